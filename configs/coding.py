@@ -12,6 +12,8 @@ reference    tuned by hand with what the field knows       2 CPU cores 4 min
 seed         the seed recipe for as long as default takes  2 CPU cores
 random       default with random changes                   2 CPU cores 12 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
+qwen3_8b     any Qwen3-8B directory, on TPU v5p-16 (2x2x2, 8 chips)
+qwen3_32b    any Qwen3-32B directory, on TPU v5p-64 (2x4x4, 32 chips)
 
 Scores are in BUILD_NOTES.md. Numbers are changed on the command line
 (--config.grpo.group_size=8), not by new variants.
@@ -77,7 +79,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.warmstart.max_completion = 96
 
   common.apply(c, variant)
-  if variant == 'qwen3_0p6b':
+  if variant in common.SLICES:
     c.domain.kwargs = ml_collections.ConfigDict({
         'families': ('all',),
         'partial': False,

@@ -10,20 +10,49 @@ command line moves both.
 import ml_collections
 from ml_collections import config_dict
 
-# Every domain's config has these; its module may add others.
-VARIANTS = ('default', 'smoke', 'reference', 'seed', 'random', 'qwen3_0p6b')
+# Shapes for TPU slices: the mesh, and what fits beside a Qwen3 of that size.
+SLICES = {
+    'qwen3_0p6b': {  # v5e 4x4: 16 chips of 16 GiB.
+        'mesh.fsdp': 4,
+        'mesh.tensor': 4,
+        'grpo.group_size': 8,
+        'grpo.micro_groups': 4,
+        'rollout.max_tokens': 3072,
+        'rollout.decode_slots': 256,
+    },
+    'qwen3_8b': {  # v5p-16, 2x2x2: 8 chips of 95 GiB.
+        'mesh.fsdp': 4,
+        'mesh.tensor': 2,
+        'grpo.group_size': 16,
+        'grpo.micro_groups': 1,
+        'rollout.max_tokens': 15_360,
+        'rollout.decode_slots': 64,
+    },
+    'qwen3_32b': {  # v5p-64, 2x4x4: 32 chips of 95 GiB.
+        'mesh.fsdp': 8,
+        'mesh.tensor': 4,
+        'grpo.group_size': 16,
+        'grpo.micro_groups': 1,
+        'rollout.max_tokens': 15_360,
+        'rollout.decode_slots': 64,
+    },
+}
+# Every domain's config has these; a domain's module may add its own.
+VARIANTS = ('default', 'smoke', 'reference', 'seed', 'random', *SLICES)
 # Steps that take the seed recipe about as long as `default` takes in all.
 _SEED_STEPS = 450
 
 
-def check(name: str, variant: str) -> None:
-  """Check that a variant is one of VARIANTS.
+def check(
+    name: str, variant: str, variants: tuple[str, ...] = VARIANTS
+) -> None:
+  """Check that a config file has a variant.
 
   Raises:
-    ValueError: If it is not; names the config file.
+    ValueError: If it has not; names the config file.
   """
-  if variant not in VARIANTS:
-    raise ValueError(f'configs/{name}.py:{variant}: choose one of {VARIANTS}')
+  if variant not in variants:
+    raise ValueError(f'configs/{name}.py:{variant}: choose one of {variants}')
 
 
 def apply(c: ml_collections.ConfigDict, variant: str) -> None:
@@ -66,22 +95,17 @@ def apply(c: ml_collections.ConfigDict, variant: str) -> None:
     })
     c.optim.learning_rate = 3e-4
     c.optim.warmup_steps = 5
-  elif variant == 'qwen3_0p6b':
+  elif variant in SLICES:
+    c.update_from_flattened_dict(SLICES[variant])
     c.model.path = config_dict.placeholder(str)
     c.model.compute_dtype = 'bfloat16'
     c.model.remat = 'full'
     c.model.scan_layers = True
     c.model.logprob_chunk = 2048
     c.data.max_prompt_tokens = 1024
-    c.rollout.max_tokens = 3072
-    c.rollout.decode_slots = 256
     c.rollout.prefill_rows = 16
     c.rollout.refill_every = 64
-    c.mesh.fsdp = 8
-    c.mesh.tensor = 2
     c.grpo.prompts = 64
-    c.grpo.group_size = 8
-    c.grpo.micro_groups = 8
     c.grpo.clip_high = 0.28
     c.grpo.aggregation = 'token'
     c.grpo.keep = 'reward_variance'

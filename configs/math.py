@@ -9,6 +9,8 @@ reference    tuned by hand with what the field knows       2 CPU cores 3 min
 seed         the seed recipe for as long as default takes  2 CPU cores 12 min
 random       default with random changes                   2 CPU cores 12 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
+qwen3_8b     any Qwen3-8B directory, on TPU v5p-16 (2x2x2, 8 chips)
+qwen3_32b    any Qwen3-32B directory, on TPU v5p-64 (2x4x4, 32 chips)
 
 Scores are in BUILD_NOTES.md. Numbers are changed on the command line
 (--config.grpo.group_size=8), not by new variants.
@@ -58,12 +60,14 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.warmstart.steps = 1400
 
   common.apply(c, variant)
-  if variant == 'qwen3_0p6b':
+  if variant in common.SLICES:
     c.domain.kwargs = ml_collections.ConfigDict({
         'families': ('all',),
         'answer_format': 'boxed',
         'system_prompt': (
             'Reason step by step and put the final answer in \\boxed{}.'
         ),
+        'max_turns': 1,  # More: tools, with rollout.turn_tokens.
+        'tools': (),  # ('python',): a program in the box.
     })
   return c.lock()

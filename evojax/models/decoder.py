@@ -28,6 +28,9 @@ from evojax.runtime import sharding
 Params = dict[str, Any]
 DecoderConfig = layer_lib.DecoderConfig
 
+# A sequence with more queries than MOST_QUERIES attends QUERY_BLOCK at a time:
+# its scores would take most of the memory of an update.
+MOST_QUERIES, QUERY_BLOCK = 1024, 256
 REMAT_POLICIES = {
     'full': jax.checkpoint_policies.nothing_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -50,7 +53,7 @@ def init(cfg: DecoderConfig, key: jax.Array) -> Params:
   attend = lambda q, k, v: (jnp.zeros(shape), None)
   layer = layer_lib.Layer(cfg)
   layers = [layer.init(k, x, rope, attend)['params'] for k in layer_keys]
-  table = (cfg.vocab_size, cfg.hidden_size)
+  table = (cfg.vocab_rows, cfg.hidden_size)
   params = {
       'embed': 0.02 * jax.random.normal(embed_key, table),
       'layers': stack_layers(layers) if cfg.scan_layers else layers,
@@ -103,12 +106,18 @@ def unembedding(cfg: DecoderConfig, params: Params) -> Float[Array, 'V D']:
 def logits(
     cfg: DecoderConfig, params: Params, hidden: Float[Array, '*B D']
 ) -> Float[Array, '*B V']:
-  """Return float32 logits; rl.logprobs chunks them for whole sequences."""
+  """Return float32 logits; rl.logprobs chunks them for whole sequences.
+
+  Those of padding, if any, are -1e30.
+  """
   table = unembedding(cfg, params).astype(hidden.dtype)
   rows = sharding.per_replica(hidden.ndim - 1)
   hidden = sharding.constrain(hidden, *rows, None)
   out = sharding.constrain(hidden @ table.T, *rows, 'vocab')
-  return out.astype(jnp.float32)
+  out = out.astype(jnp.float32)
+  if not cfg.vocab_padding:
+    return out
+  return jnp.where(jnp.arange(cfg.vocab_rows) < cfg.vocab_size, out, -1e30)
 
 
 def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
@@ -181,9 +190,56 @@ def _masked_softmax(
 
 def _attend_causal(cfg, q, k, v, mask):
   """Attend: q [B,T,K,R,H], k and v [B,S,K,H], mask as [B,K,R,T,S]."""
-  scores = jnp.einsum('btkrh,bskh->bkrts', q, k)
-  probs = _masked_softmax(cfg, scores, mask).astype(q.dtype)
-  return jnp.einsum('bkrts,bskh->btkrh', probs, v)
+
+  def attend(q, masks, kept):
+    scores = jnp.einsum('btkrh,bskh->bkrts', q, kept[0])
+    probs = _masked_softmax(cfg, scores, *masks).astype(q.dtype)
+    return jnp.einsum('bkrts,bskh->btkrh', probs, kept[1])
+
+  return _in_blocks(attend, 1, q, (mask,), (k, v))
+
+
+def _in_blocks(attend, axis, q, masks, kept):
+  """Return attend(q, masks, kept), in long sequences a block at a time.
+
+  The scores of one block are alive at once, in the backward pass, too, which
+  computes them again.
+
+  Args:
+    attend: (queries, masks, keys and values) -> values, shaped as the queries.
+    axis: The axis of q that holds queries; in masks it is the last but one.
+    q: Queries.
+    masks: Each [..., T or 1, S].
+    kept: Keys and values, which every block sees.
+  """
+  count = q.shape[axis]
+  if count <= MOST_QUERIES:
+    return attend(q, masks, kept)
+  blocks = -(-count // QUERY_BLOCK)
+
+  def split(x, axis):  # [..., T, ...] -> [blocks, ..., QUERY_BLOCK, ...]
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = 0, blocks * QUERY_BLOCK - count
+    shape = *x.shape[:axis], blocks, QUERY_BLOCK, *x.shape[axis + 1 :]
+    # The last query again: one that sees nothing would make NaN.
+    x = jnp.pad(x, padding, 'edge').reshape(shape)
+    return jnp.moveaxis(x, axis, 0)
+
+  def split_mask(x):
+    x = jnp.broadcast_to(x, (*x.shape[:-2], count, x.shape[-1]))
+    return split(x, x.ndim - 2)
+
+  # Gradients of keys and values add up over the blocks, in float32.
+  wide = [x.astype(jnp.float32) for x in kept]
+
+  @functools.partial(jax.checkpoint, prevent_cse=False)
+  def block(item):
+    return attend(*item, [x.astype(q.dtype) for x in wide])
+
+  out = jax.lax.map(block, (split(q, axis), tuple(map(split_mask, masks))))
+  out = jnp.moveaxis(out, 0, axis)
+  out = out.reshape(*q.shape[:axis], -1, *q.shape[axis + 1 :])
+  return jax.lax.slice_in_dim(out, 0, count, axis=axis)
 
 
 def _causal(length: int, window: int) -> jax.Array:
@@ -265,13 +321,10 @@ def forward_shared(
       prompt &= _visible(lp, at, window)[:, None, None, None]
     return _causal(lp, window), prompt, _causal(lc, window)
 
-  def attend(mask, _, q, k, v):
-    prompt_mask, visible, causal = mask
-    (qp, qc), (kp, kc), (vp, vc) = (jnp.split(a, [lp], 1) for a in (q, k, v))
-    prompt = _attend_causal(cfg, qp, kp, vp, prompt_mask)
-    qc, kc, vc = (a.reshape(p, g, lc, *a.shape[2:]) for a in (qc, kc, vc))
-    to_prompt = jnp.einsum('pgtkrh,pskh->pgkrts', qc, kp)
-    to_own = jnp.einsum('pgtkrh,pgskh->pgkrts', qc, kc)
+  def of_completions(q, masks, kept):  # q [P, G, t, K, R, H]
+    (visible, causal), (kp, vp, kc, vc) = masks, kept
+    to_prompt = jnp.einsum('pgtkrh,pskh->pgkrts', q, kp)
+    to_own = jnp.einsum('pgtkrh,pgskh->pgkrts', q, kc)
     masked = (
         jnp.where(visible, to_prompt, -1e30),
         jnp.where(causal, to_own, -1e30),
@@ -281,7 +334,15 @@ def forward_shared(
     probs = jax.nn.softmax(scores, -1).astype(q.dtype)
     to_prompt, to_own = jnp.split(probs, [lp], -1)
     values = jnp.einsum('pgkrts,pskh->pgtkrh', to_prompt, vp)
-    values += jnp.einsum('pgkrts,pgskh->pgtkrh', to_own, vc)
+    return values + jnp.einsum('pgkrts,pgskh->pgtkrh', to_own, vc)
+
+  def attend(mask, _, q, k, v):
+    prompt_mask, visible, causal = mask
+    (qp, qc), (kp, kc), (vp, vc) = (jnp.split(a, [lp], 1) for a in (q, k, v))
+    prompt = _attend_causal(cfg, qp, kp, vp, prompt_mask)
+    qc, kc, vc = (a.reshape(p, g, lc, *a.shape[2:]) for a in (qc, kc, vc))
+    kept = kp, vp, kc, vc
+    values = _in_blocks(of_completions, 2, qc, (visible, causal), kept)
     values = values.reshape(p, g * lc, *q.shape[2:])
     return jnp.concatenate([prompt, values], 1), None
 

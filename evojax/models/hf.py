@@ -31,6 +31,7 @@ TOKENIZER_FILES = (
     'chat_template.jinja', 'chat_template.json', 'generation_config.json',
 )  # fmt: skip
 _DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
+_Leaf = layout.Leaf | layout.Stack | layout.Padded
 # Tensors that old or tied checkpoints hold besides those they follow from.
 _REDUNDANT = ('rotary_emb.inv_freq', 'masked_bias', 'attn.bias')
 
@@ -148,7 +149,7 @@ def load_params(
   with _open_weights(path) as tensors:
     _check_tensors(path, cfg, tensors)
 
-    def make(leaf: layout.Leaf | layout.Stack, place: Any) -> jax.Array:
+    def make(leaf: _Leaf, place: Any) -> jax.Array:
       def read(index):
         block = leaf.read(tensors.__getitem__, index)
         return np.ascontiguousarray(block.astype(_DTYPES[dtype]))
@@ -169,6 +170,7 @@ def _host_tensors(
     else:
       x = layers[name][layer] if cfg.scan_layers else layers[layer][name]
     x = sharding.to_host(x.astype(_DTYPES[dtype]))
+    x = x[: leaf.shape[0]]  # Without the padding of a vocabulary.
     yield from leaf.write(x).items()
 
 

@@ -44,7 +44,7 @@ class DecoderConfig:
   """Shape of a decoder (from config.json) and how it is computed."""
 
   family: str  # Key of families.FAMILIES.
-  vocab_size: int  # V
+  vocab_size: int  # V, without padding.
   hidden_size: int  # D
   intermediate_size: int  # F
   num_layers: int
@@ -74,6 +74,14 @@ class DecoderConfig:
   scan_layers: bool = False
   lora_rank: int = 0
   lora_alpha: float = 16.0
+  # Rows of zeros at the end of the vocabulary's tables, so that devices share
+  # them evenly. No token has such an id: its logit is -1e30.
+  vocab_padding: int = 0
+
+  @property
+  def vocab_rows(self) -> int:
+    """Rows of the vocabulary's tables, and logits of a token."""
+    return self.vocab_size + self.vocab_padding
 
   @property
   def heads_per_kv(self) -> int:

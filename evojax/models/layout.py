@@ -118,6 +118,32 @@ class Stack:
     return np.stack([leaf.read(tensor, index[1:]) for leaf in layers])
 
 
+@dataclasses.dataclass(frozen=True)
+class Padded:
+  """A table with rows of zeros at its end, which no file holds."""
+
+  leaf: Leaf
+  rows: int  # Of zeros.
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape of our parameter."""
+    rows, *rest = self.leaf.shape
+    return rows + self.rows, *rest
+
+  def read(
+      self, tensor: Callable[[str], Any], index: tuple[slice, ...]
+  ) -> np.ndarray:
+    """Read `index` of the table; see `Leaf.read`."""
+    start, stop, _ = index[0].indices(self.shape[0])
+    held = self.leaf.shape[0]
+    # An empty slice reads the dtype and the other axes.
+    inside = slice(min(start, held), min(stop, held))
+    block = self.leaf.read(tensor, (inside, *index[1:]))
+    padding = ((0, stop - start - len(block)),) + ((0, 0),) * (block.ndim - 1)
+    return np.pad(block, padding)
+
+
 def _joined(axis: int, order: tuple[int, ...], tensors: _Groups) -> Leaf:
   """Join tensors, given by their groups, along an axis; see `Part`."""
   return Leaf(tuple(Part(*item, order) for item in tensors.items()), axis)
@@ -187,10 +213,14 @@ def layer_leaves(cfg: decoder.DecoderConfig, layer: int) -> dict[str, Leaf]:
 def tree(cfg: decoder.DecoderConfig) -> dict[str, Any]:
   """Return a tree like the parameters, without adapters, of their leaves."""
   layers = [layer_leaves(cfg, i) for i in range(cfg.num_layers)]
+  top = _top_leaves(cfg)
+  if cfg.vocab_padding:
+    tables = {name: top[name] for name in ('embed', 'lm_head') if name in top}
+    top |= {n: Padded(leaf, cfg.vocab_padding) for n, leaf in tables.items()}
   if cfg.scan_layers:
     stack = lambda name: Stack(tuple(layer[name] for layer in layers))
-    return _top_leaves(cfg) | {'layers': {n: stack(n) for n in layers[0]}}
-  return _top_leaves(cfg) | {'layers': layers}
+    return top | {'layers': {n: stack(n) for n in layers[0]}}
+  return top | {'layers': layers}
 
 
 def all_leaves(

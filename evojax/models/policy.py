@@ -52,6 +52,7 @@ def open_policy(
   cfg = dataclasses.replace(
       hf.check_directory(directory), **{name: model[name] for name in COMPUTED}
   )
+  cfg = padded(cfg, fsdp_shards, tensor_shards)
   check_shards(directory, cfg, fsdp_shards, tensor_shards)
   if max_tokens > cfg.max_positions:
     raise ValueError(
@@ -63,6 +64,15 @@ def open_policy(
   return Policy(directory, cfg, tokenizer_lib.Tokenizer(directory, **template))
 
 
+def padded(
+    cfg: decoder.DecoderConfig, fsdp: int, tensor: int
+) -> decoder.DecoderConfig:
+  """Return the shape with a vocabulary that a mesh splits evenly."""
+  return dataclasses.replace(
+      cfg, vocab_padding=-cfg.vocab_size % (fsdp * tensor)
+  )
+
+
 def check_shards(
     directory: pathlib.Path, cfg: decoder.DecoderConfig, fsdp: int, tensor: int
 ) -> None:
@@ -71,13 +81,13 @@ def check_shards(
   Raises:
     ValueError: If it does not.
   """
-  table = 'tokens of the vocabulary'
+  table = 'rows of the table of the vocabulary'
   by_fsdp, by_tensor = f'config.mesh.{fsdp=}', f'config.mesh.{tensor=}'
   for fields, shards, size, what in (
       (by_tensor, tensor, cfg.num_kv_heads, 'key/value heads'),
       (by_tensor, tensor, cfg.intermediate_size, 'intermediate features'),
       (by_fsdp, fsdp, cfg.hidden_size, 'hidden features'),
-      (f'{by_fsdp} x {by_tensor}', fsdp * tensor, cfg.vocab_size, table),
+      (f'{by_fsdp} x {by_tensor}', fsdp * tensor, cfg.vocab_rows, table),
   ):
     if size % shards:
       raise ValueError(

@@ -1,6 +1,6 @@
 """Text to token ids and back, with the chat template of the model directory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import datetime
 import functools
 import hashlib
@@ -9,11 +9,14 @@ import json
 import os
 import pathlib
 import re
+import threading
 from typing import Any
 
 from evojax import config as config_lib
 
 _DATE = config_lib.declaration('model.chat_template_date').default
+# Characters that no text is likely to have; Unicode gives them no meaning.
+_PRIVATE = range(0xF0000, 0xFFFFE)
 
 
 class TokenizerError(ValueError):
@@ -32,8 +35,8 @@ class Tokenizer:
   Text never becomes control: `encode`, and what is given to `render`, turn a
   special token that is spelled out in the text (`<|im_end|>`) into ordinary
   text tokens, so a problem or a user cannot end a turn, open one, or forge the
-  end of a sequence. Only the chat template writes special tokens. Encoding
-  flips a flag inside the tokenizer, so that only one thread may use it.
+  end of a sequence. Only the chat template writes special tokens. Any thread
+  may encode and decode.
 
   All prompts of a run are rendered here, with one set of template options and
   on one date, whoever asks: training, evaluation, warm start and server.
@@ -90,6 +93,8 @@ class Tokenizer:
           f'the tokenizer in {self.path} cannot be read: {e}. Copy tokenizer'
           '.json and tokenizer_config.json of the model there again.'
       ) from e
+    # Encoding flips a flag inside the tokenizer.
+    self._lock = threading.Lock()
     self.vocab_size = len(self._backend)
     self.eos_ids = self._find_eos_ids()
     pad_id = self._backend.pad_token_id
@@ -116,19 +121,21 @@ class Tokenizer:
 
   def encode(self, text: str) -> list[int]:
     """Return the token ids of text; special tokens in it stay text."""
-    return self._backend.encode(
-        text, add_special_tokens=False, split_special_tokens=True
-    )
+    with self._lock:
+      return self._backend.encode(
+          text, add_special_tokens=False, split_special_tokens=True
+      )
 
   def decode(
       self, ids: Sequence[int], *, skip_special_tokens: bool = True
   ) -> str:
     """Return the text of token ids."""
-    return self._backend.decode(
-        [int(i) for i in ids],
-        skip_special_tokens=skip_special_tokens,
-        clean_up_tokenization_spaces=False,
-    )
+    with self._lock:
+      return self._backend.decode(
+          [int(i) for i in ids],
+          skip_special_tokens=skip_special_tokens,
+          clean_up_tokenization_spaces=False,
+      )
 
   def render(
       self,
@@ -156,6 +163,74 @@ class Tokenizer:
         rejects the messages, or a text cannot be kept from becoming a special
         token.
     """
+    rendered, stand_ins = self._render(messages, tools, options)
+    return self._ids_of(rendered, stand_ins)
+
+  def render_reply(
+      self,
+      before: Sequence[Mapping[str, Any]],
+      reply: Sequence[Mapping[str, Any]],
+      *,
+      ended: bool,
+      tools: Sequence[Mapping[str, Any]] | None = None,
+  ) -> list[int]:
+    """Return the token ids between an answer of the assistant and its next one.
+
+    What was sampled is never rendered again: its tokens stand as they are, and
+    these follow them.
+
+    Args:
+      before: Messages that the chat began with, oldest first.
+      reply: What the assistant is told, e.g. {'role': 'tool', 'content': ...}.
+      ended: Whether the answer ended with an end-of-sequence token; otherwise
+        the template's own comes first.
+      tools: As in `render`.
+
+    Returns:
+      Token ids: the end of the answer where it lacks one, the reply and the
+      generation prompt.
+
+    Raises:
+      TokenizerError: As `render`; or if the template leaves out the answer.
+    """
+    texts = '\n'.join(_strings([list(before), list(reply), tools]))
+    answer = next(_unused(texts))
+    messages = [*before, {'role': 'assistant', 'content': answer}, *reply]
+    rendered, stand_ins = self._render(messages, tools, None, taken=answer)
+    _, found, tail = rendered.rpartition(answer)
+    if not found:
+      raise TokenizerError(
+          f'the chat template in {self.path} leaves out an answer of the'
+          ' assistant that is followed by'
+          f' {[m.get("role") for m in reply]}: episodes of several turns need'
+          ' one that keeps it'
+      )
+    ids = self._ids_of(tail, stand_ins)
+    return ids[1:] if ended and ids[:1] and ids[0] in self.eos_ids else ids
+
+  def _ids_of(self, rendered: str, stand_ins: Mapping[str, str]) -> list[int]:
+    """Return the token ids of what a template wrote."""
+    ids = []
+    for piece in _split(rendered, stand_ins):
+      special = stand_ins.get(piece)
+      ids += self.encode(special) if special else self._ids(piece)
+    return ids
+
+  def _render(
+      self,
+      messages: Sequence[Mapping[str, Any]],
+      tools: Sequence[Mapping[str, Any]] | None,
+      options: Mapping[str, Any] | None,
+      taken: str = '',
+  ) -> tuple[str, dict[str, str]]:
+    """Return what the template writes, and its stand-ins; see `render`.
+
+    Args:
+      messages: As in `render`.
+      tools: As in `render`.
+      options: As in `render`.
+      taken: Characters that no stand-in may be.
+    """
     if not self._backend.chat_template:
       raise TokenizerError(
           f'the tokenizer in {self.path} has no chat template. Add a'
@@ -164,8 +239,9 @@ class Tokenizer:
       )
     options = self._options | dict(options or {})
     _refuse_taken(options)
-    inputs = [list(messages), tools, options]
-    stand_ins = self._stand_ins('\n'.join(_strings(inputs)))
+    # Templates ask whether there are tools; some ask it of None alone.
+    inputs = [list(messages), list(tools or ()) or None, options]
+    stand_ins = self._stand_ins('\n'.join([taken, *_strings(inputs)]))
 
     def hide(text: str) -> str:
       for stand_in, special in stand_ins.items():
@@ -196,11 +272,7 @@ class Tokenizer:
           f' {[m.get("role") for m in messages]}: {e}. Change the messages or'
           ' the template.'
       ) from e
-    ids = []
-    for piece in _split(rendered, stand_ins):
-      special = stand_ins.get(piece)
-      ids += self.encode(special) if special else self._ids(piece)
-    return ids
+    return rendered, stand_ins
 
   def _dated(self, template: str) -> str:
     """Return a template whose clock stands at the tokenizer's date.
@@ -252,7 +324,7 @@ class Tokenizer:
     are encoded as text afterwards, so that the text around them is tokenised in
     one piece.
     """
-    unused = (c for c in map(chr, range(0xF0000, 0xFFFFE)) if c not in text)
+    unused = _unused(text)
     longest_first = sorted(self._special, key=len, reverse=True)
     return {next(unused): name for name in longest_first if name in text}
 
@@ -278,9 +350,10 @@ class Tokenizer:
 
   def _ids(self, text: str) -> list[int]:
     """Return the token ids of trusted text, special tokens included."""
-    return self._backend.encode(
-        text, add_special_tokens=False, split_special_tokens=False
-    )
+    with self._lock:
+      return self._backend.encode(
+          text, add_special_tokens=False, split_special_tokens=False
+      )
 
   def _find_eos_ids(self) -> tuple[int, ...]:
     found = []
@@ -329,6 +402,11 @@ def _template_arguments() -> frozenset[str]:
 
   function = transformers.PreTrainedTokenizerFast.apply_chat_template
   return frozenset(inspect.signature(function).parameters) | {'messages'}
+
+
+def _unused(text: str) -> Iterator[str]:
+  """Yield private-use characters that a text does not have."""
+  return (c for c in map(chr, _PRIVATE) if c not in text)
 
 
 def _strings(value: Any) -> list[str]:

@@ -36,6 +36,10 @@ _CHUNK = (
     rf'|{_UNKNOWN}|(?:(?!{_UNKNOWN})[^\d\n+*/=%().,:;?!°-])+'
 )
 
+# Code repeats words, not phrases; an indent stands alone, so that a line has
+# the same tokens wherever it is shown.
+_WORD = r'\d|\n| +(?= )| ?[^\W\d]+| ?[^\w\s]{1,3}'
+
 
 def train(
     texts: Iterable[str],
@@ -43,6 +47,7 @@ def train(
     *,
     vocab_size: int,
     tokens: Sequence[str] = (),
+    words: bool = False,
 ) -> None:
   """Write the tokenizer files of a Hugging Face directory.
 
@@ -54,6 +59,7 @@ def train(
       bytes, then chunks of the texts by frequency. Fewer are used where the
       texts hold fewer chunks.
     tokens: Texts that are one token each, e.g. '<answer>'.
+    words: Whether a chunk is a word at most, as suits code.
 
   Raises:
     ValueError: If vocab_size leaves no room for chunks.
@@ -71,10 +77,11 @@ def train(
   split = tokenizers.pre_tokenizers
   to_bytes = split.ByteLevel(add_prefix_space=False, use_regex=False)
   counts = collections.Counter()
+  chunk_pattern = _WORD if words else _CHUNK
   cut = re.compile('|'.join(map(re.escape, tokens)) or r'(?!)')
   for text in texts:
     for part in cut.split(text):
-      counts.update(re.findall(_CHUNK, part))
+      counts.update(re.findall(chunk_pattern, part))
   # Ties are broken by the text, so that the vocabulary is reproducible.
   ranked = sorted(counts, key=lambda chunk: (-counts[chunk], chunk))
   alphabet = sorted(split.ByteLevel.alphabet())
@@ -90,7 +97,7 @@ def train(
   scores += [(spelled[c], math.log(counts[c] / total)) for c in chunks]
 
   tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(scores))
-  cut_chunks = split.Split(tokenizers.Regex(_CHUNK), 'isolated')
+  cut_chunks = split.Split(tokenizers.Regex(chunk_pattern), 'isolated')
   tokenizer.pre_tokenizer = split.Sequence([cut_chunks, to_bytes])
   tokenizer.decoder = tokenizers.decoders.ByteLevel()
   tokenizer.add_special_tokens(list(specials))

@@ -81,42 +81,54 @@ class Settings:
     )
 
 
+# Token ids of a prompt, those after it, and which of them the policy says.
+Example = tuple[list[int], list[int], list[bool]]
+
+
 def encode(
     tokenizer: tokenizer_lib.Tokenizer,
     demonstration: records.Demonstration,
     max_completion: int,
-) -> tuple[list[int], list[int]]:
-  """Return the token ids of prompt and completion.
+) -> Example:
+  """Return the tokens of a demonstration.
 
   A completion without an end is cut after max_completion tokens.
 
+  Returns:
+    Ids of the prompt; ids of all turns and answers; True where the loss is:
+    where the policy speaks, and in answers if it is to foretell them.
+
   Raises:
-    ValueError: If a completion that ends does not fit.
+    ValueError: If turns that end do not fit.
   """
-  prompt = tokenizer.render(demonstration.messages)
-  completion = tokenizer.encode(demonstration.completion)
-  if not demonstration.ends:
-    return prompt, completion[:max_completion]
-  completion.append(tokenizer.eos_ids[0])
-  if len(completion) > max_completion:
+  messages, eos = demonstration.messages, tokenizer.eos_ids[0]
+  ids, said = [], []
+  for turn, answer in demonstration.before:
+    turn = [*tokenizer.encode(turn), eos]
+    heard = tokenizer.render_reply(messages, [answer], ended=True)
+    ids += turn + heard
+    said += [True] * len(turn) + [demonstration.foretells] * len(heard)
+  ids += tokenizer.encode(demonstration.completion)
+  if demonstration.ends:
+    ids.append(eos)
+  said += [True] * (len(ids) - len(said))
+  if demonstration.ends and len(ids) > max_completion:
     raise ValueError(
-        f'a demonstration has {len(completion)} tokens, more than'
-        f' {max_completion=}: {demonstration.completion!r}. Shorten it or leave'
-        ' its problems out.'
+        f'a demonstration has {len(ids)} tokens, more than'
+        f' {max_completion=}: {demonstration.completion!r}. Raise'
+        ' config.warmstart.max_completion, or leave its problems out.'
     )
-  return prompt, completion
+  prompt = tokenizer.render(messages)
+  return prompt, ids[:max_completion], said[:max_completion]
 
 
 def pack(
-    examples: Sequence[tuple[Sequence[int], Sequence[int]]],
-    rows: int,
-    length: int,
-    pad_id: int,
+    examples: Sequence[Example], rows: int, length: int, pad_id: int
 ) -> Batch:
   """Pack examples into rows, first fit in decreasing length.
 
   Args:
-    examples: (prompt ids, completion ids); len(prompt) >= 1.
+    examples: See `encode`; each prompt has at least one token.
     rows: Rows of the batch. Examples for which there is no room are left out.
     length: Tokens of a row.
     pad_id: Token that fills the rest.
@@ -124,13 +136,13 @@ def pack(
   Returns:
     tokens, positions, segment_ids: int32 [rows, length], positions count from 0
     within an example, segments from 1, 0 is padding; loss_mask: bool
-    [rows, length], True on completion tokens.
+    [rows, length], True on tokens that the policy says.
 
   Raises:
     ValueError: If an example is longer than a row.
   """
   examples = sorted(examples, key=lambda e: -len(e[0]) - len(e[1]))
-  sizes = [len(prompt) + len(completion) for prompt, completion in examples]
+  sizes = [len(prompt) + len(completion) for prompt, completion, _ in examples]
   if sizes[0] > length:
     raise ValueError(
         f'an example of {sizes[0]} tokens does not fit {length=}. Raise the'
@@ -139,10 +151,9 @@ def pack(
   row_of = packing.first_fit_decreasing(sizes, length)
   found = [e for e, row in zip(examples, row_of, strict=True) if row < rows]
   prompts, completions = (
-      [np.array(tokens, np.int32) for tokens in column]
-      for column in zip(*found, strict=True)
+      [np.array(e[column], np.int32) for e in found] for column in (0, 1)
   )
-  masks = [np.ones(len(completion), bool) for completion in completions]
+  masks = [np.array(said, bool) for _, _, said in found]
   packed = packing.pack(
       packing.Sequences(prompts, completions, masks, 1, length), rows, length
   )
@@ -230,6 +241,7 @@ def make_tokenizer(
     directory: pathlib.Path,
     vocab_size: int,
     tokens: Sequence[str],
+    words: bool = False,
 ) -> tokenizer_lib.Tokenizer:
   """Train a tokenizer on the first demonstrations and write it to a directory.
 
@@ -239,9 +251,11 @@ def make_tokenizer(
   texts = []
   for demonstration in demonstrations(0, _VOCABULARY_EXAMPLES):
     texts += [m['content'] for m in demonstration.messages]
+    for turn, answer in demonstration.before:
+      texts += [turn, answer['content']]
     texts.append(demonstration.completion)
   tokenizer_training.train(
-      texts, directory, vocab_size=vocab_size, tokens=tokens
+      texts, directory, vocab_size=vocab_size, tokens=tokens, words=words
   )
   return tokenizer_lib.Tokenizer(directory)
 
@@ -255,6 +269,7 @@ def run(
     seed: int,
     log: Log,
     stop: Callable[[int], bool] = lambda step: False,
+    words: bool = False,
 ) -> pathlib.Path | None:
   """Train a tokenizer and a Qwen3 decoder from nothing; resume if killed.
 
@@ -278,7 +293,7 @@ def run(
   """
   workdir = pathlib.Path(workdir)
   tokenizer = make_tokenizer(
-      demonstrations, workdir / 'tokenizer', settings.vocab_size, tokens
+      demonstrations, workdir / 'tokenizer', settings.vocab_size, tokens, words
   )
   model, tx = settings.model, optimizer(settings)
 

@@ -52,9 +52,7 @@ RUNS, RESAMPLES, RESAMPLED_RUNS = 4000, 100, 300
 def run(
     config: ml_collections.ConfigDict,
     workdir: str,
-    *,
-    executor: str = 'inprocess',
-    workers: int = 0,
+    **placement: Any,
 ) -> dict[str, Any]:
   """Train equal arms, and say how often races between them keep one.
 
@@ -62,8 +60,7 @@ def run(
     config: Of a run that evolves.
     workdir: A directory of its own; the same call continues, and trains no arm
       again that has ended.
-    executor: Where arms are trained, one of `executor.KINDS`.
-    workers: Arms that are trained at a time; 0 for 'inprocess'.
+    **placement: Where arms are trained: fields of `executor.Placement`.
 
   Returns:
     The content of workdir/aa.json.
@@ -74,8 +71,8 @@ def run(
     Preempted: After SIGINT or SIGTERM, with everything saved.
   """
   _check(config)
-  placement = executor_lib.Placement(executor, workers)
-  with _open(config, workdir, placement) as (opened, stop_if_asked):
+  placed = executor_lib.Placement(**placement)
+  with _open(config, workdir, placed) as (opened, stop_if_asked):
     found = measure(opened, _train(opened), stop_if_asked)
     if opened.primary:
       workdir_lib.write_json(opened.path / RESULT, found)

@@ -7,11 +7,7 @@ SIGINT or SIGTERM saves and exits with status 143; the same job then continues.
 """
 
 import json
-import os
 import pathlib
-import signal
-import threading
-import time
 
 from evojax import config as config_lib
 from evojax.ledger import records
@@ -25,12 +21,11 @@ from evojax.training import engines
 from evojax.training import setup as setup_lib
 
 
-def run(job_file: str, parent: int) -> None:
+def run(job_file: str) -> None:
   """Train the arm of a job file.
 
   Args:
     job_file: What `ArmJob.to_json` wrote.
-    parent: Process whose end is to end this one as SIGTERM does; 0: none.
 
   Raises:
     ValueError: If the file is missing or wrong, or the arm is being trained.
@@ -41,9 +36,6 @@ def run(job_file: str, parent: int) -> None:
   job = arm_lib.read_job(pathlib.Path(job_file))
   config = config_lib.from_mapping(job.config)
   with preemption.stop_flag() as asked:
-    if parent:
-      watch = threading.Thread(target=_follow, args=(parent,), daemon=True)
-      watch.start()
 
     def stop_if_asked() -> None:
       preemption.note()
@@ -59,9 +51,13 @@ def run(job_file: str, parent: int) -> None:
     ) as engine:
       phases, stage = metrics_lib.Phases(), _stage(job)
       with progress_lib.Progress([stage]) as progress:
-        arm = arm_lib.train(
-            job, setup, engine, phases, stop_if_asked, progress.update
-        )
+        try:
+          arm = arm_lib.train(
+              job, setup, engine, phases, stop_if_asked, progress.update
+          )
+        except preemption.Interrupted:
+          stop_if_asked()
+          raise
   print(json.dumps(records.to_json(arm), sort_keys=True))
 
 
@@ -74,13 +70,3 @@ def _stage(job: arm_lib.ArmJob) -> progress_lib.Stage:
       prompts=config.grpo.prompts,
       group_size=config.grpo.group_size,
   )
-
-
-def _follow(parent: int) -> None:
-  """Send this process SIGTERM once its parent is gone.
-
-  A run that is killed must not leave workers that write into its workdir.
-  """
-  while os.getppid() == parent:
-    time.sleep(0.5)
-  os.kill(os.getpid(), signal.SIGTERM)

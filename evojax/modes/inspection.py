@@ -7,7 +7,7 @@ on.
 """
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import io
 import math
@@ -23,8 +23,10 @@ from rich import console as rich_console
 from rich import markup
 from rich import table as rich_table
 
+from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.evidence import turns as turns_lib
 from evojax.runtime import progress
 from evojax.runtime import wrapping
 
@@ -34,6 +36,7 @@ _SAMPLE_COLUMNS = (
     ' completion'.split()
 )
 _TOKEN_COLUMNS = 'prompt_tokens tokens sampler_logprobs'.split()
+_TURN_COLUMNS = ('turn_tokens', 'observation_tokens', 'turn_advantages')
 # Where a run that evolves has its evidence, in the order in which it is shown.
 _PLACES = ('sealed/*', 'rounds/*/*', 'trials/*/*', 'arms/*')
 _KEYS = 'problem_id family prompt point'.split()
@@ -53,6 +56,9 @@ _LOOKS = {
     'solved': dict(justify='center'),
     'end': {},
     'completion': dict(overflow='fold'),
+    'policy': dict(overflow='fold'),
+    'answer': dict(overflow='fold', style='dim'),
+    'tool': dict(no_wrap=True),
 }
 _CELLS = 'sample solved reward advantage tokens log-prob end completion'.split()
 
@@ -248,6 +254,7 @@ class _Screen:
     flips: Whether only what changed is shown.
     tokens: Whether each token of a completion is shown.
     decode: Text of token ids; without it their numbers are shown.
+    actions: Code of a tool -> its name.
   """
 
   console: rich_console.Console
@@ -255,6 +262,7 @@ class _Screen:
   flips: bool
   tokens: bool
   decode: Callable[[list[int]], str] | None
+  actions: Mapping[int, str]
 
   def table(self, title: str, headings: Sequence[str]) -> rich_table.Table:
     """Return an empty table."""
@@ -401,13 +409,26 @@ class _Screen:
             _FINISH[row.finish_reason],
             _one_line(row.completion),
         )
-        if self.tokens:
+        turns = turns_lib.of(row._asdict(), self.actions)
+        if self.tokens or turns:
           self.console.print(table)
-          self.show_tokens(row)
+          self.show_turns(turns)
+          if self.tokens:
+            self.show_tokens(row)
           table = self.table(title, _CELLS)
-      if not self.tokens:
+      if table.row_count:
         self.console.print(table)
       self.show_rest(each, len(rows), 'samples')
+
+  def show_turns(self, turns: Sequence[turns_lib.Turn]) -> None:
+    """Print an episode turn by turn."""
+    table = self.table('', ('turn', 'tool', 'policy', 'answer'))
+    for number, turn in enumerate(turns, 1):
+      tool = turn.action if turn.ok else f'[red]{turn.action} ✗[/]'
+      texts = _one_line(turn.text), _one_line(turn.observation)
+      table.add_row(f'{number}/{len(turns)}', tool, *texts)
+    if turns:
+      self.console.print(table)
 
   def show_tokens(self, row: Any) -> None:
     """Print the tokens of one completion; sampled ones (mask 1) are trained."""
@@ -416,13 +437,24 @@ class _Screen:
     self.console.print(f'[dim]t 0..{start - 1}, mask 0:[/] {prompt}')
     # The completion's reward stands at its last token.
     rewards = {start + len(row.tokens) - 1: _number(row.reward, '.3f')}
-    logprobs = map(float, row.sampler_logprobs)
-    sampled = zip(map(int, row.tokens), logprobs, strict=True)
-    lines = [
-        (str(t), self.text(token), '1', _logprob(logprob))
-        + (rewards.get(t, ''), advantage)
-        for t, (token, logprob) in enumerate(sampled, start)
-    ]
+    (episode,) = rows_lib.to_episodes(
+        {name: [value] for name, value in row._asdict().items()}
+    )
+    by_turn = getattr(row, 'turn_advantages', None)
+    if by_turn is not None and len(by_turn):
+      advantages = [_signed(by_turn[i]) for i in episode.turn_of_token]
+    else:
+      advantages = [advantage] * len(episode.tokens)
+    lines = []
+    for i, (token, mask) in enumerate(
+        zip(episode.tokens, episode.loss_mask, strict=True)
+    ):
+      logprob = _logprob(float(episode.logprobs[i])) if mask else ''
+      own = advantages[i] if mask else ''
+      t, text = start + i, self.text(int(token))
+      lines.append(
+          (str(t), text, str(int(mask)), logprob, rewards.get(t, ''), own)
+      )
     # Blocks stand side by side in a wide terminal. Elsewhere one token is one
     # line, for grep.
     wide = self.console.is_terminal
@@ -476,11 +508,15 @@ def run(
     raise ValueError('tokens are shown of one problem; name a problem as well')
   columns = [*_SUMMARY_COLUMNS]
   columns += _SAMPLE_COLUMNS * bool(problem) + _TOKEN_COLUMNS * tokens
+  wanted = turns_lib.COLUMNS * bool(problem) + _TURN_COLUMNS * tokens
   folders, notes = [], []
   for workdir in workdirs:
     found, split, note = find(workdir, split)
     folders += found
     notes += [note] * bool(note)
+  declared = store.declaration(folders[-1], split)
+  # Older evidence has no texts of turns.
+  columns += [c.name for c in declared if c.name in wanted]
   data = _load(folders, split, columns)
   out = out or sys.stdout
   terminal = out.isatty()
@@ -491,7 +527,8 @@ def run(
       highlight=False,
       width=None if terminal else 160,
   )
-  screen = _Screen(console, limit, flips, tokens, decode)
+  actions = turns_lib.names(declared)
+  screen = _Screen(console, limit, flips, tokens, decode, actions)
   if problem:
     screen.show_problem(data[data['problem_id'] == _pick(data, problem)])
   elif flips:

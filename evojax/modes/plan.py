@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import math
-import os
 import time
 from typing import Any
 
@@ -23,7 +22,9 @@ from evojax.ledger import budget
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
+from evojax.modes import plan_devices
 from evojax.modes import plan_memory
+from evojax.modes import plan_remedies
 from evojax.runtime import config_checks
 from evojax.runtime import output
 from evojax.runtime import progress
@@ -35,46 +36,10 @@ from evojax.training import update as update_lib
 # Up to this many parameters programs are compiled for their temporaries.
 _COMPILE_PARAMETERS = 50_000_000
 
-# Shares of the peak that are assumed for matrix products in updates and
-# prefills, and in decode steps; and of the bandwidth in decode steps that
-# memory bounds. On CPU they are what benchmarks/grpo_step.py measures,
-# elsewhere modest estimates.
-UTILISATION = {
-    'cpu': dict(update=0.65, decode=0.35, bandwidth=0.5),
-    'accelerator': dict(update=0.40, decode=0.30, bandwidth=0.5),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Device:
-  """Peak numbers of one device."""
-
-  name: str
-  flops: float  # Peak of dense bfloat16 products, FLOP/s; CPU: float32.
-  bandwidth: float  # Bytes/s from its memory.
-  memory_bytes: int  # Bytes that programs may use.
-  platform: str = 'accelerator'  # Key of UTILISATION.
-
-
 # Seconds that are no matrix products, as estimated for two CPU cores: to start,
 # to compile a program, for what surrounds a step (evidence, the box, small
 # batches), an arm (checkpoints) and a round (gate, backtest, page).
 _START, _PROGRAM, _STEP, _ARM, _ROUND = 12.0, 3.0, 0.15, 0.5, 2.0
-
-_GIB = 2**30
-# Keys are beginnings of jax's device_kind; the longest that fits counts. The
-# numbers of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e (XLA
-# gives programs 15.75 of a v5e's 16 GiB); those of GPUs (SXM) from NVIDIA's
-# data sheets.
-DEVICES = {
-    'TPU v4': Device('TPU v4', 275e12, 1.228e12, 32 * _GIB),
-    'TPU v5 lite': Device('TPU v5e', 197e12, 0.819e12, int(15.75 * _GIB)),
-    'TPU v5': Device('TPU v5p', 459e12, 2.765e12, 95 * _GIB),
-    'TPU v6 lite': Device('TPU v6e', 918e12, 1.640e12, 32 * _GIB),
-    'NVIDIA A100': Device('A100 80 GB', 312e12, 2.039e12, 80 * 10**9),
-    'NVIDIA H100': Device('H100', 989e12, 3.35e12, 80 * 10**9),
-    'NVIDIA H200': Device('H200', 989e12, 4.8e12, 141 * 10**9),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +61,7 @@ class Arm:
   work: Mapping[str, Work]
   other: float  # Seconds of everything else.
 
-  def seconds(self, device: Device, devices: int) -> float:
+  def seconds(self, device: plan_devices.Device, devices: int) -> float:
     """Return the wall time on so many devices."""
     return sum(_seconds(self.work, device, devices).values()) + self.other
 
@@ -105,7 +70,7 @@ class Arm:
 class Estimate:
   """A run on one kind of device."""
 
-  device: Device
+  device: plan_devices.Device
   seconds: Mapping[str, float]  # By phase; all devices work together.
   fits: bool
 
@@ -114,7 +79,7 @@ class Estimate:
 class Plan:
   """The cost of a run; memory in bytes per device."""
 
-  config: ml_collections.ConfigDict
+  run: plan_memory.Run
   mesh: Mapping[str, int]
   parameters: int
   trained: int
@@ -126,7 +91,13 @@ class Plan:
   tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
   work: Mapping[str, Work]
   arms: Sequence[Arm]  # One for each stage of --mode=evolve.
-  known: Sequence[Device]  # The one that is here, or those it may run on.
+  # The one that is here, or those it may run on.
+  known: Sequence[plan_devices.Device]
+
+  @property
+  def config(self) -> ml_collections.ConfigDict:
+    """The config of the run."""
+    return self.run.config
 
   @property
   def devices(self) -> int:
@@ -151,12 +122,15 @@ class Plan:
     """The bytes per device while the largest program runs."""
     return sum(self.resident.values()) + max(self.temporaries.values())
 
-  @property
-  def remedy(self) -> str:
-    """Advice that makes the largest part of the memory smaller."""
-    parts = {**self.resident, **self.temporaries}
-    parts['update'] -= self.gradients  # They shrink with the weights.
-    return plan_memory.REMEDIES[max(parts, key=parts.get)]
+  def remedies(self, device: plan_devices.Device) -> list[plan_remedies.Remedy]:
+    """Return up to three remedies, those with which the run fits first."""
+    return sorted(
+        self._remedies, key=lambda each: each.peak > device.memory_bytes
+    )[:3]
+
+  @functools.cached_property
+  def _remedies(self) -> list[plan_remedies.Remedy]:
+    return plan_remedies.find(self.run)
 
 
 def plan(config: ml_collections.ConfigDict) -> Plan:
@@ -203,11 +177,14 @@ def estimate(
   here = -1 in sizes or math.prod(sizes) == len(devices)
   if here:
     mesh = sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
-    known = [_local_device(devices)]
+    known = [plan_devices.local(devices)]
   else:
     mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
-    known = list(DEVICES.values())
+    known = list(plan_devices.DEVICES.values())
   shards = mesh.shape['fsdp'], mesh.shape['tensor']
+  policy = dataclasses.replace(
+      policy, cfg=policy_lib.padded(policy.cfg, *shards)
+  )
   policy_lib.check_shards(policy.path, policy.cfg, *shards)
   run = plan_memory.Run(config, policy, mesh)
   exact = here and decoder.count_params(run.cfg) <= _COMPILE_PARAMETERS
@@ -218,7 +195,7 @@ def estimate(
     temporaries = dict(plan_memory.bounds(run))
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
   return Plan(
-      config=config,
+      run=run,
       mesh=dict(mesh.shape),
       parameters=count(run.params),
       trained=count(run.state['params']),
@@ -253,7 +230,10 @@ def _programs(run: plan_memory.Run) -> dict[str, int]:
   # Small programs make the optimizer's moments and the sampler's seed, once.
   programs['set-up'] = 2
   if run.samples_here:
-    programs |= dict(prefill=1, insert=1, decode=1)
+    inserts = len(run.slots.prompt_lengths)
+    programs |= dict(prefill=1, insert=inserts, decode=1)
+    if run.slots.shapes.prefix_chunks:
+      programs['copy'] = 2  # Chunks to and from the prefix cache.
     # One makes free slots, and one the sampler's weights where it has its own.
     programs['set-up'] += 1 + run.copies_weights
   return programs
@@ -365,40 +345,16 @@ def _updates(run: plan_memory.Run) -> dict[str, Work]:
 
 
 def _seconds(
-    work: Mapping[str, Work], device: Device, devices: int
+    work: Mapping[str, Work], device: plan_devices.Device, devices: int
 ) -> dict[str, float]:
   """Return seconds by phase: the slower of computing and reading."""
-  share, seconds = UTILISATION[device.platform], {}
+  share, seconds = plan_devices.UTILISATION[device.platform], {}
   for name, w in work.items():
     kind = 'decode' if name.endswith('decode') else 'update'
     computing = w.flops / (devices * device.flops * share[kind])
     reading = w.bytes_per_device / (device.bandwidth * share['bandwidth'])
     seconds[name] = max(computing, reading)
   return seconds
-
-
-def _local_device(devices: Sequence[Any]) -> Device:
-  """Return the peak numbers of the devices that are here."""
-  kind, platform = devices[0].device_kind, devices[0].platform
-  if platform == 'cpu':
-    memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-    # Virtual devices share the cores and the memory of the machine.
-    name = f'{os.cpu_count()} CPU cores'
-    if len(devices) > 1:
-      name += f', shared by {len(devices)} devices'
-    each = flops.measure(devices[0]) / len(devices)
-    return Device(name, each, math.inf, memory // len(devices), platform)
-  known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
-  if not known:
-    raise ValueError(
-        f'device_kind={kind!r} is not in evojax.modes.plan.DEVICES; add its'
-        f' peak FLOP/s, bandwidth and memory. Known: {sorted(DEVICES)}'
-    )
-  device = DEVICES[max(known, key=len)]
-  usable = (devices[0].memory_stats() or {}).get('bytes_limit')
-  return dataclasses.replace(
-      device, name=kind, memory_bytes=usable or device.memory_bytes
-  )
 
 
 # ----------------------------------------------------------------- evolution
@@ -440,7 +396,7 @@ def _arm(run: plan_memory.Run, stage: progress.Stage, grading: float) -> Arm:
 
 
 def _evolution(
-    plan_: Plan, device: Device, most: bool
+    plan_: Plan, device: plan_devices.Device, most: bool, workers: int = 1
 ) -> dict[str, tuple[float | int, ...]]:
   """Return (arms, tokens, seconds) by part of a run that evolves.
 
@@ -448,6 +404,7 @@ def _evolution(
     plan_: The plan.
     device: Where it runs.
     most: True for what the run can cost at most, False for what it should.
+    workers: Meshes like that of the plan, which train arms at the same time.
   """
   rounds = plan_.config.evolve.rounds
   start = _START + _PROGRAM * sum(plan_.programs.values())
@@ -457,9 +414,13 @@ def _evolution(
     certain = stage.expected is None
     count = stage.arms if most or certain else stage.expected
     trains = bool(stage.steps and not stage.replays)
-    cost = trains, arm.tokens, arm.seconds(device, plan_.devices)
+    in_turn = count  # Arms that one worker trains, one after the other.
+    if stage.side_by_side:
+      in_turn = max(count / workers, min(count, 1))
+    seconds = in_turn * arm.seconds(device, plan_.devices)
     name = stage.name if certain else 'all rounds'
-    parts.setdefault(name, []).append(tuple(count * each for each in cost))
+    cost = count * trains, count * arm.tokens, seconds
+    parts.setdefault(name, []).append(cost)
   parts['all rounds'].append((0, 0, rounds * _ROUND))
   total = lambda rows: tuple(map(sum, zip(*rows, strict=True)))
   found = {name: total(rows) for name, rows in parts.items()}
@@ -478,8 +439,13 @@ def _bytes(size: int) -> str:
   return f'{size / 2**20:,.1f} MiB'
 
 
-def show(plan: Plan) -> None:
-  """Print a plan: memory, programs, tokens, work and time, a block each."""
+def show(plan: Plan, workers: int = 0) -> None:
+  """Print a plan: memory, programs, tokens, work and time, a block each.
+
+  Args:
+    plan: The plan.
+    workers: Those of --mode=evolve that train arms side by side.
+  """
   write, config, grpo = output.say, plan.config, plan.config.grpo
   axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
   write(
@@ -513,7 +479,7 @@ def show(plan: Plan) -> None:
   if 'decode' not in plan.work:
     write('sampling is left to the servers of --config.rollout.urls')
 
-  share = UTILISATION[plan.known[0].platform]
+  share = plan_devices.UTILISATION[plan.known[0].platform]
   write(
       f'\ndevice-seconds, at {share["update"]:.0%} of the peak in updates and'
       f' prefills, {share["decode"]:.0%} in decoding, and'
@@ -531,15 +497,15 @@ def show(plan: Plan) -> None:
     )
     write(f'    {phases}')
     fits = 'fits in' if estimate.fits else 'DOES NOT FIT into'
-    remedy = '' if estimate.fits else f'; {plan.remedy}'
-    write(
-        f'    {_bytes(plan.peak)} {fits} {_bytes(device.memory_bytes)}{remedy}'
-    )
+    write(f'    {_bytes(plan.peak)} {fits} {_bytes(device.memory_bytes)}')
+    for remedy in () if estimate.fits else plan.remedies(device):
+      also = ', fits' * (remedy.peak <= device.memory_bytes)
+      write(f'      {remedy}: {_bytes(remedy.peak)}{also}')
   if config.evolve.rounds:
-    _show_evolution(plan)
+    _show_evolution(plan, workers)
 
 
-def _show_evolution(plan: Plan) -> None:
+def _show_evolution(plan: Plan, workers: int) -> None:
   """Print what all of --mode=evolve costs, of which the above is the end."""
   evolve = plan.config.evolve
   output.say(
@@ -567,4 +533,16 @@ def _show_evolution(plan: Plan) -> None:
     if evolve.dollars_per_device_hour:
       dollars = [f'${price.cost(each):,.2f}' for each in spent]
       costs += f'; {dollars[0]}, at most {dollars[1]}'
+    else:
+      costs += '\n--config.evolve.dollars_per_device_hour=PRICE shows dollars'
     output.say(costs)
+    if workers > 1:
+      side = (
+          _evolution(plan, device, most, workers)['the run'][2]
+          for most in (False, True)
+      )
+      output.say(
+          '{} workers, each on such a mesh: {}, at most {}'.format(
+              workers, *map(progress.duration, side)
+          )
+      )

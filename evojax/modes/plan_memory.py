@@ -25,32 +25,11 @@ from evojax.training import engines
 from evojax.training import settings
 from evojax.training import update as update_lib
 
-_WEIGHTS = (
-    'raise --config.mesh.fsdp, or train adapters with --config.model.lora_rank'
-)
-# How to make an entry of the memory smaller, if it is the largest.
-REMEDIES = {
-    'parameters': _WEIGHTS,
-    'optimizer moments': _WEIGHTS,
-    'reference policy': 'raise --config.mesh.fsdp, or --config.grpo.kl_coef=0',
-    'sampler weights': (
-        'raise --config.mesh.tensor, or set'
-        ' --config.model.compute_dtype=bfloat16'
-    ),
-    'rollout cache': 'lower --config.rollout.decode_slots',
-    'update': (
-        'lower --config.grpo.micro_groups, or set --config.model.remat=full and'
-        ' --config.model.logprob_chunk=1024'
-    ),
-    'score': 'lower --config.grpo.micro_groups',
-    **dict.fromkeys(
-        ('prefill rows', 'prefill'), 'lower --config.rollout.prefill_rows'
-    ),
-    'insert': (
-        'lower --config.rollout.decode_slots or --config.rollout.prefill_rows'
-    ),
-    'decode': 'lower --config.rollout.decode_slots',
-}
+# Copies of the hidden states of all targets that an update holds at once, as
+# XLA compiles it for TPUs.
+_HIDDEN = 5
+# Weights of a stack of layers that XLA lays out anew for decoding on TPUs.
+_LAID_ANEW = ('qkv', 'gate_up')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +84,7 @@ class Run:
         max_tokens=c.rollout.max_tokens,
         micro_groups=c.grpo.micro_groups,
         layout=c.grpo.layout,
+        shards=sharding.batch_shards(self.mesh),
     )
     return sharding.placed(batch, update_lib.batch_shardings(batch, self.mesh))
 
@@ -114,10 +94,10 @@ class Run:
     return engines.make_engine(self.config, self.policy, self.mesh).slots
 
   @functools.cached_property
-  def arrays(self) -> tuple[Any, Any]:
-    """Shapes of the keys and values of decode slots, and of prefill rows."""
-    state, rows, _ = self.slots.arrays()
-    return state.cache, rows
+  def arrays(self) -> tuple[Any, Any, Any]:
+    """Shapes of decode slots' caches, prefill rows, and the prefix cache."""
+    state, rows, pool = self.slots.arrays()
+    return state.cache, rows, pool
 
   @property
   def samples_here(self) -> bool:
@@ -139,6 +119,13 @@ class Run:
     )
 
   @property
+  def on_cpu(self) -> bool:
+    """Tell whether the devices are here and are CPUs."""
+    return isinstance(self.mesh, jax.sharding.Mesh) and (
+        self.mesh.devices.flat[0].platform == 'cpu'
+    )
+
+  @property
   def scores(self) -> bool:
     """Tell whether log-probs are computed apart from the update."""
     return self.algorithm.reference or not self.algorithm.on_policy
@@ -149,6 +136,11 @@ class Run:
     params = self.state['params']
     shardings = jax.tree.map(lambda x: x.sharding, params)
     return bytes_of(sharding.placed(_cast(params, 'float32'), shardings))
+
+  @property
+  def used_weights(self) -> Any:
+    """Shapes of the weights that the sampler's programs read."""
+    return self.sampler_weights if self.copies_weights else self.params
 
   @functools.cached_property
   def sampler_weights(self) -> Any:
@@ -182,10 +174,19 @@ def resident(run: Run) -> dict[str, int]:
   if run.algorithm.reference:
     memory['reference policy'] = bytes_of(run.params)
   if run.samples_here:
-    memory['rollout cache'], memory['prefill rows'] = map(bytes_of, run.arrays)
+    cache, rows, pool = map(bytes_of, run.arrays)
+    memory |= {'rollout cache': cache, 'prefill rows': rows}
+    if pool:  # Episodes of several turns find their earlier ones there.
+      memory['prefix cache'] = pool
     if run.copies_weights:
       memory['sampler weights'] = bytes_of(run.sampler_weights)
   return memory
+
+
+def peak(run: Run) -> int:
+  """Bound the bytes per device while the largest program runs."""
+  largest = max(size for _, size in bounds(run))
+  return sum(resident(run).values()) + math.ceil(largest)
 
 
 def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
@@ -212,15 +213,25 @@ def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       {name: scalar for name in update_lib.HYPERPARAMETERS},
   )
   if run.samples_here:
-    yield from run.slots.lower(run.sampler_weights)
+    yield from run.slots.lower(run.params, run.used_weights)
 
 
 def compiled(run: Run) -> Iterator[tuple[str, int]]:
   """Compile the programs: (name, temporary bytes per device) of each."""
   for name, lowered in lower(run):
-    memory = lowered.compile().memory_analysis()
-    fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    yield name, memory.temp_size_in_bytes + fresh
+    yield name, fresh_bytes(name, lowered.compile().memory_analysis())
+
+
+def fresh_bytes(name: str, memory: Any) -> int:
+  """Return what a program takes beside what stays between programs.
+
+  Args:
+    name: As `lower` names the program.
+    memory: The compiler's analysis of it.
+  """
+  fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
+  # The copy of the weights stays; the one before it is gone already.
+  return memory.temp_size_in_bytes + (0 if name == 'weights' else fresh)
 
 
 def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
@@ -229,78 +240,168 @@ def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   The bounds count what must be alive at once. They are on the safe side: a
   compiler that fuses well needs less.
   """
-  c, cfg, mesh = run.config, run.cfg, dict(run.mesh.shape)
-  fsdp, tensor, replicas = mesh['fsdp'], mesh['tensor'], mesh['data']
-  shards = replicas * fsdp  # Of a batch.
-  item = jnp.dtype(cfg.compute_dtype).itemsize
+  yield 'update', _update_bytes(run)
+  if run.scores:
+    yield 'score', _score_bytes(run)
+  if run.samples_here:
+    yield from _sampler_bounds(run)
+
+
+def _token_bytes(run: Run) -> float:
+  """Return the bytes per token of a layer, without its scores of the keys."""
+  cfg, item = run.cfg, _item(run)
   d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
-  prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
+  split = (2 * (n + 2 * k) * h + n * h + 3 * cfg.intermediate_size) * item
+  whole = d * (2 if cfg.post_norms else 1) * (4 * item + 8)
+  return whole + split / run.mesh.shape['tensor']
 
-  def layer(slots: int) -> float:
-    """Return the bytes per token of a layer, with its scores of the keys."""
-    split = (2 * (n + 2 * k) * h + n * h + 3 * cfg.intermediate_size) * item
-    whole = d * (2 if cfg.post_norms else 1) * (4 * item + 8)
-    return whole + (split + n * slots * (4 + item)) / tensor
 
-  saved = {  # Bytes per token that each layer keeps for the backward pass.
-      'none': layer(prompt + new),
-      'dots': (3 * d + ((n + 2 * k) * h + 2 * cfg.intermediate_size) / tensor)
-      * item,
-      'full': d * item,
-  }[cfg.remat]
-  # Bytes per token of its logits, beside its hidden state, which is whole.
-  logits = cfg.vocab_size * 4 / (fsdp * tensor) + d * item
-  weights = bytes_of(run.sampler_weights['layers'])
-  table = cfg.vocab_size * d * item / (fsdp * tensor)
+def _item(run: Run) -> int:
+  return jnp.dtype(run.cfg.compute_dtype).itemsize
+
+
+def _score_of_keys(run: Run, queries: int | float, slots: int) -> float:
+  """Return the bytes of the scores of queries, and of their softmax."""
+  heads = run.cfg.num_heads / run.mesh.shape['tensor']
+  return queries * slots * heads * (4 + _item(run))
+
+
+def _logit_bytes(run: Run) -> float:
+  """Return the bytes per token of its logits, beside its hidden state."""
+  cfg, mesh = run.cfg, run.mesh.shape
+  vocab = cfg.vocab_rows * 4 / (mesh['fsdp'] * mesh['tensor'])
+  return vocab + cfg.hidden_size * _item(run)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Forward:
+  """A forward pass over a micro-batch: its numbers on one device."""
+
+  tokens: float
+  targets: float  # Tokens that are scored; fsdp splits the vocabulary instead.
+  alive: float  # Of them, those whose logits are alive at once.
+  layer: float  # Bytes of a layer's activations, without scores.
+  scores: float  # Bytes of the scores that are alive at once.
+  # Scores are computed, and computed again, in blocks: of no sequences, of
+  # some, or of all, prompts included.
+  blocks: int
+  weights: float  # Bytes of what is cast and gathered for use.
+
+
+def _forward(run: Run) -> _Forward:
+  """Return the numbers of a forward pass of the update."""
+  c, cfg, mesh = run.config, run.cfg, run.mesh.shape
+  shards, replicas = sharding.batch_shards(run.mesh), mesh['data']
+  length = c.data.max_prompt_tokens + c.rollout.max_tokens
+  most, block = decoder.MOST_QUERIES, decoder.QUERY_BLOCK
+  at_once = lambda queries: block if queries > most else queries
+  if 'completions' in run.batch:
+    prompts, completions = (
+        run.batch[name].shape[1:] for name in ('prompts', 'completions')
+    )
+    rows = prompts[0], completions[0] * completions[1]
+    lengths = prompts[1], completions[2]
+    targets = math.prod(completions) / replicas
+  else:
+    rows, lengths = zip(run.batch['tokens'].shape[1:], strict=True)
+    targets = rows[0] * lengths[0] / replicas
+  pairs = list(zip(rows, lengths, strict=True))
+  tokens = sum(row * each for row, each in pairs) / shards
+  queries = sum(row * at_once(each) for row, each in pairs) / shards
   # A layer is cast and gathered over fsdp for use, and the next one with it.
-  copies = run.copies_weights
-  used = (
-      copies * 2 * weights / cfg.num_layers
-      + (cfg.compute_dtype != c.model.param_dtype) * table
+  used = 0.0
+  if run.copies_weights:
+    used += 2 * bytes_of(run.sampler_weights['layers']) / cfg.num_layers
+  if cfg.compute_dtype != c.model.param_dtype:
+    table = cfg.vocab_rows * cfg.hidden_size * _item(run)
+    used += table / (mesh['fsdp'] * mesh['tensor'])
+  return _Forward(
+      tokens=tokens,
+      targets=targets,
+      alive=min(c.model.logprob_chunk / replicas or math.inf, targets),
+      layer=tokens * _token_bytes(run),
+      scores=_score_of_keys(run, queries, length),
+      blocks=(max(lengths) > most) + (min(lengths) > most),
+      weights=used,
   )
 
-  groups, size = c.grpo.micro_groups, c.grpo.group_size
-  if c.grpo.layout == 'shared':
-    tokens = groups * (prompt + size * new) / shards
-    targets = groups * size * new / replicas
-  else:
-    tokens = math.prod(run.batch['tokens'].shape[1:]) / shards
-    targets = tokens * fsdp
-  alive = min(c.model.logprob_chunk / replicas or math.inf, targets)
-  forward = tokens * layer(prompt + new) + used
-  yield 'update', (
+
+def _update_bytes(run: Run) -> float:
+  """Bound the temporaries of the update."""
+  cfg, item, f = run.cfg, _item(run), _forward(run)
+  d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
+  tensor = run.mesh.shape['tensor']
+  saved = {  # What each layer keeps for the backward pass.
+      'none': f.layer + (0 if f.blocks else f.scores),
+      'dots': f.tokens
+      * (3 * d + ((n + 2 * k) * h + 2 * cfg.intermediate_size) / tensor)
+      * item,
+      'full': f.tokens * d * item,
+  }[cfg.remat]
+  # Without recomputation copies of all weights wait for the backward pass.
+  copies = run.copies_weights and cfg.remat == 'none'
+  waiting = bytes_of(run.sampler_weights['layers']) if copies else 0
+  return (
       # The sum over micro-batches, and the gradients of one micro-batch.
       2 * run.gradient_bytes
-      + cfg.num_layers * tokens * saved
-      # Without recomputation copies of all weights wait for the backward pass.
-      + copies * (cfg.remat == 'none') * weights
-      + 2 * forward
-      + 3 * alive * logits
+      + cfg.num_layers * saved
+      + waiting
+      + 2 * (f.layer + f.scores + f.weights)
+      # Seen where prompts are in blocks, too: a third copy of a layer.
+      + (f.blocks == 2) * f.layer
+      + 3 * f.alive * _logit_bytes(run)
+      # Hidden states are whole along fsdp to be scored, in chunks, and so are
+      # their gradients.
+      + _HIDDEN * f.targets * d * item
   )
-  if run.scores:
-    yield 'score', 2 * forward + 2 * alive * logits
-  if not run.samples_here:
-    return
-  # A donated cache is replaced a layer at a time. A scan over the layers writes
-  # all of them anew, beside the old ones and the layer in use.
+
+
+def _score_bytes(run: Run) -> float:
+  """Bound the temporaries of log-probs without gradient."""
+  f = _forward(run)
+  hidden = 2 * f.targets * run.cfg.hidden_size * _item(run)
+  layer = 2 * (f.layer + f.scores + f.weights)
+  return layer + 2 * f.alive * _logit_bytes(run) + hidden
+
+
+def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
+  """Bound the programs of the sampler."""
+  cfg, mesh, shapes = run.cfg, run.mesh.shape, run.slots.shapes
+  shards, replicas = sharding.batch_shards(run.mesh), mesh['data']
+  state, rows_kept, pool = run.arrays
+  kept, cache = bytes_of(rows_kept.cache), bytes_of(state)
+  rows, slots = shapes.prefill_rows, shapes.decode_slots
+  if run.copies_weights:
+    yield 'weights', bytes_of(run.sampler_weights)
+  # A layer of a donated cache is read beside the new one. A stack of layers is
+  # made anew, beside the old one; in decode steps on CPU alone.
   scan = cfg.scan_layers
-  copied = scan + (1 + scan) / cfg.num_layers
-  kept, cache = bytes_of(run.arrays[1].cache), bytes_of(run.arrays[0])
-  rows, slots = c.rollout.prefill_rows, c.rollout.decode_slots
+  copied = (1 + scan) / cfg.num_layers
+  tokens = rows / shards * shapes.chunk
+  width = shapes.row_chunks * shapes.chunk
+  layer = tokens * _token_bytes(run) + _score_of_keys(run, tokens, width)
   yield 'prefill', (
-      copied * kept
-      + rows / shards * 2 * prompt * layer(prompt)
-      + rows / replicas * logits
+      (scan + copied) * kept + 2 * layer + rows / replicas * _logit_bytes(run)
   )
-  # As many sequences as there are rows take slots at once. A slot may lie on
-  # another device than its row, so that each device gathers all rows.
-  yield 'insert', (
-      cache * (1 if scan else 1 / cfg.num_layers)
-      + 2 * shards * kept
-      + 5 * rows * cfg.vocab_size * 4
-  )
+  # A row may go to another device, so that each device gathers all rows, of a
+  # stack of layers one layer at a time.
+  at_once = cfg.num_layers if scan else 1
+  gathered = 2 * shards * kept / at_once
+  vocab = 6 * rows * cfg.vocab_rows * 4
+  new = 0 if scan else cache / cfg.num_layers
+  yield 'insert', new + gathered + vocab
+  a_slot = _token_bytes(run) + _score_of_keys(run, 1, shapes.context)
+  anew = 0
+  if scan and not run.on_cpu:
+    layers = run.used_weights['layers']
+    anew = bytes_of([layers[name] for name in _LAID_ANEW])
   yield 'decode', (
-      copied * cache
-      + slots / shards * 2 * layer(prompt + new)
-      + 5 * slots / replicas * logits
+      ((scan and run.on_cpu) + copied) * cache
+      + anew
+      + slots / shards * 2 * a_slot
+      + 5 * slots / replicas * _logit_bytes(run)
   )
+  if pool:
+    one = bytes_of(pool) / cfg.num_layers
+    yield 'load', gathered + 2 * kept / at_once + (scan and run.on_cpu) * kept
+    yield 'store', gathered + one + (scan and run.on_cpu) * bytes_of(pool)

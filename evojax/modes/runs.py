@@ -78,7 +78,7 @@ def run(
   if format == 'table':
     _show(path, rows)
   else:
-    formats = {'csv': _csv, 'json': _json, 'html': lambda r: _html(path, r)}
+    formats = {'csv': _csv, 'json': _json, 'html': lambda r: page(path, r)}
     sys.stdout.write(formats[format](rows))
   return 0
 
@@ -435,18 +435,28 @@ def _below(rows: Sequence[Row], usual: Mapping[str, str]) -> list[str]:
   return found
 
 
-def _html(root: pathlib.Path, rows: Sequence[Row]) -> str:
-  """Return a page whose links work where it is stored below the directory."""
+def page(
+    root: pathlib.Path,
+    rows: Sequence[Row],
+    settings: Sequence[Mapping[str, str]] = (),
+) -> str:
+  """Return a page whose links work where it is stored below the directory.
+
+  Args:
+    root: The directory.
+    rows: The runs below it.
+    settings: Texts by heading: the table of a sweep, which these runs are.
+  """
   usual, runs = differences(rows), []
   for row in rows:
     # The directory may be the run itself.
     folder = row['name'] if (root / row['name']).is_dir() else '.'
-    page = f'{folder}/report.html'
+    link = f'{folder}/report.html'
     runs.append(
         {
             **_cells(row),
             'name': row['name'],
-            'page': page if (root / page).exists() else '',
+            'page': link if (root / link).exists() else '',
             'notes': _notes(row, usual),
         }
     )
@@ -462,6 +472,7 @@ def _html(root: pathlib.Path, rows: Sequence[Row]) -> str:
       'verdict': f'{len(rows)} runs: {", ".join(counted)}.',
       'state': {},
       'runs': runs,
+      'settings': settings,
       'headings': headings,
       'below': _below(rows, usual),
   }

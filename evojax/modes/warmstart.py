@@ -49,8 +49,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
         f'config.domain.name={config.domain.name!r} has no demonstrations to'
         ' train a base policy on; set `demonstrations` of its class'
     )
-  # Dev and sealed measure what a policy has not seen: train alone is shown.
-  source = domain.source('train', config.seed)
+  source = domain.demonstrated(config.seed)
   with (
       workdir_lib.open_workdir(workdir, config, mode='warmstart') as directory,
       preemption.stop_flag() as asked,
@@ -75,6 +74,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
         directory.path,
         settings,
         tokens=shown.tokens,
+        words=shown.words,
         seed=config.seed,
         log=log,
         stop=stop,

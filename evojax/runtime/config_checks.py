@@ -4,6 +4,7 @@ A check sees the config alone: it runs before a device is touched or a file is
 read, and everything that is wrong is reported at once.
 """
 
+from collections.abc import Mapping, Sequence
 import datetime
 import re
 from typing import Any
@@ -22,8 +23,13 @@ _PARTS = (
 _URL = re.compile(r'https?://[^/?#\s]+/?')
 
 
-def validate(config: ml_collections.ConfigDict) -> None:
+def validate(config: ml_collections.ConfigDict, *, arm: bool = False) -> None:
   """Check values and their combinations.
+
+  Args:
+    config: Of a run or of an arm.
+    arm: Whether it is of an arm of a race, which may be shorter than its
+      warm-up: then the diagnosis says what that does.
 
   Raises:
     config.ConfigError: Naming each field, its value and the remedy.
@@ -35,8 +41,30 @@ def validate(config: ml_collections.ConfigDict) -> None:
   ]
   # Combinations come second: they divide by values that must not be 0.
   if not problems:
-    found = _training(config) | _rollout(config) | _run(config)
+    found = _training(config, arm) | _rollout(config) | _run(config)
     problems = [line for line, wrong in found.items() if wrong]
+  _refuse(problems)
+
+
+def check_mesh(
+    config: ml_collections.ConfigDict, sizes: Mapping[str, int]
+) -> None:
+  """Check what is split over devices, once it is known how many there are.
+
+  Args:
+    config: A valid one, which may leave a size of the mesh open.
+    sizes: Axis of the mesh -> its size.
+
+  Raises:
+    config.ConfigError: Naming each field, its value and the remedy.
+  """
+  known = config.copy_and_resolve_references()
+  with known.unlocked():
+    known.mesh.update(sizes)
+  _refuse([line for line, wrong in _run(known).items() if wrong])
+
+
+def _refuse(problems: Sequence[str]) -> None:
   if problems:
     lines = ''.join(f'\n  config.{line}' for line in problems)
     raise config_lib.ConfigError(f'the config does not describe a run:{lines}')
@@ -46,7 +74,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
 # reported where the condition holds.
 
 
-def _training(c: ml_collections.ConfigDict) -> dict[str, Any]:
+def _training(c: ml_collections.ConfigDict, arm: bool) -> dict[str, Any]:
   """Check the model, how training samples, the update and the reward."""
   r, g = c.rollout, c.grpo
   per_update = g.minibatches * g.micro_groups
@@ -63,6 +91,9 @@ def _training(c: ml_collections.ConfigDict) -> dict[str, Any]:
       f'rollout.token_limit={r.token_limit} is more than'
       f' rollout.max_tokens={r.max_tokens}, the shape: lower it, or set it to'
       ' 0 (no limit of its own)': r.token_limit > r.max_tokens,
+      f'rollout.turn_tokens={r.turn_tokens} is more than'
+      f' rollout.max_tokens={r.max_tokens}, those of a whole episode: lower'
+      ' it': r.turn_tokens > r.max_tokens,
       f'rollout.stop={r.stop!r}: must hold strings that are not empty': not all(
           isinstance(text, str) and text for text in r.stop
       ),
@@ -88,7 +119,7 @@ def _training(c: ml_collections.ConfigDict) -> dict[str, Any]:
           g.refill_rounds and g.keep == 'all'
       ),
       f'optim.warmup_steps={c.optim.warmup_steps} exceeds steps={c.steps}': (
-          c.optim.warmup_steps > c.steps > 0
+          c.optim.warmup_steps > c.steps > 0 and not arm
       ),
       'reward.weights is empty: every reward would be 0; set e.g.'
       ' --config.reward.weights.outcome=1.0': not c.reward.weights,
@@ -165,7 +196,8 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
   """Check the meta-loop and the mesh."""
   e, data, fsdp = c.evolve, c.mesh.data, c.mesh.fsdp
   flat = config_lib.flatten(c)
-  split = 'grpo.micro_groups', 'rollout.decode_slots', 'rollout.prefill_rows'
+  shards = data * fsdp if data > 0 and fsdp > 0 else 1
+  groups = c.grpo.micro_groups, c.grpo.group_size
   return {
       f'evolve.proposer={e.proposer!r} is neither the name of a proposer'
       ' such as rules nor a dotted path such as my_package.my_proposer': (
@@ -180,11 +212,13 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ' evolve.dollars_per_device_hour, the price of a device': (
           e.dollars and not e.dollars_per_device_hour
       ),
+      f'grpo.micro_groups={groups[0]} of group_size={groups[1]} do not split'
+      f' over mesh.data x mesh.fsdp = {shards}: make micro_groups a'
+      ' multiple': not config_lib.group_parts(*groups, shards),
       **{
           f'{name}={flat[name]} does not split over mesh.data x mesh.fsdp ='
-          f' {data * fsdp}: make it a multiple': flat[name] % (data * fsdp)
-          for name in split
-          if data > 0 and fsdp > 0
+          f' {shards}: make it a multiple': flat[name] % shards
+          for name in ('rollout.decode_slots', 'rollout.prefill_rows')
       },
       **{
           f'mesh.{axis}={size}: sizes are >= 1, or -1': size < 1 and size != -1

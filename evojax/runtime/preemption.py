@@ -26,6 +26,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STATUS = 128 + signal.SIGTERM  # Exit code after either of them.
 # A launcher passes on the Ctrl-C that the terminal sent to all of its group.
 _SAME_SECONDS = 0.5
+# Whoever is left behind by its parent may save for so long.
+_FOLLOW_SECONDS, _SAVE_SECONDS = 0.5, 25.0
 # A display that is written again and again hides the cursor.
 _SHOW_CURSOR = b'\x1b[?25h'
 
@@ -38,6 +40,10 @@ class Preempted(SystemExit):
 
   def __init__(self, code: int = STATUS):
     super().__init__(code)
+
+
+class Interrupted(RuntimeError):
+  """A run was asked to stop in the middle of what it can do again later."""
 
 
 class _Program:
@@ -136,6 +142,25 @@ def note() -> None:
   """Leave signals to the code that polls `stop_flag`, from here on."""
   with _Program.lock:
     _Program.noted = True
+
+
+def follow(parent: int) -> None:
+  """Send this process SIGTERM once its parent is gone, and again if need be.
+
+  What is killed must not leave commands that write into its workdir.
+
+  Args:
+    parent: Number of the process that started this one.
+  """
+
+  def watch() -> None:
+    while os.getppid() == parent:
+      time.sleep(_FOLLOW_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_SAVE_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)  # The second one ends it at once.
+
+  threading.Thread(target=watch, daemon=True).start()
 
 
 def line(asked: list[int], state: str) -> str:

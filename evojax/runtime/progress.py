@@ -39,6 +39,7 @@ class Stage:
   steps: int = 0  # Updates of an arm.
   prompts: int = 0  # Prompts of a step.
   group_size: int = 0
+  side_by_side: bool = False  # Workers may train its arms at the same time.
   replays: bool = False  # The steps learn from rollouts that are there.
   scores: int = 1  # How often an arm is scored; the last time at its end.
   problems: int = 0  # Problems of a score.

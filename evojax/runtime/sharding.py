@@ -86,6 +86,11 @@ def replicated(mesh: AnyMesh) -> jax.sharding.NamedSharding:
   return jax.sharding.NamedSharding(mesh, P())
 
 
+def batch_shards(mesh: AnyMesh) -> int:
+  """Return over how many devices the mesh splits a batch."""
+  return math.prod(mesh.shape[axis] for axis in RULES['batch'])
+
+
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   """Pin the layout of an activation; a no-op outside a mesh context."""
   # One device needs no layout, and constraints would only slow its compiler.
@@ -138,6 +143,11 @@ def to_host(tree: Any) -> Any:
     return jax.device_get(tree)
   with jax.transfer_guard('allow'):
     return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def in_any_process(flag: bool) -> bool:
+  """Return whether a flag is set in one of the processes; all must ask."""
+  return bool(np.any(to_host(np.array([flag]))))
 
 
 def is_primary() -> bool:

@@ -36,13 +36,15 @@ from evojax.runtime import invocation
 from evojax.runtime import preemption
 
 # Config fields that a resumed run may change, because training does not depend
-# on them. An entry covers everything below it. `steps` may change too where the
-# learning rate does not depend on it: see `_may_change`.
+# on them; on `mesh` only by the order of sums, of which a warning tells. An
+# entry covers everything below it. `steps` may change too where the learning
+# rate does not depend on it: see `_may_change`.
 FREE_FIELDS = (
     'name',
     'checkpoint',
     'eval',
     'log',
+    'mesh',
     'evolve.rounds',
     'evolve.device_seconds',
     'evolve.dollars',
@@ -63,6 +65,7 @@ _NUMERICS = (
     'platform',
     'device',
     'devices',
+    'mesh',
     'chat_template',
 )
 

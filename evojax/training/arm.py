@@ -91,7 +91,7 @@ def read_job(path: pathlib.Path) -> ArmJob:
   except (OSError, ValueError) as error:
     raise ValueError(
         f'--job={path} cannot be read: {error}; name a job.json that'
-        ' --executor=local wrote'
+        ' --executor=local or ray wrote'
     ) from error
   kinds = {f.name: str for f in dataclasses.fields(ArmJob)}
   kinds |= {'config': dict, 'changes': dict, 'incumbents': list}

@@ -23,6 +23,32 @@ from evojax.runtime import preemption
 from evojax.runtime import sharding
 
 
+def shapes(config: ml_collections.ConfigDict) -> slots.Shapes:
+  """Return the sizes of a sampler's arrays.
+
+  With turns, a prompt is an episode up to its last turn: it is prefilled in
+  chunks, and the prefix cache has room for those of every slot.
+  """
+  r, prompt = config.rollout, config.data.max_prompt_tokens
+  rows = dict(decode_slots=r.decode_slots, prefill_rows=r.prefill_rows)
+  if not r.turn_tokens:
+    return slots.Shapes(prompt, r.max_tokens, **rows)
+  context = prompt + r.max_tokens
+  chunk = min(r.prefill_chunk, context - 1)
+  return slots.Shapes(
+      max_prompt_tokens=context - 1,
+      max_tokens=min(r.turn_tokens, r.max_tokens),
+      context_tokens=context,
+      prefill_chunk=chunk,
+      prefix_chunks=r.decode_slots * -(-context // chunk),
+      **rows,
+  )
+
+
+# What ends a step of training, which is repeated when the run goes on.
+ERRORS = (*fleet.ERRORS, preemption.Interrupted)
+
+
 def make_engine(
     config: ml_collections.ConfigDict,
     policy: policy_lib.Policy,
@@ -31,12 +57,7 @@ def make_engine(
   """Return an engine in this process, at the fixed shapes of the config."""
   return engine_lib.Engine(
       policy.cfg,
-      slots.Shapes(
-          max_prompt_tokens=config.data.max_prompt_tokens,
-          max_tokens=config.rollout.max_tokens,
-          decode_slots=config.rollout.decode_slots,
-          prefill_rows=config.rollout.prefill_rows,
-      ),
+      shapes(config),
       eos_ids=policy.tokenizer.eos_ids,
       decode_text=policy.tokenizer.decode,
       refill_every=config.rollout.refill_every,
@@ -61,15 +82,20 @@ def open_sampler(
     mesh: The devices that hold the parameters.
     workdir: Directory of the weights that servers load, unless
       config.rollout.weights_dir names another.
-    stopping: Returns whether the run was asked to stop; see `fleet.Fleet`.
+    stopping: Returns whether this process was asked to stop.
 
   Raises:
-    ValueError: If a key is missing, or a server does not fit the policy.
+    ValueError: If a key is missing, a server does not fit the policy, or what
+      is split over the devices has no such number of parts.
     fleet.FleetError: If no server is up in time.
   """
+  config_checks.check_mesh(config, mesh.shape)
   if config.rollout.kind == 'engine':
-    return contextlib.closing(make_engine(config, policy, mesh))
+    engine = make_engine(config, policy, mesh)
+    engine.stopping = lambda: sharding.in_any_process(stopping())
+    return contextlib.closing(engine)
   r, model, tokenizer = config.rollout, config.model, policy.tokenizer
+  sizes = shapes(config)
   half = 'bfloat16' in (model.compute_dtype, model.param_dtype)
   key = lambda name: config_lib.read_key(r[name], f'config.rollout.{name}')
   folder = workdir / 'weights'
@@ -91,8 +117,8 @@ def open_sampler(
           eos_ids=tokenizer.eos_ids,
           decode=tokenizer.decode,
           encode=tokenizer.encode,
-          max_prompt_tokens=config.data.max_prompt_tokens,
-          max_tokens=r.max_tokens,
+          max_prompt_tokens=sizes.max_prompt_tokens,
+          max_tokens=sizes.max_tokens,
           dtype='bfloat16' if half else 'float32',
           export=lambda params, path: policy_lib.export(
               policy, params, path, model.param_dtype
@@ -115,11 +141,14 @@ def open_sampler(
 
 
 @contextlib.contextmanager
-def stopped_without_servers(asked: list[int]) -> Iterator[None]:
-  """Turn a failure of servers after a signal into `Preempted`: the run ends."""
+def stopped(asked: list[int]) -> Iterator[None]:
+  """Turn what a signal interrupts into `Preempted`: the run ends.
+
+  A failure of servers counts: after a signal they may be gone.
+  """
   try:
     yield
-  except fleet.FleetError as error:
+  except (fleet.FleetError, preemption.Interrupted) as error:
     if not asked:
       raise
     raise preemption.Preempted() from error

@@ -149,6 +149,7 @@ class Learner:
         max_tokens=c.rollout.max_tokens,
         micro_groups=c.grpo.micro_groups,
         layout=c.grpo.layout,
+        shards=sharding.batch_shards(self.mesh),
     )
     shardings = update_lib.batch_shardings(arrays, self.mesh)
     return (

@@ -15,15 +15,16 @@ from typing import Any
 
 import jax
 import ml_collections
-import numpy as np
 
 from evojax import config as config_lib
 from evojax.eval import evaluate as evaluate_lib
 from evojax.eval import report as report_lib
 from evojax.eval import sealed as sealed_lib
+from evojax.evidence import store
 from evojax.models import policy as policy_lib
 from evojax.rollout import fleet
 from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import decisions
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
@@ -76,7 +77,7 @@ def run(
     if newest is not None:
       _fork(newest, directory.path)
     output.say(devices.describe())
-    with engines.stopped_without_servers(asked):
+    with engines.stopped(asked):
       trainer = trainer_lib.Trainer(
           setup,
           directory.path,
@@ -122,7 +123,10 @@ def _run(
 ) -> dict[str, Any]:
   """Train and evaluate, between an opened workdir and the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
-  directory.record_start(chat_template=trainer.setup.policy.tokenizer.template)
+  directory.record_start(
+      chat_template=trainer.setup.policy.tokenizer.template,
+      mesh=config.mesh.to_dict(),
+  )
   evaluations: dict[int, evaluate_lib.EvalResult] = {}
   primary = sharding.is_primary()
   say = output.say if primary else lambda _: None
@@ -146,7 +150,7 @@ def _run(
 
     def stop_if_asked() -> None:
       # The signal reaches hosts at different times, but they save together.
-      if not np.any(sharding.to_host(np.array([bool(asked)]))):
+      if not sharding.in_any_process(bool(asked)):
         return
       with phases('checkpoint'):
         trainer.save()
@@ -169,12 +173,22 @@ def _run(
         if line := first_steps.warning(path) if primary else '':
           say(line)
       # Before the checkpoint: a kill in between repeats the evaluation.
-      if config.eval.every and trainer.step % config.eval.every == 0:
+      if due_for_score():
         evaluate()
+
+    def due_for_score() -> bool:
+      every = config.eval.every
+      return bool(every) and trainer.step % every == 0
+
+    def is_scored() -> bool:
+      steps = lambda: trainer.step in store.list_steps(path, 'dev')
+      return decisions.decide(steps)
 
     try:
       if trainer.step:
         say(f'continuing from step {trainer.step}')
+        if due_for_score() and not is_scored():  # A signal came meanwhile.
+          evaluate()
       else:
         if config.log.tensorboard:
           say(f'curves: tensorboard --logdir={path}')
@@ -184,7 +198,7 @@ def _run(
       progress.close()
       evaluate()
       return _finish(trainer, evaluations)
-    except fleet.FleetError:
+    except (fleet.FleetError, preemption.Interrupted):
       stop_if_asked()  # After a signal, servers may be gone: save and end.
       raise
 
@@ -235,10 +249,10 @@ def loop(
     with (
         _profiler(config, trainer.workdir, trainer.step),
         jax.transfer_guard('disallow'),
-        _saved_without_servers(trainer),
+        _saved_at_the_end(trainer),
     ):
       log = trainer.train_step()
-    with _saved_without_servers(trainer):  # It may evaluate.
+    with _saved_at_the_end(trainer):  # It may evaluate.
       after_step(log)
     if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
       with trainer.phases('checkpoint'):
@@ -246,11 +260,11 @@ def loop(
 
 
 @contextlib.contextmanager
-def _saved_without_servers(trainer: trainer_lib.Trainer) -> Iterator[None]:
-  """Save the finished steps where servers end the run."""
+def _saved_at_the_end(trainer: trainer_lib.Trainer) -> Iterator[None]:
+  """Save the finished steps where servers or a signal end the run."""
   try:
     yield
-  except fleet.ERRORS:
+  except engines.ERRORS:
     with jax.transfer_guard('allow'):
       trainer.save()
     raise

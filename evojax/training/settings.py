@@ -58,6 +58,7 @@ def sampling_params(
   """Return how training samples."""
   return records.SamplingParams(
       max_tokens=config_lib.token_limit(config),
+      turn_tokens=config.rollout.turn_tokens,
       **{name: config.rollout[name] for name in _SAMPLING},
       stop=tuple(config.rollout.stop),
   )

@@ -159,7 +159,7 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
       probe.tier()  # A machine without a box for such code says so now.
       functions = run.Functions(harness)
   # After the overlay: a harness may set values that only together are wrong.
-  config_checks.validate(config)
+  config_checks.validate(config, arm=opened is not None)
   metrics_lib.check_available(config.log.wandb)
   families = config.data.families
   training_domain = _make_domain(config, families) if families else domain
@@ -193,6 +193,7 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
       functions=functions,
       probe_rows=opened.probe_rows if opened else {},
   )
+  _check_turns(setup)
   if not opened:
     setup.probe_rows.update(_grade_one(setup))
   setup.rewards(setup.view(setup.probe_rows))
@@ -215,6 +216,30 @@ def _make_domain(
     )
   chosen = {'families': families} if families else {}
   return domains.make(config.domain.name, **kwargs | chosen)
+
+
+def _check_turns(setup: Setup) -> None:
+  """Refuse episodes of several turns that the sampler has no room for.
+
+  Raises:
+    ValueError: Naming the field, its value and the remedy.
+  """
+  domain, turns = setup.domain, setup.domain.limits.turns
+  if turns == 1:
+    return
+  if not setup.config.rollout.turn_tokens:
+    raise ValueError(
+        f'config.rollout.turn_tokens=0, but episodes of the domain'
+        f' {domain.name!r} have up to {turns} turns: set it to the tokens that'
+        ' one turn may have'
+    )
+  statuses = schema.codes_of(setup.columns, 'grade_status')
+  if records.INFRA_ERROR not in statuses:
+    raise ValueError(
+        f'domain {domain.name!r}: an environment may fail, but grade_status has'
+        f' no code for {records.INFRA_ERROR!r}; put it into'
+        " schema.with_codes('grade_status', ...)"
+    )
 
 
 def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:

@@ -1,9 +1,11 @@
 """The stages of a run, as its config implies them: for progress and plans."""
 
+import dataclasses
 from typing import Any
 
 import ml_collections
 
+from evojax import config as config_lib
 from evojax.eval import paired
 from evojax.runtime import progress
 
@@ -13,6 +15,7 @@ FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
 # half of its pairs, a round is scored on dev problems, a change reaches its
 # level and is scored on perturbed problems.
 _DECIDED, _LEAD, _OTHERWISE, _KEPT = 0.6, 0.4, 0.2, 0.3
+_USED = 0.5  # Part of the limit that a completion uses, about.
 
 
 def of_training(config: ml_collections.ConfigDict) -> list[progress.Stage]:
@@ -64,12 +67,20 @@ def of_round(
           samples=e.samples,
           **step,
       ),
-      stage('incumbent', e.pairs, e.pairs, steps=e.updates, **step),
+      stage(
+          'incumbent',
+          e.pairs,
+          e.pairs,
+          steps=e.updates,
+          side_by_side=e.policy == 'mean',
+          **step,
+      ),
       stage(
           'candidates',
           e.candidates * half,
           racing * half,
           steps=e.updates,
+          side_by_side=True,
           **step,
       ),
       stage(
@@ -77,6 +88,7 @@ def of_round(
           e.candidates * rest,
           racing * _LEAD * rest,
           steps=e.updates,
+          side_by_side=True,
           **step,
       ),
       stage('dev score', arms, _OTHERWISE * arms, **scored),
@@ -130,8 +142,28 @@ def of_evolution(
       problems=c.eval.problems,
       samples=c.eval.samples,
   )
-  rounds = [stage for n in range(e.rounds) for stage in of_round(c, n)]
+  paid, unpaid = _rounds(c), dict(arms=0, expected=0)
+  rounds = [
+      stage if n < paid else dataclasses.replace(stage, **unpaid)
+      for n in range(e.rounds)
+      for stage in of_round(c, n)
+  ]
   return [first, *rounds, *([last] if e.retrain else []), sealed]
+
+
+def _rounds(config: ml_collections.ConfigDict) -> int:
+  """Return how many rounds of a run evolve.tokens pays for, about."""
+  e, grpo = config.evolve, config.grpo
+  if not e.tokens:
+    return e.rounds
+  update = grpo.prompts * grpo.group_size * config_lib.token_limit(config)
+  left = e.tokens / (update * _USED) - e.first_updates
+  for number in range(e.rounds):
+    racing, _ = _field(e, number)
+    left -= (1 + racing) * e.pairs * e.updates
+    if left < 0:
+      return max(number, 1)
+  return e.rounds
 
 
 def equal_arms(number: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import io
+import json
 import pathlib
 import time
 from typing import Any
@@ -21,11 +22,11 @@ import numpy as np
 from evojax import config as config_lib
 from evojax import records
 from evojax.episodes import collect
+from evojax.episodes import episode as episode_lib
 from evojax.eval import evaluate as evaluate_lib
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.rl import filters
-from evojax.rollout import fleet
 from evojax.rollout import packed as packed_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import metrics as metrics_lib
@@ -81,12 +82,14 @@ class Trainer:
     self.prefetching: tuple[records.RequestBatch, Any] | None = None
     self.prefetched: tuple[records.RequestBatch, Any] | None = None
     self.cursor = self._refused = 0
-    overlaps = c.rollout.queue_depth and c.rollout.kind == 'engine'
-    if overlaps and jax.process_count() > 1:
+    r, processes = c.rollout, jax.process_count()
+    in_thread = r.kind == 'engine' or setup.domain.limits.turns > 1
+    if r.queue_depth and in_thread and processes > 1:
       raise ValueError(
-          'config.rollout.queue_depth=1 with the engine in this process needs'
-          f' one process, not {jax.process_count()}: they would start sampling'
-          ' and training in different orders; use --config.rollout.kind=sglang'
+          'config.rollout.queue_depth=1 with the engine in this process, or'
+          ' with episodes of several turns, needs one process, not'
+          f' {processes}: they would start sampling and training in different'
+          ' orders; use --config.rollout.queue_depth=0'
       )
     # Shapes and shardings only; nothing is allocated yet.
     self.mesh = sharding.make_mesh(**c.mesh.to_dict())
@@ -94,6 +97,9 @@ class Trainer:
     with contextlib.ExitStack() as stack:
       self.engine = engine or stack.enter_context(
           engines.open_sampler(c, setup.policy, self.mesh, workdir, stopping)
+      )
+      self._player = episode_lib.Player(
+          self.engine, setup.policy.tokenizer, setup.domain
       )
       # The order of a restore: (1) the base policy's weights, for the
       # reference, for frozen parameters and for a new run; (2) the optimizer's
@@ -203,7 +209,7 @@ class Trainer:
     """Start to sample the next step with the weights of this one."""
     if self.config.rollout.queue_depth and self.step + 1 < self.config.steps:
       asked = self.next_requests(self.config.grpo.prompts, self.step + 1, 0)
-      self.prefetching = asked, self.engine.begin(asked.requests)
+      self.prefetching = asked, self._player.begin(asked)
 
   def finish_prefetch(self) -> None:
     """Wait for the prefetch; after that the weights may change."""
@@ -211,8 +217,8 @@ class Trainer:
       (asked, pending), self.prefetching = self.prefetching, None
       try:
         with self.phases('rollout'):
-          self.prefetched = asked, self.engine.finish(pending)
-      except fleet.ERRORS:
+          self.prefetched = asked, self._player.finish(pending)
+      except engines.ERRORS:
         self.cursor -= len(asked.problems)
         raise
 
@@ -229,11 +235,11 @@ class Trainer:
         asked, episodes = self.next_requests(missing, self.step, round_), None
       with self.phases('rollout'):
         if episodes is None:
-          episodes = self.engine.generate(asked.requests)
+          episodes = self._player.play(asked)
         stale = [i for i, e in enumerate(episodes) if e.policy_version < oldest]
         self._refused += len(stale)
         if stale:  # As prefetched rollouts may be: they are sampled again.
-          again = self.engine.generate([asked.requests[i] for i in stale])
+          again = self._player.play(asked, stale)
           for i, episode in zip(stale, again, strict=True):
             episodes[i] = episode
       rounds.append(self.reward(asked, episodes))
@@ -265,15 +271,17 @@ class Trainer:
 
     Raises:
       fleet.FleetError: If no server could be used for too long.
-      answers.DisagreementError: If a server does not fit the run. After both
+      answers.DisagreementError: If a server does not fit the run.
+      preemption.Interrupted: If the run was asked to stop. After all of them
         the state is that of the last finished step, and may be saved.
     """
     started = time.perf_counter()
     self._discard_later()
     before = self.cursor, self.prefetched, self.rewards.keep_state
+    waited = self._player.waited
     try:
       batch = self.roll_out()
-    except fleet.ERRORS:
+    except engines.ERRORS:
       self.cursor, self.prefetched, self.rewards.keep_state = before
       raise
     self.start_prefetch()
@@ -284,6 +292,8 @@ class Trainer:
     with self.phases('sync'):
       self.install()
     metrics |= self.engine.metrics()
+    if self.setup.domain.limits.turns > 1:
+      metrics['environment_wait_seconds'] = self._player.waited - waited
     seconds = time.perf_counter() - started
     metrics['step_seconds'] = seconds
     metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
@@ -344,22 +354,49 @@ class Trainer:
 
 
 def _pack(episodes: Sequence[records.Episode]) -> str:
-  """Return episodes of one turn as text, bit for bit, for a checkpoint."""
+  """Return episodes as text, bit for bit, for a checkpoint."""
   width = max(len(e.tokens) for e in episodes)
+  # What tokens and versions do not tell: nothing of a completion.
+  told = [
+      None
+      if _is_completion(e)
+      else [e.text, [dataclasses.astuple(t) for t in e.turns], e.state, e.error]
+      for e in episodes
+  ]
   buffer = io.BytesIO()
-  np.savez_compressed(buffer, **packed_lib.pack(episodes, width))
+  np.savez_compressed(
+      buffer, told=json.dumps(told), **packed_lib.pack(episodes, width)
+  )
   return base64.b64encode(buffer.getvalue()).decode()
 
 
 def _unpack(
-    text: str,
+    packed: str,
     requests: Sequence[records.Request],
     decode: Callable[[Sequence[int]], str],
 ) -> list[records.Episode]:
   """Return the episodes that `_pack` packed."""
   # Into memory: the file would decompress an array at every access.
-  arrays = dict(np.load(io.BytesIO(base64.b64decode(text))))
-  return packed_lib.unpack(arrays, requests, decode)
+  arrays = dict(np.load(io.BytesIO(base64.b64decode(packed))))
+  told = json.loads(str(arrays.pop('told', '[]')))  # Older ones have none.
+  episodes = packed_lib.unpack(arrays, requests, decode)
+  for i, values in enumerate(told):
+    if values is not None:
+      text, turns, state, error = values
+      episodes[i] = dataclasses.replace(
+          episodes[i],
+          text=text,
+          turns=tuple(records.Turn(*turn) for turn in turns),
+          state=state,
+          error=error,
+      )
+  return episodes
+
+
+def _is_completion(e: records.Episode) -> bool:
+  """Return whether an episode is what a sampler returned, and no more."""
+  plain = (records.Turn(len(e.tokens), text=e.text),)
+  return e.turns == plain and e.state is None and not e.error
 
 
 @jax.jit

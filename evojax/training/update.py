@@ -4,15 +4,17 @@
 (learning rate, clip bounds, KL coefficient, temperature, ...) are traced, so
 that turning them compiles nothing; `Algorithm` holds what does.
 
-A batch is a dict of arrays with a leading axis of M micro-batches of p whole
-groups each, made by `make_batch`. Dropped groups come last, in micro-batches
-that are not run. Axis letters as in `evojax.records`.
+A batch is a dict of arrays with a leading axis of M micro-batches of p groups
+each, made by `make_batch`. Dropped groups come last, in micro-batches that are
+not run. Axis letters as in `evojax.records`; where a micro-batch has fewer
+groups than devices split it over, p and G are those of the parts of groups.
 """
 
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import hashlib
+import math
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ from jaxtyping import Array, Bool, Float
 import numpy as np
 import optax
 
+from evojax import config as config_lib
 from evojax import records
 from evojax.models import decoder
 from evojax.models import lora
@@ -135,6 +138,7 @@ def make_batch(
     max_tokens: int,
     micro_groups: int,
     layout: str = 'shared',
+    shards: int = 1,
 ) -> tuple[Batch, int, np.ndarray]:
   """Lay a step's groups out in micro-batches, kept groups first.
 
@@ -150,6 +154,8 @@ def make_batch(
     micro_groups: p; must divide P.
     layout: 'shared' (prompt once per group) or 'packed'. Groups whose prompts
       differ among their members fall back to 'packed'.
+    shards: Devices over which each micro-batch is split; see
+      `config.group_parts`.
 
   Returns:
     The batch, the number of micro-batches that hold a kept group, and the
@@ -157,9 +163,16 @@ def make_batch(
     the sampled tokens of included episodes: observations are read, not learnt.
 
   Raises:
-    ValueError: If micro_groups does not divide P, or a sequence is too long.
+    ValueError: If micro_groups does not divide P, a sequence is too long, or
+      there are more shards than the sequences of a micro-batch split over.
   """
   groups, size, turns = advantages.shape
+  parts = config_lib.group_parts(micro_groups, size, shards)
+  if not parts:
+    raise ValueError(
+        f'grpo.micro_groups={micro_groups} of {size} sequences do not split'
+        f' over {shards} devices; make it a multiple'
+    )
   if groups % micro_groups:
     raise ValueError(
         f'{groups} groups do not split into micro-batches of'
@@ -175,17 +188,18 @@ def make_batch(
       [prompts[i] for i in rows],
       [e.tokens for e in episodes],
       [e.loss_mask for e in episodes],
-      size,
+      size // parts,
       max_tokens,
   )
-  split = lambda x: x.reshape(-1, micro_groups, *x.shape[1:])
+  micro_parts = micro_groups * parts
+  split = lambda x: x.reshape(-1, micro_parts, *x.shape[1:])
   shared = layout == 'shared' and packing.share(sequences, max_prompt_tokens)
   if shared:
     batch = {k: split(v) for k, v in dataclasses.asdict(shared).items()}
   else:
     length = max_prompt_tokens + max_tokens
     packed = packing.pack_micro_batches(
-        sequences, micro_groups, length, PACKED_ROWS_BUCKET
+        sequences, micro_parts, length, math.lcm(PACKED_ROWS_BUCKET, shards)
     )
     batch = dataclasses.asdict(packed)
   # One per token, not one per turn: the most turns of a step are no shape of
@@ -195,7 +209,8 @@ def make_batch(
   pad = lambda values: split(sequences.pad(values))
   batch['sampler_logprobs'] = pad([e.logprobs for e in episodes])
   batch['advantages'] = pad(by_token)
-  batch['mask'] = batch.pop('loss_mask') & split(included[order])[..., None]
+  kept = split(included[order].reshape(-1, size // parts))
+  batch['mask'] = batch.pop('loss_mask') & kept[..., None]
   return batch, live, order
 
 
@@ -214,7 +229,11 @@ def _logprobs(
 ) -> tuple[jax.Array, jax.Array | None]:
   """Return log-probs (and entropies) [p, G, Lc] of one micro-batch."""
   table = decoder.unembedding(cfg, params)
-  options = dict(chunk=algorithm.logprob_chunk, with_entropy=with_entropy)
+  options = dict(
+      chunk=algorithm.logprob_chunk,
+      with_entropy=with_entropy,
+      vocab_size=cfg.vocab_size,
+  )
   if 'completions' in micro:
     names = 'prompts', 'prompt_lengths', 'completions'
     prompts, lengths, completions = (micro[name] for name in names)

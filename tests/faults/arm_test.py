@@ -15,9 +15,9 @@ from absl.testing import absltest
 from pyarrow import parquet
 import pytest
 
-from evojax.evolve import executor
 from evojax.evolve import loop
 from evojax.ledger import chain
+from evojax.runtime import commands
 from evojax.training import reward_parts
 from tests import tiny
 from tests.training import arm_test
@@ -134,12 +134,13 @@ class OrphanTest(absltest.TestCase):
     code = (
         'import pathlib, sys\n'
         'from evojax.evolve import executor\n'
-        'from evojax.runtime import progress\n'
+        'from evojax.runtime import commands, progress\n'
         'from evojax.training import arm\n'
         'job = arm.read_job(pathlib.Path(sys.argv[1]))\n'
         'stage = progress.Stage(name="arm", steps=10_000)\n'
         'shown = progress.Progress([stage])\n'
-        'local = executor.Local(1, lambda: None, shown)\n'
+        'pool = commands.Pool(commands.ThisMachine(), 1)\n'
+        'local = executor.Workers(pool, lambda: None, shown)\n'
         'local.submit(job)\n'
         'local.wait(job)\n'
     )
@@ -184,16 +185,19 @@ class ExecutorTest(absltest.TestCase):
       os.kill(worker.pid, signal.SIGKILL)
       killed.append(worker.wait())
 
-    start = executor._start
+    start = commands.ThisMachine.start
 
-    def start_and_kill(job):
-      worker = start(job)
-      if job.folder.endswith('incumbent-1') and not killed:
-        threading.Thread(target=kill, args=(job.path, worker)).start()
+    def start_and_kill(engine, command):
+      worker = start(engine, command)
+      if command.name.endswith('incumbent-1') and not killed:
+        folder = command.log.parent
+        threading.Thread(target=kill, args=(folder, worker)).start()
       return worker
 
     self.enterContext(
-        absltest.mock.patch.object(executor, '_start', start_and_kill)
+        absltest.mock.patch.object(
+            commands.ThisMachine, 'start', start_and_kill
+        )
     )
     for name, options in (
         ('here', {}),

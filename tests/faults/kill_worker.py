@@ -83,8 +83,21 @@ def exporting():
   intercept(hf, '_replace', last_step_is_saved)
 
 
+def answering():
+  from tests import talk  # Only here: others need no jax for it.
+
+  reply, heard = talk.Environment.reply, []
+
+  def last_words(self, turn):
+    heard.append(turn)
+    return die() if len(heard) == 30 else reply(self, turn)
+
+  talk.Environment.reply = last_words
+
+
 # In the order in which one run meets them; steps count from 0.
 POINTS = dict(
+    answering=answering,
     sampled=lambda: intercept(trainer_lib.Trainer, 'reward', at_step(1)),
     evidence=lambda: intercept(learner_lib.Learner, 'learn', at_step(1)),
     updated=lambda: intercept(

@@ -122,8 +122,8 @@ REFUSED = {
         r'config\.grpo\.prompts=3 .*micro_groups=2: make it a multiple of 2',
     ),
     'batch that does not divide by the mesh': (
-        ['{tiny}', '--config.mesh.fsdp=2'],
-        r'config\.grpo\.micro_groups=1 .* mesh\.fsdp = 2: make it a multiple',
+        ['{tiny}', '--config.mesh.fsdp=3'],
+        r'config\.grpo\.micro_groups=1 .* mesh\.fsdp = 3: make .* multiple',
     ),
     'filtered sampler': (
         ['{tiny}', '--config.rollout.top_p=0.9'],
@@ -242,7 +242,8 @@ REFUSED = {
     # Domain.
     'unknown domain': (
         ['{tiny}', '--config.domain.name=chess'],
-        r"domain\.name='chess' is neither one of \['coding', 'math'\] nor",
+        r"domain\.name='chess' is neither one of \['coding', 'math', 'openenv',"
+        r" 'swe', 'verifiers'\]",
     ),
     'unknown argument of a domain': (
         ['{tiny}', "--config.domain.kwargs={{'level': 3}}"],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,21 +12,12 @@ import numpy as np
 
 from evojax.models import decoder
 from evojax.models import rope
+from tests import forward
 
 # Float32 sums in another order; hidden states are of order 1.
 ATOL = 1e-5
 
-CFG = decoder.DecoderConfig(
-    family='qwen3',
-    vocab_size=61,
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    qk_norm=True,
-)
+CFG = dataclasses.replace(forward.CFG, vocab_size=61)
 # Everything that a family may have: windows of 3 tokens in the first layer,
 # which has a theta of its own, and no positions in the last.
 GEMMA3 = dataclasses.replace(
@@ -107,6 +99,35 @@ class DecoderTest(parameterized.TestCase):
     args = example(cfg)
     shared = forward_shared(cfg, *args)
     np.testing.assert_allclose(shared, one_by_one(cfg, *args), atol=ATOL)
+
+  @parameterized.parameters((CFG, 2), (GEMMA3, 3))
+  def test_blocks_of_queries_change_nothing(self, cfg, block):
+    """Prompts of 7 and completions of 5: the last blocks are not full."""
+    params, *texts = example(cfg)
+
+    def results(params):
+      shared = decoder.forward_shared(cfg, params, *texts)
+      tokens = texts[0]
+      at = jnp.broadcast_to(jnp.arange(7), tokens.shape)
+      segments = jnp.array([[1, 1, 1, 2, 2, 2, 0]] * 3)
+      packed = decoder.forward(cfg, params, tokens, at, segments)
+      return shared, packed[:, :6]
+
+    def both(params):
+      return results(params), jax.grad(
+          lambda p: sum(jnp.sin(x).sum() for x in results(p))
+      )(params)
+
+    want = jax.jit(both)(params)
+    sizes = dict(MOST_QUERIES=4, QUERY_BLOCK=block)
+    with mock.patch.multiple(decoder, **sizes):
+      got = jax.jit(lambda p: both(p))(params)
+    # Sums over 100 tokens.
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, atol=1e-4, rtol=1e-4),
+        got,
+        want,
+    )
 
   def test_prompt_padding_is_never_read(self):
     params, prompts, lengths, completions = example(CFG)

@@ -31,19 +31,21 @@ class CheckShardsTest(parameterized.TestCase):
       (1, 3, 'config.mesh.tensor=3 does not divide the 4 key/value heads'),
       (1, 8, 'config.mesh.tensor=8 does not divide the 4 key/value heads'),
       (3, 1, 'config.mesh.fsdp=3 does not divide the 16 hidden features'),
-      # Each divides 24, together they do not.
-      (
-          4,
-          4,
-          'config.mesh.fsdp=4 x config.mesh.tensor=4 does not divide the 24'
-          ' tokens of the vocabulary',
-      ),
   )
   def test_that_do_not(self, fsdp, tensor, message):
     with self.assertRaises(ValueError) as caught:
       policy.check_shards(pathlib.Path('there'), CFG, fsdp, tensor)
     expected = f'{message} of there; use a divisor'
     self.assertEqual(str(caught.exception), expected)
+
+  def test_a_vocabulary_that_is_not_divided_is_padded(self):
+    """4 and 4 each divide 24, together they do not."""
+    with self.assertRaisesRegex(ValueError, 'fsdp=4 x .* the 24 rows of the'):
+      policy.check_shards(pathlib.Path('there'), CFG, 4, 4)
+    cfg = policy.padded(CFG, 4, 4)
+    self.assertEqual((cfg.vocab_size, cfg.vocab_rows), (24, 32))
+    policy.check_shards(pathlib.Path('there'), cfg, 4, 4)
+    self.assertEqual(policy.padded(cfg, 2, 1), CFG)
 
   def test_intermediate_features(self):
     cfg = dataclasses.replace(CFG, intermediate_size=34)

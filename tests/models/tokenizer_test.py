@@ -31,6 +31,21 @@ GEMMA3 = (
     '{{ m.content | trim }}<|im_end|>\n{% endfor %}'
     "{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
 )
+# As Qwen3's: tools in the system message, their answers in a user's.
+QWEN3 = (
+    '{% if tools %}<|im_start|>system\n# Tools\n{% for t in tools %}'
+    '{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}'
+    "{% for m in messages %}{% if m.role == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}"
+    '<|im_start|>user{% endif %}\n<tool_response>\n{{ m.content }}\n'
+    '</tool_response>{% if loop.last or messages[loop.index0 + 1].role !='
+    " 'tool' %}<|im_end|>\n{% endif %}{% else %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n"
+    '{% endif %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}'
+    '{% if add_generation_prompt %}<|im_start|>assistant\n'
+    '{% if enable_thinking is defined and enable_thinking is false %}'
+    '<think>\n\n</think>\n\n{% endif %}{% endif %}'
+)
 SPECIAL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>']
 
 
@@ -122,6 +137,44 @@ class TokenizerTest(parameterized.TestCase):
         messages, add_generation_prompt=True, return_dict=False
     )
     self.assertEqual(tokenizer.Tokenizer(self.path).render(messages), expected)
+
+  @parameterized.product(
+      form=(
+          (CHATML, {}),
+          (GEMMA3, {}),
+          (QWEN3, {}),
+          (QWEN3, {'enable_thinking': False}),
+      ),
+      ended=(True, False),
+      replies=(1, 2),
+  )
+  def test_a_reply_goes_on_where_the_answer_ended(self, form, ended, replies):
+    template, options = form
+    make_directory(self.path, template=template)
+    made = tokenizer.Tokenizer(self.path, chat_template_kwargs=options)
+    tools = [{'type': 'function', 'function': {'name': 'add'}}]
+    tools = tools if template == QWEN3 else None
+    before = [{'role': 'user', 'content': 'what is 12 + 30?'}]
+    call = '<tool_call>\n{"name": "add"}\n</tool_call>'
+    reply = [{'role': 'tool', 'content': '42 <|im_end|>'}] * replies
+    sampled = made.encode(call) + ended * [self.end]
+    ids = made.render(before, tools=tools) + sampled
+    ids += made.render_reply(before, reply, ended=ended, tools=tools)
+    answer = {'role': 'assistant', 'content': call}
+    whole = made.render([*before, answer, *reply], tools=tools)
+    show = lambda ids: made.decode(ids, skip_special_tokens=False)
+    # Qwen3 takes the empty thought out of earlier answers; what was sampled
+    # after it stays as it was sampled.
+    thought = '<think>\n\n</think>\n\n' if options else ''
+    self.assertEqual(show(ids).replace(thought + call, call), show(whole))
+    self.assertEqual(ids.count(self.end), whole.count(self.end))
+
+  def test_a_template_that_loses_the_answer_is_refused(self):
+    make_directory(self.path, template='{{ messages[-1].content }}')
+    made = tokenizer.Tokenizer(self.path)
+    before = [{'role': 'user', 'content': 'a'}]
+    with self.assertRaisesRegex(tokenizer.TokenizerError, 'leaves out an answ'):
+      made.render_reply(before, [{'role': 'tool', 'content': 'b'}], ended=True)
 
   def test_one_token_of_the_beginning(self):
     bos = '<|endoftext|>'

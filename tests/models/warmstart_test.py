@@ -79,13 +79,22 @@ def _run(workdir, log=lambda step, metrics: None, **kwargs):
   )
 
 
+def _said(prompt, completion):
+  return prompt, completion, [True] * len(completion)
+
+
 class PackTest(absltest.TestCase):
 
   def test_by_hand(self):
     # Sizes 5, 3, 2 and 4 into two rows of 8: first fit in decreasing order
     # puts 5 and 3 in row 0, 4 and 2 in row 1.
     batch = warmstart.pack(
-        [([1, 2], [3, 4, 5]), ([6], [7, 8]), ([9], [10]), ([11], [12, 13, 14])],
+        [
+            _said([1, 2], [3, 4, 5]),
+            _said([6], [7, 8]),
+            _said([9], [10]),
+            _said([11], [12, 13, 14]),
+        ],
         rows=2,
         length=8,
         pad_id=0,
@@ -107,12 +116,12 @@ class PackTest(absltest.TestCase):
     )
 
   def test_what_finds_no_room_is_left_out(self):
-    batch = warmstart.pack([([1], [2, 3])] * 5, rows=2, length=6, pad_id=0)
+    batch = warmstart.pack([_said([1], [2, 3])] * 5, rows=2, length=6, pad_id=0)
     self.assertEqual(batch['segment_ids'].max(1).tolist(), [2, 2])
 
   def test_longer_than_a_row_is_refused(self):
     with self.assertRaisesRegex(ValueError, '7 tokens does not fit length=6'):
-      warmstart.pack([([1], [2] * 6)], rows=2, length=6, pad_id=0)
+      warmstart.pack([_said([1], [2] * 6)], rows=2, length=6, pad_id=0)
 
 
 class LossTest(absltest.TestCase):
@@ -122,7 +131,7 @@ class LossTest(absltest.TestCase):
     self.params = decoder.init(_MODEL, jax.random.key(0))
     rng = np.random.default_rng(0)
     self.examples = [
-        (
+        _said(
             rng.integers(32, size=p).tolist(),
             rng.integers(32, size=c).tolist(),
         )
@@ -133,7 +142,7 @@ class LossTest(absltest.TestCase):
     packed = warmstart.pack(self.examples, rows=2, length=12, pad_id=0)
     # Each example in a row of its own, padded on the right.
     alone = np.zeros((4, 8), np.int32)
-    for row, (prompt, completion) in zip(alone, self.examples):
+    for row, (prompt, completion, _) in zip(alone, self.examples):
       row[: len(prompt) + len(completion)] = prompt + completion
     positions = np.tile(np.arange(8), (4, 1))
     hidden = jax.jit(decoder.forward, static_argnums=0)(
@@ -141,7 +150,7 @@ class LossTest(absltest.TestCase):
     )
     logprobs = jax.nn.log_softmax(decoder.logits(_MODEL, self.params, hidden))
     total = 0.0
-    for i, (prompt, completion) in enumerate(self.examples):
+    for i, (prompt, completion, _) in enumerate(self.examples):
       for t, token in enumerate(completion, len(prompt)):
         total -= logprobs[i, t - 1, token]
     # 4 + 2 + 3 + 4 completion tokens.
@@ -180,17 +189,45 @@ class EncodeTest(absltest.TestCase):
     )
 
   def test_prompt_ends_where_the_answer_begins(self):
-    prompt, completion = warmstart.encode(self.tokenizer, self.shown, 4)
+    prompt, completion, said = warmstart.encode(self.tokenizer, self.shown, 4)
     self.assertEqual(prompt, self.tokenizer.render(self.shown.messages))
     # <answer> 3 </answer> <|end|>
     self.assertLen(completion, 4)
     self.assertEqual(completion[-1], self.tokenizer.eos_ids[0])
+    self.assertEqual(said, [True] * 4)
+
+  def test_several_turns_are_what_an_episode_would_be(self):
+    tool = {'role': 'tool', 'content': '1'}
+    shown = dataclasses.replace(
+        self.shown, before=(('Add: ', tool), ('<answer>', tool))
+    )
+    prompt, ids, said = warmstart.encode(self.tokenizer, shown, 32)
+    chat = [
+        *shown.messages,
+        {'role': 'assistant', 'content': 'Add: '},
+        tool,
+        {'role': 'assistant', 'content': '<answer>'},
+        tool,
+    ]
+    whole = self.tokenizer.render(chat)
+    end = self.tokenizer.eos_ids[0]
+    answer = [*self.tokenizer.encode('<answer>3</answer>'), end]
+    self.assertEqual(prompt + ids, whole + answer)
+    spoken = [i for i, mine in zip(ids, said, strict=True) if mine]
+    turns = ['Add: ', '<answer>']
+    want = [t for s in turns for t in (*self.tokenizer.encode(s), end)]
+    self.assertEqual(spoken, want + answer)
+    with self.assertRaisesRegex(ValueError, 'more than max_completion=8'):
+      warmstart.encode(self.tokenizer, shown, 8)
+    shown = dataclasses.replace(shown, foretells=True)
+    told = warmstart.encode(self.tokenizer, shown, 32)
+    self.assertEqual(told, (prompt, ids, [True] * len(ids)))
 
   def test_too_long_is_refused_and_a_ramble_is_cut(self):
     with self.assertRaisesRegex(ValueError, '4 tokens, more than'):
       warmstart.encode(self.tokenizer, self.shown, 3)
     ramble = dataclasses.replace(self.shown, ends=False)
-    _, completion = warmstart.encode(self.tokenizer, ramble, 2)
+    _, completion, _ = warmstart.encode(self.tokenizer, ramble, 2)
     self.assertEqual(completion, self.tokenizer.encode('<answer>3'))
 
 
@@ -271,6 +308,13 @@ class TokenizerTrainingTest(absltest.TestCase):
       self.assertEqual(
           (first.path / name).read_bytes(), (second.path / name).read_bytes()
       )
+
+  def test_a_line_of_code_has_the_same_words_wherever_it_stands(self):
+    line = 'return value'
+    tokenizer = self._train([f'7   {line}\n', f'"  {line}"'] * 3, words=True)
+    names = lambda text: [tokenizer.decode([i]) for i in tokenizer.encode(text)]
+    self.assertEqual(names(f'7   {line}\n')[-3:], [' return', ' value', '\n'])
+    self.assertEqual(names(f'"  {line}')[-2:], [' return', ' value'])
 
   def test_no_room_is_refused(self):
     with self.assertRaisesRegex(ValueError, 'vocab_size=263.*at least 264'):

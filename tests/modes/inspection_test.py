@@ -14,12 +14,23 @@ from evojax.evidence import store
 from evojax.modes import inspection
 from tests import terminals
 
-COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
+COLUMNS = schema.declare((
+    schema.with_codes('grade_status', {'ok': 0}),
+    schema.with_codes('actions', {'none': 0, 'grep': 3}),
+))
 IDS = ('00ff00ff00ff00ff', '12ab12ab12ab12ab', '12cd12cd12cd12cd')
 
 
-def write(workdir, step, outcomes, ids=IDS, completion='It is 7.', split='dev'):
-  """One evaluation; outcomes [P][G] of 0 and 1."""
+def write(
+    workdir,
+    step,
+    outcomes,
+    ids=IDS,
+    completion='It is 7.',
+    split='dev',
+    **columns,
+):
+  """One evaluation; outcomes [P][G] of 0 and 1; columns are of every row."""
   outcomes = np.array(outcomes, bool)
   p, g = outcomes.shape
   b = p * g
@@ -53,6 +64,7 @@ def write(workdir, step, outcomes, ids=IDS, completion='It is 7.', split='dev'):
       'prompt': [f'What is {i // g} + 7?' for i in range(b)],
       'completion': [completion] * b,
   }
+  rows |= {name: [value] * b for name, value in columns.items()}
   store.write_step(workdir, split, step, rows, COLUMNS)
 
 
@@ -200,6 +212,32 @@ class InspectTest(parameterized.TestCase):
             ['3', r'\n', '1', '-0.250', '1.000', '+1.00'],
         ],
     )
+
+  def test_an_episode_turn_by_turn(self):
+    turns = dict(
+        tokens=[65, 66, 67, 68],
+        sampler_logprobs=[-1.0, 0.0, 0.0, -2.0],
+        n_turns=2,
+        turn_tokens=[1, 1],
+        observation_tokens=[2, 0],
+        actions=[3, 0],
+        arguments=[0, 0],
+        action_ok=[False, True],
+        turn_texts=['A [bold]', 'D'],
+        observations=['B\x1b[31m C', ''],
+        turn_advantages=[0.5, -0.5],
+    )
+    write(self.b, 10, [[1, 0]], **turns)
+    lines = self.show(self.b, problem='0', tokens=True, decode=decode)
+    self.assertIn(['turn', 'tool', 'policy', 'answer'], lines)
+    self.assertIn(['1/2', 'grep', '✗', 'A', '[bold]', 'B\\x1b[31m', 'C'], lines)
+    self.assertIn(['2/2', 'none', 'D'], lines)
+    # What was observed is not trained on; each turn has its own advantage.
+    table = [line for line in lines if line[0].isdecimal() and len(line) > 2]
+    self.assertIn(['2', 'A', '1', '-1.000', '+0.50'], table)
+    self.assertIn(['3', 'B', '0'], table)
+    self.assertIn(['4', 'C', '0'], table)
+    self.assertIn(['5', 'D', '1', '-2.000', '0.000', '-0.50'], table)
 
   def test_tokens_without_a_tokenizer(self):
     lines = self.show(problem='1', tokens=True, limit=1)

@@ -17,6 +17,7 @@ from evojax.models import flops
 from evojax.models import policy as policy_lib
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.modes import plan
+from evojax.modes import plan_devices
 from evojax.modes import plan_memory
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
@@ -155,7 +156,7 @@ class NumbersTest(parameterized.TestCase):
         here.seconds['update'],
         self.plan.work['update'].flops
         / here.device.flops
-        / plan.UTILISATION['cpu']['update'],
+        / plan_devices.UTILISATION['cpu']['update'],
     )
     self.assertTrue(here.fits)
 
@@ -216,6 +217,19 @@ class NumbersTest(parameterized.TestCase):
     self.assertIn(f'at most {seconds:,.0f}; $', text)
     self.assertIn(f'at most ${seconds / 100:,.2f}\n', text)
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+  def test_workers_share_the_arms_of_a_round(self):
+    made = estimate(evolve__rounds=1, evolve__candidates=2, evolve__pairs=4)
+    (here,) = made.known
+    alone, three = (
+        plan._evolution(made, here, True, workers) for workers in (1, 3)
+    )
+    # Candidates' arms: 2 of each of 4 pairs; the incumbent's form a chain.
+    (arm,) = (a for a in made.arms if a.stage.name.endswith('candidates'))
+    self.assertEqual(arm.stage.arms, 4)
+    saved = alone['the run'][2] - three['the run'][2]
+    self.assertAlmostEqual(saved, 8 * 2 / 3 * arm.seconds(here, 1))
+    self.assertEqual(alone['the run'][:2], three['the run'][:2])
 
 
 class BoundsTest(parameterized.TestCase):
@@ -304,6 +318,19 @@ class OptionsTest(parameterized.TestCase):
         self.estimate().resident['rollout cache'],
     )
 
+  def test_episodes_of_several_turns(self):
+    turns = dict(rollout__turn_tokens=4, rollout__prefill_chunk=4)
+    made, plain = self.estimate(**turns), self.estimate()
+    self.assertNotIn('prefix cache', plain.resident)
+    c = config(**turns)
+    context = c.data.max_prompt_tokens + c.rollout.max_tokens
+    chunks = c.rollout.decode_slots * -(-context // 4)
+    # As many keys and values of a token as in the decode slots.
+    a_token = made.resident['rollout cache'] / c.rollout.decode_slots / context
+    self.assertEqual(made.resident['prefix cache'], a_token * chunks * 4)
+    self.assertEqual(made.programs['copy'], 2)
+    self.assertGreater(made.programs['insert'], plain.programs['insert'])
+
   def test_adapters(self):
     cfg = dataclasses.replace(CFG, lora_rank=2)
     made = self.estimate(cfg, model__lora_rank=2)
@@ -380,7 +407,7 @@ class MeshTest(parameterized.TestCase):
     self.assertEqual(
         made.resident['rollout cache'], 4 * 2 * 2 * (8 // 4) * 1 * 12 * 8
     )
-    self.assertLen(made.estimates, len(plan.DEVICES))
+    self.assertLen(made.estimates, len(plan_devices.DEVICES))
 
   def test_logits_are_split_by_every_axis(self):
     # 2^20 tokens: what is not in proportion to V does not show.
@@ -464,9 +491,39 @@ class MeshTest(parameterized.TestCase):
     self.assertLess(
         made.resident['optimizer moments'], made.temporaries['update']
     )
-    self.assertIn(
-        'DOES NOT FIT into 16,128.0 MiB; raise --config.mesh.fsdp', shown(made)
+    # Every remedy was planned.
+    remedies = made.remedies(plan_devices.DEVICES['TPU v5 lite'])
+    self.assertLen(remedies, 3)
+    for remedy in remedies:
+      options = dict(mesh__fsdp=2, grpo__micro_groups=2)
+      options |= {k.replace('.', '__'): v for k, v in remedy.fields.items()}
+      computed = {
+          name: options[f'model__{name}']
+          for name in policy_lib.COMPUTED
+          if f'model__{name}' in options
+      }
+      again = estimate(dataclasses.replace(cfg, **computed), **options)
+      self.assertEqual(again.peak, remedy.peak)
+      self.assertLess(again.peak, made.peak)
+    text = shown(made)
+    self.assertIn('DOES NOT FIT into 16,128.0 MiB\n      --config.', text)
+    self.assertIn(f'{remedies[0]}: {remedies[0].peak / 2**20:,.1f} MiB', text)
+
+  def test_a_mesh_that_fits_is_found(self):
+    cfg = dataclasses.replace(CFG, vocab_size=2**22, hidden_size=512)
+    replicas = dict(
+        mesh__data=8,
+        grpo__prompts=8,
+        grpo__micro_groups=8,
+        rollout__prefill_rows=8,
     )
+    made = estimate(cfg, **replicas)
+    (v5e,) = (e for e in made.estimates if e.device.name == 'TPU v5e')
+    self.assertFalse(v5e.fits)
+    best, *_ = made.remedies(v5e.device)
+    self.assertLessEqual(best.peak, v5e.device.memory_bytes)
+    self.assertEqual(math.prod(best.fields.values()), 8)
+    self.assertIn(f'{best}: ', shown(made))
 
 
 class RunTest(parameterized.TestCase):

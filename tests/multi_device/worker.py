@@ -18,13 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from evojax import records
+from evojax.episodes import episode
 from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import hf_config
+from evojax.models import policy
 from evojax.rollout import engine
 from evojax.rollout import slots
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
+from tests.episodes import echo
 
 P, G, LP, LC = 8, 2, 5, 6
 
@@ -59,7 +62,7 @@ def run_forward(mesh, cfg, params, tokens):
     hidden = decoder.forward(
         cfg, params, tokens, positions, jnp.ones_like(tokens)
     )
-    return decoder.logits(cfg, params, hidden)
+    return decoder.logits(cfg, params, hidden)[..., : cfg.vocab_size]
 
   @jax.jit
   def stepwise(params, tokens):
@@ -74,7 +77,8 @@ def run_forward(mesh, cfg, params, tokens):
           cfg, params, tokens[:, t], positions, cache
       )
       out.append(hidden)
-    return decoder.logits(cfg, params, jnp.stack(out, 1))
+    every = decoder.logits(cfg, params, jnp.stack(out, 1))
+    return every[..., : cfg.vocab_size]
 
   with sharding.use(mesh):
     return {
@@ -114,6 +118,38 @@ def run_engine(mesh, cfg, params):
       'weights': held_bytes(sampler.slots.params),
       'sampled': np.concatenate([a.tokens for a in answers]),
       'sampler_logprobs': np.concatenate([a.logprobs for a in answers]),
+  }
+
+
+def run_episodes(mesh, cfg, params):
+  """Episodes of several turns; what process 0 is told counts for all."""
+  sampler = engine.Engine(
+      cfg,
+      slots.Shapes(
+          max_prompt_tokens=echo.PROMPT + echo.TOKENS - 1,
+          max_tokens=echo.TURN,
+          decode_slots=8,
+          prefill_rows=4,
+          prefill_chunk=8,
+          prefix_chunks=64,
+          context_tokens=echo.PROMPT + echo.TOKENS,
+      ),
+      eos_ids=(echo.EOS,),
+      decode_text=echo.Tokenizer().decode,
+      refill_every=2,
+      mesh=mesh,
+  )
+  sampler.update_weights(params, 0)
+  says = '' if jax.process_index() == 0 else 'something longer'
+  domain = echo.Domain(says=says, delay=lambda: 0.01 * jax.process_index())
+  player = episode.Player(sampler, echo.Tokenizer(), domain)
+  episodes = player.play(echo.asked())
+  return {
+      'tokens': np.concatenate([e.tokens for e in episodes]),
+      'mask': np.concatenate([e.loss_mask for e in episodes]),
+      'logprobs': np.concatenate([e.logprobs for e in episodes]),
+      'turns': np.array([len(e.turns) for e in episodes]),
+      'ended': np.array([len(e.finish_reason) for e in episodes]),
   }
 
 
@@ -186,6 +222,15 @@ def run_update(mesh, cfg, params, layout):
   return dict(state=state, metrics=metrics, rows=rows)
 
 
+def drop_padding(cfg, state):
+  """Take padding, which an update leaves 0, off the tables of a state."""
+  for tree in (state['params'], state['moments'].mu, state['moments'].nu):
+    for name in ('embed', 'lm_head'):
+      table = sharding.to_host(tree[name])
+      np.testing.assert_array_equal(table[cfg.vocab_size :], 0)
+      tree[name] = table[: cfg.vocab_size]
+
+
 def main(directory, output, fsdp, tensor, process=None, port=None):
   if process is not None:
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
@@ -196,7 +241,7 @@ def main(directory, output, fsdp, tensor, process=None, port=None):
       data=-1, fsdp=int(fsdp), tensor=int(tensor), devices=jax.devices()
   )
   results = {}
-  base = hf_config.load(directory)
+  base = policy.padded(hf_config.load(directory), int(fsdp), int(tensor))
   tokens = np.random.default_rng(0).integers(4, base.vocab_size, (8, LP + 3))
   alone = jax.process_count() == 1
   for layout, scan in (('shared', False), ('packed', True))[: 1 + alone]:
@@ -209,10 +254,12 @@ def main(directory, output, fsdp, tensor, process=None, port=None):
     else:
       results['held'] = held
       results['engine'] = run_engine(mesh, cfg, params)
+      results['episodes'] = run_episodes(mesh, cfg, params)
       results['sampler_held'] = results['engine'].pop('weights')
     results[layout] = run_update(mesh, cfg, params, layout)
     updated = results[layout]['state']['params']
     hf.save(f'{output}-{layout}', cfg, updated, dtype='float32')
+    drop_padding(cfg, results[layout]['state'])
   results = jax.tree.map(
       lambda x: sharding.to_host(x) if isinstance(x, jax.Array) else x, results
   )

@@ -117,6 +117,33 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(status, expected)
     self.assertEmpty(err)
 
+  @parameterized.parameters((False, 'saves'), (True, 'begins'))
+  def test_whoever_is_left_behind_saves_and_ends(self, busy, expected):
+    status, out, _ = self.run_program(f"""
+        preemption._FOLLOW_SECONDS, preemption._SAVE_SECONDS = 0.1, 0.7
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          print('begins', flush=True)
+          preemption.follow(os.getppid() + 1)
+          while {busy} or not asked:
+            time.sleep(0.1)
+          print('saves', flush=True)
+          sys.exit(preemption.STATUS)
+    """)
+    self.assertEqual(status, 143)
+    self.assertEqual(out.split()[-1], expected)
+
+  def test_a_parent_that_stays_is_followed_no_further(self):
+    status, out, _ = self.run_program("""
+        preemption._FOLLOW_SECONDS = 0.05
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          preemption.follow(os.getppid())
+          time.sleep(0.3)
+          print(asked)
+    """)
+    self.assertEqual((status, out), (0, '[]\n'))
+
   def test_of_a_forked_child_is_not_its_parents(self):
     status, out, err = self.run_program("""
         child = os.fork()

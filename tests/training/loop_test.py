@@ -6,7 +6,9 @@ import io
 import json
 import pathlib
 import shutil
+import signal
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -21,7 +23,9 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.models import hf
 from evojax.modes import evaluate as evaluate_mode
+from evojax.rollout import engine as engine_lib
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
@@ -264,6 +268,45 @@ class EndToEndTest(TrainTestCase):
     self.assertEqual(store.list_steps(self.workdir, 'train'), [0])
     self.assertEqual(store.list_steps(self.workdir, 'dev'), [0])
     self.assertEqual(store.list_steps(self.workdir, 'sealed'), [0, 2])
+
+  def test_a_signal_within_a_rollout_or_a_score_changes_nothing(self):
+    config = self.make_config(eval__every=1)
+    work, points = engine_lib._Stream.work, []
+
+    def run(name, at=None):
+      """Run; a signal comes when the engine decodes a segment."""
+      asked, points[:] = [], []
+
+      def counted(stream):
+        points.append(stream)
+        if len(points) == at:
+          asked.append(signal.SIGTERM)
+        return work(stream)
+
+      flag = lambda: contextlib.nullcontext(asked)
+      with (
+          mock.patch.object(engine_lib._Stream, 'work', counted),
+          mock.patch.object(preemption, 'stop_flag', flag),
+      ):
+        evojax.run(config, str(self.root / name))
+      return len(points)
+
+    count = run('whole')
+    rows = metric_rows(self.root / 'whole')
+    for at in (1, *(count * i // 4 for i in range(1, 4))):
+      name = f'signal-{at}'
+      with self.assertRaises(preemption.Preempted):
+        run(name, at)
+      # It comes too late for a stream that is empty then.
+      self.assertBetween(len(points), at, at + 1)
+      run(name)
+      self.assertEqual(
+          weights(self.root / name), weights(self.root / 'whole')
+      )
+      found = metric_rows(self.root / name)
+      for step, row in rows.items():
+        for key in ('loss', 'reward', 'dev/avg_at_k'):
+          self.assertEqual(found[step].get(key), row.get(key), (at, step, key))
 
   def test_another_seed_is_another_run(self):
     trainer = self.make_trainer(seed=1)

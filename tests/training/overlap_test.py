@@ -1,5 +1,6 @@
 """Sampling a step ahead: what is trained on, and that a resume is exact."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -213,6 +214,12 @@ class OverlapTest(absltest.TestCase):
       )
       params = records.SamplingParams(max_tokens=5, stop=stop)
       requests.append(records.Request((1,), 0, 0, 0, params))
+    # An environment answered its only turn, and says nothing at the end.
+    turn = records.Turn(3, text=completions[0].text, action=1, ok=False)
+    completions.append(
+        dataclasses.replace(completions[0], turns=(turn,), state={})
+    )
+    requests.append(requests[0])
     found = trainer_lib._unpack(
         json.loads(json.dumps(trainer_lib._pack(completions))), requests, decode
     )

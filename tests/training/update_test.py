@@ -72,7 +72,7 @@ def episodes(completions, sampler):
   ]
 
 
-def make_batch(data, included, micro_groups, layout):
+def make_batch(data, included, micro_groups, layout, shards=1):
   prompts, completions, sampler, advantages = data
   return update_lib.make_batch(
       prompts,
@@ -83,6 +83,7 @@ def make_batch(data, included, micro_groups, layout):
       max_tokens=LC,
       micro_groups=micro_groups,
       layout=layout,
+      shards=shards,
   )
 
 
@@ -111,12 +112,13 @@ class Update:
       micro_groups=2,
       extra=None,
       params=None,
-      **hyper
+      shards=1,
+      **hyper,
   ):
     if included is None:
       included = np.ones((P, G), bool)
     batch, live, order = make_batch(
-        data, included, micro_groups, self.algorithm.layout
+        data, included, micro_groups, self.algorithm.layout, shards
     )
     if params is None:
       params = decoder.init(self.cfg, jax.random.key(0))
@@ -201,6 +203,18 @@ class LearnerTest(parameterized.TestCase):
     self.assert_params(
         update(data)[0], update(data, micro_groups=micro_groups)[0]
     )
+
+  @parameterized.parameters('shared', 'packed')
+  def test_parts_of_groups_change_nothing(self, layout):
+    data, update = rollouts(), make_update(layout=layout)
+    included = np.ones((P, G), bool)
+    included[0] = included[2, 1] = False  # The order changes, too.
+    whole = update(data, included)
+    split = update(data, included, micro_groups=1, shards=G)
+    self.assert_params(whole[0], split[0])
+    np.testing.assert_allclose(whole[2], split[2], atol=1e-5)
+    batch, *_ = make_batch(data, included, 1, layout, shards=G)
+    self.assertEqual(batch['mask'].shape, (P, G, 1, LC))
 
   def test_dropped_groups_leave_no_trace(self):
     data = rollouts()
@@ -445,6 +459,8 @@ class LearnerTest(parameterized.TestCase):
   def test_micro_groups_must_divide(self):
     with self.assertRaisesRegex(ValueError, 'grpo.micro_groups=3'):
       make_update()(rollouts(), micro_groups=3)
+    with self.assertRaisesRegex(ValueError, f'do not split over {G + 1} dev'):
+      make_update()(rollouts(), micro_groups=1, shards=G + 1)
 
   def test_score_step_equals_the_forward_pass(self):
     data = rollouts()

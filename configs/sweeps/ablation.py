@@ -1,0 +1,22 @@
+"""What each part of the recipe tuned by hand is worth: one left out at a time.
+
+    python -m evojax.main --mode=sweep --config=configs/math.py:reference
+        --sweep=configs/sweeps/ablation.py --executor=local --workers=2
+
+The parts are those of the variant `reference` in configs/common.py. The first
+setting is what the others are compared with, seed by seed. Thirty runs of 3
+minutes on two CPU cores.
+"""
+
+MODE = 'train'
+SEEDS = range(5)
+SETTINGS = {
+    'reference': {},
+    'no-clip-higher': {'grpo.clip_high': 0.2},
+    'mean-of-sequences': {'grpo.aggregation': 'sequence'},
+    'no-filter': {'grpo.keep': 'all', 'grpo.refill_rounds': 0},
+    'no-overlong': {'reward.weights': {'outcome': 1.0}},
+    'seed-learning-rate': {'optim.learning_rate': 1e-4},
+}
+# Fields of all settings; of several values, every combination.
+GRID = {'steps': (30,)}

@@ -1,0 +1,99 @@
+"""What makes a run smaller: every remedy is planned before it is named.
+
+A remedy changes some fields of the config. It may be another mesh of the same
+devices, so that a mesh that fits is found where there is one.
+"""
+
+from collections.abc import Iterator, Mapping
+import dataclasses
+import math
+from typing import Any
+
+import jax
+
+from evojax.models import policy as policy_lib
+from evojax.modes import plan_memory
+from evojax.runtime import config_checks
+from evojax.runtime import sharding
+
+# Halved, these shrink what lies beside the weights.
+_HALVED = 'rollout.decode_slots', 'rollout.prefill_rows', 'grpo.micro_groups'
+_SET = (
+    ('model.remat', 'full'),
+    ('model.logprob_chunk', 1024),
+    ('model.compute_dtype', 'bfloat16'),
+    ('grpo.kl_coef', 0.0),
+    ('model.lora_rank', 16),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+  """Fields of the config that make a run smaller."""
+
+  fields: Mapping[str, Any]
+  peak: int  # Bytes per device with them, by bounds.
+
+  def __str__(self) -> str:
+    return ' '.join(f'--config.{k}={v}' for k, v in self.fields.items())
+
+
+def find(run: plan_memory.Run) -> list[Remedy]:
+  """Return the remedies that help, the smallest run first."""
+  now, found = plan_memory.peak(run), []
+  for fields in _changes(run):
+    other = _changed(run, fields)
+    if other and (peak := plan_memory.peak(other)) < now:
+      found.append(Remedy(fields, peak))
+  return sorted(found, key=lambda remedy: remedy.peak)
+
+
+def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
+  """Yield fields with values that may help."""
+  shape = tuple(run.mesh.shape[axis] for axis in sharding.MESH_AXES)
+  data, fsdp, tensor = shape
+  count = math.prod(shape)
+  divisors = [n for n in range(1, count + 1) if count % n == 0]
+  meshes = [
+      (count // (f * t), f, t)
+      for f in divisors
+      for t in divisors
+      if count % (f * t) == 0
+  ]
+  # And twice as many devices.
+  for sizes in [*meshes, (data, 2 * fsdp, tensor)]:
+    if sizes != shape:
+      names = (f'mesh.{axis}' for axis in sharding.MESH_AXES)
+      yield dict(zip(names, sizes, strict=True))
+  for field in _HALVED:
+    group, name = field.split('.')
+    yield {field: run.config[group][name] // 2}
+  for field, value in _SET:
+    yield {field: value}
+
+
+def _changed(
+    run: plan_memory.Run, fields: Mapping[str, Any]
+) -> plan_memory.Run | None:
+  """Return a run with other values, None where they describe none."""
+  config = run.config.copy_and_resolve_references()
+  with config.unlocked():
+    config.update_from_flattened_dict(fields)
+  mesh = run.mesh
+  if 'mesh.data' in fields:
+    sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
+    mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
+  shards = mesh.shape['fsdp'], mesh.shape['tensor']
+  computed = {
+      name: fields[f'model.{name}']
+      for name in policy_lib.COMPUTED
+      if f'model.{name}' in fields
+  }
+  cfg = dataclasses.replace(run.cfg, **computed)
+  policy = dataclasses.replace(run.policy, cfg=policy_lib.padded(cfg, *shards))
+  try:
+    config_checks.validate(config)
+    policy_lib.check_shards(policy.path, policy.cfg, *shards)
+  except ValueError:
+    return None
+  return plan_memory.Run(config, policy, mesh)

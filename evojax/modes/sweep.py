@@ -1,0 +1,415 @@
+"""--mode=sweep: one config under many settings and seeds, and a table of them.
+
+    python -m evojax.main --mode=sweep --config=configs/math.py
+        --sweep=configs/sweeps/reference.py [--executor=local --workers=2]
+
+A sweep is a file of constants: SETTINGS (name -> fields), SEEDS, and optionally
+GRID (field -> values, every combination of which every setting gets) and MODE.
+A point is one setting under one seed: a command of its own with a workdir of
+its own, <workdir>/<setting>/seed-<n>. What is finished is not run again, so the
+same command continues, and with more settings or seeds it adds to the table.
+
+    <workdir>/sweep.json, sweep.html    the table, new after every point
+    <workdir>/array.sh                  with --executor=slurm, for sbatch
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import itertools
+import os
+import pathlib
+import re
+import runpy
+import shlex
+import time
+from typing import Any
+
+import ml_collections
+from rich import console as console_lib
+
+from evojax import config as config_lib
+from evojax.diagnosis import estimates
+from evojax.eval import report as report_lib
+from evojax.modes import runs
+from evojax.runtime import commands
+from evojax.runtime import config_checks
+from evojax.runtime import output
+from evojax.runtime import preemption
+from evojax.runtime import workdir as workdir_lib
+
+TABLE = 'sweep.json'
+MODES = ('train', 'evolve')
+_POLL_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """What a file says."""
+
+  settings: Mapping[str, Mapping[str, Any]]  # With the grid.
+  seeds: Sequence[int]
+  mode: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """A setting under a seed."""
+
+  setting: str
+  seed: int
+  path: pathlib.Path  # Its workdir.
+  command: commands.Command
+
+
+def run(
+    config: ml_collections.ConfigDict,
+    workdir: str,
+    *,
+    sweep: str,
+    source: str,
+    given: Mapping[str, Any],
+    flags: Sequence[str] = (),
+    executor: str,
+    workers: int,
+    arm_resources: Sequence[str],
+    dry_run: bool,
+) -> int:
+  """Run the points of a sweep that have not ended, and show their table.
+
+  Args:
+    config: What the points change.
+    workdir: Directory of the sweep.
+    sweep: The file.
+    source: Value of --config that `config` is from.
+    given: Fields that the command line sets; they hold for every point.
+    flags: Others that every point gets.
+    executor: 'inprocess' (one after the other), 'local', 'ray' or 'slurm'.
+    workers: Points at a time.
+    arm_resources: What Ray gives to a point.
+    dry_run: Whether to print the commands alone.
+
+  Returns:
+    An exit code: 1 if points failed.
+
+  Raises:
+    ValueError: If the file or a setting is wrong; nothing has begun.
+    Preempted: After SIGINT or SIGTERM; what has begun is saved.
+  """
+  read_ = read(sweep)
+  root = pathlib.Path(workdir).expanduser().absolute()
+  for name, fields in read_.settings.items():
+    check(config, source, given, name, fields)
+  points = list(make_points(read_, root, source, given, flags))
+  left = [point for point in points if not is_finished(point)]
+  if dry_run:
+    for point in left:
+      print(shlex.join(point.command.argv()))  # One line each, for other tools.
+    return 0
+  engine, failed = None, []
+  if left and executor != 'slurm':
+    kind = 'local' if executor == 'inprocess' else executor
+    engine = commands.open_engine(kind, arm_resources)
+  for point in left:
+    point.command.log.parent.mkdir(parents=True, exist_ok=True)
+  if executor == 'slurm':
+    script = write_array(root, left, workers)
+    output.say(f'{len(left)} points are left: sbatch {script}')
+  if engine:
+    pool = commands.Pool(engine, max(1, workers))
+    failed = _run(pool, left, lambda: write_table(root, points))
+  show(write_table(root, points), root)
+  for why in failed:
+    output.say(f'error: {why}', error=True)
+  return 1 if failed else 0
+
+
+# ------------------------------------------------------------------ the file
+
+
+def read(path: str) -> Sweep:
+  """Return what a file says.
+
+  Raises:
+    ValueError: If there is none, or it is not a sweep.
+  """
+  if not path:
+    raise ValueError(
+        '--mode=sweep needs --sweep=FILE, such as those in configs/sweeps'
+    )
+  if not os.path.isfile(path):
+    raise ValueError(f'--sweep={path}: there is no such file')
+  try:
+    found = runpy.run_path(path)
+  except Exception as error:  # pylint: disable=broad-except
+    # The user's program: any error is theirs.
+    name = type(error).__name__
+    raise ValueError(f'--sweep={path}: {name}: {error}') from error
+  settings, grid = found.get('SETTINGS', {'all': {}}), found.get('GRID', {})
+  seeds, mode = tuple(found.get('SEEDS', ())), found.get('MODE', 'evolve')
+  problems = []
+  if not isinstance(settings, dict) or not settings:
+    problems.append('SETTINGS must be a dict: name -> {field: value}')
+  elif bad := [n for n in settings if not re.fullmatch(r'[\w.=,-]+', str(n))]:
+    problems.append(f'SETTINGS: {bad} are not names of directories')
+  if not seeds or len(set(seeds)) < len(seeds):
+    problems.append(f'SEEDS={seeds}: at least one, none twice')
+  if mode not in MODES:
+    problems.append(f'MODE={mode!r}: choose one of {MODES}')
+  if problems:
+    raise ValueError(f'--sweep={path}: ' + '; '.join(problems))
+  return Sweep(_times(settings, grid), seeds, mode)
+
+
+def _times(
+    settings: Mapping[str, Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
+) -> dict[str, dict[str, Any]]:
+  """Return every setting with every combination of a grid."""
+  found = {}
+  for name, fields in settings.items():
+    for values in itertools.product(*grid.values()):
+      chosen = dict(zip(grid, values, strict=True))
+      varied = [
+          f'{field.rpartition(".")[2]}={value}'
+          for field, value in chosen.items()
+          if len(grid[field]) > 1
+      ]
+      # A field of the setting itself is what the setting is about.
+      found[','.join([name, *varied])] = chosen | dict(fields)
+  return found
+
+
+def check(
+    config: ml_collections.ConfigDict,
+    source: str,
+    given: Mapping[str, Any],
+    name: str,
+    fields: Mapping[str, Any],
+) -> None:
+  """Check a setting before anything begins.
+
+  Raises:
+    ValueError: If it names no field, or makes no run.
+  """
+  fields = dict(fields)
+  try:
+    if variant := fields.pop('variant', None):
+      get_config = runpy.run_path(source.partition(':')[0])['get_config']
+      config = get_config(variant)
+    config = config.copy_and_resolve_references().unlock()
+    for field, value in {**given, **fields}.items():
+      config_lib.check_field(config, field)
+      if isinstance(value, dict):
+        value = ml_collections.ConfigDict(value)
+      holder, leaf = config, field
+      while '.' in leaf:
+        group, _, leaf = leaf.partition('.')
+        holder = holder[group]
+      holder[leaf] = value
+    config_checks.validate(config)
+  except (ValueError, TypeError) as error:
+    raise ValueError(f'--sweep: setting {name!r}: {error}') from error
+
+
+def make_points(
+    sweep: Sweep,
+    root: pathlib.Path,
+    source: str,
+    given: Mapping[str, Any],
+    others: Sequence[str] = (),
+) -> Iterator[Point]:
+  """Yield the points: all settings under the first seed, and so on.
+
+  A sweep that is stopped has compared all settings under some seeds.
+  """
+  for seed, (name, fields) in itertools.product(
+      sweep.seeds, sweep.settings.items()
+  ):
+    path = root / name / f'seed-{seed}'
+    fields = dict(fields)
+    variant = fields.pop('variant', None)
+    config = f'{source.partition(":")[0]}:{variant}' if variant else source
+    values = {**given, **fields, 'seed': seed}
+    flags = (
+        f'--mode={sweep.mode}',
+        f'--config={config}',
+        f'--workdir={path}',
+        *(f'--config.{field}={value}' for field, value in values.items()),
+        *others,
+    )
+    log = root / 'logs' / f'{name}-{seed}.log'
+    done = lambda path=path: _finished(path)
+    command = commands.Command(f'{name}/seed-{seed}', flags, log, done)
+    yield Point(name, seed, path, command)
+
+
+def _finished(path: pathlib.Path) -> bool:
+  """Return whether a run has ended."""
+  return (path / 'summary.json').exists() and (
+      runs.read(path, path.parent)['state'] == 'finished'
+  )
+
+
+def is_finished(point: Point) -> bool:
+  """Return whether a point needs not be run."""
+  return _finished(point.path)
+
+
+# ------------------------------------------------------------------- running
+
+
+def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
+  """Run points; return why some failed.
+
+  Args:
+    pool: Runs them.
+    left: The points.
+    after: Called whenever some have ended.
+  """
+  failed, waiting = [], {point.command.name: point for point in left}
+  with preemption.stop_flag() as asked, contextlib.closing(pool):
+    preemption.note()
+    for point in left:
+      pool.submit(point.command)
+    while waiting:
+      if asked:
+        output.say(preemption.line(asked, 'what has begun is saved'))
+        raise preemption.Preempted()
+      pool.advance()
+      ended = []
+      for name in [n for n in waiting if n not in pool.pending]:
+        try:
+          pool.check(name)
+        except commands.CommandError as error:
+          failed.append(str(error))
+        ended.append(waiting.pop(name))
+      if ended:
+        after()
+        count = len(left) - len(waiting)
+        output.say(f'{count} of {len(left)} points have ended')
+      time.sleep(_POLL_SECONDS)
+  return failed
+
+
+def write_array(
+    root: pathlib.Path, left: Sequence[Point], workers: int
+) -> pathlib.Path:
+  """Write a script for `sbatch` that runs one point per task of an array."""
+  at_once = f'%{workers}' if workers else ''
+  lines = [
+      '#!/usr/bin/env bash',
+      f'#SBATCH --job-name={root.name}',
+      f'#SBATCH --array=0-{max(0, len(left) - 1)}{at_once}',
+      f'#SBATCH --output={root}/logs/%a.log',
+      '#SBATCH --signal=B:TERM@60  # Then a run saves; send this file again.',
+      'set -euo pipefail',
+      f'cd {shlex.quote(os.getcwd())}',
+      f'export PYTHONPATH={shlex.quote(commands.python_path())}',
+      'commands=(',
+      *(f'  {shlex.quote(shlex.join(p.command.argv()))}' for p in left),
+      ')',
+      'eval "exec ${commands[$SLURM_ARRAY_TASK_ID]}"',
+  ]
+  path = root / 'array.sh'
+  workdir_lib.write_atomic(path, '\n'.join(lines + ['']).encode())
+  return path
+
+
+# --------------------------------------------------------------------- table
+
+
+def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
+  """Return one row per setting, over its finished seeds.
+
+  The spread is that of seeds. `over` is the difference to the first setting
+  under the seeds that both have, pair by pair.
+
+  Returns:
+    JSON values: setting, seeds (finished), of (all), split, and score, gain and
+    over as [mean, low, high] with Student's 95 % interval, or None.
+  """
+  scores: dict[str, dict[int, Mapping[str, Any]]] = {}
+  for point in points:
+    of = scores.setdefault(point.setting, {})
+    if is_finished(point):
+      of[point.seed] = runs.read(point.path, point.path.parent)
+  first = next(iter(scores.values()))
+  rows = []
+  for name, by_seed in scores.items():
+    values = {
+        what: [r[what] for r in by_seed.values() if r.get(what) is not None]
+        for what in ('score', 'gain')
+    }
+    values['over'] = [
+        by_seed[seed]['score'] - first[seed]['score']
+        for seed in by_seed
+        if seed in first and by_seed is not first
+    ]
+    rows.append(
+        {
+            'setting': name,
+            'seeds': len(by_seed),
+            'of': sum(point.setting == name for point in points),
+            'split': next((r.get('split') for r in by_seed.values()), None),
+            **{what: _interval(given) for what, given in values.items()},
+        }
+    )
+  return rows
+
+
+def _interval(values: Sequence[float]) -> list[float | None] | None:
+  if not values:
+    return None
+  found = estimates.mean(values)
+  ends = [found.low, found.high] if len(values) > 1 else [None, None]
+  return [found.value, *ends]
+
+
+def write_table(
+    root: pathlib.Path, points: Sequence[Point]
+) -> list[dict[str, Any]]:
+  """Write the table and the page of a sweep; return the table."""
+  rows = tabulate(points)
+  workdir_lib.write_json(root / TABLE, rows)
+  listed = [
+      runs.read(point.path, root) for point in points if point.path.is_dir()
+  ]
+  page = runs.page(root, listed, cells(rows))
+  workdir_lib.write_atomic(root / 'sweep.html', page.encode())
+  return rows
+
+
+def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+  """Return the texts of a table by heading."""
+  found = []
+  for row in rows:
+    texts = {'setting': row['setting'], 'seeds': f'{row["seeds"]}/{row["of"]}'}
+    for what, form in (
+        ('score', report_lib.percent),
+        ('gain', report_lib.points),
+        ('over', report_lib.points),
+    ):
+      text = ''
+      if row[what]:
+        value, low, high = row[what]
+        text = form(value)
+        if low is not None:
+          ends = dict(low=low, high=high)
+          text += f' {report_lib.interval(ends, signed=what != "score")}'
+      texts[what] = text
+    found.append(texts)
+  return found
+
+
+def show(rows: Sequence[Mapping[str, Any]], root: pathlib.Path) -> None:
+  """Print a table."""
+  texts = cells(rows)
+  names = {'over': f'over {rows[0]["setting"]}'}
+  report_lib.print_table(
+      console_lib.Console(highlight=False),
+      *((names.get(h, h), *(t[h] for t in texts)) for h in texts[0]),
+  )
+  output.say(
+      'means over seeds with 95 % intervals (Student t); differences by seed.'
+      f' page: {root / "sweep.html"}'
+  )

@@ -1,0 +1,364 @@
+"""Commands of evojax that run side by side, wherever an engine starts them.
+
+    pool = Pool(ThisMachine(), workers=2)
+    pool.submit(command)     # May start it.
+    pool.advance()           # Again and again: starts what can be started.
+    pool.check(command.name)  # Raises if it failed for good.
+
+What a command has done is on disk, and so is how far it is: it is run again
+where something else than itself ended it.
+"""
+
+import collections
+from collections.abc import Callable, Sequence
+import dataclasses
+import importlib
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from typing import Protocol, runtime_checkable
+
+from evojax.runtime import output
+from evojax.runtime import preemption
+
+# The status of a command whose machine went away, beside exit statuses (>= 0)
+# and signals (< 0, as of subprocess).
+LOST = -1000
+# Times that a command is ended by a signal, such as that of a machine which is
+# short of memory, or by the end or the preemption of its machine.
+KILLS, LOSSES = 3, 20
+# A shared file system may show a file to other machines only so much later.
+_LATE_SECONDS = 60.0
+
+
+class CommandError(OSError):
+  """A command ended without its result; names its log."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """One call of `python -m evojax.main`."""
+
+  name: str  # Unique in its pool, for messages.
+  flags: tuple[str, ...]
+  log: pathlib.Path  # What it prints is appended.
+  is_done: Callable[[], bool]  # Whether its result is on disk.
+
+  def argv(self) -> list[str]:
+    """Return the program and its arguments."""
+    return [sys.executable, '-m', 'evojax.main', *self.flags]
+
+
+@runtime_checkable
+class Process(Protocol):
+  """A started command, as `subprocess.Popen`."""
+
+  place: str  # Where it runs, for whoever reads the log.
+  has_devices: bool  # False while it waits for them.
+
+  def poll(self) -> int | None:
+    """Return its status, None before its end."""
+
+  def terminate(self) -> None:
+    """Ask it to save and to end."""
+
+  def kill(self) -> None:
+    """End it; what it has not saved is not wanted."""
+
+  def wait(self) -> int:
+    """Return its status once it has ended."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+  """What starts commands."""
+
+  devices: int  # Those of a command, beside those of this process.
+
+  def start(self, command: Command) -> Process:
+    """Start a command."""
+
+  def close(self) -> None:
+    """Give back what the engine holds; all commands have ended."""
+
+
+class _Child(subprocess.Popen):
+  """A process of this machine."""
+
+  has_devices = True
+
+  @property
+  def place(self) -> str:
+    return f'process {self.pid}'
+
+
+class ThisMachine:
+  """Starts commands as processes beside this one, which share its devices."""
+
+  devices = 0
+
+  def start(self, command: Command) -> Process:
+    """Start a command, which ends when this process does."""
+    with open(command.log, 'ab') as log:
+      return _Child(
+          [*command.argv(), f'--parent={os.getpid()}'],
+          stdin=subprocess.DEVNULL,
+          stdout=log,
+          stderr=log,
+          env=os.environ | {'PYTHONPATH': python_path()},
+          # Ctrl-C reaches this process alone, which then lets commands save.
+          start_new_session=True,
+      )
+
+  def close(self) -> None:
+    """Do nothing: processes end by themselves."""
+
+
+def resources(wanted: Sequence[str]) -> dict[str, float]:
+  """Return what Ray is asked for per command: ('CPU=4', 'TPU=8') as a dict.
+
+  Raises:
+    ValueError: If one is not NAME=NUMBER.
+  """
+  found = {}
+  for text in wanted:
+    match = re.fullmatch(r'([\w:.-]+)=(\d+(?:\.\d+)?)', text)
+    if match is None or not float(match[2]):
+      raise ValueError(
+          f'--arm_resources={",".join(wanted)}: {text!r} is not NAME=NUMBER'
+          ' with a number above 0, such as CPU=4 or TPU=8'
+      )
+    found[match[1]] = float(match[2])
+  return found
+
+
+def open_engine(kind: str, wanted: Sequence[str] = ()) -> Engine:
+  """Return what starts commands.
+
+  Args:
+    kind: 'local' or 'ray'.
+    wanted: What Ray gives to a command, see `resources`.
+
+  Raises:
+    ValueError: If there is no Ray cluster, or no Ray, or if it is not said what
+      a command gets.
+  """
+  if kind == 'local':
+    return ThisMachine()
+  if not wanted:  # Without a GPU that it asked for, a run would train on CPUs.
+    raise ValueError(
+        '--executor=ray needs --arm_resources: what each gets of a machine,'
+        ' CPU=1 or GPU=1'
+    )
+  try:
+    engine = importlib.import_module('evojax.runtime.ray_engine')
+  except ModuleNotFoundError as error:
+    if error.name != 'ray':
+      raise
+    raise ValueError(
+        '--executor=ray needs the package ray, which is an extra: pip install'
+        ' -r requirements/ray.txt'
+    ) from error
+  return engine.Ray(resources(wanted))
+
+
+def python_path() -> str:
+  """Return where code of the user's own is found as it is here."""
+  return os.pathsep.join(path for path in sys.path if path)
+
+
+class Meter:
+  """Device-seconds of commands that have devices of their own."""
+
+  def __init__(self, clock: Callable[[], float] = time.monotonic):
+    """Count from 0.
+
+    Args:
+      clock: Returns seconds.
+    """
+    self._clock, self._ended = clock, 0.0
+    self._began: dict[str, tuple[float, int]] = {}
+
+  def begin(self, name: str, devices: int) -> None:
+    """Count a command that has so many devices, unless it is counted."""
+    self._began.setdefault(name, (self._clock(), devices))
+
+  def end(self, name: str) -> None:
+    """Count a command no longer; it may never have had its devices."""
+    if name in self._began:
+      began, devices = self._began.pop(name)
+      self._ended += (self._clock() - began) * devices
+
+  def total(self) -> float:
+    """Return the device-seconds of all commands so far."""
+    now = self._clock()
+    running = ((now - began) * n for began, n in self._began.values())
+    return self._ended + math.fsum(running)
+
+
+@dataclasses.dataclass
+class _Deaths:
+  """How often something else than a command ended it."""
+
+  kills: int = 0
+  losses: int = 0
+
+
+class Pool:
+  """Runs commands, so many at a time, in the order in which they came.
+
+  Nothing here takes longer where more commands wait or have ended.
+  """
+
+  def __init__(self, engine: Engine, workers: int, meter: Meter | None = None):
+    """Start nothing yet.
+
+    Args:
+      engine: Starts the commands.
+      workers: Commands at a time.
+      meter: Gets the device-seconds of commands on devices of their own.
+    """
+    self._engine, self._workers = engine, workers
+    self._meter = meter or Meter()
+    self._queue: collections.OrderedDict[str, Command]
+    self._queue = collections.OrderedDict()
+    self._running: dict[str, tuple[Command, Process]] = {}
+    self._ended: dict[str, float] = {}  # When, of those whose result is late.
+    self._failed: dict[str, str] = {}
+    self._deaths: dict[str, _Deaths] = {}
+
+  @property
+  def running(self) -> tuple[str, ...]:
+    """Names of the commands that have a worker."""
+    return tuple(self._running)
+
+  @property
+  def pending(self) -> frozenset[str]:
+    """Names of the commands that run or wait."""
+    return frozenset((*self._running, *self._queue))
+
+  @property
+  def deaths(self) -> tuple[int, int]:
+    """How many workers signals have ended, and how many lost machines."""
+    found = self._deaths.values()
+    return sum(d.kills for d in found), sum(d.losses for d in found)
+
+  def submit(self, command: Command) -> None:
+    """Queue a command that is not done; start it if a worker is free."""
+    self._failed.pop(command.name, None)
+    self._queue[command.name] = command
+    self._fill()
+
+  def advance(self) -> None:
+    """Look after those that have ended, and start others in their place."""
+    for command, process in list(self._running.values()):
+      status = process.poll()
+      if process.has_devices and command.name not in self._ended:
+        self._meter.begin(command.name, self._engine.devices)
+      if status is not None:
+        self._end(command, status)
+    self._fill()
+
+  def check(self, name: str) -> None:
+    """Raise if a command will not be run again.
+
+    Raises:
+      CommandError: With the reason; once it is said, it may be submitted again.
+    """
+    if name in self._failed:
+      raise CommandError(self._failed.pop(name))
+
+  def finish(self, name: str) -> None:
+    """Wait for the end of a command that is done, and free its worker.
+
+    It may still save what nobody needs.
+    """
+    if name in self._running:
+      _, process = self._running[name]
+      process.wait()
+      self._leave(name)
+
+  def cancel(self, name: str) -> None:
+    """End a command that is not wanted any more."""
+    if name in self._running:
+      _, process = self._running[name]
+      process.kill()
+      process.wait()
+      self._leave(name)
+    self._queue.pop(name, None)
+    self._failed.pop(name, None)
+
+  def close(self) -> None:
+    """End all commands; they save, and the same commands continue."""
+    self._queue.clear()
+    for _, process in self._running.values():
+      process.terminate()
+    for name, (_, process) in list(self._running.items()):
+      process.wait()
+      self._leave(name)
+    kills, losses = self.deaths
+    if kills or losses:
+      output.say(
+          f'machines that were lost or stopped: {losses}; workers that were'
+          f' ended by a signal: {kills}'
+      )
+    self._engine.close()
+
+  def _fill(self) -> None:
+    while self._queue and len(self._running) < self._workers:
+      _, command = self._queue.popitem(last=False)
+      process = self._engine.start(command)
+      self._running[command.name] = command, process
+      output.say(f'{command.name}: {process.place}, log {command.log}')
+
+  def _leave(self, name: str) -> None:
+    del self._running[name]
+    self._ended.pop(name, None)
+    self._meter.end(name)
+
+  def _end(self, command: Command, status: int) -> None:
+    """Say what becomes of a command that has ended."""
+    name = command.name
+    if command.is_done():
+      self._leave(name)
+      return
+    if status == 0:
+      self._meter.end(name)
+      ended = self._ended.setdefault(name, time.monotonic())
+      if time.monotonic() < ended + _LATE_SECONDS:
+        return
+    self._leave(name)
+    deaths = self._deaths.setdefault(name, _Deaths())
+    if status in (LOST, preemption.STATUS):
+      deaths.losses += 1
+      what = f'it lost its machine, or was asked to stop, {deaths.losses} times'
+      again = deaths.losses < LOSSES
+    elif status < 0:
+      deaths.kills += 1
+      what = f'it was ended by a signal {deaths.kills} times'
+      again = deaths.kills < KILLS
+    else:  # The user's to mend: it would fail again.
+      self._failed[name] = (
+          f'{name} ended with exit status {status}: {_last_line(command.log)};'
+          f' see {command.log}. The same command tries it again'
+      )
+      return
+    if again:
+      output.say(f'{name}: {what}; it goes on from what it has saved')
+      self._queue[name] = command
+      self._queue.move_to_end(name, last=False)
+      return
+    self._failed[name] = (
+        f'{name}: {what} (status {status}); see {command.log}. If memory is'
+        ' short, use fewer --workers; the same command continues it'
+    )
+
+
+def _last_line(path: pathlib.Path) -> str:
+  text = path.read_text(errors='replace') if path.exists() else ''
+  lines = (line for line in reversed(text.splitlines()) if line.strip())
+  return next(lines, 'no output')

@@ -1,0 +1,45 @@
+"""Threads that the exit of the process does not wait for.
+
+Those of concurrent.futures are joined at the exit: work that never ends would
+keep the process alive.
+"""
+
+from collections.abc import Callable
+import queue
+import threading
+
+
+class DaemonThreads:
+  """At most so many threads; one that never ends holds up nobody."""
+
+  def __init__(self, most: int, name: str):
+    self._name = name
+    self._most, self._count, self._idle = most, 0, threading.Semaphore(0)
+    self._work: queue.SimpleQueue[Callable[[], None] | None] = (
+        queue.SimpleQueue()
+    )
+
+  def run(self, work: Callable[[], None]) -> None:
+    """Run `work`, which must not raise, as soon as a thread is free."""
+    self._work.put(work)
+    if not self._idle.acquire(blocking=False) and self._count < self._most:
+      self._start()
+
+  def replace(self) -> None:
+    """Start one more thread in place of one whose work may never end."""
+    self._most += 1
+    self._start()
+
+  def end(self) -> None:
+    """Let the threads end once they have nothing to do."""
+    for _ in range(self._count):
+      self._work.put(None)
+
+  def _start(self) -> None:
+    self._count += 1
+    threading.Thread(target=self._loop, name=self._name, daemon=True).start()
+
+  def _loop(self) -> None:
+    while (work := self._work.get()) is not None:
+      work()
+      self._idle.release()

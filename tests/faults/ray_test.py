@@ -1,0 +1,151 @@
+"""A run whose arms are on a Ray cluster ends with the rows of one process.
+
+The driver, a machine and a worker are killed in mid-arm.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl.testing import absltest
+import pytest
+
+from evojax.evolve import loop
+from evojax.ledger import chain
+from tests import tiny
+
+pytest.importorskip('ray', reason='the extra ray')
+
+from ray import cluster_utils  # noqa: E402
+
+# All arms of a stage train side by side; an arm saves at every second step.
+OPTIONS = dict(
+    evolve__rounds=1,
+    evolve__policy='mean',
+    evolve__updates=8,
+    checkpoint__every=2,
+)
+_DRIVER = """
+import sys
+from evojax.evolve import loop
+from tests import tiny
+from tests.faults import ray_test
+config = tiny.evolving(**ray_test.OPTIONS)
+loop.run(config, sys.argv[1], executor='ray', workers=3)
+"""
+
+
+def payloads(folder):
+  return [row['payload'] for row in chain.read(folder / 'ledger.jsonl')]
+
+
+def processes(folder):
+  """Numbers of the processes whose command names a folder."""
+  found = []
+  for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+    with contextlib.suppress(OSError):
+      if str(folder).encode() in path.read_bytes():
+        found.append(int(path.parent.name))
+  return found
+
+
+def parent_of(process):
+  text = pathlib.Path(f'/proc/{process}/stat').read_text()
+  return int(text.rpartition(')')[2].split()[1])
+
+
+def repeated(log):
+  """Steps that the arm of a log made more than once."""
+  steps = re.findall(r'step (\d+)/\d+', log.read_text())
+  assert steps, log
+  return len(steps) - len(set(steps))
+
+
+def wait_for(found, seconds=240):
+  """Return the first true value that a function returns."""
+  deadline = time.monotonic() + seconds
+  while not (value := found()):
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+  return value
+
+
+@pytest.mark.long
+class RunTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.enterContext(
+        absltest.mock.patch.dict(os.environ, tiny.environment(), clear=True)
+    )
+    head = dict(num_cpus=0, include_dashboard=False)
+    self.cluster = cluster_utils.Cluster(
+        initialize_head=True, head_node_args=head
+    )
+    self.addCleanup(self.cluster.shutdown)
+    self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(3)]
+    os.environ['RAY_ADDRESS'] = self.cluster.address
+    self.folder = self.root / 'ray'
+
+  def drive(self):
+    log = self.enterContext(open(self.root / 'driver.log', 'ab'))
+    return subprocess.Popen(
+        [sys.executable, '-c', _DRIVER, self.folder],
+        cwd=tiny.ROOT,
+        stdout=log,
+        stderr=log,
+    )
+
+  def training(self, name):
+    """Numbers of the processes that train an arm which has made a step."""
+    arm = self.folder / 'arms' / name
+
+    def find():
+      made = list(arm.glob('evidence/train/*.parquet'))
+      return made and processes(arm / 'job.json')
+
+    return wait_for(find)
+
+  def kill_machine_of(self, process):
+    raylet = parent_of(parent_of(process))
+    (node,) = (
+        node
+        for node in self.nodes
+        if raylet in [p.process.pid for p in node.all_processes['raylet']]
+    )
+    self.cluster.remove_node(node, allow_graceful=False)
+
+  def test_same_payloads_whatever_is_killed(self):
+    first = self.drive()
+    self.training('r000-incumbent-0')
+    first.kill()
+    first.wait()
+    wait_for(lambda: not processes(self.folder), seconds=30)
+    second = self.drive()
+    (moved,) = self.training('r000-incumbent-1')
+    (killed,) = self.training('r000-incumbent-2')
+    os.kill(killed, signal.SIGKILL)
+    self.kill_machine_of(moved)
+    self.cluster.add_node(num_cpus=1)
+    self.assertEqual(second.wait(), 0, (self.root / 'driver.log').read_text())
+    config = tiny.evolving(**OPTIONS)
+    loop.run(config, str(self.root / 'here'))
+    loop.run(config, str(self.root / 'one'), executor='local', workers=1)
+    expected = payloads(self.root / 'here')
+    self.assertEqual(payloads(self.folder), expected)
+    self.assertEqual(payloads(self.root / 'one'), expected)
+    self.assertIn('lost its machine', (self.root / 'driver.log').read_text())
+    self.assertIn('ended by a signal', (self.root / 'driver.log').read_text())
+    for log in self.folder.glob('arms/*/worker.log'):
+      self.assertLessEqual(repeated(log), config.checkpoint.every, log)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,254 @@
+"""Sweeps: what a file gives, which commands are left, and their table."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pytest
+
+from configs import math as math_config
+from evojax.modes import sweep
+from evojax.runtime import commands
+from tests import tiny
+
+SOURCE = 'configs/math.py:smoke'
+FILE = """
+MODE = 'train'
+SEEDS = (1, 2)
+SETTINGS = {
+    'base': {},
+    'wide': {'variant': 'reference', 'reward.weights': {'outcome': 1.0}},
+}
+GRID = {'optim.learning_rate': (1e-4, 3e-4), 'steps': (9,)}
+"""
+
+
+class Fake(commands.ThisMachine):
+  """Ends a run at once, with a score that its flags make."""
+
+  def __init__(self, broken=()):
+    self.broken, self.started = broken, []
+
+  def start(self, command):
+    self.started.append(command.name)
+    values = dict(flag.split('=', 1) for flag in command.flags)
+    path = pathlib.Path(values['--workdir'])
+    text = 'import sys; sys.exit("error: no such luck")'
+    if command.name not in self.broken:
+      finish(
+          path,
+          0.1 * int(values['--config.seed'])
+          + 1000 * float(values['--config.optim.learning_rate']),
+      )
+      text = ''
+    small = commands.Command(
+        command.name, (text,), command.log, command.is_done
+    )
+    with absltest.mock.patch.object(
+        commands.Command, 'argv', lambda c: ['python3', '-c', *c.flags]
+    ):
+      return super().start(small)
+
+
+def finish(path, score):
+  """Write what a training leaves."""
+  path.mkdir(parents=True)
+  config = {'hash': '', 'mode': 'eval', 'config': {'steps': 2}}
+  (path / 'config.json').write_text(json.dumps(config))
+  metrics = {
+      'dev/avg_at_k': score,
+      'dev/avg_at_k_low': score,
+      'dev/avg_at_k_high': score,
+  }
+  (path / 'eval.json').write_text(json.dumps({'metrics': metrics}))
+  (path / 'summary.json').write_text('{}')
+
+
+class SweepTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.file = self.root / 'mine.py'
+    self.file.write_text(FILE)
+    self.workdir = self.root / 'runs'
+
+  def run_it(self, engine=None, **options):
+    defaults = dict(
+        sweep=str(self.file),
+        source=SOURCE,
+        given={'grpo.group_size': 4},
+        flags=('--compilation_cache=',),
+        executor='local',
+        workers=2,
+        arm_resources=(),
+        dry_run=False,
+    )
+    patch = absltest.mock.patch.object
+    with (
+        patch(commands, 'open_engine', return_value=engine),
+        patch(sweep, '_POLL_SECONDS', 0.01),
+        patch(sweep.output, 'say') as say,
+        absltest.mock.patch.dict(os.environ, COLUMNS='200'),
+        contextlib.redirect_stdout(io.StringIO()) as self.out,
+    ):
+      code = sweep.run(
+          math_config.get_config('smoke'),
+          str(self.workdir),
+          **defaults | options,
+      )
+    self.said = [call.args[0] for call in say.call_args_list]
+    return code
+
+  def test_grid_times_settings_times_seeds(self):
+    self.assertEqual(self.run_it(dry_run=True), 0)
+    lines = self.out.getvalue().splitlines()
+    self.assertLen(lines, 8)
+    names = ('base', 'wide')
+    expected = [
+        f'--workdir={self.workdir.absolute()}/{name},learning_rate={rate}'
+        f'/seed-{seed}'
+        for seed in (1, 2)
+        for name in names
+        for rate in (0.0001, 0.0003)
+    ]
+    for line, workdir in zip(lines, expected):
+      self.assertIn(workdir, line)
+      self.assertIn('--mode=train', line)
+      self.assertEndsWith(line, ' --compilation_cache=')
+      self.assertIn('--config.grpo.group_size=4', line)
+      self.assertIn('--config.steps=9', line)
+    self.assertIn('configs/math.py:reference', lines[2])
+    self.assertIn("'--config.reward.weights={'\"'\"'outcome", lines[2])
+    self.assertFalse(self.workdir.exists())
+
+  def test_runs_what_is_left_and_shows_a_table(self):
+    failing = Fake(broken=('wide,learning_rate=0.0003/seed-2',))
+    self.assertEqual(self.run_it(failing), 1)
+    self.assertLen(failing.started, 8)
+    self.assertRegex(self.said[-1], 'seed-2 ended.*error: no such luck')
+    again = Fake()
+    self.assertEqual(self.run_it(again), 0)
+    self.assertEqual(again.started, list(failing.broken))
+    rows = json.loads((self.workdir / 'sweep.json').read_text())
+    self.assertEqual([row['seeds'] for row in rows], [2, 2, 2, 2])
+    # 0.1 * seed + 0.1: mean 0.25; t(1, 0.975) = 12.71, standard error 0.05.
+    mean, low, high = rows[0]['score']
+    self.assertAlmostEqual(mean, 0.25)
+    self.assertAlmostEqual(low, 0.25 - 0.05 * 12.7062, places=3)
+    self.assertAlmostEqual(high, 0.25 + 0.05 * 12.7062, places=3)
+    self.assertIsNone(rows[0]['over'])
+    # By seed: 0.2 each, without any spread.
+    self.assertAlmostEqual(rows[1]['over'][0], 0.2)
+    self.assertAlmostEqual(rows[1]['over'][1], 0.2)
+    self.assertIn('+20.0 [+20.0, +20.0]', self.out.getvalue())
+    page = (self.workdir / 'sweep.html').read_text()
+    self.assertIn('base,learning_rate=0.0003', page)
+    self.assertIn('+20.0', page)
+
+  def test_slurm_runs_one_point_per_task(self):
+    with absltest.mock.patch.object(
+        commands.Command, 'argv', lambda c: ['echo', 'a b', *c.flags]
+    ):
+      self.assertEqual(self.run_it(executor='slurm', workers=3), 0)
+    script = self.workdir / 'array.sh'
+    self.assertIn('--array=0-7%3', script.read_text())
+    ran = subprocess.run(
+        ['bash', script],
+        env={'SLURM_ARRAY_TASK_ID': '2', 'PATH': '/usr/bin:/bin'},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    self.assertIn('a b --mode=train', ran.stdout)
+    self.assertIn('wide,learning_rate=0.0001/seed-1', ran.stdout)
+
+  def test_ray_is_told_what_a_point_gets(self):
+    with self.assertRaisesRegex(ValueError, 'needs --arm_resources'):
+      commands.open_engine('ray')
+
+  @parameterized.parameters(
+      ('', 'needs --sweep=FILE'),
+      ('x/y.py', 'there is no such file'),
+  )
+  def test_no_file(self, path, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self.run_it(sweep=path)
+
+  @parameterized.parameters(
+      ('SEEDS = (1, 1)', 'SEEDS=.*none twice'),
+      ('SEEDS = ()', 'SEEDS='),
+      ("MODE = 'serve'", "MODE='serve': choose one"),
+      ("SETTINGS = {'a/b': {}}", 'names of directories'),
+      (
+          "SETTINGS = {'a': {'grpo.clap': 1}}",
+          "setting 'a.*': .*grpo.clap is not",
+      ),
+      (
+          "SETTINGS = {'a': {'steps': -1}}",
+          "(?s)setting 'a.*': .*config.steps=-1",
+      ),
+      ("SETTINGS = {'a': {'variant': 'x'}}", "setting 'a.*': .*choose one of"),
+      ('SEEDS = 1 / 0', 'ZeroDivisionError'),
+  )
+  def test_what_is_wrong_is_told_before_anything_begins(self, line, message):
+    self.file.write_text(f'{FILE}\n{line}\n')
+    with self.assertRaisesRegex(ValueError, message):
+      self.run_it()
+    self.assertFalse(self.workdir.exists())
+
+  def test_shipped_sweeps_make_runs(self):
+    for path, variant in (
+        ('configs/sweeps/reference.py', 'default'),
+        ('configs/sweeps/ablation.py', 'reference'),
+    ):
+      source = f'configs/math.py:{variant}'
+      for name, fields in sweep.read(path).settings.items():
+        config = math_config.get_config(variant)
+        sweep.check(config, source, {}, name, fields)
+
+
+@pytest.mark.slow
+class CommandTest(absltest.TestCase):
+
+  def test_trains_on_this_machine_once(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    policy = tiny.make_policy(root / 'policy')
+    (root / 'mine.py').write_text("MODE = 'train'\nSEEDS = (1, 2)\n")
+    command = [
+        *(sys.executable, '-m', 'evojax.main', '--mode=sweep'),
+        *(f'--config=tests/tiny.py:{policy}', f'--sweep={root / "mine.py"}'),
+        *('--config.steps=3', '--executor=local', '--workers=2'),
+        *(f'--workdir={root / "runs"}', '--compilation_cache='),
+    ]
+
+    def run():
+      return subprocess.run(
+          command,
+          cwd=tiny.ROOT,
+          env=tiny.environment(),
+          capture_output=True,
+          text=True,
+          check=True,
+      ).stdout
+
+    first = run()
+    self.assertIn('2 of 2 points have ended', first)
+    (row,) = json.loads((root / 'runs/sweep.json').read_text())
+    self.assertEqual((row['seeds'], row['of']), (2, 2))
+    log = (root / 'runs/logs/all-1.log').read_text()
+    self.assertIn('step 3/3', log)
+    again = run()
+    self.assertNotIn('have ended', again)
+    self.assertIn('all', again)
+
+
+if __name__ == '__main__':
+  absltest.main()

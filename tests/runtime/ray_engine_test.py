@@ -1,0 +1,253 @@
+"""Commands on a Ray cluster of several node processes, and their deaths.
+
+The commands are small programs that stand in for those of evojax.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl.testing import absltest
+import pytest
+
+from evojax.runtime import commands
+
+pytest.importorskip('ray', reason='the extra ray')
+
+from ray import cluster_utils  # noqa: E402
+
+from evojax.runtime import ray_engine  # noqa: E402
+
+# Counts its steps in a file and goes on where it was; saves when asked to stop.
+_PROGRAM = """
+import os, pathlib, signal, sys, time
+folder, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+parent = int(sys.argv[3].removeprefix('--parent='))
+(folder / 'pid').write_text(f'{os.getpid()} {parent}')
+def stop(*_):
+  (folder / 'saved').write_text('')
+  sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+if steps < 0:
+  sys.exit(print('error: it is broken') or 2)
+step = len(list(folder.glob('step_*')))
+with open(folder / 'starts', 'a') as file:
+  file.write(f'{step}\\n')
+for step in range(step, steps):
+  time.sleep(0.1)
+  if os.getppid() != parent:
+    stop()
+  (folder / f'step_{step:03d}').write_text('')
+(folder / 'done').write_text('')
+"""
+
+
+def wait_until(holds, seconds=60):
+  deadline = time.monotonic() + seconds
+  while not holds():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+
+
+def runs(pid):
+  """Whether a process runs; one that ended and is not waited for does not."""
+  try:
+    return b') Z ' not in pathlib.Path(f'/proc/{pid}/stat').read_bytes()
+  except OSError:
+    return False
+
+
+@pytest.mark.slow
+class RayTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    head = dict(num_cpus=0, include_dashboard=False)
+    cls.cluster = cluster_utils.Cluster(
+        initialize_head=True, head_node_args=head
+    )
+    cls.addClassCleanup(cls.cluster.shutdown)
+    cls.nodes = [cls.cluster.add_node(num_cpus=2) for _ in range(2)]
+    cls.enterClassContext(
+        absltest.mock.patch.dict(
+            os.environ, RAY_ADDRESS=cls.cluster.address, OMP_NUM_THREADS='3'
+        )
+    )
+    argv = lambda command: [sys.executable, '-c', *command.flags]
+    cls.enterClassContext(
+        absltest.mock.patch.object(commands.Command, 'argv', argv)
+    )
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    self.meter = commands.Meter()
+    self.pool = commands.Pool(
+        ray_engine.Ray({'CPU': 1.0}), workers=6, meter=self.meter
+    )
+    self.addCleanup(lambda: self.pool.close())
+    self.assertEqual(
+        handlers,
+        [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)],
+    )
+
+  def command(self, name, steps=3, program=_PROGRAM):
+    folder = self.root / name
+    folder.mkdir()
+    return commands.Command(
+        name,
+        (program, str(folder), str(steps)),
+        folder / 'log',
+        (folder / 'done').exists,
+    )
+
+  def pids(self, command):
+    """Numbers of the command and of Ray's process that started it."""
+    path = command.log.parent / 'pid'
+    wait_until(lambda: path.exists() and path.read_text())
+    return [int(n) for n in path.read_text().split()]
+
+  def starts(self, command):
+    """The step at which each start began."""
+    text = (command.log.parent / 'starts').read_text()
+    return [int(line) for line in text.splitlines()]
+
+  def advance(self, *names, seconds=90):
+    deadline = time.monotonic() + seconds
+    while any(name in self.pool.running for name in names):
+      self.pool.advance()
+      self.assertLess(time.monotonic(), deadline)
+      time.sleep(0.05)
+
+  def test_results_devices_and_failures(self):
+    good, bad = self.command('good', steps=10), self.command('bad', steps=-1)
+    text = 'import os, sys; print(os.getcwd(), os.environ["OMP_NUM_THREADS"])'
+    where = self.command('where', program=text)
+    began = time.monotonic()
+    for command in (good, bad, where):
+      self.pool.submit(command)
+    self.advance('good', 'bad')
+    self.pool.check('good')
+    self.assertTrue(good.is_done())
+    # Each holds one CPU while it runs.
+    seconds = time.monotonic() - began
+    self.assertBetween(self.meter.total(), 1.0, 3 * seconds)
+    with self.assertRaisesRegex(
+        commands.CommandError, 'bad ended with exit status 2: error: it is brok'
+    ):
+      self.pool.check('bad')
+    self.assertEqual(self.pool.deaths, (0, 0))
+    wait_until(lambda: f'{os.getcwd()} 3' in where.log.read_text())
+    self.pool.cancel('where')
+
+  def test_a_machine_without_the_checkout_is_named(self):
+    command = self.command('nowhere')
+    with absltest.mock.patch.object(os, 'getcwd', return_value='/nowhere'):
+      self.pool.submit(command)
+    self.advance('nowhere')
+    with self.assertRaisesRegex(
+        commands.CommandError, 'Ray cannot start it: .*/nowhere.*same paths'
+    ):
+      self.pool.check('nowhere')
+
+  def test_what_no_machine_has_is_waited_for_and_costs_nothing(self):
+    self.pool.close()
+    self.pool = commands.Pool(ray_engine.Ray({'CPU': 7.0}), 1, self.meter)
+    command = self.command('large')
+    say = self.enterContext(
+        absltest.mock.patch.object(ray_engine.output, 'say')
+    )
+    self.enterContext(
+        absltest.mock.patch.object(ray_engine, '_SAY_SECONDS', 0.0)
+    )
+    self.pool.submit(command)
+    for _ in range(3):
+      self.pool.advance()
+    say.assert_called_with('large: waits; no machine has free what it needs')
+    self.assertEqual(self.meter.total(), 0.0)
+    self.pool.cancel('large')
+    self.assertFalse((command.log.parent / 'pid').exists())
+
+  def test_a_killed_command_and_a_killed_worker_go_on(self):
+    killed, orphan = (self.command(n, steps=60) for n in ('killed', 'orphan'))
+    self.pool.submit(killed)
+    self.pool.submit(orphan)
+    own, _ = self.pids(killed)
+    child, worker = self.pids(orphan)
+    for command in (killed, orphan):
+      wait_until((command.log.parent / 'step_005').exists)
+    os.kill(own, signal.SIGKILL)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not runs(child), seconds=30)
+    self.advance('killed', 'orphan')
+    self.assertEqual(self.pool.deaths, (1, 1))
+    for command in (killed, orphan):
+      first, second = self.starts(command)
+      self.assertEqual(first, 0)
+      self.assertGreater(second, 4)  # It went on.
+
+  def test_a_killed_machine_goes_on_elsewhere(self):
+    command = self.command('moved', steps=60)
+    self.pool.submit(command)
+    child, worker = self.pids(command)
+    wait_until((command.log.parent / 'step_005').exists)
+    text = pathlib.Path(f'/proc/{worker}/stat').read_text()
+    raylet = int(text.rpartition(')')[2].split()[1])
+    (node,) = (
+        node
+        for node in self.nodes
+        if raylet in [p.process.pid for p in node.all_processes['raylet']]
+    )
+    self.nodes.remove(node)
+    self.cluster.remove_node(node, allow_graceful=False)
+    wait_until(lambda: not runs(child), seconds=30)
+    self.nodes.append(self.cluster.add_node(num_cpus=2))
+    self.advance('moved')
+    self.assertEqual(self.pool.deaths, (0, 1))
+    self.assertTrue(command.is_done())
+    first, second = self.starts(command)
+    self.assertGreater(second, 4)
+
+  def test_whoever_is_stopped_saves(self):
+    command = self.command('stopped', steps=600)
+    self.pool.submit(command)
+    child, _ = self.pids(command)
+    wait_until((command.log.parent / 'step_001').exists)
+    self.pool.close()
+    self.assertFalse(runs(child))
+    self.assertTrue((command.log.parent / 'saved').exists())
+
+
+class NoClusterTest(absltest.TestCase):
+
+  def test_is_told_what_to_start(self):
+    environment = {
+        **os.environ,
+        'RAY_ADDRESS': '',
+        'RAY_TMPDIR': '/nonexistent',
+    }
+    code = (
+        'from evojax.runtime import commands\n'
+        'try:\n'
+        '  commands.open_engine("ray", ["CPU=1"])\n'
+        'except ValueError as error:\n'
+        '  print(error)\n'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertRegex(done.stdout, 'finds no cluster.*ray start')
+
+
+if __name__ == '__main__':
+  absltest.main()
