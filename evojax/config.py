@@ -53,6 +53,8 @@ class Field:
   choices: tuple[str, ...] = ()  # Allowed values; empty: any.
   # Why the bounds are where they are, if that is not obvious, and the remedy.
   reason: str = ''
+  # What practice uses, both ends included; a diagnosis reports other values.
+  usual: tuple[float | int, float | int] | None = None
   tunable: Tunable | None = None  # None: no harness may change it.
 
   def problem(self, value: Any) -> str:
@@ -64,11 +66,19 @@ class Field:
     try:
       json.dumps(value)
     except TypeError:
-      return 'is no JSON value; use texts, numbers, lists and dicts'
+      return 'is not a JSON value; use strings, numbers, lists and dicts'
     bounded = (self.low, self.high) != (-math.inf, math.inf)
     if bounded and not self.low <= value <= self.high:
       return self.reason or f'must lie in [{self.low:g}, {self.high:g}]'
     return ''
+
+  def is_usual(self, value: Any) -> bool:
+    """Return whether practice uses a value; True where that is not declared."""
+    if self.usual is None or not isinstance(value, int | float):
+      return True
+    low, high = self.usual
+    off = self.tunable.off if self.tunable else None
+    return low <= value <= high or value == off
 
 
 # A table, laid out by hand: one line per argument would take four times the
@@ -108,30 +118,38 @@ FIELDS = (
           'Tokens whose vocabulary logits are alive at once; 0: all.', 0),
 
     Field('optim.learning_rate', 1e-4, 'Peak of the schedule.', 0.0, 1.0,
+          usual=(1e-7, 3e-3),
           tunable=Tunable('optimizer', 1e-6, 3e-3, scale='log')),
     Field('optim.schedule', 'constant',
           'Learning rate after the warm-up; cosine and linear end at 0.',
           choices=('constant', 'cosine', 'linear')),
-    Field('optim.warmup_steps', 0, 'Steps of linear warm-up.', 0,
+    Field('optim.warmup_steps', 0,
+          'Steps of linear warm-up, of every arm anew.', 0, usual=(0, 1000),
           tunable=Tunable('optimizer', 0, 100, end='steps')),
     Field('optim.max_grad_norm', 1.0,
           'Global norm that gradients are clipped to; 0 is off.', 0.0,
+          usual=(0.01, 100.0),
           tunable=Tunable('optimizer', 0.01, 10.0, off=0.0, scale='log')),
     Field('optim.weight_decay', 0.0, 'Decoupled weight decay of matrices.', 0.0,
+          usual=(0.0, 0.5),
           tunable=Tunable('regularisation', 1e-4, 0.3, off=0.0, scale='log')),
-    Field('optim.b1', 0.9, "Decay of Adam's first moment.", 0.0, 1.0 - 1e-9),
-    Field('optim.b2', 0.95, "Decay of Adam's second moment.", 0.0, 1.0 - 1e-9),
+    Field('optim.b1', 0.9, "Decay of Adam's first moment.", 0.0, 1.0 - 1e-9,
+          usual=(0.5, 0.99)),
+    Field('optim.b2', 0.95, "Decay of Adam's second moment.", 0.0, 1.0 - 1e-9,
+          usual=(0.9, 0.9999)),
     Field('optim.eps', 1e-8, "Adam's epsilon, outside the square root.", 1e-30,
-          1.0),
+          1.0, usual=(1e-16, 1e-5)),
 
     Field('grpo.prompts', 12, 'P: prompts per step.', 1),
     Field('grpo.group_size', 8, 'G: completions per prompt.', 2,
           reason='a group of one has no advantage: set'
           ' --config.grpo.group_size=8'),
     Field('grpo.clip_low', 0.2, 'The ratio is clipped below at 1 - clip_low.',
-          0.0, 1.0, tunable=Tunable('clip', 0.05, 0.5, group='clip')),
+          0.0, 1.0, usual=(1e-4, 0.9),
+          tunable=Tunable('clip', 0.05, 0.5, group='clip')),
     Field('grpo.clip_high', 0.2, 'The ratio is clipped above at 1 + clip_high.',
-          0.0, tunable=Tunable('clip', 0.05, 1.0, group='clip')),
+          0.0, usual=(1e-4, 10.0),
+          tunable=Tunable('clip', 0.05, 1.0, group='clip')),
     Field('grpo.dual_clip', 0.0,
           'Bound, above 1, of the ratio under negative advantages; 0 is off.',
           0.0, tunable=Tunable('clip', 2.0, 10.0, off=0.0)),
@@ -148,14 +166,17 @@ FIELDS = (
     # A change from 0 or to 0 compiles: the reference policy comes or goes.
     Field('grpo.kl_coef', 0.0, 'Weight of the k3 KL to the reference policy, in'
           ' nats; 0 loads none.', 0.0,
+          usual=(0.0, 0.5),
           tunable=Tunable('regularisation', 1e-4, 0.1, off=0.0, scale='log',
                           compiles=True)),
     # A sampler's probabilities differ from the trainer's: other kernels,
     # another precision, older weights. No harness may change what is done about
     # it: a trial would show nothing where the two agree.
     Field('grpo.tis_cap', 0.0,
-          'Cap of the trainer/sampler importance weights; 0 is off.', 0.0),
-    Field('grpo.tis_floor', 0.0, 'Their lower bound; 0 is none.', 0.0, 1.0),
+          'Cap of the trainer/sampler importance weights; 0 is off.', 0.0,
+          usual=(0.0, 100.0)),
+    Field('grpo.tis_floor', 0.0, 'Their lower bound; 0 is none.', 0.0, 1.0,
+          usual=(0.0, 0.95)),
     Field('grpo.tis_mode', 'token_truncate', 'The weight of a token is its own'
           ' ratio, or that of its whole sequence; beyond the cap or the floor,'
           " it is that bound, or 0. TRL's default is sequence_mask with a cap"
@@ -168,16 +189,17 @@ FIELDS = (
           " sequence's tokens, for which 0.999 to 1.001 is usual.",
           choices=('none', 'token', 'sequence', 'geometric')),
     Field('grpo.reject_low', 0.5, 'Lowest ratio that enters the update.', 0.0,
-          1.0),
+          1.0, usual=(0.0, 0.9999)),
     Field('grpo.reject_high', 2.0, 'Highest ratio that enters the update.',
-          1.0),
+          1.0, usual=(1.0001, 1e9)),
     Field('grpo.veto', 0.0, 'A sequence is rejected if one of its tokens has a'
-          ' lower ratio, such as 1e-4; 0 is off.', 0.0, 1.0),
+          ' lower ratio, such as 1e-4; 0 is off.', 0.0, 1.0, usual=(0.0, 0.5)),
     Field('grpo.epochs', 1, "Passes over one step's rollouts.", 1),
     Field('grpo.minibatches', 1,
           'Optimizer updates per pass; groups stay whole.', 1),
     Field('grpo.micro_groups', 2,
-          'Groups per forward and backward pass inside one update.', 1),
+          'Groups per forward and backward pass inside one update; fewer than'
+          ' devices split it over are split themselves.', 1),
     Field('grpo.keep', 'all', 'Groups that enter the update.',
           choices=('all', 'reward_variance', 'outcome_variance'),
           tunable=Tunable('filter', group='filter')),
@@ -186,11 +208,16 @@ FIELDS = (
     Field('grpo.layout', 'shared', 'Batch: the prompt once per group, or rows'
           ' packed with sequences.', choices=('shared', 'packed')),
 
-    Field('rollout.max_tokens', 64,
-          'Sampled tokens of a completion, at most; a shape.', 1),
+    Field('rollout.max_tokens', 64, 'Tokens after the prompt, at most; a'
+          ' shape. Of an episode: turns and observations together.', 1),
+    Field('rollout.turn_tokens', 0, 'Sampled tokens of one turn, at most; a'
+          ' shape. 0: episodes have one turn.', 0),
+    Field('rollout.prefill_chunk', 64, 'Tokens of an episode that are prefilled'
+          ' at once, and found again in its next turn.', 1),
     Field('rollout.temperature', 1.0,
           'Sampling temperature of training, and of every log-prob.', 1e-3,
           10.0, reason='log-probs are of softmax(logits / temperature)',
+          usual=(0.5, 1.3),
           tunable=Tunable('exploration', 0.5, 1.5)),
     Field('rollout.token_limit', 0,
           'Tokens after which training stops a completion; 0: max_tokens.'
@@ -309,6 +336,9 @@ FIELDS = (
           0.0),
     Field('evolve.device_seconds', 0.0,
           'Device-seconds that the run may spend; 0: no limit.', 0.0),
+    Field('evolve.tokens', 0, 'Tokens that the run may sample, sealed scores'
+          ' apart; 0: no limit. A round for which too few are left trains the'
+          ' incumbent alone, or does not begin.', 0),
     Field('evolve.dollars', 0.0, 'Dollars that the run may spend; 0: no limit.',
           0.0),
     Field('evolve.dollars_per_device_hour', 0.0,
@@ -414,6 +444,24 @@ def declaration(path: str) -> Field:
 def token_limit(config: ml_collections.ConfigDict) -> int:
   """Return the most tokens of a training completion."""
   return config.rollout.token_limit or config.rollout.max_tokens
+
+
+def group_parts(micro_groups: int, group_size: int, shards: int) -> int:
+  """Return into how many parts a micro-batch's groups are split for devices.
+
+  A group may be too large for a device. Advantages are known before, so that
+  its sequences may be anywhere; each part computes the group's prompt.
+
+  Args:
+    micro_groups: Groups of a micro-batch.
+    group_size: Sequences of a group.
+    shards: Devices that take equally many parts.
+
+  Returns:
+    Parts, as few as possible; 0 where the sequences do not split evenly.
+  """
+  parts = shards // math.gcd(shards, micro_groups)
+  return 0 if group_size % parts else parts
 
 
 def read_key(variable: str, field: str) -> str:

@@ -65,10 +65,23 @@ def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
 
 
 def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
-  options = 'compare', 'fork_from', 'fork_version', 'executor', 'workers'
-  return evolve.run(config, workdir, **_values(*options))
+  options = _values('compare', 'fork_from', 'fork_version', *_PLACEMENT)
+  return evolve.run(config, workdir, **options)
 
 
+def _sweep(sweep: Any, config: Any, workdir: str) -> Any:
+  names = 'compilation_cache', 'allow_weak_sandbox'
+  return sweep.run(
+      config,
+      workdir,
+      source=_config_text(sys.argv),
+      given=config_flags.get_override_values(FLAGS['config']),
+      flags=[FLAGS[n].serialize() for n in names if FLAGS[n].present],
+      **_values('sweep', 'dry_run', *_PLACEMENT),
+  )
+
+
+_PLACEMENT = ('executor', 'workers', 'arm_resources')
 _SERVE = ('port', 'host', 'workdir', 'hosts', 'weights_root', 'insecure')
 # Mode -> its module and how that is called: (module, config, workdir) -> exit
 # code or anything else. Modules are imported on use: reading evidence needs no
@@ -77,7 +90,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'evolve': ('modes.evolve', _evolve),
     'aa': (
         'modes.aa',
-        lambda m, c, w: m.run(c, w, **_values('executor', 'workers')),
+        lambda m, c, w: m.run(c, w, **_values(*_PLACEMENT)),
     ),
     'train': (
         'modes.train',
@@ -85,7 +98,10 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     ),
     'eval': ('modes.evaluate', lambda m, c, w: m.run(c, w)),
     'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
-    'plan': ('modes.plan', lambda m, c, w: m.show(m.plan(c))),
+    'plan': (
+        'modes.plan',
+        lambda m, c, w: m.show(m.plan(c), **_values('workers')),
+    ),
     'inspect': ('modes.inspection', _inspect),
     'report': (
         'report.page',
@@ -109,7 +125,8 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
         'modes.serve',
         lambda m, c, w: m.run(c, **_values(*_SERVE)),
     ),
-    'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job, FLAGS.parent)),
+    'sweep': ('modes.sweep', _sweep),
+    'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job)),
 }
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
@@ -124,15 +141,18 @@ flags.DEFINE_enum(
     ' compare the runs below --workdir. check: what would'
     ' be refused of a harness, a domain, a reward. serve: the policy behind'
     ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.'
-    ' aa: how often races between equal arms keep one.',
+    ' aa: how often races between equal arms keep one. sweep: one config under'
+    ' the settings and seeds of a file.',
 )
 flags.DEFINE_enum(
     'executor',
     'inprocess',
-    ['inprocess', 'local'],
+    ['inprocess', 'local', 'ray', 'slurm'],
     'evolve, aa: where arms are trained. inprocess: one after the other in this'
     ' process. local: in processes of --mode=arm on this machine, which share'
-    ' its devices; the ledger is the same.',
+    ' its devices. ray: in the same processes on the machines of a Ray cluster.'
+    ' The ledger is the same. sweep: where its points run, each a process;'
+    ' slurm: writes a script for sbatch.',
 )
 flags.DEFINE_integer(
     'port',
@@ -169,10 +189,16 @@ _FLAGS = (
      'evolve: workdirs of finished runs whose policies are scored on the same'
      ' sealed problems.'),
     ('workers', 0,
-     'evolve, aa, with --executor=local: arms that are trained at a time.'),
+     'evolve, aa, sweep, with another --executor than inprocess: arms or points'
+     ' at a time.'),
+    ('arm_resources', [],
+     'with --executor=ray: what an arm or a point gets of a machine, such as'
+     ' CPU=4,TPU=8; default of an arm: as many devices as this process has.'),
+    ('sweep', '', 'sweep: its file, such as configs/sweeps/reference.py.'),
+    ('dry_run', False, 'sweep: print the commands that are left, and end.'),
     ('job', '', 'arm: the job.json of the arm; its result is beside it.'),
     ('parent', 0,
-     'arm: process whose end is to end this one, as SIGTERM does; 0: none.'),
+     'Process whose end is to end this one, as SIGTERM does; 0: none.'),
     ('harnesses', [], 'check: directories of harnesses.'),
     ('host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'),
     ('hosts', [], "serve: names of this server in clients' URLs, beside its"
@@ -271,6 +297,15 @@ def _config_first(argv: list[str]) -> list[str]:
   return argv
 
 
+def _config_text(argv: list[str]) -> str | None:
+  """Return the value of --config on a command line."""
+  path = None
+  for argument, following in itertools.pairwise([*argv[1:], '']):
+    if match := re.fullmatch(r'--?config(?:=(.*))?', argument):
+      path = following if match[1] is None else match[1]
+  return path
+
+
 def _check_config(argv: list[str]) -> dict[str, Any]:
   """Load the config of a command line; return its fields by dotted name.
 
@@ -278,11 +313,9 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
     ValueError: If there is no such file or variant, or if an override names no
       field of it.
   """
-  path, names = None, []
-  for argument, following in itertools.pairwise([*argv[1:], '']):
-    if match := re.fullmatch(r'--?config(?:=(.*))?', argument):
-      path = following if match[1] is None else match[1]
-    elif match := re.match(r'--?(?:no)?config\.([\w.]+)', argument):
+  path, names = _config_text(argv), []
+  for argument in argv[1:]:
+    if match := re.match(r'--?(?:no)?config\.([\w.]+)', argument):
       names.append(match[1])
   if path is None:
     if names:
@@ -331,15 +364,20 @@ def _dispatch() -> int | None:
   told = mode in ('arm', 'runs') or (mode in ('report', 'diagnose') and workdir)
   if config is None and not told:
     raise ValueError(_NO_CONFIG)
-  if mode not in ('evolve', 'aa') and FLAGS.executor != 'inprocess':
+  if mode not in ('evolve', 'aa', 'sweep') and FLAGS.executor != 'inprocess':
     raise ValueError(
-        f'--executor={FLAGS.executor} places the arms of --mode=evolve or aa,'
-        f' and this is --mode={mode}: leave the flag out'
+        f'--executor={FLAGS.executor} places the arms of --mode=evolve or aa'
+        f' and the runs of --mode=sweep, and this is --mode={mode}: leave the'
+        ' flag out'
     )
+  if FLAGS.parent:
+    preemption.follow(FLAGS.parent)
   if FLAGS.allow_weak_sandbox:
     probe.tier(True)
   # These two write evidence of their own, apart from that of the run.
   suffix = f'-{mode}' if mode in ('eval', 'aa') else ''
+  if mode == 'sweep' and workdir is None:
+    workdir = os.path.join('runs', pathlib.Path(FLAGS.sweep).stem)
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)
   if FLAGS.distributed:

@@ -5,13 +5,13 @@ problem -> request -> episode -> grade -> evidence -> reward -> advantage
 sequences in group-major order, A turns of the longest episode, L tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-# {'role': 'user' | 'system' | ..., 'content': text}
+# {'role': 'user' | 'system' | 'tool' | ..., 'content': text}
 Message = Mapping[str, str]
 
 
@@ -25,6 +25,8 @@ class Problem:
   answer: str  # Reference answer, evaluator-owned.
   difficulty: int = 0  # 0 = easiest level of the family.
   metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # JSON schemas of the tools that the chat template describes to the policy.
+  tools: tuple[Mapping[str, Any], ...] = ()
 
   @property
   def question(self) -> str:
@@ -39,21 +41,30 @@ class Demonstration:
   """One example of the supervised warm start."""
 
   messages: tuple[Message, ...]  # The prompt, in chat format.
-  completion: str
+  completion: str  # The last turn.
   ends: bool = True  # False: cut at the row's end, without an EOS token.
+  # Turns before it: what the policy says, and what it is answered.
+  before: tuple[tuple[str, Message], ...] = ()
+  # Whether the policy also learns to foretell the answers: what it will meet.
+  foretells: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
   """Sampling parameters of one request; the names follow SGLang's contract."""
 
-  max_tokens: int = 128  # Sampled tokens, >= 1; 0 is for a service alone.
+  # Sampled tokens, >= 1; 0 is for a service alone. Of an episode of several
+  # turns: all tokens after its prompt, observations included.
+  max_tokens: int = 128
   temperature: float = 1.0  # 0 is greedy.
   top_p: float = 1.0  # (0, 1]; 1 is off.
   top_k: int = -1  # -1 is off.
   min_p: float = 0.0  # [0, 1]; 0 is off.
   stop: tuple[str, ...] = ()  # Strings that end a completion.
   ignore_eos: bool = False
+  # Sampled tokens of one turn of an episode; 0: max_tokens. Only `episodes`
+  # reads it, which asks an engine for one turn at a time.
+  turn_tokens: int = 0
   # The rest is for a service; training and evaluation do not set it.
   min_tokens: int = 0  # No end of sequence before so many sampled tokens.
   stop_token_ids: tuple[int, ...] = ()  # At most 8.
@@ -106,7 +117,9 @@ class RequestBatch:
   requests: Sequence[Request] = ()  # [B]; none where nothing samples.
 
 
-FINISH_REASONS = ('stop', 'length', 'abort')
+FINISH_REASONS = ('stop', 'length', 'abort')  # Of what an engine samples.
+# An episode may also reach its limit of turns, or of seconds.
+EPISODE_ENDS = (*FINISH_REASONS, 'turns', 'seconds')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +138,7 @@ class Turn:
   action: int | None = None
   argument: int | None = None
   ok: bool = True  # The call was well formed and did not fail.
+  observation: str = ''  # What the environment answered, as text.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,13 +155,17 @@ class Episode:
   tokens: np.ndarray  # int32 [n]; a final EOS token is included.
   # float32 [n], of softmax(logits / temperature); finite where not sampled.
   logprobs: np.ndarray
-  finish_reason: str  # Why the last turn stopped: one of FINISH_REASONS.
+  finish_reason: str  # Why it ended: one of EPISODE_ENDS.
   policy_version: int  # Of the oldest weights that sampled a token of it.
-  text: str  # Decoded without special tokens.
+  text: str  # The last turn, decoded without special tokens.
   # (version, end): which weights sampled the tokens up to `end`. Empty: all
   # those of policy_version.
   version_spans: tuple[tuple[int, int], ...] = ()
   turns: tuple[Turn, ...] = ()  # Empty becomes one turn of all tokens.
+  # What the environment left for the grader, e.g. a patch: a JSON value.
+  # Evidence does not hold it: a grade is never made again.
+  state: Any = None
+  error: str = ''  # Why the environment failed; such an episode has no grade.
 
   def __post_init__(self):
     if not self.turns:
@@ -174,6 +192,26 @@ class Episode:
 
 
 @runtime_checkable
+class Stream(Protocol):
+  """Requests that come while others run; a context that ends with them."""
+
+  def submit(self, requests: Mapping[int, Request]) -> None:
+    """Sample requests, each under a number of the caller's."""
+
+  def work(self) -> bool:
+    """Sample for a moment in this thread; False if nothing is left to do here.
+
+    An engine that samples in threads of its own always returns False.
+    """
+
+  def __enter__(self) -> 'Stream':
+    ...
+
+  def __exit__(self, *_: Any) -> None:
+    ...
+
+
+@runtime_checkable
 class Sampler(Protocol):
   """An engine as an evaluation uses it."""
 
@@ -185,6 +223,10 @@ class Sampler(Protocol):
 class RolloutEngine(Sampler, Protocol):
   """An engine as training uses it: in process, or a client of servers."""
 
+  # Returns whether the run was asked to stop. Then what samples raises
+  # `runtime.preemption.Interrupted`, within about a second.
+  stopping: Callable[[], bool]
+
   def begin(self, requests: Sequence[Request]) -> Any:
     """Start `generate` and return at once; one at a time.
 
@@ -193,6 +235,16 @@ class RolloutEngine(Sampler, Protocol):
 
   def finish(self, pending: Any) -> list[Episode]:
     """Wait for what `begin` started; return the episodes or raise the error."""
+
+  def stream(
+      self, ended: Callable[[int, Episode | BaseException], None]
+  ) -> Stream:
+    """Return what samples requests one by one, in one process.
+
+    Args:
+      ended: Called from any thread with the number of a request and its
+        episode of one turn, or the error that ended it.
+    """
 
   def update_weights(self, params: Any, version: int) -> None:
     """Install new weights and drop every cache."""

@@ -13,6 +13,7 @@ import numpy as np
 from evojax import records
 from evojax.domains import base
 from evojax.episodes import collect
+from evojax.episodes import episode
 from evojax.eval import estimates
 from evojax.eval import modes as modes_lib
 from evojax.eval import scores
@@ -144,7 +145,8 @@ def evaluate(
       max_prompt_tokens=scorer.max_prompt_tokens,
   )
   with phase('rollout'):
-    episodes = scorer.engine.generate(asked.requests)
+    player = episode.Player(scorer.engine, scorer.tokenizer, scorer.domain)
+    episodes = player.play(asked)
   # No reward parts: an evaluation has none, whatever trained the policy.
   columns = schema.declare(scorer.domain.columns)
   with phase('grade'):

@@ -10,16 +10,10 @@ import pathlib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.models import policy as policy_lib
+from evojax.report import sealed
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
-
-_OWN = (
-    'base',
-    'continued',
-    'evolved',
-    'retrained',
-)  # Policies of the run itself.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +40,10 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
           ' of a finished run'
       )
     model = setup.config.model.to_dict() | {'path': path / 'policy'}
+    mesh = setup.config.mesh
     policy = policy_lib.open_policy(
+        fsdp_shards=max(mesh.fsdp, 1),
+        tensor_shards=max(mesh.tensor, 1),
         max_tokens=setup.config.data.max_prompt_tokens
         + setup.config.rollout.max_tokens,
         **model,
@@ -80,7 +77,7 @@ def place(
     numbered = (f'{own}-{n}' for n in itertools.count(2))
     for name in itertools.chain((other.name, own), numbered):
       file = folder / name / 'compared.json'
-      if name in placed or name in _OWN:
+      if name in placed or name in sealed.OWN:
         continue
       if not file.parent.exists():
         file.parent.mkdir(parents=True)
@@ -101,7 +98,7 @@ def tokens_of(path: pathlib.Path) -> records.Tokens:
     return records.Tokens(training=training, total=total_tokens(path))
   history = history_lib.read(path)
   return records.Tokens(
-      training=sum(version.sampled_tokens for version in history.versions),
+      training=history.policy_tokens,
       total=total_tokens(path) + history.replayed_tokens,
   )
 

@@ -1,4 +1,4 @@
-"""Placement of arms: in this process, or in workers on this machine.
+"""Placement of arms: in this process, or in workers of this or other machines.
 
     executor.submit(job)      # May begin it.
     arm = executor.wait(job)  # Its record, once it has ended.
@@ -8,22 +8,19 @@ The records do not depend on the executor, nor on what finishes first.
 """
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import os
-import pathlib
 import shutil
-import subprocess
-import sys
 import time
+from typing import Any
 
 import jax
 
 from evojax import records as step_records
 from evojax.ledger import records
+from evojax.runtime import commands
 from evojax.runtime import metrics as metrics_lib
-from evojax.runtime import output
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
@@ -32,25 +29,19 @@ from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
 _LOG = 'worker.log'  # In the arm's folder.
-KINDS = ('inprocess', 'local')
-# Times that an arm is started again after a signal ended its worker: a machine
-# that is short of memory kills every one of them.
-ATTEMPTS = 3
+KINDS = ('inprocess', 'local', 'ray')
 _POLL_SECONDS = 0.1
 _SHOW_SECONDS = 5.0
-_SIGTERM_STATUS = 143  # What an arm that was asked to stop exits with.
-
-
-class WorkerError(OSError):
-  """A worker ended without a result; names its log."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-  """Which executor a run uses: the flags --executor and --workers."""
+  """Which executor a run uses: flags of the same names."""
 
-  kind: str = 'inprocess'
-  workers: int = 0  # Of kind 'local'.
+  executor: str = 'inprocess'
+  workers: int = 0  # Arms at a time, except of 'inprocess'.
+  # Of 'ray': what an arm gets, 'TPU=4'; (): what this process has.
+  arm_resources: Sequence[str] = ()
 
   def check(self, sampler: str) -> None:
     """Raise if arms cannot be placed like this; touches no device.
@@ -61,29 +52,36 @@ class Placement:
     Raises:
       ValueError: Names the flag, its value and the remedy.
     """
-    if self.kind not in KINDS:
-      raise ValueError(f'--executor={self.kind}: choose one of {KINDS}')
-    if self.kind == 'inprocess':
+    kind = self.executor
+    if kind not in KINDS:
+      raise ValueError(f'--executor={kind}: choose one of {KINDS}')
+    if self.arm_resources and kind != 'ray':
+      raise ValueError(
+          f'--arm_resources={",".join(self.arm_resources)} is what Ray gives to'
+          ' an arm: it needs --executor=ray'
+      )
+    if kind == 'inprocess':
       if self.workers:
         raise ValueError(
-            f'--workers={self.workers} needs --executor=local; without it, arms'
-            ' are trained one after the other in this process'
+            f'--workers={self.workers} needs --executor=local or ray; without'
+            ' it, arms are trained one after the other in this process'
         )
       return
     if self.workers < 1:
       raise ValueError(
-          f'--workers={self.workers}: --executor=local needs at least one'
+          f'--workers={self.workers}: --executor={kind} needs at least one'
       )
     if jax.distributed.is_initialized():
       raise ValueError(
-          '--executor=local places arms in processes of one machine, and'
+          f'--executor={kind} places arms in processes of their own, and'
           ' --distributed joins several: use --executor=inprocess'
       )
     if sampler != 'engine':
       raise ValueError(
-          f"--executor=local with config.rollout.kind='{sampler}': servers hold"
-          ' the weights of one arm at a time; use --executor=inprocess'
+          f"--executor={kind} with config.rollout.kind='{sampler}': servers"
+          ' hold the weights of one arm at a time; use --executor=inprocess'
       )
+    commands.resources(self.arm_resources)
 
 
 class Executor(abc.ABC):
@@ -134,53 +132,52 @@ class InProcess(Executor):
     )
 
 
-class Local(Executor):
+class Workers(Executor):
   """Trains arms in processes of `--mode=arm`, several at a time."""
 
   def __init__(
       self,
-      workers: int,
+      pool: commands.Pool,
       stop_if_asked: Callable[[], None],
       progress: progress_lib.Progress,
   ):
     """Start nothing yet.
 
     Args:
-      workers: Processes at a time. They share the devices of this machine.
+      pool: Starts the processes.
       stop_if_asked: Called while waiting; may raise to stop.
       progress: Of the run: one line for all workers.
     """
-    self._workers, self._stop_if_asked = workers, stop_if_asked
-    self._queue: list[arm_lib.ArmJob] = []
-    self._running: dict[str, subprocess.Popen] = {}
-    self._starts: dict[str, int] = {}  # How often, by folder.
+    self._pool, self._stop_if_asked = pool, stop_if_asked
     self._progress, self._shown = progress, time.monotonic()
-    self._stage: list[arm_lib.ArmJob] = []  # Those that train side by side.
+    # The arms that train side by side: those that have not ended, and the
+    # newest metrics of all.
+    self._left: dict[str, arm_lib.ArmJob] = {}
+    self._newest: dict[str, Mapping[str, Any]] = {}
 
   def submit(self, job: arm_lib.ArmJob) -> None:
     """Queue an arm that has not ended; begins it if a worker is free."""
-    if all(arm_lib.result(other.path) for other in self._stage):
-      self._stage, self._shown = [], time.monotonic()
-    self._stage.append(job)
+    if not self._left:
+      self._newest, self._shown = {}, time.monotonic()
+    self._newest[job.folder] = {}
+    self._left[job.folder] = job
     if arm_lib.result(job.path) is None:
-      self._queue.append(job)
-      self._fill()
+      self._pool.submit(_command(job))
 
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
     """Return the arm's record once it has ended.
 
     Raises:
-      WorkerError: If its worker fails.
+      commands.CommandError: If its worker fails.
     """
     while (arm := arm_lib.result(job.path)) is None:
       self._stop_if_asked()
-      self._reap(job)
-      self._fill()
+      self._pool.advance()
+      self._pool.check(job.folder)
       self._show()
       time.sleep(_POLL_SECONDS)
-    # It may still save what nobody needs; its slot is free once it is gone.
-    if worker := self._running.pop(job.folder, None):
-      worker.wait()
+    self._pool.finish(job.folder)
+    self._forget(job)
     return arm
 
   def _show(self) -> None:
@@ -188,124 +185,81 @@ class Local(Executor):
     now = time.monotonic()
     if now - self._shown < _SHOW_SECONDS:
       return
-    newest = [metrics_lib.newest(job.path) for job in self._stage]
+    for folder in self._pool.running:
+      if folder in self._left:
+        self._newest[folder] = metrics_lib.newest(self._left[folder].path)
+    newest = self._newest.values()
     steps = sum(row.get('step', 0) for row in newest)
     furthest = max(newest, key=lambda row: row.get('step', 0), default={})
     self._progress.update_beside(steps, furthest)
     self._shown = now
 
-  def _reap(self, job: arm_lib.ArmJob) -> None:
-    """Watch the job's worker, and start it again where a signal ended it."""
-    worker = self._running.get(job.folder)
-    if worker is None or worker.poll() is None:
-      return
-    del self._running[job.folder]
-    if arm_lib.result(job.path) is not None:
-      return
-    status = worker.returncode
-    log = job.path / _LOG
-    if status >= 0 and status != _SIGTERM_STATUS:
-      raise WorkerError(
-          f'the worker of {job.folder} ended with exit status {status}:'
-          f' {_last_line(log)}; see {log}. The same command tries it again'
-      )
-    if self._starts[job.folder] >= ATTEMPTS:
-      raise WorkerError(
-          f'the worker of {job.folder} was ended by a signal {ATTEMPTS} times'
-          f' (exit status {status}); see {log}. If memory is short, use fewer'
-          ' --workers; the same command continues the arm'
-      )
-    self._queue.insert(0, job)
-
-  def _fill(self) -> None:
-    """Start queued jobs while workers are free."""
-    free = lambda: self._workers - sum(
-        worker.poll() is None for worker in self._running.values()
-    )
-    while self._queue and free() > 0:
-      job = self._queue.pop(0)
-      self._starts[job.folder] = self._starts.get(job.folder, 0) + 1
-      self._running[job.folder] = _start(job)
+  def _forget(self, job: arm_lib.ArmJob) -> None:
+    if self._left.pop(job.folder, None):
+      self._newest[job.folder] = metrics_lib.newest(job.path)
 
   def cancel(self, job: arm_lib.ArmJob) -> None:
     """End the arm's worker, and delete what it left."""
-    self._queue = [queued for queued in self._queue if queued != job]
-    if worker := self._running.pop(job.folder, None):
-      worker.kill()  # There is nothing to save.
-      worker.wait()
+    self._pool.cancel(job.folder)
+    self._forget(job)
     super().cancel(job)
 
-  def close(self) -> None:
-    """End all workers; they save, and the same jobs continue."""
-    self._queue.clear()
-    for worker in self._running.values():
-      worker.terminate()
-    for worker in self._running.values():
-      worker.wait()
-    self._running.clear()
 
-
-def _last_line(path: pathlib.Path) -> str:
-  lines = path.read_text(errors='replace').splitlines()
-  return next((line for line in reversed(lines) if line.strip()), 'no output')
-
-
-def _start(job: arm_lib.ArmJob) -> subprocess.Popen:
-  """Start the process that trains an arm."""
+def _command(job: arm_lib.ArmJob) -> commands.Command:
+  """Write the job of an arm; return the command that trains it."""
   job.path.mkdir(parents=True, exist_ok=True)
   path = job.path / 'job.json'
   # A worker never reads half a job, not even that of a run killed before.
   workdir_lib.write_atomic(path, job.to_json().encode())
   cache = jax.config.jax_compilation_cache_dir or ''
-  command = [
-      sys.executable,
-      '-m',
-      'evojax.main',
-      '--mode=arm',
-      f'--job={path}',
-      f'--parent={os.getpid()}',
-      f'--compilation_cache={cache}',
-  ]
+  flags = ['--mode=arm', f'--job={path}', f'--compilation_cache={cache}']
   if probe.tier() == 'T2':  # Which this run was allowed.
-    command.append('--allow_weak_sandbox')
-  # Code of the user's own, named by dotted path, is found as it is here.
-  paths = os.pathsep.join(path for path in sys.path if path)
-  with open(job.path / _LOG, 'ab') as log:
-    worker = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env=os.environ | {'PYTHONPATH': paths},
-        # Ctrl-C reaches this process alone, which then lets workers save.
-        start_new_session=True,
-    )
-  output.say(f'{job.label}: process {worker.pid}, log {log.name}')
-  return worker
+    flags.append('--allow_weak_sandbox')
+  return commands.Command(
+      job.folder,
+      tuple(flags),
+      job.path / _LOG,
+      lambda: arm_lib.result(job.path) is not None,
+  )
+
+
+def _resources_here() -> tuple[str, ...]:
+  """Return what this process has, as Ray counts it.
+
+  On devices of another kind or number, an arm's results are not the same.
+  """
+  kind = jax.default_backend().upper()
+  return (f'{kind}={1 if kind == "CPU" else jax.local_device_count()}',)
 
 
 @contextlib.contextmanager
 def open_executor(
-    placement: Placement, in_process: InProcess
+    placement: Placement,
+    in_process: InProcess,
+    meter: commands.Meter | None = None,
 ) -> Iterator[Executor]:
   """Yield the executor of a run; workers end with it.
 
   Args:
     placement: Checked.
     in_process: Used where arms stay in this process.
+    meter: Gets the device-seconds of arms on devices of their own.
 
   Raises:
-    ValueError: If other processes cannot share this machine's devices.
+    ValueError: If the arms cannot be placed like this.
   """
-  if placement.kind == 'inprocess':
+  if placement.executor == 'inprocess':
     yield in_process
     return
-  if jax.default_backend() == 'tpu':
+  if placement.executor == 'local' and jax.default_backend() == 'tpu':
     raise ValueError(
         '--executor=local: only one process can hold the TPU chips of this'
         ' machine; use --executor=inprocess'
     )
+  engine = commands.open_engine(
+      placement.executor, placement.arm_resources or _resources_here()
+  )
   with contextlib.closing(
-      Local(placement.workers, in_process.stop_if_asked, in_process.progress)
-  ) as local:
-    yield local
+      commands.Pool(engine, placement.workers, meter)
+  ) as pool:
+    yield Workers(pool, in_process.stop_if_asked, in_process.progress)

@@ -34,9 +34,11 @@ class Fork:
       temporary = target / 'arms' / 'v0.tmp'
       shutil.rmtree(temporary, ignore_errors=True)
       shutil.copytree(self.source / self.version.folder, temporary)
-      # A mean is a state that none of its arms ended in.
+      # A mean, and the base policy, are states that no arm of it ended in.
       state = pathlib.PurePath(self.version.checkpoint)
-      shutil.rmtree(temporary / 'checkpoints' / state.name)
+      shutil.rmtree(
+          temporary / 'checkpoints' / state.name, ignore_errors=True
+      )
       shutil.copytree(
           self.source / state, temporary / 'checkpoints' / state.name
       )

@@ -49,6 +49,7 @@ class Harnesses:
     """Return config values under a harness by dotted path, for proposers."""
     flat = config_lib.flatten(self.config_under(sha256))
     del flat['evolve.salt']  # It decides the sealed problems.
+    flat['steps'] = self.setup.config.evolve.updates  # Those of an arm.
     return flat
 
   def delta(self, before: str, after: str) -> delta_lib.Delta:

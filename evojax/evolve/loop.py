@@ -4,7 +4,8 @@
     (shadow  verify  accumulate)*  promote)*  retrain  seal  final
 
 In every round, changes of the harness race the incumbent, and the training of
-the winner goes on as the policy. Every step is one row, written
+the winner goes on as the policy. Rounds end by their number, or where
+evolve.tokens pays for no other. Every step is one row, written
 after what it left on disk; a step whose row is there is not done again. So a
 run that was killed goes on where it was, and ends with the rows of a run that
 nobody disturbed.
@@ -42,8 +43,7 @@ def run(
     compare: Sequence[str] = (),
     fork_from: str = '',
     fork_version: str = '',
-    executor: str = 'inprocess',
-    workers: int = 0,
+    **placement: Any,
 ) -> dict[str, Any]:
   """Evolve policy and harness; the same call continues a run.
 
@@ -53,8 +53,7 @@ def run(
     compare: Workdirs of finished runs, scored on the same sealed problems.
     fork_from: Workdir of another evolving run, which a new one starts from.
     fork_version: The version of it; its newest one if ''.
-    executor: Where arms are trained, one of `executor.KINDS`.
-    workers: Arms that are trained at a time; 0 for 'inprocess'.
+    **placement: Where arms are trained: fields of `executor.Placement`.
 
   Returns:
     The summary that is also in workdir/summary.json.
@@ -63,8 +62,9 @@ def run(
     ValueError: If config, domain, model, harness, workdir or a flag is wrong.
     Preempted: After SIGINT or SIGTERM, with everything saved.
   """
-  placement = executor_lib.Placement(executor, workers)
-  options = opening.Options(compare, fork_from, fork_version, placement)
+  options = opening.Options(
+      compare, fork_from, fork_version, executor_lib.Placement(**placement)
+  )
   with opening.open_run(config, workdir, options) as opened:
     try:
       reason = _steps(opened)
@@ -86,12 +86,16 @@ def _steps(run_: opening.Run) -> str:
   start.check_opened(run_, opened)
   record(records.Train, lambda: start.train(run_), version='v0')
   rounds = run_.config.evolve.rounds
+  ended_by = 'rounds'
   # Once the sealed problems are drawn, nothing may be trained any more.
   ended = find(records.Seal) is not None
   if ended and find(records.Promote, round=rounds - 1) is None:
     run_.say('this run has ended; --fork_from it to race more changes')
   for number in range(0 if ended else rounds):
     if find(records.Promote, round=number) is None:
+      if field_lib.places(run_, number) is None:
+        ended_by = 'tokens'
+        break
       _round(run_, number)
     if run_.primary:
       page.build(run_.path)
@@ -106,7 +110,7 @@ def _steps(run_: opening.Run) -> str:
   # A run that had ended is compared with further ones in a row of its own.
   if set(final.placed(run_)) - final.scored(scores):
     run_.recorder.append(final.score(run_, head, retrained))
-  return 'rounds'
+  return ended_by
 
 
 def _round(run_: opening.Run, number: int) -> None:
@@ -138,7 +142,8 @@ def _round(run_: opening.Run, number: int) -> None:
     verdict = record(records.Verify, lambda v=verdict: v, trial=trial)
     kept = verdict if verdict.status == 'keep' else kept
     accumulate.conclude(run_, verdict)
-  if kept and run_.config.evolve.horizon:
+  looks = run_.config.evolve.horizon
+  if kept and shadow_lib.is_needed(race, kept, looks):
     record(
         records.Shadow,
         lambda: shadow_lib.begin(run_, version, race, kept.trial),

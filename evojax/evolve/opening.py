@@ -7,7 +7,6 @@ import pathlib
 
 import jax
 import ml_collections
-import numpy as np
 
 from evojax import domains
 from evojax import records as step_records
@@ -22,11 +21,12 @@ from evojax.evolve import skills as skills_lib
 from evojax.evolve import states as states_lib
 from evojax.harness import admit
 from evojax.harness import spec
-from evojax.harness import surface
+from evojax.harness import surface as surface_lib
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.report import page
+from evojax.runtime import commands
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
@@ -36,6 +36,7 @@ from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
 from evojax.training import engines
+from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 from evojax.training import stages
 
@@ -115,7 +116,7 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
     )
   weights = config.reward.weights.to_dict()
   return spec.Harness(
-      {surface.WEIGHTS + part: value for part, value in weights.items()}, {}
+      {surface_lib.WEIGHTS + part: value for part, value in weights.items()}, {}
   )
 
 
@@ -148,7 +149,16 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
   base = config.copy_and_resolve_references()
   with base.unlocked():
     base.harness.path = ''
-  setup = setup_lib.prepare(base)
+  try:
+    setup = setup_lib.prepare(base)
+  except reward_parts.RewardError:
+    # A part that only the harness has: where its overlay has weights, those of
+    # the config count nowhere.
+    if not any(map(surface_lib.is_weight, seed_harness(config).overlay)):
+      raise
+    with base.unlocked():
+      base.reward.weights = ml_collections.ConfigDict({'outcome': 1.0})
+    setup = setup_lib.prepare(base)
   e = config.evolve
   setup_lib.check_problems(
       setup, {'train': config.grpo.prompts, 'dev': e.problems}
@@ -178,7 +188,7 @@ class Place:
     Args:
       saved: What is saved, for whoever sent it.
     """
-    if not np.any(sharding.to_host(np.array([bool(self.asked)]))):
+    if not sharding.in_any_process(bool(self.asked)):
       return
     if sharding.is_primary():
       output.say(preemption.line(self.asked, saved))
@@ -206,11 +216,14 @@ def open_place(
           workdir, config, mode=mode, primary=primary
       ) as directory,
       preemption.stop_flag() as asked,
-      engines.stopped_without_servers(asked),
+      engines.stopped(asked),
       contextlib.ExitStack() as stack,
   ):
     output.say(devices.describe())
-    directory.record_start(chat_template=setup.policy.tokenizer.template)
+    directory.record_start(
+        chat_template=setup.policy.tokenizer.template,
+        mesh=setup.config.mesh.to_dict(),
+    )
     if primary:
       stack.enter_context(output.log_to(directory.path))
     mesh = sharding.make_mesh(**setup.config.mesh.to_dict())
@@ -223,7 +236,12 @@ def open_place(
             stopping=lambda: bool(asked),
         )
     )
-    yield Place(directory, mesh, engine, asked)
+    place = Place(directory, mesh, engine, asked)
+    try:
+      yield place
+    except preemption.Interrupted:
+      place.preempt(f'what was finished in {directory.path} is saved')
+      raise
 
 
 @contextlib.contextmanager
@@ -261,6 +279,7 @@ def open_run(
       if primary and recorder.rows:
         live.update()
 
+    meter = commands.Meter()
     recorder = recorder_lib.Recorder(
         chain.Ledger(ledger, tier) if primary else None,
         budget_lib.Budget(
@@ -268,6 +287,7 @@ def open_run(
         ),
         before_step,
         place.directory.keep,
+        meter,
     )
     if primary and not recorder.rows and config.log.tensorboard:
       output.say(f'curves: tensorboard --logdir={path}')
@@ -303,6 +323,6 @@ def open_run(
             may_open_sealed=lambda: recorder.find(records.Seal) is not None,
         ),
         executor=stack.enter_context(
-            executor_lib.open_executor(options.placement, in_process)
+            executor_lib.open_executor(options.placement, in_process, meter)
         ),
     )

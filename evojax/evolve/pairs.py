@@ -12,6 +12,7 @@ from typing import Any
 from jaxtyping import Float
 import numpy as np
 
+from evojax.diagnosis import rules
 from evojax.evidence import store
 from evojax.evolve import opening
 from evojax.evolve import scoring
@@ -20,8 +21,11 @@ from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
 
 # Intervention classes under which rollouts of two harnesses do not compare:
-# they change what is asked, how it is sampled, or how long an answer may be.
-SAMPLED_OTHERWISE = ('data', 'exploration', 'length')
+# they change what is asked, how it is sampled, how long an answer may be, or
+# what an environment offers.
+SAMPLED_OTHERWISE = ('data', 'exploration', 'length', 'tools')
+# Standard errors; every arm of a run is asked, and some differ by chance.
+_CLEARLY = 3.0
 
 
 def dev_folder(number: int, folder: str) -> str:
@@ -35,7 +39,9 @@ def on_dev(
   """Return the last state of an arm on the dev problems of its pair.
 
   No other pair is asked them, as far as the split goes: what some problems make
-  of a change is then part of the spread between pairs.
+  of a change is then part of the spread between pairs. Where a harness may
+  change the environment itself, the evaluator's own is the exam: a history that
+  gives the fix away must not make a harness look good.
 
   Args:
     run: The run.
@@ -44,8 +50,9 @@ def on_dev(
     arm: A finished arm.
     **fields: Of `scoring.Scored`, if they differ.
   """
-  e = run.config.evolve
+  e, domain = run.config.evolve, run.setup.domain
   wanted = dict(
+      domain=domain.audit if domain.surface_fields else None,
       folder=run.path / dev_folder(number, arm.folder),
       checkpoint=arm_lib.checkpoint_of(run.path / arm.folder, arm.updates),
       harness=arm.harness,
@@ -97,6 +104,39 @@ def own_scores(
   by_step = decisions.decide(read)
   first = 0 if whole else len(by_step) // 2
   return np.concatenate(by_step[first:]), tuple(map(len, by_step))
+
+
+def is_clearly_worse(
+    scores: Float[np.ndarray, 'P'], than: Float[np.ndarray, 'Q']
+) -> bool:
+  """Return whether groups solve less than others, beyond all chance.
+
+  Args:
+    scores: Solved share of each group.
+    than: The same of groups of other problems.
+  """
+  behind, error = difference(scores, than, shared=False)
+  return behind < -_CLEARLY * error
+
+
+def is_wasted(
+    run: opening.Training, arm: records.Arm, *, suspect: bool
+) -> bool:
+  """Return whether training is better off without an arm.
+
+  Args:
+    run: The run.
+    arm: Its first update samples from the state that it started from.
+    suspect: Whether its harness has a critical finding. Then it must have
+      learned something; else it is only wasted if it solves clearly less at its
+      end than at its start.
+  """
+  if suspect and len(arm.outcome) > 2:
+    return rules.learning_curve(arm.outcome)['outcome_rise'] <= 0
+  late, by_step = own_scores(run, arm)
+  every, _ = own_scores(run, arm, whole=True)
+  first = every[: by_step[0]]
+  return len(by_step) > 1 and is_clearly_worse(late, first)
 
 
 def difference(

@@ -8,12 +8,16 @@ import ml_collections
 import numpy as np
 
 from evojax import config as config_lib
+from evojax.diagnosis import examine
+from evojax.diagnosis import findings as findings_lib
+from evojax.diagnosis.readers import workdir
 from evojax.episodes import collect
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
 from evojax.evolve import diagnose
 from evojax.evolve import opening
+from evojax.ledger import history
 from evojax.ledger import records
 from evojax.runtime import decisions
 
@@ -81,6 +85,54 @@ def measure(
       outcome,
       rewards(run.path / folder),
   )
+
+
+def findings(
+    run: opening.Run, folders: Sequence[str], harness: str
+) -> tuple[records.Finding, ...]:
+  """Return what `evojax-diagnose` finds in arms, the worst first.
+
+  Args:
+    run: The run.
+    folders: Of arms, each of which continues the one before.
+    harness: Hash of theirs.
+  """
+
+  def read() -> list[dict[str, Any]]:
+    found = workdir.read_arms(
+        run.path,
+        [run.path / folder for folder in folders],
+        run.harnesses.values(harness),
+    )
+    fields = ('check', 'severity', 'text', 'remedies')
+    return [
+        {name: findings_lib.plain(getattr(finding, name)) for name in fields}
+        for finding in examine.examine(found).findings
+    ]
+
+  # To the last bit the same in every process.
+  return tuple(
+      records.Finding(
+          **row
+          | {'remedies': tuple(records.Remedy(**r) for r in row['remedies'])}
+      )
+      for row in decisions.decide(read)
+  )
+
+
+def trained_by(run: opening.Run, version: records.Version) -> list[str]:
+  """Return the arms of the policy that the harness of a version trained."""
+  own = [run.recorder.history.base]
+  own += [arm for race in run.recorder.history.races for arm in race.arms]
+  harnesses = {arm.folder: arm.harness for arm in own if arm}
+  folders = dict.fromkeys(
+      folder
+      for earlier in run.recorder.history.versions
+      for folder in history.in_a_row(earlier)
+  )
+  # A fork has a version of another run, which holds no arm of this one.
+  wanted = [f for f in folders if harnesses.get(f) == version.harness]
+  return wanted or [version.folder]
 
 
 def rewards(folder: pathlib.Path) -> list[float]:

@@ -16,6 +16,7 @@ from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.runtime import commands
 from evojax.runtime import decisions
 
 R = TypeVar('R', bound=records.Record)
@@ -49,6 +50,7 @@ class Recorder:
       budget: budget_lib.Budget,
       preempted: Callable[[], None],
       keep: Callable[[], None],
+      meter: commands.Meter | None = None,
   ):
     """Read the rows that are there.
 
@@ -57,10 +59,12 @@ class Recorder:
       budget: What the run may spend.
       preempted: Raises `Preempted` after a signal; asked before every step.
       keep: Called before anything is computed, see `Workdir.keep`.
+      meter: Of the jobs that have devices of their own.
     """
     self._ledger, self.budget = ledger, budget
     self._preempted, self._keep = preempted, keep
-    self._since = time.perf_counter()
+    self._meter = meter or commands.Meter()
+    self._since, self._metered = time.perf_counter(), self._meter.total()
     stored = decisions.decide(lambda: list(ledger.rows))
     self.rows = [records.parse(row) for row in stored]
 
@@ -91,7 +95,7 @@ class Recorder:
     found = self.find(step, **key)
     if found is None:
       # Time before it, such as that of opening the run, is no cost of the step.
-      self._since = time.perf_counter()
+      self._since, self._metered = time.perf_counter(), self._meter.total()
       self._check()
       found = self.append(make())
     return found
@@ -100,20 +104,27 @@ class Recorder:
     """Add a row for all that was done since the last one; return its record."""
     if not isinstance(record, records.Open):  # Its row says how it starts.
       self._keep()
-    now = time.perf_counter()
-    seconds, self._since = now - self._since, now
+    seconds, spent = self._spent()
+    self._since += seconds
+    self._metered = self._meter.total()
 
     def append() -> chain.Row:
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
       measured = records.Measured(
           seconds=seconds,
-          device_seconds=seconds * jax.device_count(),
+          device_seconds=spent,
           peak_rss_mb=peak,
       )
       return records.append(self._ledger, record, measured)
 
     self.rows.append(records.parse(decisions.decide(append)))
     return self.rows[-1].record
+
+  def _spent(self) -> tuple[float, float]:
+    """Return the seconds and the device-seconds since the last row."""
+    seconds = time.perf_counter() - self._since
+    elsewhere = self._meter.total() - self._metered
+    return seconds, seconds * jax.device_count() + elsewhere
 
   def stop_if_asked(self) -> None:
     """Raise if the run has to stop, before something is computed.
@@ -131,7 +142,7 @@ class Recorder:
   def _check(self) -> None:
     """Raise as `stop_if_asked` does."""
     self._preempted()
-    spent = (time.perf_counter() - self._since) * jax.device_count()
+    _, spent = self._spent()
     if decisions.decide(lambda: spent >= self.budget.remaining(self.rows)):
       raise BudgetExhaustedError
 

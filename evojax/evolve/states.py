@@ -13,6 +13,7 @@ from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import decisions
+from evojax.runtime import sharding
 from evojax.training import learner as learner_lib
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -99,6 +100,22 @@ class States:
     checkpointer.save(step, first | {'learner': merged}, {})
     checkpointer.wait()
     return update_lib.fingerprint(merged)
+
+  def begin(self, target: pathlib.Path) -> str:
+    """Write the state of a new run; return its fingerprint.
+
+    Args:
+      target: Directory of the checkpoint, 'step_000000'.
+    """
+    state = self._empty(self.setup.policy)
+    checkpointer = checkpoint_lib.Checkpointer(target.parent, every=1, keep=1)
+    everywhere = sharding.replicated(self.mesh)
+    seed = sharding.to_device(np.uint32(self.setup.config.seed), everywhere)
+    key = jax.jit(jax.random.key, out_shardings=everywhere)(seed)
+    tree = learner_lib.checkpoint_tree(state, key, cursor=0, step=0)
+    checkpointer.save(0, tree, {})
+    checkpointer.wait()
+    return update_lib.fingerprint(tree['learner'])
 
   def export(self, checkpoint: pathlib.Path, target: pathlib.Path) -> None:
     """Write a checkpoint's policy as a Hugging Face directory, once."""

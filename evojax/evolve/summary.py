@@ -30,7 +30,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
 
   Args:
     run: The run, in all processes.
-    reason: Why it ended: 'rounds' or 'budget'.
+    reason: Why it ended: 'rounds', 'tokens' or 'budget'.
 
   Returns:
     The summary, in all processes.

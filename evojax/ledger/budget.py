@@ -1,7 +1,8 @@
 """The cost of a run so far and what is left, from its ledger alone.
 
 Only rows count: work that a kill interrupted has no row, and is done and paid
-for once more. A device-second is one second of all devices of the run.
+for once more. A device-second is a second of one device, be it of the run's own
+processes or of a machine that an arm trains on.
 """
 
 from collections import defaultdict

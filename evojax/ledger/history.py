@@ -271,6 +271,20 @@ class History:
     return sum(once.values())
 
   @property
+  def policy_tokens(self) -> int:
+    """Tokens sampled to train what became the policy."""
+    return self._base_tokens + sum(
+        version.sampled_tokens for version in self.all(records.Promote)
+    )
+
+  @property
+  def _base_tokens(self) -> int:
+    """Those of version 0, unless its training was left out."""
+    if self.base is None or self.base.is_left_out:
+      return 0
+    return self.base.sampled_tokens
+
+  @property
   def replayed_tokens(self) -> int:
     """Tokens sampled to score the replays of all backtests."""
     return sum(row.sampled_tokens for row in self.all(records.Backtest))
@@ -290,7 +304,9 @@ class History:
     uses = dict.fromkeys(
         ('policy', 'incumbents', 'candidates', 'shadows', 'replays'), 0
     )
-    uses['policy'] = self.base.sampled_tokens if self.base else 0
+    uses['policy'] = self._base_tokens
+    if self.base and self.base.is_left_out:
+      uses['incumbents'] = self.base.sampled_tokens
     once = {arm.folder: arm for race in self.races for arm in race.arms}
     for folder, arm in once.items():
       use = 'policy' if folder in in_policy else f'{arm.role}s'

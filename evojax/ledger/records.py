@@ -66,6 +66,27 @@ class Measure:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Remedy:
+  """A change of one setting that may mend what a diagnosis found."""
+
+  setting: str  # A name of `diagnosis.words`, or a config path.
+  part: str = ''  # Of the reward, where the setting is 'weight'.
+  # What to set; None: `times` the value that it has.
+  value: float | int | str | None = None
+  times: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+  """One finding of `evojax-diagnose`, as the meta-loop keeps it."""
+
+  check: str
+  severity: str  # One of `diagnosis.findings.SEVERITIES`.
+  text: str
+  remedies: tuple[Remedy, ...]  # The likeliest first.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Delta:
   """The one factor in which a candidate differs from its parent."""
 
@@ -242,17 +263,24 @@ class Train(Version):
   prompts: int  # P of one update.
   group_size: int  # G of one update.
 
+  @property
+  def is_left_out(self) -> bool:
+    """Whether rounds start from the base policy, as training taught nothing."""
+    return not self.checkpoint.startswith(f'{self.folder}/')
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diagnose(OfTrial):
   """Measures of the version that a trial starts from."""
 
-  VERSION: ClassVar[int] = 2
+  VERSION: ClassVar[int] = 3
 
   round: int  # In which the trial began.
   version: str
   measures: tuple[Measure, ...]
   alerts: tuple[str, ...]  # Names of the alarming measures, worst first.
+  # Of its training so far, worst first, as `evojax-diagnose` reads it.
+  findings: tuple[Finding, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -490,6 +518,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     (Diagnose, 0): lambda row: row
     | {'measures': [m | {'calls_for': []} for m in row['measures']]},
     (Diagnose, 1): lambda row: row | {'round': row['trial']},
+    (Diagnose, 2): lambda row: row | {'findings': []},
     # A row without a proposal held its version and an empty proposer alone.
     (Hypothesize, 0): lambda row: dataclasses.asdict(
         Hypothesize(trial=0, version='')

@@ -139,6 +139,17 @@ def _gamed(path: pathlib.Path, run: history.History) -> rollouts.Gamed:
   return rollouts.gamed(path, folder, arms.get(folder, ''))
 
 
+def _findings(
+    diagnoses: list[records.Diagnose],
+) -> list[tuple[records.Finding, str]]:
+  """Return what was found, each once, with the versions that have it."""
+  found: dict[records.Finding, dict[str, None]] = {}
+  for row in diagnoses:
+    for finding in row.findings:
+      found.setdefault(finding, {})[row.version] = None
+  return [(finding, ', '.join(of)) for finding, of in found.items()]
+
+
 def _context(
     path: pathlib.Path, run: history.History, running: bool
 ) -> dict[str, Any]:
@@ -184,6 +195,7 @@ def _context(
           for name, each in layers.items()
       },
       'gamed': _gamed(path, run),
+      'findings': _findings(run.all(records.Diagnose)),
       'diagnosed': [row.version for row in run.all(records.Diagnose)],
       'sections': [
           trials.section(

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.evidence import turns as turns_lib
 
 if typing.TYPE_CHECKING:  # A training writes pages and needs none of it.
   import pandas
@@ -41,6 +42,7 @@ class Rollout:
   row: Mapping[str, Any]
   parts: Mapping[str, float | None]  # Before their weights.
   codes: Mapping[str, str]  # Column -> name of its code.
+  turns: Sequence[turns_lib.Turn] = ()  # None of an episode of one plain turn.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,7 @@ def _read(
 ) -> tuple[pathlib.Path, pa.Table]:
   """Return the newest evidence, or a step's, of the first split of an arm.
 
-  Its lists, which nobody reads on a page, are left out.
+  Its lists of numbers, which nobody reads on a page, are left out.
 
   Raises:
     _Missing: If there is none inside the workdir, or the file is damaged.
@@ -121,8 +123,12 @@ def _read(
   path = store.path_of(folder, found[0], step)
   try:
     file = parquet.ParquetFile(path)
-    fields = [f for f in file.schema_arrow if not pa.types.is_list(f.type)]
-    return path, file.read([field.name for field in fields])
+    fields = [
+        field.name
+        for field in file.schema_arrow
+        if not pa.types.is_list(field.type) or field.name in turns_lib.COLUMNS
+    ]
+    return path, file.read(fields)
   except (OSError, pa.ArrowException) as error:
     raise _Missing(f'{path.name} cannot be read: {error}') from error
 
@@ -181,11 +187,22 @@ def _rollouts(
             codes={
                 column: named.get(row[column], str(row[column]))
                 for column, named in names.items()
-                if row[column] is not None
+                if row[column] is not None and column not in turns_lib.COLUMNS
             },
+            turns=_shorten(turns_lib.of(row, names.get('actions', {}))),
         )
     )
   return found
+
+
+def _shorten(turns: Sequence[turns_lib.Turn]) -> list[turns_lib.Turn]:
+  most = MAX_CHARS // max(len(turns), 1)
+  return [
+      dataclasses.replace(
+          t, text=t.text[:most], observation=t.observation[:most]
+      )
+      for t in turns
+  ]
 
 
 # Title of a kind of example, how many are shown, and which rollouts qualify.

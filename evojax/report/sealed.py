@@ -30,15 +30,9 @@ _ENDS = {
     'taken back': 'taken back, as it did not stay ahead of its former harness',
     history.BUSY: 'not judged on a busy machine',
 }
-_ORDER = (
-    'base',
-    'continued',
-    'evolved',
-    'retrained',
-    'seed',
-    'random',
-    'reference',
-)
+# Policies of the run itself; all others were compared with it.
+OWN = ('base', 'continued', 'evolved', 'retrained')
+_ORDER = (*OWN, 'seed', 'random', 'reference')
 
 
 def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
@@ -101,7 +95,7 @@ def scores(run: history.History, path: pathlib.Path) -> list[dict[str, Any]]:
   scale = svg.Scale.over(ends, pad=0.15, least=0.05)
 
   def strip(name: str, score: records.Estimate) -> svg.Strip:
-    kind = 'keep' if name in ('continued', 'evolved', 'retrained') else 'other'
+    kind = 'keep' if name in OWN and name != 'base' else 'other'
     return svg.strip(
         scale,
         f'{name}: {numerals.share(score.value)}',
@@ -148,9 +142,7 @@ def regret(final: records.Final) -> dict[str, Any] | None:
   rivals = {
       name: score.value
       for name, score in final.scores.items()
-      if score
-      and name in final.evolved_over
-      and name not in ('base', 'continued', 'evolved', 'retrained')
+      if score and name in final.evolved_over and name not in OWN
   }
   if not rivals:
     return None

@@ -12,7 +12,10 @@ from evojax.report import curves
 # Folder of an arm -> the field of its steps; all others have evolve.updates.
 _STEPS = {'arms/v0': 'evolve.first_updates', 'arms/final': 'steps'}
 # Ends of a run that evolves after which nothing is left to do.
-_DONE = ('rounds', 'trials', 'nothing to propose', 'no wealth left')
+_DONE = (
+    *('rounds', 'tokens'),
+    *('trials', 'nothing to propose', 'no wealth left'),  # Former trees.
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ def token_logprobs(
     *,
     chunk: int = 0,
     with_entropy: bool = False,
+    vocab_size: int = 0,
 ) -> tuple[Float[Array, '*B'], Float[Array, '*B'] | None]:
   """Score one target token per hidden vector.
 
@@ -35,6 +36,8 @@ def token_logprobs(
       all. Takes every k-th token, so that a sharded leading axis stays sharded
       inside a chunk: let chunk be a multiple of the shards.
     with_entropy: Also returns the entropy, in nats.
+    vocab_size: Tokens that there are: further rows of the table are padding
+      and have no probability. 0: all rows are tokens.
 
   Returns:
     float32 [*B] log-probs in nats, differentiable in hidden and unembedding;
@@ -48,7 +51,9 @@ def token_logprobs(
   unembedding = unembedding.astype(hidden.dtype)
 
   def score(hidden, targets):
-    return _score(hidden, unembedding, targets, temperature, with_entropy)
+    return _score(
+        hidden, unembedding, targets, temperature, with_entropy, vocab_size
+    )
 
   if chunk == 0 or chunk >= targets.size:
     return score(hidden, targets)
@@ -75,7 +80,7 @@ def token_logprobs(
   return jax.tree.map(join, out)
 
 
-def _score(hidden, unembedding, targets, temperature, with_entropy):
+def _score(hidden, unembedding, targets, temperature, with_entropy, vocab_size):
   """Return what `token_logprobs` does, with all logits alive."""
   in_float32 = hidden.dtype == jnp.float32
   # D << V, so the division is cheaper on hidden; its rounding is only harmless
@@ -92,6 +97,9 @@ def _score(hidden, unembedding, targets, temperature, with_entropy):
   logits = sharding.constrain(logits, *tokens, 'vocab')
   if not in_float32:
     logits = logits / temperature
+  if 0 < vocab_size < len(unembedding):
+    # Finite, because the entropy multiplies it by a probability of 0.
+    logits = jnp.where(jnp.arange(len(unembedding)) < vocab_size, logits, -1e30)
   # One logsumexp, spelled out because the entropy uses its exponentials again.
   peak = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
   weights = jnp.exp(logits - peak)
@@ -145,7 +153,7 @@ def sequence_logprobs(
     tokens: int [B, L].
     segment_ids: int [B, L]; see `shift_targets`.
     temperature: float32 scalar T > 0, traced.
-    **options: chunk and with_entropy, see `token_logprobs`.
+    **options: chunk, with_entropy and vocab_size, see `token_logprobs`.
 
   Returns:
     float32 [B, L], aligned to tokens: logprobs[b, t] is

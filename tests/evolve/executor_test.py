@@ -1,4 +1,4 @@
-"""Local workers: how many, in which order, and what becomes of those that end.
+"""Workers: how many, in which order, and what becomes of those that end.
 
 The workers are small programs that stand in for `--mode=arm`.
 """
@@ -8,7 +8,6 @@ import dataclasses
 import io
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -18,6 +17,7 @@ import jax
 
 from evojax.evolve import executor
 from evojax.ledger import records
+from evojax.runtime import commands
 from evojax.runtime import progress as progress_lib
 from evojax.training import arm as arm_lib
 from tests.ledger import samples
@@ -36,28 +36,32 @@ if what != 'done':
 """
 
 
-class LocalTest(parameterized.TestCase):
+class Engine(commands.ThisMachine):
+  """Starts the small programs, and lists what it started."""
+
+  def __init__(self, root):
+    self._root, self.started, self.workers = root, [], []
+
+  def start(self, command):
+    folder = self._root / command.name
+    arm = samples.record(records.Arm, folder=command.name, status='done')
+    (folder / 'result').write_text(json.dumps(records.to_json(arm)))
+    self.started.append(command.name)
+    small = dataclasses.replace(command, flags=(_WORKER, str(folder)))
+    with absltest.mock.patch.object(
+        commands.Command, 'argv', lambda c: [sys.executable, '-c', *c.flags]
+    ):
+      self.workers.append(super().start(small))
+    return self.workers[-1]
+
+
+class WorkersTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-    self.enterContext(
-        absltest.mock.patch.object(executor, '_start', self._start)
-    )
-    self.started = []
-    self.workers = []
-
-  def _start(self, job):
-    job.path.mkdir(parents=True, exist_ok=True)
-    arm = samples.record(records.Arm, folder=job.folder, status='done')
-    (job.path / 'result').write_text(json.dumps(records.to_json(arm)))
-    self.started.append(job.folder)
-    with open(job.path / 'worker.log', 'ab') as log:
-      worker = subprocess.Popen(
-          [sys.executable, '-c', _WORKER, job.path], stdout=log
-      )
-    self.workers.append(worker)
-    return worker
+    self.engine = Engine(self.root)
+    self.started, self.workers = self.engine.started, self.engine.workers
 
   def jobs(self, count):
     job = samples.record(
@@ -73,9 +77,9 @@ class LocalTest(parameterized.TestCase):
             )
         ]
     )
-    local = executor.Local(workers, stop_if_asked, self.shown)
-    self.addCleanup(local.close)
-    return local
+    pool = commands.Pool(self.engine, workers)
+    self.addCleanup(pool.close)
+    return executor.Workers(pool, stop_if_asked, self.shown)
 
   def go(self, job, what='done'):
     job.path.mkdir(parents=True, exist_ok=True)
@@ -140,22 +144,66 @@ class LocalTest(parameterized.TestCase):
     local = self.local(stop_if_asked=lambda: self.workers[-1].kill())
     local.submit(job)
     with self.assertRaisesRegex(
-        executor.WorkerError, 'by a signal 3 times.*worker.log.*fewer --workers'
+        commands.CommandError,
+        'by a signal 3 times.*worker.log.*fewer --workers',
     ):
       local.wait(job)
-    self.assertLen(self.started, executor.ATTEMPTS)
+    self.assertLen(self.started, commands.KILLS)
 
   def test_a_worker_that_fails_names_its_log(self):
     local, (job,) = self.local(), self.jobs(1)
     local.submit(job)
     self.go(job, '2')
     with self.assertRaisesRegex(
-        executor.WorkerError,
-        'worker of arms/0 ended with exit status 2: error: it is broken; see'
+        commands.CommandError,
+        'arms/0 ended with exit status 2: error: it is broken; see'
         ' .*arms/0/worker.log',
     ):
       local.wait(job)
     self.assertLen(self.started, 1)
+
+  def test_what_fails_is_said_when_it_is_waited_for(self):
+    """The order of the jobs decides, not what ends first."""
+    local, (a, b) = self.local(), self.jobs(2)
+    for job in (a, b):
+      local.submit(job)
+    self.go(b, '2')
+    self.workers[1].wait()
+    self.go(a)
+    self.assertEqual(local.wait(a).folder, a.folder)
+    with self.assertRaisesRegex(commands.CommandError, 'arms/1 ended with'):
+      local.wait(b)
+
+  def test_a_worker_that_ends_is_replaced_while_another_is_waited_for(self):
+    local, (a, b) = self.local(), self.jobs(2)
+    for job in (a, b):
+      local.submit(job)
+    self.workers[1].kill()
+    local._stop_if_asked = lambda: len(self.started) == 3 and self.go(a)
+    local.wait(a)
+    self.assertEqual(self.started, [a.folder, b.folder, b.folder])
+
+  @parameterized.parameters((60.0, 'done'), (0.0, 'ended with exit status 0'))
+  def test_a_result_that_other_machines_see_late(self, seconds, expected):
+    self.enterContext(
+        absltest.mock.patch.object(commands, '_LATE_SECONDS', seconds)
+    )
+    (job,) = self.jobs(1)
+    asked = []
+
+    def stop_if_asked():
+      asked.append(self.workers[0].wait())
+      if len(asked) == 3:  # It ended long ago.
+        (job.path / 'arm.json').write_text((job.path / 'result').read_text())
+
+    local = self.local(stop_if_asked=stop_if_asked)
+    local.submit(job)
+    self.go(job, '0')
+    try:
+      found = local.wait(job).status
+    except commands.CommandError as error:
+      found = str(error)
+    self.assertIn(expected, found)
 
   def test_what_is_cancelled_ends_and_leaves_nothing(self):
     local, (a, b, c) = self.local(), self.jobs(3)
@@ -176,6 +224,11 @@ class LocalTest(parameterized.TestCase):
     def stop():
       raise Stop
 
+    self.enterContext(
+        absltest.mock.patch.object(
+            commands, 'open_engine', return_value=self.engine
+        )
+    )
     jobs = self.jobs(3)
     with self.assertRaises(Stop):
       with executor.open_executor(
@@ -201,19 +254,45 @@ class PlacementTest(parameterized.TestCase):
       (('inprocess', 0), 'engine'),
       (('inprocess', 0), 'sglang'),
       (('local', 1), 'engine'),
+      (('ray', 6, ['CPU=4', 'TPU=8']), 'engine'),
   )
   def test_is_fine(self, placement, sampler):
     executor.Placement(*placement).check(sampler)
 
   @parameterized.parameters(
-      (('ray', 1), 'engine', '--executor=ray: choose one of'),
-      (('inprocess', 2), 'engine', '--workers=2 needs --executor=local'),
+      (('slurm', 1), 'engine', '--executor=slurm: choose one of'),
+      (('inprocess', 2), 'engine', '--workers=2 needs --executor=local or'),
       (('local', 0), 'engine', '--workers=0: --executor=local needs at least'),
+      (('local', 2, ['CPU=4']), 'engine', '--arm_resources=CPU=4 is what Ray'),
+      (('ray', 2, ['4']), 'engine', "--arm_resources=4: '4' is not NAME=NUM"),
       (('local', 2), 'sglang', "rollout.kind='sglang': servers hold"),
   )
   def test_is_refused(self, placement, sampler, message):
     with self.assertRaisesRegex(ValueError, message):
       executor.Placement(*placement).check(sampler)
+
+  @parameterized.parameters(
+      ('cpu', 8, (), ('CPU=1',)),
+      ('gpu', 8, (), ('GPU=8',)),
+      ('tpu', 4, (), ('TPU=4',)),
+      ('gpu', 8, ['GPU=1'], ['GPU=1']),
+  )
+  def test_an_arm_gets_what_this_process_has(self, kind, count, given, wanted):
+    patch = absltest.mock.patch.object
+    with (
+        patch(jax, 'default_backend', return_value=kind),
+        patch(jax, 'local_device_count', return_value=count),
+        patch(commands, 'open_engine') as opened,
+        executor.open_executor(
+            executor.Placement('ray', 2, given),
+            absltest.mock.Mock(
+                spec=executor.InProcess,
+                stop_if_asked=lambda: None,
+                progress=progress_lib.Progress([]),
+            ),
+        ),
+    ):
+      opened.assert_called_once_with('ray', wanted)
 
   def test_several_jax_processes_train_in_process(self):
     with absltest.mock.patch.object(

@@ -750,6 +750,31 @@ class RefusalTest(parameterized.TestCase):
         evojax.run(tiny.evolving(**overrides), f'{folder}/run')
       self.assertFalse(pathlib.Path(folder, 'run').exists())
 
+  def test_weights_of_parts_that_only_the_harness_has(self):
+    config = tiny.evolving()
+    harness = opening.seed_harness(config).with_file(
+        'reward.py',
+        'import numpy as np\n\n\ndef parts(e):\n'
+        '  right = e.outcome.astype(np.float32)\n'
+        "  return {'outcome': right, 'again': right * e.valid}\n",
+    )
+    weights = {'reward.weights.outcome': 1.0, 'reward.weights.again': 0.5}
+    with tempfile.TemporaryDirectory() as folder:
+      found = lambda harness: opening.check(
+          tiny.evolving(
+              harness__path=str(spec.write(harness, folder)),
+              reward__weights={'outcome': 1.0, 'again': 0.5},
+          ),
+          opening.Options(),
+      )
+      setup, seed, *_ = found(harness.with_overlay(weights))
+      self.assertEqual(seed.overlay, weights)
+      self.assertEqual(setup.config.reward.weights.to_dict(), {'outcome': 1.0})
+      # Without weights of its own, those of the config count.
+      empty = dict.fromkeys(harness.overlay)
+      with self.assertRaisesRegex(ValueError, "names .'again'.; the reward"):
+        found(harness.with_overlay(empty))
+
   def test_compare_without_a_policy(self):
     with tempfile.TemporaryDirectory() as folder:
       with self.assertRaisesRegex(ValueError, r'--compare=.*there is no'):

@@ -39,7 +39,10 @@ class PairsTest(absltest.TestCase):
         scorer=mock.Mock(),
         path=self.root,
         config=ml_collections.ConfigDict({'seed': 4, 'evolve': evolve}),
-        setup=mock.Mock(spec=setup_lib.Setup),
+        setup=mock.Mock(
+            spec=setup_lib.Setup,
+            domain=mock.Mock(spec=base.Domain, surface_fields=()),
+        ),
     )
 
   def _arm(self, role, pair, trial=None, steps=(), status='done'):
@@ -57,6 +60,16 @@ class PairsTest(absltest.TestCase):
         dev=pairs.dev_folder(0, folder),
     )
 
+  def test_whose_dev_problems_are_asked(self):
+    arm = self._arm('candidate', 1, 2)
+    domain = self.run_.setup.domain
+    domain.audit = mock.Mock(spec=base.Domain)
+    for fields, asked in (((), None), (('scrubbed',), domain.audit)):
+      domain.surface_fields = fields
+      wanted = pairs.on_dev(self.run_, 2, 1, arm)
+      self.assertIs(wanted.domain, asked)
+      self.assertEqual(wanted.first, (2 * 3 + 1) * 10)
+
   def test_the_second_half_counts(self):
     arm = self._arm(
         'incumbent',
@@ -67,6 +80,25 @@ class PairsTest(absltest.TestCase):
     # The last two of three updates.
     np.testing.assert_array_equal(scores, [0, 0, 0.5, 1])
     self.assertEqual(sizes, (2, 2, 2))
+
+  def test_an_arm_that_ruins_its_policy_is_wasted(self):
+    good, bad = [[1, 1]] * 6 + [[1, 0]] * 2, [[0, 0]] * 7 + [[1, 0]]
+    ruined = self._arm('incumbent', 0, steps=(good, good, bad, bad))
+    rises = self._arm('incumbent', 1, steps=(bad, bad, good, good))
+    wasted = lambda arm: pairs.is_wasted(self.run_, arm, suspect=False)
+    self.assertEqual((wasted(ruined), wasted(rises)), (True, False))
+    # Equal ends are no proof of harm.
+    level = self._arm('incumbent', 2, steps=(good, bad, good, good))
+    self.assertFalse(wasted(level))
+
+  def test_a_suspect_has_to_learn(self):
+    wasted = lambda outcome: pairs.is_wasted(
+        self.run_,
+        samples.record(records.Arm, outcome=outcome),
+        suspect=True,
+    )
+    self.assertTrue(wasted((0.3, 0.3, 0.29, 0.29)))
+    self.assertFalse(wasted((0.3, 0.3, 0.31, 0.31)))
 
   def test_difference_of_a_pair(self):
     ahead, behind = np.array([1.0, 0, 1, 1]), np.array([0.0, 0, 1, 1])
@@ -93,7 +125,7 @@ class PairsTest(absltest.TestCase):
     # (1 + 1/2) / 2 - (1/2 + 0) / 2, at both problems alike.
     self.assertEqual(ask('candidate', 5), ([0.5], [0.0]))
     self.assertEqual(ask('candidate', 6), ([0.5], [0.0]))
-    # Of all updates: 1, 1, 1/2 against 0, 1/2, 0.
+    # All updates count: 1, 1, 1/2 against 0, 1/2, 0.
     (found,), (error,) = ask('shadow', 4)
     self.assertAlmostEqual(found, 2 / 3)
     self.assertAlmostEqual(error**2, (1 / 12) / 3)  # Variance of 1, 1/2, 1/2.

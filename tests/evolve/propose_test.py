@@ -25,6 +25,7 @@ from evojax.evolve.propose import directions
 from evojax.evolve.propose import human
 from evojax.evolve.propose import library
 from evojax.evolve.propose import random_changes
+from evojax.evolve.propose import remedies
 from evojax.evolve.propose import rules
 from evojax.harness import admit
 from evojax.harness import delta as delta_lib
@@ -60,6 +61,7 @@ def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
       parent=parent,
       config=config,
       measures=[alert(name) for name in alerts],
+      findings=changes.pop('findings', ()),
       history=list(history),
       skills=changes.pop('skills', ()),
       rng=np.random.default_rng(seed),
@@ -179,6 +181,7 @@ class LibraryTest(parameterized.TestCase):
         'no_kl_penalty': {'grpo.kl_coef': 0.01},
         'outcome_variance_filter': {'reward.weights.overlong': 0.5},
         'full_limit': {'rollout.token_limit': 32},
+        'learning_rate_far_up': {'optim.learning_rate': 1e-6},
     }
     parent = SEED.with_overlay(needed.get(name, {}))
     config = {'grpo.epochs': 2, 'domain.kwargs.partial': True}
@@ -549,6 +552,99 @@ class RulesTest(parameterized.TestCase):
           )
       )
       self.assertEqual(made.delta.factor, only.path)
+
+
+_KEEP = shipped.source('keep/middle_difficulty.py')
+
+
+class FindingsTest(parameterized.TestCase):
+
+  def _finding(self, *remedies, check='a_check', severity='warning'):
+    return records.Finding(
+        check=check,
+        severity=severity,
+        text='it is broken',
+        remedies=tuple(records.Remedy(**fields) for fields in remedies),
+    )
+
+  def _proposed(self, *found, history=(), **changed):
+    return rules.propose(
+        context(['slow_learning'], history, findings=found, **changed)
+    )
+
+  @parameterized.parameters(
+      (dict(setting='temperature', value=1.0), {'rollout.temperature': 3.0},
+       'rollout.temperature', 1.0),
+      (dict(setting='learning_rate', times=1 / 3), {},
+       'optim.learning_rate', 3.33e-5),
+      (dict(setting='max_tokens', times=2.0), {'rollout.token_limit': 10},
+       'rollout.token_limit', 0),
+      (dict(setting='data'), {'data.families': ('gcd:0',)},
+       'data.families', ()),
+      (dict(setting='weight', part='outcome', value=2.0), {},
+       'reward.weights.outcome', 2.0),
+      (dict(setting='optim.weight_decay', value=0.0),
+       {'optim.weight_decay': 100.0}, 'optim.weight_decay', 0.0),
+  )  # fmt: skip
+  def test_a_remedy(self, remedy, config, path, value):
+    made = self._proposed(self._finding(remedy), config=config)
+    self.assertEqual(made.trigger, 'a_check')
+    self.assertEqual(made.after.overlay[path], value)
+
+  def test_functions_go_back_to_the_domains_own(self):
+    right = 'e.outcome.astype(np.float32)'
+    wrong = MATH.files['reward.py'].replace(right, f'-{right}')
+    parent = spec.Harness(MATH.overlay, {'reward.py': wrong, 'keep.py': _KEEP})
+    made = self._proposed(
+        self._finding({'setting': 'reward_code'}), parent=parent
+    )
+    self.assertEqual(made.after.files['reward.py'], MATH.files['reward.py'])
+    made = self._proposed(
+        self._finding({'setting': 'filter_code'}), parent=parent
+    )
+    self.assertEqual(set(made.after.files), {'reward.py'})
+    # With it goes the weight of a part that it does not have.
+    other = "{'progress': e.outcome.astype(np.float32), 'outcome':"
+    wrong = MATH.files['reward.py'].replace("{\n      'outcome':", other)
+    self.assertIn('progress', wrong)
+    overlay = {**MATH.overlay, 'reward.weights.progress': 1.0}
+    made = self._proposed(
+        self._finding({'setting': 'reward_code'}),
+        parent=spec.Harness(overlay, {'reward.py': wrong}),
+    )
+    self.assertEqual(made.trigger, 'a_check')
+    self.assertEqual(made.after.overlay, MATH.overlay)
+    # The domain's own is no remedy.
+    made = self._proposed(self._finding({'setting': 'reward_code'}))
+    self.assertNotEqual(made.trigger, 'a_check')
+
+  def test_the_next_where_one_was_tried(self):
+    first, second = (
+        self._finding(dict(setting='learning_rate', times=t), check=name)
+        for name, t in (('first', 0.5), ('second', 0.25))
+    )
+    made = self._proposed(first, second)
+    self.assertEqual(made.trigger, 'first')
+    made = self._proposed(first, second, history=[trial(made)])
+    self.assertEqual(made.trigger, 'second')
+
+  def test_nothing_beside_the_remedy_of_what_is_critical(self):
+    found = self._finding(
+        dict(setting='learning_rate', times=0.5), severity='critical'
+    )
+    tried = trial(self._proposed(found))
+    hypothesis = dataclasses.replace(tried.hypothesize, trigger='a_check')
+    racing = dataclasses.replace(tried, hypothesize=hypothesis, verify=None)
+    self.assertIsNone(self._proposed(found, history=[racing]))
+    self.assertIsNotNone(self._proposed(found, history=[tried]))
+
+  def test_what_no_harness_may_change(self):
+    found = self._finding(
+        dict(setting='optim.eps', value=1e-8), dict(setting='keep.py')
+    )
+    self.assertNotEqual(self._proposed(found).trigger, 'a_check')
+    (outside,) = remedies.outside(SURFACE, found)
+    self.assertEqual(remedies.path_of(outside), 'optim.eps')
 
 
 class MutationTest(parameterized.TestCase):

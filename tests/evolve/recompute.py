@@ -147,6 +147,9 @@ def compare(workdir: pathlib.Path) -> list[str]:
     if row['step'] == 'verify':
       if row['status'] == 'keep' and row['effect'] is not None:
         kept.add(row['trial'])
+    # A harness that could not catch up leaves no shadow, and no doubt.
+    if row['step'] == 'verify' and row['status'] == 'keep' and row['pairs']:
+      kept.add(row['trial'])
     if row['step'] == 'shadow':
       move = kept.add if row['decision'] == 'keep' else kept.discard
       move(row['trial'])

@@ -106,6 +106,19 @@ class StatesTest(absltest.TestCase):
     check(lambda s: s['moments'].mu, lambda old, mean: mean)
     check(lambda s: s['moments'].nu, lambda old, mean: mean)
 
+  def test_the_state_of_a_new_run(self):
+    target = self.root / 'versions/base/checkpoints/step_000000'
+    end = self.states.begin(target)
+    new = learner.Learner(self.setup, self.mesh, metrics.Phases())
+    self.assertEqual(new.fingerprint(), end)
+    other = self._arm('arm', 0)[0]
+    new.start_from(other)
+    self.assertNotEqual(new.fingerprint(), end)
+    new.start_from(target)
+    self.assertEqual(new.fingerprint(), end)
+    # The same again, as after a kill before its row.
+    self.assertEqual(self.states.begin(target), end)
+
   def test_training_goes_on_from_a_mean(self):
     arms = [self._arm(f'arm{i}', i) for i in range(2)]
     target = self.root / 'merged/checkpoints/step_000007'

@@ -6,6 +6,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax.domains.swe import evidence
+from evojax.domains.swe import tools
 from evojax.harness import library
 from evojax.harness import run
 from evojax.harness import spec
@@ -102,6 +104,43 @@ class LibraryTest(parameterized.TestCase):
     np.testing.assert_allclose(
         parts['brevity'], [[0.5, -0.5, 0], [0, 0, 0], [0, -0.5, 0]]
     )
+
+  def test_parts_for_agents(self):
+    read, edit = (tools.ACTIONS[name] for name in ('read', 'edit'))
+    view = recorded.view(
+        prompts=1,
+        group_size=4,
+        columns=evidence.COLUMNS,
+        lists={
+            'actions': [
+                [edit, edit, edit, read],
+                [read, edit],
+                [read, edit, read, edit],
+                [read],
+            ],
+            'arguments': [[0] * 4, [0] * 2, [0] * 4, [0]],
+            'action_ok': [[True] * 4, [True] * 2, [True] * 4, [True]],
+        },
+        n_turns=[4, 2, 4, 1],
+        first_edit_turn=[0, 1, 1, -1],
+        searched_before_edit=[0, 1, 1, 0],
+        tested_after_edit=[1, 0, 0, 1],
+        f2p_passed=[1, 0.5, 0.5, 0],
+        p2p_passed=[0.9, 1, 1, 1],
+        valid=[[1, 1, 1, 1]],
+    )
+    for name, expected in {
+        'edit_streak': [-0.5, 0, 0, 0],
+        'searched_first': [0, 1, 1, 0],
+        # Without an edit, tests are paid nothing.
+        'tested_edit': [1, 0, 0, 0],
+        # The first one broke what had passed.
+        'fail_to_pass': [0, 0.5, 0.5, 0],
+        # 0.5 - (turns - 1) / 3.
+        'few_turns': [-0.5, 1 / 6, -0.5, 0.5],
+    }.items():
+      parts = functions(f'reward/{name}.py').parts(view)
+      np.testing.assert_allclose(parts[name], [expected], atol=1e-6)
 
   def test_rare_success(self):
     parts = functions('reward/rare_success.py').parts(

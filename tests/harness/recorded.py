@@ -6,6 +6,19 @@ from evojax.domains.math import grade
 from evojax.evidence import schema
 from evojax.evidence import views
 
+# Shipped parts of the reward that read what agents did: math has no such
+# columns.
+OF_AGENTS = tuple(
+    f'reward/{name}.py'
+    for name in (
+        'edit_streak',
+        'fail_to_pass',
+        'few_turns',
+        'searched_first',
+        'tested_edit',
+    )
+)
+
 
 def view(
     *,
@@ -16,11 +29,13 @@ def view(
     parts=(),
     max_tokens=64,
     columns=grade.COLUMNS,
+    lists=None,
     **given,
 ):
   """A view; columns that are not given are filled with random numbers.
 
-  The domain's columns are those of math, where none are given.
+  The domain's columns are those of math, where none are given; `lists` are
+  those with several values per row.
   """
   rng = np.random.default_rng(prompts * group_size)
   columns = schema.declare(columns, parts)
@@ -42,6 +57,8 @@ def view(
   rows['group'] = np.repeat(np.arange(prompts), group_size)
   rows['sample'] = np.tile(np.arange(group_size), prompts)
   rows['n_turns'] = np.ones(count, np.int32)
+  for name, values in (lists or {}).items():
+    rows[name] = [np.asarray(value) for value in values]
   for name, value in given.items():
     kind = next(c.dtype for c in columns if c.name == name)
     rows[name] = np.asarray(value, str if kind == 'string' else kind).ravel()

@@ -6,9 +6,12 @@ import numpy as np
 
 from configs import coding as coding_config
 from configs import math as math_config
+from configs import swe as swe_config
 from evojax import domains
 from evojax.domains.coding import grade as coding_grade
 from evojax.domains.math import grade
+from evojax.domains.swe import evidence
+from evojax.domains.swe import tools
 from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
@@ -25,6 +28,8 @@ CODING, CODING_BLIND = (
     _read('coding', name) for name in ('seed_harness', 'seed_blind')
 )
 
+SWE, SWE_BLIND = (_read('swe', n) for n in ('seed_harness', 'seed_blind'))
+
 
 class SeedTest(parameterized.TestCase):
 
@@ -39,6 +44,8 @@ class SeedTest(parameterized.TestCase):
       (BLIND, math_config),
       (CODING, coding_config),
       (CODING_BLIND, coding_config),
+      (SWE, swe_config),
+      (SWE_BLIND, swe_config),
   )
   def test_is_admitted(self, harness, config):
     self.assertEqual(
@@ -47,6 +54,7 @@ class SeedTest(parameterized.TestCase):
 
   def test_domains_share_what_is_not_their_own(self):
     self.assertEqual(CODING_BLIND, BLIND)
+    self.assertEqual(SWE_BLIND, BLIND)
     own = {'diagnostics/difficulty.py', 'diagnostics/programs.py'}
     self.assertEqual(set(CODING.files) - set(SEED.files), own)
     for name, source in SEED.files.items():
@@ -98,6 +106,49 @@ class SeedTest(parameterized.TestCase):
     self.assertAlmostEqual(found['dead_group_ratio'], 3 / 5)
     self.assertAlmostEqual(found['alive_by_outcome'], 1 / 5)
     self.assertAlmostEqual(found['alive_by_shaping'], 1 / 5)
+
+  def test_agents(self):
+    code = tools.ACTIONS
+    acts = [
+        ['grep', 'edit', 'test', 'submit'],
+        ['test', 'test', 'test', 'test'],
+        ['edit', 'submit'],
+        ['git', 'git', 'none'],
+    ]
+    ok = [[True] * len(a) for a in acts]
+    ok[3][2] = False
+    view = recorded.view(
+        prompts=2,
+        group_size=2,
+        columns=evidence.COLUMNS,
+        n_turns=[[4, 4], [2, 3]],
+        outcome=[[1, 0], [0, 0]],
+        first_edit_turn=[[1, -1], [0, -1]],
+        searched_before_edit=[[1, 0], [0, 0]],
+        tested_after_edit=[[1, 1], [0, 0]],
+        read_history=[[0, 0], [0, 1]],
+        submitted=[[1, 0], [1, 0]],
+        tests_touched=[[0, 2], [0, 0]],
+        lists=dict(
+            actions=[[code[name] for name in a] for a in acts],
+            arguments=[[0] * len(a) for a in acts],
+            action_ok=ok,
+        ),
+    )
+    functions = run.Functions(SWE)
+    found = functions.measure('agents', view)
+    self.assertAlmostEqual(found['edits'], 0.5)
+    self.assertAlmostEqual(found['searches_first'], 0.5)
+    self.assertAlmostEqual(found['tests_its_edit'], 0.5)
+    self.assertAlmostEqual(found['reads_history'], 0.25)
+    self.assertAlmostEqual(found['touches_tests'], 0.25)
+    self.assertAlmostEqual(found['failed_calls'], 1 / 13)
+    # Three of the tests, and git after git, of 3 + 3 + 1 + 2 that follow.
+    self.assertAlmostEqual(found['repeated_calls'], 4 / 9)
+    self.assertEqual(
+        functions.measure('turns', view),
+        {'turns': 13 / 4, 'turns_of_solved': 4.0},
+    )
 
   def test_dead_is_below_a_thousandth(self):
     # std of (0, 0, 3 s) is sqrt(2) s.

@@ -230,6 +230,7 @@ class DomainTest(parameterized.TestCase):
         parent=self.parent,
         config=config_lib.flatten(self.config),
         measures=(),
+        findings=(),
         history=(),
         skills=(),
         rng=np.random.default_rng(0),

@@ -53,6 +53,7 @@ class Context:
   parent: spec.Harness
   config: Mapping[str, Any]  # Values under the parent: 'grpo.keep' -> 'all'.
   measures: Sequence[records.Measure]
+  findings: Sequence[records.Finding]  # Worst first.
   history: Sequence[history_lib.Trial]  # Oldest first, each with a verdict.
   skills: Sequence[skills_lib.Skill]
   rng: np.random.Generator

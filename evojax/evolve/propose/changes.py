@@ -4,6 +4,7 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any
 
+from evojax import domains
 from evojax.evolve import propose
 from evojax.evolve import skills
 from evojax.harness import library as shipped
@@ -117,6 +118,44 @@ def shipped_file(source: str) -> Change:
     except spec.HarnessError:  # It holds as many files as it may.
       return None
     return None if after == context.parent else after
+
+  return Change(name, apply)
+
+
+def without_file(name: str) -> Change:
+  """Take a function out of the harness."""
+
+  def apply(context: propose.Context) -> spec.Harness | None:
+    if name not in context.parent.files:
+      return None
+    files = {k: v for k, v in context.parent.files.items() if k != name}
+    return spec.Harness(context.parent.overlay, files)
+
+  return Change(name, apply)
+
+
+def original_file(name: str) -> Change:
+  """Put the domain's own function back, or none where it has none."""
+
+  def apply(context: propose.Context) -> spec.Harness | None:
+    if context.domain not in domains.DOMAINS:
+      return None
+    folder = domains.folder(context.domain) / 'seed_harness'
+    if not folder.is_dir():
+      return None
+    seed = spec.read(folder)
+    if (text := seed.files.get(name)) is None:
+      return without_file(name).apply(context)
+    if text == context.parent.files.get(name):
+      return None
+    # Parts of the reward that the domain's own does not have lose their weight.
+    gone = {
+        path: None
+        for path in context.parent.overlay
+        if surface_lib.is_weight(path)
+        and repr(path.removeprefix(surface_lib.WEIGHTS)) not in text
+    }
+    return context.parent.with_file(name, text).with_overlay(gone)
 
   return Change(name, apply)
 

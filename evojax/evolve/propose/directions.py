@@ -14,7 +14,6 @@ from evojax import config as config_lib
 from evojax.evolve import propose
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import library
-from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 
 # Most changes of a value that somebody chose do harm; but one that is not the
@@ -69,17 +68,11 @@ def entries(context: propose.Context) -> Iterator[library.Entry]:
     if name in context.parent.files:
       yield library.Entry(
           triggers=_CALLED[class_],
-          change=changes.Change(name, functools.partial(_without, name)),
+          change=changes.without_file(name),
           expected=_BACK,
           hypothesis=f'{name} is what is wrong: the run goes on without it.',
           source=_SOURCE,
       )
-
-
-def _without(name: str, context: propose.Context) -> spec.Harness:
-  """Return the harness without a file."""
-  files = {k: v for k, v in context.parent.files.items() if k != name}
-  return spec.Harness(context.parent.overlay, files)
 
 
 def _fields(context: propose.Context) -> Iterator[surface_lib.Field]:
@@ -112,7 +105,8 @@ def _values(
       if choice not in (old, default):
         yield f'{choice} instead', choice
   elif surface_lib.is_weight(field.path):
-    yield from _weights(field, old)
+    if changes.shaped(context) or old < 0:  # One part alone has no scale.
+      yield from _weights(field, old)
   elif field.kind in ('float', 'int'):
     yield from _numbers(context, field, old)
 

@@ -74,6 +74,17 @@ ENTRIES = {
         source=f'{_ADAM}: the step of Adam is bounded by the learning rate',
         check='unsolved_closed rises',
     ),
+    'learning_rate_far_up': Entry(
+        triggers=('slow_learning',),
+        change=changes.scale('optim.learning_rate', 30.0),
+        # Rates like these are for policies of billions of parameters; where one
+        # is right, a replay of three updates at 30 times the rate says so.
+        when=lambda context: context.config['optim.learning_rate'] < 1e-5,
+        expected=(0.0, 0.15),
+        hypothesis='At so small a rate the policy hardly moves.',
+        source=_ADAM,
+        check='unsolved_closed rises',
+    ),
     'learning_rate_down': Entry(
         triggers=_UNSTABLE,
         change=changes.scale('optim.learning_rate', 1 / 3),

@@ -1,9 +1,10 @@
-"""The default proposer: alerts, a library of interventions, and the ledger.
+"""The default proposer: a diagnosis, interventions, and the ledger.
 
-Skills whose alert fires come first. Otherwise the interventions that an alert
-calls for compete with numeric mutations of what was tried: Thompson sampling
-chooses the intervention class, then the change within it. Beliefs are Normal:
-the library's interval is the prior, the trials of the run are observations.
+What a finding of the diagnosis calls for by name comes first, then skills whose
+alert fires. Otherwise the interventions that an alert calls for compete with
+numeric mutations of what was tried: Thompson sampling chooses the intervention
+class, then the change within it. Beliefs are Normal: the library's interval is
+the prior, the trials of the run are observations.
 No model is asked, and equal contexts give equal proposals.
 """
 
@@ -17,9 +18,11 @@ import numpy as np
 from evojax.evolve import diagnose
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills as skills_lib
+from evojax.evolve.propose import agents
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import directions
 from evojax.evolve.propose import library
+from evojax.evolve.propose import remedies
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
@@ -35,6 +38,7 @@ _SPREAD_CLASS = 0.06
 # Share of the trials that goes to untried classes while an alert calls for one.
 # Priors come from other policies: a class is tried before it is believed.
 _EXPLORED = 0.75
+_REMEDY = (-0.02, 0.25)  # Expected of what puts right what is wrong.
 # Relative; a smaller one is lost in the noise of a trial.
 _SMALLEST_STEP = 0.05
 
@@ -104,7 +108,37 @@ def believe(
 
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
   """Return the next change, or None where nothing is left to try."""
+  if found := _from_findings(context):
+    return found
+  critical = {f.check for f in context.findings if f.severity == 'critical'}
+  racing = [t for t in context.history if t.verify is None]
+  if any(trial.hypothesize.trigger in critical for trial in racing):
+    return None  # What is broken is put right before anything is improved.
   return _from_skills(context) or _from_library(context)
+
+
+# -------------------------------------------------------------------- findings
+
+
+def _from_findings(context: propose_lib.Context) -> propose_lib.Proposal | None:
+  """Propose the first remedy of the worst finding that was not tried yet."""
+  for finding in context.findings:
+    for remedy in finding.remedies:
+      change = remedies.change(context, remedy)
+      if change is None or (after := change.apply(context)) is None:
+        continue
+      try:
+        return propose_lib.make(
+            context,
+            after,
+            hypothesis=f'{finding.text[:1].upper()}{finding.text[1:]}.',
+            expected=_REMEDY,
+            source=f'evojax: the check {finding.check} of evojax-diagnose',
+            trigger=finding.check,
+        )
+      except propose_lib.ProposalError:
+        continue
+  return None
 
 
 # ---------------------------------------------------------------------- skills
@@ -174,7 +208,11 @@ def _called(
   ideas: list[tuple[library.Entry, int]] = []
   # Factor -> place among the alerts of the worst one that calls for it.
   places: dict[str, int] = {}
-  known = itertools.chain(library.ENTRIES.values(), directions.entries(context))
+  known = itertools.chain(
+      library.ENTRIES.values(),
+      agents.entries(context),
+      directions.entries(context),
+  )
   for entry in known:
     place = 0
     if alerts is not None:

@@ -1,5 +1,6 @@
 """Admit: the gate's answer to a candidate."""
 
+from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import recorded
 from evojax.harness import admit as admit_lib
@@ -22,4 +23,8 @@ def admit(
           view,
       )
   )
+  try:
+    arms.setup_under(run, design.harness)
+  except ValueError as error:  # Values that do not go together in an arm.
+    reasons = [*reasons, str(error)]
   return records.Admit(trial=design.trial, reasons=tuple(reasons))

@@ -32,6 +32,7 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
+from evojax.training import reward_parts
 from evojax.training import reward_pipeline
 
 EQUAL = 'equal_updates'  # 1 if the change makes no difference to a replay.
@@ -43,7 +44,7 @@ def backtest(
     design: records.Design,
     delta: delta_lib.Delta,
 ) -> records.Backtest:
-  """Backtest a candidate against its parent; a failing function is a crash.
+  """Backtest a candidate against its parent; a failing reward is a crash.
 
   The same inputs give the same numbers, which are kept by the hash of the
   inputs.
@@ -60,7 +61,7 @@ def backtest(
   if stored is None:
     try:
       stored = _backtest(run, version, design, delta, steps)
-    except run_lib.FunctionError as error:
+    except (run_lib.FunctionError, reward_parts.RewardError) as error:
       stored = dict(statistics={}, predicted=None, sampled_tokens=0)
       key, crash = '', str(error)
     # A crash has no numbers to keep: another run may repair what failed.

@@ -3,6 +3,7 @@
 from evojax.evolve import diagnose as diagnose_lib
 from evojax.evolve import opening
 from evojax.evolve import recorded
+from evojax.evolve.propose import remedies
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
 
@@ -22,10 +23,17 @@ def diagnose(
   measures = recorded.measure(run, version.folder, version.harness, outcome)
   alerts = diagnose_lib.alerts(measures)
   run.say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
+  folders = recorded.trained_by(run, version)
+  found = recorded.findings(run, folders, version.harness)
+  for finding in found:
+    run.say(f'{version.version}: {finding.severity}: {finding.text}')
+    for remedy in remedies.outside(run.setup.surface, finding):
+      run.say(f'it cannot be repaired here: {remedies.said(remedy)}')
   return records.Diagnose(
       round=number,
       trial=trial,
       version=version.version,
       measures=tuple(measures),
       alerts=tuple(alerts),
+      findings=found,
   )

@@ -6,6 +6,8 @@ A candidate that the gate or its backtest refuses, or that trains nothing, has
 its verdict here and races nobody.
 """
 
+import math
+
 from evojax.evolve import opening
 from evojax.evolve import standings
 from evojax.evolve.propose import human
@@ -29,24 +31,70 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   Where a change is refused, another is looked for, but only stages.TRIES for a
   place: refusals cannot keep a round from training.
   """
-  begun = run.recorder.history.all(records.Diagnose)
-  first = min(
-      (d.trial for d in begun if d.round == number),
-      default=1 + max((d.trial for d in begun), default=-1),
-  )
-  racing = [t for t in _undecided(run) if t.number < first]
-  promised = run.recorder.find(records.Open).config['evolve']['entries']
-  free = promised - len(standings.entered(run))
-  # A shadow that trains on has the place of a candidate.
-  busy = len(racing) + (shadow.current(run) is not None)
-  places = min(run.config.evolve.candidates - busy, free)
-  full = len(racing) + places
-  for trial in range(first, first + stages.TRIES * max(places, 0)):
+  first = _first_trial(run, number)
+  racing = _racing_on(run, first)
+  free = places(run, number) or 0
+  full = len(racing) + free
+  for trial in range(first, first + stages.TRIES * free):
     if len(racing) >= full or not _begin(run, number, trial):
       break
     # Only now: a kill between backtest and verdict leaves one that looks so.
     racing = [t for t in _undecided(run) if t.number <= trial]
   return racing
+
+
+def places(run: opening.Run, number: int) -> int | None:
+  """Return how many candidates may enter a round; None: it does not begin.
+
+  As many as evolve.candidates, of evolve.entries in all, and only as many as
+  evolve.tokens pays for. Those that race on from the round before, and a shadow
+  that trains on, have places of their own.
+  """
+  e = run.config.evolve
+  promised = run.recorder.find(records.Open).config['evolve']['entries']
+  free = promised - len(standings.entered(run))
+  first = _first_trial(run, number)
+  others = len(_racing_on(run, first)) + (shadow.current(run) is not None)
+  free = max(min(e.candidates - others, free), 0)
+  if not e.tokens:
+    return free
+  history, grpo = run.recorder.history, run.config.grpo
+  # An arm that is scored on dev problems samples so much more.
+  dev = e.problems * e.samples / (e.updates * grpo.prompts * grpo.group_size)
+  # Not the replays of this round, some of which a killed process may have made.
+  replays = [t.backtest for t in history.trials if t.number < first]
+  spent = history.trained_tokens
+  spent += sum(replay.sampled_tokens for replay in replays if replay)
+  for race in history.races:
+    if race.scored_by == 'dev':
+      spent += dev * sum(arm.sampled_tokens for arm in race.arms)
+  # As the last arms; a harness may make completions longer.
+  last = history.races[-1].arms if history.races else [history.base]
+  update = max(a.sampled_tokens / max(a.updates, 1) for a in last)
+  if run.config.rollout.token_limit and not history.races:
+    # A candidate may lift the limit of the first arm; then completions use half
+    # of what they may, about.
+    most = run.config.rollout.max_tokens * grpo.prompts * grpo.group_size
+    update = max(update, most / 2)
+  arm = e.updates * update * (1 + dev)
+  left = e.tokens - spent
+  # The incumbent's arms come first.
+  payable = math.floor(left / (arm * e.pairs)) - 1 - others
+  return None if payable < 0 else min(free, payable)
+
+
+def _first_trial(run: opening.Run, number: int) -> int:
+  """Return the number of the first trial that begins in a round."""
+  begun = run.recorder.history.all(records.Diagnose)
+  return min(
+      (d.trial for d in begun if d.round == number),
+      default=1 + max((d.trial for d in begun), default=-1),
+  )
+
+
+def _racing_on(run: opening.Run, first: int) -> list[history_lib.Trial]:
+  """Return the candidates of earlier rounds; `first` is the round's first."""
+  return [t for t in _undecided(run) if t.number < first]
 
 
 def _undecided(run: opening.Run) -> list[history_lib.Trial]:

@@ -124,8 +124,7 @@ def _compute(
     final = compared_lib.total_tokens(run.path / retrain_lib.FOLDER)
     history = run.recorder.history
     total = compared_lib.total_tokens(run.path) + history.replayed_tokens
-    evolved = sum(version.sampled_tokens for version in history.versions)
-    found = {'evolved': (evolved, total - final)}
+    found = {'evolved': (history.policy_tokens, total - final)}
     if final:
       found['retrained'] = (final, total)
     return found | {

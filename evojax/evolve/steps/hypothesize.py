@@ -35,6 +35,7 @@ def _choose(
       parent=run.harnesses.load(version.harness),
       config=run.harnesses.values(version.harness),
       measures=diagnosis.measures,
+      findings=diagnosis.findings,
       history=[
           without_audit(t)
           for t in run.recorder.history.trials

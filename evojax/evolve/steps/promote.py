@@ -5,6 +5,7 @@ import dataclasses
 import shutil
 
 from evojax.evolve import opening
+from evojax.evolve import pairs
 from evojax.evolve import recorder
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
@@ -66,8 +67,7 @@ def state_of(
 
   Args:
     run: The run.
-    arms: All of one harness; or, in a chain, those that the last one continues,
-      and it.
+    arms: All of one harness; or those of a chain, see `trained_on`.
     start: The checkpoint that the round started from, below the workdir.
     name: Folder of a mean, below the workdir.
   """
@@ -96,6 +96,32 @@ def state_of(
   return State(str(target), end, arms[0], sources, rate)
 
 
+def trained_on(
+    run: opening.Run, race: records.Race, role: str, trial: int | None
+) -> list[records.RacedArm]:
+  """Return the arms of a round that make the state of a harness after it.
+
+  With the mean, those are all of its arms. In a chain it is the last one,
+  unless an earlier one solved clearly more (a harness that does harm does more
+  of it from pair to pair), and before it the arms that it continues: those of a
+  candidate started where the incumbent's of earlier pairs ended.
+  """
+  arms = arms_of(race, role, trial)
+  if run.config.evolve.policy == 'mean' or not arms:
+    return arms
+  scores = [pairs.own_scores(run, arm)[0] for arm in arms]
+  best = len(arms) - 1
+  for i in reversed(range(best)):
+    if pairs.is_clearly_worse(scores[best], than=scores[i]):
+      best = i
+  found = [arms[best]]
+  earlier = arms if role == 'shadow' else arms_of(race, 'incumbent', None)
+  for arm in sorted(earlier, key=lambda arm: arm.pair, reverse=True):
+    if arm.pair < found[0].pair and arm.end == found[0].start:
+      found.insert(0, arm)
+  return found
+
+
 def advance(
     run: opening.Run,
     version: records.Version,
@@ -117,20 +143,15 @@ def advance(
   """
   name = f'v{len(run.recorder.history.versions)}'
   start = version.checkpoint
-  arms = arms_of(race, 'incumbent', None)
+  arms = trained_on(run, race, 'incumbent', None)
   if shadow is not None and shadow.decision == 'drop':
-    arms = arms_of(race, 'shadow', shadow.trial)
+    arms = trained_on(run, race, 'shadow', shadow.trial)
     before = run.recorder.find(
         records.Shadow, trial=shadow.trial, look=shadow.look - 1
     )
     start = before.checkpoint
   elif kept:
-    its = arms_of(race, 'candidate', kept.trial)
-    if run.config.evolve.policy == 'chain':
-      # Its last arm started where the incumbent's arms of earlier pairs ended.
-      arms = [arm for arm in arms if arm.pair < its[-1].pair] + its[-1:]
-    else:
-      arms = its
+    arms = trained_on(run, race, 'candidate', kept.trial)
   state = state_of(run, arms, start, f'versions/{name}')
   return recorder.made_from(
       records.Promote,

@@ -3,10 +3,10 @@
 In a pair, the incumbent harness and each candidate train one arm each, from one
 state, on the same problems. How the states of the pairs follow each other is
 config.evolve.policy: in a chain, a pair starts where the incumbent's arm of the
-pair before ended, so that the incumbent trains on as one run would; with the
-mean, all pairs start from the newest version, and train side by side. After a
-change was kept, its former harness trains on in the same way for some rounds,
-from a state of its own: the shadow.
+pair before ended, unless that arm ruined the policy, so that the incumbent
+trains on as one run would; with the mean, all pairs start from the newest
+version, and train side by side. After a change was kept, its former harness
+trains on in the same way for some rounds, from a state of its own: the shadow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,14 +89,14 @@ def race(
   # In a chain, the incumbent's arms are ever better, and none is a measure of
   # what an arm of another pair should solve.
   measure = incumbents if run.config.evolve.policy == 'mean' else ()
-  for stage, wanted in (
-      ('candidates', [pair for pair in starts if pair < half]),
-      ('leaders', [pair for pair in starts if pair >= half]),
-  ):
-    trained = _train(run, number, candidates, wanted, stage, measure)
-    raced += _scored(run, number, trained, scored_by)
-    hopeful = standings.hopeful(run, number, field, raced, scored_by)
-    candidates = [e for e in candidates if e.trial in hopeful]
+  early = [pair for pair in starts if pair < half]
+  trained = _train(run, number, candidates, early, 'candidates', measure)
+  raced += _scored(run, number, trained, scored_by)
+  hopeful = standings.hopeful(run, number, field, raced, scored_by)
+  left = [e for e in candidates if e.trial in hopeful]
+  late = [pair for pair in starts if pair >= half]
+  trained = _train(run, number, left, late, 'leaders', measure)
+  raced += _scored(run, number, trained, scored_by)
   return records.Race(
       round=number,
       version=version.version,
@@ -186,7 +186,9 @@ def _train_on(
     new = _train(run, number, entrants, [pair], 'incumbent', place=place)
     found += new
     entrants = [
-        dataclasses.replace(e, starts={**e.starts, pair + 1: _end_of(arm)})
+        dataclasses.replace(
+            e, starts={**e.starts, pair + 1: _next_start(run, e, pair, arm)}
+        )
         for e, _, arm in new
         if arm.status == 'done'
     ]
@@ -195,7 +197,21 @@ def _train_on(
   return found
 
 
-def _end_of(arm: records.Arm) -> _State:
+def _next_start(
+    run: opening.Run, entrant: _Entrant, pair: int, arm: records.Arm
+) -> _State:
+  """Return where the next pair of a chain starts.
+
+  From a policy that an arm ruined, no candidate could show what it is worth:
+  then the next pair starts where this one did.
+  """
+  version = run.recorder.history.versions[-1]
+  diagnosed = run.recorder.find(records.Diagnose, version=version.version)
+  found = diagnosed.findings if diagnosed else ()
+  suspect = any(finding.severity == 'critical' for finding in found)
+  if pairs.is_wasted(run, arm, suspect=suspect):
+    run.say(f'{arm.folder} is left out: it solves no more than at its start')
+    return entrant.starts[pair]
   checkpoint = arm_lib.checkpoint_of(arm.folder, arm.updates)
   return _State(str(checkpoint), arm.end)
 

@@ -7,6 +7,11 @@ a candidate; no other change is kept meanwhile. A loss against it takes the
 change back, and its policy is the run's again.
 """
 
+from collections.abc import Sequence
+import math
+
+from evojax.diagnosis import rules
+from evojax.eval import paired
 from evojax.eval import race as race_lib
 from evojax.evolve import opening
 from evojax.evolve import pairs
@@ -19,6 +24,35 @@ def current(run: opening.Run) -> records.Shadow | None:
   """Return the shadow that trains on, if there is one."""
   found = run.recorder.find(records.Shadow)
   return found if found and found.decision == 'go_on' else None
+
+
+def is_needed(race: records.Race, verdict: records.Verify, looks: int) -> bool:
+  """Return whether the former harness could catch up while a shadow lasts.
+
+  One that does not learn, or too slowly at the pace of its round, needs no
+  shadow, whose training would cost as much as the policy's.
+
+  Args:
+    race: The round in which the change was kept.
+    verdict: On the change.
+    looks: Rounds that a shadow lasts, at most.
+  """
+  arms = promote.arms_of(race, 'incumbent', None)
+  return bool(looks) and _could_catch_up(arms, verdict.low, looks)
+
+
+def _could_catch_up(
+    arms: Sequence[records.RacedArm], behind: float, rounds: int
+) -> bool:
+  """Return whether a harness makes up for what it is behind in some rounds.
+
+  Args:
+    arms: Its arms of one round.
+    behind: Lower bound of how much less it solves.
+    rounds: That are left.
+  """
+  curve = rules.learning_curve([x for arm in arms for x in arm.outcome])
+  return curve.get('outcome_rise', math.inf) * rounds > behind
 
 
 def begin(
@@ -35,7 +69,7 @@ def begin(
     race: The round.
     trial: The change.
   """
-  arms = promote.arms_of(race, 'incumbent', None)
+  arms = promote.trained_on(run, race, 'incumbent', None)
   target = f'shadows/t{trial:03d}-0'
   state = promote.state_of(run, arms, version.checkpoint, target)
   return records.Shadow(
@@ -66,7 +100,7 @@ def look(
   number = shadow.look + 1
   looks = run.config.evolve.horizon
   last = number >= looks or race.round + 1 >= run.config.evolve.rounds
-  arms = promote.arms_of(race, 'shadow', shadow.trial)
+  arms = promote.trained_on(run, race, 'shadow', shadow.trial)
   found, errors = pairs.differences(
       run, race.round, race.arms, race.scored_by, 'shadow', shadow.trial
   )
@@ -92,6 +126,12 @@ def look(
   verdict = decisions.decide(
       lambda: _decided(ahead, errors, looks=looks, last=last)
   )
+  behind = paired.gain(ahead, errors).low
+  raced = promote.arms_of(race, 'shadow', shadow.trial)
+  if verdict['decision'] == 'go_on':
+    if not _could_catch_up(raced, behind, looks - number):
+      verdict['decision'] = 'keep'
+      verdict['reason'] += ', out of reach at the pace of the former harness'
   target = f'shadows/t{shadow.trial:03d}-{number}'
   state = promote.state_of(run, arms, shadow.checkpoint, target)
   return records.Shadow(

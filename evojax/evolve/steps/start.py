@@ -7,6 +7,8 @@ import jax
 from evojax import config as config_lib
 from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.evolve import pairs
+from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.harness import spec
 from evojax.ledger import records
@@ -15,6 +17,7 @@ from evojax.training import first_steps
 from evojax.training import stages
 
 _FOLDER = 'arms/v0'
+_BASE = 'versions/base/checkpoints/step_000000'  # The untrained policy.
 
 
 def open_ledger(run: opening.Run) -> records.Open:
@@ -81,7 +84,7 @@ def train(run: opening.Run) -> records.Train:
   Raises:
     ValueError: If the seed harness does not train.
   """
-  folder = _FOLDER
+  folder, fields = _FOLDER, {}
   if run.fork is not None:
     if run.primary:
       run.fork.copy(run.path)
@@ -90,13 +93,22 @@ def train(run: opening.Run) -> records.Train:
   else:
     arm = train_seed(run)
     last = arm_lib.checkpoint_of(folder, arm.updates).name
+    found = recorded.findings(run, [folder], run.seed.sha256)
+    suspect = any(finding.severity == 'critical' for finding in found)
+    if pairs.is_wasted(run, arm, suspect=suspect):
+      run.say('the seed harness learns nothing: rounds start from the base')
+      end = run.states.begin(run.path / _BASE)
+      fields = dict(checkpoint=_BASE, end=end)
   return recorder.made_from(
       records.Train,
       arm,
-      version='v0',
-      parent=None,
-      folder=folder,
-      checkpoint=f'{folder}/checkpoints/{last}',
-      prompts=run.config.grpo.prompts,
-      group_size=run.config.grpo.group_size,
+      **dict(
+          version='v0',
+          parent=None,
+          folder=folder,
+          checkpoint=f'{folder}/checkpoints/{last}',
+          prompts=run.config.grpo.prompts,
+          group_size=run.config.grpo.group_size,
+      )
+      | fields,
   )

@@ -40,7 +40,7 @@ class FillTest(parameterized.TestCase):
         spec=opening.Run,
         recorder=mock.Mock(),
         config=ml_collections.ConfigDict(
-            {'evolve': {'candidates': candidates}}
+            {'evolve': {'candidates': candidates, 'tokens': 0}}
         ),
     )
     run.recorder.history.trials = self.trials
@@ -74,6 +74,73 @@ class FillTest(parameterized.TestCase):
 
   def test_a_shadow_has_a_place(self):
     self.assertEqual(self._fill(['races'] * 9, shadow=object()), [0])
+
+
+class TokensTest(parameterized.TestCase):
+
+  def _places(self, tokens, shadow=None, scored_by='rollouts', raced=True):
+    """Places where 1,000 tokens are spent; an arm takes 80, and 40 of dev."""
+    evolve = dict(candidates=2, tokens=tokens, updates=8, pairs=4)
+    evolve |= dict(problems=8, samples=2)
+    grpo = dict(prompts=2, group_size=2)
+    rollout = dict(max_tokens=64, token_limit=16)
+    arm = samples.record(records.RacedArm, sampled_tokens=80, updates=8)
+    race = samples.record(
+        records.Race, arms=(arm,) * 12, scored_by=scored_by, standings=()
+    )
+    run = mock.Mock(
+        spec=opening.Run,
+        recorder=mock.Mock(),
+        config=ml_collections.ConfigDict(
+            {'evolve': evolve, 'grpo': grpo, 'rollout': rollout}
+        ),
+    )
+    # A replay of a trial before the round, and one of this round.
+    trials = [
+        history_lib.Trial(
+            index=n,
+            number=n,
+            seconds={},
+            backtest=samples.record(records.Backtest, sampled_tokens=100),
+            verify=samples.record(records.Verify),
+        )
+        for n in (0, 1)
+    ]
+    history = mock.Mock(
+        races=[race] * raced, trials=trials, trained_tokens=900, base=arm
+    )
+    diagnosed = [mock.Mock(trial=n, round=n) for n in (0, 1)]
+    history.all.return_value = diagnosed
+    run.recorder.history = history
+    run.recorder.find.return_value.config = {'evolve': {'entries': 5}}
+    with (
+        mock.patch.object(field.standings, 'entered', lambda run: ()),
+        mock.patch.object(field.shadow, 'current', lambda run: shadow),
+    ):
+      return field.places(run, 1)
+
+  @parameterized.parameters(
+      (0, 2),  # No limit.
+      (1000 + 4 * 120 * 3, 2),
+      (1000 + 4 * 120 * 3 - 1, 1),
+      (1000 + 4 * 120, 0),  # The incumbent trains alone.
+      (1000 + 4 * 120 - 1, None),
+  )
+  def test_as_many_as_the_tokens_pay_for(self, tokens, expected):
+    self.assertEqual(self._places(tokens), expected)
+
+  def test_what_else_is_paid(self):
+    self.assertEqual(self._places(1000 + 4 * 120 * 2, shadow=object()), 0)
+    # What 12 arms sampled of dev problems.
+    spent = 1000 + 12 * 40
+    self.assertEqual(self._places(spent + 480, scored_by='dev'), 0)
+    self.assertIsNone(self._places(spent + 479, scored_by='dev'))
+
+  def test_completions_may_become_longer(self):
+    # Half of 64 tokens by 4 completions, 8 updates, and half as much of dev.
+    arm = 8 * 32 * 4 * 1.5
+    self.assertEqual(self._places(1000 + 4 * arm, raced=False), 0)
+    self.assertIsNone(self._places(1000 + 4 * arm - 1, raced=False))
 
 
 if __name__ == '__main__':

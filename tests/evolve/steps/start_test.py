@@ -7,6 +7,8 @@ from absl.testing import absltest
 
 from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.evolve import pairs
+from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve.steps import start
 from evojax.ledger import records
@@ -30,6 +32,8 @@ class TrainTest(absltest.TestCase):
             recorder, 'made_from', return_value=mock.Mock(spec=records.Train)
         ),
         mock.patch.object(first_steps, 'warning', return_value=line) as asked,
+        mock.patch.object(recorded, 'findings', return_value=()),
+        mock.patch.object(pairs, 'is_wasted', return_value=False),
     ):
       start.train(run)
     for call in asked.call_args_list:

@@ -1,0 +1,122 @@
+"""Interventions for agents that repair repositories with tools.
+
+They are known where a domain's arguments say so, and answer alerts of swe's
+seed diagnostics besides those of any domain. `directions` turns each of them
+round and takes it out again.
+"""
+
+from collections.abc import Iterator
+
+from evojax.evolve import propose
+from evojax.evolve.propose import changes
+from evojax.evolve.propose import library
+
+_TURNS = 'domain.kwargs.max_turns'
+_SCRUBBED = 'domain.kwargs.scrubbed'
+_EVOTRAINER = 'EvoTrainer, arXiv:2606.03108'
+# Their columns are hidden from a run that has to discover them.
+_WATCHED = ('searched_first', 'tested_edit')
+
+
+def is_agent(context: propose.Context) -> bool:
+  """Return whether the problems of a run are repositories."""
+  return _TURNS in context.config and _SCRUBBED in context.config
+
+
+def can_pay(context: propose.Context, part: str) -> bool:
+  """Return whether a run has the columns that a part for agents reads."""
+  if part not in _PARTS:
+    return True
+  blind = context.config.get('evolve.seed_harness') == 'seed_blind'
+  return is_agent(context) and not (blind and part in _WATCHED)
+
+
+ENTRIES = {
+    'search_before_edit': library.Entry(
+        triggers=('failed_calls', 'slow_learning'),
+        change=changes.give_weight('searched_first', 0.1),
+        when=lambda context: can_pay(context, 'searched_first'),
+        expected=(-0.04, 0.07),
+        hypothesis='Edits of what was not looked at are guesses.',
+        source=f'{_EVOTRAINER}, v4',
+        check='searches_first rises and outcome with it',
+    ),
+    'edit_then_test': library.Entry(
+        triggers=('tests_its_edit', 'slow_learning'),
+        change=changes.give_weight('tested_edit', 0.15),
+        when=lambda context: can_pay(context, 'tested_edit'),
+        expected=(-0.04, 0.07),
+        hypothesis=(
+            'An agent that runs the tests after its edit sees what it broke'
+            ' while it can still mend it.'
+        ),
+        source=f'{_EVOTRAINER}, v4',
+        check='tests_its_edit rises above 50 %',
+    ),
+    'credit_by_fail_to_pass': library.Entry(
+        triggers=('too_hard', 'dead_group_ratio', 'weak_signal', 'edits'),
+        change=changes.give_weight('fail_to_pass', 0.3),
+        expected=(-0.05, 0.07),
+        hypothesis=(
+            'Half a repair and no edit at all earn the same: the share of the'
+            ' failing tests that pass tells them apart.'
+        ),
+        source=f'{_EVOTRAINER}, v3: continuous reward',
+        check='edits rises, dead_group_ratio falls',
+    ),
+    'more_turns': library.Entry(
+        triggers=('slow_learning', 'weak_signal'),
+        change=changes.scale(_TURNS, 1.5),
+        expected=(-0.05, 0.06),
+        hypothesis='The limit of turns ends episodes that are at work.',
+        source=f'{_EVOTRAINER}: a budget of truncation that is misaligned',
+        check='turns_of_solved rises',
+    ),
+    'fewer_turns': library.Entry(
+        triggers=('failed_calls',),
+        change=changes.scale(_TURNS, 2 / 3),
+        expected=(-0.05, 0.06),
+        hypothesis='Late turns solve nothing: without them the rest counts.',
+        source='RAGEN, Wang et al. 2025, arXiv:2504.20073, Sec. 4',
+    ),
+    'efficiency': library.Entry(
+        triggers=('failed_calls',),
+        change=changes.give_weight('few_turns', 0.1),
+        expected=(-0.05, 0.06),
+        hypothesis='Turns are spent on what solves nothing.',
+        source=f'{_EVOTRAINER}: an efficiency term, after which agents gave up',
+        check='turns falls, turns_of_solved does not',
+    ),
+    'patience': library.Entry(
+        triggers=('edits',),
+        change=changes.give_weight('few_turns', -0.1),
+        expected=(-0.05, 0.06),
+        hypothesis='Episodes end before anything was tried.',
+        source=f'{_EVOTRAINER}: the inverse of its efficiency term',
+        check='edits rises above 60 %',
+    ),
+    'edit_streak_penalty': library.Entry(
+        triggers=('failed_calls',),
+        change=changes.give_weight('edit_streak', 0.1),
+        expected=(-0.05, 0.06),
+        hypothesis='Edits follow edits, and nobody looks at what they did.',
+        source=f'{_EVOTRAINER}, v5 and v6, which it made worse',
+    ),
+    'scrubbed_history': library.Entry(
+        triggers=('too_easy', 'exploration_collapse'),
+        change=changes.set_value(_SCRUBBED, True),
+        expected=(-0.05, 0.06),
+        hypothesis='What is solved is copied from the history.',
+        source=f'{_EVOTRAINER}, v4: 49 % fell to 31 % once it was scrubbed',
+        check='reads_history falls',
+    ),
+}
+_PARTS = frozenset(
+    ('searched_first', 'tested_edit', 'fail_to_pass', 'edit_streak')
+)
+
+
+def entries(context: propose.Context) -> Iterator[library.Entry]:
+  """Yield the interventions for agents; none in a domain without."""
+  if is_agent(context):
+    yield from ENTRIES.values()

@@ -1,0 +1,64 @@
+"""Remedies of a diagnosis as changes of a harness."""
+
+from evojax.diagnosis import words
+from evojax.evolve import propose
+from evojax.evolve.propose import agents
+from evojax.evolve.propose import changes
+from evojax.harness import surface as surface_lib
+from evojax.ledger import records
+
+_FILES = ('reward.py', 'keep.py', 'weight.py')
+
+
+def path_of(remedy: records.Remedy) -> str:
+  """Return the config path, or the file of a harness, that a remedy changes."""
+  return words.word('evojax', remedy.setting, remedy.part)
+
+
+def change(
+    context: propose.Context, remedy: records.Remedy
+) -> changes.Change | None:
+  """Return the change that a remedy is; None where no harness may make it."""
+  path = path_of(remedy)
+  if path in _FILES:
+    return changes.original_file(path)
+  try:
+    context.surface.field(path)
+  except surface_lib.SurfaceError:
+    return None
+  if remedy.setting == 'max_tokens':
+    # A limit of training goes; beyond rollout.max_tokens nothing is sampled.
+    return changes.set_value(path, 0)
+  if remedy.setting == 'data':
+    return changes.set_value(path, ())
+  if remedy.setting == 'weight' and remedy.value:
+    if not agents.can_pay(context, remedy.part):
+      return None
+    if path not in context.config:  # The part may be the library's.
+      return changes.give_weight(remedy.part, remedy.value)
+  if remedy.value is None:
+    return changes.scale(path, remedy.times)
+  return changes.set_value(path, remedy.value)
+
+
+def outside(
+    surface: surface_lib.Surface, finding: records.Finding
+) -> list[records.Remedy]:
+  """Return the remedies of a finding that no harness may make."""
+  found = []
+  for remedy in finding.remedies:
+    path = path_of(remedy)
+    if path in _FILES:
+      continue
+    try:
+      surface.field(path)
+    except surface_lib.SurfaceError:
+      found.append(remedy)
+  return found
+
+
+def said(remedy: records.Remedy) -> str:
+  """Return what to do about a remedy that no harness may make."""
+  path = path_of(remedy)
+  text = f'{path} is no value that a harness may change'
+  return text if remedy.value is None else f'{text}; set it to {remedy.value}'

@@ -1,0 +1,173 @@
+"""Tests for the interventions for agents: proposed, admitted, undone."""
+
+import dataclasses
+import functools
+import itertools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from configs import swe as swe_config
+from evojax import config as config_lib
+from evojax import domains
+from evojax.domains.swe import evidence
+from evojax.domains.swe import make
+from evojax.evidence import schema
+from evojax.evolve import propose as propose_lib
+from evojax.evolve.propose import agents
+from evojax.evolve.propose import directions
+from evojax.evolve.propose import library
+from evojax.evolve.propose import rules
+from evojax.harness import admit
+from evojax.harness import spec
+from evojax.harness import surface
+from evojax.ledger import records
+from tests.evolve import propose_test
+from tests.harness import recorded
+
+CONFIG = swe_config.get_config()
+SURFACE = surface.recipe(make().surface_fields)
+SEED = spec.read(domains.folder('swe') / 'seed_harness')
+
+
+@functools.cache
+def _values(parent):
+  return config_lib.flatten(SURFACE.apply(CONFIG, parent.overlay))
+
+
+def _context(alerts=(), *, parent=SEED, config=(), **changes):
+  return dataclasses.replace(
+      propose_test.context(alerts, **changes),
+      parent=parent,
+      config=_values(parent) | dict(config),
+      domain='swe',
+      surface=SURFACE,
+  )
+
+
+@functools.cache
+def _evidence():
+  """Random evidence of the domain's columns."""
+  lists = [[4, 3, 3, 4, 7, -1], [3, 4, 6, 1, 4, 7]] * 32
+  return recorded.view(
+      prompts=8,
+      group_size=8,
+      columns=evidence.COLUMNS,
+      lists={
+          'actions': lists,
+          'arguments': [[0] * 6] * 64,
+          'action_ok': [[True] * 6] * 64,
+      },
+      n_turns=list(itertools.islice(itertools.cycle(range(1, 7)), 64)),
+  )
+
+
+class _Synthetic:
+
+  def columns(self, config):
+    del config
+    return frozenset(c.name for c in schema.declare(evidence.COLUMNS, ()))
+
+  def evidence(self, config):
+    del config
+    return _evidence()
+
+
+_SYNTHETIC = _Synthetic()
+
+
+class AgentsTest(parameterized.TestCase):
+
+  @parameterized.parameters(*agents.ENTRIES)
+  def test_entry_makes_one_change_that_is_admitted(self, name):
+    entry = agents.ENTRIES[name]
+    config = {'domain.kwargs.scrubbed': False} if 'scrub' in name else {}
+    context = _context(entry.triggers, config=config)
+    after = entry.apply(context)
+    delta, _ = propose_lib.consider(context, after)
+    self.assertEqual(delta.factor, entry.change.factor(SURFACE))
+    run = swe_config.get_config()
+    run.domain.kwargs.scrubbed = 'scrub' not in name
+    self.assertEqual(admit.admit(SEED, after, run, SURFACE, _SYNTHETIC), [])
+    # Once it is there, it can be turned round and taken out.
+    config = _values(after)
+    paths = set(config) & set(after.overlay) - set(SEED.overlay)
+    again = _context(parent=after)
+    undone = [
+        other.overlay.get(path)
+        for idea in directions.entries(again)
+        if (other := idea.apply(again)) is not None
+        for path in paths
+        if other.overlay.get(path) != after.overlay[path]
+    ]
+    if entry.change.path.startswith(surface.WEIGHTS):
+      weight = after.overlay[entry.change.path]
+      self.assertContainsSubset({0.0, -weight}, undone)
+    else:
+      self.assertNotEmpty(undone)
+
+  @parameterized.parameters('searched_first', 'tested_edit')
+  def test_a_blind_run_is_not_told_of_hidden_columns(self, part):
+    blind = {'evolve.seed_harness': 'seed_blind'}
+    self.assertTrue(agents.can_pay(_context(), part))
+    self.assertFalse(agents.can_pay(_context(config=blind), part))
+    self.assertFalse(agents.can_pay(propose_test.context(), part))
+    columns = schema.declare(evidence.COLUMNS, (), blind=True)
+    shown = {c.name for c in columns if 'reward' in c.readers}
+    hidden = {'searched_before_edit', 'tested_after_edit', 'first_edit_turn'}
+    self.assertTrue(hidden.isdisjoint(shown))
+    self.assertIn('f2p_passed', shown)
+
+  def test_other_domains_have_none(self):
+    self.assertEmpty(list(agents.entries(propose_test.context())))
+
+  def test_every_trigger_is_measured(self):
+    sources = ''.join(
+        text for name, text in SEED.files.items() if 'diagnostics/' in name
+    )
+    for entry in agents.ENTRIES.values():
+      for name in entry.triggers:
+        known = name in propose_test.ALERTS or f"'{name}'" in sources
+        self.assertTrue(known, name)
+
+  def test_names_are_those_of_nothing_else(self):
+    self.assertTrue(set(agents.ENTRIES).isdisjoint(library.ENTRIES))
+
+  @parameterized.parameters(
+      ('tests_its_edit', 'tested_edit'),
+      ('edits', 'fail_to_pass'),
+      ('edits', 'few_turns'),
+      ('failed_calls', 'searched_first'),
+      ('failed_calls', 'edit_streak'),
+  )
+  def test_an_alert_calls_for_it(self, alert, part):
+    made = [rules.propose(_context([alert], seed=n)) for n in range(30)]
+    self.assertIn(f'reward:{part}', {p.delta.factor for p in made})
+
+  @parameterized.parameters(
+      ({'setting': 'max_turns', 'times': 2.0}, 'domain.kwargs.max_turns', 12),
+      ({'setting': 'history', 'value': True}, 'domain.kwargs.scrubbed', True),
+      (
+          {'setting': 'weight', 'part': 'fail_to_pass', 'value': 0.3},
+          'reward.weights.fail_to_pass',
+          0.3,
+      ),
+  )
+  def test_a_finding_calls_for_it(self, remedy, path, value):
+    finding = records.Finding(
+        check='x',
+        severity='critical',
+        text='x',
+        remedies=(records.Remedy(**remedy),),
+    )
+    config = {'domain.kwargs.scrubbed': path != 'domain.kwargs.scrubbed'}
+    context = _context(findings=(finding,), config=config)
+    made = rules.propose(context)
+    self.assertEqual((made.trigger, made.after.overlay[path]), ('x', value))
+    # It is for agents: nothing that a run on math could pay for.
+    other = propose_test.context(['slow_learning'], findings=(finding,))
+    self.assertNotEqual(rules.propose(other).trigger, 'x')
+
+
+if __name__ == '__main__':
+  absltest.main()

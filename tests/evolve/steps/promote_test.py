@@ -1,0 +1,93 @@
+"""Which arms of a chain become the policy."""
+
+from unittest import mock
+
+from absl.testing import absltest
+import ml_collections
+import numpy as np
+
+from evojax.evolve import opening
+from evojax.evolve import pairs
+from evojax.evolve.steps import promote
+from evojax.ledger import records
+from tests.ledger import samples
+
+
+class TrainedOnTest(absltest.TestCase):
+
+  def _arm(self, role, pair, start, end, trial=None):
+    return samples.record(
+        records.RacedArm,
+        folder=f'arms/{role}-{pair}',
+        role=role,
+        trial=trial,
+        pair=pair,
+        start=start,
+        end=end,
+        status='done',
+    )
+
+  def _trained_on(self, arms, solved, role='incumbent', trial=None):
+    """Folders; `solved` is the share of 64 groups by folder, else 0.5."""
+    run = mock.Mock(
+        spec=opening.Run,
+        config=ml_collections.ConfigDict({'evolve': {'policy': 'chain'}}),
+    )
+
+    def scores(run, arm):
+      share = solved.get(arm.folder.removeprefix('arms/'), 0.5)
+      return (np.arange(64) < 64 * share).astype(float), (64,)
+
+    race = samples.record(records.Race, arms=tuple(arms), standings=())
+    with mock.patch.object(pairs, 'own_scores', scores):
+      found = promote.trained_on(run, race, role, trial)
+    return [arm.folder.removeprefix('arms/') for arm in found]
+
+  def setUp(self):
+    super().setUp()
+    ends = 'abcde'
+    self.chain = [
+        self._arm('incumbent', i, ends[i], ends[i + 1]) for i in range(4)
+    ]
+
+  def test_the_last_and_what_it_continues(self):
+    every = [f'incumbent-{i}' for i in range(4)]
+    self.assertEqual(self._trained_on(self.chain, {}), every)
+    # A little worse at the end is noise.
+    solved = {'incumbent-1': 0.6}
+    self.assertEqual(self._trained_on(self.chain, solved), every)
+
+  def test_back_to_an_arm_that_solved_clearly_more(self):
+    solved = {'incumbent-1': 0.9, 'incumbent-0': 0.2}
+    self.assertEqual(
+        self._trained_on(self.chain, solved), ['incumbent-0', 'incumbent-1']
+    )
+
+  def test_arms_that_were_left_out(self):
+    arms = list(self.chain)
+    # The third pair started where the second did.
+    arms[1] = self._arm('incumbent', 1, 'b', 'x')
+    arms[2] = self._arm('incumbent', 2, 'b', 'd')
+    self.assertEqual(
+        self._trained_on(arms, {}),
+        ['incumbent-0', 'incumbent-2', 'incumbent-3'],
+    )
+
+  def test_a_candidate_goes_on_from_the_incumbents_arms(self):
+    mine = [self._arm('candidate', i, 'abcd'[i], f'k{i}', 7) for i in range(4)]
+    arms = self.chain + mine
+    expected = ['incumbent-0', 'incumbent-1', 'incumbent-2', 'candidate-3']
+    self.assertEqual(self._trained_on(arms, {}, 'candidate', 7), expected)
+    # The incumbent does ever more harm: back to where it had done least.
+    solved = {'candidate-0': 0.9}
+    self.assertEqual(
+        self._trained_on(arms, solved, 'candidate', 7), ['candidate-0']
+    )
+
+  def test_a_policy_that_does_not_move(self):
+    arms = [self._arm('incumbent', i, 'a', 'a') for i in range(3)]
+    self.assertLen(self._trained_on(arms, {}), 3)
+
+
+if __name__ == '__main__':
+  absltest.main()
