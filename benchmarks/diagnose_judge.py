@@ -6,8 +6,8 @@ Reads the logs of `benchmarks.diagnose_logs`. Prints how many faults were named,
 how many of all findings are of the log's fault or its consequences, how many
 clean logs raised an alarm, and how many checks cannot tell, beside thresholds
 from the literature and, where it is installed, rlwatch (PyPI), which watches a
-run while it goes on. Rules and thresholds are to be chosen on the split
-'tuning' alone.
+run while it goes on. Synthetic logs of agents have rows of their own. Rules and
+thresholds are to be chosen on the split 'tuning' alone.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from benchmarks import diagnose_logs
 from evojax.diagnosis import examine
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
+from tests.diagnosis import agents_made
 
 
 def ours(run: Any) -> tuple[set[str], int]:
@@ -57,6 +58,12 @@ def literature(run: Any) -> tuple[set[str], int]:
     found.add('truncation')
   if _mean(run, 'kl') > 0.05:
     found.add('kl_explosion')
+  if _mean(run, 'n_turns') < 5 or _mean(run, 'edited') < 0.6:
+    found.add('gives_up')
+  if _mean(run, 'n_turns') > 50:
+    found.add('echo_trap')
+  if _mean(run, 'calls_failed') > 0.15:
+    found.add('malformed_calls')
   rows = run.rollouts
   if 'format_ok' in rows and run.late(rows)['format_ok'].mean() < 0.7:
     found.add('format_bottleneck')
@@ -154,16 +161,42 @@ def judge(logs: pathlib.Path, split: str, verbose: bool) -> None:
         folder = logs / format_ / name
         values = folder / 'training_args.json'
         settings = _settings(values) if given else {}
-        runs[name] = readers.read(folder, format_, {}, settings)
+        kind = diagnose_logs.jobs()[name][0]
+        fault = diagnose_logs.FAULTS.get(kind)
+        run = readers.read(folder, format_, {}, settings)
+        runs[name] = run, fault
       for system, apply in systems.items():
         if given and system != 'evojax-diagnose':
           continue
         label = f'{system}, {format_}' + (', settings given' if given else '')
         rows.append((label, *_score(runs, apply, verbose)))
+  rows += _agents(logs, split, systems, verbose)
   table = [header, *rows]
   widths = [max(len(str(row[i])) for row in table) for i in range(len(header))]
   for row in table:
     print('  '.join(str(x).ljust(w) for x, w in zip(row, widths, strict=True)))
+
+
+def _agents(
+    logs: pathlib.Path,
+    split: str,
+    systems: dict[str, Callable[[Any], Any]],
+    verbose: bool,
+) -> list[tuple[str, ...]]:
+  """Return the rows of the synthetic logs of agents, by format."""
+  rows = []
+  for format_ in agents_made.VOCABULARIES:
+    runs = {}
+    for name, log in diagnose_logs.agent_logs().items():
+      folder = logs / 'agents' / name
+      if (log.format, log.split) == (format_, split) and folder.is_dir():
+        run = readers.read(folder, format_)
+        runs[name] = run, agents_made.FAULTS.get(log.fault)
+    for system, apply in systems.items():
+      if runs:
+        label = f'{system}, agents, {format_}'
+        rows.append((label, *_score(runs, apply, verbose)))
+  return rows
 
 
 def _settings(path: pathlib.Path) -> dict[str, float]:
@@ -183,19 +216,25 @@ def _settings(path: pathlib.Path) -> dict[str, float]:
 
 
 def _score(
-    runs: dict[str, Any], apply: Callable[[Any], Any], verbose: bool
+    runs: dict[str, tuple[Any, Any]],
+    apply: Callable[[Any], Any],
+    verbose: bool,
 ) -> tuple[str, ...]:
-  """Return the columns of one system."""
+  """Return the columns of one system.
+
+  Args:
+    runs: Name -> the run, and its fault or None.
+    apply: The system.
+    verbose: Whether to print a line for every log.
+  """
   named = faulty = right = all_ = alarms = clean = unknown = 0
-  for name, run in runs.items():
-    kind = diagnose_logs.jobs()[name][0]
-    fault = diagnose_logs.FAULTS.get(kind, diagnose_logs.NONE)
+  for name, (run, fault) in runs.items():
     found, cannot = apply(run)
-    true = set(fault.finds) | set(fault.may)
+    true = set(fault.finds) | set(fault.may) if fault else set()
     right += len(found & true)
     all_ += len(found)
     unknown += cannot
-    if kind == 'clean':
+    if fault is None:
       clean += 1
       alarms += bool(found)
     else:

@@ -9,6 +9,10 @@ made again. With a wheel of verl, the rollouts of each training are written once
 more by verl's own function; verl itself trains on GPUs only. Needs the test
 environment; less than a minute a log on an idle core. `diagnose_judge`
 reads the logs.
+
+Logs of agents, with tools and several turns, are synthetic: a mixture of ways
+to work that GRPO changes, see tests/diagnosis/agents_made.py. They take
+seconds; --only=agents writes these alone.
 """
 
 import argparse
@@ -23,6 +27,8 @@ import shutil
 import time
 from typing import Any
 import zipfile
+
+from tests.diagnosis import agents_made
 
 CLEAN = 8  # Logs without a fault, in each split.
 
@@ -116,6 +122,50 @@ FAULTS = {
 }
 SPLITS = ('tuning', 'judging')
 NONE = Fault(())
+AGENT_SEEDS = (
+    2  # Of each fault and its twin, in each split; formats take turns.
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentLog:
+  """A synthetic log of an agent."""
+
+  fault: str  # Key of `agents_made.FAULTS`; '': a healthy world.
+  world: agents_made.World
+  format: str
+  split: str
+  seed: int
+
+
+def agent_logs() -> dict[str, AgentLog]:
+  """Return log name -> what is made; a fault is followed by its twin."""
+  found = {}
+  worlds = {}
+  for name, world in agents_made.FAULTS.items():
+    worlds[name] = name, world
+    worlds[f'{name}-twin'] = '', agents_made.twin(world)
+  worlds |= {n: ('', world) for n, world in agents_made.HEALTHY.items()}
+  formats = tuple(agents_made.VOCABULARIES)
+  for split in SPLITS:
+    for number in range(AGENT_SEEDS):
+      seed = 100 * SPLITS.index(split) + number
+      format_ = formats[number % len(formats)]
+      for name, (fault, world) in worlds.items():
+        log = AgentLog(fault, world, format_, split, seed)
+        found[f'{name}-{split}-{number}'] = log
+  return found
+
+
+def record_agents(logs: pathlib.Path) -> None:
+  """Write the logs of agents that are not there."""
+  for name, log in agent_logs().items():
+    target = logs / 'agents' / name
+    if not target.is_dir():
+      part = target.with_name(f'.{name}')
+      shutil.rmtree(part, ignore_errors=True)
+      agents_made.write(part, log.format, log.world, log.seed)
+      part.rename(target)
 
 
 def jobs() -> dict[str, tuple[str, str, int]]:
@@ -404,6 +454,9 @@ def main() -> None:
   parser.add_argument('--limit', type=int, default=1000)
   parser.add_argument('--verl', type=pathlib.Path)
   given = parser.parse_args()
+  record_agents(given.logs)
+  if given.only == 'agents':
+    return
   record(given.logs, given.only, given.limit, given.verl)
 
 

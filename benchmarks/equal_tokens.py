@@ -12,7 +12,6 @@ A queue: what is finished in --out is not run again, so the same command
 continues, with more seeds if one wants them.
 """
 
-import json
 import pathlib
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import sys
 from absl import app
 from absl import flags
 
+from benchmarks import runs
 from evojax.ledger import history
 from evojax.ledger import records
 
@@ -47,13 +47,6 @@ def steps_for(run: history.History, total: int) -> int:
   return round(total * updates / tokens)
 
 
-def _run(config: str, workdir: pathlib.Path, *flags_: str) -> None:
-  command = [sys.executable, '-m', 'evojax.main', f'--config={config}']
-  command += [f'--workdir={workdir}', *flags_]
-  print(' '.join(command), flush=True)
-  subprocess.run(command, check=True)
-
-
 def main(_):
   out = pathlib.Path(_OUT.value)
   config, _, _ = _CONFIG.value.partition(':')
@@ -63,16 +56,13 @@ def main(_):
     numbered = f'--config.seed={seed}'
     workdir, control = out / f'evolved-{seed}', out / f'seed-{seed}'
     evolved.append(str(workdir))
-    if not (workdir / 'summary.json').exists():
-      _run(_CONFIG.value, workdir, numbered)
-    summary = json.loads((workdir / 'summary.json').read_text())
+    summary = runs.finish(_CONFIG.value, workdir, numbered)
     if not isinstance(summary['sealed'].get('seed'), str):
       continue  # It was compared.
     total = summary['compute']['evolved']['total']
     steps = steps_for(history.read(workdir), total)
-    if not (control / 'summary.json').exists():
-      _run(f'{config}:seed', control, numbered, f'--config.steps={steps}')
-    _run(_CONFIG.value, workdir, numbered, f'--compare={control}')
+    runs.finish(f'{config}:seed', control, numbered, f'--config.steps={steps}')
+    runs.start(_CONFIG.value, workdir, numbered, f'--compare={control}')
   if len(evolved) > 1:
     subprocess.run(
         [sys.executable, '-m', 'evojax.report.seeds', *evolved], check=True

@@ -76,7 +76,7 @@ class Line:
   # Adam's moments after a merge: the arms' mean, zero, or zero and estimated
   # again from the gradients of some updates that change no parameter.
   moments: str = 'keep'
-  # Of the outer step x + rate * (mean - x), with Nesterov's momentum; the
+  # The outer step is x + outer_rate * (mean - x), with Nesterov's momentum; the
   # defaults are DiLoCo's, Sec. 3.1.
   outer_rate: float = 0.7
   outer_momentum: float = 0.9

@@ -98,31 +98,15 @@ def main(_):
   out = pathlib.Path(_OUT.value).resolve()
   if _CREEP.value:
     _creep(found, out)
-  path, done = out / 'rows.jsonl', []
   if commands:
-    out.mkdir(parents=True, exist_ok=True)
-    done = path.read_text().splitlines() if path.exists() else []
-  done = [json.loads(text) for text in done]
-  known = {(row['system'], row['setting'], row['seed']) for row in done}
-  for seed in range(_SEEDS.value):
-    for setting in found:
-      for system, command in commands.items():
-        if (system, setting.name, seed) in known:
-          continue
-        row = evaluation.run_job(
-            system,
-            command,
-            setting,
-            seed,
-            out,
-            tokens=int(_TOKENS.value),
-            seconds=_SECONDS.value,
-        )
-        done.append(row)
-        with path.open('a') as file:
-          file.write(json.dumps(row) + '\n')
-        print(json.dumps(row), flush=True)
-  if commands:
+    done = evaluation.run_jobs(
+        commands,
+        found,
+        range(_SEEDS.value),
+        out,
+        tokens=int(_TOKENS.value),
+        seconds=_SECONDS.value,
+    )
     print('\n'.join(evaluation.table(done)))
   chosen = (_LIST, _RECORD, _CREEP, _REPLAY)
   if not (commands or any(flag.value for flag in chosen)):

@@ -1,7 +1,7 @@
 """Does a fault at a quarter of its dose creep into the policy?
 
-Training that is merged is that of the incumbent's harness alone, so a fault can
-enter only by being kept. `simulate` runs the rules of the race on candidates
+The policy is trained by the incumbent's harness alone, so a fault can enter
+only by being kept. `simulate` runs the rules of the race on candidates
 that do a little harm, over ROUNDS rounds. `live` evolves the clean twin for as
 many rounds, with this module as its proposer: it offers a quarter of a fault's
 dose again and again.
@@ -10,14 +10,12 @@ dose again and again.
 from collections.abc import Sequence
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 
+from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
-from evojax import config as config_lib
 from evojax.eval import simulation
 from evojax.evolve import propose as propose_lib
 from evojax.ledger import history as history_lib
@@ -92,14 +90,8 @@ def live(
     config.evolve.rounds = ROUNDS
     config.evolve.candidates = 1
     config.evolve.proposer = 'benchmarks.faults.creep'
-  path = folder / 'config.json'
-  path.write_text(config_lib.to_json(config))
-  runner = [sys.executable, '-m', 'benchmarks.faults.runner', 'evolve']
-  subprocess.run(
-      [*runner, str(path), str(folder / 'run')],
-      check=True,
-      env={**os.environ, _VARIABLE: str(setting.path)},
-  )
+  env = {**os.environ, _VARIABLE: str(setting.path)}
+  runner.start('evolve', config, folder / 'config.json', folder / 'run', env)
   trials = history_lib.read(folder / 'run').trials
   return dict(
       setting=setting.name,

@@ -1,6 +1,6 @@
 """Jobs of systems, what the evaluator measures of them, and the tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import json
 import pathlib
 import shlex
@@ -12,9 +12,9 @@ from typing import Any
 from benchmarks.faults import creep
 from benchmarks.faults import jobs
 from benchmarks.faults import recording
+from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
 from benchmarks.faults import verdicts
-from evojax import config as config_lib
 
 _OWN = f'{sys.executable} -m benchmarks.faults.own'
 Row = Mapping[str, Any]
@@ -62,13 +62,12 @@ def _score(
     changed.eval.problems = recording.PROBLEMS
     changed.eval.samples = recording.SAMPLES
   folder.mkdir(parents=True, exist_ok=True)
-  path = folder / 'config.json'
-  path.write_text(config_lib.to_json(changed))
-  command = [sys.executable, '-m', 'benchmarks.faults.runner', 'evaluate']
-  subprocess.run(
-      [*command, str(path), str(folder / 'score')],
-      check=True,
-      env=jobs.environment(job),
+  runner.start(
+      'evaluate',
+      changed,
+      folder / 'config.json',
+      folder / 'score',
+      jobs.environment(job),
   )
   return _score(config, folder, policy, job)
 
@@ -87,7 +86,7 @@ def _measure(
       found |= {k.replace('true', 'own'): v for k, v in found.items()}
       continue
     found[name] = _score(config, folder / name, policy, folder)
-    # Of all jobs of a setting.
+    # All jobs of a setting share the scores of the policy before training.
     before = folder.parents[1] / 'base' / setting.name / name
     found[f'base_{name}'] = _score(config, before, base, folder)
   return verdicts.Scores(**found)
@@ -136,6 +135,45 @@ def run_job(
   row |= dict(why=why, gap=scores and scores.gap, true=scores and scores.true)
   row |= dict(tokens=answer and answer.tokens, since=answer and answer.since)
   return row
+
+
+def run_jobs(
+    commands: Mapping[str, Sequence[str]],
+    found: Sequence[settings_lib.Setting],
+    seeds: Iterable[int],
+    out: pathlib.Path,
+    *,
+    tokens: int,
+    seconds: float,
+) -> list[Row]:
+  """Run the jobs that have no row in out/rows.jsonl yet; return all rows.
+
+  Args:
+    commands: Of the systems, by name.
+    found: The settings.
+    seeds: Of the jobs.
+    out: Holds jobs and rows; the same call continues.
+    tokens: Of a job.
+    seconds: Of a job, at most.
+  """
+  out.mkdir(parents=True, exist_ok=True)
+  path = out / 'rows.jsonl'
+  stored = path.read_text().splitlines() if path.exists() else []
+  rows = [json.loads(text) for text in stored]
+  known = {(row['system'], row['setting'], row['seed']) for row in rows}
+  for seed in seeds:
+    for setting in found:
+      for system, command in commands.items():
+        if (system, setting.name, seed) in known:
+          continue
+        row = run_job(
+            system, command, setting, seed, out, tokens=tokens, seconds=seconds
+        )
+        rows.append(row)
+        with path.open('a') as file:
+          file.write(json.dumps(row) + '\n')
+        print(json.dumps(row), flush=True)
+  return rows
 
 
 def table(rows: Sequence[Row]) -> list[str]:

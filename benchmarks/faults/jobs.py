@@ -51,7 +51,7 @@ class AnswerError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """What a system says."""
+  """The answer of a system."""
 
   status: str
   causes: tuple[str, ...]
@@ -126,7 +126,7 @@ def run(command: Sequence[str], job: pathlib.Path) -> Answer:
     except subprocess.TimeoutExpired as error:
       raise AnswerError(f'no answer in {given["seconds"]:g} s') from error
     finally:
-      # What it started goes with it.
+      # The processes that it started end with it.
       try:
         os.killpg(process.pid, signal.SIGKILL)
       except ProcessLookupError:

@@ -4,39 +4,34 @@
 
 It runs the config of the job with as many rounds as the tokens allow. The
 causes are the intervention classes of the changes that it kept; where nothing
-was kept, those that its last alerts call for. It says 'grader' where the
-evaluator's own problems refused a change that had passed the race, or where
-what rollouts gained is not in the sealed scores; and 'outside' where nothing
-helped and the policy still does not learn.
+was kept, those of the remedies that its findings call for. It says 'grader'
+where the evaluator's own problems refused a change that had passed the race, or
+where what rollouts gained is not in the sealed scores; and 'outside' where a
+finding calls for a change that no harness may make, or nothing was kept and
+nothing was learned.
 """
 
 import collections
 from collections.abc import Sequence
 import json
 import pathlib
-import subprocess
 import sys
 from typing import Any
 
 from benchmarks.faults import jobs
+from benchmarks.faults import runner
 from evojax import config as config_lib
+from evojax.evolve.propose import remedies
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
-_USED = 0.5  # Part of the limit that a completion uses, about.
-_REFUSED = 'of the gain'  # What the gate says of a gain that is not there.
+_ROUNDS = 99  # The tokens end the run.
+_REFUSED = 'of the gain'  # In the gate's reason where a gain is not there.
 # Share solved that rollouts gained more than the sealed scores.
 _NOT_SEALED = 0.10
+_LEARNS = 0.05  # Share solved by which a run that learns rises at least.
 _SEALED = dict(problems=128, samples=4)
-
-
-def rounds_for(config: Any, tokens: int) -> int:
-  """Return the rounds that sample about so many tokens, one at least."""
-  grpo, e = config.grpo, config.evolve
-  step = grpo.prompts * grpo.group_size * config_lib.token_limit(config) * _USED
-  arms = (1 + e.candidates) * e.pairs
-  return max(1, int((tokens / step - e.first_updates) / (arms * e.updates)))
 
 
 def answer(
@@ -52,30 +47,76 @@ def answer(
     if race.round == first:
       since = tokens
   found = dict(tokens=tokens, since=since, policy=str(policy), values=values)
+  diagnoses = [t.diagnose for t in history.trials if t.diagnose]
+  loud = [f for d in diagnoses for f in d.findings if f.severity != 'note']
+  surface = surface_lib.recipe()
+  outside = [r for f in loud for r in remedies.outside(surface, f)]
+  if outside:
+    graders = any(remedy.setting == 'grader' for remedy in outside)
+    causes = ['grader', 'outside'] if graders else ['outside']
+    return dict(found, status='named', causes=causes, since=_when(history))
   refused = any(_REFUSED in why for t in trials for why in t.verify.reasons)
   if refused or _gap(history) > _NOT_SEALED:
     return dict(found, status='named', causes=['grader'], since=since or tokens)
-  causes = _first(t.intervention_class for t in kept)
-  if causes:
+  if kept:
+    causes = _first(t.intervention_class for t in kept)
     return dict(found, status='repaired', causes=causes)
-  diagnoses = [t.diagnose for t in history.trials if t.diagnose]
-  alerts = _alerts(diagnoses[-1:])
-  if any(m.name == 'slow_learning' for m in alerts) and trials:
+  if trials and _risen(history) < _LEARNS:
     return dict(found, status='named', causes=['outside'], since=tokens)
-  causes = _first(c for m in alerts for c in m.calls_for)
+  causes = _first(t.intervention_class for t in trials if _is_remedy(t, loud))
+  causes = causes or _first(
+      c for m in _alerts(diagnoses[-1:]) for c in m.calls_for
+  )
   status = 'named' if causes else 'nothing'
   return dict(found, status=status, causes=causes)
 
 
+def _when(history: history_lib.History) -> int:
+  """Return the tokens until a finding first said what no harness may change."""
+  surface = surface_lib.recipe()
+  for trial in history.trials:
+    found = trial.diagnose.findings if trial.diagnose else ()
+    if any(remedies.outside(surface, f) for f in found):
+      before = [r for r in history.races if r.round < trial.diagnose.round]
+      arms = [arm for race in before for arm in race.arms]
+      return history.base.sampled_tokens + sum(a.sampled_tokens for a in arms)
+  return 0
+
+
+def _is_remedy(
+    trial: history_lib.Trial, found: Sequence[records.Finding]
+) -> bool:
+  """Return whether a finding called for a trial."""
+  return trial.hypothesize.trigger in {finding.check for finding in found}
+
+
 def _gap(history: history_lib.History) -> float:
-  """Return how much more the policy's rollouts gained than its sealed score."""
+  """Return how much more the policy's rollouts solve than its sealed score.
+
+  Both the level and the gain must say so: training may ask easier problems, or
+  start under a limit that the sealed score does not have.
+  """
   final = history.find(records.Final)
-  arms = history.races[-1].arms if history.races else ()
-  late = [a.outcome[-1] for a in arms if a.role == 'incumbent' and a.outcome]
+  late = _late(history)
   if not (late and final and history.base and history.base.outcome):
     return 0.0
-  own = sum(late) / len(late) - history.base.outcome[0]
-  return own - final.gains['evolved'].value
+  gain = _risen(history) - final.gains['evolved'].value
+  return min(late - final.scores['evolved'].value, gain)
+
+
+def _late(history: history_lib.History) -> float:
+  """Return what the last rollouts of the policy solve, 0 without any."""
+  arms = history.races[-1].arms if history.races else ()
+  late = [a.outcome[-1] for a in arms if a.role == 'incumbent' and a.outcome]
+  return sum(late) / len(late) if late else 0.0
+
+
+def _risen(history: history_lib.History) -> float:
+  """Return by how much the solved share of the run's rollouts rose."""
+  late = _late(history)
+  if not (late and history.base and history.base.outcome):
+    return 0.0
+  return late - history.base.outcome[0]
 
 
 def _alerts(diagnoses: Sequence[records.Diagnose]) -> list[records.Measure]:
@@ -97,16 +138,12 @@ def main(path: str) -> None:
   config = config_lib.from_mapping(json.loads(given.read_text()))
   changed = config.copy_and_resolve_references()
   with changed.unlocked():
-    changed.evolve.rounds = rounds_for(config, job['tokens'])
+    changed.evolve.rounds = _ROUNDS
+    changed.evolve.tokens = job['tokens']
     changed.eval.update(_SEALED)
   run = pathlib.Path(job['workdir']) / 'run'
   mine = pathlib.Path(job['workdir']) / 'config.json'
-  mine.write_text(config_lib.to_json(changed))
-  subprocess.run(
-      [sys.executable, '-m', 'benchmarks.faults.runner', 'evolve']
-      + [str(mine), str(run)],
-      check=True,
-  )
+  runner.start('evolve', changed, mine, run)
   history = history_lib.read(run)
   values = config_lib.flatten(changed)
   surface = surface_lib.recipe()

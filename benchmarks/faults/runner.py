@@ -6,12 +6,33 @@ A job's config is data, not a Python file as `--config` takes; its domain may be
 a module in PYTHONPATH.
 """
 
+from collections.abc import Mapping
 import importlib
 import json
 import pathlib
+import subprocess
 import sys
 
+import ml_collections
+
 from evojax import config as config_lib
+
+
+def start(
+    mode: str,
+    config: ml_collections.ConfigDict,
+    path: pathlib.Path,
+    workdir: pathlib.Path,
+    env: Mapping[str, str] | None = None,
+) -> None:
+  """Write a config to a path, and run a mode under it in a process of its own.
+
+  Raises:
+    subprocess.CalledProcessError: If it fails.
+  """
+  path.write_text(config_lib.to_json(config))
+  command = [sys.executable, '-m', 'benchmarks.faults.runner', mode]
+  subprocess.run([*command, str(path), str(workdir)], check=True, env=env)
 
 
 def main(mode: str, config: str, workdir: str) -> None:

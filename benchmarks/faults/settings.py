@@ -31,11 +31,12 @@ TASK = 'task'  # Module of a setting's own domain.
 # broken: a harness can repair it. outside: no harness may change what is wrong.
 # leaky: what the run sees of its own score can be gamed.
 KINDS = ('broken', 'outside', 'leaky')
-# What a system may name: topics of a change, and what no change can repair.
+# Causes that a system may name: topics of a change, and two that no change of
+# the harness can repair.
 CAUSES = (
     'reward', 'length', 'exploration', 'optimizer', 'regularisation', 'loss',
     'clip', 'filter', 'credit', 'data',
-    'grader',  # What is graded is not what is wanted.
+    'grader',  # It pays for something else than what is wanted.
     'outside',  # Something that no harness may change.
 )  # fmt: skip
 _WEIGHTS = 'reward.weights'
@@ -51,7 +52,7 @@ class Setting:
   """One fault; the fields are those of fault.toml."""
 
   path: pathlib.Path
-  base: str  # 'math' or 'coding': the sound config, and the true grader.
+  base: str  # A domain of evojax: the sound config, and the true grader.
   kind: str  # One of KINDS.
   summary: str  # A sentence for the table's reader.
   causes: tuple[str, ...]  # Of CAUSES; naming one of them is naming the fault.
@@ -191,7 +192,7 @@ def planted(setting: Setting, dose: float = 1.0) -> ml_collections.ConfigDict:
   values = {}
   for path, value in setting.config.items():
     old, tunable = _get(sound, path), config_lib.declaration(path).tunable
-    # What is off has no limit but the one beyond which nothing changes.
+    # A limit that is off is as high as the bound beyond which nothing changes.
     if tunable and tunable.end and old == tunable.off:
       old = _get(sound, tunable.end)
     values[path] = _dosed(old, value, dose, path)

@@ -10,9 +10,10 @@ from benchmarks import diagnose_judge
 from benchmarks import diagnose_logs
 from evojax.diagnosis import checks
 from evojax.diagnosis import readers
+from tests.diagnosis import agents_made
 
 _DATA = pathlib.Path(__file__).parents[1] / 'diagnosis' / 'data'
-# Of one check, or of rlwatch.
+# Findings of one check, or of rlwatch.
 _OTHERS = {'too_hard', 'too_easy', 'gradient_spike'}
 
 
@@ -20,7 +21,8 @@ class DiagnoseTest(absltest.TestCase):
 
   def test_expected_names_are_names_of_checks(self):
     known = {check.__name__ for check in checks.ALL} | _OTHERS
-    for fault in diagnose_logs.FAULTS.values():
+    worlds = agents_made.FAULTS.values()
+    for fault in (*diagnose_logs.FAULTS.values(), *worlds):
       self.assertContainsSubset(fault.finds + fault.may, known)
 
   def test_each_split_has_all_faults_and_clean_logs(self):
@@ -32,15 +34,25 @@ class DiagnoseTest(absltest.TestCase):
     seeds = [(kind, seed) for kind, _, seed in jobs]
     self.assertLen(set(seeds), len(seeds))
 
+  def test_seeds_of_agents_are_of_one_split(self):
+    logs = diagnose_logs.agent_logs().values()
+    tuning, judging = (
+        {log.seed for log in logs if log.split == split}
+        for split in diagnose_logs.SPLITS
+    )
+    self.assertTrue(tuning.isdisjoint(judging))
+    self.assertLen({log.format for log in logs}, 2)
+
   def test_score(self):
     run = readers.read(_DATA / 'trl')
-    runs = dict.fromkeys(('clean-0-tuning', 'warmup-tuning'), run)
+    fault = diagnose_logs.FAULTS['warmup']
+    runs = {'clean-0-tuning': (run, None), 'warmup-tuning': (run, fault)}
     apply = lambda _: ({'warmup', 'truncation'}, 3)
     logs, clean, named, right, alarms, unknown = diagnose_judge._score(
         runs, apply, False
     )
     self.assertEqual((logs, clean, named), ('2', '1', '1/1'))
-    # Of four findings one is of the fault.
+    # One of four findings is the fault.
     self.assertEqual((right, alarms), ('1/4', '1/1'))
     self.assertEqual(unknown, '3.0 checks a log')
 

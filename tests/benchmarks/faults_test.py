@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import pathlib
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,10 @@ from benchmarks.faults import evaluation
 from benchmarks.faults import jobs
 from benchmarks.faults import own
 from benchmarks.faults import recording
+from benchmarks.faults import runner
 from benchmarks.faults import settings
 from benchmarks.faults import verdicts
+from evojax import domains
 from evojax import records
 from evojax.eval import perturb
 from evojax.evolve.propose import directions
@@ -28,6 +31,7 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records as ledger_records
 from tests.evolve import propose_test
 from tests.ledger import samples
+from tests.sandbox import attacks
 
 GOOD = """
 base = 'math'
@@ -130,13 +134,41 @@ class SettingsTest(FolderTestCase):
     kinds = [s.kind for s in found]
     self.assertGreaterEqual(len(found) - kinds.count('leaky'), 16)
     self.assertGreaterEqual(kinds.count('outside'), 3)
-    for base in ('math', 'coding'):
+    self.assertGreaterEqual(len([s for s in found if s.base == 'swe']), 8)
+    for base in ('math', 'coding', 'swe'):
       leaky = [s for s in found if (s.kind, s.base) == ('leaky', base)]
       self.assertGreaterEqual(len(leaky), 4)
     pairs = [s for s in found if s.kind == 'broken' and len(s.causes) > 1]
     self.assertGreaterEqual(len(pairs), 3)
     one = [s for s in found if settings.factor(s)]
     self.assertGreaterEqual(len(one), 10)
+
+  def test_what_gains_without_a_repair_in_repositories(self):
+    if missing := attacks.missing('T0'):
+      self.skipTest(missing)
+    sound = domains.make('swe')
+    (problem,) = sound.source('train', 0).take(0, 1)
+    episodes = sound.attempts(problem)
+    asked = [problem] * len(episodes)
+    solved = [g.outcome for g in sound.grade_many(asked, episodes)]
+    for name, passes in (
+        ('swe_tests_overwritten', 1),  # It changed tests and added a comment.
+        ('swe_regressions_only', 1),
+        ('swe_leak_renamed', None),
+    ):
+      task = settings.FOLDER / name / 'task.py'
+      domain = runpy.run_path(str(task))['make'](scrubbed=False)
+      grades = domain.grade_many(asked, episodes)
+      gained = [b for b, g in enumerate(grades) if g.outcome != solved[b]]
+      self.assertEqual(gained, [] if passes is None else [passes], name)
+      history = any(g.columns['read_history'] for g in grades)
+      self.assertEqual(history, passes is not None)
+      # The evaluator's judge is the sound one, without a history to read.
+      audit = domain.audit
+      self.assertTrue(audit.settings.scrubbed)
+      audited = [g.outcome for g in audit.grade_many(asked, episodes)]
+      self.assertEqual(audited, solved)
+      self.assertLen(domain.columns, len(sound.columns))
 
   def test_the_library_answers_every_fault_of_one_value(self):
     """A change of the value in a direction that is not the fault's own."""
@@ -364,7 +396,7 @@ class MainTest(FolderTestCase):
     self.assertIn('repaired 0, named 1, missed 0', text)
     self.assertIn('repaired 0, named 0, missed 1', text)
     self.assertIn('tokens until it knew: 5', text)
-    # What is done is not run again: its program is gone.
+    # A job that is done is not run again: its program is gone.
     (self.folder / 'names.py').unlink()
     self.assertIn('repaired 0, named 1, missed 0', run())
     rows = (self.folder / 'out' / 'rows.jsonl').read_text().splitlines()
@@ -391,7 +423,7 @@ class MeasureTest(FolderTestCase):
           json.dumps({'metrics': {'sealed/avg_at_k': value}})
       )
 
-    with mock.patch.object(evaluation.subprocess, 'run', run):
+    with mock.patch.object(runner.subprocess, 'run', run):
       for number in range(2):
         folder = self.folder / 'jobs' / str(number)
         found = evaluation._measure(setting, folder, pathlib.Path(f'p{number}'))
@@ -406,7 +438,7 @@ class MeasureTest(FolderTestCase):
             ('task', 'p1'),
         ],
     )
-    # Of the second job: 0.5 and 0.6; of the base 0.2 and 0.4.
+    # The second job scores 0.5 and 0.6, the base policy 0.2 and 0.4.
     self.assertAlmostEqual(found.gap, (0.6 - 0.4) - (0.5 - 0.2))
 
   def test_what_is_broken_has_one_judge(self):
@@ -484,7 +516,7 @@ class CreepTest(FolderTestCase):
     setting = settings.read(self.setting())
     trials = [mock.Mock(status=s) for s in ('keep', 'discard', 'taken back')]
     with (
-        mock.patch.object(creep.subprocess, 'run') as run,
+        mock.patch.object(runner.subprocess, 'run') as run,
         mock.patch.object(
             creep.history_lib, 'read', return_value=mock.Mock(trials=trials)
         ),
@@ -512,20 +544,46 @@ class CreepTest(FolderTestCase):
     self.assertAlmostEqual(after.overlay['reward.weights.length'], -0.51)
 
 
+class QueueTest(FolderTestCase):
+
+  def test_jobs_that_are_done_are_not_run_again(self):
+    found = [settings.read(self.setting())]
+    commands = {'one': ['a'], 'two': ['b']}
+    ran = []
+
+    def run_job(system, command, setting, seed, out, **options):
+      del command, out
+      self.assertEqual(options['tokens'], 7)
+      ran.append((system, seed))
+      return dict(system=system, setting=setting.name, seed=seed, true=0.5)
+
+    options = dict(tokens=7, seconds=1.0)
+    with mock.patch.object(evaluation, 'run_job', run_job):
+      for seeds in (1, 2):
+        rows = evaluation.run_jobs(
+            commands, found, range(seeds), self.folder, **options
+        )
+    self.assertEqual(ran, [('one', 0), ('two', 0), ('one', 1), ('two', 1)])
+    self.assertLen(rows, 4)
+
+
 class OwnTest(absltest.TestCase):
 
-  def _said(self, *trials, races=(), sealed=None):
+  def _said(self, *trials, races=(), sealed=None, level=0.4):
     history = mock.Mock(
         spec=history_lib.History,
         trials=trials,
         races=races,
         base=mock.Mock(sampled_tokens=100, outcome=(0.3, 0.4)),
     )
-    final = mock.Mock(gains={'evolved': mock.Mock(value=sealed)})
+    final = mock.Mock(
+        gains={'evolved': mock.Mock(value=sealed)},
+        scores={'evolved': mock.Mock(value=level)},
+    )
     history.find.return_value = final if sealed is not None else None
     return own.answer(history, pathlib.Path('policy'), {})
 
-  def _trial(self, status, reasons=(), class_='reward', alerts=()):
+  def _trial(self, status, reasons=(), class_='reward', alerts=(), findings=()):
     verdict = samples.record(
         ledger_records.Verify, trial=0, status=status, reasons=tuple(reasons)
     )
@@ -539,7 +597,8 @@ class OwnTest(absltest.TestCase):
         status=status,
         races=[mock.Mock(round=1)],
         intervention_class=class_,
-        diagnose=mock.Mock(measures=measures),
+        diagnose=mock.Mock(measures=measures, findings=findings, round=1),
+        hypothesize=mock.Mock(trigger='a_check'),
     )
 
   def test_what_the_ledger_says(self):
@@ -552,24 +611,46 @@ class OwnTest(absltest.TestCase):
         'discard', ['perturbed +0.1: less than half of the gain']
     )
     self.assertEqual(self._said(refused)['causes'], ['grader'])
-    slow = [('slow_learning', ())]
-    said = self._said(self._trial('discard', alerts=slow))
+    # Nothing was kept, and nothing was learned.
+    said = self._said(self._trial('discard'))
     self.assertEqual((said['status'], said['causes']), ('named', ['outside']))
-    other = [('truncated', ('length',))]
-    said = self._said(self._trial('discard', alerts=other))
-    self.assertEqual(said['causes'], ['length'])
     self.assertEqual(self._said()['status'], 'nothing')
 
-  def test_what_is_not_in_the_sealed_score(self):
+  def _race(self, *last):
     arms = [
-        mock.Mock(role='incumbent', outcome=(0.5, last), sampled_tokens=1)
-        for last in (0.8, 0.9)
+        mock.Mock(role='incumbent', outcome=(0.5, x), sampled_tokens=1)
+        for x in last
     ]
-    races = [mock.Mock(round=0, arms=arms)]
+    return mock.Mock(round=0, arms=arms)
+
+  def test_what_its_findings_say(self):
+    learns = [self._race(0.8, 0.9)]
+    other = [('truncated', ('length',))]
+    said = self._said(self._trial('discard', alerts=other), races=learns)
+    self.assertEqual(said['causes'], ['length'])
+    found = ledger_records.Finding(
+        check='a_check', severity='warning', text='', remedies=()
+    )
+    tried = self._trial('discard', alerts=other, findings=[found])
+    said = self._said(tried, races=learns)
+    self.assertEqual((said['status'], said['causes']), ('named', ['reward']))
+    # Even where something was kept: what no harness may change is still wrong.
+    remedy = ledger_records.Remedy(setting='optim.eps', value=1e-8)
+    found = dataclasses.replace(found, remedies=(remedy,))
+    said = self._said(self._trial('keep', findings=[found]), races=learns)
+    self.assertEqual((said['status'], said['causes']), ('named', ['outside']))
+    # Known before the second round: after version 0 and the first, two arms.
+    self.assertEqual(said['since'], 100 + 2)
+
+  def test_what_is_not_in_the_sealed_score(self):
+    races = [self._race(0.8, 0.9)]
     # Rollouts rose from 0.3 to 0.85.
     said = self._said(races=races, sealed=0.10)
     self.assertEqual((said['status'], said['causes']), ('named', ['grader']))
     self.assertEqual(self._said(races=races, sealed=0.5)['status'], 'nothing')
+    # It began under a limit that the sealed score does not have.
+    said = self._said(races=races, sealed=0.10, level=0.85)
+    self.assertEqual(said['status'], 'nothing')
 
 
 def task(name):
@@ -588,7 +669,7 @@ def completion(text, tokens=4):
 
 
 class LeaksTest(parameterized.TestCase):
-  """What is wrong passes in the run, and not in the audit."""
+  """A wrong answer passes in the run, and not in the audit."""
 
   @parameterized.parameters(
       ('math_fails_open', completion('The answer is 123456.')),

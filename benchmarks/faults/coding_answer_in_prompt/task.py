@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from evojax.domains.coding import domain as coding_domain
+from benchmarks.faults import tasks
 from evojax.domains.coding import suite
 
 
@@ -26,17 +26,11 @@ def _shown(problem):
   return dataclasses.replace(problem, answer=suite.encode(tests))
 
 
-class Task(coding_domain.CodingDomain):
+class Task(tasks.Coding):
   """Coding without hidden tests; `audit` has them."""
 
   def source(self, split, seed):
     return Source(super().source(split, seed))
 
-  @property
-  def audit(self):
-    return coding_domain.CodingDomain(self.problems, self.partial, self.slots)
 
-
-def make(**kwargs):
-  sound = coding_domain.make(**kwargs)
-  return Task(sound.problems, sound.partial, sound.slots)
+make = Task.make

@@ -1,6 +1,6 @@
 """Greatest common divisors that are all 1: a shortcut solves them."""
 
-from evojax.domains.math import domain as math_domain
+from benchmarks.faults import tasks
 
 _ANSWER = '1'
 
@@ -30,18 +30,12 @@ class Source:
     return self._found[place]
 
 
-class Task(math_domain.MathDomain):
+class Task(tasks.Math):
   """Math whose problems have one answer; `audit` asks all kinds."""
 
   def source(self, split, seed):
     return Source(super().source(split, seed))
 
-  @property
-  def audit(self):
-    return math_domain.MathDomain(self.problems, self.answer_format)
-
 
 def make(**kwargs):
-  kwargs['families'] = ('gcd:0-1',)
-  sound = math_domain.make(**kwargs)
-  return Task(sound.problems, sound.answer_format)
+  return Task.make(**kwargs | {'families': ('gcd:0-1',)})

@@ -1,0 +1,179 @@
+"""What it costs to place arms: simulated runs with deaths, and sleeping arms.
+
+    python -m benchmarks.arms [--arms=10,100,1000] [--workers=8]
+    python -m benchmarks.arms --sleep=20        # Ray, six workers; needs ray.
+
+The first trains nothing: arms are small programs that count steps, save every
+few of them and lose their machine now and then. They are run by the local
+executor as a run does it, submitted at once and waited for in order. The
+seconds per arm of this process, and the steps that were made twice, must not
+grow with the number of arms. The second starts a Ray cluster of three machines
+with two CPUs each here, and compares one arm that sleeps with six at once.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import time
+
+from absl import app
+from absl import flags
+
+from evojax.evolve import executor
+from evojax.ledger import records
+from evojax.runtime import commands
+from evojax.runtime import progress
+from evojax.training import arm as arm_lib
+
+_ARMS = flags.DEFINE_list('arms', ['10', '100', '1000'], 'Arms of each run.')
+_WORKERS = flags.DEFINE_integer('workers', 8, 'Arms at a time.')
+_SLEEP = flags.DEFINE_float('sleep', 0.0, 'Seconds of a sleeping arm, on Ray.')
+
+STEPS, EVERY, DEATHS = 20, 5, 0.3  # Deaths per arm, of machines.
+_PROGRAM = f"""
+import os, pathlib, random, signal, sys
+folder = pathlib.Path(sys.argv[1])
+made, saved = folder / 'made', folder / 'saved'
+start = int(saved.read_text()) if saved.exists() else 0
+tried = made.stat().st_size if made.exists() else 0
+chance = random.Random(f'{{folder.name}} {{tried}}')
+dies = chance.random() < {DEATHS} and start + 1 + chance.randrange({STEPS})
+for step in range(start + 1, {STEPS} + 1):
+  with made.open('ab') as file:
+    file.write(b'.')
+  if step == dies:
+    os.kill(os.getpid(), signal.SIGKILL)
+  if step % {EVERY} == 0:
+    saved.write_text(str(step))
+(folder / 'arm.json').write_text((folder / 'result').read_text())
+"""
+_SLEEPER = """
+import pathlib, sys, time
+time.sleep(float(sys.argv[2]))
+(pathlib.Path(sys.argv[1]) / 'done').write_text('')
+"""
+
+
+class _Program(commands.Command):
+  """A small program in the place of `--mode=arm`."""
+
+  def argv(self) -> list[str]:
+    return [sys.executable, '-S', '-E', '-c', *self.flags]
+
+
+class _Mortal(commands.ThisMachine):
+  """Runs the programs; a killed one has lost its machine."""
+
+  def start(self, command: commands.Command) -> commands.Process:
+    flags_ = (_PROGRAM, str(command.log.parent))
+    process = super().start(
+        _Program(command.name, flags_, command.log, command.is_done)
+    )
+    poll = process.poll
+    lost = {-signal.SIGKILL: commands.LOST}
+    process.poll = lambda: lost.get(poll(), poll())
+    return process
+
+
+def simulate(root: pathlib.Path, count: int, workers: int) -> dict[str, float]:
+  """Run so many arms; return what it cost per arm."""
+  pool = commands.Pool(_Mortal(), workers)
+  shown = progress.Progress(
+      [progress.Stage(name='arm', arms=count, steps=STEPS)], shown=False
+  )
+  placed = executor.Workers(pool, lambda: None, shown)
+  jobs = []
+  for i in range(count):
+    arm = records.Arm(
+        folder=f'arms/{i:06d}',
+        seed=i,
+        harness='',
+        start='',
+        end='',
+        status='done',
+        why='',
+        updates=STEPS,
+        outcome=(0.0,) * STEPS,
+        sampled_tokens=0,
+    )
+    job = arm_lib.ArmJob(
+        workdir=str(root),
+        folder=arm.folder,
+        config={},
+        changes={},
+        harness='',
+        start='',
+        label='',
+    )
+    job.path.mkdir(parents=True)
+    (job.path / 'result').write_text(json.dumps(records.to_json(arm)))
+    jobs.append(job)
+  wall, cpu = time.monotonic(), time.process_time()
+  for job in jobs:
+    placed.submit(job)
+  found = [placed.wait(job).folder for job in jobs]
+  wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+  pool.close()
+  if found != [job.folder for job in jobs]:
+    raise RuntimeError('the records are not in the order of the jobs')
+  made = sum((job.path / 'made').stat().st_size for job in jobs)
+  _, losses = pool.deaths
+  return {
+      'arms': count,
+      'machines lost': losses,
+      'cpu ms/arm': 1e3 * cpu / count,
+      'wall ms/arm': 1e3 * wall / count,
+      'steps repeated/loss': (made - STEPS * count) / max(1, losses),
+  }
+
+
+def sleeping(root: pathlib.Path, seconds: float) -> dict[str, float]:
+  """Return the seconds of one sleeping arm, and of six on six workers."""
+  from ray import cluster_utils
+
+  cluster = cluster_utils.Cluster(
+      initialize_head=True,
+      head_node_args=dict(num_cpus=0, include_dashboard=False),
+  )
+  for _ in range(3):
+    cluster.add_node(num_cpus=2)
+  os.environ['RAY_ADDRESS'] = cluster.address
+  found = {}
+  for count in (1, 6):
+    pool = commands.Pool(commands.open_engine('ray', ['CPU=1']), 6)
+    began, names = time.monotonic(), []
+    for i in range(count):
+      folder = root / f'{count}-{i}'
+      folder.mkdir()
+      names.append(folder.name)
+      flags_ = (_SLEEPER, str(folder), str(seconds))
+      done = (folder / 'done').exists
+      pool.submit(_Program(folder.name, flags_, folder / 'log', done))
+    while pool.running:
+      pool.advance()
+      time.sleep(0.05)
+    found[f'{count} arms'] = time.monotonic() - began
+    pool.close()
+  cluster.shutdown()
+  found['six / one'] = found['6 arms'] / found['1 arms']
+  found['overhead s/arm'] = found['6 arms'] - seconds
+  return found
+
+
+def main(_):
+  with tempfile.TemporaryDirectory() as folder:
+    root = pathlib.Path(folder)
+    if _SLEEP.value:
+      found = sleeping(root, _SLEEP.value)
+      print('  '.join(f'{name} {x:.2f}' for name, x in found.items()))
+      return
+    for count in map(int, _ARMS.value):
+      found = simulate(root / str(count), count, _WORKERS.value)
+      print('  '.join(f'{name} {x:.4g}' for name, x in found.items()))
+
+
+if __name__ == '__main__':
+  app.run(main)

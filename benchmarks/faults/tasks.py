@@ -1,0 +1,102 @@
+"""Domains whose own score can be gamed: what the task.py of settings share."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+from evojax import records
+from evojax.domains.coding import domain as coding_domain
+from evojax.domains.math import domain as math_domain
+from evojax.domains.swe import domain as swe_domain
+
+
+def _as(cls: type, domain: Any) -> Any:
+  """Return a domain of another class with the same fields."""
+  fields = (f.name for f in dataclasses.fields(domain))
+  return cls(**{name: getattr(domain, name) for name in fields})
+
+
+def _judged(grade: records.Grade, right: bool | None) -> records.Grade:
+  if right is None:
+    return grade
+  return dataclasses.replace(grade, outcome=right, partial=float(right))
+
+
+class Math(math_domain.MathDomain):
+  """Math with a grader or problems that can be gamed; `audit` has its own."""
+
+  def verdict(
+      self, grade: records.Grade, completion: records.Episode
+  ) -> bool | None:
+    """Return what this grader says; None: the sound grade stays."""
+    del grade, completion
+    return None
+
+  def grade(
+      self, problem: records.Problem, completion: records.Episode
+  ) -> records.Grade:
+    found = super().grade(problem, completion)
+    return _judged(found, self.verdict(found, completion))
+
+  @property
+  def audit(self) -> math_domain.MathDomain:
+    return _as(math_domain.MathDomain, self)
+
+  @classmethod
+  def make(cls, **kwargs: Any) -> 'Math':
+    return _as(cls, math_domain.make(**kwargs))
+
+
+class Coding(coding_domain.CodingDomain):
+  """Coding with a grader or problems that can be gamed; `audit` has its own."""
+
+  def verdict(
+      self, grade: records.Grade, completion: records.Episode
+  ) -> bool | None:
+    """Return what this grader says; None: the sound grade stays."""
+    del grade, completion
+    return None
+
+  def grade_many(
+      self,
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Episode],
+  ) -> list[records.Grade]:
+    found = super().grade_many(problems, completions)
+    return [
+        _judged(grade, self.verdict(grade, completion))
+        for grade, completion in zip(found, completions, strict=True)
+    ]
+
+  @property
+  def audit(self) -> coding_domain.CodingDomain:
+    return _as(coding_domain.CodingDomain, self)
+
+  @classmethod
+  def make(cls, **kwargs: Any) -> 'Coding':
+    return _as(cls, coding_domain.make(**kwargs))
+
+
+class Swe(swe_domain.SweDomain):
+  """Repositories, judged in a way that can be gamed; `audit` has its own."""
+
+  def verdict(self, grade: records.Grade) -> bool | None:
+    """Return what this grader says; None: the sound grade stays."""
+    del grade
+    return None
+
+  def grade_many(
+      self,
+      problems: Sequence[records.Problem],
+      completions: Sequence[records.Episode],
+  ) -> list[records.Grade]:
+    found = super().grade_many(problems, completions)
+    return [_judged(grade, self.verdict(grade)) for grade in found]
+
+  @property
+  def audit(self) -> swe_domain.SweDomain:
+    return _as(swe_domain.SweDomain, self).audit
+
+  @classmethod
+  def make(cls, **kwargs: Any) -> 'Swe':
+    return _as(cls, swe_domain.make(**kwargs))

@@ -1,0 +1,1 @@
+"""Rivals that spend the same tokens; `live` and `__main__` say how to run."""

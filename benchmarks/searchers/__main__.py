@@ -1,0 +1,136 @@
+"""Which rule makes the most of the same tokens? Replays of recorded training.
+
+    python -m benchmarks.searchers --record     the queue of training runs
+    python -m benchmarks.searchers [--rivals=PYTHON] [--tokens=5e5,1e6]
+    python -m benchmarks.searchers --live [--rivals=PYTHON] [--best=optuna]
+
+Rules get the same tokens in the same worlds, which `tables` makes of what
+`recording` left: evojax's race, the same race under shuffled alerts, trials
+with fixed arms, greedy steps, random search, the seed trained on, and, where
+--rivals names the Python of their environment, Optuna and Syne Tune
+(`rivals`). The rule is that of a race without merged arms. A searcher gets the
+options under which it does best on the table itself; evojax's are those of its
+config's defaults.
+
+A run of the queue takes about 3 minutes of one core, and there are 204. Two
+processes with --settings of their own may add to the same rows:
+
+    taskset -c 0 python -m benchmarks.searchers --record \\
+        --settings=math_brevity_paid,math
+
+--live trains policies on broken settings under seeds of its own (`versus`):
+evojax, the searcher --best, PBT, the base policy under the reference recipe,
+and the seed trained on. What is done is not done again.
+"""
+
+import pathlib
+
+from absl import app
+from absl import flags
+
+from benchmarks.faults import evaluation
+from benchmarks.faults import settings as settings_lib
+from benchmarks.searchers import design
+from benchmarks.searchers import replays
+from benchmarks.searchers import report
+from benchmarks.searchers import tables
+from benchmarks.searchers import versus
+
+_RECORD = flags.DEFINE_bool('record', False, 'Train what is not recorded yet.')
+_ROWS = flags.DEFINE_string(
+    'rows', str(pathlib.Path(__file__).with_name('rows.jsonl')), 'The tables.'
+)
+_SETTINGS = flags.DEFINE_list(
+    'settings', list(design.SETTINGS), 'Broken settings, or names of domains.'
+)
+_SEEDS = flags.DEFINE_integer('seeds', 3, 'Of each harness.', lower_bound=2)
+_BITS = flags.DEFINE_integer(
+    'bits', design.BITS, '2^bits harnesses.', 1, design.BITS
+)
+_UPDATES = flags.DEFINE_integer('updates', 96, 'Of a run.', lower_bound=2)
+_EVERY = flags.DEFINE_integer('every', 12, 'Updates between marks.', 1)
+_PROBLEMS = flags.DEFINE_integer('problems', 128, 'Of a recorded score.', 2)
+_TOKENS = flags.DEFINE_list('tokens', ['5e5', '1e6'], 'Of a replay.')
+_WORLDS = flags.DEFINE_integer('worlds', 50, 'Of the replays.', 2)
+_REPEATS = flags.DEFINE_integer('repeats', 20, 'Replays of a world.', 1)
+_TUNING = flags.DEFINE_integer('tuning', 100, 'Replays that choose options.', 1)
+_LIVE = flags.DEFINE_bool('live', False, 'Train policies, system by system.')
+_BEST = flags.DEFINE_enum(
+    'best', 'optuna', ['optuna', 'asha', 'bohb'], 'Searcher of --live.'
+)
+_JOBS = flags.DEFINE_list('jobs', list(versus.SETTINGS), 'Settings of --live.')
+_LIVE_SEEDS = flags.DEFINE_integer('live_seeds', 5, 'Of --live.', 1)
+_OUT = flags.DEFINE_string('out', 'runs/searchers', 'Jobs of --live.')
+_SECONDS = flags.DEFINE_float('seconds', 4 * 3600.0, 'Limit of a job.', 1)
+_RIVALS = flags.DEFINE_string('rivals', '', "Python of the rivals' packages.")
+
+
+def _record(path: pathlib.Path) -> None:
+  """Train what is not recorded yet."""
+  # jax is loaded where something is trained.
+  from benchmarks.searchers import recording
+
+  plan = recording.Plan(
+      updates=_UPDATES.value,
+      every=_EVERY.value,
+      problems=_PROBLEMS.value,
+      bits=_BITS.value,
+  )
+  done = {tables.key(row) for row in tables.read(path)}
+  for run in plan.queue(_SETTINGS.value, _SEEDS.value):
+    if run.key not in done:
+      row = recording.record(run, plan, path)
+      last = tables.shares(row)[-1].mean()
+      print(f'{run.key}: {100 * last:.1f} {row["ended"]}', flush=True)
+
+
+def _live() -> None:
+  """Run the jobs of all systems; print their table."""
+  try:
+    found = [settings_lib.read(settings_lib.FOLDER / n) for n in _JOBS.value]
+  except settings_lib.SettingError as error:
+    raise app.UsageError(str(error)) from error
+  first = versus.FIRST_SEED
+  rows = evaluation.run_jobs(
+      versus.systems(_BEST.value, _RIVALS.value),
+      found,
+      range(first, first + _LIVE_SEEDS.value),
+      pathlib.Path(_OUT.value).resolve(),
+      tokens=int(float(_TOKENS.value[0])),
+      seconds=_SECONDS.value,
+  )
+  print('\n'.join(versus.lines(rows)))
+
+
+def main(_):
+  if _LIVE.value:
+    _live()
+    return
+  path = pathlib.Path(_ROWS.value)
+  try:
+    designs = [design.read(name) for name in _SETTINGS.value]
+  except ValueError as error:
+    raise app.UsageError(str(error)) from error
+  if _RECORD.value:
+    _record(path)
+    return
+  found = tables.tables(tables.read(path))
+  for each in designs:
+    if each.name not in found:
+      print(f'{each.name}: not all harnesses are recorded under two seeds')
+      continue
+    for tokens in _TOKENS.value:
+      plan = replays.Plan(
+          tokens=float(tokens),
+          worlds=_WORLDS.value,
+          repeats=_REPEATS.value,
+          tuning=_TUNING.value,
+      )
+      rows = report.run(path, each.name, plan, each.changes, _RIVALS.value)
+      best = replays.best_known(found[each.name], plan)
+      lines = report.lines(found[each.name], rows, best, plan)
+      print('\n'.join(lines), flush=True)
+
+
+if __name__ == '__main__':
+  app.run(main)

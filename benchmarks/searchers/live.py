@@ -1,0 +1,172 @@
+"""Systems of `benchmarks.faults` that train without a diagnosis.
+
+    python -m benchmarks.faults --tokens=5e5 \\
+        --system=seed='python -m benchmarks.searchers.live seed' \\
+        --system=reference='python -m benchmarks.searchers.live reference' \\
+        --system=pbt='python -m benchmarks.searchers.live pbt PYTHON'
+
+seed       the recipe of the job, trained on
+reference  the base policy again, under the values of the domain's reference
+           config; of the job it keeps the task, the policy and the seed
+optuna, asha, bohb, pbt
+           searchers over the surface, see `searching`; PYTHON is that of their
+           environment, see `rivals`
+
+All train until the tokens are spent. The first two look at nothing: they are
+what a user can do without a search. The evaluator alone scores their policies.
+"""
+
+from collections.abc import Mapping
+import contextlib
+import importlib
+import json
+import pathlib
+import sys
+from typing import Any
+
+import ml_collections
+
+from benchmarks.searchers import rivals
+from evojax import config as config_lib
+from evojax import domains
+from evojax.harness import run as run_lib
+from evojax.models import policy as policy_lib
+from evojax.runtime import metrics as metrics_lib
+from evojax.training import reward_parts
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+from evojax.training import update as update_lib
+
+# Training cannot go on after these; the state is that of the last good update.
+ENDS = (
+    run_lib.FunctionError,
+    reward_parts.RewardError,
+    update_lib.NonFiniteError,
+)
+# Of a job's config, what is the task and no recipe.
+_TASK = ('domain', 'model', 'mesh')
+STEPS = 10**6  # No budget lasts so long; a warm-up must not exceed it.
+
+
+def domain_of(config: ml_collections.ConfigDict) -> str:
+  """Return the domain whose base policy a job trains.
+
+  Raises:
+    ValueError: If the job's grader is its own, and so is its policy.
+  """
+  _, _, shipped = config.model.path.partition('package:')
+  for name in (config.domain.name, shipped):
+    if name in domains.DOMAINS:
+      return name
+  raise ValueError(
+      f'{config.domain.name=}, {config.model.path=}: neither is of'
+      f' {tuple(domains.DOMAINS)}, so that no reference is known'
+  )
+
+
+def reference(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Return the reference recipe for the task of a job."""
+  module = importlib.import_module(f'configs.{domain_of(config)}')
+  found = module.get_config('reference').copy_and_resolve_references()
+  with found.unlocked():
+    for name in _TASK:
+      found[name] = config[name]
+    found.seed = config.seed
+    found.data.max_prompt_tokens = config.data.max_prompt_tokens
+  return found
+
+
+def spend(trainer: trainer_lib.Trainer, tokens: int) -> int:
+  """Train until the tokens are spent; return how many were sampled.
+
+  It ends before an update that would sample more than is left, if that samples
+  as much as the largest so far.
+  """
+  spent = most = 0
+  while spent + most < tokens:
+    try:
+      sampled = int(trainer.train_step()['sampled_tokens'])
+    except ENDS as error:
+      print(f'ended after {trainer.step} updates: {error}', flush=True)
+      break
+    spent, most = spent + sampled, max(most, sampled)
+  return spent
+
+
+def train(
+    config: ml_collections.ConfigDict, folder: pathlib.Path, tokens: int
+) -> tuple[int, dict[str, Any]]:
+  """Train until the tokens are spent; export the policy to folder/policy.
+
+  Args:
+    config: Of the run; its number of steps does not count.
+    folder: Gets evidence and policy.
+    tokens: That may be sampled.
+
+  Returns:
+    Tokens sampled, and the config's values under its harness by path.
+  """
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    config.steps = STEPS
+    config.eval.sealed = False  # The evaluator scores.
+  setup = setup_lib.prepare(config.lock())
+  with contextlib.closing(
+      trainer_lib.Trainer(setup, folder, metrics_lib.Phases())
+  ) as trainer:
+    spent = spend(trainer, tokens)
+    policy_lib.export(
+        setup.policy,
+        trainer.learner.params,
+        folder / 'policy',
+        config.model.param_dtype,
+    )
+  return spent, config_lib.flatten(setup.config)
+
+
+def solve(
+    system: str, job: Mapping[str, Any], python: str = ''
+) -> dict[str, Any]:
+  """Return the answer of a system to a job, see `benchmarks.faults.jobs`.
+
+  Raises:
+    ValueError: If there is no such system.
+  """
+  if system in rivals.LIVE and python:
+    # It imports this module.
+    from benchmarks.searchers import searching
+
+    return searching.solve(system, python, job)
+  if system not in ('seed', 'reference'):
+    raise ValueError(
+        f'{system=}: choose one of {("seed", "reference")}, or with the Python'
+        f' of their environment one of {tuple(rivals.LIVE)}'
+    )
+  config = config_lib.from_mapping(
+      json.loads(pathlib.Path(job['config']).read_text())
+  )
+  if system == 'reference':
+    config = reference(config)
+  folder = pathlib.Path(job['workdir'])
+  spent, values = train(config, folder, job['tokens'])
+  return dict(
+      # A recipe that is known to be sound claims to repair; it names nothing.
+      status='repaired' if system == 'reference' else 'nothing',
+      causes=[],
+      tokens=spent,
+      since=None,
+      policy=str(folder / 'policy'),
+      values=values,
+  )
+
+
+def main(system: str, *rest: str) -> None:
+  """Answer a job: SYSTEM [PYTHON] JOB."""
+  *python, path = rest
+  job = json.loads(pathlib.Path(path).read_text())
+  answer = solve(system, job, *python)
+  pathlib.Path(job['answer']).write_text(json.dumps(answer))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

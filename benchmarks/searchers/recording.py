@@ -1,0 +1,294 @@
+"""A queue of training runs that fills the tables.
+
+A row is a run under one harness of a setting and one seed. At its marks a dev
+score is taken, on problems that all rows share, and the diagnostics say what
+they call for. Under the first seed, each change of one factor is replayed on
+what was recorded. Rows are added to a file of JSON lines; what is there is not
+run again.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import functools
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.searchers import design as design_lib
+from benchmarks.searchers import live
+from benchmarks.searchers import tables
+from evojax import config as config_lib
+from evojax.diagnosis import examine
+from evojax.diagnosis.readers import workdir
+from evojax.episodes import collect
+from evojax.eval import estimates
+from evojax.eval import evaluate
+from evojax.evolve import diagnose
+from evojax.evolve import recorded
+from evojax.evolve.propose import library
+from evojax.evolve.propose import remedies
+from evojax.harness import delta
+from evojax.harness import spec
+from evojax.harness import surface as surface_lib
+from evojax.ledger import history
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import sharding
+from evojax.training import arm as arm_lib
+from evojax.training import engines
+from evojax.training import learner as learner_lib
+from evojax.training import reward_pipeline
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+
+_BY_MARK = ('tokens', 'dev_tokens', 'solved', 'critical', 'calls')
+SAMPLES = 2  # Completions of a dev problem.
+_DEV_SEED = 3_000_017  # Problems of all scores.
+_TRAIN_SEED = 3_000_019  # Train problems of a replay's scores; no run has it.
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One row that is wanted."""
+
+  setting: str
+  harness: int
+  seed: int
+  switched: tuple[int, int] | None = None  # To which harness, after how many.
+
+  @property
+  def key(self) -> tuple[Any, ...]:
+    return self.setting, self.harness, self.seed, self.switched
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+  """How runs are trained; equal for all rows of a table."""
+
+  updates: int  # Of a run.
+  every: int  # Updates between marks.
+  problems: int  # Of a score.
+  bits: int = design_lib.BITS  # Factors: 2 ** bits harnesses.
+
+  @property
+  def marks(self) -> range:
+    """Updates after which a score is taken."""
+    return range(0, self.updates + 1, self.every)
+
+  def queue(self, settings: Sequence[str], seeds: int) -> Iterator[Run]:
+    """Yield runs, one seed of all settings before the next.
+
+    After them come runs in which the seed's harness is changed in factor 0 at
+    half of the updates; they test what replays assume.
+    """
+    for seed in range(seeds):
+      for setting in settings:
+        for number in range(1 << self.bits):
+          yield Run(setting, number, seed)
+    middle = self.marks[len(self.marks) // 2]
+    for seed in range(seeds):
+      for setting in settings:
+        yield Run(setting, tables.SEED, seed, (1, middle))
+
+
+class Bench:
+  """What the runs of a setting share: data, the base policy, programs."""
+
+  def __init__(self, setting: str, folder: pathlib.Path):
+    """Open a setting; its harnesses go to a folder."""
+    self.design, self._folder = design_lib.read(setting), folder
+    self.opened = setup_lib.prepare(self._config(tables.SEED, 0))
+    self.mesh = sharding.make_mesh(**self.opened.config.mesh.to_dict())
+    self.engine = engines.make_engine(
+        self.opened.config, self.opened.policy, self.mesh
+    )
+
+  def _config(self, number: int, seed: int) -> Any:
+    config, harness = self.design.recipe(number)
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+      config.seed, config.steps = seed, live.STEPS
+      config.eval.sealed = False
+      config.harness.path = str(spec.write(harness, self._folder / 'harness'))
+    return config.lock()
+
+  def setup(self, number: int, seed: int) -> setup_lib.Setup:
+    """Return the setup of a harness."""
+    return self.opened.under(self._config(number, seed))
+
+  def score(self, setup: setup_lib.Setup, **options: Any) -> Any:
+    """Score the weights that the engine holds."""
+    scorer = setup.scorer(self.engine)
+    return evaluate.evaluate(scorer, samples=SAMPLES, **options)
+
+
+@functools.lru_cache(maxsize=1)
+def _bench(setting: str) -> Bench:
+  # The engine's programs are kept until another setting follows.
+  folder = tempfile.TemporaryDirectory()
+  bench = Bench(setting, pathlib.Path(folder.name))
+  bench.temporary = folder  # Removed with it.
+  return bench
+
+
+def record(run: Run, plan: Plan, path: pathlib.Path) -> dict[str, Any]:
+  """Train one run and add its row to a file; return the row."""
+  bench = _bench(run.setting)
+  with tempfile.TemporaryDirectory() as temporary:
+    row = _trained(bench, run, plan, pathlib.Path(temporary))
+  with path.open('a') as file:
+    file.write(json.dumps(row) + '\n')
+  return row
+
+
+def _trained(
+    bench: Bench, run: Run, plan: Plan, folder: pathlib.Path
+) -> dict[str, Any]:
+  """Return the row of a run."""
+  row: dict[str, Any] = dict(
+      **dataclasses.asdict(run), updates=list(plan.marks), samples=SAMPLES
+  )
+  row |= {name: [] for name in _BY_MARK}
+  row['ended'] = ''
+  arm = _arm(bench, run.harness, run.seed, folder / 'arm')
+  done, tokens = 0, 0
+  for mark in plan.marks:
+    while done < mark and not row['ended']:
+      try:
+        tokens += int(arm.train_step()['sampled_tokens'])
+        done += 1
+      except live.ENDS as error:
+        row['ended'] = f'after {done} updates: {error}'
+    if row['ended']:
+      # It stays as it is, and samples as much as it did.
+      for name in _BY_MARK[1:]:
+        row[name].append(row[name][-1])
+      row['tokens'].append(round(tokens * mark / max(done, 1)))
+      continue
+    arm.install()
+    result = bench.score(
+        arm.setup, split='dev', seed=_DEV_SEED, problems=plan.problems
+    )
+    right = (result.outcomes & result.graded).sum(axis=1)
+    row['solved'].append(''.join(map(str, right)))
+    row['dev_tokens'].append(round(result.n_tokens, 2))
+    row['tokens'].append(tokens)
+    critical, calls = _calls(arm) if mark else ([], [])
+    row['critical'].append(critical)
+    row['calls'].append(calls)
+    if mark == plan.marks[len(plan.marks) // 2] and run.seed == 0:
+      row['replayed'] = _replayed(bench, run.harness, arm, plan.bits)
+    if run.switched and mark == run.switched[1]:
+      state = _copy(arm.learner.state)
+      arm.close()
+      arm = _arm(bench, run.switched[0], run.seed, folder / 'switched')
+      arm.learner.state.update(state)
+      arm.install()
+  arm.close()
+  return row
+
+
+def _arm(
+    bench: Bench, number: int, seed: int, folder: pathlib.Path
+) -> trainer_lib.Trainer:
+  return trainer_lib.Trainer(
+      bench.setup(number, seed),
+      folder,
+      metrics_lib.Phases(),
+      engine=bench.engine,
+  )
+
+
+def _copy(state: Any) -> dict[str, Any]:
+  """Return a state in buffers of its own: an update takes over its state's."""
+  return jax.tree.map(jnp.copy, dict(state))
+
+
+def _class_of(remedy: Any, surface: surface_lib.Surface) -> str:
+  """Return the intervention class of a remedy, '' where no harness may."""
+  path = remedies.path_of(remedy)
+  if path.endswith('.py'):
+    return delta.class_of(path.removesuffix('.py'), surface)
+  try:
+    return surface.field(path).intervention_class
+  except surface_lib.SurfaceError:
+    return ''
+
+
+def _calls(arm: trainer_lib.Trainer) -> tuple[list[str], list[str]]:
+  """Return the intervention classes that a diagnosis calls for, worst first.
+
+  Returns:
+    Those of critical findings, and all of findings and alerts.
+  """
+  folder, setup = arm.workdir, arm.setup
+  critical: dict[str, None] = {}
+  found: dict[str, None] = {}
+  values = config_lib.flatten(setup.config)
+  diagnosed = examine.examine(workdir.read_arms(folder, [folder], values))
+  for finding in diagnosed.findings:
+    classes = [_class_of(r, setup.surface) for r in finding.remedies]
+    found |= dict.fromkeys(filter(None, classes))
+    if finding.severity == 'critical':
+      critical |= dict.fromkeys(filter(None, classes))
+  steps = recorded.recent(recorded.train_steps(folder))
+  rows = recorded.load_rows(folder, steps)
+  measures = diagnose.measure(
+      setup.functions,
+      recorded.view_of(rows, setup.columns, setup.config),
+      history.History(()),
+      arm_lib.outcomes(folder),
+      recorded.rewards(folder),
+  )
+  for alert in diagnose.raised(measures):
+    found |= dict.fromkeys(alert.calls_for)
+    for entry in library.ENTRIES.values():
+      if alert.name in entry.triggers:
+        factor = entry.change.factor(setup.surface)
+        found[delta.class_of(factor, setup.surface)] = None
+  return list(critical), list(found)
+
+
+def _replayed(
+    bench: Bench, number: int, arm: trainer_lib.Trainer, bits: int
+) -> dict[str, list[float]]:
+  """Return the 95 % intervals of replayed changes, by factor.
+
+  As `evolve.replay` does, from one checkpoint: a few updates on what was
+  recorded last, with and without the change. Changes of what is sampled have no
+  replay.
+  """
+  e, changes = arm.config.evolve, bench.design.changes
+  steps = recorded.train_steps(arm.workdir)[-e.replay_updates :]
+  batches = [recorded.load_rows(arm.workdir, [step]) for step in steps]
+
+  def scores(harness: int) -> np.ndarray:
+    setup = bench.setup(harness, arm.config.seed)
+    learner = learner_lib.Learner(setup, bench.mesh, metrics_lib.Phases())
+    learner.state.update(_copy(arm.learner.state))
+    rewards = reward_pipeline.RewardPipeline(setup)
+    for rows in batches:
+      learner.learn(rewards(collect.RolloutBatch.recorded(rows)))
+    bench.engine.update_weights(learner.params, 0)
+    return bench.score(
+        arm.setup,
+        split='train',
+        seed=_TRAIN_SEED,
+        problems=e.replay_problems,
+    ).problem_scores
+
+  before, found = scores(number), {}
+  for factor in range(bits):
+    if changes.alike(factor):
+      try:
+        gains = scores(number ^ (1 << factor)) - before
+      except live.ENDS:
+        continue
+      interval = estimates.over_problems(gains)
+      found[str(factor)] = [round(interval.low, 4), round(interval.high, 4)]
+  arm.install()
+  return found

@@ -1,0 +1,496 @@
+"""Rules that say where the next tokens go, on a replayed table.
+
+A rule gets a world and returns the policy that it delivers when the tokens are
+spent. A change is a flip of one factor of the incumbent harness; what the
+design of the table aliases with it flips, too. Sizes are those of the config's
+defaults, tuned on no table.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from benchmarks.searchers import tables
+from evojax import config as config_lib
+from evojax.diagnosis import rules as diagnosis_rules
+from evojax.eval import paired
+from evojax.eval import race
+from evojax.evolve import pairs as pairs_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+  """What is known of the factors of a setting before anything is trained."""
+
+  # The intervention classes of each factor, aliased ones left out.
+  classes: Sequence[Sequence[str]]
+
+  def alike(self, factor: int) -> bool:
+    """Return whether rollouts compare before and after a flip."""
+    return set(self.classes[factor]).isdisjoint(pairs_lib.SAMPLED_OTHERWISE)
+
+
+Rule = Callable[[tables.World, np.random.Generator, Changes], tables.State]
+
+
+# ------------------------------------------------------------------------- race
+
+
+class _Candidate:
+  """A change that races the incumbent."""
+
+  def __init__(self, factor: int, harness: int, index: int):
+    self.factor, self.harness = factor, harness
+    self.standing = race.Standing(index=index)
+    self.state: tables.State | None = None  # Of its last arm.
+
+
+@dataclasses.dataclass
+class _Shadow:
+  """The former harness, which trains on beside a change that was kept."""
+
+  harness: int
+  state: tables.State
+  alike: bool
+  looks: int = 0
+
+
+class _Race:
+  """A run of evojax: rounds of pairs in a chain; see `evojax.evolve.steps`.
+
+  Two gates are left out that a table knows nothing of: perturbed problems, and
+  what a proposer may not write. So is the mean of arms. When no round can be
+  paid for, the policy trains on.
+  """
+
+  def __init__(
+      self,
+      world: tables.World,
+      rng: np.random.Generator,
+      changes: Changes,
+      order: Sequence[int],
+  ):
+    """Begin a run.
+
+    Args:
+      world: Where it trains.
+      rng: Draws among changes that are called for alike.
+      changes: Of the setting.
+      order: The factor whose classes stand for each factor's, when alerts call.
+    """
+    base = config_lib.base()
+    self._e, self._grpo = base.evolve, base.grpo
+    self._world, self._rng = world, rng
+    self._changes, self._order = changes, order
+    self.harness, self.policy = tables.SEED, world.base
+    self._entered = self._confirmed = 0
+    self._tried: set[int] = set()  # Factors, of this incumbent.
+    self._racing: list[_Candidate] = []
+    self._groups: list[list[float]] = []
+    self._shadow: _Shadow | None = None
+
+  def run(self) -> tables.State:
+    """Return the policy when all tokens are spent."""
+    world, base = self._world, self._world.base
+    try:
+      first = world.train(base, self.harness, self._e.first_updates)
+      wasted = self._is_wasted(first, self._is_suspect(first))
+      self.policy = dataclasses.replace(
+          base if wasted else first, harness=self.harness
+      )
+      while (places := self._places()) is not None:
+        self._fill(places)
+        self._round()
+    except tables.SpentError:
+      pass
+    return world.finish(self.policy)
+
+  def _places(self) -> int | None:
+    """Return how many candidates may enter; None: no round can be paid for."""
+    e, world = self._e, self._world
+    others = len(self._racing) + bool(self._shadow)
+    free = max(min(e.candidates - others, e.entries - self._entered), 0)
+    left = world.limit - world.spent
+    arms = e.pairs * world.price(self.policy, e.updates)
+    payable = math.floor(left / arms) - 1 - others
+    return None if payable < 0 else min(free, payable)
+
+  def _is_suspect(self, state: tables.State) -> bool:
+    _, critical = self._world.calls(state)
+    return bool(critical)
+
+  def _fill(self, places: int) -> None:
+    """Enter candidates: what the diagnosis calls for first, then any.
+
+    What is critical is put right before anything is improved.
+    """
+    called, critical = self._world.calls(self.policy)
+    racing = {c.factor for c in self._racing}
+    busy = self._tried | racing
+    left = [k for k in range(self._world.table.factors) if k not in busy]
+    left = [k for k in left if not self._vetoed(k)]
+    classes = lambda k: self._changes.classes[self._order[k]]
+    among = lambda k, found: not set(classes(k)).isdisjoint(found)
+    ranks = {
+        k: min((called.index(c) for c in classes(k) if c in called), default=99)
+        for k in left
+    }
+    self._rng.shuffle(left)
+    for factor in sorted(left, key=ranks.get)[:places]:
+      if any(among(k, critical) for k in racing):
+        break
+      racing.add(factor)
+      self._entered += 1
+      harness = self.harness ^ (1 << factor)
+      self._racing.append(_Candidate(factor, harness, self._entered))
+
+  def _vetoed(self, factor: int) -> bool:
+    """Return whether a replay is sure that a change loses."""
+    return race.vetoed(self._world.table.replayed.get((self.harness, factor)))
+
+  def _samples(self, state: tables.State, level: float, updates: int) -> Any:
+    """Return the shares of the groups of some updates, at a true mean."""
+    problems = self._world.problems(self._grpo.prompts * updates)
+    size = self._grpo.group_size
+    return self._world.answers(state, level, problems, size)
+
+  def _late(self, state: tables.State) -> Any:
+    """Return the shares of the groups of the second half of an arm."""
+    updates = self._e.updates - self._e.updates // 2
+    return self._samples(state, state.late, updates)
+
+  def _outcomes(self, state: tables.State) -> list[float]:
+    """Return the share solved in every update of an arm."""
+    levels = np.linspace(state.start, state.score, self._e.updates + 1)[:-1]
+    return [float(self._samples(state, x, 1).mean()) for x in levels]
+
+  def _is_wasted(self, state: tables.State, suspect: bool) -> bool:
+    """Return whether training is better off without an arm."""
+    if suspect:
+      curve = diagnosis_rules.learning_curve(self._outcomes(state))
+      return curve['outcome_rise'] <= 0
+    first = self._samples(state, state.start, 1)
+    return pairs_lib.is_clearly_worse(self._late(state), than=first)
+
+  def _chain(
+      self,
+      state: tables.State,
+      harness: int,
+      lucks: Sequence[np.ndarray],
+      suspect: bool,
+  ) -> tuple[list[tables.State], list[tables.State], tables.State]:
+    """Train arms one after the other.
+
+    Returns:
+      Where each started and ended, and the policy that they leave: the last,
+      unless an earlier one solved clearly more.
+    """
+    starts, ends = [], []
+    for luck in lucks:
+      end = self._world.train(state, harness, self._e.updates, luck)
+      starts.append(state)
+      ends.append(end)
+      if not self._is_wasted(end, suspect):
+        state = end
+    scores = [self._late(end) for end in ends]
+    best = len(ends) - 1
+    for i in reversed(range(best)):
+      if pairs_lib.is_clearly_worse(scores[best], than=scores[i]):
+        best = i
+    return starts, ends, ends[best]
+
+  def _round(self) -> None:
+    """Train the incumbent on, beside its candidates; decide."""
+    lucks = [self._world.luck() for _ in range(self._e.pairs)]
+    suspect = self._is_suspect(self.policy)
+    starts, ends, self.policy = self._chain(
+        self.policy, self.harness, lucks, suspect
+    )
+    shadows = []
+    if shadow := self._shadow:
+      _, shadows, shadow.state = self._chain(
+          shadow.state, shadow.harness, lucks, False
+      )
+    alike = all(self._changes.alike(c.factor) for c in self._racing)
+    alike &= not self._shadow or self._shadow.alike
+    found = self._compare(starts, ends, lucks, alike)
+    if self._shadow and self._look(ends, shadows, alike) == 'drop':
+      return  # Candidates were compared with what is taken back.
+    self._decide(found, ends)
+
+  def _compare(
+      self,
+      starts: Sequence[tables.State],
+      ends: Sequence[tables.State],
+      lucks: Sequence[np.ndarray],
+      alike: bool,
+  ) -> dict[str, tuple[list[float], list[float]]]:
+    """Train candidates; return the differences of their pairs, with errors."""
+    half = paired.first_half(len(lucks))
+    found = {str(c.factor): ([], []) for c in self._racing}
+    racing = self._racing
+    for part in (range(half), range(half, len(lucks))):
+      for c in racing:
+        for i in part:
+          c.state = self._world.train(
+              starts[i], c.harness, self._e.updates, lucks[i]
+          )
+          d, error = self._difference(c.state, ends[i], alike)
+          found[str(c.factor)][0].append(d)
+          found[str(c.factor)][1].append(error)
+      groups = [d for d, _ in found.values()]
+      spread = paired.pooled_spread([*self._groups, *groups]) or 0.0
+      racing = [
+          c for c in racing if self._hopeful(c, found[str(c.factor)], spread)
+      ]
+    return found
+
+  def _hopeful(
+      self,
+      candidate: _Candidate,
+      found: tuple[list[float], list[float]],
+      spread: float,
+  ) -> bool:
+    before = candidate.standing
+    return race.is_hopeful(
+        [*before.differences, *found[0]], [*before.errors, *found[1]], spread
+    )
+
+  def _difference(
+      self,
+      ahead: tables.State,
+      behind: tables.State,
+      alike: bool,
+      whole: bool = False,
+  ) -> tuple[float, float]:
+    """Return how much an arm is ahead in its pair, and the error of that.
+
+    Args:
+      ahead: After its training.
+      behind: The other arm of the pair.
+      alike: Whether their rollouts compare; dev problems cost more.
+      whole: Whether the rollouts of all updates count, not of the second half.
+    """
+    world, updates = self._world, self._e.updates
+    if alike:
+      counted = updates if whole else updates - updates // 2
+      problems = world.problems(self._grpo.prompts * counted)
+      size = self._grpo.group_size
+      level = lambda s: (s.start + s.score) / 2 if whole else s.late
+      scores = [
+          world.answers(s, level(s), problems, size) for s in (ahead, behind)
+      ]
+    else:
+      problems = world.problems()
+      scores = [world.score(s, problems) for s in (ahead, behind)]
+    return pairs_lib.difference(*scores, shared=True)
+
+  def _look(
+      self,
+      ends: Sequence[tables.State],
+      shadows: Sequence[tables.State],
+      alike: bool,
+  ) -> str:
+    """Compare a kept change with its shadow; return what becomes of it."""
+    shadow, looks = self._shadow, self._e.horizon
+    shadow.looks += 1
+    found = [
+        self._difference(new, old, alike, whole=True)
+        for new, old in zip(ends, shadows, strict=True)
+    ]
+    status = race.horizon(
+        *map(list, zip(*found, strict=True)),
+        looks=looks,
+        last=shadow.looks == looks,
+    ).status
+    if status == 'drop':
+      self.harness, self.policy = shadow.harness, shadow.state
+      self._racing = []
+    if status != 'go_on':
+      self._confirmed += status == 'keep'
+      self._shadow = None
+    return status
+
+  def _is_needed(self, ends: Sequence[tables.State], low: float) -> bool:
+    """Return whether the former harness could catch up as a shadow."""
+    outcomes = [x for end in ends for x in self._outcomes(end)]
+    rise = diagnosis_rules.learning_curve(outcomes)['outcome_rise']
+    return bool(self._e.horizon) and rise * self._e.horizon > low
+
+  def _decide(
+      self,
+      found: dict[str, tuple[list[float], list[float]]],
+      ends: Sequence[tables.State],
+  ) -> None:
+    """Keep, drop, or let candidates race on; ends are the incumbent's."""
+    if not self._racing:
+      return
+    self._groups += [d for d, _ in found.values()]
+    spread = paired.pooled_spread(self._groups) or 0.0
+    alphas = {}
+    for c in self._racing:
+      name = str(c.factor)
+      alphas[name] = race.alpha_of(
+          c.standing.index,
+          self._e.entries,
+          self._confirmed,
+          self._e.false_discovery_rate,
+      )
+      c.standing = race.after_round(
+          c.standing,
+          *found[name],
+          spread=spread,
+          alpha=alphas[name],
+          last=c.standing.rounds + 1 >= self._e.patience,
+      )
+    standings = {str(c.factor): c.standing for c in self._racing}
+    passed = race.passed(standings, alphas)
+    # No change is kept while the shadow of the one before trains on.
+    kept = '' if self._shadow else next(iter(passed), '')
+    verdicts = race.sort_out(
+        standings,
+        rounds=self._e.patience,
+        spread=spread,
+        kept=kept,
+        waiting=() if kept else passed,
+    )
+    if kept:
+      (winner,) = (c for c in self._racing if str(c.factor) == kept)
+      gain = paired.gain(winner.standing.differences, winner.standing.errors)
+      if self._is_needed(ends, gain.low):
+        alike = self._changes.alike(winner.factor)
+        self._shadow = _Shadow(self.harness, self.policy, alike)
+      else:
+        self._confirmed += 1
+      self.harness, self.policy = winner.harness, winner.state
+      self._racing, self._tried = [], {winner.factor}
+      return
+    status = lambda c: verdicts[str(c.factor)].status
+    self._tried |= {c.factor for c in self._racing if status(c) == 'drop'}
+    self._racing = [c for c in self._racing if status(c) == 'go_on']
+
+
+def evojax(
+    world: tables.World, rng: np.random.Generator, changes: Changes
+) -> tables.State:
+  """Race as a run of evojax does."""
+  order = range(world.table.factors)
+  return _Race(world, rng, changes, order).run()
+
+
+def shuffled(
+    world: tables.World, rng: np.random.Generator, changes: Changes
+) -> tables.State:
+  """Race the same changes, with alerts that call for others than theirs."""
+  order = rng.permutation(world.table.factors).tolist()
+  return _Race(world, rng, changes, order).run()
+
+
+# --------------------------------------------------------------- simpler rules
+
+
+def seed(
+    world: tables.World, rng: np.random.Generator, changes: Changes
+) -> tables.State:
+  """Train the seed's harness on."""
+  del rng, changes
+  return world.finish(world.base)
+
+
+def trials(
+    world: tables.World, rng: np.random.Generator, changes: Changes
+) -> tables.State:
+  """Try one change after the other in a fixed number of arms.
+
+  Arms of a version start from its state, and those of the incumbent are trained
+  once for all trials of it. A change is kept by Student's t of both groups, at
+  the levels of the race; its first arm goes on.
+  """
+  e = config_lib.base().evolve
+  harness, kept, entered = tables.SEED, 0, 0
+  state = world.base
+  try:
+    state = world.train(state, harness, e.first_updates)
+    controls: list[tables.State] = []
+    tried: set[int] = set()
+    while entered < e.entries:
+      left = [k for k in range(world.table.factors) if k not in tried]
+      if not left:
+        break
+      called, _ = world.calls(state)
+      rng.shuffle(left)
+      left.sort(key=lambda k: not set(changes.classes[k]) & set(called))
+      entered += 1
+      tried.add(left[0])
+      arms = lambda h, start=state: [
+          world.train(start, h, e.updates) for _ in range(e.pairs)
+      ]
+      controls = controls or arms(harness)
+      children = arms(harness ^ (1 << left[0]))
+      problems = world.problems()
+      groups = [
+          [world.score(arm, problems).mean() for arm in of]
+          for of in (children, controls)
+      ]
+      level = race.alpha_of(entered, e.entries, kept, e.false_discovery_rate)
+      if _p_of_groups(*groups) <= level:
+        kept, harness = kept + 1, harness ^ (1 << left[0])
+        state, controls, tried = children[0], [], {left[0]}
+  except tables.SpentError:
+    pass
+  return world.finish(state)
+
+
+def _p_of_groups(ahead: Sequence[float], behind: Sequence[float]) -> float:
+  """Return the one-sided p of Student's t with a pooled variance."""
+  n, df = len(ahead), len(ahead) + len(behind) - 2
+  squares = np.var(ahead) * n + np.var(behind) * len(behind)
+  error = math.sqrt(squares / df * (1 / n + 1 / len(behind)))
+  difference = float(np.mean(ahead) - np.mean(behind))
+  if not error:
+    return 0.0 if difference > 0 else 1.0
+  return float(special.stdtr(df, -difference / error))
+
+
+def greedy(
+    world: tables.World, rng: np.random.Generator, changes: Changes
+) -> tables.State:
+  """Go on with the better of two arms: one has a random change."""
+  del changes
+  updates = config_lib.base().evolve.updates
+  harness, state = tables.SEED, world.base
+  try:
+    while True:
+      other = harness ^ (1 << int(rng.integers(world.table.factors)))
+      luck, problems = world.luck(), world.problems()
+      arms = [world.train(state, h, updates, luck) for h in (harness, other)]
+      scores = [world.score(arm, problems).mean() for arm in arms]
+      best = int(scores[1] > scores[0])
+      harness, state = (harness, other)[best], arms[best]
+  except tables.SpentError:
+    return world.finish(state)
+
+
+def random_search(
+    search: tables.Trials, rng: np.random.Generator
+) -> tables.State:
+  """Train random harnesses as long as trials may last; the best goes on."""
+  try:
+    while True:
+      for _ in search.run(int(rng.integers(len(search.world.table.share)))):
+        pass
+  except tables.SpentError:
+    return search.finish()
+
+
+RULES: dict[str, Rule] = {
+    'evojax': evojax,
+    'shuffled alerts': shuffled,
+    'trials': trials,
+    'greedy': greedy,
+    'seed': seed,
+}

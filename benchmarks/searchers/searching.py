@@ -1,0 +1,291 @@
+"""A searcher of another environment on a live job.
+
+The searcher's process (`rivals`) says which trial it wants to train, under
+which values and for how many units; this one trains it and returns a dev score,
+until the tokens of the search are spent. Then the best policy that was seen
+trains on under its own values with what is left. Scores are taken on dev
+problems that all trials share, by the job's own grader, and are paid for.
+"""
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import json
+import pathlib
+import subprocess
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from benchmarks.searchers import live
+from evojax import config as config_lib
+from evojax.eval import evaluate
+from evojax.evolve import opening
+from evojax.harness import parts as parts_lib
+from evojax.harness import spec
+from evojax.harness import surface as surface_lib
+from evojax.models import policy as policy_lib
+from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import sharding
+from evojax.training import engines
+from evojax.training import setup as setup_lib
+from evojax.training import trainer as trainer_lib
+
+UNIT = 8  # Updates, as of an arm of evojax.
+MOST = 9  # Units of a trial, at most.
+PART = 0.5  # Of the tokens, for the search; the rest trains the best one on.
+PROBLEMS, SAMPLES = 64, 2  # Of a score.
+_ROOT = pathlib.Path(__file__).parents[2]
+_ON = ':on'  # A dimension that turns a field off, which its bounds leave out.
+_FILE = 'file:'  # One that takes a function out of the harness.
+_OUTCOME = surface_lib.WEIGHTS + 'outcome'
+_LEAST = 0.25  # Weight of the outcome: nobody searches where it is punished.
+
+Values = Mapping[str, Any]
+
+
+def _fields(harness: spec.Harness) -> Sequence[surface_lib.Field]:
+  """Return the fields of the surface, weights of the harness's parts too."""
+  source = harness.files.get('reward.py')
+  names = sorted(parts_lib.hashes(source)) if source else []
+  factors = surface_lib.recipe().factors(names).values()
+  # A list of names is no number: `space` has a dimension of its own for it.
+  return [f for fields in factors for f in fields if f.kind != 'names']
+
+
+def _may_be_off(field: surface_lib.Field) -> bool:
+  weight = surface_lib.is_weight(field.path) and field.path != _OUTCOME
+  return weight or field.off is not None
+
+
+def space(
+    config: ml_collections.ConfigDict, harness: spec.Harness
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+  """Return the dimensions of the surface, and the job's values in them.
+
+  What lies outside the bounds is moved to them. A field that can be off has a
+  second dimension for it; functions of the harness may be taken out.
+  """
+  found: list[dict[str, Any]] = []
+  first: dict[str, Any] = {}
+  flat = config_lib.flatten(config)
+  surface = surface_lib.recipe()
+
+  def add(value: Any, **dimension: Any) -> None:
+    found.append(dimension)
+    first[dimension['name']] = value
+
+  for field in _fields(harness):
+    path = field.path
+    value = surface.value(config, harness.overlay, path)
+    if field.kind == 'choice':
+      add(value, name=path, choices=list(field.choices))
+      continue
+    low, high = field.low, field.highest(flat)
+    low = _LEAST if path == _OUTCOME else low
+    whole, log = field.kind == 'int', field.scale == 'log'
+    bounded = min(max(value, low), high)
+    if _may_be_off(field):
+      off = field.off or 0
+      add(int(value != off), name=path + _ON, choices=[0, 1])
+    add(
+        bounded,
+        name=path,
+        low=low,
+        high=high,
+        # An integer of a wide range is drawn as a number and rounded.
+        log=log,
+        int=whole and not log,
+    )
+  for name in ('keep.py', 'weight.py'):
+    if name in harness.files:
+      add(1, name=_FILE + name, choices=[0, 1])
+  if config.data.families:
+    add(1, name='data.families' + _ON, choices=[0, 1])
+  return found, first
+
+
+def apply(
+    values: Values, config: ml_collections.ConfigDict, harness: spec.Harness
+) -> spec.Harness:
+  """Return the harness that values of the dimensions stand for."""
+  overlay: dict[str, Any] = {}
+  for field in _fields(harness):
+    path, value = field.path, values[field.path]
+    if _may_be_off(field) and not values[path + _ON]:
+      value = field.off or 0
+    if field.kind == 'int':
+      value = round(value)
+    overlay[path] = value
+  if not values.get('data.families' + _ON, 1):
+    overlay['data.families'] = ()
+  if overlay['grpo.keep'] == 'all':  # Without a filter nothing is refilled.
+    overlay['grpo.refill_rounds'] = 0
+  found = harness.with_overlay(overlay)
+  for name in ('keep.py', 'weight.py'):
+    if not values.get(_FILE + name, 1):
+      found = found.with_file(name, None)
+  return found
+
+
+class Trials:
+  """Trials of a job, trained as a searcher asks for them.
+
+  Attributes:
+    tokens: Sampled so far, for scores too.
+    best: The best score so far, with the state and the trainer that had it.
+  """
+
+  def __init__(self, job: Mapping[str, Any], limit: float):
+    """Open a job; its search may spend some tokens."""
+    self.config = config_lib.from_mapping(
+        json.loads(pathlib.Path(job['config']).read_text())
+    )
+    self.folder = pathlib.Path(job['workdir'])
+    self.harness = opening.seed_harness(self.config)
+    self.opened = setup_lib.prepare(self._config(self.harness, job['seed']))
+    mesh = sharding.make_mesh(**self.opened.config.mesh.to_dict())
+    self._engine = engines.make_engine(
+        self.opened.config, self.opened.policy, mesh
+    )
+    self.tokens, self._limit, self._seed = 0, limit, job['seed']
+    self._price = 0  # Of the last score, which the next one will cost, too.
+    self._arms: dict[int, trainer_lib.Trainer] = {}
+    self.best: tuple[float, Any, trainer_lib.Trainer] | None = None
+
+  def _config(self, harness: spec.Harness, seed: int) -> Any:
+    config = self.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.seed, config.steps = seed, live.STEPS
+      config.eval.sealed = False
+      config.harness.path = str(spec.write(harness, self.folder / 'harness'))
+    return config.lock()
+
+  def train(
+      self, trial: int, start: int | None, values: Values, units: int
+  ) -> float | None:
+    """Train a trial on; return its score, None if the tokens are spent.
+
+    A recipe that does not fit the run, or does not train, has the score 0.
+    """
+    try:
+      if trial not in self._arms:
+        self._arms[trial] = self._open(trial, start, values)
+      arm = self._arms[trial]
+      arm.install()
+      # A trial that ends early leaves what it sampled.
+      for _ in range(units * UNIT):
+        if self.tokens + self._price >= self._limit:
+          return None
+        self.tokens += int(arm.train_step()['sampled_tokens'])
+    except (ValueError, *live.ENDS) as error:
+      print(f'trial {trial} ended: {error}', flush=True)
+      return 0.0
+    found = evaluate.evaluate(
+        arm.setup.scorer(self._engine),
+        split='dev',
+        seed=self.config.seed,
+        problems=PROBLEMS,
+        samples=SAMPLES,
+    )
+    self._price = round(found.n_tokens * found.outcomes.size)
+    self.tokens += self._price
+    score = found.avg_at_k.value
+    if self.best is None or score > self.best[0]:
+      self.best = score, _copy(arm.learner.state), arm
+    print(f'trial {trial}: {score:.3f}, {self.tokens} tokens', flush=True)
+    return score
+
+  def _open(
+      self, trial: int, start: int | None, values: Values
+  ) -> trainer_lib.Trainer:
+    harness = apply(values, self.config, self.harness)
+    seed = self._seed + 1_000_003 * trial  # No trial meets another's problems.
+    arm = trainer_lib.Trainer(
+        self.opened.under(self._config(harness, seed)),
+        self.folder / f'trial-{trial}',
+        metrics_lib.Phases(),
+        engine=self._engine,
+    )
+    if start is not None and start in self._arms:
+      arm.learner.state.update(_copy(self._arms[start].learner.state))
+    return arm
+
+  def finish(self, tokens: int) -> tuple[int, dict[str, Any]]:
+    """Train the best policy on until all tokens are spent; export it.
+
+    Returns:
+      Tokens sampled in all, and the values that trained the policy by path.
+    """
+    if self.best is None:
+      arm = self._open(len(self._arms), None, self._seed_values())
+    else:
+      _, state, arm = self.best
+      arm.learner.state.update(state)
+    with contextlib.closing(arm):
+      arm.install()
+      self.tokens += live.spend(arm, tokens - self.tokens)
+      policy_lib.export(
+          self.opened.policy,
+          arm.learner.params,
+          self.folder / 'policy',
+          self.config.model.param_dtype,
+      )
+    return self.tokens, config_lib.flatten(arm.config)
+
+  def _seed_values(self) -> Values:
+    _, first = space(self.config, self.harness)
+    return first
+
+
+def _copy(state: Any) -> dict[str, Any]:
+  """Return a state in buffers of its own: an update takes over its state's."""
+  return jax.tree.map(jnp.copy, dict(state))
+
+
+def solve(rival: str, python: str, job: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the answer of a searcher to a job.
+
+  Args:
+    rival: Key of `rivals.LIVE`.
+    python: Of the environment of `rivals`.
+    job: See `benchmarks.faults.jobs`.
+
+  Raises:
+    RuntimeError: If the searcher's process fails.
+  """
+  trials = Trials(job, job['tokens'] * (1.0 if rival == 'pbt' else PART))
+  dimensions, first = space(trials.config, trials.harness)
+  request = dict(
+      rival=rival,
+      space=dimensions,
+      first=first,
+      most=MOST,
+      seed=job['seed'],
+  )
+  with subprocess.Popen(
+      [python, '-m', 'benchmarks.searchers.rivals'],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      cwd=_ROOT,
+  ) as process:
+    say = lambda value: print(json.dumps(value), file=process.stdin, flush=True)
+    say(request)
+    for line in process.stdout:
+      score = trials.train(**json.loads(line))
+      say(score)
+      if score is None:
+        break
+  if process.returncode:
+    raise RuntimeError(f'{rival} ended with exit code {process.returncode}')
+  spent, values = trials.finish(job['tokens'])
+  return dict(
+      status='repaired',
+      causes=[],
+      tokens=spent,
+      since=None,
+      policy=str(trials.folder / 'policy'),
+      values=values,
+  )
