@@ -50,6 +50,10 @@ EXTRAS_REQUIRE = {
     'cuda12': ('jax[cuda12]>=0.10.2',),
     'cuda13': ('jax[cuda13]>=0.10.2',),
     'wandb': ('wandb>=0.20',),
+    # Environments of others; from 0.4 on they have another interface.
+    'verifiers': ('verifiers>=0.3,<0.4',),
+    # Arms and sweeps on the machines of a cluster.
+    'ray': ('ray>=2.60,<2.61',),
     'test': (
         'beartype>=0.23',
         'datasets>=5.2',  # TRL's, for benchmarks/diagnose_logs.py.
@@ -71,6 +75,15 @@ PACKAGE_DATA = {
     'evojax.domains.math': ('base_policy/*',),
     'evojax.domains.math.seed_blind': ('*.json',),
     'evojax.domains.math.seed_harness': ('*.json',),
+    'evojax.domains.swe': (
+        'base_policy/*',
+        'catalogue.json',
+        'packages/*/*.md',
+        'packages/*/*.toml',
+        'packages/*/*/*.py',
+    ),
+    'evojax.domains.swe.seed_blind': ('*.json',),
+    'evojax.domains.swe.seed_harness': ('*.json',),
     'evojax.evidence': ('COLUMNS.md', 'columns.toml'),
     'evojax.report': ('templates/*',),
 }

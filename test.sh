@@ -3,7 +3,8 @@
 #
 #   bash test.sh [arguments of pytest, e.g. tests/rl -k advantages]
 #
-# The first run makes .venv-test (with PyTorch and TRL, for parity), .venv-tpu
+# The first run makes .venv-test (with PyTorch and TRL for parity, the libraries
+# verifiers and OpenEnv, whose environments it trains on, and Ray), .venv-tpu
 # (with libtpu, to compile for a TPU that is not there) and .venv-sglang_jax (a
 # server to talk to, under Python 3.12). EVOJAX_SKIP_TPU=1 and
 # EVOJAX_SKIP_SGLANG_JAX=1 leave the latter two out; their tests are skipped.
@@ -12,7 +13,7 @@ set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 source launch/environment.sh
 
-python="$(environment test test torch)"
+python="$(environment test test torch verifiers openenv ray)"
 if [[ "${EVOJAX_SKIP_TPU:-0}" != 1 ]]; then
   EVOJAX_TPU_PYTHON="$(environment tpu tpu)" ||
     echo 'warning: no libtpu here; the TPU tests are skipped' >&2

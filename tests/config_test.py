@@ -172,8 +172,8 @@ class ValidateTest(parameterized.TestCase):
       ('empty stop', dict(rollout__stop=('a', '')), r"rollout\.stop=\('a', ''"),
       (
           'micro-batch over the mesh',
-          dict(mesh__fsdp=4, grpo__prompts=24, grpo__micro_groups=2),
-          r'grpo\.micro_groups=2 .* mesh\.data x mesh\.fsdp = 4: .* multiple',
+          dict(mesh__fsdp=4, grpo__group_size=5, grpo__micro_groups=2),
+          r'grpo\.micro_groups=2 of .*=5 .*mesh\.fsdp = 4: .* multiple',
       ),
       (
           'slots over the mesh',
@@ -187,8 +187,8 @@ class ValidateTest(parameterized.TestCase):
               domain__kwargs=ml_collections.ConfigDict({'a': ({1, 2},)}),
               model__chat_template_kwargs=ml_collections.ConfigDict({'b': {3}}),
           ),
-          r'domain\.kwargs\.a=.* is no JSON value; use texts, numbers, lists',
-          r'model\.chat_template_kwargs\.b=\{3\}: is no JSON value',
+          r'domain\.kwargs\.a=.* is not a JSON value; use strings, numbers',
+          r'model\.chat_template_kwargs\.b=\{3\}: is not a JSON value',
       ),
       (
           'date',

@@ -15,6 +15,7 @@ import textwrap
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import pandas as pd
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXT = (ROOT / 'CONTRIBUTING.md').read_text()
@@ -67,6 +68,67 @@ def get_config(variant='default'):
   c.model.path = 'package:math'
   return c.lock()
 """
+_ENVIRONMENT = """
+import re
+
+from evojax import records
+from evojax.domains import base
+from evojax.domains import environments
+from evojax.domains import sources
+from evojax.domains import splits
+from evojax.evidence import schema
+
+
+class Guess:
+  '''Says whether the number is higher or lower.'''
+
+  def __init__(self, number):
+    self.number, self.guesses = number, []
+
+  def reply(self, turn):
+    found = re.findall('[0-9]{1,4}', turn.text)
+    self.guesses.append(int(found[-1]) if found else 0)
+    if self.guesses[-1] == self.number:
+      return environments.Reply()
+    hint = 'higher' if self.guesses[-1] < self.number else 'lower'
+    return environments.Reply(({'role': 'user', 'content': hint},))
+
+  def close(self):
+    return self.guesses
+
+
+class Doubles(base.Domain):
+  name = 'doubles'
+  limits = environments.Limits(turns=3)
+  columns = (
+      schema.with_codes('grade_status', {'ok': 0, records.INFRA_ERROR: 1}),
+  )
+
+  def source(self, split, seed):
+    everything = [
+        sources.make_problem(
+            [{'role': 'user', 'content': f'Guess {n}.'}], str(n), 'doubles'
+        )
+        for n in range(2000)
+    ]
+    mine = [p for p in everything if splits.split_of(p.problem_id) == split]
+    return sources.FiniteSource(mine, split, seed)
+
+  def environment(self, problem):
+    return Guess(int(problem.answer))
+
+  def grade(self, problem, episode):
+    guesses = episode.state or []
+    right = int(problem.answer) in guesses
+    return records.Grade(right, float(right), 'ok', {})
+
+  def reward_parts(self, e):
+    return {'outcome': e.outcome.astype('float32')}
+
+
+make = Doubles
+"""
+_GUESS = 'evojax.domains.doubles'
 _DIAGNOSTIC = '''
 """Spread of the lengths of completions."""
 
@@ -220,6 +282,32 @@ class WalkTest(parameterized.TestCase):
     printed = self.run_python(*command.replace('NAME', 'doubles').split())
     self.assertIn('domain doubles: ok', printed)
     self.assertIn('reward of the domain: ok', printed)
+
+  def test_environment(self):
+    walk = 'An environment of your own'
+    domain = self.root / 'evojax/domains/doubles.py'
+    domain.write_text(_ENVIRONMENT.lstrip())
+    config = _CONFIG.replace("name = 'doubles'", f"name = '{_GUESS}'")
+    (self.root / 'configs/doubles.py').write_text(
+        config.replace(
+            '  return c',
+            '  c.rollout.turn_tokens = 8\n'
+            '  common.apply(c, variant)\n'
+            '  return c',
+        ).lstrip()
+    )
+    text = ' '.join(SECTIONS[walk].split())
+    command = re.search('`python (-m evojax.main .+?)`', text)[1]
+    self.run_python(
+        *command.replace('NAME', 'doubles').split(),
+        f'--workdir={self.root}/run',
+        '--config.rollout.decode_slots=16',
+    )
+    (file,) = (self.root / 'run/evidence/train').glob('*.parquet')
+    rows = pd.read_parquet(file)
+    self.assertGreater(rows.n_turns.max(), 1)
+    told = {text for texts in rows.observations for text in texts}
+    self.assertIn('higher', told)
 
   def test_diagnostic(self):
     walk = 'A diagnostic'

@@ -13,6 +13,18 @@ from evojax.models import decoder
 # Rows are padded on the right to this, so that all lengths share a program.
 # Attention is causal: no token sees what comes after it.
 _WIDTH = 128
+# A policy of several layers and heads that is quick to run.
+CFG = decoder.DecoderConfig(
+    family='qwen3',
+    vocab_size=40,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    qk_norm=True,
+)
 
 
 def logits(

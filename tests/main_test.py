@@ -26,6 +26,7 @@ from evojax.modes import evaluate as evaluate_mode
 from evojax.modes import inspection
 from evojax.modes import plan
 from evojax.modes import serve
+from evojax.modes import sweep
 from evojax.modes import train
 from evojax.modes import warmstart as warmstart_mode
 from evojax.report import page
@@ -75,6 +76,7 @@ class ModeTest(MainTestCase):
             'fork_version': '',
             'executor': 'inprocess',
             'workers': 0,
+            'arm_resources': [],
         },
     )
 
@@ -112,25 +114,47 @@ class ModeTest(MainTestCase):
             'fork_version': 'v2',
             'executor': 'inprocess',
             'workers': 0,
+            'arm_resources': [],
         },
     )
 
   def test_evolve_hands_on_where_arms_are_trained(self):
     with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
-      self.command(SMOKE, '--executor=local', '--workers=2')
-    self.assertEqual(run.call_args.kwargs['executor'], 'local')
+      resources = '--arm_resources=CPU=2,TPU=4'
+      self.command(SMOKE, '--executor=ray', '--workers=2', resources)
+    self.assertEqual(run.call_args.kwargs['executor'], 'ray')
     self.assertEqual(run.call_args.kwargs['workers'], 2)
+    self.assertEqual(run.call_args.kwargs['arm_resources'], ['CPU=2', 'TPU=4'])
 
   def test_aa_gets_a_workdir_of_its_own_and_places_arms(self):
     with absltest.mock.patch.object(aa, 'run', return_value={}) as run:
       self.command(SMOKE, '--mode=aa', '--executor=local', '--workers=2')
     self.assertEqual(run.call_args.args[1], 'runs/math-smoke-aa')
-    self.assertEqual(run.call_args.kwargs, {'executor': 'local', 'workers': 2})
+    placed = {'executor': 'local', 'workers': 2, 'arm_resources': []}
+    self.assertEqual(run.call_args.kwargs, placed)
+
+  def test_sweep_gets_what_every_point_needs(self):
+    with absltest.mock.patch.object(sweep, 'run', return_value=0) as run:
+      self.command(
+          *('--mode=sweep', SMOKE, '--sweep=x/mine.py', '--config.steps=4'),
+          *('--executor=slurm', '--dry_run', '--compilation_cache='),
+      )
+    self.assertEqual(run.call_args.args[1], 'runs/mine')
+    kwargs = run.call_args.kwargs
+    self.assertEqual(kwargs['source'], SMOKE.partition('=')[2])
+    self.assertEqual(kwargs['given'], {'steps': 4})
+    self.assertEqual(kwargs['flags'], ['--compilation_cache='])
+    self.assertEqual(kwargs['executor'], 'slurm')
+    self.assertTrue(kwargs['dry_run'])
 
   def test_arm_needs_a_job_and_no_config(self):
-    with absltest.mock.patch.object(arm, 'run') as run:
+    with (
+        absltest.mock.patch.object(arm, 'run') as run,
+        absltest.mock.patch.object(preemption, 'follow') as follow,
+    ):
       self.command('--mode=arm', '--job=/x/job.json', '--parent=7')
-    run.assert_called_once_with('/x/job.json', 7)
+    run.assert_called_once_with('/x/job.json')
+    follow.assert_called_once_with(7)
 
   def test_only_evolving_places_arms(self):
     stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
@@ -192,7 +216,7 @@ class ModeTest(MainTestCase):
     ):
       self.command(SMOKE, '--mode=plan', '--config.steps=9')
     self.assertEqual(make.call_args.args[0].steps, 9)
-    show.assert_called_once_with('p')
+    show.assert_called_once_with('p', workers=0)
 
   def test_inspect_hands_its_flags_and_its_exit_code(self):
     decoder = absltest.mock.sentinel.decoder

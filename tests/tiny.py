@@ -34,9 +34,16 @@ def environment(**extra: str) -> dict[str, str]:
   return os.environ | paths | compiled.QUICKLY | extra
 
 
-def make_policy(path: str | os.PathLike[str], seed: int = 0) -> pathlib.Path:
-  """Writes a random Qwen3 directory with the tokenizer of the math policy."""
-  tokenizer = domains.policy_path('package:math')
+def make_policy(
+    path: str | os.PathLike[str],
+    seed: int = 0,
+    *,
+    tokenizer: pathlib.Path | None = None,
+    max_positions: int = 64,
+    kv_heads: int = 1,
+) -> pathlib.Path:
+  """Writes a random Qwen3 directory, by default with the math tokenizer."""
+  tokenizer = tokenizer or domains.policy_path('package:math')
   cfg = decoder.DecoderConfig(
       family='qwen3',
       vocab_size=hf_config.load(tokenizer).vocab_size,
@@ -44,11 +51,11 @@ def make_policy(path: str | os.PathLike[str], seed: int = 0) -> pathlib.Path:
       intermediate_size=32,
       num_layers=1,
       num_heads=2,
-      num_kv_heads=1,
+      num_kv_heads=kv_heads,
       head_dim=8,
       qk_norm=True,
       tie_embeddings=True,
-      max_positions=64,
+      max_positions=max_positions,
   )
   rng = np.random.default_rng(seed)
   params = jax.tree.map(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,9 @@ class Tokenizer(tokenizer_lib.Tokenizer):
   def __init__(self):  # There is no directory to read.
     pass
 
-  def render(self, messages: Sequence[records.Message]) -> list[int]:
+  def render(
+      self, messages: Sequence[records.Message], *, tools: Any = None
+  ) -> list[int]:
     return [ord(c) for c in messages[-1]['content']]
 
 

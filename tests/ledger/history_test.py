@@ -45,6 +45,25 @@ class HistoryTest(absltest.TestCase):
     run = self._run(('v1', 'v2'), ('v2', 'v1'))
     self.assertEqual(run.lineage, ['v0', 'v1', 'v2'])
 
+  def test_tokens_of_a_version_0_that_was_left_out(self):
+    def uses(checkpoint):
+      train = samples.record(
+          records.Train,
+          folder='arms/v0',
+          checkpoint=checkpoint,
+          sampled_tokens=70,
+      )
+      promote = samples.record(records.Promote, sampled_tokens=30)
+      run = samples.run(train, promote)
+      found = run.tokens_by_use
+      return run.policy_tokens, found['policy'], found['incumbents']
+
+    found = uses('arms/v0/checkpoints/step_000008')
+    self.assertEqual(found, (100, 70, 0))
+    # Rounds start from the untrained policy.
+    found = uses('versions/base/checkpoints/step_000000')
+    self.assertEqual(found, (30, 0, 70))
+
   def test_how_far_a_trial_got(self):
     proposal = samples.record(records.Hypothesize, trial=0, proposer='rules')
     refused = records.Admit(trial=0, reasons=('constant',))

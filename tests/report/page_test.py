@@ -476,6 +476,15 @@ class PageTest(parameterized.TestCase):
     self.assertLen(found.find('b', 'level-held'), 2)
     self.assertLen(found.find('b', 'level-warn'), 1)
 
+  def test_findings_are_listed_once(self):
+    with tempfile.TemporaryDirectory() as folder:
+      workdir = pathlib.Path(folder)
+      synthetic.write(workdir, trials=3, evidence=False)
+      text = page.build(workdir).read_text()
+    found = text.count('rollouts are sampled at temperature &lt;3&gt;')
+    self.assertEqual(found, 1)
+    self.assertIn('<b>warning</b>: rollouts are sampled', text)
+
   @parameterized.parameters(True, False)
   def test_rollouts_beside_reward_hacking(self, alert):
     workdir = self._path(f'hacked{alert}')

@@ -5,6 +5,7 @@ from absl.testing import absltest
 import numpy as np
 
 from evojax.evidence import store
+from evojax.report import page
 from evojax.report import rollouts
 from tests.report import synthetic
 
@@ -121,6 +122,29 @@ class RolloutsTest(absltest.TestCase):
     found = rollouts.sample(self.workdir, 'arm')
     cut = {r.completion[:1]: (len(r.completion), r.cut) for r in found.rollouts}
     self.assertEqual(cut, {'x': (rollouts.MAX_CHARS, 7), 's': (5, 0)})
+
+  def test_turns_of_an_episode(self):
+    long = 'x' * rollouts.MAX_CHARS
+    _write(
+        self.workdir / 'arm',
+        [[1], [0]],
+        actions=[[0, 0], []],
+        action_ok=[[False, True], []],
+        turn_texts=[['<b>', long], []],
+        observations=[['seen', ''], []],
+    )
+    found = rollouts.sample(self.workdir, 'arm')
+    turns = {len(r.turns): r.turns for r in found.rollouts}
+    self.assertEqual(set(turns), {0, 2})
+    first, last = turns[2]
+    self.assertEqual(
+        (first.text, first.observation, first.ok), ('<b>', 'seen', False)
+    )
+    self.assertLen(last.text, rollouts.MAX_CHARS // 2)
+    macro = page.environment().get_template('parts.html').module.sampled_text
+    shown = str(macro(next(r for r in found.rollouts if r.turns)))
+    self.assertIn('&lt;b&gt;', shown)
+    self.assertIn('<pre class="observation">seen</pre>', shown)
 
   def test_nothing_to_read(self):
     self.assertIn('no dev evidence', rollouts.sample(self.workdir, 'arm').note)

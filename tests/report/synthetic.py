@@ -401,6 +401,14 @@ def make_rows(
         version=head,
         measures=measures,
         alerts=[m['name'] for m in measures if m['level'] != 'ok'],
+        findings=[
+            dict(
+                check='temperature',
+                severity='warning',
+                text='rollouts are sampled at temperature <3>',
+                remedies=[],
+            )
+        ],
     )
     if path == 'keep.py':
       new_overlay, new_files = overlay, files | {'keep.py': _KEEP}
