@@ -94,6 +94,8 @@ FIELDS = (
     Field('domain.name', 'math',
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
     Field('domain.kwargs', {}, 'Arguments that the domain is made with.'),
+    Field('domain.judge', {}, 'A language model that scores every episode into'
+          ' the column judge: see evojax/domains/judged.py; empty: none.'),
 
     Field('model.path', str, 'Hugging Face directory; package:NAME is the'
           ' policy that ships with the domain NAME.'),

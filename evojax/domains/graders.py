@@ -42,6 +42,8 @@ NOTE = schema.Column(
 )
 # Key of Problem.metadata: the row of the data set, as Python values.
 ROW = 'row'
+# Field of the config that holds the options of a grader.
+OPTIONS = 'domain.kwargs.grader_options'
 _TOLERANCE = 1e-6  # A sum of parts may leave the range by rounding.
 
 
@@ -181,13 +183,14 @@ def _fit(column: schema.Column, value: Any) -> Any:
   return bool(value) if column.dtype == 'bool' else float(value)
 
 
-def options(kind: type, given: Mapping[str, Any]) -> Any:
+def options(kind: type, given: Mapping[str, Any], field: str = OPTIONS) -> Any:
   """Return the options of a grader, checked.
 
   Args:
     kind: A dataclass whose fields are the options; a default's type is the
       option's.
-    given: domain.kwargs.grader_options.
+    given: The value of `field`.
+    field: Of the config.
 
   Raises:
     GraderError: If an option is unknown or has another type.
@@ -198,9 +201,9 @@ def options(kind: type, given: Mapping[str, Any]) -> Any:
       for f in dataclasses.fields(kind)
   }
   for name, value in given.items():
-    field = f'domain.kwargs.grader_options.{name}'
+    path = f'{field}.{name}'
     if name not in fields:
-      raise GraderError(f'{field} is not an option; there are {list(fields)}')
+      raise GraderError(f'{path} is not an option; there are {list(fields)}')
     default = fields[name]
     number = isinstance(default, int | float)
     whole = isinstance(default, int)
@@ -214,7 +217,7 @@ def options(kind: type, given: Mapping[str, Any]) -> Any:
       what = 'a whole number' if whole else 'a number'
       least = 'above' if name == 'timeout_s' else 'at least'
       what = f'{what}, {least} 0' if number else f'a {type(default).__name__}'
-      raise GraderError(f'{field}={value!r} must be {what}')
+      raise GraderError(f'{path}={value!r} must be {what}')
   return kind(**given)
 
 

@@ -2,6 +2,8 @@
 
     config.domain.kwargs.grader = 'openai'
 
+It may also fill a column beside any other grader, see `judged`.
+
 Each completion is one request to URL/chat/completions. The judge ends its reply
 with a score; replies are cached by a hash of all that was asked, so that a run
 that continues pays nothing twice. Where the judge cannot be reached, or says no
@@ -28,7 +30,6 @@ from evojax import config as config_lib
 from evojax import records
 from evojax.domains import graders
 
-_FIELD = 'domain.kwargs.grader_options'
 TEMPLATE = """Judge an answer to a problem.
 
 The problem:
@@ -82,23 +83,31 @@ class Options:
 class Judge:
   """A scorer that asks a language model."""
 
-  def __init__(self, options: Options, low: float, high: float):
+  def __init__(
+      self,
+      options: Options,
+      low: float,
+      high: float,
+      field: str = graders.OPTIONS,
+  ):
     """Ask nothing yet.
 
     Args:
       options: See `Options`.
       low: The lowest score.
       high: The highest score.
+      field: Of the config, which holds the options.
 
     Raises:
       ValueError: If an option is missing or impossible.
     """
     self._options, self._low, self._high = options, low, high
+    self._field = field
     for name in ('url', 'model'):
       if not getattr(options, name):
         raise graders.GraderError(
-            f"{_FIELD}.{name} is not set: grader='openai' needs the url and"
-            ' the model of the judge'
+            f'{field}.{name} is not set: a judge needs the url of its server'
+            ' and the name of its model'
         )
     try:
       found = httpx2.URL(options.url)
@@ -111,21 +120,21 @@ class Judge:
         or (found.port or 0) >= 1 << 16
     ):
       raise graders.GraderError(
-          f"{_FIELD}.url={options.url!r}: wanted e.g. 'http://HOST:PORT/v1'"
+          f"{field}.url={options.url!r}: wanted e.g. 'http://HOST:PORT/v1'"
       )
     if not options.concurrency:
-      raise graders.GraderError(f'{_FIELD}.concurrency=0 must be at least 1')
+      raise graders.GraderError(f'{field}.concurrency=0 must be at least 1')
     try:
       shown = self._prompt('q', 'r', 'an answer')
     except (LookupError, ValueError, AttributeError) as error:
       raise graders.GraderError(
-          f'{_FIELD}.template cannot be filled in: {error!r}; it has'
+          f'{field}.template cannot be filled in: {error!r}; it has'
           ' {question}, {reference}, {completion}, {mark}, {rubric}, {low},'
           ' {high}, and {{ for a brace'
       ) from error
     if 'an answer' not in shown:
-      raise graders.GraderError(f'{_FIELD}.template lacks {{completion}}')
-    key = config_lib.read_key(options.key_env, f'{_FIELD}.key_env')
+      raise graders.GraderError(f'{field}.template lacks {{completion}}')
+    key = config_lib.read_key(options.key_env, f'{field}.key_env')
     self._headers = {'Authorization': f'Bearer {key}'} if key else {}
     self._url = f'{options.url.rstrip("/")}/chat/completions'
     self._unreachable = ''  # Why the last attempts of this call failed.
@@ -193,7 +202,8 @@ class Judge:
       return graders.Scored(records.INFRA_ERROR, note=failure)
     scored = self._scored(reply)
     if cached is not None and scored.status == 'ok':
-      _write(cached, {'asked': body, 'reply': reply})
+      asked = {'asked': body, 'reply': reply}
+      _write(cached, asked, f'{self._field}.cache')
     return scored
 
   async def _ask(
@@ -223,7 +233,7 @@ class Judge:
       if status in _REFUSED:
         raise graders.GraderError(
             f'the judge {self._url} refused the request: {why}; see'
-            f' {_FIELD}.url, model and key_env'
+            f' {self._field}.url, model and key_env'
         )
       if status in _BUSY or status >= 500:
         wait = max(wait, _retry_after(response))
@@ -270,7 +280,7 @@ def _retry_after(response: httpx2.Response) -> float:
   return seconds if math.isfinite(seconds) else 0.0
 
 
-def _write(path: pathlib.Path, value: Mapping[str, Any]) -> None:
+def _write(path: pathlib.Path, value: Mapping[str, Any], field: str) -> None:
   """Write a file at once; another process may write the same one."""
   written = path.with_suffix(f'.{uuid.uuid4().hex}')
   try:
@@ -282,5 +292,5 @@ def _write(path: pathlib.Path, value: Mapping[str, Any]) -> None:
       written.unlink()
     raise OSError(
         f'the reply of a judge cannot be kept in {path}: {error}; name another'
-        f' directory with {_FIELD}.cache, or none'
+        f' directory with {field}, or none'
     ) from error

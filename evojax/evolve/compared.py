@@ -13,6 +13,7 @@ from evojax.models import policy as policy_lib
 from evojax.report import sealed
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 
 
@@ -39,15 +40,7 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
           f'--compare={text}: there is no {path / "policy"}; name the workdir'
           ' of a finished run'
       )
-    model = setup.config.model.to_dict() | {'path': path / 'policy'}
-    mesh = setup.config.mesh
-    policy = policy_lib.open_policy(
-        fsdp_shards=max(mesh.fsdp, 1),
-        tensor_shards=max(mesh.tensor, 1),
-        max_tokens=setup.config.data.max_prompt_tokens
-        + setup.config.rollout.max_tokens,
-        **model,
-    )
+    policy = settings.open_policy(setup.config, str(path / 'policy'))
     if policy.cfg != setup.policy.cfg:
       raise ValueError(
           f'--compare={text}: its policy has another architecture than'

@@ -13,7 +13,6 @@ import ml_collections
 import numpy as np
 
 from evojax import config as config_lib
-from evojax import domains
 from evojax.domains import base
 from evojax.domains import graders
 from evojax.episodes import synthetic
@@ -30,6 +29,7 @@ from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
 from evojax.training import reward_parts
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 
 
@@ -66,7 +66,7 @@ def run(
     report(f'proposer {name}', _reasons(propose.load, name))
   made, surface = None, surface_lib.recipe()
   try:
-    domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+    domain = settings.make_domain(config)
     view, solved = synthetic.make_view(domain, config)
   except ValueError as error:
     report(f'domain {config.domain.name}', [str(error)])

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import ml_collections
 
-from evojax import domains
 from evojax.episodes import synthetic
 from evojax.ledger import budget
 from evojax.models import decoder
@@ -150,7 +149,7 @@ def plan(config: ml_collections.ConfigDict) -> Plan:
 
 def _grading(config: ml_collections.ConfigDict) -> float:
   """Return the seconds of grading a completion, as measured on a few."""
-  domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+  domain = settings.make_domain(config)
   seconds = []
   for _ in range(2):  # The first call starts what grades.
     began = time.perf_counter()

@@ -101,7 +101,7 @@ def run(
   for name, fields in read_.settings.items():
     check(config, source, given, name, fields)
   points = list(make_points(read_, root, source, given, flags))
-  left = [point for point in points if not is_finished(point)]
+  left = [point for point in points if not point.command.is_done()]
   if dry_run:
     for point in left:
       print(shlex.join(point.command.argv()))  # One line each, for other tools.
@@ -238,21 +238,16 @@ def make_points(
         *others,
     )
     log = root / 'logs' / f'{name}-{seed}.log'
-    done = lambda path=path: _finished(path)
+    done = lambda path=path: _is_finished(path)
     command = commands.Command(f'{name}/seed-{seed}', flags, log, done)
     yield Point(name, seed, path, command)
 
 
-def _finished(path: pathlib.Path) -> bool:
+def _is_finished(path: pathlib.Path) -> bool:
   """Return whether a run has ended."""
   return (path / 'summary.json').exists() and (
       runs.read(path, path.parent)['state'] == 'finished'
   )
-
-
-def is_finished(point: Point) -> bool:
-  """Return whether a point needs not be run."""
-  return _finished(point.path)
 
 
 # ------------------------------------------------------------------- running
@@ -331,7 +326,7 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
   scores: dict[str, dict[int, Mapping[str, Any]]] = {}
   for point in points:
     of = scores.setdefault(point.setting, {})
-    if is_finished(point):
+    if point.command.is_done():
       of[point.seed] = runs.read(point.path, point.path.parent)
   first = next(iter(scores.values()))
   rows = []

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import ml_collections
 
-from evojax import domains
 from evojax.models import warmstart
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import workdir as workdir_lib
+from evojax.training import settings as settings_lib
 
 
 def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
@@ -42,7 +42,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
         " warm start is evojax's own, which reads no options; leave the field"
         ' empty'
     )
-  domain = domains.make(config.domain.name, **config.domain.kwargs.to_dict())
+  domain = settings_lib.make_domain(config)
   shown = domain.demonstrations
   if shown is None:
     raise ValueError(

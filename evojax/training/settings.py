@@ -1,5 +1,6 @@
 """The update's and the sampler's settings, read off a config."""
 
+from collections.abc import Sequence
 import dataclasses
 
 import ml_collections
@@ -8,6 +9,7 @@ import numpy as np
 from evojax import config as config_lib
 from evojax import domains
 from evojax import records
+from evojax.domains import base
 from evojax.models import policy as policy_lib
 from evojax.training import update as update_lib
 
@@ -32,15 +34,49 @@ def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
   )
 
 
-def open_policy(config: ml_collections.ConfigDict) -> policy_lib.Policy:
-  """Open the policy of a run; see `models.policy.open_policy`."""
+def open_policy(
+    config: ml_collections.ConfigDict, path: str = ''
+) -> policy_lib.Policy:
+  """Open the policy of a run, or one trained from it.
+
+  Args:
+    config: Of the run.
+    path: As config.model.path, which it replaces; empty: that of the config.
+
+  Returns:
+    As `models.policy.open_policy`, which says what it raises.
+  """
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
       **config.model.to_dict()
-      | {'path': domains.policy_path(config.model.path)},
+      | {'path': domains.policy_path(path or config.model.path)},
   )
+
+
+def make_domain(
+    config: ml_collections.ConfigDict, families: Sequence[str] = ()
+) -> base.Domain:
+  """Return the domain of a config, with its judge, or a slice of its families.
+
+  Raises:
+    ValueError: If a field of the domain is impossible, or if a slice is asked
+      for and the domain has no families.
+  """
+  kwargs = config.domain.kwargs.to_dict()
+  if families and 'families' not in kwargs:
+    raise ValueError(
+        f'config.data.families={families}: the domain {config.domain.name!r}'
+        ' has no families to train a slice of; leave the field empty'
+    )
+  chosen = {'families': families} if families else {}
+  domain = domains.make(config.domain.name, **kwargs | chosen)
+  if not config.domain.judge:
+    return domain
+  from evojax.domains import judged  # Most runs have none: no HTTP client.
+
+  return judged.wrap(domain, config.domain.judge.to_dict())
 
 
 def hyperparameters(

@@ -4,7 +4,7 @@ A harness lies over a setup: `Setup.under` returns that of an arm or a replay
 without opening domain and policy, or grading, a second time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
@@ -13,7 +13,6 @@ import ml_collections
 import numpy as np
 
 from evojax import config as config_lib
-from evojax import domains
 from evojax import records
 from evojax.domains import base
 from evojax.domains import sources
@@ -146,7 +145,7 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
   # Synthetic evidence and the probe are of the domain's own problems.
   if opened is not None and config.domain != opened.config.domain:
     opened = None
-  domain = opened.domain if opened else _make_domain(config)
+  domain = opened.domain if opened else settings.make_domain(config)
   surface = surface_lib.recipe(domain.surface_fields)
   harness = functions = None
   if config.harness.path:
@@ -154,7 +153,7 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
     section = config.domain
     config = surface.apply(config, harness.overlay)
     if config.domain != section:
-      domain, opened = _make_domain(config), None
+      domain, opened = settings.make_domain(config), None
     if harness.files:
       probe.tier()  # A machine without a box for such code says so now.
       functions = run.Functions(harness)
@@ -162,7 +161,9 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
   config_checks.validate(config, arm=opened is not None)
   metrics_lib.check_available(config.log.wandb)
   families = config.data.families
-  training_domain = _make_domain(config, families) if families else domain
+  training_domain = (
+      settings.make_domain(config, families) if families else domain
+  )
   synthetic = opened.synthetic if opened else synthetic_lib.Evidence(domain)
   refused = functions and admit.check_functions(
       harness, config, surface, synthetic
@@ -198,24 +199,6 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
     setup.probe_rows.update(_grade_one(setup))
   setup.rewards(setup.view(setup.probe_rows))
   return setup
-
-
-def _make_domain(
-    config: ml_collections.ConfigDict, families: Sequence[str] = ()
-) -> base.Domain:
-  """Return the domain of a config, or its slice of some families.
-
-  Raises:
-    ValueError: If a slice is asked for and the domain has no families.
-  """
-  kwargs = config.domain.kwargs.to_dict()
-  if families and 'families' not in kwargs:
-    raise ValueError(
-        f'config.data.families={families}: the domain {config.domain.name!r}'
-        ' has no families to train a slice of; leave the field empty'
-    )
-  chosen = {'families': families} if families else {}
-  return domains.make(config.domain.name, **kwargs | chosen)
 
 
 def _check_turns(setup: Setup) -> None:

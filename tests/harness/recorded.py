@@ -18,6 +18,8 @@ OF_AGENTS = tuple(
         'tested_edit',
     )
 )
+# The one that reads the score of config.domain.judge.
+OF_JUDGES = 'reward/judge.py'
 
 
 def view(

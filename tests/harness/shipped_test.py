@@ -8,6 +8,8 @@ from absl.testing import parameterized
 from configs import math as math_config
 import evojax
 from evojax import domains
+from evojax.domains import judged
+from evojax.domains.math import grade
 from evojax.episodes import synthetic
 from evojax.harness import gate
 from evojax.harness import library
@@ -25,11 +27,17 @@ SEEDS = sorted(
 
 def domain_of(name):
   """The domain whose evidence a shipped function is made for."""
+  if name == recorded.OF_JUDGES:
+    return 'judged'
   return 'swe' if name in recorded.OF_AGENTS else 'math'
 
 
 def evidence(domain):
-  """(made up, recorded) of a domain."""
+  """(made up, recorded) of a domain, or of math with a judge."""
+  if domain == 'judged':
+    columns = (*grade.COLUMNS, judged.COLUMN)
+    real = recorded.view(prompts=6, group_size=4, columns=columns)
+    return real, real
   config = math_config.get_config()
   kwargs = config.domain.kwargs.to_dict() if domain == 'math' else {}
   base, _ = synthetic.make_view(domains.make(domain, **kwargs), config)

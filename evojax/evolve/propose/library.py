@@ -262,6 +262,17 @@ ENTRIES = {
         ),
         check='alive_by_shaping rises and outcome with it',
     ),
+    'judged_work': Entry(
+        triggers=('weak_signal', 'dead_group_ratio', 'slow_learning'),
+        change=changes.give_weight('judge', 0.1),
+        when=lambda context: bool(context.config.get('domain.judge.url')),
+        expected=(-0.04, 0.07),
+        hypothesis=(
+            'Wrong episodes that follow their instructions are nearer to a'
+            ' right one than those that ignore them: a judge tells them apart.'
+        ),
+        source='EvoTrainer, arXiv:2606.03108, v8: judge of instructions, 0.1',
+    ),
     'format_reward': Entry(
         triggers=('format_failures', 'format_bottleneck'),
         change=changes.give_weight('format', 0.3),
