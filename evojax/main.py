@@ -81,7 +81,7 @@ def _sweep(sweep: Any, config: Any, workdir: str) -> Any:
   )
 
 
-_PLACEMENT = ('executor', 'workers', 'arm_resources')
+_PLACEMENT = ('executor', 'workers', 'arm_resources', 'arm_hosts')
 _SERVE = ('port', 'host', 'workdir', 'hosts', 'weights_root', 'insecure')
 # Mode -> its module and how that is called: (module, config, workdir) -> exit
 # code or anything else. Modules are imported on use: reading evidence needs no
@@ -194,6 +194,8 @@ _FLAGS = (
     ('arm_resources', [],
      'with --executor=ray: what an arm or a point gets of a machine, such as'
      ' CPU=4,TPU=8; default of an arm: as many devices as this process has.'),
+    ('arm_hosts', '', 'with --executor=ray: machines of an arm or a point, a'
+     ' number or a whole TPU slice as v5p:2x2x2; empty: one.'),
     ('sweep', '', 'sweep: its file, such as configs/sweeps/reference.py.'),
     ('dry_run', False, 'sweep: print the commands that are left, and end.'),
     ('job', '', 'arm: the job.json of the arm; its result is beside it.'),

@@ -77,6 +77,7 @@ class ModeTest(MainTestCase):
             'executor': 'inprocess',
             'workers': 0,
             'arm_resources': [],
+            'arm_hosts': '',
         },
     )
 
@@ -115,6 +116,7 @@ class ModeTest(MainTestCase):
             'executor': 'inprocess',
             'workers': 0,
             'arm_resources': [],
+            'arm_hosts': '',
         },
     )
 
@@ -130,8 +132,9 @@ class ModeTest(MainTestCase):
     with absltest.mock.patch.object(aa, 'run', return_value={}) as run:
       self.command(SMOKE, '--mode=aa', '--executor=local', '--workers=2')
     self.assertEqual(run.call_args.args[1], 'runs/math-smoke-aa')
-    placed = {'executor': 'local', 'workers': 2, 'arm_resources': []}
-    self.assertEqual(run.call_args.kwargs, placed)
+    placed = {'executor': 'local', 'workers': 2}
+    none = {'arm_resources': [], 'arm_hosts': ''}
+    self.assertEqual(run.call_args.kwargs, placed | none)
 
   def test_sweep_gets_what_every_point_needs(self):
     with absltest.mock.patch.object(sweep, 'run', return_value=0) as run:

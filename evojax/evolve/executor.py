@@ -42,6 +42,7 @@ class Placement:
   workers: int = 0  # Arms at a time, except of 'inprocess'.
   # Of 'ray': what an arm gets, 'TPU=4'; (): what this process has.
   arm_resources: Sequence[str] = ()
+  arm_hosts: str = ''  # Of 'ray': machines of an arm, see `commands.share`.
 
   def check(self, sampler: str) -> None:
     """Raise if arms cannot be placed like this; touches no device.
@@ -55,11 +56,13 @@ class Placement:
     kind = self.executor
     if kind not in KINDS:
       raise ValueError(f'--executor={kind}: choose one of {KINDS}')
-    if self.arm_resources and kind != 'ray':
-      raise ValueError(
-          f'--arm_resources={",".join(self.arm_resources)} is what Ray gives to'
-          ' an arm: it needs --executor=ray'
-      )
+    for name in ('arm_resources', 'arm_hosts'):
+      if (value := getattr(self, name)) and kind != 'ray':
+        value = value if isinstance(value, str) else ','.join(value)
+        raise ValueError(
+            f'--{name}={value} is what Ray gives to an arm: it needs'
+            ' --executor=ray'
+        )
     if kind == 'inprocess':
       if self.workers:
         raise ValueError(
@@ -81,7 +84,7 @@ class Placement:
           f"--executor={kind} with config.rollout.kind='{sampler}': servers"
           ' hold the weights of one arm at a time; use --executor=inprocess'
       )
-    commands.resources(self.arm_resources)
+    commands.share(self.arm_resources, self.arm_hosts)
 
 
 class Executor(abc.ABC):
@@ -256,9 +259,10 @@ def open_executor(
         '--executor=local: only one process can hold the TPU chips of this'
         ' machine; use --executor=inprocess'
     )
-  engine = commands.open_engine(
-      placement.executor, placement.arm_resources or _resources_here()
-  )
+  wanted = placement.arm_resources
+  if not wanted and ':' not in placement.arm_hosts:  # No TPU slice.
+    wanted = _resources_here()
+  engine = commands.open_engine(placement.executor, wanted, placement.arm_hosts)
   with contextlib.closing(
       commands.Pool(engine, placement.workers, meter)
   ) as pool:

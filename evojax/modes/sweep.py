@@ -73,6 +73,7 @@ def run(
     executor: str,
     workers: int,
     arm_resources: Sequence[str],
+    arm_hosts: str,
     dry_run: bool,
 ) -> int:
   """Run the points of a sweep that have not ended, and show their table.
@@ -86,7 +87,8 @@ def run(
     flags: Others that every point gets.
     executor: 'inprocess' (one after the other), 'local', 'ray' or 'slurm'.
     workers: Points at a time.
-    arm_resources: What Ray gives to a point.
+    arm_resources: What Ray gives to a point of a machine.
+    arm_hosts: On which machines, see `commands.share`.
     dry_run: Whether to print the commands alone.
 
   Returns:
@@ -109,7 +111,7 @@ def run(
   engine, failed = None, []
   if left and executor != 'slurm':
     kind = 'local' if executor == 'inprocess' else executor
-    engine = commands.open_engine(kind, arm_resources)
+    engine = commands.open_engine(kind, arm_resources, arm_hosts)
   for point in left:
     point.command.log.parent.mkdir(parents=True, exist_ok=True)
   if executor == 'slurm':

@@ -10,7 +10,7 @@ where something else than itself ended it.
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import importlib
 import math
@@ -118,8 +118,47 @@ class ThisMachine:
     """Do nothing: processes end by themselves."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Share:
+  """What a command gets of a cluster."""
+
+  resources: Mapping[str, float]  # Of every machine: {'CPU': 4.0}.
+  hosts: int = 1  # Machines; with several, each runs one of its processes.
+  # A whole TPU slice, all of whose machines it gets: 'v5p' and '2x2x2'.
+  chip: str = ''
+  topology: str = ''
+
+
+def share(wanted: Sequence[str], hosts: str = '') -> Share:
+  """Return what Ray is asked for per command.
+
+  Args:
+    wanted: --arm_resources, see `resources`.
+    hosts: --arm_hosts: a number of machines, or a TPU slice as CHIP:TOPOLOGY;
+      empty: one machine.
+
+  Raises:
+    ValueError: If one of them is malformed, or if a slice comes with resources.
+  """
+  found = resources(wanted)
+  if not hosts or re.fullmatch(r'[1-9]\d*', hosts):
+    return Share(found, int(hosts or 1))
+  slice_ = re.fullmatch(r'(v\w+):(\d+x\d+(?:x\d+)?)', hosts)
+  if slice_ is None:
+    raise ValueError(
+        f'--arm_hosts={hosts} is neither a number of machines nor a TPU slice'
+        ' such as v5p:2x2x2'
+    )
+  if found:
+    raise ValueError(
+        f'--arm_resources={",".join(wanted)} with --arm_hosts={hosts}: an arm'
+        ' gets all chips of its slice; leave --arm_resources out'
+    )
+  return Share({}, 0, slice_[1], slice_[2])
+
+
 def resources(wanted: Sequence[str]) -> dict[str, float]:
-  """Return what Ray is asked for per command: ('CPU=4', 'TPU=8') as a dict.
+  """Return the resources of a machine: ('CPU=4', 'TPU=8') as a dict.
 
   Raises:
     ValueError: If one is not NAME=NUMBER.
@@ -136,12 +175,15 @@ def resources(wanted: Sequence[str]) -> dict[str, float]:
   return found
 
 
-def open_engine(kind: str, wanted: Sequence[str] = ()) -> Engine:
+def open_engine(
+    kind: str, wanted: Sequence[str] = (), hosts: str = ''
+) -> Engine:
   """Return what starts commands.
 
   Args:
     kind: 'local' or 'ray'.
-    wanted: What Ray gives to a command, see `resources`.
+    wanted: What Ray gives to a command of a machine, see `resources`.
+    hosts: On which machines, see `share`.
 
   Raises:
     ValueError: If there is no Ray cluster, or no Ray, or if it is not said what
@@ -149,7 +191,10 @@ def open_engine(kind: str, wanted: Sequence[str] = ()) -> Engine:
   """
   if kind == 'local':
     return ThisMachine()
-  if not wanted:  # Without a GPU that it asked for, a run would train on CPUs.
+  given = share(wanted, hosts)
+  if (
+      not wanted and not given.topology
+  ):  # Without a GPU that it asked for, a run would train on CPUs.
     raise ValueError(
         '--executor=ray needs --arm_resources: what each gets of a machine,'
         ' CPU=1 or GPU=1'
@@ -163,7 +208,7 @@ def open_engine(kind: str, wanted: Sequence[str] = ()) -> Engine:
         '--executor=ray needs the package ray, which is an extra: pip install'
         ' -r requirements/ray.txt'
     ) from error
-  return engine.Ray(resources(wanted))
+  return engine.Ray(given)
 
 
 def python_path() -> str:

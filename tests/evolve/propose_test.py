@@ -184,7 +184,11 @@ class LibraryTest(parameterized.TestCase):
         'learning_rate_far_up': {'optim.learning_rate': 1e-6},
     }
     parent = SEED.with_overlay(needed.get(name, {}))
-    config = {'grpo.epochs': 2, 'domain.kwargs.partial': True}
+    config = {
+        'grpo.epochs': 2,
+        'domain.kwargs.partial': True,
+        'domain.judge.url': 'http://localhost:1/v1',
+    }
     ctx = context(entry.triggers, parent=parent, config=config)
     after = entry.apply(ctx)
     self.assertIsNotNone(after)

@@ -89,6 +89,7 @@ class SweepTest(parameterized.TestCase):
         executor='local',
         workers=2,
         arm_resources=(),
+        arm_hosts='',
         dry_run=False,
     )
     patch = absltest.mock.patch.object

@@ -15,6 +15,7 @@ from absl.testing import absltest
 import pytest
 
 from evojax.runtime import commands
+from evojax.runtime import preemption
 
 pytest.importorskip('ray', reason='the extra ray')
 
@@ -44,6 +45,30 @@ for step in range(step, steps):
   (folder / f'step_{step:03d}').write_text('')
 (folder / 'done').write_text('')
 """
+# One of several processes: says with what flags it runs, and on which machine.
+_JOINED = """
+import os, pathlib, sys, time
+folder, flags = pathlib.Path(sys.argv[1]), sys.argv[3:]
+index = flags[3].rpartition('=')[2]
+start = len(list(folder.glob(f'flags_{index}_*')))
+def parent_of(pid):
+  with open(f'/proc/{pid}/stat') as file:
+    return file.read().rpartition(')')[2].split()[1]
+flags[4:] = [str(os.getpid()), parent_of(os.getppid())]
+part = folder / f'part_{index}'
+part.write_text(' '.join(flags))
+part.rename(folder / f'flags_{index}_{start}')
+while not (folder / 'go').exists():
+  time.sleep(0.05)
+print('process', index, 'ended')
+if index == '0':
+  (folder / 'done').write_text('')
+"""
+
+
+def parent_of(process):
+  text = pathlib.Path(f'/proc/{process}/stat').read_text()
+  return int(text.rpartition(')')[2].split()[1])
 
 
 def wait_until(holds, seconds=60):
@@ -89,7 +114,9 @@ class RayTest(absltest.TestCase):
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     self.meter = commands.Meter()
     self.pool = commands.Pool(
-        ray_engine.Ray({'CPU': 1.0}), workers=6, meter=self.meter
+        ray_engine.Ray(commands.Share({'CPU': 1.0})),
+        workers=6,
+        meter=self.meter,
     )
     self.addCleanup(lambda: self.pool.close())
     self.assertEqual(
@@ -158,7 +185,8 @@ class RayTest(absltest.TestCase):
 
   def test_what_no_machine_has_is_waited_for_and_costs_nothing(self):
     self.pool.close()
-    self.pool = commands.Pool(ray_engine.Ray({'CPU': 7.0}), 1, self.meter)
+    large = ray_engine.Ray(commands.Share({'CPU': 7.0}))
+    self.pool = commands.Pool(large, 1, self.meter)
     command = self.command('large')
     say = self.enterContext(
         absltest.mock.patch.object(ray_engine.output, 'say')
@@ -197,8 +225,7 @@ class RayTest(absltest.TestCase):
     self.pool.submit(command)
     child, worker = self.pids(command)
     wait_until((command.log.parent / 'step_005').exists)
-    text = pathlib.Path(f'/proc/{worker}/stat').read_text()
-    raylet = int(text.rpartition(')')[2].split()[1])
+    raylet = parent_of(worker)
     (node,) = (
         node
         for node in self.nodes
@@ -222,6 +249,100 @@ class RayTest(absltest.TestCase):
     self.pool.close()
     self.assertFalse(runs(child))
     self.assertTrue((command.log.parent / 'saved').exists())
+
+  def test_a_command_of_two_machines(self):
+    self.pool.close()
+    engine = ray_engine.Ray(commands.Share({'CPU': 2.0}, hosts=2))
+    self.assertEqual(engine.devices, 2)
+    self.pool = commands.Pool(engine, 2, self.meter)
+    command = self.command('wide', program=_JOINED)
+    folder = command.log.parent
+    self.pool.submit(command)
+    wait_until(lambda: len(list(folder.glob('flags_*_0'))) == 2)
+    # One process on each, of one another.
+    flags = [(folder / f'flags_{i}_0').read_text().split() for i in (0, 1)]
+    self.assertEqual([f[:4] for f in flags], [
+        ['--distributed', flags[0][1], '--processes=2', f'--process={i}']
+        for i in (0, 1)
+    ])  # fmt: skip
+    self.assertRegex(flags[0][1], r'--coordinator=[\d.]+:\d+')
+    nodes = [parent_of(parent_of(int(f[4]))) for f in flags]
+    self.assertNotEqual(*nodes)
+    # One is killed: the other is stopped, and both go on, all counted once.
+    self.enterContext(
+        absltest.mock.patch.object(ray_engine, '_PEERS_SECONDS', 0.5)
+    )
+    os.kill(int(flags[1][4]), signal.SIGKILL)
+    wait_until(lambda: self.pool.advance() or self.pool.deaths == (1, 0))
+    wait_until(lambda: len(list(folder.glob('flags_*_1'))) == 2)
+    (folder / 'go').write_text('')
+    self.advance('wide')
+    self.pool.check('wide')
+    self.assertEqual(self.pool.deaths, (1, 0))
+    self.assertIn(
+        'process 1 ended', pathlib.Path(f'{command.log}.1').read_text()
+    )
+
+  def test_a_command_of_a_whole_tpu_slice(self):
+    """Machines that say they are a slice: 2 x 4 chips, and half of another."""
+    kind = {
+        'ray.io/tpu-topology': '2x2x2',
+        'ray.io/accelerator-type': 'TPU-V5P',
+    }
+
+    def machine(slice_, worker):
+      labels = kind | {
+          'ray.io/tpu-slice-name': slice_,
+          'ray.io/tpu-worker-id': str(worker),
+          'ray.io/tpu-pod-type': 'v5p-16',
+      }
+      resources = {'TPU': 4, slice_: 1}
+      resources |= {} if worker else {'TPU-v5p-16-head': 1}
+      node = self.cluster.add_node(
+          num_cpus=1,
+          resources=resources,
+          labels=labels,
+          env_vars={'TPU_NAME': slice_},  # As on the real ones.
+      )
+      self.addCleanup(self.cluster.remove_node, node)
+      return node.all_processes['raylet'][0].process.pid
+
+    whole = [machine('whole', worker) for worker in (0, 1)]
+    machine('half', 1)
+    self.pool.close()
+    share = commands.share([], 'v5p:2x2x2')
+    engine = ray_engine.Ray(share)
+    self.assertEqual(engine.devices, 8)
+    self.pool = commands.Pool(engine, 2, self.meter)
+    command = self.command('slice', program=_JOINED)
+    folder = command.log.parent
+    (folder / 'go').write_text('')
+    self.pool.submit(command)
+    self.advance('slice')
+    self.pool.check('slice')
+    seen = {
+        int((folder / f'flags_{i}_0').read_text().split()[5]) for i in (0, 1)
+    }
+    self.assertEqual(seen, set(whole))
+    # Nothing is left reserved: another gets the slice.
+    again = self.command('again', program=_JOINED)
+    (again.log.parent / 'go').write_text('')
+    self.pool.submit(again)
+    self.advance('again')
+    self.pool.check('again')
+    with self.assertRaisesRegex(ValueError, '--arm_hosts=v5p:3x5x7 is no TPU'):
+      ray_engine.Ray(commands.share([], 'v5p:3x5x7'))
+
+  def test_what_explains_most_counts(self):
+    stopped, lost = preemption.STATUS, commands.LOST
+    for statuses, joint in (
+        ((0, 0), 0),
+        ((stopped, 0), stopped),
+        ((stopped, 1), 1),  # The user's to mend.
+        ((1, -9, stopped), -9),
+        ((-6, 1, lost), lost),
+    ):
+      self.assertEqual(ray_engine._joint(statuses), joint)
 
 
 class NoClusterTest(absltest.TestCase):
