@@ -69,6 +69,8 @@ class Settings:
   weight_decay: float  # Of the layers' matrices, decoupled.
   checkpoint_every: int  # Updates between checkpoints.
   log_every: int  # Updates between calls of `log`.
+  # Directory of the policy to go on from, whose shape is `model`; '': none.
+  start: str = ''
 
   @property
   def model(self) -> decoder.DecoderConfig:
@@ -271,11 +273,14 @@ def run(
     stop: Callable[[int], bool] = lambda step: False,
     words: bool = False,
 ) -> pathlib.Path | None:
-  """Train a tokenizer and a Qwen3 decoder from nothing; resume if killed.
+  """Train a Qwen3 decoder, new or from another one; resume if killed.
+
+  A new one gets a tokenizer made of the demonstrations; else that of
+  settings.start is taken. Adam and Muon begin anew.
 
   Args:
     demonstrations: The training data.
-    workdir: Gets tokenizer/, checkpoints/ and, at the end, policy/.
+    workdir: Gets checkpoints/ and, at the end, policy/; tokenizer/ if new.
     settings: Shape of the policy and its training.
     tokens: Texts that are one token each.
     seed: Of the parameters; demonstrations have their own.
@@ -288,24 +293,35 @@ def run(
 
   Raises:
     FloatingPointError: If the loss is not finite.
-    ValueError: If a demonstration is too long, or a checkpoint in workdir is of
-      another shape.
+    ValueError: If a demonstration is too long, or if settings.start or a
+      checkpoint in workdir is of another shape.
   """
   workdir = pathlib.Path(workdir)
-  tokenizer = make_tokenizer(
-      demonstrations, workdir / 'tokenizer', settings.vocab_size, tokens, words
-  )
   model, tx = settings.model, optimizer(settings)
+  folder = pathlib.Path(settings.start or workdir / 'tokenizer')
+  if settings.start:
+    _check_shape(folder, model)
+    tokenizer = tokenizer_lib.Tokenizer(folder)
+  else:
+    tokenizer = make_tokenizer(
+        demonstrations, folder, settings.vocab_size, tokens, words
+    )
 
   def initial_state():
     params = decoder.init(model, jax.random.key(seed))
+    return dict(params=params, opt_state=tx.init(params))
+
+  def first_state():
+    if not settings.start:
+      return initial_state()
+    params = hf.load_params(folder, model, dtype='float32')
     return dict(params=params, opt_state=tx.init(params))
 
   checkpointer = checkpoint_lib.Checkpointer(
       workdir / 'checkpoints', every=settings.checkpoint_every, keep=2
   )
   restored = checkpointer.restore_latest(jax.eval_shape(initial_state))
-  state, saved = restored or (initial_state(), {'step': 0})
+  state, saved = restored or (first_state(), {'step': 0})
 
   losses, since = [], time.monotonic()
   for step in range(saved['step'], settings.steps):
@@ -348,6 +364,22 @@ def run(
       model,
       state['params'],
       dtype='bfloat16',
-      tokenizer_dir=workdir / 'tokenizer',
+      tokenizer_dir=folder,
   )
   return workdir / 'policy'
+
+
+def _check_shape(path: pathlib.Path, model: decoder.DecoderConfig) -> None:
+  """Check that a policy has the shape that the settings describe.
+
+  Raises:
+    ValueError: If it has not.
+  """
+  found = hf.check_directory(path)
+  for name in _SIZES:
+    here, there = getattr(model, name), getattr(found, name)
+    if here != there:
+      raise ValueError(
+          f'config.warmstart.{name}={here}, and the policy in {path}, which'
+          f' config.warmstart.start names, has {there}; set {there}'
+      )

@@ -1,5 +1,6 @@
 """--mode=warmstart: make a domain's base policy from demonstrations."""
 
+import dataclasses
 import functools
 import time
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from evojax import domains
 from evojax.models import warmstart
 from evojax.runtime import output
 from evojax.runtime import preemption
@@ -31,6 +33,9 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     Preempted: After SIGINT or SIGTERM, with everything saved.
   """
   settings = warmstart.Settings(**config.warmstart.to_dict())
+  if settings.start:
+    start = domains.policy_path(settings.start)
+    settings = dataclasses.replace(settings, start=str(start))
   if settings.steps < 1:
     raise ValueError(
         f'config.warmstart.steps={settings.steps}: this config describes no'

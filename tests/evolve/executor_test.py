@@ -276,19 +276,22 @@ class PlacementTest(parameterized.TestCase):
       executor.Placement(*placement).check(sampler)
 
   @parameterized.parameters(
-      ('cpu', 8, (), ('CPU=1',)),
-      ('gpu', 8, (), ('GPU=8',)),
-      ('tpu', 4, (), ('TPU=4',)),
-      ('gpu', 8, ['GPU=1'], ['GPU=1']),
+      ('cpu', 8, (), '', ('CPU=1',)),
+      ('gpu', 8, (), '2', ('GPU=8',)),
+      ('tpu', 4, (), '', ('TPU=4',)),
+      ('gpu', 8, ['GPU=1'], '', ['GPU=1']),
+      ('tpu', 4, (), 'v5p:2x2x2', ()),  # All chips of a slice.
   )
-  def test_an_arm_gets_what_this_process_has(self, kind, count, given, wanted):
+  def test_an_arm_gets_what_this_process_has(
+      self, kind, count, given, hosts, wanted
+  ):
     patch = absltest.mock.patch.object
     with (
         patch(jax, 'default_backend', return_value=kind),
         patch(jax, 'local_device_count', return_value=count),
         patch(commands, 'open_engine') as opened,
         executor.open_executor(
-            executor.Placement('ray', 2, given),
+            executor.Placement('ray', 2, given, hosts),
             absltest.mock.Mock(
                 spec=executor.InProcess,
                 stop_if_asked=lambda: None,
@@ -296,7 +299,7 @@ class PlacementTest(parameterized.TestCase):
             ),
         ),
     ):
-      opened.assert_called_once_with('ray', wanted)
+      opened.assert_called_once_with('ray', wanted, hosts)
 
   def test_several_jax_processes_train_in_process(self):
     with absltest.mock.patch.object(

@@ -357,6 +357,36 @@ class RunTest(absltest.TestCase):
           (whole / name).read_bytes(), (resumed / name).read_bytes(), name
       )
 
+  def test_goes_on_from_another_policy(self):
+    first = _run(_directory(self))
+    losses = []
+    workdir = _directory(self)
+    policy = _run(
+        workdir,
+        lambda step, metrics: losses.append(metrics['loss']),
+        start=str(first),
+        steps=5,
+        learning_rate=0.0,
+        adam_learning_rate=0.0,
+    )
+    # It is what was learned before, with the words it was learned in.
+    self.assertLess(losses[0], 0.5)
+    tokenizers = [(p / 'tokenizer.json').read_bytes() for p in (first, policy)]
+    self.assertEqual(*tokenizers)
+    cfg = hf.check_directory(first)
+    before, after = (
+        jax.tree.map(np.asarray, hf.load_params(p, cfg))
+        for p in (first, policy)
+    )
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+
+  def test_a_start_of_another_shape_is_refused(self):
+    first = _run(_directory(self), steps=1)
+    with self.assertRaisesRegex(
+        ValueError, r'warmstart.num_layers=2, and the policy in .* has 1; set 1'
+    ):
+      _run(_directory(self), start=str(first), num_layers=2)
+
   def test_a_loss_that_is_not_finite_stops_the_run(self):
     with self.assertRaisesRegex(FloatingPointError, 'learning_rate'):
       _run(
