@@ -42,6 +42,7 @@ from ml_collections import config_flags
 from evojax import config as config_lib
 from evojax.runtime import orbax_noise
 from evojax.runtime import output
+from evojax.runtime import peers
 from evojax.sandbox import box
 from evojax.sandbox import probe
 
@@ -173,6 +174,14 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer('processes', None, 'Number of processes.')
 flags.DEFINE_integer('process', None, 'Index of this process.')
+flags.DEFINE_integer(
+    'collective_seconds',
+    3600,
+    'With --distributed: where processes wait for each other and none of them'
+    ' gets any further for so long, all end; 0: never. How long a compilation'
+    ' or an update takes does not matter unless it is longer.',
+    lower_bound=0,
+)
 # The others: name, default, meaning. A flag has the type of its default, a text
 # where that is None; numbers are not negative.
 # fmt: off
@@ -246,8 +255,22 @@ _NO_CONFIG = '--config is missing: e.g. --config=configs/math.py'
 
 
 def main(argv: list[str]) -> int | None:
-  """Run one mode; user errors become one line and exit code 2."""
+  """Run one mode, and end together with the other processes of the run."""
   del argv  # `parse_flags` leaves none.
+  try:
+    status = _run()
+  except SystemExit as end:
+    peers.leave(end.code if isinstance(end.code, int) else 1)
+    raise
+  except BaseException as error:
+    peers.report_failure(error)
+    raise
+  peers.leave(status or 0)
+  return status
+
+
+def _run() -> int | None:
+  """Run one mode; user errors become one line and exit code 2."""
   try:
     return _dispatch()
   except ModuleNotFoundError as error:
@@ -257,6 +280,7 @@ def main(argv: list[str]) -> int | None:
   except _USER_ERRORS as error:
     if FLAGS.debug:
       raise
+    peers.blame()
     output.say(f'error: {error}', error=True)
     return 2
 
@@ -381,10 +405,11 @@ def _dispatch() -> int | None:
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)
   if FLAGS.distributed:
-    jax.distributed.initialize(
-        coordinator_address=FLAGS.coordinator,
-        num_processes=FLAGS.processes,
-        process_id=FLAGS.process,
+    peers.join(
+        FLAGS.coordinator,
+        FLAGS.processes,
+        FLAGS.process,
+        collective_seconds=FLAGS.collective_seconds,
     )
   if cache := FLAGS.compilation_cache:
     jax.config.update('jax_compilation_cache_dir', os.path.expanduser(cache))

@@ -367,7 +367,7 @@ class ErrorTest(MainTestCase):
     ):
       with self.assertRaises(SystemExit) as caught:
         self.command(SMOKE)
-    self.assertEqual(caught.exception.code, 143)
+    self.assertEqual(caught.exception.code, preemption.AGAIN)
 
 
 class FlagTest(MainTestCase):

@@ -145,7 +145,7 @@ class Task:
     try:
       return ray.get(self._end)
     except exceptions.TaskCancelledError:
-      return preemption.STATUS
+      return preemption.AGAIN
     except exceptions.RayTaskError as error:
       with open(self._command.log, 'a') as log:
         log.write(
