@@ -101,7 +101,9 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
     'plan': (
         'modes.plan',
-        lambda m, c, w: m.show(m.plan(c), **_values('workers')),
+        lambda m, c, w: m.show(
+            m.plan(c, **_values('mesh_auto')), **_values('workers')
+        ),
     ),
     'inspect': ('modes.inspection', _inspect),
     'report': (
@@ -199,13 +201,16 @@ _FLAGS = (
      ' sealed problems.'),
     ('workers', 0,
      'evolve, aa, sweep, with another --executor than inprocess: arms or points'
-     ' at a time.'),
+     ' at a time. plan: what evolve costs with so many.'),
     ('arm_resources', [],
      'with --executor=ray: what an arm or a point gets of a machine, such as'
      ' CPU=4,TPU=8; default of an arm: as many devices as this process has.'),
     ('sweep', '', 'sweep: its file, such as configs/sweeps/reference.py.'),
     ('dry_run', False, 'sweep: print the commands that are left, and end.'),
     ('job', '', 'arm: the job.json of the arm; its result is beside it.'),
+    ('mesh_auto', False,
+     'plan, also as --config.mesh.auto: find a mesh of as many devices as the'
+     " config's has, that the run fits on."),
     ('parent', 0,
      'Process whose end is to end this one, as SIGTERM does; 0: none.'),
     ('harnesses', [], 'check: directories of harnesses.'),
@@ -251,6 +256,7 @@ _USER_ERRORS = (
     box.InfraError,
     probe.WeakSandboxError,
 )
+_MESH_AUTO = r'--?config\.mesh\.auto(=[Tt]rue)?'
 _NO_CONFIG = '--config is missing: e.g. --config=configs/math.py'
 
 
@@ -290,6 +296,10 @@ def parse_flags(argv: list[str]) -> list[str]:
 
   config_flags alone would answer an unknown field or variant with a traceback.
   """
+  # How the mesh is found is no value of the config, which a run keeps.
+  argv[:] = [
+      '--mesh_auto' if re.fullmatch(_MESH_AUTO, a) else a for a in argv
+  ]
   argv[:] = _config_first(argv)  # config_flags reads sys.argv itself.
   try:
     fields = _check_config(argv)
@@ -393,6 +403,11 @@ def _dispatch() -> int | None:
         f'--executor={FLAGS.executor} places the arms of --mode=evolve or aa'
         f' and the runs of --mode=sweep, and this is --mode={mode}: leave the'
         ' flag out'
+    )
+  if FLAGS.mesh_auto and mode != 'plan':
+    raise ValueError(
+        f'--config.mesh.auto with --mode={mode}: a run is given its mesh; let'
+        ' --mode=plan find one, and pass the flags that it prints'
     )
   if FLAGS.parent:
     preemption.follow(FLAGS.parent)

@@ -72,7 +72,7 @@ class Verdict:
 class Table:
   """The heartbeats of all processes, as one of them sees them."""
 
-  def __init__(self, process: int, count: int, stuck_s: float, now: float):
+  def __init__(self, process: int, count: int, stuck_s: int, now: float):
     """Know of nobody yet.
 
     Args:
@@ -188,7 +188,7 @@ class _Watch:
       self,
       process: int,
       count: int,
-      stuck_s: float,
+      stuck_s: int,
       forwarder: forwarder_lib.Forwarder | None,
   ):
     self.process, self._forwarder = process, forwarder
@@ -304,7 +304,7 @@ def join(
     processes: int | None = None,
     process: int | None = None,
     *,
-    collective_seconds: float = 3600,
+    collective_seconds: int = 3600,
 ) -> None:
   """Join the other processes of the run, and watch them from here on.
 

@@ -102,8 +102,13 @@ class TrainTest(PeersTestCase):
     self.assert_undisturbed()
 
   @pytest.mark.long
-  def test_the_second_killed(self):
-    found = self.play('train', '', 'SIGKILL-1', 'SIGSTOP-0')
+  def test_the_second_killed_the_first_stopped_or_out_of_disk(self):
+    found = self.play('train', '', 'SIGKILL-1', 'SIGSTOP-0', 'disk-0')
+    # What ends by itself is not for another start.
+    self.assertEqual(found['disk-0']['codes'], [2, 2], found['disk-0']['out'])
+    first, second = found['disk-0']['out']
+    self.assertIn('error: checkpoint', first)
+    self.assertRegex(second, r'process 0 on \S+ failed with exit code 2')
     self.assert_killed(found['SIGKILL-1'], 1)
     self.assertIn('has not answered for', found['SIGSTOP-0']['out'][1])
     self.assertEqual(found['SIGSTOP-0']['codes'], [preemption.AGAIN] * 2)

@@ -3,10 +3,10 @@
     python peers_worker.py ROOT MODE CONFIG SCENE ...
 
 ROOT/whole is a run that nothing disturbs. ROOT/run is one that meets each SCENE
-in turn, 'SIGKILL-0' or 'SIGSTOP-1', and goes on where it was left. Prints one
-line of JSON per pair: exit codes, what each process printed, and the seconds
-from the signal to the end of both. A process that was stopped is continued once
-the other one has ended.
+in turn, 'SIGKILL-0', 'SIGSTOP-1' or 'disk-0' (its disk is full), and goes on
+where it was left. Prints one line of JSON per pair: exit codes, what each process
+printed, and the seconds from the signal to the end of both. A process that was
+stopped is continued once the other one has ended.
 
 The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
@@ -80,8 +80,8 @@ def run(root, mode, config, folder, scene):
   with socket.socket() as s:
     s.bind(('localhost', 0))
     port = s.getsockname()[1]
-  number = int(getattr(signal, name, 0))
-  fatal = f'{number}@{_CALLS[mode]}' if number else ''
+  what = int(getattr(signal, name, 0)) or (name == 'disk' and name)
+  fatal = f'{what}@{_CALLS[mode]}' if what else ''
   children = [
       start(root, mode, config, root / folder, i, port, fatal * (str(i) == who))
       for i in range(2)

@@ -13,7 +13,7 @@ from evojax.runtime import peers
 from evojax.runtime import preemption
 from evojax.runtime import waits
 
-STUCK = 600.0
+STUCK = 600
 
 
 class TableTest(parameterized.TestCase):
