@@ -34,6 +34,9 @@ PyTree = Any
 _STEP = re.compile(r'step_(\d{6,})')
 _UNFINISHED = '.tmp'
 _SUMS = 'SHA256SUMS'
+# Orbax would give up a large checkpoint on slow disks after ten minutes; whether
+# the other processes live is for `peers` to say.
+_BARRIER_SECONDS = 3600
 # Of a process that has not saved yet, as to a slow network disk.
 _BYTES_PER_SECOND = 100e6
 
@@ -154,7 +157,9 @@ class Checkpointer:
     # Bytes and seconds of this process's last save, until it was durable.
     self._measured = _BYTES_PER_SECOND, 1.0
     self._began = 0.0  # When the last save began, on the monotonic clock.
-    self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+    self._orbax = ocp.AsyncCheckpointer(
+        ocp.PyTreeCheckpointHandler(), timeout_secs=_BARRIER_SECONDS
+    )
     self._pool = concurrent.futures.ThreadPoolExecutor(1, 'checkpoint')
     self._pending: concurrent.futures.Future[None] | None = None
 

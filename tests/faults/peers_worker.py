@@ -4,9 +4,9 @@
 
 ROOT/whole is a run that nothing disturbs. ROOT/run is one that meets each SCENE
 in turn, 'SIGKILL-0', 'SIGSTOP-1' or 'disk-0' (its disk is full), and goes on
-where it was left. Prints one line of JSON per pair: exit codes, what each process
-printed, and the seconds from the signal to the end of both. A process that was
-stopped is continued once the other one has ended.
+where it was left. Prints one line of JSON per pair: exit codes, what each
+process printed, and the seconds from the signal to the end of both. A process
+that was stopped is continued once the other one has ended.
 
 The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
