@@ -42,6 +42,7 @@ from ml_collections import config_flags
 from evojax import config as config_lib
 from evojax.runtime import orbax_noise
 from evojax.runtime import output
+from evojax.runtime import peers
 from evojax.sandbox import box
 from evojax.sandbox import probe
 
@@ -100,7 +101,9 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
     'plan': (
         'modes.plan',
-        lambda m, c, w: m.show(m.plan(c), **_values('workers')),
+        lambda m, c, w: m.show(
+            m.plan(c, **_values('mesh_auto')), **_values('workers')
+        ),
     ),
     'inspect': ('modes.inspection', _inspect),
     'report': (
@@ -173,6 +176,14 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer('processes', None, 'Number of processes.')
 flags.DEFINE_integer('process', None, 'Index of this process.')
+flags.DEFINE_integer(
+    'collective_seconds',
+    3600,
+    'With --distributed: where processes wait for each other and none of them'
+    ' gets any further for so long, all end; 0: never. How long a compilation'
+    ' or an update takes does not matter unless it is longer.',
+    lower_bound=0,
+)
 # The others: name, default, meaning. A flag has the type of its default, a text
 # where that is None; numbers are not negative.
 # fmt: off
@@ -190,7 +201,7 @@ _FLAGS = (
      ' sealed problems.'),
     ('workers', 0,
      'evolve, aa, sweep, with another --executor than inprocess: arms or points'
-     ' at a time.'),
+     ' at a time. plan: what evolve costs with so many.'),
     ('arm_resources', [],
      'with --executor=ray: what an arm or a point gets of a machine, such as'
      ' CPU=4,TPU=8; default of an arm: as many devices as this process has.'),
@@ -199,6 +210,9 @@ _FLAGS = (
     ('sweep', '', 'sweep: its file, such as configs/sweeps/reference.py.'),
     ('dry_run', False, 'sweep: print the commands that are left, and end.'),
     ('job', '', 'arm: the job.json of the arm; its result is beside it.'),
+    ('mesh_auto', False,
+     'plan, also as --config.mesh.auto: find a mesh of as many devices as the'
+     " config's has, that the run fits on."),
     ('parent', 0,
      'Process whose end is to end this one, as SIGTERM does; 0: none.'),
     ('harnesses', [], 'check: directories of harnesses.'),
@@ -244,12 +258,27 @@ _USER_ERRORS = (
     box.InfraError,
     probe.WeakSandboxError,
 )
+_MESH_AUTO = r'--?config\.mesh\.auto(=[Tt]rue)?'
 _NO_CONFIG = '--config is missing: e.g. --config=configs/math.py'
 
 
 def main(argv: list[str]) -> int | None:
-  """Run one mode; user errors become one line and exit code 2."""
+  """Run one mode, and end together with the other processes of the run."""
   del argv  # `parse_flags` leaves none.
+  try:
+    status = _run()
+  except SystemExit as end:
+    peers.leave(end.code if isinstance(end.code, int) else 1)
+    raise
+  except BaseException as error:
+    peers.report_failure(error)
+    raise
+  peers.leave(status or 0)
+  return status
+
+
+def _run() -> int | None:
+  """Run one mode; user errors become one line and exit code 2."""
   try:
     return _dispatch()
   except ModuleNotFoundError as error:
@@ -259,6 +288,7 @@ def main(argv: list[str]) -> int | None:
   except _USER_ERRORS as error:
     if FLAGS.debug:
       raise
+    peers.blame()
     output.say(f'error: {error}', error=True)
     return 2
 
@@ -268,6 +298,10 @@ def parse_flags(argv: list[str]) -> list[str]:
 
   config_flags alone would answer an unknown field or variant with a traceback.
   """
+  # How the mesh is found is no value of the config, which a run keeps.
+  argv[:] = [
+      '--mesh_auto' if re.fullmatch(_MESH_AUTO, a) else a for a in argv
+  ]
   argv[:] = _config_first(argv)  # config_flags reads sys.argv itself.
   try:
     fields = _check_config(argv)
@@ -372,6 +406,11 @@ def _dispatch() -> int | None:
         f' and the runs of --mode=sweep, and this is --mode={mode}: leave the'
         ' flag out'
     )
+  if FLAGS.mesh_auto and mode != 'plan':
+    raise ValueError(
+        f'--config.mesh.auto with --mode={mode}: a run is given its mesh; let'
+        ' --mode=plan find one, and pass the flags that it prints'
+    )
   if FLAGS.parent:
     preemption.follow(FLAGS.parent)
   if FLAGS.allow_weak_sandbox:
@@ -383,10 +422,11 @@ def _dispatch() -> int | None:
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)
   if FLAGS.distributed:
-    jax.distributed.initialize(
-        coordinator_address=FLAGS.coordinator,
-        num_processes=FLAGS.processes,
-        process_id=FLAGS.process,
+    peers.join(
+        FLAGS.coordinator,
+        FLAGS.processes,
+        FLAGS.process,
+        collective_seconds=FLAGS.collective_seconds,
     )
   if cache := FLAGS.compilation_cache:
     jax.config.update('jax_compilation_cache_dir', os.path.expanduser(cache))

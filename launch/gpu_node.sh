@@ -5,6 +5,11 @@
 #   srun --ntasks-per-node=1 bash launch/gpu_node.sh [flags of evojax]
 #   COORDINATOR=host0:1234 NODES=2 NODE=0 bash launch/gpu_node.sh [flags]
 #
+# The exit code is that of evojax: 75 on all nodes says that SIGTERM came or that
+# a node is gone, and that the same command, started again everywhere, continues
+# the run. The script does not start it again itself; what Slurm can do is in the
+# README, "Machines that go away".
+#
 # The last form runs once on every node, NODE counting from 0. All nodes see the
 # same checkout and --workdir, or copies of the one and a mount of the other.
 set -euo pipefail

@@ -6,6 +6,9 @@
 # The first run installs the pinned packages into .venv; later runs start at
 # once. Relative paths in flags are relative to the checkout.
 #
+# The exit code is that of evojax: 75 says that the same command, started again,
+# continues the run; the script does not start it again itself.
+#
 #   PYTHON=/path/to/python3        the Python to use, >= 3.11
 #   EVOJAX_ACCELERATOR=cpu|cuda12|cuda13|tpu   instead of what is found
 #   EVOJAX_ENVIRONMENTS=DIR        keep environments there, not in the checkout

@@ -6,6 +6,10 @@
 #     --command='bash evojax/launch/tpu_pod.sh --config=configs/math.py:qwen3_0p6b
 #       --config.model.path=/mnt/models/Qwen3-0.6B --workdir=/mnt/runs/math'
 #
+# The exit code is that of evojax: 75 on all workers says that SIGTERM came or
+# that a worker is gone, and that the same command, started again everywhere,
+# continues the run; the script does not start it again itself.
+#
 # --workdir and --config.model.path are on a mount that all workers share (a
 # bucket by gcsfuse, Filestore); worker 0 alone writes metrics and evidence.
 set -euo pipefail

@@ -31,6 +31,8 @@ from evojax.modes import train
 from evojax.modes import warmstart as warmstart_mode
 from evojax.report import page
 from evojax.rollout import fleet
+from evojax.runtime import output
+from evojax.runtime import peers
 from evojax.runtime import preemption
 from evojax.sandbox import box
 from evojax.sandbox import probe
@@ -219,7 +221,21 @@ class ModeTest(MainTestCase):
     ):
       self.command(SMOKE, '--mode=plan', '--config.steps=9')
     self.assertEqual(make.call_args.args[0].steps, 9)
+    self.assertEqual(make.call_args.kwargs, {'mesh_auto': False})
     show.assert_called_once_with('p', workers=0)
+
+  def test_a_mesh_is_found_by_plan_alone(self):
+    with (
+        absltest.mock.patch.object(plan, 'plan') as make,
+        absltest.mock.patch.object(plan, 'show'),
+    ):
+      self.command('--config.mesh.auto', SMOKE, '--mode=plan')
+    self.assertEqual(make.call_args.kwargs, {'mesh_auto': True})
+    self.enterContext(flagsaver.flagsaver())
+    with absltest.mock.patch.object(output, 'say') as say:
+      code = self.command(SMOKE, '--mode=train', '--config.mesh.auto=True')
+    self.assertEqual(code, 2)
+    self.assertIn('let --mode=plan find one', say.call_args.args[0])
 
   def test_inspect_hands_its_flags_and_its_exit_code(self):
     decoder = absltest.mock.sentinel.decoder
@@ -269,9 +285,9 @@ class ModeTest(MainTestCase):
   def test_distributed(self):
     with (
         absltest.mock.patch.object(loop, 'run', return_value={}) as run,
-        absltest.mock.patch.object(jax.distributed, 'initialize') as join,
+        absltest.mock.patch.object(peers, 'join') as join,
     ):
-      join.side_effect = lambda **_: run.assert_not_called()
+      join.side_effect = lambda *_, **__: run.assert_not_called()
       self.command(
           SMOKE,
           '--distributed',
@@ -279,9 +295,7 @@ class ModeTest(MainTestCase):
           '--processes=4',
           '--process=2',
       )
-    join.assert_called_once_with(
-        coordinator_address='host:1', num_processes=4, process_id=2
-    )
+    join.assert_called_once_with('host:1', 4, 2, collective_seconds=3600)
     run.assert_called_once()
 
   def test_every_mode_has_a_module_and_no_other(self):
@@ -370,7 +384,7 @@ class ErrorTest(MainTestCase):
     ):
       with self.assertRaises(SystemExit) as caught:
         self.command(SMOKE)
-    self.assertEqual(caught.exception.code, 143)
+    self.assertEqual(caught.exception.code, preemption.AGAIN)
 
 
 class FlagTest(MainTestCase):

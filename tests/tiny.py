@@ -1,6 +1,7 @@
 """A tiny random policy, and a run that trains it in seconds.
 
-Also a config file: `--config=tests/tiny.py:DIRECTORY_OF_THE_POLICY`.
+Also a config file: `--config=tests/tiny.py:DIRECTORY_OF_THE_POLICY`, or
+`:evolving`.
 """
 
 from collections.abc import Mapping
@@ -127,7 +128,13 @@ def _override(
 
 
 def get_config(policy: str) -> ml_collections.ConfigDict:
-  """A run with everything that a resume must carry on; see `kill_test`."""
+  """A run with everything that a resume must carry on; see `kill_test`.
+
+  Args:
+    policy: From `make_policy`; 'evolving': a round of the meta-loop.
+  """
+  if policy == 'evolving':
+    return evolving(evolve__rounds=1)
   return make_config(
       policy,
       seed=5,  # Every step has groups to replace, so the cursor's pace varies.

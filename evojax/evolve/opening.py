@@ -192,7 +192,7 @@ class Place:
       return
     if sharding.is_primary():
       output.say(preemption.line(self.asked, saved))
-    raise preemption.Preempted()
+    raise preemption.Preempted(self.asked)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
     python -m evojax.main --mode=arm --job=WORKDIR/arms/NAME/job.json
 
 The result is the arm.json beside the job, and the last line of the output.
-SIGINT or SIGTERM saves and exits with status 143; the same job then continues.
+SIGINT or SIGTERM saves and exits, see `preemption.STATUSES`; the same job then
+continues.
 """
 
 import json
@@ -41,7 +42,7 @@ def run(job_file: str) -> None:
       preemption.note()
       if asked:
         output.say(preemption.line(asked, f'{job.folder} is saved'))
-        raise preemption.Preempted()
+        raise preemption.Preempted(asked)
 
     setup = setup_lib.prepare(config)
     mesh = sharding.make_mesh(**config.mesh.to_dict())

@@ -23,6 +23,7 @@ from evojax.models import flops
 from evojax.models import policy as policy_lib
 from evojax.modes import plan_devices
 from evojax.modes import plan_memory
+from evojax.modes import plan_meshes
 from evojax.modes import plan_remedies
 from evojax.runtime import config_checks
 from evojax.runtime import output
@@ -132,16 +133,26 @@ class Plan:
     return plan_remedies.find(self.run)
 
 
-def plan(config: ml_collections.ConfigDict) -> Plan:
+def plan(
+    config: ml_collections.ConfigDict, *, mesh_auto: bool = False
+) -> Plan:
   """Work out what `training.loop.run(config)` would cost.
 
   Args:
     config: The config of a run. A mesh without -1 may be larger than the
       devices that are here.
+    mesh_auto: Look for a mesh of as many devices that the run fits on, print
+      what is found, and plan that one.
 
   Raises:
-    ValueError: If the config, the model directory or the mesh is wrong.
+    ValueError: If the config, the model directory or the mesh is wrong, or if
+      the run fits on no such mesh.
   """
+  if mesh_auto:
+    policy = settings.open_policy(config)
+    meshes = plan_meshes.find(config, policy, jax.devices())
+    output.say('\n'.join(meshes.lines()) + '\n')
+    config = plan_meshes.with_mesh(config, meshes.chosen)
   config_checks.validate(config)
   policy = settings.open_policy(config)
   return estimate(config, policy, jax.devices(), _grading(config))
@@ -176,10 +187,8 @@ def estimate(
   here = -1 in sizes or math.prod(sizes) == len(devices)
   if here:
     mesh = sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
-    known = [plan_devices.local(devices)]
   else:
     mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
-    known = list(plan_devices.DEVICES.values())
   shards = mesh.shape['fsdp'], mesh.shape['tensor']
   policy = dataclasses.replace(
       policy, cfg=policy_lib.padded(policy.cfg, *shards)
@@ -210,7 +219,7 @@ def estimate(
           for stage in stages.of_evolution(config)
           if config.evolve.rounds
       ],
-      known=known,
+      known=plan_devices.known(config.mesh, devices),
   )
 
 
@@ -535,13 +544,42 @@ def _show_evolution(plan: Plan, workers: int) -> None:
     else:
       costs += '\n--config.evolve.dollars_per_device_hour=PRICE shows dollars'
     output.say(costs)
-    if workers > 1:
-      side = (
-          _evolution(plan, device, most, workers)['the run'][2]
-          for most in (False, True)
-      )
-      output.say(
-          '{} workers, each on such a mesh: {}, at most {}'.format(
-              workers, *map(progress.duration, side)
-          )
-      )
+    if workers:
+      output.say(_beside(plan, device, workers, price))
+
+
+def _beside(
+    plan: Plan,
+    device: plan_devices.Device,
+    workers: int,
+    price: budget.Budget,
+) -> str:
+  """Return what the run costs with workers on meshes of their own.
+
+  As the run itself counts: its own mesh all the time, that of a worker while
+  the worker trains an arm.
+  """
+  texts = []
+  for most in (False, True):
+    seconds = _evolution(plan, device, most, workers)['the run'][2]
+    spent = (seconds + _trained(plan, device, most)) * plan.devices
+    texts.append(f'{progress.duration(seconds)}, {spent:,.0f} device-seconds')
+    if price.dollars_per_device_hour:
+      texts[-1] += f', ${price.cost(spent):,.2f}'
+  plural = 's' * (workers > 1)
+  return (
+      f'{workers} worker{plural}, each on such a mesh beside that of the run:'
+      f' {texts[0]}; at most {texts[1]}'
+  )
+
+
+def _trained(plan: Plan, device: plan_devices.Device, most: bool) -> float:
+  """Return the seconds in which arms of a run that evolves are trained."""
+  found = []
+  for arm in plan.arms:
+    stage = arm.stage
+    if stage.steps and not stage.replays:
+      sure = most or stage.expected is None
+      count = stage.arms if sure else stage.expected
+      found.append(count * arm.seconds(device, plan.devices))
+  return math.fsum(found)

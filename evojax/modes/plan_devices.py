@@ -6,6 +6,8 @@ import math
 import os
 from typing import Any
 
+import ml_collections
+
 from evojax.models import flops
 
 # Shares of the peak that are assumed for matrix products in updates and
@@ -43,6 +45,21 @@ DEVICES = {
     'NVIDIA H100': Device('H100', 989e12, 3.35e12, 80 * 10**9),
     'NVIDIA H200': Device('H200', 989e12, 4.8e12, 141 * 10**9),
 }
+
+
+def known(
+    mesh: ml_collections.ConfigDict, devices: Sequence[Any]
+) -> list[Device]:
+  """Return the devices that are here, or all that a mesh may be made of.
+
+  Args:
+    mesh: Sizes of all axes; -1 takes the devices that are here.
+    devices: Those that are here.
+  """
+  sizes = list(mesh.values())
+  if -1 in sizes or math.prod(sizes) == len(devices):
+    return [local(devices)]
+  return list(DEVICES.values())
 
 
 def local(devices: Sequence[Any]) -> Device:

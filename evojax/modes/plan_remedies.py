@@ -42,26 +42,29 @@ def find(run: plan_memory.Run) -> list[Remedy]:
   """Return the remedies that help, the smallest run first."""
   now, found = plan_memory.peak(run), []
   for fields in _changes(run):
-    other = _changed(run, fields)
+    other = changed(run, fields)
     if other and (peak := plan_memory.peak(other)) < now:
       found.append(Remedy(fields, peak))
   return sorted(found, key=lambda remedy: remedy.peak)
+
+
+def meshes(count: int) -> list[tuple[int, int, int]]:
+  """Return all meshes of so many devices: (data, fsdp, tensor)."""
+  divisors = [n for n in range(1, count + 1) if count % n == 0]
+  return [
+      (count // (f * t), f, t)
+      for f in divisors
+      for t in divisors
+      if count % (f * t) == 0
+  ]
 
 
 def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
   """Yield fields with values that may help."""
   shape = tuple(run.mesh.shape[axis] for axis in sharding.MESH_AXES)
   data, fsdp, tensor = shape
-  count = math.prod(shape)
-  divisors = [n for n in range(1, count + 1) if count % n == 0]
-  meshes = [
-      (count // (f * t), f, t)
-      for f in divisors
-      for t in divisors
-      if count % (f * t) == 0
-  ]
   # And twice as many devices.
-  for sizes in [*meshes, (data, 2 * fsdp, tensor)]:
+  for sizes in [*meshes(math.prod(shape)), (data, 2 * fsdp, tensor)]:
     if sizes != shape:
       names = (f'mesh.{axis}' for axis in sharding.MESH_AXES)
       yield dict(zip(names, sizes, strict=True))
@@ -72,7 +75,7 @@ def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
     yield {field: value}
 
 
-def _changed(
+def changed(
     run: plan_memory.Run, fields: Mapping[str, Any]
 ) -> plan_memory.Run | None:
   """Return a run with other values, None where they describe none."""

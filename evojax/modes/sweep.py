@@ -271,7 +271,7 @@ def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
     while waiting:
       if asked:
         output.say(preemption.line(asked, 'what has begun is saved'))
-        raise preemption.Preempted()
+        raise preemption.Preempted(asked)
       pool.advance()
       ended = []
       for name in [n for n in waiting if n not in pool.pending]:

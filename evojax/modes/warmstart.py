@@ -87,6 +87,6 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     if policy is None:
       state = f'{stopped[-1]} updates are saved in {directory.path}'
       output.say(preemption.line(asked, state))
-      raise preemption.Preempted()
+      raise preemption.Preempted(asked)
   output.say(f'policy: {policy} (Hugging Face format; jax {jax.__version__})')
   return policy

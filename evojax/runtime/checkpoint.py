@@ -17,6 +17,7 @@ import os
 import pathlib
 import re
 import shutil
+import time
 from typing import Any
 
 from absl import logging
@@ -25,6 +26,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from evojax.runtime import decisions
+from evojax.runtime import waits
 from evojax.runtime import workdir as workdir_lib
 
 PyTree = Any
@@ -32,6 +34,11 @@ PyTree = Any
 _STEP = re.compile(r'step_(\d{6,})')
 _UNFINISHED = '.tmp'
 _SUMS = 'SHA256SUMS'
+# Orbax would give up a large checkpoint on slow disks after ten minutes; whether
+# the other processes live is for `peers` to say.
+_BARRIER_SECONDS = 3600
+# Of a process that has not saved yet, as to a slow network disk.
+_BYTES_PER_SECOND = 100e6
 
 
 class CheckpointError(ValueError):
@@ -147,7 +154,12 @@ class Checkpointer:
     self.directory = pathlib.Path(os.path.abspath(directory))
     self._every, self._keep = every, keep
     self._damaged: set[int] = set()  # Steps that this process found damaged.
-    self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+    # Bytes and seconds of this process's last save, until it was durable.
+    self._measured = _BYTES_PER_SECOND, 1.0
+    self._began = 0.0  # When the last save began, on the monotonic clock.
+    self._orbax = ocp.AsyncCheckpointer(
+        ocp.PyTreeCheckpointHandler(), timeout_secs=_BARRIER_SECONDS
+    )
     self._pool = concurrent.futures.ThreadPoolExecutor(1, 'checkpoint')
     self._pending: concurrent.futures.Future[None] | None = None
 
@@ -162,6 +174,19 @@ class Checkpointer:
   def steps(self) -> list[int]:
     """Return steps that have a directory, ascending, without checking them."""
     return list(steps_in(self.directory))
+
+  def estimate(self, state: PyTree) -> tuple[int, float]:
+    """Return the bytes of a state, and the seconds until a save is durable.
+
+    As fast as this process's last save; 100 MB/s before the first one. A save
+    that is not complete comes first.
+    """
+    size = sum(x.nbytes for x in _flatten(state).values())
+    wrote, seconds = self._measured
+    wanted, waits = size / wrote * seconds, 0.0
+    if self._pending is not None and not self._pending.done():
+      waits = max(0.0, self._began + wanted - time.monotonic())
+    return size, waits + wanted
 
   def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
     """Start to save; return once the state is copied and may be donated.
@@ -185,14 +210,17 @@ class Checkpointer:
         'metadata': dict(metadata),
         'leaves': {path: _form(leaf) for path, leaf in flat.items()},
     }
+    size, self._began = sum(x.nbytes for x in flat.values()), time.monotonic()
     if jax.process_index() == 0:
-      self._make_room(temporary, sum(x.nbytes for x in flat.values()))
+      self._make_room(temporary, size)
     try:
       self._orbax.save(temporary / 'state', args=ocp.args.PyTreeSave(flat))
     except (OSError, ValueError, RuntimeError) as error:
       raise self._save_error(final, error) from error
     # An exit without `wait` still finishes the checkpoint.
-    self._pending = self._pool.submit(self._commit, temporary, final, meta)
+    self._pending = self._pool.submit(
+        self._commit, temporary, final, meta, size
+    )
 
   def wait(self) -> None:
     """Block until the last save is complete and durable.
@@ -285,11 +313,16 @@ class Checkpointer:
     )
 
   def _commit(
-      self, temporary: pathlib.Path, final: pathlib.Path, meta: dict[str, Any]
+      self,
+      temporary: pathlib.Path,
+      final: pathlib.Path,
+      meta: dict[str, Any],
+      size: int,
   ) -> None:
     """Complete a save beside the training: sums, rename, delete old steps."""
     try:
-      self._orbax.wait_until_finished()
+      with waits.at(f'checkpoint {meta["step"]}'):
+        self._orbax.wait_until_finished()
       if jax.process_index() != 0:
         return
       # A filter's state may hold infinities, which strict JSON lacks.
@@ -305,6 +338,7 @@ class Checkpointer:
       os.rename(temporary, final)
       workdir_lib.sync_directory(self.directory)
       self._damaged.discard(meta['step'])
+      self._measured = max(1, size), time.monotonic() - self._began
       self._delete_old()
     except (OSError, ValueError, RuntimeError) as error:
       shutil.rmtree(temporary, ignore_errors=True)

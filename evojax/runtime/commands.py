@@ -378,7 +378,7 @@ class Pool:
         return
     self._leave(name)
     deaths = self._deaths.setdefault(name, _Deaths())
-    if status in (LOST, preemption.STATUS):
+    if status in (LOST, *preemption.STATUSES.values()):
       deaths.losses += 1
       what = f'it lost its machine, or was asked to stop, {deaths.losses} times'
       again = deaths.losses < LOSSES

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from evojax.runtime import waits
 from evojax.runtime import workdir as workdir_lib
 
 # Metric -> the group that its curve stands in, where it is not 'train'.
@@ -244,7 +245,8 @@ class Phases:
     self._charge()
     self._stack.append(name)
     try:
-      yield
+      with waits.at(name):
+        yield
     finally:
       self._charge()
       self._stack.pop()

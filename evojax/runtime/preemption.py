@@ -11,8 +11,9 @@ once in any case. Only the standard library is used, and little of it: this is
 imported before anything else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -22,24 +23,33 @@ import time
 from evojax.runtime import invocation
 from evojax.runtime import wrapping
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STATUS = 128 + signal.SIGTERM  # Exit code after either of them.
+# Exit code of a process that another start of the same command continues: its
+# machine is taken away, or another process of the run is gone. EX_TEMPFAIL of
+# sysexits.h; engines take 143, what a shell says of SIGTERM, for a crash.
+AGAIN = 75
+# Exit code after a signal. Whoever presses Ctrl-C wants no other start.
+STATUSES = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: AGAIN}
+SIGNALS = tuple(STATUSES)
 # A launcher passes on the Ctrl-C that the terminal sent to all of its group.
 _SAME_SECONDS = 0.5
-# Whoever is left behind by its parent may save for so long.
-_FOLLOW_SECONDS, _SAVE_SECONDS = 0.5, 25.0
+# Seconds from SIGTERM to SIGKILL where a machine is taken away, less 5; whoever
+# is left behind by its parent has as long to save.
+SAVE_SECONDS = 25.0
+_FOLLOW_SECONDS = 0.5
 # A display that is written again and again hides the cursor.
 _SHOW_CURSOR = b'\x1b[?25h'
 
 
 class Preempted(SystemExit):
-  """A signal arrived; the state is saved and the same command continues.
+  """A signal arrived; the state is saved and the same command continues."""
 
-  The exit code is 143, which a shell reports of a process that SIGTERM ended.
-  """
+  def __init__(self, asked: Sequence[int] = ()):
+    """Take the exit code of the first signal.
 
-  def __init__(self, code: int = STATUS):
-    super().__init__(code)
+    Args:
+      asked: Signals that arrived; none where another host was asked.
+    """
+    super().__init__(STATUSES[signal.Signals(asked[0])] if asked else AGAIN)
 
 
 class Interrupted(RuntimeError):
@@ -51,6 +61,7 @@ class _Program:
 
   listens = False
   noted = False
+  terminated: float | None = None  # When SIGTERM came, on the monotonic clock.
   lock = threading.Lock()  # Held for good by whoever ends the process.
 
   @staticmethod
@@ -99,10 +110,10 @@ def _hear(pipe: int) -> None:
       first = time.monotonic()
       _end_unless_noted(numbers[0])
     elif time.monotonic() - first > _SAME_SECONDS:
-      _exit()
+      exit_now(STATUSES[numbers[0]])
 
 
-def _exit() -> None:
+def exit_now(status: int) -> None:
   """End the process, and leave the terminal as it was.
 
   No exception, which a callback could swallow, and no handlers at exit, which
@@ -111,7 +122,7 @@ def _exit() -> None:
   with contextlib.suppress(OSError):
     if os.isatty(1):
       os.write(1, _SHOW_CURSOR)
-  os._exit(STATUS)
+  os._exit(status)
 
 
 def _end_unless_noted(number: int) -> None:
@@ -130,7 +141,7 @@ def _end_unless_noted(number: int) -> None:
   lines = ''.join(f'{each}\n' for each in wrapping.wrap(text, wrapping.WIDTH))
   with contextlib.suppress(OSError):
     os.write(2, lines.encode(errors='replace'))
-  _exit()
+  exit_now(STATUSES[number])
 
 
 def put_back_with(put_back: Callable[[], None]) -> None:
@@ -157,10 +168,20 @@ def follow(parent: int) -> None:
     while os.getppid() == parent:
       time.sleep(_FOLLOW_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_SAVE_SECONDS)
+    time.sleep(SAVE_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)  # The second one ends it at once.
 
   threading.Thread(target=watch, daemon=True).start()
+
+
+def seconds_left() -> float:
+  """Return the seconds in which this process may save; infinite if any.
+
+  Whoever presses Ctrl-C waits; a machine that is taken away does not.
+  """
+  if _Program.terminated is None:
+    return math.inf
+  return _Program.terminated + SAVE_SECONDS - time.monotonic()
 
 
 def line(asked: list[int], state: str) -> str:
@@ -187,6 +208,8 @@ def stop_flag() -> Iterator[list[int]]:
     if _Program.listens:
       _wait()
     first.append(time.monotonic())
+    if number == signal.SIGTERM and _Program.terminated is None:
+      _Program.terminated = first[-1]
     if not asked:
       asked.append(number)
     elif not _Program.listens and first[-1] - first[0] > _SAME_SECONDS:

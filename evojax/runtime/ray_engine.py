@@ -273,7 +273,7 @@ class Task:
     try:
       return ray.get(end)
     except exceptions.TaskCancelledError:
-      return preemption.STATUS
+      return preemption.AGAIN
     except exceptions.RayTaskError as error:
       self._log(
           f'error: Ray cannot start it: {error.cause}; its machines need this'

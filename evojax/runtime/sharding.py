@@ -16,6 +16,8 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
+from evojax.runtime import waits
+
 P = jax.sharding.PartitionSpec
 # An abstract mesh has no devices here; programs can be compiled for it.
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
@@ -141,7 +143,7 @@ def to_host(tree: Any) -> Any:
   """Copy arrays to the host, whole, in every process."""
   if jax.process_count() == 1:
     return jax.device_get(tree)
-  with jax.transfer_guard('allow'):
+  with jax.transfer_guard('allow'), waits.at('all-gather', others=True):
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
@@ -162,5 +164,5 @@ def broadcast(tree: Any) -> Any:
   """Return process 0's host arrays in every process."""
   if jax.process_count() == 1:
     return tree
-  with jax.transfer_guard('allow'):
+  with jax.transfer_guard('allow'), waits.at('broadcast', others=True):
     return multihost_utils.broadcast_one_to_all(tree)

@@ -151,4 +151,4 @@ def stopped(asked: list[int]) -> Iterator[None]:
   except (fleet.FleetError, preemption.Interrupted) as error:
     if not asked:
       raise
-    raise preemption.Preempted() from error
+    raise preemption.Preempted(asked) from error

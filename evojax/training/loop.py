@@ -155,8 +155,9 @@ def _run(
       with phases('checkpoint'):
         trainer.save()
         trainer.checkpointer.wait()
-      say(preemption.line(asked, f'{trainer.step} steps are saved in {path}'))
-      raise preemption.Preempted()
+      saved = f'{trainer.saved_step} steps are saved in {path}'
+      say(preemption.line(asked, saved))
+      raise preemption.Preempted(asked)
 
     def before_step() -> None:
       stop_if_asked()

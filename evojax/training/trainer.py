@@ -29,7 +29,10 @@ from evojax.evidence import store
 from evojax.rl import filters
 from evojax.rollout import packed as packed_lib
 from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import output
+from evojax.runtime import preemption
 from evojax.runtime import sharding
 from evojax.training import engines
 from evojax.training import learner as learner_lib
@@ -155,8 +158,19 @@ class Trainer:
     return metadata['start']
 
   def save(self) -> None:
-    """Start a checkpoint of the finished step, unless it has one."""
+    """Start a checkpoint of the finished step, unless it has one.
+
+    After SIGTERM there is none if it would not be durable in time; then the
+    last one counts, and a line says so.
+    """
     if self.saved_step == self.step:
+      return
+    tree = learner_lib.checkpoint_tree(
+        self.learner.state, self.key, self.cursor, self.step
+    )
+    if late := self._too_late(tree):
+      if sharding.is_primary():
+        output.say(late)
       return
     state = self.rewards.keep_state
     metadata = dict(
@@ -169,11 +183,22 @@ class Trainer:
       # The cursor before it; it draws the same problems again.
       first = self.cursor - len(self.prefetched[0].problems)
       metadata['ahead'] = [first, _pack(self.prefetched[1])]
-    tree = learner_lib.checkpoint_tree(
-        self.learner.state, self.key, self.cursor, self.step
-    )
     self.checkpointer.save(self.step, tree, metadata)
     self.saved_step = self.step
+
+  def _too_late(self, tree: Any) -> str:
+    """Return why a checkpoint would not be durable in time; '' if it would."""
+    # Any of the processes may have heard the signal.
+    left = sharding.to_host(np.array([preemption.seconds_left()])).min().item()
+    size, seconds = self.checkpointer.estimate(tree)
+    if not decisions.decide(lambda: seconds > left):
+      return ''
+    return (
+        f'no checkpoint of step {self.step}: {size / 1e9:.1f} GB take about'
+        f' {seconds:.0f} s, and {max(0.0, left):.0f} of the'
+        f' {preemption.SAVE_SECONDS:.0f} s after SIGTERM are left. What counts'
+        f' is saved: {self.saved_step} steps'
+    )
 
   def install(self) -> None:
     """Give the engine the current weights; their version is the step."""

@@ -18,6 +18,7 @@ import jax
 from evojax.evolve import executor
 from evojax.ledger import records
 from evojax.runtime import commands
+from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
 from evojax.training import arm as arm_lib
 from tests.ledger import samples
@@ -149,6 +150,17 @@ class WorkersTest(parameterized.TestCase):
     ):
       local.wait(job)
     self.assertLen(self.started, commands.KILLS)
+
+  @parameterized.parameters(*preemption.STATUSES.values())
+  def test_a_worker_that_has_to_start_again_is_no_failure(self, status):
+    local, (job,) = self.local(), self.jobs(1)
+    local.submit(job)
+    self.go(job, str(status))
+    self.workers[0].wait()
+    self.go(job)
+    self.assertEqual(local.wait(job).status, 'done')
+    self.assertLen(self.started, 2)
+    self.assertEqual(local._pool.deaths, (0, 1))
 
   def test_a_worker_that_fails_names_its_log(self):
     local, (job,) = self.local(), self.jobs(1)

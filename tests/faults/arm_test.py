@@ -18,6 +18,7 @@ import pytest
 from evojax.evolve import loop
 from evojax.ledger import chain
 from evojax.runtime import commands
+from evojax.runtime import preemption
 from evojax.training import reward_parts
 from tests import tiny
 from tests.training import arm_test
@@ -95,7 +96,7 @@ class CommandTest(absltest.TestCase):
     wait_for(self.job.path / 'evidence/train/step_000001.parquet')
     worker.terminate()
     out, err = worker.communicate()
-    self.assertEqual(worker.returncode, 143, out + err)
+    self.assertEqual(worker.returncode, preemption.AGAIN, out + err)
     self.assertIn('the same command continues', out)
     self.assertFalse((self.job.path / 'arm.json').exists())
     worker = self.start(self.job)

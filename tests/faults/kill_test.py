@@ -13,6 +13,7 @@ from absl.testing import parameterized
 from pyarrow import parquet
 import pytest
 
+from evojax.runtime import preemption
 from tests import compiled
 from tests import tiny
 
@@ -230,7 +231,8 @@ class KillTest(_Killed):
     for name in ('SIGINT', 'SIGTERM'):
       number = getattr(signal, name)
       stopped = self.run_command(workdir, f'{number}@2')
-      self.assertEqual(stopped.returncode, 143, stopped.stderr)
+      expected = preemption.STATUSES[number]
+      self.assertEqual(stopped.returncode, expected, stopped.stderr)
       self.assertRegex(
           ' '.join(stopped.stdout.split()),
           rf'{name}: \d steps are saved in {workdir}; the same command'

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 import jax
 
 from evojax import domains
+from evojax.ledger import budget
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
@@ -19,6 +20,7 @@ from evojax.models import tokenizer as tokenizer_lib
 from evojax.modes import plan
 from evojax.modes import plan_devices
 from evojax.modes import plan_memory
+from evojax.modes import plan_meshes
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
 from evojax.training import setup as setup_lib
@@ -230,6 +232,20 @@ class NumbersTest(parameterized.TestCase):
     saved = alone['the run'][2] - three['the run'][2]
     self.assertAlmostEqual(saved, 8 * 2 / 3 * arm.seconds(here, 1))
     self.assertEqual(alone['the run'][:2], three['the run'][:2])
+    # Their meshes are paid for while they train; that of the run all the time.
+    price = budget.Budget(dollars_per_device_hour=36.0)
+    trained = math.fsum(
+        a.stage.arms * a.seconds(here, 1)
+        for a in made.arms
+        if a.stage.steps and not a.stage.replays
+    )
+    self.assertGreater(trained, 8 * arm.seconds(here, 1))
+    spent = three['the run'][2] + trained
+    text = plan._beside(made, here, 3, price)
+    self.assertStartsWith(text, '3 workers, each on such a mesh')
+    self.assertEndsWith(
+        text, f'{spent:,.0f} device-seconds, ${spent / 100:,.2f}'
+    )
 
 
 class BoundsTest(parameterized.TestCase):
@@ -524,6 +540,65 @@ class MeshTest(parameterized.TestCase):
     self.assertLessEqual(best.peak, v5e.device.memory_bytes)
     self.assertEqual(math.prod(best.fields.values()), 8)
     self.assertIn(f'{best}: ', shown(made))
+
+
+class AutoMeshTest(parameterized.TestCase):
+  """`--config.mesh.auto`, by bounds."""
+
+  def find(self, cfg=CFG, **overrides):
+    options = dict(
+        grpo__prompts=8, grpo__micro_groups=8, rollout__prefill_rows=8
+    )
+    made = config(**(options | overrides))
+    return plan_meshes.find(made, policy(cfg), jax.devices()[:1])
+
+  def test_the_least_split_one_that_fits(self):
+    cfg = dataclasses.replace(CFG, vocab_size=2**22, hidden_size=512)
+    # The count is that of the config, whose own shape does not matter.
+    found = self.find(cfg, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
+    self.assertEqual(found.devices, 8)
+    v5e = plan_devices.DEVICES['TPU v5 lite']
+    mesh = found.of(v5e)
+    self.assertEqual(math.prod(mesh.sizes.values()), 8)
+    # The plan of that mesh says the same.
+    axes = {f'mesh__{axis}': size for axis, size in mesh.sizes.items()}
+    again = estimate(
+        cfg,
+        grpo__prompts=8,
+        grpo__micro_groups=8,
+        rollout__prefill_rows=8,
+        **axes,
+    )
+    self.assertEqual(again.peak, mesh.peak)
+    self.assertLess(mesh.peak, 0.95 * v5e.memory_bytes)
+    for other in found.meshes[: found.meshes.index(mesh)]:
+      self.assertGreater(other.peak, 0.95 * v5e.memory_bytes)
+      split = lambda m: (m.sizes['tensor'], m.sizes['fsdp'])
+      self.assertLess(split(other), split(mesh))
+    # Larger devices need to split less.
+    v5p = found.of(plan_devices.DEVICES['TPU v5'])
+    self.assertLess(split(v5p), split(mesh))
+    self.assertEqual(found.chosen, mesh)
+    listed = '\n'.join(found.lines())
+    self.assertIn(f'TPU v5e    {mesh}: {mesh.peak / 2**20:,.1f} MiB', listed)
+
+  def test_what_fits_nowhere(self):
+    cfg = dataclasses.replace(CFG, vocab_size=2**26, hidden_size=1024)
+    found = self.find(cfg, mesh__data=2)
+    self.assertIn('  TPU v5e    no mesh fits', found.lines())
+    with self.assertRaisesRegex(
+        ValueError, r'no mesh of 2 devices .* needs \d+\.\d GiB of each'
+    ):
+      _ = found.chosen
+
+  def test_devices_that_split_nothing(self):
+    with self.assertRaisesRegex(ValueError, 'tensor=7'):
+      self.find(mesh__data=7)
+
+  def test_a_mesh_that_takes_what_is_here(self):
+    found = self.find(mesh__data=-1)
+    self.assertEqual(found.devices, 1)
+    self.assertEqual(found.chosen.sizes, dict(data=1, fsdp=1, tensor=1))
 
 
 class RunTest(parameterized.TestCase):

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
+import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -92,6 +94,42 @@ class CheckpointTestCase(parameterized.TestCase):
 
   def restore(self):
     return self.open().restore_latest(abstract(self.state))
+
+
+class EstimateTest(CheckpointTestCase):
+
+  def test_by_size_and_by_the_speed_of_the_last_save(self):
+    checkpointer = self.open()
+    # A number is saved as an array.
+    leaves = jax.tree.leaves(self.state)
+    size = sum(getattr(x, 'nbytes', 8) for x in leaves)
+    # 100 MB/s before the first one.
+    self.assertEqual(checkpointer.estimate(self.state), (size, size / 100e6))
+    began = time.monotonic()
+    checkpointer.save(1, self.state, {})
+    checkpointer.wait()
+    took = time.monotonic() - began
+    same, seconds = checkpointer.estimate(self.state)
+    self.assertEqual(same, size)
+    self.assertBetween(seconds, 0.2 * took, took)
+    twice, longer = checkpointer.estimate([self.state, self.state])
+    self.assertEqual(twice, 2 * size)
+    self.assertAlmostEqual(longer, 2 * seconds)
+
+  def test_one_that_is_not_complete_comes_first(self):
+    checkpointer, go = self.open(), threading.Event()
+    checkpointer.save(1, self.state, {})
+    checkpointer.wait()
+    checkpointer._measured = checkpointer._measured[0], 40.0
+    sums = checkpoint._sums
+    with absltest.mock.patch.object(
+        checkpoint, '_sums', lambda path: go.wait(60) and sums(path)
+    ):
+      checkpointer.save(2, self.state, {})
+      _, seconds = checkpointer.estimate(self.state)
+      go.set()
+      checkpointer.wait()
+    self.assertBetween(seconds, 60, 80)
 
 
 class RoundTripTest(CheckpointTestCase):

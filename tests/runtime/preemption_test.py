@@ -1,5 +1,6 @@
 """Signals, in programs of their own: what ends at once, what is polled."""
 
+import math
 import os
 import pty
 import signal
@@ -39,14 +40,14 @@ class ProgramTest(parameterized.TestCase):
     )
     return done.returncode, done.stdout, done.stderr
 
-  @parameterized.parameters('SIGINT', 'SIGTERM')
-  def test_ends_a_start_at_once_with_one_sentence(self, name):
+  @parameterized.parameters(('SIGINT', 130), ('SIGTERM', preemption.AGAIN))
+  def test_ends_a_start_at_once_with_one_sentence(self, name, expected):
     status, out, err = self.run_program(f"""
         print('importing')
         ask(signal.{name})
         print('went on')
     """)
-    self.assertEqual(status, 143)
+    self.assertEqual(status, expected)
     self.assertEqual(out, 'importing\n')
     self.assertStartsWith(err, f'{name}: stopped before the first step, no')
     self.assertEndsWith(' '.join(err.split()), '; the same call continues')
@@ -67,7 +68,7 @@ class ProgramTest(parameterized.TestCase):
     with subprocess.Popen(
         [sys.executable, '-c', program], cwd=tiny.ROOT, stdout=theirs
     ) as done:
-      self.assertEqual(done.wait(timeout=60), 143)
+      self.assertEqual(done.wait(timeout=60), 130)
     os.close(theirs)
     self.assertEqual(os.read(ours, 100), b'\x1b[?25h')
     os.close(ours)
@@ -78,7 +79,7 @@ class ProgramTest(parameterized.TestCase):
         while True:
           gc.collect()
     """)
-    self.assertEqual(status, 143)
+    self.assertEqual(status, 130)
     self.assertNotIn('Traceback', err)
 
   def test_puts_back_first(self):
@@ -86,7 +87,7 @@ class ProgramTest(parameterized.TestCase):
         preemption.put_back_with(lambda: os.write(2, b'as it was; '))
         ask()
     """)
-    self.assertEqual(status, 143)
+    self.assertEqual(status, 130)
     self.assertStartsWith(err, 'as it was; SIGINT: stopped')
 
   def test_is_polled_once_there_is_something_to_save(self):
@@ -95,15 +96,15 @@ class ProgramTest(parameterized.TestCase):
           preemption.note()
           ask()
           print(preemption.line(asked, '3 steps are saved'))
-          raise preemption.Preempted()
+          raise preemption.Preempted(asked)
     """)
-    self.assertEqual(status, 143)
+    self.assertEqual(status, 130)
     self.assertEqual(
         out, 'SIGINT: 3 steps are saved; the same call continues\n'
     )
     self.assertEmpty(err)
 
-  @parameterized.parameters((0.0, 0), (0.7, 143))
+  @parameterized.parameters((0.0, 0), (0.7, 130))
   def test_second_one_ends_at_once(self, seconds, expected):
     # A launcher passes on what the terminal sent to all: that is still one.
     status, _, err = self.run_program(f"""
@@ -120,7 +121,7 @@ class ProgramTest(parameterized.TestCase):
   @parameterized.parameters((False, 'saves'), (True, 'begins'))
   def test_whoever_is_left_behind_saves_and_ends(self, busy, expected):
     status, out, _ = self.run_program(f"""
-        preemption._FOLLOW_SECONDS, preemption._SAVE_SECONDS = 0.1, 0.7
+        preemption._FOLLOW_SECONDS, preemption.SAVE_SECONDS = 0.1, 0.7
         with preemption.stop_flag() as asked:
           preemption.note()
           print('begins', flush=True)
@@ -128,9 +129,9 @@ class ProgramTest(parameterized.TestCase):
           while {busy} or not asked:
             time.sleep(0.1)
           print('saves', flush=True)
-          sys.exit(preemption.STATUS)
+          sys.exit(preemption.AGAIN)
     """)
-    self.assertEqual(status, 143)
+    self.assertEqual(status, preemption.AGAIN)
     self.assertEqual(out.split()[-1], expected)
 
   def test_a_parent_that_stays_is_followed_no_further(self):
@@ -156,6 +157,23 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(status, 0)
     self.assertEqual(out, f'{-signal.SIGINT}\n')
     self.assertEmpty(err)
+
+
+  def test_sigterm_alone_leaves_little_time(self):
+    status, out, _ = self.run_program("""
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          ask(signal.SIGINT)
+          print(preemption.seconds_left())
+        with preemption.stop_flag() as asked:
+          ask(signal.SIGTERM)
+          print(preemption.seconds_left())
+        sys.exit(preemption.Preempted(asked).code)
+    """)
+    self.assertEqual(status, preemption.AGAIN)
+    first, then = map(float, out.split())
+    self.assertEqual(first, math.inf)
+    self.assertBetween(then, 10.0, preemption.SAVE_SECONDS)
 
 
 class CalledTest(absltest.TestCase):

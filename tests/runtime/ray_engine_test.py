@@ -31,7 +31,7 @@ parent = int(sys.argv[3].removeprefix('--parent='))
 (folder / 'pid').write_text(f'{os.getpid()} {parent}')
 def stop(*_):
   (folder / 'saved').write_text('')
-  sys.exit(143)
+  sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 if steps < 0:
   sys.exit(print('error: it is broken') or 2)

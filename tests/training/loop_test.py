@@ -308,6 +308,25 @@ class EndToEndTest(TrainTestCase):
         for key in ('loss', 'reward', 'dev/avg_at_k'):
           self.assertEqual(found[step].get(key), row.get(key), (at, step, key))
 
+  def test_a_checkpoint_that_would_come_too_late_is_not_begun(self):
+    trainer = self.make_trainer()
+    trainer.train_step()
+    out = io.StringIO()
+    with (
+        mock.patch.object(preemption, 'seconds_left', lambda: 0.0),
+        contextlib.redirect_stdout(out),
+    ):
+      trainer.save()
+    self.assertEqual(trainer.checkpointer.steps(), [])
+    self.assertRegex(
+        ' '.join(out.getvalue().split()),
+        r'no checkpoint of step 1: \d\.\d GB take about \d+ s, and 0 of the'
+        r' 25 s after SIGTERM are left\. What counts is saved: 0 steps$',
+    )
+    trainer.save()  # Without a signal.
+    trainer.checkpointer.wait()
+    self.assertEqual(trainer.checkpointer.steps(), [1])
+
   def test_another_seed_is_another_run(self):
     trainer = self.make_trainer(seed=1)
     trainer.train_step()

@@ -1,0 +1,409 @@
+"""Processes of a run that watch each other, so that none waits for a dead one.
+
+    join(...)        # jax.distributed, and threads that watch the others
+    blame()          # does not return if another process is the reason
+    leave(status)    # the last thing that a process does
+
+Each process writes a heartbeat to jax's key-value store, which process 0 holds,
+and reads those of the others. Who is gone, or has been silent for too long, is
+named in one line by every other process, and all end with `preemption.AGAIN`:
+the same command, started again everywhere, continues the run. How long
+something takes does not matter, as long as its process lives. Only where no
+process gets any further for hours is one line the end of all, too.
+
+jax would abort a process from C++ when it misses another one. It never comes to
+that: its own limit is longer, and process 0 is reached through a forwarder.
+"""
+
+from collections.abc import Mapping
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+
+import jax
+from jax._src import clusters
+from jax._src import distributed
+
+from evojax.runtime import forwarder as forwarder_lib
+from evojax.runtime import output
+from evojax.runtime import preemption
+from evojax.runtime import waits
+
+# Without a heartbeat for so long, a process counts as dead.
+SILENT_SECONDS = 40.0
+_BEAT_SECONDS = 2.0
+# Others hear of what this process says within so long.
+_GRACE_SECONDS = 5.0
+# jax's own limit: only where the threads here cannot run.
+_JAX_SECONDS = 150
+_JOIN_SECONDS = 300
+_EXIT_SECONDS = 30.0
+_BEATS, _VERDICTS = 'evojax/peers/', 'evojax/verdicts/'
+# A process that ends like this ends together with all others.
+_IN_ORDER = (0, *preemption.STATUSES.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Beat:
+  """What a process last said of itself."""
+
+  host: str
+  number: int  # Counts its heartbeats.
+  doing: str
+  waits: bool  # It waits for other processes.
+  changes: int  # Of what it does; see `waits.State`.
+  ended: int | None = None  # The exit status that it is about to have.
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """Why all processes end, and how."""
+
+  text: str
+  status: int
+
+
+class Table:
+  """The heartbeats of all processes, as one of them sees them."""
+
+  def __init__(self, process: int, count: int, stuck_s: int, now: float):
+    """Know of nobody yet.
+
+    Args:
+      process: Number of this process.
+      count: Number of processes.
+      stuck_s: Seconds in which some process has to get further; 0: any number.
+      now: Seconds on the clock that later calls use.
+    """
+    self._process, self._stuck_s = process, stuck_s
+    self.beats: dict[int, Beat] = {}
+    self._heard = dict.fromkeys(range(count), now)
+    self._read = self._moved = self._ticked = now
+    self._failed: float | None = None
+
+  def update(self, beats: Mapping[int, Beat], now: float) -> None:
+    """Take over what was read from the store."""
+    self._read = now
+    for process, beat in beats.items():
+      last = self.beats.get(process)
+      if last is None or last.number != beat.number:
+        self._heard[process] = now
+      if last is None or last.changes != beat.changes:
+        self._moved = now
+      if beat.ended not in (None, *_IN_ORDER):
+        self._failed = self._failed or now
+    self.beats.update(beats)
+
+  def numbers(self) -> dict[int, int]:
+    """Return the number of the newest heartbeat of each process, from 0 on."""
+    beats = self.beats
+    return {p: beats[p].number if p in beats else 0 for p in self._heard}
+
+  def all_ended(self) -> bool:
+    """Return whether every process is about to end in good order."""
+    return all(
+        process in self.beats and self.beats[process].ended in _IN_ORDER
+        for process in self._heard
+    )
+
+  def judge(self, now: float, lost: float | None = None) -> Verdict | None:
+    """Return why this process has to end; None if all is well.
+
+    Call it every few seconds: a gap between two calls counts as a stop of this
+    process.
+
+    Args:
+      now: Seconds.
+      lost: When the connection to process 0 broke, if it did.
+    """
+    ticked, self._ticked = self._ticked, now
+    if self.all_ended():
+      return None
+    if now - ticked > SILENT_SECONDS:
+      return Verdict(
+          f'{self._name(self._process)} did not run for {now - ticked:.0f} s,'
+          ' and the others have gone on without it',
+          preemption.AGAIN,
+      )
+    if self._failed is not None:
+      # A mistake in the config is found by all of them at the same time.
+      if now - self._failed < _GRACE_SECONDS:
+        return None
+      number, beat = next(
+          (n, b)
+          for n, b in self.beats.items()
+          if b.ended not in (None, *_IN_ORDER)
+      )
+      return Verdict(
+          f'{self._name(number)} failed with exit code {beat.ended}, its own'
+          ' output says why',
+          beat.ended,
+      )
+    if lost is not None:
+      return self._gone(0, 'has gone away')
+    if now - self._read > SILENT_SECONDS:
+      return self._gone(0, f'has not answered for {now - self._read:.0f} s')
+    for process, heard in self._heard.items():
+      if now - heard > SILENT_SECONDS and process != self._process:
+        return self._gone(process, f'has been silent for {now - heard:.0f} s')
+    return self._stuck(now)
+
+  def _stuck(self, now: float) -> Verdict | None:
+    waiting = any(beat.waits for beat in self.beats.values())
+    if not self._stuck_s or not waiting or now - self._moved < self._stuck_s:
+      return None
+    states = ', '.join(
+        f'{self._name(process)} is {beat.doing}'
+        for process, beat in sorted(self.beats.items())
+    )
+    return Verdict(
+        f'no process has got any further for {now - self._moved:.0f} s'
+        f' (--collective_seconds): {states}',
+        preemption.AGAIN,
+    )
+
+  def _gone(self, process: int, what: str) -> Verdict:
+    beat = self.beats.get(process)
+    seen = beat.doing if beat else 'at its start'
+    return Verdict(
+        f'{self._name(process)} {what}, last seen {seen}',
+        preemption.AGAIN,
+    )
+
+  def _name(self, process: int) -> str:
+    host = self.beats[process].host if process in self.beats else '?'
+    return f'process {process} on {host}'
+
+
+class _Watch:
+  """The threads of this process that write, read and judge."""
+
+  def __init__(
+      self,
+      process: int,
+      count: int,
+      stuck_s: int,
+      forwarder: forwarder_lib.Forwarder | None,
+  ):
+    self.process, self._forwarder = process, forwarder
+    self._client = distributed.global_state.client
+    self._host = socket.gethostname()
+    self._number, self._ended = 0, None
+    self._lock = threading.Lock()  # Of the table.
+    self._ending = threading.Lock()  # Held for good once this process ends.
+    self.stopped = threading.Event()
+    self._table = Table(process, count, stuck_s, time.monotonic())
+    for work in (self._beat, self._judge):
+      threading.Thread(target=work, daemon=True).start()
+
+  def end(self, status: int) -> None:
+    """Tell the others with which status this process is about to end."""
+    self._ended = status
+    self._write()
+
+  def wait_for_beats(self) -> None:
+    """Wait until each of the others has shown that it lives now."""
+    before = self._table.numbers()
+    # What is read next may have been written before.
+    alive = lambda: all(
+        number >= before.get(process, 0) + 2
+        for process, number in self._table.numbers().items()
+    )
+    while not alive():
+      time.sleep(_BEAT_SECONDS / 10)
+
+  def wait_for_all(self) -> None:
+    """Wait until all others are about to end, too."""
+    while not self._table.all_ended():
+      time.sleep(_BEAT_SECONDS / 10)
+
+  def _write(self) -> None:
+    with self._lock:
+      self._number += 1
+      state = waits.state()
+      beat = Beat(
+          self._host,
+          self._number,
+          str(state),
+          state.waits,
+          state.changes,
+          self._ended,
+      )
+      text = json.dumps(dataclasses.asdict(beat))
+    self._client.key_value_set(
+        f'{_BEATS}{self.process}', text, allow_overwrite=True
+    )
+
+  def _read(self) -> None:
+    beats = {
+        int(key.rpartition('/')[2]): Beat(**json.loads(text))
+        for key, text in self._client.key_value_dir_get(_BEATS)
+    }
+    with self._lock:
+      self._table.update(beats, time.monotonic())
+    for _, text in self._client.key_value_dir_get(_VERDICTS):
+      self._end(Verdict(**json.loads(text)), told=True)
+
+  def _beat(self) -> None:
+    """Write and read; a call to a store that is gone may hang for minutes."""
+    while not self.stopped.is_set():
+      try:
+        self._write()
+        self._read()
+      except jax.errors.JaxRuntimeError:
+        pass  # What it means is judged by the time that it lasts.
+      # All is sooner said where this process is about to end.
+      wait = _BEAT_SECONDS if self._ended is None else _BEAT_SECONDS / 10
+      self.stopped.wait(wait)
+
+  def _judge(self) -> None:
+    while not self.stopped.wait(_BEAT_SECONDS / 2):
+      if self._ended not in (None, *_IN_ORDER):
+        return  # It says itself why it ends.
+      lost = self._forwarder and self._forwarder.lost
+      with self._lock:
+        verdict = self._table.judge(time.monotonic(), lost)
+      if verdict and not self.stopped.is_set():
+        self._end(verdict)
+
+  def _tell(self, verdict: Verdict) -> None:
+    text = json.dumps(dataclasses.asdict(verdict))
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+      self._client.key_value_set(f'{_VERDICTS}{self.process}', text)
+
+  def _end(self, verdict: Verdict, *, told: bool = False) -> None:
+    """Say why, tell the others, and end this process."""
+    if not self._ending.acquire(blocking=False):
+      return  # The other thread is at it.
+    tell = threading.Thread(target=self._tell, args=(verdict,), daemon=True)
+    if not told:
+      tell.start()
+    again = verdict.status == preemption.AGAIN
+    remedy = ': start all processes again, they continue' if again else ''
+    text = f'{verdict.text}; exit code {verdict.status}{remedy}'
+    output.log(text)
+    os.write(2, f'{text}\n'.encode(errors='replace'))
+    if self.process == 0:  # The store ends with it.
+      time.sleep(_GRACE_SECONDS)
+    elif not told:
+      tell.join(timeout=1)
+    preemption.exit_now(verdict.status)
+
+
+_watch: _Watch | None = None
+
+
+def join(
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+    *,
+    collective_seconds: int = 3600,
+) -> None:
+  """Join the other processes of the run, and watch them from here on.
+
+  Args:
+    coordinator: HOST:PORT, a free port of the host of process 0; like the other
+      two, found by jax where Slurm, a TPU pod or Open MPI tells.
+    processes: Number of processes.
+    process: Number of this one.
+    collective_seconds: Time in which at least one process has to get further
+      while processes wait for each other; 0: any.
+
+  Raises:
+    ValueError: If one of the three is neither given nor found.
+  """
+  # Signals are heard by `preemption`.
+  jax.config.update('jax_enable_preemption_service', False)
+  coordinator = coordinator or os.environ.get('JAX_COORDINATOR_ADDRESS')
+  local = None
+  if None in (coordinator, processes, process):
+    find = clusters.ClusterEnv.auto_detect_unset_distributed_params
+    coordinator, processes, process, local = find(
+        coordinator, processes, process, None, None, _JOIN_SECONDS
+    )
+  missing = [
+      f'--{name}'
+      for name, value in (
+          ('coordinator', coordinator),
+          ('processes', processes),
+          ('process', process),
+      )
+      if value is None
+  ]
+  if missing:
+    raise ValueError(
+        f'--distributed: neither Slurm nor a TPU pod tells {missing}; give them'
+    )
+  forwarder = forwarder_lib.Forwarder(coordinator) if process else None
+  try:
+    jax.distributed.initialize(
+        forwarder.address if forwarder else coordinator,
+        processes,
+        process,
+        local,
+        # Found already; where all three are given, Slurm would take one GPU.
+        'deactivate',
+        initialization_timeout=_JOIN_SECONDS,
+        heartbeat_timeout_seconds=_JAX_SECONDS,
+    )
+  except jax.errors.JaxRuntimeError as error:
+    first = str(error).splitlines()[0]
+    output.say(
+        f'process {process} found not all of the {processes} processes at'
+        f' {coordinator} within {_JOIN_SECONDS} s ({first}); exit code'
+        f' {preemption.AGAIN}: start all processes again',
+        error=True,
+    )
+    preemption.exit_now(preemption.AGAIN)
+  global _watch
+  if processes > 1:
+    _watch = _Watch(process, processes, collective_seconds, forwarder)
+
+
+def blame() -> None:
+  """Return after an error if all processes of the run live.
+
+  What waits for a process that is gone fails before it is known that it is
+  gone: then this process ends here, as soon as that is known.
+  """
+  if _watch:
+    _watch.wait_for_beats()
+
+
+def leave(status: int) -> None:
+  """End together with the others, or without them after a failure.
+
+  Args:
+    status: Exit status. If the process failed, it ends here.
+  """
+  if _watch is None:
+    return
+  _watch.end(status)
+  if status in _IN_ORDER:
+    _watch.wait_for_all()
+    _watch.stopped.set()
+    # All that is left is that jax leaves its service, together with the others.
+    timer = threading.Timer(_EXIT_SECONDS, preemption.exit_now, [status])
+    timer.daemon = True
+    timer.start()
+    return
+  if _watch.process == 0:
+    time.sleep(_GRACE_SECONDS)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  preemption.exit_now(status)
+
+
+def report_failure(error: BaseException) -> None:
+  """Print the traceback of an error that ends this process, and end it."""
+  blame()
+  if _watch:
+    traceback.print_exception(error)
+    leave(1)

@@ -1,0 +1,179 @@
+"""Who is gone, as a process judges by what it hears; see also tests/faults."""
+
+import dataclasses
+import socket
+import threading
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.runtime import forwarder as forwarder_lib
+from evojax.runtime import peers
+from evojax.runtime import preemption
+from evojax.runtime import waits
+
+STUCK = 600
+
+
+class TableTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.table = peers.Table(1, 3, STUCK, 0.0)
+    self.now, self.beats = 0.0, {}
+    for process in range(3):
+      self.set(process)
+
+  def set(self, process, **values):
+    default = peers.Beat(f'host{process}', 0, 'in update', False, 0)
+    self.beats[process] = dataclasses.replace(
+        self.beats.get(process, default), **values
+    )
+
+  def live(self, seconds, *alive, lost=None):
+    """Lets time pass; the first verdict, if any."""
+    for _ in range(int(seconds)):
+      self.now += 1
+      for process in alive:
+        self.set(process, number=self.beats[process].number + 1)
+      if 0 in alive:  # It holds the store.
+        self.table.update(dict(self.beats), self.now)
+      if verdict := self.table.judge(self.now, lost):
+        return verdict
+    return None
+
+  def test_long_work_is_no_death(self):
+    self.set(2, waits=False)
+    self.assertIsNone(self.live(4 * STUCK, 0, 1, 2))
+
+  def test_a_silent_process_is_named_in_time(self):
+    self.assertIsNone(self.live(5, 0, 1, 2))
+    verdict = self.live(300, 0, 1)
+    self.assertEqual(
+        verdict,
+        peers.Verdict(
+            'process 2 on host2 has been silent for 41 s, last seen in update',
+            preemption.AGAIN,
+        ),
+    )
+
+  def test_a_store_that_does_not_answer_is_process_0(self):
+    self.live(5, 0, 1, 2)
+    verdict = self.live(300, 1, 2)
+    self.assertIn('process 0 on host0 has not answered for 41 s', verdict.text)
+
+  def test_a_broken_connection_is_process_0(self):
+    self.live(5, 0, 1, 2)
+    verdict = self.live(1, 1, 2, lost=self.now)
+    self.assertIn('process 0 on host0 has gone away', verdict.text)
+    self.assertEqual(verdict.status, preemption.AGAIN)
+
+  def test_whoever_was_stopped_ends_at_once(self):
+    self.live(5, 0, 1, 2)
+    self.now += 50
+    verdict = self.live(1, 0, 1, 2)
+    self.assertIn('process 1 on host1 did not run for 51 s', verdict.text)
+
+  @parameterized.parameters(1, 2)
+  def test_a_failure_is_not_for_another_start(self, status):
+    self.set(2, ended=status)
+    # It may be one that this process is about to find, too.
+    self.assertIsNone(self.live(5, 0, 1))
+    verdict = self.live(5, 0, 1)
+    self.assertEqual(verdict.status, status)
+    failed = f'process 2 on host2 failed with exit code {status}'
+    self.assertStartsWith(verdict.text, failed)
+    # Also where it was process 0, whose store is gone since.
+    self.assertEqual(self.table.judge(self.now, self.now), verdict)
+
+  def test_they_end_together(self):
+    for process in (0, 2):
+      self.set(process, ended=0)
+    self.assertIsNone(self.live(100, 0, 1, 2))
+    self.assertFalse(self.table.all_ended())
+    self.assertIn('silent', self.live(100, 0, 1).text)
+    self.set(1, ended=preemption.AGAIN)
+    self.live(1, 0, 1, 2)
+    self.assertTrue(self.table.all_ended())
+    # The store is no longer read then, and process 0 may be gone.
+    self.assertIsNone(self.live(100, 1, lost=self.now))
+
+  def test_a_collective_without_end_is_named(self):
+    for process in range(3):
+      self.set(process, doing='in broadcast', waits=True)
+    self.assertIsNone(self.live(STUCK - 1, 0, 1, 2))
+    # One that still gets further is waited for.
+    self.set(2, doing='in compilation', waits=False, changes=1)
+    self.assertIsNone(self.live(STUCK - 1, 0, 1, 2))
+    verdict = self.live(5, 0, 1, 2)
+    self.assertEqual(verdict.status, preemption.AGAIN)
+    self.assertIn('no process has got any further for 600 s', verdict.text)
+    self.assertIn('process 1 on host1 is in broadcast', verdict.text)
+    self.assertIn('process 2 on host2 is in compilation', verdict.text)
+
+  def test_numbers_start_at_nothing(self):
+    self.assertEqual(self.table.numbers(), {0: 0, 1: 0, 2: 0})
+    self.live(3, 0, 1, 2)
+    self.assertEqual(self.table.numbers(), {0: 3, 1: 3, 2: 3})
+
+
+class WaitsTest(absltest.TestCase):
+
+  def test_names_what_is_done_now(self):
+    before = waits.state()
+    self.assertEqual(str(before), 'between two phases')
+    with waits.at('rollout'):
+      self.assertFalse(waits.state().waits)
+      with waits.at('broadcast', others=True):
+        inside = waits.state()
+    self.assertEqual(str(inside), 'in rollout, broadcast')
+    self.assertTrue(inside.waits)
+    self.assertEqual(waits.state().changes, before.changes + 4)
+    self.assertEmpty(waits.state().names)
+
+
+class ForwarderTest(absltest.TestCase):
+
+  def test_stays_open_when_the_other_end_is_gone(self):
+    with socket.socket() as s:  # Nobody listens there yet.
+      s.bind(('127.0.0.1', 0))
+      port = s.getsockname()[1]
+    forwarder = forwarder_lib.Forwarder(f'localhost:{port}')
+    host, _, near_port = forwarder.address.rpartition(':')
+    near = socket.create_connection((host, int(near_port)))
+    self.addCleanup(near.close)
+    near.sendall(b'early')
+    with socket.create_server(('127.0.0.1', port)) as server:
+      far, _ = server.accept()
+      self.assertEqual(far.recv(100), b'early')
+      far.sendall(b'answer')
+      self.assertEqual(near.recv(100), b'answer')
+      self.assertIsNone(forwarder.lost)
+      far.close()
+    deadline = time.monotonic() + 30
+    while forwarder.lost is None:
+      self.assertLess(time.monotonic(), deadline)
+      time.sleep(0.01)
+    near.settimeout(0.3)
+    with self.assertRaises(TimeoutError):  # No end of file.
+      near.recv(100)
+
+  def test_ends_when_the_client_does(self):
+    with socket.create_server(('127.0.0.1', 0)) as server:
+      forwarder = forwarder_lib.Forwarder(
+          f'127.0.0.1:{server.getsockname()[1]}'
+      )
+      host, _, port = forwarder.address.rpartition(':')
+      near = socket.create_connection((host, int(port)))
+      far, _ = server.accept()
+      self.addCleanup(far.close)
+      closing = threading.Thread(target=near.close)
+      closing.start()
+      far.settimeout(30)
+      self.assertEqual(far.recv(100), b'')
+      closing.join()
+
+
+if __name__ == '__main__':
+  absltest.main()
