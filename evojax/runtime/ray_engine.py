@@ -294,7 +294,7 @@ class Task:
     if self._place is not None:
       self._cancel()
       return
-    self._status = preemption.STATUS
+    self._status = preemption.AGAIN
     self._reserved.add_done_callback(_give_back)
     self._thread.shutdown(wait=False)
 
@@ -325,7 +325,7 @@ def _joint(statuses: Iterable[int]) -> int:
       return 0
     if status < 0:
       return 1
-    if status == preemption.STATUS:
+    if status in preemption.STATUSES.values():
       return 3
     return 2 if status else 4
 

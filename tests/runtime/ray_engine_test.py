@@ -334,7 +334,7 @@ class RayTest(absltest.TestCase):
       ray_engine.Ray(commands.share([], 'v5p:3x5x7'))
 
   def test_what_explains_most_counts(self):
-    stopped, lost = preemption.STATUS, commands.LOST
+    stopped, lost = preemption.AGAIN, commands.LOST
     for statuses, joint in (
         ((0, 0), 0),
         ((stopped, 0), stopped),
