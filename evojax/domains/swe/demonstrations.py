@@ -36,11 +36,11 @@ from evojax.domains.swe import trees
 from evojax.domains.swe import workspaces
 
 BEHAVIOURS: Mapping[str, float] = {
-    'careful': 0.66,
-    'hasty': 0.09,
-    'timid': 0.06,
-    'looping': 0.05,
-    'leaking': 0.14,
+    'careful': 0.64,
+    'hasty': 0.12,
+    'timid': 0.08,
+    'looping': 0.07,
+    'leaking': 0.09,
 }
 _DOUBT = 'I am not sure what is wrong here.'
 _FIX = 'origin/main'  # Where `problems.build` leaves the commit with the fix.
