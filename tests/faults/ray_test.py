@@ -146,6 +146,32 @@ class RunTest(absltest.TestCase):
     for log in self.folder.glob('arms/*/worker.log'):
       self.assertLessEqual(repeated(log), config.checkpoint.every, log)
 
+  def test_an_arm_on_two_machines_is_one_process_with_two_devices(self):
+    """Outcomes are equal; parameters differ by the rounding of sums."""
+    found = {}
+    for name, placed, flags in (
+        ('wide', "executor='ray', workers=1, arm_hosts='2'", ''),
+        ('here', '', '--xla_force_host_platform_device_count=2'),
+    ):
+      code = (
+          'from evojax.evolve import loop; from tests import tiny\n'
+          'config = tiny.evolving(evolve__rounds=1, mesh__data=-1)\n'
+          f'loop.run(config, {str(self.root / name)!r}, {placed})'
+      )
+      subprocess.run(
+          [sys.executable, '-c', code],
+          cwd=tiny.ROOT,
+          env=os.environ | {'XLA_FLAGS': flags},
+          check=True,
+      )
+      found[name] = [
+          [arm['outcome'] for arm in row['arms']]
+          for row in payloads(self.root / name)
+          if 'arms' in row
+      ]
+    self.assertNotEmpty(found['here'])
+    self.assertEqual(found['wide'], found['here'])
+
 
 if __name__ == '__main__':
   absltest.main()
