@@ -381,7 +381,7 @@ class RunTest(absltest.TestCase):
     jax.tree.map(np.testing.assert_array_equal, before, after)
 
   def test_a_start_of_another_shape_is_refused(self):
-    first = _run(_directory(self), steps=1)
+    first = _run(_directory(self), steps=5)
     with self.assertRaisesRegex(
         ValueError, r'warmstart.num_layers=2, and the policy in .* has 1; set 1'
     ):
