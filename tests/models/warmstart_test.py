@@ -370,7 +370,7 @@ class RunTest(absltest.TestCase):
         adam_learning_rate=0.0,
     )
     # It is what was learned before, with the words it was learned in.
-    self.assertLess(losses[0], 0.5)
+    self.assertLess(losses[0], 1.0)  # From ln(320) otherwise.
     tokenizers = [(p / 'tokenizer.json').read_bytes() for p in (first, policy)]
     self.assertEqual(*tokenizers)
     cfg = hf.check_directory(first)
