@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import pytest
 
 from evojax.runtime import preemption
@@ -19,13 +20,16 @@ WORKER = pathlib.Path(__file__).with_name('peers_worker.py')
 
 
 @pytest.mark.slow
-class PeersTest(absltest.TestCase):
+class PeersTest(parameterized.TestCase):
 
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
     root = cls.enterClassContext(tempfile.TemporaryDirectory())
-    scenes = 'SIGKILL-0', 'SIGKILL-1', 'SIGSTOP-1', 'slow-1'
+    scenes = (
+        *('SIGKILL-0', 'SIGKILL-1', 'SIGSTOP-0', 'SIGSTOP-1'),
+        'slow-1',
+    )
     worker = subprocess.run(
         [sys.executable, WORKER, root, *scenes],
         cwd=tiny.ROOT,
@@ -57,14 +61,18 @@ class PeersTest(absltest.TestCase):
   def test_the_second_is_killed(self):
     self.assert_named('SIGKILL-1', 1, r'has been silent for 4\d s', 60)
 
-  def test_one_is_stopped_and_goes_on_later(self):
-    self.assert_named('SIGSTOP-1', 1, r'has been silent for 4\d s', 60)
-    found = self.found['SIGSTOP-1']
-    self.assertEqual(found['codes'][1], preemption.AGAIN, found['out'])
-    *_, line = lines = found['out'][1].splitlines()
+  @parameterized.parameters(
+      (0, r'has not answered for 4\d s'), (1, r'has been silent for 4\d s')
+  )
+  def test_one_is_stopped_and_goes_on_later(self, gone, why):
+    self.assert_named(f'SIGSTOP-{gone}', gone, why, 60)
+    found = self.found[f'SIGSTOP-{gone}']
+    self.assertEqual(found['codes'][gone], preemption.AGAIN, found['out'])
+    *_, line = lines = found['out'][gone].splitlines()
     self.assertLessEqual(len(lines), 2, found['out'])
-    self.assertIn('process 1 on', line)
-    self.assertLess(found['seconds'][1], found['seconds'][0] + 20)
+    self.assertStartsWith(line, f'process {gone} on ')
+    between = found['seconds'][gone] - found['seconds'][1 - gone]
+    self.assertLess(between, 20)
 
   def test_one_that_is_late_is_waited_for(self):
     found = self.found['slow-1']
