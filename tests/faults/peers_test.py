@@ -99,6 +99,7 @@ class TrainTest(PeersTestCase):
     self.assertLess(found['SIGKILL-0']['seconds'][1], 20)
     self.assert_undisturbed()
 
+  @pytest.mark.slow
   @pytest.mark.long
   def test_the_second_killed_stopped_or_terminated(self):
     found = self.play('train', '', 'SIGKILL-1', 'SIGSTOP-1', 'SIGTERM-1')
@@ -108,6 +109,7 @@ class TrainTest(PeersTestCase):
     self.assertIn('continuing from step', found['end']['out'][0])
     self.assert_undisturbed()
 
+  @pytest.mark.slow
   @pytest.mark.long
   def test_the_first_out_of_disk(self):
     found = self.play('train', '', 'disk-0')
@@ -119,9 +121,10 @@ class TrainTest(PeersTestCase):
     self.assert_undisturbed()
 
 
+@pytest.mark.slow
+@pytest.mark.long
 class EvolveTest(PeersTestCase):
 
-  @pytest.mark.long
   @parameterized.parameters('SIGKILL-0', 'SIGKILL-1', 'SIGSTOP-1', 'SIGTERM-1')
   def test_in_a_round(self, scene):
     scenes = self.play('evolve', 'tests/tiny.py:evolving', scene)
