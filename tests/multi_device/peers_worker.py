@@ -24,7 +24,7 @@ from evojax.runtime import preemption
 from evojax.runtime import sharding
 from evojax.runtime import waits
 
-_SLOW_SECONDS = 5
+_SLOW_SECONDS, _SETTLE_SECONDS = 5, 8
 
 
 def meet(folder, process, port, who, slow):
@@ -66,7 +66,8 @@ class Pair:
     with socket.socket() as s:
       s.bind(('localhost', 0))
       port = s.getsockname()[1]
-    self.struck, self.codes, self.seconds = None, {}, {}
+    self.ready = self.struck = None
+    self.codes, self.seconds = {}, {}
     self.children = [
         start(self.folder, i, port, self.who, self.name == 'slow')
         for i in range(2)
@@ -75,8 +76,11 @@ class Pair:
   def advance(self):
     """Look at both; False once they have ended."""
     ready = all((self.folder / f'ready{i}').exists() for i in range(2))
-    if self.struck is None and ready:
-      time.sleep(3)  # A heartbeat says what they are doing.
+    if ready and self.ready is None:
+      self.ready = time.monotonic()
+    # A heartbeat says what they are doing.
+    settled = self.ready and time.monotonic() > self.ready + _SETTLE_SECONDS
+    if self.struck is None and settled:
       self.struck = time.monotonic()
       if self.name != 'slow':
         os.kill(self.children[self.who], getattr(signal, self.name))
