@@ -73,13 +73,15 @@ class Meshes:
     )
 
   def lines(self) -> list[str]:
-    """Return a line for each known device."""
-    found = [f'--config.mesh.auto, {self.devices} devices, 5 % of each left:']
+    """Return a line for each known device, and the flags of what is chosen."""
+    found = [f'--config.mesh.auto, {self.devices} devices, 5 % of each left']
     for device in self.known:
-      mesh = self.of(device)
-      needs = mesh and f'{mesh}: {mesh.peak / 2**20:,.1f} MiB'
-      found.append(f'  {device.name:10} {needs or "no mesh fits"}')
-    return found
+      needs = 'no mesh fits'
+      if mesh := self.of(device):
+        axes = ' '.join(f'{axis}={size}' for axis, size in mesh.sizes.items())
+        needs = f'{mesh.peak / 2**20:11,.1f} MiB with {axes}'
+      found.append(f'  {device.name:10} {needs}')
+    return [*found, f'planned: {self.chosen}']
 
 
 def find(

@@ -34,8 +34,8 @@ PyTree = Any
 _STEP = re.compile(r'step_(\d{6,})')
 _UNFINISHED = '.tmp'
 _SUMS = 'SHA256SUMS'
-# Orbax would give up a large checkpoint on slow disks after ten minutes; whether
-# the other processes live is for `peers` to say.
+# Orbax would give up a large checkpoint on slow disks after ten minutes;
+# whether the other processes live is for `peers` to say.
 _BARRIER_SECONDS = 3600
 # Of a process that has not saved yet, as to a slow network disk.
 _BYTES_PER_SECOND = 100e6

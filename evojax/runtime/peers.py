@@ -196,6 +196,7 @@ class _Watch:
     self._host = socket.gethostname()
     self._number, self._ended = 0, None
     self._lock = threading.Lock()  # Of the table.
+    self._writing = threading.Lock()  # A heartbeat overtakes no other.
     self._ending = threading.Lock()  # Held for good once this process ends.
     self.stopped = threading.Event()
     self._table = Table(process, count, stuck_s, time.monotonic())
@@ -205,7 +206,9 @@ class _Watch:
   def end(self, status: int) -> None:
     """Tell the others with which status this process is about to end."""
     self._ended = status
-    self._write()
+    tell = threading.Thread(target=self._write, daemon=True)
+    tell.start()
+    tell.join(timeout=_GRACE_SECONDS)  # The store may be gone.
 
   def wait_for_beats(self) -> None:
     """Wait until each of the others has shown that it lives now."""
@@ -224,7 +227,7 @@ class _Watch:
       time.sleep(_BEAT_SECONDS / 10)
 
   def _write(self) -> None:
-    with self._lock:
+    with self._writing:
       self._number += 1
       state = waits.state()
       beat = Beat(
@@ -235,10 +238,14 @@ class _Watch:
           state.changes,
           self._ended,
       )
-      text = json.dumps(dataclasses.asdict(beat))
-    self._client.key_value_set(
-        f'{_BEATS}{self.process}', text, allow_overwrite=True
-    )
+      self._set(f'{_BEATS}{self.process}', beat)
+
+  def _set(self, key: str, value: Beat | Verdict) -> None:
+    # What a failure means is judged by the time that it lasts.
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+      self._client.key_value_set(
+          key, json.dumps(dataclasses.asdict(value)), allow_overwrite=True
+      )
 
   def _read(self) -> None:
     beats = {
@@ -253,11 +260,9 @@ class _Watch:
   def _beat(self) -> None:
     """Write and read; a call to a store that is gone may hang for minutes."""
     while not self.stopped.is_set():
-      try:
-        self._write()
+      self._write()
+      with contextlib.suppress(jax.errors.JaxRuntimeError):
         self._read()
-      except jax.errors.JaxRuntimeError:
-        pass  # What it means is judged by the time that it lasts.
       # All is sooner said where this process is about to end.
       wait = _BEAT_SECONDS if self._ended is None else _BEAT_SECONDS / 10
       self.stopped.wait(wait)
@@ -272,16 +277,12 @@ class _Watch:
       if verdict and not self.stopped.is_set():
         self._end(verdict)
 
-  def _tell(self, verdict: Verdict) -> None:
-    text = json.dumps(dataclasses.asdict(verdict))
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
-      self._client.key_value_set(f'{_VERDICTS}{self.process}', text)
-
   def _end(self, verdict: Verdict, *, told: bool = False) -> None:
     """Say why, tell the others, and end this process."""
     if not self._ending.acquire(blocking=False):
       return  # The other thread is at it.
-    tell = threading.Thread(target=self._tell, args=(verdict,), daemon=True)
+    key = f'{_VERDICTS}{self.process}'
+    tell = threading.Thread(target=self._set, args=(key, verdict), daemon=True)
     if not told:
       tell.start()
     again = verdict.status == preemption.AGAIN
@@ -342,26 +343,32 @@ def join(
         f'--distributed: neither Slurm nor a TPU pod tells {missing}; give them'
     )
   forwarder = forwarder_lib.Forwarder(coordinator) if process else None
-  try:
-    jax.distributed.initialize(
-        forwarder.address if forwarder else coordinator,
-        processes,
-        process,
-        local,
-        # Found already; where all three are given, Slurm would take one GPU.
-        'deactivate',
-        initialization_timeout=_JOIN_SECONDS,
-        heartbeat_timeout_seconds=_JAX_SECONDS,
-    )
-  except jax.errors.JaxRuntimeError as error:
-    first = str(error).splitlines()[0]
-    output.say(
+  found_all = threading.Event()
+
+  def give_up() -> None:
+    if found_all.wait(_JOIN_SECONDS):
+      return
+    text = (
         f'process {process} found not all of the {processes} processes at'
-        f' {coordinator} within {_JOIN_SECONDS} s ({first}); exit code'
-        f' {preemption.AGAIN}: start all processes again',
-        error=True,
+        f' {coordinator} in {_JOIN_SECONDS} s; exit code {preemption.AGAIN}:'
+        ' start all processes again'
     )
+    os.write(2, f'{text}\n'.encode())
     preemption.exit_now(preemption.AGAIN)
+
+  threading.Thread(target=give_up, daemon=True).start()
+  jax.distributed.initialize(
+      forwarder.address if forwarder else coordinator,
+      processes,
+      process,
+      local,
+      # Found already; where all three are given, Slurm would take one GPU.
+      'deactivate',
+      # It would abort the process.
+      initialization_timeout=2 * _JOIN_SECONDS,
+      heartbeat_timeout_seconds=_JAX_SECONDS,
+  )
+  found_all.set()
   global _watch
   if processes > 1:
     _watch = _Watch(process, processes, collective_seconds, forwarder)

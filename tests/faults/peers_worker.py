@@ -57,6 +57,7 @@ def start(root, mode, config, workdir, process, port, fatal):
       '--config.mesh.data=2',
       '--config.grpo.micro_groups=2',
       '--config.checkpoint.every=1',
+      '--config.eval.every=0',
       f'--compilation_cache={compiled.CACHE}',
       f'--workdir={workdir}',
       '--distributed',

@@ -2,6 +2,8 @@
 
 import dataclasses
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -12,6 +14,7 @@ from evojax.runtime import forwarder as forwarder_lib
 from evojax.runtime import peers
 from evojax.runtime import preemption
 from evojax.runtime import waits
+from tests import tiny
 
 STUCK = 600
 
@@ -116,6 +119,40 @@ class TableTest(parameterized.TestCase):
     self.assertEqual(self.table.numbers(), {0: 0, 1: 0, 2: 0})
     self.live(3, 0, 1, 2)
     self.assertEqual(self.table.numbers(), {0: 3, 1: 3, 2: 3})
+
+
+class JoinTest(parameterized.TestCase):
+
+  @parameterized.parameters(0, 1)
+  def test_one_that_stays_alone_ends_with_a_line(self, process):
+    with socket.socket() as s:
+      s.bind(('localhost', 0))
+      address = f'localhost:{s.getsockname()[1]}'
+    program = (
+        'from evojax.runtime import peers\n'
+        'peers._JOIN_SECONDS = 2\n'
+        f'peers.join({address!r}, 2, {process})\n'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', program],
+        cwd=tiny.ROOT,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(done.returncode, preemption.AGAIN, done.stderr)
+    self.assertEqual(
+        done.stdout + done.stderr,
+        f'process {process} found not all of the 2 processes at {address} in'
+        ' 2 s; exit code 75: start all processes again\n',
+    )
+
+  def test_what_no_cluster_tells(self):
+    with self.assertRaisesRegex(
+        ValueError, r"neither .* tells \['--coordinator', '--process'\]"
+    ):
+      peers.join(processes=2)
 
 
 class WaitsTest(absltest.TestCase):

@@ -1,0 +1,84 @@
+"""Two processes wait for each other: one of them dies, stops, or is late.
+
+See tests/faults/peers_test.py for pairs that train.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pytest
+
+from evojax.runtime import preemption
+from tests import tiny
+
+WORKER = pathlib.Path(__file__).with_name('peers_worker.py')
+
+
+@pytest.mark.slow
+class PeersTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    root = cls.enterClassContext(tempfile.TemporaryDirectory())
+    scenes = (
+        *('SIGKILL-0', 'SIGKILL-1', 'SIGSTOP-0', 'SIGSTOP-1'),
+        'slow-1',
+    )
+    worker = subprocess.run(
+        [sys.executable, WORKER, root, *scenes],
+        cwd=tiny.ROOT,
+        env=tiny.environment(
+            XLA_FLAGS='--xla_force_host_platform_device_count=1'
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert worker.returncode == 0, worker.stdout + worker.stderr
+    rows = map(json.loads, worker.stdout.splitlines())
+    cls.found = {row['scene']: row for row in rows}
+
+  def assert_named(self, scene, gone, why, seconds):
+    """The other process says one line, and ends in time."""
+    found, other = self.found[scene], 1 - gone
+    self.assertEqual(found['codes'][other], preemption.AGAIN, found['out'])
+    # The first one is of gloo, at the start.
+    *_, line = lines = found['out'][other].splitlines()
+    self.assertLessEqual(len(lines), 2, found['out'])
+    self.assertRegex(line, rf'^process {gone} on \S+ {why}, last seen in nap; ')
+    self.assertEndsWith(line, '75: start all processes again, they continue')
+    self.assertLess(found['seconds'][other], seconds)
+
+  def test_the_first_is_killed(self):
+    self.assert_named('SIGKILL-0', 0, 'has gone away', 20)
+
+  def test_the_second_is_killed(self):
+    self.assert_named('SIGKILL-1', 1, r'has been silent for 4\d s', 60)
+
+  @parameterized.parameters(
+      (0, r'has not answered for 4\d s'), (1, r'has been silent for 4\d s')
+  )
+  def test_one_is_stopped_and_goes_on_later(self, gone, why):
+    self.assert_named(f'SIGSTOP-{gone}', gone, why, 60)
+    found = self.found[f'SIGSTOP-{gone}']
+    self.assertEqual(found['codes'][gone], preemption.AGAIN, found['out'])
+    *_, line = lines = found['out'][gone].splitlines()
+    self.assertLessEqual(len(lines), 2, found['out'])
+    self.assertStartsWith(line, f'process {gone} on ')
+    between = found['seconds'][gone] - found['seconds'][1 - gone]
+    self.assertLess(between, 20)
+
+  def test_one_that_is_late_is_waited_for(self):
+    found = self.found['slow-1']
+    self.assertEqual(found['codes'], [0, 0], found['out'])
+    self.assertNotIn('process', ''.join(found['out']))
+
+
+if __name__ == '__main__':
+  absltest.main()
