@@ -41,7 +41,7 @@ ANNOTATIONS = _nodes('Subscript Tuple List Constant expr_context BinOp BitOr')
 NAMED = ('id', 'attr', 'arg', 'name', 'asname')  # Fields that hold a name.
 # Nodes that give a value another name.
 HANDED_ON = _nodes('Assign AnnAssign NamedExpr Return List Tuple Dict keyword')
-# Public methods and fields of namedtuples that start with an underscore.
+# Public methods of namedtuples that begin with an underscore.
 OF_NAMEDTUPLES = frozenset(('_asdict', '_replace'))
 DTYPES = frozenset(('bool', 'float', 'int'))  # Builtins that are dtypes, too.
 # Keywords that an unknown function may take.

@@ -461,7 +461,7 @@ class _Reader:
     return isinstance(node, grammar.ANNOTATIONS)
 
 
-# Builtins that an older source may have rebound; only calls are refused.
+# Builtins whose names an older source may bind to values of its own.
 _SHADOWED = frozenset(('filter', 'iter', 'map'))
 
 
