@@ -212,6 +212,7 @@ def print_scores(
 def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
   """Print what `report_gain` returned.
 
+  Args:
     report: Result of `report_gain`, or the same read from JSON.
     console: Where to print.
   """

@@ -125,11 +125,11 @@ def is_wasted(
   """Return whether an arm's training should be left out of the policy.
 
   Args:
+    run: The run.
     arm: An arm, whose first update samples from the state that it started from.
     suspect: Whether its harness has a critical finding. Then the arm is wasted
       unless it has learned something; otherwise only if it solves clearly less
       at its end than at its start.
-      end than at its start.
   """
   if suspect and len(arm.outcome) > 2:
     return rules.learning_curve(arm.outcome)['outcome_rise'] <= 0

@@ -57,6 +57,7 @@ def apply(
   Returns:
     The rewards, advantages and statistics, one row per weighting.
 
+  Raises:
     ValueError: If the advantage is unknown, G < 2 or parts are not finite.
   """
   if advantage not in advantages_lib.ADVANTAGES:

@@ -199,8 +199,8 @@ def across(name: str, source: str) -> tuple[str, ...]:
     source: Its text; `ACROSS_GROUPS = ('rank',)` names parts of a reward,
       'keep' or 'weight'.
 
+  Raises:
     syntax.SourceError: If the declaration names anything else.
-    syntax.SourceError: If it names anything else.
   """
   if name == 'reward.py':
     return take_apart(source).across

@@ -139,10 +139,7 @@ def accepted(
     high: float32 scalar, traced, >= 1.
     veto: float32 scalar, traced. A sequence with a token whose ratio is below
       it is rejected, whatever its other tokens are; 0 is off.
-    mask: bool [*B, L], sampled tokens.
 
-  Returns:
-    bool [*B, L], False where the mask is.
   Returns:
     bool [*B, L], False where the mask is.
 

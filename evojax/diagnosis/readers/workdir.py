@@ -79,6 +79,7 @@ def read_arms(
   """Read the training of arms, each of which continues the one before.
 
   Args:
+    path: The workdir.
     folders: Folders of the arms.
     config: Dotted path -> value, including the harness's values.
 
