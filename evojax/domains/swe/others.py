@@ -1,8 +1,8 @@
-"""Tasks of others that a run's config names: archives, and JSON lines.
+"""Third-party tasks that a run's config names: archives and JSON lines.
 
 Their verdicts come from a pytest beside the agent's code, which can be forged.
-So they are the sealed problems by default, which nothing is trained or decided
-on, while train and dev are of the shipped packages.
+By default they are therefore used as sealed problems, on which nothing is
+trained or decided, while train and dev come from the shipped packages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ _CANDIDATES = 50
 
 @dataclasses.dataclass(frozen=True)
 class Others:
-  """Tasks of others, and where they may be used."""
+  """Third-party tasks, and where they may be used."""
 
   tasks: Mapping[str, tasks_lib.Task]  # By problem_id.
-  trained: bool  # Whether train and dev are of them, too.
-  container: container_lib.Container | None = None  # Where their tests run.
+  trained: bool  # Whether train and dev consist of them, too.
+  container: container_lib.Container | None = None  # Runs their tests.
 
   def of(self, split: str) -> list[str] | None:
-    """Return the problem_ids of a split; None: it is of the shipped packages.
+    """Return the problem_ids of a split; None for shipped packages.
 
     Raises:
       ValueError: If none of them falls into the split.
@@ -59,7 +59,7 @@ def read(
     sdists: Sequence[Mapping[str, Any]],
     trust_in_process: bool,
 ) -> Others:
-  """Return the tasks that the arguments of `make` name.
+  """Return the tasks that the arguments of `make` describe.
 
   Args:
     jsonl: See `domain.make`.

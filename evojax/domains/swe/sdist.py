@@ -5,7 +5,7 @@ import io
 import pathlib
 import tarfile
 
-_MOST_BYTES = 64 << 20  # Of all files together.
+_MOST_BYTES = 64 << 20  # Total size of all files.
 _MOST_FILES = 10_000
 _TOO_LARGE = (
     f'has more than {_MOST_BYTES} bytes or {_MOST_FILES} files; leave out what'
@@ -17,15 +17,15 @@ def read(path: str | pathlib.Path, sha256: str) -> tuple[str, dict[str, bytes]]:
   """Return the name and the files of a pinned source distribution.
 
   Args:
-    path: A .tar.gz, as `pip download --no-binary :all: NAME==VERSION` fetches.
+    path: A .tar.gz, as from `pip download --no-binary :all: NAME==VERSION`.
     sha256: Its hash in hex, as in a requirements file.
 
   Returns:
-    'name-version', and the files below the one folder of that name.
+    'name-version', and the files below the archive's folder of that name.
 
   Raises:
-    ValueError: If it has another hash, is no such archive, is too large, or
-      names files outside of its folder.
+    ValueError: If it has another hash, is not such an archive, is too large, or
+      has files outside its folder.
   """
   path = pathlib.Path(path)
   data = path.read_bytes()
@@ -48,14 +48,15 @@ def read(path: str | pathlib.Path, sha256: str) -> tuple[str, dict[str, bytes]]:
 
 
 def read_tar(data: bytes, name: str) -> dict[str, bytes]:
-  """Return the regular files of a tar archive; links and devices are left out.
+  """Return the regular files of a tar archive, without links and devices.
 
   Args:
     data: The archive, compressed or not.
-    name: What it is called in messages.
+    name: Name of the archive in messages.
 
   Raises:
-    ValueError: If it is none, is too large, or names a file twice or outside.
+    ValueError: If it is not a tar archive, is too large, or has a file twice or
+      outside.
   """
   found, size = {}, 0
   try:
