@@ -322,7 +322,7 @@ def _complete(
 ) -> pd.DataFrame:
   """Return ordered rollouts, with run-wide group numbers and with lengths."""
   if 'step' not in rollouts:
-    raise FormatError('rollouts without a step: name its column')
+    raise FormatError('the rollouts have no step: name its column')
   rollouts = rollouts.dropna(subset=['step'])
   rollouts = rollouts.sort_values('step', kind='stable', ignore_index=True)
   rollouts['step'] = rollouts['step'].astype(np.int64)

@@ -85,7 +85,7 @@ def parquet_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     table = parquet.ParquetFile(file)
   except pa.ArrowInvalid as error:
     raise ValueError(
-        f'domain.kwargs.parquet: {path!r} is no Parquet file: {error}'
+        f'domain.kwargs.parquet: {path!r} is not a Parquet file: {error}'
     ) from error
   rows = (r for batch in table.iter_batches() for r in batch.to_pylist())
   for index, row in enumerate(rows):  # Dates and the like become text.
@@ -96,8 +96,8 @@ def _file(name: str, path: str) -> pathlib.Path:
   file = pathlib.Path(path).expanduser()
   if not file.is_file():
     raise ValueError(
-        f'domain.kwargs.{name}: {path!r} does not exist or is no file, seen'
-        f' from {pathlib.Path.cwd()}'
+        f'domain.kwargs.{name}: {path!r} does not exist or is not a file,'
+        f' relative to {pathlib.Path.cwd()}'
     )
   return file
 
@@ -215,7 +215,7 @@ def distinct(
     message = _describe(broken)
     if not skip_broken:
       if skip_broken is not None:
-        message += '. Mend them, or leave them out with skip_broken=True'
+        message += '. Repair them, or leave them out with skip_broken=True'
       raise ValueError(message) from broken[0][1]
     logging.warning('left out: %s', message)
   if not found:

@@ -126,11 +126,11 @@ class Skill:
           part = path.removeprefix(surface_lib.WEIGHTS)
           after = with_part(after, part)
           if after is None:
-            raise SkillError(f'there is no reward part {part!r} that fits')
+            raise SkillError(f'no reward part {part!r} fits here')
         if operation == 'scale':
           current = config.get(path)
           if not is_number(current):
-            raise SkillError(f'{path}={current!r} is no number to scale')
+            raise SkillError(f'{path}={current!r} is not a number to scale')
           value = round_value(surface.field(path), current * value)
         values[path] = value
       return after.with_overlay(values)

@@ -229,7 +229,7 @@ class Reader:
         )
     if not fine:
       listed = ', '.join(sorted(allowed.DTYPE_TEXTS))
-      text = f'{shown(node)} is no dtype of numbers; use one of {listed}'
+      text = f'{shown(node)} is not a dtype of numbers; use one of {listed}'
       yield node.lineno, text
 
 

@@ -56,8 +56,8 @@ class Reader:
         continue
       if self._m.full(whole) not in ('functools.cache', 'functools.lru_cache'):
         yield node.lineno, (
-            f'{node.name} is decorated; @property, @staticmethod and'
-            ' @functools.lru_cache may stand there, or call what you need in it'
+            f'{node.name} has a decorator; only @property, @staticmethod and'
+            ' @functools.lru_cache are allowed, or call what you need in it'
         )
     if not in_class:
       yield from self.binds(node.name, node.lineno)
@@ -89,7 +89,7 @@ class Reader:
     line = node.lineno
     yield from self.binds(node.name, line)
     if not isinstance(self._m.parents[node], ast.Module):
-      yield line, f'class {node.name} stands at the top of the file'
+      yield line, f'class {node.name} must be at the top level of the file'
     bases = [self._m.full(base) for base in node.bases]
     if bases not in ([], ['typing.NamedTuple']) or node.keywords:
       text = 'has no bases but NamedTuple; write functions, or a dataclass'

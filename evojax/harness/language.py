@@ -200,8 +200,8 @@ class _Reader:
   def _check_Try(self, node: ast.Try) -> _Found:
     if node.finalbody:
       yield node.finalbody[0].lineno, (
-          'no finally; it may hide a lack of memory. What follows a try is run'
-          ' anyway'
+          'finally is not allowed, since it may hide a lack of memory; code'
+          ' after a try runs anyway'
       )
 
   def _check_ExceptHandler(self, node: ast.ExceptHandler) -> _Found:
@@ -209,7 +209,7 @@ class _Reader:
     if node.name:
       yield from self._binds(node.name, node.lineno)
     if node.type is None:
-      text = 'except: catches a lack of memory, too; write'
+      text = 'except: also catches a lack of memory; write'
       yield node.lineno, f'{text} {listed}'
       return
     kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -251,7 +251,7 @@ class _Reader:
 
   def _check_Yield(self, node: ast.Yield | ast.YieldFrom) -> _Found:
     if not isinstance(self._m.function(node), ast.FunctionDef):
-      yield node.lineno, 'yield stands in a function with a name'
+      yield node.lineno, 'yield is only allowed in a function with a name'
 
   _check_YieldFrom = _check_Yield
 
@@ -294,7 +294,7 @@ class _Reader:
           )
       return
     if name in self._m.aliases:
-      yield line, f'{name} is a type; it may stand in annotations'
+      yield line, f'{name} is a type; use it only in annotations'
     elif name in names.DECORATORS and node in getattr(
         parent, 'decorator_list', ()
     ):
@@ -304,7 +304,7 @@ class _Reader:
       raised = isinstance(around, ast.Raise)
       raised |= isinstance(self._parents[parent], ast.Raise)
       if not isinstance(around, ast.ExceptHandler) and not raised:
-        yield line, f'{name} may stand after except and raise'
+        yield line, f'{name} is only allowed after except and raise'
     elif isinstance(self._beyond_tuple(node), ast.ExceptHandler | ast.Raise):
       return  # The statement itself is refused.
     elif name in names.NOT_BUILTIN:
@@ -362,7 +362,7 @@ class _Reader:
     elif name in names.TYPES.get(module, ()):
       if not (base or isinstance_):
         text = allowed.INSTEAD.get(name) if module == 'numpy' else None
-        yield line, text or f'{name} may stand in annotations alone'
+        yield line, text or f'{name} is only allowed in annotations'
     else:
       yield line, module_lib.no_name(full)
 

@@ -101,11 +101,11 @@ def take_apart(source: str) -> Reward:
   for node in ast.walk(tree):
     match node:
       case ast.Global():
-        raise syntax.error(node, 'a part remembers nothing: no global')
+        raise syntax.error(node, 'global is not allowed: a part keeps no state')
       case ast.Name(id=name) if name in _DYNAMIC:
-        raise syntax.error(node, f'{name} hides which names a part reaches')
+        raise syntax.error(node, f'{name} hides the names that a part uses')
       case ast.Name(id='parts'):
-        raise syntax.error(node, 'parts is what evojax calls, nothing else')
+        raise syntax.error(node, 'only evojax may call parts')
   *lines, returned = _with_dict(function.body)
   values = _returned(function, returned)
   local = _local(tree, lines, values, bound)
@@ -330,9 +330,9 @@ def _returned(
   a = function.args
   plain = not (a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg)
   if not plain or [arg.arg for arg in a.args] != ['e'] or a.defaults:
-    raise syntax.error(function, 'the signature is parts(e)')
+    raise syntax.error(function, 'the signature must be parts(e)')
   if function.decorator_list:
-    raise syntax.error(function, 'parts has no decorators')
+    raise syntax.error(function, 'parts must have no decorators')
   match returned:
     case ast.Return(value=ast.Dict(keys=keys, values=found)):
       pass
@@ -351,21 +351,21 @@ def _returned(
   for key, value in zip(keys, found, strict=True):
     part = getattr(key, 'value', None)  # A string if the key is a literal one.
     if not isinstance(part, str):
-      raise syntax.error(value, "a part's name stands there as text")
+      raise syntax.error(value, 'the name of a part must be a literal string')
     if not PART.fullmatch(part):
       raise syntax.error(
           value,
-          f'{part!r:.80} is no name of a part; use at most 64 of a-z, 0-9 and'
-          ' _, a letter first',
+          f'{part!r:.80} is not a valid name of a part; use at most 64 of a-z,'
+          ' 0-9 and _, a letter first',
       )
     if part in values:
-      raise syntax.error(value, f'{part!r} stands there twice')
+      raise syntax.error(value, f'the part {part!r} occurs twice')
     _refuse_walrus(value)
     values[part] = value
   return values
 
 
-_ONE_A_LINE = 'bind one name a line, so that one can go'
+_ONE_A_LINE = 'bind one name per line, so that each can be removed alone'
 
 
 def add(source: str, part_source: str) -> str:
@@ -421,7 +421,7 @@ def add(source: str, part_source: str) -> str:
   combined = '\n'.join(imports) + ''.join(f'\n\n{b}' for b in others)
   combined = combined.lstrip('\n')
   if hashes(combined) != {**hashes(source), **hashes(part_source)}:
-    text = 'the parts do not stand beside each other'
+    text = 'the parts cannot be combined: they would change each other'
     raise syntax.SourceError(f'reward.py: {text}')
   return combined
 

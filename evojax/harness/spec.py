@@ -224,7 +224,7 @@ def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
   def once(pairs):
     counts = collections.Counter(name for name, _ in pairs)
     if twice := sorted(name for name, count in counts.items() if count > 1):
-      raise HarnessError(f'{path}: {twice} stand there twice')
+      raise HarnessError(f'{path}: {twice} occur twice')
     return dict(pairs)
 
   try:

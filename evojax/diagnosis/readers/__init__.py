@@ -58,8 +58,8 @@ def read(
     fitting = [name for name, module in modules.items() if module.fits(path)]
     if not fitting:
       raise form.FormatError(
-          f'{path} looks like no log of {", ".join(FORMATS)}; name its format'
-          ' with --format, or its columns with --columns=reward=NAME,...'
+          f'{path} does not look like a log of {", ".join(FORMATS)}; name its'
+          ' format with --format, or its columns with --columns=reward=NAME,...'
       )
     format_ = fitting[0]
   run = modules[format_].read(path, columns or {}, settings or {})
@@ -78,7 +78,7 @@ def thinned(
   size = sum(path.stat().st_size for path in paths)
   stride = max(1, math.ceil(size / MOST_BYTES))
   if stride > 1:
-    notes.append(f'{size / 1e9:.1f} GB: of the rollouts every {stride}. file')
+    notes.append(f'{size / 1e9:.1f} GB: read one in {stride} rollout files')
   return paths[::stride]
 
 
@@ -125,7 +125,7 @@ def json_lines(path: pathlib.Path, notes: list[str]) -> Iterator[dict]:
       else:
         damaged += bool(line.strip())
   if damaged:
-    notes.append(f'{path.name}: {damaged} lines are no JSON objects')
+    notes.append(f'{path.name}: {damaged} lines are not JSON objects')
 
 
 def json_file(path: pathlib.Path) -> Any:

@@ -328,8 +328,8 @@ def make(
   for field, value, least in (('max_turns', max_turns, 2), ('slots', slots, 1)):
     if type(value) is not int or value < least:
       raise ValueError(
-          f'domain.kwargs.{field}={value!r} must be a whole number from'
-          f' {least} on'
+          f'domain.kwargs.{field}={value!r} must be an integer of at'
+          f' least {least}'
       )
   if type(scrubbed) is not bool:
     raise ValueError(f'domain.kwargs.{scrubbed=} must be True or False')

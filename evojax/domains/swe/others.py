@@ -45,8 +45,8 @@ class Others:
     found = [i for i in sorted(self.tasks) if splits.split_of(i) == split]
     if not found:
       raise ValueError(
-          f'domain.kwargs: none of the {len(self.tasks)} tasks of others falls'
-          f' into {split!r}: name more, or leave trust_in_process out'
+          f'domain.kwargs: none of the {len(self.tasks)} third-party tasks is'
+          f' in {split!r}: name more, or leave trust_in_process out'
       )
     return found
 
@@ -73,7 +73,7 @@ def read(
   if not jsonl and not sdists:
     if trust_in_process:
       raise ValueError(
-          'domain.kwargs.trust_in_process=True is about tasks of others: name'
+          'domain.kwargs.trust_in_process=True needs third-party tasks: name'
           ' some with jsonl or sdists'
       )
     return NONE
@@ -91,7 +91,7 @@ def read(
     found += _from_rows(str(jsonl['path']), checkouts)
   tasks = {_identity(task): task for task in found}
   if len(tasks) != len(found):
-    raise ValueError('domain.kwargs: two tasks of others have one instance_id')
+    raise ValueError('domain.kwargs: one instance_id occurs in two tasks')
   return Others(tasks, trust_in_process, container)
 
 

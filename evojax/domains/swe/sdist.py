@@ -36,7 +36,7 @@ def read(path: str | pathlib.Path, sha256: str) -> tuple[str, dict[str, bytes]]:
   tops = {name.partition('/')[0] for name in members}
   if len(tops) != 1 or any('/' not in name for name in members):
     raise ValueError(
-        f'{path.name} is no source distribution: its files must lie in one'
+        f'{path.name} is not a source distribution: its files must be in one'
         f' folder, not in {sorted(tops)[:5]}'
     )
   (top,) = tops
@@ -71,10 +71,10 @@ def read_tar(data: bytes, name: str) -> dict[str, bytes]:
         path = '/'.join(parts)
         size += member.size
         if path in found:
-          raise ValueError(f'{name}: {path!r} is in it twice')
+          raise ValueError(f'{name}: {path!r} occurs in it twice')
         if size > _MOST_BYTES or len(found) >= _MOST_FILES:
           raise ValueError(f'{name} {_TOO_LARGE}')
         found[path] = archive.extractfile(member).read()
   except (tarfile.TarError, EOFError, OSError) as error:
-    raise ValueError(f'{name} is no tar archive: {error}') from error
+    raise ValueError(f'{name} is not a tar archive: {error}') from error
   return found

@@ -180,7 +180,7 @@ def _check_veto(veto: str, surface: surface_lib.Surface) -> None:
   # For a path in a group of fields, the factor is the group's name.
   meant = [of_path.get(name, name) for name in near] or sorted(factors)
   raise InboxError(
-      f'veto={veto!r} is no factor, so it stops nothing; write'
+      f'veto={veto!r} is not a factor, so it has no effect; write'
       f' {" or ".join(map(repr, meant))}'
   )
 
