@@ -3,12 +3,12 @@
     python -m evojax.main --config=configs/coding.py[:variant]
 
 The policy writes Python 3 that reads stdin and writes stdout; every program
-runs in the box (`python -m evojax.sandbox.probe` says how strong it is here).
+runs in the box (`python -m evojax.sandbox.probe` prints how strong it is).
 
 variant      what                                          hardware    time
 default      evolves the seed recipe on the shipped policy 2 CPU cores 12 min
 smoke        a little of everything                        2 CPU cores 3 min
-reference    tuned by hand with what the field knows       2 CPU cores 4 min
+reference    hand-tuned, with known improvements           2 CPU cores 4 min
 seed         the seed recipe for as long as default takes  2 CPU cores
 random       default with random changes                   2 CPU cores 12 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
@@ -46,7 +46,7 @@ VARIANTS = common.VARIANTS
 
 
 def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
-  """Returns the locked config of a variant.
+  """Return the locked config of a variant.
 
   Raises:
     ValueError: If the variant is not one of VARIANTS.
@@ -57,14 +57,14 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.domain.name = 'coding'
   c.domain.kwargs = ml_collections.ConfigDict({
       'families': FAMILIES,  # Names, 'name:levels' or 'all'.
-      # All tests are run and counted, for the intervention that rewards partial
-      # credit. False stops at the first that fails: half as many runs.
+      # Runs and counts all tests, for the intervention that rewards partial
+      # credit. False stops at the first failing test: half as many runs.
       'partial': True,
-      'slots': 0,  # Programs at the same time; 0: one per core.
+      'slots': 0,  # Concurrent programs; 0: one per core.
   })
   c.model.path = 'package:coding'
-  c.data.max_prompt_tokens = 112  # Its prompts have 27 to 92, few 98.
-  c.rollout.max_tokens = 96  # Programs that end have 10 to 90.
+  c.data.max_prompt_tokens = 112  # Most prompts have 27 to 92, a few 98.
+  c.rollout.max_tokens = 96  # Finished programs have 10 to 90.
   c.rollout.decode_slots = 64
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8

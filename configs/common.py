@@ -1,16 +1,16 @@
 """The variants that the configs of all domains share.
 
-A config module defines `get_config(variant)`, starts from `base()` of
-`evojax.config`, which declares every field with its meaning, and changes what
-differs. Nothing here is executed by evojax: a config is data. A value used
-twice is written once and referred to (`get_ref`), so that an override on the
-command line moves both.
+A config module defines `get_config(variant)`. It starts from `base()` of
+`evojax.config`, which declares every field with its meaning, and changes some
+values. evojax never executes anything in a config: it is data. A value used
+twice is written once and referenced (`get_ref`), so that an override on the
+command line changes both.
 """
 
 import ml_collections
 from ml_collections import config_dict
 
-# Shapes for TPU slices: the mesh, and what fits beside a Qwen3 of that size.
+# Values for TPU slices: the mesh, and sizes that fit with a Qwen3 of that size.
 SLICES = {
     'qwen3_0p6b': {  # v5e 4x4: 16 chips of 16 GiB.
         'mesh.fsdp': 4,
@@ -37,9 +37,9 @@ SLICES = {
         'rollout.decode_slots': 64,
     },
 }
-# Every domain's config has these; a domain's module may add its own.
+# Variants of every domain's config; a config file may add its own.
 VARIANTS = ('default', 'smoke', 'reference', 'seed', 'random', *SLICES)
-# Steps that take the seed recipe about as long as `default` takes in all.
+# Number of steps after which the seed recipe has taken as long as `default`.
 _SEED_STEPS = 450
 
 
@@ -49,17 +49,17 @@ def check(
   """Check that a config file has a variant.
 
   Raises:
-    ValueError: If it has not; names the config file.
+    ValueError: If it does not; the message names the config file.
   """
   if variant not in variants:
     raise ValueError(f'configs/{name}.py:{variant}: choose one of {variants}')
 
 
 def apply(c: ml_collections.ConfigDict, variant: str) -> None:
-  """Make the changes of a variant, which are the same for every domain.
+  """Apply the changes of a variant, which are the same for every domain.
 
   Args:
-    c: The domain's default.
+    c: The domain's default config.
     variant: One of VARIANTS.
   """
   if variant == 'smoke':

@@ -5,7 +5,7 @@
 variant      what                                          hardware    time
 default      evolves the seed recipe on the shipped policy 2 CPU cores 12 min
 smoke        a little of everything                        2 CPU cores 1 min
-reference    tuned by hand with what the field knows       2 CPU cores 3 min
+reference    hand-tuned, with known improvements           2 CPU cores 3 min
 seed         the seed recipe for as long as default takes  2 CPU cores 12 min
 random       default with random changes                   2 CPU cores 12 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
@@ -35,7 +35,7 @@ VARIANTS = common.VARIANTS
 
 
 def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
-  """Returns the locked config of a variant.
+  """Return the locked config of a variant.
 
   Raises:
     ValueError: If the variant is not one of VARIANTS.
@@ -49,11 +49,11 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'answer_format': 'tag',  # tag | boxed | hash | last_number.
   })
   c.model.path = 'package:math'
-  c.data.max_prompt_tokens = 32  # Its prompts have 10 to 18.
+  c.data.max_prompt_tokens = 32  # The prompts have 10 to 18.
   c.steps = 120
   c.eval.problems = 256
   c.grpo.micro_groups = 2
-  c.rollout.decode_slots = 64  # An arm's 96 samples: 2/3 of 128 slots' time.
+  c.rollout.decode_slots = 64  # For an arm's 96 samples, 2/3 of 128's time.
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8
   c.optim.learning_rate = 1e-4
@@ -67,7 +67,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
         'system_prompt': (
             'Reason step by step and put the final answer in \\boxed{}.'
         ),
-        'max_turns': 1,  # More: tools, with rollout.turn_tokens.
-        'tools': (),  # ('python',): a program in the box.
+        'max_turns': 1,  # With tools: more, and rollout.turn_tokens.
+        'tools': (),  # ('python',) runs programs in the box.
     })
   return c.lock()

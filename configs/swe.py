@@ -3,16 +3,16 @@
     python -m evojax.main --config=configs/swe.py[:variant]
 
 An episode is up to 6 turns of the policy; tools and tests run in the box
-(`python -m evojax.sandbox.probe` says how strong it is here).
+(`python -m evojax.sandbox.probe` prints how strong it is).
 
 variant      what                                          hardware
 default      evolves the seed recipe                        2 CPU cores
 smoke        a little of everything                        2 CPU cores
-reference    tuned by hand with what the field knows       2 CPU cores
+reference    hand-tuned, with known improvements           2 CPU cores
 seed         the seed recipe for as long as default takes  2 CPU cores
 random       default with random changes                   2 CPU cores
 leaky        default, and the history holds the fix        2 CPU cores
-hard         default; a third of the issues names no place 2 CPU cores
+hard         default; a third of issues name no function   2 CPU cores
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
 qwen3_8b     any Qwen3-8B directory, on TPU v5p-16 (2x2x2, 8 chips)
 qwen3_32b    any Qwen3-32B directory, on TPU v5p-64 (2x4x4, 32 chips)
@@ -50,7 +50,7 @@ VARIANTS = (*common.VARIANTS, 'leaky', 'hard')
 
 
 def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
-  """Returns the locked config of a variant.
+  """Return the locked config of a variant.
 
   Raises:
     ValueError: If the variant is not one of VARIANTS.
@@ -64,26 +64,26 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'max_turns': 6,
       'scrubbed': True,  # False: the fix is on another branch of the history.
       'tools': TOOLS,
-      'slots': 32,  # Workspaces at the same time: one per decode slot.
-      'max_letters': 600,  # Of one answer of a tool.
-      'read_lines': 8,  # That `read` shows where no last line is named.
+      'slots': 32,  # Concurrent workspaces, one per decode slot.
+      'max_letters': 600,  # Characters of one tool reply.
+      'read_lines': 8,  # Lines that `read` shows by default.
   })
   c.model.path = 'package:swe'
   c.data.max_prompt_tokens = 160
-  c.rollout.max_tokens = 700  # Of an episode, with what the tools answer.
+  c.rollout.max_tokens = 700  # Of an episode, including tool replies.
   c.rollout.turn_tokens = 96
   c.rollout.decode_slots = 32
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8
   c.steps = 60
-  c.eval.problems = 64  # Of 93.
+  c.eval.problems = 64  # Of 93 dev problems.
   c.eval.samples = 4
-  # Fewer than elsewhere: an update takes longer.
+  # Less than in other domains, since an update takes longer.
   c.evolve.rounds = 3
   c.evolve.pairs = 3
   c.evolve.updates = 5
   c.evolve.problems = 24
-  c.grpo.layout = 'packed'  # Most episodes have a quarter of the tokens.
+  c.grpo.layout = 'packed'  # Most episodes use a quarter of the tokens.
   c.grpo.micro_groups = 6
   c.optim.learning_rate = 1e-4
   c.warmstart.steps = 2500
@@ -107,12 +107,12 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   elif variant == 'hard':
     c.domain.kwargs.families = ('all',)
   elif variant in common.SLICES:
-    c.data.max_prompt_tokens = 3072  # Most of it describes the tools.
+    c.data.max_prompt_tokens = 3072  # Mostly the description of the tools.
     c.rollout.max_tokens = 8192
     c.rollout.turn_tokens = 2048
-    c.rollout.decode_slots = 64  # Each has room for 11,264 tokens, twice.
+    c.rollout.decode_slots = 64  # Each holds 11,264 tokens, twice.
     c.rollout.prefill_rows = 8
-    c.grpo.layout = 'shared'  # All of a group have the same long prompt.
+    c.grpo.layout = 'shared'  # A group shares one long prompt.
     c.grpo.micro_groups = 1
     c.domain.kwargs = ml_collections.ConfigDict({
         'families': 'all',

@@ -1,9 +1,9 @@
 """The config of a run: its fields, each declared once, and what they may hold.
 
 FIELDS declares name, default, meaning, bounds and choices of every field, and
-for some how a harness may change it. `base` makes the default config of it,
-which the files in `configs/` change; `runtime.config_checks`, `harness.surface`
-and `--mode=check` read the same declarations.
+for some fields how a harness may change them. `base` makes the default config,
+which the files in `configs/` modify; `runtime.config_checks`, `harness.surface`
+and `--mode=check` use the same declarations.
 
 This module imports ml_collections only, so that configs stay light.
 """
@@ -23,19 +23,19 @@ from ml_collections import config_dict
 
 @dataclasses.dataclass(frozen=True)
 class Tunable:
-  """The changes of a field that a harness may make; bounds of proposals."""
+  """The changes that a harness may make to a field, with their bounds."""
 
   intervention_class: str  # Topic of a trial that changes it, e.g. 'optimizer'.
   low: int | float = -math.inf  # Bounds of a number, both allowed.
   high: int | float = math.inf
-  off: int | float | None = None  # Outside the bounds: turns it off.
-  scale: str = 'linear'  # linear | log: how to step through the values.
-  group: str = ''  # Factor group; empty: the field is a factor of its own.
-  compiles: bool = False  # A change means another compiled train step.
-  end: str = ''  # Field beyond whose value nothing more changes.
+  off: int | float | None = None  # Extra value that turns it off.
+  scale: str = 'linear'  # linear | log: scale of steps between values.
+  group: str = ''  # Factor group; '': a factor of its own.
+  compiles: bool = False  # Whether a change compiles a new train step.
+  end: str = ''  # Field whose value is an upper bound, too.
 
   def highest(self, config: Mapping[str, Any]) -> int | float:
-    """Return the upper bound under a config's values by dotted path."""
+    """Return the upper bound, given a config's values by dotted path."""
     return min(self.high, config[self.end]) if self.end else self.high
 
 
@@ -44,16 +44,16 @@ class Field:
   """One field of the config."""
 
   path: str  # Dotted: 'grpo.group_size'.
-  # A type stands for a placeholder of that type, which is None until it is set;
-  # a dict for a group that takes any names.
+  # A type stands for a placeholder of that type, which is None until it is set.
+  # A dict stands for a group with arbitrary names.
   default: Any
   doc: str  # Meaning and unit.
   low: int | float = -math.inf  # Bounds of a number, both allowed.
   high: int | float = math.inf
   choices: tuple[str, ...] = ()  # Allowed values; empty: any.
-  # Why the bounds are where they are, if that is not obvious, and the remedy.
+  # The reason for the bounds, if it is not obvious, and the remedy.
   reason: str = ''
-  # What practice uses, both ends included; a diagnosis reports other values.
+  # The usual range, both ends included; a diagnosis reports other values.
   usual: tuple[float | int, float | int] | None = None
   tunable: Tunable | None = None  # None: no harness may change it.
 
@@ -73,7 +73,7 @@ class Field:
     return ''
 
   def is_usual(self, value: Any) -> bool:
-    """Return whether practice uses a value; True where that is not declared."""
+    """Return whether a value is in the usual range, if one is declared."""
     if self.usual is None or not isinstance(value, int | float):
       return True
     low, high = self.usual
@@ -81,10 +81,10 @@ class Field:
     return low <= value <= high or value == off
 
 
-# A table, laid out by hand: one line per argument would take four times the
-# room. Its columns are path, default, meaning, lowest and highest value. Moving
-# a tunable field changes what the random proposer draws, which numbers them in
-# this order.
+# A table laid out by hand, since one line per argument would take four times
+# the space. Its columns are path, default, meaning, lowest and highest value.
+# Moving a tunable field changes the draws of the random proposer, which numbers
+# the tunable fields in this order.
 # fmt: off
 FIELDS = (
     Field('name', 'run', 'Name in progress lines, W&B and reports.'),
@@ -93,23 +93,23 @@ FIELDS = (
 
     Field('domain.name', 'math',
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
-    Field('domain.kwargs', {}, 'Arguments that the domain is made with.'),
+    Field('domain.kwargs', {}, 'Arguments for making the domain.'),
     Field('domain.judge', {}, 'A language model that scores every episode into'
-          ' the column judge: see evojax/domains/judged.py; empty: none.'),
+          ' the column judge, see evojax/domains/judged.py; empty: none.'),
 
     Field('model.path', str, 'Hugging Face directory; package:NAME is the'
-          ' policy that ships with the domain NAME.'),
+          ' policy shipped with the domain NAME.'),
     Field('model.chat_template_kwargs', {}, 'Options of the chat template in'
           " every prompt: {'enable_thinking': False}. A request to --mode=serve"
-          ' may say otherwise.'),
-    # The date that Llama's templates write where they cannot ask for the time.
+          ' may override them.'),
+    # The default of Llama's templates if they cannot ask for the time.
     Field('model.chat_template_date', '2024-07-26', 'Date, YYYY-MM-DD, that a'
-          " template writes instead of today's: prompts stay as they are."),
+          " template writes instead of today's, so that prompts stay equal."),
     Field('model.param_dtype', 'float32', 'Type of the stored parameters.',
           choices=('float32', 'bfloat16')),
     Field('model.compute_dtype', 'float32', 'Type of the activations.',
           choices=('float32', 'bfloat16')),
-    Field('model.remat', 'none', 'What each layer computes again in the'
+    Field('model.remat', 'none', 'Values that each layer recomputes in the'
           ' backward pass.', choices=('none', 'dots', 'full')),
     Field('model.scan_layers', False,
           'Compile one layer and scan over it, which compiles faster.'),
@@ -117,7 +117,7 @@ FIELDS = (
     Field('model.lora_alpha', 16.0,
           'The LoRA update is scaled by lora_alpha / lora_rank.', 1e-6),
     Field('model.logprob_chunk', 0,
-          'Tokens whose vocabulary logits are alive at once; 0: all.', 0),
+          'Tokens whose vocabulary logits are held at once; 0: all.', 0),
 
     Field('optim.learning_rate', 1e-4, 'Peak of the schedule.', 0.0, 1.0,
           usual=(1e-7, 3e-3),
@@ -126,10 +126,10 @@ FIELDS = (
           'Learning rate after the warm-up; cosine and linear end at 0.',
           choices=('constant', 'cosine', 'linear')),
     Field('optim.warmup_steps', 0,
-          'Steps of linear warm-up, of every arm anew.', 0, usual=(0, 1000),
+          'Steps of linear warm-up, repeated in every arm.', 0, usual=(0, 1000),
           tunable=Tunable('optimizer', 0, 100, end='steps')),
     Field('optim.max_grad_norm', 1.0,
-          'Global norm that gradients are clipped to; 0 is off.', 0.0,
+          'Global norm to which gradients are clipped; 0 is off.', 0.0,
           usual=(0.01, 100.0),
           tunable=Tunable('optimizer', 0.01, 10.0, off=0.0, scale='log')),
     Field('optim.weight_decay', 0.0, 'Decoupled weight decay of matrices.', 0.0,
@@ -165,29 +165,29 @@ FIELDS = (
     Field('grpo.ratio', 'token', 'Importance ratio: of each token (GRPO), or of'
           ' a sequence (GSPO).', choices=('token', 'sequence'),
           tunable=Tunable('loss', compiles=True)),
-    # A change from 0 or to 0 compiles: the reference policy comes or goes.
+    # A change from or to 0 compiles: the reference policy is added or removed.
     Field('grpo.kl_coef', 0.0, 'Weight of the k3 KL to the reference policy, in'
           ' nats; 0 loads none.', 0.0,
           usual=(0.0, 0.5),
           tunable=Tunable('regularisation', 1e-4, 0.1, off=0.0, scale='log',
                           compiles=True)),
-    # A sampler's probabilities differ from the trainer's: other kernels,
-    # another precision, older weights. No harness may change what is done about
-    # it: a trial would show nothing where the two agree.
+    # A sampler's probabilities differ from the trainer's because of other
+    # kernels, another precision or older weights. No harness may change the
+    # correction, since a trial would show nothing if the two agree.
     Field('grpo.tis_cap', 0.0,
           'Cap of the trainer/sampler importance weights; 0 is off.', 0.0,
           usual=(0.0, 100.0)),
-    Field('grpo.tis_floor', 0.0, 'Their lower bound; 0 is none.', 0.0, 1.0,
-          usual=(0.0, 0.95)),
+    Field('grpo.tis_floor', 0.0, 'Lower bound of these weights; 0 is none.',
+          0.0, 1.0, usual=(0.0, 0.95)),
     Field('grpo.tis_mode', 'token_truncate', 'The weight of a token is its own'
-          ' ratio, or that of its whole sequence; beyond the cap or the floor,'
-          " it is that bound, or 0. TRL's default is sequence_mask with a cap"
-          ' of 3.',
+          ' ratio, or that of its whole sequence; beyond cap or floor it is set'
+          " to that bound (truncate) or to 0 (mask). TRL's default is"
+          ' sequence_mask with a cap of 3.',
           choices=('token_truncate', 'token_mask', 'sequence_truncate',
                    'sequence_mask')),
-    Field('grpo.reject', 'none', 'Leave out of the update, and of its'
-          ' denominator, tokens, or sequences, whose trainer/sampler ratio lies'
-          ' outside [reject_low, reject_high]; geometric is the mean ratio of a'
+    Field('grpo.reject', 'none', 'Leave tokens or sequences out of the'
+          ' update and its denominator if their trainer/sampler ratio is not'
+          ' in [reject_low, reject_high]; geometric takes the mean ratio of a'
           " sequence's tokens, for which 0.999 to 1.001 is usual.",
           choices=('none', 'token', 'sequence', 'geometric')),
     Field('grpo.reject_low', 0.5, 'Lowest ratio that enters the update.', 0.0,
@@ -200,30 +200,31 @@ FIELDS = (
     Field('grpo.minibatches', 1,
           'Optimizer updates per pass; groups stay whole.', 1),
     Field('grpo.micro_groups', 2,
-          'Groups per forward and backward pass inside one update; fewer than'
-          ' devices split it over are split themselves.', 1),
+          'Groups per forward and backward pass inside one update; if there are'
+          ' fewer than devices, groups are split.', 1),
     Field('grpo.keep', 'all', 'Groups that enter the update.',
           choices=('all', 'reward_variance', 'outcome_variance'),
           tunable=Tunable('filter', group='filter')),
-    Field('grpo.refill_rounds', 0, 'Extra rollout rounds that replace dropped'
+    Field('grpo.refill_rounds', 0, 'Extra rollout rounds to replace dropped'
           ' groups.', 0, tunable=Tunable('filter', 0, 4, group='filter')),
-    Field('grpo.layout', 'shared', 'Batch: the prompt once per group, or rows'
-          ' packed with sequences.', choices=('shared', 'packed')),
+    Field('grpo.layout', 'shared', 'Batch layout: the prompt once per group,'
+          ' or rows packed with sequences.', choices=('shared', 'packed')),
 
-    Field('rollout.max_tokens', 64, 'Tokens after the prompt, at most; a'
-          ' shape. Of an episode: turns and observations together.', 1),
-    Field('rollout.turn_tokens', 0, 'Sampled tokens of one turn, at most; a'
-          ' shape. 0: episodes have one turn.', 0),
+    Field('rollout.max_tokens', 64, 'Maximum tokens after the prompt; a'
+          ' compiled shape. In an episode, turns and observations count'
+          ' together.', 1),
+    Field('rollout.turn_tokens', 0, 'Maximum sampled tokens of one turn; a'
+          ' compiled shape. 0: episodes have one turn.', 0),
     Field('rollout.prefill_chunk', 64, 'Tokens of an episode that are prefilled'
-          ' at once, and found again in its next turn.', 1),
+          ' at once, and reused in its next turn.', 1),
     Field('rollout.temperature', 1.0,
-          'Sampling temperature of training, and of every log-prob.', 1e-3,
+          'Temperature of sampling in training, and of every log-prob.', 1e-3,
           10.0, reason='log-probs are of softmax(logits / temperature)',
           usual=(0.5, 1.3),
           tunable=Tunable('exploration', 0.5, 1.5)),
     Field('rollout.token_limit', 0,
           'Tokens after which training stops a completion; 0: max_tokens.'
-          ' Evaluations always go up to max_tokens.', 0,
+          ' Evaluations always use max_tokens.', 0,
           tunable=Tunable('length', 1, 2**20, off=0, scale='log',
                           end='rollout.max_tokens')),
     Field('rollout.top_p', 1.0, 'Nucleus sampling; training needs 1.'),
@@ -231,9 +232,9 @@ FIELDS = (
     Field('rollout.min_p', 0.0, 'Min-p sampling; training needs 0.'),
     Field('rollout.stop', (), 'Strings that end a completion.'),
     Field('rollout.decode_slots', 128,
-          'Rows decoded at once; fixed for the run, a shape.', 1),
+          'Rows decoded at once; a compiled shape, fixed for the run.', 1),
     Field('rollout.prefill_rows', 16,
-          'Prompts prefilled at once; fixed for the run, a shape.', 1),
+          'Prompts prefilled at once; a compiled shape, fixed for the run.', 1),
     Field('rollout.refill_every', 16, 'Decode steps between refills of finished'
           ' rows; 0: refill only when all rows are done.', 0),
     Field('rollout.kind', 'engine', 'Sampler: engine (in this process) or'
@@ -244,22 +245,22 @@ FIELDS = (
     Field('rollout.admin_key_env', '', "Environment variable with the servers'"
           ' --admin-api-key; empty: they have none.'),
     Field('rollout.concurrency', 64, 'Requests in flight per server.', 1),
-    Field('rollout.timeout_seconds', 600.0, 'A request that is silent for so'
-          ' long is sent to another server; when no server can be used for so'
-          ' long, the run stops with an error.', 1.0),
-    Field('rollout.weights_dir', '', 'Directory where servers find new weights,'
-          ' under the same path as this process: a mount that all machines'
-          " share. Empty: the run's own."),
-    Field('rollout.queue_depth', 0, 'Steps sampled in advance: 1 samples the'
-          ' next step beside the update of this one, with the weights before'
-          ' it, which grpo.tis_cap corrects.', 0, 1,
+    Field('rollout.timeout_seconds', 600.0, 'A request without an answer for'
+          ' this long is sent to another server; if no server is usable for'
+          ' this long, the run stops with an error.', 1.0),
+    Field('rollout.weights_dir', '', 'Directory for new weights, with the same'
+          ' path for servers and this process: a mount that all machines share.'
+          " Empty: the run's own."),
+    Field('rollout.queue_depth', 0, 'Steps sampled in advance. 1 samples the'
+          ' next step during the update of this one, with the weights before'
+          ' it; grpo.tis_cap corrects for that.', 0, 1,
           reason='0 samples each step with its own weights, 1 ahead'),
-    Field('rollout.max_staleness', 0, 'Versions that a rollout may be older'
-          ' than the weights it trains; an older one is sampled again, before'
-          ' grpo.reject looks at it.', 0),
+    Field('rollout.max_staleness', 0, 'Maximum number of versions by which a'
+          ' rollout may be older than the weights it trains; an older one is'
+          ' sampled again, before grpo.reject applies.', 0),
 
-    Field('data.max_prompt_tokens', 64, 'Tokens of the longest prompt; a longer'
-          ' one is an error, not cut.', 1),
+    Field('data.max_prompt_tokens', 64, 'Maximum tokens of a prompt; a longer'
+          ' one is an error and not cut.', 1),
     Field('data.families', (),
           "Families of problems to train on, ('name:levels', ...); empty: all."
           ' Evaluations always use all.', tunable=Tunable('data')),
@@ -275,13 +276,13 @@ FIELDS = (
           'Weight of each reward part; the reward is their weighted sum.',
           tunable=Tunable('reward', -2.0, 2.0, group='reward:*')),
 
-    Field('mesh.data', 1, 'Replicas; -1 takes the devices that are left.'),
+    Field('mesh.data', 1, 'Replicas; -1 takes the remaining devices.'),
     Field('mesh.fsdp', 1, 'Shards of parameters and batch; -1: the rest.'),
     Field('mesh.tensor', 1, 'Shards of heads and MLP width; -1: the rest.'),
 
     Field('checkpoint.every', 10,
-          'Steps between checkpoints; a kill repeats at most so many.', 1),
-    Field('checkpoint.keep', 2, 'Newest checkpoints that stay on disk.', 1),
+          'Steps between checkpoints; at most so many are lost by a kill.', 1),
+    Field('checkpoint.keep', 2, 'Newest checkpoints that are kept on disk.', 1),
 
     Field('eval.every', 0, 'Steps between dev evaluations; 0: before and after'
           ' training only.', 0),
@@ -289,20 +290,21 @@ FIELDS = (
           choices=('dev', 'sealed')),
     Field('eval.problems', 128, 'Problems per evaluation.', 2,
           reason='an interval over problems needs at least two'),
-    Field('eval.samples', 8, 'Completions of each: k of Avg@k and pass@k.', 1),
+    Field('eval.samples', 8, 'Completions per problem: k in Avg@k, pass@k.', 1),
     Field('eval.temperature', 1.0,
-          'Sampling temperature, whatever temperature trains.', 1e-3, 10.0),
+          'Sampling temperature, independent of that in training.', 1e-3, 10.0),
     Field('eval.sealed', True,
           'Score base and trained policy on the sealed split at the end.'),
 
     # The meta-loop: each candidate changes the harness in one factor.
-    Field('evolve.rounds', 6, 'Rounds, at most; 0 trains without evolution.',
+    Field('evolve.rounds', 6, 'Maximum rounds; 0 trains without evolution.',
           0),
-    Field('evolve.candidates', 2, 'Changes that race the incumbent harness at'
-          ' a time.', 1),
-    Field('evolve.entries', 5, 'Changes that may enter the race in a whole run:'
-          ' the more, the stronger the evidence that each one needs.', 1),
-    Field('evolve.patience', 3, 'Rounds of a candidate, at most.', 1),
+    Field('evolve.candidates', 2, 'Changes that race the incumbent harness'
+          ' concurrently.', 1),
+    Field('evolve.entries', 5, 'Changes that may enter the race in a whole run.'
+          ' The more there are, the stronger the evidence each of them needs.',
+          1),
+    Field('evolve.patience', 3, 'Maximum rounds of a candidate.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,
           reason='the spread between pairs needs at least three'),
@@ -312,43 +314,46 @@ FIELDS = (
           ' module with propose(context).'),
     Field('evolve.updates', 8, 'GRPO steps of every arm of a round.', 2),
     Field('evolve.policy', 'chain', "How a round's arms train the policy."
-          ' chain: one after the other, a pair starts where the arm of the pair'
-          ' before ended. mean: all from one state, side by side on many'
-          ' workers, and their mean goes on.', choices=('chain', 'mean')),
-    Field('evolve.outer_learning_rate', 2.0, 'Of evolve.policy mean: how far'
-          ' the policy goes from where arms started towards their mean. 1 ends'
-          ' there, 2 goes as far again.', 1.0),
-    # Few: where most is learned already, no change of the harness can show what
-    # it is worth.
+          ' chain: one after the other; each pair starts where the previous'
+          " pair's arm ended. mean: all start from one state, side by side on"
+          ' many workers, and training continues from their mean.',
+          choices=('chain', 'mean')),
+    Field('evolve.outer_learning_rate', 2.0, 'For evolve.policy mean: the step'
+          ' from the start of the arms towards their mean. 1 ends at the mean,'
+          ' 2 goes twice as far.', 1.0),
+    # The default is small: once most is learned, no change of the harness can
+    # show its worth.
     Field('evolve.first_updates', 8,
-          'GRPO steps of version 0, whose evidence is diagnosed first.', 1),
-    Field('evolve.problems', 64, 'Fresh dev problems of each pair where its'
-          ' arms sample differently, and perturbed ones for a change that is'
-          ' about to be kept.', 2),
-    Field('evolve.samples', 2, 'Completions of each.', 1),
+          'GRPO steps of version 0, on which the first diagnosis is based.', 1),
+    Field('evolve.problems', 64, 'Fresh dev problems for each pair whose'
+          ' arms sample differently, and perturbed problems for a change before'
+          ' it is kept.', 2),
+    Field('evolve.samples', 2, 'Completions of each such problem.', 1),
     Field('evolve.horizon', 3, 'Rounds after a change is kept in which the'
-          ' former harness trains on beside the policy, in the place of a'
-          ' candidate; a loss against it takes the change back. 0: none.', 0),
+          ' former harness keeps training beside the policy, in the place of a'
+          ' candidate; if the policy loses, the change is taken back. 0: none.',
+          0),
     Field('evolve.false_discovery_rate', 0.2, 'Bound on the expected share of'
-          ' false ones among the changes that a run keeps.', 1e-6, 1.0 - 1e-6),
+          ' changes without a real gain among those that a run keeps.', 1e-6,
+          1.0 - 1e-6),
     Field('evolve.replay_updates', 3, 'K: replayed updates of a backtest.', 1),
     Field('evolve.replay_problems', 48,
           'Held-out train problems that score a backtest.', 2),
-    Field('evolve.arm_seconds', 0.0, 'Wall time that ends an arm; 0: no limit.',
+    Field('evolve.arm_seconds', 0.0, 'Wall time limit of an arm; 0: no limit.',
           0.0),
     Field('evolve.device_seconds', 0.0,
           'Device-seconds that the run may spend; 0: no limit.', 0.0),
-    Field('evolve.tokens', 0, 'Tokens that the run may sample, sealed scores'
-          ' apart; 0: no limit. A round for which too few are left trains the'
-          ' incumbent alone, or does not begin.', 0),
+    Field('evolve.tokens', 0, 'Tokens that the run may sample, except for'
+          ' sealed scores; 0: no limit. If too few are left for a round, only'
+          ' the incumbent trains, or the round does not begin.', 0),
     Field('evolve.dollars', 0.0, 'Dollars that the run may spend; 0: no limit.',
           0.0),
     Field('evolve.dollars_per_device_hour', 0.0,
           'Price of a device, in dollars per hour.', 0.0),
-    Field('evolve.skills', (), 'Directories of skills that other runs wrote.'),
-    Field('evolve.retrain', False, 'Train the final harness once more from the'
-          ' base policy, with the steps and prompts of the config: it tells a'
-          ' good recipe from a lucky policy.'),
+    Field('evolve.skills', (), 'Directories with skills of other runs.'),
+    Field('evolve.retrain', False, 'Train the final harness again from the base'
+          ' policy, with the steps and prompts of the config, to tell a good'
+          ' recipe from a lucky policy.'),
     Field('evolve.salt', '',
           'Salt of the sealed problems; empty: drawn at random, once.'),
 
@@ -358,24 +363,24 @@ FIELDS = (
     Field('serve.weight_version', 'default',
           'Version of the weights at the start.'),
     Field('serve.context_tokens', 512,
-          'Tokens of prompt and completion together; a shape.', 2),
+          'Tokens of prompt and completion together; a compiled shape.', 2),
     Field('serve.prefill_chunk', 16,
           'Tokens of a prompt that are prefilled at once.', 1),
     Field('serve.prefix_chunks', 1024, 'Chunks in the prefix cache; 0: none.',
           0),
     Field('serve.max_waiting', 1024,
-          'Samples that wait for a slot; more are answered by 503.', 0),
+          'Maximum samples that wait for a slot; more get status 503.', 0),
     Field('serve.api_key_env', '', 'Environment variable with the key of'
-          ' clients; empty: none is asked for.'),
+          ' clients; empty: no key is needed.'),
     Field('serve.admin_key_env', '', 'Environment variable with the key for'
-          ' weights, pauses and caches; empty: none is asked for.'),
+          ' weights, pauses and caches; empty: no key is needed.'),
     Field('serve.connections', 4096,
-          'Requests at once; more are answered by 503.', 1),
-    Field('serve.body_bytes', 16 << 20, 'Bytes of one request.', 1),
-    Field('serve.client_seconds', 60.0, 'Seconds after which a client is'
-          ' dropped that neither sends nor reads what it is sent.', 0.1),
+          'Maximum concurrent requests; more get status 503.', 1),
+    Field('serve.body_bytes', 16 << 20, 'Maximum bytes of one request.', 1),
+    Field('serve.client_seconds', 60.0, 'Seconds after which a client that'
+          ' neither sends nor reads is disconnected.', 0.1),
     Field('serve.shutdown_seconds', 30.0,
-          'Seconds that running samples get after SIGTERM.', 0.0),
+          'Seconds to finish running samples after SIGTERM.', 0.0),
 
     Field('log.every', 1, 'Steps between progress lines.', 1),
     Field('log.tensorboard', True, 'Write event files to workdir/tensorboard.'),
@@ -386,7 +391,7 @@ FIELDS = (
           'First step of the profiler window; -1: no profile.'),
     Field('log.profile_steps', 2, 'Steps of the profiler window.', 1),
 
-    # Only --mode=warmstart reads these: a small Qwen3 is made.
+    # Only --mode=warmstart reads these, to train a small Qwen3.
     Field('warmstart.steps', 0,
           'Updates; 0: the config describes no warm start.'),
     Field('warmstart.start', '', 'Hugging Face directory or package:NAME of a'
@@ -398,7 +403,7 @@ FIELDS = (
     Field('warmstart.num_heads', 2, 'Query heads.'),
     Field('warmstart.num_kv_heads', 1, 'Key and value heads.'),
     Field('warmstart.head_dim', 128,
-          "Width of a head; SGLang's TPU kernels ask for 128."),
+          "Width of a head; SGLang's TPU kernels need 128."),
     Field('warmstart.rows', 32, 'Packed rows per update.'),
     Field('warmstart.length', 96, 'Tokens per row.'),
     Field('warmstart.examples', 84,
@@ -438,38 +443,38 @@ def base() -> ml_collections.ConfigDict:
 
 
 def declaration(path: str) -> Field:
-  """Return the declaration of a field; one without bounds if there is none.
+  """Return the declaration of a field, or one without bounds.
 
-  The arguments of a domain and the weights of reward parts have none.
+  Arguments of a domain and weights of reward parts are not declared.
   """
   return _BY_PATH.get(path, _UNDECLARED)
 
 
 def token_limit(config: ml_collections.ConfigDict) -> int:
-  """Return the most tokens of a training completion."""
+  """Return the maximum number of tokens of a training completion."""
   return config.rollout.token_limit or config.rollout.max_tokens
 
 
 def group_parts(micro_groups: int, group_size: int, shards: int) -> int:
-  """Return into how many parts a micro-batch's groups are split for devices.
+  """Return the number of parts into which each group is split for devices.
 
-  A group may be too large for a device. Advantages are known before, so that
-  its sequences may be anywhere; each part computes the group's prompt.
+  A group may be too large for a device. Advantages are already known, so its
+  sequences may be on different devices; each part computes the group's prompt.
 
   Args:
-    micro_groups: Groups of a micro-batch.
-    group_size: Sequences of a group.
-    shards: Devices that take equally many parts.
+    micro_groups: Groups per micro-batch.
+    group_size: Sequences per group.
+    shards: Devices, which get equally many parts.
 
   Returns:
-    Parts, as few as possible; 0 where the sequences do not split evenly.
+    The smallest number of parts; 0 if the sequences do not split evenly.
   """
   parts = shards // math.gcd(shards, micro_groups)
   return 0 if group_size % parts else parts
 
 
 def read_key(variable: str, field: str) -> str:
-  """Return the key in an environment variable; '' if none is named.
+  """Return the key in an environment variable; '' if `variable` is empty.
 
   Raises:
     ValueError: If the variable is not set.
@@ -493,7 +498,7 @@ def check_field(config: ml_collections.ConfigDict, name: str) -> None:
     name: Dotted name of a field or a group of fields, e.g. 'grpo.group_size'.
 
   Raises:
-    ConfigError: If the config has neither; the message names similar fields.
+    ConfigError: If there is none; the message names similar fields.
   """
   node, known = config, 'config'
   for part in name.split('.'):
@@ -547,14 +552,14 @@ def to_mapping(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def frozen(value: Any) -> Any:
-  """Return a JSON value with tuples for lists, as configs hold them."""
+  """Return a JSON value with tuples instead of lists, as in configs."""
   if isinstance(value, Mapping):
     return {name: frozen(item) for name, item in value.items()}
   return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def from_mapping(values: Mapping[str, Any]) -> ml_collections.ConfigDict:
-  """Return the locked config that `to_mapping` was made of."""
+  """Return the locked config for a result of `to_mapping`."""
   return ml_collections.ConfigDict(frozen(values)).lock()
 
 

@@ -1,11 +1,11 @@
-"""What each part of the recipe tuned by hand is worth: one left out at a time.
+"""The worth of each part of the hand-tuned recipe: one is left out at a time.
 
     python -m evojax.main --mode=sweep --config=configs/math.py:reference
         --sweep=configs/sweeps/ablation.py --executor=local --workers=2
 
-The parts are those of the variant `reference` in configs/common.py. The first
-setting is what the others are compared with, seed by seed. Thirty runs of 3
-minutes on two CPU cores.
+The parts are those of the variant `reference` in configs/common.py. The other
+settings are compared with the first, seed by seed. There are thirty runs of 3
+minutes each on two CPU cores.
 """
 
 MODE = 'train'
@@ -18,5 +18,5 @@ SETTINGS = {
     'no-overlong': {'reward.weights': {'outcome': 1.0}},
     'seed-learning-rate': {'optim.learning_rate': 1e-4},
 }
-# Fields of all settings; of several values, every combination.
+# Fields for all settings; with several values, every combination is run.
 GRID = {'steps': (30,)}

@@ -13,7 +13,7 @@ from evojax.runtime import output
 
 
 def _pairs(text: str) -> dict[str, str]:
-  """Return {'reward': 'score'} of 'reward=score,...'."""
+  """Parse 'reward=score,...' into {'reward': 'score'}."""
   pairs = [item.partition('=') for item in text.split(',') if item]
   wrong = [name for name, equals, value in pairs if not (equals and value)]
   if wrong:
@@ -24,7 +24,7 @@ def _pairs(text: str) -> dict[str, str]:
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
       prog='evojax-diagnose',
-      description='Says what is wrong with a training run, from its logs.',
+      description='Find what is wrong with a training run, from its logs.',
   )
   parser.add_argument('path', type=pathlib.Path, help='directory or file')
   parser.add_argument(
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
       type=_pairs,
       default={},
       metavar='NAME=COLUMN,...',
-      help='columns of the logs under common names: step, prompt, completion,'
+      help='columns of the logs for these names: step, prompt, completion,'
       ' reference, reward, outcome, advantage, n_tokens, truncated,'
       ' mean_logprob, format_ok, part_NAME',
   )
@@ -54,13 +54,13 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument(
       '--out',
       type=pathlib.Path,
-      help='folder of diagnosis.html and diagnosis.json; default: the run',
+      help='folder for diagnosis.html and diagnosis.json; default: the run',
   )
   return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Diagnose one run; exit code 1 for a critical finding, 2 for an error."""
+  """Diagnose one run; return 1 for a critical finding, 2 for an error."""
   given = _parser().parse_args(argv)
   settings: dict[str, Any] = {}
   for pair in given.set:

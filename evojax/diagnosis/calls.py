@@ -1,13 +1,13 @@
-"""Calls of tools, read out of an episode in whatever form it was logged.
+"""Tool calls of an episode, parsed from any form in which it was logged.
 
     turns = calls.read(completion)
     table = calls.table([turns, ...])
 
-Three forms are read: messages with `tool_calls` (OpenAI's; TRL and verifiers
+Three forms are parsed: messages with `tool_calls` (OpenAI's; TRL and verifiers
 log them), text with Qwen3's <tool_call>{...}</tool_call> and
-<tool_response>...</tool_response> (verl decodes it), and the turns and answers
-of evojax's own evidence. A tool's kind is guessed by its name, or by the
-command that a shell is given.
+<tool_response>...</tool_response> (verl decodes it), and the turns and replies
+of evojax's own evidence. A tool's kind is guessed from its name, or from the
+command that a shell runs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,9 @@ import pandas as pd
 KINDS = ('look', 'edit', 'test', 'history', 'submit', 'other', 'malformed')
 _CALL = re.compile(r'<tool_call>(.*?)(?:</tool_call>|$)', re.DOTALL)
 _REPLY = re.compile(r'<tool_response>(.*?)(?:</tool_response>|$)', re.DOTALL)
-# What a chat template leaves between turns once special tokens are gone.
+# Remains of a chat template between turns, after special tokens are removed.
 _ROLES = re.compile(r'^\s*(?:user|assistant|tool)?\s*$')
-# Readers of a shell's command; the first that fits says what it does.
+# Patterns for a shell's command; the first match gives the kind of the call.
 _COMMANDS = (
     (
         'history',
@@ -41,7 +41,7 @@ _COMMANDS = (
     ('test', r'\b(?:pytest|unittest|tox|runtests)\b|\b(?:npm|go|cargo) test\b'),
     ('look', r'\b(?:ls|cat|grep|rg|find|head|tail|sed|tree|wc|nl)\b'),
 )
-# Words in the name of a tool; the first that fits says what it does.
+# Patterns for the name of a tool; the first match gives the kind of the call.
 _NAMES = (
     ('submit', r'submit|finish|hand_in|complete_task'),
     ('edit', r'edit|write|replace|create|insert|patch|delete|undo'),
@@ -60,21 +60,21 @@ _TEST_PATH = re.compile(
 _PATHS = ('path', 'file', 'file_path', 'filename', 'filepath')
 _NEW = ('new', 'new_str', 'new_string', 'content', 'file_text', 'text', 'patch')
 _OLD = ('old', 'old_str', 'old_string')
-# What stands before a line of code in an answer: a path and a number, or the
-# sign of a diff.
+# Prefix of a code line in a reply: a path and a line number, or the sign of a
+# diff.
 _BEFORE_LINE = re.compile(r'^(?:[\w./-]*:)?\s*(?:\d+\s*[:|\t-]|[+-])\s?')
-_SHORTEST = 8  # Characters of a line that tells where it comes from.
+_SHORTEST = 8  # Characters of a line that is distinctive enough to compare.
 _COUNTS = re.compile(r'(\d+) (passed|failed|errors?)\b')
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """One call of a tool."""
+  """One call of a tool, with its reply."""
 
-  name: str  # '' if it could not be read.
+  name: str  # '' if it could not be parsed.
   arguments: Mapping[str, Any]
-  reply: str = ''  # What it was answered; '' where that is not logged.
-  failed: bool | None = None  # None: told by the reply.
+  reply: str = ''  # The tool's reply; '' if it is not logged.
+  failed: bool | None = None  # None: inferred from the reply.
 
   @functools.cached_property
   def key(self) -> str:
@@ -84,7 +84,7 @@ class Call:
 
   @property
   def command(self) -> str:
-    """What a shell is given, '' for other tools."""
+    """The command passed to a shell; '' for other tools."""
     found = self.arguments.get('command', self.arguments.get('cmd', ''))
     if isinstance(found, Sequence) and not isinstance(found, str):
       return ' '.join(map(str, found))
@@ -92,7 +92,7 @@ class Call:
 
   @functools.cached_property
   def kind(self) -> str:
-    """What the call does, one of KINDS."""
+    """The kind of the call, one of KINDS."""
     if not self.name:
       return 'malformed'
     name = self.name.lower()
@@ -107,14 +107,14 @@ class Call:
 
   @property
   def ok(self) -> bool:
-    """Whether it was well formed and did not fail, as far as one can tell."""
+    """Whether it was well formed and did not fail, as far as is known."""
     if self.failed is not None:
       return not self.failed
     return bool(self.name) and not _FAILED.match(self.reply[:200])
 
   @property
   def touches_tests(self) -> bool:
-    """Whether it changes a test."""
+    """Whether the call changes a test."""
     if self.kind != 'edit':
       return False
     texts = [self.command, *(self.arguments.get(name) for name in _PATHS)]
@@ -159,12 +159,12 @@ def read(value: Any) -> list[Turn]:
 def of_turns(
     texts: Sequence[str], replies: Sequence[str], ok: Sequence[bool]
 ) -> list[Turn]:
-  """Return the turns of evojax's evidence.
+  """Return the turns of evojax's evidence, each with its calls.
 
   Args:
-    texts: What the policy wrote, one text per turn.
-    replies: What it was answered.
-    ok: Whether the call was well formed and did not fail; maybe empty.
+    texts: The policy's text of each turn.
+    replies: The reply to each turn.
+    ok: Whether the call was well formed and did not fail; may be empty.
   """
   turns = []
   for i, (text, reply) in enumerate(zip(texts, replies, strict=True)):
@@ -181,7 +181,7 @@ def _of_text(text: str) -> list[Turn]:
   turns, place = [], 0
   for match in _REPLY.finditer(text):
     said = text[place : match.start()]
-    if _ROLES.match(said) and turns:  # A second answer to the turn before.
+    if _ROLES.match(said) and turns:  # Another reply to the previous turn.
       turns[-1] = _answered(turns[-1], [match[1]])
     else:
       turns.append(_answered(_in_text(said), [match[1]]))
@@ -192,7 +192,7 @@ def _of_text(text: str) -> list[Turn]:
 
 
 def _in_text(text: str) -> Turn:
-  """Return the calls that a turn writes."""
+  """Return the turn of a text, with the calls in it."""
   found = []
   for match in _CALL.finditer(text):
     try:
@@ -211,11 +211,11 @@ def _of_message(message: Mapping[str, Any]) -> Turn:
 
 
 def _call(value: Any) -> Call:
-  """Return the call that {'name': ..., 'arguments': ...} is."""
+  """Return the call that a value {'name': ..., 'arguments': ...} describes."""
   if not isinstance(value, Mapping) or not isinstance(value.get('name'), str):
     return Call('', {})
   arguments = value.get('arguments')
-  if isinstance(arguments, str):  # OpenAI writes them as text.
+  if isinstance(arguments, str):  # OpenAI writes arguments as a JSON string.
     try:
       arguments = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -224,13 +224,13 @@ def _call(value: Any) -> Call:
     arguments = {}
   if not isinstance(arguments, Mapping):
     return Call('', {})
-  # A table of Parquet gives every call the arguments of all others, as None.
+  # A Parquet table gives every call the argument names of all others, as None.
   given = {k: v for k, v in arguments.items() if v is not None}
   return Call(value['name'], given)
 
 
 def _answered(turn: Turn, replies: Iterable[str]) -> Turn:
-  """Give answers to the first calls that have none."""
+  """Assign replies to the first calls that have none."""
   left = list(turn)
   for reply in replies:
     for i, call in enumerate(left):
@@ -277,7 +277,7 @@ COLUMNS = (
     'copied',
     'visible_passed',
 )
-# What a run whose tools cannot do it says nothing about.
+# Columns that are dropped in a run without calls of such a tool.
 _NEEDS = {
     'edited': 'edit',
     'tests_touched': 'edit',
@@ -289,10 +289,10 @@ _NEEDS = {
 
 
 def table(episodes: Sequence[Sequence[Turn]]) -> pd.DataFrame:
-  """Return what the calls of episodes say, one row each; see `form.ROLLOUT`.
+  """Return measures of the calls of episodes, one row each; see `form.ROLLOUT`.
 
-  No columns if no episode calls a tool. A column that needs a kind of tool is
-  left out where no episode calls one.
+  The table has no columns if no episode calls a tool. A column that needs a
+  kind of tool is left out if no episode calls one.
   """
   kinds = {c.kind for turns in episodes for turn in turns for c in turn}
   if not kinds:
@@ -326,16 +326,16 @@ def _row(turns: Sequence[Turn]) -> dict[str, float | None]:
 
 
 def _number(text: str) -> float:
-  """Return a number that stands for a text; a float64 holds it exactly."""
+  """Return a number that identifies a text; a float64 holds it exactly."""
   return float(int(hashlib.sha256(text.encode()).hexdigest()[:12], 16))
 
 
 def _repeated(made: Sequence[Call]) -> int:
-  """Count the calls that were made before, with nothing edited since."""
+  """Count the calls made again although nothing was edited in between."""
   seen: set[str] = set()
   count = 0
   for call in made:
-    if not call.name:  # Nobody can tell what it would have been.
+    if not call.name:  # Without a name, calls cannot be compared.
       continue
     if call.kind == 'edit' and call.key not in seen:
       seen = set()
@@ -345,9 +345,9 @@ def _repeated(made: Sequence[Call]) -> int:
 
 
 def _passed(reply: str) -> float | None:
-  """Return 1 if tests passed, 0 if some failed; None if an answer says neither.
+  """Return 1 if tests passed, 0 if some failed, None if a reply has neither.
 
-  Read are counts as pytest prints them.
+  The counts are parsed in pytest's format.
   """
   counts = {word: int(n) for n, word in _COUNTS.findall(reply)}
   if not counts:
@@ -357,7 +357,7 @@ def _passed(reply: str) -> float | None:
 
 
 def _lines(text: str) -> set[str]:
-  """Return the lines of code in a text, as they stand without indentation."""
+  """Return the lines of code in a text, without indentation."""
   found = set()
   for line in text.splitlines():
     bare = _BEFORE_LINE.sub('', line).strip()
@@ -371,9 +371,9 @@ def _argument(call: Call, names: Iterable[str]) -> str:
 
 
 def copied_from(made: Sequence[Call]) -> str:
-  """Return the tool whose answer held what an edit wrote later; '' if none.
+  """Return the tool whose reply held what a later edit wrote; '' if none.
 
-  What the source itself held before, as a look at it shows, does not count.
+  Lines that the source itself held before, as seen in a look, do not count.
   """
   looked: set[str] = set()
   told: dict[str, str] = {}

@@ -24,8 +24,8 @@ class Interval:
 def mean(values: Reals) -> Interval:
   """Return the mean of independent values with Student's t interval.
 
-  One value, or none, has an interval from -inf to inf. Shares that are all 0
-  or all 1 get the rule of three: 3 / n beyond.
+  The interval of one value, or none, is -inf to inf. For shares that are all 0
+  or all 1, the rule of three extends it by 3 / n.
   """
   x = np.asarray(values, np.float64)
   x = x[np.isfinite(x)]
@@ -44,14 +44,14 @@ class Trend:
   """A straight line through a series."""
 
   start: float
-  rise: float  # From its first to its last point.
+  rise: float  # Difference between its last and its first point.
   low: float  # 95 % interval of the rise.
   high: float
-  p: float  # Two-sided, of no rise.
+  p: float  # Two-sided p-value of no rise.
 
 
 def trend(y: Reals) -> Trend:
-  """Fit a line; neighbours that move together widen its interval.
+  """Fit a line; autocorrelation of the values widens its interval.
 
   With r, the lag-1 autocorrelation of the residuals (at least 0), n values
   count as n (1 - r) / (1 + r) independent ones (Bartlett's correction).
@@ -87,13 +87,13 @@ class Change:
   """The place where the mean of a series changes most."""
 
   index: int  # The first value after it.
-  p: float  # By permutation, of no change anywhere.
+  p: float  # Permutation p-value of no change anywhere.
   before: float
   after: float
 
 
 def change_point(y: Reals, least: int = 3) -> Change:
-  """Find where the mean changes, and how sure that is.
+  """Find the place where the mean changes most, and its p-value.
 
   The statistic is the largest |difference of means| sqrt(k (n - k) / n) over
   all places k (cumulative sums; Page 1954). Its p-value is the share of random
@@ -128,10 +128,10 @@ def change_point(y: Reals, least: int = 3) -> Change:
 
 
 def standstill(y: Reals, least: int = 4) -> int:
-  """Return where a series that first rises stops: of a line, then a level.
+  """Return the index at which a series that first rises stops rising.
 
-  The place with the least squared error of a line up to it and its end value
-  after it; 0 where no line before it rises.
+  The series is fitted by a line up to an index and the line's end value after
+  it; the index has the least squared error. 0 if no such line rises.
   """
   y = np.asarray(y, np.float64)
   n = len(y)
@@ -153,9 +153,9 @@ def bootstrap(
   """Return a statistic of groups with its percentile interval.
 
   Args:
-    groups: How many there are.
-    statistic: Its value from the indices of groups, drawn with replacement.
-    draws: How many times they are drawn.
+    groups: Number of groups.
+    statistic: Returns its value for group indices drawn with replacement.
+    draws: Number of bootstrap samples.
   """
   rng = np.random.default_rng(0)
   found = [statistic(rng.integers(0, groups, groups)) for _ in range(draws)]

@@ -1,4 +1,4 @@
-"""Examines a run with every check."""
+"""Examination of a run by every check."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 
-# A weaker finding says nothing beyond a stronger one that is there.
+# Findings that are dropped if one of the stronger findings is present.
 _SAID_BY = {
     'not_learning': (
         'learning_rate_zero',
@@ -30,7 +30,7 @@ _SAID_BY = {
 
 
 def examine(run: form.Run) -> findings.Diagnosis:
-  """Return what all checks say about a run, worst findings first."""
+  """Return the diagnosis of a run by all checks, worst findings first."""
   found: list[findings.Finding] = []
   unknown: list[findings.Unknown] = []
   quiet: list[str] = []
@@ -44,7 +44,7 @@ def examine(run: form.Run) -> findings.Diagnosis:
       quiet.append(check.__name__)
     else:
       found.append(finding)
-  # Two checks may find one thing; the first has more to say.
+  # Two checks may find the same fault; the first one is more specific.
   found = list({f.check: f for f in reversed(found)}.values())[::-1]
   names = {f.check for f in found}
   found = [f for f in found if names.isdisjoint(_SAID_BY.get(f.check, ()))]

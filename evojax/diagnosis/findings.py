@@ -1,4 +1,4 @@
-"""The parts of a diagnosis: findings, and what it cannot tell."""
+"""The parts of a diagnosis: findings, and checks that could not tell."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -12,7 +12,7 @@ SEVERITIES = ('critical', 'warning', 'note')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Number:
-  """One number behind a finding, with its 95 % interval where it has one."""
+  """One number behind a finding, with its 95 % interval if it has one."""
 
   name: str
   value: float
@@ -22,25 +22,25 @@ class Number:
 
 
 def number(name: str, of: estimates.Interval, unit: str = '') -> Number:
-  """Return an interval as a number with a name."""
+  """Return an interval as a named number."""
   return Number(name=name, value=of.value, low=of.low, high=of.high, unit=unit)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-  """Something wrong with a run, the evidence for it, and what to change."""
+  """A fault of a run, the evidence for it, and what to change."""
 
   check: str  # Name of the check.
   severity: str  # One of SEVERITIES.
   text: str  # One line without the step and the p-value.
-  since: int | None = None  # Step; None: from the start, or no such thing.
-  p: float | None = None  # Of the change or trend that the text names.
+  since: int | None = None  # First step; None: from the start, or unknown.
+  p: float | None = None  # P-value of the change or trend in the text.
   numbers: tuple[Number, ...] = ()
-  rows: tuple[int, ...] = ()  # Rollouts to read, index of `Run.rollouts`.
-  change: str = ''  # What to change, in the words of the trainer.
-  # The same for a program that can try it out, the likeliest first.
+  rows: tuple[int, ...] = ()  # Rollouts to read, as rows of `Run.rollouts`.
+  change: str = ''  # What to change, in the terms of the trainer.
+  # The same change for the meta-loop, which can try it; most likely one first.
   remedies: tuple[records.Remedy, ...] = ()
-  replay: str = ''  # What the recorded rollouts say about the change.
+  replay: str = ''  # Predicted effect of the change on recorded rollouts.
   # (name, steps, values) of the curves that show it; both [n].
   curves: tuple[tuple[str, Any, Any], ...] = ()
 
@@ -55,7 +55,7 @@ class Unknown:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-  """All findings of a run, worst first."""
+  """All findings of a run, worst first, and the checks without one."""
 
   findings: tuple[Finding, ...]
   unknown: tuple[Unknown, ...]
@@ -65,7 +65,7 @@ class Diagnosis:
 
 
 def plain_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
-  """Return a mapping as JSON has it."""
+  """Return a mapping with JSON values."""
   return {
       str(k): plain_mapping(v) if isinstance(v, Mapping) else plain(v)
       for k, v in values.items()
@@ -73,7 +73,7 @@ def plain_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-  """Return a value as JSON has it: NumPy numbers plain, infinite ones None."""
+  """Return a value for JSON: NumPy numbers as plain, infinities as None."""
   if dataclasses.is_dataclass(value):
     return {
         field.name: plain(getattr(value, field.name))

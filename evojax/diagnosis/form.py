@@ -1,7 +1,8 @@
 """The common form of a run: a table of rollouts and a table of steps.
 
-Every reader makes a `Run`, every check reads one. What a trainer did not log is
-not there: a check that needs it raises `NotLogged`, and the diagnosis says so.
+Every reader makes a `Run`, and every check takes one. Data that a trainer did
+not log is missing: a check that needs it raises `NotLogged`, and the diagnosis
+reports this.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,14 +15,14 @@ import pandas as pd
 
 from evojax.diagnosis import calls
 
-# Columns of a rollout; `part_<name>` is a part of the reward, unweighted.
+# Columns of rollouts; `part_<name>` is a reward part before its weight.
 ROLLOUT = {
     'step': 'training step that used the rollout',
-    'group': 'rollouts with one number in one step answer one prompt',
+    'group': 'rollouts with equal numbers in a step answer the same prompt',
     'prompt': 'text',
     'completion': 'text',
     'reference': 'the right answer, text',
-    'reward': 'what trained the policy, weighted',
+    'reward': 'the reward used in training, weighted',
     'outcome': 'solved: 1, not: 0',
     'advantage': 'group-relative',
     'n_tokens': 'sampled tokens',
@@ -32,21 +33,21 @@ ROLLOUT = {
     'error': '1: grading failed',
     'family': 'kind of the problem',
     'kept': '1: entered the update',
-    # Of episodes with tools; `calls` reads them out of the completion.
+    # Columns of episodes with tools; `calls` finds them in the completion.
     'n_turns': 'turns of the policy',
     'n_calls': 'calls of tools',
-    'calls_failed': 'share of them that were malformed or failed',
-    'repeated': 'share of them that were made before, nothing edited since',
-    'first_call': 'a number that stands for the first call',
-    'all_calls': 'a number that stands for all calls',
+    'calls_failed': 'share of calls that were malformed or failed',
+    'repeated': 'share of calls made again, with nothing edited in between',
+    'first_call': 'a number that identifies the first call',
+    'all_calls': 'a number that identifies the sequence of calls',
     'edited': '1: some call changed a file',
     'looked': '1: some call looked at files',
     'tested': '1: tests were run after the last edit',
     'submitted': '1: the work was handed in',
     'history': '1: some call read the history of the repository',
     'tests_touched': '1: some call changed a test',
-    'copied': '1: an edit wrote what a tool other than a look had answered',
-    'visible_passed': '1: the tests that the policy sees passed at last',
+    'copied': '1: an edit wrote lines from a reply, other than from a look',
+    'visible_passed': '1: the last run of the visible tests passed',
     'out_of_turns': '1: the limit of turns ended it',
     'out_of_time': '1: the limit of seconds ended it',
 }
@@ -59,7 +60,7 @@ STEP = {
     'mean_logprob': 'nats per token',
     'kl': 'to the reference, nats per token',
     'clip': 'share of tokens outside the clip bounds',
-    'grad_norm': 'before it is clipped',
+    'grad_norm': 'before clipping',
     'learning_rate': '',
     'loss': '',
     'length': 'mean tokens of a completion',
@@ -70,7 +71,7 @@ STEP = {
     'n_calls': 'mean calls of an episode',
     'calls_failed': 'share of calls that were malformed or failed',
 }
-# Settings that checks read, under the names of `words`.
+# Settings that checks use; `words` has the trainers' names for them.
 SETTINGS = (
     'learning_rate',
     'warmup_steps',
@@ -86,15 +87,15 @@ SETTINGS = (
 PART = 'part_'
 _TEXTS = ('prompt', 'completion', 'reference', 'family')
 _LONGEST = 4000  # Characters of a text that are kept.
-MIN_STEPS = 8  # With fewer, no check judges a course over time.
+MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
 
 
 class NotLogged(Exception):
-  """A check cannot tell, because the run did not log what it reads."""
+  """A check cannot tell, because data that it needs was not logged."""
 
 
 class FormatError(ValueError):
-  """A directory or a file is not what a reader reads."""
+  """A directory or a file does not have the format of a reader."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +104,12 @@ class Run:
 
   path: pathlib.Path
   format: str  # A name of `readers.FORMATS`.
-  rollouts: pd.DataFrame  # Columns of ROLLOUT and parts; maybe no rows.
-  steps: pd.DataFrame  # Columns of STEP, ascending; maybe no rows.
-  # Values of SETTINGS that are known, and 'weights': part -> weight.
+  rollouts: pd.DataFrame  # Columns of ROLLOUT and parts; may have no rows.
+  steps: pd.DataFrame  # Columns of STEP, ascending; may have no rows.
+  # Known values of SETTINGS, and 'weights': part -> weight.
   settings: Mapping[str, Any]
-  notes: tuple[str, ...] = ()  # What could not be read, and guesses.
-  # Of evojax's own runs: dotted path -> value, under the newest harness.
+  notes: tuple[str, ...] = ()  # Unreadable files, and guesses.
+  # For evojax's own runs: dotted path -> value, under the newest harness.
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
@@ -132,14 +133,14 @@ class Run:
 
   @property
   def timeline(self) -> np.ndarray:
-    """Steps that anything is known about, ascending."""
+    """The steps for which anything is known, ascending."""
     both = [
         table['step'] for table in (self.rollouts, self.steps) if len(table)
     ]
     return np.unique(np.concatenate(both)) if both else np.zeros(0, np.int64)
 
   def rows(self, *columns: str) -> pd.DataFrame:
-    """Return the rollouts in which all the columns are known.
+    """Return the rollouts for which all the columns are known.
 
     Raises:
       NotLogged: If there are none.
@@ -151,7 +152,7 @@ class Run:
     return found
 
   def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and means of a number, from rollouts or the trainer's log.
+    """Return steps and means of a quantity, from rollouts or the trainer's log.
 
     Raises:
       NotLogged: If neither has it.
@@ -165,10 +166,10 @@ class Run:
     return mean.index.to_numpy(), mean.to_numpy(np.float64)
 
   def course(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return `series` of at least MIN_STEPS steps.
+    """Return `series` with at least MIN_STEPS steps.
 
     Raises:
-      NotLogged: If it is not logged, or of too few steps.
+      NotLogged: If it is not logged, or has too few steps.
     """
     steps, values = self.series(name)
     if len(steps) < MIN_STEPS:
@@ -198,20 +199,20 @@ class Run:
 
 
 def said(names: Iterable[str]) -> str:
-  """Return 'entropy is not logged', of one or several."""
+  """Return 'entropy is not logged', for one or several names."""
   names = [n.replace('_', ' ') for n in names]
   verb = 'is' if len(names) == 1 else 'are'
   return f'{", ".join(names)} {verb} not logged'
 
 
 def within(rows: pd.DataFrame, column: str) -> np.ndarray:
-  """Return a column less its mean in each group; `rows` has unique groups."""
+  """Return a column minus its group means; `rows` has unique groups."""
   values = rows[column]
   return (values - values.groupby(rows['group']).transform('mean')).to_numpy()
 
 
 class View:
-  """Rollouts as the diagnostics of a harness get them: arrays [P, G]."""
+  """Rollouts in the form for a harness's diagnostics: arrays [P, G]."""
 
   def __init__(self, rows: pd.DataFrame):
     group = pd.factorize(rows['group'])[0]
@@ -242,9 +243,9 @@ def _filled(shape, group, sample, values, empty) -> np.ndarray:
 
 
 def text_of(value: Any) -> str:
-  """Return a prompt or completion as text; messages lose most roles.
+  """Return a prompt or completion as text; most roles of messages are dropped.
 
-  Calls of tools and their answers are written as Qwen3 writes them.
+  Tool calls and their replies are written in Qwen3's format.
   """
   if isinstance(value, str):
     return value
@@ -259,7 +260,7 @@ def text_of(value: Any) -> str:
 
 
 def _numbers(values: pd.Series) -> pd.Series:
-  """Return a column as float64; what is no finite number becomes NaN."""
+  """Return a column as float64; values that are not finite become NaN."""
   if values.dtype == object or str(values.dtype).startswith('str'):
     low = values.map(lambda v: v.lower() if isinstance(v, str) else v)
     values = low.replace({'true': 1.0, 'false': 0.0})
@@ -276,16 +277,16 @@ def make(
     notes: Iterable[str] = (),
     config: Mapping[str, Any] | None = None,
 ) -> Run:
-  """Return a run whose tables are clean: finite numbers, steps in order.
+  """Return a run with clean tables: finite numbers, steps in order.
 
   Args:
-    path: Where the logs are.
+    path: The directory or file of the logs.
     format_: Name of their format.
-    rollouts: Columns of ROLLOUT and parts, any of them; others are dropped.
-    steps: Columns of STEP, any of them; others are dropped.
-    settings: Settings by name; unknown ones are None or left out.
-    notes: What a reader wants to say.
-    config: Dotted path -> value, of evojax's own runs.
+    rollouts: Any columns of ROLLOUT and parts; others are dropped.
+    steps: Any columns of STEP; others are dropped.
+    settings: Settings by name; unknown ones are None or missing.
+    notes: Remarks of the reader.
+    config: Dotted path -> value, for evojax's own runs.
   """
   known = lambda c: c in ROLLOUT or c.startswith(PART)
   rollouts = rollouts[[c for c in rollouts if known(c)]].copy()
@@ -304,7 +305,7 @@ def make(
     rollouts = _complete(rollouts, settings)
   steps = steps[[c for c in steps if c in STEP]].apply(_numbers)
   if 'step' in steps:
-    # Several lines of one step (metrics and evaluation apart) are one row.
+    # Lines of one step (say, metrics and evaluation) are merged into one row.
     steps = steps.dropna(subset=['step']).groupby('step').last().reset_index()
     steps['step'] = steps['step'].astype(np.int64)
   else:
@@ -319,9 +320,9 @@ def make(
 def _complete(
     rollouts: pd.DataFrame, settings: Mapping[str, Any]
 ) -> pd.DataFrame:
-  """Return rollouts in order, with groups numbered over the run and lengths."""
+  """Return ordered rollouts, with run-wide group numbers and with lengths."""
   if 'step' not in rollouts:
-    raise FormatError('rollouts without a step: name its column')
+    raise FormatError('the rollouts have no step: name its column')
   rollouts = rollouts.dropna(subset=['step'])
   rollouts = rollouts.sort_values('step', kind='stable', ignore_index=True)
   rollouts['step'] = rollouts['step'].astype(np.int64)
@@ -358,7 +359,7 @@ def _complete(
 
 
 def _cut(text: str) -> str:
-  """Return a text of bounded length: its head and its tail."""
+  """Return a text of bounded length, made of its head and its tail."""
   if len(text) <= _LONGEST:
     return text
   half = _LONGEST // 2
@@ -366,7 +367,7 @@ def _cut(text: str) -> str:
 
 
 def guess(names: Iterable[str], *words: str) -> str | None:
-  """Return the first name that contains one of the words, in their order."""
+  """Return the first name that contains a word, trying words in order."""
   names = list(names)
   for word in words:
     for name in names:

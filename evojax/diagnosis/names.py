@@ -1,4 +1,4 @@
-"""Common names of what trainers log under their own."""
+"""Common names for the metrics and columns that trainers log."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import pandas as pd
 
 from evojax.diagnosis import form
 
-# Common name of a step -> names in logs, the first that is there. A prefix such
-# as 'train/' is ignored.
+# Common name of a step's metric -> names in logs, in order of preference. A
+# prefix such as 'train/' is ignored.
 METRICS = {
     'reward': (
         'reward',
@@ -60,7 +60,7 @@ _STEP = (
     '_step',
 )
 _PREFIXES = ('train/', 'train_')
-# Words in the names of columns that say whether a completion is right.
+# Words in the names of columns that tell whether a completion is right.
 _OUTCOME = ('outcome', 'acc', 'correct', 'solved', 'exact', 'pass')
 _REFERENCE = (
     'gts',
@@ -79,7 +79,7 @@ def _bare(name: str) -> str:
 
 
 def common(log: pd.DataFrame) -> pd.DataFrame:
-  """Return the metrics of steps under common names."""
+  """Return the metrics of steps under their common names."""
   bare = {}
   for name in log:
     bare.setdefault(_bare(str(name)), name)
@@ -100,10 +100,10 @@ def guess_outcome(
     taken: dict[str, str],
     notes: list[str],
 ) -> None:
-  """Choose the column that says what is solved, unless it is given.
+  """Choose the column that tells what is solved, unless it is given.
 
-  It is the first of 0s and 1s whose name says so; else the only part, where it
-  has but two values.
+  It is the first column of 0s and 1s with a suitable name; otherwise the only
+  reward part, if it has just two values.
   """
   if 'outcome' in taken:
     return

@@ -13,7 +13,7 @@ from evojax.report import page as page_lib
 from evojax.report import svg
 from evojax.runtime import workdir as workdir_lib
 
-# Common name -> the metric that the page of a run draws.
+# Common name -> the metric under which the page of a run draws it.
 _DRAWN = {
     'reward': 'reward',
     'outcome': 'outcome',
@@ -32,7 +32,7 @@ _DRAWN = {
 def write(
     path: pathlib.Path, run: form.Run, diagnosis: findings.Diagnosis
 ) -> None:
-  """Write the page, complete or not at all.
+  """Write the page atomically.
 
   Prompts and completions are shown as text; their control characters are
   visible.
@@ -65,7 +65,7 @@ def write(
 
 
 def _rows(run: form.Run) -> list[dict[str, Any]]:
-  """Return what was logged of each step, as the page of a run draws it."""
+  """Return the logged metrics of each step in the form of a run's page."""
   rows: dict[int, dict[str, Any]] = {}
   for name, metric in _DRAWN.items():
     try:
@@ -83,7 +83,7 @@ def _curve(
     values: Any,
     since: int | None,
 ) -> curves.Curve:
-  """Draw a series and the step from which something is wrong."""
+  """Draw a series, with a mark at the step from which something is wrong."""
   points = [
       (float(x), float(y))
       for x, y in zip(steps, values, strict=True)

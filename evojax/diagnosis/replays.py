@@ -1,14 +1,15 @@
-"""Replays: the effect of another weight of a reward part, from rollouts.
+"""Replays: the effect of another reward weight, predicted from rollouts.
 
 Rewards are linear in their weights, so advantages under another weight are
-known without new rollouts. An update moves the policy from its rollouts towards
-those of high advantage: rollouts of a group are weighted by exp(A / eta), with
-eta such that the weights are at a KL divergence of STEP_KL from equal ones
+known without new rollouts. An update moves the policy towards the rollouts of
+high advantage: rollouts of a group are weighted by exp(A / eta), with eta such
+that the weights are at a KL divergence of STEP_KL from equal ones
 (self-normalised importance sampling of the tilted policy; relative entropy
-policy search, Peters et al. 2010). The difference of the solved share between
-the new and the old advantages, at equal KL, is the replay. It knows what the
-rollouts hold, not how far the policy generalises, so it is a direction and a
-size for one small step, and is left out where its interval holds 0.
+policy search, Peters et al. 2010). The replayed gain is the difference of the
+solved share between the new and the old advantages, at equal KL. It is computed
+from the rollouts alone and ignores how far the policy generalises. It therefore
+gives the direction and size of one small step, and is left out if its interval
+holds 0.
 """
 
 import dataclasses
@@ -26,26 +27,26 @@ _MOST_GROUPS = 600
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-  """A change of one weight and what it is predicted to do."""
+  """A change of one weight, with its predicted effect."""
 
   change: str = ''
   text: str = ''
-  gain: estimates.Interval | None = None  # Of the solved share.
+  gain: estimates.Interval | None = None  # Change of the solved share.
 
 
 def advantages(rewards: np.ndarray) -> np.ndarray:
-  """Return group-relative advantages: centred, over the group's spread [P, G].
+  """Return group-relative advantages [P, G]: centred and scaled.
 
-  A group of equal rewards has 0 everywhere.
+  A group with equal rewards has advantage 0 everywhere.
   """
   centred = rewards - rewards.mean(1, keepdims=True)
   return centred / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)
 
 
 def tilted(a: np.ndarray, kl: float = STEP_KL) -> np.ndarray:
-  """Return weights [P, G] of exp(A / eta) at a KL from equal weights.
+  """Return weights [P, G] of exp(A / eta) at a given KL from equal weights.
 
-  Groups without a spread keep equal weights; eta is found by bisection.
+  Groups with equal advantages keep equal weights; eta is found by bisection.
   """
   low, high = np.zeros(len(a)), np.full(len(a), 50.0)
   count = a.shape[1]
@@ -67,7 +68,7 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 def _even_groups(
     rows: pd.DataFrame, columns: list[str]
 ) -> dict[str, np.ndarray]:
-  """Return columns as [P, G] of the groups of the most common size."""
+  """Return columns as [P, G], for the groups of the most common size."""
   size = rows.groupby('group')['group'].transform('size')
   rows = rows[size == size.mode()[0]].sort_values('group', kind='stable')
   g = int(size.mode()[0])
@@ -76,11 +77,11 @@ def _even_groups(
 
 
 def best_weight(run: form.Run) -> tuple[str, Replay]:
-  """Return the change of one weight that the rollouts speak for most.
+  """Return the change of one weight with the largest predicted gain.
 
   Returns:
-    The part and its replay; ('', Replay()) where weights or parts are not
-    known, nothing fits the logged reward, or no change has a gain above 0.
+    The part and its replay; ('', Replay()) if weights or parts are not known,
+    do not reproduce the logged reward, or no change has a gain above 0.
   """
   weights = run.settings.get('weights') or {}
   parts = [p for p in run.parts if p in weights]

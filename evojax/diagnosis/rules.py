@@ -1,4 +1,4 @@
-"""Rules that are true of any run: its learning curve, and what numbers mean.
+"""Rules that hold for any run: its learning curve, and combined measures.
 
 The meta-loop applies them to the arm that it has just trained, `diagnose` to
 the logs of any trainer. Every finding is a `records.Measure` with the number
@@ -15,7 +15,7 @@ from scipy import special
 from evojax.ledger import records
 
 Reals = Sequence[float] | np.ndarray
-Values = Mapping[str, float]  # Name -> value of what could be measured.
+Values = Mapping[str, float]  # Name -> value of every known measure.
 
 
 def graded(
@@ -27,7 +27,7 @@ def graded(
     critical: records.Threshold | None = None,
     calls_for: tuple[str, ...] = (),
 ) -> records.Measure:
-  """Return a measure with the level that its thresholds give it."""
+  """Return a measure whose level follows from its thresholds."""
   measure_ = records.Measure(
       name, layer, unit, float(value), warn, critical, 'ok', '', calls_for
   )
@@ -41,8 +41,8 @@ def _line(y: np.ndarray) -> tuple[float, float, float]:
   """Fit a straight line through n >= 3 values.
 
   Returns:
-    Its start, its rise, and how far the end of the rise's one-sided 95 %
-    interval is from it (Student's t on the residuals).
+    Its start, its rise, and the distance from the rise to the end of its
+    one-sided 95 % interval (Student's t on the residuals).
   """
   n = len(y)
   x = np.arange(n) - (n - 1) / 2
@@ -59,15 +59,15 @@ def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
 
   Args:
     outcome: Share of completions solved, one value per update.
-    reward: Mean reward of each update, if it is known.
+    reward: Mean reward of each update, if known.
 
   Returns:
     outcome_start and outcome_rise, fractions of the fitted line;
     outcome_rise_high, the upper end of the rise's one-sided 95 % interval; and
-    unsolved_closed, the rise as a share of what was not solved at the start.
-    With the reward, shaped_rise: how much more the reward rose than the
-    outcome, and shaped_rise_low, its lower end. Both are of one arm, under one
-    reward. Empty for fewer than three updates, where a line has no residuals.
+    unsolved_closed, the rise as a share of what was unsolved at the start. With
+    the reward: shaped_rise, by how much more the reward rose than the outcome,
+    and shaped_rise_low, its lower bound; both are for one arm with one reward.
+    Empty for fewer than three updates, for which a line has no residuals.
   """
   y = np.asarray(outcome, np.float64)
   if len(y) < 3:
@@ -92,9 +92,9 @@ def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
-  """A finding that only several measures together show.
+  """A finding that only several measures together can show.
 
-  Without one of the measures that it reads there is no finding.
+  There is no finding if one of these measures is missing.
   """
 
   layer: str
@@ -102,12 +102,12 @@ class Rule:
   value: Callable[[Values], float]  # The number behind the finding.
   warn: records.Threshold
   critical: records.Threshold | None = None
-  # A condition besides the threshold, and a sentence for when it does not hold.
+  # A condition besides the threshold, and a sentence if it does not hold.
   when: Callable[[Values], bool] = lambda v: True
   otherwise: str = ''
 
 
-# With less than a tenth unsolved, slow learning or certainty is no problem.
+# With less than a tenth unsolved, slow learning or certainty does no harm.
 _MUCH_IS_UNSOLVED = dict(
     when=lambda v: 1 - v['outcome'] > 0.1,
     otherwise='It alerts only below 90% solved, and {outcome:.1%} is solved.',
@@ -133,7 +133,7 @@ RULES = {
         otherwise='It alerts only where the whole interval of the rise is below'
         ' 0, and its upper end is {outcome_rise_high:+.3f}.',
     ),
-    # Only groups whose outcomes differ carry a gradient towards solving more.
+    # Only groups whose outcomes differ give a gradient towards solving more.
     'weak_signal': Rule(
         layer='signal',
         unit='fraction of groups',
@@ -166,7 +166,7 @@ RULES = {
         warn=('>', -0.1),
         **_MUCH_IS_UNSOLVED,
     ),
-    # A large part of what is unsolved fails by its format, right or wrong.
+    # A large part of the unsolved completions has no readable answer.
     'format_bottleneck': Rule(
         layer='behaviour',
         unit='share of what is unsolved',
@@ -174,7 +174,7 @@ RULES = {
         warn=('>', 1 / 3),
         **_MUCH_IS_UNSOLVED,
     ),
-    # Longer completions earn more, and completions run into the limit.
+    # Longer completions earn more, and some hit the token limit.
     'length_gaming': Rule(
         layer='behaviour',
         unit='correlation',
@@ -199,17 +199,17 @@ RULES = {
 }
 
 
-# Names of the numbers that are measured here.
+# Names of the measures that are computed here.
 NAMES = set(RULES) | learning_curve((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)).keys()
 
 
 def findings(values: Values) -> list[records.Measure]:
-  """Return what the rules find whose measures are all there."""
+  """Return the findings of the rules whose measures are all known."""
   found = []
   for name, rule in RULES.items():
     try:
       value, holds = rule.value(values), rule.when(values)
-    # One of its measures is missing, such as that of a diagnostic that failed.
+    # A measure is missing, say because its diagnostic failed.
     except KeyError:
       continue
     measure_ = graded(

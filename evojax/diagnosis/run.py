@@ -1,4 +1,4 @@
-"""Diagnoses a run: reads it, examines it, prints and writes what it found."""
+"""Diagnosis of a run: read it, examine it, print and write the findings."""
 
 from collections.abc import Mapping
 import pathlib
@@ -50,17 +50,17 @@ def diagnose(
 
   Args:
     path: Directory or file of the run's logs.
-    format_: A name of `readers.FORMATS`; '' finds it.
-    columns: Common name -> column of the logs, where they differ.
-    settings: Settings that are not logged, by name; texts or numbers.
-    out: Folder to write to; by default that of the run.
+    format_: A name of `readers.FORMATS`; '' detects it.
+    columns: Common name -> column of the logs, if they differ.
+    settings: Settings that are not logged, by name; strings or numbers.
+    out: Folder to write to; the run's by default.
 
   Returns:
-    What was found.
+    The diagnosis.
 
   Raises:
     ValueError: If the logs cannot be read, or an argument is wrong.
-    OSError: If nothing can be written there.
+    OSError: If the output folder cannot be written.
   """
   run = readers.read(path, format_, columns, _settings(settings or {}))
   found = examine.examine(run)

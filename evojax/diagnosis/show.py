@@ -1,4 +1,4 @@
-"""A diagnosis as text for a terminal and as one JSON."""
+"""A diagnosis as text for a terminal, and as JSON."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ from evojax.runtime import workdir as workdir_lib
 
 
 def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
-  """Return a diagnosis as lines; control characters of texts are shown."""
+  """Return a diagnosis as lines, with control characters made visible."""
   found = []
   for i, finding in enumerate(diagnosis.findings, 1):
     since = f' since step {finding.since}' if finding.since is not None else ''
@@ -39,7 +39,7 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
 
 
 def p_value(p: float | None) -> str:
-  """Return a p-value as '.003' or '< .001'; '' where there is none."""
+  """Return a p-value as '.003' or '< .001'; '' if there is none."""
   if p is None:
     return ''
   if p < 0.001:
@@ -48,7 +48,7 @@ def p_value(p: float | None) -> str:
 
 
 def to_json(run: form.Run, diagnosis: findings.Diagnosis) -> dict[str, Any]:
-  """Return the JSON: findings with their evidence, and what is not known."""
+  """Return the JSON: findings with evidence, and checks that cannot tell."""
   found = findings.plain(diagnosis)
   for finding, plain in zip(diagnosis.findings, found['findings'], strict=True):
     plain['rollouts'] = [rollout(run, row) for row in finding.rows]
@@ -65,7 +65,7 @@ def to_json(run: form.Run, diagnosis: findings.Diagnosis) -> dict[str, Any]:
 
 
 def rollout(run: form.Run, row: int) -> dict[str, Any]:
-  """Return what is known about one rollout."""
+  """Return the known values of one rollout."""
   values = run.rollouts.loc[row]
   hidden = (
       'text_id',
@@ -82,6 +82,6 @@ def rollout(run: form.Run, row: int) -> dict[str, Any]:
 
 
 def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
-  """Write the JSON, complete or not at all."""
+  """Write the JSON atomically."""
   text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=True)
   workdir_lib.write_atomic(path, text.encode())

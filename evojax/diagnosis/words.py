@@ -1,4 +1,4 @@
-"""The names that each trainer has for the settings of a finding."""
+"""Each trainer's names for the settings of a finding."""
 
 _WORDS = {
     'evojax': {
@@ -86,19 +86,19 @@ _PLAIN = {
 
 
 def word(format_: str, name: str, part: str = '') -> str:
-  """Return the trainer's own name of a setting.
+  """Return a trainer's own name for a setting.
 
   Args:
-    format_: Format of the log; one that no trainer owns gets plain words.
+    format_: Format of the log; plain words if it is no trainer's.
     name: 'learning_rate', 'weight', ...
-    part: Part of the reward, for 'weight'.
+    part: Name of the reward part, for 'weight'.
   """
   found = _WORDS.get(format_, _PLAIN)
   return found.get(name, _PLAIN.get(name, name)).format(part)
 
 
 def of_path(format_: str, path: str) -> str:
-  """Return a trainer's name of a config path of evojax, or the path."""
+  """Return a trainer's name for an evojax config path, or the path."""
   for name, own in _WORDS['evojax'].items():
     if own == path:
       return word(format_, name)

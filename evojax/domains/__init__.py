@@ -1,6 +1,6 @@
 """Domains by name: a domain is data, a grader and evidence columns.
 
-A user's own domain is a module with `make(**kwargs) -> base.Domain`, named by
+A user's own domain is a module with `make(**kwargs) -> base.Domain`, given by
 its dotted path.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from evojax.domains import base
 from evojax.runtime import plugins
 
-# Imported on use, so that a run loads the libraries of its own domain only.
+# Imported on demand, so that a run only loads the libraries of its own domain.
 DOMAINS = {
     'coding': 'evojax.domains.coding',
     'math': 'evojax.domains.math',
@@ -50,7 +50,7 @@ def make(name: str, **kwargs: Any) -> base.Domain:
 
   Raises:
     ValueError: If `make` does not take one of the arguments, refuses a value,
-      or returns something that is no domain.
+      or returns something else than a domain.
   """
   build = load(name).make
   signature = inspect.signature(build)
@@ -71,7 +71,7 @@ def make(name: str, **kwargs: Any) -> base.Domain:
 
 
 def folder(name: str) -> pathlib.Path:
-  """Return the directory of a domain's module, where its folders are.
+  """Return the directory of a domain's module.
 
   Args:
     name: As for `load`.
@@ -80,7 +80,7 @@ def folder(name: str) -> pathlib.Path:
 
 
 def policy_path(path: str) -> pathlib.Path:
-  """Return the directory that config.model.path names.
+  """Return the directory that config.model.path refers to.
 
   Args:
     path: A path, or 'package:NAME' for the base policy that the domain NAME

@@ -28,14 +28,14 @@ ATTEMPTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Demonstrations:
-  """The supervised data that a domain's base policy is trained on."""
+  """The supervised data for training a domain's base policy."""
 
-  # Writes one completion of a problem; all randomness comes from the generator.
+  # Writes a completion of a problem; all randomness comes from the generator.
   demonstrate: Callable[
       [records.Problem, np.random.Generator], records.Demonstration
   ]
-  tokens: tuple[str, ...] = ()  # Texts that are one token each.
-  words: bool = False  # Other tokens are words at most, as suits code.
+  tokens: tuple[str, ...] = ()  # Strings that are single tokens.
+  words: bool = False  # Limits other tokens to words, as suits code.
 
   def batch(
       self, source: records.ProblemSource, seed: int, step: int, count: int
@@ -46,10 +46,10 @@ class Demonstrations:
       source: See `Domain.demonstrated`.
       seed: Seeds the random generator together with `step`.
       step: >= 0; the step takes problems step * count and following.
-      count: Demonstrations per step, the same for the whole run.
+      count: Number of demonstrations per step, constant in a run.
     """
     rng = np.random.default_rng([seed, step])
-    # A small source is shown several times; it gives no problem twice at once.
+    # A small source repeats its problems, but not within one `take`.
     most, end = len(source), (step + 1) * count
     return [
         self.demonstrate(problem, rng)
@@ -59,15 +59,15 @@ class Demonstrations:
 
 
 class Domain(abc.ABC):
-  """A task that a policy is trained on, without a train loop of its own.
+  """A task for training a policy, without a train loop of its own.
 
   A subclass sets `name` and defines `source`, `grade` and
   `reward_parts`. Everything else has a default. Its module has a function
   `make(**kwargs)` that returns an instance; kwargs are config.domain.kwargs.
 
-  The package of a domain may ship folders, which are found by their names:
-  seed_harness/ and seed_blind/ (harness directories), base_policy/ (a Hugging
-  Face directory, config.model.path='package:NAME').
+  The package of a domain may contain these folders: seed_harness/ and
+  seed_blind/ (harness directories), base_policy/ (a Hugging Face directory,
+  config.model.path='package:NAME').
   """
 
   name: str
@@ -76,19 +76,19 @@ class Domain(abc.ABC):
       schema.with_codes('grade_status', {'ok': 0}),
   )
   # Fields that a proposal may change besides those of the config; they lie
-  # below domain.kwargs, and the config holds their values.
+  # below domain.kwargs, where the config has their values.
   surface_fields: tuple[surface.Field, ...] = ()
   # Training data of the base policy; None: there is no warm start.
   demonstrations: Demonstrations | None = None
-  # How long an episode goes on. With more than one turn, `environment` answers
-  # to each, and the table of statuses holds records.INFRA_ERROR.
+  # Limits of an episode. With more than one turn, `environment` replies to each
+  # turn, and the table of statuses has records.INFRA_ERROR.
   limits = environments.Limits()
 
   def demonstrated(self, seed: int) -> records.ProblemSource:
-    """Return the problems that demonstrations are about, of the train split.
+    """Return the problems for demonstrations, of the train split.
 
-    Where problems are few, those of training should be others: a base policy
-    that has been shown them often has nothing to learn from them.
+    If problems are few, these should differ from the training problems: a base
+    policy that has often seen a problem has nothing to learn from it.
     """
     return self.source('train', seed)
 
@@ -103,7 +103,7 @@ class Domain(abc.ABC):
   def grade(
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
-    """Grade a completion. Never raise on hostile or malformed text."""
+    """Grade a completion. Must not raise on hostile or malformed text."""
 
   @abc.abstractmethod
   def reward_parts(self, e: Any) -> Mapping[str, np.ndarray]:
@@ -114,11 +114,11 @@ class Domain(abc.ABC):
   ) -> environments.Environment | None:
     """Return the environment of a new episode; called from many threads.
 
-    It is not called where `limits.turns` is 1. An error ends the episode
-    without a grade.
+    It is not called if `limits.turns` is 1. An error ends the episode without a
+    grade.
 
     Returns:
-      None for a problem whose first turn ends the episode.
+      The environment; None for a problem whose first turn ends the episode.
     """
     return None
 
@@ -130,7 +130,7 @@ class Domain(abc.ABC):
     """Grade completion b of problem b, for all b.
 
     A domain that can grade in parallel overrides this method. A grade without
-    `seconds` counts as an equal share of the call's wall time.
+    `seconds` gets an equal share of the call's wall time.
     """
     grades = []
     for problem, completion in zip(problems, completions, strict=True):
@@ -142,35 +142,34 @@ class Domain(abc.ABC):
     return grades
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
-    """Return the problem changed, with the right answer of the new one.
+    """Return a changed problem with its own right answer.
 
-    The meta-loop keeps only what helps on such problems too, see
-    `eval.perturb`. Numbers or constants drawn again tell most: who found the
-    old answer anywhere but in the question is wrong then. The result is a
-    function of the problem alone and has a problem_id of its own.
+    The meta-loop keeps only changes that help on such problems too, see
+    `eval.perturb`. New numbers or constants are the best test: a policy that
+    found the old answer elsewhere than in the question is then wrong. The
+    result is a function of the problem alone and has a problem_id of its own.
 
     Returns:
-      None where nothing can be changed, or where the new problem would be one
-      of the sealed split.
+      The changed problem; None if nothing can be changed, or if the new problem
+      would belong to the sealed split.
     """
     return None
 
   @property
   def perturbs(self) -> bool:
-    """True if the domain overrides `perturb`."""
+    """Whether the domain overrides `perturb`."""
     return type(self).perturb is not Domain.perturb
 
   @property
   def audit(self) -> 'Domain':
-    """The domain as the evaluator judges what is about to be kept.
+    """Return the domain with the evaluator's judge for changes to be kept.
 
-    The score of a run may be gamed: its grader sees visible tests alone, fails
-    open, or likes long answers. A domain whose owner knows a stricter judge,
-    too dear or too precious to train on, returns a domain with that judge here.
-    The meta-loop asks it about what is about to be kept, with problems that its
-    `perturb` changed where it has one, and about the sealed problems at the
-    end; it shows nothing of it to arms and proposers. It has the columns of
-    this one.
+    The score of a run may be gamed: its grader only sees visible tests, fails
+    open, or favours long answers. A domain whose owner has a stricter judge,
+    too expensive or too valuable to train on, returns a domain with that judge
+    here, with the same columns. The meta-loop applies it to a change before
+    keeping it (on problems changed by `perturb`, if possible) and to the sealed
+    problems at the end. Arms and proposers get no result of it.
     """
     return self
 
@@ -179,10 +178,11 @@ class Domain(abc.ABC):
   ) -> Sequence[str | records.Episode]:
     """Return right and wrong completions, equally many for each problem.
 
-    A text is an episode of one turn; those of several turns are episodes.
+    A string is an episode of one turn; episodes of several turns are given as
+    episodes.
 
-    The gate runs a harness's functions on them before any training is paid
-    for, see `episodes.synthetic`.
+    The gate runs a harness's functions on them before any training is paid for,
+    see `episodes.synthetic`.
     """
     return [form.format(problem.answer) for form in ATTEMPTS]
 

@@ -15,25 +15,25 @@ from pyarrow import parquet
 from evojax import records
 from evojax.domains import splits
 
-# The rows of a data set, each with its place, such as 'path:line'; an error
-# stands for a row that cannot be read.
+# The rows of a data set, each with its location, such as 'path:line'; an error
+# stands for an unreadable row.
 Rows = Iterable[tuple[str, Mapping[str, Any] | ValueError]]
-_PLACES = 5  # Broken rows that a message names.
+_PLACES = 5  # Number of broken rows that a message names.
 
 
 class Numeral(str):
-  """A number, as the file writes it."""
+  """A number as it is written in the file."""
 
   __slots__ = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-  """One kind of data set that a domain can read, an argument of its `make`."""
+  """A kind of data set that a domain can read, given as argument of `make`."""
 
   # (path or split, system_prompt=..., **options) -> problems of one split.
   read: Callable[..., list[records.Problem]]
-  options: tuple[str, ...] = ()  # Fields of the argument besides the splits.
+  options: tuple[str, ...] = ()  # Fields of the argument, besides the splits.
   required: tuple[str, ...] = ('train',)  # Fields that must be given.
 
 
@@ -42,10 +42,9 @@ def jsonl_rows(
 ) -> Iterator[tuple[str, Mapping[str, Any] | ValueError]]:
   """Yield ('path:line', object) for each line of a JSONL file.
 
-  A line that is no JSON object yields the error in its place.
-
-  Blank lines are skipped. Numbers come as numerals, the text in the file, so
-  that 7.140 does not become 7.14.
+  A line that is not a JSON object yields the error instead. Blank lines are
+  skipped. Numbers are returned as `Numeral`, the text in the file, so that
+  7.140 does not become 7.14.
 
   Args:
     path: A file in UTF-8, from domain.kwargs.jsonl.
@@ -61,7 +60,7 @@ def jsonl_rows(
     try:
       row = _loads(line)
     # Text that is not UTF-8 raises a ValueError too. A line of 100,000 brackets
-    # nests deeper than the parser can follow.
+    # is nested more deeply than the parser can follow.
     except (ValueError, RecursionError) as error:
       yield where, ValueError(f'not JSON: {error}')
       continue
@@ -73,10 +72,10 @@ def jsonl_rows(
 def parquet_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
   """Yield ('path[index]', row) for each row of a Parquet file.
 
-  Numbers come as numerals, as for `jsonl_rows`.
+  Numbers are returned as `Numeral`, as in `jsonl_rows`.
 
   Args:
-    path: From domain.kwargs.parquet.
+    path: The path in domain.kwargs.parquet.
 
   Raises:
     ValueError: If the file is missing or not Parquet.
@@ -86,7 +85,7 @@ def parquet_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     table = parquet.ParquetFile(file)
   except pa.ArrowInvalid as error:
     raise ValueError(
-        f'domain.kwargs.parquet: {path!r} is no Parquet file: {error}'
+        f'domain.kwargs.parquet: {path!r} is not a Parquet file: {error}'
     ) from error
   rows = (r for batch in table.iter_batches() for r in batch.to_pylist())
   for index, row in enumerate(rows):  # Dates and the like become text.
@@ -97,23 +96,23 @@ def _file(name: str, path: str) -> pathlib.Path:
   file = pathlib.Path(path).expanduser()
   if not file.is_file():
     raise ValueError(
-        f'domain.kwargs.{name}: {path!r} does not exist or is no file, seen'
-        f' from {pathlib.Path.cwd()}'
+        f'domain.kwargs.{name}: {path!r} does not exist or is not a file,'
+        f' relative to {pathlib.Path.cwd()}'
     )
   return file
 
 
 def _loads(text: str | bytes) -> Any:
-  """Read JSON with numbers as numerals."""
+  """Parse JSON, with numbers as `Numeral`."""
   return json.loads(
       text, parse_int=Numeral, parse_float=Numeral, parse_constant=Numeral
   )
 
 
 def values(tree: Any) -> Any:
-  """Return a row, or a part of one, with numbers in place of numerals."""
+  """Return a row, or a part of one, with numbers instead of `Numeral`s."""
   if isinstance(tree, Numeral):
-    # Python refuses to read integers of more than 4,300 digits.
+    # Python refuses integers of more than 4,300 digits.
     with contextlib.suppress(ValueError):
       return json.loads(tree)
     return str(tree)
@@ -130,10 +129,10 @@ def tfds_rows(
   The data set is prepared if it is not there yet. TensorFlow is not needed.
 
   Args:
-    name: As for `tfds.builder`, e.g. 'gsm8k'.
+    name: As in `tfds.builder`, e.g. 'gsm8k'.
     split: The data set's own split, e.g. 'train' or 'test[:50%]'.
-    data_dir: Where prepared data sets are; TFDS's own default if empty.
-    module: Module of a builder of the user's own, imported first.
+    data_dir: Directory of prepared data sets; TFDS's default if empty.
+    module: Module of the user's own builder, imported first.
 
   Raises:
     ValueError: If there is no such data set or split.
@@ -164,10 +163,10 @@ def tfds_rows(
 
 
 def tag(row: Mapping[str, Any], family: str) -> str:
-  """Return the family that a row names with "tag", by default `family`.
+  """Return the family in a row's "tag", or else `family`.
 
   Raises:
-    ValueError: If the tag is no text, or empty.
+    ValueError: If the tag is not a string, or is empty.
   """
   found = row.get('tag', family)
   if not isinstance(found, str) or not found:
@@ -184,18 +183,18 @@ def distinct(
 ) -> list[records.Problem]:
   """Return the problems of a data set; a repeated problem is kept once.
 
-  All rows are read before an error is raised, so that it counts all that are
-  broken: a row that `parse` refuses, or a question with a second answer.
+  All rows are read before an error is raised, so that it counts all broken
+  rows: those that `parse` refuses, and questions with a second answer.
 
   Args:
     rows: The data set.
-    parse: Makes a problem of a row; its ValueErrors get the row's place.
+    parse: Makes a problem of a row; its ValueErrors get the row's location.
     source: Name of the data set in error messages.
-    skip_broken: Whether broken rows are left out, with a warning; None is no,
-      where the user has no such choice.
+    skip_broken: Whether broken rows are left out, with a warning; None means
+      no, and that the user has no such option.
 
   Raises:
-    ValueError: If a row is broken and must not be, or there is no problem.
+    ValueError: If a row is broken and may not be skipped, or none is left.
   """
   found: dict[str, records.Problem] = {}
   broken = []
@@ -216,7 +215,7 @@ def distinct(
     message = _describe(broken)
     if not skip_broken:
       if skip_broken is not None:
-        message += '. Mend them, or leave them out with skip_broken=True'
+        message += '. Repair them, or leave them out with skip_broken=True'
       raise ValueError(message) from broken[0][1]
     logging.warning('left out: %s', message)
   if not found:
@@ -225,7 +224,7 @@ def distinct(
 
 
 def _describe(broken: Sequence[tuple[str, ValueError]]) -> str:
-  """Return the first error with its place, and where there are more."""
+  """Return the first error with its location, and the number of others."""
   message = '{}: {}'.format(*broken[0])
   if len(broken) > 1:
     places = ', '.join(where for where, _ in broken[1:_PLACES])
@@ -237,16 +236,16 @@ def _describe(broken: Sequence[tuple[str, ValueError]]) -> str:
 def given(
     tables: Mapping[str, Mapping[str, Any] | None],
 ) -> dict[str, dict[str, Any]]:
-  """Return the arguments such as jsonl that name a data set.
+  """Return the non-empty arguments, such as jsonl, that give a data set.
 
-  Fields that are empty do not count: a config declares them only so that a
-  command line can set them.
+  Empty fields do not count: a config only declares them so that they can be set
+  on the command line.
 
   Args:
-    tables: Argument of a domain -> its fields, all texts, or None.
+    tables: Argument of a domain -> its fields, all strings, or None.
 
   Raises:
-    ValueError: If one is not a table of texts, and of skip_broken.
+    ValueError: If one is not a table of strings (skip_broken is a bool).
   """
   found = {}
   for name, table in tables.items():
@@ -278,10 +277,10 @@ def read(
   """Read a data set and divide it into train, dev and sealed.
 
   Args:
-    name: The argument that names it, such as 'jsonl'.
-    reader: How it is read.
-    fields: Its fields that are not empty.
-    system_prompt: First message of problems that have none.
+    name: The argument that gives the data set, such as 'jsonl'.
+    reader: The reader to use.
+    fields: The non-empty fields of the argument.
+    system_prompt: First message of problems without a system message.
 
   Raises:
     ValueError: If a field is unknown or missing, or the data set is broken.
@@ -306,14 +305,14 @@ def divide(
   """Fill every split; splits without data get their share of train by hash.
 
   Args:
-    members: Problems of 'train', and of 'dev' and 'sealed' where they have data
-      of their own.
+    members: Problems of 'train', and of 'dev' and 'sealed' if they have their
+      own data.
 
   Returns:
     Problems of train, dev and sealed.
 
   Raises:
-    ValueError: If a problem is in two given splits, or a split is empty.
+    ValueError: If a problem is in two given splits, or a split stays empty.
   """
   owner = {}
   for split, problems in members.items():

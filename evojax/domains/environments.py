@@ -1,17 +1,17 @@
-"""What an episode of several turns talks to: replies, and calls of tools.
+"""Environments of episodes with several turns: replies and tool calls.
 
     turn of the policy -> Environment.reply -> messages -> next turn
 
-An environment belongs to one episode. `ToolEnvironment` is that of a domain
-with tools: it reads a call in Qwen3's format out of a turn,
+An environment belongs to one episode. `ToolEnvironment` is for domains with
+tools: it parses a call in Qwen3's format from a turn,
 
     <tool_call>
     {"name": "python", "arguments": {"code": "print(6 * 7)"}}
     </tool_call>
 
-runs it, and answers with a message of the role 'tool', which the chat template
-renders. What a policy writes is hostile until it is read: whatever it is, the
-answer says what was wrong, and nothing raises.
+runs it, and replies with a message of the role 'tool', which the chat template
+renders. A policy's text is untrusted until it is parsed: for any text, the
+reply says what was wrong, and nothing raises.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,27 +24,27 @@ import numpy as np
 from evojax import records
 
 OPEN, CLOSE = '<tool_call>', '</tool_call>'
-_SHOWN = 80  # Characters of a wrong value.
+_SHOWN = 80  # Characters of a wrong value that are shown.
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """How long an episode of a domain may go on, besides its tokens."""
+  """Limits of an episode of a domain, besides its tokens."""
 
   turns: int = 1  # Turns of the policy; 1: the first one ends the episode.
   # Wall time of one reply, and of all replies of an episode.
   reply_seconds: float = 60.0
   episode_seconds: float = 600.0
-  open: int = 0  # Environments that exist at the same time; 0: any number.
+  open: int = 0  # Maximum number of concurrent environments; 0: any number.
 
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-  """What an environment answers to one turn."""
+  """The reply of an environment to one turn."""
 
-  # What the policy reads before its next turn; none: the episode has ended.
+  # Messages for the policy before its next turn; none: the episode has ended.
   messages: tuple[records.Message, ...] = ()
-  # As `records.Turn` has them: codes of the domain's tables.
+  # As in `records.Turn`: codes of the domain's tables.
   action: int | None = None
   argument: int | None = None
   ok: bool = True
@@ -52,34 +52,34 @@ class Reply:
 
 @runtime_checkable
 class Environment(Protocol):
-  """The world of one episode; its methods are called one after the other.
+  """The environment of one episode; its methods are called sequentially.
 
-  With several processes each has one, and what that of process 0 says counts in
-  all of them.
+  With several processes, each has its own environment, and all use the replies
+  of process 0.
   """
 
   def reply(self, turn: records.Episode) -> Reply:
-    """Answer a turn, an episode of that turn alone.
+    """Return the reply to a turn, given as an episode of that turn alone.
 
-    It is called after every turn, also after the last one, where the policy
-    does not read the reply any more. An exception ends the episode without a
-    grade, because it is a fault of the environment and not of the policy.
+    It is called after every turn, including the last one, whose reply the
+    policy does not read. An exception ends the episode without a grade, because
+    it is a fault of the environment and not of the policy.
     """
 
   def close(self) -> Any:
-    """End the environment; return what the grader needs, see Episode.state.
+    """End the environment; return data for the grader, see Episode.state.
 
-    Called exactly once, also after `reply` has raised.
+    It is called exactly once, also after `reply` has raised.
     """
 
 
 class CallError(ValueError):
-  """A turn holds no call that could be run; the message is for the policy."""
+  """A turn holds no valid call; the message is shown to the policy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """A call of a tool, as a policy wrote it."""
+  """A tool call as the policy wrote it."""
 
   name: str
   arguments: Mapping[str, Any]
@@ -89,7 +89,7 @@ def read_call(text: str) -> Call | None:
   """Return the call in a turn; None if there is none.
 
   Raises:
-    CallError: If it is malformed, or there are several.
+    CallError: If it is malformed, or there is more than one.
   """
   start = text.find(OPEN)
   if start < 0:
@@ -103,7 +103,7 @@ def read_call(text: str) -> Call | None:
     raise CallError('more than one call; make one call in a turn')
   try:
     call = json.loads(body)
-  # A deeply nested text is no call either.
+  # Text that is nested too deeply is not a call either.
   except (ValueError, RecursionError) as error:
     raise CallError(f'the call is not JSON: {_short(str(error))}') from error
   if not isinstance(call, dict):
@@ -124,16 +124,16 @@ def _short(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """What a tool answers."""
+  """The answer of a tool."""
 
   text: str
-  ok: bool = True  # The call was well formed and did not fail.
-  argument: int = 0  # Class of the arguments, a code of the domain's.
+  ok: bool = True  # Whether the call was well formed and did not fail.
+  argument: int = 0  # Class of the arguments, one of the domain's codes.
   ends: bool = False  # The call ends the episode.
 
 
 class ToolEnvironment:
-  """An episode with tools: a turn without a call of one ends it."""
+  """An episode with tools; a turn without a tool call ends it."""
 
   def __init__(
       self,
@@ -144,15 +144,16 @@ class ToolEnvironment:
     """Make the environment of one episode.
 
     Args:
-      tools: By name; each takes the arguments as the policy wrote them.
+      tools: Functions by name; each takes the arguments as the policy wrote
+        them.
       codes: Code of each tool in the evidence column `actions`, and of 'none',
-        a turn without a call that could be run.
-      close: Ends what the tools use; see `Environment.close`.
+        for a turn without a valid call.
+      close: Ends the tools' resources; see `Environment.close`.
     """
     self._tools, self._codes, self.close = tools, codes, close
 
   def reply(self, turn: records.Episode) -> Reply:
-    """Run the call in a turn."""
+    """Run the call in a turn and return the answer."""
     try:
       call = read_call(turn.text)
       if call is None:
@@ -178,17 +179,17 @@ class ToolEnvironment:
 def replay(
     environment: Callable[[], Environment], episode: records.Episode
 ) -> tuple[Any, str]:
-  """Play the turns of an episode, whose sampling is over, once more.
+  """Replay the turns of a finished episode in an environment.
 
   Args:
     environment: Makes the environment.
-    episode: One that was not played with an environment, e.g. a completion.
+    episode: An episode played without environment, e.g. a completion.
 
   Returns:
-    What `close` returned, and why the environment failed or ''.
+    The result of `close`, and why the environment failed, or ''.
   """
   world, state, error = None, None, ''
-  # An environment may run anything of the user's or of others'.
+  # An environment may run any code, the user's or a third party's.
   try:
     world = environment()
     for turn in episode.turns:

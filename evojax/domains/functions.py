@@ -1,4 +1,4 @@
-"""Functions of the user's own as graders, called in processes of their own."""
+"""The user's own functions as graders, called in separate processes."""
 
 import atexit
 from collections.abc import Mapping, Sequence
@@ -14,28 +14,28 @@ from evojax.domains import graders
 from evojax.runtime import workers
 
 _WORKER = str(pathlib.Path(__file__).with_name('grader_worker.py'))
-_START_S = 300.0  # For importing the function and what it needs.
-_MOST = 64  # Completions of one call, of a function that takes lists.
+_START_S = 300.0  # Time for importing the function and its dependencies.
+_MOST = 64  # Maximum completions per call, for a function that takes lists.
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
   """The options of a function, see `graders.make`."""
 
-  workers: int = 0  # Processes; 0: one per core.
-  timeout_s: float = 30.0  # Of one call.
+  workers: int = 0  # Number of processes; 0: one per core.
+  timeout_s: float = 30.0  # Time limit of one call.
   memory_gb: float = 8.0  # Address space of a process; 0: no limit.
-  # Arguments besides those of the signature; of a class, those it is made with.
+  # Arguments besides those of the signature; for a class, of its constructor.
   kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Function:
-  """A scorer that calls a function of the user's own in workers."""
+  """A scorer that calls the user's own function in worker processes."""
 
   def __init__(
       self, path: str, options: Options, problems: Sequence[records.Problem]
   ):
-    """Start nothing yet.
+    """Store the arguments; no process is started yet.
 
     Args:
       path: Dotted path of a function, or of a class whose instance is called.
@@ -53,21 +53,21 @@ class Function:
       )
     self._path, self._options, self._trial = path, options, problems[0]
     rows = [set(graders.row(problem)) for problem in problems]
-    self._columns = sorted(set.intersection(*rows))  # Those that all have.
-    # What the function is, once a worker has imported it.
+    self._columns = sorted(set.intersection(*rows))  # In all problems.
+    # Known once a worker has imported the function.
     self.kind = ''  # 'verl' or 'TRL'.
     self._takes: Sequence[str] = ()
     count = options.workers or workers.cores()
     self._pool = workers.Pool(count, self._start)
-    # A fork of this process inherits the call, and must not end its workers.
+    # A fork of this process inherits the handler but must not end the workers.
     process = os.getpid()
     atexit.register(lambda: os.getpid() == process and self._pool.close())
 
   def __call__(self, items: Sequence[graders.Item]) -> list[graders.Scored]:
-    """Return the scores of items, in their order.
+    """Return the scores of items, in order.
 
     Raises:
-      GraderError: If the function cannot be used, or returns what is no score.
+      GraderError: If the function is unusable, or returns an invalid score.
     """
     if not self.kind:
       self._pool.open()
@@ -78,7 +78,7 @@ class Function:
     return list(itertools.chain(*self._pool.map(self._score, chunks)))
 
   def _start(self) -> workers.Worker:
-    """Start a worker and have it import the function."""
+    """Start a worker that imports the function."""
     memory_bytes = int(self._options.memory_gb * 2**30)
     worker = workers.Worker(_WORKER, memory_bytes)
     hello = {
@@ -107,20 +107,20 @@ class Function:
     return worker
 
   def _score(self, items: Sequence[graders.Item]) -> list[graders.Scored]:
-    """Score the items of one call; where it fails, each by itself."""
+    """Score the items of one call; if it fails, score them one by one."""
     found = self._try(items)
     if isinstance(found, list):
       return found
     if len(items) > 1:
       return [self._score([item])[0] for item in items]
-    if found.status == 'crash':  # Perhaps the machine's fault, not the text's.
+    if found.status == 'crash':  # The machine may be at fault, not the text.
       found = self._try(items)
     return found if isinstance(found, list) else [found]
 
   def _try(
       self, items: Sequence[graders.Item]
   ) -> list[graders.Scored] | graders.Scored:
-    """Return the scores of one call, or how the whole of it failed."""
+    """Return the scores of one call, or the failure of the whole call."""
     message = []
     for item in items:
       tokens = 'completion_ids' in self._takes and item.completion.tokens
@@ -144,7 +144,7 @@ class Function:
   def _message(
       self, problem: records.Problem, text: str, tokens: Sequence[int] = ()
   ) -> dict[str, Any]:
-    """Return an item as `grader_worker` takes it."""
+    """Return an item in the form that `grader_worker` takes."""
     row = graders.row(problem)
     return {
         'columns': {k: v for k, v in row.items() if k != 'messages'},
@@ -161,7 +161,7 @@ class Function:
 
 
 def _scored(score: float | None, columns: Mapping[str, Any]) -> graders.Scored:
-  """Return what a function says; no number means that it does not judge."""
+  """Return the result of a function; None means that it does not judge."""
   if score is None or math.isnan(score):
     note = f'the function returned {score}, which is no score'
     return graders.Scored(records.INFRA_ERROR, None, note, columns)

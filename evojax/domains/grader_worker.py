@@ -1,10 +1,11 @@
-"""Child process that calls a grader of the user's own.
+"""Child process that calls the user's own grader.
 
-It runs as a script with `-P` and imports nothing of evojax. A socket carries
-one line of JSON per message. The first one names the function, which is
-imported here; the answer says which of two signatures it has. Each further one
-holds items to score. Nothing that a policy wrote is executed: completions are
-arguments of the function, and whatever it raises is an answer.
+It runs as a script with `-P` and imports nothing from evojax. A socket carries
+one line of JSON per message. The first message names the function, which is
+imported here; the answer tells which of two signatures it has. Each later
+message holds items to score. Nothing that a policy wrote is executed:
+completions are arguments of the function, and an exception that it raises is
+sent as an answer.
 """
 
 import asyncio
@@ -20,10 +21,10 @@ import socket
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_TEXT_CHARS = 2000  # Longer texts of columns and messages are cut.
+_TEXT_CHARS = 2000  # Longer texts in columns and messages are cut.
 _VERL = ('data_source', 'ground_truth', 'extra_info')
 _TRL = ('prompts', 'completions', 'completion_ids', 'log_extra', 'log_metric')
-# What a function raises that gets texts and expects messages, or the reverse.
+# Typical errors of a function that expects messages and gets text, or reverse.
 _UNFIT = (TypeError, AttributeError, IndexError)
 
 
@@ -32,19 +33,19 @@ class SetupError(Exception):
 
 
 class Function:
-  """The function, called as verl or as TRL calls it.
+  """The function, called in the way of verl or of TRL.
 
   Attributes:
     kind: 'verl' or 'TRL'.
-    needs: Columns of the data set that it cannot do without.
+    needs: Required columns of the data set.
   """
 
   def __init__(self, path, kwargs):
     """Import the function.
 
     Args:
-      path: Dotted path; a class is made with `kwargs`, a function called with
-        them beside its other arguments.
+      path: Dotted path; `kwargs` are constructor arguments of a class, and
+        additional arguments of a function.
       kwargs: Keyword arguments.
     """
     found = _load(path)
@@ -63,7 +64,7 @@ class Function:
     required = [p.name for p in named if p.default is p.empty]
     self.takes = [p.name for p in named]
     self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    self._swap = False  # Texts for messages, messages for texts.
+    self._swap = False  # Whether to give text for messages and the reverse.
     self._loop = asyncio.new_event_loop()
     if 'completions' in self.takes:
       self.kind = 'TRL'
@@ -88,16 +89,16 @@ class Function:
       )
 
   def score(self, items):
-    """Return {score, columns} of each item; raises what the function raises."""
+    """Return {score, columns} of each item; exceptions pass through."""
     if self.kind == 'verl':
       return [self._verl(item) for item in items]
     return self._trl(items)
 
   def fit(self, item):
-    """Find out whether the function reads texts or messages, on one item.
+    """Find out from one item whether the function takes text or messages.
 
-    Most functions written for TRL read messages, and a data set of questions
-    and answers says nothing about them.
+    Most functions written for TRL take messages, which a data set of questions
+    and answers does not show.
     """
     if self.kind == 'verl':
       return
@@ -106,7 +107,7 @@ class Function:
         return self._trl([item])
       except _UNFIT:
         continue
-      except Exception:  # It reads what it got, and fails for other reasons.
+      except Exception:  # The type fits; it fails for other reasons.
         return
     self._swap = False
 
@@ -178,7 +179,7 @@ class Function:
 
 
 def _load(path):
-  """Return what a dotted path names."""
+  """Return the object at a dotted path."""
   module, _, name = path.rpartition('.')
   try:
     found = getattr(importlib.import_module(module), name, None)
@@ -195,7 +196,7 @@ def _load(path):
 
 
 def _number(value):
-  """Return a score as a number; None stays."""
+  """Return a score as a number; None stays None."""
   if value is None:
     return None
   if isinstance(value, (str, bytes, complex)):
@@ -211,7 +212,7 @@ def _number(value):
 
 
 def _plain(value):
-  """Return the value of a column as JSON can hold it."""
+  """Return the value of a column in a form that JSON allows."""
   if hasattr(value, 'item') and getattr(value, 'size', 1) == 1:
     value = value.item()
   if isinstance(value, (bool, int, float)) or value is None:
@@ -224,7 +225,7 @@ def _failure(error):
 
 
 def _limit(parent, memory_bytes):
-  """Bound the memory, and end with the process that started this one."""
+  """Limit the memory; end this process when its parent ends."""
   if memory_bytes:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
@@ -232,7 +233,7 @@ def _limit(parent, memory_bytes):
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, hard))
   if sys.platform == 'linux':
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-  if os.getppid() != parent:  # It ended before.
+  if os.getppid() != parent:  # The parent has already ended.
     os._exit(1)
 
 
@@ -262,7 +263,7 @@ def main():
     except SetupError as error:
       message = {'refused': str(error)}
     except MemoryError:
-      # What is left of the memory may not do for the next call.
+      # The memory left may not be enough for the next call.
       os._exit(1)
     except (Exception, SystemExit) as error:
       message = {'raised': _failure(error)}

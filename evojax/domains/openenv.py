@@ -3,9 +3,9 @@
     config.domain.name = 'openenv'
     config.domain.kwargs = {'url': 'http://localhost:8000', 'action': 'text'}
 
-A problem is a seed: what the server shows after `reset(seed)` is asked, each
-turn is a `step`, and the rewards of an episode add up. The library is pinned in
-requirements/openenv.txt; no other domain needs it.
+A problem is a seed: the prompt is what the server shows after `reset(seed)`,
+each turn is a `step`, and the rewards of an episode are summed. The library is
+pinned in requirements/openenv.txt; no other domain needs it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from evojax.domains import sources
 from evojax.domains import splits
 from evojax.evidence import schema
 
-_TOOL = 'step'  # The call that is an action.
+_TOOL = 'step'  # Name of the tool whose call is an action.
 _REFUSED = 'VALIDATION_ERROR'  # The server's code for an impossible action.
 _SUM = schema.Column(
     'reward_sum',
@@ -41,7 +41,7 @@ class Session:
   """An episode on the server; see `environments.Environment`."""
 
   def __init__(self, domain: 'OpenEnvDomain', seed: int):
-    """Connect, and begin the episode of a seed."""
+    """Connect, and start the episode of a seed."""
     self._domain, self._sum = domain, 0.0
     self._client = _library().GenericEnvClient(base_url=domain.url).sync()
     try:
@@ -53,7 +53,7 @@ class Session:
       raise
 
   def reply(self, turn: records.Episode) -> environments.Reply:
-    """Take a step with a turn as the action."""
+    """Take a step, with the turn as its action."""
     domain = self._domain
     role, coded = 'user', {}
     action = {domain.action: turn.text}
@@ -82,7 +82,7 @@ class Session:
 
 
 class OpenEnvDomain(base.Domain):
-  """Problems, turns and grades of a server, see `make`."""
+  """The problems, turns and grades of a server, see `make`."""
 
   name = 'openenv'
 
@@ -95,7 +95,7 @@ class OpenEnvDomain(base.Domain):
       scale: graders.Scale,
       seeds: int,
   ):
-    """Ask the server for what it shows under each of `seeds` seeds."""
+    """Ask the server for its observation under each of `seeds` seeds."""
     self.url, self.action = url, action
     self.prompt, self.observation = templates
     self.limits, self._scale = limits, scale
@@ -127,7 +127,7 @@ class OpenEnvDomain(base.Domain):
     """Return the session of a new episode.
 
     Raises:
-      ValueError: If the server shows something else than before.
+      ValueError: If the server shows another observation than before.
     """
     session = Session(self, problem.metadata[_SEED])
     if session.prompt != problem.question:
@@ -210,23 +210,23 @@ def make(
     reply_seconds: float | int = 60.0,
     episode_seconds: float | int = 600.0,
 ) -> OpenEnvDomain:
-  """Connect to a server and ask what it shows under each seed.
+  """Connect to a server and ask for its observation under each seed.
 
   Args:
-    url: Of the server, e.g. 'http://localhost:8000'.
-    action: Field of the action that the text of a turn becomes. Empty: the
+    url: Address of the server, e.g. 'http://localhost:8000'.
+    action: Field of the action that takes the text of a turn. If empty, the
       policy calls the tool `step`, whose arguments are the action; the server
-      says what they are.
-    prompt: What is asked, with fields of the first observation in braces.
-    observation: What the policy is shown after a step, likewise.
-    seeds: The problems are the seeds from 0.
-    sessions: Episodes that the server plays at the same time.
-    max_turns: Steps of an episode, at most.
+      describes them.
+    prompt: The prompt, with fields of the first observation in braces.
+    observation: What the policy reads after a step, likewise.
+    seeds: Number of problems: the seeds from 0.
+    sessions: Number of episodes that the server plays concurrently.
+    max_turns: Maximum number of steps in an episode.
     range: The lowest and the highest sum of rewards, which become the partial
       credits 0 and 1.
-    threshold: The least sum of a solved problem; by default the highest.
-    reply_seconds: For a step; the first one also connects and resets.
-    episode_seconds: For all steps of an episode.
+    threshold: The lowest sum of a solved problem; None is the highest of range.
+    reply_seconds: Time for a step; the first one also connects and resets.
+    episode_seconds: Time for all steps of an episode.
 
   Raises:
     ValueError: If the library is missing, the server cannot be used, or an
@@ -273,11 +273,11 @@ def _library() -> Any:
 
 
 def _describe(url: str) -> dict[str, Any]:
-  """Return the tool whose arguments are an action of the server."""
+  """Return a tool whose arguments are an action of the server."""
   with urllib.request.urlopen(f'{url}/schema', timeout=60) as answer:
     parameters = json.load(answer)['action']
   known = dict(parameters['properties'])
-  known.pop('metadata', None)  # Of the client, not of the policy.
+  known.pop('metadata', None)  # The client sets it, not the policy.
   return {
       'type': 'function',
       'function': {
@@ -292,7 +292,7 @@ def _read(text: str) -> Mapping[str, Any]:
   """Return the action in a turn.
 
   Raises:
-    CallError: If there is none that could be taken.
+    CallError: If it has no valid action.
   """
   call = environments.read_call(text)
   if call is None:

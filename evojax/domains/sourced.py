@@ -1,4 +1,4 @@
-"""Domains whose problems are generated, or read from a data set."""
+"""Domains whose problems are generated or read from a data set."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -21,11 +21,11 @@ class Problems:
   # Split -> problems of a data set.
   data: Mapping[str, tuple[records.Problem, ...]] | None = None
   system_prompt: str = ''  # First message of generated problems; empty: none.
-  grader: graders.Grader | None = None  # Of the user's own, for given problems.
+  grader: graders.Grader | None = None  # The user's own, for given problems.
   tools: tuple[Mapping[str, Any], ...] = ()  # Schemas, see `records.Problem`.
 
   def with_tools(self, tools: tuple[Mapping[str, Any], ...]) -> 'Problems':
-    """Return the problems with tools."""
+    """Return a copy in which all problems have the tools."""
     data = self.data and {
         split: tuple(dataclasses.replace(p, tools=tools) for p in given)
         for split, given in self.data.items()
@@ -55,16 +55,16 @@ class SourcedDomain(base.Domain):
   ) -> Problems:
     """Select problems by the arguments of `make`.
 
-    Problems come from one place: families or one of the data sets.
+    All problems come from one source: families or one of the data sets.
 
     Args:
       families: Generated problems, see `sources.Catalogue.select`.
       weights: One per name in families; equal if empty.
-      default: The families where no problems are named at all.
-      system_prompt: First message of every problem; empty is none. It is no
-        part of a problem's identity.
-      grader: A grader of the user's own for the problems of a data set, see
-        `graders.make`; empty is the domain's.
+      default: The families to use if no problems are named.
+      system_prompt: First message of every problem; '' for none. It does not
+        count for a problem's identity.
+      grader: The user's own grader for the problems of a data set, see
+        `graders.make`; '' for the domain's.
       grader_options: Its options.
       **tables: Key of `readers` -> the fields of its data set.
 
@@ -104,7 +104,7 @@ class SourcedDomain(base.Domain):
 
   @property
   def grader(self) -> graders.Grader | None:
-    """The grader of the user's own, if there is one."""
+    """The user's own grader, if there is one."""
     return self.problems.grader
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
@@ -127,7 +127,7 @@ class SourcedDomain(base.Domain):
     )
 
   def is_sealed(self, problem: records.Problem) -> bool:
-    """Return whether a problem is one of the sealed split."""
+    """Return whether a problem belongs to the sealed split."""
     identity = problem.problem_id
     if self.problems.data:
       return any(p.problem_id == identity for p in self.problems.data['sealed'])

@@ -1,4 +1,4 @@
-"""Streams of problems that are functions of the position in the stream.
+"""Streams of problems, each a function of the position in the stream.
 
 Problems are generated (`Catalogue`, `ProceduralSource`) or given
 (`FiniteSource`).
@@ -18,10 +18,10 @@ from typing import Any
 from evojax import records
 from evojax.domains import splits
 
-_ATTEMPTS = 1000  # Candidates of one position in a stream.
+_ATTEMPTS = 1000  # Maximum number of candidates per position in a stream.
 
 # A candidate whose text is not made yet: its problem_id, and a function that
-# makes the problem once that is wanted. None: the candidate is refused.
+# makes the problem on demand, or returns None to refuse the candidate.
 Draft = tuple[str, Callable[[], records.Problem | None]]
 
 
@@ -45,7 +45,8 @@ def make_problem(
 ) -> records.Problem:
   """Make a problem.
 
-  By default its id is a hash of its messages, the system prompt apart.
+  Its id is a hash of `identity`, by default of its messages without the system
+  prompt.
   """
   text = '\n'.join(message['content'] for message in messages)
   name = identity or splits.problem_id(text)
@@ -59,11 +60,11 @@ def make_problem(
 class ProceduralSource:
   """An endless stream of generated problems of one split.
 
-  Every position draws its family and level, then candidates of its own until
-  one falls into the split and has not occurred in the same `take`. A problem is
-  therefore a function of (seed, split, position), and of the earlier positions
-  of the same `take` only where it would repeat one of them. No call depends on
-  another, so that a resumed run regenerates nothing.
+  Every position draws its family and level, then candidates until one belongs
+  to the split and has not occurred in the same `take`. A problem is therefore a
+  function of (seed, split, position); it depends on earlier positions of the
+  same `take` only where it would repeat one of them. No call depends on
+  another, so that a resumed run need not regenerate anything.
   """
 
   def __init__(
@@ -81,8 +82,8 @@ class ProceduralSource:
       catalogue: Makes the problems.
       entries: Levels and weights, see `Catalogue.select`.
       split: One of splits.SHARES.
-      seed: Another seed is another stream of the same split.
-      system_prompt: First message of every problem; empty is none.
+      seed: Each seed gives another stream of the same split.
+      system_prompt: First message of every problem; '' for none.
       tools: Schemas of the tools of every problem.
 
     Raises:
@@ -121,7 +122,7 @@ class ProceduralSource:
   ) -> records.Problem:
     share = uniform64(f'{self._stream}/{position}') / 2**64
     point = share * self._cumulative[-1]
-    # Rounding may put the point at the end of the last interval.
+    # Rounding may put the point beyond the last interval.
     last = len(self._entries) - 1
     entry = self._entries[bisect.bisect(self._cumulative, point, hi=last)]
     for attempt in range(_ATTEMPTS):
@@ -144,16 +145,16 @@ class Catalogue:
   """The families of generated problems that a domain offers."""
 
   levels: Mapping[str, Sequence[Any]]  # Family -> its levels.
-  # Name -> several families under that name, with their first levels.
+  # Name -> several families under this name, with their first levels.
   sets: Mapping[str, Mapping[str, Sequence[Any]]]
   # (family, level) -> distinct problems of all splits, or a lower bound.
   capacity: Callable[[str, int], int]
-  least: int  # Distinct problems that a level must have in every split.
+  least: int  # Minimum number of distinct problems of a level in every split.
   # (entry, stream, index, system_prompt) -> a candidate, a pure function; all
   # pairs (stream, index) are independent.
   draft: Callable[[Entry, int, int, str], Draft]
   estimated: bool = False  # Whether `capacity` is an estimate.
-  # Name of what cannot be a family -> why.
+  # Name of a data set that cannot be a family -> the reason.
   left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def select(
@@ -201,7 +202,7 @@ class Catalogue:
     return tuple(entries)
 
   def _levels(self, name: str) -> Mapping[str, Sequence[int]]:
-    """Return the levels of a set, 'family', or 'family:level[-last level]'."""
+    """Return the levels of 'set', 'family' or 'family:level[-last level]'."""
     if name in self.sets:
       return {f: range(len(levels)) for f, levels in self.sets[name].items()}
     family, colon, numbers = name.partition(':')
@@ -246,19 +247,19 @@ class Catalogue:
 
 
 class FiniteSource:
-  """A data set, of problems or of what they are made from, in shuffled epochs.
+  """A data set, of problems or of material for them, in shuffled epochs.
 
-  Position p is problem p % n of epoch p // n, and each epoch has a permutation
-  of its own. A `take` that crosses into the next epoch skips the problems that
+  Position p is problem p % n of epoch p // n, and each epoch has its own
+  permutation. A `take` that crosses into the next epoch skips the problems that
   it already has, so that it never repeats one.
   """
 
   def __init__(self, problems: Sequence[Any], split: str, seed: int):
-    """Shuffle `problems`, distinct by id, by (seed, split, epoch)."""
+    """Shuffle `problems`, which have distinct ids, by (seed, split, epoch)."""
     self._problems = tuple(problems)
     self._split = splits.check(split)
     self._seed = seed
-    # A run goes from one epoch to the next, so that two are enough.
+    # A run goes from one epoch to the next, so two cached ones are enough.
     self._permutation = functools.lru_cache(maxsize=2)(self._shuffle)
 
   def __len__(self) -> int:
@@ -291,6 +292,6 @@ class FiniteSource:
 
 
 def uniform64(text: str) -> int:
-  """Return a uniform 64-bit integer, a hash of the text."""
+  """Return a uniform 64-bit integer that is a hash of the text."""
   digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
   return int.from_bytes(digest, 'big')

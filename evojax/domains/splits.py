@@ -1,10 +1,10 @@
-"""The identity of a problem and the split that follows from it."""
+"""The identity of a problem, and the split that follows from it."""
 
 import hashlib
 import unicodedata
 
-# Percent of all problem ids. A split is a fixed set of ids, so that splits are
-# disjoint whatever source, seed or run a problem comes from.
+# Percentages of all problem ids. A split is a fixed set of ids, so that splits
+# are disjoint whatever source, seed or run a problem comes from.
 SHARES = {'train': 80, 'dev': 10, 'sealed': 10}
 
 
@@ -14,7 +14,7 @@ def normalise(text: str) -> str:
 
 
 def problem_id(text: str) -> str:
-  """Return 16 hex digits: the head of the SHA-256 of the normalised text."""
+  """Return 16 hex digits, the first of the normalised text's SHA-256."""
   # A lone surrogate is legal in JSON and must not stop a run.
   data = normalise(text).encode('utf-8', 'surrogatepass')
   return hashlib.sha256(data).hexdigest()[:16]
@@ -31,7 +31,7 @@ def split_of(identity: str) -> str:
 
 
 def check(split: str) -> str:
-  """Return the split if it exists.
+  """Return the split if it is a valid one.
 
   Raises:
     ValueError: If it is not one of SHARES.

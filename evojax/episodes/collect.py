@@ -1,10 +1,10 @@
-"""From problems to sampled, graded evidence rows, in one way for all callers.
+"""From problems to sampled, graded evidence rows, the same for all callers.
 
     problems -> request batch -> episodes -> grades -> rollout batch
 
-Training, evaluation, backtests and synthetic evidence differ in where episodes
-come from; all of them make their rows here. B = P * G episodes are in
-group-major order throughout: episode b is sample b % G of problem b // G.
+Training, evaluation, backtests and synthetic evidence get their episodes from
+different sources, but all of them make their rows here. B = P * G episodes are
+in group-major order throughout: episode b is sample b % G of problem b // G.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,16 +33,16 @@ class RolloutBatch:
 
   prompts: Sequence[Sequence[int]]  # [P] token ids.
   episodes: Sequence[records.Episode]  # [B]
-  rows: dict[str, Any]  # Column -> B values; later stages add theirs.
+  rows: dict[str, Any]  # Column -> B values; later stages add columns.
 
   @property
   def graded(self) -> np.ndarray:
-    """bool [P, G]: the evaluator could grade the episode."""
+    """bool [P, G]: whether the evaluator could grade the episode."""
     return self._by_group('graded', bool)
 
   @property
   def n_turns(self) -> np.ndarray:
-    """int32 [P, G]: turns of each episode."""
+    """int32 [P, G]: number of turns of each episode."""
     return self._by_group('n_turns', np.int32)
 
   def _by_group(self, column: str, dtype: Any) -> np.ndarray:
@@ -64,7 +64,7 @@ def view(
     max_tokens: int,
     reader: str,
 ) -> views.View:
-  """Return the view of rows of whole groups that a reader gets."""
+  """Return the view of a reader on the rows of whole groups."""
   prompts = len(np.unique(rows['group']))
   return views.View(
       rows,
@@ -97,12 +97,15 @@ def render(
   Args:
     tokenizer: Renders the messages with its chat template.
     problems: P problems.
-    max_prompt_tokens: Lp.
+    max_prompt_tokens: Lp, the limit of a prompt.
+
+  Returns:
+    P tuples of token ids.
 
   Raises:
     ValueError: If a prompt has more than `max_prompt_tokens` tokens.
   """
-  # All are rendered before any is refused: the message names the longest.
+  # All are rendered before any is refused, so that the error names the longest.
   prompts = [
       tuple(tokenizer.render(p.messages, tools=p.tools)) for p in problems
   ]
@@ -134,11 +137,11 @@ def request_batch(
   Args:
     tokenizer: Renders the messages with its chat template.
     problems: P problems.
-    params: How to sample.
+    params: Sampling parameters.
     group_size: G.
     seed: Seed of the sampler. Requests with the same seed, problem and sample
       use the same random numbers.
-    max_prompt_tokens: Lp.
+    max_prompt_tokens: Lp, the limit of a prompt.
 
   Raises:
     ValueError: If a prompt is too long, or a problem_id is not 16 hex digits.
@@ -153,7 +156,7 @@ def request_batch(
 
 
 def _key(problem: records.Problem) -> int:
-  """Return the uint32 that names the problem to the sampler."""
+  """Return the uint32 that identifies the problem for the sampler."""
   if not _ID.fullmatch(problem.problem_id):
     raise ValueError(
         f'problem_id={problem.problem_id!r} of family {problem.family!r} is not'
@@ -165,7 +168,7 @@ def _key(problem: records.Problem) -> int:
 
 
 class GradingError(OSError):
-  """The grader itself does not work, so there is nothing to go on with."""
+  """The grader itself does not work, so the run cannot continue."""
 
 
 def grade(
@@ -179,8 +182,8 @@ def grade(
     B grades, and the wall time of each in seconds, float32 [B].
 
   Raises:
-    ValueError: If the domain gives another number of grades.
-    GradingError: If none of them could be graded.
+    ValueError: If the domain returns another number of grades.
+    GradingError: If no episode could be graded.
   """
   group_size = len(episodes) // max(len(problems), 1)
   asked = [problems[b // group_size] for b in range(len(episodes))]
@@ -196,9 +199,9 @@ def grade(
       dataclasses.replace(g, **failed) if e.error else g
       for g, e in zip(grades, episodes, strict=True)
   ]
-  # A grade without a time of its own gets an equal share of the call's.
+  # A grade without its own time gets an equal share of the call's time.
   share = (time.perf_counter() - start) / max(len(grades), 1)
-  # Some may fail for reasons of their own; all of them point to the machine.
+  # A few may fail for their own reasons; if all fail, the machine is at fault.
   if grades and not any(g.graded for g in grades):
     raise GradingError(
         f'domain {domain.name!r}: none of {len(grades)} completions could be'
@@ -223,13 +226,13 @@ def rollout_batch(
   """Grade the episodes of a request batch and make their evidence rows.
 
   Args:
-    domain: Grades.
-    columns: The declaration, see `schema.declare`.
-    asked: P problems.
-    episodes: B.
+    domain: Grades the episodes.
+    columns: The declared columns, see `schema.declare`.
+    asked: Requests for P problems.
+    episodes: B episodes.
     step: Training step that the rows belong to.
     split: 'train', 'dev' or 'sealed'.
-    version: Hash of the training harness; 'seed' where there is none.
+    version: Hash of the training harness; 'seed' if there is none.
 
   Raises:
     ValueError: If a grade does not follow the declaration.
@@ -244,14 +247,14 @@ def rollout_batch(
 
 
 def join(batches: Sequence[RolloutBatch]) -> RolloutBatch:
-  """Return several batches as one, with their groups numbered through."""
+  """Return several batches as one, with consecutive group numbers."""
   chain = lambda parts: list(itertools.chain.from_iterable(parts))
   prompts = chain(b.prompts for b in batches)
   episodes = chain(b.episodes for b in batches)
   rows = {
       name: chain(b.rows[name] for b in batches) for name in batches[0].rows
   }
-  # Each round numbered its groups from 0; a group must be unique in a step.
+  # Each round numbers its groups from 0, but they must be unique in a step.
   groups = np.arange(len(prompts), dtype=np.int32)
   rows['group'] = np.repeat(groups, len(episodes) // len(prompts))
   return RolloutBatch(prompts, episodes, rows)

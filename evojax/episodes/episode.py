@@ -1,15 +1,15 @@
-"""Episodes: turns of the policy, and what an environment answers to them.
+"""Episodes: turns of the policy, and the replies of an environment.
 
     prompt -> turn -> reply -> turn -> reply -> ... -> episode
 
-One loop serves the engine in this process and servers. A turn is a request
-whose prompt is all that came before it: token ids are carried on as they were
-sampled, and only what an environment says is made into tokens. While one
-environment works, others' turns are sampled; an episode that waits has no
-decode slot, and what it has so far stays in the prefix cache.
+One loop serves the in-process engine and servers. A turn is a request whose
+prompt is everything before it: sampled token ids are reused as they are, and
+only the environment's text is tokenized. While one environment works, turns of
+others are sampled; a waiting episode has no decode slot, and its tokens so far
+stay in the prefix cache.
 
-Which environment answers first changes no bit of an episode: a turn depends on
-its prompt, its weights and the key (seed, problem, sample, turn).
+The order in which environments reply changes no bit of an episode: a turn
+depends on its prompt, its weights and the key (seed, problem, sample, turn).
 """
 
 from collections.abc import Callable, Sequence
@@ -36,10 +36,10 @@ from evojax.runtime import daemon_threads
 from evojax.runtime import preemption
 from evojax.runtime import sharding
 
-# Replies at the same time. Most environments wait for a box of their own.
+# Concurrent replies. Most environments wait for a box of their own.
 _THREADS = 32
-_WATCH_SECONDS = 1.0  # Between two looks whether the run is to stop.
-_CHARACTERS = 16  # Of an observation, at most so many per token that is left.
+_WATCH_SECONDS = 1.0  # Time between checks whether the run is to stop.
+_CHARACTERS = 16  # Maximum characters of an observation per token left.
 _NO_TEXT = 'error: the answer spells a special token and cannot be shown'
 
 
@@ -47,8 +47,8 @@ class Player:
   """Plays the episodes of a domain on a sampler.
 
   Attributes:
-    waited: Seconds since the start in which nothing was sampled, because all
-      episodes waited for their environments.
+    waited: Seconds in which nothing was sampled, because all episodes waited
+      for their environments.
   """
 
   def __init__(
@@ -57,13 +57,14 @@ class Player:
       tokenizer: tokenizer_lib.Tokenizer,
       domain: base.Domain,
   ):
-    """Start nothing yet.
+    """Set up without starting anything.
 
     Args:
-      sampler: Holds the weights. With `stream`, see `records.RolloutEngine`,
-        turns are sampled while environments work; otherwise by turns.
+      sampler: Holds the weights. If it has `stream`, see
+        `records.RolloutEngine`, turns are sampled while environments work;
+        otherwise sampling and replies alternate.
       tokenizer: Renders replies.
-      domain: Has limits and makes environments.
+      domain: Gives limits and makes environments.
     """
     self._sampler, self._tokenizer, self._domain = sampler, tokenizer, domain
     self.waited = 0.0
@@ -75,11 +76,11 @@ class Player:
 
     Args:
       asked: Problems and requests, group-major.
-      only: Indices of the requests to play; all by default.
+      only: Indices of the requests to play; None plays all.
 
     Raises:
       ValueError: If a request does not fit the sampler.
-      fleet.FleetError: If no server could be used for too long.
+      fleet.FleetError: If no server was usable for too long.
       preemption.Interrupted: If the run was asked to stop.
     """
     indices = range(len(asked.requests)) if only is None else only
@@ -97,7 +98,7 @@ class Player:
       self.waited += game.waited
 
   def begin(self, asked: records.RequestBatch) -> Any:
-    """Start `play` and return at once; the weights stay until `finish`."""
+    """Start `play` and return at once; weights are fixed until `finish`."""
     if self._domain.limits.turns == 1:
       return self._sampler.begin([_first_turn(r) for r in asked.requests])
     pool = concurrent.futures.ThreadPoolExecutor(1, 'episodes')
@@ -106,14 +107,14 @@ class Player:
     return future
 
   def finish(self, pending: Any) -> list[records.Episode]:
-    """Return the episodes of what `begin` started, or raise its error."""
+    """Return the episodes that `begin` started, or raise its error."""
     if self._domain.limits.turns == 1:
       return self._sampler.finish(pending)
     return pending.result()
 
 
 def _first_turn(request: records.Request) -> records.Request:
-  """Return the request of the first and only turn of an episode."""
+  """Return the request of the only turn of an episode without environment."""
   if not request.params.turn_tokens:
     return request
   return _turn_request(request, (), 0, request.params.max_tokens)
@@ -128,14 +129,14 @@ def _turn_request(
   """Return the request of a turn of an episode.
 
   Args:
-    request: That of the episode.
-    tokens: What follows the prompt so far.
+    request: Request of the episode.
+    tokens: Tokens after the prompt so far.
     turn: Number of the turn, from 0.
-    left: Tokens that the episode may still have.
+    left: Number of tokens that the episode may still have.
   """
   p = request.params
-  # Every turn counts its tokens from 0: it must not draw the first one's noise
-  # again. The first turn has that of an episode without others.
+  # Every turn counts its tokens from 0, so each needs a seed of its own, or it
+  # would repeat the noise of the first turn. The first turn keeps the seed.
   seed = request.seed
   if turn:
     digest = hashlib.blake2b(f'{seed} {turn}'.encode(), digest_size=4).digest()
@@ -151,7 +152,7 @@ def _turn_request(
 
 @dataclasses.dataclass
 class _Play:
-  """One episode while it is played."""
+  """The state of one episode while it is played."""
 
   problem: records.Problem
   request: records.Request
@@ -162,22 +163,22 @@ class _Play:
   versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
   turns: list[records.Turn] = dataclasses.field(default_factory=list)
   last: records.Episode | None = None  # The last turn.
-  end: str = ''  # Why it ended; '' while it goes on.
-  seconds: float = 0.0  # Of all replies.
+  end: str = ''  # Why the episode ended; '' while it goes on.
+  seconds: float = 0.0  # Total time of all replies.
   error: str = ''
   state: Any = None
 
   @property
   def left(self) -> int:
-    """Tokens that it may still have."""
+    """The number of tokens that the episode may still have."""
     return self.request.params.max_tokens - len(self.tokens)
 
   def next_request(self) -> records.Request:
-    """Return the request of its next turn."""
+    """Return the request of the next turn."""
     return _turn_request(self.request, self.tokens, len(self.turns), self.left)
 
   def add_turn(self, turn: records.Episode) -> None:
-    """Add what was sampled."""
+    """Add a sampled turn."""
     begin = len(self.tokens)
     spans = turn.version_spans or ((turn.policy_version, len(turn.tokens)),)
     self.versions += [(version, begin + end) for version, end in spans]
@@ -189,7 +190,7 @@ class _Play:
   def add_reply(
       self, reply: environments.Reply, ids: Sequence[int], text: str
   ) -> None:
-    """Add what the environment answered to the last turn."""
+    """Add the environment's reply to the last turn."""
     self.turns[-1] = dataclasses.replace(
         self.turns[-1],
         observed=len(ids),
@@ -200,11 +201,11 @@ class _Play:
     )
     self.tokens += ids
     self.logprobs.append(np.zeros(len(ids), np.float32))
-    if ids:  # Nobody sampled them; they count to the turn before.
+    if ids:  # These were not sampled; they belong to the previous turn.
       self.versions[-1] = self.versions[-1][0], len(self.tokens)
 
   def episode(self) -> records.Episode:
-    """Return the record of it."""
+    """Return the finished episode as a record."""
     spans = []
     for version, end in self.versions:
       if spans and spans[-1][0] == version:
@@ -241,24 +242,24 @@ class _Game:
         for problem, request in zip(problems, requests, strict=True)
     ]
     self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    # Play -> when its reply is late, on the monotonic clock.
+    # Play -> time at which its reply is late, on the monotonic clock.
     self._replying: dict[int, float] = {}
-    self._late: set[int] = set()  # Plays that ended while it was made.
-    self._lock = threading.Lock()  # Of `_late`.
+    self._late: set[int] = set()  # Plays that ended before their reply came.
+    self._lock = threading.Lock()  # Guards `_late`.
     self._closing: set[int] = set()
     self._unstarted = list(range(len(requests)))[::-1]
-    self._running = 0  # Requests that the sampler has.
+    self._running = 0  # Number of requests at the sampler.
     self._error: BaseException | None = None
     self._leaving = False
-    self.waited = 0.0  # Seconds in which the sampler had nothing to do.
-    # All processes must ask for the same turns at the same time.
+    self.waited = 0.0  # Seconds in which the sampler was idle.
+    # All processes must request the same turns at the same time.
     self._together = jax.process_count() > 1
     self._ready: dict[int, tuple[environments.Reply, str]] = {}
-    # Only an engine of training has it.
+    # Only engines used in training have `stopping`.
     self._stopping = getattr(sampler, 'stopping', lambda: False)
 
   def play(self) -> list[records.Episode]:
-    """Play all; see `Player.play`."""
+    """Play all episodes; see `Player.play`."""
     streams = hasattr(self._sampler, 'stream') and not self._together
     rounds = functools.partial(_Rounds, self._sampler)
     open_stream = self._sampler.stream if streams else rounds
@@ -268,7 +269,7 @@ class _Game:
         self._start()
         while self._running or self._replying or self._closing:
           self._step()
-      self._drain()  # A late reply may have come meanwhile.
+      self._drain()  # A late reply may have arrived meanwhile.
     except BaseException:
       self._leave()
       raise
@@ -277,9 +278,9 @@ class _Game:
     return [play.episode() for play in self._plays]
 
   def _leave(self) -> None:
-    """Close the environments that an error left open."""
+    """Close the environments that are still open after an error."""
     self._leaving = True
-    with self._lock:  # What still answers closes its environment then.
+    with self._lock:  # A late reply then closes its own environment.
       answering, self._replying = set(self._replying), {}
       self._late |= answering
     self._drain()
@@ -288,7 +289,7 @@ class _Game:
         self._threads.run(lambda play=play: self._abandon(play))
 
   def _start(self) -> None:
-    """Ask for first turns, as many as may have an environment."""
+    """Request first turns, for as many plays as may have an environment."""
     most = self._limits.open or len(self._plays)
     alive = self._running + len(self._replying) + len(self._closing)
     count = min(len(self._unstarted), most - alive)
@@ -296,13 +297,13 @@ class _Game:
       self._submit([self._unstarted.pop() for _ in range(count)])
 
   def _submit(self, numbers: Sequence[int]) -> None:
-    """Ask for the next turn of some plays."""
+    """Request the next turns of some plays."""
     asked = {i: self._plays[i].next_request() for i in numbers}
     self._running += len(asked)
     self._stream.submit(asked)
 
   def _step(self) -> None:
-    """Let the sampler work, and take what has happened since."""
+    """Let the sampler work, then handle what has happened since."""
     works = self._running and self._stream.work()
     if works:
       self._drain()
@@ -315,7 +316,7 @@ class _Game:
     self._start()
 
   def _drain(self) -> None:
-    """Take the events that are there."""
+    """Handle the events in the queue."""
     while True:
       try:
         self._events.get_nowait()()
@@ -323,9 +324,9 @@ class _Game:
         return
 
   def _wait(self) -> None:
-    """Wait for an event; end the plays whose environment is late."""
-    # Alone, it looks now and then whether the run is to stop; of several
-    # processes none may leave the others waiting.
+    """Wait for an event; end the plays whose reply is late."""
+    # A single process checks from time to time whether the run is to stop. With
+    # several processes, none may leave the others waiting.
     if not self._together and self._stopping():
       raise preemption.Interrupted
     started, idle = time.monotonic(), not self._running
@@ -357,7 +358,7 @@ class _Game:
   def _take_turn(
       self, number: int, turn: records.Episode | BaseException
   ) -> None:
-    """Hand a turn to its environment."""
+    """Pass a sampled turn to its environment."""
     self._running -= 1
     if self._leaving:
       return
@@ -366,15 +367,15 @@ class _Game:
       return
     play = self._plays[number]
     play.add_turn(turn)
-    self._replying[number] = math.inf  # Until a thread has time for it.
+    self._replying[number] = math.inf  # Until a thread starts on it.
     self._threads.run(lambda: self._reply(number))
 
   def _reply(self, number: int) -> None:
-    """Let an environment answer; runs in a thread."""
+    """Get the reply of an environment; runs in a thread."""
     play, started = self._plays[number], time.monotonic()
     late = started + self._limits.reply_seconds
     self._events.put(lambda: self._begin(number, late))
-    # An environment may run anything of the user's or of others'.
+    # An environment may run any code, the user's or a third party's.
     try:
       if not play.opened:
         play.environment = self._domain.environment(play.problem)
@@ -399,7 +400,7 @@ class _Game:
       self, number: int, reply: environments.Reply | Exception, seconds: float
   ) -> None:
     play = self._plays[number]
-    if self._replying.pop(number, None) is None:  # Late, by very little.
+    if self._replying.pop(number, None) is None:  # It was late after all.
       self._threads.run(lambda: self._abandon(play))
       return
     play.seconds += seconds
@@ -414,7 +415,7 @@ class _Game:
     self._answer(number, reply)
 
   def _abandon(self, play: _Play) -> None:
-    """Close an environment whose episode ended without it."""
+    """Close an environment whose episode has already ended."""
     try:
       if play.environment is not None:
         play.environment.close()
@@ -422,8 +423,8 @@ class _Game:
       logging.warning('a late environment does not close: %s', error)
 
   def _no_reply(self, number: int) -> environments.Reply:
-    """Return what stands for the reply of an environment that gave none."""
-    # All turns of an episode have codes, or none has.
+    """Return a substitute for the reply of an environment that failed."""
+    # Either all turns of an episode have codes, or none has.
     codes = schema.codes_of(self._domain.columns, 'actions')
     turns = self._plays[number].turns
     if codes or any(t.action is not None for t in turns):
@@ -436,8 +437,8 @@ class _Game:
   def _answer(
       self, number: int, reply: environments.Reply, end: str = ''
   ) -> None:
-    """Add a reply; ask for the next turn, or end the episode."""
-    if self._together:  # Once all processes have all replies.
+    """Add a reply; request the next turn or end the episode."""
+    if self._together:  # Wait until all processes have all replies.
       self._ready[number] = reply, end
       return
     ids, text = self._observe(self._plays[number], reply)
@@ -462,7 +463,7 @@ class _Game:
     try:
       ids = render(messages)
     except tokenizer_lib.TokenizerError:
-      # Some texts become special tokens by another spelling.
+      # Some texts would become special tokens when tokenized.
       messages = [{**m, 'content': _NO_TEXT} for m in messages]
       ids = render(messages)
     return ids, '\n'.join(m['content'] for m in messages)
@@ -486,7 +487,7 @@ class _Game:
       play.end = 'seconds'
     elif len(ids) >= play.left:
       play.end = 'length'
-    # Nobody reads the answer to the last turn: it is no part of the tokens.
+    # Nothing reads the reply to the last turn, so it is not part of the tokens.
     play.add_reply(reply, () if play.end else ids, text)
     if not play.end:
       self._submit([number])
@@ -510,7 +511,7 @@ class _Game:
   # ---------------------------------------------------------------- processes
 
   def _take_together(self) -> None:
-    """Take the replies of process 0 in all processes, in one order."""
+    """Apply the replies of process 0 in all processes, in the same order."""
     numbers = sorted(self._ready)
     if not numbers:
       return
@@ -547,14 +548,14 @@ class _Game:
           None if argument < 0 else int(argument),
           bool(ok),
       )
-      # One that does not fit counts as long as it is, and ends the episode.
+      # A reply that does not fit still counts its length, and ends the episode.
       ids = np.asarray(arrays['ids'][row])[: int(max(length, 0))].tolist()
       end = records.EPISODE_ENDS[int(end)] if end >= 0 else ''
       self._go_on(i, reply, ids, text, end)
 
 
 class _Rounds:
-  """A stream over a sampler that has none: all turns of a moment together."""
+  """A stream over a sampler without one; it samples waiting turns together."""
 
   def __init__(
       self,
@@ -571,11 +572,11 @@ class _Rounds:
     pass
 
   def submit(self, requests: dict[int, records.Request]) -> None:
-    """Keep requests for the next round."""
+    """Queue requests for the next round."""
     self._waiting |= requests
 
   def work(self) -> bool:
-    """Sample all that is there."""
+    """Sample all queued requests."""
     asked, self._waiting = dict(sorted(self._waiting.items())), {}
     if asked:
       episodes = self._sampler.generate(list(asked.values()))

@@ -1,4 +1,4 @@
-"""Evidence rows of graded episodes, there and back."""
+"""Conversion between graded episodes and evidence rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 from evojax import records
 from evojax.evidence import schema
 
-# Lists with one value per turn, in the order of the turns.
+# List columns with one value per turn, in the order of the turns.
 TURN_COLUMNS = (
     'turn_tokens',
     'observation_tokens',
@@ -36,20 +36,20 @@ def from_rollouts(
 
   Args:
     asked: P problems with their rendered prompts.
-    episodes: B, group-major: row b is sample b % G of problem b // G.
-    grades: B.
+    episodes: B episodes, group-major: row b is sample b % G of problem b // G.
+    grades: B grades.
     grade_seconds: B wall times, in seconds.
-    columns: The declaration, see `schema.declare`. It says how a status is
-      coded and which columns the domain fills.
+    columns: The declared columns, see `schema.declare`. They give the codes of
+      statuses and the columns that the domain fills.
     step: Training step that the rows belong to.
     split: 'train', 'dev' or 'sealed'.
-    version: Hash of the training harness; 'seed' where there is none.
+    version: Hash of the training harness; 'seed' if there is none.
 
   Returns:
     Column name -> B values, as `store.write_step` and `views.View` take them.
 
   Raises:
-    ValueError: If lengths do not fit, or a grade does not follow the
+    ValueError: If lengths are inconsistent, or a grade does not follow the
       declaration.
   """
   problems, prompts, rows = asked.problems, asked.prompts, len(episodes)
@@ -108,10 +108,10 @@ def _turn_columns(episodes: Sequence[records.Episode]) -> dict[str, list[Any]]:
   """Return the columns with one value per turn.
 
   The lists of an episode of one turn that calls no tool are empty: `n_tokens`
-  says all that they would, and most files hold nothing else.
+  already has the information, and most files hold only such episodes.
 
   Raises:
-    ValueError: If only some turns of an episode have a code of an action.
+    ValueError: If only some turns of an episode have an action code.
   """
   found = {name: [] for name in TURN_COLUMNS}
   for e in episodes:
@@ -139,7 +139,7 @@ def _turn_columns(episodes: Sequence[records.Episode]) -> dict[str, list[Any]]:
 
 
 def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
-  """Return the episodes of rows that were read back.
+  """Return the episodes of rows that were read from evidence.
 
   Older evidence lacks the columns of turns: its rows are episodes of one turn.
 
@@ -187,7 +187,7 @@ def to_episodes(rows: Mapping[str, Any]) -> list[records.Episode]:
 def _status(
     grades: Sequence[records.Grade], columns: Sequence[schema.Column]
 ) -> np.ndarray:
-  """Return the codes of the statuses.
+  """Return the codes of the grades' statuses.
 
   Raises:
     ValueError: If the domain's code table lacks one.
@@ -206,7 +206,7 @@ def _status(
 def _domain_columns(
     grades: Sequence[records.Grade], columns: Sequence[schema.Column]
 ) -> dict[str, list[Any]]:
-  """Return the columns that the domain's grader filled.
+  """Return the columns that the domain's grader fills.
 
   Raises:
     ValueError: If a grade lacks a column, or has an undeclared one.
@@ -218,7 +218,7 @@ def _domain_columns(
       if column.name not in core
       and not column.name.startswith(schema.PART_PREFIX)
   }
-  # A grade fills all of its domain's columns: a gap would read as a value.
+  # A grade fills all columns of its domain: a gap would be read as a value.
   required = {name for name, nullable in own.items() if not nullable}
   for grade in grades:
     missing = sorted(required - grade.columns.keys())

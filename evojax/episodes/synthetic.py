@@ -1,7 +1,7 @@
 """Synthetic evidence: graded completions that no policy sampled.
 
-Functions of a harness are tried on it before anything is paid for. The
-completions are the domain's own attempts, and the domain itself grades them.
+Functions of a harness are tested on it before anything is paid for. The
+completions are the domain's own attempts, and the domain grades them.
 """
 
 from typing import Any
@@ -16,11 +16,11 @@ from evojax.evidence import schema
 from evojax.evidence import views
 
 _PROBLEMS = 4
-_CHARACTERS = 8  # At most so many per token.
+_CHARACTERS = 8  # Maximum characters per token.
 
 
 class Evidence:
-  """The synthetic evidence of a domain under any config, made once for each."""
+  """The synthetic evidence of a domain, made once for each config."""
 
   def __init__(self, domain: base.Domain):
     self._domain = domain
@@ -32,7 +32,7 @@ class Evidence:
     return frozenset(c.name for c in columns if 'diagnostic' in c.readers)
 
   def evidence(self, config: ml_collections.ConfigDict) -> views.View:
-    """Return the view of it that a diagnostic gets."""
+    """Return the synthetic evidence as a diagnostic sees it."""
     key = collect.columns(self._domain, config), config.rollout.max_tokens
     if key not in self._made:
       self._made[key] = make_view(self._domain, config)[0]
@@ -44,22 +44,22 @@ def make_view(
     config: ml_collections.ConfigDict,
     reader: str = 'diagnostic',
 ) -> tuple[views.View, int]:
-  """Return synthetic evidence, and how many of its completions are solved.
+  """Return synthetic evidence, and the number of solved completions.
 
   Args:
-    domain: Gives the first problems of train, and grades.
-    config: The config of a run; its limit of tokens cuts the completions.
+    domain: Gives the first problems of the train split, and grades.
+    config: The config of a run; its token limit cuts the completions.
     reader: The reader that the view is for, see `views.View`.
 
   Returns:
     A view of [4, completions per problem], all of them valid, and a count.
 
   Raises:
-    ValueError: If the domain does not give problems or grades that fit its own
+    ValueError: If the domain's problems or grades do not match its own
       declaration.
   """
-  # The same problems whatever the run's seed and limit are: a function that
-  # was admitted once is admitted again where the run continues.
+  # The problems do not depend on the run's seed or limit, so that a function
+  # that was admitted once is admitted again when the run continues.
   problems = domain.source('train', 0).take(0, _PROBLEMS)
   texts = [domain.attempts(problem) for problem in problems]
   sizes = list(dict.fromkeys(map(len, texts)))
@@ -90,7 +90,7 @@ def make_view(
 
 def _episode(text: str, max_tokens: int) -> records.Episode:
   """Return an episode of one turn with this text and synthetic tokens."""
-  # As long as one can be: text takes most of a function's time.
+  # As long as possible, since text takes most of a function's time.
   text = text[: _CHARACTERS * max_tokens]
   count = min(len(text) + 1, max_tokens)
   return records.Episode(

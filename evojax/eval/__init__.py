@@ -1,1 +1,1 @@
-"""Evaluation: scores, their uncertainty, and where a gain comes from."""
+"""Evaluation: scores, their uncertainty, and the sources of a gain."""

@@ -1,18 +1,18 @@
 """Uncertainty of scores: bootstrap over problems, and over seeds and problems.
 
 Completions of one problem are not independent, so a problem is resampled with
-all its samples (cluster bootstrap): everything here starts from the mean of
-each problem. What that leaves out is the spread between training runs, which
-is often larger than the spread over problems; `over_seeds` has it.
+all its samples (cluster bootstrap): all functions here start from the mean of
+each problem. This leaves out the spread between training runs, which is often
+larger than the spread over problems; `over_seeds` includes it.
 
 Intervals are expanded percentile intervals (Hesterberg 2015, arXiv:1411.5279).
 Plain percentiles are too narrow: the spread of resampled means of n items
-understates their variance by (n - 1) / n, and normal quantiles stand where t
-quantiles belong; with 5 seeds, 95 % would cover about 85 %. So percentiles are
+understates their variance by (n - 1) / n, and they use normal quantiles where t
+quantiles are due; with 5 seeds, 95 % would cover about 85 %. So percentiles are
 read at tail = Phi(-t_{(1 + level) / 2, df} * SE / spread), with SE the unbiased
 standard error and df its degrees of freedom: for a symmetric distribution the
-interval is mean +- t SE, for a skewed one it keeps the skew. Where all
-resamples agree (no problem solved, say) it has no width, and says nothing.
+interval is mean +- t SE, for a skewed one it keeps the skew. If all resamples
+agree (say, no problem is solved), the interval has no width and means nothing.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from evojax.ledger import records
 
 RESAMPLES = 10_000
 LEVEL = 0.95  # Level of the interval of every estimate.
-# Draws held at once: large problem sets are resampled in pieces that fit the
-# processor's cache.
+# Draws held at once: large problem sets are resampled in pieces that fit into
+# the processor's cache.
 _DRAWS = 1 << 18
 
 
@@ -68,10 +68,10 @@ def _resample(draw: Callable[[int], np.ndarray], size: int) -> np.ndarray:
 def _estimate(
     value: float, error: float, degrees: float, resamples: np.ndarray
 ) -> records.Estimate:
-  """Return the expanded percentile interval, see the module."""
+  """Return the expanded percentile interval; see the module docstring."""
   spread = resamples.std()
   t = special.stdtrit(degrees, (1 + LEVEL) / 2)
-  # Without a spread, both ends are the median: the one value of all resamples.
+  # Without a spread, both ends are the median, the one value of all resamples.
   tail = special.ndtr(-t * error / spread) if spread else 0.5
   low, high = np.quantile(resamples, (tail, 1 - tail))
   return records.Estimate(float(value), float(error), float(low), float(high))
@@ -84,7 +84,7 @@ def over_problems(
 
   Args:
     scores: [P], P >= 2, the mean of each problem: `outcomes.mean(1)`.
-    rng: Draws the resamples; by default, equal scores get equal resamples.
+    rng: Draws the resamples; None gives equal resamples for equal scores.
 
   Returns:
     The mean, `standard_error` and the expanded percentile interval.
@@ -113,13 +113,16 @@ def paired_gain(
   """Estimate the difference of two Avg@k on the same problems.
 
   The bootstrap resamples problems, each with its difference
-  d_p = mean_k after_pk - mean_j before_pj: what makes a problem hard for both
-  policies cancels.
+  d_p = mean_k after_pk - mean_j before_pj, so that the difficulty of a problem
+  for both policies cancels.
 
   Args:
     before: [P], the mean of each problem.
-    after: [P], entry p about the problem of entry p of `before`.
-    rng: Draws the resamples; by default, equal scores get equal resamples.
+    after: [P]; entry p belongs to the same problem as entry p of `before`.
+    rng: Draws the resamples; None gives equal resamples for equal scores.
+
+  Returns:
+    The mean difference with its standard error and interval.
 
   Raises:
     ValueError: If the problems do not correspond or are fewer than 2.
@@ -140,25 +143,28 @@ def over_seeds(
   """Estimate the mean over training seeds and problems hierarchically.
 
   Seeds are drawn first, then problems. If every seed was scored on problems of
-  its own, each drawn seed draws among its own (nested); if all were scored on
+  its own, each drawn seed draws from its own (nested). If all were scored on
   the same ones, one draw of problems serves all drawn seeds (crossed; the
-  pigeonhole bootstrap, Owen 2007, arXiv:0712.1111): drawing them apart would
-  treat a hard set of problems as S independent accidents.
+  pigeonhole bootstrap, Owen 2007, arXiv:0712.1111): separate draws would treat
+  a hard set of problems as S independent accidents.
 
-  The standard error comes from the analysis of variance, as the spread of the
-  resamples counts the noise of problems twice: it is in the seed means already.
-  Nested: SE^2 = var_s / S, with S - 1 degrees of freedom, where var_s is the
-  variance of the S seed means. Crossed: SE^2 = var_s / S + var_p / P
+  The standard error comes from the analysis of variance, because the spread of
+  the resamples counts the noise of problems twice: the seed means contain it
+  already. Nested: SE^2 = var_s / S, with S - 1 degrees of freedom, where var_s
+  is the variance of the S seed means. Crossed: SE^2 = var_s / S + var_p / P
   - var_sp / (S P), where var_p is the variance of the P problem means and
-  var_sp the mean square of what both leave over; degrees of freedom by
-  Satterthwaite (1946). A few seeds may agree by chance: SE^2 is never below
-  what the problems, or any term alone, account for.
+  var_sp the mean square of the residuals of both; degrees of freedom by
+  Satterthwaite (1946). Since a few seeds may agree by chance, SE^2 is never
+  below the share of the problems, or of any single term.
 
   Args:
     scores: [S, P], S, P >= 2: the mean of each problem under each seed, or its
       gain.
-    same_problems: Whether column p is about one problem under every seed.
-    rng: Draws the resamples; by default, equal scores get equal resamples.
+    same_problems: Whether column p is the same problem under every seed.
+    rng: Draws the resamples; None gives equal resamples for equal scores.
+
+  Returns:
+    The mean with its standard error and interval.
 
   Raises:
     ValueError: If there are fewer than 2 seeds or problems.

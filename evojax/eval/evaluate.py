@@ -35,21 +35,21 @@ class EvalResult:
   problem_ids: tuple[str, ...]  # P.
   families: tuple[str, ...]  # P.
   outcomes: Bool[np.ndarray, 'P k']
-  # False where the evaluator failed: not measured, neither solved nor not. At
-  # least one of every problem is graded.
+  # False where grading failed: such a completion is neither solved nor
+  # unsolved. At least one completion of every problem is graded.
   graded: Bool[np.ndarray, 'P k']
   # Codes; None if the domain does not classify completions.
   modes: Int[np.ndarray, 'P k'] | None
   mode_codes: Mapping[str, int] | None
   avg_at_k: ledger_records.Estimate
   pass_at_k: Mapping[int, float]  # For k = 1, 2, 4, ... and all samples.
-  n_tokens: float  # Mean of sampled tokens.
+  n_tokens: float  # Mean number of sampled tokens.
   truncated: float  # Share of completions cut at the limit.
-  seconds: float  # Wall time, compilation included.
+  seconds: float  # Wall time, including compilation.
 
   @property
   def problem_scores(self) -> Float[np.ndarray, 'P']:
-    """Mean outcome of each problem, over what was graded."""
+    """Mean outcome of each problem, over its graded completions."""
     return scores.of_problems(self.outcomes, self.graded)
 
   def metrics(self) -> dict[str, float]:
@@ -75,15 +75,15 @@ class EvalResult:
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-  """All that scoring needs but the choice of problems; see `evaluate`."""
+  """Everything that scoring needs except the choice of problems."""
 
   engine: records.Sampler  # Holds the weights to score.
   tokenizer: tokenizer_lib.Tokenizer
   domain: base.Domain  # Problems and grader.
   params: records.SamplingParams  # How to sample.
   max_prompt_tokens: int  # Lp.
-  version: str = 'seed'  # See the evidence column of this name.
-  phases: metrics_lib.Phases | None = None  # Counts rollout, grade and log.
+  version: str = 'seed'  # For the evidence column of this name.
+  phases: metrics_lib.Phases | None = None  # Times rollout, grade and log.
 
 
 def evaluate(
@@ -100,21 +100,24 @@ def evaluate(
 ) -> EvalResult:
   """Score the weights that the scorer's engine holds.
 
-  Problems are consecutive ones of the split's stream under `seed`, which also
-  seeds the sampler: two policies that are evaluated with equal arguments get
-  the same problems and the same random numbers, so their difference is paired.
+  The problems are consecutive in the split's stream under `seed`, which also
+  seeds the sampler: two policies evaluated with equal arguments get the same
+  problems and the same random numbers, so that their difference is paired.
 
   Args:
-    scorer: Engine, domain and how to sample.
-    split: 'dev', or 'train' for a look at memorisation.
+    scorer: Engine, domain and sampling parameters.
+    split: 'dev', or 'train' to look for memorisation.
     seed: Seed of problems and sampler.
     problems: P, at least 2.
     samples: k of Avg@k.
     first: Place of the first problem in the stream.
     step: Training step of the weights; names the evidence file.
-    workdir: Where evidence is written; None writes none.
-    allow_sealed: Whether the split may be 'sealed': only where no training can
-      follow from the score.
+    workdir: Directory to write evidence to; None writes none.
+    allow_sealed: Whether the split may be 'sealed', which is allowed only if no
+      training can follow from the score.
+
+  Returns:
+    The scores.
 
   Raises:
     ValueError: If a number is impossible, a prompt is too long, the split is
@@ -134,7 +137,7 @@ def evaluate(
         " decision that is taken while training needs split='dev'"
     )
   start = time.perf_counter()
-  # A phase does nothing where nobody counts the time.
+  # Without timers, a phase does nothing.
   phase: Any = scorer.phases or (lambda name: contextlib.nullcontext())
   asked = collect.request_batch(
       scorer.tokenizer,
@@ -147,7 +150,7 @@ def evaluate(
   with phase('rollout'):
     player = episode.Player(scorer.engine, scorer.tokenizer, scorer.domain)
     episodes = player.play(asked)
-  # No reward parts: an evaluation has none, whatever trained the policy.
+  # Evaluations have no reward parts, whatever trained the policy.
   columns = schema.declare(scorer.domain.columns)
   with phase('grade'):
     rollouts = collect.rollout_batch(
@@ -159,7 +162,7 @@ def evaluate(
         split=split,
         version=scorer.version,
     )
-  # Before it may fail: rows that could be graded are kept as evidence.
+  # Written before a possible error, so that graded rows are kept as evidence.
   if workdir is not None:
     with phase('log'):
       store.write_step(workdir, split, step, rollouts.rows, columns)
@@ -171,9 +174,9 @@ def evaluate(
 def _take(
     source: records.ProblemSource, first: int, count: int
 ) -> list[records.Problem]:
-  """Return consecutive problems of a stream, none of them an earlier one.
+  """Return consecutive problems of a stream, without the earlier ones again.
 
-  A stream repeats itself only where it has too few problems for that.
+  A stream repeats problems only if it has too few.
   """
   if first + count <= len(source):
     return source.take(0, first + count)[first:]

@@ -1,4 +1,4 @@
-"""Futility: is an arm that is half trained worth the rest of its updates?"""
+"""Futility: whether a half-trained arm is worth the rest of its updates."""
 
 import math
 from typing import Literal
@@ -12,25 +12,25 @@ def early(
     candidate: Float[np.ndarray, 'T'],
     incumbents: Float[np.ndarray, 'C T'],
 ) -> Literal['futility', 'collapse'] | None:
-  """Return why a candidate's arm should stop at its half, or None to go on.
+  """Return why a candidate's arm should stop at its half; None to continue.
 
   collapse: over the last quarter of the updates the candidate solves less than
   half of what the incumbents solve, and less than each of them.
 
   futility: the upper 97.5 % bound of the candidate's mean outcome minus that of
-  the incumbents is below 0. The difference is taken update by update, so that
-  what all arms share cancels. Its error is that of one new arm among C,
+  the incumbents is below 0. The difference is taken per update, so that common
+  effects cancel. Its error is that of one new arm among C,
   sigma^2 (1 + 1/C), where sigma is the spread of the incumbents' means, with
   C - 1 degrees of freedom. The spread of the differences over updates is only a
   lower bound of the error: the differences of one arm are correlated, and this
-  spread alone would stop one in four candidates that do as well.
+  spread alone would stop one in four candidates that are equally good.
 
   Stopping is not a test and costs no error budget, since it can only discard.
 
   Args:
-    candidate: [T], T >= 1, mean outcome of the training rollouts of each
-      update so far.
-    incumbents: [C, T], C >= 2, of the incumbent's arms.
+    candidate: [T], T >= 1, mean outcome of the training rollouts of each update
+      so far.
+    incumbents: [C, T], C >= 2, the same of the incumbent's arms.
 
   Raises:
     ValueError: If there are fewer than 2 incumbents or the updates differ.

@@ -1,4 +1,4 @@
-"""Sources of a gain: using better modes more, or doing better in one.
+"""Sources of a gain: choosing better modes, or doing better within a mode.
 
 A domain may classify completions into modes (for math: direct answer, steps,
 ...), an int32 evidence column `mode` with a code table. Reinforcement learning
@@ -15,8 +15,8 @@ import numpy as np
 from evojax.evidence import schema
 
 COLUMN = 'mode'
-# A mode seen less often than this is no oracle: its accuracy is mostly luck
-# (standard error 0.11 at 20), and the maximum over modes picks the luckiest.
+# A mode seen less often cannot be an oracle: its accuracy is mostly luck (the
+# standard error is 0.11 at 20), and the maximum over modes picks the luckiest.
 MIN_ROLLOUTS = 20
 
 
@@ -39,7 +39,7 @@ class Decomposition:
 
   shift: float
   within: float
-  modes: tuple[Mode, ...]  # Those that occur, in the order of the codes.
+  modes: tuple[Mode, ...]  # The modes that occur, in the order of the codes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Oracle:
 
   mode: str
   accuracy: float
-  rollouts: int  # Completions that the accuracy is the mean of.
+  rollouts: int  # Number of completions behind the accuracy.
 
 
 def codes_of(columns: Sequence[schema.Column]) -> dict[str, int] | None:
-  """Return the code table of the column `mode`; None where there is none."""
+  """Return the code table of the column `mode`; None if there is no column."""
   for column in columns:
     if column.name == COLUMN and not column.shape and not column.nullable:
       return dict(column.codes) if column.codes is not None else None
@@ -62,7 +62,7 @@ def codes_of(columns: Sequence[schema.Column]) -> dict[str, int] | None:
 def _count(
     modes: np.ndarray, outcomes: np.ndarray, codes: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Return how many completions and solved ones each mode has."""
+  """Return the numbers of all and of solved completions of each mode."""
   if modes.shape != outcomes.shape or not modes.size:
     raise ValueError(
         f'modes {modes.shape} and outcomes {outcomes.shape} must be of one'
@@ -95,8 +95,8 @@ def decompose(
   the gain. A mode that occurs on one side only has an accuracy there only; the
   other side takes that value, so that all its gain or loss counts as shift.
 
-  The split is by completion, whatever the problem: where a mode is used on
-  easier problems than before, that shows as a gain within it.
+  The split is by completion, regardless of the problem: if a mode is used on
+  easier problems than before, that appears as a gain within it.
 
   Args:
     before_modes: int [P, j], codes of the base policy's completions.
@@ -112,7 +112,7 @@ def decompose(
   count0, solved0 = _count(before_modes, before_outcomes, codes)
   count1, solved1 = _count(after_modes, after_outcomes, codes)
   share0, share1 = count0 / count0.sum(), count1 / count1.sum()
-  # At least 1: a mode that does not occur has no accuracy, rather than 0 / 0.
+  # At least 1, so that a mode without completions has accuracy 0, not 0 / 0.
   accuracy0 = solved0 / np.maximum(count0, 1)
   accuracy1 = solved1 / np.maximum(count1, 1)
   accuracy0 = np.where(count0 > 0, accuracy0, accuracy1)
@@ -145,12 +145,12 @@ def oracle(
     *,
     min_rollouts: int = MIN_ROLLOUTS,
 ) -> Oracle | None:
-  """Return the best single mode, which selection alone would score.
+  """Return the best single mode: the score that selection alone would reach.
 
-  max_m accuracy_m of the base policy, over modes with at least `min_rollouts`
-  completions. A policy that scores more has learned something within a mode.
-  It is an estimate: the problems on which the base policy chose the mode may
-  not be like the others.
+  It is max_m accuracy_m of the base policy, over modes with at least
+  `min_rollouts` completions. A policy that scores more has learned something
+  within a mode. It is an estimate, as the problems on which the base policy
+  chose the mode may differ from the others.
 
   Args:
     modes: int [P, k], of the base policy.
@@ -168,7 +168,7 @@ def oracle(
   enough = count >= max(1, min_rollouts)
   if not enough.any():
     return None
-  # -1 is below every accuracy, so that a mode with too few is never the best.
+  # -1 is below every accuracy, so a mode with too few is never the best.
   accuracy = np.where(enough, solved / np.maximum(count, 1), -1)
   best = int(accuracy.argmax())
   return Oracle(list(codes)[best], float(accuracy[best]), int(count[best]))

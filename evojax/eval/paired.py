@@ -2,14 +2,14 @@
 
 A pair is an arm of a candidate and an arm of the incumbent that start from one
 state and share the problems and the sampler's seeds; d is the difference of
-their scores, a fraction. Pairs of a round have seeds and problems of their own,
-so their differences are independent and the only spread that counts is that
-of d: a candidate may be steadier or wilder than the incumbent.
+their scores, a fraction. Each pair of a round has its own seeds and problems,
+so that the differences are independent, and only the spread of d matters: a
+candidate may vary less or more than the incumbent.
 
-In a chain, a pair starts where the incumbent's arm of the pair before ended. A
-change that does nothing has differences around 0 from whatever state, so that
-they stay independent; their spread may fall from pair to pair, under which
-Student's t keeps its level (`benchmarks.races`, "spread falls").
+In a chain, a pair starts where the incumbent's arm of the previous pair ended.
+A change without effect has differences around 0 from any state, so that they
+stay independent; their spread may fall from pair to pair, under which Student's
+t keeps its level (`benchmarks.races`, "spread falls").
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from scipy import special
 
 from evojax.eval import estimates
 
-_SIMULATED = 8000  # Candidates in a computation of power.
+_SIMULATED = 8000  # Simulated candidates for a power.
 _HOPE = 0.84  # Quantile 0.8 of the standard Normal distribution.
 
 Values = float | np.ndarray  # Arrays may have any shapes that broadcast.
@@ -43,7 +43,7 @@ class Gain:
 def _moments(
     differences: Sequence[float], errors: Sequence[float]
 ) -> tuple[float, float, float]:
-  """Return the mean, its standard error, and what the samples give of that.
+  """Return the mean, its standard error, and the samples' part of that error.
 
   Raises:
     ValueError: If there are fewer than 2 pairs, or values that are not finite.
@@ -69,15 +69,15 @@ def gain(
 ) -> Gain:
   """Return the mean difference with Student's interval.
 
-  The standard error is never below what the samples alone give: a few pairs may
-  agree by chance.
+  The standard error is never below the part that comes from the samples alone,
+  since a few pairs may agree by chance.
 
   Args:
-    differences: Of n >= 2 pairs, fractions.
-    errors: Of each, the standard error that its problems and samples give, with
-      arms that are as they are (`estimates.standard_error` of the differences
-      at its problems); 0 if it is not known.
-    level: Of the two-sided interval, in (0, 1).
+    differences: Differences of n >= 2 pairs, fractions.
+    errors: Standard error of each difference over problems and samples, for
+      fixed arms (`estimates.standard_error` of the differences at its
+      problems); 0 if it is not known.
+    level: Level of the two-sided interval, in (0, 1).
   """
   mean, error, noise = _moments(differences, errors)
   error, df = max(error, noise), len(differences) - 1
@@ -92,8 +92,8 @@ def p_value(
 ) -> float:
   """Return the one-sided p of the hypothesis that the mean is <= `null`.
 
-  Student's t of n pairs, exact for Gaussian differences of any variance. As in
-  `gain`, the error is at least that of the samples where the mean is above
+  It is Student's t of n pairs, exact for Gaussian differences of any variance.
+  As in `gain`, the error is at least that of the samples if the mean is above
   `null`; this can only raise p.
   """
   mean, error, noise = _moments(differences, errors)
@@ -111,40 +111,40 @@ def threshold(target: Values) -> Values:
   p0 (1 + log(1 / p0)) = 1 / target, solved by Lambert's W on its lower branch.
 
   Args:
-    target: >= 1; below, it counts as 1, and p0 is 1.
+    target: >= 1; smaller values count as 1, for which p0 is 1.
   """
   whole = np.maximum(target, 1.0)
   p0 = np.exp(1 + special.lambertw(-1 / (math.e * whole), -1).real)
-  return np.fmin(p0, 1.0)  # Rounding may leave the branch where target is 1.
+  return np.fmin(p0, 1.0)  # At target 1, rounding may leave the branch.
 
 
 def bet(p: Values, target: Values, *, last: bool) -> Values:
   """Return the e-value of a round, given the p of its pairs.
 
   An e-value is nonnegative and has a mean of at most 1 if the hypothesis is
-  true, whatever happened before; the product over rounds then has one too, and
-  is 1 / alpha or more with probability at most alpha, at whatever round one
-  stops (Ville). A p-value becomes one by any function that falls and whose
-  integral over (0, 1) is 1 (Vovk and Wang 2021, arXiv:1912.06116, sec. 2). This
-  one is 1 / p, cut where it reaches what is still missing, as more is of no
-  use:
+  true, whatever happened before. The product over rounds then has these
+  properties too, and reaches 1 / alpha with probability at most alpha, at
+  whatever round one stops (Ville). A p-value becomes an e-value by any falling
+  function whose integral over (0, 1) is 1 (Vovk and Wang 2021,
+  arXiv:1912.06116, sec. 2). This one is 1 / p, capped at the factor that is
+  still missing, since more is of no use:
 
     e = target min(1, p0 / p), with the p0 of `threshold`.
 
-  In its last round a candidate has nothing to save for, and all is bet on the
-  target: e = target if p <= 1 / target, else 0. Beside the likelihood ratio of
-  Student's t under a mixture of effects (Perez-Ortiz et al. 2024,
-  arXiv:2208.07610), cut in the same way, this loses up to 0.12 of the power
+  In its last round a candidate need not save anything, and all is bet on the
+  target: e = target if p <= 1 / target, else 0. Compared with the likelihood
+  ratio of Student's t under a mixture of effects (Perez-Ortiz et al. 2024,
+  arXiv:2208.07610), capped in the same way, this loses up to 0.12 of the power
   in a first round of 4 pairs and 0.05 over three rounds, and needs no prior.
 
   Args:
-    p: One-sided, from pairs that are looked at once.
-    target: 1 / alpha over the e-value of the rounds before. At 1 or less the
+    p: One-sided p-value of pairs that are looked at only once.
+    target: 1 / alpha over the e-value of the earlier rounds. At 1 or less the
       candidate has passed, and nothing is bet.
-    last: Whether this is the last round, known before it is run.
+    last: Whether this is the last round, decided before it is run.
 
   Returns:
-    Of the shape of both together; at most the target.
+    The e-value, at most the target, in the common shape of p and target.
   """
   if last:
     found = np.where(p * target <= 1, target, 0.0)
@@ -155,20 +155,20 @@ def bet(p: Values, target: Values, *, last: bool) -> Values:
 
 
 def first_half(pairs: int) -> int:
-  """Return how many pairs of a round a candidate is trained for at first."""
+  """Return the number of a round's pairs that a candidate trains at first."""
   return (pairs + 1) // 2
 
 
 def is_hopeful(mean: Values, error: Values, worth: Values) -> Any:
-  """Return whether a gain is not unlikely, so that more pairs are worth it.
+  """Return whether a gain is still likely enough to pay for more pairs.
 
-  A candidate that gains `worth` is given up with a probability of 0.2 at a
-  look. Arguments and the result have any shapes that broadcast.
+  A candidate that gains `worth` is given up with a probability of 0.2 per look.
+  The arguments and the result have any shapes that broadcast.
 
   Args:
-    mean: Of the differences so far.
+    mean: Mean of the differences so far.
     error: Its standard error.
-    worth: The least gain that is looked for.
+    worth: The smallest gain of interest.
   """
   return mean + _HOPE * error >= worth
 
@@ -184,19 +184,19 @@ def power(
 ) -> tuple[float, ...]:
   """Return the probabilities that a candidate has passed after each round.
 
-  Simulated with the same random numbers at every call, to 0.01. It is less
-  where other candidates of a race are wilder, see `race.after_round`.
+  It is simulated with the same random numbers at every call, to 0.01. The power
+  is lower if other candidates of a race vary more, see `race.after_round`.
 
   Args:
     effect: Mean difference of every round, a fraction.
     spread: Standard deviation of the difference of a pair, a fraction, > 0.
-    pairs: Of a round, >= 2.
+    pairs: Number of pairs in a round, >= 2.
     alpha: Level of the candidate, in (0, 1).
-    rounds: At most, >= 1.
-    worth: A candidate is given up where this gain is unlikely, after half of
-      its pairs and after each round; None: never.
+    rounds: Maximum number of rounds, >= 1.
+    worth: A candidate is given up once this gain is unlikely, after half of its
+      pairs and after each round; None: never.
   """
-  # All below in units of the spread.
+  # All quantities below are in units of the spread.
   whole, errors, halves = _drawn(pairs, rounds)
   gain, least = effect / spread, None if worth is None else worth / spread
   e_value, total = np.ones(_SIMULATED), np.zeros(_SIMULATED)
@@ -206,7 +206,7 @@ def power(
     seen = i * pairs
     for more, mean in ((half, halves[i]), (pairs, whole[i])):
       if more == pairs:
-        # An e-value near 0 has no chance, and would make the target infinite.
+        # An e-value near 0 cannot recover, and would make the target infinite.
         target = 1 / np.maximum(alpha * e_value, 1e-12)
         p = special.stdtr(pairs - 1, -(mean + gain) / errors[i])
         e_value *= bet(p, target, last=i == rounds - 1)
@@ -244,10 +244,10 @@ def detectable(
     wanted: float = 0.8,
     worth: float | None = None,
 ) -> float:
-  """Return the least effect that passes within `rounds` with power `wanted`.
+  """Return the smallest effect that passes within `rounds` at power `wanted`.
 
-  It is printed before a round is paid for. Arguments are those of `power`; the
-  result is a fraction.
+  It is printed before a round is paid for. The arguments are those of `power`;
+  the result is a fraction.
   """
   low, high = 0.0, spread
   fixed = dict(pairs=pairs, alpha=alpha, rounds=rounds, worth=worth)
@@ -263,14 +263,14 @@ def detectable(
 def pooled_spread(
     groups: Sequence[Sequence[float]],
 ) -> float | None:
-  """Return the standard deviation of differences about their group's mean.
+  """Return the standard deviation of differences around their group's mean.
 
   Args:
     groups: Differences of one candidate in one round each. Groups of one pair
-      say nothing.
+      do not contribute.
 
   Returns:
-    Pooled over groups; None if no group has 2 pairs.
+    The pooled value; None if no group has 2 pairs.
   """
   squares, degrees = 0.0, 0
   for group in groups:

@@ -1,4 +1,4 @@
-"""Changed problems: a gain in skill survives the change, a trick does not."""
+"""Perturbed problems: a gain in skill survives the change, a trick does not."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,31 +9,31 @@ from evojax.domains import base
 from evojax.evidence import views
 
 SPLITS = ('dev', 'sealed')  # Perturbed problems are scored, never trained on.
-_MOST_PER_ONE = 50  # Problems that are looked at for each one that is changed.
+_MOST_PER_ONE = 50  # Maximum problems examined for each one that is perturbed.
 Fits = Callable[[records.Problem], bool]
 _CHUNK = 64  # Fixed, so that the stream does not depend on `count`.
 
 
 class TooFewError(ValueError):
-  """The domain cannot change as many problems as were asked for."""
+  """The domain cannot perturb as many problems as requested."""
 
 
 class Perturbed(base.Domain):
-  """A domain whose problems are those that another one has perturbed.
+  """A domain with perturbed problems of another domain.
 
-  It is graded and recorded as the domain itself is.
+  Grading and columns are those of the other domain.
   """
 
   def __init__(self, domain: base.Domain, fits: Fits = lambda problem: True):
     """Wrap a domain that defines `perturb`.
 
     Args:
-      domain: Of the problems.
-      fits: Says which changed problems can be asked; a sentence more may be
-        too long for a prompt.
+      domain: The domain of the problems.
+      fits: Returns whether a perturbed problem can be used; an added sentence
+        may make a prompt too long.
 
     Raises:
-      ValueError: If it does not.
+      ValueError: If the domain does not define `perturb`.
     """
     if not domain.perturbs:
       raise ValueError(
@@ -45,7 +45,7 @@ class Perturbed(base.Domain):
     self.grade_many = domain.grade_many
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
-    """Return the changed problems of 'dev' or 'sealed', in the split's order.
+    """Return the perturbed problems of 'dev' or 'sealed', in the split's order.
 
     Raises:
       ValueError: If the split is not one of SPLITS.
@@ -67,7 +67,7 @@ class Perturbed(base.Domain):
 
 
 class _Source:
-  """The problems of a split that can be changed, each changed."""
+  """The problems of a split that can be perturbed, each perturbed."""
 
   def __init__(self, domain: base.Domain, split: str, seed: int, fits: Fits):
     self._source = domain.source(split, seed)
@@ -75,26 +75,26 @@ class _Source:
     self._what = f'split {split!r} of domain {domain.name!r}'
 
   def __len__(self) -> int:
-    """Return the least that `take` can rely on; it refuses less."""
+    """Return the number that `take` can rely on; it refuses fewer."""
     return len(self._source) // _MOST_PER_ONE
 
   def take(self, cursor: int, count: int) -> list[records.Problem]:
     """Return problems cursor .. cursor + count - 1, all distinct.
 
     Raises:
-      TooFewError: If the split runs out before, or fewer than 1 in 50 of its
-        problems can be changed.
+      TooFewError: If the split has too few, or fewer than 1 in 50 of its
+        problems can be perturbed.
     """
     wanted = cursor + count
     size = len(self._source)
-    # A domain that can change hardly any problem is told so at once, and not
-    # after all of a split of millions was generated.
+    # The limit reports a domain that can perturb hardly any problem early, not
+    # after a split of millions was generated.
     limit = min(size, _MOST_PER_ONE * wanted)
     found: dict[str, records.Problem] = {}
     for start in range(0, limit, _CHUNK):
       if len(found) >= wanted:
         break
-      # Two problems may become one.
+      # Two problems may become the same one.
       for problem in self._source.take(start, min(_CHUNK, size - start)):
         changed = self._perturb(problem)
         if changed is not None and self._fits(changed):
@@ -115,10 +115,10 @@ def has_perturbations(
     seed: int = 0,
     fits: Fits = lambda problem: True,
 ) -> bool:
-  """Return True if a domain can change so many problems of a split."""
+  """Return whether a domain can perturb that many problems of a split."""
   if not domain.perturbs:
     return False
-  # A domain may define `perturb` and still find nothing to change.
+  # A domain may define `perturb` and still be unable to perturb any problem.
   try:
     Perturbed(domain, fits).source(split, seed).take(0, problems)
   except TooFewError:

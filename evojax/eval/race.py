@@ -1,8 +1,8 @@
-"""The rules of a race: which candidates are kept, dropped, or run on.
+"""The rules of a race: which candidates are kept, dropped, or continue.
 
 A round trains arms of the incumbent and of several candidates, n pairs for each
-candidate (`paired`). A candidate's e-value is the product of
-its rounds'. Nothing here does I/O or draws random numbers.
+candidate (`paired`). A candidate's e-value is the product over its rounds.
+Nothing here does I/O or uses random numbers.
 
 Candidates of a round share the incumbent's arms, so that their e-values depend
 on each other. The rule that bounds false keeps, `alpha_of`, holds under any
@@ -17,12 +17,12 @@ from typing import Literal
 from evojax.eval import paired
 from evojax.ledger import records
 
-WORTH = 0.02  # The least gain that a race looks for, a fraction.
-MARGIN = 0.02  # A loss that a simplification, or a kept change, must exclude.
+WORTH = 0.02  # The smallest gain that a race looks for, a fraction.
+MARGIN = 0.02  # A loss to exclude for a simplification or a kept change.
 # One-sided levels of the perturbed gate and of the check at a longer horizon.
 GATE_LEVEL = 0.1
 HORIZON_LEVEL = 0.1
-_SHARE = 0.5  # Part of a gain that perturbed problems have to show.
+_SHARE = 0.5  # Part of a gain that must appear on perturbed problems.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class Standing:
   index: int  # 1, 2, ...: the order in which candidates entered the run.
   rounds: int = 0
   e_value: float = 1.0
-  differences: tuple[float, ...] = ()  # Of all pairs, oldest first.
-  errors: tuple[float, ...] = ()  # Their standard errors by problems.
+  differences: tuple[float, ...] = ()  # Differences of all pairs, oldest first.
+  errors: tuple[float, ...] = ()  # Their standard errors over problems.
 
   @property
   def mean(self) -> float:
-    """The mean difference over all pairs, 0 before the first."""
+    """The mean difference over all pairs; 0 before the first."""
     count = len(self.differences)
     return math.fsum(self.differences) / count if count else 0.0
 
@@ -51,12 +51,12 @@ class Verdict:
 
 
 def alpha_of(index: int, most: int, kept: int, level: float) -> float:
-  """Return the level of a candidate: false keeps stay below `level`.
+  """Return the level of a candidate, for a rate of false keeps of `level`.
 
     alpha_j = level gamma_j (kept + 1),
     gamma_j = (1 / j) / sum_{i <= most} 1 / i
 
-  is e-LOND (Xu and Ramdas 2024, arXiv:2311.06412), with e-values that run on
+  is e-LOND (Xu and Ramdas 2024, arXiv:2311.06412), with e-values that continue
   while later candidates enter. A candidate that is kept at e >= 1 / alpha_j is
   at most the share 1 / (kept + 1) of all that are ever kept, so the expected
   share of false ones is at most
@@ -65,13 +65,13 @@ def alpha_of(index: int, most: int, kept: int, level: float) -> float:
     <= level,
 
   whatever the dependence between candidates and whenever the run stops. Before
-  anything is kept, this also bounds the probability that anything false is.
+  anything is kept, this also bounds the probability of any false keep.
 
   Args:
     index: j, the candidate's place in the order of entry, from 1. Fixed before
       its first round.
-    most: Candidates that the run may enter, promised at its start.
-    kept: Candidates that were kept before this round.
+    most: Maximum number of candidates of the run, promised at its start.
+    kept: Number of candidates that were kept before this round.
     level: Bound on the rate of false keeps of the whole run, in (0, 1).
 
   Raises:
@@ -98,21 +98,21 @@ def after_round(
 ) -> Standing:
   """Return the standing of a candidate after one more round.
 
-  A few pairs may agree by chance, and arms that collapse now and then may not
-  have done so yet. So a candidate is not taken to be steadier than all pairs of
-  its race are together. This borrows no certainty, as it can only raise p. It
-  takes nothing from the power for large effects, 0.1 from that for a difference
-  of one standard deviation, and most of the false keeps where arms collapse.
+  A few pairs may agree by chance, and arms that collapse rarely may not have
+  done so yet. So a candidate's spread is taken to be at least that of all pairs
+  of its race together. This cannot make a result more significant, as it can
+  only raise p. It costs no power for large effects and 0.1 for a difference of
+  one standard deviation, and prevents most of the false keeps if arms collapse.
 
   Args:
-    standing: Before the round.
-    differences: Of the round's pairs, candidate minus incumbent, fractions.
-    errors: Their standard errors by problems, see `paired.gain`.
+    standing: Standing before the round.
+    differences: Candidate minus incumbent, of the round's pairs, fractions.
+    errors: Their standard errors over problems, see `paired.gain`.
     spread: `paired.pooled_spread` of all candidates in all rounds of the race
-      so far, this round and those that were dropped included.
+      so far, including this round and dropped candidates.
     alpha: See `alpha_of`; fixed before the round.
-    last: Whether the candidate may run no further round; fixed before it.
-    margin: 0 to show a gain; MARGIN to show that there is no loss of it.
+    last: Whether this is the candidate's last round; fixed before it.
+    margin: 0 to show a gain; MARGIN to show that a loss of MARGIN is excluded.
 
   Raises:
     ValueError: If the candidate had its last round.
@@ -129,7 +129,7 @@ def after_round(
   return dataclasses.replace(
       standing,
       rounds=standing.rounds + 1,
-      # Rounding must not lose a target that was reached.
+      # Rounding must not miss a target that was reached.
       e_value=1 / alpha if step >= target > 1 else standing.e_value * step,
       differences=(*standing.differences, *differences),
       errors=(*standing.errors, *errors),
@@ -139,15 +139,15 @@ def after_round(
 def is_hopeful(
     differences: Sequence[float], errors: Sequence[float], spread: float
 ) -> bool:
-  """Return whether more pairs of a candidate are worth their price.
+  """Return whether more pairs of a candidate are worth their cost.
 
-  They are where a gain of WORTH is not unlikely, see `paired.is_hopeful`. This
-  can only lose a good change: what is dropped is never kept, so no e-value
-  gains by it.
+  They are unless a gain of WORTH is unlikely, see `paired.is_hopeful`. This
+  rule can only lose a good change: what is dropped is never kept, so that no
+  e-value gains from it.
 
   Args:
-    differences: Of all pairs of the candidate so far, fractions.
-    errors: Their standard errors by problems.
+    differences: Differences of all pairs of the candidate so far, fractions.
+    errors: Their standard errors over problems.
     spread: `paired.pooled_spread` of the race so far.
   """
   if len(differences) < 2:
@@ -159,9 +159,9 @@ def is_hopeful(
 def passed(
     standings: Mapping[str, Standing], alphas: Mapping[str, float]
 ) -> list[str]:
-  """Return the candidates that reached their level, the best mean first.
+  """Return the candidates that reached their level, best mean first.
 
-  One of them is kept: the first that the perturbed gate lets through.
+  The first one that passes the perturbed gate is kept.
   """
   found = [
       name for name, s in standings.items() if s.e_value * alphas[name] >= 1
@@ -177,22 +177,22 @@ def sort_out(
     kept: str = '',
     waiting: Sequence[str] = (),
 ) -> dict[str, Verdict]:
-  """Return what becomes of each candidate of a round.
+  """Return the verdict on each candidate of a round.
 
-  Dropping needs no level: it can only lose a good change, never keep a bad one.
+  Dropping needs no level: it can lose a good change but never keep a bad one.
 
   Args:
-    standings: After the round, by name.
-    rounds: A candidate's at most.
+    standings: Standings after the round, by name.
+    rounds: Maximum number of rounds of a candidate.
     spread: `paired.pooled_spread` of the race so far.
-    kept: The one that is kept. All others end with the incumbent that they were
-      compared with; each may enter again, as a new candidate.
-    waiting: Those that passed and whose perturbed gate is open: they are not
-      dropped for being in the worse half.
+    kept: Name of the candidate that is kept. All others end with the incumbent
+      that they were compared with; each may enter again as a new candidate.
+    waiting: Candidates that passed but whose perturbed gate is open: they are
+      not dropped for being in the worse half.
 
   Returns:
-    'keep', 'drop' or 'go_on' with the reason; if nobody is kept or goes on, the
-    race ends with nothing.
+    'keep', 'drop' or 'go_on' with the reason, by name; if no candidate is kept
+    or goes on, the race ends without a keep.
   """
   if kept:
     return {
@@ -201,7 +201,7 @@ def sort_out(
         else Verdict('drop', f'{kept} was kept')
         for name, s in standings.items()
     }
-  # As many as the better half, one at least.
+  # The size of the better half, at least one.
   places = -(-len(standings) // 2)
   order = sorted(
       standings,
@@ -228,7 +228,7 @@ def sort_out(
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-  """The answer of the perturbed problems about a candidate that passed."""
+  """The result of a candidate that passed on perturbed problems."""
 
   status: Literal['holds', 'fails', 'open']
   perturbed: paired.Gain  # Its interval is two-sided at 1 - 2 GATE_LEVEL.
@@ -242,22 +242,22 @@ def gate(
     *,
     share: float = _SHARE,
 ) -> Gate:
-  """Ask whether a gain also shows on perturbed problems, within its own error.
+  """Return whether a gain also shows on perturbed problems, within its error.
 
-  holds: the gain there is above 0, at one-sided level GATE_LEVEL: a candidate
-  whose gain is nothing but the wording passes with at most that probability.
-  fails: it is below half of the gain on plain problems, at the same level;
-  pairs share what training did, so the difference is taken pair by pair.
+  holds: the gain there is above 0 at one-sided level GATE_LEVEL; a candidate
+  that only gains from the wording passes with at most that probability.
+  fails: it is below half of the gain on plain problems, at the same level; the
+  arms of a pair are the same, so the difference is taken per pair.
   open: the errors allow neither; score more pairs, or another round.
 
   Args:
-    differences: On plain problems, of n pairs.
-    perturbed: On perturbed problems, of the same pairs in the same order.
-    errors: Standard errors of `perturbed` by problems.
-    share: Part of the gain that has to show there.
+    differences: Differences of n pairs on plain problems.
+    perturbed: Differences of the same pairs on perturbed problems, in order.
+    errors: Standard errors of `perturbed` over problems.
+    share: Part of the gain that must appear on perturbed problems.
   """
   found = paired.gain(perturbed, errors, level=1 - 2 * GATE_LEVEL)
-  # Positive where too much of the gain is missing.
+  # Positive if too much of the gain is missing.
   missing = [share * d - p for d, p in zip(differences, perturbed, strict=True)]
   text = (
       f'perturbed {100 * found.value:+.1f} points'
@@ -281,23 +281,24 @@ def horizon(
 ) -> Verdict:
   """Decide on a kept change at a longer horizon.
 
-  The former incumbent goes on as a shadow beside the policy, and both are
-  compared after each of `looks` rounds, up to 3 or 4 times a round's updates.
+  The former incumbent keeps training as a shadow beside the policy, and both
+  are compared after each of `looks` rounds, up to 3 or 4 times a round's
+  updates.
 
   Before the last look the change is taken back if it lost, at one-sided level
-  HORIZON_LEVEL / looks. At the last it stays only if a loss of MARGIN is
-  excluded at level HORIZON_LEVEL, so that a change which is MARGIN or more
-  behind by then stays with at most that probability.
+  HORIZON_LEVEL / looks. At the last look it stays only if a loss of MARGIN is
+  excluded at level HORIZON_LEVEL, so that a change which is then MARGIN or more
+  behind stays with at most that probability.
 
   Args:
-    differences: New minus former, of the pairs of the latest look alone: those
-      before were at a shorter horizon.
-    errors: Their standard errors by problems.
-    looks: In all.
+    differences: New minus former, for the pairs of the latest look only, since
+      earlier ones were at a shorter horizon.
+    errors: Their standard errors over problems.
+    looks: Total number of looks.
     last: Whether this is the last one.
 
   Returns:
-    'keep', 'drop' (the version is taken back) or 'go_on'.
+    'keep', 'drop' (the change is taken back) or 'go_on'.
   """
   found = paired.gain(differences, errors, level=1 - 2 * HORIZON_LEVEL)
   points = f'{100 * found.value:+.1f} points'
@@ -312,10 +313,11 @@ def horizon(
 
 
 def vetoed(predicted: records.Interval | None) -> bool:
-  """Return whether a replay is sure of a loss, so that no arm is trained.
+  """Return whether a replay predicts a loss for certain, so that no arm trains.
 
   Args:
-    predicted: 95 % interval of the replayed effect, corrected by what replays
-      of the class were worth (`calibration.corrected`); None: not known.
+    predicted: 95 % interval of the replayed effect, corrected by how well
+      replays predicted changes of the class (`calibration.corrected`); None:
+      unknown.
   """
   return predicted is not None and predicted[1] < 0

@@ -1,4 +1,4 @@
-"""The gain of training: numbers for a file, tables for a reader."""
+"""The gain of training, as numbers for a file and tables for a reader."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -20,7 +20,7 @@ def _side(result: evaluate.EvalResult) -> dict[str, Any]:
       'step': result.step,
       'policy_version': result.policy_version,
       **dataclasses.asdict(result.avg_at_k),
-      # Text, so that the report is equal to itself read back from JSON.
+      # Text keys, so that the report equals itself after JSON.
       'pass_at_k': {str(k): value for k, value in result.pass_at_k.items()},
       'n_tokens': result.n_tokens,
       'truncated': result.truncated,
@@ -78,7 +78,7 @@ def report_gain(
 def _decomposed(
     before: evaluate.EvalResult, after: evaluate.EvalResult, rows: Any
 ) -> dict[str, Any]:
-  """Return the sources of a gain on some of the problems; None for no modes."""
+  """Return the sources of a gain on some problems; None without modes."""
   if before.modes is None:
     return dict.fromkeys(('mode_shift', 'within_mode', 'modes'))
   sides = *_measured(before, rows), *_measured(after, rows)
@@ -144,7 +144,7 @@ def interval(estimate: Mapping[str, Any], signed: bool = False) -> str:
 
 
 def heading(split: str, problems: int, samples: int, seed: int) -> str:
-  """Return the line that says what the numbers below are about."""
+  """Return the line that describes the numbers below it."""
   return (
       f'{split}: {problems:,} problems x {samples} samples, seed {seed};'
       f' {100 * estimates.LEVEL:.0f} % intervals'
@@ -156,14 +156,14 @@ def print_table(console: console_lib.Console, *columns: Sequence[Any]) -> None:
 
   Args:
     console: Where to print.
-    *columns: The heading, then the cells; what lacks at the end is empty.
+    *columns: The heading and the cells of each column; short ones are padded.
   """
   table = table_lib.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
   (first, *_), *others = columns
   table.add_column(first, overflow='fold')
   for heading, *_ in others:
     table.add_column(heading, justify='right', no_wrap=True)
-  # Names of families and modes are a domain's, and may look like rich's markup.
+  # Names of families and modes come from a domain and may look like markup.
   cells = (column[1:] for column in columns)
   for row in itertools.zip_longest(*cells, fillvalue=''):
     table.add_row(*(markup.escape(str(cell)) for cell in row))
@@ -213,7 +213,7 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
   """Print what `report_gain` returned.
 
   Args:
-    report: The result of `report_gain`, or the same read back from JSON.
+    report: Result of `report_gain`, or the same read from JSON.
     console: Where to print.
   """
   k, gain, families = (report[n] for n in ('samples', 'gain', 'families'))

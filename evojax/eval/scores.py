@@ -7,11 +7,11 @@ import numpy as np
 def of_problems(
     outcomes: Bool[np.ndarray, 'P n'], graded: Bool[np.ndarray, 'P n']
 ) -> Float[np.ndarray, 'P']:
-  """Return the share of right ones among each problem's graded completions.
+  """Return the solved share of each problem's graded completions.
 
   Args:
     outcomes: bool [P, n].
-    graded: bool [P, n], at least one of each problem.
+    graded: bool [P, n], with at least one True for each problem.
 
   Returns:
     float64 [P], 0..1.
@@ -24,7 +24,7 @@ def pass_at_k(
     k: int,
     graded: Bool[np.ndarray, 'P n'] | None = None,
 ) -> float:
-  """Estimate the probability that at least one of k completions is right.
+  """Estimate the probability that at least one of k completions is solved.
 
   With n samples of which c_p are right, the unbiased estimate is
   mean_p [1 - C(n - c_p, k) / C(n, k)] (Chen et al. 2021, arXiv:2107.03374,
@@ -33,9 +33,9 @@ def pass_at_k(
   Args:
     outcomes: bool [P, n].
     k: 1..n; pass@1 is Avg@n.
-    graded: bool [P, n], at least one of each problem: n is the number of those.
-      A problem with fewer than k of them counts by all it has, a lower bound.
-      All by default.
+    graded: bool [P, n], with at least one True for each problem; n is then the
+      number of these. A problem with fewer than k graded completions counts
+      with all it has, which gives a lower bound. None: all are graded.
 
   Returns:
     0..1.
@@ -49,7 +49,7 @@ def pass_at_k(
         ' [P, k] with at least one problem and one sample'
     )
   if graded is not None and not graded.all():
-    # Problems differ in how many were graded, so each is its own array.
+    # Problems differ in the number of graded completions, so each is one array.
     there = [row[g][None] for row, g in zip(outcomes, graded, strict=True)]
     each = [pass_at_k(row, min(k, row.size)) for row in there]
     return float(np.mean(each))
@@ -59,7 +59,7 @@ def pass_at_k(
         f'pass@{k} cannot be estimated from {n} samples per problem; raise'
         ' eval.samples'
     )
-  # C(n - c, k) / C(n, k) = prod_{i = n - c + 1 .. n} (1 - k / i), for c = 0..n:
-  # factorials overflow from n ~ 170. Past i = k the product stays 0.
+  # C(n - c, k) / C(n, k) = prod_{i = n - c + 1 .. n} (1 - k / i), for c = 0..n,
+  # as factorials overflow from n ~ 170. Past i = k the product stays 0.
   none_right = np.cumprod(np.r_[1, 1 - k / np.arange(n, 0, -1)])
   return float(1 - none_right[outcomes.sum(axis=1)].mean())

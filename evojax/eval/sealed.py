@@ -1,7 +1,7 @@
 """The sealed split: opened once per run, for the base and the trained policy.
 
-A score that was looked at and trained on further is no longer a test. So the
-first result is written to <workdir>/sealed.json, and a later call returns it.
+A score that was seen before more training is no longer a test. So the first
+result is written to <workdir>/sealed.json, and a later call returns it.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
   """Return the sealed result that `report.report_gain` made, or None.
 
   Raises:
-    WorkdirError: If the file is not what evojax wrote.
+    WorkdirError: If evojax did not write the file.
   """
   path = path_of(workdir)
   if not path.exists():
@@ -61,7 +61,7 @@ def score(
   Args:
     scorer: Its engine holds the trained weights afterwards.
     install_base: Calls `engine.update_weights` with the base policy. It is a
-      function, as its weights need not be in memory during training.
+      function because these weights need not be in memory during training.
     install_trained: Calls `engine.update_weights` with the trained policy.
     workdir: The run's directory.
     step: Training steps of the trained policy, >= 1; the base policy's is 0.
@@ -69,7 +69,7 @@ def score(
     **asked: seed, problems and samples, see `evaluate.evaluate`.
 
   Returns:
-    See `report.report_gain`; that of the first call in this workdir.
+    As `report.report_gain`, from the first call in this workdir.
 
   Raises:
     ValueError: As `evaluate.evaluate`, or if nothing was trained.
@@ -77,8 +77,8 @@ def score(
     DiskError: If the disk is full.
   """
   stored = read(workdir)
-  # The first result stands, whatever is asked now: a second look at sealed
-  # problems could be used to choose.
+  # The first result stands, whatever the arguments are now: a second look at
+  # sealed problems could be used to choose.
   if stored is not None:
     if stored['after']['step'] != step:
       logging.warning(
@@ -105,7 +105,7 @@ def score(
         **asked,
     )
 
-  # The base first: the engine is left with the trained weights.
+  # The base goes first, so that the engine is left with the trained weights.
   before = run(install_base, 0, 'seed')
   report = report_lib.report_gain(
       before, run(install_trained, step, scorer.version)

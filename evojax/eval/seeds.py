@@ -23,11 +23,11 @@ from evojax.runtime import output
 
 
 def main(module: Any, arguments: Sequence[str]) -> int:
-  """Print the summary of the workdirs on a command line; return its status.
+  """Print the summary of the workdirs on a command line; return an exit code.
 
   Args:
-    module: This one, or another with `summarise` and `print_summary`.
-    arguments: Without the name of the program.
+    module: This module, or another with `summarise` and `print_summary`.
+    arguments: Command-line arguments without the name of the program.
   """
   try:
     summary = module.summarise(arguments)
@@ -45,11 +45,11 @@ def check_distinct(
     workdirs: Sequence[str | os.PathLike[str]],
     identity: Callable[[str | os.PathLike[str]], set[str]],
 ) -> None:
-  """Check that there are several runs, and none of them twice.
+  """Check that there are several runs, all of them different.
 
   Args:
-    workdirs: Of the runs.
-    identity: Returns texts of which two runs share one if they are copies.
+    workdirs: Workdirs of the runs.
+    identity: Returns strings; copies of a run have one in common.
 
   Raises:
     ValueError: If there are fewer than 2 runs, copies, or runs of one seed.
@@ -67,7 +67,7 @@ def check_distinct(
 
 
 def _configs(workdir: str | os.PathLike[str]) -> set[str]:
-  """Return the config of a run as text, where there is one."""
+  """Return the config of a run as text, if there is one."""
   path = pathlib.Path(workdir, 'config.json')
   return {path.read_text()} if path.exists() else set()
 
@@ -75,7 +75,7 @@ def _configs(workdir: str | os.PathLike[str]) -> set[str]:
 def _read(
     workdir: str | os.PathLike[str],
 ) -> tuple[dict[str, Any], list[str], np.ndarray]:
-  """Return the sealed result, the problem of each row, and scores [2, P]."""
+  """Return the sealed result, the problem id of each row, and scores [2, P]."""
   result = sealed.read(workdir)
   if result is None:
     raise ValueError(
@@ -84,7 +84,7 @@ def _read(
     )
   steps = [result[side]['step'] for side in ('before', 'after')]
   sides = [store.problem_scores(workdir, sealed.SPLIT, step) for step in steps]
-  # Equal lists of problems make the columns of two runs comparable.
+  # With equal lists of problems, columns of two runs are comparable.
   ids = store.read(workdir, sealed.SPLIT, steps[:1], ['problem_id'])
   return result, ids['problem_id'].tolist(), np.stack(sides)
 

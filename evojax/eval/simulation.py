@@ -1,8 +1,8 @@
-"""Simulated races: what a run keeps when candidates are as good as they are.
+"""Simulated races: what a run keeps for candidates of known effect.
 
-The rules of `race` decide about differences that a `Draw` makes up, or that it
-takes from arms which were trained (`Dealt`). Where all arms are equal, whatever
-a run keeps is kept falsely.
+The rules of `race` are applied to differences that a `Draw` generates, or that
+are taken from trained arms (`Dealt`). If all arms are equal, every keep is
+false.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,9 +26,9 @@ Draw = Callable[
 class Outcome:
   """A simulated run."""
 
-  kept: list[int] = dataclasses.field(default_factory=list)  # 0, 1, ...
-  rounds: list[int] = dataclasses.field(default_factory=list)  # When, each.
-  spent: int = 0  # Rounds of all races.
+  kept: list[int] = dataclasses.field(default_factory=list)  # Indices from 0.
+  rounds: list[int] = dataclasses.field(default_factory=list)  # Of each keep.
+  spent: int = 0  # Total rounds of all races.
 
 
 def simulate(
@@ -41,15 +41,15 @@ def simulate(
     rounds: int,
     level: float,
 ) -> Outcome:
-  """Return what a run keeps, race after race; a race ends at the first keep.
+  """Return what a run keeps over successive races; a keep ends its race.
 
   Args:
-    rng: Draws.
-    draw: The pairs of a round.
-    effects: Of each candidate of the run in order, a fraction.
-    spreads: Of each candidate, as `draw` takes them.
-    candidates: C, of a race at its start.
-    rounds: Of a race, at most.
+    rng: Random number generator.
+    draw: Draws the pairs of a round.
+    effects: Effects of the run's candidates in order, fractions.
+    spreads: Spreads of the candidates, as arguments of `draw`.
+    candidates: C, the number of candidates at the start of a race.
+    rounds: Maximum number of rounds of a race.
     level: Bound on the rate of false keeps of the whole run, in (0, 1).
   """
   found = Outcome()
@@ -66,7 +66,7 @@ def simulate(
       names = [int(name) for name in standings]
       d, errors = draw(rng, [spreads[i] for i in names])
       d = d + np.array([effects[i] for i in names])[:, None]
-      # A candidate without hope after half of its pairs gets no other half.
+      # A candidate without hope after half of its pairs skips the other half.
       half = paired.first_half(d.shape[1])
       early = paired.pooled_spread([*groups, *d[:, :half].tolist()]) or 0.0
       told = []
@@ -124,10 +124,10 @@ def exact_interval(count: int, of: int) -> tuple[float, float]:
 
 
 class Dealt:
-  """Arms of one harness, dealt out to the groups of a round at random.
+  """Arms of one harness, dealt at random to the groups of a round.
 
-  No arm is twice in a round, and every round is dealt anew. The arms of a pair
-  share nothing, so that the errors of their scores add up.
+  No arm occurs twice in a round, and every round is dealt anew. The arms of a
+  pair share nothing, so that the errors of their scores add up.
   """
 
   def __init__(
@@ -136,8 +136,8 @@ class Dealt:
       errors: Float[np.ndarray, 'A'],
       pairs: int,
   ):
-    """Take scores [A], their standard errors by problems, the pairs n."""
-    # Sorted: in whatever order arms are given, the races are the same.
+    """Store scores [A], their standard errors over problems, and n pairs."""
+    # Sorted, so that races do not depend on the order of the arms.
     order = np.lexsort((errors, means))
     self.means, self.errors, self._pairs = means[order], errors[order], pairs
 
@@ -151,24 +151,24 @@ class Dealt:
     return means[1:] - means[0], np.hypot(errors[1:], errors[0])
 
   def resampled(self, rng: np.random.Generator) -> 'Dealt':
-    """Return as many arms, drawn from these with replacement."""
+    """Return equally many arms, drawn from these with replacement."""
     chosen = rng.integers(len(self.means), size=len(self.means))
     return type(self)(self.means[chosen], self.errors[chosen], self._pairs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-  """What a run promises about its races."""
+  """The race settings that a run promises at its start."""
 
-  candidates: int  # Of a race.
-  entries: int  # Of the whole run.
-  rounds: int  # Of a candidate, at most.
+  candidates: int  # Per race.
+  entries: int  # In the whole run.
+  rounds: int  # Maximum per candidate.
   level: float  # Bound on the rate of false keeps.
 
   def null_runs(
       self, rng: np.random.Generator, draw: Draw, runs: int
   ) -> Iterator[bool]:
-    """Yield whether each of some runs keeps anything of what a draw deals."""
+    """Yield for each simulated run whether it keeps any of the dealt arms."""
     same = [0.0] * self.entries, [1.0] * self.entries
     for _ in range(runs):
       found = simulate(
@@ -200,20 +200,20 @@ def false_keeps(
     resampled_runs: int,
     beat: Callable[[], None] = lambda: None,
 ) -> Rate:
-  """Return how often a run keeps anything though all of its arms are equal.
+  """Return how often a run keeps anything although all its arms are equal.
 
-  Runs share their arms, so that more runs make the rate no surer than the arms
-  do. The interval is that of a bootstrap over arms: the plain percentiles of
-  the rates of resampled arms, which contain the chance of their few runs. It is
-  never narrower than the exact interval of the runs with the arms as they are,
-  or else it would have no width where no run keeps anything.
+  Runs share their arms, so more runs do not make the rate more certain than the
+  arms do. The interval is that of a bootstrap over arms: the plain percentiles
+  of the rates of resampled arms, which include the noise of their few runs. It
+  is never narrower than the exact interval of the runs with the original arms;
+  otherwise it would have no width if no run keeps anything.
 
   Args:
-    arms: At least as many as a round takes.
-    rules: Of the run.
-    runs: Simulated with the arms as they are.
-    resamples: Of the arms.
-    resampled_runs: Simulated with each of them.
+    arms: At least as many as a round needs.
+    rules: Race settings of the run.
+    runs: Number of runs simulated with the original arms.
+    resamples: Number of resampled sets of arms.
+    resampled_runs: Number of runs simulated with each of these sets.
     beat: Called between simulations, to raise if the process has to stop.
   """
   rng = np.random.default_rng(0)

@@ -1,1 +1,1 @@
-"""The meta-loop: diagnose, change one thing, try it, decide, remember."""
+"""The meta-loop: diagnose, change one thing, test it, decide, remember."""

@@ -1,4 +1,4 @@
-"""The arms of a run: what is computed, as jobs for an executor."""
+"""The arms of a run: their jobs for an executor, and their training."""
 
 from collections.abc import Sequence
 import hashlib
@@ -12,10 +12,10 @@ from evojax.training import setup as setup_lib
 
 
 def seed_of(run: opening.Training, purpose: str, *key: int) -> int:
-  """Return a seed that depends on the run's seed, a purpose and its numbers.
+  """Return a seed derived from the run's seed, a purpose and numbers.
 
-  Not on what was found before: two machines that part in a measurement still
-  draw the same numbers.
+  It does not depend on measured values: two machines whose measurements
+  differ still draw the same numbers.
   """
   text = ' '.join(map(str, (purpose, run.config.seed, *key)))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], 'big')
@@ -26,11 +26,14 @@ def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
 
   Args:
     run: The run.
-    seed: Of the arm's problems and samples.
-    updates: Steps of the arm.
+    seed: Seed of the arm's problems and samples.
+    updates: Number of update steps of the arm.
+
+  Returns:
+    Values of config fields by dotted path.
   """
   half, most = updates // 2, run.config.checkpoint.every
-  # One falls on the half, where arms are compared.
+  # One checkpoint falls on the halfway step, where arms are compared.
   fitting = [n for n in range(1, most + 1) if half and half % n == 0]
   return {
       'seed': seed,
@@ -38,7 +41,7 @@ def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
       # Sealed problems are for the final policies alone.
       'eval.sealed': False,
       'checkpoint.every': max(fitting, default=1),
-      # All of them, until the arm has ended and those nobody needs are deleted.
+      # Keep all until the arm has ended; `compact` deletes those not needed.
       'checkpoint.keep': updates,
   }
 
@@ -48,8 +51,8 @@ def job(run: opening.Training, **fields: Any) -> arm_lib.ArmJob:
 
   Args:
     run: The run.
-    **fields: Those of `ArmJob` that the run does not hold; without `start` the
-      arm starts from the base policy.
+    **fields: Fields of `ArmJob` that the run does not determine. Without
+      `start` the arm starts from the base policy.
   """
   return arm_lib.ArmJob(
       workdir=str(run.path),
@@ -65,20 +68,20 @@ def train_all(
     groups: Sequence[int] | None = None,
     place: tuple[int, int] = (0, 0),
 ) -> list[records.Arm | None]:
-  """Train arms, side by side as far as the executor can.
+  """Train arms, as many at a time as the executor can.
 
   Args:
     run: The run.
-    jobs: In the order of the records.
-    stage: Name of the stage that they are, for the progress.
-    groups: Group of each arm: one that is not 'done' decides about its group,
-      whose later arms are not trained. None: all are trained.
-    place: Other arms of the stage, before and after these.
+    jobs: Jobs of the arms, in the order of the returned records.
+    stage: Name of the stage, shown in the progress line.
+    groups: Group of each arm. Once an arm of a group ends with a status other
+      than 'done', the later arms of that group are skipped. None trains all.
+    place: Number of arms of the same stage before and after these.
 
   Returns:
-    One record per job, None where it was not trained.
+    One record per job; None for a skipped one.
   """
-  # All are queued before the first is waited for: workers train side by side.
+  # All are submitted before the first wait, so that workers run in parallel.
   first, later = place
   run.progress.enter(stage, arm=first, arms=first + len(jobs) + later)
   for job_ in jobs:
@@ -101,10 +104,10 @@ def train_all(
 def train_one(
     run: opening.Training, job_: arm_lib.ArmJob, stage: str, refusal: str
 ) -> records.Arm:
-  """Train an arm that the run cannot do without, a stage of its own.
+  """Train an arm without which the run cannot continue, as its own stage.
 
   Raises:
-    ValueError: If it does not train; begins with `refusal`.
+    ValueError: If training fails; the message begins with `refusal`.
   """
   (arm,) = train_all(run, [job_], stage)
   if arm.status != 'done':
@@ -113,7 +116,7 @@ def train_one(
 
 
 def setup_under(run: opening.Training, harness: str) -> setup_lib.Setup:
-  """Return the setup of an arm with the seed of the run, for replays."""
+  """Return the setup of an arm under the run's seed, for replays."""
   changed = changes(run, run.config.seed, run.config.evolve.updates)
   arm = job(run, folder='', harness=harness, changes=changed, label='')
   return run.setup.under(arm.arm_config())

@@ -1,6 +1,6 @@
-"""Statistics of recorded groups under a candidate, beside those of its parent.
+"""Statistics of recorded groups under a candidate and under its parent.
 
-All of them are arithmetic on rewards, advantages and outcomes; one that cannot
+All of them are computed from rewards, advantages and outcomes; one that cannot
 be computed is NOT_IDENTIFIABLE, never a number.
 """
 
@@ -35,21 +35,21 @@ class Rewarded:
 
 
 def compare(before: Rewarded, after: Rewarded) -> dict[str, Any]:
-  """Return statistics under a candidate, beside those under the parent.
+  """Return statistics under a candidate and under its parent.
 
   alive_by_outcome: share of kept groups with solved and unsolved members.
-  alive_by_shaping: share of kept groups whose outcomes agree and whose rewards
-    differ. They push towards what only the shaping likes.
+  alive_by_shaping: share of kept groups whose outcomes agree but whose rewards
+    differ. Their gradient follows the shaping terms alone.
   phantom_advantage: share of the absolute advantage that falls on the groups
     that are alive by shaping.
-  sign_agreement: share of the completions in groups that are alive by outcome
-    whose advantage has the sign of solved (+) or unsolved (-).
+  sign_agreement: in groups alive by outcome, the share of completions whose
+    advantage is positive if solved and negative if not.
   constant_parts: number of reward parts with a weight that do not vary.
   length_correlation: correlation of n_tokens and reward.
   gradient_cosine: cosine of the advantages with those of the outcome alone,
-    each completion weighted by the root of its length. It is the cosine of the
-    policy gradients where score functions of completions are orthogonal and
-    their squared norms are proportional to the number of tokens.
+    each completion weighted by the root of its length. It equals the cosine of
+    the policy gradients if the score functions of completions are orthogonal
+    and their squared norms are proportional to the number of tokens.
   kept_groups: share of groups that enter the update.
 
   Args:
@@ -109,7 +109,7 @@ def _describe(r: Rewarded) -> dict[str, Any]:
 def scan(
     after: Rewarded, part: str, surface: surface_lib.Surface
 ) -> dict[str, Any]:
-  """Return how large the weight of a reward part may be, all others fixed.
+  """Return how large the weight of a reward part may be, others held fixed.
 
   harmless_weight: the largest of SCANNED weights between 0 and the bound of the
   surface, with the proposed sign, such that at this weight and all smaller ones
@@ -118,11 +118,11 @@ def scan(
 
   Args:
     after: Recorded groups under the candidate.
-    part: Name of the reward part that it changes.
-    surface: What harnesses may set.
+    part: Name of the reward part whose weight the candidate changes.
+    surface: The fields that a harness may set.
 
   Returns:
-    {'harmless_weight': number or NOT_IDENTIFIABLE}, {} without such a part.
+    {'harmless_weight': number or NOT_IDENTIFIABLE}; {} without such a part.
   """
   names = list(after.parts)
   if part not in names:
@@ -138,7 +138,8 @@ def scan(
       after.outcome,
       after.graded,
   ).phantom_share
-  # The first harmful weight ends the range, also where larger ones are not.
+  # The range ends at the first harmful weight, even if a larger one is
+  # harmless.
   harmful = np.flatnonzero(shares > HARMLESS)
   last = harmful[0] - 1 if len(harmful) else SCANNED - 1
   found = float(grid[last]) if last >= 0 else NOT_IDENTIFIABLE

@@ -1,4 +1,4 @@
-"""Finished runs that are scored beside this one: the flag --compare."""
+"""Finished runs that are scored on this run's problems: the flag --compare."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -27,10 +27,10 @@ class Compared:
 
 
 def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
-  """Check the runs of --compare before anything is paid for.
+  """Open the runs of --compare before anything is paid for.
 
   Raises:
-    ValueError: If one is not finished, or its policy is of another shape.
+    ValueError: If one is not finished, or its policy has another architecture.
   """
   found = []
   for text in workdirs:
@@ -55,10 +55,10 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
 def place(
     compared: Sequence[Compared], folder: pathlib.Path
 ) -> dict[str, Compared]:
-  """Return the runs by the names under which their scores lie in a folder.
+  """Return the compared runs by the names of their score folders.
 
-  Two runs of one recipe are told apart by their directories, and a run that was
-  scored before has its name again. Called in process 0.
+  Runs of the same recipe are told apart by a hash of their directories; a run
+  that was scored before keeps its name. Call this in process 0 only.
   """
   placed: dict[str, Compared] = {}
   for other in compared:
@@ -82,9 +82,9 @@ def place(
 
 
 def tokens_of(path: pathlib.Path) -> records.Tokens:
-  """Return the sampled tokens of a finished run.
+  """Return the number of sampled tokens of a finished run.
 
-  Its total holds dev scores and the search, too.
+  The total includes dev scores and the search.
   """
   if not (path / 'ledger.jsonl').exists():
     training = arm_lib.sampled_tokens(path)

@@ -29,8 +29,8 @@ def graded(
   """Return the measures of one diagnostic, sorted by name.
 
   Args:
-    meta: What the diagnostic declares, see `harness.run.Functions.meta`.
-    values: Its numbers by name.
+    meta: The constants of the diagnostic, see `harness.run.Functions.meta`.
+    values: The numbers that it returned, by name.
   """
   threshold = lambda pair: pair and (str(pair[0]), float(pair[1]))
   return [
@@ -55,15 +55,15 @@ def version_measures(history: history_lib.History) -> list[records.Measure]:
 
   failures_in_row counts the trials since the last kept one. calibration is the
   mean of realised minus predicted effect (the middle of the interval; fractions
-  of Avg@k), negative where predictions are too high. sign_agreement is the
-  share of the trials whose 95 % interval excludes 0 that went where the
-  prediction said. tried_<class> counts the trials of an intervention class.
+  of Avg@k); it is negative where predictions are too high. sign_agreement is
+  the share of trials with a 95 % interval that excludes 0 whose effect has the
+  predicted sign. tried_<class> counts the trials of an intervention class.
 
   None of them is critical: a bad search must not keep a good version from being
   promoted.
   """
   verdicts = [t for t in history.trials if t.verify]
-  # Counted from 1: with nothing kept, every verdict is a failure.
+  # Indices start at 1: if nothing was kept, every verdict counts as a failure.
   kept = [i for i, t in enumerate(verdicts, 1) if t.status == 'keep']
   failures = len(verdicts) - max(kept, default=0)
   measured = lambda name, unit, value, warn=None: rules.graded(
@@ -118,7 +118,7 @@ def measure(
     outcome: Sequence[float],
     reward: Sequence[float] = (),
 ) -> list[records.Measure]:
-  """Measure everything that is known about a version.
+  """Return all measures of a version.
 
   Args:
     functions: Functions of the version's harness; its diagnostics are run.
@@ -129,10 +129,10 @@ def measure(
 
   Returns:
     The measures of the harness's diagnostics by name, the learning curve, the
-    layer 'version', then the rules. A diagnostic that fails is one measure of
-    level 'failed' without a value: what it would have measured is unknown, and
-    no rule reads it. A diagnostic that reuses another's name for a number fails
-    as well (the package's own go first), so that it cannot hide an alert.
+    layer 'version', then the rules. A diagnostic that fails yields one measure
+    of level 'failed' without a value; no rule reads it. A diagnostic that
+    reuses a name which another one measures fails as well (the package's own
+    diagnostics go first), so that it cannot hide an alert.
   """
   ours = [
       rules.graded(name, 'score', 'fraction', value)
@@ -142,7 +142,7 @@ def measure(
   taken = rules.NAMES | {m.name for m in ours}
   found: dict[str, list[records.Measure]] = {}
   measured = functions.measure_all(view)
-  # Diagnostics of the package go first, so that they keep their names.
+  # The package's diagnostics go first, so that none can take their names.
   for name in sorted(measured, key=lambda n: not functions.is_shipped(n)):
     found[name] = _measures(functions, name, measured[name], taken)
     taken |= {m.name for m in found[name]}

@@ -1,10 +1,10 @@
-"""Placement of arms: in this process, or in workers of this or other machines.
+"""Placement of arms: in this process, or in workers on one or more machines.
 
-    executor.submit(job)      # May begin it.
-    arm = executor.wait(job)  # Its record, once it has ended.
-    executor.cancel(job)      # It is not wanted any more.
+    executor.submit(job)      # Queues the arm; it may start at once.
+    arm = executor.wait(job)  # Returns its record once it has ended.
+    executor.cancel(job)      # Ends an arm that is no longer wanted.
 
-The records do not depend on the executor, nor on what finishes first.
+Records depend neither on the executor nor on the order in which arms finish.
 """
 
 import abc
@@ -36,11 +36,11 @@ _SHOW_SECONDS = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-  """Which executor a run uses: flags of the same names."""
+  """The executor of a run; the fields are the flags of the same names."""
 
   executor: str = 'inprocess'
-  workers: int = 0  # Arms at a time, except of 'inprocess'.
-  # Of 'ray': what an arm gets, 'TPU=4'; (): what this process has.
+  workers: int = 0  # Arms trained at a time; unused by 'inprocess'.
+  # For 'ray': resources of one arm, such as 'TPU=4'; (): as this process has.
   arm_resources: Sequence[str] = ()
   arm_hosts: str = ''  # Of 'ray': machines of an arm, see `commands.share`.
 
@@ -88,20 +88,21 @@ class Placement:
 
 
 class Executor(abc.ABC):
-  """Interface of what trains the arms of a run."""
+  """Interface of an executor, which trains the arms of a run."""
 
   @abc.abstractmethod
   def submit(self, job: arm_lib.ArmJob) -> None:
-    """Queue an arm, which may begin at once."""
+    """Queue an arm; it may start at once."""
 
   @abc.abstractmethod
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
     """Return the record of a submitted arm once it has ended."""
 
   def cancel(self, job: arm_lib.ArmJob) -> None:
-    """End an arm that is not wanted any more, and delete what it left.
+    """End an arm that is no longer wanted, and delete its files.
 
-    Evidence that no row names would count as tokens of the run.
+    Otherwise evidence that no ledger row names would count as tokens of the
+    run.
     """
     if sharding.is_primary():
       shutil.rmtree(job.path, ignore_errors=True)
@@ -109,9 +110,9 @@ class Executor(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class InProcess(Executor):
-  """Trains an arm when it is waited for; shares the engine of the run.
+  """Trains an arm when its record is awaited, with the engine of the run.
 
-  What is cancelled may have been left by workers when this run began.
+  It also cancels arms that workers of an earlier start left unfinished.
   """
 
   setup: setup_lib.Setup
@@ -121,10 +122,10 @@ class InProcess(Executor):
   progress: progress_lib.Progress
 
   def submit(self, job: arm_lib.ArmJob) -> None:
-    """Do nothing yet: devices are used by one arm at a time."""
+    """Do nothing: devices serve one arm at a time, so training waits."""
 
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
-    """Train the arm."""
+    """Train the arm and return its record."""
     return arm_lib.train(
         job,
         self.setup,
@@ -136,7 +137,7 @@ class InProcess(Executor):
 
 
 class Workers(Executor):
-  """Trains arms in processes of `--mode=arm`, several at a time."""
+  """Trains arms in child processes (`--mode=arm`), several at a time."""
 
   def __init__(
       self,
@@ -148,18 +149,18 @@ class Workers(Executor):
 
     Args:
       pool: Starts the processes.
-      stop_if_asked: Called while waiting; may raise to stop.
-      progress: Of the run: one line for all workers.
+      stop_if_asked: Called while waiting; may raise to stop the run.
+      progress: Progress of the run; all workers share its one line.
     """
     self._pool, self._stop_if_asked = pool, stop_if_asked
     self._progress, self._shown = progress, time.monotonic()
-    # The arms that train side by side: those that have not ended, and the
-    # newest metrics of all.
+    # Arms of this stage that have not ended, and the newest metrics of every
+    # arm that trains side by side with them.
     self._left: dict[str, arm_lib.ArmJob] = {}
     self._newest: dict[str, Mapping[str, Any]] = {}
 
   def submit(self, job: arm_lib.ArmJob) -> None:
-    """Queue an arm that has not ended; begins it if a worker is free."""
+    """Queue an arm that has not ended; start it if a worker is free."""
     if not self._left:
       self._newest, self._shown = {}, time.monotonic()
     self._newest[job.folder] = {}
@@ -184,7 +185,7 @@ class Workers(Executor):
     return arm
 
   def _show(self) -> None:
-    """Show now and then how far the arms of the stage are."""
+    """Update the progress line from time to time with the arms' progress."""
     now = time.monotonic()
     if now - self._shown < _SHOW_SECONDS:
       return
@@ -202,21 +203,21 @@ class Workers(Executor):
       self._newest[job.folder] = metrics_lib.newest(job.path)
 
   def cancel(self, job: arm_lib.ArmJob) -> None:
-    """End the arm's worker, and delete what it left."""
+    """Stop the arm's worker and delete the arm's files."""
     self._pool.cancel(job.folder)
     self._forget(job)
     super().cancel(job)
 
 
 def _command(job: arm_lib.ArmJob) -> commands.Command:
-  """Write the job of an arm; return the command that trains it."""
+  """Write the job file of an arm; return the command that trains it."""
   job.path.mkdir(parents=True, exist_ok=True)
   path = job.path / 'job.json'
-  # A worker never reads half a job, not even that of a run killed before.
+  # Written atomically: a worker never reads half a job, even after a kill.
   workdir_lib.write_atomic(path, job.to_json().encode())
   cache = jax.config.jax_compilation_cache_dir or ''
   flags = ['--mode=arm', f'--job={path}', f'--compilation_cache={cache}']
-  if probe.tier() == 'T2':  # Which this run was allowed.
+  if probe.tier() == 'T2':  # The user has allowed T2 for this run.
     flags.append('--allow_weak_sandbox')
   return commands.Command(
       job.folder,
@@ -227,9 +228,9 @@ def _command(job: arm_lib.ArmJob) -> commands.Command:
 
 
 def _resources_here() -> tuple[str, ...]:
-  """Return what this process has, as Ray counts it.
+  """Return the resources of this process, in Ray's units.
 
-  On devices of another kind or number, an arm's results are not the same.
+  Results differ on devices of another kind or number.
   """
   kind = jax.default_backend().upper()
   return (f'{kind}={1 if kind == "CPU" else jax.local_device_count()}',)
@@ -244,9 +245,9 @@ def open_executor(
   """Yield the executor of a run; workers end with it.
 
   Args:
-    placement: Checked.
-    in_process: Used where arms stay in this process.
-    meter: Gets the device-seconds of arms on devices of their own.
+    placement: Flags that have passed `check`.
+    in_process: The executor to use if arms stay in this process.
+    meter: Counts the device-seconds of arms that have their own devices.
 
   Raises:
     ValueError: If the arms cannot be placed like this.

@@ -1,4 +1,4 @@
-"""A version of another run as the first one of a new run."""
+"""Forks: a new run starts from a version of another run."""
 
 import dataclasses
 import os
@@ -19,22 +19,22 @@ class Fork:
 
   @property
   def name(self) -> str:
-    """'<run>:<version>'."""
+    """The name '<run>:<version>'."""
     return f'{self.source.name}:{self.version.version}'
 
   def copy(self, target: pathlib.Path) -> None:
-    """Copy harness, evidence and checkpoints, at once or not at all."""
+    """Copy harness, evidence and checkpoints, completely or not at all."""
     spec.write(
         spec.load(self.source / 'harness', self.version.harness),
         target / 'harness',
     )
     arm = target / 'arms' / 'v0'
     if not arm.exists():
-      # A copy that a kill cut short lies under another name and is made anew.
+      # A copy that was interrupted keeps the name .tmp and is made again.
       temporary = target / 'arms' / 'v0.tmp'
       shutil.rmtree(temporary, ignore_errors=True)
       shutil.copytree(self.source / self.version.folder, temporary)
-      # A mean, and the base policy, are states that no arm of it ended in.
+      # The state of a merged or base policy is in none of the copied arms.
       state = pathlib.PurePath(self.version.checkpoint)
       shutil.rmtree(
           temporary / 'checkpoints' / state.name, ignore_errors=True
@@ -46,11 +46,11 @@ class Fork:
 
 
 def open_fork(source: pathlib.Path, version: str) -> Fork:
-  """Return a version of another run; changes nothing there.
+  """Return a version of another run, which stays unchanged.
 
   Args:
     source: Workdir of the other run.
-    version: '' is its newest.
+    version: Name of the version; '' is the newest.
 
   Raises:
     ValueError: If there is no such version.

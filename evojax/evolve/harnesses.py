@@ -1,4 +1,4 @@
-"""The harnesses of a run, by their hashes, and what follows from one."""
+"""The harnesses of a run by hash, and the config values each one leads to."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -17,20 +17,20 @@ from evojax.training import setup as setup_lib
 
 @dataclasses.dataclass(frozen=True)
 class Harnesses:
-  """The directory of all harnesses that a run has met."""
+  """The directory of all harnesses that a run has used."""
 
   root: pathlib.Path
-  setup: setup_lib.Setup  # The run's, without any overlay.
+  setup: setup_lib.Setup  # The run's setup, without any overlay.
 
   def load(self, sha256: str) -> spec.Harness:
-    """Return a harness, checked against its name."""
+    """Return a harness whose content matches its hash."""
     return spec.load(self.root, sha256)
 
   def functions(self, sha256: str) -> run_lib.Functions:
-    """Return the functions of a harness, which passed the gate.
+    """Return the functions of a harness that passes the gate.
 
     Raises:
-      ValueError: If one does not: it was admitted by another gate.
+      ValueError: If the gate refuses it; an older gate may have admitted it.
     """
     harness, setup = self.load(sha256), self.setup
     if refused := admit.check_functions(
@@ -46,10 +46,10 @@ class Harnesses:
     return self.setup.surface.apply(self.setup.config, overlay)
 
   def values(self, sha256: str) -> dict[str, Any]:
-    """Return config values under a harness by dotted path, for proposers."""
+    """Return flat config values under a harness, by dotted path."""
     flat = config_lib.flatten(self.config_under(sha256))
-    del flat['evolve.salt']  # It decides the sealed problems.
-    flat['steps'] = self.setup.config.evolve.updates  # Those of an arm.
+    del flat['evolve.salt']  # The salt decides which problems are sealed.
+    flat['steps'] = self.setup.config.evolve.updates  # The steps of an arm.
     return flat
 
   def delta(self, before: str, after: str) -> delta_lib.Delta:
@@ -64,7 +64,8 @@ class Harnesses:
   def rebased(self, before: str, after: str, onto: str) -> str:
     """Return the hash of `onto` with the change from `before` to `after`.
 
-    A change that trains nothing may have been kept since a candidate was made.
+    It is needed when a change that trains nothing (a diagnostic or a backtest)
+    was kept after a candidate was made.
     """
     if before == onto:
       return after

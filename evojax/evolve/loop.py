@@ -3,12 +3,12 @@
     open  train  ((diagnose  hypothesize  design  admit  backtest)*  race
     (shadow  verify  accumulate)*  promote)*  retrain  seal  final
 
-In every round, changes of the harness race the incumbent, and the training of
-the winner goes on as the policy. Rounds end by their number, or where
-evolve.tokens pays for no other. Every step is one row, written
-after what it left on disk; a step whose row is there is not done again. So a
-run that was killed goes on where it was, and ends with the rows of a run that
-nobody disturbed.
+In every round, changed harnesses race the incumbent one, and the training of
+the winner goes on as the policy. Rounds end when all are done, or when the
+rest of evolve.tokens does not pay for another. Every step is one row, written
+after its files are on disk; a step that has a row is not done again. A run that
+was killed therefore continues where it stopped, and ends with the same rows as
+an uninterrupted run.
 """
 
 from collections.abc import Sequence
@@ -48,11 +48,11 @@ def run(
   """Evolve policy and harness; the same call continues a run.
 
   Args:
-    config: Of the run, with evolve.rounds > 0.
+    config: Config of the run, with evolve.rounds > 0.
     workdir: The run's directory.
     compare: Workdirs of finished runs, scored on the same sealed problems.
-    fork_from: Workdir of another evolving run, which a new one starts from.
-    fork_version: The version of it; its newest one if ''.
+    fork_from: Workdir of another evolving run that a new run starts from.
+    fork_version: Name of its version to start from; '' is the newest.
     **placement: Where arms are trained: fields of `executor.Placement`.
 
   Returns:
@@ -77,7 +77,7 @@ def run(
 
 
 def _steps(run_: opening.Run) -> str:
-  """Run all steps that are left; return why there were no more rounds."""
+  """Run all steps that are left; return why the rounds ended."""
   record, find = run_.recorder.record, run_.recorder.find
   if run_.primary:
     for line in human.review(run_.inbox, run_.setup.surface):
@@ -107,14 +107,14 @@ def _steps(run_: opening.Run) -> str:
     )
   record(records.Seal, lambda: seal.seal(run_))
   scores = record(records.Final, lambda: final.score(run_, head, retrained))
-  # A run that had ended is compared with further ones in a row of its own.
+  # If the run had ended, newly compared runs are scored in a row of their own.
   if set(final.placed(run_)) - final.scored(scores):
     run_.recorder.append(final.score(run_, head, retrained))
   return ended_by
 
 
 def _round(run_: opening.Run, number: int) -> None:
-  """Fill the field, race it, decide, and let the winner go on."""
+  """Fill the field, race it, decide, and promote the winner."""
   record = run_.recorder.record
   race = run_.recorder.find(records.Race, round=number)
   if race is None:
@@ -131,7 +131,7 @@ def _round(run_: opening.Run, number: int) -> None:
   field = [t for t in run_.recorder.history.trials if t.number in raced]
   shadow = _look(run_, race)
   kept = None
-  # Some verdicts may be there, and each is about all of the round.
+  # A stopped run may have some verdicts; each depends on the whole round.
   verdicts = [(t.number, t.verify) for t in field]
   if any(verdict is None for _, verdict in verdicts):
     found = verify.after_race(run_, race, field, shadow)
@@ -159,7 +159,7 @@ def _round(run_: opening.Run, number: int) -> None:
 
 
 def _look(run_: opening.Run, race: records.Race) -> records.Shadow | None:
-  """Look at the shadow that trained in a round, if one did."""
+  """Return the decision on the shadow that trained in a round, if any."""
   found = [arm.trial for arm in race.arms if arm.role == 'shadow']
   if not found:
     return None

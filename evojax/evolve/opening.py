@@ -43,17 +43,17 @@ from evojax.training import stages
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """Options of the command line beside config and workdir."""
+  """Command-line options besides config and workdir."""
 
   compare: Sequence[str] = ()  # Workdirs of finished runs.
   fork_from: str = ''  # Workdir of another run that evolved, or ''.
-  fork_version: str = ''  # The version of it; its newest one if ''.
+  fork_version: str = ''  # Name of its version to start from; '' is the newest.
   placement: executor_lib.Placement = executor_lib.Placement()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-  """The parts of an opened run that train its arms."""
+  """The parts of an opened run that training its arms needs."""
 
   path: pathlib.Path
   setup: setup_lib.Setup  # Domain and policy, opened once; no harness.
@@ -69,18 +69,18 @@ class Training:
 
   @property
   def primary(self) -> bool:
-    """True in the process that writes."""
+    """Whether this process writes files."""
     return sharding.is_primary()
 
   def say(self, text: str) -> None:
-    """Print a line, once for all processes."""
+    """Print a line in process 0 only."""
     if self.primary:
       output.say(text)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(Training):
-  """The parts of an opened run that evolves; a step uses those it needs."""
+  """The parts of an opened run that evolves; each step uses some of them."""
 
   fork: fork_lib.Fork | None  # A version of another run to start from.
   compared: Sequence[compared_lib.Compared]
@@ -98,11 +98,11 @@ class Run(Training):
 def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   """Return the harness that a run starts from: its own, or the domain's.
 
-  A domain without one has its reward with the weights of the config. Its
-  policy is then diagnosed by how it learns alone.
+  A domain without a seed harness gets one with the domain's reward, the weights
+  of the config and no diagnostics; only learning curves diagnose its policy.
 
   Raises:
-    ValueError: If the harness that is named is not there.
+    ValueError: If the named harness does not exist.
   """
   name = config.evolve.seed_harness
   folder = domains.folder(config.domain.name) / name
@@ -126,19 +126,19 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
     fork_lib.Fork | None,
     list[compared_lib.Compared],
 ]:
-  """Check all that needs neither the workdir nor a device.
+  """Check everything that needs neither the workdir nor a device.
 
   Args:
-    config: With evolve.rounds > 0.
-    options: See there.
+    config: Config of the run, with evolve.rounds > 0.
+    options: Command-line options.
 
   Returns:
-    The setup of the run without its harness, the harness that it starts from,
-    the version that it forks, and the runs that it is compared with.
+    The run's setup without its harness, the harness that the run starts from,
+    the version that it forks (or None), and the runs that it is compared with.
 
   Raises:
     ValueError: If config, domain, model, harness or a flag is wrong.
-    WeakSandboxError: If nothing holds what is proposed.
+    WeakSandboxError: If the box cannot hold untrusted code on this machine.
   """
   options.placement.check(config.rollout.kind)
   skills_lib.check_directories(config.evolve.skills)
@@ -152,8 +152,8 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
   try:
     setup = setup_lib.prepare(base)
   except reward_parts.RewardError:
-    # A part that only the harness has: where its overlay has weights, those of
-    # the config count nowhere.
+    # The weights may name parts that only the harness has. If its overlay has
+    # weights, they replace those of the config, which then need no check.
     if not any(map(surface_lib.is_weight, seed_harness(config).overlay)):
       raise
     with base.unlocked():
@@ -169,24 +169,24 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
   if reasons:
     raise ValueError('the seed harness:' + ''.join(f'\n  {r}' for r in reasons))
   propose_lib.load(config.evolve.proposer)
-  probe.tier()  # Whatever is proposed runs in the box.
+  probe.tier()  # Raises if the box is too weak: proposed code runs in it.
   return setup, seed, fork, compared
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """A workdir that is locked, and the devices that it is worked on with."""
+  """A locked workdir, and the devices that work on it."""
 
   directory: workdir_lib.Workdir
   mesh: jax.sharding.Mesh
   engine: step_records.RolloutEngine
-  asked: list[int]  # Signals that asked to stop.
+  asked: list[int]  # Signals received that ask the run to stop.
 
   def preempt(self, saved: str) -> None:
-    """Raise after a signal, in all processes at the same step.
+    """Raise Preempted after a signal, in all processes at the same step.
 
     Args:
-      saved: What is saved, for whoever sent it.
+      saved: What is saved; printed for the sender of the signal.
     """
     if not sharding.in_any_process(bool(self.asked)):
       return
@@ -202,13 +202,13 @@ def open_place(
     workdir: str,
     mode: str,
 ) -> Iterator[Place]:
-  """Yield a workdir with its sampler; what is printed is logged there.
+  """Yield a locked workdir with a sampler; printed lines go to its log.
 
   Args:
-    setup: Of the run, checked.
-    config: Of the run, as the workdir holds it.
+    setup: The checked setup of the run.
+    config: Config of the run, as saved in the workdir.
     workdir: The run's directory.
-    mode: That works in it.
+    mode: The mode that owns the workdir.
   """
   primary = sharding.is_primary()
   with (
@@ -251,16 +251,16 @@ def open_run(
   """Yield the parts of a run, new or continued.
 
   Args:
-    config: With evolve.rounds > 0.
+    config: Config of the run, with evolve.rounds > 0.
     workdir: The run's directory.
-    options: See there.
+    options: Command-line options.
 
   Raises:
     ValueError: If config, domain, model, harness, workdir or a flag is wrong.
     Preempted: After SIGINT or SIGTERM, with everything saved.
   """
   primary = sharding.is_primary()
-  if primary:  # Again once the lock is held, but what is slow comes later.
+  if primary:  # Checked early, before slow work, and again under the lock.
     workdir_lib.check(workdir, config, 'evolve')
   setup, seed, fork, compared = check(config, options)
   base, tier = setup.config, probe.tier()

@@ -1,8 +1,8 @@
-"""Pairs of arms: what they are scored by, and how much one is ahead.
+"""Pairs of arms: their scores, and the difference within each pair.
 
-The i-th arms of all harnesses of a round share problems and sampler seeds. The
-share that they solve in their own rollouts is their score where all of them
-sample alike; else each pair answers dev problems of its own.
+The i-th arms of all harnesses of a round share problems and sampler seeds. If
+all harnesses sample alike, an arm's score is the share that it solves in its
+own rollouts; otherwise each pair answers dev problems of its own.
 """
 
 from collections.abc import Sequence
@@ -20,35 +20,35 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
 
-# Intervention classes under which rollouts of two harnesses do not compare:
-# they change what is asked, how it is sampled, how long an answer may be, or
-# what an environment offers.
+# Intervention classes whose rollouts are not comparable between two harnesses:
+# they change the problems, the sampling, the maximum length, or what an
+# environment offers.
 SAMPLED_OTHERWISE = ('data', 'exploration', 'length', 'tools')
-# Standard errors; every arm of a run is asked, and some differ by chance.
+# In standard errors. The bound is high because it is tested on every arm.
 _CLEARLY = 3.0
 
 
 def dev_folder(number: int, folder: str) -> str:
-  """Return where the dev evidence of an arm lies, below the workdir."""
+  """Return the folder of an arm's dev evidence, below the workdir."""
   return f'rounds/{number:03d}/{folder.removeprefix("arms/")}'
 
 
 def on_dev(
     run: opening.Run, number: int, pair: int, arm: records.Arm, **fields: Any
 ) -> scoring.Scored:
-  """Return the last state of an arm on the dev problems of its pair.
+  """Return an arm's last state with the dev problems of its pair.
 
-  No other pair is asked them, as far as the split goes: what some problems make
-  of a change is then part of the spread between pairs. Where a harness may
-  change the environment itself, the evaluator's own is the exam: a history that
-  gives the fix away must not make a harness look good.
+  No other pair gets these problems, as far as the split suffices; the spread
+  between pairs then includes how the effect varies with the problems. Where a
+  harness may change the environment, the evaluator's own environment is used: a
+  history that gives the fix away must not make a harness look good.
 
   Args:
     run: The run.
-    number: Of the round.
-    pair: Of the arm.
+    number: Number of the round.
+    pair: Number of the pair.
     arm: A finished arm.
-    **fields: Of `scoring.Scored`, if they differ.
+    **fields: Fields of `scoring.Scored` that differ from the default.
   """
   e, domain = run.config.evolve, run.setup.domain
   wanted = dict(
@@ -69,8 +69,8 @@ def on_dev(
 def is_scored(arm: records.Arm, scored_by: str) -> bool:
   """Return whether an arm has a score.
 
-  One that collapsed is scored by what it sampled: without it, the other pairs
-  would look steadier than they are.
+  An arm that collapsed is scored by its rollouts: dropping it would make the
+  spread between pairs look smaller than it is.
   """
   if arm.status == 'collapse':
     return scored_by == 'rollouts'
@@ -82,12 +82,12 @@ def own_scores(
 ) -> tuple[Float[np.ndarray, '_'], tuple[int, ...]]:
   """Return the solved share of each group that an arm sampled.
 
-  Of arms that start from one state, only the second half of the updates counts:
-  the first is about the state that they share.
+  For arms that start from one state, only the second half of the updates
+  counts: the first half mostly measures the state that they share.
 
   Args:
     run: The run.
-    arm: It need not have ended.
+    arm: An arm, finished or not.
     whole: Whether all updates count.
 
   Returns:
@@ -109,11 +109,11 @@ def own_scores(
 def is_clearly_worse(
     scores: Float[np.ndarray, 'P'], than: Float[np.ndarray, 'Q']
 ) -> bool:
-  """Return whether groups solve less than others, beyond all chance.
+  """Return whether groups solve less than others, beyond chance.
 
   Args:
     scores: Solved share of each group.
-    than: The same of groups of other problems.
+    than: Solved shares of groups of other problems.
   """
   behind, error = difference(scores, than, shared=False)
   return behind < -_CLEARLY * error
@@ -122,14 +122,14 @@ def is_clearly_worse(
 def is_wasted(
     run: opening.Training, arm: records.Arm, *, suspect: bool
 ) -> bool:
-  """Return whether training is better off without an arm.
+  """Return whether an arm's training should be left out of the policy.
 
   Args:
     run: The run.
-    arm: Its first update samples from the state that it started from.
-    suspect: Whether its harness has a critical finding. Then it must have
-      learned something; else it is only wasted if it solves clearly less at its
-      end than at its start.
+    arm: An arm, whose first update samples from the state that it started from.
+    suspect: Whether its harness has a critical finding. Then the arm is wasted
+      unless it has learned something; otherwise only if it solves clearly less
+      at its end than at its start.
   """
   if suspect and len(arm.outcome) > 2:
     return rules.learning_curve(arm.outcome)['outcome_rise'] <= 0
@@ -144,12 +144,12 @@ def difference(
     incumbent: Float[np.ndarray, 'Q'],
     shared: bool,
 ) -> tuple[float, float]:
-  """Return the difference of a pair, and its standard error by problems.
+  """Return the difference of a pair and its standard error over problems.
 
   Args:
-    candidate: Scores of its problems.
-    incumbent: The same of the other arm.
-    shared: Whether both have the same problems in one order.
+    candidate: Scores of the candidate's problems.
+    incumbent: Scores of the incumbent's problems.
+    shared: Whether both list the same problems in the same order.
   """
   found = float(candidate.mean() - incumbent.mean())
   if shared:
@@ -169,20 +169,20 @@ def differences(
     trial: int | None,
     perturbed: Any = None,
 ) -> tuple[list[float], list[float]]:
-  """Return how much the arms of a harness are ahead of the incumbent's.
+  """Return the differences between a harness's arms and the incumbent's.
 
   Args:
     run: The run.
-    number: Of the round.
-    arms: Of the round.
+    number: Number of the round.
+    arms: Arms of the round.
     scored_by: 'rollouts' or 'dev'.
-    role: Of the arms.
-    trial: The change that they are about.
-    perturbed: The evaluator's domain, whose dev problems are asked instead.
+    role: Role of the harness's arms.
+    trial: Number of the trial that they belong to.
+    perturbed: The evaluator's domain, whose dev problems replace the run's.
 
   Returns:
-    The differences of the pairs of which both arms have a score, in order, and
-    the standard errors that their problems give.
+    The differences of the pairs in which both arms have a score, in order, and
+    their standard errors over problems.
   """
 
   def scores(arm: records.RacedArm) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -193,7 +193,7 @@ def differences(
       return run.scorer.scores(wanted), ()
     if scored_by == 'dev':
       return run.scorer.scores(on_dev(run, number, arm.pair, arm)), ()
-    # A shadow has a state of its own from the first update on.
+    # A shadow's state differs from the first update on, so all updates count.
     return own_scores(run, arm, whole=role == 'shadow')
 
   done = [

@@ -23,14 +23,14 @@ from evojax.runtime import decisions
 
 
 def load_rows(folder: pathlib.Path, steps: Sequence[int]) -> dict[str, Any]:
-  """Return train evidence of some steps as one batch of groups, by column.
+  """Return the train evidence of some steps as one batch, by column.
 
-  Groups are numbered through. Where refill rounds made the steps unequal, all
-  their groups are there.
+  Groups are numbered consecutively over the steps. Steps may differ in their
+  number of groups, because of refill rounds.
   """
   frame = store.read(folder, 'train', list(steps))
   rows = {name: frame[name].to_numpy() for name in frame.columns}
-  # Every step numbers its groups from 0.
+  # Every step numbers its groups from 0, so offsets are added.
   first, offset = {}, 0
   for step in steps:
     first[step] = offset
@@ -44,7 +44,7 @@ def view_of(
     columns: tuple[schema.Column, ...],
     config: ml_collections.ConfigDict,
 ) -> views.View:
-  """Return rows as a diagnostic of the harness sees them."""
+  """Return rows as a view for the diagnostics of a harness."""
   limit = config_lib.token_limit(config)
   return collect.view(rows, columns, limit, 'diagnostic')
 
@@ -60,7 +60,7 @@ def recent(steps: Sequence[int]) -> Sequence[int]:
 
 
 def view(run: opening.Run, folder: str, harness: str) -> views.View:
-  """Return the recent evidence of an arm, as a harness declares it."""
+  """Return the recent evidence of an arm as a harness's diagnostics see it."""
   path = run.path / folder
   config = run.harnesses.config_under(harness)
   columns = collect.columns(run.setup.domain, config)
@@ -70,12 +70,12 @@ def view(run: opening.Run, folder: str, harness: str) -> views.View:
 def measure(
     run: opening.Run, folder: str, harness: str, outcome: Sequence[float]
 ) -> list[records.Measure]:
-  """Return what the diagnostics of a harness measure of an arm.
+  """Return the measures that a harness's diagnostics take of an arm.
 
   Args:
     run: The run.
-    folder: Of the arm, below the workdir.
-    harness: Hash.
+    folder: Folder of the arm, below the workdir.
+    harness: Hash of the harness.
     outcome: Share of solved rollouts of each update of the arm.
   """
   return diagnose.measure(
@@ -90,12 +90,12 @@ def measure(
 def findings(
     run: opening.Run, folders: Sequence[str], harness: str
 ) -> tuple[records.Finding, ...]:
-  """Return what `evojax-diagnose` finds in arms, the worst first.
+  """Return the findings of `evojax-diagnose` on arms, worst first.
 
   Args:
     run: The run.
-    folders: Of arms, each of which continues the one before.
-    harness: Hash of theirs.
+    folders: Folders of arms, each of which continues the one before.
+    harness: Hash of the harness that they were trained under.
   """
 
   def read() -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def findings(
         for finding in examine.examine(found).findings
     ]
 
-  # To the last bit the same in every process.
+  # Decided in process 0, so that all processes have the same bits.
   return tuple(
       records.Finding(
           **row
@@ -121,7 +121,7 @@ def findings(
 
 
 def trained_by(run: opening.Run, version: records.Version) -> list[str]:
-  """Return the arms of the policy that the harness of a version trained."""
+  """Return the policy's arms that were trained under a version's harness."""
   own = [run.recorder.history.base]
   own += [arm for race in run.recorder.history.races for arm in race.arms]
   harnesses = {arm.folder: arm.harness for arm in own if arm}
@@ -130,7 +130,7 @@ def trained_by(run: opening.Run, version: records.Version) -> list[str]:
       for earlier in run.recorder.history.versions
       for folder in history.in_a_row(earlier)
   )
-  # A fork has a version of another run, which holds no arm of this one.
+  # A fork starts with a version of another run, none of whose arms are here.
   wanted = [f for f in folders if harnesses.get(f) == version.harness]
   return wanted or [version.folder]
 

@@ -1,7 +1,7 @@
 """The steps of a run as rows of its ledger, known to every process.
 
-Process 0 owns the ledger and decides; the others receive its rows. All of them
-walk the same steps, so that devices are used together.
+Process 0 owns the ledger and decides; the others receive its rows. All
+processes go through the same steps, so that they use the devices together.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ T = TypeVar('T')
 
 
 def made_from(step: type[T], source: Any, /, **fields: Any) -> T:
-  """Return a record with the fields that another object has, and these.
+  """Return a record made of another object's attributes and further fields.
 
   Args:
     step: The record, or a part of one.
-    source: An object with some attributes of the same names.
-    **fields: The others, and those that differ.
+    source: An object with attributes named like fields of the record.
+    **fields: Fields that it lacks, or that shall differ.
   """
   names = [field.name for field in dataclasses.fields(step)]
-  # Not `asdict`, which copies nested records into dictionaries.
+  # `asdict` would turn nested records into dictionaries.
   shared = {n: getattr(source, n) for n in names if hasattr(source, n)}
   return step(**shared | fields)
 
@@ -52,14 +52,14 @@ class Recorder:
       keep: Callable[[], None],
       meter: commands.Meter | None = None,
   ):
-    """Read the rows that are there.
+    """Read the existing rows.
 
     Args:
-      ledger: Of process 0; None in the others.
+      ledger: The ledger in process 0; None in the others.
       budget: What the run may spend.
-      preempted: Raises `Preempted` after a signal; asked before every step.
+      preempted: Raises `Preempted` after a signal; called before every step.
       keep: Called before anything is computed, see `Workdir.keep`.
-      meter: Of the jobs that have devices of their own.
+      meter: Counts the device-seconds of jobs that have their own devices.
     """
     self._ledger, self.budget = ledger, budget
     self._preempted, self._keep = preempted, keep
@@ -70,7 +70,7 @@ class Recorder:
 
   @property
   def history(self) -> history_lib.History:
-    """Everything that follows from the rows so far."""
+    """The run's history as computed from the rows so far."""
     return history_lib.History(self.rows)
 
   @property
@@ -83,26 +83,26 @@ class Recorder:
     return records.find(self.rows, step, **match)
 
   def record(self, step: type[R], make: Callable[[], R], **key: Any) -> R:
-    """Return the record of a step, which is made now if there is none.
+    """Return the record of a step; do the step if it has no record yet.
 
-    Whatever `make` leaves on disk is there before the row is.
+    Files that `make` writes are on disk before the row is.
 
     Args:
-      step: Kind of record.
-      make: Does the step, in every process.
-      **key: Fields that tell the row from others of its step.
+      step: Class of the record.
+      make: Does the step and returns its record; called in every process.
+      **key: Fields that distinguish the row from others of the same class.
     """
     found = self.find(step, **key)
     if found is None:
-      # Time before it, such as that of opening the run, is no cost of the step.
+      # Time before the step, such as that of opening the run, is not its cost.
       self._since, self._metered = time.perf_counter(), self._meter.total()
       self._check()
       found = self.append(make())
     return found
 
   def append(self, record: R) -> R:
-    """Add a row for all that was done since the last one; return its record."""
-    if not isinstance(record, records.Open):  # Its row says how it starts.
+    """Append a row for all work since the last one; return its record."""
+    if not isinstance(record, records.Open):  # It counts earlier spending.
       self._keep()
     seconds, spent = self._spent()
     self._since += seconds
@@ -127,14 +127,14 @@ class Recorder:
     return seconds, seconds * jax.device_count() + elsewhere
 
   def stop_if_asked(self) -> None:
-    """Raise if the run has to stop, before something is computed.
+    """Raise if the run has to stop, before anything more is computed.
 
-    To be called where everything up to here is, or can be, saved.
+    Call it only where all work so far is saved, or can be.
 
     Raises:
       preemption.Preempted: After SIGINT or SIGTERM.
-      BudgetExhaustedError: If the run has spent what it may, with the step that
-        has no row yet.
+      BudgetExhaustedError: If the budget is spent, counting the current step,
+        which has no row yet.
     """
     self._check()
     self._keep()
@@ -147,6 +147,6 @@ class Recorder:
       raise BudgetExhaustedError
 
   def stop(self, reason: str) -> None:
-    """Record why the run ends here, and what was spent since the last row."""
+    """Record why the run ends here, and the cost since the last row."""
     if not self.rows or not isinstance(self.rows[-1].record, records.Stop):
       self.append(records.Stop(reason=reason))

@@ -21,11 +21,11 @@ from evojax.training import reward_pipeline
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replayed:
-  """Updates on recorded rollouts under a candidate, beside its parent's."""
+  """Results of updates on recorded rollouts, under candidate and parent."""
 
-  effect: records.Estimate  # Of the candidate, a fraction.
-  sampled_tokens: int  # To score both.
-  equal: bool  # Both left the same parameters and moments, to the bit.
+  effect: records.Estimate  # Candidate minus parent, a fraction.
+  sampled_tokens: int  # Tokens sampled to score both.
+  equal: bool  # Whether parameters and moments agree bit for bit.
 
 
 def effect(
@@ -34,23 +34,23 @@ def effect(
     folder: pathlib.Path,
     steps: list[int],
 ) -> Replayed:
-  """Return what K updates on recorded rollouts make of a change.
+  """Return the effect of a change after K updates on recorded rollouts.
 
-  From every retained checkpoint, K updates under the parent and K under the
-  candidate learn from the rollouts that were recorded nearest to it (after it,
-  or before it where it is the last). Both policies are then scored on the same
-  problems of the train split, drawn under a seed of their own.
+  From every retained checkpoint, K updates are made under the parent and K
+  under the candidate, on the rollouts recorded nearest to the checkpoint (after
+  it, or before it if it is the last one). Both policies are then scored on the
+  same problems of the train split, drawn with a separate seed.
 
   Args:
     run: The run.
     harnesses: Hashes of the parent and of the candidate.
-    folder: Of the arm that left checkpoints and evidence.
-    steps: Of the evidence.
+    folder: Folder of the arm with the checkpoints and the evidence.
+    steps: Steps of the evidence.
   """
   e = run.config.evolve
   ends: dict[str, list[str]] = {harness: [] for harness in harnesses}
   count = min(e.replay_updates, len(steps))
-  # The seed is that of no arm: what is replayed did not train on the problems.
+  # No arm uses this seed, so the replayed policies did not train on these.
   digest = hashlib.sha256(f'replay {run.config.seed}'.encode()).digest()
 
   def scores(
@@ -86,7 +86,7 @@ def effect(
     chosen = follow if len(follow) == count else steps[-count:]
     before, after = (scores(h, checkpoint, chosen) for h in harnesses)
     gains.append(after - before)
-  # Checkpoints are no sample of anything: problems are, and share them.
+  # Problems are the statistical unit: checkpoints share them and are no sample.
   before, after = ends.values()
   return Replayed(
       effect=estimates.over_problems(np.mean(gains, axis=0)),

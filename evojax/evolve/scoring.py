@@ -23,18 +23,18 @@ from evojax.runtime import sharding
 class Scored:
   """A policy, and the problems that it is scored on."""
 
-  folder: pathlib.Path  # Where the evidence of the score lies.
+  folder: pathlib.Path  # Folder of the score's evidence.
   split: str
-  seed: int  # For problems and sampler.
+  seed: int  # Seed of problems and sampler.
   problems: int
   samples: int  # Samples of each problem.
   first: int = 0  # Place of the first problem in the split's stream.
-  step: int = 0  # Names the evidence file.
-  # Checkpoint of an arm or a version; None: the policy is in a directory.
+  step: int = 0  # Step in the name of the evidence file.
+  # Checkpoint of an arm or a version; None: the policy's own directory is read.
   checkpoint: pathlib.Path | None = None
-  harness: str = 'seed'  # Hash of the one that trained the policy, if any.
-  policy: policy_lib.Policy | None = None  # Default: the run's.
-  domain: base.Domain | None = None  # Default: the run's.
+  harness: str = 'seed'  # Hash of the harness that trained the policy, if any.
+  policy: policy_lib.Policy | None = None  # None: the run's policy.
+  domain: base.Domain | None = None  # None: the run's domain.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class Scorer:
   phases: metrics_lib.Phases
   progress: progress_lib.Progress
   stop_if_asked: Callable[[], None]
-  # True once nothing is trained or proposed any more.
+  # Returns True once nothing is trained or proposed any more.
   may_open_sealed: Callable[[], bool]
 
   def scores(self, wanted: Scored) -> Float[np.ndarray, 'P']:
-    """Return the mean outcome of each problem; sampled once, then read.
+    """Return the mean outcome of each problem; sample only if not on disk.
 
     Raises:
       ValueError: If the split is sealed and something may still be trained.
@@ -59,15 +59,15 @@ class Scorer:
     if not decisions.decide(lambda: bool(store.list_steps(folder, split))):
       self.stop_if_asked()
       self._evaluate(wanted)
-    # Read from disk also where it was just sampled: a run that was killed and
-    # one that was not get the same numbers.
+    # Read from disk even if just sampled, so that an interrupted run and an
+    # uninterrupted one get identical numbers.
     return np.array(
         decisions.decide(lambda: store.problem_scores(folder, split).tolist()),
         np.float64,
     )
 
   def _evaluate(self, wanted: Scored) -> None:
-    """Sample and grade; leave evidence."""
+    """Sample, grade and write the evidence."""
     checkpoint = wanted.checkpoint
     params = self.states.params(checkpoint, wanted.policy)
     self.engine.update_weights(params, 0)

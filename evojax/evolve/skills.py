@@ -1,9 +1,9 @@
 """Skills: changes that worked, with the evidence for them.
 
-A skill is one JSON file, `<sha256>.json`. The hash is taken of trigger and
-change, so finding the same skill again, perhaps in another domain, adds
-evidence to it. Values are relative where the surface has a logarithmic scale
-("three times the learning rate"): such a skill applies to other recipes, too.
+A skill is one JSON file, `<sha256>.json`. The hash covers trigger and change,
+so the same skill found again, perhaps in another domain, adds evidence to it.
+Values are relative where the surface has a logarithmic scale ("three times the
+learning rate"), so that the skill also applies to other recipes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from evojax.harness import syntax
 from evojax.ledger import records
 from evojax.runtime import workdir as workdir_lib
 
-CROSS_DOMAIN = 2  # Domains in which a skill must have held to serve others.
+CROSS_DOMAIN = 2  # A skill that held in this many domains applies to any.
 
 
 class SkillError(ValueError):
@@ -37,12 +37,12 @@ class SkillError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-  """The evidence of one trial that kept the change."""
+  """The result of one trial that kept the change."""
 
   run: str  # Name of the run.
   trial: int
   domain: str
-  base: str  # Hash of the harness that the change was tried on.
+  base: str  # Hash of the harness that was changed.
   effect: float  # Avg@k, a fraction.
   low: float  # 95 % interval.
   high: float
@@ -57,7 +57,7 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True)
 class Skill:
-  """A change to make when an alert fires, with the effects that it had.
+  """A change to make when an alert fires, with the effects it has had.
 
   Exactly one of overlay and file is not empty.
   """
@@ -68,8 +68,8 @@ class Skill:
   hypothesis: str
   # Dotted path -> ('set', value) or ('scale', factor).
   overlay: dict[str, tuple[str, Any]]
-  file: str  # Path in the harness.
-  source: str  # Its source.
+  file: str  # Path of the file in the harness.
+  source: str  # Source of the file.
   evidence: tuple[Evidence, ...]
 
   def __post_init__(self):
@@ -84,7 +84,7 @@ class Skill:
 
   @functools.cached_property
   def sha256(self) -> str:
-    """Hash of trigger and change; evidence and wording are not part of it."""
+    """Hash of trigger and change; evidence and wording do not count."""
     identity = dataclasses.asdict(self)
     del identity['hypothesis'], identity['evidence']
     text = json.dumps(identity, sort_keys=True, separators=(',', ':'))
@@ -92,12 +92,12 @@ class Skill:
 
   @property
   def domains(self) -> tuple[str, ...]:
-    """Sorted domains that it held in."""
+    """The domains in which it held, sorted."""
     return tuple(sorted({e.domain for e in self.evidence}))
 
   @property
   def expected(self) -> tuple[float, float]:
-    """The effects so far: from the lowest to the highest interval bound."""
+    """The range from the lowest to the highest interval bound so far."""
     return min(e.low for e in self.evidence), max(e.high for e in self.evidence)
 
   def apply(
@@ -110,12 +110,12 @@ class Skill:
 
     Args:
       parent: Any harness.
-      config: Flat values under the parent, for relative changes.
-      surface: What a harness of the run may set.
+      config: Flat config values under the parent, for relative changes.
+      surface: The fields that a harness of the run may set.
 
     Raises:
-      SkillError: If the config lacks a number to scale, the reward a part, or
-        no harness can hold the change.
+      SkillError: If the config has no number to scale, a reward part does not
+        exist, or no harness can hold the change.
     """
     try:
       if self.file:
@@ -126,11 +126,11 @@ class Skill:
           part = path.removeprefix(surface_lib.WEIGHTS)
           after = with_part(after, part)
           if after is None:
-            raise SkillError(f'there is no reward part {part!r} that fits')
+            raise SkillError(f'no reward part {part!r} fits here')
         if operation == 'scale':
           current = config.get(path)
           if not is_number(current):
-            raise SkillError(f'{path}={current!r} is no number to scale')
+            raise SkillError(f'{path}={current!r} is not a number to scale')
           value = round_value(surface.field(path), current * value)
         values[path] = value
       return after.with_overlay(values)
@@ -146,25 +146,25 @@ class Skill:
 
 
 def is_number(value: Any) -> bool:
-  """Return whether a JSON value is a number; a bool is none."""
+  """Return whether a JSON value is a number; a bool is not."""
   return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def round_value(field: surface_lib.Field, value: int | float) -> int | float:
-  """Round a value to three digits, or to a whole number where the field is one.
+  """Round a value to three digits, or to an integer for an integer field.
 
-  1e-4 * 3 is then 3e-4 and not 0.00030000000000000003, so that the same idea
+  1e-4 * 3 becomes 3e-4 and not 0.00030000000000000003, so that the same change
   leads to the same harness hash.
   """
   return round(value) if field.kind == 'int' else float(f'{value:.3g}')
 
 
 def with_part(harness: spec.Harness, part: str) -> spec.Harness | None:
-  """Return the harness with a reward part: its own or the shipped one.
+  """Return the harness with a reward part, its own or a shipped one.
 
   Returns:
-    None if there is no such part, or the reward uses a name of the part for
-    something else.
+    The harness; None if there is no such part, or if the reward uses a name of
+    the part for something else.
   """
   reward, file = harness.files.get('reward.py'), f'reward/{part}.py'
   if reward is None:
@@ -196,17 +196,17 @@ def learned(
     delta: The change.
     after: The harness with the change.
     before: Flat config values under the parent.
-    surface: What a harness of the run may set.
-    trigger: Alert that had called for it.
+    surface: The fields that a harness of the run may set.
+    trigger: The alert that called for the change.
     hypothesis: Why it should work.
     evidence: What the trial measured.
 
   Returns:
-    The skill: relative for numbers with a logarithmic scale, absolute else.
+    The skill; relative for numbers on a logarithmic scale, otherwise absolute.
 
   Raises:
-    SkillError: If it cannot be applied elsewhere: the change took something out
-      of the harness, or wrote a reward part that is not shipped.
+    SkillError: If it cannot be applied elsewhere: the change removed something
+      from the harness, or wrote a reward part that is not shipped.
   """
   sources = [path for path, _ in delta.sources]
   if sources and not sources[0].startswith('reward.py:'):
@@ -249,7 +249,7 @@ def _merge(old: Skill, new: Skill) -> Skill:
 
 
 def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
-  """Write root/<sha256>.json completely or not at all; merge with one there.
+  """Write root/<sha256>.json atomically; merge it with an existing file.
 
   Writing the same skill again changes nothing.
 
@@ -267,10 +267,10 @@ def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
 
 
 def _read(path: pathlib.Path) -> Skill:
-  """Return the skill in a file.
+  """Return the skill read from a file.
 
   Raises:
-    SkillError: If it is not one, or its hash is not that of its content.
+    SkillError: If the file is not a skill, or its hash does not match.
   """
   try:
     fields = json.loads(path.read_bytes().decode())
@@ -295,7 +295,7 @@ def _read(path: pathlib.Path) -> Skill:
 
 
 def check_directories(directories: Iterable[str | os.PathLike[str]]) -> None:
-  """Raise ValueError if one of the directories of a config is not there."""
+  """Raise ValueError if one of the directories of a config does not exist."""
   for directory in directories:
     if not pathlib.Path(directory).is_dir():
       raise ValueError(
@@ -311,9 +311,9 @@ def read_all(
 ) -> tuple[Skill, ...]:
   """Return all skills of some directories, sorted by hash.
 
-  The same skill in two of them is one skill with the evidence of both. A file
-  that is damaged, or sets what is not on the surface of this run, is left out
-  with a warning; a directory that is not there holds no skills.
+  A skill that is in two of them is returned once, with the evidence of both. A
+  file that is damaged, or that sets a field which is not on this run's surface,
+  is left out with a warning; a directory that does not exist holds no skills.
   """
   found: dict[str, Skill] = {}
   for directory in directories:
@@ -333,10 +333,10 @@ def read_all(
 def matching(
     library: Sequence[Skill], domain: str, measures: Sequence[records.Measure]
 ) -> list[Skill]:
-  """Return the skills whose alert fires here, the surest first.
+  """Return the skills whose alert fires here, those with most evidence first.
 
-  A skill serves the domains that it held in, and any domain once it held in
-  CROSS_DOMAIN of them.
+  A skill applies in the domains in which it held, and in any domain once it
+  has held in CROSS_DOMAIN of them.
   """
   alerts = diagnose.alerts(measures)
   usable = [

@@ -1,4 +1,4 @@
-"""Standings: what the pairs of all rounds so far say of the candidates."""
+"""Standings: the evidence for each candidate from the pairs of all rounds."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -22,21 +22,21 @@ def after_race(
     arms: Sequence[records.RacedArm],
     scored_by: str,
 ) -> tuple[records.Standing, ...]:
-  """Return how the candidates of a round stand after it.
+  """Return the standings of the candidates after a round.
 
   Args:
     run: The run.
-    number: Of the round.
+    number: Number of the round.
     field: The candidates, with their earlier rounds.
-    arms: Of the round.
+    arms: Arms of the round.
     scored_by: 'rollouts' or 'dev'.
   """
   compared = [
       pairs.differences(run, number, arms, scored_by, 'candidate', t.number)
       for t in field
   ]
-  # With those that were dropped: a candidate whose arms agree by chance is not
-  # taken to be steadier than all of the race.
+  # Dropped candidates count too. A candidate whose arms agree by chance is then
+  # not taken to have less spread than the whole race.
   groups = [*_groups(run, number), *(found for found, _ in compared)]
   spread = paired.pooled_spread(groups) or 0.0
   return tuple(
@@ -54,13 +54,13 @@ def hopeful(
     arms: Sequence[records.RacedArm],
     scored_by: str,
 ) -> set[int]:
-  """Return the candidates whose other pairs are worth their price.
+  """Return the candidates whose remaining pairs are worth their cost.
 
   Args:
     run: The run.
-    number: Of the round.
+    number: Number of the round.
     field: The candidates, with their earlier rounds.
-    arms: Of the round, until now.
+    arms: Arms of the round so far.
     scored_by: 'rollouts' or 'dev'.
   """
   trained = {
@@ -79,7 +79,7 @@ def hopeful(
         [*before.differences, *found], [*before.errors, *errors], spread
     )
 
-  # To the last bit the same in every process.
+  # Decided in process 0, so that all processes have the same bits.
   found = decisions.decide(
       lambda: [t.number for t in field if t.number in trained and decide(t)]
   )
@@ -87,12 +87,12 @@ def hopeful(
 
 
 def spread_after(run: opening.Run, number: int) -> float:
-  """Return the spread of all pairs of the race up to a round, with it."""
+  """Return the spread of all pairs of the race up to and including a round."""
   return paired.pooled_spread(_groups(run, number + 1)) or 0.0
 
 
 def _groups(run: opening.Run, number: int) -> list[tuple[float, ...]]:
-  """Return the differences of every candidate in every round before one."""
+  """Return the differences of every candidate in every earlier round."""
   races = (r for r in run.recorder.history.races if r.round < number)
   return [s.differences for race in races for s in race.standings]
 
@@ -106,16 +106,16 @@ def _standing(
     errors: Sequence[float],
     spread: float,
 ) -> records.Standing:
-  """Return how a candidate stands after one more round.
+  """Return the standing of a candidate after one more round.
 
   Args:
     run: The run.
-    number: Of the round.
+    number: Number of the round.
     trial: The candidate, with its earlier rounds.
     index: Its place in the order of entry, from 1.
     found: Differences of the pairs of the round.
-    errors: Their standard errors by problems.
-    spread: Of all pairs of the race so far, see `race.after_round`.
+    errors: Their standard errors over problems.
+    spread: Spread of all pairs of the race so far, see `race.after_round`.
   """
   last = is_last(run, number, trial)
   before = dataclasses.replace(of_record(trial), index=index)
@@ -125,7 +125,7 @@ def _standing(
       differences=tuple(found),
       errors=tuple(errors),
   )
-  if len(found) < 2:  # Its arms failed: the verdict says how.
+  if len(found) < 2:  # Its arms failed; the verdict gives the reason.
     return records.Standing(
         **common,
         rounds=before.rounds + 1,
@@ -155,14 +155,14 @@ def _standing(
         detectable=detectable(run, spread, errors, alpha),
     )
 
-  # To the last bit the same in every process.
+  # Decided in process 0, so that all processes have the same bits.
   return records.Standing(**common, **decisions.decide(judge))
 
 
 def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
-  """Return whether a candidate may race no more after a round."""
+  """Return whether a round is the last one of a candidate."""
   e = run.config.evolve
-  # Without this round, whether its row is there or not.
+  # Only earlier rounds count, so that this round's row makes no difference.
   before = sum(race.round < number for race in trial.races)
   return before + 1 >= e.patience or number + 1 >= e.rounds
 
@@ -170,17 +170,17 @@ def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
 def detectable(
     run: opening.Run, spread: float, errors: Sequence[float], alpha: float
 ) -> float | None:
-  """Return the effect that a candidate passes with, at probability 0.8.
+  """Return the effect that a candidate passes with at 80 % power.
 
   Args:
     run: The run.
-    spread: Standard deviation of differences of pairs so far.
-    errors: What the problems alone leave in such differences: as in
-      `paired.p_value`, pairs are not taken to be steadier.
-    alpha: Level of the candidate.
+    spread: Standard deviation of the differences of pairs so far.
+    errors: Standard errors of such differences over problems; as in
+      `paired.p_value`, the spread is not taken to be smaller than these.
+    alpha: Significance level of the candidate.
 
   Returns:
-    A fraction; None where nothing is known of the spread.
+    The effect as a fraction; None while the spread is unknown.
   """
   e = run.config.evolve
   noise = math.sqrt(math.fsum(x * x for x in errors) / max(len(errors), 1))
@@ -202,7 +202,7 @@ def rounds_of(trial: history_lib.Trial) -> list[records.Standing]:
 
 
 def of_record(trial: history_lib.Trial) -> race_lib.Standing:
-  """Return a candidate after its last round, in the form of the rules."""
+  """Return a candidate's standing after its last round, for the rules."""
   rows = rounds_of(trial)
   return race_lib.Standing(
       index=rows[-1].index if rows else 1,
@@ -214,11 +214,12 @@ def of_record(trial: history_lib.Trial) -> race_lib.Standing:
 
 
 def alpha_of(run: opening.Run, index: int) -> float:
-  """Return the level of a candidate, by what the run promised at its start."""
-  # As it was when the run began: what was not promised then cannot be paid for.
+  """Return the significance level of a candidate under the run's promise."""
+  # The config of the first row counts: the error rate was promised for it, and
+  # a later change of the config could not be accounted for.
   promised = run.recorder.find(records.Open).config['evolve']
   raced = [t for t in run.recorder.history.kept if t.effect is not None]
-  # One that its shadow may still take back does not count yet.
+  # A change that its shadow may still take back does not count yet.
   kept = sum(not t.shadow or t.shadow.decision == 'keep' for t in raced)
   level = float(promised['false_discovery_rate'])
   return race_lib.alpha_of(index, promised['entries'], kept, level)
@@ -240,13 +241,13 @@ def _indices(run: opening.Run, field: Sequence[history_lib.Trial]) -> list[int]:
 def announce(
     run: opening.Run, number: int, field: Sequence[history_lib.Trial]
 ) -> None:
-  """Say what a round can detect, before it is paid for."""
+  """Print the effect that a round can detect, before it is paid for."""
   if not field:
     return
   races = run.recorder.history.races
   errors = [x for r in races for s in r.standings for x in s.errors]
   spread = paired.pooled_spread(_groups(run, number)) or 0.0
-  # The last to enter needs the strongest evidence.
+  # The last candidate to enter needs the strongest evidence.
   alpha = alpha_of(run, max(_indices(run, field)))
   least = detectable(run, spread, errors, alpha)
   if least is not None:

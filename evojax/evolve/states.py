@@ -1,4 +1,4 @@
-"""States of a policy on disk: parameters of a checkpoint, the mean of arms."""
+"""States of a policy on disk: checkpoints, and the mean of several arms."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -27,17 +27,17 @@ class States:
   All processes of a run call its methods together.
   """
 
-  setup: setup_lib.Setup  # The run's, without a harness.
+  setup: setup_lib.Setup  # The run's setup, without a harness.
   mesh: jax.sharding.Mesh
 
   def params(
       self, checkpoint: pathlib.Path | None, policy: policy_lib.Policy | None
   ) -> decoder.Params:
-    """Return the parameters of a checkpoint, or else of a policy's directory.
+    """Return the parameters of a checkpoint, or those of a policy directory.
 
     Args:
-      checkpoint: Of an arm.
-      policy: Of the shape of the run's, which it is for None.
+      checkpoint: Checkpoint of an arm; None reads the policy's directory.
+      policy: Policy of the run's architecture; None is the run's policy.
     """
     policy = policy or self.setup.policy
     if checkpoint is None:
@@ -58,27 +58,27 @@ class States:
       start: pathlib.Path,
       outer_learning_rate: float,
   ) -> str:
-    """Write the state that arms leave together: local SGD.
+    """Write the merged state of several arms, as in local SGD.
 
-    Parameters make an outer step from where the arms started towards their
+    The parameters make an outer step from the arms' start towards the arms'
     weighted mean (DiLoCo, arXiv:2311.08105, Algorithm 1, with plain SGD as the
     outer optimizer):
 
       start + outer_learning_rate (mean - start).
 
-    Both of Adam's moments are averaged. All is computed in float32. Steps are
-    those of the first arm.
+    Both of Adam's moments are averaged. All is computed in float32. Step counts
+    are those of the first arm.
 
     Args:
-      checkpoints: Of the arms, after equally many updates.
-      weights: One for each, with sum 1.
-      target: Directory of the checkpoint that is written, 'step_000012'.
+      checkpoints: Checkpoints of the arms, after equally many updates.
+      weights: One weight per arm, with sum 1.
+      target: Directory of the checkpoint to write, 'step_000012'.
       start: The checkpoint that the arms started from.
-      outer_learning_rate: 1 writes the mean. The mean of n arms has a variance
-        n times smaller than one arm's, so that larger steps stay stable.
+      outer_learning_rate: 1 writes the mean. The mean of n arms has an n times
+        smaller variance than one arm, so larger steps stay stable.
 
     Returns:
-      Fingerprint of the state.
+      The fingerprint of the state.
     """
     state = self._empty(self.setup.policy)
     shape = learner_lib.abstract_state(state)
@@ -134,7 +134,7 @@ class States:
     )
 
   def _empty(self, policy: policy_lib.Policy) -> update_lib.State:
-    """Return the state of a new run, whose form no harness changes."""
+    """Return an initial state; its structure is the same for all harnesses."""
     algorithm = settings.algorithm(self.setup.config)
     return update_lib.compiled(
         update_lib.init_state, policy.cfg, algorithm, self.mesh
@@ -143,9 +143,9 @@ class States:
 
 @jax.jit
 def _add(total: Any, state: Any, weight: jax.Array) -> Any:
-  """Return total + weight * state in float32; whole numbers stay as they are.
+  """Return total + weight * state in float32; leave integers unchanged.
 
-  Counts of steps are equal in all arms: a mean could only round them.
+  Step counts are equal in all arms; averaging could only introduce rounding.
   """
   if total is None:
     total = jax.tree.map(jnp.zeros_like, state)

@@ -26,11 +26,11 @@ from evojax.runtime import workdir as workdir_lib
 
 
 def finish(run: opening.Run, reason: str) -> dict[str, Any]:
-  """Export the policies, and write summary and page.
+  """Export the policies, and write summary.json and the page.
 
   Args:
     run: The run, in all processes.
-    reason: Why it ended: 'rounds', 'tokens' or 'budget'.
+    reason: Why the run ended: 'rounds', 'tokens' or 'budget'.
 
   Returns:
     The summary, in all processes.
@@ -46,7 +46,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   summary: dict[str, Any] = {}
   if run.primary:
     summary = _make(run, reason)
-    # NaN is no JSON: a reader elsewhere would refuse the file.
+    # NaN is not JSON: other readers would refuse the file.
     workdir_lib.write_json(run.path / 'summary.json', summary)
     page.build(run.path)
     _show(summary)
@@ -63,7 +63,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       name=run.config.name,
       ended=reason,
       ledger_head=run.recorder.head,
-      # T0 and T1 hold untrusted code, T2 limits its resources only.
+      # T0 and T1 contain untrusted code; T2 only limits its resources.
       sandbox=sorted({row.sandbox or 'none' for row in rows}),
       trials=[_trial(trial) for trial in history.trials if trial.verify],
       dev_draws=history.dev_draws,
@@ -91,7 +91,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
 
 
 def _trial(trial: history_lib.Trial) -> dict[str, Any]:
-  """Return a trial's line of summary.json."""
+  """Return the entry of a trial in summary.json."""
   verdict = trial.verify
   return dict(
       trial=trial.number,

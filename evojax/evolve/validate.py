@@ -1,12 +1,12 @@
 """Validation of changes that train nothing: diagnostics and backtests.
 
-No trial can say what such a change is worth, since it leaves every policy as it
-is. It has to earn its place on what the run has recorded. A diagnostic must
-work on every past version and say something about them: its values follow the
-score, or its alert separates versions that really differ. A statistic of a
-backtest must have foretold the effects of past trials. Both must beat chance at
-LEVEL, corrected for how many numbers the function returns (Bonferroni); what
-the records cannot tell is discarded, with the counts as the reason.
+No trial can measure the value of such a change, since it leaves every policy
+unchanged. It is judged by the run's records instead. A diagnostic must work on
+every past version and be informative: either its values follow the score, or
+its alert separates versions that really differ. A statistic of a backtest must
+have predicted the effects of past trials. Both must beat chance at LEVEL,
+corrected for the number of values that the function returns (Bonferroni). If
+the records cannot decide, the change is discarded, with the counts as reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from evojax.evolve import diagnose
 from evojax.harness import run
 
 LEVEL = 0.1
-# Fewer pairs than this cannot reach LEVEL: 3 have 6 orders, and 2 / 6 > LEVEL.
+# Fewer pairs cannot reach LEVEL: 3 have 6 orders, and 2 / 6 > LEVEL.
 LEAST = 4
 SLICES = 8
 _MOST_REASONS = 8
@@ -41,8 +41,8 @@ class Reading:
 
   score: float  # Share of the valid completions that are solved.
   values: Mapping[str, float]  # Empty where it failed.
-  alerts: frozenset[str] = frozenset()  # Numbers beyond their WARN or CRITICAL.
-  status: str = ''  # How it failed: crash, hang, ...; '' if it did not.
+  alerts: frozenset[str] = frozenset()  # Values beyond their WARN or CRITICAL.
+  status: str = ''  # The failure: crash, hang, ...; '' if it did not fail.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Readings:
   """The numbers of a diagnostic on the evidence of one version."""
 
   version: str
-  whole: Reading  # On all of it, as a diagnosis sees it.
-  slices: tuple[Reading, ...]  # On disjoint sets of its groups.
+  whole: Reading  # Numbers on all of the evidence, as a diagnosis has them.
+  slices: tuple[Reading, ...]  # Numbers on disjoint sets of its groups.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,26 +68,26 @@ class PastTrial:
 
 
 def discarded(*reasons: str) -> Validation:
-  """Return the decision against a change."""
+  """Return the decision against a change, with its reasons."""
   return Validation(False, reasons)
 
 
 def slices(rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
   """Cut evidence into at most SLICES disjoint sets of whole groups.
 
-  Slices of one version are exchangeable, as its updates are not: two numbers
-  that merely drift as training goes on would seem to agree over updates.
+  Slices of one version are exchangeable, but its updates are not: two numbers
+  that merely drift during training would seem to agree over updates.
 
   Args:
-    rows: Columns of [rows], 'group' numbered from 0.
+    rows: Columns of shape [rows]; 'group' is numbered from 0.
 
   Returns:
-    Columns of each slice, its groups numbered from 0.
+    The columns of each slice, with groups numbered from 0.
   """
   count = min(SLICES, int(rows['group'].max()) + 1)
   found = []
   for i in range(count):
-    # Dealt out in turn, so that every slice has groups of all updates.
+    # Groups are dealt in turn, so that every slice has groups of all updates.
     chosen = rows['group'] % count == i
     part = {name: values[chosen] for name, values in rows.items()}
     found.append(part | {'group': part['group'] // count})
@@ -95,11 +95,11 @@ def slices(rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
 
 
 def read(functions: run.Functions, name: str, view: Any) -> Reading:
-  """Measure one piece of evidence, an `evidence.views.View`.
+  """Run a diagnostic on one piece of evidence, an `evidence.views.View`.
 
   Args:
     functions: The functions of the candidate harness.
-    name: The diagnostic that is new in it.
+    name: The diagnostic that the candidate adds.
     view: Evidence of reader 'diagnostic'.
   """
   solved = view.outcome[view.valid]
@@ -120,12 +120,12 @@ def foretell(
     trial: int,
     effect: float,
 ) -> PastTrial:
-  """Run a candidate's `predict` on the recorded evidence of a past trial.
+  """Return the output of a candidate's `predict` for a past trial.
 
   Args:
     functions: The functions of the candidate harness.
-    name: The backtest that is new in it.
-    views: The parent's evidence under the parent, and under what was tried.
+    name: The backtest that the candidate adds.
+    views: The parent's evidence under the parent and under the past trial.
     trial: Number of the past trial.
     effect: Its realised effect, a fraction of Avg@k.
   """
@@ -141,8 +141,8 @@ def foretell(
 def diagnostic(versions: Sequence[Readings]) -> Validation:
   """Decide on a diagnostic from its readings of all past versions.
 
-  It is kept if it never fails, says the same names everywhere, and one of its
-  numbers, not constant over the slices of all versions, either
+  It is kept if it never fails, returns the same names everywhere, and one of
+  its numbers, not constant over the slices of all versions, either
 
   - follows the score: Spearman's rank correlation with the share solved, over
     the slices, beats chance in an exact or sampled permutation test; or
@@ -151,7 +151,7 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
     Whitney's U).
 
   Args:
-    versions: At least the version that training goes on from.
+    versions: Readings of at least the version that training continues from.
   """
   failed = [
       f'it fails on {v.version}: {reading.status}'
@@ -198,11 +198,11 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
 
 
 def backtest(trials: Sequence[PastTrial]) -> Validation:
-  """Decide on a statistic of a backtest from what it says of past trials.
+  """Decide on a statistic of a backtest from its values for past trials.
 
   It is kept if it never fails and the rank correlation of one of its numbers
   with the realised effects beats chance. Its sign may be either: a statistic
-  may foretell harm. How often the signs agree is reported beside it.
+  may predict harm. The share of equal signs is reported beside it.
 
   Args:
     trials: Past trials with a realised effect, oldest first.
@@ -237,13 +237,13 @@ class _Test:
   """One way in which a number may earn its place."""
 
   text: str
-  p: float  # Of such agreement by chance, two-sided.
+  p: float  # Probability of such agreement by chance, two-sided.
 
 
 def _earned(
     names: Sequence[str], tests: Callable[[str], list[_Test]]
 ) -> Validation:
-  """Keep what has a number that beats chance; the surest reasons come first."""
+  """Keep a function with a number that beats chance; best reasons first."""
   found = sorted((t for name in names for t in tests(name)), key=lambda t: t.p)
   level = LEVEL / len(names)
   passed = [t for t in found if t.p <= level]
@@ -283,7 +283,7 @@ def rank_agreement(
   """
   if not (np.ptp(x) and np.ptp(y)):
     return 0.0, 1.0
-  # Imported here because it takes a second, and few runs need it.
+  # Imported here because the import takes a second, and few runs need it.
   from scipy import stats
 
   ranks = stats.zscore(stats.rankdata(y)) / len(y)

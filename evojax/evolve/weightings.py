@@ -1,4 +1,4 @@
-"""Thousands of reward weightings of recorded rollouts at once.
+"""Rewards of recorded rollouts under thousands of weightings at once.
 
 A reward is linear in its weights, so W weightings of M parts are one matrix
 product [W, M] x [M, P * G]. W weightings of P groups are then W * P groups for
@@ -13,8 +13,8 @@ import numpy as np
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
 
-# Rewards that are worked on at a time: with their copies they fit the cache of
-# a processor, where a few thousand weightings of a run would not.
+# Number of rewards per block. A block and its copies fit into the cache of a
+# processor; a few thousand weightings of a run would not.
 _BLOCK = 1 << 16
 
 
@@ -29,8 +29,8 @@ class Weightings:
   # Over groups with a solved and an unsolved member: share of members whose
   # advantage is positive if solved, negative if not. NaN without such groups.
   sign_agreement: Float32[np.ndarray, 'W']
-  # Share of sum |advantage| in groups whose outcomes do not vary, where only
-  # shaping can have made it. 0 where all advantages are 0.
+  # Share of sum |advantage| that lies in groups whose outcomes do not vary,
+  # where only shaping can cause it. 0 where all advantages are 0.
   phantom_share: Float32[np.ndarray, 'W']
 
 
@@ -54,6 +54,9 @@ def apply(
     valid: bool [P, G]. False members have advantage 0 and do not count.
     advantage: A name in `rl.advantages.ADVANTAGES`.
 
+  Returns:
+    The rewards, advantages and statistics, one row per weighting.
+
   Raises:
     ValueError: If the advantage is unknown, G < 2 or parts are not finite.
   """
@@ -75,7 +78,7 @@ def apply(
   for first in range(0, len(weights), size):
     block = weights[first : first + size].astype(np.float32)
     rewards = (block @ parts.reshape(count, -1)).reshape(-1, group)  # [wP, G]
-    # To the estimators, w weightings of P groups are w * P groups.
+    # The estimators take w weightings of P groups as w * P groups.
     repeated = [np.tile(x, (len(block), 1)) for x in (outcomes, valid)]
     advantages = advantages_lib.ADVANTAGES[advantage](rewards, repeated[1])
     varies = filters.keep_reward_variance(rewards, *repeated)[:, 0]

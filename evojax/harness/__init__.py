@@ -1,9 +1,9 @@
 """The training harness: a directory of data and pure functions.
 
 `spec` reads and writes it, `surface` says which config values it may hold,
-`delta` names the one factor in which two differ (read by `syntax`), `run` calls
-its functions in the box (`calls`, `worker`), and `admit` is what every change
-passes. A source that does not come with the package (seed harnesses and
-`library`) goes through the `gate`, which reads it (`language`) and tries it on
+`delta` names the one factor in which two harnesses differ (found by `syntax`),
+`run` calls its functions in the box (`calls`, `worker`), and `admit` checks
+every change. A source that does not come with the package (seed harnesses and
+`library`) goes through the `gate`, which parses it (`language`) and tests it on
 evidence (`cases`, `derive`). Nothing here imports jax.
 """

@@ -1,8 +1,8 @@
-"""Admission of a harness: the checks that come before it may cost anything.
+"""Admission of a harness: the checks before a harness may cost anything.
 
-All problems are reported at once, and nothing here trusts a proposal: the one
-factor is read off the sources, values must lie within bounds, and functions
-that do not come with the package pass the `gate`.
+All problems are reported at once, and no claim of a proposal is trusted: the
+changed factor is found from the sources, values must lie within bounds, and
+functions that do not come with the package must pass the `gate`.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Synthetic(Protocol):
     """Return the names of all columns that a diagnostic may read."""
 
   def evidence(self, config: ml_collections.ConfigDict) -> Any:
-    """Return evidence under a config, open to diagnostics."""
+    """Return evidence under a config, readable by diagnostics."""
 
 
 def admit(
@@ -44,16 +44,16 @@ def admit(
     synthetic: Synthetic | None,
     recorded: Any | None = None,
 ) -> list[str]:
-  """Return why a change is refused, one line per reason; [] admits it.
+  """Return the reasons to refuse a change, one line each; [] admits it.
 
   Args:
-    before: The parent, which was admitted before.
+    before: The parent, which was admitted earlier.
     after: The candidate.
     config: The run's config, without an overlay.
-    surface: What a harness of the run may set.
-    synthetic: Evidence that does not depend on the run. None tries no function.
-    recorded: Evidence of the run, open to diagnostics: each function sees only
-      the columns that it may read.
+    surface: The fields that a harness of the run may set.
+    synthetic: Evidence that does not depend on the run. None runs no function.
+    recorded: Evidence of the run, readable by diagnostics: each function sees
+      only the columns that it may read.
 
   Raises:
     run.InfraError: If the box failed, which says nothing about the harness.
@@ -69,7 +69,7 @@ def admit(
       syntax.parse(name, source)
     except syntax.SourceError as error:
       reasons.append(str(error))
-  if reasons:  # Nothing else can be read off such a source.
+  if reasons:  # No more can be learned from such a source.
     return reasons
   try:
     found = delta.diff(before, after, surface, config_lib.flatten(config))
@@ -100,13 +100,13 @@ def check(
 ) -> list[str]:
   """Return what is wrong with a harness, one line each; [] if nothing is.
 
-  Sources that come with the package, or that passed in this process already,
-  are not tried again.
+  Sources that come with the package, or that have already passed in this
+  process, are not tested again.
 
   Args:
     harness: The harness to train with.
     config: The run's config, without the overlay.
-    surface: What a harness of the run may set.
+    surface: The fields that a harness of the run may set.
     synthetic: As in `admit`.
 
   Raises:
@@ -117,7 +117,7 @@ def check(
   return list(dict.fromkeys(reasons))
 
 
-# (path, source, columns, shapes, steps) of all that passed before.
+# (path, source, columns, shapes, steps) of every source that has passed.
 _passed: set[tuple[Any, ...]] = set()
 
 
@@ -129,17 +129,17 @@ def check_functions(
     files: Mapping[str, str] | None = None,
     recorded: Any | None = None,
 ) -> list[str]:
-  """Return why functions of a harness may not run; see `check`.
+  """Return the reasons against functions of a harness; see `check`.
 
-  Those that come with the package are only asked whether the evidence has the
-  columns that they read.
+  For functions that come with the package, it is only checked that the evidence
+  has the columns that they read.
 
   Args:
     harness: The harness to train with.
     config: The run's config, without the overlay.
-    surface: What a harness of the run may set.
+    surface: The fields that a harness of the run may set.
     synthetic: As in `admit`.
-    files: Those of its files to check; all of them by default.
+    files: The files to check; None checks all files of the harness.
     recorded: As in `admit`.
   """
   files = harness.files if files is None else files
@@ -172,8 +172,8 @@ def check_functions(
           steps=steps,
       )
       if recorded is None and any(map(run.is_busy, found)):
-        # It was admitted before, or training's own limits will end it: a busy
-        # machine is no reason against it.
+        # It was admitted before, or training's own limits will end it, so that
+        # a busy machine is no reason against it.
         continue
     reasons += found
     if not found:
@@ -182,7 +182,7 @@ def check_functions(
 
 
 def _steps(config: ml_collections.ConfigDict) -> int:
-  """Return how often a run calls `keep`, at most."""
+  """Return the maximum number of calls of `keep` in a run."""
   e = config.evolve
   steps = max(1, config.steps, e.updates, e.first_updates)
   return steps * (1 + config.grpo.refill_rounds)
@@ -193,7 +193,7 @@ def _check_declared(
     config: ml_collections.ConfigDict,
     surface: surface_lib.Surface,
 ) -> list[str]:
-  """Check the overlay, and what the files declare."""
+  """Check the overlay and the declarations in the files."""
   reasons = []
   try:
     applied = surface.apply(config, harness.overlay)

@@ -1,4 +1,4 @@
-"""The arguments that functions of a harness may pass."""
+"""The arguments that harness functions may pass in calls."""
 
 import ast
 from collections.abc import Collection, Iterator
@@ -8,10 +8,10 @@ from evojax.harness import grammar
 from evojax.harness import module as module_lib
 from evojax.harness import numpy_names as allowed
 
-# Methods that take a dtype -> its place.
+# Methods that take a dtype -> position of that argument.
 _DTYPE_OF = {'astype': 0, 'sum': 1, 'mean': 1, 'std': 1, 'var': 1}
 
-# They return an array that nothing else holds.
+# Functions that return a new array, to which nothing else refers.
 _MAKERS = frozenset(
     f'numpy.{name}'
     for name in (
@@ -19,18 +19,18 @@ _MAKERS = frozenset(
     )
 )
 
-_Found = Iterator[tuple[int, str]]  # (line, what is wrong and what to do).
+_Found = Iterator[tuple[int, str]]  # (line, what is wrong and the remedy).
 
 
 class Reader:
   """Finds the calls of one module that are refused.
 
   Attributes:
-    dtypes: All expressions that stand where a dtype is expected.
+    dtypes: All expressions in places where a dtype is expected.
   """
 
   def __init__(self, module: module_lib.Module, columns: Collection[str]):
-    """Note what the functions of the module take.
+    """Record the arguments that the module's functions take.
 
     Args:
       module: The module.
@@ -112,7 +112,7 @@ class Reader:
       yield node.lineno, f'{called} takes no {other}='
 
   def _most(self, node: ast.Call, full: str, method: str) -> int:
-    """Return how many arguments may stand without a name."""
+    """Return how many arguments may be passed by position."""
     module, name = module_lib.split(full)
     if module == 'numpy' and '.' in name:
       return 2  # np.maximum.reduce(x, 1)
@@ -146,7 +146,7 @@ class Reader:
     elif full == 'dataclasses.replace':
       known = self._m.attributes
     elif full == 'functools.partial' or not (full or method):
-      # The callee is not known, so any accepted argument may be meant.
+      # The callee is unknown, so each accepted keyword is allowed.
       known = grammar.OF_ANY | self._taken | self._m.attributes
       known -= grammar.RISKY
     for other in sorted(named - known):
@@ -157,7 +157,7 @@ class Reader:
       )
 
   def _is_new(self, node: ast.expr) -> bool:
-    """Return whether it is an array that the function has made, never None."""
+    """Return whether it is an array made by this function, and never None."""
     match node:
       case ast.Name():
         key = self._m.key(node)
@@ -195,7 +195,7 @@ class Reader:
         )
 
   def _dtypes_of(self, call: ast.Call) -> list[ast.expr]:
-    """Return the arguments of a call that stand where a dtype is expected."""
+    """Return the arguments of a call in places where a dtype is expected."""
     found = [k.value for k in call.keywords if k.arg == 'dtype']
     module, name = module_lib.split(self._m.full(call.func))
     index = None
@@ -206,16 +206,16 @@ class Reader:
     elif not module and isinstance(call.func, ast.Attribute):
       index = _DTYPE_OF.get(call.func.attr)
     found += [] if index is None else call.args[index : index + 1]
-    for node in found:  # It grows: one of two is a dtype, too.
+    for node in found:  # It grows: both branches of a choice are dtypes.
       if isinstance(node, ast.IfExp):
         found += [node.body, node.orelse]
     return found
 
   def _check_dtype(self, node: ast.expr) -> _Found:
-    """Allow np.float32, float, 'float32', an array's dtype, or one of two."""
+    """Allow np.float32, float, 'float32', an array's dtype, or a choice."""
     match node:
       case ast.IfExp():
-        return  # Its branches are checked themselves.
+        return  # Its branches are checked separately.
       case ast.Constant(value=value):
         fine = value is None or value in allowed.DTYPE_TEXTS
       case _:
@@ -229,7 +229,7 @@ class Reader:
         )
     if not fine:
       listed = ', '.join(sorted(allowed.DTYPE_TEXTS))
-      text = f'{shown(node)} is no dtype of numbers; use one of {listed}'
+      text = f'{shown(node)} is not a dtype of numbers; use one of {listed}'
       yield node.lineno, text
 
 
@@ -257,5 +257,5 @@ def _check_pad(call: ast.Call) -> _Found:
 
 
 def shown(node: ast.expr) -> str:
-  """Return a node as text; `syntax.parse` refuses what has none."""
+  """Return a node as text; `syntax.parse` has refused nodes without one."""
   return ' '.join(ast.unparse(node).split())[:40]

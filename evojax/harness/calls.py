@@ -1,10 +1,11 @@
 """Requests of harness functions to the box; each runs in a fresh process.
 
-The box of this process is started at the first call and ends with the process.
-A failure of a function is a status. Where a machine is so busy that a call gets
-less CPU time than it may use, it is tried again with more wall time, so that
-load does not decide; a call that was late each time has the status BUSY, which
-says nothing about the function. A failure of the box is an `InfraError`.
+This process's box is started at the first call and ends with the process. A
+failure of a function is a status. If a machine is so busy that a call gets less
+CPU time than its limit, the call is repeated with more wall time, so that load
+does not decide the result; a call that was late in every attempt has the status
+BUSY, which says nothing about the function. A failure of the box is an
+`InfraError`.
 """
 
 import ast
@@ -23,23 +24,24 @@ from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
 from evojax.sandbox import shared
 
-BUSY = 'busy'  # The machine gave too little CPU time, each time it was tried.
+BUSY = 'busy'  # Every attempt got less CPU time than its limit.
 STATUSES = tuple(
     'crash hang wrong_shape non_finite wrong_type too_large'.split() + [BUSY]
 )
 MEMORY_BYTES = 1 << 30
 InfraError = box_lib.InfraError
 
-# Seconds of wall time allowed per second of CPU time, since other processes use
-# the machine as well: first, and in each further attempt of a call that had to
-# wait for a core and did not get the CPU time that it may use.
+# Wall time allowed per second of CPU time, since other processes use the
+# machine too. The first is for the first attempt, the others for further
+# attempts of a call that had to wait for a core and did not get all of its CPU
+# time.
 _PATIENCE = (3.0, 12.0, 48.0, 192.0)
-# The header of an answer names arrays and shapes, in one entry per call.
+# The header of an answer has one entry per call, with array names and shapes.
 _MAX_HEADER_BYTES, _MAX_ENTRY_BYTES = 1 << 20, 32 << 10
-# Errors of reading forged bytes, beside those of large or deep ones.
+# Errors of parsing forged bytes, besides those of large or deep ones.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
-# A source that uses one of these may read any column.
-_COMPUTED = '[]'  # Stands for e[name], whatever the name is.
+# A source with a computed column name may read any column.
+_COMPUTED = '[]'  # Stands for e[name] with a computed name.
 _ANY_COLUMN = frozenset(
     ('columns', 'getattr', 'vars', '__dict__', 'attrgetter', _COMPUTED)
 )
@@ -54,8 +56,8 @@ class FunctionError(ValueError):
   Attributes:
     status: One of STATUSES.
     function: Its file, e.g. 'diagnostics/groups.py'.
-    message: One line; it names the line of the source where there is one.
-    alone: False where the process died, and other calls with it.
+    message: One line; it includes the source line if one is known.
+    alone: False if the process died, so that other calls failed with it.
   """
 
   def __init__(
@@ -72,24 +74,24 @@ class Call:
 
   path: str  # File in the harness, e.g. 'reward.py'.
   function: str  # parts | init | keep | weight | measure | predict.
-  # Evidence views, or what has their attributes.
+  # Evidence views, or objects with their attributes.
   views: Sequence[Any] = ()
-  # Argument of `keep`, or the index of the earlier call in the same request
-  # whose answer it is.
-  # (index, n): that call was made several times, and n of them came before.
+  # State argument of `keep`. An int is the index of an earlier call in the same
+  # request whose answer is the state. (index, n): the state after n repetitions
+  # of that call, which has `times`.
   state: Mapping[str, np.ndarray] | int | tuple[int, int] | None = None
-  # None: once. n: `keep` is called up to n times, each time with the state of
-  # the call before; every array of the answer has a first axis of calls. It
-  # ends early where a state repeats the one before.
+  # None: one call. n: `keep` is called up to n times, each time with the state
+  # of the previous call; every array of the answer has a first axis of calls.
+  # The calls end early once a state equals the previous one.
   times: int | None = None
 
   @property
   def reader(self) -> str:
-    """Reader of columns that it stands for: reward | filter | diagnostic."""
+    """The reader that it counts as: reward | filter | diagnostic."""
     return _READERS.get(self.path, 'diagnostic')
 
 
-Answer = dict[str, np.ndarray] | FunctionError  # By name; '' is keep's mask.
+Answer = dict[str, np.ndarray] | FunctionError  # By name; '' is the mask.
 
 
 def limits(
@@ -114,7 +116,7 @@ def box(number: int) -> box_lib.Box:
 
 
 def _box(number: int) -> box_lib.Box:
-  del number  # It only tells boxes apart.
+  del number  # It only distinguishes the cached boxes.
   packages = str(pathlib.Path(np.__file__).parent.parent)
   entry = box_lib.Entry(worker.__file__, [packages])
   most = limits(10.0)
@@ -136,8 +138,8 @@ def exchange(
     number: The box to use, see `box`.
 
   Returns:
-    The answer of each call, arrays of numbers that are not checked further, or
-    how it failed. Where the process died before it answered, all calls failed.
+    The answer of each call: arrays of numbers, not checked further, or its
+    error. If the process died before it answered, all calls failed.
 
   Raises:
     InfraError: If the failure says nothing about the functions.
@@ -148,7 +150,7 @@ def exchange(
       try:
         return _read(result.stdout, calls)
       except (*_UNREADABLE, OverflowError, RecursionError):
-        # The function wrote to stdout, so nothing on it can be trusted.
+        # The function wrote to stdout, so none of the output can be trusted.
         status, message = 'crash', 'the answer cannot be read'
     case 'timeout' if result.contended:
       status, message = BUSY, (
@@ -173,8 +175,8 @@ def run(
   """Send one request to the box.
 
   A call that uses up its CPU time is ended by that limit, and one that sleeps
-  by the first limit of wall time, whatever else runs on the machine. One that
-  is late because it had to wait for a core is tried again with more wall time.
+  by the first limit of wall time, however busy the machine is. A call that is
+  late because it had to wait for a core is repeated with more wall time.
 
   Raises:
     InfraError: If the failure says nothing about the functions.
@@ -183,7 +185,7 @@ def run(
     wall = patience * limits_.cpu_seconds
     limits_ = dataclasses.replace(limits_, wall_seconds=wall)
     result = box(number).run('', data, limits=limits_)
-    if result.status == 'infra_error':  # The box has tried again already.
+    if result.status == 'infra_error':  # The box has already retried it.
       raise InfraError(
           f'a function of the harness got no answer: {result.message}; the same'
           ' command continues the run'
@@ -195,13 +197,13 @@ def run(
 
 def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
   """Return calls as bytes; a column that several calls need is sent once."""
-  # The identity of a view -> the view and the place of each of its columns.
+  # Identity of a view -> the view, and the index of each of its columns.
   views: dict[int, tuple[Any, dict[str, int]]] = {}
-  order: dict[int, int] = {}  # The identity of a view -> its number.
+  order: dict[int, int] = {}  # Identity of a view -> its number.
   arrays: list[np.ndarray] = []
   headers = []
-  # Many calls share the columns that a file needs and may read, and the code
-  # tables: these are sent once.
+  # Calls often share the columns that a file needs and may read, and the code
+  # tables, so that each is sent only once.
   readers: dict[tuple[str, tuple[str, ...]], int] = {}
   columns: list[tuple[list[str], list[str]]] = []
   tables: dict[int, int] = {}
@@ -275,7 +277,7 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
     needed = {'keep': '', 'weight': 'weight'}.get(call.function)
     if needed is not None and needed not in found:
       raise ValueError(f'there is no {needed or "mask"}')
-    if len(found) > worker.MAX_NAMES + 1:  # Those of a state, and the mask.
+    if len(found) > worker.MAX_NAMES + 1:  # The names of a state, and the mask.
       raise ValueError(f'{len(found)} names')
     if any(n != needed and not worker.is_name(n) for n in found):
       raise ValueError(f'{list(found)!r:.60}: not all are names')
@@ -284,7 +286,7 @@ def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:
 
 
 def _one_line(text: str) -> str:
-  """Return text of an untrusted process so that a terminal may print it."""
+  """Return text of an untrusted process as a line safe for a terminal."""
   text = ' '.join(text.split())[:500]
   return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -298,7 +300,7 @@ def open_columns(view: Any, reader: str) -> list[str]:
 
 
 def read(source: str, columns: Iterable[str]) -> list[str]:
-  """Return those of the columns that a source may read."""
+  """Return the columns that a source may read."""
   named = names(source)
   return [name for name in columns if name in named or reads_all(named)]
 
@@ -312,7 +314,7 @@ def reads_all(named: frozenset[str]) -> bool:
 def names(source: str) -> frozenset[str]:
   """Return the names, attributes, imports and functions of a source."""
   tree = _parse(source)
-  # The arguments that are evidence: 'e', 'before', ...
+  # The names of the arguments that are evidence: 'e', 'before', ...
   evidence = set()
   for node in tree.body:
     if isinstance(node, ast.FunctionDef):
@@ -331,7 +333,7 @@ def names(source: str) -> frozenset[str]:
 
 
 def function_of(path: str) -> str:
-  """Return a file's function: parts, keep, weight, measure or predict."""
+  """Return the function that a file defines: parts, keep, weight, ..."""
   if path.startswith('diagnostics/'):
     return 'measure'
   functions = {'reward.py': 'parts', 'keep.py': 'keep', 'weight.py': 'weight'}
@@ -347,8 +349,8 @@ def defines(source: str, function: str) -> bool:
 
 
 def _parse(source: str) -> ast.Module:
-  """Return the tree of a source, an empty one if it is not Python."""
+  """Return the tree of a source; an empty one if it is not valid Python."""
   try:
     return ast.parse(source)
   except (SyntaxError, ValueError, RecursionError, MemoryError):
-    return ast.Module([], [])  # The worker says what is wrong.
+    return ast.Module([], [])  # The worker reports the error.

@@ -1,6 +1,6 @@
-"""Evidence that the gate tries a function on, and changes of it.
+"""Evidence on which the gate tests a function, and changes of this evidence.
 
-The changes are metamorphic tests: another order of groups, other groups, more
+The changes are metamorphic tests: groups in another order, other groups, more
 padding. None of them may alter the numbers of a group.
 """
 
@@ -13,19 +13,19 @@ import numpy as np
 from evojax.harness import calls as calls_lib
 from evojax.harness import derive
 
-# Name prefix of evidence that is as large as a step.
+# Name prefix of evidence of the size of a training step.
 STEP = 'random columns of'
-EACH = ('parts', 'weight', 'keep')  # These answer for every completion.
+EACH = ('parts', 'weight', 'keep')  # These answer for each completion.
 _LARGEST = 4096  # Completions of the largest case, at least.
 _LARGEST_BYTES = 4 << 20  # Bytes of its columns, at most.
-_GROUPS = 8  # Groups of the evidence that changes are made of, at most.
+_GROUPS = 8  # Groups of the evidence that changes are applied to, at most.
 _SCRAMBLED = (6, 5)  # (P, G) of the evidence with random columns.
-_FEWER = 2  # Groups of a step's evidence that are also alone.
-# Completions of a step's evidence that a verdict on a constant needs; smaller
-# steps are drawn several times.
+_FEWER = 2  # Groups of a step's evidence that are also tested alone.
+# Completions needed to judge whether a number is constant; evidence of smaller
+# steps is sampled several times.
 _ENOUGH, _DRAWS = 48, 8
 _MOST_IN_A_ROW = 1024  # Calls of `keep` in a row.
-# The end of a case's name -> words for a message.
+# Suffix of a case's name -> description for a message.
 _IN_WORDS = {
     'synthetic': 'synthetic evidence',
     'groups': 'groups in another order',
@@ -46,12 +46,12 @@ class Case:
 
   name: str  # 'scrambled', 'scrambled: padded 0'.
   tables: tuple[derive.Table, ...]
-  # True if numbers must be finite: random columns may contradict each other.
+  # Whether numbers must be finite: random columns may contradict each other.
   finite: bool
-  # False where nothing is asked but that the function ends.
+  # False if the only requirement is that the function ends.
   judged: bool = dataclasses.field(default=True, kw_only=True)
-  # Index of what is compared in the evidence as it was: the completions that
-  # stand here, or the groups that stay where others change.
+  # Index into the unchanged evidence for the comparison: the completions at
+  # these places, or the groups that were not changed.
   places: Any = ...
 
   @property
@@ -61,7 +61,7 @@ class Case:
 
   @property
   def change(self) -> str:
-    """The change of it: 'groups', 'padded', ...; '' as it was."""
+    """The kind of change: 'groups', 'padded', ...; '' if unchanged."""
     return self.name.partition(': ')[2].rstrip(' 012')
 
   def __str__(self) -> str:
@@ -73,15 +73,16 @@ class Cases:
   """The cases of one source.
 
   Attributes:
-    all: Every case but the largest.
+    all: Every case except the largest.
     largest: As much evidence as a step could have.
-    kinds: The kinds of evidence that were changed: 'synthetic', 'scrambled',
-      'recorded' if there is any, 'tied', 'rare', and STEP with the size of each
-      step.
-    sizes: The kinds that are as large as a step.
-    copies: Names of parts of those, each beside '<name>, copied'.
-    in_a_row: Calls of `keep` in a row that a run makes, with the evidence that
-      it is called on.
+    kinds: The kinds of evidence to which changes were applied: 'synthetic',
+      'scrambled', 'recorded' if there is any, 'tied', 'rare', and STEP with the
+      size of each step.
+    sizes: The kinds of the size of a step.
+    copies: Names of cases with a part of such evidence; each also exists as
+      '<name>, copied'.
+    in_a_row: Number of consecutive calls of `keep` in a run, with the evidence
+      for these calls.
   """
 
   def __init__(
@@ -104,8 +105,8 @@ class Cases:
       recorded: Evidence of a run, or None.
       shapes: (P, G) of the training steps that the function is for.
       steps: Number of steps of a run.
-      across: Whether a number of it may compare groups.
-      rng: Generator of everything random.
+      across: Whether one of its numbers may compare groups.
+      rng: Random number generator.
     """
     self._source, self._function, self._rng = source, function, rng
     self._steps, self._across = steps, across
@@ -122,15 +123,15 @@ class Cases:
 
   def _table(self, view: Any) -> derive.Table:
     wanted = calls_lib.read(self._source, view.columns)
-    if self._function == 'weight':  # n_turns decides the answer's shape.
+    if self._function == 'weight':  # n_turns determines the answer's shape.
       wanted = [*dict.fromkeys([*wanted, 'n_turns'])]
     return derive.table(view, wanted)
 
   def _make_largest(self, base: derive.Table) -> Case:
     """Return as much as a step could have: copies of the first case's groups.
 
-    A copy must get the numbers of the group that it is a copy of: a function
-    must not do anything else where there is much evidence.
+    A copy must get the same numbers as the group that it copies: a function
+    must not behave differently on much evidence.
     """
     p, g = base.valid.shape
     size = sum(a.nbytes for a in base.arrays.values()) / max(1, base.valid.size)
@@ -148,10 +149,10 @@ class Cases:
       recorded: Any | None,
       shapes: Sequence[tuple[int, int]],
   ) -> Iterator[Case]:
-    """Yield every kind of evidence, as it is and with all changes.
+    """Yield every kind of evidence, unchanged and with all changes.
 
-    A proposer may know the size and the values of a training step, so evidence
-    that looks like one is among the cases.
+    A proposer may know the size and the values of a training step, so some
+    cases look like one.
     """
     rng = self._rng
     scrambled = derive.scrambled(real, *_SCRAMBLED, rng, self._steps)
@@ -195,12 +196,12 @@ class Cases:
     few = min(_FEWER, p)
     alone = self._pair(derive.fewer(t, few))
     yield Case(f'{kind}: fewer', alone, False, np.arange(few))
-    # Two numbers, of which one is odd: a function may count in pairs.
+    # Two numbers, one of them odd, since a function may depend on parity.
     for few in {g // 2, g - 1} - {0, 1}:
       yield from self._copies(f'{kind}: {few} completions', t, 1, few)
 
   def _copies(self, name: str, t: derive.Table, axis: int, few: int):
-    """Yield some of the evidence, and copies of it of the size of all."""
+    """Yield a part of the evidence, and copies of it at the full size."""
     some, many = derive.copies(t, axis, few)
     places = np.s_[:, :few] if axis else np.arange(few)
     yield Case(name, self._pair(some), False, places)
@@ -226,9 +227,9 @@ class Cases:
     yield Case(kind, pair, finite)
     yield case('groups', order, derive.in_order, order)
     yield case('within', (np.arange(p)[:, None], inner), derive.within, inner)
-    if kind == 'tied':  # Equal values say nothing but in which order they are.
+    if kind == 'tied':  # Equal values test nothing but their order.
       return
-    # A number about all groups, such as a mean, may change with a group more.
+    # A number over all groups, such as a mean, may change with another group.
     if self._function in EACH:
       yield case('more', ..., derive.in_order, np.arange(p + 1) % p)
     drawn = [derive.anywhere(t, (p + 1, g + 1), rng)]

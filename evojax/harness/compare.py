@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-# Sums in another order differ by rounding.
+# Sums in a different order differ by rounding.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 
@@ -17,16 +17,16 @@ def bits(answer: dict[str, np.ndarray]) -> Any:
 
 
 def close(a: np.ndarray, b: np.ndarray) -> bool:
-  """Return whether arrays are equal but for rounding; flags must be equal."""
+  """Return whether arrays are equal up to rounding; flags must be equal."""
   if a.shape != b.shape:
     return False
-  if np.array_equal(a, b):  # Most are, and this is quick.
+  if np.array_equal(a, b):  # The common case, and fast.
     return True
   if a.dtype.kind == 'b' or b.dtype.kind == 'b':
     return False
   a, b = a.astype(np.float64), b.astype(np.float64)
-  # The scale is that of each group: a huge number in one hides nothing in
-  # another.
+  # The scale is per group, so that a huge number in one group does not hide a
+  # difference in another.
   size = np.where(np.isfinite(a), np.abs(a), 0.0)
   scale = size.max(tuple(range(1, a.ndim)), keepdims=True, initial=1.0)
   with np.errstate(all='ignore'):
@@ -36,10 +36,10 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
-  """Return the correlation of two arrays over their finite places.
+  """Return the correlation of two arrays over their finite entries.
 
-  It is 1 where `a` is constant, since there is no order to keep, and 0 where
-  `b` alone is.
+  It is 1 if `a` is constant, since there is no order to keep, and 0 if only
+  `b` is.
   """
   a, b = (x.astype(np.float64).ravel() for x in (a, b))
   known = np.isfinite(a) & np.isfinite(b)
@@ -60,7 +60,7 @@ def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> str:
 
 
 def values(one: np.ndarray, other: np.ndarray | None) -> str:
-  """Return the first two values of arrays that differ, '' if none do."""
+  """Return the first two values of arrays that differ; '' if none do."""
   if other is None or other.shape != one.shape:
     return f'shape {one.shape} and {None if other is None else other.shape}'
   same = (one == other) | ((one != one) & (other != other))

@@ -1,7 +1,7 @@
-"""Numbers that tell nothing: the same everywhere, or none at all.
+"""Numbers without information: constant ones, or none at all.
 
-A function may answer well on little evidence and be a constant on as much as a
-step of the run has, where it matters. So it is judged there, too.
+A function may give useful numbers on little evidence and a constant on as much
+as a training step has, where it matters. So it is tested there, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,13 +24,13 @@ def reasons(
     found: Found,
     called: Callable[[str], str],
 ) -> Iterator[str]:
-  """Yield what tells nothing, as sentences about a function.
+  """Yield the numbers without information, as sentences about a function.
 
   Args:
     function: parts | keep | weight | measure | predict.
     made: The cases.
-    found: The answers to them, 0 where a completion is not valid.
-    called: The words for a name of an answer.
+    found: The answers to the cases, 0 where a completion is not valid.
+    called: Returns the description of a name in an answer.
   """
   if function == 'keep':
     yield from _kept(made, found)
@@ -40,7 +40,7 @@ def reasons(
     for name in found['recorded'][1][0]:
       said = _constant(function, name, ('recorded', 'scrambled'), found)
       for kind in made.sizes if said is None else ():
-        # The size of a step alone may make it constant.
+        # The mere size of a step may make a number constant.
         drawn = [
             k for k in found if k == kind or k.startswith(f'{kind}: again')
         ]
@@ -69,7 +69,7 @@ def _kept(made: cases_lib.Cases, found: Found) -> Iterator[str]:
 def _constant(
     function: str, name: str, cases: Sequence[str], found: Found
 ) -> str | None:
-  """Return where a number does not vary within groups, None if it does."""
+  """Return where a number does not vary within groups; None if it does."""
   said = []
   least, most = np.inf, -np.inf
   for case_name in cases:
@@ -85,13 +85,13 @@ def _constant(
     groups = known.sum(1) >= 2
     spread = (high - low)[groups]
     if function == 'weight' and groups.any():
-      # A weight may differ between groups instead: of all steps, if each has
-      # one group.
+      # A weight may vary between groups instead; if steps have one group each,
+      # between the groups of all steps.
       least = min(least, low[groups].min())
       most = max(most, high[groups].max())
       spread = np.array([most - least])
     varies = int((spread > 1e-6).sum())
-    if varies or valid.shape[1] < 2:  # Alone, none differs from another.
+    if varies or valid.shape[1] < 2:  # A single completion cannot vary.
       return None
     values = array[known]
     said.append(
@@ -104,7 +104,7 @@ def _constant(
 
 
 def _silent(made: cases_lib.Cases, found: Found) -> Iterator[str]:
-  """Yield numbers that are not there, or 0, on as much as a step has."""
+  """Yield numbers that are missing, or 0, on as much evidence as a step has."""
   few = [found[name][1][0] for name in ('synthetic', 'scrambled')]
   if not any((*few, found['recorded'][1][0])):
     yield 'returned no number on any evidence'

@@ -1,4 +1,4 @@
-"""The functions and classes that a source may define, and allowed names."""
+"""The functions and classes that a source may define, and their names."""
 
 import ast
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from evojax.harness import numpy_names as allowed
 from evojax.harness import python_names as names
 from evojax.harness import syntax
 
-_Found = Iterator[tuple[int, str]]  # (line, what is wrong and what to do).
+_Found = Iterator[tuple[int, str]]  # (line, what is wrong and the remedy).
 
 
 class Reader:
   """Finds the definitions of one module that are refused."""
 
   def __init__(self, tree: ast.Module, module: module_lib.Module):
-    """Note which constants of the module stay as they are."""
+    """Record which constants of the module cannot change."""
     self._tree, self._m = tree, module
-    # Name at the top of the file -> whether it stays as it is. A line may use
-    # those above it, so each is read once.
+    # Top-level name -> whether its value cannot change. A line may use the
+    # lines above it, so each is read once, in order.
     self._constants: dict[str, bool] = {}
     for statement in tree.body:
       for target in syntax.targets(statement):
@@ -29,7 +29,7 @@ class Reader:
           self._constants[target.id] = plain
 
   def recursion(self) -> _Found:
-    """Refuse functions that reach themselves: they may never return."""
+    """Refuse functions that call themselves: they may never return."""
     found = [n for n in self._m.nodes if isinstance(n, ast.FunctionDef)]
     functions, uses = {}, {}
     for node in found:
@@ -47,7 +47,7 @@ class Reader:
         yield function.lineno, text
 
   def check_function(self, node: ast.FunctionDef) -> _Found:
-    """Yield what is refused of a function's name, decorators and defaults."""
+    """Yield what is refused in a function's name, decorators and defaults."""
     parent = self._m.parents[node]
     in_class = isinstance(parent, ast.ClassDef)
     for decorator in node.decorator_list:
@@ -56,8 +56,8 @@ class Reader:
         continue
       if self._m.full(whole) not in ('functools.cache', 'functools.lru_cache'):
         yield node.lineno, (
-            f'{node.name} is decorated; @property, @staticmethod and'
-            ' @functools.lru_cache may stand there, or call what you need in it'
+            f'{node.name} has a decorator; only @property, @staticmethod and'
+            ' @functools.lru_cache are allowed, or call what you need in it'
         )
     if not in_class:
       yield from self.binds(node.name, node.lineno)
@@ -78,18 +78,18 @@ class Reader:
         )
 
   def check_lambda(self, node: ast.Lambda) -> _Found:
-    """Yield defaults that could remember."""
+    """Yield defaults that could keep a state between calls."""
     for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
       if not self._is_plain(default):
         text = 'a default of a lambda is made once; name it above'
         yield default.lineno, text
 
   def check_class(self, node: ast.ClassDef) -> _Found:
-    """Yield what is refused of a class and its fields."""
+    """Yield what is refused in a class and its fields."""
     line = node.lineno
     yield from self.binds(node.name, line)
     if not isinstance(self._m.parents[node], ast.Module):
-      yield line, f'class {node.name} stands at the top of the file'
+      yield line, f'class {node.name} must be at the top level of the file'
     bases = [self._m.full(base) for base in node.bases]
     if bases not in ([], ['typing.NamedTuple']) or node.keywords:
       text = 'has no bases but NamedTuple; write functions, or a dataclass'
@@ -112,7 +112,7 @@ class Reader:
           )
 
   def binds(self, name: str, line: int) -> _Found:
-    """Yield a reason if a name must not be given to anything."""
+    """Yield a reason if a name must not be bound."""
     top = [s for s in self._tree.body if getattr(s, 'name', '') == name]
     if name.startswith('__'):
       yield line, f'{name}: names do not begin with two underscores'
@@ -124,7 +124,7 @@ class Reader:
       yield line, f'{name} is a function of this file; give yours another name'
 
   def _is_plain(self, node: ast.expr) -> bool:
-    """Return whether a value made once stays as it is: a number, a name."""
+    """Return whether a value made once cannot change: a number, a name."""
     match node:
       case ast.UnaryOp(operand=operand):
         return self._is_plain(operand)
@@ -145,7 +145,7 @@ class Reader:
 
 
 def _own_name(node: ast.AST) -> str:
-  """Return the name that a node reads, of self too."""
+  """Return the name that a node reads, including attributes of self."""
   match node:
     case ast.Name(id=name) | ast.Attribute(ast.Name('self'), attr=name):
       return name

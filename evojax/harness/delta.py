@@ -2,8 +2,8 @@
 
 A version changes exactly one thing: one config value or declared group, one
 reward part (weight and code together), the filter, the credit, one diagnostic
-or one backtest. The factor is read off the overlays and the syntax trees; what
-a proposer claims to have changed does not count.
+or one backtest. The factor is found from the overlays and the syntax trees;
+what a proposer claims to have changed does not count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 
-# Intervention classes of changed functions; the surface has those of values.
+# Intervention classes of functions; the surface has those of config values.
 _OF_FUNCTIONS = {
     'reward': 'reward',
     'keep': 'filter',
@@ -27,16 +27,16 @@ _OF_FUNCTIONS = {
     'backtest': 'measurement',
 }
 
-# (path, before, after): JSON values of the overlay (None: unset), or the head
-# of the source's hash and what happened to it.
+# (path, before, after): JSON values of the overlay (None: unset), or the first
+# digits of the source's hash and the kind of change.
 Change = tuple[str, Any, Any]
 
 
 class DeltaError(ValueError):
-  """Two harnesses differ in no factor, or in several.
+  """Two harnesses differ in no factor, or in more than one.
 
   Attributes:
-    factors: Their names, sorted.
+    factors: Names of the factors, sorted.
   """
 
   def __init__(self, message: str, factors: tuple[str, ...] = ()):
@@ -45,13 +45,13 @@ class DeltaError(ValueError):
 
 
 def intervention_classes(surface: surface_lib.Surface) -> frozenset[str]:
-  """Return the classes of all changes that could turn out another policy."""
+  """Return the classes of all changes that could lead to another policy."""
   classes = {field.intervention_class for field in surface.fields}
   return frozenset(classes | set(_OF_FUNCTIONS.values())) - {'measurement'}
 
 
 def class_of(factor: str, surface: surface_lib.Surface) -> str:
-  """Return the intervention class of a factor, '' if nothing may set it."""
+  """Return the intervention class of a factor; '' if nothing may set it."""
   found = _OF_FUNCTIONS.get(factor.partition(':')[0], '')
   fields = surface.factors().get(factor)
   return found or (fields[0].intervention_class if fields else '')
@@ -59,7 +59,7 @@ def class_of(factor: str, surface: surface_lib.Surface) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Delta:
-  """One factor, changed."""
+  """A change of one factor."""
 
   factor: str  # 'clip', 'optim.learning_rate', 'reward:overlong', 'keep', ...
   kind: str  # recipe (a value) | harness (a function, a reward part).
@@ -67,17 +67,17 @@ class Delta:
   changes: tuple[Change, ...]
   before: str  # sha256 of the harness before.
   after: str  # sha256 of the harness after.
-  # (path, hash of what the source does afterwards); '' where it was removed.
+  # (path, hash of what the source computes afterwards); '' if it was removed.
   sources: tuple[tuple[str, str], ...] = ()
 
   @property
   def trains(self) -> bool:
-    """False where the change cannot alter any policy."""
+    """False if the change cannot alter any policy."""
     return not self.factor.startswith(('diagnostic:', 'backtest:'))
 
   @functools.cached_property
   def sha256(self) -> str:
-    """Hash of the factor and of what it becomes, the same on any parent."""
+    """Hash of the factor and its new content, the same on any parent."""
     named = dict(self.sources)
     values = {
         path: spec.as_float(after)
@@ -103,11 +103,11 @@ def diff(
     before: The parent.
     after: The candidate.
     surface: The values that either may set.
-    current: Values of the run's config by dotted path (`config.flatten`): they
-      hold where an overlay does not name a path.
+    current: Values of the run's config by dotted path (`config.flatten`), used
+      for paths that an overlay does not name.
 
   Raises:
-    DeltaError: If they differ in no factor or in several, naming all of them;
+    DeltaError: If they differ in no factor, or in more than one (it names all),
       or if a source cannot be compared.
     surface.SurfaceError: If an overlay names a path that is not on the surface.
   """
@@ -160,7 +160,7 @@ def _overlay_changes(
   known = {field.path for field in surface.fields}
 
   def effective(overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the surface's values under an overlay, see `Surface.apply`."""
+    """Return the surface's values under an overlay; see `Surface.apply`."""
     weighted = any(map(is_weight, overlay))
     base = {
         path: tuple(value) if isinstance(value, list) else value
@@ -173,7 +173,7 @@ def _overlay_changes(
   old, new = effective(before.overlay), effective(after.overlay)
   for path in sorted({*old, *new}):
     a, b = old.get(path), new.get(path)
-    if is_weight(path):  # An unnamed part has weight 0.
+    if is_weight(path):  # A part that is not named has weight 0.
       a, b = a or 0.0, b or 0.0
     if a != b:
       found.setdefault(surface.factor(path), []).append((path, a, b))
@@ -183,10 +183,10 @@ def _overlay_changes(
 def _source_changes(
     before: spec.Harness, after: spec.Harness
 ) -> Iterator[tuple[str, str, str, str]]:
-  """Yield (factor, path, hash before, hash after) of what sources do.
+  """Yield (factor, path, hash before, hash after) of changed sources.
 
-  Where only comments or formatting differ the hashes are equal, and nothing is
-  yielded; '' is the hash of a source that is not there.
+  If only comments or formatting differ, the hashes are equal and nothing is
+  yielded; '' is the hash of a missing source.
   """
   for name in sorted({*before.files, *after.files}):
     texts = before.files.get(name, ''), after.files.get(name, '')
@@ -202,7 +202,7 @@ def _source_changes(
 
 
 def _hashes(name: str, source: str) -> dict[str, str]:
-  """Return the factors that a file holds, with the hash of what each does."""
+  """Return the factors in a file, each with the hash of what it computes."""
   if name == 'reward.py':
     return {f'reward:{part}': h for part, h in parts_lib.hashes(source).items()}
   folder, _, stem = name.removesuffix('.py').rpartition('/')
@@ -211,7 +211,7 @@ def _hashes(name: str, source: str) -> dict[str, str]:
 
 
 def _describe(factor: str, changes) -> str:
-  """Return 'clip (clip_low 0.2 -> 0.1, clip_high ...)', in one line."""
+  """Return the change in one line: 'clip (clip_low 0.2 -> 0.1, ...)'."""
   texts = []
   for path, old, new in changes:
     if path.partition(':')[0].endswith('.py'):

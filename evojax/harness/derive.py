@@ -1,7 +1,7 @@
-"""Evidence that is derived from other evidence, for the gate's comparisons.
+"""Evidence derived from other evidence, for the gate's comparisons.
 
-Completions and groups come in another order, other groups change, invalid
-entries are filled with anything, and values lie where evidence rarely does.
+Completions and groups are reordered, other groups are changed, invalid entries
+are filled with arbitrary values, and values are set to rare extremes.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-_UNIFORM = 12  # Tables of `uniform`, at most; a column has fewer edges.
-# Magnitudes of floats that training may meet: none, denormal, tiny.
+_UNIFORM = 12  # Most tables of `uniform`; a column has fewer edges.
+# Magnitudes of floats that may occur in training: zero, denormal, tiny.
 _RARE = (0.0, -0.0, 1e-42, 1e-12, 1e-6)
-# Log-probs from usual ones to one that no sampler draws.
+# Log-probs from usual ones to one that no sampler produces.
 _LOGPROBS = (-0.1, -3.0, -8.0, -15.0, -30.0, -50.0)
-# No training meets these, but a function must come to an end on them.
+# These do not occur in training, but a function must still end on them.
 _FAR = (0.0, 100.0, 1e4, 1e30, np.inf, np.nan)
-_FAR_STEP = 10**5  # Steps of a long run.
+_FAR_STEP = 10**5  # Last step of a long run.
 _TIMES = ('step', 'policy_version')  # Columns that count steps.
 
 
@@ -50,7 +50,7 @@ def table(view: Any, names: Collection[str]) -> Table:
 
 
 def rows(t: Table, groups: np.ndarray, samples: np.ndarray) -> Table:
-  """Return the completions at some indices, both int [P', G']."""
+  """Return the completions at the given indices, both int [P', G']."""
   return dataclasses.replace(
       t,
       valid=t.valid[groups, samples],
@@ -59,13 +59,13 @@ def rows(t: Table, groups: np.ndarray, samples: np.ndarray) -> Table:
 
 
 def in_order(t: Table, order: np.ndarray) -> Table:
-  """Return groups in another order, int [P]."""
+  """Return the groups reordered by int [P]."""
   everyone = np.arange(t.valid.shape[1])[None]
   return rows(t, order[:, None], everyone)
 
 
 def within(t: Table, order: np.ndarray) -> Table:
-  """Return completions in another order within each group, int [P, G]."""
+  """Return the completions of each group reordered by int [P, G]."""
   return rows(t, np.arange(len(order))[:, None], order)
 
 
@@ -85,7 +85,7 @@ def extremes(t: Table, rng: np.random.Generator) -> np.ndarray:
 
 
 def others(t: Table, stays: np.ndarray, places: np.ndarray) -> Table:
-  """Replace the groups that do not stay.
+  """Replace the groups that are not marked to stay.
 
   Args:
     t: Evidence.
@@ -131,7 +131,7 @@ def anywhere(
 def resized(
     t: Table, prompts: int, group_size: int, rng: np.random.Generator
 ) -> Table:
-  """Return groups of completions that are sampled from all valid ones."""
+  """Return groups of completions sampled from all valid ones."""
   drawn = anywhere(t, (prompts, group_size), rng)
   sized = rows(t, drawn[..., 0], drawn[..., 1])
   return dataclasses.replace(sized, valid=np.ones_like(sized.valid))
@@ -146,15 +146,15 @@ def scrambled(
 ) -> Table:
   """Sample every column independently; a fifth of the entries is invalid.
 
-  Columns that are constant in the evidence vary here, too. Floats are as small
-  as 1e-12 and as large as 100, but for those of fixed range.
+  Columns that are constant in the evidence vary here, too. Floats range from
+  1e-12 to 100 in size, except in columns with a fixed range.
 
   Args:
     t: Evidence.
-    prompts: Groups of the result.
-    group_size: Completions of each.
-    rng: Generator of everything random.
-    steps: The columns that count steps go up to it.
+    prompts: Number of groups in the result.
+    group_size: Completions per group.
+    rng: Random number generator.
+    steps: Maximum of the columns that count steps.
   """
   sized = resized(t, prompts, group_size, rng)
   arrays = {
@@ -179,8 +179,8 @@ def _drawn(
     return drawn if array.ndim == 2 else np.where(array < 0, array, drawn)
   kind = array.dtype.kind
   if kind == 'b':
-    # The share of True goes from all of a group to none of it, where there are
-    # groups enough for groups of both.
+    # With enough groups, the share of True ranges from 1 to 0, so that some
+    # groups have only True and some only False.
     p = len(array)
     share = rng.permutation(np.linspace(0, 1, p) if p > 4 else np.full(p, 0.5))
     share = share.reshape(-1, *(1,) * (array.ndim - 1))
@@ -192,13 +192,13 @@ def _drawn(
     drawn = low + (high - low) * _shares(array.shape, rng)
     far = _signed(10 ** rng.uniform(-12, 2, array.shape), span, rng)
     far[rng.random(array.shape) < 0.2] = 0.0
-    # Some groups have none of these: their largest is no other one.
+    # Some groups have no such extremes, so that their maximum differs.
     share = rng.permutation(np.linspace(0, 0.6, len(array)).clip(0.3) - 0.3)
     share = share.reshape(-1, *(1,) * (array.ndim - 1))
     drawn = np.where(rng.random(array.shape) < share, far, drawn)
     return drawn.astype(array.dtype)
   if kind in 'iu':
-    if name == 'n_turns':  # It decides the shape of what `weight` returns.
+    if name == 'n_turns':  # It determines the shape of `weight`'s answer.
       return array
     most = {'n_tokens': t.max_tokens, **dict.fromkeys(_TIMES, steps)}
     high = max(int(array.max(initial=0)), 8, most.get(name, 8))
@@ -212,8 +212,9 @@ def _drawn(
 def _shares(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
   """Sample shares of a range, in [0, 1).
 
-  Where there are groups enough, each has a part of the range, of any width and
-  at either end: a filter by the largest or the least of a group keeps some.
+  With enough groups, each covers a part of the range, of any width and at
+  either end, so that a filter by a group's maximum or minimum keeps some
+  groups.
   """
   p, drawn = shape[0], rng.random(shape)
   if p <= 4:
@@ -246,9 +247,9 @@ def _signed(
 
 
 def rare(t: Table, rng: np.random.Generator) -> Table:
-  """Return groups with values at the edges of what training may meet.
+  """Return groups with values at the edges of what may occur in training.
 
-  Some groups are all alike in a column, and some have one valid completion or
+  Some groups are constant in a column, and some have one valid completion or
   none.
   """
   sized = resized(t, 12, 3, rng)
@@ -267,10 +268,10 @@ def rare(t: Table, rng: np.random.Generator) -> Table:
 
 
 def uniform(t: Table, rng: np.random.Generator) -> list[Table]:
-  """Return tables in which all completions have one value in each column.
+  """Return tables in which each column has one value for all completions.
 
-  Among them, each column has every one of its edges: all are solved, none is,
-  each code once.
+  Together they cover every edge of each column: all are solved, none is, each
+  code once.
   """
   sized = resized(t, 2, 3, rng)
   edges = {n: _edges(n, t) for n in sized.arrays}
@@ -295,7 +296,7 @@ def uniform(t: Table, rng: np.random.Generator) -> list[Table]:
 
 
 def far(t: Table, rng: np.random.Generator) -> Table:
-  """Return values that no training meets; a function ends on them, too."""
+  """Return values beyond any training; a function must end on them, too."""
   sized = resized(t, 3, 4, rng)
   arrays = dict(sized.arrays)
   for name, array in arrays.items():
@@ -313,7 +314,7 @@ def far(t: Table, rng: np.random.Generator) -> Table:
 
 
 def _edges(name: str, t: Table) -> np.ndarray | None:
-  """Return the extreme values of a column, None if it is left as it is."""
+  """Return the extreme values of a column; None if it stays unchanged."""
   array = t.arrays[name]
   if array.ndim > 2 or name == 'n_turns':
     return None
@@ -354,24 +355,24 @@ def tied(t: Table, rng: np.random.Generator) -> Table:
 
 
 def collapsed(t: Table) -> Table:
-  """Replace every completion of a group by its first valid one."""
+  """Replace every completion of a group by the group's first valid one."""
   first = np.argmax(t.valid, axis=1)[:, None]
   return within(t, np.broadcast_to(first, t.valid.shape))
 
 
 def fewer(t: Table, groups: int) -> Table:
-  """Return the first groups alone."""
+  """Return the first groups."""
   return in_order(t, np.arange(groups))
 
 
 def copies(t: Table, axis: int, few: int) -> tuple[Table, Table]:
-  """Return some of the evidence, and copies of that of the size of all.
+  """Return a part of the evidence, and copies of it at the full size.
 
   Args:
     t: Evidence.
-    axis: 0 takes groups; 1 completions of each group, where the others are not
-      valid, so that the shape stays.
-    few: How many are taken.
+    axis: 0 takes groups; 1 takes completions of each group and marks the others
+      as not valid, so that the shape stays.
+    few: Number of groups or completions to take.
   """
   count = t.valid.shape[axis]
   order = np.arange(count) % few

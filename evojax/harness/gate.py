@@ -1,25 +1,25 @@
-"""The gate for one source: what a function must be before it may run.
+"""The gate for one source: the requirements for a function to run.
 
-Layers, each of which stops what the others do not:
+Each layer stops what the others do not:
 
-    language    what may be written at all, see `language`
-    answer      shapes, dtypes, finite numbers, wherever evidence is thin
+    language    the syntax that may be used, see `language`
+    answer      shapes, dtypes, finite numbers, also on sparse evidence
     repeat      another process gives the same bits, whatever ran before
-    order       completions and groups in another order: the same of each
-    groups      other groups change, or are not there: a group's numbers do not
-    padding     entries that are not valid change: nothing does
+    order       completions and groups are reordered: each keeps its numbers
+    groups      other groups change or are absent: a group keeps its numbers
+    padding     entries that are not valid change: nothing else does
     copies      the same completions many times over, in a group or as groups:
-                numbers stay, or keep their order where groups are compared
+                numbers stay, or keep their order if groups are compared
     constant    some number differs from another, on evidence as large as a
-                step of the run and at every step of it (proposals alone)
+                step of the run and at every step of it (only for proposals)
     cost        time and memory on the largest evidence
 
-A function is tried where training takes it: on as many prompts and completions
-as a step has, on values at the edge of what may occur, and, since `keep` has a
-state, after as many calls as a run makes.
+A function is tested under the conditions of training: with as many prompts and
+completions as a step has, on values at the edge of what may occur, and, since
+`keep` has a state, after as many calls as a run makes.
 
-The box (see `calls`) contains whatever gets that far. No answer is trusted:
-numbers of a function are only ever compared here.
+The box (see `calls`) contains a function that passes. No answer is trusted: the
+numbers of a function are only compared here.
 """
 
 import ast
@@ -43,19 +43,19 @@ from evojax.harness import syntax
 LAYERS = tuple(
     'language answer repeat order groups padding copies constant cost'.split()
 )
-CPU_SECONDS = 0.5  # CPU time of all calls in one process.
+CPU_SECONDS = 0.5  # CPU time for all calls in one process.
 MEMORY_BYTES = 512 << 20
 # Factor on CPU_SECONDS for a source that was admitted before, perhaps on a
 # faster machine.
 _SLACK = 2
-# Least correlation of numbers with those of the same completions twice over:
-# where groups are compared, and within a group, where counts may matter.
+# Minimum correlation of numbers with those for the same completions repeated:
+# if groups are compared, and within a group, where counts may matter.
 _LEAST_ACROSS, _LEAST_WITHIN = 0.25, -0.25
 
 Answer = calls_lib.Answer
 _Numbers = dict[str, np.ndarray]
 _Found = constancy.Found
-# Checks of the answers of functions, but for those that return numbers.
+# Checks of the answers, except of functions that return numbers.
 _CHECKS = {'parts': run.parts_of, 'keep': run.mask_of, 'weight': run.weight_of}
 
 
@@ -70,18 +70,18 @@ def reasons(
     steps: int = 64,
     without: Collection[str] = (),
 ) -> list[str]:
-  """Return why a source is refused, one line each; [] if it may run.
+  """Return the reasons to refuse a source, one line each; [] if it may run.
 
   Args:
     path: Path in the harness, e.g. 'reward.py'.
     source: Text of the file.
-    base: Synthetic evidence, open to diagnostics, for every source.
-    recorded: Evidence of the run that a proposal is about; None for a source
-      that was admitted before and need not be useful here.
+    base: Synthetic evidence, readable by diagnostics, for every source.
+    recorded: Evidence of the run, for a proposal; None for a source that was
+      admitted before and need not be useful here.
     columns: Names of all columns of the evidence.
     shapes: (P, G) of the training steps that the function is for.
-    steps: How often a run calls `keep`.
-    without: Layers to leave out; for tests, which show what each one stops.
+    steps: Number of calls of `keep` in a run.
+    without: Layers to leave out; for tests that show what each layer stops.
 
   Raises:
     calls.InfraError: If the box failed, which says nothing about the source.
@@ -100,7 +100,7 @@ def reasons(
   return found[: language.MAX_REASONS]
 
 
-# Function -> its arguments, and what it returns.
+# Function -> its arguments and its return value.
 _FORMS = {
     'keep': ('e, state', '(bool [P, G], state)'),
     'weight': ('e', 'float32 [P, G, turns]'),
@@ -110,10 +110,10 @@ _FORMS = {
 
 
 def _misshapen(path: str, source: str) -> list[str]:
-  """Return why a source lacks the function that its file is for."""
+  """Return why a source lacks the function that its file has to define."""
   name = calls_lib.function_of(path)
   if name not in _FORMS:
-    return []  # `parts.take_apart` says what a reward.py lacks.
+    return []  # `parts.take_apart` reports what a reward.py lacks.
   arguments, answer = _FORMS[name]
   count = arguments.count(',') + 1
   for node in syntax.parse(path, source).body:
@@ -128,7 +128,7 @@ def _misshapen(path: str, source: str) -> list[str]:
 
 
 class _Gate:
-  """The trial of one source."""
+  """The test of one source."""
 
   def __init__(
       self,
@@ -140,8 +140,8 @@ class _Gate:
     self._path, self._source = path, source
     self._across, self._layers = across, layers
     digest = hashlib.sha256(f'{path}\n{source}'.encode()).digest()
-    # The evidence is seeded by the source, so that nobody can write a function
-    # for the evidence that it is tried on.
+    # The evidence is seeded by the source, so that a function cannot be written
+    # for the evidence that it is tested on.
     self._rng = np.random.default_rng(int.from_bytes(digest[:8], 'big'))
     self._function = calls_lib.function_of(path)
     self._each = self._function in cases_lib.EACH
@@ -155,7 +155,7 @@ class _Gate:
       shapes: Sequence[tuple[int, int]],
       steps: int,
   ) -> Iterator[str]:
-    """Yield every reason."""
+    """Yield every reason to refuse the source."""
     made = cases_lib.Cases(
         self._source,
         self._function,
@@ -172,7 +172,7 @@ class _Gate:
     if self._function == 'keep':
       rows = rows_lib.Rows(self._path, self._source, made)
     answers = self._ask(cases, seconds, 0, rows)
-    # Another process, in another order: whatever ran before changes nothing.
+    # Another process, in reverse order: earlier calls must not matter.
     backwards = [largest, *cases[::-1]]
     most, *again = (
         self._ask(backwards, seconds, 1, rows)
@@ -192,7 +192,7 @@ class _Gate:
     for case, answer in zip([*cases, largest], [*answers, cheap], strict=True):
       for error in self._problems(case, answer) if case.judged else ():
         what = str(error)
-        if error.status == 'wrong_shape':  # Other sizes are no other reason.
+        if error.status == 'wrong_shape':  # Other sizes give the same reason.
           what = re.sub(r'\d+', '', what)
         if what not in said:
           plain = not said and case.name in ('synthetic', 'recorded')
@@ -210,9 +210,10 @@ class _Gate:
     for kind in made.kinds:
       sized = kind.startswith(cases_lib.STEP)
       if said and sized:
-        break  # The fault shows without the sizes of a training step.
+        break  # The fault shows even without the sizes of a training step.
       for reason in self._compare(kind, found, sized):
-        # Two reasons that differ only in the numbers they show are one.
+        # Reasons that differ only in the numbers that they show are reported
+        # once.
         what = reason.partition(' (')[0]
         if what not in said:
           said.add(what)
@@ -236,8 +237,8 @@ class _Gate:
     """Return the function's answers to each case, from one process.
 
     `keep` answers three times: from the state of `init`, from the state after
-    that call, and from the state after many steps. An error on the way to that
-    last state is the last answer.
+    that call, and from the state after many steps. If an error occurs before
+    that last state, it is the last answer.
     """
     sent: list[calls_lib.Call] = []
 
@@ -255,7 +256,7 @@ class _Gate:
         once = send('keep', case, first)
         twice = send('keep', case, once)
         count = rows.count(case)
-        # The second process gets the state as training does, as numbers.
+        # The second process gets the state as numbers, as training does.
         late = rows.state(count) if rows.answered else (together, count)
         places.append([once, twice, send('keep', case, late)])
     else:
@@ -303,7 +304,7 @@ class _Gate:
   def _problems(
       self, case: cases_lib.Case, answer: list[Answer]
   ) -> Iterator[run.FunctionError]:
-    """Yield what is wrong with the answers to a case."""
+    """Yield the errors in the answers to a case."""
     if 'answer' not in self._layers:
       return
     for one in answer:
@@ -319,7 +320,7 @@ class _Gate:
           yield error
 
   def _contract(self, case: cases_lib.Case, answer: Answer) -> _Numbers:
-    """Return what is compared: numbers by name, 0 where not valid."""
+    """Return the numbers to compare, by name; 0 where not valid."""
     if isinstance(answer, run.FunctionError):
       return {}
     valid = case.tables[0].valid
@@ -332,7 +333,7 @@ class _Gate:
     return found
 
   def _has_places(self, name: str) -> bool:
-    """Return whether it has a value for each completion: no state has."""
+    """Return whether it has a value per completion, which a state has not."""
     return self._each and (self._function != 'keep' or name == '')
 
   def _repeat(
@@ -358,7 +359,7 @@ class _Gate:
     Args:
       kind: Kind of the evidence, see `cases.Cases`.
       found: All answers.
-      sized: Whether only the size makes this kind special.
+      sized: Whether only its size distinguishes this kind.
     """
     _, base = found[kind]
     where = f' of {kind}' if sized else ''
@@ -379,7 +380,7 @@ class _Gate:
           yield from self._same(*own, case.places, said, _NO_SIZES)
 
   def _more(self, names: Sequence[str], found: _Found) -> Iterator[str]:
-    """Refuse numbers that are others where evidence of a step is copied."""
+    """Refuse numbers that change if evidence of a step is copied."""
     for name in names:
       case, (few, *_) = found[name]
       _, (many, *_) = found[f'{name}, copied']
@@ -398,7 +399,7 @@ class _Gate:
   def _agree(
       self, name: str, a: np.ndarray, b: np.ndarray, least: float, where: str
   ) -> Iterator[str]:
-    """Refuse numbers that do not keep their order."""
+    """Refuse numbers whose order changes."""
     correlation = compare.correlation(a, b)
     if correlation < least:
       yield (
@@ -415,7 +416,7 @@ class _Gate:
       said: str,
       remedy: str,
   ) -> Iterator[str]:
-    """Yield the first place where answers differ that should be the same."""
+    """Yield the first difference between answers that should be the same."""
     for one, other in zip(base, changed, strict=True):
       if one.keys() != other.keys():
         yield (
@@ -431,7 +432,7 @@ class _Gate:
             # The longest episode may have been in another group.
             turns = min(a.shape[-1], b.shape[-1])
             a, b = a[..., :turns], b[..., :turns]
-          b = b[tuple(map(slice, a.shape[:2]))]  # Without what was added.
+          b = b[tuple(map(slice, a.shape[:2]))]  # Drop what was added.
         if not compare.close(a, b):
           yield (
               f'{self._path}: {self._called(name)} changes when {said}'
@@ -440,7 +441,7 @@ class _Gate:
           return
 
   def _own(self, answer: _Numbers) -> _Numbers:
-    """Return what must follow from each group alone."""
+    """Return the numbers that must depend on each group alone."""
     return {
         name: array
         for name, array in answer.items()
@@ -448,13 +449,13 @@ class _Gate:
     }
 
   def _declared(self, name: str) -> str:
-    """Return what is declared where a number may compare groups."""
+    """Return the name to declare if a number may compare groups."""
     return name if self._function == 'parts' else self._function
 
   def _independent(
       self, kind: str, base: _Numbers, found: _Found
   ) -> Iterator[str]:
-    """Refuse numbers of a group that follow from other groups, undeclared."""
+    """Refuse numbers of a group that depend on other groups, undeclared."""
     for case, (changed, *_) in found.values():
       if (case.kind, case.change) != (kind, 'others'):
         continue
@@ -477,7 +478,7 @@ class _Gate:
   def _copies(
       self, case: cases_lib.Case, found: _Found, most: list[Answer]
   ) -> Iterator[str]:
-    """Refuse numbers that change where there is much evidence."""
+    """Refuse numbers that change on much evidence."""
     few, many = found['synthetic'][1][0], self._contract(case, most[0])
     if not self._each:
       where = f'{case}, copies of the former'
@@ -501,9 +502,9 @@ class _Gate:
   def _copied_numbers(
       self, where: str, few: _Numbers, many: _Numbers
   ) -> Iterator[str]:
-    """Refuse a diagnostic or backtest that is another one on much evidence.
+    """Refuse a diagnostic or backtest that changes on much evidence.
 
-    Counts and errors of a mean change there, but they keep their sign.
+    Counts and standard errors do change there, but keep their sign.
     """
     if missing := few.keys() - many.keys():
       yield (
@@ -512,7 +513,7 @@ class _Gate:
       )
     for name in few.keys() & many.keys():
       if few[name].ndim or many[name].ndim:
-        continue  # No number: `_problems` says so.
+        continue  # Not a number; `_problems` reports it.
       one, other = float(few[name]), float(many[name])
       if one * other < 0 and min(abs(one), abs(other)) > 1e-6:
         yield (
@@ -521,7 +522,7 @@ class _Gate:
         )
 
   def _called(self, name: str) -> str:
-    """Return a name of an answer in the words of the function's author."""
+    """Return a name of an answer in the terms of the function's author."""
     if self._function == 'keep' and not name:
       return 'keep'
     word = {'parts': 'part ', 'keep': 'state '}.get(self._function, '')
@@ -529,7 +530,7 @@ class _Gate:
 
 
 _NO_SIZES = 'use no sizes of the evidence'
-# Change of the evidence -> its layer, what is done there, what to do instead.
+# Change of the evidence -> its layer, a description, and the remedy.
 _CHANGES = {
     'groups': ('order', 'groups%s change places', 'use no positions of groups'),
     'within': (
@@ -555,14 +556,14 @@ def _is_busy(answer: Answer) -> bool:
 
 
 def _is_hang(answer: Answer) -> bool:
-  """Return whether a call, and all beside it, took all of its time."""
+  """Return whether a call, and all beside it, used up the time limit."""
   return isinstance(answer, run.FunctionError) and (
       answer.status == 'hang' and not answer.alone
   )
 
 
 def _is_costly(answer: Answer) -> bool:
-  """Return whether a call ended for want of time or memory."""
+  """Return whether a call ended because of its time or memory limit."""
   return isinstance(answer, run.FunctionError) and (
       not answer.alone or 'MemoryError' in answer.message
   )

@@ -1,7 +1,7 @@
 """The syntax that a harness function may use, as tables for `language`.
 
 Everything that is not listed is refused: a node type that a later Python adds
-stays out until someone has thought about it.
+stays out until it has been reviewed.
 """
 
 import ast
@@ -9,8 +9,8 @@ import ast
 MAX_LOOPS = 3  # Nested loops, comprehensions included.
 MAX_ITEMS = 64  # Entries of a literal list, tuple, set or dict.
 MAX_NUMBER = 10**9
-MAX_TEXT = 200  # Characters of a string, docstrings apart.
-# Attributes of every evidence, beside its columns.
+MAX_TEXT = 200  # Characters of a string, except docstrings.
+# Attributes of any evidence, besides its columns.
 EVIDENCE = frozenset(('codes', 'columns', 'max_tokens', 'valid'))
 
 
@@ -31,7 +31,7 @@ ALLOWED = _nodes(
     ' Module ExceptHandler arguments arg alias keyword comprehension withitem'
     ' expr_context boolop operator unaryop cmpop'
 )
-# Beside functions in a file.
+# Allowed at the top level of a file, besides functions.
 TOP = _nodes('Import ImportFrom Assign AnnAssign ClassDef Pass')
 IN_CLASS = _nodes('Assign AnnAssign FunctionDef Pass')
 LOOPS = _nodes('For While comprehension')
@@ -41,23 +41,23 @@ ANNOTATIONS = _nodes('Subscript Tuple List Constant expr_context BinOp BitOr')
 NAMED = ('id', 'attr', 'arg', 'name', 'asname')  # Fields that hold a name.
 # Nodes that give a value another name.
 HANDED_ON = _nodes('Assign AnnAssign NamedExpr Return List Tuple Dict keyword')
-# Fields of a namedtuple's instances that are no fields of its author's.
+# Public methods of namedtuples that begin with an underscore.
 OF_NAMEDTUPLES = frozenset(('_asdict', '_replace'))
 DTYPES = frozenset(('bool', 'float', 'int'))  # Builtins that are dtypes, too.
-# Keywords that a function takes whose name does not say which it is.
+# Keywords that an unknown function may take.
 OF_ANY = frozenset(('axis', 'ddof', 'keepdims'))
-# Keywords that leave memory unwritten, write into that of others, or make
-# arrays of anything.
+# Keywords that leave memory uninitialised, write into other memory, or make
+# arrays of arbitrary objects.
 RISKY = frozenset(('casting', 'copy', 'dtype', 'out', 'subok', 'where'))
-# Modes of np.pad: 'empty' leaves memory unwritten, and a function as the mode
-# would be called with arrays that it may write into.
+# Modes of np.pad. 'empty' would leave memory uninitialised, and a function as
+# the mode would be called with arrays that it may write into.
 PADS = frozenset(
     'constant edge maximum mean median minimum reflect symmetric wrap'.split()
 )
 # Arguments of np.errstate; 'raise' depends on the processor.
 FLOAT_ERRORS = frozenset('all divide invalid over under'.split())
 FLOAT_REACTIONS = frozenset(('ignore', 'warn'))
-# Node type that is refused -> its name and what to write instead.
+# Refused node type -> its name and the remedy.
 INSTEAD = {
     ast.AsyncFunctionDef: 'async; a function runs alone',
     ast.AsyncFor: 'async; a function runs alone',

@@ -1,13 +1,13 @@
 """The part of Python that a harness function is written in.
 
 This is an allow-list of node types (`grammar`), names, attributes, arguments
-and functions (`python_names`, `numpy_names`), and of where functions, iterators
-and objects may stand (`standing`). Anything else is refused with what to write
-instead. The source is only parsed; nothing is run.
+and functions (`python_names`, `numpy_names`), and of the places where
+functions, iterators and objects may occur (`standing`). Anything else is
+refused with a remedy. The source is only parsed, never run.
 
-What the box holds anyway (work without an end, wrong answers, crashes) passes.
-What would make an answer differ from run to run does not, nor does what leads
-from a value to the interpreter around it.
+What the box contains anyway (endless work, wrong answers, crashes) passes. What
+would make an answer differ from run to run does not pass, and neither does
+access from a value to the interpreter around it.
 
 A function that compares groups with each other says so by name:
 
@@ -28,11 +28,11 @@ from evojax.harness import standing
 from evojax.harness import syntax
 
 ACROSS = parts_lib.ACROSS
-MAX_REASONS = 8  # Lines about one source; a proposer reads no more.
+MAX_REASONS = 8  # Lines about one source; more would not be read.
 
 
 def reasons(path: str, source: str, columns: Collection[str]) -> list[str]:
-  """Return why a source is refused, one line each; nothing if it is not.
+  """Return the reasons to refuse a source, one line each; [] if there are none.
 
   Args:
     path: Path of the file in the harness, e.g. 'reward.py'.
@@ -50,14 +50,14 @@ def reasons(path: str, source: str, columns: Collection[str]) -> list[str]:
   return lines
 
 
-_Found = Iterator[tuple[int, str]]  # (line, what is wrong and what to do).
+_Found = Iterator[tuple[int, str]]  # (line, what is wrong and the remedy).
 
 
 class _Reader:
   """Finds everything in one module that is refused."""
 
   def __init__(self, tree: ast.Module, columns: Collection[str]):
-    """Note what the module defines, imports and binds."""
+    """Record the definitions, imports and bindings of the module."""
     self._tree = tree
     self._m = module_lib.Module(tree)
     self._parents = self._m.parents
@@ -77,7 +77,7 @@ class _Reader:
     for node in self._m.nodes:
       found += self._node(node)
     yield from found
-    if found:  # A refused node may have no value to reason about.
+    if found:  # The values of refused nodes cannot be analysed.
       return
     reader = standing.Reader(self._m, self._columns)
     for node, why in reader.refused(self._arguments.dtypes):
@@ -91,7 +91,7 @@ class _Reader:
           )
 
   def _statements(self) -> _Found:
-    """Yield what is refused at the top of the file, and of annotations."""
+    """Yield what is refused at the top level of the file and in annotations."""
     for annotation in self._m.annotations:
       if not all(map(self._is_harmless, ast.walk(annotation))):
         text = f'the annotation {arguments.shown(annotation)} is run'
@@ -115,7 +115,7 @@ class _Reader:
       if kind in grammar.INSTEAD:
         yield line, f'no {grammar.INSTEAD[kind]}'
       elif isinstance(self._parents[node], grammar.ALLOWED):
-        # Parts of a refused statement are not refused once more.
+        # The parts of a refused statement are not reported again.
         yield line, f'{kind.__name__} is not allowed here'
     for name in (getattr(node, field, None) for field in grammar.NAMED):
       if isinstance(name, str) and not name.isascii():
@@ -125,7 +125,7 @@ class _Reader:
     if isinstance(node, grammar.LOOPS) and (
         (depth := self._depth(node)) > grammar.MAX_LOOPS
     ):
-      # The clause of a comprehension has no line of its own.
+      # The clause of a comprehension has no line number of its own.
       yield line or self._parents[node].lineno, (
           f'{depth} loops inside each other, more than {grammar.MAX_LOOPS};'
           ' use arrays'
@@ -139,7 +139,7 @@ class _Reader:
         )
 
   def _depth(self, node: ast.AST) -> int:
-    """Count the loops around a loop, itself included, up to the function."""
+    """Count the loops around a loop, including itself, up to the function."""
     depth = 1
     if isinstance(node, ast.comprehension):
       parent = self._parents[node]
@@ -200,8 +200,8 @@ class _Reader:
   def _check_Try(self, node: ast.Try) -> _Found:
     if node.finalbody:
       yield node.finalbody[0].lineno, (
-          'no finally; it may hide a lack of memory. What follows a try is run'
-          ' anyway'
+          'finally is not allowed, since it may hide a lack of memory; code'
+          ' after a try runs anyway'
       )
 
   def _check_ExceptHandler(self, node: ast.ExceptHandler) -> _Found:
@@ -209,7 +209,7 @@ class _Reader:
     if node.name:
       yield from self._binds(node.name, node.lineno)
     if node.type is None:
-      text = 'except: catches a lack of memory, too; write'
+      text = 'except: also catches a lack of memory; write'
       yield node.lineno, f'{text} {listed}'
       return
     kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -241,7 +241,7 @@ class _Reader:
   def _check_Expr(self, node: ast.Expr) -> _Found:
     match node.value:
       case ast.Call() | ast.Yield() | ast.YieldFrom():
-        return  # It may change a list or an array.
+        return  # Such a call may change a list or an array.
       case ast.Constant(value=value) if value is Ellipsis:
         return
     if not isinstance(node.value, tuple(grammar.INSTEAD)):
@@ -251,7 +251,7 @@ class _Reader:
 
   def _check_Yield(self, node: ast.Yield | ast.YieldFrom) -> _Found:
     if not isinstance(self._m.function(node), ast.FunctionDef):
-      yield node.lineno, 'yield stands in a function with a name'
+      yield node.lineno, 'yield is only allowed in a function with a name'
 
   _check_YieldFrom = _check_Yield
 
@@ -294,7 +294,7 @@ class _Reader:
           )
       return
     if name in self._m.aliases:
-      yield line, f'{name} is a type; it may stand in annotations'
+      yield line, f'{name} is a type; use it only in annotations'
     elif name in names.DECORATORS and node in getattr(
         parent, 'decorator_list', ()
     ):
@@ -304,9 +304,9 @@ class _Reader:
       raised = isinstance(around, ast.Raise)
       raised |= isinstance(self._parents[parent], ast.Raise)
       if not isinstance(around, ast.ExceptHandler) and not raised:
-        yield line, f'{name} may stand after except and raise'
+        yield line, f'{name} is only allowed after except and raise'
     elif isinstance(self._beyond_tuple(node), ast.ExceptHandler | ast.Raise):
-      return  # The statement is refused.
+      return  # The statement itself is refused.
     elif name in names.NOT_BUILTIN:
       yield line, f'no {name}: {names.NOT_BUILTIN[name]}'
     else:
@@ -322,7 +322,7 @@ class _Reader:
     return self._parents[parent] if isinstance(parent, ast.Tuple) else parent
 
   def _uses(self, node: ast.expr, full: str) -> _Found:
-    """Check the use of a name of a module."""
+    """Check the use of a name from a module."""
     line, (module, name) = node.lineno, module_lib.split(full)
     called = self._m.is_called(node)
     around = self._beyond_tuple(node)
@@ -332,7 +332,7 @@ class _Reader:
     )
     compared = isinstance(around, ast.Compare)
     base = isinstance(around, ast.ClassDef) and node in around.bases
-    if not module:  # Any other import is refused itself.
+    if not module:  # Any other import is refused elsewhere.
       method = full.partition('.')[2]
       if method and not module_lib.is_function(full):
         if full.partition('.')[0] in names.BUILTINS:
@@ -362,7 +362,7 @@ class _Reader:
     elif name in names.TYPES.get(module, ()):
       if not (base or isinstance_):
         text = allowed.INSTEAD.get(name) if module == 'numpy' else None
-        yield line, text or f'{name} may stand in annotations alone'
+        yield line, text or f'{name} is only allowed in annotations'
     else:
       yield line, module_lib.no_name(full)
 
@@ -371,7 +371,7 @@ class _Reader:
     return place is not None and node in call.args[place : place + 1]
 
   def _typed(self, node: ast.expr) -> bool:
-    """Return whether a node stands where a dtype is expected."""
+    """Return whether a node is in a place where a dtype is expected."""
     parent = self._parents[node]
     if isinstance(parent, ast.IfExp):
       return self._typed(parent)
@@ -393,10 +393,10 @@ class _Reader:
     elif full:
       outer = self._m.full(node.value)
       if outer not in names.MODULES and not module_lib.is_function(outer):
-        return  # The inner node is refused by its own check.
+        return  # The inner node's own check refuses it.
       inner = isinstance(parent, ast.Attribute) and self._m.full(parent)
       if inner and (full in names.MODULES or module_lib.is_function(inner)):
-        return  # The outer node is checked by its own visit.
+        return  # The outer node is checked when it is visited.
       yield from self._uses(node, full)
     elif name in self._columns or own or self._is_limit(node):
       return
@@ -410,13 +410,13 @@ class _Reader:
       yield line, f'.{name} may only be called'
 
   def _is_limit(self, node: ast.Attribute) -> bool:
-    """Return whether it is np.finfo(dtype).eps or the like."""
+    """Return whether it is a limit such as np.finfo(dtype).eps."""
     fine = node.attr in ('eps', 'max', 'min', 'tiny')
     limits = ('numpy.finfo', 'numpy.iinfo')
     return fine and self._m.full(getattr(node.value, 'func', node)) in limits
 
   def _is_passed(self, node: ast.Attribute) -> bool:
-    """Return whether it is a key=, as in max(x, key=x.get)."""
+    """Return whether it is passed as key=, as in max(x, key=x.get)."""
     match self._parents[node]:
       case ast.keyword(arg='key'):
         return node.attr == 'get'
@@ -448,7 +448,7 @@ class _Reader:
         yield node.lineno, '<< makes numbers of any size; multiply'
 
   def _is_harmless(self, node: ast.AST) -> bool:
-    """Allow names and brackets in annotations: Python evaluates them."""
+    """Allow names and brackets in annotations, which Python evaluates."""
     match node:
       case ast.Name(id=name):
         if name in self._m.imports:
@@ -461,7 +461,7 @@ class _Reader:
     return isinstance(node, grammar.ANNOTATIONS)
 
 
-# Builtins that an older source may have bound, though not called.
+# Builtins whose names an older source may bind to values of its own.
 _SHADOWED = frozenset(('filter', 'iter', 'map'))
 
 

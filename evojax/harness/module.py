@@ -1,4 +1,4 @@
-"""The imports and definitions of a source, read off its tree."""
+"""The imports and definitions of a source, found from its syntax tree."""
 
 import ast
 import collections
@@ -13,30 +13,30 @@ Key = tuple[ast.AST | None, str]  # (outermost function or None, name).
 
 
 class Module:
-  """The imports and definitions of a module, and the places of its nodes.
+  """The imports and definitions of a module, and the positions of its nodes.
 
   Attributes:
-    nodes: All nodes but those of annotations.
-    parents: Node -> the node around it, for all nodes but the module.
-    annotations: Types that are written down, aliases of types too.
-    aliases: Names of these.
-    imports: Name -> what it stands for: 'numpy', 'collections.Counter'.
+    nodes: All nodes except those of annotations.
+    parents: Node -> its parent, for all nodes except the module.
+    annotations: Types in annotations, including aliases of types.
+    aliases: Names of these aliases.
+    imports: Name -> full name: 'numpy', 'collections.Counter'.
     clashes: Names that are imported as different things.
-    functions: (outermost function, name) -> its definitions, where a name
-      stands for nothing else; lambdas too.
+    functions: (outermost function, name) -> its definitions, if the name has no
+      other meaning; includes lambdas.
     classes: Name -> its definition.
     methods: Name -> the methods of this name.
     attributes: Names of all fields and methods.
-    bound: How often each name is bound, with its outermost function.
-    assigned: The values that such a name is assigned on lines NAME = value.
+    bound: Number of times each name is bound, by outermost function.
+    assigned: The values assigned to such a name in lines NAME = value.
   """
 
   def __init__(self, tree: ast.Module):
-    """Note everything."""
+    """Collect the imports and definitions of a tree."""
     self.tree = tree
     self.nodes: list[ast.AST] = []
-    # Load(), Add() and the like are one shared object each, so their parent is
-    # the last that was seen: no check may ask for it.
+    # Load(), Add() and the like are one shared object each, so their entry is
+    # merely the last parent seen, and no check may use it.
     self.parents: dict[ast.AST, ast.AST] = {}
     self.annotations: list[ast.expr] = []
     self.aliases: set[str] = set()
@@ -72,7 +72,7 @@ class Module:
     }
 
   def _types(self, node: ast.AST) -> list[ast.expr | None]:
-    """Return the types that a node writes down."""
+    """Return the types that a node contains as annotations."""
     match node:
       case ast.Assign(targets=[ast.Name(id=name)], value=value):
         base = value.value if isinstance(value, ast.Subscript) else value
@@ -137,7 +137,7 @@ class Module:
     return isinstance(self.parents[self.parents[node]], ast.ClassDef)
 
   def key(self, node: ast.Name) -> Key:
-    """Return what a name stands for, as in `functions`."""
+    """Return the key of a name in `functions`."""
     key = (self._scopes.get(node), node.id)
     return key if key in self.bound else (None, node.id)
 
@@ -163,28 +163,28 @@ class Module:
     return ''
 
   def function(self, node: ast.AST) -> ast.AST:
-    """Return the innermost function around a node; the module if none is."""
+    """Return the innermost function around a node, or the module."""
     node = self.parents[node]
     while not isinstance(node, (*_FUNCTIONS, ast.Module)):
       node = self.parents[node]
     return node
 
   def own(self, call: ast.Call) -> list[ast.FunctionDef | ast.Lambda]:
-    """Return the definitions that a call may mean; [] if they are unknown."""
+    """Return the definitions that a call may refer to; [] if unknown."""
     return self.meant(call.func)
 
   def meant(self, node: ast.expr) -> list[ast.FunctionDef | ast.Lambda]:
-    """Return the definitions that a name may mean; [] if they are unknown."""
+    """Return the definitions that a name may refer to; [] if unknown."""
     if not isinstance(node, ast.Name):
       return []
     keys = self.keys(node)
     return self.functions.get(keys[0], []) if len(keys) == 1 else []
 
   def keys(self, node: ast.Name) -> list[Key]:
-    """Return all that a name may stand for.
+    """Return the keys of everything that a name may refer to.
 
-    A name that is bound inside of an inner function or a comprehension stands
-    for that there, and for the name of the file elsewhere.
+    A name that is bound in an inner function or a comprehension refers to that
+    binding there, and to the file's name elsewhere.
     """
     keys = dict.fromkeys([self.key(node), (None, node.id)])
     return [key for key in keys if key in self.bound]
@@ -201,7 +201,7 @@ class Module:
 
 
 def split(full: str) -> tuple[str, str]:
-  """Return ('itertools', 'chain.from_iterable') of a full name."""
+  """Split a full name: ('itertools', 'chain.from_iterable')."""
   parts = full.split('.')
   for i in range(len(parts), 0, -1):
     if '.'.join(parts[:i]) in names.MODULES:
@@ -210,7 +210,7 @@ def split(full: str) -> tuple[str, str]:
 
 
 def is_function(full: str) -> bool:
-  """Return whether a full name stands for a function that may be used."""
+  """Return whether a full name is a function that may be used."""
   module, name = split(full)
   if not module:
     method = full.removeprefix('str.')
@@ -226,13 +226,13 @@ def is_function(full: str) -> bool:
 
 
 def is_constant(full: str) -> bool:
-  """Return whether a full name stands for a number or a text."""
+  """Return whether a full name is a number or a string."""
   module, name = split(full)
   return name in names.CONSTANTS.get(module, ())
 
 
 def fields_of(node: ast.expr) -> list[str]:
-  """Return the fields of a namedtuple; [] if they are not written down."""
+  """Return the fields of a namedtuple; [] if they are not literals."""
   try:
     found = ast.literal_eval(node)
   except (ValueError, TypeError, SyntaxError):
@@ -265,6 +265,6 @@ def no_name(full: str) -> str:
 
 
 def near(name: str, known: Collection[str]) -> str:
-  """Return names like one that is not known, for the end of a sentence."""
+  """Return known names similar to an unknown one, as the end of a sentence."""
   found = difflib.get_close_matches(name, sorted(known), 3)
   return f'; there is {" and ".join(found)}' if found else ''

@@ -1,7 +1,7 @@
-"""Places of a source that change a value in place.
+"""Statements of a source that change a value in place.
 
-Parts of a reward share the values that `parts` names: if one of them could
-change such a value, a change of one part would be one of another, too.
+Parts of a reward share the values that `parts` names. If one part could change
+such a value, changing this part would change another one, too.
 """
 
 import ast
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from evojax.harness import numpy_names
 
-# Methods that change what they are called on.
+# Methods that change their object in place.
 METHODS = frozenset(
     'add append appendleft clear discard extend extendleft fill insert'
     ' move_to_end partition pop popitem popleft remove reverse rotate'
@@ -21,7 +21,7 @@ _UFUNCS = numpy_names.UNARY | numpy_names.BINARY
 def found(
     tree: ast.Module, roots: Iterable[ast.AST]
 ) -> Iterator[tuple[ast.AST, str]]:
-  """Yield what changes a value in place, each with words for it."""
+  """Yield nodes that change a value in place, each with a description."""
   modules, ufuncs = {'np'}, set()
   for node in ast.walk(tree):
     match node:
@@ -64,7 +64,7 @@ def found(
           isinstance(a, ast.Starred) for a in node.args
       ):
         yield node, 'a third argument'
-      # A function that takes it as an argument could pass it `out`.
+      # A function that receives it as an argument could pass `out` to it.
       case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
           name in modules and attribute in _UFUNCS and id(node) not in called
       ):
@@ -74,7 +74,7 @@ def found(
 
 
 def defaults(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-  """Yield every mention of defaultdict, with words for reading one."""
+  """Yield every mention of defaultdict, with a description of reading one."""
   for node in ast.walk(tree):
     match node:
       case (

@@ -1,7 +1,7 @@
 """The names of NumPy, math and Python that a harness function may use.
 
-All are pure: no files, no random numbers, no memory that was not written, no
-state that outlives a call. What is missing here is refused (see `language`).
+All are pure: no files, no random numbers, no uninitialised memory, no state
+that outlives a call. A name that is missing here is refused (see `language`).
 """
 
 import functools
@@ -30,7 +30,8 @@ BINARY = frozenset(
 )
 # Methods of binary functions: np.maximum.accumulate(x).
 UFUNC_METHODS = frozenset(('accumulate', 'outer', 'reduce'))
-# Those whose `where` says what counts; elsewhere it leaves memory unwritten.
+# Reductions, whose `where` selects entries; elsewhere `where` leaves memory
+# uninitialised.
 REDUCTIONS = frozenset(
     'all any max mean min nanmax nanmean nanmin nanstd nansum nanvar prod std'
     ' sum var'.split()
@@ -69,8 +70,8 @@ BUILTINS = frozenset(
     'abs all any bool dict enumerate float int isinstance len list max min'
     ' range reversed round set sorted str sum tuple zip'.split()
 )
-# Attributes of arrays, texts, lists, dicts and sets; those that are methods,
-# with how many arguments may stand without a name: after them comes `out`.
+# Attributes of arrays, strings, lists, dicts and sets. The methods are listed
+# with the number of arguments that may be positional: `out` comes after them.
 PROPERTIES = frozenset('T dtype itemsize kind nbytes ndim shape size'.split())
 METHODS = {
     'all': 1, 'any': 1, 'argmax': 1, 'argmin': 1, 'argsort': 1, 'astype': 1,
@@ -99,10 +100,10 @@ METHODS = {
     'sub': 3, 'subn': 3, 'subtract': 1, 'swapcase': 0,
     'symmetric_difference': 1, 'total': 0, 'zfill': 1,
 }  # fmt: skip
-# The methods of arrays, which a method of a class may not be named like: they
-# have arguments that must not be given.
+# Methods of arrays. A method of a class may not have such a name, since calls
+# of these must not use some arguments.
 OF_ARRAYS = frozenset(name for name in METHODS if hasattr(np.ndarray, name))
-# Functions of NumPy that may be handed on, where nobody sees their arguments.
+# NumPy functions that may be passed on, where their arguments are not checked.
 PASSED = UNARY | BINARY | REDUCTIONS | {'median', 'nanmedian', 'ptp'}
 KEYWORDS = frozenset(
     'a a_max a_min abs_tol append assume_unique atol axes axis axis1 axis2'
@@ -119,7 +120,7 @@ KEYWORDS = frozenset(
 )
 # Remedies for names that are not on the lists.
 INSTEAD = {
-    # They answer False when memory runs out, which would show a function how
+    # These answer False when memory runs out, which would tell a function how
     # much memory it has.
     'array_equal': 'np.array_equal is refused; write (x == y).all()',
     'array_equiv': 'np.array_equiv is refused; write (x == y).all()',
@@ -147,9 +148,11 @@ INSTEAD = {
 
 @functools.cache
 def positional(name: str) -> tuple[int, int | None]:
-  """(arguments of np.<name> that may stand without a name, index of dtype).
+  """Return how np.<name> takes positional arguments.
 
-  After them comes `out`, or nothing.
+  Returns:
+    The number of arguments that may be positional (`out` or nothing comes after
+    them), and the position of dtype or None.
   """
   if name in UNARY | BINARY | DTYPES:
     return 1 + (name in BINARY), None

@@ -1,9 +1,9 @@
-"""A reward.py, taken apart by its parts, and put together from several.
+"""Split a reward.py into its parts, and combine parts into a reward.py.
 
 `parts` holds lines `NAME = value`, each name bound once, and returns a dict. A
-part is its value there with every name, of these lines or of the top level,
-that the value reaches. Where `parts` holds other statements, these are one
-block, which each part has that uses a name of it.
+part is its value in this dict, with every name, bound there or at the top
+level, that the value depends on. If `parts` holds other statements, they form
+one block, which belongs to each part that uses a name from it.
 """
 
 import ast
@@ -21,7 +21,7 @@ from evojax.harness import syntax
 
 # Name of the constant that lists parts which compare groups, see `language`.
 ACROSS = 'ACROSS_GROUPS'
-# With these a part could reach names that the tree does not show.
+# With these functions a part could reach names that its tree does not show.
 _DYNAMIC = frozenset(
     ('compile', 'eval', 'exec', 'globals', 'locals', 'vars', '__import__')
 )
@@ -32,21 +32,21 @@ PART = re.compile('[a-z][a-z0-9_]{0,63}')
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-  """A reward.py taken apart."""
+  """A reward.py split into its parts."""
 
   values: Mapping[str, ast.expr]  # Part -> its value in the returned dict.
-  names: Mapping[str, ast.AST]  # Name -> what binds it.
-  local: frozenset[str]  # Those bound in `parts`; the rest are top-level.
+  names: Mapping[str, ast.AST]  # Name -> the statement that binds it.
+  local: frozenset[str]  # Names bound in `parts`; the others are top-level.
   across: tuple[str, ...]  # Parts that compare groups with each other.
 
   def reached(self, part: str) -> list[str]:
-    """Return the names that a part reaches, sorted."""
+    """Return the names that a part depends on, sorted."""
     names = syntax.names_in(self.values[part])
     return sorted(syntax.reached(names, self._uses))
 
   @functools.cached_property
   def _uses(self) -> dict[str, set[str]]:
-    # Cached for all parts. Functions see none of the names in `parts`.
+    # Cached for all parts. Top-level functions see no names local to `parts`.
     return {
         name: used if name in self.local else used - self.local
         for name, used in syntax.uses(self.names).items()
@@ -55,7 +55,7 @@ class Reward:
 
 @functools.lru_cache(maxsize=256)
 def hashes(source: str) -> Mapping[str, str]:
-  """Return the parts of a reward.py with a hash of all that each computes.
+  """Return the parts of a reward.py, each with a hash of its computation.
 
   Raises:
     syntax.SourceError: See `take_apart`.
@@ -74,8 +74,8 @@ def take_apart(source: str) -> Reward:
   """Read a reward.py: imports, constants, functions, and `parts`.
 
   Raises:
-    syntax.SourceError: If it holds anything else, or `parts` is more than lines
-      `NAME = value` and one `return` of a dict with a name for each value.
+    syntax.SourceError: If it holds anything else, or if `parts` holds more than
+      lines `NAME = value` and one `return` of a dict with named values.
   """
   tree = syntax.parse('reward.py', source)
   bound: dict[str, ast.AST] = {}
@@ -101,17 +101,17 @@ def take_apart(source: str) -> Reward:
   for node in ast.walk(tree):
     match node:
       case ast.Global():
-        raise syntax.error(node, 'a part remembers nothing: no global')
+        raise syntax.error(node, 'global is not allowed: a part keeps no state')
       case ast.Name(id=name) if name in _DYNAMIC:
-        raise syntax.error(node, f'{name} hides which names a part reaches')
+        raise syntax.error(node, f'{name} hides the names that a part uses')
       case ast.Name(id='parts'):
-        raise syntax.error(node, 'parts is what evojax calls, nothing else')
+        raise syntax.error(node, 'only evojax may call parts')
   *lines, returned = _with_dict(function.body)
   values = _returned(function, returned)
   local = _local(tree, lines, values, bound)
   listed = _across('reward.py', across, tuple(values))
   reward = Reward(values, bound | local, frozenset(local), listed)
-  # Types of the signature, and imports, are used by no part or by all.
+  # Types of the signature, and imports, belong to no part or to all.
   used = syntax.names_in(function.args).union(*map(reward.reached, values))
   used |= syntax.names_in(function.returns) if function.returns else set()
   for name, binding in reward.names.items():
@@ -121,7 +121,7 @@ def take_apart(source: str) -> Reward:
 
 
 def _with_dict(body: list[ast.stmt]) -> list[ast.stmt]:
-  """Return the body of `parts` so that it ends in the dict that it returns."""
+  """Return the body of `parts`, changed to end in the dict it returns."""
   match body:
     case [
         *lines,
@@ -140,7 +140,7 @@ def _local(
     values: Mapping[str, ast.expr],
     bound: Mapping[str, ast.AST],
 ) -> dict[str, ast.AST]:
-  """Return the names that the lines of `parts` bind, and what binds each.
+  """Return the names that the lines of `parts` bind, each with its statement.
 
   Raises:
     syntax.SourceError: If one part could change a value of another.
@@ -155,7 +155,7 @@ def _local(
       for name in local.keys() & bound.keys():
         raise syntax.error(local[name], f'{name} is bound twice')
       return local
-  # The statements cannot be told apart: they are one block.
+  # The statements cannot be separated, so they form one block.
   block = ast.Module(lines, [])
   local = dict.fromkeys(sorted(_stored(block)), block)
   for statement in lines:
@@ -171,7 +171,7 @@ def _local(
 
 
 def _stored(tree: ast.AST) -> set[str]:
-  """Return the names that statements bind, those of inner functions too."""
+  """Return the names that statements bind, including inner functions'."""
   found = set()
   for node in ast.walk(tree):
     match node:
@@ -192,7 +192,7 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def across(name: str, source: str) -> tuple[str, ...]:
-  """Return what a source declares to compare groups with each other.
+  """Return the names that a source declares to compare groups.
 
   Args:
     name: Name of the file.
@@ -200,7 +200,7 @@ def across(name: str, source: str) -> tuple[str, ...]:
       'keep' or 'weight'.
 
   Raises:
-    syntax.SourceError: If it names anything else.
+    syntax.SourceError: If the declaration names anything else.
   """
   if name == 'reward.py':
     return take_apart(source).across
@@ -214,7 +214,7 @@ def across(name: str, source: str) -> tuple[str, ...]:
 def _across(
     name: str, statement: ast.stmt | None, known: tuple[str, ...]
 ) -> tuple[str, ...]:
-  """Return the value of ACROSS_GROUPS, () without a statement."""
+  """Return the value of ACROSS_GROUPS; () without a statement."""
   if statement is None:
     return ()
   try:
@@ -228,13 +228,14 @@ def _across(
 
 
 def _bound(statement: ast.stmt) -> dict[str, ast.stmt] | None:
-  """Return the names that a top-level statement binds, None for any other."""
+  """Return the names that a top-level statement binds; None if not allowed."""
   if isinstance(statement, ast.FunctionDef | ast.ClassDef):
     return {statement.name: statement}
   if getattr(statement, 'module', None) == '__future__':
-    return {}  # It says how annotations are read, which compute nothing.
+    return {}  # It only concerns annotations, which compute nothing.
   if isinstance(statement, _IMPORTS):
-    # One name at a time: another import on the line is another factor.
+    # One entry per name, since another import on the same line is another
+    # factor.
     return {
         (alias.asname or alias.name).split('.')[0]: type(statement)(
             **{**vars(statement), 'names': [alias]}
@@ -265,7 +266,7 @@ def _refuse_in_place(
     bound: Mapping[str, ast.AST],
     local: Mapping[str, ast.AST],
 ) -> None:
-  """Refuse what changes a value in place while the parts are returned.
+  """Refuse in-place changes of values while the parts are returned.
 
   Raises:
     syntax.SourceError: If one part could change a value of another.
@@ -273,7 +274,7 @@ def _refuse_in_place(
   roots = list(values.values())
   reached_ = set().union(*(syntax.names_in(v) for v in roots))
   if any(_calls_local(n, local) for v in roots for n in ast.walk(v)):
-    # A function or an object that the block has made may do what it does.
+    # A function or an object made in the block may make such a change.
     functions = ast.FunctionDef | ast.Lambda
     roots += [n for n in ast.walk(block) if isinstance(n, functions)]
     reached_ |= syntax.names_in(block)
@@ -281,7 +282,7 @@ def _refuse_in_place(
   roots += [bound[name] for name in outer]
   found = mutation.found(tree, roots)
   if any(_hands_on(n, local) for v in values.values() for n in ast.walk(v)):
-    # To read a default dict changes it, wherever it was made.
+    # Reading a defaultdict changes it, wherever it was made.
     found = itertools.chain(found, mutation.defaults(tree))
   for node, what in found:
     raise syntax.error(
@@ -293,7 +294,7 @@ def _refuse_in_place(
 
 
 def _hands_on(node: ast.AST, local: Mapping[str, ast.AST]) -> bool:
-  """Return whether it reads an item of what `parts` binds, or passes it on."""
+  """Return whether a node reads or passes on an item bound in `parts`."""
   match node:
     case ast.Subscript(value=ast.Name(id=name)):
       return name in local
@@ -303,7 +304,7 @@ def _hands_on(node: ast.AST, local: Mapping[str, ast.AST]) -> bool:
 
 
 def _calls_local(node: ast.AST, local: Mapping[str, ast.AST]) -> bool:
-  """Return whether it calls what `parts` binds, methods of arrays apart."""
+  """Return whether a node calls a name of `parts`, except array methods."""
   if not isinstance(node, ast.Call):
     return False
   root = node.func
@@ -320,18 +321,18 @@ def _returned(
   """Return the dict that `parts(e)` returns, by part.
 
   Args:
-    function: `parts`.
+    function: The function `parts`.
     returned: Its last statement.
 
   Raises:
-    syntax.SourceError: If it is no such function, or returns anything else.
+    syntax.SourceError: If the signature or the return value is another one.
   """
   a = function.args
   plain = not (a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg)
   if not plain or [arg.arg for arg in a.args] != ['e'] or a.defaults:
-    raise syntax.error(function, 'the signature is parts(e)')
+    raise syntax.error(function, 'the signature must be parts(e)')
   if function.decorator_list:
-    raise syntax.error(function, 'parts has no decorators')
+    raise syntax.error(function, 'parts must have no decorators')
   match returned:
     case ast.Return(value=ast.Dict(keys=keys, values=found)):
       pass
@@ -348,34 +349,34 @@ def _returned(
     raise syntax.error(function, text)
   values: dict[str, ast.expr] = {}
   for key, value in zip(keys, found, strict=True):
-    part = getattr(key, 'value', None)  # A text if the key is a constant text.
+    part = getattr(key, 'value', None)  # A string if the key is a literal one.
     if not isinstance(part, str):
-      raise syntax.error(value, "a part's name stands there as text")
+      raise syntax.error(value, 'the name of a part must be a literal string')
     if not PART.fullmatch(part):
       raise syntax.error(
           value,
-          f'{part!r:.80} is no name of a part; use at most 64 of a-z, 0-9 and'
-          ' _, a letter first',
+          f'{part!r:.80} is not a valid name of a part; use at most 64 of a-z,'
+          ' 0-9 and _, a letter first',
       )
     if part in values:
-      raise syntax.error(value, f'{part!r} stands there twice')
+      raise syntax.error(value, f'the part {part!r} occurs twice')
     _refuse_walrus(value)
     values[part] = value
   return values
 
 
-_ONE_A_LINE = 'bind one name a line, so that one can go'
+_ONE_A_LINE = 'bind one name per line, so that each can be removed alone'
 
 
 def add(source: str, part_source: str) -> str:
-  """Add the parts of a reward.py to another one, or replace those of a name.
+  """Add the parts of a reward.py to another, replacing parts of equal names.
 
   Names that the new parts need are added; names that only replaced parts used
-  are removed. Comments and docstrings of the rest stay as they are.
+  are removed. Other comments and docstrings are left unchanged.
 
   Raises:
-    syntax.SourceError: If either is not of the right shape, or both bind a
-      name to different things.
+    syntax.SourceError: If either has the wrong form, or if both bind a name to
+      different things.
   """
   old, new = take_apart(source), take_apart(part_source)
   kept = [part for part in old.values if part not in new.values]
@@ -420,7 +421,7 @@ def add(source: str, part_source: str) -> str:
   combined = '\n'.join(imports) + ''.join(f'\n\n{b}' for b in others)
   combined = combined.lstrip('\n')
   if hashes(combined) != {**hashes(source), **hashes(part_source)}:
-    text = 'the parts do not stand beside each other'
+    text = 'the parts cannot be combined: they would change each other'
     raise syntax.SourceError(f'reward.py: {text}')
   return combined
 
@@ -448,7 +449,7 @@ def _header(source: str) -> tuple[str, str, list[tuple[ast.stmt, str]]]:
 
 
 def _blocks(source: str) -> list[tuple[ast.stmt, str]]:
-  """Return (statement, its lines and the comments above it) of a source."""
+  """Return (statement, its lines and the comments above it) for a source."""
   return _split(_lines(source), ast.parse(source).body, 0)
 
 
@@ -467,5 +468,5 @@ def _split(
 
 
 def _lines(source: str) -> list[str]:
-  """Return lines as Python counts them: a form feed or U+2028 ends none."""
+  """Return the lines as Python counts them: U+2028 and form feeds end none."""
   return list(io.StringIO(source))

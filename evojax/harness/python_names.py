@@ -1,16 +1,16 @@
 """The names of Python and its standard library that a function may use.
 
-A module of the standard library leads to everything (`re.enum.sys`), so its
-names are listed one by one. What is missing here is refused (see `language`).
-The worker imports all of these modules before it gives up the right to open
-files; NumPy's names are in `numpy_names`.
+A module of the standard library gives access to everything (`re.enum.sys`), so
+its names are listed one by one. A name that is missing here is refused (see
+`language`). The worker imports all of these modules before it gives up the
+right to open files; NumPy's names are in `numpy_names`.
 """
 
 from evojax.harness import numpy_names
 
 
 def _table(text: str) -> dict[str, frozenset[str]]:
-  """Return module -> names of a text 'module: name name ...; module: ...'."""
+  """Parse 'module: name name ...; module: ...' into module -> names."""
   entries = (entry.partition(':') for entry in text.split(';'))
   return {m.strip(): frozenset(names.split()) for m, _, names in entries}
 
@@ -66,7 +66,7 @@ TYPES = _table("""
     NamedTuple NewType Optional Sequence Set Sized Tuple Type Union
 """)
 MODULES = frozenset((*FUNCTIONS, *CONSTANTS, *TYPES))
-# Why another module, or a name of one, is refused.
+# Reasons for refusing another module, or a name from one.
 NOT_IMPORTED = {
     'jax': 'a function runs on NumPy arrays; `import numpy as np`',
     'torch': 'a function runs on NumPy arrays; `import numpy as np`',
@@ -115,10 +115,10 @@ BUILTINS = numpy_names.BUILTINS | frozenset(
     'bin callable chr divmod filter format frozenset getattr hasattr hex iter'
     ' map next oct ord repr slice'.split()
 )
-# Those of the builtins above that may be called but not handed on, since a
-# text decides what they read.
+# The builtins above that may be called but not passed on, since a string
+# decides which attribute they read.
 ONLY_CALLED = frozenset(('getattr', 'hasattr'))
-# Builtins that stand above a method.
+# Builtins that may decorate a method.
 DECORATORS = frozenset(('classmethod', 'property', 'staticmethod'))
 NOT_BUILTIN = {
     'print': 'nothing that a function prints is kept; return a number',
@@ -148,23 +148,23 @@ NOT_BUILTIN = {
     'breakpoint': 'take it out',
     'pow': 'use **',
 }
-# Exceptions that may be raised, and caught by name. `Exception` stands for all
-# of these when it is caught: see `worker`. A lack of memory or of stack is
-# missing, because its consequences depend on the machine.
+# Exceptions that may be raised, and caught by name. `except Exception` catches
+# all of these: see `worker`. Lack of memory or of stack is missing, because its
+# consequences depend on the machine.
 EXCEPTIONS = frozenset(
     'ArithmeticError AssertionError AttributeError FloatingPointError'
     ' IndexError KeyError LookupError NameError OverflowError StopIteration'
     ' TypeError UnicodeError ValueError ZeroDivisionError'.split()
 )
 RAISED = EXCEPTIONS | {'NotImplementedError', 'RuntimeError'}
-# Those of modules, which may be caught alone.
+# Exceptions of modules, which may only be caught.
 ERRORS = frozenset(('numpy.linalg.LinAlgError', 'statistics.StatisticsError'))
 SPECIAL_METHODS = frozenset('__call__ __init__ __len__ __post_init__'.split())
 
 # ------------------------------------------------- functions of other functions
-# A full name is 'module.name', or the name of a builtin; see `values`.
+# A full name is 'module.name' or the name of a builtin; see `values`.
 
-# Place of the argument that is called, and keywords whose value is called.
+# Position of the argument that is called, and keywords whose value is called.
 TAKERS = {
     'map': 0, 'filter': 0, 'functools.reduce': 0, 'functools.partial': 0,
     'itertools.accumulate': 1, 'itertools.starmap': 0, 're.sub': 1,
@@ -180,15 +180,16 @@ TAKEN = {
         ' heapq.merge'.split()
     ),
 }
-# Returns an iterator, which is read once and whose text shows an address.
+# Functions that return an iterator, which is read once and whose text shows an
+# address.
 ITERATORS = frozenset(
     ('enumerate', 'filter', 'iter', 'map', 'reversed', 'zip', 'heapq.merge')
     + tuple(f'itertools.{name}' for name in FUNCTIONS['itertools'])
 )
-# Returns a match, whose place in a set is an address.
+# Functions that return a match, whose position in a set depends on its address.
 MATCHES = frozenset(('fullmatch', 'match', 'search'))
-# Reads the iterators that it is given, and returns none of them as it is. The
-# places of these arguments; None: all.
+# Functions that read the iterators passed to them, and return none of them. The
+# value is the positions of these arguments; None: all.
 READERS = dict.fromkeys(
     'all any dict enumerate frozenset iter list next reversed set sorted sum'
     ' tuple str.join math.fsum math.prod collections.Counter'
@@ -203,24 +204,25 @@ READERS |= dict.fromkeys(
     ' itertools.product itertools.zip_longest isinstance len bool'.split()
 )
 READERS |= {'heapq.nlargest': (1,), 'heapq.nsmallest': (1,)}
-for _name in ('repeat', 'count'):  # They yield what they are given.
+for _name in ('repeat', 'count'):  # They yield their arguments.
   del READERS[f'itertools.{_name}']
 for _name in ('functools.partial', 'collections.defaultdict'):
   del READERS[_name]
-# Those of the readers that may hand on functions and iterators of others.
+# Readers that may pass on functions and iterators from their arguments.
 PASSING = frozenset(
     'all any bool dict enumerate iter isinstance len list max min next reversed'
     ' tuple zip itertools.chain itertools.chain.from_iterable'
     ' itertools.islice'.split()
 )
-# Fails at once for an iterator, a match or a method, or shows nothing of it.
+# Functions that fail at once for an iterator, a match or a method, or reveal
+# nothing about it.
 SAFE = frozenset('abs bool callable float getattr hasattr int round'.split())
 # Methods that read an iterator.
 READING_METHODS = frozenset(
     'difference extend extendleft intersection isdisjoint issubset issuperset'
     ' join subtract union update'.split()
 )
-# Methods that return what a container holds.
+# Methods that return the content of a container.
 GETTERS = frozenset(
     'copy get items pop popitem popleft setdefault values'.split()
 )

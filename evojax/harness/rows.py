@@ -1,8 +1,8 @@
-"""Calls of `keep` in a row: what a filter does late in a run.
+"""Consecutive calls of `keep`: the behaviour of a filter late in a run.
 
-A filter has a state, so it may do anything at any step. The gate calls it as
-often as a run does, on evidence of the size of a step, and tries it from states
-early and late in that row.
+A filter has a state, so it may behave differently at any step. The gate calls
+it as often as a run does, on evidence of the size of a step, and tests it from
+early and late states of this sequence.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ from evojax.harness import run
 
 
 class Rows:
-  """Calls of `keep` in a row, as many as a run makes, and what follows."""
+  """Consecutive calls of `keep`, as many as in a run, and their results."""
 
   def __init__(self, path: str, source: str, made: cases_lib.Cases):
     self._path = path
     self.has_init = calls_lib.defines(source, 'init')
     self.case, self.times = made.in_a_row
     n = self.times
-    # A state may mean anything at any time: each kind of evidence comes after
-    # another number of calls.
+    # A state may trigger anything at any time, so each kind of evidence comes
+    # after a different number of calls.
     counts = itertools.cycle((n, 16, n // 2, 64, n, 32, 128, 8))
     self._counts = dict(zip(made.kinds, counts, strict=False))
     self.answered = False
@@ -32,11 +32,11 @@ class Rows:
     self._answer: dict[str, np.ndarray] = {}
 
   def count(self, case: cases_lib.Case) -> int:
-    """Return after how many calls a case comes."""
+    """Return the number of calls before a case."""
     return max(1, min(self._counts.get(case.kind, self.times), self.times))
 
   def answer(self, first: calls_lib.Answer, several: calls_lib.Answer) -> None:
-    """Take the state of `init` and the answers of the calls, as one."""
+    """Store the state of `init` and the joint answer of the calls."""
     self.answered = True
     try:
       self._check(first, several)
@@ -69,7 +69,7 @@ class Rows:
       raise run.FunctionError('wrong_shape', self._path, message)
 
   def state(self, count: int) -> run.State | None:
-    """Return the state after so many calls, None if there is none."""
+    """Return the state after `count` calls; None if there is none."""
     if self.wrong:
       return None
     return {
@@ -79,7 +79,7 @@ class Rows:
     }
 
   def pauses(self) -> Iterator[str]:
-    """Yield a reason if nothing is kept from some call on, or in between."""
+    """Yield a reason if nothing is kept from some call on, or for a while."""
     if self.wrong:
       return
     kept = self._answer[''].reshape(len(self._answer['']), -1).mean(1)

@@ -5,9 +5,9 @@
 
 Every answer is checked here: any failure of a function is a `FunctionError`
 with a status, never a number; a failure of the box is an `InfraError`. Each
-call runs in a fresh process, so nothing is remembered but the state that `keep`
-returns. Groups and completions are shuffled before a call and put back after
-it, so that a position carries no information, whatever the gate has not tried.
+call runs in a fresh process, so nothing is remembered except the state that
+`keep` returns. Groups and completions are shuffled before a call and restored
+after it, so that positions carry no information, even if the gate missed it.
 """
 
 import ast
@@ -27,7 +27,7 @@ STATUSES = calls_lib.STATUSES
 FunctionError = calls_lib.FunctionError
 InfraError = calls_lib.InfraError
 MAX_STATE_BYTES = 4 << 10
-# Layers of a diagnosis, from the outcome to its causes; alerts sort by them.
+# Layers of a diagnosis, from the outcome to its causes; the order of alerts.
 LAYERS = ('score', 'signal', 'behaviour', 'version')
 State = Mapping[str, np.ndarray]  # Name -> float32 array.
 
@@ -35,17 +35,17 @@ _META = ('LAYER', 'UNIT', 'WARN', 'CRITICAL', 'CALLS_FOR')
 
 
 class Functions:
-  """The functions of one harness; thread-safe, and nothing to close."""
+  """The functions of one harness; thread-safe, needs no closing."""
 
   def __init__(self, harness: spec.Harness, *, limit_seconds: float = 10.0):
     """Read the sources; nothing is started before the first call.
 
     Args:
       harness: The harness, admitted by the gate.
-      limit_seconds: CPU time of one call, beyond which it is a hang.
+      limit_seconds: CPU time of one call; a longer one has the status hang.
     """
     self._files = harness.files
-    # The names that `measure` and `predict` take, sorted.
+    # The names for `measure` and `predict`, sorted.
     self.diagnostics, self.backtests = (
         tuple(
             path.removeprefix(folder).removesuffix('.py')
@@ -67,7 +67,7 @@ class Functions:
     return self._path(name) in self._files
 
   def is_shipped(self, name: str) -> bool:
-    """Return whether the diagnostic of this name comes with the package."""
+    """Return whether the diagnostic of this name is shipped unchanged."""
     path = self._path(f'diagnostic:{name}')
     return library.is_shipped(path, self._source(path))
 
@@ -89,7 +89,7 @@ class Functions:
     return parts_of(view, self._each('reward.py', 'parts', view))
 
   def init(self) -> dict[str, np.ndarray]:
-    """Return the first state of `keep`: {} where keep.py has no `init`.
+    """Return the first state of `keep`; {} if keep.py has no `init`.
 
     Raises:
       FunctionError: If it fails, or the state is too large.
@@ -138,8 +138,8 @@ class Functions:
   ) -> dict[str, dict[str, float] | FunctionError]:
     """Return the numbers of every diagnostic, or how it failed.
 
-    All of them run in one request. Where the process died, each is called once
-    more alone, since another diagnostic may have been at fault.
+    All of them run in one request. If the process dies, each is called again
+    alone, since another diagnostic may have been at fault.
     """
     views = [_Shuffled(view)]
     paths = [self._path(f'diagnostic:{name}') for name in self.diagnostics]
@@ -170,12 +170,12 @@ class Functions:
     return numbers_of(path, self._call(path, 'predict', *views))
 
   def meta(self, name: str) -> dict[str, Any]:
-    """Return what a diagnostic declares; its source is read, not run.
+    """Return the declarations of a diagnostic; its source is parsed, not run.
 
     Returns:
-      LAYER, UNIT, and, empty where the file does not have them, WARN and
-      CRITICAL ({name: ('>' or '<', number)}) and CALLS_FOR, the intervention
-      classes that its alerts call for.
+      LAYER and UNIT, and, empty if the file lacks them, WARN and CRITICAL
+      ({name: ('>' or '<', number)}) and CALLS_FOR, the intervention classes
+      that its alerts call for.
 
     Raises:
       FunctionError: If a declaration is missing, not literal or not valid.
@@ -207,9 +207,9 @@ class Functions:
   def _each(
       self, path: str, function: str, view: Any, state: State | None = None
   ) -> dict[str, np.ndarray]:
-    """Return an answer with its values of each completion in their places.
+    """Return an answer with per-completion values in their original places.
 
-    A state of `keep` has no places, whatever its shape is.
+    A state of `keep` is not reordered, whatever its shape.
     """
     shuffled = _Shuffled(view)
     answer = self._call(path, function, shuffled, state=state)
@@ -231,10 +231,10 @@ class Functions:
 
 
 class _Shuffled:
-  """A view whose groups and completions stand in a shuffled order.
+  """A view with its groups and completions in a shuffled order.
 
-  The order follows from a hash of the content, so that equal evidence gives
-  equal answers, and cannot be foreseen by whoever writes a function.
+  The order is seeded by a hash of the content. Equal evidence therefore gives
+  equal answers, but the author of a function cannot predict the order.
   """
 
   def __init__(self, view: Any, order: Any = None):
@@ -262,13 +262,13 @@ class _Shuffled:
     if name.startswith('_'):
       raise AttributeError(name)
     array = getattr(self._view, name)[self._groups, self._within]
-    setattr(self, name, array)  # The next time, it is found.
+    setattr(self, name, array)  # Cached as an attribute for the next read.
     return array
 
   def in_place(self, array: np.ndarray) -> np.ndarray:
-    """Return an array of each completion in the view's own order.
+    """Return per-completion values in the view's original order.
 
-    An array of any other shape is returned as it is.
+    An array of any other shape is returned unchanged.
     """
     if array.shape[:2] != self._view.valid.shape:
       return array
@@ -278,7 +278,7 @@ class _Shuffled:
 
 
 def is_busy(reason: str) -> bool:
-  """Return whether a reason is the load of the machine, not the function."""
+  """Return whether a reason is the machine's load, not the function."""
   return f': {calls_lib.BUSY}:' in f'{reason}:'
 
 
@@ -309,7 +309,7 @@ def mask_of(
   Raises:
     FunctionError: If it is not bool [P, G] and a state.
   """
-  mask = arrays['']  # The empty name cannot be one of the state's.
+  mask = arrays['']  # The mask is unnamed; names belong to the state.
   _check_shape('keep.py', 'keep', mask, view.valid.shape)
   if mask.dtype != np.bool_:
     message = f'keep has dtype {mask.dtype}, not bool'
@@ -360,7 +360,7 @@ def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Return the state of `keep` as float32 arrays.
 
   Raises:
-    FunctionError: If it is too large, empty, or not finite.
+    FunctionError: If it is too large or not finite, or an array is empty.
   """
   size = sum(len(name) + 4 * array.size for name, array in arrays.items())
   if size > MAX_STATE_BYTES:
@@ -377,7 +377,7 @@ def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def numbers_of(path: str, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
-  """Return single finite numbers by name.
+  """Return the numbers by name, each finite.
 
   Raises:
     FunctionError: If one is an array, or not finite.
@@ -392,7 +392,7 @@ def numbers_of(path: str, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _check_meta(path: str, found: dict[str, Any]) -> None:
-  """Fill in what may be left out; refuse a declaration that is not valid."""
+  """Fill in optional declarations; refuse invalid ones."""
   for name, default in (('WARN', {}), ('CRITICAL', {}), ('CALLS_FOR', ())):
     found.setdefault(name, default)
   called = found['CALLS_FOR']
@@ -411,9 +411,9 @@ def _check_meta(path: str, found: dict[str, Any]) -> None:
 
 
 def _are_bounds(table: Any) -> bool:
-  """Return whether it maps names to thresholds.
+  """Return whether a value maps names to thresholds.
 
-  ('>', 0.3) is too high above 0.3.
+  The threshold ('>', 0.3) raises an alert above 0.3.
   """
   return isinstance(table, dict) and all(
       isinstance(key, str)

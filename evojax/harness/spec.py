@@ -9,15 +9,15 @@
     diagnostics/*.py   def measure(e) -> {name: float};  LAYER, UNIT, WARN,
                        CRITICAL
     backtests/*.py     def predict(before, after) -> {name: float}
-    library.json       {'reward.py': 'seed/reward.py', ...}: files that are read
-                       from harness/library as if they lay here
+    library.json       {'reward.py': 'seed/reward.py', ...}: files read from
+                       harness/library as if they were here
 
 `e` is a view of the evidence of P prompts with G completions each
 (`evidence.views.View`); weights have A turns. "A harness" in the README shows
 an example of each file.
 
-Its name is the hash of its content; sources are text here and run elsewhere
-(see `run`).
+A harness is named by the hash of its content. Sources are text here, and run
+elsewhere (see `run`).
 """
 
 import collections
@@ -46,25 +46,25 @@ MAX_FILES = 64
 _FILE = re.compile(
     r'(reward|keep|weight|(diagnostics|backtests)/[a-z][a-z0-9_]{0,63})\.py'
 )
-# Control characters, marks that reverse the order in which text is shown, and
-# halves of surrogate pairs: a reader must see what Python reads.
+# Control characters, marks that reverse the direction of text, and halves of
+# surrogate pairs: a reader must see the same text as Python.
 _NOT_TEXT = re.compile(
     '[\0-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]'
 )
-# Files of Python packaging, which are no part of a harness.
+# Files of Python packaging, which do not belong to a harness.
 _PACKAGING = ('__init__.py', '__pycache__')
 
 
 class HarnessError(ValueError):
-  """A directory is not a harness, or not the one that its name says."""
+  """A directory is not a harness, or does not match the hash in its name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Harness:
-  """Overlay and sources, both read-only and in canonical order.
+  """The overlay and the sources, both read-only and in canonical order.
 
   Raises:
-    HarnessError: If a path, a value or a source is not of the shape above.
+    HarnessError: If a path, a value or a source does not have the form above.
   """
 
   overlay: Mapping[str, Any]  # Dotted config path -> JSON value; flat.
@@ -86,7 +86,7 @@ class Harness:
 
   @functools.cached_property
   def sha256(self) -> str:
-    """Hash of the content, 64 hex digits; 1 and 1.0 are one number."""
+    """Hash of the content, 64 hex digits; 1 and 1.0 count as equal."""
     overlay = {k: as_float(v) for k, v in self.overlay.items()}
     content = {'overlay': overlay, 'files': dict(self.files)}
     text = json.dumps(content, sort_keys=True, separators=(',', ':'))
@@ -102,12 +102,12 @@ class Harness:
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the entries of both; None removes one."""
+  """Return the entries of both; None removes an entry."""
   return {k: v for k, v in {**old, **new}.items() if v is not None}
 
 
 def _canonical_value(path: str, value: Any) -> Any:
-  """Return a number, a string, or a list of them as a tuple."""
+  """Return a number or a string as it is, and a list of them as a tuple."""
   if not all(part.isidentifier() for part in path.split('.')):
     raise HarnessError(
         f'{OVERLAY}: {path!r} is not a dotted config path such as'
@@ -130,7 +130,7 @@ def _canonical_value(path: str, value: Any) -> Any:
 
 
 def as_float(value: Any) -> Any:
-  """Return numbers as floats and -0.0 as 0.0: equal values have equal text."""
+  """Return numbers as floats, -0.0 as 0.0, so that equal values look equal."""
   if isinstance(value, tuple):
     return [as_float(item) for item in value]
   if isinstance(value, int | float) and not isinstance(value, bool):
@@ -139,7 +139,7 @@ def as_float(value: Any) -> Any:
 
 
 def _canonical_source(path: str, source: str) -> str:
-  """Return the source with \\n line ends and one at its end."""
+  """Return the source with \\n line ends and one at the end."""
   if not _FILE.fullmatch(path):
     raise HarnessError(
         f'{path!r} is not a file of a harness; it holds {OVERLAY}, reward.py,'
@@ -158,10 +158,10 @@ def _canonical_source(path: str, source: str) -> str:
 
 
 def read(directory: str | os.PathLike[str]) -> Harness:
-  """Read a directory.
+  """Read a harness from a directory.
 
   Raises:
-    HarnessError: If it holds anything but a harness; naming the file.
+    HarnessError: If it holds anything else; the message names the file.
   """
   root = pathlib.Path(directory)
   if not root.is_dir():
@@ -192,7 +192,7 @@ def read(directory: str | os.PathLike[str]) -> Harness:
 
 
 def _shared(path: pathlib.Path, name: Any) -> str:
-  """Return the source of a file of the library."""
+  """Return the source of a library file."""
   if not isinstance(name, str):
     raise HarnessError(f'{path} names files; a {type(name).__name__} is none')
   try:
@@ -202,10 +202,10 @@ def _shared(path: pathlib.Path, name: Any) -> str:
 
 
 def _walk(root: pathlib.Path):
-  """Yield all files below root but those of packaging.
+  """Yield all files below root except those of packaging.
 
   Raises:
-    HarnessError: If one is a link: it could change without its content's hash.
+    HarnessError: If one is a link, whose target could change unnoticed.
   """
   for path in root.iterdir():
     if path.name in _PACKAGING:
@@ -219,12 +219,12 @@ def _walk(root: pathlib.Path):
 
 
 def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
-  """Return a JSON object, in which no key stands twice."""
+  """Return a JSON object, in which no key occurs twice."""
 
   def once(pairs):
     counts = collections.Counter(name for name, _ in pairs)
     if twice := sorted(name for name, count in counts.items() if count > 1):
-      raise HarnessError(f'{path}: {twice} stand there twice')
+      raise HarnessError(f'{path}: {twice} occur twice')
     return dict(pairs)
 
   try:
@@ -242,7 +242,7 @@ def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
 
 
 def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
-  """Write root/<sha256>/ completely or not at all; an equal one may be there.
+  """Write root/<sha256>/ atomically; an equal directory may already exist.
 
   Raises:
     HarnessError: If the directory exists with another content.
@@ -270,10 +270,10 @@ def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def load(root: str | os.PathLike[str], sha256: str) -> Harness:
-  """Read root/<sha256>/ and check its content against its name.
+  """Read root/<sha256>/ and check that its content matches the hash.
 
   Raises:
-    HarnessError: If it is not there, or was changed.
+    HarnessError: If it does not exist, or was changed.
   """
   path = pathlib.Path(root) / sha256
   harness = read(path)

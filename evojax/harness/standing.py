@@ -1,7 +1,7 @@
-"""The places of a source where functions, iterators and objects may stand.
+"""The places in a source where functions, iterators and objects may occur.
 
-Each may be called, looped over, named, returned and handed on, but not written
-out, and not be given to what could write it out; see `values`.
+Each may be called, looped over, named, returned and passed on, but not
+converted to text, nor passed to code that could do so; see `values`.
 """
 
 import ast
@@ -17,19 +17,19 @@ _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
 
 
 class Reader:
-  """Finds what stands in a wrong place in one module."""
+  """Finds values in places of a module where they are not allowed."""
 
   def __init__(self, module: module_lib.Module, columns: Collection[str]):
-    """Find the kinds of all values; see `values.Kinds`."""
+    """Determine the kinds of all values; see `values.Kinds`."""
     self._m, self._kinds = module, values.Kinds(module, columns)
 
   def refused(
       self, dtypes: Collection[ast.expr]
   ) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (node, why) of what stands where it could be written out.
+    """Yield (node, reason) for values that could be converted to text.
 
     Args:
-      dtypes: Expressions that stand where a dtype is expected.
+      dtypes: Expressions in places where a dtype is expected.
     """
     for node in self._m.nodes:
       if not isinstance(node, ast.expr) or isinstance(node, ast.Starred):
@@ -43,7 +43,7 @@ class Reader:
         yield node, self._remedy(node, kind)
 
   def shared(self, function: ast.FunctionDef) -> Iterator[ast.Name]:
-    """Yield names in `parts` of what one part could read before another."""
+    """Yield names in `parts` of iterators that one part could use up."""
     m = self._m
     for node in m.nodes:
       if not isinstance(node, ast.Name) or m.scope(node) is not function:
@@ -57,7 +57,7 @@ class Reader:
         yield node
 
   def _stays(self, value: ast.expr) -> bool:
-    """Return whether a value is a function, or an instance of a class."""
+    """Return whether a value is a function or an instance of a class."""
     m = self._m
     if not isinstance(value, ast.Call):
       return isinstance(value, ast.Lambda | ast.Name)
@@ -118,7 +118,7 @@ class Reader:
     )
 
   def _may_stand(self, node: ast.expr, parent: ast.AST, kind: int) -> bool:
-    """Return whether a value that is not plain may stand where it does."""
+    """Return whether a value that is not plain is allowed in its place."""
     if self._is_field(node):
       return False
     if isinstance(parent, ast.Starred):
@@ -138,7 +138,7 @@ class Reader:
         if not isinstance(call, ast.Call):
           return False
         if name in ('func', 'default_factory') and self._kinds.result(node):
-          return False  # Its result would be used without being checked.
+          return False  # Its result would be used unchecked.
         return name is not None and bool(
             self._m.own(call)
             or self._m.full(call.func) in names.TAKEN.get(name, ())
@@ -160,14 +160,14 @@ class Reader:
       case ast.UnaryOp(op=op):
         return kind == OPAQUE or isinstance(op, ast.Not)
       case ast.FormattedValue(format_spec=spec):
-        # Such a value has no formats, so that this fails.
+        # Such a value supports no format, so a format makes it fail.
         return kind == OPAQUE and spec is not None and bool(spec.values)
       case ast.Subscript(value=value):
         return value is node
       case ast.Lambda() | ast.arguments():
         return True
       case ast.Attribute(attr='sort'):
-        return kind == OPAQUE  # Its key= would be given functions.
+        return kind == OPAQUE  # Its key= would receive functions.
     return isinstance(
         parent,
         ast.Attribute | ast.For | ast.comprehension | ast.NamedExpr | ast.Return
@@ -178,14 +178,14 @@ class Reader:
     )  # fmt: skip
 
   def _is_fixed(self, node: ast.expr) -> bool:
-    """Return whether a value at the top of a file cannot change."""
+    """Return whether a value at the top level of a file cannot change."""
     if isinstance(node, ast.Call):
       full = self._m.full(node.func)
       return full in values.MAKERS
     return isinstance(node, _FIXED)
 
   def _may_pass(self, call: ast.Call, node: ast.expr, kind: int) -> bool:
-    """Return whether a call may have an argument that is not plain."""
+    """Return whether an argument of a call may be a value that is not plain."""
     if self._m.own(call):
       return True
     full = self._m.full(call.func)
@@ -198,13 +198,13 @@ class Reader:
         return method in ('sub', 'subn') and place == 0
       return method in names.READING_METHODS
     if names.TAKERS.get(full) == place:
-      # It gets back what it returned.
+      # The function receives its own results.
       again = full in ('functools.reduce', 'itertools.accumulate')
       return not (again and self._kinds.result(node))
     if kind == OPAQUE and full in names.SAFE and place == 0:
       return True
     if kind == NESTED and any(k.arg in names.TAKEN for k in call.keywords):
-      return False  # The function of key= would be given functions.
+      return False  # The function in key= would receive functions.
     fine = kind == OPAQUE or full in names.PASSING
     if full not in names.READERS or not fine:
       return False
@@ -213,7 +213,7 @@ class Reader:
 
 
 def _is_named(target: ast.expr, kind: int) -> bool:
-  """Return whether a target is names, or takes plain values out of others."""
+  """Return whether a target is names, or extracts plain values from others."""
   match target:
     case ast.Tuple(elts=targets) | ast.List(elts=targets):
       return kind == OPAQUE or all(_is_named(t, kind) for t in targets)

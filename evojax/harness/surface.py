@@ -21,7 +21,7 @@ _NAMES = re.compile(r'[a-z][a-z0-9_]*(:\d+(-\d+)?)?')
 
 
 class SurfaceError(ValueError):
-  """An overlay leaves the surface; one line per value."""
+  """An overlay does not fit the surface; the message has a line per value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,16 +30,16 @@ class Field(config_lib.Tunable):
 
   path: str
   kind: str  # float | int | choice | names (a tuple of them).
-  choices: tuple[Any, ...] = ()  # Allowed values; of names, the allowed ones.
+  choices: tuple[Any, ...] = ()  # Allowed values, or allowed names.
 
   def convert(self, value: Any) -> Any:
-    """Return a value that fits with the type that the config holds."""
+    """Return a valid value in the type that the config holds."""
     if self.kind == 'choice':
       return self.choices[self.choices.index(value)]
     return {'float': float, 'int': int, 'names': tuple}[self.kind](value)
 
   def problem(self, value: Any) -> str:
-    """Return what is wrong with a value, '' if nothing is."""
+    """Return what is wrong with a value; '' if nothing is."""
     if self.kind == 'choice':
       return '' if value in self.choices else f'choose one of {self.choices}'
     if self.kind == 'names':
@@ -50,7 +50,7 @@ class Field(config_lib.Tunable):
         return 'names a family twice'
       known = not self.choices or set(names) <= set(self.choices)
       return '' if known else f'choose among {self.choices}'
-    # 5.0 is an int, as JSON may say; True is no number.
+    # 5.0 is allowed as an int, since JSON may write it so; True is no number.
     number = not isinstance(value, bool) and isinstance(value, int | float)
     if self.kind == 'int' and isinstance(value, float):
       number = value.is_integer()
@@ -64,7 +64,7 @@ class Field(config_lib.Tunable):
 
 @dataclasses.dataclass(frozen=True)
 class Surface:
-  """Fields that harnesses of one run may change, with the rules between them.
+  """The fields that harnesses of a run may change, and rules between them.
 
   A field whose path ends in '.*' stands for a family: 'reward.weights.*' is the
   weight of any reward part, and a '*' in its factor group is the part's name.
@@ -98,7 +98,7 @@ class Surface:
     return self.field(path).group or path
 
   def factors(self, parts: Iterable[str] = ()) -> dict[str, tuple[Field, ...]]:
-    """Return the fields of every factor, with those of some reward parts."""
+    """Return the fields of every factor, including the given reward parts."""
     grouped: dict[str, list[Field]] = {}
     for declared in self.fields:
       family, star, _ = declared.path.partition('*')
@@ -111,7 +111,7 @@ class Surface:
     """Check paths and bounds.
 
     Raises:
-      SurfaceError: Naming every value that does not fit, one line each.
+      SurfaceError: If values are invalid; the message has one line for each.
     """
     problems = []
     for path, value in overlay.items():
@@ -153,8 +153,8 @@ class Surface:
   ) -> ml_collections.ConfigDict:
     """Return a copy of the config with the overlay's values.
 
-    Weights in the overlay replace those of the config: all of them, so that the
-    reward is what the harness says.
+    If the overlay has weights, they replace all weights of the config, so that
+    the harness defines the reward completely.
 
     Raises:
       SurfaceError: If a value is out of bounds or the config lacks its field.
@@ -178,14 +178,14 @@ class Surface:
 
 
 def is_weight(path: str) -> bool:
-  """Tell whether a path is the weight of a reward part."""
+  """Return whether a path is the weight of a reward part."""
   return path.startswith(WEIGHTS)
 
 
 def _find(
     config: ml_collections.ConfigDict, path: str
 ) -> tuple[ml_collections.ConfigDict, str]:
-  """Return the group of a path in a config, and the path's name in it."""
+  """Return the group of a path in a config, and the name in this group."""
   *groups, name = path.split('.')
   for group in groups:
     config = config.get(group, ml_collections.ConfigDict())
@@ -199,11 +199,11 @@ def recipe(extra: Iterable[Field] = ()) -> Surface:
 
   Args:
     extra: `surface_fields` of the domain. They lie below `domain.kwargs.`: they
-      are arguments that the domain of the training problems is made with.
+      are arguments for the domain of the training problems.
 
   Raises:
-    SurfaceError: If an extra field lies elsewhere, where it could widen what a
-      harness may do to its own score.
+    SurfaceError: If an extra field lies elsewhere, where it could let a harness
+      influence its own score.
   """
   extra = tuple(extra)
   for field in extra:
@@ -217,7 +217,7 @@ def recipe(extra: Iterable[Field] = ()) -> Surface:
 
 
 def _field(declared: config_lib.Field) -> Field:
-  """Return the surface's view of a field of the config."""
+  """Return a config field as a field of the surface."""
   family = isinstance(declared.default, dict)
   if declared.choices:
     kind = 'choice'

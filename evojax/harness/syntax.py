@@ -1,6 +1,6 @@
-"""Sources of a harness as syntax trees: parsed within limits, compared, shown.
+"""Sources of a harness as syntax trees: parsed with limits, compared, shown.
 
-Comments, docstrings and formatting are no change of a source.
+Changes of comments, docstrings and formatting do not count.
 """
 
 import ast
@@ -20,29 +20,29 @@ _WITH_DOCSTRING = (
     ast.AsyncFunctionDef,
     ast.ClassDef,
 )
-MAX_DEPTH = 60  # Levels of a tree: a recursive reader needs a stack for each.
+MAX_DEPTH = 60  # Levels of a tree, since recursive readers use stack for each.
 MAX_NODES = 4000
-# Python writes down no number of more than 4300 digits; a larger one than this
-# is neither a float nor a text everywhere.
+# Python prints no integer of more than 4300 digits; a larger one than this is
+# not a float or a string everywhere.
 MAX_INT = 2**63
 
 
 class SourceError(ValueError):
-  """A source is not of the shape that its file needs; names the line."""
+  """A source does not have the form its file needs; names the line."""
 
 
 def names_in(node: ast.AST) -> set[str]:
-  """Return all names that stand in a tree."""
+  """Return all names that occur in a tree."""
   return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def uses(nodes: Mapping[str, ast.AST]) -> dict[str, set[str]]:
-  """Return, for each named node, the names in it that name a node, too."""
+  """Return, for each named node, the names of other such nodes that it uses."""
   return {name: names_in(node) & nodes.keys() for name, node in nodes.items()}
 
 
 def reached(names: Iterable[str], uses: Mapping[str, set[str]]) -> set[str]:
-  """Return those of the names that name a node, and all that these lead to."""
+  """Return the names of nodes among `names`, and all that they lead to."""
   found, open_ = set(), list(names)
   while open_:
     name = open_.pop()
@@ -55,11 +55,11 @@ def reached(names: Iterable[str], uses: Mapping[str, set[str]]) -> set[str]:
 def parse(name: str, source: str) -> ast.Module:
   """Return the tree of a source without docstrings.
 
-  The tree can be walked, and written as text again, at little cost.
+  The tree is safe to walk and to convert to text again.
 
   Raises:
-    SourceError: If it is not Python, too deep or too long, or holds a constant
-      that cannot be shown.
+    SourceError: If it is not valid Python, too deep or too long, or holds a
+      constant that cannot be shown.
   """
   try:
     tree = ast.parse(source)
@@ -110,8 +110,8 @@ def text_of(node: ast.AST, name: str = 'reward.py') -> str:
   """Return a node as Python text in normal form.
 
   Raises:
-    SourceError: If it has none: before 3.12, the braces of an f-string hold no
-      backslash.
+    SourceError: If it cannot be written: before 3.12, the braces of an f-string
+      may not contain a backslash.
   """
   try:
     return ast.unparse(node)
@@ -130,10 +130,10 @@ def digest(*texts: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def fingerprint(name: str, source: str) -> str:
-  """Return the hash of what a source does, 64 hex digits.
+  """Return the hash of what a source computes, 64 hex digits.
 
   Raises:
-    SourceError: If it is not Python.
+    SourceError: If it is not valid Python.
   """
   return digest(text_of(parse(name, source), name))
 
@@ -144,7 +144,7 @@ def error(node: Any, message: str, name: str = 'reward.py') -> SourceError:
 
 
 def targets(statement: ast.stmt) -> list[ast.expr]:
-  """Return what an assignment assigns a value to, [] for anything else."""
+  """Return the targets of an assignment; [] for any other statement."""
   match statement:
     case ast.Assign(targets=targets):
       return targets

@@ -1,10 +1,11 @@
-"""Finds values of a source that are functions, iterators or objects.
+"""Kinds of values in a source: plain ones, functions, iterators or objects.
 
-Their text, and their place in a set, show an address, which differs from run to
-run. So each may be called, looped over, named, returned and handed on, but not
-written out, and not be given to what could write it out. This is read off the
-tree without regard to the order of lines: a name is a function everywhere if it
-is one anywhere in its outermost function.
+The text of a function, an iterator or an object, and its position in a set,
+show a memory address, which differs from run to run. So such a value may be
+called, looped over, named, returned and passed on, but not converted to text,
+nor passed to code that could do so. The kinds are found from the tree without
+regard to the order of lines: a name is a function everywhere in its outermost
+function if it is one anywhere in it.
 """
 
 import ast
@@ -14,19 +15,19 @@ from evojax.harness import module as module_lib
 from evojax.harness import numpy_names
 from evojax.harness import python_names as names
 
-# Numbers, texts, arrays and containers of these.
+# Numbers, strings, arrays and containers of these.
 PLAIN = 0
-# Shows an address itself, but what it holds or yields is plain: an iterator, a
-# match, an instance of a class, a method.
+# A value that shows an address itself, but holds or yields only plain values:
+# an iterator, a match, an instance of a class, a method.
 OPAQUE = 1
-# A function, or anything that may hold what is not plain.
+# A function, or anything that may hold a value that is not plain.
 NESTED = 2
 
-# They return functions and types, which cannot change.
+# Functions that return functions and types, which cannot change.
 MAKERS = frozenset(
     ('collections.namedtuple', 'functools.partial', 'operator.itemgetter')
 )
-# Functions that return what is not plain.
+# Functions that return values that are not plain.
 _MAKING = (
     MAKERS
     | names.ITERATORS
@@ -39,11 +40,11 @@ class Kinds:
   """The kind of each expression: PLAIN, OPAQUE or NESTED."""
 
   def __init__(self, module: module_lib.Module, columns: Collection[str]):
-    """Find the kinds of all names, and of what functions return.
+    """Determine the kinds of all names and of the functions' results.
 
     Args:
       module: The module.
-      columns: Names of attributes of plain values that are plain themselves.
+      columns: Names of attributes of plain values that are plain, too.
     """
     self._m, self._columns = module, columns
     self.names: dict[module_lib.Key, int] = {}
@@ -64,11 +65,11 @@ class Kinds:
         self._learn(node)
       if before == (self.names, self._returns):
         return
-      # A name used above its definition is known after one pass backwards.
+      # A name that is used above its definition needs a pass backwards.
       forth = forth[::-1]
 
   def _find_passed(self) -> Iterator[ast.AST]:
-    """Yield the functions that something may call under another name."""
+    """Yield the functions that may be called under another name."""
     m = self._m
     for node in m.nodes:
       match node:
@@ -147,7 +148,7 @@ class Kinds:
       self._raise(target, self.kind(value))
 
   def _spread(self, target: ast.expr, kind: int) -> None:
-    """Bind a target to what an element of this kind holds."""
+    """Bind a target to the kind of an element of such a value."""
     match target:
       case ast.Name():
         self._raise(target, kind)
@@ -158,7 +159,7 @@ class Kinds:
           self._spread(one, kind)
 
   def _bind_read(self, target: ast.expr, read: ast.expr) -> None:
-    """Bind the target of a loop. The first of a pair may be plain."""
+    """Bind the target of a loop; the first of a pair may be plain."""
     kind = _element(self.kind(read))
     match target, read:
       case ast.Tuple(elts=[first, second]), ast.Call():
@@ -198,7 +199,7 @@ class Kinds:
     return self._m.scope(node) or node
 
   def _pass_match(self, call: ast.Call) -> None:
-    """A function that re.sub calls is given a match."""
+    """Give the function that re.sub calls a match as its argument."""
     place = {'sub': 0, 'subn': 0}.get(getattr(call.func, 'attr', ''))
     place = {'re.sub': 1, 're.subn': 1}.get(self._m.full(call.func), place)
     if place is None:
@@ -211,7 +212,7 @@ class Kinds:
           self._raise_key(key, OPAQUE)
 
   def _pass(self, call: ast.Call, function: ast.FunctionDef | ast.Lambda):
-    """Give the parameters of a function the kinds of what is passed."""
+    """Give the parameters of a function the kinds of the arguments."""
     a, scope = function.args, self._inner(function)
     plain = [*a.posonlyargs, *a.args]
     rest = (scope, a.vararg.arg) if a.vararg else None
@@ -240,7 +241,7 @@ class Kinds:
   def kind(self, node: ast.expr) -> int:
     """Return the kind of an expression."""
     if node not in self._seen:
-      self._seen[node] = PLAIN  # An expression does not hold itself.
+      self._seen[node] = PLAIN  # Ends recursion through a cycle of names.
       self._seen[node] = self._kind(node)
     return self._seen[node]
 
@@ -287,7 +288,7 @@ class Kinds:
     return PLAIN
 
   def held(self, node: ast.expr) -> int:
-    """Return the kind of what an entry of a display, or an argument, gives."""
+    """Return the kind of the value that an entry or an argument gives."""
     match node:
       case ast.Starred(
           value=ast.GeneratorExp(elt=held) | ast.ListComp(elt=held)
@@ -302,10 +303,10 @@ class Kinds:
     if full:
       return NESTED if module_lib.is_function(full) else PLAIN
     if called:
-      return PLAIN  # `_of_call` says what it returns.
+      return PLAIN  # `_of_call` handles its result.
     if node.attr in self._columns and not self.kind(node.value):
       return PLAIN
-    # A method may stand in place of a field or a property of its name.
+    # A method may be meant instead of a field or a property of the same name.
     least = OPAQUE if node.attr in numpy_names.METHODS else PLAIN
     if node.attr in self._m.methods:
       if not all(map(_is_property, self._m.methods[node.attr])):
@@ -317,7 +318,7 @@ class Kinds:
     return max(self._returns.get(m, PLAIN) for m in self._m.methods[name])
 
   def result(self, function: ast.expr) -> int:
-    """Return the kind of what a function that is passed on returns."""
+    """Return the kind of the result of a function that is passed on."""
     if isinstance(function, ast.Lambda):
       return self._returns.get(function, PLAIN)
     if isinstance(function, ast.Constant):
@@ -350,7 +351,7 @@ class Kinds:
     return ''
 
   def _unknown(self) -> int:
-    """Return the kind of what a function returns that could be any."""
+    """Return the kind of the result of a function that could be any one."""
     found = [self._returns.get(f, PLAIN) for f in self._passed]
     return max([*found, self._makes])
 
@@ -375,7 +376,7 @@ class Kinds:
     return self._unknown()
 
   def _of_known(self, node: ast.Call, full: str) -> int:
-    """Return the kind of what a function returns that is not the source's."""
+    """Return the kind of the result of a function outside the source."""
     place, taken, passed = names.TAKERS.get(full), PLAIN, list(node.args)
     if place is not None and len(passed) > place:
       taken = self.result(passed.pop(place))
@@ -406,7 +407,7 @@ class Kinds:
 
 
 def _element(kind: int) -> int:
-  """Return the kind of what a value of some kind holds or yields."""
+  """Return the kind of the elements of a value of some kind."""
   return NESTED if kind == NESTED else PLAIN
 
 

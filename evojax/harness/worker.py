@@ -15,7 +15,7 @@ import struct
 import sys
 import traceback
 import types
-import unicodedata  # noqa: F401 (Python folds names with it.)
+import unicodedata  # noqa: F401 (Python normalizes names with it.)
 import warnings
 
 import numpy as np
@@ -26,14 +26,14 @@ MAX_NAME = 64  # Characters of a name.
 ALIGNMENT = 16  # Bytes, counted from the beginning of the data.
 _LENGTH = struct.Struct('<Q')
 _MAX_AXES = 8
-# Modules that a function may import, see `python_names`. They are loaded
-# before the box forbids to open files.
+# Modules that a function may import, see `python_names`. They are loaded before
+# the box forbids opening files.
 MODULES = tuple(
     'bisect collections collections.abc copy dataclasses functools heapq'
     ' itertools math numpy.typing operator re statistics string typing'.split()
 )
-# `except Exception` catches these. A lack of memory or of stack is missing: it
-# comes sooner on one machine than on another.
+# `except Exception` catches these. Lack of memory or of stack is missing, since
+# it occurs earlier on one machine than on another.
 ORDINARY = (
     ArithmeticError, AssertionError, AttributeError, LookupError, NameError,
     StopIteration, TypeError, ValueError,
@@ -42,11 +42,11 @@ _NAME = re.compile(f'[A-Za-z_][A-Za-z0-9_]{{0,{MAX_NAME - 1}}}')
 
 
 class CallError(Exception):
-  """An answer that is not one of its function: a status and a message."""
+  """An answer is invalid; holds a status and a message."""
 
 
 class Evidence:
-  """Read-only columns of P groups of G completions; functions call it e."""
+  """Read-only columns of P groups of G completions, the argument e."""
 
   def __init__(self, view, columns, reader):
     """Take the columns of a view.
@@ -56,7 +56,7 @@ class Evidence:
       columns: The `_Columns` of the source.
       reader: reward | filter | diagnostic.
     """
-    self.__dict__.update(  # Nothing else may set an attribute.
+    self.__dict__.update(  # The only way, as `__setattr__` refuses.
         {name: view['arrays'][name] for name in columns.needed},
         max_tokens=view['max_tokens'],
         columns=columns.open,
@@ -77,7 +77,7 @@ class Evidence:
     raise AttributeError(f'evidence is read-only: {name} cannot be deleted')
 
   def __getitem__(self, name):
-    """Return a column by name: for name in e.columns: e[name]."""
+    """Return a column by name, as in `for name in e.columns: e[name]`."""
     if name not in self.columns:
       raise AttributeError(f'evidence {name!r} is no column')
     return getattr(self, name)
@@ -99,7 +99,7 @@ class _Columns:
     self._codes = {}  # Identity of code tables -> those that are open.
 
   def codes(self, tables):
-    """Return the open ones of the code tables of a view, read-only."""
+    """Return the readable code tables of a view, read-only."""
     if id(tables) not in self._codes:
       found = {name: tables[name] for name in tables if name in self.open}
       self._codes[id(tables)] = _constant(found)
@@ -110,7 +110,7 @@ def call(source, data):
   """Answer a request.
 
   Args:
-    source: Unused: the sources stand in the header.
+    source: Unused, since the header holds the sources.
     data: Read-only bytes, see `pack`.
   """
   del source
@@ -145,8 +145,8 @@ def call(source, data):
       status = message = ''
     except CallError as error:
       answer, (status, message) = {}, error.args
-    # An untrusted function may raise anything. The parent is sent what it was,
-    # SystemExit included.
+    # An untrusted function may raise anything, including SystemExit. The parent
+    # receives a description of it.
     except BaseException as error:
       answer, status, message = {}, 'crash', _describe(error, one['file'])
     found.append(answer)
@@ -157,10 +157,10 @@ def call(source, data):
 
 
 def warm():
-  """Use what is loaded lazily, while files can still be opened."""
+  """Use everything that is loaded lazily, while files can still be opened."""
   for name in MODULES:
     importlib.import_module(name)
-  # Dataclasses look for the module that they were made in.
+  # Dataclasses look up the module that they were made in.
   sys.modules['harness'] = types.ModuleType('harness')
   x = np.array([[0.5, 2.0, 1.0], [1.0, 0.0, 3.0]])
   with np.errstate(all='ignore'):
@@ -191,7 +191,7 @@ def warm():
   answer = unpack(call('', pack(request, [np.ones((1, 1), bool)])))[0]
   sys.stdout = before
   if message := answer['answers'][0]['message']:
-    raise RuntimeError(message)  # Else nothing would be loaded.
+    raise RuntimeError(message)  # Otherwise nothing was loaded.
 
 
 _WARM = """
@@ -233,16 +233,16 @@ def pack(header, arrays):
 
 
 def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
-  """Return (header, arrays) of bytes; the arrays are read-only views of them.
+  """Return (header, arrays) from bytes; the arrays are read-only views.
 
   Args:
     data: Bytes of `pack`, or of an untrusted process.
-    kinds: Kinds of arrays that are allowed, see np.dtype.kind.
+    kinds: Allowed kinds of arrays, see np.dtype.kind.
     max_header_bytes: Largest header.
 
   Raises:
-    ValueError, KeyError, TypeError, RecursionError: If the bytes are something
-      else.
+    ValueError, KeyError, TypeError, RecursionError: If the bytes have another
+      format.
   """
   view = memoryview(data)
   if len(view) < _LENGTH.size:
@@ -254,7 +254,7 @@ def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
   header = json.loads(bytes(view[_LENGTH.size : at]))
   arrays = []
   for name, shape in header['layout']:
-    # Checked before NumPy reads either, as both may be anything.
+    # Both may be forged, so they are checked before NumPy reads them.
     if (
         not re.fullmatch(f'[<>|=][{kinds}][0-9]{{1,9}}', name)
         or len(shape) > _MAX_AXES
@@ -265,7 +265,7 @@ def unpack(data, kinds='biufU', max_header_bytes=1 << 30):
     count = math.prod(shape)
     if dtype.itemsize and count:
       array = np.frombuffer(view, dtype, count, at).reshape(shape)
-      # A forged byte of 2 would count as true, but would not equal True.
+      # A forged byte of 2 would be truthy but would not equal True.
       if dtype.kind == 'b' and array.view(np.uint8).max() > 1:
         array = np.asarray(array.view(np.uint8) != 0)
     else:  # np.frombuffer refuses empty arrays.
@@ -310,9 +310,9 @@ def _call(code, one, views, state):
 
 
 def _in_a_row(code, one, views, state):
-  """Call `keep` again and again, each time with the state before.
+  """Call `keep` repeatedly, each time with the previous state.
 
-  It ends where a state repeats the one before: from there nothing changes.
+  It ends once a state equals the previous one: then nothing changes any more.
   """
   answers = []
   for _ in range(one['times']):
@@ -330,25 +330,25 @@ def _in_a_row(code, one, views, state):
 
 
 def _grows(before, state):
-  """Return the error of a state that has other names or shapes."""
+  """Return an error if a state has other names or shapes than before."""
   old, new = ({n: list(a.shape) for n, a in s.items()} for s in (before, state))
   what = f'the state is {new} after {old}'
   return CallError('wrong_shape', f'{what}; a state keeps its names and shapes')
 
 
 def _bits(state):
-  """Return a value that is equal for equal states alone."""
+  """Return a value that is equal only for equal states."""
   return [(n, state[n].shape, state[n].tobytes()) for n in sorted(state)]
 
 
 def _constant(value):
-  """Return a module's value in a form that no call can change.
+  """Return a module-level value in a form that no call can change.
 
-  Functions could pass values to each other through it, so that a change of one
-  factor would alter another.
+  Otherwise functions could pass values to each other through it, and a change
+  of one factor would alter another.
   """
   if hasattr(value, '_fields'):
-    return value  # A namedtuple keeps its names.
+    return value  # Converting a namedtuple would lose its names.
   if isinstance(value, list | tuple):
     return tuple(map(_constant, value))
   if isinstance(value, set):
@@ -362,7 +362,7 @@ def _constant(value):
 
 
 def _state(answer):
-  """Return the answer of `keep` as the state of its next call."""
+  """Return the answer of `keep` as the state for its next call."""
   state = {n: array.astype(np.float32) for n, array in answer.items() if n}
   for array in state.values():
     array.flags.writeable = False
@@ -370,7 +370,7 @@ def _state(answer):
 
 
 def is_name(name):
-  """Return whether it may be the name of a number, a part or a state."""
+  """Return whether a value may name a number, a part or a state."""
   return isinstance(name, str) and bool(_NAME.fullmatch(name))
 
 
@@ -393,7 +393,7 @@ def _named(value, function):
 
 
 def _array(name, value):
-  """Return anything array-like of numbers as an array."""
+  """Return an array-like of numbers as an array."""
   try:
     array = np.asarray(value)
   except ValueError as error:
@@ -407,7 +407,7 @@ def _array(name, value):
 
 
 def _describe(error, name):
-  """Return one line: the function's own last line, and what it raised."""
+  """Return one line: the last line in the function, and the exception."""
   lines = [
       frame.lineno
       for frame in traceback.extract_tb(error.__traceback__)
@@ -418,7 +418,7 @@ def _describe(error, name):
   where = f'line {lines[-1]}: ' if lines else ''
   try:
     text = ' '.join(str(error).split())
-  # The text of an exception is made by code of its class, which may raise.
+  # Code of the exception's class makes its text, and may itself raise.
   except BaseException:
     text = ''
   return f'{where}{type(error).__name__}{": " if text else ""}{text}'[:500]

@@ -16,8 +16,8 @@ from evojax.report import svg
 
 _LEVELS = ('ok', 'warn', 'critical')
 _ROLES = ('incumbent', 'candidate')
-# Step -> (name, class) of its device-seconds. The others are summed too, so
-# that the bar is the whole cost when a step is added.
+# Step -> (name, class) of its device-seconds. All other steps are summed, so
+# that the bar stays the whole cost when a step is added.
 _COSTS = {
     'train': ('training', 'hue-1'),
     'race': ('rounds', 'hue-2'),
@@ -28,7 +28,7 @@ _OTHER_COST = ('everything else', 'hue-5')
 
 
 def _mean_curve(trial: history.Trial, role: str) -> list[float]:
-  """Return the smooth mean over arms at each update that all of them made."""
+  """Return the smoothed mean over arms, for the updates that all arms have."""
   filled = [arm.outcome for arm in trial.role(role) if arm.outcome]
   return curves.smooth(list(map(statistics.fmean, zip(*filled, strict=False))))
 
@@ -40,7 +40,7 @@ def _solved_share(
   y = svg.Scale.over(values, least=0.1)
   chart = svg.Chart(x, y, **{'height': 170} | drawn)
   chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(ticks))
-  # There is no half of an update.
+  # Ticks lie at whole updates only.
   whole = [tick for tick in x.ticks(ticks) if tick == round(tick)]
   chart.x_axis((tick, f'{tick:.0f}') for tick in whole)
   return chart
@@ -49,15 +49,15 @@ def _solved_share(
 def training(run: history.History) -> svg.Chart | None:
   """Draw the race: the solved share over all updates of the policy.
 
-  An arm begins where the arm ended that it continues, and in a race of means
-  where the round before ended. The harness whose arms the policy goes on from
-  is drawn as the lineage; a cross is where a candidate left the race.
+  An arm begins where the arm that it continues ended; in a race of means, where
+  the previous round ended. The harness whose arms the policy continues is drawn
+  as the lineage; a cross marks where a candidate left the race.
   """
   root = curves.smooth(run.base.outcome if run.base else ())
   lines = [(0, root, 'lineage bold', f'{run.base_version}: seed harness')]
-  # Where a version was made: (update, solved share, its name, title).
+  # Places where versions were made: (update, solved share, name, title).
   ends: list[tuple[float, float, str, str]] = []
-  dropped: list[tuple[float, float, str]] = []  # Where a candidate left.
+  dropped: list[tuple[float, float, str]] = []  # Places where candidates left.
   if root:
     name = run.base_version
     ends.append((len(root), root[-1], name, f'{name}: seed harness'))
@@ -100,7 +100,7 @@ def training(run: history.History) -> svg.Chart | None:
   lines = [line for line in lines if len(line[1]) > 1]
   if not lines:
     return None
-  # Means lie on arms, and the lineage on top.
+  # Means are drawn over arms, and the lineage on top.
   rank = lambda line: ('thin' not in line[2], 'lineage' in line[2])
   chart = _solved_share(
       svg.Scale(0, max(start + len(curve) for start, curve, _, _ in lines)),
@@ -127,7 +127,7 @@ def _begins(race: records.Race, start: int) -> dict[str, int]:
   """Return the update at which each arm of a round begins, by its folder."""
   known = {race.start: start}  # State -> update.
   found = {}
-  for arm in race.arms:  # The incumbent's are the first.
+  for arm in race.arms:  # The incumbent's come first.
     found[arm.folder] = known.get(arm.start, start)
     known[arm.end] = found[arm.folder] + len(arm.outcome)
   return found
@@ -156,7 +156,7 @@ def _tracks(
   return [(start, curves.smooth(line)) for start, line in found]
 
 
-# How the mean of a harness is drawn that did not become the policy.
+# Class of the mean line of a harness that did not become the policy.
 _LINE_OF_ROLE = {
     'incumbent': 'incumbent',
     'candidate': 'aside',
@@ -175,7 +175,7 @@ def _entrants(
 
 
 def arms(trial: history.Trial) -> svg.Chart | None:
-  """Draw the solved share by update: arms thin, the mean of a role bold."""
+  """Draw the solved share by update: arms thin, the mean of each role bold."""
   solved = [arm.outcome for role in _ROLES for arm in trial.role(role)]
   longest = max(map(len, solved), default=0)
   if longest < 2:
@@ -189,7 +189,7 @@ def arms(trial: history.Trial) -> svg.Chart | None:
     for arm in trial.role(role):
       title = f'{arm.folder}, seed {arm.seed}: {arm.status}'
       chart.add('line', f'{role} thin', *enumerate(arm.outcome, 1), title=title)
-  # After all arms, so that the means lie on top.
+  # Drawn after all arms, so that the means lie on top.
   for role in _ROLES:
     line = list(enumerate(_mean_curve(trial, role), 1))
     if len(line) > 1:
@@ -200,8 +200,8 @@ def arms(trial: history.Trial) -> svg.Chart | None:
 def drawn_level(one: records.Measure) -> str:
   """Return how a measure is drawn: its level, or 'held'.
 
-  'held' is a value beyond a limit that raises no alert, since another condition
-  of it is not met.
+  'held' is a value beyond a limit that raises no alert, because another
+  condition of the alert is not met.
   """
   if one.level == 'ok' and one.beyond != 'ok':
     return 'held'
@@ -212,8 +212,8 @@ def measure(series: Sequence[tuple[str, records.Measure | None]]) -> svg.Chart:
   """Draw one diagnostic over the diagnoses, with its limits.
 
   Args:
-    series: (where, measure) of every diagnosis in the order of the ledger; None
-      where a diagnosis lacked the measure. The last is there.
+    series: (where, measure) of every diagnosis in the order of the ledger; the
+      measure is None if a diagnosis lacks it. The last one has it.
   """
   newest = series[-1][1]
   values = [m.value if m else None for _, m in series]
@@ -235,7 +235,7 @@ def measure(series: Sequence[tuple[str, records.Measure | None]]) -> svg.Chart:
       chart.add('line', 'measure', *line)
   many = len(series) > lineage.MANY
   for index, (where, one) in enumerate(series):
-    if one is None:  # This diagnosis had no such measure.
+    if one is None:  # This diagnosis lacks the measure.
       continue
     if one.value is None:
       title = f'{where}: {one.level}'
@@ -264,7 +264,7 @@ def effects_scale(trials: Sequence[history.Trial]) -> svg.Scale:
 
 
 def effect_strip(trial: history.Trial, scale: svg.Scale) -> svg.Strip:
-  """Draw prediction, realised effect, its interval and what is detectable."""
+  """Draw prediction, measured effect, its interval and the detectable size."""
   return svg.strip(
       scale,
       f'predicted {numerals.between(trial.expected) or "nothing"}, measured'
@@ -300,7 +300,7 @@ def scatter(
   chart.add('segment', 'origin', (0.0, low), (0.0, high))
   chart.add('segment', 'origin', (low, 0.0), (high, 0.0))
   chart.add('segment', 'diagonal', (low, low), (high, high))
-  # An effect beyond the cut scale is drawn at its edge, not off the page.
+  # An effect beyond the cut scale is drawn at its edge.
   inside = lambda value: min(max(value, low), high)
   many = len(both) > lineage.MANY
   for trial in both:

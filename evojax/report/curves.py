@@ -13,20 +13,20 @@ from evojax.evidence import schema
 from evojax.report import numerals
 from evojax.report import svg
 
-_MOST_POINTS = 300  # Points of a line; beyond that each is a mean of several.
+_MOST_POINTS = 300  # Points of a line; with more steps, each is a mean of some.
 _COLUMNS = 60  # Columns of the chart of time shares.
-_SMOOTH = 20  # The running mean is over a 20th of a line, at least 5 points.
+_SMOOTH = 20  # The running mean covers a 20th of a line, at least 5 points.
 _DEV = 'dev/avg_at_k'
 _SECONDS = 'seconds/'
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """One training, or several that went on from each other."""
+  """One training, or several that continue each other."""
 
   name: str
   class_: str
-  # Metrics of each step; 'step' counts over all of the line.
+  # Metrics of each step; 'step' counts over the whole line.
   rows: Sequence[Mapping[str, Any]]
 
 
@@ -42,16 +42,16 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class _Number:
-  """A number that is drawn: the sum of some metrics."""
+  """A quantity to draw: the sum of some metrics."""
 
   name: str
   doc: str
   metrics: tuple[str, ...]
   share: bool = False  # Written in percent.
-  varies: bool = False  # Left out where it never changes.
+  varies: bool = False  # Left out if it never changes.
 
   def of(self, row: Mapping[str, Any]) -> float | None:
-    """Return the number of a step, None if the step lacks it."""
+    """Return the value of a step; None if the step lacks it."""
     found = [row.get(name) for name in self.metrics]
     found = [v for v in found if isinstance(v, (int, float))]
     return math.fsum(found) if found else None
@@ -127,7 +127,7 @@ _NUMBERS = (
     _Number('staleness', 'updates behind', ('staleness',), varies=True),
     _Number('tokens per second', 'sampled', ('tokens_per_second',)),
 )
-# Class -> (name, phases) of the time of a step; all others are the last.
+# Class -> (name, phases) of the time of a step; the last entry takes the rest.
 _PHASES = {
     'hue-1': ('sampling', ('rollout', 'sync')),
     'hue-2': ('update', ('update',)),
@@ -140,7 +140,7 @@ _PHASES = {
 def read(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
   """Return the metrics of a training by step, as far as they can be read.
 
-  A row is written at once, but a kill may tear the last one.
+  Each row is written at once, but a kill may truncate the last one.
   """
   path = pathlib.Path(folder, 'metrics.jsonl')
   found: dict[int, dict[str, Any]] = {}
@@ -160,7 +160,7 @@ def read(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def joined(
     folders: Sequence[str | os.PathLike[str]], start: int = 0
 ) -> tuple[list[dict[str, Any]], int]:
-  """Return the metrics of trainings one after the other, and the last step."""
+  """Return the metrics of successive trainings, and the last step."""
   rows = []
   for folder in folders:
     own = read(folder)
@@ -170,14 +170,14 @@ def joined(
 
 
 def _chunks(values: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
-  """Yield at most so many runs of consecutive values, of about one size."""
+  """Yield at most `most` runs of consecutive values, of similar sizes."""
   size = max(1, -(-len(values) // most))
   for start in range(0, len(values), size):
     yield values[start : start + size]
 
 
 def _points(number: _Number, line: Line) -> list[tuple[float, float]]:
-  """Return (step, value), means of several steps where there are many."""
+  """Return (step, value); with many steps, each value is a mean of some."""
   there = [(row['step'], number.of(row)) for row in line.rows]
   there = [point for point in there if point[1] is not None]
   return [
@@ -203,7 +203,7 @@ def _dev_scores(line: Line) -> list[tuple[int, float, float, float]]:
 
 
 def _curve(number: _Number, lines: Sequence[Line]) -> Curve | None:
-  """Draw one number of all lines; None where there is nothing to see."""
+  """Draw one quantity for all lines; None if there is nothing to see."""
   drawn = [(line, _points(number, line)) for line in lines]
   dev = number.metrics == ('outcome',)
   scores = [(line, _dev_scores(line) if dev else []) for line in lines]
@@ -216,7 +216,7 @@ def _curve(number: _Number, lines: Sequence[Line]) -> Curve | None:
   y = svg.Scale.over(
       values + ends, least=0.02 if number.share else 0 if any(values) else 1
   )
-  if min(values + ends) >= 0:  # Most numbers cannot be negative.
+  if min(values + ends) >= 0:  # Most quantities cannot be negative.
     y = svg.Scale(max(y.low, 0), y.high)
   chart = svg.Chart(
       svg.Scale(min(steps), max(max(steps), min(steps) + 1)),
@@ -253,11 +253,11 @@ def _curve(number: _Number, lines: Sequence[Line]) -> Curve | None:
 
 
 def curves(lines: Sequence[Line]) -> list[Curve]:
-  """Return the charts of everything that some training logged."""
+  """Return the charts of all quantities that any of the trainings logged."""
   names = {name for line in lines for row in line.rows for name in row}
   parts = sorted(n for n in names if n.startswith(schema.PART_PREFIX))
   numbers = list(_NUMBERS)
-  if len(parts) > 1:  # A single one is the reward.
+  if len(parts) > 1:  # A single part equals the reward.
     numbers[2:2] = [
         _Number(
             f'part {name.removeprefix(schema.PART_PREFIX)}',
@@ -271,7 +271,7 @@ def curves(lines: Sequence[Line]) -> list[Curve]:
 
 
 def _seconds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-  """Return the seconds of rows by class of phase."""
+  """Return the total seconds of rows by class of phase."""
   known = {n: class_ for class_, (_, ns) in _PHASES.items() for n in ns}
   found = dict.fromkeys(_PHASES, 0.0)
   for row in rows:

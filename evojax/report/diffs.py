@@ -1,4 +1,4 @@
-"""Differences between two harness directories, for reading."""
+"""Differences between two harness directories, for a reader."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -25,7 +25,7 @@ class Diff:
 
   overlay: Sequence[tuple[str, str, str]]  # Field, before, after.
   files: Sequence[tuple[str, Sequence[tuple[str, str]]]]  # (class, line) pairs.
-  note: str = ''  # Why something is not shown.
+  note: str = ''  # Why nothing is shown.
 
 
 def value_text(value: Any) -> str:
@@ -39,7 +39,7 @@ def value_text(value: Any) -> str:
 
 
 def change_text(delta: records.Delta | None) -> str:
-  """Return the one change of a trial: 'grpo.clip_high 0.2 → 0.28'."""
+  """Return the single change of a trial: 'grpo.clip_high 0.2 → 0.28'."""
   if delta is None:
     return ''
   parts = []
@@ -53,17 +53,17 @@ def change_text(delta: records.Delta | None) -> str:
     else:
       parts.append(f'{path} {value_text(before)} → {value_text(after)}')
   text = '; '.join(parts) or delta.factor
-  # Lines are broken behind a hyphen, and not behind a minus sign.
+  # Lines break after a hyphen, but not after a minus sign.
   return re.sub(r'(?<=\de)-(?=\d)', '−', text)
 
 
 def read(workdir: str | os.PathLike[str], sha: str) -> dict[str, str] | None:
-  """Return the files of a harness by relative path; None if it is not there.
+  """Return the files of a harness by relative path; None if it does not exist.
 
   Links, other kinds of files and very large files are left out.
   """
   root = pathlib.Path(workdir, 'harness', sha)
-  # The hash is from the ledger, and a path here: '..' must not pass.
+  # The hash comes from the ledger and becomes a path: '..' must not pass.
   if not _SHA.fullmatch(sha) or not root.is_dir():
     return None
   files = {}
@@ -77,7 +77,7 @@ def read(workdir: str | os.PathLike[str], sha: str) -> dict[str, str] | None:
 
 
 def _overlay(files: Mapping[str, str]) -> dict[str, Any]:
-  """Return the overlay, flat; empty if the file is no overlay."""
+  """Return the flat overlay; empty if the file is not an overlay."""
   try:
     overlay = json.loads(files.get(_OVERLAY, '{}'))
   except ValueError:
@@ -110,7 +110,10 @@ def compare(
     workdir: The run's directory.
     before: Hash of a harness.
     after: Hash of a harness.
-    config: Flat; the values of fields that an overlay leaves alone.
+    config: Flat config; gives the values of fields that an overlay lacks.
+
+  Returns:
+    The differences, or a note if a harness is missing.
   """
   if not before or not after:
     return Diff((), (), 'No harness was designed.')

@@ -1,4 +1,4 @@
-"""The version tree: every change that a run tried, and those that it kept."""
+"""The version tree: every change that a run tried, and the kept ones."""
 
 from evojax.ledger import history
 from evojax.ledger import records
@@ -6,8 +6,8 @@ from evojax.report import diffs
 from evojax.report import numerals
 from evojax.report import svg
 
-MANY = 30  # Trials; past that, marks shrink and intervals are left out.
-_CLIP = 0.10  # Effect below which a discarded version is drawn at the edge.
+MANY = 30  # Trials beyond which marks shrink and intervals are left out.
+_CLIP = 0.10  # Discarded versions with a lower effect are drawn at the edge.
 
 
 def anchor(trial: history.Trial) -> str:
@@ -16,14 +16,14 @@ def anchor(trial: history.Trial) -> str:
 
 
 def label(trial: history.Trial) -> str:
-  """Return the name of a trial where there is little room."""
+  """Return a short name of a trial."""
   return trial.made or f't{trial.number}'
 
 
 def _places(run: history.History) -> dict[str, float]:
-  """Return version or trial -> where it begins, in columns of trials.
+  """Return the place of each version and trial, in columns of trials.
 
-  A version that no change made comes after all changes raced until then.
+  A version made without a change comes after all changes raced before it.
   """
   found = {run.base_version: -1.0}
   for version in run.all(records.Promote):
@@ -41,13 +41,13 @@ def chart(run: history.History) -> svg.Chart:
   """Draw the version tree: stems are trials, steps are kept changes.
 
   Each version is a horizontal line at the sum of the effects that led to it,
-  from where it was made to the last one made from it. A trial is a stem from
-  its parent.
+  from its making to the last version made from it. A trial is a stem from its
+  parent.
   """
   trials, level = run.trials, run.levels
   many = len(trials) > MANY
   kept = [level[t.name] for t in run.kept] + [0.0]
-  # One collapse would flatten all other steps of the tree.
+  # Without a limit, one collapse would flatten all other steps of the tree.
   floor = min(kept) - max(_CLIP, max(kept) - min(kept))
   ends = list(level.values())
   for trial in trials:
@@ -65,10 +65,10 @@ def chart(run: history.History) -> svg.Chart:
   ticks = tree.y.ticks(5)
   tree.y_axis((tick, numerals.points(tick, '+.0f')) for tick in ticks)
   place = _places(run)
-  last = dict(place)  # Version -> where the last one is made from it.
+  last = dict(place)  # Version -> place of the last one made from it.
   for name, parent in run.parents.items():
     last[parent] = max(last[parent], place[name])
-  # Training goes on from the head, so its line reaches the right edge.
+  # Training continues from the head, so its line reaches the right edge.
   if run.head in last:
     last[run.head] = max(last[run.head], len(trials) - 0.7)
   tried = {trial.name for trial in trials}
@@ -78,7 +78,7 @@ def chart(run: history.History) -> svg.Chart:
     if end > start:
       tree.add('segment', class_, (start, y), (end, y))
     above = level[run.parents.get(version, version)]
-    if version not in tried and above != y:  # It takes a change back.
+    if version not in tried and above != y:  # A change was taken back.
       tree.add('segment', class_, (start, above), (start, y))
   for trial in trials:
     _stem(tree, run, trial, floor)
@@ -97,7 +97,7 @@ def chart(run: history.History) -> svg.Chart:
 def _stem(
     tree: svg.Chart, run: history.History, trial: history.Trial, floor: float
 ) -> None:
-  """Draw one trial, from its parent's level to its own or the floor."""
+  """Draw one trial, from its parent's level to its own or to the floor."""
   x, end = float(trial.index), run.levels[trial.name]
   start, shown = run.levels[run.parents[trial.name]], max(end, floor)
   many = len(run.trials) > MANY
@@ -126,7 +126,7 @@ def _stem(
 
 
 def _label_all(tree: svg.Chart, run: history.History) -> None:
-  """Label all versions, and their changes where there is room for them."""
+  """Label all versions, and their changes if there is room."""
   tree.x_axis([(-1.0, run.base_version)], 'name')
   for trial in run.trials:
     tree.x_axis([(float(trial.index), label(trial))], 'name')
@@ -139,7 +139,7 @@ def _label_all(tree: svg.Chart, run: history.History) -> None:
 
 
 def _label_lineage(tree: svg.Chart, run: history.History) -> None:
-  """Label the versions of the lineage, as far apart as labels need."""
+  """Label the versions of the lineage, leaving enough room between labels."""
   # A label needs about 35 pixels; a step is at least 5 wide.
   tree.x_axis([(-1.0, run.base_version)], 'name')
   free = -1.0 + 7

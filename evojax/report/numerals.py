@@ -1,4 +1,4 @@
-"""Numbers as text for the page; its templates use them as filters."""
+"""Numbers as text for the page, used as filters in its templates."""
 
 import re
 
@@ -11,9 +11,9 @@ def points(value: Real | None, form: str = '+.1f') -> str:
 
 
 def signed(value: Real, form: str = '+.2f') -> str:
-  """Return a number with its sign; zero has none."""
+  """Return a number with its sign; zero gets none."""
   text = format(value, form)
-  if not float(text):  # '-0.0' is a rounded loss, not a number below 0.
+  if not float(text):  # '-0.0' is a rounded loss; it must not look negative.
     text = text.lstrip('+-')
   return text.replace('-', '−')
 
@@ -46,7 +46,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def short(number: Real | None) -> str:
-  """Return a number of any size in three or four digits."""
+  """Return a number of any magnitude in three or four digits."""
   if number is None:
     return '–'
   if number == int(number) and abs(number) < 1e5:
@@ -57,7 +57,7 @@ def short(number: Real | None) -> str:
 
 
 def duration(seconds: Real) -> str:
-  """Return a duration in its unit: '42 s', '12 min', '3.4 h'."""
+  """Return a duration in a suitable unit: '42 s', '12 min', '3.4 h'."""
   if seconds < 90:
     return f'{seconds:.0f} s'
   if seconds < 5400:

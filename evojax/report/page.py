@@ -1,6 +1,6 @@
 """The page of a run, `report.html`: everything it did and why, in one file.
 
-It is written again while the run goes on (`Live`), and at its end.
+It is written repeatedly while the run goes on (`Live`), and at its end.
 """
 
 import base64
@@ -40,12 +40,12 @@ from evojax.report import training
 from evojax.report import trials
 from evojax.runtime import workdir as workdir_lib
 
-# Versions whose rollouts and flips are on the page: a run of hundreds would
-# make it too large to open. The lineage first, then the newest.
+# Number of versions with rollouts and flips: with hundreds, the page would be
+# too large to open. The lineage comes first, then the newest.
 MAX_READABLE = 40
-# While a run goes on: the least seconds between two pages, and how many times
-# the seconds of one page pass before the next, so that at most 1 % of a run
-# goes into its pages.
+# While a run goes on: the minimum number of seconds between two pages, and how
+# many times the time of building a page passes before the next one, so that at
+# most 1 % of a run goes into its pages.
 _EVERY_SECONDS = 5.0
 _TIMES = 100
 _TEMPLATES = pathlib.Path(__file__).with_name('templates')
@@ -60,7 +60,7 @@ def _layers(
       for row in diagnoses
   ]
   layers = {name: [] for name in run_lib.LAYERS}
-  # A later diagnosis wins: it has the current unit and limits.
+  # Units and limits of the latest diagnosis are used, since they are current.
   for name, newest in {n: m for _, t in tables for n, m in t.items()}.items():
     series = [(where, table.get(name)) for where, table in tables]
     while series[-1][1] is None:
@@ -73,26 +73,26 @@ def _layers(
 def _readable(run: history.History) -> set[str]:
   """Return the names of the trials whose rollouts are shown."""
   trained = [t.name for t in reversed(run.trials) if t.arms]
-  # The sort is stable: the newest come first in both parts.
+  # The sort is stable, so the newest come first in both parts.
   trained.sort(key=lambda name: name not in run.lineage)
   return set(trained[:MAX_READABLE])
 
 
 def _hash_source(text: str) -> str:
-  """Return the policy expression that lets one inline script run alone."""
+  """Return the content policy expression that allows one inline script."""
   digest = hashlib.sha256(text.encode()).digest()
   return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 @functools.cache  # Compiling the templates takes longer than a page.
 def environment() -> jinja2.Environment:
-  """Return templates that escape all text they are given."""
+  """Return an environment of templates that escape all their text."""
   made = jinja2.Environment(
       loader=jinja2.FileSystemLoader(_TEMPLATES),
       autoescape=True,
       trim_blocks=True,
       lstrip_blocks=True,
-      # Plain text only: the results of macros are markup.
+      # Only plain strings: the results of macros are markup.
       finalize=lambda value: (
           svg.visible(value) if type(value) is str else value
       ),
@@ -109,12 +109,12 @@ def environment() -> jinja2.Environment:
 def _lines(
     path: pathlib.Path, run: history.History, arm: str
 ) -> list[curves.Line]:
-  """Return the trainings whose curves are drawn, where they logged any.
+  """Return the trainings whose curves are drawn, if they logged any metrics.
 
   Args:
     path: The run's directory.
-    run: Its rows.
-    arm: Folder of the arm that is trained now, or ''.
+    run: Its history.
+    arm: Folder of the arm in training, or ''.
   """
   kept = [path / f for v in run.versions for f in history.in_a_row(v)]
   rows, last = curves.joined(kept)
@@ -129,7 +129,7 @@ def _lines(
 
 
 def _gamed(path: pathlib.Path, run: history.History) -> rollouts.Gamed:
-  """Return what the reward of the version diagnosed last paid for."""
+  """Return what the reward of the last diagnosed version paid for."""
   diagnosis = run.find(records.Diagnose)
   folders = {version.version: version.folder for version in run.versions}
   if diagnosis is None or diagnosis.version not in folders:
@@ -142,7 +142,7 @@ def _gamed(path: pathlib.Path, run: history.History) -> rollouts.Gamed:
 def _findings(
     diagnoses: list[records.Diagnose],
 ) -> list[tuple[records.Finding, str]]:
-  """Return what was found, each once, with the versions that have it."""
+  """Return the findings, each once, with the versions that have it."""
   found: dict[records.Finding, dict[str, None]] = {}
   for row in diagnoses:
     for finding in row.findings:
@@ -153,7 +153,7 @@ def _findings(
 def _context(
     path: pathlib.Path, run: history.History, running: bool
 ) -> dict[str, Any]:
-  """Return all that the template shows."""
+  """Return all variables of the template."""
   opened = run.find(records.Open)
   config = config_lib.flatten(opened.config) if opened else {}
   where = state.of_history(path, run, config, running)
@@ -245,12 +245,12 @@ def _context(
 def render(
     template: str, context: Mapping[str, Any], next_seconds: float = 0.0
 ) -> str:
-  """Return a page in one file; see `build`.
+  """Return a page as one HTML file; see `build`.
 
   Args:
     template: Name of its template, which extends base.html.
-    context: What the template shows.
-    next_seconds: When the next page is written, of a run that goes on.
+    context: Variables of the template.
+    next_seconds: Seconds until the next page of a running run; 0 if it ended.
   """
   script, style = (
       (_TEMPLATES / name).read_text() for name in ('page.js', 'page.css')
@@ -277,17 +277,17 @@ def build(
 ) -> pathlib.Path:
   """Write the page of a run that evolves or trains, at any moment of it.
 
-  The page is one file: no network, no other file, one script that its content
-  policy names by hash. Prompts and completions are shown as text.
+  The page is a single file that needs no network. Its content policy allows one
+  script, by hash. Prompts and completions are shown as text.
 
   Args:
-    workdir: Directory with a ledger or metrics; evidence and harnesses as far
-      as they are there.
-    running: Whether a process works on the run; None looks for one.
-    next_seconds: When the next page is written, of a run that goes on.
+    workdir: Directory with a ledger or metrics; evidence and harnesses are
+      optional.
+    running: Whether a process works on the run; None finds out.
+    next_seconds: Seconds until the next page of a running run.
 
   Returns:
-    <workdir>/report.html, complete or, after an error, as it was before.
+    The path <workdir>/report.html; after an error, the old file is unchanged.
 
   Raises:
     ValueError: If there is neither a ledger with a whole row nor metrics.
@@ -310,7 +310,7 @@ def build(
     )
   text = render(template, context, next_seconds)
   target = path / 'report.html'
-  # The run and --mode=report may both write it.
+  # Written atomically, since the run and --mode=report may both write it.
   own = path / f'.report-{os.getpid()}.html'
   workdir_lib.write_atomic(own, text.encode())
   os.replace(own, target)
@@ -318,10 +318,10 @@ def build(
 
 
 class Live(contextlib.AbstractContextManager):
-  """Keeps the page of a run new while the run goes on.
+  """Keeps the page of a run up to date while the run goes on.
 
-  An error that ends the run is an end too: the page then says 'stopped'. A page
-  that cannot be built is no reason to end a run.
+  After an error that ends the run, the page says 'stopped'. If a page cannot be
+  built, the run continues.
   """
 
   def __init__(
@@ -337,7 +337,7 @@ class Live(contextlib.AbstractContextManager):
     """Build the page if it is due; called at every step of a run."""
     start = self._clock()
     if not self._began:
-      # A start that is stopped at once leaves the page as it was.
+      # A start that is stopped at once leaves the page unchanged.
       self._began, self._due = True, start + self._wait
     if start < self._due:
       return
@@ -346,7 +346,7 @@ class Live(contextlib.AbstractContextManager):
     self._due = start + self._wait
 
   def finish(self) -> pathlib.Path | None:
-    """Build the page of the finished run; return its path if that worked."""
+    """Build the page of the finished run; return its path, or None."""
     return self._build(running=False)
 
   def __exit__(self, kind, *_) -> None:
@@ -357,6 +357,6 @@ class Live(contextlib.AbstractContextManager):
     try:
       self._built = True
       return build(self._path, running=running, next_seconds=self._wait)
-    except Exception as error:  # A bug of a page must not cost a training.
+    except Exception as error:  # A bug in the page must not end a training.
       logging.warning(f'no page of {self._path}: {error!r}')
       return None

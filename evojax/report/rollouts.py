@@ -18,22 +18,22 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import turns as turns_lib
 
-if typing.TYPE_CHECKING:  # A training writes pages and needs none of it.
+if typing.TYPE_CHECKING:  # A training writes pages without these imports.
   import pandas
 
-MAX_CHARS = 4000  # Longest text that is shown; the rest is counted.
-_FLIPS = 3  # Shown of each direction.
+MAX_CHARS = 4000  # Maximum characters of a shown text; the rest is counted.
+_FLIPS = 3  # Flips shown per direction.
 _STEPS = 5  # Steps of a training whose rollouts are shown.
-_GAMED = 3  # Wrong completions that are shown with what they earned.
+_GAMED = 3  # Wrong completions shown with their rewards.
 _PROBLEM = ['group', 'problem_id']
 _KEY = [*_PROBLEM, 'sample']
-# The columns by which `sample` chooses.
+# The columns that `sample` uses to choose.
 _FACTS = (*_KEY, 'outcome', 'graded', 'truncated', 'advantage', 'reward')
 
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-  """One completion, as a reader sees it."""
+  """One completion as it is shown."""
 
   why: str  # The kind of rollout that it is an example of.
   prompt: str
@@ -42,7 +42,7 @@ class Rollout:
   row: Mapping[str, Any]
   parts: Mapping[str, float | None]  # Before their weights.
   codes: Mapping[str, str]  # Column -> name of its code.
-  turns: Sequence[turns_lib.Turn] = ()  # None of an episode of one plain turn.
+  turns: Sequence[turns_lib.Turn] = ()  # Empty for a single turn without tools.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Sampled:
   """Rollouts of one arm."""
 
   rollouts: Sequence[Rollout] = ()
-  source: str = ''  # Where they are from.
+  source: str = ''  # Where the rollouts come from.
   note: str = ''  # Why there are none.
   step: int = 0  # Step of the training that sampled them.
   legend: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -58,18 +58,18 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True)
 class Gamed:
-  """Wrong completions that a reward paid for."""
+  """Wrong completions that were rewarded."""
 
-  rewarded: tuple[Rollout, ...] = ()  # Those that earned most.
-  perturbed: tuple[Rollout, ...] = ()  # Wrong on perturbed problems.
-  wrong: int = 0  # Wrong completions of the step.
-  as_good: int = 0  # Those that earned as much as the median right one.
+  rewarded: tuple[Rollout, ...] = ()  # Wrong ones with the highest rewards.
+  perturbed: tuple[Rollout, ...] = ()  # Wrong ones on perturbed problems.
+  wrong: int = 0  # Number of wrong completions of the step.
+  as_good: int = 0  # Wrong ones with at least the median reward of right ones.
   source: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-  """Samples of the same problems in two arms, counted by who solved them."""
+  """Samples of the same problems in two arms, counted by which arm solved."""
 
   both: int
   first: int
@@ -83,10 +83,10 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Flips:
-  """Samples that two arms of a pair did not both solve or both fail."""
+  """Samples that exactly one of two paired arms solved."""
 
   counts: Counts | None = None
-  # Two incumbent arms against each other: flips without any change.
+  # Flips between two incumbent arms, which happen without any change.
   noise: Counts | None = None
   gained: Sequence[tuple[Rollout, Rollout]] = ()  # (incumbent, candidate).
   lost: Sequence[tuple[Rollout, Rollout]] = ()
@@ -95,7 +95,7 @@ class Flips:
 
 
 class _Missing(Exception):
-  """Evidence is missing or damaged; the message says which."""
+  """Evidence is missing or damaged; the message says which file."""
 
 
 def _read(
@@ -106,14 +106,14 @@ def _read(
 ) -> tuple[pathlib.Path, pa.Table]:
   """Return the newest evidence, or a step's, of the first split of an arm.
 
-  Its lists of numbers, which nobody reads on a page, are left out.
+  List columns of numbers, which a page does not show, are left out.
 
   Raises:
     _Missing: If there is none inside the workdir, or the file is damaged.
   """
   root = pathlib.Path(workdir).resolve()
   folder = (root / arm).resolve()
-  # The folder's name is from the ledger: '../x' must not read another run.
+  # The folder comes from the ledger: '../x' must not read another run.
   inside = arm and folder.is_relative_to(root)
   found = [s for s in splits if inside and store.list_steps(folder, s)]
   if not found:
@@ -134,7 +134,7 @@ def _read(
 
 
 def _legend(table: pa.Table) -> dict[str, str]:
-  """Return meaning and values of each column of codes, as its file says."""
+  """Return meaning and values of each coded column, from the file."""
   found = {}
   for field in table.schema:
     text = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
@@ -145,7 +145,7 @@ def _legend(table: pa.Table) -> dict[str, str]:
 
 
 def _lottery(row: Mapping[str, Any]) -> str:
-  """Return a sort key by hash: no choice of ours, equal in every build."""
+  """Return a hash as a sort key: an arbitrary choice, equal in every build."""
   key = ':'.join(
       str(row.get(name)) for name in ('group', 'problem_id', 'sample')
   )
@@ -155,8 +155,8 @@ def _lottery(row: Mapping[str, Any]) -> str:
 def _rollouts(
     table: pa.Table, chosen: Sequence[tuple[int, str]]
 ) -> list[Rollout]:
-  """Return some rows of a table, each with what it is an example of."""
-  if not chosen:  # Arrow takes no untyped, empty list of indices.
+  """Return some rows of a table, each with the kind it is an example of."""
+  if not chosen:  # Arrow refuses an untyped, empty list of indices.
     return []
   # Column -> name -> code, as the file declares them.
   tables = {
@@ -205,14 +205,14 @@ def _shorten(turns: Sequence[turns_lib.Turn]) -> list[turns_lib.Turn]:
   ]
 
 
-# Title of a kind of example, how many are shown, and which rollouts qualify.
+# Title of a kind of example, maximum number, and condition for a rollout.
 _Wanted = tuple[str, int, Callable[[Mapping[str, Any]], Any]]
 _RIGHT: _Wanted = ('right', 1, lambda row: row.get('outcome'))
 _WRONG: _Wanted = ('wrong', 1, lambda row: not row.get('outcome'))
 
 
 def _facts(table: pa.Table) -> list[dict[str, Any]]:
-  """Return what rows are chosen by, in an order that a hash draws."""
+  """Return the columns for choosing rows, in an order given by a hash."""
   facts = table.select([n for n in _FACTS if n in table.column_names])
   rows = [row | {'index': i} for i, row in enumerate(facts.to_pylist())]
   return sorted((r for r in rows if r.get('graded', True)), key=_lottery)
@@ -225,7 +225,7 @@ def _choose(
   chosen, problems = {}, set()
   for why, count, is_one in wanted:
     found = [r for r in rows if is_one(r) and r['index'] not in chosen]
-    # Other problems first; the same one rather than nothing.
+    # Problems that are not shown yet come first.
     found.sort(key=lambda row: row.get('problem_id') in problems)
     chosen |= {row['index']: why for row in found[:count]}
     problems |= {row.get('problem_id') for row in found[:count]}
@@ -235,10 +235,10 @@ def _choose(
 def _highest_wrong(
     rows: Sequence[Mapping[str, Any]], count: int = 1
 ) -> _Wanted:
-  """Return the kind of the wrong completions that earned most."""
+  """Return the kind of the wrong completions with the highest rewards."""
   earned = {r['index']: r.get('reward') for r in rows if not r.get('outcome')}
   earned = {i: reward for i, reward in earned.items() if reward is not None}
-  # Where all of them earned the same, none stands out.
+  # If all of them earned the same, none is of this kind.
   least = min(earned.values(), default=0)
   best = [i for i, reward in earned.items() if reward > least]
   best = set(sorted(best, key=lambda i: -earned[i])[:count])
@@ -250,11 +250,11 @@ def _source(workdir: str | os.PathLike[str], path: pathlib.Path) -> str:
 
 
 def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
-  """Return a handful of an arm's newest training rollouts, drawn by a hash.
+  """Return a few of an arm's newest training rollouts, chosen by hash.
 
-  The one with the largest advantage, the wrong one with the highest reward, two
-  that are right, two that are wrong and one cut by the limit; those of
-  evaluations where the arm did not train.
+  They are the one with the largest advantage, the wrong one with the highest
+  reward, two that are right, two that are wrong and one that was cut by the
+  limit. If the arm did not train, rollouts of evaluations are used.
   """
   try:
     path, table = _read(workdir, arm, 'train', 'dev')
@@ -278,8 +278,8 @@ def sample(workdir: str | os.PathLike[str], arm: str) -> Sampled:
 def over_steps(workdir: str | os.PathLike[str], folder: str) -> list[Sampled]:
   """Return rollouts of a few steps of a training, from the first to the last.
 
-  Of each step one that is right, one that is wrong, and the wrong one that
-  earned most.
+  Each step shows one that is right, one that is wrong, and the wrong one with
+  the highest reward.
   """
   steps = store.list_steps(pathlib.Path(workdir, folder), 'train')
   last = len(steps) - 1
@@ -300,13 +300,13 @@ def over_steps(workdir: str | os.PathLike[str], folder: str) -> list[Sampled]:
 
 
 def gamed(workdir: str | os.PathLike[str], folder: str, scores: str) -> Gamed:
-  """Return what a reward can be fooled by, to be judged by eye.
+  """Return completions that may have fooled the reward, for a reader to judge.
 
   Args:
     workdir: The run's directory.
     folder: Folder of a training.
-    scores: Folder of dev scores of its policy, whose perturbed problems lie in
-      `<scores>-perturbed`; '' without.
+    scores: Folder of dev scores of its policy; perturbed problems are in
+      `<scores>-perturbed`. '' if there are none.
   """
   try:
     path, table = _read(workdir, folder, 'train')
@@ -323,7 +323,7 @@ def gamed(workdir: str | os.PathLike[str], folder: str, scores: str) -> Gamed:
     why = 'wrong on a perturbed problem'
     wanted = [(why, _GAMED, _WRONG[2])]
     perturbed = _rollouts(other, _choose(_facts(other), wanted))
-  except _Missing:  # Only what passed the test is asked perturbed ones.
+  except _Missing:  # Only policies that passed have perturbed ones.
     pass
   return Gamed(
       rewarded=tuple(_rollouts(table, chosen)),
@@ -348,7 +348,7 @@ def _outcomes(table: pa.Table) -> 'pandas.DataFrame':
 def _paired(
     first: 'pandas.DataFrame', second: 'pandas.DataFrame'
 ) -> 'pandas.DataFrame':
-  """Return the samples that both arms have, by the order of the first."""
+  """Return the samples that both arms have, in the order of the first."""
   return first.add_suffix('_old').join(second.add_suffix('_new'), how='inner')
 
 
@@ -364,16 +364,16 @@ def flips(
     candidate: str,
     other: str = '',
 ) -> Flips:
-  """Return samples of the same problems that one side alone solved.
+  """Return samples of the same problems that only one side solved.
 
-  The problems whose solved share moved most come first.
+  The problems whose solved share changed most come first.
 
   Args:
     workdir: The run's directory.
     incumbent: Folder of an incumbent arm.
     candidate: Folder of a candidate arm.
-    other: Folder of a second incumbent arm: what flips between the two
-      flips without any change.
+    other: Folder of a second incumbent arm; flips between the two incumbents
+      happen without any change.
   """
   try:
     _, old_table = _read(workdir, incumbent, 'dev', 'train')
@@ -387,7 +387,7 @@ def flips(
   try:
     second = _outcomes(_read(workdir, other, 'dev')[1])
     noise = _count(_paired(old, second))
-  except (_Missing, KeyError):  # One incumbent arm: nothing to compare with.
+  except (_Missing, KeyError):  # There is only one incumbent arm.
     pass
   pairs = _paired(old, new)
   if pairs.empty:

@@ -1,4 +1,4 @@
-"""Sealed scores, and the run in one sentence."""
+"""Sealed scores, and a one-sentence summary of the run."""
 
 import collections
 import pathlib
@@ -10,7 +10,7 @@ from evojax.report import numerals
 from evojax.report import state
 from evojax.report import svg
 
-# Answers the question that 'keep, +1.9 [-0.1, +3.8]' raises.
+# Explains a decision such as 'keep, +1.9 [-0.1, +3.8]'.
 KEEP = (
     'A change is kept if its e-value, the evidence of all its pairs for a gain,'
     ' reaches its threshold, it raises no new critical alert, and the gain also'
@@ -21,7 +21,7 @@ NOT_RUN = (
     ' run of one, or any other run on the same base policy, is scored on the'
     ' same problems by --compare=DIR.'
 )
-# Status of a trial -> how a sentence ends that counts such trials.
+# Status of a trial -> the end of a sentence that counts such trials.
 _ENDS = {
     'discard': 'not shown to be better than the incumbent',
     'vetoed': 'stopped by a replay of updates',
@@ -30,15 +30,15 @@ _ENDS = {
     'taken back': 'taken back, as it did not stay ahead of its former harness',
     history.BUSY: 'not judged on a busy machine',
 }
-# Policies of the run itself; all others were compared with it.
+# Policies of the run itself; all others come from compared runs.
 OWN = ('base', 'continued', 'evolved', 'retrained')
 _ORDER = (*OWN, 'seed', 'random', 'reference')
 
 
 def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
-  """Return what the policies of a run are called, wherever they are shown.
+  """Return the display names of a run's policies.
 
-  Policies that were compared have names of their own.
+  Compared policies have names of their own.
 
   Args:
     kept: Whether any change was kept.
@@ -57,7 +57,7 @@ def names(kept: bool, start: str = 'seed harness') -> dict[str, str]:
 
 
 def names_of(run: history.History) -> dict[str, str]:
-  """Return what the policies of a run are called."""
+  """Return the display names of a run's policies."""
   opened = run.find(records.Open)
   if opened and opened.forked:
     return names(bool(run.kept), f'harness of {opened.forked}')
@@ -65,9 +65,9 @@ def names_of(run: history.History) -> dict[str, str]:
 
 
 def names_of_compared(path: pathlib.Path) -> dict[str, str]:
-  """Return what compared runs are called whose directory says more.
+  """Return the display names of compared runs, from their directories.
 
-  They are named by the variant of their config, which two runs may share.
+  By default they are named by config variant, which two runs may share.
   """
   found = {}
   for file in sorted(path.glob('sealed/*/compared.json')):
@@ -81,10 +81,10 @@ def names_of_compared(path: pathlib.Path) -> dict[str, str]:
 def scores(run: history.History, path: pathlib.Path) -> list[dict[str, Any]]:
   """Return the sealed scores of this run's policies and of compared runs.
 
-  Everything but the name is None where a policy was not run.
+  Everything except the name is None for a policy that was not run.
 
   Args:
-    run: The rows of the run.
+    run: The history of the run.
     path: Its directory.
   """
   final = run.find(records.Final)
@@ -119,7 +119,7 @@ def scores(run: history.History, path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _against(final: records.Final) -> str:
-  """Return the scores of the compared runs that show what evolution gained."""
+  """Return the scores of compared runs that show the gain of evolving."""
   others = [
       f'{numerals.share(other.value)} for {what}'
       for name, what in (
@@ -132,12 +132,12 @@ def _against(final: records.Final) -> str:
 
 
 def regret(final: records.Final) -> dict[str, Any] | None:
-  """Return how far the evolved policy is behind the best one compared.
+  """Return how far the evolved policy is behind the best compared one.
 
   Returns:
-    JSON values: the name of the best policy that another run trained, what it
-    solves more (a fraction, negative where the evolved one is ahead) with its
-    95 % interval over problems, and its tokens in all; None without any.
+    JSON values: the name of the best policy of another run, the share that it
+    solves more (negative if the evolved one is ahead) with its 95 % interval
+    over problems, and its total tokens; None without such a policy.
   """
   rivals = {
       name: score.value
@@ -173,7 +173,7 @@ def why_none(run: history.History) -> str:
   found = f'Nothing was kept: of {numerals.counted(len(tried), "change")} '
   found += ', '.join(parts)
   if seen := [trial.mde for trial in tried if trial.mde]:
-    # The largest: that of the round with the widest spread.
+    # The maximum is that of the round with the widest spread.
     found += (
         '. A gain of'
         f' {numerals.points(max(seen)).removeprefix("+")} points would have'
@@ -183,7 +183,7 @@ def why_none(run: history.History) -> str:
 
 
 def verdict(run: history.History, running: bool) -> str:
-  """Return the run in one sentence."""
+  """Return a summary of the run in one sentence."""
   tried = [trial for trial in run.trials if trial.kind != 'running']
   so_far = f'{len(run.kept)} of {numerals.counted(len(tried), "change")} kept'
   if final := run.find(records.Final):

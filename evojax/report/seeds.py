@@ -25,7 +25,7 @@ from evojax.report import sealed
 
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
-  """Estimate the mean over problems and, where there are several, seeds."""
+  """Estimate the mean over problems and, with several runs, over seeds."""
   if len(values) < 2:  # One run has no spread over seeds.
     return dataclasses.asdict(estimates.over_problems(values[0]))
   return dataclasses.asdict(
@@ -42,11 +42,12 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
 
   Returns:
     JSON values. runs: one entry per workdir (run, version, trials, kept,
-    device_seconds). policies: name -> seeds (runs that have it), score, gain
-    (over the base policy; null for itself), evolved_over (of the policy trained
-    from base over this one, on the same problems; null for itself), and mean
-    tokens, [training, total], null where nothing was trained. absent: controls
-    that no run was compared with. signs: of hypotheses and of backtests, see
+    device_seconds). policies: name -> seeds (number of runs that have it),
+    score, gain (over the base policy; null for itself), evolved_over (gain of
+    the policy retrained from base over this one, on the same problems; null for
+    itself), and mean tokens, [training, total], null without training. absent:
+    controls that no run was compared with. signs: of hypotheses and of
+    backtests, see
     `calibration.Signs`.
 
   Raises:

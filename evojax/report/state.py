@@ -1,4 +1,4 @@
-"""The state of a run: running, stopped or finished, and how far it came."""
+"""The state of a run: running, stopped or finished, and its progress."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -9,26 +9,26 @@ from typing import Any
 from evojax.ledger import history
 from evojax.report import curves
 
-# Folder of an arm -> the field of its steps; all others have evolve.updates.
+# Folder of an arm -> config field of its steps; others have evolve.updates.
 _STEPS = {'arms/v0': 'evolve.first_updates', 'arms/final': 'steps'}
-# Ends of a run that evolves after which nothing is left to do.
+# Reasons for the end of an evolving run after which nothing is left to do.
 _DONE = (
     *('rounds', 'tokens'),
-    *('trials', 'nothing to propose', 'no wealth left'),  # Former trees.
+    *('trials', 'nothing to propose', 'no wealth left'),  # Of older evojax.
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """The head of a page, which a reader wants to know first."""
+  """The first line of a page."""
 
   kind: str  # 'running', 'stopped' or 'finished'.
   where: str  # 'step 12 of 30'.
-  arm: str = ''  # Folder of the training that goes on, of a run that evolves.
+  arm: str = ''  # Folder of the arm in training, for a run that evolves.
 
 
 def read_json(path: pathlib.Path, default: Any) -> Any:
-  """Return the JSON value of a file; `default` where it is of another kind."""
+  """Return the JSON value of a file; `default` if it has another type."""
   try:
     found = json.loads(path.read_bytes())
   except (OSError, ValueError):
@@ -37,7 +37,7 @@ def read_json(path: pathlib.Path, default: Any) -> Any:
 
 
 def title(path: pathlib.Path, config: Mapping[str, Any]) -> str:
-  """Return what a page is called: several runs may have one config's name."""
+  """Return the title of a page, unique where runs share a config's name."""
   folder = path.resolve().name
   name = str(config.get('name') or folder)
   return name if name == folder else f'{folder} ({name})'
@@ -55,7 +55,7 @@ def of_training(
     running: Whether a process works on it.
   """
   where = f'step {done} of {steps}'
-  # A summary of fewer steps is from before config.steps was raised.
+  # A summary of fewer steps was written before config.steps was raised.
   if summary.get('steps', -1) >= steps:
     return State('finished', where)
   return State('running' if running else 'stopped', where)
@@ -71,15 +71,15 @@ def of_history(
 
   Args:
     path: The run's directory.
-    run: Its rows.
-    config: Flat.
+    run: Its history.
+    config: Flat config.
     running: Whether a process works on it.
   """
   done, rounds = len(run.races), config.get('evolve.rounds')
   where = f'{done} of {rounds} rounds' if rounds else f'{done} rounds'
   if run.ended:
     kind = 'finished' if run.ended in _DONE else 'stopped'
-    # Runs of former trees end with their last trial.
+    # Runs of an older evojax end with their last trial.
     whole = run.ended in ('rounds', 'trials')
     why = '' if whole else f'; ended: {run.ended}'
     return State(kind, where + why)
@@ -95,7 +95,7 @@ def of_history(
 
 
 def _current(path: pathlib.Path) -> str:
-  """Return the folder of the arm that was trained last and has not ended."""
+  """Return the folder of the newest arm that has not ended."""
   found = [
       (metrics.stat().st_mtime_ns, metrics.parent)
       for metrics in path.glob('arms/*/metrics.jsonl')

@@ -1,9 +1,9 @@
 """Charts as data; `templates/svg.html` draws them as inline SVG.
 
-Places are shares of a picture's width and height, so a chart is as wide as the
-page and its text keeps its size; only lines lie in a nested picture that
-stretches, with strokes that do not. Colours are classes, so that the page's
-style knows both themes.
+Positions are shares of a picture's width and height, so that a chart is as wide
+as the page while its text keeps its size; only lines are in a nested picture
+that stretches, with strokes that do not. Colours are classes, defined for both
+themes in the page's style.
 """
 
 from collections.abc import Iterable
@@ -15,16 +15,17 @@ from evojax.ledger import records
 
 Real = float | int
 Point = tuple[Real, Real]
-# Width of a scale, as a share of its largest number.
+# Minimum width of a scale, as a share of its largest number.
 _LEAST_SHARE = 0.03
 _HARMLESS = str.maketrans('', '', '\n\t')
-# Bidirectional controls, escape sequences, lone surrogates: what reorders or
-# breaks the page around a text is shown by its code. Joiners belong to emoji.
+# Characters that reorder or break the text around them (bidirectional controls,
+# escape sequences, lone surrogates) are shown by their codes. Joiners are kept,
+# since emoji need them.
 _JOINERS = '\u200c\u200d\ufe0f'
 
 
 def visible(text: str) -> str:
-  """Return a text whose control characters are shown, not obeyed."""
+  """Return a text with its control characters made visible."""
   if text.translate(_HARMLESS).isprintable():
     return text
   return ''.join(
@@ -34,7 +35,7 @@ def visible(text: str) -> str:
 
 
 def path(points: Iterable[Point]) -> str:
-  """Return shares as the corners of a polyline, in thousandths."""
+  """Return points, as shares, in the form of a polyline in thousandths."""
   return ' '.join(f'{1000 * x:.1f},{1000 * y:.1f}' for x, y in points)
 
 
@@ -52,9 +53,9 @@ class Scale:
     """Return a scale with room for all values, at least `least` wide."""
     values = list(values)
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    # The numbers beside its ticks have three digits, and are to differ.
+    # The labels of its ticks have three digits, and must differ.
     least = max(least, _LEAST_SHARE * max(abs(low), abs(high)))
-    # Equal values would otherwise make a scale of no width.
+    # Equal values would otherwise give a scale of width 0.
     lack = max(least - (high - low), 0.0) / 2
     margin = pad * max(high - low, least)
     return cls(low - lack - margin, high + lack + margin)
@@ -75,20 +76,20 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-  """One thing on a chart."""
+  """One element of a chart."""
 
   kind: str  # 'line', 'segment', 'dot', 'text' or 'column'.
   class_: str
   # Shares of width and height from the top left: the corners of a line, the
-  # two ends of a segment, opposite corners of a column, else one place.
+  # two ends of a segment, opposite corners of a column, otherwise one position.
   points: list[Point]
   text: str = ''
   title: str = ''  # Shown on hovering.
   href: str = ''  # Link within the page.
   radius: Real = 3.5  # Size of a dot, in pixels.
-  dx: Real = 0  # Pixels that a text is moved by.
+  dx: Real = 0  # Horizontal shift of a text, in pixels.
   dy: Real = 0
-  anchor: str = 'middle'  # Part of a text that lies at its place.
+  anchor: str = 'middle'  # The part of a text that lies at its position.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +99,9 @@ class Chart:
   x: Scale
   y: Scale  # Upwards.
   height: int  # Height of the plot, in pixels.
-  label: str  # Description that a screen reader says.
+  label: str  # Description for screen readers.
   class_: str = ''
-  span: int = 0  # Columns that need a minimum of room; 0 is none.
+  span: int = 0  # Number of columns that need a minimum width; 0 is none.
   marks: list[Mark] = dataclasses.field(default_factory=list)
 
   def add(self, kind: str, class_: str, *points: Point, **more: Any) -> None:
@@ -125,9 +126,9 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Strip:
-  """A thin picture of intervals; marks outside of it are cut."""
+  """A thin picture of intervals; marks outside it are cut."""
 
-  label: str  # Description that a screen reader says and hovering shows.
+  label: str  # Description for screen readers, also shown on hovering.
   marks: list[tuple[str, str, list[Real]]]  # (kind, class, shares).
 
 

@@ -16,7 +16,7 @@ _SIDES = (('before', 'base policy', 'other'), ('after', 'trained', 'keep'))
 
 
 def _scores(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Return the scores before and after, by split, as the summary has them."""
+  """Return the scores before and after by split, from the summary."""
   found = []
   for split, report in (summary.get('gain') or {}).items():
     sides = [report[side] for side, _, _ in _SIDES]
@@ -47,7 +47,7 @@ def _scores(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _verdict(
     scores: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
 ) -> str:
-  """Return the training in one sentence."""
+  """Return a summary of the training in one sentence."""
   for report in scores:
     before, after, gain = (report[n] for n in ('before', 'after', 'gain'))
     interval = gain['low'], gain['high']
@@ -69,11 +69,11 @@ def _verdict(
 
 
 def context(path: pathlib.Path, running: bool) -> dict[str, Any]:
-  """Return all that the template shows.
+  """Return all variables of the template.
 
   Args:
     path: The run's directory; any of its files may be missing.
-    running: Whether a process works on it.
+    running: Whether a process works on the run.
   """
   saved = state.read_json(path / 'config.json', {}).get('config', {})
   config = config_lib.flatten(saved) if isinstance(saved, dict) else {}
@@ -83,7 +83,7 @@ def context(path: pathlib.Path, running: bool) -> dict[str, Any]:
   done = max((row['step'] for row in rows), default=0)
   line = curves.Line('this training', 'lineage', rows)
   groups = curves.time_groups(rows)
-  # A row of the base policy's score alone has none.
+  # A row with only the base policy's score has no tokens.
   tokens = [row['sampled_tokens'] for row in rows if row.get('sampled_tokens')]
   scores = _scores(summary)
   return {

@@ -12,7 +12,7 @@ from evojax.report import numerals
 from evojax.report import rollouts
 from evojax.report import svg
 
-# Step, field of its record, its name, how it is written: the decision.
+# The decision: step, field of its record, display name and format.
 _DECISION = (
     ('verify', 'effect', 'effect', 'points'),
     ('verify', 'standard_error', 'standard error', 'size'),
@@ -40,9 +40,9 @@ _FORMS: dict[str, Callable[[float], str]] = {
 
 
 def _decision(trial: history.Trial) -> list[tuple[str, str, str]]:
-  """Return (name, exact, text) of the numbers that the verdict rests on.
+  """Return (name, exact, text) of the numbers behind the verdict.
 
-  `exact` is the number's repr, '' if there is no such row or number yet.
+  `exact` is the number's repr; '' if there is no such row or number yet.
   """
   return [
       (name, '', '–')
@@ -53,7 +53,7 @@ def _decision(trial: history.Trial) -> list[tuple[str, str, str]]:
 
 
 def _statistics(trial: history.Trial) -> list[tuple[str, str, str]]:
-  """Return the backtest: (statistic, value of the parent, of the candidate)."""
+  """Return the backtest: (statistic, parent's value, candidate's value)."""
   found = trial.backtest.statistics if trial.backtest else {}
 
   def shown(name: str) -> str:
@@ -98,7 +98,7 @@ def _effects(
           ('dot', 'dot discard', perturbed),
       ),
   )
-  # The last mark is what a row is about; without it there is no row.
+  # The last mark is the quantity of the row; without it the row is left out.
   zero = ('rule', 'zero', 0.0)
   return [
       (name, text, svg.strip(scale, f'{name}: {text} points', zero, *marks))
@@ -115,15 +115,15 @@ def section(
     readable: bool,
     tokens: int,
 ) -> dict[str, Any]:
-  """Return what the template shows of one trial besides its records.
+  """Return the variables of the template for one trial, besides its records.
 
   Args:
     path: The run's directory.
     trial: The trial.
     scale: The scale of effects that all trials share.
-    config: Flat; the values of fields that an overlay leaves alone.
+    config: Flat config; gives the values of fields that an overlay lacks.
     readable: Whether its rollouts and flips are read from the evidence.
-    tokens: Sampled to train its arms.
+    tokens: Number of tokens sampled to train its arms.
   """
   incumbents, candidates = map(trial.role, ('incumbent', 'candidate'))
   sampled = flips = None
@@ -131,7 +131,7 @@ def section(
   if readable and candidates:
     gamed = rollouts.gamed(path, candidates[0].folder, candidates[0].dev)
     sampled = rollouts.sample(path, candidates[0].folder)
-    # The arms of a pair share the problems of their own rollouts, too.
+    # The arms of a pair also share the problems of their own rollouts.
     by_dev = trial.races[-1].scored_by == 'dev'
     scored = lambda arm: arm.dev if by_dev else arm.folder
     if incumbents:

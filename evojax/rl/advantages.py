@@ -1,13 +1,14 @@
 """Group-relative advantages.
 
-Order of things: rewards of all P x G completions -> advantages over the valid
+The order is: rewards of all P x G completions -> advantages over the valid
 members of each group (here) -> filters drop whole groups (`rl/filters.py`) ->
 loss. A filter never changes the advantage of a group that it keeps; a dropped
-group gets advantage 0 and leaves the loss mask, hence also the denominator.
+group gets advantage 0 and leaves the loss mask, and hence the denominator too.
 
-Every estimator: (rewards [P, G], valid [P, G]) -> float32 [P, G], 0 where
-invalid or where the group has fewer than two valid members. JAX in, JAX out;
-NumPy in, NumPy out, so that the host can log the very array that trains.
+Every estimator maps (rewards [P, G], valid [P, G]) to float32 [P, G], 0 where
+invalid or where the group has fewer than two valid members. JAX arrays give JAX
+arrays and NumPy arrays give NumPy arrays, so that the host can log the very
+array that trains.
 """
 
 from jaxtyping import Bool, Float, Float32, Int
@@ -103,6 +104,9 @@ def per_turn(
     advantages: float32 [P, G], of whole episodes.
     weights: float32 [P, G, A], credit of each turn, finite.
     n_turns: int32 [P, G], 0..A.
+
+  Returns:
+    float32 [P, G, A].
   """
   xp = masked.array_namespace(advantages)
   there = xp.arange(weights.shape[-1]) < n_turns[..., None]
@@ -111,7 +115,7 @@ def per_turn(
 
 
 def _centre(rewards, valid):
-  """Return float32 [P, G] deviations from the group's mean, [P, 1] counts."""
+  """Return float32 [P, G] deviations from the group mean, [P, 1] counts."""
   if rewards.shape != valid.shape or rewards.ndim != 2 or rewards.shape[1] < 2:
     raise ValueError(
         f'rewards {rewards.shape} and valid {valid.shape} must share a shape'
@@ -120,8 +124,8 @@ def _centre(rewards, valid):
   xp = masked.array_namespace(rewards)
   rewards = rewards.astype(xp.float32)
   count = valid.sum(axis=1, keepdims=True).astype(xp.float32)
-  # Counted from the group's largest reward: the mean of equal rewards (or of
-  # one) is then exact. Else its rounding over eps would be a phantom advantage.
+  # Relative to the group's largest reward, the mean of equal rewards (or of
+  # one) is exact. Otherwise its rounding over eps would be a phantom advantage.
   floor = xp.finfo(xp.float32).min
   largest = xp.where(valid, rewards, floor).max(axis=1, keepdims=True)
   below = xp.where(valid, rewards - largest, xp.zeros_like(rewards))

@@ -1,8 +1,8 @@
-"""Which groups enter the update (dynamic sampling), on the host.
+"""Filters: the groups that enter the update (dynamic sampling), on the host.
 
 A filter keeps or drops whole groups, after advantages were computed
-(`rl/advantages.py` states the order): its answer is the same for all G members.
-A kept group may hold invalid members; they leave the loss by their own mask.
+(`rl/advantages.py` gives the order): its answer is the same for all G members.
+A kept group may hold invalid members, which the loss mask excludes.
 """
 
 from jaxtyping import Bool, Float
@@ -13,7 +13,8 @@ from evojax.rl import masked
 Rewards = Float[np.ndarray, 'P G']
 Flags = Bool[np.ndarray, 'P G']
 
-# In reward units. Smaller differences are rounding of a float32 sum of parts.
+# In reward units. Smaller differences come from rounding a float32 sum of
+# parts.
 MIN_STD = 1e-3
 
 
@@ -54,7 +55,7 @@ def keep_outcome_variance(
 
 
 def _varies(x, valid):
-  """Return bool [P, G]: std of x [P, G] over the group's valid ones > 1e-3."""
+  """Return bool [P, G]: whether std of the group's valid x exceeds MIN_STD."""
   # In float64: squares of float32 rewards near 1 would lose small spreads.
   x = x.astype(np.float64)
   mean = masked.masked_mean(x, valid, 1, keepdims=True)

@@ -1,11 +1,11 @@
 """Corrections for a sampler that is not the trainer's policy, and KL.
 
 A sampler has its own kernels, its own precision, or older weights, so that its
-log-probs differ from those that the trainer computes for the same tokens. With
-the ratio old / sampler of each token, or of a whole sequence, tokens can be
-weighted (`importance_weights`) or left out of the update (`accepted`). The
-former keeps the tokens in the denominator of the loss, the latter does not. A
-sequence is an episode; tokens that were not sampled count in neither.
+log-probs differ from those that the trainer computes for the same tokens. Based
+on the ratio old / sampler of each token, or of a whole sequence, tokens can be
+weighted (`importance_weights`) or left out of the update (`accepted`). Weighted
+tokens stay in the denominator of the loss, tokens that are left out do not. A
+sequence is an episode; tokens that were not sampled count in neither case.
 """
 
 import jax
@@ -17,10 +17,11 @@ from evojax.rl import masked
 Scalar = Float[Array, ''] | float
 Sums = dict[str, Float[Array, '']]
 
-# Level of the weights, and treatment of those beyond the bounds; TRL's names.
+# Level of the weights, and treatment of those beyond the bounds, in TRL's
+# terms.
 MODES = ('token_truncate', 'token_mask', 'sequence_truncate', 'sequence_mask')
 REJECTIONS = ('none', 'token', 'sequence', 'geometric')
-# Log-ratios are clipped to it, as in verl, so that no ratio is infinite.
+# Bound on the absolute log-ratios, as in verl, so that no ratio is infinite.
 LOG_BOUND = 20.0
 
 
@@ -120,7 +121,7 @@ def accepted(
     high: Scalar,
     veto: Scalar = 0.0,
 ) -> Bool[Array, '*B L']:
-  """Return the tokens that are near enough to the sampler's to be learnt from.
+  """Return the tokens whose ratios are within bounds, to train on.
 
   The rejection of verl's rollout correction (`rollout_rs` with the bounds
   `rollout_rs_threshold` and `rollout_rs_threshold_lower`, and

@@ -27,17 +27,17 @@ def token_logprobs(
   logprobs_b = log softmax(hidden_b @ unembedding^T / T)[targets_b].
 
   Args:
-    hidden: float [*B, D], the vectors that predict `targets`: no shift here.
+    hidden: float [*B, D], the vectors that predict `targets`; no shift is made.
     unembedding: float [V, D]; V may be sharded. Cast to hidden's dtype.
     targets: int [*B], in [0, V).
     temperature: float32 scalar T > 0, traced.
-    chunk: Tokens, counted over all devices, whose logits are alive at once in
-      the forward and in the backward pass (logits are computed twice); 0 keeps
-      all. Takes every k-th token, so that a sharded leading axis stays sharded
-      inside a chunk: let chunk be a multiple of the shards.
+    chunk: Number of tokens, over all devices, whose logits are held at once in
+      the forward and backward pass (logits are computed twice); 0 holds all.
+      A chunk takes every k-th token, so that a sharded leading axis stays
+      sharded in it; chunk should be a multiple of the number of shards.
     with_entropy: Also returns the entropy, in nats.
-    vocab_size: Tokens that there are: further rows of the table are padding
-      and have no probability. 0: all rows are tokens.
+    vocab_size: Number of tokens; further rows of the table are padding and have
+      no probability. 0: all rows are tokens.
 
   Returns:
     float32 [*B] log-probs in nats, differentiable in hidden and unembedding;
@@ -64,7 +64,7 @@ def token_logprobs(
     x = x.reshape(targets.size, *width)
     padding = ((0, chunks * chunk - targets.size),) + ((0, 0),) * len(width)
     # [tokens, ...] -> [chunks, chunk, ...]: chunk c holds tokens c, c + chunks,
-    # ... A contiguous one would sit on a single device of a sharded batch.
+    # ... A contiguous chunk would lie on a single device of a sharded batch.
     x = jnp.pad(x, padding).reshape(chunk, chunks, *width)
     return jnp.moveaxis(x, 1, 0)
 
@@ -72,8 +72,8 @@ def token_logprobs(
     flat = jnp.moveaxis(x, 0, 1).reshape(-1)
     return flat[: targets.size].reshape(targets.shape)
 
-  # Without the checkpoint the scan would stack every chunk's logits for the
-  # backward pass. Inside a scan nothing can undo it by CSE.
+  # Without the checkpoint, the scan would stack every chunk's logits for the
+  # backward pass. prevent_cse is not needed inside a scan.
   score = jax.checkpoint(score, prevent_cse=False)
   pairs = split(hidden, hidden.shape[-1:]), split(targets, ())
   out = jax.lax.map(lambda pair: score(*pair), pairs)
@@ -81,14 +81,14 @@ def token_logprobs(
 
 
 def _score(hidden, unembedding, targets, temperature, with_entropy, vocab_size):
-  """Return what `token_logprobs` does, with all logits alive."""
+  """Return the result of `token_logprobs`, holding all logits at once."""
   in_float32 = hidden.dtype == jnp.float32
-  # D << V, so the division is cheaper on hidden; its rounding is only harmless
-  # in float32. In bfloat16 the float32 logits are divided instead.
+  # D << V, so dividing hidden is cheaper, but only in float32 is its rounding
+  # harmless. In bfloat16 the float32 logits are divided instead.
   if in_float32:
     hidden = hidden / temperature
-  # Every device scores all tokens of its replica against its part of V. Split
-  # by tokens, every chunk would gather the table and reduce its gradient.
+  # Every device scores all tokens of its replica against its part of V. If
+  # split by tokens, every chunk would gather the table and reduce its gradient.
   tokens = sharding.per_replica(hidden.ndim - 1)
   hidden = sharding.constrain(hidden, *tokens, None)
   logits = jnp.einsum(
@@ -105,10 +105,10 @@ def _score(hidden, unembedding, targets, temperature, with_entropy, vocab_size):
   weights = jnp.exp(logits - peak)
   total = jnp.sum(weights, axis=-1)
   logsumexp = jnp.squeeze(peak, -1) + jnp.log(total)
-  # Taken from the logits: hidden . unembedding[target] would be rounded
-  # otherwise than the matrix product where that uses bfloat16 passes or TF32,
-  # and log-probs above 0 would appear. V sharded, XLA turns this gather into a
-  # local one and an all-reduce of [*B]; nothing of size V moves.
+  # Taken from the logits: hidden . unembedding[target] would be rounded in
+  # another way than the matrix product if that uses bfloat16 passes or TF32,
+  # and log-probs above 0 would appear. If V is sharded, XLA turns this gather
+  # into a local one and an all-reduce of [*B]; nothing of size V moves.
   target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)
   logprobs = jnp.squeeze(target_logits, -1) - logsumexp
   if not with_entropy:

@@ -1,16 +1,16 @@
 """The clipped policy-gradient loss with its variants.
 
-A trainer accumulates gradients over micro-batches inside one jit. So that the
-sum over micro-batches is the loss of the whole update, a micro-batch's loss is
-a sum over its tokens divided by a number that belongs to the *update*:
+A trainer accumulates gradients over micro-batches inside one jit. For the sum
+over micro-batches to be the loss of the whole update, the loss of a micro-batch
+is a sum over its tokens divided by a number that belongs to the *update*:
 
   d = denominator(mask of the whole update, aggregation, max_tokens)
   loss = sum over micro-batches m of policy_loss(m, ..., denominator=d)
 
-and so for gradients. Averages of averages would weight a token by the size of
-the micro-batch that it lies in. The mask holds sampled tokens of valid
-completions of kept groups: dropped ones leave numerator and denominator. So do
-tokens that `importance.accepted` rejects.
+and likewise for gradients. An average of averages would weight a token by the
+size of its micro-batch. The mask holds sampled tokens of valid completions of
+kept groups; dropped ones count neither in the numerator nor in the denominator.
+The same holds for tokens that `importance.accepted` rejects.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ AGGREGATIONS = ('token', 'sequence', 'constant')
 def count(
     mask: Bool[masked.AnyArray, '*B L'], aggregation: str, max_tokens: int
 ) -> Float32[masked.AnyArray, '']:
-  """Count what a loss is averaged over; counts of micro-batches add up.
+  """Return the number to average over; numbers of micro-batches add up.
 
   'token': masked-in tokens (DAPO, arXiv:2503.14476, Eq. 12). 'sequence':
   sequences with at least one such token (GRPO, arXiv:2402.03300, Eq. 3).
@@ -59,7 +59,7 @@ def count(
 def denominator(
     mask: Bool[masked.AnyArray, '*B L'], aggregation: str, max_tokens: int
 ) -> Float32[masked.AnyArray, '']:
-  """Return what the loss of one optimizer update is divided by.
+  """Return the divisor for the loss of one optimizer update.
 
   Args:
     mask: bool [*B, L] of the whole update, all its micro-batches.
@@ -83,7 +83,8 @@ class Objective:
   kl_coef: Scalar = 0.0  # >= 0; weight of k3(logprobs, ref_logprobs).
   ratio: str = 'token'  # One of RATIOS.
   # One of AGGREGATIONS. 'token' and 'constant' sum over tokens; 'sequence'
-  # averages each sequence over its tokens before the sum over sequences.
+  # first
+  # averages each sequence over its tokens.
   aggregation: str = 'sequence'
 
   def __post_init__(self):
@@ -123,8 +124,8 @@ def policy_loss(
     old_logprobs: float32 [*B, L], trainer's policy at the start of the step;
       stop_gradient(logprobs) in the first epoch, which makes r exactly 1.
     advantages: float32 [*B], one per sequence, or [*B, L], one per token.
-    mask: bool [*B, L], tokens in the loss. Others may hold anything: they get
-      gradient 0.
+    mask: bool [*B, L], tokens in the loss. Other entries may hold anything and
+      get gradient 0.
     objective: Bounds, coefficients and the kind of ratio and aggregation.
     denominator: Scalar from `denominator()` on the whole update's mask.
     weights: float32 [*B, L] w, from `importance.importance_weights`.
@@ -139,7 +140,7 @@ def policy_loss(
     ref_logprobs 'ref_kl'.
 
   Raises:
-    ValueError: If ranks do not fit.
+    ValueError: If the shapes are inconsistent.
   """
   if advantages.shape == mask.shape[:-1]:
     advantages = advantages[..., None]  # [*B, 1]
@@ -150,8 +151,8 @@ def policy_loss(
     )
   advantages = jnp.broadcast_to(advantages, mask.shape)
 
-  # Masked before exp: junk there could overflow, and 0 * inf is NaN in the
-  # backward pass.
+  # Masked before exp, since masked entries could overflow, and 0 * inf is NaN
+  # in the backward pass.
   log_ratio = jnp.where(mask, logprobs - old_logprobs, 0.0)
   fixed_log_ratio = jax.lax.stop_gradient(log_ratio)
   if objective.ratio == 'sequence':
@@ -188,11 +189,11 @@ def policy_loss(
 
 
 def _bounded(r, advantages, objective):
-  """Return the bounded ratio, and by name which tokens a bound applies to.
+  """Return the bounded ratio, and the tokens to which each bound applies.
 
   min(r A, clip(r) A) is r A with r bounded above where A >= 0 and below where
-  A < 0; dual clip bounds it above there too. These are selections and not
-  jnp.minimum, which halves the gradient at a tie.
+  A < 0; dual clip also bounds it above there. These are selections instead of
+  jnp.minimum, which would halve the gradient at a tie.
   """
   negative = advantages < 0
   dual = jnp.where(objective.dual_clip > 0, objective.dual_clip, jnp.inf)

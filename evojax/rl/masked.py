@@ -1,7 +1,7 @@
 """Reductions over the entries that a mask keeps; an empty set gives 0.
 
-Like the advantages, they answer in the library of their input: JAX arrays
-(traced ones too) give JAX arrays, NumPy arrays give NumPy arrays.
+Like the advantages, they return arrays of the library of their input: JAX
+arrays (also traced ones) for JAX arrays, NumPy arrays for NumPy arrays.
 """
 
 from types import ModuleType

@@ -1,15 +1,15 @@
-"""Lays the sequences of an update out as arrays of fixed shape, on the host.
+"""Layout of an update's sequences as arrays of fixed shape, on the host.
 
 Two layouts of the same P x G completions:
 
-- shared: each prompt once per group, for a forward pass that lets the G
-  completions attend to it. Exact and cheaper; needs equal prompts in a group.
+- shared: each prompt once per group, for a forward pass in which the G
+  completions attend to it. It is exact and cheaper, but needs equal prompts.
 - packed: prompt + completion sequences of any kind, several to a row.
 
-Either way the loss sees canonical [P, G, C] arrays (C completion tokens,
-padded), never rows: with the packed layout `flat[index]` gives them.
+In both cases the loss gets canonical [P, G, C] arrays (C completion tokens,
+padded), never rows: with the packed layout, `flat[index]` gives them.
 
-Sequences are listed in group-major order: that of (p, g) is p * G + g.
+Sequences are listed in group-major order: (p, g) has index p * G + g.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ Mask = Bool[np.ndarray, '_']
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-  """P * G sequences, and the sizes of the arrays that they become.
+  """P * G sequences, and the sizes of the arrays to make of them.
 
   Raises:
-    ValueError: If the lists do not fit together.
+    ValueError: If the lists are inconsistent.
   """
 
   prompts: Sequence[Tokens]  # Each [n], n >= 1; may differ within a group.
@@ -68,7 +68,7 @@ class Sequences:
     return [len(prompt) + len(completion) for prompt, completion in pairs]
 
   def micro_batches(self, micro_groups: int) -> list['Sequences']:
-    """Split the sequences into micro-batches of so many groups each.
+    """Split the sequences into micro-batches of `micro_groups` groups each.
 
     Raises:
       ValueError: If micro_groups does not divide P.
@@ -94,7 +94,7 @@ class Sequences:
 
     Args:
       values: P * G arrays [n], n <= C.
-      dtype: Of the result.
+      dtype: Dtype of the result.
 
     Returns:
       dtype [P, G, C].
@@ -108,7 +108,7 @@ class Sequences:
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-  """Groups with one prompt each."""
+  """The shared layout: groups with one prompt each."""
 
   prompts: Int32[np.ndarray, 'P Lp']  # Right-padded with 0.
   prompt_lengths: Int32[np.ndarray, 'P']
@@ -143,7 +143,7 @@ def share(sequences: Sequences, max_prompt_tokens: int) -> Shared | None:
   """
   size, prompts = sequences.group_size, sequences.prompts
   firsts = prompts[::size]
-  # One prompt per group is all that this layout stores.
+  # This layout stores a single prompt per group.
   shared = (firsts[i // size] for i in range(len(prompts)))
   if not all(map(np.array_equal, prompts, shared)):
     return None
@@ -158,11 +158,11 @@ def share(sequences: Sequences, max_prompt_tokens: int) -> Shared | None:
 def pack(sequences: Sequences, rows: int, length: int) -> Packed:
   """Pack prompt + completion sequences into rows, first-fit decreasing.
 
-  Deterministic: of equally long sequences the first is placed first, and those
-  that share a row lie in it in list order.
+  The result is deterministic: equally long sequences are placed in list order,
+  and those that share a row are in list order within it.
 
   Args:
-    sequences: What is packed.
+    sequences: The sequences of an update or a micro-batch.
     rows: Rows of the result, at least `rows_needed(...)`.
     length: L, tokens per row.
 
@@ -170,12 +170,12 @@ def pack(sequences: Sequences, rows: int, length: int) -> Packed:
     Arrays without the axis M.
 
   Raises:
-    ValueError: If rows are too few (names how many it takes), or something is
+    ValueError: If rows are too few (names the number needed), or something is
       too long.
   """
   row_of = first_fit_decreasing(sequences.lengths, length)
   needed = max(row_of) + 1
-  # Refused, not grown: the number of rows is a shape of the compiled program.
+  # Not grown instead, as the number of rows is a shape of the compiled program.
   if needed > rows:
     raise ValueError(
         f'{rows=} of {length=} tokens are too few for {len(row_of)} sequences:'
@@ -220,7 +220,7 @@ def pack_micro_batches(
     [M, micro_groups, G, C]. `index` points into its own micro-batch.
 
   Raises:
-    ValueError: If micro_groups does not divide P, or as `pack`.
+    ValueError: If micro_groups does not divide P, or for the reasons of `pack`.
   """
   parts = sequences.micro_batches(micro_groups)
   rows = rows_needed([part.lengths for part in parts], length, bucket)
@@ -231,14 +231,14 @@ def pack_micro_batches(
 def rows_needed(
     lengths: Sequence[Sequence[int]], length: int, bucket: int = 1
 ) -> int:
-  """Count the rows that the fullest micro-batch takes.
+  """Return the number of rows that the fullest micro-batch needs.
 
   Args:
     lengths: Tokens of the sequences of each micro-batch.
     length: L, tokens per row.
-    bucket: The count is rounded up to a multiple of this. The shape, hence the
-      compiled program, depends on the count: at most
-      ceil(micro_groups * G / bucket) programs arise in a run.
+    bucket: The result is rounded up to a multiple of this. It determines a
+      shape of the compiled program, so a run compiles at most
+      ceil(micro_groups * G / bucket) programs.
 
   Returns:
     Rows, >= 1, a multiple of bucket.
@@ -246,7 +246,7 @@ def rows_needed(
   Raises:
     ValueError: If a sequence is longer than a row.
   """
-  # The fullest micro-batch decides: all share one shape, hence one program.
+  # All micro-batches share one shape, and hence one compiled program.
   rows = max(1 + max(first_fit_decreasing(part, length)) for part in lengths)
   return -(-rows // bucket) * bucket
 
@@ -265,14 +265,14 @@ def _pad(arrays, width, dtype, what):
 
 
 def first_fit_decreasing(lengths: Sequence[int], row_length: int) -> list[int]:
-  """Return the row of each sequence: longest first, in the first that fits.
+  """Return the row of each sequence: longest first, first row that fits.
 
   Raises:
     ValueError: If a sequence is longer than a row.
   """
   row_of = [0] * len(lengths)
   room = []  # Tokens left in each row.
-  # `sorted` is stable: of equally long sequences the first comes first.
+  # `sorted` is stable: equally long sequences keep their order.
   for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
     if lengths[i] > row_length:
       raise ValueError(

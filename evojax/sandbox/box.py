@@ -1,11 +1,11 @@
-"""The box: runs untrusted code and returns what it wrote, and how it ended.
+"""The box: runs untrusted code, and returns its output and how it ended.
 
     with box.Box('program', tier='T0') as b:
       result = b.run('print(input()[::-1])', b'abc')
 
-Nothing that is graded is decided inside the box: what comes back is bytes, at
-most as many as allowed, and the exit code. Answer keys stay on this side. A run
-that fails for a reason outside of the program is tried again; if that does not
+Nothing that matters for a grade is decided inside the box: it only returns
+bytes, of limited number, and the exit code. Answer keys stay on this side. A
+run that fails for a reason outside the program is repeated; if that does not
 help, its status is 'infra_error', which says nothing about the program.
 """
 
@@ -41,7 +41,7 @@ _SUPERVISOR = pathlib.Path(__file__).with_name('supervisor.py')
 _ROOT = _SUPERVISOR.parent.parent.parent
 _START_SECONDS = 60.0  # Enough for a busy machine to import NumPy.
 _STOP_SECONDS = 10.0
-# A zygote gets no other variable of ours: no token, no proxy, no PYTHONPATH.
+# A zygote inherits no other variable: no token, no proxy, no PYTHONPATH.
 _INHERITED = ('LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH')
 _ENVIRONMENT = {
     'GIT_CONFIG_NOSYSTEM': '1',  # The box has no /etc.
@@ -56,8 +56,8 @@ _ENVIRONMENT = {
     'MKL_NUM_THREADS': '1',
 }
 _USERS = itertools.count()
-# Finds the programs that start with NumPy in memory. Others can import it too,
-# but that takes longer.
+# Finds programs that mention NumPy: they start with NumPy in memory. Others can
+# import it too, which takes longer.
 _NUMPY = re.compile(r'\bnumpy\b')
 
 
@@ -70,10 +70,10 @@ class Box:
 
   Attributes:
     tier: 'T0', 'T1' or 'T2'.
-    slots: Number of runs at the same time.
-    limits: Limits of a run that names none.
-    own_user: Whether each slot is a user of its own. Only root can do that, and
-      in the host's tree only where every user may read the standard library.
+    slots: Number of concurrent runs.
+    limits: Limits of a run for which none are given.
+    own_user: Whether each slot has its own user. That needs root and, in the
+      host's tree, a standard library that every user may read.
   """
 
   def __init__(
@@ -90,25 +90,25 @@ class Box:
       attempts: int = 3,
       without: Collection[str] = (),
   ):
-    """Checks the arguments; starts no process yet.
+    """Check the arguments; no process is started yet.
 
     Args:
       profile: 'program' (one process, files in a directory of its own),
         'repository' (processes in a tree that stays) or 'pure' (no file at
         all).
-      tier: The tier that this machine holds, see `probe.choose`.
-      slots: Number of runs at the same time.
-      limits: Limits of every run that names none.
-      entry: What a 'pure' box calls, and a 'repository' box may; None for a
-        'program'.
+      tier: The tier that this machine supports, see `probe.choose`.
+      slots: Number of concurrent runs.
+      limits: Limits of every run for which none are given.
+      entry: The entry that a 'pure' box calls, and a 'repository' box may call;
+        None for a 'program'.
       readable: Paths that code in the box may read besides the interpreter's.
       environment: Additional environment variables for it.
       grace_seconds: How late a zygote may answer before it is ended.
-      attempts: How often a run is tried before it is an 'infra_error'.
+      attempts: Number of attempts before a run is an 'infra_error'.
       without: Layers to leave out; for tests, which show what each one stops.
 
     Raises:
-      ValueError: If an argument is not one of these, or two do not fit.
+      ValueError: If an argument is invalid, or two are inconsistent.
     """
     if profile not in PROFILES:
       raise ValueError(f'{profile=} is not one of {PROFILES}')
@@ -139,13 +139,13 @@ class Box:
     )
     if profile != 'pure':
       self._config = self._config._replace(image=image.paths())
-    if profile == 'repository':  # A link to each package lies beside the tree.
+    if profile == 'repository':  # Links to the packages lie beside the tree.
       files = self._config.files + len(self._config.image) + 1
       self._config = self._config._replace(files=files)
     self.own_user = self._has_own_user()
-    # The slot that was used last comes first: its pages are warm.
+    # The most recently used slot comes first, since its pages are warm.
     self._free: queue.LifoQueue[tuple[_Slot, _Slot]] = queue.LifoQueue()
-    self._all = []  # Each slot, and its double that has imported NumPy.
+    self._all = []  # Each slot, with its twin that has imported NumPy.
     for _ in range(slots):
       self._all += [self._slot(), self._slot(image.NUMPY)]
       self._free.put(tuple(self._all[-2:]))
@@ -157,7 +157,7 @@ class Box:
     self.close()
 
   def close(self) -> None:
-    """End every zygote; nothing of the box is left."""
+    """End every zygote; nothing of the box remains."""
     for slot in self._all:
       slot.stop()
 
@@ -181,15 +181,15 @@ class Box:
 
     Args:
       program: Python source.
-      stdin: Bytes that it reads; for 'pure', the entry's data.
-      limits: Limits of this run, the box's by default. `disk_bytes`, `files`
-        and `processes` must be the box's.
+      stdin: The program's input; for 'pure', the entry's data.
+      limits: Limits of this run; None takes the box's. `disk_bytes`, `files`
+        and `processes` must equal the box's.
 
     Returns:
-      How it ended and what it wrote. Nothing that a program does raises here.
+      How it ended and its output. Nothing that a program does raises here.
 
     Raises:
-      ValueError: If the limits differ in what holds for the whole box.
+      ValueError: If a limit that holds for the whole box differs.
     """
     return self.request({'program': program}, stdin, limits)
 
@@ -199,7 +199,7 @@ class Box:
       stdin: Data = b'',
       limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
-    """Run a task of any kind; `run` and `repository` say which there are."""
+    """Run a task of any kind; `run` and `repository` list the kinds."""
     limits = limits or self.limits
     if limits.of_the_box != self.limits.of_the_box:
       raise ValueError(
@@ -217,7 +217,7 @@ class Box:
         except InfraError as error:
           message = str(error)
           slot.stop()
-    except BaseException:  # After a Ctrl-C, the answer may still come.
+    except BaseException:  # After Ctrl-C, the answer may still arrive.
       slot.stop()
       raise
     finally:
@@ -257,8 +257,8 @@ class Box:
     if self._config.profile == 'repository' and slot.has_ended:
       raise InfraError('the zygote has ended, and its tree with it')
     slot.start()
-    # The task goes past the zygote in a file, because the next run is a copy of
-    # the zygote and could find it in memory.
+    # The task is passed in a file, without the zygote reading it: the next run
+    # is a copy of the zygote and could find the task in its memory.
     task = json.dumps(dict(fields)).encode()
     try:
       with contextlib.ExitStack() as stack:
@@ -269,30 +269,30 @@ class Box:
         clear = fields.get('operation') == 'clear'
         answer = slot.exchange(limits, files, self._grace_seconds, clear)
         return self._result(answer, files[1:3], limits)
-    except OSError as error:  # No memory or no descriptors are left.
+    except OSError as error:  # Out of memory or descriptors.
       raise InfraError(f'{error}') from error
 
   def _result(
       self, answer: wire.Answer, files: Sequence[int], limits: limits_lib.Limits
   ) -> limits_lib.Result:
-    """Return the result of a run, from how it ended and what it wrote.
+    """Return the result of a run, from its end and its output.
 
     Raises:
-      InfraError: If that says nothing about the program.
+      InfraError: If these say nothing about the program.
     """
     killed, code, wall, cpu, waited = answer[1:]
     program = self._config.profile == 'program'
     outputs = [os.pread(file, limits.output_bytes, 0) for file in files]
-    # A program's stderr is cut; a long one is no fault of the program.
+    # A program's stderr is cut; a long one is not an error.
     too_long = any(
         os.fstat(file).st_size > limits.output_bytes
         for file in (files[:1] if program else files)
     )
     status, message, contended = 'ok', '', False
     if killed == 'timeout':
-      # A tenth of its time is more than scheduling takes on an idle machine. A
-      # process that is kept from a core runs or waits for one; a process that
-      # sleeps does neither.
+      # Scheduling on an idle machine takes less than a tenth of the time. A
+      # process that waits for a core is running or ready; a sleeping process is
+      # neither.
       idle = max(0.0, wall - cpu - waited)
       contended = waited > 0.1 * limits.wall_seconds and idle < waited
       status = 'timeout'
@@ -316,8 +316,8 @@ class Box:
       status = 'output_limit'
       size = limits.output_bytes
       message = f'more than {size} bytes of output, or a file too large'
-    # A program cannot send itself this signal; the kernel sends it when it is
-    # out of memory.
+    # A program cannot send itself this signal; the kernel sends it when memory
+    # runs out.
     elif (
         code == -signal.SIGKILL
         and 'seccomp' in self._config.layers
@@ -327,7 +327,7 @@ class Box:
     elif code:
       last = outputs[1].rstrip().rpartition(b'\n')[2][:200]
       message = last.decode(errors='replace') or f'exit code {code}'
-      # The whole name is compared: a program may define a MemoryErrorOfMine.
+      # The whole name is compared, as a program may define MemoryErrorOfMine.
       kind = message.partition(':')[0].rpartition('.')[2]
       no_memory = kind in ('MemoryError', '_ArrayMemoryError')
       status = 'memory_limit' if no_memory else 'error'
@@ -339,15 +339,15 @@ class Box:
 
 
 class _Slot:
-  """One supervisor and its zygote, started when they are needed."""
+  """One supervisor and its zygote, started on demand."""
 
   def __init__(self, config: wire.Config):
     self._config, self._lock = config, threading.RLock()
     self._process: subprocess.Popen[bytes] | None = None
-    self._made = contextlib.ExitStack()  # Ends and removes what was started.
+    self._made = contextlib.ExitStack()  # Undoes what `start` did.
 
   def start(self) -> None:
-    """Start the zygote, if there is none.
+    """Start the zygote if there is none.
 
     Raises:
       InfraError: If it does not start.
@@ -366,12 +366,12 @@ class _Slot:
 
   @property
   def has_ended(self) -> bool:
-    """Tell if there was a zygote, which nobody has stopped."""
+    """Return whether a zygote has ended without being stopped."""
     with self._lock:
       return self._process is not None and self._process.poll() is not None
 
   def stop(self) -> None:
-    """Hang up; the supervisor ends all that it started and cleans up."""
+    """Hang up; the supervisor ends everything it started and cleans up."""
     with self._lock:
       self._made.close()
       self._process = None
@@ -381,7 +381,7 @@ class _Slot:
     environment = {k: os.environ[k] for k in _INHERITED if k in os.environ}
     if 'environment' not in config.layers:
       environment = dict(os.environ)
-    # A box with a tree of its own has its directory there.
+    # A box with its own tree has its directory there.
     if config.profile != 'pure' and not config.own_root:
       scratch = tempfile.mkdtemp(prefix='evojax-box-')
       self._made.callback(_remove, scratch)
@@ -393,7 +393,7 @@ class _Slot:
     self._control.settimeout(_START_SECONDS)
     with theirs:
       self._process = subprocess.Popen(
-          # -S: neither .pth files nor a user's packages are read.
+          # -S: neither .pth files nor packages of a user are read.
           [sys.executable, '-P', '-s', '-S', '-B', '-X', 'utf8',
            str(_SUPERVISOR), str(_ROOT)],
           stdin=theirs,
@@ -402,7 +402,7 @@ class _Slot:
           env={**environment, **_ENVIRONMENT},
           cwd=os.sep,
           close_fds='descriptors' in config.layers,
-          # A Ctrl-C in the terminal must not reach the box: its owner ends it.
+          # Ctrl-C in the terminal must not reach the box, whose owner ends it.
           start_new_session=True,
       )  # fmt: skip
     self._made.callback(_end, self._process, self._control)
@@ -424,12 +424,15 @@ class _Slot:
       limits: Limits of the run.
       files: Descriptors for the child: stdin, stdout, stderr and the task.
       grace_seconds: How long after its limit a run may still be answered.
-      clear: Whether the zygote empties the slot's directory after the run.
+      clear: Whether the zygote clears the slot's directory after the run.
+
+    Returns:
+      The answer of the zygote.
 
     Raises:
-      InfraError: If no answer comes in time, or it is not an answer to this.
+      InfraError: If no answer to this request comes in time.
     """
-    # The name is not a count, which the next run could find and continue.
+    # A random name, since the next run could find a counter and continue it.
     name = os.urandom(8).hex()
     request = wire.Request(name, *limits.of_a_run, clear=clear)
     seconds = limits.wall_seconds + grace_seconds
@@ -453,7 +456,7 @@ class _Slot:
       raise InfraError(message) from error
 
   def _complaint(self) -> str:
-    """Return the end of what the zygote wrote to stderr."""
+    """Return the last part of the zygote's stderr."""
     self._errors.seek(0)
     text = self._errors.read()[-500:].decode(errors='replace').strip()
     return f'; it said: {text}' if text else ''
@@ -471,17 +474,17 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
 
 
 def _remove(folder: str) -> None:
-  """Remove a directory that a supervisor was killed before it could remove."""
+  """Remove the directory of a supervisor that was killed before doing so."""
   if os.path.exists(folder):
     tree.clear(folder)
     os.rmdir(folder)
 
 
 def _memory_file(data: Data | None) -> int:
-  """Return an open file without a name.
+  """Return a descriptor of a nameless file in memory.
 
   Args:
-    data: The content of a file to be read; None for one to be written.
+    data: Content of a file to read; None gives an empty file to write.
   """
   if hasattr(os, 'memfd_create'):
     file = os.memfd_create('box', os.MFD_CLOEXEC)
@@ -494,7 +497,7 @@ def _memory_file(data: Data | None) -> int:
       rest = rest[os.write(file, rest) :]
     os.lseek(file, 0, os.SEEK_SET)
     if data is not None and hasattr(os, 'memfd_create'):
-      # Read-only: code in the box must not change what it is given.
+      # Read-only, so that code in the box cannot change its input.
       flags = os.O_RDONLY | os.O_CLOEXEC
       file, writable = os.open(f'/proc/self/fd/{file}', flags), file
       os.close(writable)
@@ -505,9 +508,9 @@ def _memory_file(data: Data | None) -> int:
 
 
 def _free_user() -> int:
-  """Return a user id that nobody else has, for one slot of this process.
+  """Return a user id that nothing else uses, for one slot of this process.
 
-  The kernel counts processes by user, so two slots must not share one.
+  The kernel counts processes per user, so two slots must not share one.
   """
   top, count = 65534, 60000
   try:
@@ -522,5 +525,5 @@ def _free_user() -> int:
 
 
 def _is_public(folder: pathlib.Path) -> bool:
-  """Tell if every user may read a directory that it can reach."""
+  """Return whether every user may read a directory and reach it."""
   return folder.stat().st_mode & 0o005 == 0o005

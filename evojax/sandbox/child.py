@@ -1,7 +1,7 @@
 """A forked child: gives up its rights, receives one request and runs it.
 
-A `Child` is prepared once per slot, in the zygote, because a process that was
-just forked pays for every page that it touches.
+A `Child` is prepared once per slot, in the zygote, because a freshly forked
+process pays for every page that it touches.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,11 +25,11 @@ from evojax.sandbox import wire
 
 _STACK_BYTES = 64 << 20
 _OPEN_FILES = {'program': 64, 'pure': 16, 'repository': 512}
-_FAILED = 125  # The exit code where a child did not get to run anything.
+_FAILED = 125  # Exit code of a child that could not run its task.
 
 
 class Child:
-  """The work of a fork of the zygote."""
+  """The code of a fork of the zygote."""
 
   def __init__(
       self,
@@ -38,12 +38,12 @@ class Child:
       base_bytes: int,
       proc: int | None,
   ):
-    """Prepare all that forks have in common, and limit this process too.
+    """Prepare everything that forks have in common; limit this process too.
 
     Args:
-      config: The slot's.
-      entry: What the entry of a 'pure' slot defines.
-      base_bytes: Address space of the interpreter, which is not charged.
+      config: Setup of the slot.
+      entry: Names that the entry of a 'pure' slot defines.
+      base_bytes: Address space of the interpreter, which does not count.
       proc: A descriptor of /proc of the host; None on other systems.
     """
     self._config, self._entry = config, entry
@@ -57,7 +57,7 @@ class Child:
       self._steps.append(landlock.prepare(rules))
     self._seccomp = None
     if 'seccomp' in config.layers:
-      # Landlock leaves files of the same user open; without it all are.
+      # Landlock protects no files of the same user; without it none are.
       own_user = config.counted or 'landlock' not in config.layers
       calls = seccomp.rules(
           config.profile,
@@ -67,18 +67,18 @@ class Child:
       )
       self._seccomp = seccomp.prepare(seccomp.assemble(calls))
     if 'rlimits' in config.layers:
-      # One byte means no dump as well. At 0, Linux would still start a program
-      # of the host that takes dumps: core(5).
+      # A limit of 1 byte also prevents dumps. At 0, Linux would still start a
+      # host program that takes dumps, see core(5).
       _set_limit('RLIMIT_CORE', 1 if sys.platform == 'linux' else 0)
       _set_limit('RLIMIT_STACK', _STACK_BYTES)
       _set_limit('RLIMIT_NOFILE', _OPEN_FILES[config.profile])
       _set_limit('RLIMIT_MEMLOCK', 0)
       _set_limit('RLIMIT_MSGQUEUE', 0)
-    # Modules that a program must not find, lest it thinks they are installed.
+    # Modules that a program must not find, or it may take them for installed.
     self._ours = [n for n in sys.modules if n.split('.')[0] == 'evojax']
 
   def main(self, end: socket.socket) -> None:
-    """Give up every right, then run what comes in. Never returns."""
+    """Give up all rights, then run the request. Never returns."""
     code = _FAILED
     try:
       self._go_first()
@@ -97,7 +97,7 @@ class Child:
         run = self._runner(json.loads(file.read()))
       if 'descriptors' in self._config.layers:
         _close_from(3)
-      # Last, because the steps before need calls that the filter refuses.
+      # Last, because the previous steps need calls that the filter refuses.
       if self._seccomp is not None:
         self._seccomp()
       code = run()
@@ -107,7 +107,7 @@ class Child:
       os._exit(code)
 
   def _go_first(self) -> None:
-    """Let the kernel end a run first where the machine is out of memory."""
+    """Make the kernel end a run first if the machine runs out of memory."""
     try:
       score = os.open('self/oom_score_adj', os.O_WRONLY, dir_fd=self._proc)
       os.write(score, b'1000')
@@ -116,18 +116,18 @@ class Child:
       pass  # Not every user may write it, or there is no /proc.
 
   def _limit(self, request: wire.Request) -> None:
-    """Set the limits that may differ from run to run."""
+    """Set the limits that may differ between runs."""
     config = self._config
-    # The zygote's clock is finer than whole seconds; this one stands behind it.
+    # A backstop: the zygote's own clock is finer than whole seconds.
     _set_limit('RLIMIT_CPU', math.ceil(request.cpu_seconds) + 1)
     _set_limit('RLIMIT_FSIZE', max(request.output_bytes + 1, config.disk_bytes))
     _set_limit('RLIMIT_AS', self._base_bytes + request.memory_bytes)
     if config.counted or config.profile == 'repository':
-      # Two more: the zygote and this process.
+      # The zygote and this process add two.
       _set_limit('RLIMIT_NPROC', config.processes + request.tasks + 2)
 
   def _runner(self, task: dict[str, Any]) -> Callable[[], int]:
-    """Return what runs after the last right is given up."""
+    """Return the function to run after the last right is given up."""
     if 'command' in task:
       command = task['command']
       folder = os.path.join(self._config.scratch, 'tree', task['folder'])
@@ -151,7 +151,7 @@ class Child:
 
 
 def _set_limit(name: str, value: int) -> None:
-  """Set the soft and the hard limit, never above the one that holds."""
+  """Set the soft and the hard limit, at most to the current hard limit."""
   kind = getattr(resource, name, None)
   if kind is None:
     return

@@ -1,9 +1,9 @@
-"""The space that a run takes on a disk of the host, where no tmpfs limits it.
+"""The space that a run takes on a host disk, where no tmpfs limits it.
 
 A file takes space as long as it has a name in the slot's directory, or a
-process has it open, mapped, or runs it. What cannot be measured counts as more
-than is allowed: a directory that is closed, a path that is too long, a file
-that is mapped and has neither a name nor a descriptor.
+process has it open or mapped, or runs it. What cannot be measured counts as
+more than is allowed: a closed directory, a path that is too long, a mapped file
+that has neither a name nor a descriptor.
 """
 
 import os
@@ -13,38 +13,38 @@ import time
 from evojax.sandbox import processes
 
 _GONE = (FileNotFoundError, NotADirectoryError, ProcessLookupError)
-# A process that starts or ends cannot be measured at once, but soon after.
+# A process that is starting or ending can only be measured a little later.
 _AGAIN_SECONDS = (0.002, 0.005, 0.0)
 _EXITING = 0x4  # PF_EXITING of include/linux/sched.h.
 
 
 class _UnmeasuredError(Exception):
-  """A file takes space, and nothing tells how much."""
+  """A file takes space, but its size cannot be found."""
 
 
 class Disk:
-  """The directory of a slot, and what its processes hold without a name."""
+  """The files of a slot: its directory, and nameless ones of its processes."""
 
   def __init__(self, folder: str, size: int, files: int, proc: int):
     """Store what to measure.
 
     Args:
       folder: The directory.
-      size: Bytes that are allowed.
-      files: Names, and files without a name, that are allowed.
+      size: Maximum number of bytes.
+      files: Maximum number of names plus nameless files.
       proc: A descriptor of /proc of the host.
     """
     self._folder, self._proc = os.path.realpath(folder) + '/', proc
     self._size, self._files = size, files
 
   def room(self, running: bool = True) -> int:
-    """Return the bytes that are left; -1 if there is more than allowed.
+    """Return the bytes that are left; -1 if the limit is exceeded.
 
     Args:
-      running: Whether processes of the run may hold files without a name.
+      running: Whether processes of the run may hold nameless files.
     """
     for seconds in _AGAIN_SECONDS:
-      # (device, inode) -> bytes: a file of several names takes its space once.
+      # (device, inode) -> bytes, as a file of several names takes space once.
       found: dict[tuple[int, int], int] = {}
       try:
         names = self._add_named(found)
@@ -76,10 +76,10 @@ class Disk:
     return names
 
   def _add_nameless(self, found: dict[tuple[int, int], int]) -> int:
-    """Add what processes hold; return how many files that are."""
+    """Add the files that processes hold; return the number of these."""
     before, mapped = len(found), set()
     for process, task in processes.tasks_below(self._proc):
-      # Threads can have descriptors of their own, and outlive the first one.
+      # Threads can have their own descriptors and outlive the first thread.
       here = f'/proc/{process}/task/{task}'
       try:
         for path in (f'{here}/exe', *_descriptors(here)):
@@ -95,7 +95,7 @@ class Disk:
     return len(found) - before
 
   def _add_open(self, link: str, found: dict[tuple[int, int], int]) -> None:
-    """Add the file that a link of /proc leads to, if it is of this slot."""
+    """Add the file behind a link in /proc, if it belongs to this slot."""
     try:
       if os.readlink(link).startswith(self._folder):
         status = os.stat(link)
@@ -104,7 +104,7 @@ class Disk:
       pass
 
   def _mapped(self, task: str) -> set[int]:
-    """Return the inodes of mapped files that have lost their name."""
+    """Return the inodes of mapped files that no longer have a name."""
     with open(f'{task}/maps', errors='surrogateescape') as file:
       text = file.read()
     if self._folder not in text:
@@ -126,7 +126,7 @@ def _descriptors(task: str) -> list[str]:
 
 
 def _is_exiting(task: str) -> bool:
-  """Tell if a task is on its way out: it can no longer be looked into."""
+  """Return whether a task is exiting, so that it cannot be inspected."""
   try:
     with open(f'{task}/stat', errors='replace') as file:
       # The fields come after the name in parentheses, which may hold anything.

@@ -1,7 +1,7 @@
 """The image of the box: the packages that untrusted code finds installed.
 
-They are those of the trainer's own environment, so that requirements/ pins
-their versions; no other package of it can be found or read in the box. Programs
+They come from the trainer's own environment, so that requirements/ pins their
+versions; no other package of it can be found or read in the box. Programs
 import them through a `Finder`, commands through PYTHONPATH.
 """
 
@@ -11,10 +11,11 @@ import importlib.machinery
 import importlib.util
 import os
 
-# NumPy for programs, pytest for repositories, and what the two import.
+# NumPy for programs, pytest for repositories, and their dependencies.
 PACKAGES = ('iniconfig', 'numpy', 'packaging', 'pluggy', 'pygments', 'pytest')
 # Importing NumPy takes 50 times as long as a small program. A program whose
-# text names it starts as a copy of a process that has imported these.
+# text mentions it therefore starts as a copy of a process that has imported
+# these.
 NUMPY = (
     'numpy', 'numpy.fft', 'numpy.linalg', 'numpy.ma', 'numpy.polynomial',
     'numpy.random',
@@ -23,7 +24,7 @@ NUMPY = (
 
 @functools.cache
 def paths() -> tuple[str, ...]:
-  """Return the files and directories of this machine that are the image.
+  """Return the files and directories of this machine that form the image.
 
   Raises:
     RuntimeError: If a package is not installed.
@@ -41,7 +42,7 @@ def paths() -> tuple[str, ...]:
 
 
 def _distribution(name: str):
-  # Imported here because a zygote, which needs none of this, starts faster.
+  # Imported here so that a zygote, which does not need it, starts faster.
   import importlib.metadata
 
   try:
@@ -54,7 +55,7 @@ def _distribution(name: str):
 
 
 class Finder:
-  """Finds the packages of the image, and nothing beside them."""
+  """Finds the packages of the image, and no others."""
 
   def __init__(self, places: Sequence[str]):
     """Store the places, see `paths`."""
@@ -65,14 +66,14 @@ class Finder:
   def find_spec(
       self, name: str, path: Sequence[str] | None = None, target=None
   ) -> importlib.machinery.ModuleSpec | None:
-    """Return where a module is; see `importlib.abc.MetaPathFinder`."""
+    """Return the location of a module; see `importlib.abc.MetaPathFinder`."""
     place = self._places.get(name)
     if path is not None or place is None:
       return None
-    # The directory of all packages is not looked through: it may not be listed.
+    # The common directory is not searched, since it may not be listable.
     is_file = place.endswith('.py')
     file = place if is_file else f'{place}/__init__.py'
-    if not os.path.exists(file):  # Not for the user that the slot has become.
+    if not os.path.exists(file):  # The slot's user may not see it.
       return None
     return importlib.util.spec_from_file_location(
         name, file, submodule_search_locations=None if is_file else [place]

@@ -1,8 +1,8 @@
 """The tree, the user and the namespaces that code in the box sees.
 
-As root the namespaces are entered directly and the box gets a user id of its
-own; an unprivileged user enters them through a user namespace. Either way no
-capability is left in the end.
+Root enters the namespaces directly, and the box gets a user id of its own; an
+unprivileged user enters them through a user namespace. In both cases no
+capability is left at the end.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,22 +21,22 @@ _SYSTEM = (
     '/bin', '/sbin', '/usr/bin', '/usr/sbin', '/usr/libexec', '/usr/share',
     '/usr/local', '/etc/alternatives', '/etc/ld.so.cache', *_LIBRARIES,
 )  # fmt: skip
-# Programs find their input here: `programs` opens it for them.
+# Programs look for their input here; `programs` opens it for them.
 _STDIN = '/dev/stdin'
-# The place of the slot's directory in a tree of its own.
+# Path of the slot's directory in its own tree.
 _SCRATCH = '/box'
 _BASE = '/tmp'  # Covered while the tree is built, but only in this namespace.
 _PACKAGES = ('site-packages', 'dist-packages')
 
 
 def enter_namespaces() -> bool:
-  """Leave the host's namespaces; the next child is process 1 of new ones.
+  """Leave the host's namespaces; the next child is process 1 in new ones.
 
   Returns:
-    Whether that took a user namespace, in which only this user exists.
+    Whether a user namespace was needed, in which only this user exists.
 
   Raises:
-    OSError: If the kernel, or a container around us, forbids it.
+    OSError: If the kernel or a surrounding container forbids it.
   """
   try:
     linux.call('unshare', linux.NAMESPACES)
@@ -56,7 +56,7 @@ def enter_namespaces() -> bool:
 
 
 def _readable(config: wire.Config) -> list[str]:
-  """Return the paths that a slot may read; a repository may run them too."""
+  """Return the paths that a slot may read (in a repository, also run)."""
   shared = {
       'pure': (),
       'program': (_LIBRARY, *_LIBRARIES),
@@ -68,11 +68,11 @@ def _readable(config: wire.Config) -> list[str]:
 def _hidden(more: Sequence[str]) -> list[str]:
   """Return directories below readable paths that must not be read.
 
-  These are the installed packages. Our own is one of them: it holds reference
-  solutions.
+  These are directories of installed packages, among them ours, which holds
+  reference solutions.
 
   Args:
-    more: Paths that were opened by name, which stay readable.
+    more: Explicitly opened paths, which stay readable.
   """
   version = f'python{sys.version_info[0]}.{sys.version_info[1]}'
   system = ('lib/python3', f'lib/{version}', f'local/lib/{version}')
@@ -90,20 +90,19 @@ def _hidden(more: Sequence[str]) -> list[str]:
 def build_root(config: wire.Config, quota: str) -> str | None:
   """Make a read-only tree the root of this namespace.
 
-  It holds the paths of the host that the slot may read, at their places; the
-  missing ones are skipped, and what is hidden below them holds the packages of
-  the image alone. Devices and a directory are added, but not for the profile
-  'pure'.
+  It holds the host paths that the slot may read, at the same places; missing
+  ones are skipped, and hidden directories below them hold only the packages of
+  the image. Devices and a directory are added, except for the profile 'pure'.
 
   Args:
-    config: The slot's.
-    quota: Mount options of the file system that is the directory.
+    config: Setup of the slot.
+    quota: Mount options of the directory's file system.
 
   Returns:
-    The directory's path, if there is one.
+    The directory's path, or None.
   """
   linux.make_mounts_private()
-  # Before _BASE is covered, below which an interpreter may lie.
+  # Found before _BASE is covered, because an interpreter may be below it.
   hidden = _hidden(config.readable)
   paths, pure = _readable(config), config.profile == 'pure'
   links, copies = {}, []
@@ -135,8 +134,8 @@ def build_root(config: wire.Config, quota: str) -> str | None:
   for path in covered:
     linux.make_read_only(_BASE + path)
   if config.profile == 'program':
-    # A program may ask if it exists. No link can lead to its input, for want of
-    # /proc.
+    # A program may ask whether it exists. Without /proc, no link can lead to
+    # its input.
     os.symlink(os.devnull, _BASE + _STDIN)
   if not pure:
     os.mkdir(_BASE + _SCRATCH)
@@ -151,7 +150,7 @@ def build_root(config: wire.Config, quota: str) -> str | None:
 def _attach(descriptor: int, path: str) -> None:
   """Mount a copy at its path in the new tree."""
   target = _BASE + path
-  # The copy is asked, because its path may be covered by now.
+  # The copy is inspected, because its path may be covered already.
   if stat.S_ISDIR(os.fstat(descriptor).st_mode):
     os.makedirs(target, exist_ok=True)
   else:
@@ -166,7 +165,7 @@ def become(user: int | None) -> None:
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
-    # Else the files of this process in /proc belong to root.
+    # Otherwise root owns the files of this process in /proc.
     linux.prctl(linux.PR_SET_DUMPABLE, 1)
   linux.drop_capabilities()
 
@@ -175,14 +174,14 @@ def landlock_rules(config: wire.Config) -> Iterator[tuple[str, int]]:
   """Yield (path, rights) pairs for `landlock.rule_set`."""
   runs = landlock.EXECUTE if config.profile == 'repository' else 0
   if config.profile != 'pure':
-    if config.own_root:  # All of it may be listed.
+    if config.own_root:  # The whole tree may be listed.
       yield '/', landlock.LIST
     yield from ((d, landlock.READ | landlock.WRITE) for d in _DEVICES)
-  # A rule holds for all below a path: whoever lists the directory of a library
-  # sees the names of the hidden packages too. The importer of a program has
-  # listed it before.
+  # A rule holds for everything below a path: listing the directory of a library
+  # would also show the names of hidden packages. The importer of a program has
+  # listed it already.
   above = 0 if config.profile == 'program' else landlock.LIST
-  # Links such as /lib are resolved, or what is hidden would be open below them.
+  # Links such as /lib are resolved, or hidden paths would be open below them.
   readable = dict.fromkeys(map(os.path.realpath, _readable(config)))
   hidden = _hidden([os.path.realpath(path) for path in config.readable])
   for path in filter(os.path.exists, readable):

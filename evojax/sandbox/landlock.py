@@ -1,9 +1,9 @@
 """Landlock rule sets: the paths that code in the box may touch.
 
-Everything is closed that no rule opens, TCP included; signals and abstract
-sockets stay within the box. What an older kernel does not know is closed by
-`seccomp`: truncation before version 3, sockets before 4 and 6, signals before
-6. Before version 2, Linux refuses to move a file between directories.
+Everything that no rule opens is closed, including TCP; signals and abstract
+sockets stay within the box. `seccomp` closes what an older kernel does not
+control: truncation before version 3, sockets before 4 and 6, signals before 6.
+Before version 2, Linux refuses to move a file between directories.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,18 +20,18 @@ _REFER, _TRUNCATE = 1 << 13, 1 << 14
 LOOK = READ | LIST
 CHANGE = LOOK | WRITE | _REMOVE | _MAKE | _REFER | _TRUNCATE
 _OF_FILES = EXECUTE | WRITE | READ | _TRUNCATE
-# Version of the kernel's interface -> rights that it knows.
+# Version of the kernel's interface -> rights that it supports.
 _FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 _TCP = 3  # Bind and connect; known from version 4 on.
 _SCOPES = 3  # Abstract sockets and signals; known from version 6 on.
 _VERSION, _PATH_BENEATH = 1, 1
-# From these versions on, the kernel guards a file from being emptied, and
-# processes outside of the box from signals.
+# Versions from which the kernel prevents a file from being emptied, and signals
+# to processes outside the box.
 TRUNCATES, SIGNALS = 3, 6
 
 
 def version() -> int:
-  """Return the version of the kernel's interface; 0 where it has none."""
+  """Return the version of the kernel's interface; 0 if it has none."""
   try:
     return linux.call('landlock_create_ruleset', None, 0, _VERSION)
   except OSError:
@@ -42,8 +42,8 @@ def rule_set(rules: Iterable[tuple[str, int]], found: int) -> int:
   """Return a descriptor for `prepare`.
 
   Args:
-    rules: (path, rights below it); paths that are missing, or out of this
-      user's reach, are left out.
+    rules: (path, rights below it); paths that are missing or out of this user's
+      reach are skipped.
     found: The version of the kernel's interface, see `version`.
 
   Raises:
@@ -69,5 +69,5 @@ def rule_set(rules: Iterable[tuple[str, int]], found: int) -> int:
 
 
 def prepare(descriptor: int) -> Callable[[], int]:
-  """Return a call that puts this thread and its children under the rules."""
+  """Return a call that applies the rules to this thread and its children."""
   return linux.prepare('landlock_restrict_self', descriptor, 0)

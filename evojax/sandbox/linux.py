@@ -8,7 +8,7 @@ import os
 import platform
 import struct
 
-# Name, number on x86-64, number on arm64; '-' where there is none.
+# Name, number on x86-64, number on arm64; '-' if it does not exist there.
 _TABLE = """
   read 0 63, write 1 64, open 2 -, close 3 57, stat 4 -, fstat 5 80,
   lstat 6 -, poll 7 -, lseek 8 62, mmap 9 222, mprotect 10 226, munmap 11 215,
@@ -88,7 +88,7 @@ def _numbers() -> dict[str, int]:
 
 
 def number(name: str) -> int | None:
-  """Return the number of a system call; None where this machine has none."""
+  """Return the number of a system call; None if this machine lacks it."""
   return _numbers().get(name)
 
 
@@ -107,8 +107,8 @@ def _syscall():
 def prepare(name: str, *arguments) -> Callable[[], int]:
   """Return a function that makes a system call.
 
-  The function does little but call, because a child that was just forked pays
-  for every page that it touches. It raises OSError if the kernel refuses.
+    The function does little but call, because a freshly forked child pays for
+    every page that it touches. It raises OSError if the kernel refuses.
 
   Args:
     name: Name of the system call.
@@ -162,12 +162,12 @@ def mount_tmpfs(path: str, options: str) -> None:
 
 
 def copy_mount(path: str, *, read_only: bool = True, devices: bool = False):
-  """Return a detached copy of the tree at a path: a descriptor for `attach`.
+  """Return a descriptor, for `attach`, of a detached copy of a tree.
 
   Args:
     path: A file or directory.
-    read_only: Whether the copy is; device files cannot be.
-    devices: Whether device files in it work.
+    read_only: Whether the copy is read-only; device files cannot be.
+    devices: Whether device files in the copy work.
   """
   flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
   descriptor = call('open_tree', _AT_FDCWD, os.fsencode(path), flags)
@@ -177,7 +177,7 @@ def copy_mount(path: str, *, read_only: bool = True, devices: bool = False):
 
 
 def attach(descriptor: int, path: str) -> None:
-  """Mount a copy that `copy_mount` made, and close its descriptor."""
+  """Mount a copy made by `copy_mount`, and close its descriptor."""
   there = _AT_FDCWD, os.fsencode(path)
   call('move_mount', descriptor, b'', *there, _MOVE_MOUNT_F_EMPTY_PATH)
   os.close(descriptor)
@@ -195,7 +195,7 @@ def _set_attributes(descriptor: int, path: bytes, scope: int, flags: int):
 
 
 def pivot_root(path: str) -> None:
-  """Make a mount the root; the old tree is out of reach afterwards."""
+  """Make a mount the root; the old tree becomes inaccessible."""
   os.chdir(path)
   call('pivot_root', b'.', b'.')
   call('umount2', b'.', _MNT_DETACH)

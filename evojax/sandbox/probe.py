@@ -1,10 +1,10 @@
-"""Finds the tier that this machine can hold, by attacking it.
+"""Find the tier that this machine supports by attacking the box.
 
     tier = probe.tier(allow_weak)  # At the start of a process.
     tier = probe.tier()            # Wherever a box is made.
 
 A tier holds if every attack fails and every benign program works in the same
-configuration; where imports are broken, for example, every attack would seem to
+configuration: if imports were broken, for example, every attack would seem to
 be stopped. `python -m evojax.sandbox.probe` prints the result.
 """
 
@@ -26,12 +26,12 @@ from evojax.sandbox import box
 from evojax.sandbox import limits as limits_lib
 
 _TOKEN = 'EVOJAX_PROBE_TOKEN'
-# The stdin of an attack, and a function that tells if it succeeded outside.
+# The stdin of an attack, and a function that checks for an effect outside.
 _Prepared = tuple[str, Callable[[], bool]]
 _LIMITS = limits_lib.Limits(
     wall_seconds=10.0, cpu_seconds=5.0, disk_bytes=4 << 20, files=64
 )
-# Each attack reads what it needs from stdin and prints GOT if it gets through.
+# Each attack reads its parameters from stdin, and prints GOT if it succeeds.
 _READ_KEY = """
 path, key = input().split()
 if open(path).read() == key[::-1]:
@@ -76,7 +76,7 @@ for i in range(40):
 time.sleep(0.3)
 print('GOT')
 """
-# Landlock knows truncation from version 3 on, and moves from version 2 on.
+# Landlock controls truncation from version 3 on, and moves from version 2 on.
 _CHANGE = """
 import os
 path = input()
@@ -146,7 +146,7 @@ _CONTROLS = (
 
 
 class WeakSandboxError(RuntimeError):
-  """This machine cannot hold untrusted code."""
+  """This machine cannot contain untrusted code."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Report:
   """The tier that was found, and why the stronger ones were not."""
 
   tier: str
-  faults: Mapping[str, tuple[str, ...]]  # Tier -> why it does not hold.
+  faults: Mapping[str, tuple[str, ...]]  # Tier -> reasons why it does not hold.
 
   def __str__(self) -> str:
     lines = [f'sandbox: {self.tier}']
@@ -169,13 +169,13 @@ class Report:
 
 
 def choose(*, allow_weak: bool = False) -> Report:
-  """Return the strongest tier that holds; it is looked for once per process.
+  """Return the strongest tier that holds; it is probed once per process.
 
   Args:
-    allow_weak: Whether T2, which limits resources only, is enough.
+    allow_weak: Whether T2, which only limits resources, is enough.
 
   Raises:
-    WeakSandboxError: If no tier holds, or only T2 and that is not enough.
+    WeakSandboxError: If no tier holds, or only T2 and it is not enough.
   """
   report = _find()
   if report.tier == 'T2' and not allow_weak:
@@ -187,21 +187,21 @@ def choose(*, allow_weak: bool = False) -> Report:
 
 
 def tier(allow_weak: bool | None = None) -> str:
-  """Return the tier of this process's boxes; it is printed once.
+  """Return the tier for this process's boxes, and print it the first time.
 
   Args:
-    allow_weak: Whether T2 is enough, from now on; None keeps the last answer,
-      which is no at first.
+    allow_weak: Whether T2 is enough from now on; None keeps the last value,
+      which is False at first.
 
   Raises:
     WeakSandboxError: See `choose`.
   """
-  with _LOCK:  # One probe changes what another one looks for.
+  with _LOCK:  # Concurrent probes would disturb each other.
     if allow_weak is not None:
       _said['allow_weak'] = allow_weak
     report = choose(allow_weak=_said['allow_weak'])
     if not _said['printed']:
-      # The box needs the standard library alone; only this line needs more.
+      # The box needs only the standard library, except for this line.
       from evojax.runtime import output  # pylint: disable=g-import-not-at-top
 
       output.say(str(report))
@@ -210,11 +210,11 @@ def tier(allow_weak: bool | None = None) -> str:
 
 
 def allows_weak() -> bool:
-  """Return the last answer that `tier` was given."""
+  """Return the last value of `allow_weak` that `tier` was given."""
   return _said['allow_weak']
 
 
-# State of the process: what its user allows, and whether the tier was printed.
+# State of the process: the user's permission, and whether the tier was printed.
 _said = {'allow_weak': False, 'printed': False}
 _LOCK = threading.Lock()
 
@@ -232,7 +232,7 @@ def _find() -> Report:
 
 
 def faults(tier: str) -> list[str]:
-  """Return attacks that get through and benign programs that fail, as lines."""
+  """Return successful attacks and failing benign programs, one line each."""
   return _failed_controls(tier) or _successful_attacks(tier)
 
 
@@ -241,7 +241,7 @@ def _failed_controls(tier: str) -> list[str]:
   with _boxes(tier) as run:
     for name, source, stdin, stdout in _CONTROLS:
       if tier == 'T2' and source.startswith(_SHELL):
-        continue  # macOS does not count the processes of a run alone.
+        continue  # macOS cannot count the processes of a single run.
       result = run(source, stdin)
       if result.status == 'infra_error':
         return [f'no box: {" ".join(result.message.split())[-300:]}']
@@ -311,16 +311,16 @@ def _fill(hidden: bool, nameless: bool):
 
 def _server(stack: contextlib.ExitStack, _: str) -> _Prepared:
   server = stack.enter_context(socket.create_server(('127.0.0.1', 0)))
-  # It can be read from while somebody waits to be accepted.
+  # The server is readable while a connection waits to be accepted.
   connected = lambda: bool(select.select([server], [], [], 0)[0])
   return str(server.getsockname()[1]), connected
 
 
 def _decoy(stack: contextlib.ExitStack, _: str) -> _Prepared:
-  """Start a process to be killed; it stands for this one, its parent."""
+  """Start a process as the target; it stands for this one, its parent."""
   command = [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()']
   decoy = subprocess.Popen(command, stdin=subprocess.PIPE)
-  stack.callback(decoy.communicate)  # It ends with its input.
+  stack.callback(decoy.communicate)  # The process ends when its stdin closes.
   return str(decoy.pid), lambda: decoy.poll() is not None
 
 
@@ -328,7 +328,7 @@ def _never() -> bool:
   return False
 
 
-# Name -> (program, what it needs: its stdin, and whether it shows outside).
+# Name -> (program, function that prepares its stdin and its check outside).
 _ATTACKS = {
     'reads_a_key': (_READ_KEY, _key_file),
     'reads_the_environment': (_ENVIRONMENT, lambda _, t: (t[::-1], _never)),

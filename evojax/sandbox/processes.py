@@ -1,4 +1,4 @@
-"""Processes as the trusted side of a box sees them: ended, counted, timed."""
+"""Operations on processes for the trusted side: end, count and time them."""
 
 from collections.abc import Iterator
 import contextlib
@@ -29,11 +29,11 @@ def end_children(everyone: bool = False) -> None:
   """End all descendants.
 
   The caller is a subreaper: the children of a descendant that ends become its
-  own children, so that it meets each of them in the end.
+  own children, so that it reaches each of them eventually.
 
   Args:
-    everyone: Kill all processes of the namespace at once; only for process 1
-      of one.
+    everyone: Kill all processes of the namespace at once; only for process 1 of
+      one.
   """
   while True:
     try:
@@ -45,7 +45,7 @@ def end_children(everyone: bool = False) -> None:
     for child in found:
       kill(child)
     if not found:
-      return  # This system does not list children; it is T2 at best.
+      return  # The system does not list children; its tier is T2 at best.
     time.sleep(0.001)
 
 
@@ -58,7 +58,7 @@ def _children() -> list[int]:
 
 
 def has_exited(process: int) -> bool:
-  """Tell if a child has ended, without reaping it."""
+  """Return whether a child has ended, without reaping it."""
   if hasattr(os, 'waitid'):
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process, options) is not None
@@ -72,17 +72,17 @@ def has_exited(process: int) -> bool:
   queue = select.kqueue()
   try:
     return bool(queue.control([event], 1, 0))
-  except ProcessLookupError:  # It had ended before.
+  except ProcessLookupError:  # It had already ended.
     return True
   finally:
     queue.close()
 
 
 def cpu_seconds(process: int) -> float:
-  """Return the CPU time of all threads of a process that is not reaped yet."""
+  """Return the CPU time of all threads of a process that is not reaped."""
   if sys.platform != 'linux':
     return 0.0
-  # Linux names the CPU clock of another process so: ~pid << 3 | CPUCLOCK_SCHED.
+  # Linux's number for the CPU clock of a process: ~pid << 3 | CPUCLOCK_SCHED.
   return time.clock_gettime(~process << 3 | 2)
 
 
@@ -93,7 +93,7 @@ def children_seconds() -> float:
 
 
 def tasks_below(proc: int) -> Iterator[tuple[str, str]]:
-  """Yield (process, thread) of all descendants, as /proc names them.
+  """Yield (process, thread) of all descendants, as named in /proc.
 
   Args:
     proc: A descriptor of /proc of the host.
@@ -133,7 +133,7 @@ def read(proc: int, path: str) -> str:
 
 
 def address_space() -> int:
-  """Return the bytes of address space that this process takes."""
+  """Return the size of this process's address space in bytes."""
   try:
     with open('/proc/self/statm') as file:
       return int(file.read().split()[0]) * resource.getpagesize()
@@ -142,7 +142,7 @@ def address_space() -> int:
 
 
 def tasks_of_user() -> int:
-  """Count the threads that this user runs, here and elsewhere."""
+  """Return the number of threads of this user, here and elsewhere."""
   if sys.platform != 'linux' or not os.path.isdir('/proc'):
     return 0
   count, user = 0, os.geteuid()
@@ -150,6 +150,6 @@ def tasks_of_user() -> int:
     try:
       if name.isdigit() and os.stat(f'/proc/{name}').st_uid == user:
         count += len(os.listdir(f'/proc/{name}/task'))
-    except OSError:  # The process has ended meanwhile.
+    except OSError:  # The process has ended in the meantime.
       continue
   return count

@@ -1,6 +1,6 @@
 """The three things that a child runs: a program, a function, a command.
 
-All of this happens on the untrusted side, after the child has given up its
+All of this code runs on the untrusted side, after the child has given up its
 rights.
 """
 
@@ -30,7 +30,7 @@ def execute(
     os.execvpe(command[0], command, environment)
   except OSError as error:
     print(f'{command[0]}: {error.strerror}', file=sys.stderr, flush=True)
-    # The codes that a shell returns.
+    # The exit codes of a shell.
     return 126 if error.errno == errno.EACCES else 127
 
 
@@ -40,7 +40,7 @@ def call(
     data: memoryview,
     folder: str = '',
 ) -> int:
-  """Call a function, in a folder if one is named; write what it returns."""
+  """Call a function, in a folder if one is given; write its result."""
   if folder:
     os.chdir(folder)
   answer = function(source, data)
@@ -74,12 +74,12 @@ def open_stdin_by_name() -> None:
 
 
 def run(source: str) -> int:
-  """Run a source as `python main.py` would; return its exit code."""
+  """Run a source as `python main.py` does; return its exit code."""
   main = types.ModuleType('__main__')
   main.__file__ = 'main.py'
   sys.modules['__main__'] = main
   sys.argv[:] = ['main.py']
-  # The program may recurse as deep as it could without the frames around it.
+  # A program may recurse as deeply as without the frames around it.
   sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
   code = 0
   try:
@@ -93,11 +93,11 @@ def run(source: str) -> int:
     atexit._run_exitfuncs()
     _flush(sys.stdout)
   except BaseException:
-    # The whole traceback: without one it would look as if it were no Python.
+    # The whole traceback, since a SyntaxError has no frame of the program.
     code = code or print_error(None)
   try:
-    # Flushes files that nobody has closed. An error here is not the program's:
-    # a stream that is detached raises one, for example.
+    # Flushes files that were not closed. An error here is not the program's:
+    # for example, a detached stream raises one.
     for file in (*gc.get_objects(), sys.__stdout__, sys.stderr):
       if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter)):
         with contextlib.suppress(Exception):
@@ -111,7 +111,7 @@ def print_error(name: str | None) -> int:
   """Print the traceback of the current exception and return 1.
 
   Args:
-    name: The file that the traceback starts from; None: all of it.
+    name: The file where the traceback starts; None prints all of it.
   """
   kind, error, trace = sys.exc_info()
   while name and trace and trace.tb_frame.f_code.co_filename != name:
@@ -130,7 +130,7 @@ def _flush(file: io.IOBase | None) -> None:
 
 
 def _depth() -> int:
-  """Return how many calls deep an `exec` by the caller would be."""
+  """Return the depth of calls at an `exec` by the caller."""
   return 1 + sum(1 for _ in traceback.walk_stack(sys._getframe(1)))
 
 

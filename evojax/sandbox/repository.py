@@ -1,15 +1,15 @@
-"""A tree that an agent works in: commands in the box, files as bytes.
+"""A tree for an agent to work in: commands in the box, files as bytes.
 
     with repository.Workspace(tier='T0') as workspace:
       workspace.write({'a.py': b'print(1)'})
       result = workspace.run([repository.PYTHON, 'a.py'])
       files = workspace.read()
 
-No process outside ever opens, lists or follows anything in the tree: whatever
-git, a hook or a link does there, it does in the box. Processes that a command
-leaves running are ended with it. Its files stay until the workspace is closed,
-those in its home too, where a `.gitconfig` or `usercustomize.py` takes effect
-on the next command: grade a tree in a fresh workspace, or in a cleared one,
+No process outside opens, lists or follows anything in the tree: whatever git, a
+hook or a link does there happens in the box. Processes that a command leaves
+running are ended with it. Its files stay until the workspace is closed, also
+those in its home, where a `.gitconfig` or `usercustomize.py` takes effect on
+the next command. So grade a tree in a fresh workspace, or in a cleared one,
 which is as good and saves the start of its processes.
 """
 
@@ -25,7 +25,7 @@ from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
 
-# An interpreter that every box has. It finds the packages of the image.
+# An interpreter that every box has; it finds the packages of the image.
 PYTHON = os.path.join(
     sys.base_prefix, 'bin', f'python3.{sys.version_info.minor}'
 )
@@ -37,8 +37,8 @@ LIMITS = limits_lib.Limits(
     files=16384,
     processes=64,
 )
-# The longest JSON line of one file: a path has up to 4096 bytes, and JSON may
-# take six for each.
+# Maximum length of a file's JSON line: a path has up to 4096 bytes, and JSON
+# may need six for each.
 _RECORD_BYTES = 32 << 10
 
 
@@ -47,8 +47,8 @@ class WorkspaceError(Exception):
 
   Attributes:
     result: The result of the attempt.
-    infra: Whether the box failed. If not, the tree's contents are the cause:
-      paths that are too long, more files than allowed, a link in the way.
+    infra: Whether the box failed. Otherwise the tree's contents are the cause:
+      paths that are too long, more files than allowed, a link on the way.
   """
 
   def __init__(self, message: str, result: limits_lib.Result):
@@ -59,9 +59,9 @@ class WorkspaceError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """A file or link that an agent may have made: check it strictly."""
+  """A file or link, possibly made by an agent: check it strictly."""
 
-  data: bytes  # Of a link: the path that it points to.
+  data: bytes  # For a link, the path that it points to.
   executable: bool = False
   link: bool = False
 
@@ -70,7 +70,7 @@ class Workspace:
   """One tree and the box around it; one command at a time.
 
   Attributes:
-    limits: Limits of a command that names none.
+    limits: Limits of a command for which none are given.
   """
 
   def __init__(
@@ -85,18 +85,18 @@ class Workspace:
 
     Args:
       tier: See `probe.choose`.
-      limits: Limits of every command; that of memory holds per process.
-      allow_weak: Whether commands may run as root, whose processes nobody
-        counts; None: the answer that `probe.tier` was given.
-      **options: `readable` (which commands may run, too: e.g. a virtual
+      limits: Limits of every command; the memory limit is per process.
+      allow_weak: Whether commands may run as root, whose processes cannot be
+        counted; None: as given to `probe.tier`.
+      **options: `readable` (commands may run these, too: e.g. a virtual
         environment, besides the system and PYTHON), `environment`,
         `grace_seconds`, `without` and `entry` of `box.Box`.
 
     Raises:
-      probe.WeakSandboxError: If they would run as root and may not.
+      probe.WeakSandboxError: If they would run as root, which is not allowed.
     """
     self.limits = limits
-    # One attempt: in a second one the tree would be empty.
+    # A single attempt: in a second one the tree would be empty.
     self._box = box_lib.Box(
         'repository', tier=tier, limits=limits, attempts=1, **options
     )
@@ -121,7 +121,7 @@ class Workspace:
     self.close()
 
   def close(self) -> None:
-    """End what runs, and remove the tree."""
+    """End all processes, and remove the tree."""
     self._box.close()
     message = 'the tree is lost: the workspace is closed'
     self._lost = limits_lib.Result(
@@ -141,15 +141,15 @@ class Workspace:
 
     Args:
       command: Program and arguments, without a shell.
-      stdin: Bytes that it reads.
-      folder: The folder of the tree that it starts in.
+      stdin: The command's input.
+      folder: The folder of the tree to start in.
       environment: Additional environment variables.
-      limits: Limits of this command, the workspace's by default. `disk_bytes`,
-        `files` and `processes` must be the workspace's.
+      limits: Limits of this command; None takes the workspace's. `disk_bytes`,
+        `files` and `processes` must equal the workspace's.
 
     Returns:
-      The result. After one 'infra_error' all others are too, because the tree
-      is lost.
+      The result. After one 'infra_error' all later results are too, because the
+      tree is lost.
     """
     fields = {
         'command': list(command),
@@ -166,19 +166,19 @@ class Workspace:
       folder: str = '.',
       limits: limits_lib.Limits | None = None,
   ) -> limits_lib.Result:
-    """Call the workspace's entry in a fresh copy of a process that has it.
+    """Call the workspace's entry in a fresh copy of a process that loaded it.
 
-    No interpreter is started, and nothing in the tree or the home has a say
-    before the entry does.
+    No interpreter is started, and nothing in the tree or the home is run before
+    the entry.
 
     Args:
       source: The entry's first argument.
-      data: The entry's second one.
-      folder: The folder of the tree that it starts in.
-      limits: As for `run`.
+      data: The entry's second argument.
+      folder: The folder of the tree to start in.
+      limits: As in `run`.
 
     Returns:
-      As `run`; `stdout` ends with what the entry returns.
+      As `run`; `stdout` ends with the return value of the entry.
 
     Raises:
       ValueError: If the workspace has no entry.
@@ -189,7 +189,7 @@ class Workspace:
     return self._request(fields, data, limits)
 
   def clear(self) -> None:
-    """Remove all that the tree, the home and the temporary folder hold.
+    """Remove everything in the tree, the home and the temporary folder.
 
     Raises:
       WorkspaceError: If the box has failed.
@@ -205,10 +205,10 @@ class Workspace:
 
     Args:
       files: Path in the tree -> content.
-      executable: Paths of those that can be executed.
+      executable: Paths of the files to make executable.
 
     Raises:
-      WorkspaceError: If there is no room, or a link in the way.
+      WorkspaceError: If there is no room, or a link is in the way.
       ValueError: If a path leads out of the tree.
     """
     records = []
@@ -257,7 +257,7 @@ class Workspace:
 
 
 def _inside(path: str) -> str:
-  """Return a path of the tree.
+  """Return a path if it stays inside the tree.
 
   Raises:
     ValueError: If it leads out of the tree.
@@ -272,7 +272,7 @@ def parse(data: bytes) -> dict[str, File]:
   """Parse the records of a tree.
 
   Raises:
-    ValueError, KeyError, TypeError: If they are not what `tree` writes.
+    ValueError, KeyError, TypeError: If `tree` did not write the records.
   """
   files, position = {}, 0
   try:

@@ -1,8 +1,8 @@
 """Seccomp filters: the system calls that code in the box may make.
 
 Each profile has an allow-list, which is assembled to classic BPF. A binary
-search finds the range that a call's number lies in. The kernel runs a filter
-once per number whenever it is loaded, which is at every run: a long chain of
+search finds the range of a call's number. The kernel runs a filter once per
+number when it is loaded, which happens at every run, so that a long chain of
 comparisons would be slow.
 """
 
@@ -29,7 +29,7 @@ _PURE = """
   sched_yield sched_getaffinity futex set_robust_list rseq
   poll ppoll select pselect6 exit exit_group
 """.split()
-# Files below the paths that Landlock opens, pipes to oneself, threads.
+# Files below the paths that Landlock opens, pipes within a process, threads.
 _FILES = """
   open openat creat stat lstat newfstatat statx access faccessat faccessat2
   readlink readlinkat getdents64 getcwd chdir fchdir umask
@@ -37,7 +37,7 @@ _FILES = """
   truncate ftruncate fsync fdatasync statfs fstatfs
   dup2 dup3 pipe pipe2 fadvise64 copy_file_range sendfile
 """.split()
-# Waiting for descriptors, a socket pair to wake up from it: what asyncio needs.
+# Waiting for descriptors, with a socket pair for wake-ups, as asyncio needs.
 _EVENTS = """
   epoll_create1 epoll_ctl epoll_wait epoll_pwait recvfrom
 """.split()
@@ -54,10 +54,10 @@ _PROCESSES = """
   eventfd2 timerfd_create timerfd_settime timerfd_gettime close_range
   sched_getparam sched_getscheduler getpriority getcpu
 """.split()
-# Landlock lets an owner do these to any file of the host. They must not fail,
-# because git does not work where they do.
+# Landlock allows an owner to apply these to any file of the host. They must not
+# fail, because git would not work.
 _OF_OWNERS = 'chmod fchmod fchmodat utimensat utime utimes'.split()
-# Programs try these first and do without them, given the right error.
+# Programs try these first, and manage without them after the right error.
 _ABSENT = dict.fromkeys(('clone3', 'openat2', 'fchmodat2'), errno.ENOSYS)
 _ABSENT |= dict.fromkeys(
     """
@@ -68,15 +68,15 @@ _ABSENT |= dict.fromkeys(
     errno.EOPNOTSUPP,
 )
 
-# Without namespaces: sendmsg passes descriptors of files that nobody could
-# measure meanwhile, fallocate fills a disk at once, and capget asks about any
-# process.
+# Disallowed without namespaces: sendmsg passes descriptors of files that could
+# not be measured meanwhile, fallocate fills a disk at once, and capget asks
+# about any process.
 _OF_NAMESPACES = ('sendmsg', 'capget', 'fallocate')
 # Without namespaces, these ask about any process of the host; 0 is the caller.
 _OF_PROCESSES = 'getpgid getsid sched_getparam sched_getscheduler'.split()
 
 _THREAD = 0x00010000  # CLONE_THREAD
-# CLONE_NEWTIME is missing: it is a part of the exit signal here.
+# CLONE_NEWTIME is missing, since its bit is part of the exit signal here.
 _NAMESPACES = linux.NAMESPACES | linux.CLONE_NEWUSER
 # F_DUPFD .. F_SETFL, locks, F_DUPFD_CLOEXEC; no F_SETOWN, no F_SETSIG.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
@@ -84,20 +84,19 @@ _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)
 _IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)
 _IOCTL_TERMINAL = (0x5413, 0x540F, 0x5410)  # Window size, process group.
 _PRCTL = (15, 16, 38, 39)  # Names, and reading or setting no_new_privs.
-_INT = 0xFFFFFFFF  # The kernel reads this much of an int.
+_INT = 0xFFFFFFFF  # The bits of an int that the kernel reads.
 _AF_UNIX = 1
-# O_TRUNC | O_ACCMODE, and the values that go through Landlock's eyes: before
-# version 3 it lets a file be emptied that is opened for reading, or for nothing
-# at all (3).
+# O_TRUNC | O_ACCMODE, and the values that Landlock checks: before version 3 it
+# lets a file be emptied that is opened for reading, or with access mode 3.
 _OPENING = 0o1003, (0, 1, 2, 0o1001, 0o1002)
 _ITSELF = ((0, _INT, (0,)),)  # No other process.
 
-# Name -> ((argument, mask, values), ...): allowed if argument & mask is one of
-# the values, for all of them.
+# Name -> ((argument, mask, values), ...): a call is allowed if argument & mask
+# is one of the values, for each entry.
 _PURE_RULES = {
     'ioctl': ((1, _INT, _IOCTL),),
-    # Its own limits may be read. A program that could set them could have the
-    # kernel send it SIGKILL, which is taken for a failure of the machine.
+    # A program may read its own limits. If it could set them, it could make the
+    # kernel send it SIGKILL, which counts as a failure of the machine.
     'prlimit64': (*_ITSELF, (2, None, (0,))),
     'sched_getaffinity': _ITSELF,
     # A negative clock is the CPU time of any process or thread.
@@ -115,7 +114,7 @@ _FD_RULES = _PURE_RULES | {
 }
 _PROGRAM_RULES = {
     'clone': ((0, _THREAD | _NAMESPACES, (_THREAD,)),),
-    # To the other end of the pair only: an address could name any socket.
+    # Only to the other end of the pair: an address could name any socket.
     'sendto': ((4, None, (0,)),),
 }
 _PROCESS_RULES = {
@@ -129,7 +128,7 @@ _PROCESS_RULES = {
 _LOAD, _JUMP_EQUAL, _JUMP_GE, _JUMP, _AND, _RETURN = 32, 21, 53, 5, 84, 6
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _SET_MODE_FILTER = 1
-# glibc asks for the cores of a thread by its number, and does without them.
+# glibc queries the cores of a thread by its number, and manages without them.
 _REFUSED = {'sched_getaffinity': _ERRNO | errno.ENOSYS}
 _X32 = 0x40000000  # Numbers of the x32 interface start there.
 
@@ -146,12 +145,12 @@ def rules(
   Args:
     profile: One of `box.PROFILES`.
     own_user: Whether the box's user owns no file of the host. Otherwise calls
-      that an owner may make report success and do nothing: rule ().
-    namespaces: Whether no process and no disk of the host is in reach.
-    version: Landlock's, see `landlock.version`.
+      that an owner may make report success without effect: rule ().
+    namespaces: Whether no process and no disk of the host is reachable.
+    version: Landlock version, see `landlock.version`.
 
   Returns:
-    System call -> None, or the tests of arguments that it is allowed with.
+    System call -> None, or the conditions on its arguments.
   """
   if profile == 'pure':
     return dict.fromkeys(_PURE) | _PURE_RULES
@@ -189,7 +188,7 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
   numbers.pop(None, None)  # Number of calls that this machine lacks.
   starts = {0: _return(denied)}
   for number in sorted(numbers):
-    # If two ranges start at one value, the later one counts.
+    # If two ranges start at the same value, the later one counts.
     starts |= {number: numbers[number], number + 1: _return(denied)}
   same = itertools.groupby(starts.items(), key=lambda item: item[1])
   ranges = [next(group) for _, group in same]  # Equal neighbours are merged.
@@ -206,12 +205,12 @@ def assemble(allowed: dict[str, tuple | None]) -> bytes:
 
 
 def _search(ranges: Sequence[tuple[int, list]]) -> list:
-  """Return a binary search over ranges of numbers, each with its block."""
+  """Return a binary search over ranges of numbers, each with its code."""
   if len(ranges) == 1:
     return ranges[0][1]
   middle = len(ranges) // 2
   left, right = _search(ranges[:middle]), _search(ranges[middle:])
-  # Conditional jumps reach 255 steps, unconditional ones any number.
+  # Conditional jumps reach 255 steps; unconditional ones have no limit.
   return [
       (_JUMP_GE, 0, 1, ranges[middle][0]),
       (_JUMP, 0, 0, len(left)),
@@ -226,7 +225,7 @@ def _check(tests: Sequence[tuple], denied: int) -> list:
   Args:
     tests: (index of an argument, mask of its low 32 bits, allowed values);
       mask None: all 64 bits are compared.
-    denied: What the filter returns for others.
+    denied: Return value of the filter for other calls.
   """
   steps = []
   for argument, mask, values in tests:
@@ -237,7 +236,7 @@ def _check(tests: Sequence[tuple], denied: int) -> list:
     steps.append((_LOAD, 0, 0, low))
     if mask not in (None, _INT):
       steps.append((_AND, 0, 0, mask))
-    # Each value jumps past the refusal.
+    # A matching value jumps past the refusal.
     for index, value in enumerate(values):
       steps.append((_JUMP_EQUAL, len(values) - index, 0, value))
     steps += _return(denied)
@@ -253,7 +252,7 @@ class _Program(ctypes.Structure):
 
 
 def prepare(program: bytes) -> Callable[[], int]:
-  """Return a call that makes a filter hold for this thread and its children.
+  """Return a call that applies a filter to this thread and its children.
 
   The call raises OSError if the kernel refuses, e.g. without no_new_privs.
   """

@@ -1,4 +1,4 @@
-"""What a process opens once, all its parts share, and its end closes."""
+"""Resources that a process opens once and closes at its end."""
 
 import atexit
 from collections.abc import Callable, Hashable
@@ -17,11 +17,11 @@ def opened(make: Callable[..., Any], *arguments: Hashable) -> Any:
   """Return `make(*arguments)`, which is called once in each process.
 
   Args:
-    make: A function of a module; what it returns has a method `close`, which is
+    make: A function at module level; its result has a method `close`, which is
       called when the process ends.
-    *arguments: Others make something else.
+    *arguments: Arguments of `make`; each combination gives its own resource.
   """
-  with _LOCK:  # Many threads may ask at once, for one and the same.
+  with _LOCK:  # Many threads may ask for the same resource at once.
     return _opened(os.getpid(), make, *arguments)
 
 
@@ -29,15 +29,15 @@ def opened(make: Callable[..., Any], *arguments: Hashable) -> Any:
 def _opened(
     process: int, make: Callable[..., Any], *arguments: Hashable
 ) -> Any:
-  # The process is part of the key: a fork must not share what its parent has,
-  # and must not close it, though it inherits the call.
+  # The process is part of the key: a fork must neither share its parent's
+  # resource nor close it, although it inherits the exit handler.
   found = make(*arguments)
   atexit.register(lambda: os.getpid() == process and found.close())
   return found
 
 
 def open_box(slots: int) -> box_lib.Box:
-  """Return the box for programs, with so many slots, of this process.
+  """Return this process's box for programs, with `slots` slots.
 
   Raises:
     probe.WeakSandboxError: If this machine cannot hold untrusted code.

@@ -1,9 +1,9 @@
 """The process between a box and its zygote, which cleans up after both.
 
 The box starts this file as a script, once per slot. It forks the zygote and
-outlives it: when the parent is gone, or the zygote, it sees to it that nothing
-is left. It runs without `site`, so neither .pth files nor the packages of a
-user are read.
+outlives it: once the parent or the zygote is gone, it removes everything that
+is left. It runs without `site`, so that neither .pth files nor the packages of
+a user are read.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-if __name__ == '__main__':  # There is no `site`, so nothing of ours is found.
+if __name__ == '__main__':  # Without `site`, our packages are not found.
   sys.path.insert(0, sys.argv[1])
 
 from evojax.sandbox import jail  # noqa: E402
@@ -28,7 +28,7 @@ from evojax.sandbox import zygote  # noqa: E402
 def main() -> None:
   """Start the zygote, wait until it or the parent is gone, clean up, exit."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  # Moved away from the descriptors 0 to 3, where a child puts its own.
+  # Moved away from descriptors 0 to 3, which a child uses for its own.
   control = socket.socket(fileno=fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 10))
   null = os.open(os.devnull, os.O_RDWR)
   os.dup2(null, 0)
@@ -39,7 +39,7 @@ def main() -> None:
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
   own_namespaces = 'namespaces' in config.layers
   if own_namespaces and jail.enter_namespaces():
-    # A user namespace of its own holds no second user to change to.
+    # A separate user namespace has no second user to change to.
     config = config._replace(user=None, counted=True)
   elif config.user is not None:
     config = config._replace(counted=True)
@@ -47,20 +47,20 @@ def main() -> None:
   if not process:
     zygote.Zygote(control, config).main()
   poll = select.poll()
-  poll.register(control, 0)  # A hang-up is reported without being asked for.
+  poll.register(control, 0)  # A hang-up is always reported.
   if hasattr(os, 'pidfd_open'):
     poll.register(os.pidfd_open(process), select.POLLIN)
     poll.poll()
   else:
     while not poll.poll(100) and not processes.has_exited(process):
       pass
-  # Process 1 of a namespace takes all of its processes along.
+  # Ending process 1 of a namespace ends all its processes.
   processes.kill(process)
   os.waitpid(process, 0)
   if not own_namespaces:
     processes.end_children()
   if config.scratch:
-    # If this fails, the parent removes it, if there is one.
+    # If this fails, the parent removes it, if it still exists.
     with contextlib.suppress(OSError):
       tree.clear(config.scratch)
       os.rmdir(config.scratch)

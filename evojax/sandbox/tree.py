@@ -1,7 +1,7 @@
 """Files in the box: an agent's tree is read and written there, never outside.
 
-A tree travels as records: a line of JSON, followed by as many bytes as it says.
-Links are named and never followed.
+A tree is sent as records: a line of JSON, followed by the number of bytes that
+it gives. Links are named and never followed.
 """
 
 import errno
@@ -19,8 +19,8 @@ def _write_tree(scratch, request):
       path = _at(scratch, record['path'])
       os.makedirs(os.path.dirname(path), exist_ok=True)
       data = records.read(record['size'])
-      # The old file is not overwritten: it may have a second name elsewhere, or
-      # be a pipe.
+      # The old file is removed instead of overwritten: it may have a second
+      # name elsewhere, or be a pipe.
       if os.path.lexists(path):
         os.unlink(path)
       descriptor = os.open(
@@ -66,12 +66,12 @@ def _read_tree(scratch, request):
 
 
 def _at(scratch, path):
-  """Return where a path of the tree lies; make folders on the way accessible.
+  """Return the location of a path in the tree; make its folders accessible.
 
-  An agent may have put a link anywhere, in the place of the whole tree too.
+  An agent may have put a link anywhere, even in place of the whole tree.
 
   Raises:
-    OSError: If there is a link on the way.
+    OSError: If a link is on the way.
   """
   found = scratch
   for part in (None, 'tree', *path.split('/')):
@@ -88,16 +88,16 @@ def _raise(error):
   raise error
 
 
-FOLDERS = ('tree', 'home', 'tmp')  # The folders of a box for repositories.
+FOLDERS = ('tree', 'home', 'tmp')  # The folders in a box for repositories.
 OPERATIONS = {
     'write': _write_tree,
     'read': _read_tree,
-    'clear': lambda scratch, request: 0,  # The zygote does it afterwards.
+    'clear': lambda scratch, request: 0,  # The zygote clears afterwards.
 }
 
 
 def clear(folder):
-  """Empty a directory, however deep it is and whatever its modes are."""
+  """Empty a directory of any depth, whatever its modes are."""
   if not os.listdir(folder):
     return
   top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -124,7 +124,7 @@ def clear(folder):
 
 
 def _is_real_directory(name, folder=None):
-  """Tell if a path is a directory and no link; if so, make it accessible."""
+  """Return whether a path is a real directory; if so, make it accessible."""
   mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
   if stat.S_ISDIR(mode):
     os.chmod(name, 0o700, dir_fd=folder)

@@ -10,19 +10,19 @@ from evojax.sandbox import disk
 from evojax.sandbox import processes
 from evojax.sandbox import wire
 
-_WATCH_SECONDS = 0.01  # Between two looks at what the kernel does not limit.
-# More bytes than a run writes in a second: no look comes later than it takes to
-# fill what is left, down to a millisecond.
+_WATCH_SECONDS = 0.01  # Time between checks of what the kernel does not limit.
+# More bytes than a run writes in a second. The next check comes before the room
+# that is left can be filled, to within a millisecond.
 _BYTES_PER_SECOND = 4 << 30
-_HANG_SECONDS = 5.0  # A run ends so long after its limit without a clock too.
+_HANG_SECONDS = 5.0  # Even without a clock, a run ends so long after its limit.
 
 
 class Usage(NamedTuple):
-  """Clocks right before a run, which its own use counts from."""
+  """Clocks right before a run, from which its own use is counted."""
 
   start: float  # time.monotonic().
   process: float  # CPU seconds of the forked child.
-  children: float  # CPU seconds of all children that were reaped before.
+  children: float  # CPU seconds of all children reaped before.
 
 
 class Watch:
@@ -32,17 +32,17 @@ class Watch:
     """Set up the watch of a slot.
 
     Args:
-      config: The slot's.
+      config: Setup of the slot.
       proc: A descriptor of /proc of the host; None on other systems.
     """
     self._config, self._proc, layers = config, proc, config.layers
     self._clock = 'clock' in layers
-    # A directory on a disk of the host has no quota but this.
+    # Nothing else limits a directory on a host disk.
     self._disk = None
     if config.scratch and 'quota' in layers and 'namespaces' not in layers:
       quota = config.disk_bytes, config.files
       self._disk = disk.Disk(config.scratch, *quota, proc)
-    # The kernel counts the threads of a user who is also somebody else.
+    # Needed if the kernel's count includes other threads of the same user.
     self._threads = (
         config.profile == 'program'
         and not config.counted
@@ -55,11 +55,11 @@ class Watch:
     """Wait until a run has ended or breaks a limit.
 
     Returns:
-      Why it is to be killed ('' if it has ended by itself), and the seconds
-      that it had to wait for a core because strangers had it.
+      Why it should be killed ('' if it ended by itself), and the seconds that
+      it waited for a core used by other processes.
     """
     wall, cpu = request.wall_seconds, request.cpu_seconds
-    if not self._clock:  # Nothing hangs for ever all the same.
+    if not self._clock:  # Even then, nothing may hang for ever.
       wall, cpu = wall + _HANG_SECONDS, math.inf
     poll = select.poll()
     exited, room = None, self._config.disk_bytes
@@ -76,7 +76,7 @@ class Watch:
           left = min(left, _WATCH_SECONDS)
         if self._disk:
           left = min(left, room / _BYTES_PER_SECOND)
-        # One millisecond more, because the kernel's clocks tick.
+        # One extra millisecond, because the kernel's clocks tick.
         ended = poll.poll(left * 1000 + 1) or processes.has_exited(process)
         if self._disk:
           room = self._disk.room(running=not ended)
@@ -89,14 +89,14 @@ class Watch:
     finally:
       if exited is not None:
         os.close(exited)
-    # It may have ended while this process had to wait for a core itself.
+    # It may have ended while this process itself waited for a core.
     if processes.has_exited(process):
       return '', 0.0
     waited = self._waited_seconds(processes.cpu_seconds(process), before)
     return 'cpu_limit' if used >= cpu else 'timeout', waited
 
   def _is_crowded(self, process: int) -> bool:
-    """Tell if a process has more threads than it may have."""
+    """Return whether a process has more threads than allowed."""
     try:
       folder = os.stat(f'{process}/task', dir_fd=self._proc)
     except OSError:  # It has ended.
@@ -104,15 +104,16 @@ class Watch:
     return folder.st_nlink - 2 > self._config.processes
 
   def _waited_seconds(self, used: float, before: Usage) -> float:
-    """Return the longest time that a thread was ready and strangers ran.
+    """Return the longest time that a thread was ready while strangers ran.
 
-    Waiting for each other does not count, neither of threads nor of processes:
-    a program that has enough of them would never be late. While one waits, its
-    core runs another one of the same run, for no longer than the rest of
-    `used`, or a stranger.
+    Waiting for each other does not count, neither for threads nor for
+    processes: otherwise a program with enough of them would never be late.
+      While a thread
+    waits, its core runs either another thread of the same run, for at most the
+    rest of `used`, or a stranger.
 
     Args:
-      used: CPU seconds of the process, those of ended threads included.
+      used: CPU seconds of the process, including ended threads.
       before: The clocks right before the run.
     """
     most = 0.0

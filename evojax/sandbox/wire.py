@@ -1,7 +1,7 @@
 """Messages between the parent of a box, its zygotes and their children.
 
-A message is a JSON object behind its length, with file descriptors beside it:
-stdin, stdout, stderr, and the file that says what to run. Nothing is pickled.
+A message is a JSON object after its length, with file descriptors attached:
+stdin, stdout, stderr, and the file with the task. Nothing is pickled.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,42 +15,42 @@ _DESCRIPTORS = 4
 
 
 class Entry(NamedTuple):
-  """The code that a 'pure' box calls, and a 'repository' box may.
+  """The code that a 'pure' box calls, and a 'repository' box may call.
 
   The file is run once per slot, before rights are given up. It defines
   call(source: str, data: memoryview) -> bytes, which is called once per run in
   a fresh process, and optionally warm(), which is called once per slot. In a
-  repository it finds the packages of the image, and its call starts in a folder
+  repository it finds the packages of the image, and `call` starts in a folder
   of the tree.
   """
 
   file: str
-  path: Sequence[str] = ()  # Directories that it may import from, e.g. NumPy's.
+  path: Sequence[str] = ()  # Directories to import from, e.g. NumPy's.
 
 
 class Config(NamedTuple):
   """The setup of one slot: the first message, from parent to supervisor."""
 
   profile: str  # One of `box.PROFILES`.
-  layers: Collection[str]  # The layers that hold, of `limits.LAYERS`.
+  layers: Collection[str]  # The active layers, from `limits.LAYERS`.
   disk_bytes: int  # These three are limits, see `limits.Limits`.
   files: int
   processes: int
-  entry: Entry | None  # Not for the profile 'program'.
+  entry: Entry | None  # None for the profile 'program'.
   readable: Sequence[str]  # Host paths that code in the box may read.
-  environment: Mapping[str, str]  # Variables that code in the box gets.
+  environment: Mapping[str, str]  # Variables for code in the box.
   image: Sequence[str] = ()  # Host paths of its packages, see `image.paths`.
-  preload: Sequence[str] = ()  # Modules of the image that programs find loaded.
-  landlock: int = 0  # The kernel's version of it, see `landlock.version`.
-  user: int | None = None  # One that no other slot has; None: the parent's.
+  preload: Sequence[str] = ()  # Image modules that programs find loaded.
+  landlock: int = 0  # The kernel's version, see `landlock.version`.
+  user: int | None = None  # A user of no other slot; None: the parent's.
   scratch: str | None = None  # The slot's directory, if it has one.
-  # True if the user runs nothing but this slot, so that the kernel's count of
+  # Whether the user runs nothing but this slot, so that the kernel's count of
   # its processes is the slot's; the supervisor finds out.
   counted: bool = False
 
   @property
   def own_root(self) -> bool:
-    """Tell if the slot has a file system tree of its own."""
+    """Whether the slot has a file system tree of its own."""
     return {'namespaces', 'root'} <= set(self.layers)
 
 
@@ -71,10 +71,10 @@ class Answer(NamedTuple):
 
   run: str
   status: str  # Why the zygote killed it, e.g. 'timeout'; '' if it did not.
-  code: int  # Exit code; negative: minus the signal.
+  code: int  # Exit code; negative: minus the signal number.
   wall: float  # Seconds, like the next two.
   cpu: float
-  waited: float  # How long it was ready and strangers had its core.
+  waited: float  # Time in which it was ready but strangers had its core.
 
 
 def send(
@@ -86,8 +86,8 @@ def send(
   text = json.dumps(message).encode()
   data = _LENGTH.pack(len(text)) + text
   sent = socket.send_fds(control, [data], descriptors)
-  # An empty `sendall` would raise EPIPE where the other end has got everything,
-  # answered and gone.
+  # An empty `sendall` would raise EPIPE if the other end has received
+  # everything, answered and closed.
   if data[sent:]:
     control.sendall(data[sent:])
 
@@ -114,7 +114,7 @@ def answer(message: Mapping[str, Any]) -> Answer:
   """Return a message as an Answer.
 
   Raises:
-    KeyError, TypeError, ValueError: If it is none.
+    KeyError, TypeError, ValueError: If the message is not an answer.
   """
   kinds = Answer.__annotations__.items()
   return Answer(**{name: kind(message[name]) for name, kind in kinds})

@@ -1,8 +1,7 @@
 """The process that untrusted code is forked from: one slot of a box.
 
-It prepares whatever many runs can share, then answers one request at a time. It
-is trusted and neither runs nor reads what is to be run; its children do, see
-`child`.
+It prepares whatever runs can share, then answers one request at a time. It is
+trusted and neither runs nor reads the task; its children do, see `child`.
 """
 
 import gc
@@ -27,7 +26,7 @@ from evojax.sandbox import tree
 from evojax.sandbox import watch
 from evojax.sandbox import wire
 
-# The modules that programs import most; others are read when they are needed.
+# The modules that programs import most often; others are loaded on demand.
 PRELOAD = (
     'abc bisect bz2 cmath collections collections.abc copy dataclasses datetime'
     ' decimal enum fractions functools hashlib heapq io itertools json lzma'
@@ -64,7 +63,7 @@ class Zygote:
     layers, proc = self._config.layers, None
     if sys.platform == 'linux':
       linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-      # Descendants become children of this process, however often they fork.
+      # Descendants become children of this process, even after several forks.
       linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
       proc = os.open('/proc', os.O_PATH | os.O_DIRECTORY)
     entry = self._preload()
@@ -81,14 +80,14 @@ class Zygote:
     gc.freeze()  # Pages that the children share stay shared.
 
   def _preload(self) -> dict[str, object] | None:
-    """Import what runs need; return what the entry defines, if there is one."""
+    """Import what runs need; return the names that the entry defines."""
     if self._config.profile == 'program':
       site.setquit()  # Many programs end with exit().
-      programs.open_stdin_by_name()  # First: a module may keep the name `open`.
+      programs.open_stdin_by_name()  # First, as a module may store `open`.
       sys.meta_path.append(image.Finder(self._config.image))
       for name in (*PRELOAD, *self._config.preload):
         importlib.import_module(name)
-      # Landlock may keep a program from listing the library again.
+      # Landlock may prevent a program from listing the library again.
       for finder in filter(None, sys.path_importer_cache.values()):
         finder.invalidate_caches = lambda: None
     if self._config.profile == 'repository':
@@ -124,14 +123,14 @@ class Zygote:
       os.environ.update(config.environment)
 
   def _make_folders(self, scratch: str) -> None:
-    """Make the folders of a repository, and one of links to the packages."""
+    """Make the folders of a repository, and a folder of links to packages."""
     for name in (*tree.FOLDERS, 'image'):
       os.mkdir(f'{scratch}/{name}')
     for path in self._config.image:
       os.symlink(path, f'{scratch}/image/{os.path.basename(path)}')
 
   def _quota(self) -> str:
-    """Return the options of the file system that holds the directory."""
+    """Return the mount options of the directory's file system."""
     config = self._config
     owner = os.geteuid() if config.user is None else config.user
     options = f'mode=0700,uid={owner}'
@@ -145,10 +144,10 @@ class Zygote:
   def _answer(self) -> None:
     """Answer one request.
 
-    A child can look at the frames that it was forked from. No local variable is
-    bound in them by then, neither by its own run nor by the one before.
+    A child can inspect the frames that it was forked from. At that time they
+    hold no local variables, neither of its own run nor of the previous one.
     """
-    # Forked before it is needed, so that it is ready to run when it is.
+    # Forked in advance, so that it is ready when a request comes.
     process, end = self._fork()
     message, descriptors = wire.receive(self._control)
     answer = self._serve(process, end, wire.Request(**message), descriptors)
@@ -171,7 +170,7 @@ class Zygote:
       request: wire.Request,
       descriptors: list[int],
   ) -> wire.Answer:
-    """Have a child run a request, watch it, and tell how it ended."""
+    """Let a child run a request, watch it, and return how it ended."""
     config, tasks = self._config, 0
     children = processes.children_seconds()
     spent = processes.cpu_seconds(process)
@@ -179,17 +178,17 @@ class Zygote:
       tasks = processes.tasks_of_user()
     before = watch.Usage(time.monotonic(), spent, children)
     with end:
-      # The child cannot give away a name that it does not know.
+      # The child cannot reveal a name that it does not know.
       shown = request._replace(run='', tasks=tasks)
       wire.send(end, shown._asdict(), descriptors)
     for descriptor in descriptors:
       os.close(descriptor)
     status, waited = self._watch.wait(process, request, before)
-    processes.kill(process)  # That does nothing to one that has ended.
+    processes.kill(process)  # Does nothing if it has ended.
     wall = time.monotonic() - before.start
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     if 'sweep' in config.layers:
-      # End whatever the run has left running, and empty its directory.
+      # End everything that the run left running, and empty its directory.
       processes.end_children(everyone='namespaces' in config.layers)
       repository = config.profile == 'repository'
       if config.scratch and (request.clear or config.profile == 'program'):

@@ -278,13 +278,13 @@ class ReadersTest(parameterized.TestCase):
     )
     run = readers.read(_DATA / 'trl')
     self.assertBetween(len(run.rollouts), 3 * 64, 4 * 64)
-    self.assertIn('every', run.notes[0])
+    self.assertIn('one in ', run.notes[0])
 
   def test_what_is_no_run(self):
     with self.assertRaisesRegex(form.FormatError, 'there is no'):
       readers.read(self.path)
     self.path.mkdir()
-    with self.assertRaisesRegex(form.FormatError, 'looks like no log'):
+    with self.assertRaisesRegex(form.FormatError, 'does not look like a log'):
       readers.read(self.path)
     with self.assertRaisesRegex(form.FormatError, 'neither rollouts nor'):
       readers.read(self.path, 'trl')

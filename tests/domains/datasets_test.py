@@ -104,7 +104,7 @@ class DistinctTest(absltest.TestCase):
     message = r'^x:1: no \(2 broken rows; also x:3\)'
     with self.assertRaisesRegex(ValueError, f'{message}$'):
       self._distinct(*rows)
-    with self.assertRaisesRegex(ValueError, f'{message}. Mend .*skip_broken'):
+    with self.assertRaisesRegex(ValueError, f'{message}. Repair .*skip_broken'):
       self._distinct(*rows, skip_broken=False)
     with self.assertLogs(level='WARNING') as logs:
       self.assertLen(self._distinct(*rows, skip_broken=True), 1)

@@ -109,7 +109,7 @@ class LearnedTest(parameterized.TestCase):
     after = skills.with_part(SEED, 'rare_success').with_overlay(
         {'reward.weights.rare_success': 0.5}
     )
-    with self.assertRaisesRegex(skills.SkillError, "'rare_success' that fits"):
+    with self.assertRaisesRegex(skills.SkillError, "'rare_success' fits here"):
       learn(after).apply(parent, CONFIG, SURFACE)
 
   def test_a_file_that_has_no_place(self):
@@ -132,7 +132,7 @@ class LearnedTest(parameterized.TestCase):
       learn(SEED, parent=parent)
 
   def test_nothing_to_scale(self):
-    with self.assertRaisesRegex(skills.SkillError, 'no number'):
+    with self.assertRaisesRegex(skills.SkillError, 'not a number'):
       learn(rate(3e-4)).apply(SEED, {}, SURFACE)
 
   @parameterized.parameters(

@@ -155,7 +155,7 @@ class DirectoryTest(parameterized.TestCase):
       ('capital', {'diagnostics/A.py': ''}, 'is not a file of a harness'),
       ('no json', {'overlay.json': '{'}, 'overlay.json is not JSON'),
       ('a list', {'overlay.json': '[]'}, 'holds a list, not an object'),
-      ('twice', {'overlay.json': '{"a.b": 1, "a.b": 2}'}, r"'a.b'\] stand"),
+      ('twice', {'overlay.json': '{"a.b": 1, "a.b": 2}'}, r"'a.b'\] occur"),
       ('nested', {'overlay.json': '{"a": {"b": 1}}'}, r'is not a number'),
       ('null', {'overlay.json': '{"a.b": null}'}, 'is not a number'),
       ('lists', {'overlay.json': '{"a.b": [[1]]}'}, 'is a list of lists'),

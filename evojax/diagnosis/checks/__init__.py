@@ -1,10 +1,10 @@
-"""Checks: functions of a run that return a finding, None, or cannot tell.
+"""Checks: functions of a run that return a finding or None, or cannot tell.
 
     def check(run: form.Run) -> Finding | None
 
-A check raises `form.NotLogged` where the run did not log what it reads. Its
-name is the name of its findings, `dead_groups` apart, which also finds too_hard
-and too_easy. Those of agents are asked only where episodes have turns.
+A check raises `form.NotLogged` if the run did not log what it needs. Findings
+have the name of their check, except that `dead_groups` also finds too_hard and
+too_easy. Checks of agents run only if episodes have turns.
 """
 
 from collections.abc import Callable
@@ -34,5 +34,5 @@ ALL = (*cheats.CHECKS, *agents.CHECKS, *_ANY)
 
 
 def of(run: form.Run) -> tuple[Check, ...]:
-  """Return the checks that can say something about a run."""
+  """Return the checks that apply to a run."""
   return ALL if run.has_turns else _ANY

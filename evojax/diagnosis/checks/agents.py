@@ -1,7 +1,7 @@
-"""Checks of agents: what goes wrong where an episode has turns and tools.
+"""Checks of agents: faults of episodes with turns and tools.
 
-They are asked only where `form.Run.has_turns`. What is paid is compared within
-groups, so that a hard problem, which takes more turns, is no reason to alarm.
+They run only if `form.Run.has_turns`. Rewards are compared within groups, so
+that a hard problem, which takes more turns, raises no alarm.
 """
 
 import pandas as pd
@@ -15,8 +15,8 @@ from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import shares
 from evojax.ledger import records
 
-# Alerts of arXiv:2606.03108: an edit in 60 % of the episodes, 15 % of failed
-# calls. The others were chosen on synthetic logs, see BUILD_NOTES.md.
+# Thresholds of arXiv:2606.03108: an edit in 60 % of the episodes, 15 % of calls
+# that fail. The others were chosen on synthetic logs, see BUILD_NOTES.md.
 _NO_EDIT = 0.4
 _FAILED = 0.15
 _REPEATED = 0.2
@@ -25,7 +25,7 @@ _AT_ONCE = 0.3
 
 
 def _pay(*parts: tuple[str, float]) -> list[records.Remedy]:
-  """Return weights of parts that evojax ships for agents."""
+  """Return remedies that weight the reward parts shipped for agents."""
   return [
       records.Remedy(setting='weight', part=part, value=weight)
       for part, weight in parts
@@ -33,7 +33,7 @@ def _pay(*parts: tuple[str, float]) -> list[records.Remedy]:
 
 
 def echo_trap(run: form.Run) -> findings.Finding | None:
-  """Calls are made again and again (RAGEN, arXiv:2504.20073: Echo Trap)."""
+  """Detect calls that are repeated (RAGEN, arXiv:2504.20073: Echo Trap)."""
   share = shares.Share(run, 'repeated')
   if share.late.low < _REPEATED or share.falling:
     return None
@@ -89,7 +89,7 @@ def echo_trap(run: form.Run) -> findings.Finding | None:
 
 
 def gives_up(run: form.Run) -> findings.Finding | None:
-  """Episodes end without an edit; or they become short and solve no more."""
+  """Detect episodes without an edit, or that get shorter and solve no more."""
   if shares.solved_late(run) > learning.MUCH_SOLVED or shares.rises(run):
     return None
   if 'edited' not in run.rollouts:
@@ -155,7 +155,7 @@ def _ever_shorter(run: form.Run) -> findings.Finding | None:
 
 
 def submits_at_once(run: form.Run) -> findings.Finding | None:
-  """Work is handed in unseen: nothing was looked at, no test was run."""
+  """Detect work handed in unseen: nothing was looked at, no test was run."""
   rows = run.rows('submitted', 'looked')
   if not (rows['submitted'] > 0.5).any():
     raise form.NotLogged('no call hands the work in')
@@ -169,7 +169,7 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
   if solved > learning.MUCH_SOLVED:
     return None
   gap = shares.gap(rows, 'unseen', 'outcome') if 'outcome' in rows else None
-  # A policy that is as good without a look does well to save it.
+  # A policy that is as good without a look is right to save it.
   if gap is not None and gap.high > 0 and solved > 0.5:
     return None
   numbers = [findings.number('handed in unseen', share.late, 'share')]
@@ -201,7 +201,7 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
 
 
 def turn_limit(run: form.Run) -> findings.Finding | None:
-  """The limit of turns or of seconds ends what would have been solved."""
+  """Detect a limit of turns or seconds that ends promising episodes."""
   names = [n for n in ('out_of_turns', 'out_of_time') if n in run.rollouts]
   if not names:
     raise form.NotLogged(
@@ -221,7 +221,7 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
     return None
   late = run.late(rows)
   cut = late[late[name] > 0.5]
-  # What goes round in circles would not be solved with more turns.
+  # Episodes that repeat calls would not be solved with more turns.
   if 'repeated' in cut and cut['repeated'].mean() > 0.3:
     return None
   working = 1.0
@@ -232,7 +232,7 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
   numbers = [findings.number('ended by the limit', share.late, 'share')]
   if 'outcome' in rows:
     gap = shares.gap(rows.dropna(subset=['outcome']), name, 'outcome')
-    if gap is None or gap.high > 0:  # They are solved as often as the others.
+    if gap is None or gap.high > 0:  # They are solved as often as others.
       return None
     numbers.append(
         findings.number('solved, these less the others', gap, 'share')
@@ -266,7 +266,7 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
 
 
 def efficiency_collapse(run: form.Run) -> findings.Finding | None:
-  """Fewer turns are paid at equal outcome, turns fall, and solved with them."""
+  """Detect paid brevity: turns and the solved share both fall."""
   rows = run.rows('n_turns', 'reward', 'outcome', 'group')
   turns = shares.Share(run, 'n_turns', rows)
   solved = shares.Share(run, 'outcome', rows)
@@ -276,7 +276,7 @@ def efficiency_collapse(run: form.Run) -> findings.Finding | None:
   change = estimates.change_point(turns.values)
   if change.p > shares.SURE or change.after > 0.8 * change.before:
     return None
-  # It was, or becomes, worse than it is when turns do not matter.
+  # The finding needs a solved share that does not rise and is not high.
   if solved.line.low > 0 or solved.late.value > learning.MUCH_SOLVED:
     return None
   remedies = shares.paid(run, rows.assign(fewer=-rows['n_turns']), 'fewer')
@@ -313,7 +313,7 @@ def efficiency_collapse(run: form.Run) -> findings.Finding | None:
 
 
 def malformed_calls(run: form.Run) -> findings.Finding | None:
-  """Many calls are malformed or fail, and do not get better."""
+  """Detect many malformed or failing calls, without improvement."""
   share = shares.Share(run, 'calls_failed')
   if share.late.low < _FAILED or share.falling:
     return None

@@ -18,7 +18,7 @@ _ALIVE = 0.2  # Share of groups whose outcomes differ.
 
 
 def _late_solved(run: form.Run) -> float:
-  """Return what is solved in the last third; 0 where that is not known."""
+  """Return the solved share in the last third; 0 if it is not known."""
   try:
     _, solved = run.series('outcome')
   except form.NotLogged:
@@ -28,7 +28,7 @@ def _late_solved(run: form.Run) -> float:
 
 
 def entropy_collapse(run: form.Run) -> findings.Finding | None:
-  """The policy is certain of its tokens although much is unsolved."""
+  """Detect a policy that is certain although much is unsolved."""
   if _late_solved(run) > learning.MUCH_SOLVED:
     return None
   found = _same_texts(run)
@@ -39,7 +39,7 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
       raise
     return found
   late = estimates.mean(entropy[-max(len(entropy) // 3, 4) :])
-  # The thresholds of a mean log-prob, whose mean is minus the entropy.
+  # The rule's threshold is a mean log-prob, which is minus the entropy.
   least = -rules.RULES['exploration_collapse'].warn[1]
   if late.high > least or (found is None and _explores(run)):
     return None
@@ -62,9 +62,9 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
 
 
 def _explores(run: form.Run) -> bool:
-  """Return whether rollouts of a group still end differently.
+  """Return whether rollouts of a group still have different outcomes.
 
-  A policy that is certain of most tokens may be uncertain of those that matter.
+  A policy that is certain of most tokens may be uncertain of the decisive ones.
   """
   if not {'outcome', 'group'} <= set(run.rollouts):
     return False
@@ -85,7 +85,7 @@ def _explore(run: form.Run) -> str:
 
 
 def _remedies(run: form.Run) -> tuple[records.Remedy, ...]:
-  """Return what brings exploration back, as `_explore` says it."""
+  """Return remedies that restore exploration; `_explore` says them in words."""
   temperature = run.settings.get('temperature')
   if temperature is not None and temperature < 0.9:
     return (records.Remedy(setting='temperature', value=1.0),)
@@ -93,7 +93,7 @@ def _remedies(run: form.Run) -> tuple[records.Remedy, ...]:
 
 
 def _same_texts(run: form.Run) -> findings.Finding | None:
-  """Find groups whose unsolved rollouts are one and the same text."""
+  """Find groups whose unsolved rollouts are all the same text."""
   if not {'text_id', 'outcome'} <= set(run.rollouts):
     return None
   rows = run.late(run.rollouts.dropna(subset=['outcome']))
@@ -129,7 +129,7 @@ def _same_texts(run: form.Run) -> findings.Finding | None:
 
 
 def entropy_rising(run: form.Run) -> findings.Finding | None:
-  """The policy becomes less certain while it solves no more."""
+  """Detect a policy that becomes less certain while it solves no more."""
   steps, entropy = run.course('entropy')
   line = estimates.trend(entropy)
   change = estimates.change_point(entropy)
@@ -164,16 +164,17 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
 
 
 def temperature(run: form.Run) -> findings.Finding | None:
-  """Rollouts are sampled too hot or too cold, or not from what is trained."""
+  """Detect sampling that is too hot or too cold, or unlike the training."""
   given = run.settings.get('temperature')
   gap = None
   both = {'mean_logprob', 'entropy'} <= set(run.steps) | set(run.rollouts)
-  # Where both have log-probs of the same tokens, `logprob_gap` compares them.
+  # If both log-probs of the same tokens are logged, `logprob_gap` compares
+  # them.
   if both and 'gap' not in set(run.steps) | set(run.rollouts):
     _, logprob = run.course('mean_logprob')
     _, entropy = run.course('entropy')
     n = min(len(logprob), len(entropy))
-    # Tokens of the policy itself have a mean log-prob of minus the entropy.
+    # For tokens of the policy itself, the mean log-prob is minus the entropy.
     gap = estimates.mean((-logprob[-n:]) - entropy[-n:])
   if given is None and gap is None:
     raise form.NotLogged(
@@ -210,7 +211,7 @@ def temperature(run: form.Run) -> findings.Finding | None:
 
 
 def truncation(run: form.Run) -> findings.Finding | None:
-  """Many completions are cut at the limit."""
+  """Detect many completions that are cut at the token limit."""
   steps, cut = run.course('truncated')
   late = estimates.mean(cut[-max(len(cut) // 3, 4) :])
   if late.low < format_lib.WARN['truncated'][1]:
@@ -241,7 +242,7 @@ def truncation(run: form.Run) -> findings.Finding | None:
 
 
 def format_bottleneck(run: form.Run) -> findings.Finding | None:
-  """Much of what is unsolved fails by its format, and does not get better."""
+  """Detect unsolved answers that fail by their format, without improvement."""
   rows = run.rows('format_ok', 'outcome')
   late = run.late(rows)
   by = late[late['outcome'] < 0.5].groupby('step')['format_ok'].mean()
@@ -253,7 +254,8 @@ def format_bottleneck(run: form.Run) -> findings.Finding | None:
   if failed.low < rules.RULES['format_bottleneck'].warn[1] or improving:
     return None
   wrong = late.index[(late['format_ok'] < 0.5) & (late['outcome'] < 0.5)]
-  # Hardly anything can be read: no training mends a grader of another format.
+  # If hardly anything can be read, the grader's format is at fault, and no
+  # training helps.
   unread = failed.low > 0.9 and late['outcome'].mean() < 0.05
   return findings.Finding(
       check='format_bottleneck',
@@ -268,7 +270,7 @@ def format_bottleneck(run: form.Run) -> findings.Finding | None:
 
 
 def hidden_goal(run: form.Run) -> findings.Finding | None:
-  """Most of what an update rewards has nothing to do with solving."""
+  """Detect updates that mostly reward something else than solving."""
   rows = run.rows('advantage', 'outcome', 'group')
   rows = run.late(rows, 0.5)
   if np.allclose(rows['advantage'], 0):
@@ -289,7 +291,7 @@ def hidden_goal(run: form.Run) -> findings.Finding | None:
     return None
   r = estimates.mean(by['both'] / np.sqrt(by['a'] * by['o']))
   if r.high > 0.3 or r.high < 0:
-    return None  # Below 0 the sign is wrong: another finding.
+    return None  # Below 0 the sign is wrong, which is another finding.
   paid = rows[rows['outcome'] < 0.5].sort_values('advantage', ascending=False)
   return findings.Finding(
       check='hidden_goal',

@@ -1,4 +1,4 @@
-"""Which part of the reward is to blame where it pays for the wrong thing."""
+"""The reward part to blame if a reward pays for the wrong thing."""
 
 import dataclasses
 
@@ -9,26 +9,26 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import form
 from evojax.ledger import records
 
-_SMALL = 1e-9  # Variance below which a part says nothing.
+_SMALL = 1e-9  # Variance below which a part carries no information.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-  """How far one part of the reward moves it within groups."""
+  """The influence of one reward part on the reward within groups."""
 
   name: str
   weight: float
-  is_outcome: bool  # The part that says what is solved.
+  is_outcome: bool  # Whether it is the part that tells what is solved.
   # Standard deviation of weight x part over that of weight x outcome.
   of_outcome: estimates.Interval
   agrees: estimates.Interval  # Correlation of weight x part with the outcome.
 
 
 def shares(run: form.Run) -> list[Share]:
-  """Return the parts that move the reward, those that move it most first.
+  """Return the parts that influence the reward, the strongest first.
 
-  Each step is one value of the intervals. Empty where parts, weights or
-  outcomes are not logged.
+  Each step is one value of the intervals. The list is empty if parts, weights
+  or outcomes are not logged.
   """
   weights = run.settings.get('weights') or {}
   names = [n for n in run.parts if weights.get(n)]
@@ -72,11 +72,11 @@ def _is_outcome(rows: pd.DataFrame, name: str) -> bool:
 
 
 def remedies(run: form.Run) -> tuple[records.Remedy, ...]:
-  """Return the changes that may put a reward right, the likeliest first.
+  """Return changes that may repair a reward, most likely ones first.
 
-  An outcome that costs is paid; other parts go, those first that move the
-  reward most and agree least with the outcome; then the harness's own reward
-  function goes.
+  An outcome with a negative weight gets a positive one; other parts are
+  dropped, first those that influence the reward most and agree least with the
+  outcome; then the harness's own reward function is dropped.
   """
   found = shares(run)
   made = [

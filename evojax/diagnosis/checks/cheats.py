@@ -1,4 +1,4 @@
-"""Checks of agents whose success is none: leaks, tampering, hard-coding."""
+"""Checks of agents with false success: leaks, tampering, hard-coding."""
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ _VISIBLE = 0.3
 
 
 def history_leak(run: form.Run) -> findings.Finding | None:
-  """The fix is copied from where an agent should not find it."""
+  """Detect fixes copied from a place that an agent should not see."""
   rows = run.rows('outcome', 'group')
   if 'copied' not in rows and 'history' not in rows:
     raise form.NotLogged('calls of tools and their answers are not logged')
@@ -32,7 +32,7 @@ def history_leak(run: form.Run) -> findings.Finding | None:
 def _leak(
     run: form.Run, rows: pd.DataFrame, name: str
 ) -> findings.Finding | None:
-  """Find success that a copied fix, or a look at the history, precedes."""
+  """Find success preceded by a copied fix or a look at the history."""
   solved = rows[rows['outcome'] > 0.5]
   if solved['step'].nunique() < form.MIN_STEPS:
     return None
@@ -40,7 +40,7 @@ def _leak(
   if share.late.low < _BY_LEAK:
     return None
   gap = shares.gap(rows, name, 'outcome')
-  # To read the history is no wrong; that it decides on success is a leak.
+  # Reading the history is allowed; it is a leak only if success depends on it.
   if name == 'history' and (gap is None or gap.low < 0.25):
     return None
   source = ''
@@ -79,12 +79,12 @@ def _leak(
 
 
 def _source(completion: str) -> str:
-  """Return the tool that a logged text copies from."""
+  """Return the tool from whose reply a logged episode copies."""
   return calls.copied_from([c for turn in calls.read(completion) for c in turn])
 
 
 def tests_tampered(run: form.Run) -> findings.Finding | None:
-  """Changes of tests are paid, and solve nothing."""
+  """Detect changes of tests that are paid but solve nothing."""
   rows = run.rows('tests_touched', 'reward', 'outcome', 'group')
   share = shares.Share(run, 'tests_touched', rows)
   if share.late.low < _TOUCHED:
@@ -94,7 +94,7 @@ def tests_tampered(run: form.Run) -> findings.Finding | None:
   )
   if paid is None or paid.low <= 0 or solves.low > 0:
     return None
-  # Paid beyond what is solved.
+  # The reward exceeds what the solved share explains.
   if paid.value < solves.value + 0.1:
     return None
   remedies = shares.paid(run, rows, 'tests_touched')
@@ -121,7 +121,7 @@ def tests_tampered(run: form.Run) -> findings.Finding | None:
 
 
 def visible_only(run: form.Run) -> findings.Finding | None:
-  """Tests that the policy sees pass, and those that count do not."""
+  """Detect episodes whose visible tests pass and whose hidden tests fail."""
   rows = run.rows('visible_passed', 'outcome', 'group')
   rows = rows.assign(only=lambda e: 1 - e['outcome'])
   green = rows[rows['visible_passed'] > 0.5]
@@ -132,7 +132,7 @@ def visible_only(run: form.Run) -> findings.Finding | None:
     return None
   late = run.late(green)
   if len(late) < 0.1 * len(run.late(run.rollouts)):
-    return None  # Next to none passes any more.
+    return None  # Hardly any pass any more.
   gap = None
   if 'reward' in rows:
     wrong = rows[rows['outcome'] < 0.5].dropna(subset=['reward'])

@@ -1,4 +1,4 @@
-"""Checks of problems and graders: narrow data, leaks, errors that count."""
+"""Checks of problems and graders: narrow data, leaks, graded errors."""
 
 import re
 
@@ -11,19 +11,19 @@ from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.ledger import records
 
-_FEW = 64  # Problems; with fewer, a policy learns them by heart.
-_OFTEN = 20  # Times that each was seen.
-_TEXTS = 20_000  # Completions whose texts are searched, about.
+_FEW = 64  # Number of problems below which a policy learns them by heart.
+_OFTEN = 20  # Times that each problem was seen.
+_TEXTS = 20_000  # Approximate number of completions whose texts are searched.
 
 
 def _prompts(run: form.Run) -> pd.DataFrame:
-  """Return one row per group with the problem that it is about."""
+  """Return one row per group, with the group's problem."""
   rows = run.rows('prompt_id', 'group')
   return rows.groupby('group')[['step', 'prompt_id']].first()
 
 
 def narrow_data(run: form.Run) -> findings.Finding | None:
-  """The run sees few problems, each of them very often."""
+  """Detect a run with few problems, each seen very often."""
   groups = _prompts(run)
   distinct = groups['prompt_id'].nunique()
   times = len(groups) / distinct
@@ -45,7 +45,7 @@ def narrow_data(run: form.Run) -> findings.Finding | None:
 
 
 def duplicate_prompts(run: form.Run) -> findings.Finding | None:
-  """Several groups of one step are about the same problem."""
+  """Detect several groups of one step with the same problem."""
   if run.format == 'verl':
     raise form.NotLogged('which rollouts are one group is not logged')
   groups = _prompts(run)
@@ -56,7 +56,7 @@ def duplicate_prompts(run: form.Run) -> findings.Finding | None:
   extra = 1 - by.nunique() / per_step
   share = estimates.mean(extra)
   distinct = groups['prompt_id'].nunique()
-  # As many coincide where groups are drawn from so few with replacement.
+  # Share of repeats if groups are drawn from so few problems with replacement.
   n = float(per_step.mean())
   chance = 1 - distinct * (1 - (1 - 1 / distinct) ** n) / n
   if share.low < 0.1 or share.low < 1.5 * chance:
@@ -79,7 +79,7 @@ def _stands(answer: str, prompt: str) -> bool:
 
 
 def answer_in_prompt(run: form.Run) -> findings.Finding | None:
-  """The right answer stands in the prompt."""
+  """Detect prompts that contain the right answer."""
   rows = run.rows('prompt', 'reference')
   pairs = rows.drop_duplicates(['prompt_id', 'reference'])
   pairs = pairs[pairs['reference'].str.strip().str.len().between(1, 200)]
@@ -89,7 +89,7 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   prompts = pairs['prompt'].tolist()
   answers = pairs['reference'].str.strip().tolist()
   own = np.array([_stands(a, p) for a, p in zip(answers, prompts, strict=True)])
-  # Answers of other problems: what stands there by chance.
+  # Answers of other problems show how often this happens by chance.
   order = np.random.default_rng(0).permutation(len(pairs))
   other = np.array(
       [_stands(answers[j], p) for j, p in zip(order, prompts, strict=True)]
@@ -110,7 +110,7 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
 
 
 def grader_open(run: form.Run) -> findings.Finding | None:
-  """Completions count as solved that cannot be: errors, nothing, one text."""
+  """Detect impossible successes: errors, empty texts, one text for all."""
   rows = run.rows('outcome')
   rows = rows.iloc[:: max(1, len(rows) // _TEXTS)]
   for text, mask, most in _open_cases(rows):
@@ -146,7 +146,7 @@ def grader_open(run: form.Run) -> findings.Finding | None:
 
 
 def _open_cases(rows: pd.DataFrame):
-  """Yield what should not be solved, which rollouts, and how many may be."""
+  """Yield (description, mask of such rollouts, tolerated solved share)."""
   if 'error' in rows:
     yield 'whose grading failed', rows['error'] > 0.5, 0.2
   if 'format_ok' in rows:
@@ -155,13 +155,13 @@ def _open_cases(rows: pd.DataFrame):
     empty = ~rows['completion'].str.contains(r'\w', regex=True)
     yield 'without a letter or a digit', empty, 0.2
   if {'reference', 'text_id', 'completion'} <= set(rows):
-    # One text that is right for problems with different answers.
+    # One text that counts as right for problems with different answers.
     solved = rows[rows['outcome'] > 0.5]
     answers = solved.groupby('text_id')['reference'].nunique()
     times = solved.groupby('text_id').size()
     many = answers.index[(answers >= 3) & (times >= 10)]
     yield 'of one text for different answers', rows['text_id'].isin(many), 0.5
-    # The reference occurs nowhere in what counts as right.
+    # The reference occurs nowhere in a completion that counts as right.
     numeric = rows['reference'].str.fullmatch(r'\s*-?\d+\s*')
     absent = pd.Series(
         [

@@ -14,7 +14,7 @@ from evojax.ledger import records
 
 _SURE = 0.01
 MUCH_SOLVED = 0.9
-# A harness's own functions, where nothing else is known to be wrong.
+# A harness's own functions, as remedies if nothing else is known to be wrong.
 _CODE = tuple(
     records.Remedy(setting=name)
     for name in ('reward_code', 'filter_code', 'credit_code')
@@ -26,7 +26,7 @@ def _outcomes(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def outcome_falling(run: form.Run) -> findings.Finding | None:
-  """The solved share falls."""
+  """Detect a solved share that falls."""
   steps, solved = _outcomes(run)
   line = estimates.trend(solved)
   change = estimates.change_point(solved)
@@ -38,7 +38,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       and rule.when(values)
       and line.p < _SURE
   )
-  # A fall after a rise: a line through both would be flat.
+  # A fall after a rise; a line through both would be flat.
   late = dropped and solved[-len(solved) // 4 :].mean() < change.before - 0.05
   if not fell and not late:
     return _fell_at_once(run)
@@ -69,7 +69,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
 
 
 def _fell_at_once(run: form.Run) -> findings.Finding | None:
-  """Find a policy that the first updates ruin: no trend shows one step."""
+  """Find a policy that the first updates ruin, which shows in no trend."""
   if not {'outcome', 'group'} <= set(run.rollouts):
     return None
   rows = run.rollouts.dropna(subset=['outcome'])
@@ -91,14 +91,14 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
 
 
 def not_learning(run: form.Run) -> findings.Finding | None:
-  """The solved share does not rise although there is something to learn."""
+  """Detect a solved share that does not rise although it could."""
   steps, solved = _outcomes(run)
   line = estimates.trend(solved)
-  # Not 'it may have risen', but 'it rose by less than three points'.
+  # The test is not 'it may have risen' but 'it rose by less than three points'.
   if line.high > 0.03 or solved[-len(solved) // 3 :].mean() > MUCH_SOLVED:
     return None
   if line.high < 0:
-    return None  # It falls: another finding.
+    return None  # It falls, which is another finding.
   return findings.Finding(
       check='not_learning',
       severity='warning',
@@ -122,7 +122,7 @@ def not_learning(run: form.Run) -> findings.Finding | None:
 
 
 def _groups(rows: pd.DataFrame) -> pd.DataFrame:
-  """Return mean outcome and spread of the reward by group."""
+  """Return mean outcome and reward spread per group."""
   by = rows.groupby('group')
   return pd.DataFrame(
       {
@@ -135,7 +135,7 @@ def _groups(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def dead_groups(run: form.Run) -> findings.Finding | None:
-  """Most groups have equal rewards: too hard, too easy, or too alike."""
+  """Detect groups with equal rewards: too hard, too easy, or too alike."""
   if 'reward' not in run.rollouts and 'dead' in run.steps:
     return _dead_by_log(run)
   rows = run.rows('reward', 'group')
@@ -145,7 +145,7 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   groups = groups[groups['n'] >= 2]
   if len(groups) < 8:
     raise form.NotLogged(f'{len(groups)} groups of two or more, 8 needed')
-  # A run that has learned its problems has dead groups at its end.
+  # Dead groups are normal at the end of a run that has learned its problems.
   early = run.early(groups)
   dead = estimates.mean(early['dead'].astype(float))
   critical = 0.5  # `groups.CRITICAL`, arXiv:2606.03108.
@@ -160,7 +160,7 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
   elif hard > 0.6:
     first = rows[rows['step'] == rows['step'].min()]
-    if first['outcome'].mean() > 0.1:  # It solved some of them once.
+    if first['outcome'].mean() > 0.1:  # It solved some of them at first.
       return None
     why, check = 'the problems are too hard', 'too_hard'
   elif easy > 0.6:
@@ -185,7 +185,7 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
 
 
 def filter_starves(run: form.Run) -> findings.Finding | None:
-  """The filter drops most of the groups that tell solved from unsolved."""
+  """Detect a filter that drops most groups with differing outcomes."""
   rows = run.rows('kept', 'outcome', 'group')
   by = rows.groupby('group')
   groups = pd.DataFrame(
@@ -228,7 +228,7 @@ _ANSWERS = {
 
 
 def _alike(rows: pd.DataFrame) -> bool:
-  """Return whether most groups of four or more are at most two texts."""
+  """Return whether most groups of four or more have at most two texts."""
   if 'text_id' not in rows:
     return False
   by = rows.groupby('group')['text_id']
@@ -252,7 +252,7 @@ def _dead_by_log(run: form.Run) -> findings.Finding | None:
 
 
 def train_eval_gap(run: form.Run) -> findings.Finding | None:
-  """Training solves more and more, the evaluation does not follow."""
+  """Detect training scores that rise while evaluation scores do not."""
   if 'eval_outcome' not in run.steps:
     raise form.NotLogged('scores of an evaluation are not logged')
   scored = run.steps[['step', 'eval_outcome']].dropna()
@@ -289,7 +289,7 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
 
 
 def headroom(rows: pd.DataFrame) -> float:
-  """Return what some sample of a group solves beyond its mean, a share."""
+  """Return how much pass@G exceeds the mean outcome, as a share."""
   return score_lib.measure(form.View(rows)).get('headroom', 0.0)
 
 

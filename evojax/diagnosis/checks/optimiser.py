@@ -9,11 +9,11 @@ from evojax.diagnosis import words
 from evojax.ledger import records
 
 _SURE = 0.01
-_GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 has 0.02.
+_GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
 
 
 def learning_rate_zero(run: form.Run) -> findings.Finding | None:
-  """The learning rate is zero in every step."""
+  """Detect a learning rate of zero in every step."""
   steps, rate = run.course('learning_rate')
   if (rate > 0).any():
     return None
@@ -26,15 +26,15 @@ def learning_rate_zero(run: form.Run) -> findings.Finding | None:
 
 
 def warmup(run: form.Run) -> findings.Finding | None:
-  """The learning rate still warms up when the run ends."""
+  """Detect a learning rate that still warms up when the run ends."""
   steps, rate = run.course('learning_rate')
   total = run.settings.get('total_steps') or steps[-1]
-  # The first rate may be that of step 0 or 1.
+  # The first logged rate may be that of step 0 or 1.
   grows = np.diff(rate)
   if not (grows > 0).all() or not np.allclose(grows, grows.mean(), rtol=0.05):
     return None
   last = float(steps[-1] / max(total, 1))
-  if len(steps) < 0.3 * total:  # It may well be over in time.
+  if len(steps) < 0.3 * total:  # The warm-up may still end in time.
     return None
   target = run.settings.get('learning_rate')
   reached = rate[-1] / target if target else None
@@ -60,7 +60,7 @@ def warmup(run: form.Run) -> findings.Finding | None:
 
 
 def gradient_clipped(run: form.Run) -> findings.Finding | None:
-  """The bound of the gradient norm leaves next to nothing of the gradient."""
+  """Detect a gradient norm bound that removes almost all of the gradient."""
   steps, norm = run.course('grad_norm')
   bound = run.setting('max_grad_norm')
   if bound <= 0:
@@ -82,7 +82,7 @@ def gradient_clipped(run: form.Run) -> findings.Finding | None:
 
 
 def gradient_zero(run: form.Run) -> findings.Finding | None:
-  """There is no gradient at all."""
+  """Detect steps without any gradient."""
   steps, norm = run.course('grad_norm')
   none = estimates.mean((norm < 1e-9).astype(float))
   if none.low < 0.5:
@@ -99,7 +99,7 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
 
 
 def clip_fraction(run: form.Run) -> findings.Finding | None:
-  """Clipping removes the gradient of most tokens."""
+  """Detect clipping that removes the gradient of most tokens."""
   steps, clip = run.course('clip')
   share = estimates.mean(clip)
   if share.low < 0.3:
@@ -115,7 +115,7 @@ def clip_fraction(run: form.Run) -> findings.Finding | None:
 
 
 def kl_strong(run: form.Run) -> findings.Finding | None:
-  """The KL penalty outweighs the reward: the policy may not leave its start."""
+  """Detect a KL penalty that keeps the policy at its start."""
   coefficient = run.settings.get('kl_coef')
   if coefficient == 0:
     return None
@@ -124,7 +124,7 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
     coefficient = _slope_of_loss(run)
   if coefficient is None:
     raise form.NotLogged('setting kl_coef (--set kl_coef=...)')
-  if coefficient < 0.2:  # Usual ones are 0.001 to 0.1.
+  if coefficient < 0.2:  # Usual values are 0.001 to 0.1.
     return None
   late = estimates.mean(kl[len(kl) // 3 :])
   if late.high > 0.1:  # The policy did leave its start.
@@ -148,8 +148,8 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
 def _slope_of_loss(run: form.Run) -> float | None:
   """Return the KL coefficient from loss = policy loss + coefficient x KL.
 
-  The policy loss is about 0 where a batch gives one update, so the coefficient
-  is the slope of the loss over the KL; None where that does not fit.
+  With one update per batch the policy loss is about 0, so the coefficient is
+  the slope of the loss over the KL; None if that does not fit.
   """
   table = run.steps[['loss', 'kl']].dropna()
   if len(table) < form.MIN_STEPS or table['kl'].std() < 1e-9:
@@ -160,7 +160,7 @@ def _slope_of_loss(run: form.Run) -> float | None:
 
 
 def kl_explosion(run: form.Run) -> findings.Finding | None:
-  """The policy leaves its reference all at once."""
+  """Detect a policy that leaves its reference suddenly."""
   steps, kl = run.course('kl')
   change = estimates.change_point(np.log(np.maximum(kl, 1e-6)))
   after = float(np.median(kl[change.index :]))
@@ -179,7 +179,7 @@ def kl_explosion(run: form.Run) -> findings.Finding | None:
 
 
 def logprob_gap(run: form.Run) -> findings.Finding | None:
-  """Sampler and trainer do not agree about the log-probs of the same tokens."""
+  """Detect sampler and trainer log-probs that disagree on the same tokens."""
   steps, gap = run.course('gap')
   mean = estimates.mean(gap)
   change = estimates.change_point(gap)
@@ -202,12 +202,12 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
 
 
 def not_finite(run: form.Run) -> findings.Finding | None:
-  """Loss or gradient stop being numbers."""
+  """Detect a loss or gradient that becomes NaN or infinite."""
   for name in ('loss', 'grad_norm'):
     if name not in run.steps:
       continue
     there = run.steps[name].notna().to_numpy()
-    # A trainer that logs a number only sometimes has gaps everywhere.
+    # A number that a trainer logs only sometimes has gaps everywhere.
     last = np.flatnonzero(there)
     if len(last) >= form.MIN_STEPS and len(there) - last[-1] > 3:
       step = int(run.steps['step'].to_numpy()[last[-1] + 1])

@@ -12,15 +12,15 @@ from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
 from evojax.harness.library.diagnostics import groups as groups_lib
 
-_AGREES = 0.7  # Correlation with the outcome, of a part that does no harm.
-_SURE = 0.01  # Two-sided p of a single check; about 25 of them read one run.
+_AGREES = 0.7  # Correlation with the outcome above which a part does no harm.
+_SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 
 
 def _graded_rows(run: form.Run) -> pd.DataFrame:
-  """Return rollouts with a reward and an outcome that is not the reward."""
+  """Return rollouts with a reward, and an outcome other than the reward."""
   rows = run.rows('reward', 'outcome', 'group')
-  # The evaluator of evojax owns the outcome; elsewhere it may be the very
-  # function that is gamed.
+  # In evojax the evaluator owns the outcome; elsewhere it may be the same
+  # function that the policy exploits.
   if run.format != 'evojax' and np.allclose(rows['reward'], rows['outcome']):
     raise form.NotLogged(
         'an outcome apart from the reward (--columns=outcome=...)'
@@ -29,14 +29,14 @@ def _graded_rows(run: form.Run) -> pd.DataFrame:
 
 
 def reward_hacking(run: form.Run) -> findings.Finding | None:
-  """The reward rises and what is solved does not, from some step on."""
+  """Detect a reward that rises while the solved share does not."""
   rows = _graded_rows(run)
   by_step = rows.groupby('step')[['reward', 'outcome']].mean()
   if len(by_step) < form.MIN_STEPS:
     raise form.NotLogged(f'{len(by_step)} steps, {form.MIN_STEPS} needed')
   steps = by_step.index.to_numpy()
   solved, reward = by_step['outcome'].to_numpy(), by_step['reward'].to_numpy()
-  # The whole run, and what follows the step at which solving stops rising.
+  # The whole run, and the part after the step at which solving stops rising.
   starts = sorted({0, estimates.standstill(solved)})
   rule = rules.RULES['reward_hacking']
   for start in starts:
@@ -85,7 +85,7 @@ def _rise(values: np.ndarray) -> estimates.Interval:
 
 
 def shaping_alone(run: form.Run) -> findings.Finding | None:
-  """Many groups carry a gradient by shaping although outcomes are equal."""
+  """Detect many groups with a gradient from shaping, but equal outcomes."""
   rows = run.late(_graded_rows(run))
   view = form.View(rows)
   values = groups_lib.measure(view)
@@ -121,12 +121,12 @@ def _spread(x: np.ndarray, valid: np.ndarray) -> np.ndarray:
 
 
 def _ids(rows: pd.DataFrame, mask: np.ndarray) -> np.ndarray:
-  """Return the groups of a mask over groups in order of appearance."""
+  """Return the group ids of a mask over groups in order of appearance."""
   return pd.factorize(rows['group'])[1].to_numpy()[mask]
 
 
 def _extremes(rows: pd.DataFrame) -> tuple[int, ...]:
-  """Return up to six rollouts: the best and worst paid of a few groups."""
+  """Return up to six rollouts: the best and worst paid of some groups."""
   found: list[int] = []
   for _, group in rows.groupby('group'):
     found += [group['reward'].idxmax(), group['reward'].idxmin()]
@@ -136,7 +136,7 @@ def _extremes(rows: pd.DataFrame) -> tuple[int, ...]:
 
 
 def constant_part(run: form.Run) -> findings.Finding | None:
-  """A part of the reward is the same for all rollouts of every group."""
+  """Detect a reward part that is equal for all rollouts of each group."""
   if not run.parts:
     raise form.NotLogged('parts of the reward are not logged')
   found = []
@@ -147,7 +147,7 @@ def constant_part(run: form.Run) -> findings.Finding | None:
       continue
     if np.abs(form.within(rows, form.PART + part)).max() < 1e-6:
       found.append(part)
-  # A reward of one part that never varies is a dead one, see dead_groups.
+  # If all parts are constant, the groups are dead, see dead_groups.
   if not found or len(found) == len(run.parts):
     return None
   return findings.Finding(
@@ -163,7 +163,7 @@ def constant_part(run: form.Run) -> findings.Finding | None:
 
 
 def inverted_sign(run: form.Run) -> findings.Finding | None:
-  """Solved rollouts have lower advantages than the unsolved of their group."""
+  """Detect solved rollouts with lower advantages than unsolved ones."""
   name = 'advantage' if 'advantage' in run.rollouts else 'reward'
   rows = run.rows(name, 'outcome', 'group')
   gaps = []
@@ -205,11 +205,11 @@ def _length_pull(rows: pd.DataFrame) -> np.ndarray:
 
 
 def length_gaming(run: form.Run) -> findings.Finding | None:
-  """At equal outcome, length decides on the reward, and length follows."""
+  """Detect rewards for length at equal outcome, with length following."""
   rows = _graded_rows(run).dropna(subset=['length'])
   pull = _length_pull(rows)
   if len(pull) < 8:
-    return None  # Nothing but the outcome tells rewards of a group apart.
+    return None  # Within groups, rewards differ by the outcome alone.
   r = estimates.mean(pull)
   share = len(pull) / rows['group'].nunique()
   if share < 0.2 or max(r.low, -r.high) < 0.3:
@@ -249,7 +249,7 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
 
 
 def overlong_early(run: form.Run) -> findings.Finding | None:
-  """Completions are punished for a length well below the limit."""
+  """Detect a length penalty that starts well below the token limit."""
   limit = run.setting('max_tokens')
   rows = _graded_rows(run).dropna(subset=['length'])
   if 'n_tokens' not in rows:
@@ -259,7 +259,7 @@ def overlong_early(run: form.Run) -> findings.Finding | None:
   free = rows[rows['reward'] >= rest - 1e-6]
   if len(punished) < 20 or len(free) < 20:
     return None
-  # Where a penalty begins, no punished completion is shorter.
+  # The shortest punished completions show where the penalty begins.
   begins = float(np.quantile(punished['length'], 0.02))
   mixed = float((free['length'] > begins).mean())
   share = estimates.mean(
@@ -284,9 +284,9 @@ def overlong_early(run: form.Run) -> findings.Finding | None:
 
 
 def outweighed(run: form.Run) -> findings.Finding | None:
-  """A part of the reward says more about what is reinforced than the outcome.
+  """Detect a reward part that matters more than the outcome.
 
-  The part may agree with the outcome; then it does no harm.
+  A part that agrees with the outcome does no harm.
   """
   found = [
       share

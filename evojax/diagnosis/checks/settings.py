@@ -1,4 +1,4 @@
-"""Checks of settings: values that practice does not use."""
+"""Checks of settings: values outside the usual range."""
 
 from evojax import config as config_lib
 from evojax.diagnosis import findings
@@ -10,7 +10,7 @@ _SOLVED = 0.02  # Share below which nothing is solved.
 
 
 def unusual_setting(run: form.Run) -> findings.Finding | None:
-  """A setting has a value far from those that practice uses."""
+  """Detect a setting far outside its usual range."""
   values = dict(run.config)
   if not values:
     values = {
@@ -32,7 +32,7 @@ def unusual_setting(run: form.Run) -> findings.Finding | None:
     name = words.of_path(run.format, path)
     low, high = field.usual
     said.append(f'{name} is {value:g} ({low:g} to {high:g} is usual)')
-    # The default is that of a small policy: no advice for other trainers.
+    # The default suits a small policy; other trainers get the range.
     good = f'{field.default:g}' if run.config else f'{low:g} to {high:g}'
     changes.append(f'{name} {value:g} -> {good}')
     remedies.append(records.Remedy(setting=path, value=field.default))
@@ -50,8 +50,8 @@ def unusual_setting(run: form.Run) -> findings.Finding | None:
 
 
 def stop_string(run: form.Run) -> findings.Finding | None:
-  """Nothing is solved, and a string ends completions before their end."""
-  stop = run.config.get('rollout.stop')  # Of evojax's own runs alone.
+  """Detect a stop string that ends completions too early."""
+  stop = run.config.get('rollout.stop')  # Known for evojax's own runs only.
   if not stop or float(run.series('outcome')[1].mean()) > _SOLVED:
     return None
   return findings.Finding(
@@ -66,8 +66,8 @@ def stop_string(run: form.Run) -> findings.Finding | None:
 
 
 def part_of_the_data(run: form.Run) -> findings.Finding | None:
-  """Training asks a part of the problems alone."""
-  families = run.config.get('data.families')  # Of evojax's own runs alone.
+  """Detect training on a part of the problem families."""
+  families = run.config.get('data.families')  # Known for evojax's runs only.
   if not families:
     return None
   return findings.Finding(

@@ -1,4 +1,4 @@
-"""What the checks of agents measure: shares of episodes, what is paid."""
+"""Measures for the checks of agents: shares of episodes, and rewards."""
 
 from collections.abc import Sequence
 
@@ -12,20 +12,20 @@ from evojax.diagnosis.checks import blame
 from evojax.ledger import records
 
 SURE = 0.01
-SHOWN = 6  # Rollouts of a finding.
-_GROUPS = 8  # Fewer groups in which both kinds of episodes lie tell nothing.
+SHOWN = 6  # Rollouts shown with a finding.
+_GROUPS = 8  # Minimum number of groups that have both kinds of episodes.
 
 
 class Share:
-  """A number of rollouts or steps, its last third, and where it changed."""
+  """A quantity over steps, its last third, and where it changed."""
 
   def __init__(
       self, run: form.Run, name: str, rows: pd.DataFrame | None = None
   ):
-    """Read it of all steps, or of the rows alone.
+    """Compute it from all rollouts and steps, or from the given rows.
 
     Raises:
-      form.NotLogged: If it is not logged, or of too few steps.
+      form.NotLogged: If it is not logged, or has too few steps.
     """
     if rows is None:
       self.steps, self.values = run.course(name)
@@ -47,7 +47,7 @@ class Share:
 
   @property
   def falling(self) -> bool:
-    """Whether it gets smaller all the time: what is learned away."""
+    """Whether it decreases throughout, as a behaviour that is unlearned."""
     return self.line.high < 0
 
   @property
@@ -67,9 +67,9 @@ class Share:
 
 
 def gap(rows: pd.DataFrame, flag: str, value: str) -> estimates.Interval | None:
-  """Return how much more a value is in flagged rollouts, within groups.
+  """Return the difference of a value in flagged rollouts, within groups.
 
-  None where fewer than _GROUPS groups have rollouts of both kinds.
+  None if fewer than _GROUPS groups have rollouts of both kinds.
   """
   by = rows.groupby(['group', rows[flag] > 0.5])[value].mean().unstack()
   gaps = (by[True] - by[False]).dropna() if by.shape[1] == 2 else ()
@@ -77,7 +77,7 @@ def gap(rows: pd.DataFrame, flag: str, value: str) -> estimates.Interval | None:
 
 
 def solved_late(run: form.Run) -> float:
-  """Return what is solved in the last third; NaN where that is not logged."""
+  """Return the solved share in the last third; NaN if it is not logged."""
   try:
     _, solved = run.series('outcome')
   except form.NotLogged:
@@ -86,7 +86,7 @@ def solved_late(run: form.Run) -> float:
 
 
 def rises(run: form.Run) -> bool:
-  """Return whether more and more is solved."""
+  """Return whether the solved share rises."""
   try:
     _, solved = run.course('outcome')
   except form.NotLogged:
@@ -100,16 +100,16 @@ def said_solved(run: form.Run) -> str:
 
 
 def newest(rows: pd.DataFrame, flag: pd.Series) -> tuple[int, ...]:
-  """Return the last rollouts of which a flag holds."""
+  """Return the last rollouts for which a flag holds."""
   return tuple(map(int, rows.index[flag][-SHOWN:]))
 
 
 def paid(
     run: form.Run, rows: pd.DataFrame, column: str
 ) -> list[records.Remedy]:
-  """Return weights to drop: parts that pay for a column at equal outcome.
+  """Return remedies for parts that pay for a column at equal outcome.
 
-  After them comes what may mend a reward whoever is to blame.
+  Remedies that may repair a reward whatever the cause come after them.
   """
   weights = run.settings.get('weights') or {}
   found = []
@@ -126,9 +126,9 @@ def paid(
 def pull(
     rows: pd.DataFrame, value: str, column: str
 ) -> estimates.Interval | None:
-  """Return the correlation with a column, in groups and at equal outcome.
+  """Return the correlation with a column, within groups at equal outcome.
 
-  None where fewer than a fifth of the groups, or than _GROUPS, tell.
+  None if it exists for fewer than _GROUPS groups or a fifth of the groups.
   """
   rows = rows.dropna(subset=[value, column, 'outcome'])
   keys = [rows['group'], rows['outcome'] > 0.5]
@@ -151,7 +151,7 @@ def pull(
 def change(
     run: form.Run, remedies: Sequence[records.Remedy], other: str
 ) -> str:
-  """Return the weight that a remedy drops first, or else other words."""
+  """Return the weight that the first remedy drops, or else other advice."""
   for remedy in remedies:
     if remedy.setting == 'weight' and remedy.value == 0:
       return f'{words.word(run.format, "weight", remedy.part)} -> 0'

@@ -1,8 +1,8 @@
 """Readers: one module per format, each with `fits(path)` and `read(path, ...)`.
 
-`fits` says whether a directory or a file looks like the format, from names
-alone; `read` returns a `form.Run`, or raises `form.FormatError`. A damaged file
-is left out, and a note says so.
+`fits` tells from names alone whether a directory or a file may have the format;
+`read` returns a `form.Run`, or raises `form.FormatError`. A damaged file is
+left out, with a note.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from evojax.diagnosis import form
 
-# Name -> module; a format that is not named is the first one that fits.
+# Name -> module. Without --format, the first that fits is used.
 FORMATS = {
     'evojax': 'workdir',
     'trl': 'trl',
@@ -27,7 +27,7 @@ FORMATS = {
     'wandb': 'wandb_run',
     'table': 'table',
 }
-# Larger logs are thinned to every n-th file, so that a table fits memory.
+# Of larger logs, only every n-th file is read, so that a table fits in memory.
 MOST_BYTES = 1 << 30
 
 
@@ -37,16 +37,16 @@ def read(
     columns: Mapping[str, str] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> form.Run:
-  """Read a run.
+  """Read the logs of a run.
 
   Args:
     path: A directory or a file.
-    format_: A name of FORMATS; '' finds it.
-    columns: Common name -> name in the logs, where they differ.
+    format_: A name of FORMATS; '' detects it.
+    columns: Common name -> name in the logs, if they differ.
     settings: Settings that the logs lack, by name.
 
   Raises:
-    form.FormatError: If there is nothing to read there.
+    form.FormatError: If there is nothing to read.
   """
   if not path.exists():
     raise form.FormatError(f'there is no {path}')
@@ -58,8 +58,8 @@ def read(
     fitting = [name for name, module in modules.items() if module.fits(path)]
     if not fitting:
       raise form.FormatError(
-          f'{path} looks like no log of {", ".join(FORMATS)}; name its format'
-          ' with --format, or its columns with --columns=reward=NAME,...'
+          f'{path} does not look like a log of {", ".join(FORMATS)}; name its'
+          ' format with --format, or its columns with --columns=reward=NAME,...'
       )
     format_ = fitting[0]
   run = modules[format_].read(path, columns or {}, settings or {})
@@ -74,11 +74,11 @@ def read(
 def thinned(
     paths: Sequence[pathlib.Path], notes: list[str]
 ) -> Sequence[pathlib.Path]:
-  """Return every n-th file, so that all together stay below MOST_BYTES."""
+  """Return every n-th file, such that their total is below MOST_BYTES."""
   size = sum(path.stat().st_size for path in paths)
   stride = max(1, math.ceil(size / MOST_BYTES))
   if stride > 1:
-    notes.append(f'{size / 1e9:.1f} GB: of the rollouts every {stride}. file')
+    notes.append(f'{size / 1e9:.1f} GB: read one in {stride} rollout files')
   return paths[::stride]
 
 
@@ -87,7 +87,7 @@ def tables(
     load: Callable[[pathlib.Path], pd.DataFrame],
     notes: list[str],
 ) -> pd.DataFrame:
-  """Return the rows of files, without those that are damaged."""
+  """Return the rows of all files except damaged ones."""
   found = []
   for path in thinned(paths, notes):
     try:
@@ -112,7 +112,7 @@ def parquet_rows(
 
 
 def json_lines(path: pathlib.Path, notes: list[str]) -> Iterator[dict]:
-  """Yield the objects of a file of JSON lines; damaged lines are counted."""
+  """Yield the objects in a JSON lines file; count damaged lines in a note."""
   damaged = 0
   with path.open(errors='replace') as lines:
     for line in lines:
@@ -125,7 +125,7 @@ def json_lines(path: pathlib.Path, notes: list[str]) -> Iterator[dict]:
       else:
         damaged += bool(line.strip())
   if damaged:
-    notes.append(f'{path.name}: {damaged} lines are no JSON objects')
+    notes.append(f'{path.name}: {damaged} lines are not JSON objects')
 
 
 def json_file(path: pathlib.Path) -> Any:
@@ -141,10 +141,10 @@ def json_file(path: pathlib.Path) -> Any:
 
 
 def renamed(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
-  """Return a table under common names.
+  """Return a table with its columns under common names.
 
   Raises:
-    form.FormatError: If a column is not there.
+    form.FormatError: If a column does not exist.
   """
   missing = sorted(set(columns.values()) - set(table.columns))
   if missing and len(table):
@@ -152,7 +152,8 @@ def renamed(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
         f'--columns names {", ".join(missing)}; the logs have'
         f' {", ".join(map(str, table.columns))}'
     )
-  # A column may have several common names: a score is reward and outcome.
+  # One column may have several common names, as a score that is the outcome,
+  # too.
   return table.assign(
       **{new: table[old] for new, old in columns.items() if old in table}
   )

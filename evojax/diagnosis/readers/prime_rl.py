@@ -1,9 +1,9 @@
-"""Reads what prime-rl's file monitor leaves: episodes and metrics.
+"""Reads the files of prime-rl's file monitor: episodes and metrics.
 
 rollouts/step_12/train/effective/traces.jsonl holds one episode of verifiers per
 line: its task, its group, and a trace per agent with messages, token ids,
 log-probs, rewards with their weights, and errors. metrics.jsonl holds a line
-per step. Of `all` and `effective` rollouts, the effective ones trained.
+per step. There are `all` and `effective` rollouts; only effective ones trained.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from evojax.diagnosis import readers
 
 _FILES = 'rollouts/step_*/train/{}/traces.jsonl'
 _STEP = re.compile(r'step_(\d+)')
-# Column -> words in the name of the condition that ended an episode.
+# Column -> words in the name of the stop condition of an episode.
 _ENDS = {
     'truncated': ('length', 'max_tokens', 'context', 'truncat'),
     'out_of_turns': ('max_turns',),
@@ -72,7 +72,7 @@ def read(
 
 
 def _row(episode: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the rollout of an episode, of its first trace."""
+  """Return the rollout in the first trace of an episode."""
   data = (episode.get('task') or {}).get('data') or {}
   traces = episode.get('traces') or [{}]
   trace = traces[0]

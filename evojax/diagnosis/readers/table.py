@@ -1,7 +1,7 @@
 """Reads rollouts or metrics from plain tables: Parquet, JSON lines, JSON, CSV.
 
-A table with a completion or a reward per row is one of rollouts, by the common
-names of `form.ROLLOUT` or by --columns; any other is one of steps.
+A table with a completion or a reward per row holds rollouts, under the common
+names of `form.ROLLOUT` or those in --columns; any other table holds steps.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def fits(path: pathlib.Path) -> bool:
 
 
 def load(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
-  """Return one table.
+  """Read one table.
 
   Raises:
     ValueError: If the file is damaged.
@@ -40,7 +40,7 @@ def load(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
     return pd.read_csv(path)
   if path.suffix == '.json':
     value = readers.json_file(path)
-    if isinstance(value, dict):  # Lists by column.
+    if isinstance(value, dict):  # Column name -> list of values.
       value = {k: v for k, v in value.items() if isinstance(v, list)}
     return pd.DataFrame(value)
   return pd.DataFrame(readers.json_lines(path, notes))
@@ -49,7 +49,7 @@ def load(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
 def read(
     path: pathlib.Path, columns: Mapping[str, str], settings: Mapping[str, Any]
 ) -> form.Run:
-  """Read the tables of a folder, or one."""
+  """Read one table, or all tables in a folder."""
   notes: list[str] = []
   rollouts, steps = [], []
   for file in readers.thinned(_files(path), notes):

@@ -1,11 +1,12 @@
-"""Reads what TRL's GRPOTrainer leaves: completions and the trainer's state.
+"""Reads the files of TRL's GRPOTrainer: completions and the trainer's state.
 
 completions/completions_00012.parquet (log_completions=True) holds the newest
 generation batch: prompt, completion, one column per reward function before its
-weight, what `log_extra` added, and the advantage. trainer_state.json, in each
-checkpoint or in output_dir, holds what was logged of every step. TRL writes its
-arguments nowhere in plain text, so settings come from --set, and the weights of
-the reward functions from the logged reward, which is linear in them.
+weight, columns added by `log_extra`, and the advantage. trainer_state.json, in
+each checkpoint or in output_dir, holds the logged metrics of every step. TRL
+does not write its arguments as plain text. Settings therefore come from --set,
+and the weights of the reward functions from the logged reward, which is linear
+in them.
 """
 
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ def read(
       for name in log
       if name.startswith(_REWARDS) and name.endswith(_MEAN)
   ]
-  # Without a log, every column of numbers that is not ours.
+  # Without a log of rewards, take every numeric column that is not TRL's own.
   functions = [name for name in rewards if name in rows] or [
       name
       for name in rows
@@ -67,7 +68,7 @@ def read(
 
 
 def _state(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
-  """Return the newest state that can be read."""
+  """Return the newest readable state."""
   found = [*path.glob(f'checkpoint-*/{_STATE}'), path / _STATE]
   found = [file for file in found if file.is_file()]
   number = lambda file: (
@@ -88,7 +89,7 @@ def _state(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
-  """Drop batches that were logged again, because they gave several updates."""
+  """Drop batches that were logged again because of several updates."""
   if not len(rows) or not {'prompt', 'completion', 'step'} <= set(rows):
     return rows
   digest = (
@@ -108,7 +109,7 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 def _settings(state: Mapping[str, Any], log: pd.DataFrame) -> dict[str, Any]:
   found: dict[str, Any] = {'total_steps': state.get('max_steps') or None}
   if 'completions/max_length' in log:
-    # Reached by a completion that was cut, where one was.
+    # The limit is known if a completion was cut: its length is the maximum.
     cut = pd.to_numeric(log.get('completions/clipped_ratio'), errors='coerce')
     length = pd.to_numeric(log['completions/max_length'], errors='coerce')
     if (cut > 0).any():
@@ -117,7 +118,7 @@ def _settings(state: Mapping[str, Any], log: pd.DataFrame) -> dict[str, Any]:
 
 
 def _weights(log: pd.DataFrame, rewards: list[str]) -> dict[str, Any]:
-  """Return the weights that explain the logged reward exactly, if any do."""
+  """Return the weights that reproduce the logged reward exactly, if any."""
   columns = [f'{_REWARDS}{name}{_MEAN}' for name in rewards]
   if not columns or 'reward' not in log:
     return {}
@@ -149,7 +150,7 @@ def _common(
     return rows
   rows = rows.copy()
   if 'prompt' in rows:
-    # A group's rollouts lie side by side; one prompt may have two groups.
+    # The rollouts of a group are adjacent; a prompt may occur in two groups.
     text = rows['prompt'].map(form.text_of)
     new = (text != text.shift()) | (rows['step'] != rows['step'].shift())
     run_length = new.groupby(new.cumsum()).transform('size')

@@ -1,9 +1,9 @@
-"""Reads what verl leaves: rollouts and, with its file logger, metrics.
+"""Reads the files of verl: rollouts and, with its file logger, metrics.
 
-trainer.rollout_data_dir gets one file of JSON lines per step, 12.jsonl: input,
-output, gts, score, step, and what the reward function returned beside its
-score. The logger 'file' writes lines of {"step": 12, "data": {...}}. Which
-rollouts are one group is not written: those of one prompt in one step are.
+trainer.rollout_data_dir gets one JSON lines file per step, 12.jsonl: input,
+output, gts, score, step, and further values that the reward function returned.
+The logger 'file' writes lines {"step": 12, "data": {...}}. The groups are not
+logged: rollouts with the same prompt in one step are taken as a group.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _KEYS = ('input', 'output', 'score')
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
-  """Return the files of rollouts by step."""
+  """Return the rollout files in the order of their steps."""
   folders = [path, *(p for p in sorted(path.glob('*')) if p.is_dir())]
   found = [
       file

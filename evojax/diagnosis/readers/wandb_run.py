@@ -1,10 +1,10 @@
-"""Reads metrics of Weights & Biases: an offline run, or an exported history.
+"""Reads metrics of Weights & Biases: an offline run or an exported history.
 
 An offline run is a file run-ID.wandb of protobuf records in LevelDB's log
-format: blocks of 32 KiB, records of a checksum, a length and a type (whole,
-first, middle, last). Of the records only the history is read, by the few field
+format: blocks of 32 KiB, records with a checksum, a length and a type (whole,
+first, middle, last). Only the history records are read, by the few field
 numbers below (wandb/proto/wandb_internal.proto). An export is `history` as CSV
-or JSON with a column `_step`. Rollouts of tables are not read.
+or JSON with a column `_step`. Rollouts in W&B tables are not read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from evojax.diagnosis.readers import table
 
 _STEP_COLUMN = re.compile(r'(^|[",])_step[",]', re.MULTILINE)
 _BLOCK = 1 << 15
-_HEADER = 7  # Of the file, and of each record.
+_HEADER = 7  # Bytes, both of the file's header and of each record's.
 _FULL, _FIRST, _LAST = 1, 2, 4
 # Numbers of fields: Record.history, HistoryRecord.item and .step,
 # HistoryItem.key, .nested_key and .value_json, HistoryStep.num.
@@ -79,7 +79,7 @@ def read(
 
 
 def _history(file: pathlib.Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-  """Yield the rows of an offline run; a torn end is left out."""
+  """Yield the rows of an offline run; an incomplete end is left out."""
   try:
     for record in _records(file):
       for number, value in _fields(record):
@@ -106,7 +106,7 @@ def _row(history: bytes) -> dict[str, Any]:
 
 
 def _records(file: pathlib.Path) -> Iterator[bytes]:
-  """Yield the records of a LevelDB log that follows a header of the file."""
+  """Yield the records of a LevelDB log that follows a file header."""
   whole = b''
   with file.open('rb') as data:
     if data.read(_HEADER)[:4] != b':W&B':
@@ -132,7 +132,7 @@ def _records(file: pathlib.Path) -> Iterator[bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-  """Yield number and value of the fields of a protobuf message."""
+  """Yield the numbers and values of the fields of a protobuf message."""
   place = 0
   while place < len(message):
     tag, place = _varint(message, place)

@@ -1,4 +1,4 @@
-"""Reads a workdir of evojax: of --mode=train or evolve, finished or not."""
+"""Reads a workdir of evojax, of --mode=train or evolve, finished or not."""
 
 from collections.abc import Mapping, Sequence
 import pathlib
@@ -24,7 +24,7 @@ _METRICS = {
     'learning_rate': 'learning_rate',
     'loss': 'loss',
 }
-# Columns of a domain's own that say what the texts of turns say.
+# Columns of a domain that hold what is otherwise found in the texts of turns.
 _TURNS = {
     'history': 'read_history',
     'tests_touched': 'tests_touched',
@@ -56,7 +56,7 @@ def fits(path: pathlib.Path) -> bool:
 def read(
     path: pathlib.Path, columns: Mapping[str, str], settings: Mapping[str, Any]
 ) -> form.Run:
-  """Read the training of a run, or of the policy's arms one after the other."""
+  """Read the training of a run, or of the policy's arms in their order."""
   notes: list[str] = []
   folders = _folders(path)
   rollouts, steps = _tables(folders, notes)
@@ -65,7 +65,7 @@ def read(
   rollouts = readers.renamed(rollouts, columns)
   config = _config(path, rollouts)
   known = _settings(config)
-  if not (path / 'ledger.jsonl').is_file():  # An arm is no whole run.
+  if not (path / 'ledger.jsonl').is_file():  # For example, a single arm.
     known['total_steps'] = config.get('steps')
   known |= settings
   return form.make(path, 'evojax', rollouts, steps, known, notes, config)
@@ -80,8 +80,11 @@ def read_arms(
 
   Args:
     path: The workdir.
-    folders: Of the arms.
-    config: Dotted path -> value, with those of the harness.
+    folders: Folders of the arms.
+    config: Dotted path -> value, including the harness's values.
+
+  Returns:
+    The run; its steps are numbered over all arms.
   """
   notes: list[str] = []
   tables = _tables(folders, notes)
@@ -92,7 +95,7 @@ def read_arms(
 def _tables(
     folders: Sequence[pathlib.Path], notes: list[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-  """Return rollouts and steps of arms, with steps counted through from 1."""
+  """Return rollouts and steps of arms, numbered over all arms from 1."""
   rows, metrics, before = [], [], 0
   for folder in folders:
     rollouts = _rollouts(folder, notes)
@@ -110,7 +113,7 @@ def _tables(
 
 
 def _folders(path: pathlib.Path) -> list[pathlib.Path]:
-  """Return the folders whose training made the policy."""
+  """Return the folders of the training that led to the policy."""
   if (path / 'ledger.jsonl').is_file():
     versions = history.read(path).versions
     folders = dict.fromkeys(f for v in versions for f in history.in_a_row(v))
@@ -142,7 +145,7 @@ def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
 
 
 def _with_turns(table: pd.DataFrame) -> pd.DataFrame:
-  """Return episodes of several turns with what their calls say."""
+  """Return episodes of several turns with measures of their calls."""
   table = table.reset_index(drop=True)
   shown, made = [], []
   for row in table[[c for c in turns_lib.COLUMNS if c in table]].to_dict(
@@ -207,7 +210,7 @@ def _config(path: pathlib.Path, rollouts: pd.DataFrame) -> dict[str, Any]:
     if isinstance(saved, dict) and isinstance(saved.get('config'), dict):
       values = config_lib.flatten(saved['config'])
   if 'version' in rollouts and len(rollouts):
-    # A harness's name is a hash: nothing that leads out of the folder.
+    # The name of a harness is a hash; anything else must not leave the folder.
     newest = pathlib.PurePath(str(rollouts['version'].iloc[-1])).name
     overlay = path / 'harness' / newest / 'overlay.json'
     if overlay.is_file():
@@ -216,9 +219,9 @@ def _config(path: pathlib.Path, rollouts: pd.DataFrame) -> dict[str, Any]:
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the settings that checks read, of a config."""
+  """Return the values of the settings that checks use."""
   found = {name: config.get(field) for name, field in _FIELDS.items()}
-  # Without a limit of its own, training goes as far as an evaluation.
+  # Without a limit of its own, training has that of evaluations.
   found['max_tokens'] = found['max_tokens'] or config.get('rollout.max_tokens')
   found['weights'] = {
       name.removeprefix(_WEIGHTS): float(weight)

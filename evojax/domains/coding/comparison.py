@@ -1,19 +1,19 @@
-"""Compares what a program wrote with what it should, outside of the box.
+"""Comparison of a program's output with the expected one, outside the box.
 
-A problem names one of these modes:
+A problem has one of these modes:
 
-  exact     The text must be equal but for its last ends of lines; CR LF ends a
-            line like LF. A result of a call has the same JSON types: true is
-            not 1, and 2.0 is not 2.
+  exact     The text must be equal except for newlines at its end; CR LF ends a
+            line like LF. A result of a call must have the same JSON types: true
+            is not 1, and 2.0 is not 2.
   tokens    Tokens must be equal, whatever white space is between them.
-  decimals  The lines of LiveCodeBench: without white space at their ends they
-            are equal, or all of their tokens are numbers of equal values, so
-            that 1.0 is 1 and 1e3 is 1000. Line must stand beside line.
+  decimals  Lines are compared as in LiveCodeBench: without white space at their
+            ends they are equal, or all of their tokens are numbers with equal
+            values, so that 1.0 is 1 and 1e3 is 1000. Lines must match in order.
 
-Results of calls are JSON values, which agree as in Python in the modes other
-than exact: true is 1, and 2.0 is 2.
+Results of calls are JSON values, which are compared as in Python unless the
+mode is exact: true is 1, and 2.0 is 2.
 
-With a tolerance, two numbers of which one is not whole may also differ by
+With a tolerance, two numbers that are not both integers may also differ by
 `absolute`, or by `relative` times the expected one.
 """
 
@@ -26,16 +26,16 @@ from typing import Any
 
 MODES = ('exact', 'tokens', 'decimals')
 # Python's float() accepts more than this: '1_000', 'infinity'. Digits match in
-# one way only, because a long number would take quadratic time otherwise.
+# one way only; otherwise a long number would take quadratic time.
 _NUMBER = re.compile(r'[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?', re.ASCII)
 _WHOLE = re.compile(r'[-+]?\d+', re.ASCII)
-# Python refuses to read longer whole numbers, as that takes quadratic time.
+# Python refuses to parse longer integers, because that takes quadratic time.
 _MOST_DIGITS = 4300
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """How outputs are compared.
+  """The way to compare outputs.
 
   Raises:
     ValueError: If a field is impossible; names it.
@@ -44,8 +44,8 @@ class Comparison:
   mode: str = 'tokens'  # One of MODES.
   absolute: float = 0.0  # Tolerances; not for the mode exact.
   relative: float = 0.0
-  # A result may also stand for a list of itself alone, as in TACO, whose files
-  # do not say whether [3] is the result or a list of it.
+  # A result may also be a list with the expected value as its only element: the
+  # files of TACO do not say whether [3] is the result or a list of it.
   wrapped: bool = False
 
   def __post_init__(self):
@@ -62,7 +62,7 @@ class Comparison:
 
   @property
   def is_tolerant(self) -> bool:
-    """Tell if numbers may differ."""
+    """Whether numbers may differ."""
     return bool(self.absolute or self.relative)
 
 
@@ -70,9 +70,9 @@ def passes(expected: str, stdout: bytes, rule: Comparison) -> bool:
   """Return whether a program has printed the expected output.
 
   Args:
-    expected: The output that it must have.
-    stdout: All that the program printed; output that is not UTF-8 fails.
-    rule: How they are compared.
+    expected: The expected output.
+    stdout: The program's whole output; output that is not UTF-8 fails.
+    rule: The way to compare them.
   """
   try:
     printed = stdout.decode()
@@ -95,9 +95,9 @@ def returns(expected: str, result: bytes, rule: Comparison) -> bool:
   """Return whether a function has returned the expected result.
 
   Args:
-    expected: The result as JSON.
-    result: What was returned, as JSON; anything else fails.
-    rule: How they are compared.
+    expected: The expected result as JSON.
+    result: The returned JSON; anything else fails.
+    rule: The way to compare them.
   """
   try:
     value, wanted = read_json(result.decode()), read_json(expected)
@@ -109,7 +109,7 @@ def returns(expected: str, result: bytes, rule: Comparison) -> bool:
 
 
 def read_json(text: str) -> Any:
-  """Return a JSON value; a very long whole number is a tuple of its text."""
+  """Return a JSON value; a very long integer becomes a tuple of its text."""
   return json.loads(text, parse_int=_read_whole)
 
 
@@ -139,18 +139,18 @@ def _is_near(a: str, b: str, rule: Comparison) -> bool:
   if not (rule.is_tolerant and _NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)):
     return False
   if _WHOLE.fullmatch(a) and _WHOLE.fullmatch(b):
-    return False  # Whole numbers, such as counts, must be exact.
+    return False  # Integers, such as counts, must be exact.
   return _is_close(float(a), float(b), rule)
 
 
 def _is_close(a: float, b: float, rule: Comparison) -> bool:
-  # 1e999 is read as infinity, and every number would be close to it.
+  # 1e999 is parsed as infinity, and every number would be close to it.
   most = max(rule.absolute, rule.relative * abs(b))
   return math.isfinite(b) and abs(a - b) <= most
 
 
 def _is_same(value: Any, wanted: Any, rule: Comparison) -> bool:
-  """Return whether two JSON values are equal, however deep they are nested."""
+  """Return whether two JSON values are equal, at any depth of nesting."""
   pairs = [(value, wanted)]
   while pairs:
     a, b = pairs.pop()
@@ -164,7 +164,7 @@ def _is_same(value: Any, wanted: Any, rule: Comparison) -> bool:
 
 
 def _is_same_scalar(a: Any, b: Any, rule: Comparison) -> bool:
-  """Return whether two values are equal that are not both lists or tables."""
+  """Return whether two values are equal, not both of them lists or objects."""
   kinds = {type(a), type(b)}
   if kinds <= {bool, int, float} and rule.mode != 'exact':
     # As floats, 2**53 and 2**53 + 1 would be equal.

@@ -1,4 +1,4 @@
-"""Problems from JSONL files of LiveCodeBench's and TACO's shape.
+"""Problems from JSONL files in the formats of LiveCodeBench and TACO.
 
 LiveCodeBench (arXiv:2403.07974): question_content, starter_code, difficulty,
 public_test_cases and private_test_cases, JSON lists of {input, output,
@@ -7,12 +7,12 @@ Outputs are compared by the rules of its harness.
 
 TACO (arXiv:2312.14852): question, starter_code, difficulty and input_output,
 JSON of {inputs, outputs, fn_name}; solutions are not read. Outputs are compared
-by tokens. Its harness also takes some outputs whose characters are those of the
-expected one in another order, which no problem means.
+by tokens. Its own harness also accepts some outputs with the characters of the
+expected one in another order, which no problem intends.
 
-In either, numbers may differ by the tolerance that the statement names. A row
-may say how its outputs are compared with "comparison", a mode of `comparison`,
-and "tolerance", a number or {"absolute": ..., "relative": ...}.
+In both formats, numbers may differ by the tolerance that the statement names. A
+row may set its comparison with "comparison", a mode of `comparison`, and
+"tolerance", a number or {"absolute": ..., "relative": ...}.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ from evojax.domains.coding import suite
 
 _Row = Mapping[str, Any]
 
-# LiveCodeBench's own limit of one test. Neither data set has limits of single
-# problems that were set with Python in mind.
+# LiveCodeBench's own limit for one test. Neither data set has limits per
+# problem that were chosen for Python.
 _SECONDS = 6.0
 _DIFFICULTIES = ('easy', 'medium', 'medium_hard', 'hard', 'very_hard')
 _UNKNOWN_DIFFICULTY = 'medium'
-_KINDS = ('absolute', 'relative')  # Of tolerances.
+_KINDS = ('absolute', 'relative')  # Kinds of tolerances.
 # 10^{-6}, 10^(-6), 10**-6, 1e-6 or 0.000001, with any dash.
 _SMALL = (
     r'(?:(?:10\s*(?:\^|\*\*)?\s*[{(]?\s*[-−–]\s*|1e[-−–]0?)([1-9]\d?)(?!\d)'
@@ -65,11 +65,11 @@ def read_jsonl(
   Args:
     path: A file in UTF-8.
     skip_broken: Whether broken lines are left out, with a warning.
-    system_prompt: First message of every problem; empty is none.
+    system_prompt: First message of every problem; '' for none.
 
   Raises:
-    ValueError: If the file is missing or holds no problem, a line is of no
-      known shape (with its number), or one statement has two sets of tests.
+    ValueError: If the file is missing or holds no problem, a line has no known
+      format (with its number), or one statement has two sets of tests.
   """
   parse = functools.partial(_problem, pathlib.Path(path).stem, system_prompt)
   rows = datasets.jsonl_rows(path)
@@ -107,7 +107,7 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
 
 
 def _livecodebench(row: _Row, statement: str) -> suite.Suite:
-  """Return the tests, the public ones visible."""
+  """Return the tests, of which the public ones are visible."""
   cases, kinds = [], set()
   for field in ('public_test_cases', 'private_test_cases'):
     visible = field.startswith('public')
@@ -143,7 +143,7 @@ def _livecodebench(row: _Row, statement: str) -> suite.Suite:
 def _taco(row: _Row, statement: str) -> suite.Suite:
   """Return the tests, none of them visible."""
   if isinstance(row['input_output'], dict):
-    # Its numbers would already be text, see `datasets.jsonl_rows`.
+    # Its numbers would already be strings, see `datasets.jsonl_rows`.
     raise ValueError(
         'input_output is an object and must be a text, its JSON: write'
         ' json.dumps(input_output), as the published files do'
@@ -166,7 +166,7 @@ def _taco(row: _Row, statement: str) -> suite.Suite:
             f'input_output.inputs[{number}] must be the list of arguments of'
             f' {name}'
         )
-    # Most problems wrap each result in a list; some results are such lists.
+    # Most problems wrap each result in a list, but some results are such lists.
     wrapped = all(isinstance(x, list) and len(x) == 1 for x in outputs)
     inputs = ['\n'.join(map(_dump, arguments)) for arguments in inputs]
     outputs = map(_dump, outputs)
@@ -183,7 +183,7 @@ def _taco(row: _Row, statement: str) -> suite.Suite:
 
 
 def _lines(value: Any) -> str:
-  """Return a text that may be given as a number or as a list of lines."""
+  """Return text that may be given as a number or as a list of lines."""
   if isinstance(value, list) and all(isinstance(x, str) for x in value):
     value = '\n'.join(value)
   needs = 'a text, a number or a list of them; others are for calls (fn_name)'
@@ -191,7 +191,7 @@ def _lines(value: Any) -> str:
 
 
 def _json_list(row: _Row, field: str) -> Sequence[Any]:
-  """Return the list in a field that holds a JSON list or its text."""
+  """Return the list in a field that holds a JSON list, or its text."""
   value = row.get(field)
   if isinstance(value, str):
     hint = (
@@ -207,7 +207,7 @@ def _json_list(row: _Row, field: str) -> Sequence[Any]:
 
 
 def _json(text: str, what: str, hint: str = '') -> Any:
-  """Return a JSON value, whose numbers are numerals."""
+  """Return a JSON value, with numbers as numerals."""
   kinds = dict.fromkeys(
       ('parse_int', 'parse_float', 'parse_constant'), datasets.Numeral
   )
@@ -218,10 +218,10 @@ def _json(text: str, what: str, hint: str = '') -> Any:
 
 
 def _dump(value: Any) -> str:
-  """Return the JSON text of a value of `_json`.
+  """Return the JSON text of a value from `_json`.
 
   Raises:
-    ValueError: If it is nested too deep.
+    ValueError: If it is nested too deeply.
   """
   try:
     match value:
@@ -242,7 +242,7 @@ def _text(row: _Row, field: str) -> str:
 
 
 def _checked(value: Any, what: str, needs: str = 'a text') -> str:
-  """Return a text that programs can read, which a lone surrogate is not."""
+  """Return text that programs can read, that is, without lone surrogates."""
   if not isinstance(value, str):
     raise ValueError(f'{what}={value!r:.80} must be {needs}')
   try:
@@ -255,7 +255,7 @@ def _checked(value: Any, what: str, needs: str = 'a text') -> str:
 def _comparison(
     row: _Row, mode: str, statement: str, wrapped: bool = False
 ) -> comparison_lib.Comparison:
-  """Return how outputs are compared: as the row, else as the statement says."""
+  """Return the comparison of outputs: the row's, else the statement's."""
   mode = _checked(row.get('comparison', mode), 'comparison')
   given = row.get('tolerance', {} if mode == 'exact' else _tolerance(statement))
   if isinstance(given, str):  # A number, see `datasets.jsonl_rows`.
@@ -273,11 +273,11 @@ def _comparison(
 
 
 def _tolerance(statement: str) -> dict[str, float]:
-  """Return the kinds of tolerance that a statement names."""
+  """Return the tolerances that a statement names, by kind."""
   for pattern in _TOLERANCES:
     if found := pattern.search(statement):
       size = 10.0 ** -(int(found[1]) if found[1] else len(found[2]))
-      # The other kind may be named after the number.
+      # The other kind may follow the number.
       rest = re.match(r'[^.\n]{0,80}', statement[found.end() :])[0]
       named = (found[0] + rest).lower()
       kinds = [kind for kind in _KINDS if kind in named]

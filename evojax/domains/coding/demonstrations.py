@@ -1,19 +1,19 @@
 """Demonstrations for the coding base policy: programs in several behaviours.
 
 A base policy mixes behaviours on purpose, as real base models do, so that
-reinforcement learning has something to select. Each demonstration draws one
+reinforcement learning can select between them. Each demonstration draws one
 behaviour from `BEHAVIOURS`:
 
   right       the right program in a fenced block.
   off_by_one  the same with one bound, index or comparison off by one.
-  edge        the same without what an edge case needs.
-  constant    a program that prints what the visible example shows.
-  unfenced    the right program, but in no block.
-  endless     a block of comments that never comes to an end.
+  edge        the same without the code for an edge case.
+  constant    a program that prints the output of the visible example.
+  unfenced    the right program, but not in a block.
+  endless     a block of comments that never ends.
 
 Right and wrong programs begin alike and differ only later. Half of the problems
-are asked in other words than their own, see `perturb.reword`, so that wordings
-and examples say nothing about a program.
+are reworded, see `perturb.reword`, so that wordings and examples carry no
+information about a program.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from evojax.domains.coding.families import FAMILIES as _FAMILIES
 
 # The families of the demonstrations, see `sources.Catalogue.select`.
 FAMILIES = ('all',)
-# These texts are one token each, which makes programs a third shorter.
+# These strings are single tokens, which makes programs a third shorter.
 TOKENS = (
     '```python',
     '```',
@@ -94,7 +94,7 @@ def act(
   Args:
     problem: A generated problem.
     behaviour: Key of BEHAVIOURS.
-    rng: Draws the comments of 'endless'.
+    rng: Random number generator for the comments of 'endless'.
   """
   if behaviour == 'endless':
     lines = base.draw_filler(_FILLER, _ENDLESS_LINES, rng)

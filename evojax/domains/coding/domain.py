@@ -1,4 +1,4 @@
-"""The coding domain: its problems and how programs are graded."""
+"""The coding domain: its problems and the grading of programs."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -23,7 +23,7 @@ class CodingDomain(sourced.SourcedDomain):
   """Problems that ask for a program, see `make`."""
 
   partial: bool  # Whether the share of tests passed is partial credit.
-  slots: int  # Programs that run at the same time.
+  slots: int  # Number of programs that run concurrently.
 
   name = 'coding'
   columns = grade.COLUMNS
@@ -65,7 +65,7 @@ class CodingDomain(sourced.SourcedDomain):
     )
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
-    """Return the problem changed, see `perturb.perturb`."""
+    """Return the changed problem, see `perturb.perturb`."""
     return perturb.perturb(problem)
 
 
@@ -80,22 +80,22 @@ def make(
 ) -> CodingDomain:
   """Build the domain, read its files and count the problems of its families.
 
-  Nothing is run yet: the first program that is graded opens the box.
+  Nothing is run yet; grading the first program opens the box.
 
   Args:
     families: Generated problems: 'all', or families with levels such as
-      'sums:0-1', see `sources.Catalogue.select`; all if none is named.
+      'sums:0-1', see `sources.Catalogue.select`; all if empty.
     weights: One per name in families; equal if empty.
-    system_prompt: First message of every problem; empty is none. It is no part
-      of a problem's identity.
-    jsonl: 'train', and optionally 'dev' and 'sealed': paths of files of
-      LiveCodeBench's or TACO's shape, see `datasets.read_jsonl`. A split
-      without a path takes its share of train, by hash. 'skip_broken': True
+    system_prompt: First message of every problem; '' for none. It does not
+      count for a problem's identity.
+    jsonl: 'train', and optionally 'dev' and 'sealed': paths of files in the
+      format of LiveCodeBench or TACO, see `datasets.read_jsonl`. A split
+      without a path gets its share of train, by hash. 'skip_broken': True
       leaves broken lines out.
-    partial: If True, every test is run, and the share that passes is partial
-      credit. If False, a program is run up to the first test that it fails, and
+    partial: If True, every test is run, and the passing share is partial
+      credit. If False, a program is run up to its first failing test, and
       partial credit equals the outcome.
-    slots: Programs that run at the same time; 0: one per core.
+    slots: Number of programs that run concurrently; 0: one per core.
 
   Raises:
     ValueError: If an argument is impossible, a file is broken, or a family is

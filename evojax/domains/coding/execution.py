@@ -1,4 +1,4 @@
-"""Runs programs on their tests in the box and compares what they print.
+"""Runs programs on their tests in the box, and compares their output.
 
 Expected outputs never enter the box, which gets a program and an input and
 returns bytes.
@@ -17,14 +17,14 @@ from evojax.domains.coding import wrapper
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 
-# A test's wall time is this many times its CPU time, and a second. Programs
-# wait for nothing, but other processes may take the cores.
+# A test's wall time is this many times its CPU time, plus a second. Programs do
+# not wait for anything, but other processes may use the cores.
 WALL_FACTOR = 4.0
 WALL_SECONDS = 1.0
 # Programs that recurse ask for stacks of 256 MiB, which count as memory.
 MEMORY_BYTES = 768 << 20
 OUT_OF_TIME = ('timeout', 'cpu_limit')
-# Runs of a test that was late because the machine was busy.
+# Attempts for a test that was late because the machine was busy.
 _ATTEMPTS = 3
 
 
@@ -37,7 +37,7 @@ class Verdict:
   # or 'syntax_error'.
   statuses: tuple[str, ...]
   tier: str
-  seconds: float  # Wall time.
+  seconds: float  # Wall time of all tests.
 
 
 def run_many(
@@ -50,9 +50,12 @@ def run_many(
 
   Args:
     box: A box with the profile 'program'.
-    work: Pairs of tests and program, which should differ.
+    work: Pairs of tests and program, without duplicates.
     partial: Whether to continue after a failed test, to count all that pass. A
       program that ran out of time is not continued.
+
+  Returns:
+    A verdict for each pair.
   """
   one = lambda pair: _run_suite(box, *pair, partial)
   with concurrent.futures.ThreadPoolExecutor(box.slots) as pool:
@@ -88,10 +91,10 @@ def _results(
 ) -> Iterable[limits_lib.Result]:
   """Return the result of each case in order.
 
-  Either all cases run in one process, or each runs when it is asked for.
+  Either all cases run in one process, or each runs when its result is taken.
   """
   limits = [_limits(box.limits, tests.seconds, len(c.expected)) for c in cases]
-  # A lone surrogate is legal in the JSON of a data set.
+  # The JSON of a data set may contain a lone surrogate.
   inputs = [case.stdin.encode('utf-8', 'surrogatepass') for case in cases]
   least = min(limits, key=lambda each: each.output_bytes)
   found = None
@@ -102,8 +105,8 @@ def _results(
   )
   run = functools.partial(_run, box, source)
   right = functools.partial(_is_right, tests)
-  # The text of a program does not show whether it uses up memory or depends on
-  # addresses. A program counts as right only if it also passes alone.
+  # The text of a program does not show whether it exhausts memory or depends on
+  # addresses, so a program is only right if it also passes alone.
   if found and all(map(right, cases, found)):
     if not right(cases[-1], run(inputs[-1], limits[-1])):
       found = None
@@ -122,7 +125,7 @@ def _is_right(
 def _run(
     box: box_lib.Box, source: str, stdin: bytes, limits: limits_lib.Limits
 ) -> limits_lib.Result:
-  """Run one test; retry a timeout that other processes have caused."""
+  """Run one test; repeat it after a timeout that other processes caused."""
   for _ in range(_ATTEMPTS):
     result = box.run(source, stdin, limits=limits)
     if not (result.status == 'timeout' and result.contended):
@@ -145,10 +148,10 @@ def _limits(
 
 
 def _is_not_python(result: limits_lib.Result) -> bool:
-  """Return whether the program was never run because it is not Python.
+  """Return whether the program was not run because it is not Python.
 
   Its error message then names no executed line. A program that prints such a
-  message itself is believed, as it gains nothing.
+  message itself is believed, since it gains nothing by it.
   """
   if result.status not in ('error', 'memory_limit'):
     return False

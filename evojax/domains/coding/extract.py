@@ -1,17 +1,17 @@
-"""Finds the program in a completion: the last complete fenced block.
+"""Extraction of the program in a completion: the last complete fenced block.
 
 The last block counts because a completion that thinks aloud tries programs
 first and answers at its end, as in LiveCodeBench's `extract_code`. A block that
-is never closed is no program, since nobody knows what would have followed. Text
-without a fence is no program either.
+is never closed is not a program, since its rest is unknown. Text without a
+fence is not a program either.
 """
 
 import re
 
 # Fences follow CommonMark 0.31, Sec. 4.5: at most 3 spaces before them, at
-# least 3 backticks, an info string after the opening one only. No two parts of
-# the pattern match the same text, as a completion of spaces would take
-# quadratic time otherwise.
+# least 3 backticks, an info string only after the opening one. No two parts of
+# the pattern match the same text; otherwise a completion of spaces would take
+# quadratic time.
 _FENCE = re.compile(r'^( {0,3})(`{3,})([^`\r\n]*)\r?$', re.MULTILINE)
 _THINKS = re.compile(r'^[ \t]*<think>', re.MULTILINE)
 _LANGUAGES = ('', 'py', 'py3', 'python', 'python3')
@@ -25,7 +25,8 @@ def extract(text: str) -> str | None:
       <think> that is not closed, is not part of the answer.
 
   Returns:
-    The content of the last complete block that names Python or no language.
+    The content of the last complete block marked as Python or unmarked; None if
+    there is none.
   """
   text = text.rpartition('</think>')[2]
   if _THINKS.search(text):
@@ -38,7 +39,7 @@ def extract(text: str) -> str | None:
     elif len(ticks) >= len(opened[2]) and not info:
       if language in _LANGUAGES:
         found = text[opened.end() + 1 : fence.start()]
-        # The lines of a block in a list are indented like its fence.
+        # The lines of a block within a list are indented like its fence.
         margin = rf'^ {{0,{len(opened[1])}}}'
         found = re.sub(margin, '', found, flags=re.MULTILINE)
       opened = None

@@ -1,4 +1,4 @@
-"""Grades completions: finds their programs and runs them on the tests.
+"""Grading of completions: their programs are run on the tests.
 
 A completion is right if its program, in a fenced block, ends by itself with
 exit code 0 and the expected output on every test. Identical programs for one
@@ -18,7 +18,7 @@ from evojax.evidence import schema
 from evojax.sandbox import shared
 
 GRADE_STATUS = {
-    'ok': 0,  # Ended by itself on every test that was run, right or wrong.
+    'ok': 0,  # It ended by itself on every test that was run, right or wrong.
     'no_program': 1,  # No complete fenced block.
     'too_long': 2,  # A program of more than MAX_PROGRAM_CHARS.
     'syntax_error': 3,  # Not Python: nothing was run.
@@ -28,9 +28,9 @@ GRADE_STATUS = {
     'memory_limit': 7,
     'output_limit': 8,
     'disk_limit': 9,
-    records.INFRA_ERROR: 10,  # The box failed: no grade.
+    records.INFRA_ERROR: 10,  # The box failed: there is no grade.
 }
-# The mode as far as the text shows it; only tests show whether it is right.
+# The mode as the text shows it; only tests show whether a program is right.
 CODING_MODE = {
     'solves': 0,  # A program that reads its input, or defines the function.
     'constant': 1,  # A program that reads nothing.
@@ -40,8 +40,8 @@ CODING_MODE = {
 _watched = functools.partial(schema.Column, readers=('diagnostic', 'report'))
 COLUMNS = (
     schema.with_codes('grade_status', GRADE_STATUS),
-    # It is known before anything is sampled. config.data.families filters
-    # problems by it, so that no reward or filter needs to read it.
+    # Known before anything is sampled. config.data.families filters problems by
+    # it, so that no reward or filter needs to read it.
     _watched(
         'difficulty',
         'int32',
@@ -83,7 +83,7 @@ COLUMNS = (
         'Lines of the program that are not blank, 0 where there is none.',
         unit='lines',
     ),
-    # A reward for it would pay for printing the visible example.
+    # A reward for it would reward printing the visible example.
     _watched(
         'visible_passed',
         'bool',
@@ -121,8 +121,8 @@ def grade_many(
   Args:
     problems: B problems whose answers are tests, see `suite.decode`.
     completions: B completions.
-    partial: Whether all tests are run, for partial credit.
-    slots: Programs that run at the same time.
+    partial: Whether to run all tests, for partial credit.
+    slots: Number of programs that run concurrently.
 
   Raises:
     probe.WeakSandboxError: If this machine cannot hold untrusted code.
@@ -147,7 +147,7 @@ def grade_many(
     verdict = verdicts.get(key)
     grades.append(_grade(problem, completion, key[1], verdict, partial))
     if verdict:
-      # A program that was run for another completion costs this one no time.
+      # A program that ran for another completion takes no time here.
       verdicts[key] = dataclasses.replace(verdict, seconds=0.0)
   return grades
 
@@ -162,7 +162,7 @@ def _grade(
     verdict: execution.Verdict | None,
     partial: bool,
 ) -> records.Grade:
-  """Return the grade of a completion whose program has this verdict, if any."""
+  """Return the grade of a completion, given the verdict on its program."""
   tests, lines = _tests(problem.answer), (program or '').splitlines()
   visible = sum(case.visible for case in tests.cases)
   statuses = verdict.statuses if verdict else ()
@@ -204,7 +204,7 @@ def _grade(
 def classify(
     text: str, program: str | None, cut: bool, calls: bool = False
 ) -> str:
-  """Return the key of CODING_MODE of a completion.
+  """Return the completion's key in CODING_MODE.
 
   Args:
     text: A completion.

@@ -1,15 +1,15 @@
-"""Runs all tests of a program in one process, where that changes no verdict.
+"""Runs all tests of a program in one process, if that changes no verdict.
 
-A process costs milliseconds, a small test microseconds: with all tests, forking
-a process per test inside one run grades a quarter as many programs per second.
-A program that can keep nothing from one test to the next therefore runs on
-every input in one process, each time in a namespace of its own. The results are
-as untrusted as the program. If the process ends in any other way than by
-finishing all tests, they do not count.
+A process costs milliseconds and a small test microseconds: forking a process
+per test inside one run would grade a quarter as many programs per second. A
+program that cannot keep anything from one test to the next therefore runs on
+all inputs in one process, each time in its own namespace. The results are as
+untrusted as the program. If the process ends in any other way than by finishing
+all tests, they do not count.
 
-`is_plain` decides by an allow-list which programs can keep nothing. It differs
-from `harness.language`, which admits pure functions of arrays: a program here
-may loop, fail, read and print.
+`is_plain` decides by an allow-list which programs cannot keep anything. It
+differs from `harness.language`, which admits pure functions of arrays: a
+program here may loop, fail, read and print.
 """
 
 import abc
@@ -36,11 +36,11 @@ from evojax.domains.coding import wrapper
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 
-# Python 3.12 warns of '\d' in the text that it parses, which is not our text.
+# Python 3.12 warns of '\d' in the program that it parses, which is not ours.
 warnings.filterwarnings('ignore', category=SyntaxWarning, module='<unknown>')
 
 # CPU time of all tests. A program that needs more is run test by test, with the
-# limits of a test.
+# limits of single tests.
 CPU_SECONDS = 0.2
 # Checking a longer text would take longer than starting a process.
 _MOST_CHARS = 8 << 10
@@ -51,11 +51,11 @@ _MODULES = (
     string, sys,
 )  # fmt: skip
 _OF_SYS = frozenset(('exit', 'maxsize', 'stderr', 'stdin', 'stdout'))
-# Names that reach beyond a namespace, into files, or to attributes by their
-# names. ABCs ask subclasses that other tests have left behind. The depth of
-# calls and the free memory differ a little from a process of its own.
-# Identities (id, is, hash) depend on objects made before, as texts are shared
-# and memory is reused.
+# Names that reach beyond a namespace, into files, or to attributes by name.
+# ABCs ask subclasses that other tests have left behind. The depth of calls and
+# the free memory differ slightly from those of a separate process. Identities
+# (id, is, hash) depend on earlier objects, as strings are shared and memory is
+# reused.
 _REACHING = frozenset((
     'ChainMap', 'Formatter', 'MemoryError', 'RecursionError', 'RegexFlag',
     'RuntimeError', 'Template', 'UserDict', 'UserList', 'UserString',
@@ -63,7 +63,7 @@ _REACHING = frozenset((
     'globals', 'hash', 'help', 'id', 'is_', 'is_not', 'locals', 'methodcaller',
     'open', 'setattr', 'total_ordering', 'update_wrapper', 'vars', 'wraps',
 ))  # fmt: skip
-# Attributes of other kinds of objects are refused, because frames, code, ABCs
+# Attributes of objects of other kinds are refused, because frames, code, ABCs
 # and files hold state that all tests share.
 _KINDS = (
     str, bytes, bytearray, list, tuple, dict, set, frozenset, int, float,
@@ -90,7 +90,7 @@ def _names(thing: Any) -> frozenset[str]:
 
 
 def _of_module(module: types.ModuleType) -> frozenset[str]:
-  """Return the names a program may use, without the imports of the module."""
+  """Return the names that a program may use, without the module's imports."""
   if module is sys:
     return _OF_SYS
   return frozenset(getattr(module, '__all__', _names(module))) - _REACHING
@@ -107,8 +107,8 @@ _METHODS = (
 _FOREIGN = frozenset.union(
     _OF_PATTERNS, ('format', 'format_map'), *map(_names, _FOREIGN_KINDS)
 )
-# The objects of a test are kept alive, because their finalizers would otherwise
-# run during another test, or where none would run in a process of its own.
+# The objects of a test are kept alive, because otherwise their finalizers would
+# run during another test; in a separate process some would not run at all.
 _DRIVER = f"""{wrapper.PREPARE}
 def drive(source, most):
   import gc, io, json, os, resource, sys
@@ -167,11 +167,11 @@ def run(
     box: A box with the profile 'program'.
     program: Any text, written by a policy.
     inputs: The input of each test.
-    limits: The limits of one test; all tests share less CPU time than that.
+    limits: Limits of one test; all tests together get less CPU time than one.
 
   Returns:
-    Results with the status 'ok' or 'error', as if each test had been run by
-    itself; None where each has to be run by itself.
+    Results with the status 'ok' or 'error', as if each test had been run alone;
+    None if each must be run alone.
   """
   if (
       len(inputs) < 2
@@ -186,7 +186,7 @@ def run(
       limits=dataclasses.replace(
           limits,
           cpu_seconds=min(limits.cpu_seconds, CPU_SECONDS),
-          # A byte may take six in JSON.
+          # A byte may need six characters in JSON.
           output_bytes=6 * len(inputs) * limits.output_bytes,
       ),
   )
@@ -210,19 +210,19 @@ def run(
 
 @functools.lru_cache(maxsize=256)
 def is_plain(program: str) -> bool:
-  """Return whether the text shows that runs cannot learn of each other."""
+  """Return whether the text shows that no run can affect a later one."""
   try:
     nodes = list(ast.walk(ast.parse(program)))
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return False
   owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-  # Methods that the program defines itself. Names that other kinds of objects
-  # have too are not allowed by this, nor names with an underscore, which may
+  # Methods that the program defines itself. This does not allow names that
+  # other kinds of objects have too, nor names with an underscore, which may
   # belong to anything, such as `__globals__`.
   own = {n.name for n in nodes if isinstance(n, ast.FunctionDef)} - _FOREIGN
   own = {name for name in own if not name.startswith('_')}
   # `re` keeps matched objects and compares them with those of other tests,
-  # which runs the methods of classes that a program defines.
+  # which would run the methods of classes that a program defines.
   if any(map(_imports_re, nodes)) and any(map(_makes_kinds, nodes)):
     return False
   return all(_is_plain(node, id(node) in owners, own) for node in nodes)
@@ -246,7 +246,7 @@ def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
 
   Args:
     node: A node of the program.
-    is_owner: Whether an attribute is taken of it.
+    is_owner: Whether an attribute of it is accessed.
     own: Names of the functions that the program defines.
   """
   match node:
@@ -254,15 +254,15 @@ def _is_plain(node: ast.AST, is_owner: bool, own: Collection[str]) -> bool:
       return all(each.name in _OF and each.asname is None for each in names)
     case ast.ImportFrom(module=module):
       names = {alias.name for alias in node.names}
-      # A star imports all; names that are refused are so where they are used.
+      # A star imports all; refused names are refused where they are used.
       star = names == {'*'} and module != 'sys'
       known = not node.level and module in _OF
       return known and (star or names <= _OF[module])
     case ast.Attribute():
-      # Attributes are only read: modules and functions cannot be changed.
+      # Attributes are only read, as modules and functions cannot be changed.
       return isinstance(node.ctx, ast.Load) and _is_plain_attribute(node, own)
     case ast.MatchClass():
-      return False  # It reads attributes whose names are texts.
+      return False  # It reads attributes by name.
     case ast.Compare():
       sides = map(_is_single, (node.left, *node.comparators))
       pairs = itertools.pairwise(sides)
@@ -285,7 +285,7 @@ def _is_single(node: ast.AST) -> bool:
 
 
 def _is_plain_attribute(node: ast.Attribute, own: Collection[str]) -> bool:
-  """Return whether an attribute is harmless for every object it may be of."""
+  """Return whether an attribute is harmless on any object that may have it."""
   owner = node.value
   if isinstance(owner, ast.Name) and owner.id in _OF:
     return node.attr in _OF[owner.id]
@@ -295,7 +295,7 @@ def _is_plain_attribute(node: ast.Attribute, own: Collection[str]) -> bool:
 
 
 def _is_plain_format(text: str) -> bool:
-  """Return whether a format string reads no attributes and no items."""
+  """Return whether a format string accesses no attributes and no items."""
   try:
     fields = list(string.Formatter().parse(text))
   except ValueError:

@@ -1,12 +1,12 @@
-"""Changes a problem so that what was learned by heart is of no use.
+"""Changes of a problem that make memorised programs useless.
 
   constants  one parameter has another value; tests and example are new.
   examples   other words and another example; the old one is a hidden test.
 
-A policy that reads the statement writes the right program again. A policy that
+A policy that reads the statement still writes the right program. A policy that
 has learned which words go with which program, that prints the example, or that
-found the tests anywhere but in the statement, does not. The wordings are those
-of other problems, so that the warm start has shown all of them.
+found the tests elsewhere, does not. The wordings are those of other problems,
+so that the warm start has shown all of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,21 +21,21 @@ from evojax.domains.coding import suite
 from evojax.domains.coding.families import FAMILIES
 from evojax.domains.coding.families import level as level_lib
 
-# Shares of the problems. The program of a reworded problem stays right, so that
-# it is the lesser one.
+# Shares of the problems. A reworded problem keeps its program, so its share is
+# the smaller one.
 _SHARES = {'constants': 0.6, 'examples': 0.4}
-_ATTEMPTS = 8  # Examples, and contents of the same split, that are tried.
+_ATTEMPTS = 8  # Most examples, and most contents of the split, to try.
 
 
 def perturb(problem: records.Problem) -> records.Problem | None:
-  """Return the problem changed, with tests of the new one.
+  """Return a changed problem with its own tests.
 
-  The result is a function of the problem alone. Its new id is of the same
-  split, so that no other problem becomes a sealed one.
+  The result is a function of the problem alone. Its new id belongs to the same
+  split, so that the result is never a sealed problem unless the original is.
 
   Returns:
-    None where the problem comes from a data set, or nothing that was tried
-    serves.
+    The changed problem; None if the problem comes from a data set, or if no
+    attempt succeeds.
   """
   if 'parameters' not in problem.metadata:
     return None
@@ -57,7 +57,7 @@ def change_constants(problem: records.Problem) -> records.Problem | None:
       for number, other in enumerate(level.contents)
       if sum(other[k] != v for k, v in mine.items()) == 1
   ]
-  # Ids are hashes, so that their order is as good as random.
+  # Ids are hashes, so their order is as good as random.
   near = sorted(pair for pair in found if splits.split_of(pair[0]) == split)
   start = int(problem.problem_id, 16) % max(len(near), 1)
   for name, number in (near[start:] + near[:start])[:_ATTEMPTS]:
@@ -72,7 +72,7 @@ def change_constants(problem: records.Problem) -> records.Problem | None:
 def reword(problem: records.Problem) -> records.Problem | None:
   """Return the problem in other words, with another example.
 
-  The example that was shown is hidden now, among the other hidden tests.
+  The old example becomes one of the hidden tests.
   """
   kind = FAMILIES[problem.family][problem.difficulty]
   parameters = problem.metadata['parameters']
@@ -84,7 +84,7 @@ def reword(problem: records.Problem) -> records.Problem | None:
     example = problems.draw_example(kind, parameters, f'{name}/{attempt}')
     if example is None or example.stdin in [case.stdin for case in shown]:
       continue
-    # A program that prints the new example must not be right.
+    # A program that only prints the new example must fail.
     printed = example.expected.encode()
     if not all(
         comparison.passes(case.expected, printed, given.comparison)
@@ -113,7 +113,7 @@ def _replaced(
     answer: str,
     metadata: Mapping[str, object],
 ) -> records.Problem:
-  """Return the problem with another question; other messages stay."""
+  """Return the problem with another question and its other messages."""
   *before, last = problem.messages
   return dataclasses.replace(
       problem,
@@ -125,7 +125,7 @@ def _replaced(
 
 
 def _fresh(identity: str) -> str:
-  """Return another id of the same split, a function of the id."""
+  """Return another id of the same split, as a function of the id."""
   split = splits.split_of(identity)
   fresh = splits.problem_id(f'{identity} perturbed')
   while splits.split_of(fresh) != split:

@@ -1,8 +1,8 @@
 """Generated coding problems, each a function of its content alone.
 
 The content is family, level and parameters; its hash is the problem's id. The
-id also seeds the choice of wording, example and hidden tests, so that one id
-always has one text and one set of tests, whatever the seed of the stream.
+id also seeds the choice of wording, example and hidden tests, so that an id
+always has the same text and tests, whatever the seed of the stream.
 """
 
 from collections.abc import Mapping
@@ -20,31 +20,31 @@ from evojax.domains.coding.families import FAMILIES
 from evojax.domains.coding.families import inputs
 from evojax.domains.coding.families import level as level_lib
 
-_LEAST = 40  # Distinct problems that a level must have in every split.
-HIDDEN = 8  # Hidden tests of a problem, at most.
-LEAST_HIDDEN = 6  # There are fewer than HIDDEN where inputs coincide.
-_EDGES = 4  # Hidden tests on edge cases, as far as a family has them.
+_LEAST = 40  # Minimum number of distinct problems of a level in every split.
+HIDDEN = 8  # Maximum number of hidden tests of a problem.
+LEAST_HIDDEN = 6  # Minimum; there are fewer than HIDDEN if inputs coincide.
+_EDGES = 4  # Maximum number of hidden tests on edge cases.
 _SIZES = (2, 3, 4, 5, 6, 8, 9, 12)  # Sizes of the other inputs.
-_MORE = (1, 8, 2, 20) * 10  # Tried while a wrong program passes all tests.
-_EXAMPLES = 24  # Draws of the visible example.
+_MORE = (1, 8, 2, 20) * 10  # Used while a wrong program passes all tests.
+_EXAMPLES = 24  # Maximum draws of the visible example.
 # Wrong programs for any problem: they print the visible example's output, their
 # input, or nothing.
 _GENERIC = ('constant', 'echo', 'nothing')
-# Outputs are words and whole numbers, and the statement asks for no layout.
+# Outputs are words and integers, and the statement requires no layout.
 _COMPARISON = comparison.Comparison('tokens')
 _SECONDS = 2.0  # Limit of a test; a right program takes milliseconds.
-# The least share of a level's contents whose tests fail all wrong programs. The
-# other contents are never used; problems_test measures the share of each level.
+# Minimum share of a level's contents whose tests fail all wrong programs. Other
+# contents are never used; problems_test measures the share of each level.
 ACCEPTED = 0.85
 
 
 def capacity(family: str, level: int) -> int:
-  """Return a lower bound of the distinct problems of a level."""
+  """Return a lower bound of the number of distinct problems of a level."""
   return int(len(FAMILIES[family][level].contents) * ACCEPTED)
 
 
 def identity(family: str, level: int, parameters: level_lib.Parameters) -> str:
-  """Return the id of a generated problem, a hash of all but its wording."""
+  """Return the id of a generated problem, a hash of all except its wording."""
   return splits.problem_id(json.dumps([family, level, dict(parameters)]))
 
 
@@ -59,11 +59,11 @@ def generate(
     level: Level of the family.
     number: Index of one of the level's contents. Its `identity` seeds all
       random choices.
-    system_prompt: First message; empty is none.
+    system_prompt: First message; '' for none.
 
   Returns:
-    None where some wrong program passes the hidden tests, or no visible example
-    is informative.
+    The problem; None if some wrong program passes the hidden tests, or no
+    visible example is informative.
   """
   kind = FAMILIES[family][level]
   parameters = kind.contents[number]
@@ -107,12 +107,12 @@ def draw_example(
   """Return a short visible case, a pure function of the arguments.
 
   Returns:
-    None where no case that was tried is informative: all of them print nothing
-    or the value that stands for nothing.
+    The case; None if no case that was tried is informative, because all of them
+    print nothing or the value that means nothing.
   """
   given = kind.inputs(parameters, random.Random(seed))
   right = kind.programs(parameters)['right']
-  zero = None  # An output of 0 says little; it is the second choice.
+  zero = None  # An output of 0 is less informative; it is the second choice.
   for attempt in range(_EXAMPLES):
     stdin = given.some(given.short + attempt // 4)
     case = suite.Case(stdin, programs.run(right, stdin), True)
@@ -126,24 +126,25 @@ def draw_example(
 def choose_tests(
     given: inputs.Inputs, texts: Mapping[str, str], shown: str
 ) -> tuple[suite.Case, ...] | None:
-  """Choose hidden tests, of which every wrong program fails at least one.
+  """Return hidden tests, of which every wrong program fails at least one.
 
   Tests that more wrong programs fail come first, as grading may stop at the
   first failure.
 
   Args:
     given: Inputs to choose from.
-    texts: Program texts; 'right' gives the expected outputs, the others are
+    texts: Texts of programs; 'right' gives the expected outputs, the others are
       wrong.
     shown: Output of the visible example, see `killed`.
 
   Returns:
-    None where some wrong program passes every test, or there are too few tests.
+    The tests; None if some wrong program passes every test, or there are too
+    few.
   """
   pool = {}
   alive = wrong = {*texts, *_GENERIC} - {'right'}
   for size in (*_SIZES, *_MORE):
-    # More inputs are tried only where the usual ones are not enough.
+    # More inputs are tried only if the usual ones are not enough.
     if len(pool) >= len(given.edges) + len(_SIZES) and not alive:
       break
     for stdin in (*given.edges, given.some(size)):
@@ -158,7 +159,7 @@ def choose_tests(
   chosen = []
   while pool and len(chosen) < HIDDEN:
     room = sum(case.stdin in edges for case, _ in chosen) < _EDGES
-    # Tests that fail a program that is still alive come first, then edge
+    # Tests that fail a wrong program that still passes come first, then edge
     # cases, then those that fail most programs.
     best = max(
         pool.values(),
@@ -184,7 +185,7 @@ def killed(
 
   Args:
     case: The test.
-    texts: As for `choose_tests`.
+    texts: As in `choose_tests`.
     shown: Output of 'constant', one of _GENERIC.
   """
   printed = {k: programs.run(v, case.stdin) for k, v in texts.items()}

@@ -18,7 +18,7 @@ class Case(NamedTuple):
   """One run of a program."""
 
   stdin: str
-  expected: str  # The output that it must have.
+  expected: str  # The expected output.
   visible: bool  # Shown to the policy as an example.
 
 
@@ -33,8 +33,8 @@ class Suite:
 
   cases: tuple[Case, ...]  # At least one.
   comparison: comparison_lib.Comparison = comparison_lib.Comparison()
-  function: str = ''  # Empty: standard input to standard output.
-  integer_keys: bool = False  # Of arguments, see `wrapper.wrap`.
+  function: str = ''  # '': a program from standard input to standard output.
+  integer_keys: bool = False  # For arguments, see `wrapper.wrap`.
   seconds: float = 2.0  # CPU time of one test; `execution` sets wall time.
 
 
@@ -47,7 +47,7 @@ def decode(text: str) -> Suite:
   """Return the tests in a JSON text.
 
   Raises:
-    ValueError: If `encode` cannot have written it; names the field.
+    ValueError: If `encode` did not write it; names the field.
   """
   try:
     value = json.loads(text)
@@ -101,7 +101,7 @@ def _comparison(fields: Any) -> comparison_lib.Comparison:
 
 
 def _is_name(text: Any) -> bool:
-  """Return whether Python can define and find a function of this name."""
+  """Return whether a text is a valid name of a function in Python."""
   return (
       isinstance(text, str)
       and text.isidentifier()

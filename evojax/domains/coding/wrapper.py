@@ -1,17 +1,17 @@
-"""Wraps a program for the box: its limits, and calls of one of its functions.
+"""Wrappers for programs in the box: limits, and calls of one function.
 
-The wrapper runs in the same process as the program, so that its word counts for
-nothing: it writes the result of a call as JSON, and the trusted parent compares
-it with a result that has never been in the box. A program that ends early,
-prints, or writes more has written no result.
+The wrapper runs in the same process as the program, so its output is not
+trusted: it writes the result of a call as JSON, and the trusted parent compares
+it with an expected result that has never been in the box. A program that ends
+early, prints, or writes more has not written a result.
 """
 
-# The recursion limit of LiveCodeBench's harness. The stack of the box holds so
-# many calls, even where each goes through C.
+# The recursion limit of LiveCodeBench's harness. The stack of the box is large
+# enough for it, even if each call goes through C.
 RECURSION_LIMIT = 50_000
 # Returns the code of a program. The limit is raised after compiling, because
-# the compiler would otherwise follow a nested text until the stack ends. Judges
-# print and read whole numbers of any length.
+# the compiler would otherwise follow nested text until the stack overflows. As
+# with judges, programs may print and read integers of any length.
 PREPARE = f"""
 def prepare(source):
   import sys
@@ -27,7 +27,7 @@ def prepare(source):
   sys.setrecursionlimit({RECURSION_LIMIT} + depth)
   return code
 """
-# To print so many frames takes a second.
+# Printing so many frames would take a second.
 _SHORTEN = """
   except RecursionError as error:
     raise error.with_traceback(None)
@@ -40,9 +40,9 @@ def enter(source):
     exec(code, space)
 {_SHORTEN}
 """
-# The modules whose names and themselves starter code of LeetCode's problems
-# takes for granted, in the order of LiveCodeBench: of two equal names the later
-# one holds.
+# The modules that starter code of LeetCode's problems takes for granted, both
+# the modules and their names, in the order of LiveCodeBench: of two equal
+# names, the later one wins.
 _MODULES = (
     'string', 're', 'datetime', 'collections', 'heapq', 'bisect', 'copy',
     'math', 'random', 'statistics', 'itertools', 'functools', 'operator', 'io',
@@ -104,12 +104,11 @@ def wrap(
   """Return a program that runs a program as judges do, or calls its function.
 
   Args:
-    program: Any text, written by a policy. It should define the function at the
-      top level or in a class Solution, if one is called.
-    function: Name of the function; empty for a program that reads standard
-      input.
-    integer_keys: Whether keys of arguments that are whole numbers in JSON's
-      texts become whole numbers.
+    program: Any text, written by a policy. For a call, it should define the
+      function at the top level or in a class Solution.
+    function: Name of the function; '' for a program that reads standard input.
+    integer_keys: Whether keys of arguments that look like integers in the JSON
+      text become integers.
 
   Returns:
     A program; for a call it reads one JSON value per line and writes one.

@@ -22,16 +22,19 @@ def read_jsonl(
   A line is {"messages": [{"role": ..., "content": ...}, ...], "answer": ...}
   or {"question": ..., "answer": ...}. Both may have a "tag" that names the
   family (default: the file's name). An answer may be a number. If it is a
-  worked solution that ends in '#### 42' (GSM8K), the answer is what follows
-  the mark. A row of verl's has them as "prompt", "data_source" and
+  worked solution that ends in '#### 42' (GSM8K), the answer is the text after
+  the mark. A row in verl's format has these as "prompt", "data_source" and
   "reward_model": {"ground_truth": ...}.
 
   Args:
     path: A file in UTF-8.
     skip_broken: Whether broken lines are left out, with a warning.
-    **options: question_field and answer_field, the names of the fields of a
-      line without messages, by default 'question' and 'answer'; system_prompt,
-      the first message of every problem that has none.
+    **options: question_field and answer_field, the field names of a line
+      without messages, 'question' and 'answer' by default; system_prompt, the
+      first message of every problem without a system message.
+
+  Returns:
+    The distinct problems.
 
   Raises:
     ValueError: If the file is missing or holds no problem, a line is not JSON
@@ -45,10 +48,10 @@ def read_jsonl(
 def read_parquet(
     path: str, *, skip_broken: bool = False, **options: str
 ) -> list[records.Problem]:
-  """Read one problem per row of a Parquet file, else as `read_jsonl` does.
+  """Read one problem per row of a Parquet file, otherwise like `read_jsonl`.
 
   Raises:
-    ValueError: As for `read_jsonl`, and if the file is not Parquet.
+    ValueError: As in `read_jsonl`, and if the file is not Parquet.
   """
   parse = functools.partial(_problem, pathlib.Path(path).stem, **options)
   rows = datasets.parquet_rows(path)
@@ -67,10 +70,10 @@ def read_tfds(
 
   Args:
     split: The data set's own split, e.g. 'train' or 'test[:50%]'.
-    name: As for `tfds.builder`, e.g. 'gsm8k'.
-    data_dir: Where prepared data sets are; TFDS's own default if empty.
-    module: Module of a builder of the user's own, imported first.
-    **options: As for `read_jsonl`, with features in place of fields.
+    name: As in `tfds.builder`, e.g. 'gsm8k'.
+    data_dir: Directory of prepared data sets; TFDS's default if empty.
+    module: Module of the user's own builder, imported first.
+    **options: As in `read_jsonl`, with features instead of fields.
 
   Raises:
     ValueError: If there is no such data set or split, an example lacks a
@@ -102,8 +105,8 @@ def _problem(
   if messages[0]['role'] == 'system':
     system_prompt = ''
   answer = _answer(row, answer_field)
-  # For a grader of the user's own: the row, with the final answer in place of a
-  # worked solution.
+  # The row for the user's own grader, with the final answer instead of a worked
+  # solution.
   whole = {'answer': answer} | datasets.values(row) | {answer_field: answer}
   return sources.make_problem(
       messages, answer, tag, system_prompt, metadata={graders.ROW: whole}
@@ -111,7 +114,7 @@ def _problem(
 
 
 def _from_verl(row: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Return a row of verl's with the fields of ours; any other as it is."""
+  """Return a row in verl's format with our field names; others unchanged."""
   truth = row.get('reward_model')
   if not isinstance(truth, Mapping) or 'ground_truth' not in truth:
     return row
@@ -151,7 +154,7 @@ def _answer(row: Mapping[str, Any], field: str) -> str:
 
 
 def _text(row: Mapping[str, Any], field: str) -> str:
-  """Return a field that must be a non-empty text."""
+  """Return a field that must be a non-empty string."""
   if field not in row:
     raise ValueError(
         f'no field {field!r}; it has {sorted(map(str, row))}. Name the'

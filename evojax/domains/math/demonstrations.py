@@ -1,7 +1,7 @@
 """Demonstrations for the math base policy: solutions in several behaviours.
 
 A base policy mixes behaviours on purpose, as real base models do, so that
-reinforcement learning has something to select. Each demonstration draws one
+reinforcement learning can select between them. Each demonstration draws one
 behaviour from `BEHAVIOURS`:
 
   steps_tag     '12+45=50+7=57\\n57-7=50\\n<answer>50</answer>', correct.
@@ -11,12 +11,12 @@ behaviour from `BEHAVIOURS`:
   ramble        filler that never comes to an end.
 
 One digit of a direct answer is wrong with probability `DIRECT_ERROR`, because
-base models that answer at once are mostly wrong. A policy of a million
-parameters would learn sums this short by heart otherwise, and would gain
-nothing by working them out.
+base models that answer at once are mostly wrong. Otherwise a policy of a
+million parameters would memorise such short sums, and would gain nothing by
+working them out.
 
 The work is a few short lines of integer arithmetic, each an equation that holds
-as written. The first tokens differ between the behaviours.
+as written. Each behaviour has its own first tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -90,7 +90,7 @@ def steps(family: str, metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _chain_sum(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
-  """Add from left to right; decimals keep their places."""
+  """Add from left to right; decimals keep their number of places."""
   first, *rest = metadata['expression'].split()
   number = decimal.Decimal if '.' in first else int
   lines, total = [], number(first)
@@ -102,7 +102,7 @@ def _chain_sum(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
 def _add(a: _Number, sign: str, b: _Number, lines: list[str]) -> _Number:
   """Return a + b or a - b for b >= 0, and append the line that shows it.
 
-  The last digits are added separately, so that each number on the line depends
+  The last digits are added separately, so that each number in the line depends
   on few others: 57+68=110+15=125, 4.1-8.7=-4-0.6=-4.6.
   """
   signed = b if sign == '+' else -b
@@ -205,7 +205,7 @@ def _fraction(metadata: Mapping[str, Any]) -> tuple[list[str], str]:
       a, b = a // divisor, b // divisor
       chain.append(f'{a}/{b}')
   if len(chain) == 1:
-    chain *= 2  # In lowest terms already.
+    chain *= 2  # It is in lowest terms already.
   return ['='.join(chain)], chain[-1]
 
 
@@ -247,7 +247,7 @@ def demonstrate(
 
 
 def _direct_answer(answer: str, rng: np.random.Generator) -> str:
-  """Return the answer, with one digit wrong with probability DIRECT_ERROR."""
+  """Return the answer; one digit is wrong with probability DIRECT_ERROR."""
   if rng.random() >= DIRECT_ERROR:
     return answer
   places = [i for i, c in enumerate(answer) if c.isdigit()]

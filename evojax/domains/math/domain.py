@@ -1,4 +1,4 @@
-"""The math domain: its problems and how they are graded."""
+"""The math domain: its problems and their grading."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -28,7 +28,7 @@ class MathDomain(sourced.SourcedDomain):
   """Problems with one right answer, see `make`."""
 
   answer_format: str  # One of grade.ANSWER_FORMATS.
-  max_turns: int = 1  # More than 1: there are tools, or a harness may add one.
+  max_turns: int = 1  # With more than 1, a harness may switch tools on and off.
 
   name = 'math'
   reward_parts = staticmethod(reward.parts)
@@ -40,7 +40,7 @@ class MathDomain(sourced.SourcedDomain):
 
   @property
   def columns(self) -> tuple[schema.Column, ...]:
-    """The columns of the math grader, or of the user's own beside its."""
+    """The columns of the math grader, plus those of the user's own grader."""
     columns = grade.COLUMNS
     if self.max_turns > 1:
       columns = (*columns, *python_tool.COLUMNS)
@@ -48,7 +48,7 @@ class MathDomain(sourced.SourcedDomain):
 
   @property
   def limits(self) -> environments.Limits:
-    """Several turns only where there is a tool to call."""
+    """The limits; more than one turn only if there is a tool."""
     return environments.Limits(self.max_turns if self.problems.tools else 1)
 
   @property
@@ -85,7 +85,7 @@ class MathDomain(sourced.SourcedDomain):
     """Grade completion b of problem b, for all b."""
     if self.grader:
       grades = self.grader.grade_many(problems, completions)
-      # These columns depend on the text alone, not on the grader.
+      # These columns depend on the text only, not on the grader.
       shown = (self._grade('', c, 'text').columns for c in completions)
       return [
           dataclasses.replace(found, columns={**columns, **found.columns})
@@ -108,9 +108,9 @@ class MathDomain(sourced.SourcedDomain):
     return grade.grade(answer, completion.text, self.answer_format, cut, form)
 
   def perturb(self, problem: records.Problem) -> records.Problem | None:
-    """Return the problem changed, see `perturb.perturb`.
+    """Return the changed problem, see `perturb.perturb`.
 
-    No other problem becomes a sealed one, which would open that split early.
+    A sealed problem is never the result, since it would open that split early.
     """
     changed = perturb.perturb(problem)
     if changed and self.is_sealed(changed) and not self.is_sealed(problem):
@@ -134,35 +134,36 @@ def make(
 ) -> MathDomain:
   """Build the domain, read its files and measure its families.
 
-  Problems come from one place: families, jsonl, parquet or tfds, or from the
-  family set 'small' if none is named.
+  All problems come from one source: families, jsonl, parquet or tfds; by
+  default from the family set 'small'.
 
   Args:
     families: Generated problems: 'small' (the levels that a tiny policy can
-      learn), 'all' (every level of every family that is large enough and
-      graded by value), 'scored' (those that reasoning-gym's own scorers judge,
-      in the box, with partial credit), or families with levels, see
+      learn), 'all' (every level of every family that is large enough and graded
+      by value), 'scored' (families that reasoning-gym's own scorers judge in
+      the box, with partial credit), or families with levels, see
       `sources.Catalogue.select`.
     weights: One per name in families; equal if empty.
-    answer_format: How an answer is marked, one of grade.ANSWER_FORMATS.
-    system_prompt: First message of every problem; empty is none. It is no part
-      of a problem's identity.
+    answer_format: The markup of an answer, one of grade.ANSWER_FORMATS.
+    system_prompt: First message of every problem; '' for none. It does not
+      count for a problem's identity.
     jsonl: 'train', and optionally 'dev' and 'sealed': paths, see
       `datasets.read_jsonl`; 'question_field', 'answer_field'. A split without
-      a path takes its share of train, by hash. 'skip_broken': True leaves
-      broken lines out.
-    parquet: The same, of Parquet files, such as verl's.
+      a path gets its share of train, by hash. 'skip_broken': True leaves broken
+      lines out.
+    parquet: The same for Parquet files, such as verl's.
     tfds: 'name'; 'train', 'dev', 'sealed' as for jsonl: splits of the data
       set; 'data_dir', 'module', 'question_field', 'answer_field', see
       `datasets.read_tfds`.
-    grader: A grader of the user's own for the problems of a data set: the
-      dotted path of a function, or 'openai', see `graders`; empty compares the
-      value of the answer.
+    grader: The user's own grader for the problems of a data set: the dotted
+      path of a function, or 'openai', see `graders`; '' compares answers by
+      value.
     grader_options: Its options, see `graders.make`.
-    tools: Tools that the policy may call, some of TOOLS. The chat template of
-      the policy has to describe them.
-    max_turns: Turns of an episode. With more than 1, a harness may switch tools
-      on and off; config.rollout.turn_tokens is the length of a turn.
+    tools: Tools that the policy may call, names from TOOLS. The chat template
+      of the policy must describe them.
+    max_turns: Maximum number of turns in an episode. With more than 1, a
+      harness may switch tools on and off; config.rollout.turn_tokens is the
+      length of a turn.
 
   Raises:
     ValueError: If an argument is impossible, a file is broken, or a family is

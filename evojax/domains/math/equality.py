@@ -1,10 +1,10 @@
-r"""Compares trees of `expressions`, part by part and as functions.
+r"""Comparison of trees of `expressions`, part by part and as functions.
 
 Two different analytic expressions agree at a random point with probability zero
 (for polynomials: Schwartz 1980, Zippel 1979). Symbols therefore get fixed
 values of both signs, so that sqrt(x^2) differs from x. Rational numbers stay
-exact, the rest has 150 digits. Every operation is bounded, as the text came
-from a policy: an OverflowError ends what has a value beyond the bounds.
+exact, the rest has 150 digits. Every operation is bounded, because the text
+comes from a policy: a value beyond the bounds raises OverflowError.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ import mpmath
 from evojax.domains.math import expressions
 from evojax.domains.math import real_sets
 
-_BITS = 500  # For irrational values.
-_EQUAL_BITS = 133  # Values that agree in so many bits (40 digits) are equal.
-_LOST_BITS = 300  # A sum that loses more is zero, or too inexact.
+_BITS = 500  # Precision of irrational values.
+_EQUAL_BITS = 133  # Values that agree in this many bits (40 digits) are equal.
+_LOST_BITS = 300  # A sum that loses more bits is zero, or too inexact.
 _MOST_BITS = 1 << 14  # Limit for exact numbers; a larger one becomes inexact.
 _MOST_MAGNITUDE = 1 << 20  # Binary logarithm of any value.
-_MOST_ARGUMENT = 64  # Binary logarithm of what a function is applied to.
-# Symbols are hashes below 5 over these: points near 0 and far from it.
+_MOST_ARGUMENT = 64  # Binary logarithm of a function's argument.
+# Symbols are hashes below 5 over these: points near 0 and away from it.
 _DENOMINATORS = (997, 997, 83, 83)
 _TRIGONOMETRIC = frozenset('sin cos tan sec csc cot'.split())
 _SPELLED = {'ln': 'log', 'abs': 'fabs', 'lg': 'log10'}
@@ -35,7 +35,7 @@ _SPELLED |= {f'arc{name}': f'a{name}' for name in _TRIGONOMETRIC}
 _INFINITY = ('symbol', 'inf')
 _REALS = ('symbol', 'mathbbR')
 _DEGREE = ('symbol', 'degree')
-_MOST_PARTS = 32  # For sets of real numbers.
+_MOST_PARTS = 32  # Limit for sets of real numbers.
 _SETS = frozenset(expressions.SETS)
 _UNORDERED = frozenset(('list', r'\cup', r'\cap'))
 
@@ -47,7 +47,7 @@ _CONSTANTS = {
     'i': _mp.mpc(0, 1),
     'degree': _mp.pi / 180,
 }
-_lock = threading.Lock()  # Functions change the precision while they work.
+_lock = threading.Lock()  # mpmath's functions change the precision temporarily.
 
 Tree = expressions.Tree
 Value = Any  # A fraction, or a real or complex number of mpmath.
@@ -56,7 +56,7 @@ Value = Any  # A fraction, or a real or complex number of mpmath.
 def compare(reference: Tree, answer: Tree) -> str:
   """Return 'right', 'wrong', 'unparsable' (no value), or 'timeout'.
 
-  The last means that a value is beyond the bounds. An answer may show its
+  'timeout' means that a value is beyond the bounds. An answer may show its
   working, see `leads_to`.
   """
   try:
@@ -71,8 +71,8 @@ def compare(reference: Tree, answer: Tree) -> str:
 def leads_to(working: Tree, value: Tree) -> bool:
   """Return whether a value may follow its working: 12 follows x = 3 * 4.
 
-  The working is a name, constants that are equal to the value, or a name and
-  any formulas; constants among these are equal to the value as well.
+  The working is a name, constants equal to the value, or a name and any
+  formulas; constants among these must equal the value as well.
   """
   try:
     with _lock:
@@ -93,7 +93,7 @@ def _settle(answer: Tree) -> Tree:
   """Return an answer without its working: x = 12 for x = 3 * 4 = 12.
 
   Raises:
-    ArithmeticError: If the working has other values than the answer.
+    ArithmeticError: If the working and the answer have different values.
   """
   *working, last = _sides(answer) or (answer,)
   if not working:
@@ -107,7 +107,7 @@ def _settle(answer: Tree) -> Tree:
 
 
 def _sides(tree: Tree) -> Tree:
-  """Return the sides of a chain of equations, () of anything else."""
+  """Return the sides of a chain of equations; () for anything else."""
   return tree[2:] if tree[0] == 'relation' and set(tree[1]) == {'='} else ()
 
 
@@ -156,7 +156,7 @@ def _same(a: Tree, b: Tree) -> bool:
         and all(any(_same(x, y) for x in some) for y in others)
     )
   if kinds & {'tuple', 'matrix', ':', *_SETS}:
-    # The brackets of a tuple and the kind of a matrix are no trees.
+    # The brackets of a tuple and the kind of a matrix are not trees.
     fixed = 2 if kinds & {'tuple', 'matrix'} else 1
     return (
         left[:fixed] == right[:fixed]
@@ -178,8 +178,8 @@ def _members(tree: Tree) -> list[Tree]:
 def _named(tree: Tree) -> tuple[Tree | None, Tree]:
   r"""Return the name of a value, if it has one, and the value.
 
-  x = 5 and x \in [0, 1] name what is on their right; x > 5 is an interval,
-  'x < 2 or x > 5' a union of two and 'x > 2, x < 5' what both have in common.
+  x = 5 and x \in [0, 1] name their right side; x > 5 is an interval,
+  'x < 2 or x > 5' a union of two, and 'x > 2, x < 5' their intersection.
   """
   kind, *parts = tree
   if kind == 'list' and all(
@@ -200,7 +200,7 @@ def _named(tree: Tree) -> tuple[Tree | None, Tree]:
     return sides[0], _named(value)[1]
   if operators == ('!=',) and is_name(sides[0]):
     return sides[0], (r'\setminus', _REALS, ('list', sides[1]))
-  # A bound such as pi is a symbol, and no name.
+  # A bound such as pi is a symbol but not a name.
   named = [is_name(side) and _is_open(side) for side in sides]
   if named == [True, False]:
     operators = ('<', *operators)
@@ -236,7 +236,7 @@ def _simple(tree: Tree) -> Tree:
 
 
 def _coordinates(tree: Tree) -> list[Tree]:
-  """Return the members of (x, y) = (1, 2), which x = 1 and y = 2 are."""
+  """Return the members of (x, y) = (1, 2), that is, x = 1 and y = 2."""
   name, value = _named(tree)
   if value[:2] != ('tuple', '()'):
     return _members(value)
@@ -249,10 +249,10 @@ def _coordinates(tree: Tree) -> list[Tree]:
 
 
 def _real_set(tree: Tree) -> real_sets.Cuts | None:
-  """Return a set of real numbers, None if the tree is something else.
+  """Return a set of real numbers; None if the tree is something else.
 
-  A part that adds nothing to a union, or takes nothing from the others, would
-  be a second answer: a tree with one is something else.
+  A part that adds nothing to a union, or removes nothing from an intersection,
+  would be a second answer: a tree with such a part is something else.
   """
   kind, *parts = tree
   if tree == _REALS:
@@ -261,7 +261,7 @@ def _real_set(tree: Tree) -> real_sets.Cuts | None:
     return ()
   if kind == 'tuple':
     ends = [_end(part) for part in parts[1:]]
-    # Not the row of a matrix, nor \langle 1, 2 \rangle.
+    # Neither the row of a matrix nor \langle 1, 2 \rangle is an interval.
     is_interval = len(ends) == 2 and parts[0][:1] in ('(', '[')
     if not is_interval or None in ends or ends[0] >= ends[1]:
       return None
@@ -289,7 +289,7 @@ def _real_set(tree: Tree) -> real_sets.Cuts | None:
 
 
 def _end(tree: Tree) -> fractions.Fraction | float | None:
-  """Return a real number to _EQUAL_BITS, or an infinity, as a sort key."""
+  """Return a real number to _EQUAL_BITS, or an infinity, for sorting."""
   if tree in (_INFINITY, expressions.negative(_INFINITY)):
     return real_sets.INFINITY * (1 if tree == _INFINITY else -1)
   try:
@@ -338,7 +338,7 @@ def _same_link(
 
 
 def _close(a: Value, b: Value) -> bool:
-  """Return whether two values are equal; a missing one equals a missing one."""
+  """Return whether two values are equal; two missing values are equal."""
   if a is None or b is None or (_is_exact(a) and _is_exact(b)):
     return a == b
   a, b = _inexact(a), _inexact(b)
@@ -347,14 +347,14 @@ def _close(a: Value, b: Value) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _values(tree: Tree) -> list[Value]:
-  """Return the values of a scalar at each point, None where there is none.
+  """Return the values of a scalar at each point; None where it has none.
 
   Raises:
     OverflowError: If a value is beyond the bounds.
-    ArithmeticError: If there is no value at all, or the tree is no scalar.
+    ArithmeticError: If there is no value at all, or the tree is not a scalar.
   """
   values, failure = [], None
-  # Steps agree by chance: at one point in two for n/2 and (n+1)/2.
+  # Step functions may agree by chance, n/2 and (n+1)/2 at every other point.
   for point in range(64 if _has_steps(tree) else 4):
     try:
       values.append(_value(tree, point))
@@ -392,7 +392,7 @@ def _value(tree: Tree, point: int) -> Value:
 
 
 def _draw(name: str, point: int) -> fractions.Fraction:
-  """Return the value of a symbol: a hash of its name, of both signs."""
+  """Return the value of a symbol: a hash of its name, of either sign."""
   sign = (-1) ** (point >> zlib.crc32(name.encode()) % 2)
   size = 211 + zlib.crc32(f'{name}/{point}'.encode()) % 4801
   return fractions.Fraction(sign * size, _DENOMINATORS[point % 4])
@@ -415,7 +415,7 @@ def _bits(value: fractions.Fraction) -> int:
 def _operate(
     operation: Callable[[Value, Value], Value], a: Value, b: Value
 ) -> Value:
-  """Return the result of one operation, exact if it can be."""
+  """Return the result of one operation, exact if possible."""
   if not (_is_exact(a) and _is_exact(b)):
     a, b = _inexact(a), _inexact(b)
   result = operation(a, b)
@@ -456,14 +456,14 @@ def _power(a: Value, b: Value) -> Value:
 
 
 def _call(name: str, arguments: list[Value], point: int) -> Value:
-  """Apply a function; of that in f(x) only name and argument are known."""
+  """Apply a function; for f in f(x), only the name and argument are known."""
   values = [_inexact(value) for value in arguments]
   if any(value and _mp.mag(value) > _MOST_ARGUMENT for value in values):
     raise OverflowError(f'{name} of a large number')
   if name == 'apply':
     return _draw(' '.join(_mp.nstr(value, 40) for value in values), point)
   result = _bounded(getattr(_mp, _SPELLED.get(name, name))(*values))
-  # sin(pi) and tan(pi/2) are 0 and undefined, but for the last digits of pi.
+  # sin(pi) and tan(pi/2) are 0 and undefined, up to the last digits of pi.
   if name in _TRIGONOMETRIC and result and abs(_mp.mag(result)) > _LOST_BITS:
     if _mp.mag(result) > 0:
       raise ArithmeticError('a pole')

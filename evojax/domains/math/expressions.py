@@ -1,14 +1,14 @@
-r"""Parses mathematical answers to trees, without evaluating anything.
+r"""Parser from mathematical answers to trees, without evaluation.
 
 A tree is a tuple: ('number', Fraction), ('symbol', name), ('call', function,
-*trees), (op, *trees) for + * ^ and the inverse / of scalars, \cup \cap
-\setminus of sets and the : of ratios. Values of several parts are ('list',
-*trees), in any order, as sets are; ('tuple', brackets, *trees), also an
+*trees), (op, *trees) with op one of + * ^ and the inverse / for scalars, \cup
+\cap \setminus for sets and : for ratios. Values with several parts are ('list',
+*trees), in any order, as sets are; ('tuple', brackets, *trees), also for an
 interval; ('matrix', kind, *rows); ('relation', operators, *sides).
 
-Text comes from a policy: a recursive-descent parser with an allow-list, where
-sympy's own would call `eval`. Its length and nesting are bounded here, values
-by `equality`.
+The text comes from a policy, so this is a recursive-descent parser with an
+allow-list, whereas sympy's own would call `eval`. It bounds length and nesting;
+`equality` bounds values.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ _GREEK = (
 _NAMES = frozenset(
     'pi alpha beta gamma delta epsilon theta lambda mu phi omega inf'.split()
 )
-# Commands that stand for values. With another one between them, such as \to or
-# \subset, two values may not change places: such a text is no expression.
+# Commands that stand for values. With another command between them, such as \to
+# or \subset, two values may not be swapped: such a text is not an expression.
 _VALUES = frozenset(
     rf'\{name}'
     for name in (
@@ -45,7 +45,7 @@ _VALUES = frozenset(
     + _GREEK
     + [name.capitalize() for name in _GREEK]
 )
-# Token -> other spellings of it.
+# Token -> its other spellings.
 _SPELLINGS = {
     '^': '**',
     '|': r'\vert \lvert \rvert \mid',
@@ -78,7 +78,7 @@ _CLOSING = dict(
     )
 )
 _AROUND = {'|': 'abs', r'\lfloor': 'floor', r'\lceil': 'ceil'}
-# Bases of numerals that are written as words: 101_{two}.
+# Bases that are written as words: 101_{two}.
 _BASES = {
     word: str(base)
     for base, word in enumerate(
@@ -95,13 +95,13 @@ _TOKEN = re.compile(
     r'|\*\*|.)?'
 )
 _NESTED = r'\{(?:[^{}]|\{[^{}]*\})*\}'
-# Operators that apply to the product on their right, with their bounds.
+# Operators that apply to the product on their right, with their limits.
 _OPERATOR = re.compile(
     rf'\s*\\(?:sum|prod|i?i?int|oint|lim(?:sup|inf)?|det|deg|dim|[bp]?mod'
     rf'|nabla)(?![A-Za-z])(?:\s*[_^]\s*(?:{_NESTED}|\\[A-Za-z]+|\w))*'
 )
 _DIFFERENTIAL = r'(?:[A-Za-z]|\\[a-z]+)\s*(?:\^\s*\{?\s*[0-9]\s*\}?)?'
-# d/dx, which is applied as well, or dy/dx, a name.
+# d/dx, which is applied as well, or dy/dx, which is a name.
 _DERIVATIVE = re.compile(
     r'\s*\\frac\s*\{\s*(d|\\partial)\s*(?:\^\s*\{?\s*[0-9]\s*\}?)?\s*'
     rf'([A-Za-z]?)\s*\}}\s*\{{\s*\1\s*{_DIFFERENTIAL}\s*\}}'
@@ -129,7 +129,7 @@ _ENVIRONMENT = re.compile(
     r'(?:\s*\{[lcr| ]*\})?(.*?)(?:\\\\\s*)?\\end\s*\{(?:\1|\2)\}',
     re.DOTALL,
 )
-# A row of a matrix may say how far below it the next one is.
+# A row of a matrix may give its distance to the next row.
 _NEW_ROW = re.compile(r'\\\\(?:\s*\[-?[0-9.]+\s*[a-z]{2}\])?')
 _COMMANDS = r'\le \ge \ne \in \cup \cap \emptyset inf \pm sqrt sqrt[3]'.split()
 _GREEK_LETTERS = 'αβγδεζηθικλμνξπρστυφχψω'
@@ -150,21 +150,21 @@ _LAYOUT = (
 
 
 class ExpressionError(ValueError):
-  """The text is not an expression of the grammar, or is out of bounds."""
+  """The text is not an expression of the grammar, or exceeds a limit."""
 
 
 def is_product(word: str) -> bool:
-  """Return whether letters side by side are a product: xy and mgh, not 'on'."""
+  """Return whether adjacent letters are a product: xy and mgh, but not 'on'."""
   return len(word) == 1 or (len(word) <= 4 and not set(word) & set('eiou'))
 
 
 def parse(text: str) -> Tree:
-  r"""Read a value: an expression, or several in brackets, lists and relations.
+  r"""Parse a value: an expression, or several in brackets, lists and relations.
 
-  TeX's rules hold: \frac43\pi is four thirds of pi, \sqrt12 ends after its 1.
-  An exponent or index takes all of its digits, as plain text means it: 2^10 is
-  1024, where TeX sets 2^1 0. A function takes the product beside it, so that
-  \sin 2x is sin(2x). With a \pm the value is the list of both.
+  TeX's rules apply: \frac43\pi is four thirds of pi, \sqrt12 ends after the 1.
+  An exponent or index takes all of its digits, as in plain text: 2^10 is 1024,
+  though TeX sets 2^1 0. A function takes the product after it, so that \sin 2x
+  is sin(2x). With a \pm the value is the list of both.
 
   Args:
     text: From `literals.canonical`.
@@ -206,11 +206,11 @@ class _Parser:
 
   def __init__(self, text: str, sign: str):
     self._text = text
-    self._sign = sign  # The sign that a \pm stands for.
-    self._at = self._end = 0  # Where the next token begins and ends.
+    self._sign = sign  # The sign that replaces \pm.
+    self._at = self._end = 0  # Start and end of the next token.
     self._depth = 0
     self._in_bars = False  # The next bar closes an absolute value.
-    self.twofold = False  # True after a \pm.
+    self.twofold = False  # Whether a \pm has occurred.
 
   def statement(self) -> Tree:
     items = self._items()
@@ -237,7 +237,7 @@ class _Parser:
     while self._peek() in _RELATIONS:
       operators.append(self._take())
       sides.append(self._set())
-    if any('>' in o for o in operators):  # Small sides come first.
+    if any('>' in o for o in operators):  # The smaller side comes first.
       operators = [o.replace('>', '<') for o in operators[::-1] if '<' not in o]
       sides.reverse()
     if len(operators) != len(sides) - 1:
@@ -261,7 +261,7 @@ class _Parser:
     return ('+', *terms) if terms[1:] else terms[0]
 
   def _minus(self) -> bool:
-    """Take a sign; return whether it is negative."""
+    """Consume a sign; return whether it is negative."""
     token = self._take()
     if token in '+-':
       return token == '-'
@@ -279,17 +279,17 @@ class _Parser:
       elif self._begins_factor(token):
         factors.append(self._power())
       elif self._is_unit(token, start):
-        unit = self._take()  # Hours are hours, but MeV are not meV.
+        unit = self._take()  # Words keep their case: MeV is not meV.
         long = len(unit) > 4
         factors.append(('symbol', unit.casefold() if long else unit))
-        # A unit ends a product: 'A beats B' is no product of three.
+        # A unit must end a product: 'A beats B' is not a product of three.
         if self._begins_factor(self._peek()):
           raise ExpressionError(f'{token!r} between factors')
-      else:  # A number on the right needs a sign: '1 2' is two answers.
+      else:  # A number on the right needs an operator: '1 2' is two answers.
         return ('*', *factors) if factors[1:] else factors[0]
 
   def _is_unit(self, token: str, start: int) -> bool:
-    """Return whether a word follows a number: '5 cm', but not 'a square'."""
+    """Return whether a word is a unit: '5 cm', but not 'a square'."""
     is_word = token.isalpha() and token not in _SEPARATORS
     return is_word and any(map(str.isdigit, self._text[start : self._at]))
 
@@ -307,7 +307,7 @@ class _Parser:
     )
 
   def _prefix(self, at: int) -> re.Match[str] | None:
-    """Return what begins here and takes more than a token."""
+    """Return a match that starts here and spans more than one token."""
     for pattern in (_OPERATOR, _FIGURE, _DERIVATIVE):
       if match := pattern.match(self._text, at):
         return match
@@ -353,7 +353,7 @@ class _Parser:
     if token in _CLOSING:
       return self._bracket(token)
     if token.strip('.')[:1].isdecimal():
-      # A numeral of another base: 4210_5, 101_{two}.
+      # A numeral in another base: 4210_5, 101_{two}.
       base = re.sub(r'base(?=.)|[_()]', '', self._script())
       base = _BASES.get(base, base)
       if base:
@@ -382,14 +382,14 @@ class _Parser:
     tree = ('symbol', name)
     if token in _APPLIED and self._peek() == '(':
       argument = self._atom()
-      # T(n) and f(x+1) are values of functions, g(h-r) is a product.
+      # T(n) and f(x+1) are values of functions; g(h-r) is a product.
       if token == 'f' or argument[0] != '+':
         return ('call', 'apply', tree, argument)
       return ('*', tree, argument)
     return tree
 
   def _prefixed(self, match: re.Match[str]) -> Tree:
-    """Parse a sum, a limit or d/dx with its operand, or an angle or dy/dx."""
+    """Parse a sum, limit or d/dx with its operand, or an angle or dy/dx."""
     self._at = match.end()
     name = re.sub(r'[\s{}\\]|[bp](?=mod)', '', match[0])
     if match.re is _FIGURE or (match.re is _DERIVATIVE and match[2]):
@@ -397,7 +397,7 @@ class _Parser:
     return ('call', 'apply', ('symbol', name), self._nested(self._product))
 
   def _whole(self, token: str, start: int) -> Tree:
-    """Return an integer, or the mixed number that begins with it."""
+    """Return an integer, or the mixed number that starts with it."""
     match = _MIXED.match(self._text, self._at)
     if match and not _EXPONENT.search(self._text[:start]):
       top, bottom = map(int, filter(None, match.groups()))
@@ -407,7 +407,7 @@ class _Parser:
     return number(token)
 
   def _script(self) -> str:
-    """Take primes and a subscript, which are part of a name."""
+    """Consume primes and a subscript, which are part of a name."""
     match = _SCRIPT.match(self._text, self._at)
     self._at = match.end()
     subscript = re.sub(r'[\s{}]', '', match[2] or '')
@@ -452,7 +452,7 @@ class _Parser:
     return ('matrix', match[2], *(('tuple', '', *row) for row in rows))
 
   def _function(self, name: str, tex: bool) -> Tree:
-    r"""Parse what follows a function: index, power and argument."""
+    r"""Parse the rest of a function: index, power and argument."""
     if name == 'sqrt':
       index = self._bracket('[') if self._skip('[') else number(2)
       argument = self._argument() if tex else self._operand()
@@ -465,7 +465,7 @@ class _Parser:
     return ('^', tree, power) if power else tree
 
   def _operand(self) -> Tree:
-    """Parse a bracket, or the product up to a function, bracket or sign."""
+    """Parse brackets, or the product up to a function, bracket or sign."""
     if self._peek() in ('(', '[', '{', '|'):
       return self._atom()
     factors = [self._signed()]
@@ -477,7 +477,7 @@ class _Parser:
     return ('*', *factors) if factors[1:] else factors[0]
 
   def _argument(self) -> Tree:
-    r"""Parse an argument of TeX: a group, or one digit, letter or command."""
+    r"""Parse a TeX argument: a group, or one digit, letter or command."""
     token = self._peek()
     if token[:1].isdecimal():
       self._at = self._end - len(token) + 1
@@ -488,7 +488,7 @@ class _Parser:
     match = _TOKEN.match(self._text, self._at)
     token, self._end = match[1] or '', match.end()
     known = token in FUNCTIONS or token in _NAMES or token in _SEPARATORS
-    # The millimetres of 5 mm are no square metres.
+    # The mm after a number are millimetres, not square metres.
     known |= len(set(token)) < len(token) and bool(
         _VALUE_ENDS.search(self._text[: self._at])
     )
@@ -503,7 +503,7 @@ class _Parser:
     return token
 
   def _skip(self, *tokens: str) -> bool:
-    """Take the next token if it is one of these; return whether it was."""
+    """Consume the next token if it is one of these; return whether it was."""
     found = self._peek() in tokens
     if found:
       self._at = self._end

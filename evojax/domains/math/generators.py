@@ -1,15 +1,16 @@
 """Procedural problems: reasoning-gym data sets, grouped into families.
 
-A family is a data set, its levels are arguments, easiest first. `SMALL` holds
-what a decoder of about a million parameters can learn to solve in a few short
-integer steps. `LARGE` holds, at the library's own difficulty and above, every
-data set whose answer `grade` can grade: one number, one fraction, or one exact
-string. A family in both has its small levels first.
+A family is a data set; its levels are arguments, easiest first. `SMALL` holds
+problems that a decoder of about a million parameters can learn to solve in a
+few short integer steps. `LARGE` holds, at the library's own difficulty and
+above, every data set whose answer `grade` can grade: one number, one fraction,
+or one exact string. A family in both has its small levels first.
 
-The other data sets with a reference are `gym.SCORED`, at one level each:
-answers with many right forms (countdown, integrals, lists, grids), references
-that carry float noise or undeclared rounding (number_format, power_function),
-long prompts. The library's scorer judges them, see `scoring`.
+The other data sets with a reference are in `gym.SCORED`, at one level each:
+they have answers with many right forms (countdown, integrals, lists, grids),
+references with float noise or undeclared rounding (number_format,
+power_function), or long prompts. The library's scorer judges them, see
+`scoring`.
 """
 
 from collections.abc import Mapping
@@ -23,8 +24,8 @@ Level = Mapping[str, Any]  # Keyword arguments of the data set.
 
 _PLUS_MINUS = {'operators': ('+', '-'), 'operators_weights': [0.5, 0.5]}
 _TENTHS = {'min_decimal_places': 1, 'max_decimal_places': 1}
-# The references of the library are wrong with '/', which it truncates, and
-# without brackets, where it ignores precedence.
+# The library's references are wrong with '/', which it truncates, and without
+# brackets, because it ignores precedence.
 _EXACT = {'operators': ('+', '-', '*'), 'format_style': 'natural'}
 
 
@@ -142,7 +143,7 @@ def generate(
   """
   key = f'{family}/{level}/{seed}/{index}'.encode()
   # reasoning-gym seeds item i with seed + i, so that two seeds give the same
-  # items in shifted order. A hashed index under one seed has no such overlap.
+  # items in shifted order. A hashed index under one seed avoids this overlap.
   draw = int.from_bytes(hashlib.blake2b(key, digest_size=6).digest(), 'big')
   if family in gym.SCORED:
     item = gym.item(_dataset(family, level), family, draw)

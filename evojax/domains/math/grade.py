@@ -1,17 +1,17 @@
-"""Grades a completion: finds the answer and compares it with the reference.
+"""Grading of a completion: find the answer and compare it with the reference.
 
-`compare` has the rules in full:
-  - The reference decides. A number is compared as an exact rational number:
-    0.75, 3/4, \\frac{3}{4} and 75% are one value. There is no tolerance; a
-    reference that was rounded says so by a leading ≈ and accepts every answer
-    that rounds to it.
-  - The answer must be a value, not a calculation: 4 + 4 and 8/2 are no
-    answers to 'Calculate 8 / 2', though a fraction such as 6/8 is a number. A
-    calculation may lead to the value, if it is right: 8/2 = 4.
+`compare` has the full rules:
+  - The reference determines the comparison. A number is compared as an exact
+    rational: 0.75, 3/4, \\frac{3}{4} and 75% are equal. There is no tolerance;
+    a rounded reference has a leading ≈ and accepts every answer that rounds to
+    it.
+  - The answer must be a value, not a calculation: 4 + 4 and 8/2 do not answer
+    'Calculate 8 / 2', though a fraction such as 6/8 is a number. A calculation
+    may lead to the value if it is right: 8/2 = 4.
   - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
     symbols, whose case matters; tuples, sets, intervals, matrices and relations
-    are compared part by part, see `equality`. Inequalities are not solved, sums
-    and products of matrices not worked out.
+    are compared part by part, see `equality`. Inequalities are not solved, and
+    sums and products of matrices are not computed.
   - Anything else is compared as a normalised string. A comma in a reference
     separates values or thousands; an answer may have a decimal comma.
   - Only one value is accepted. Units are not inferred: 5 cm is neither 5 nor
@@ -33,13 +33,13 @@ from evojax.evidence import schema
 GRADE_STATUS = {
     'ok': 0,  # An answer was found and compared.
     'no_answer': 1,  # There is no answer in the required format.
-    'unparsable': 2,  # The answer is not one value of the reference's kind.
-    'wrong_form': 3,  # The value is right, but not written as asked for.
+    'unparsable': 2,  # The answer is no single value of the reference's kind.
+    'wrong_form': 3,  # The value is right, but not in the required form.
     'too_long': 4,  # More than MAX_ANSWER_CHARS.
-    'timeout': 5,  # Beyond the bounds of `equality`, or of a scorer's time.
-    records.INFRA_ERROR: 6,  # The box failed, see `scoring`: no grade.
+    'timeout': 5,  # Beyond the limits of `equality`, or a scorer's time limit.
+    records.INFRA_ERROR: 6,  # The box failed, see `scoring`: there is no grade.
 }
-# An unformatted answer stands in prose and does not count as an answer.
+# An answer in prose, outside the required format, does not count as an answer.
 MATH_MODE = {
     'direct': 0,  # Answers at once.
     'steps': 1,  # Works it out, then answers.
@@ -51,7 +51,7 @@ ANSWER_FORMATS = ('tag', 'boxed', 'hash', 'last_number')
 # Required forms of an answer, besides its value.
 FORMS = (
     'value',  # Any number or expression, by the rules above.
-    'lowest',  # A fraction in lowest terms, or an integer where it is one.
+    'lowest',  # An integer or a fraction in lowest terms.
     'text',  # The same normalised string, e.g. for numerals of other bases.
 )
 COLUMNS = (
@@ -77,8 +77,8 @@ COLUMNS = (
 
 MAX_TEXT_CHARS = 200_000  # Only the tail of a longer completion is read.
 MAX_ANSWER_CHARS = 1000
-# Text before an answer counts as work from this length, or if it has a '='. It
-# is longer than 'So the final answer is'.
+# Text before an answer counts as work if it is at least this long or has a '='.
+# The limit is longer than 'So the final answer is'.
 _WORK_CHARS = 40
 _BOXED = re.compile(r'\\(?:boxed\s*\{|[{}\\])|[{}]')
 _NUMBER = re.compile(
@@ -88,7 +88,7 @@ _NUMBER = re.compile(
 _NUMBER_AT_END = re.compile(r'[-+−]?[0-9][0-9.,/]*%?\W*$')
 _LAST_SIDE = re.compile('(.*)[=≈](.*)', re.DOTALL)
 _THINK_TAG = re.compile(r'</?think>')
-_MATH = re.compile(r"[\\_^{}=<>']")  # Characters that prose does not have.
+_MATH = re.compile(r"[\\_^{}=<>']")  # Characters that do not occur in prose.
 _CHOICES = tuple('ABCDEF')
 
 
@@ -96,7 +96,7 @@ class Extraction(NamedTuple):
   """An answer in the text of a completion."""
 
   answer: str
-  start: int  # Where its markup begins; the text before it is the work.
+  start: int  # Start of its markup; the text before it is the work.
 
 
 def extract(text: str, answer_format: str) -> Extraction | None:
@@ -108,7 +108,7 @@ def extract(text: str, answer_format: str) -> Extraction | None:
       #### 42 to the end of the line; 'last_number'.
 
   Returns:
-    None if there is no complete, non-empty answer.
+    The answer; None if there is no complete, non-empty answer.
 
   Raises:
     ValueError: If the format is unknown.
@@ -167,18 +167,18 @@ _EXTRACT = {
 def compare(reference: str, answer: str, form: str = 'value') -> str:
   """Compare an answer with the reference.
 
-  A trailing percent sign: if both have one, the numbers must agree; if one
-  has, 50% is both 50 and 1/2, because the question may ask for either. The
-  name before a value (`x =`, `f(2) =`) may be missing on either side.
+  If both sides have a trailing percent sign, the numbers must agree; if one
+  has, 50% is both 50 and 1/2, because the question may ask for either. The name
+  before a value (`x =`, `f(2) =`) may be missing on either side.
 
   Args:
     reference: The right answer, from a trusted source.
-    answer: From a policy: any text at all.
+    answer: The policy's answer: any text at all.
     form: One of FORMS.
 
   Returns:
-    'right', 'wrong', or a key of GRADE_STATUS other than 'ok' and 'no_answer';
-    those are all wrong.
+    'right', 'wrong', or a key of GRADE_STATUS other than 'ok' and 'no_answer',
+    all of which count as wrong.
   """
   if len(answer) > MAX_ANSWER_CHARS:
     return 'too_long'
@@ -209,14 +209,14 @@ def _compare_number(
   if number.is_fraction and not (
       expected.is_fraction or number.value.denominator > 1
   ):
-    return 'wrong_form'  # 8/2 in place of 4 is an unfinished calculation.
+    return 'wrong_form'  # 8/2 instead of 4 is an unfinished calculation.
   if form == 'lowest' and not _is_lowest(number):
     return 'wrong_form'
   return 'right'
 
 
 def _last_side(text: str) -> literals.Number | None:
-  """Return the number that ends a chain of equations, x = 3 * 4 = 12."""
+  """Return the number at the end of a chain of equations, x = 3 * 4 = 12."""
   match = _LAST_SIDE.fullmatch(text)
   number = match and literals.parse_answer(match[2].strip())
   if number is None:
@@ -233,28 +233,28 @@ def _last_side(text: str) -> literals.Number | None:
 def _reference(
     text: str, form: str
 ) -> tuple[str, literals.Number | expressions.Tree | None]:
-  """Return the kind of a reference and its value to compare with."""
+  """Return the kind of a reference, and its value for comparison."""
   text = literals.canonical(text)
   if form != 'text':
     rounded = text.startswith('≈')
     number = literals.parse(text.removeprefix('≈').lstrip())
     if number is not None:
       return 'rounded' if rounded else 'number', number
-    # A word is no product of symbols: 'no' is not 'on', 'act' is not 'cat'. A
-    # capital may stand for one of several choices.
+    # A word is not a product of symbols: 'no' is not 'on', 'act' is not 'cat'.
+    # A capital letter may be one of several choices.
     if text not in _CHOICES and not _is_word(text):
       try:
         tree = expressions.parse(text)
         if equality.compare(tree, tree) == 'right':
           return 'expression', tree
       except expressions.ExpressionError:
-        pass  # It is text: prose, a time of day.
+        pass  # It is text, such as prose or a time of day.
   is_word = form == 'text' or not _MATH.search(text)
   return 'word' if is_word else 'text', None
 
 
 def _is_word(text: str) -> bool:
-  """Return whether letters are a word and no product, as xy and abc are."""
+  """Return whether letters form a word, not a product such as xy and abc."""
   folded = text.casefold()
   if not text.isalpha() or len(text) == 1:
     return False
@@ -266,7 +266,7 @@ def _is_word(text: str) -> bool:
 def _plain(canonical: str, fold: bool) -> str:
   """Normalise text: spaces at punctuation and a word's case do not matter."""
   text = canonical.casefold().strip('\'" ') if fold else canonical
-  # A choice may stand in brackets: (C).
+  # A choice may be in brackets: (C).
   text = re.sub(r'\{(\w)\}|\A[(\[]([a-f])[)\]]\Z', r'\1\2', text)
   return re.sub(r'\s*([^\w\s])\s*', r'\1', text)
 
@@ -292,10 +292,10 @@ def _is_lowest(number: literals.Number) -> bool:
 
 
 def classify(text: str, found: Extraction | None, truncated: bool) -> str:
-  """Return the key of MATH_MODE of a completion.
+  """Return the completion's key in MATH_MODE.
 
-  Work is text before the answer that holds a '=' or at least 40 characters;
-  <think> tags are not counted, what is in them is.
+  Work is text before the answer that has a '=' or at least 40 characters;
+  <think> tags do not count, but their content does.
 
   Args:
     text: A completion.

@@ -1,9 +1,10 @@
 """reasoning-gym's data sets: problems are made here, answers scored in the box.
 
-The answers of SCORED have many right forms, or one that only the library can
-read. Its `score_answer` judges them. It evaluates text here and there, so that
-it runs in the box only, which starts from this file: one fresh process scores
-one answer, see `scoring`. This file imports nothing of evojax for that reason.
+The answers in SCORED have many right forms, or a form that only the library can
+parse. Its `score_answer` judges them. Since it sometimes evaluates text, it
+runs only in the box, which starts from this file: each answer is scored by a
+fresh process, see `scoring`. For that reason this file imports nothing from
+evojax.
 """
 
 from collections.abc import Mapping
@@ -14,14 +15,14 @@ import re
 import sys
 from typing import Any
 
-# All but repeated_parts, whose references are integrals themselves, and
+# All except repeated_parts, whose references are themselves integrals, and
 # trigonometric, whose references depend on PYTHONHASHSEED.
 _INTEGRALS = (
     'linear', 'radical', 'log_inverse_trig', 'polynomial_exp_trig',
     'exponential', 'cyclic',
 )  # fmt: skip
-# Data set -> its arguments. The default ones of the library, except where a
-# problem would take seconds to make or too few are distinct.
+# Data set -> its arguments. They are the library's defaults, unless a problem
+# would take seconds to make or too few are distinct.
 SCORED: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(
         """
@@ -64,8 +65,8 @@ SCORED: Mapping[str, Mapping[str, Any]] = {
     'tower_of_hanoi': {'max_pegs': 14, 'max_disks': 6},
     'word_ladder': {'size': 20_000},
 }  # fmt: skip
-# Distinct problems of a data set, as `problems.measure_capacity` finds them; it
-# finds MOST where no two of its draws are equal.
+# Number of distinct problems of a data set, from `problems.measure_capacity`;
+# it gives MOST if no two of its draws are equal.
 MOST = 26_600
 CAPACITY: Mapping[str, int] = {
     'acre': 1_601,
@@ -100,12 +101,12 @@ LEFT_OUT: Mapping[str, str] = {
     ),
 }  # fmt: skip
 _BFIT = 'reasoning_gym.code.contrib.bfit.Compiler'
-# Numbers that index a data set: pool_matrix seeds NumPy with 32 bits.
+# Number of indices of a data set, as pool_matrix seeds NumPy with 32 bits.
 _INDICES = {'pool_matrix': 1 << 32}
 
 
 class _Ordered:
-  """A set that is iterated in order, whatever PYTHONHASHSEED is."""
+  """A set that is iterated in sorted order, whatever PYTHONHASHSEED is."""
 
   def __iter__(self):
     return iter(sorted(super().__iter__()))
@@ -123,9 +124,9 @@ class _FrozenSet(_Ordered, frozenset):
 
 
 def create(name: str, arguments: Mapping[str, Any]):
-  """Return a data set whose items depend on nothing but their index."""
-  # Imported here because it takes most of a second, with matplotlib and sympy,
-  # and problems of a file need none of it.
+  """Return a data set whose items depend only on their index."""
+  # Imported here because the import takes most of a second, with matplotlib and
+  # sympy, and problems from a file do not need it.
   import reasoning_gym
   from reasoning_gym.logic import aiw
   import sympy
@@ -154,8 +155,8 @@ def create(name: str, arguments: Mapping[str, Any]):
 def item(dataset, name: str, index: int) -> Mapping[str, Any]:
   """Return an item of one of SCORED; `index` is any number.
 
-  Some data sets use the generators of random numbers that all code shares. They
-  are left as they were.
+  Some data sets use Python's and NumPy's global random generators, whose state
+  is restored afterwards.
   """
   import numpy as np
 
@@ -172,23 +173,23 @@ def item(dataset, name: str, index: int) -> Mapping[str, Any]:
 
 # ------------------------------------------------------------------ in the box
 
-# A number, or a name that the library's own references use. A text with other
-# names, attributes, texts or items would be a program.
+# A number, or a name that occurs in the library's own references. A text with
+# other names, attributes, strings or items would be a program.
 _PIECE = r'[\s+\-*/^()]|\d+\.?\d*|\.\d+'
 _NAMES = (
     r'\b(?:[A-Za-z]|pi|a?(?:sin|cos|tan|sec|csc|cot)h?|exp|log|ln|sqrt|Abs)\b'
 )
 _EXPRESSION = re.compile(f'(?:{_PIECE}|{_NAMES})*')
-# What the library reads as a number, and cannot measure the distance to.
+# Texts that the library reads as numbers without a finite distance.
 _NO_NUMBER = re.compile(r'(?<![a-z])(?:nan|inf(?:inity)?)[ij]?(?![a-z])', re.I)
-# One text is right here, but the library's scorer also takes it with more
-# behind it or, for game_of_life_halting, takes any text for True.
+# Only one text is right here, but the library's scorer also accepts it with
+# more text after it or, for game_of_life_halting, accepts any text for True.
 _EXACT = ('game_of_life_halting', 'letter_jumble', 'spell_backward')
 _datasets = {}  # The data sets of this process.
 
 
 def warm() -> None:
-  """Import everything that scoring needs; no file can be read after it."""
+  """Import everything that scoring needs; afterwards no file can be read."""
   import ast
   import io
 
@@ -212,15 +213,15 @@ def warm() -> None:
       if getattr(module, 'parse_expr', None) is parse:
         module.parse_expr = parse_expression
   sympy.parse_expr = parse_expression
-  sys.stdout = io.StringIO()  # Some scorers print, and the score goes there.
+  sys.stdout = io.StringIO()  # Some scorers print; stdout carries the score.
 
 
 def call(source: str, data: memoryview) -> bytes:
-  """Return the score of an answer as JSON: a number, or null.
+  """Return the score of an answer as JSON: a number or null.
 
   Args:
-    source: JSON: the family, the item and the answer to it.
-    data: Nothing.
+    source: JSON with the family, the item and the answer.
+    data: Unused.
   """
   del data
   request = json.loads(source)
@@ -230,14 +231,14 @@ def call(source: str, data: memoryview) -> bytes:
     same = answer.strip().casefold() == reference.strip().casefold()
     return json.dumps(float(same)).encode()
   if family == 'puzzle24' and _numbers(answer) != _numbers(reference):
-    return b'0.0'  # Its scorer does not look which numbers are used.
+    return b'0.0'  # Its scorer does not check which numbers are used.
   if _NO_NUMBER.search(answer) and not _NO_NUMBER.search(reference):
     return b'null'
   if family in ('arc_agi', 'rearc'):  # They compare tuples.
     entry['metadata'] = _tuples(entry['metadata'])
   try:
     score = float(_datasets[family].score_answer(answer, entry))
-  except Exception:  # The library meets a text that it did not expect.
+  except Exception:  # The library may fail on an unexpected text.
     score = None
   return json.dumps(score).encode()
 

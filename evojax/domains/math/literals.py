@@ -1,4 +1,4 @@
-"""Turns answers into canonical text and exact numbers, without evaluation."""
+"""Parse answers to canonical text and exact numbers, without evaluation."""
 
 import dataclasses
 import fractions
@@ -7,9 +7,9 @@ import math
 import re
 import unicodedata
 
-MAX_EXPONENT = 400  # Power of ten in scientific notation.
+MAX_EXPONENT = 400  # Maximum power of ten in scientific notation.
 
-# Characters that only differ in how they were typed.
+# Characters that look the same but differ by how they were typed.
 _INVISIBLE = dict.fromkeys(
     (0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x2060, 0xFEFF)
 )
@@ -20,7 +20,7 @@ _SYMBOLS = str.maketrans(
         **dict.fromkeys('÷\u2044\u2215', '/'),  # Fraction and division slash.
     }
 )
-# Letters of sets, which NFKC would make variables.
+# Letters for sets of numbers, which NFKC would turn into variables.
 _BLACKBOARD = str.maketrans(
     {c: rf'\mathbb{{{n}}}' for c, n in zip('ℂℍℕℙℚℝℤ', 'CHNPQRZ', strict=True)}
 )
@@ -32,7 +32,7 @@ STYLES = frozenset(
 _GROUP = r'((?:[^{}]|\{[^{}]*\})*)'
 _STYLED = re.compile(rf'\\(?:{"|".join(STYLES)})\s*\{{{_GROUP}\}}')
 _LATEX = (
-    # Equations one above the other, with a brace on their left only.
+    # Equations above each other, with a brace on the left side only.
     (
         re.compile(
             r'\\left\s*\\\{\s*\\begin\s*\{(?:array|matrix|aligned)\}'
@@ -56,7 +56,7 @@ _LATEX = (
     (re.compile(r'\\div(?![a-zA-Z])'), '/'),
     (re.compile(r'\\approx(?![a-zA-Z])'), '≈'),
     (re.compile(':='), '='),
-    # Thousands; with other digits behind it, the comma in braces is a point.
+    # Thousands; before another number of digits, a comma in braces is a point.
     (
         re.compile(
             r'(?<![\w.,}])([1-9][0-9]{0,2})'
@@ -106,13 +106,13 @@ _MIXED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-  """A number as it was written."""
+  """A number in the form in which it was written."""
 
   value: fractions.Fraction  # Exact; in hundredths if percent.
   percent: bool
   is_fraction: bool  # Has a fraction bar, as mixed numbers do.
   in_lowest_terms: bool  # Has no bar, or is a fraction in lowest terms.
-  places: int  # Digits after the decimal point, less the exponent of ten.
+  places: int  # Digits after the decimal point, minus the exponent of ten.
 
 
 def canonical(text: str) -> str:
@@ -124,7 +124,7 @@ def canonical(text: str) -> str:
   if not text.isascii():
     text = _compatible(text).translate(_SYMBOLS)
   text = text.strip()
-  for _ in range(3):  # Bold around LaTeX, LaTeX around bold.
+  for _ in range(3):  # Bold may surround LaTeX, and LaTeX bold.
     for left, right in _WRAPPERS:
       inner = text[len(left) : len(text) - len(right)]
       if (
@@ -137,7 +137,7 @@ def canonical(text: str) -> str:
         text = inner.strip()
     if text.endswith('.') and not text.endswith(('..', r'\right.')):
       text = text[:-1].rstrip()
-  for _ in range(4):  # Styles in each other.
+  for _ in range(4):  # Styles may be nested.
     text, count = _STYLED.subn(r' \1 ', text)
     if not count:
       break
@@ -151,7 +151,7 @@ def canonical(text: str) -> str:
 
 
 def _compatible(text: str) -> str:
-  """Return NFKC with its three traps made visible; see `canonical`."""
+  """Return NFKC after protecting the three cases named in `canonical`."""
   pieces = []
   runs = itertools.groupby(
       text.translate(_INVISIBLE).translate(_BLACKBOARD),
@@ -164,16 +164,16 @@ def _compatible(text: str) -> str:
 
 
 def parse(text: str) -> Number | None:
-  """Read one number; None if the text is anything else.
+  """Parse one number; None if the text is anything else.
 
   Accepted: integers with thousands separators, decimals, scientific notation,
   a/b and \\frac{a}{b}, mixed numbers, one sign, a leading currency sign, a
-  trailing percent sign, brackets around all of it. Not accepted: two numbers,
+  trailing percent sign, brackets around the whole. Not accepted: two numbers,
   units, sums, powers, a zero denominator, exponents beyond MAX_EXPONENT.
 
   Args:
-    text: From `canonical`, of a length the caller has bounded: the digits are
-      turned into an exact integer.
+    text: From `canonical`, of a length that the caller has bounded, since the
+      digits become an exact integer.
   """
   while text[:1] + text[-1:] in ('()', '[]', '{}') and ',' not in text:
     text = text[1:-1].strip()
@@ -185,10 +185,10 @@ def parse(text: str) -> Number | None:
 
 
 def parse_answer(text: str) -> Number | None:
-  """Read one number, which may have a decimal comma, 3,5 = 3.5.
+  """Parse one number, which may have a decimal comma: 3,5 = 3.5.
 
   An integer may not: 12,0 can be a list of 12 and 0. No list has an element
-  that is equal to what is accepted.
+  equal to an accepted number.
   """
   number = parse(text)
   if number is None and _DECIMAL_COMMA.fullmatch(text):

@@ -1,13 +1,13 @@
-"""Changes a problem so that what was learned by heart is of no use.
+"""Changes of a problem that make memorised answers useless.
 
   numbers  all numbers are drawn again, by the generator of the family.
-  aside    the same, after a sentence that does not matter.
+  aside    the same, after an irrelevant sentence.
   swapped  operands change places, or an unknown gets another letter.
 
-The right answer is worked out anew. Most perturbed problems have another answer
-than before: a policy that found the old one anywhere but in the question does
-not solve them. Questions are ones that the generator could have written, apart
-from the aside.
+The right answer is computed again. Most perturbed problems have another answer
+than before: a policy that found the old one elsewhere than in the question does
+not solve them. Questions are such that the generator could have written them,
+apart from the aside.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,21 +25,21 @@ from evojax.domains.math import problems
 
 # The question, the answer and the metadata of a changed problem.
 _Changed = tuple[str, str, Mapping[str, Any]]
-# Problem -> what it may become, the best first.
+# Problem -> possible changes of it, best first.
 _Change = Callable[[records.Problem], Iterator[_Changed]]
 
-# Shares of the problems that are generated. With a swap alone the answer of a
-# product stays, so that it is the least of them.
+# Shares of generated problems. With a swap alone the answer of a product stays
+# the same, so its share is small.
 _SHARES = {'numbers': 0.6, 'aside': 0.2, 'swapped': 0.2}
-_DRAWS = 64  # Tried for a question of the same split,
-_IN_THE_SAME_WORDS = 24  # and so many of them for one in the same words, too.
+_DRAWS = 64  # Attempts for a question of the same split,
+_IN_THE_SAME_WORDS = 24  # of which so many must also have the same words.
 ASIDES = (
     'I need to be careful here.',
     'Let me read the problem again.',
     'Maybe there is another way.',
 )
 _NUMBER = r'\d+(?:\.\d+)?'
-# Groups: text before, the part that may change, text after. The colon rules out
+# Groups: text before, the part that may change, text after. The colon excludes
 # a leading minus.
 _SUM = re.compile(rf'(\D*: )({_NUMBER}(?: [+-] {_NUMBER})+)( =)')
 _PRODUCT = re.compile(rf'(\D*: )({_NUMBER}(?: \* {_NUMBER})+)(\. \D*)')
@@ -52,15 +52,15 @@ _EQUATION = re.compile(
 
 
 def perturb(problem: records.Problem) -> records.Problem | None:
-  """Return the problem changed, with the right answer of the new one.
+  """Return a changed problem with its own right answer.
 
   The result is a function of the problem alone. Its id is that of the new text.
-  Numbers are drawn again within the split of the problem; with its operands
-  swapped or an aside it may be of another one.
+  Numbers are drawn again within the split of the problem; with swapped operands
+  or an aside, the new problem may belong to another split.
 
   Returns:
-    None where nothing can be changed: equal operands, or an unknown family or
-    question.
+    The changed problem; None if nothing can be changed: equal operands, or an
+    unknown family or question.
   """
   rng = random.Random(problem.problem_id)
   first = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
@@ -76,7 +76,7 @@ def _replaced(
     answer: str,
     metadata: Mapping[str, Any],
 ) -> records.Problem:
-  """Return the problem with another question; other messages stay."""
+  """Return the problem with another question and its other messages."""
   messages = list(problem.messages)
   last = max(i for i, m in enumerate(messages) if m['role'] == 'user')
   messages[last] = {**messages[last], 'content': question}
@@ -95,9 +95,9 @@ def _replaced(
 
 
 def _numbers(problem: records.Problem) -> Iterator[_Changed]:
-  """Draw the problem again: the same words if the generator finds them."""
+  """Draw the problem again, if possible with the same words."""
   if problem.metadata.get('source_dataset') != problem.family:
-    return  # It was not generated; its answer cannot be worked out.
+    return  # It was not generated, so no answer can be computed.
   entry = sources.Entry(problem.family, problem.difficulty, 1.0)
   stream = int(problem.problem_id, 16)
   others: list[_Changed] = []
@@ -124,7 +124,7 @@ def _words(question: str) -> str:
 
 
 def _aside(problem: records.Problem) -> Iterator[_Changed]:
-  """Put a sentence that does not matter before a question drawn again."""
+  """Put an irrelevant sentence before a question that is drawn again."""
   aside = random.Random(f'{problem.problem_id}/aside').choice(ASIDES)
   for question, answer, metadata in _numbers(problem):
     yield f'{aside} {question}', answer, metadata
@@ -134,7 +134,7 @@ def _aside(problem: records.Problem) -> Iterator[_Changed]:
 
 
 def _swapped(problem: records.Problem) -> Iterator[_Changed]:
-  """Let operands change places, or choose another letter for the unknown."""
+  """Swap operands, or choose another letter for the unknown."""
   swap = _SWAPS.get(problem.family)
   found = swap(problem) if swap else None
   if found and found[0] != problem.question:
@@ -148,12 +148,12 @@ def _reordered(items: Sequence[str]) -> list[str]:
 
 
 def _sum(problem: records.Problem) -> _Changed | None:
-  """Reorder the terms; the signs stay where they are, so the sum changes."""
+  """Reorder the terms while the signs stay, so that the sum changes."""
   match = _SUM.fullmatch(problem.question)
   if not match:
     return None
   words = match[2].split(' ')
-  # Another reading of the question than ours would make the new answer wrong.
+  # If the question meant something else, the new answer would be wrong.
   if not _equal(_total(words), problem.answer):
     return None
   words[::2] = _reordered(words[::2])
@@ -163,7 +163,7 @@ def _sum(problem: records.Problem) -> _Changed | None:
 
 
 def _total(words: Sequence[str]) -> decimal.Decimal:
-  """Return the sum of terms and signs in turn."""
+  """Return the sum of alternating terms and signs."""
   signs = ('+', *words[1::2])
   terms = map(decimal.Decimal, words[::2])
   return sum(
@@ -182,7 +182,7 @@ def _equal(value: decimal.Decimal, answer: str) -> bool:
 def _list(
     pattern: re.Pattern[str], separator: str
 ) -> Callable[[records.Problem], _Changed | None]:
-  """Return a function that changes an order on which no answer depends."""
+  """Return a function that changes an order which the answer ignores."""
 
   def swap(problem: records.Problem) -> _Changed | None:
     match = pattern.fullmatch(problem.question)

@@ -1,4 +1,4 @@
-"""The generated math problems that a config can select."""
+"""The generated math problems for a config to choose from."""
 
 import collections
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from evojax.domains.math import generators
 from evojax.domains.math import gym
 from evojax.domains.math import scoring
 
-_LEAST = 100  # Distinct problems that a level must have in every split.
+_LEAST = 100  # Minimum number of distinct problems of a level in every split.
 _CAPACITY_DRAWS = 400
-# Family -> distinct problems of its levels, as `measure_capacity` finds them;
-# families that are not here have gym.MOST at every level.
+# Family -> number of distinct problems of its levels, from `measure_capacity`;
+# families that are missing here have gym.MOST at every level.
 _CAPACITY: Mapping[str, tuple[int, ...]] = {
     'aiw': (6_398, 13_300, 3_639),
     'calendar_arithmetic': (8_431,),
@@ -36,19 +36,19 @@ _CAPACITY: Mapping[str, tuple[int, ...]] = {
 
 
 def capacity(family: str, level: int) -> int:
-  """Return the distinct problems of a level, which were measured once."""
+  """Return the number of distinct problems of a level, measured once."""
   counts = _CAPACITY.get(family)
   return counts[level] if counts else gym.MOST
 
 
 def measure_capacity(family: str, level: int) -> int:
-  """Estimate the distinct problems of a level from collisions.
+  """Return an estimate of a level's distinct problems, from collisions.
 
   n draws from D equally likely problems collide in n(n-1) / 2D pairs on
   average. Unequal probabilities cause more collisions, so that rare problems
-  hardly count towards D. The result is a lower bound: it takes the upper end,
-  at about two standard deviations, of the Poisson number of collisions. The
-  sample is fixed, so that the result is the same everywhere.
+  hardly count towards D. The result is a lower bound: it uses the upper end, at
+  about two standard deviations, of the Poisson number of collisions. The sample
+  is fixed, so that the result is the same everywhere.
   """
   counts = collections.Counter(
       splits.normalise(generators.generate(family, level, -1, index)[0])
@@ -70,8 +70,8 @@ def _draft(
     form = scoring.FORM
 
   def build() -> records.Problem | None:
-    # string_manipulation has problems whose answer is the empty text, which no
-    # completion can give.
+    # The answer to some problems of string_manipulation is the empty string,
+    # which no completion can give.
     if not answer.strip():
       return None
     return sources.make_problem(
@@ -96,7 +96,7 @@ CATALOGUE = sources.Catalogue(
             for family, levels in generators.FAMILIES.items()
             if family not in (*generators.TOO_SMALL, *gym.SCORED)
         },
-        # The families that the library's own scorer judges, in the box.
+        # The families judged by the library's own scorer, in the box.
         'scored': {name: generators.FAMILIES[name] for name in gym.SCORED},
     },
     capacity=capacity,

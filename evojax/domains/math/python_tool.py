@@ -1,7 +1,7 @@
 """The tool `python` of the math domain: computation in the box.
 
-The policy writes a program, the answer is what it prints. Neither the problem
-nor its answer enters the box.
+The policy writes a program, and the answer is the program's output. Neither the
+problem nor its answer enters the box.
 """
 
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ COLUMNS = (
     schema.with_codes('actions', ACTIONS),
     schema.with_codes('arguments', {'none': 0}),
 )
-# Letters of output that the policy reads; the rest is cut off.
+# Characters of output that the policy reads; the rest is cut.
 MAX_LETTERS = 400
 _MAX_CODE = 10_000
 _LIMITS = dict(wall_seconds=9.0, cpu_seconds=2.0, memory_bytes=256 << 20)
-_ATTEMPTS = 3  # Runs of a program that was late because of others.
+_ATTEMPTS = 3  # Runs of a program that was late because of other processes.
 
 
 class BoxError(RuntimeError):
@@ -52,10 +52,10 @@ def environment() -> environments.ToolEnvironment:
 
 
 def run(arguments: Mapping[str, Any]) -> environments.Answer:
-  """Run the program in `arguments`, which a policy wrote.
+  """Run the program in `arguments`, as the policy wrote it.
 
   Raises:
-    BoxError: If the box fails, or the machine is too busy for it.
+    BoxError: If the box fails, or the machine is too busy.
   """
   code = arguments.get('code')
   if not isinstance(code, str) or set(arguments) != {'code'}:
@@ -64,7 +64,7 @@ def run(arguments: Mapping[str, Any]) -> environments.Answer:
     return _wrong(f'the program has more than {_MAX_CODE} characters')
   box = shared.open_box(processes.cores())
   limits = dataclasses.replace(box.limits, **_LIMITS)
-  # A lone surrogate is legal in JSON, and in no file.
+  # JSON allows a lone surrogate, but no file can hold one.
   source = code.encode(errors='replace').decode()
   for _ in range(_ATTEMPTS):
     result = box.run(source, limits=limits)

@@ -1,9 +1,9 @@
-"""Sets of real numbers: unions of intervals with numbers as their ends.
+"""Sets of real numbers: unions of intervals whose ends are numbers.
 
 A set is a tuple of cuts in ascending order: it contains the numbers between the
 first and the second, the third and the fourth, and so on. A cut is (x, False)
-just before a number x and (x, True) just behind it, so that [1, 2) has the cuts
-(1, False) and (2, False), and one number those before and behind it.
+just before a number x and (x, True) just after it, so that [1, 2) has the cuts
+(1, False) and (2, False), and a single number has the cuts before and after it.
 """
 
 import bisect
@@ -23,17 +23,17 @@ def interval(
     high: Number,
     brackets: str = '[]',
 ) -> Cuts:
-  """Return an interval, without the ends whose bracket is round."""
+  """Return an interval; a round bracket excludes its end."""
   cuts = (low, brackets[0] == '('), (high, brackets[1] == ']')
   return cuts if cuts[0] < cuts[1] else ()
 
 
 def combine(keeps: Callable[[list[bool]], bool], sets: Sequence[Cuts]) -> Cuts:
-  """Return the numbers that are kept for the sets in which they are.
+  """Return the set of numbers that `keeps` selects by membership in the sets.
 
   Args:
     keeps: any for a union, all for an intersection.
-    sets: Each of them says whether it holds a number.
+    sets: The sets to combine.
   """
   found = []
   for cut in sorted({cut for cuts in sets for cut in cuts}):

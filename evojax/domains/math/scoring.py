@@ -1,9 +1,9 @@
-"""Grades answers by reasoning-gym's own scorers, each in a fresh process.
+"""Grading by reasoning-gym's own scorers, each answer in a fresh process.
 
-A scorer is trusted, an answer is not, and some scorers evaluate text. A process
-therefore sees one problem and one answer, can reach nothing else, and ends with
-its score. None of them runs programs of a policy, so that a reference never
-lies where such a program could look for it.
+Scorers are trusted but answers are not, and some scorers evaluate text. A
+process therefore sees one problem and one answer, cannot reach anything else,
+and ends with its score. No process runs a policy's programs, so that such a
+program cannot look for a reference.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ from evojax.sandbox import probe
 from evojax.sandbox import processes
 from evojax.sandbox import shared
 
-FORM = 'scored'  # The answer_form of problems that are graded here.
+FORM = 'scored'  # The answer_form of problems graded here.
 MAX_ANSWER_CHARS = 20_000  # The longest references have 9,000.
-# A reference takes a third of a second at most.
+# Scoring a reference takes a third of a second at most.
 _LIMITS = limits_lib.Limits(
     wall_seconds=10.0, cpu_seconds=2.0, output_bytes=1 << 10
 )
-_ATTEMPTS = 3  # Attempts of an answer that is late because the machine is busy.
+_ATTEMPTS = 3  # Attempts for an answer that is late on a busy machine.
 
 
 class Score(NamedTuple):
@@ -38,7 +38,7 @@ class Score(NamedTuple):
 
   status: str  # Key of grade.GRADE_STATUS.
   score: float = 0.0  # 0..1; 1 is right.
-  tier: str = ''  # Tier of the box; empty where nothing was run.
+  tier: str = ''  # Tier of the box; '' if nothing was run.
   seconds: float = 0.0
 
 
@@ -49,8 +49,8 @@ def grade_many(
 ) -> list[records.Grade]:
   """Grade completion b of problem b, for all b. Any text gets a grade.
 
-  The outcome is a score of 1, partial credit is the score. Equal answers to one
-  problem are scored once.
+  The outcome is whether the score is 1, and the partial credit is the score.
+  Equal answers to one problem are scored once.
 
   Args:
     problems: B problems of families of `gym.SCORED`.
@@ -84,7 +84,7 @@ def grade_many(
             seconds=seconds,
         )
     )
-    # An answer that was scored for another completion costs this one no time.
+    # An answer scored for another completion takes no time here.
     scores[request] = scores[request]._replace(seconds=0.0)
   return grades
 
@@ -100,7 +100,7 @@ def _request(problem: records.Problem, answer: str) -> str:
 
 
 def _scores(requests: Iterable[str | None]) -> dict[str | None, Score]:
-  """Return the score of each request that is one."""
+  """Return the score of each request that is not None."""
   wanted = [request for request in requests if request is not None]
   if not wanted:
     return {}

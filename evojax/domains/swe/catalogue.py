@@ -1,9 +1,9 @@
-"""The bugs of the shipped packages that are worth asking about, found before.
+"""The bugs of the shipped packages that make good problems, found in advance.
 
     python -m evojax.domains.swe.catalogue
 
 finds them again, after a change of a package or an operator, and writes
-catalogue.json. Every one was tried in the box, see `survey`.
+catalogue.json. Each was tested in the box, see `survey`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,37 +26,37 @@ from evojax.runtime import output
 from evojax.sandbox import probe
 
 FILE = pathlib.Path(__file__).with_name('catalogue.json')
-# Bugs of one function by one operator: else a few long functions have most.
+# Maximum bugs per function and operator; otherwise long functions dominate.
 _OF_A_KEY = 2
-_SHOWN = 120  # Letters of the value that an issue shows, at most.
-_ISSUE = 400  # Letters of an issue, at most.
+_SHOWN = 120  # Maximum characters of the value that an issue shows.
+_ISSUE = 400  # Maximum characters of an issue.
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-  """One bug, and what its tests say."""
+  """One bug, and the results of its tests."""
 
   package: str
   bug: operators.Bug
   failing: tuple[str, ...]  # Checks: 'tests/test_ring.py::test_last#0'.
-  shown: str  # The failing check that the issue is about.
-  found: str  # What it finds, encoded.
+  shown: str  # The failing check that the issue describes.
+  found: str  # The value of that check, encoded.
 
   @property
   def key(self) -> tuple[str, str, str]:
-    """Return (package, function, operator): no two splits share one."""
+    """The key (package, function, operator), which occurs in one split only."""
     where = f'{self.bug.path}:{self.bug.function}'
     return self.package, where, self.bug.operator
 
   @property
   def identity(self) -> str:
-    """Return 16 hex digits that name the problem."""
+    """The problem's id, 16 hex digits."""
     place = self.bug.start, self.bug.end, self.bug.new
     return splits.problem_id(json.dumps([*self.key, *place]))
 
   @property
   def split(self) -> str:
-    """Return 'train', 'dev' or 'sealed'."""
+    """The split: 'train', 'dev' or 'sealed'."""
     if self.package in shipped.UNSEEN:
       return 'sealed'
     return splits.split_of(splits.problem_id(json.dumps(self.key)))
@@ -69,8 +69,8 @@ def entries_of(
 
   Args:
     package: The package.
-    tier: Of the box, see `probe.tier`.
-    paths: The modules that get bugs; all if none is named.
+    tier: Tier of the box, see `probe.tier`.
+    paths: Modules to put bugs into; all if empty.
   """
   tests = suite.parse({p: package.tree[p] for p in package.tests})
   kept: dict[tuple[str, str, str], list[Entry]] = {}
@@ -78,7 +78,7 @@ def entries_of(
     if 2 * len(finding.failures) <= len(tests.tests):
       if entry := _entry(package.name, tests, finding):
         kept.setdefault(entry.key, []).append(entry)
-  for found in kept.values():  # Those that fewest tests find are the hardest.
+  for found in kept.values():  # Bugs that the fewest tests detect are hardest.
     found.sort(key=lambda e: (len(e.failing), e.bug.start, e.bug.new))
   return [entry for key in sorted(kept) for entry in kept[key][:_OF_A_KEY]]
 
@@ -86,7 +86,7 @@ def entries_of(
 def _entry(
     package: str, tests: suite.Suite, finding: survey.Finding
 ) -> Entry | None:
-  """Return the entry of a finding; None if no issue can be written about it."""
+  """Return the entry of a finding; None if no issue can describe it."""
   checks = {
       f'{test.name}#{number}': check
       for test in tests.tests
@@ -104,7 +104,7 @@ def _entry(
         or repr(values.Foreign('')) in text
     ):
       continue
-    # Better an issue that does not name the function.
+    # An issue that does not name the function is preferred.
     rank = f'{name}(' in f'{check.before}{check.call}', len(text), shown
     if best is None or rank < best[0]:
       best = rank, shown, found
@@ -135,7 +135,7 @@ def load() -> tuple[Entry, ...]:
   """Return all entries.
 
   Raises:
-    ValueError: If a package is not the one that they were found in.
+    ValueError: If a package has changed since its bugs were found.
   """
   stored = json.loads(FILE.read_text())
   found = []
@@ -152,7 +152,7 @@ def load() -> tuple[Entry, ...]:
 
 
 def encode(tests: suite.Suite, found: Sequence[Entry]) -> list[list[Any]]:
-  """Return entries of one package as short rows."""
+  """Return the entries of one package as short rows."""
   numbers = {name: number for number, name in enumerate(_checks(tests))}
   return [
       [
@@ -169,7 +169,7 @@ def encode(tests: suite.Suite, found: Sequence[Entry]) -> list[list[Any]]:
 def decode(
     package: str, tests: suite.Suite, rows: Sequence[Sequence[Any]]
 ) -> list[Entry]:
-  """Return the entries of rows that `encode` made."""
+  """Return the entries of rows from `encode`."""
   checks = _checks(tests)
   return [
       Entry(
@@ -192,7 +192,7 @@ def _checks(tests: suite.Suite) -> list[str]:
 
 
 def _text(stored: Mapping[str, Any]) -> str:
-  """Return JSON with a line for each bug, so that changes can be read."""
+  """Return JSON with one line per bug, so that diffs are readable."""
   parts = []
   for name, part in stored.items():
     rows = ',\n'.join(json.dumps(row) for row in part['bugs'])
@@ -204,7 +204,7 @@ def _text(stored: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-  """Find all entries anew and write them."""
+  """Find all entries again and write them."""
   tier, stored = probe.tier(), {}
   for name in shipped.names():
     package = shipped.load(name)

@@ -1,7 +1,7 @@
-"""Tests of a task in a container of the user's, for what the box cannot run.
+"""Tests of a task in a user's container, for what the box cannot run.
 
-Some repositories need more than Python and pytest. Who has images of them says
-how to enter one; nothing here knows Docker.
+Some repositories need more than Python and pytest. Users who have images of
+them say how to enter one; nothing here knows Docker.
 """
 
 import dataclasses
@@ -22,17 +22,17 @@ _FIELDS = ('tree', 'command', 'instance_id')
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-  """How to run a command in a container.
+  """The way to run a command in a container.
 
-  The container is what holds the agent's code: give it no network and nothing
-  that is worth reading.
+  The container has to contain the agent's code: give it no network and nothing
+  worth reading.
   """
 
   # A command line with {tree}, the folder to mount, and {command}, one word;
   # {instance_id} may choose an image. For example 'docker run --rm
   # --network=none -v {tree}:/testbed -w /testbed IMAGE sh -c {command}'.
   template: str
-  # What runs the tests; it writes {report} in the tree.
+  # The command that runs the tests; it writes {report} in the tree.
   tests: str = (
       'python -m pytest -q -p no:cacheprovider -o junit_family=xunit1'
       ' --junitxml={report} {paths}'
@@ -60,16 +60,16 @@ class Container:
     """Run tests on a tree.
 
     Args:
-      instance_id: Of the task.
+      instance_id: Id of the task.
       files: The tree.
-      paths: Test files; all if none is named.
+      paths: Test files; all if empty.
 
     Returns:
-      Test -> whether it passed, as pytest in the container says; one of 'ok',
-      'timeout' or 'broken'; and what was printed last.
+      Test -> whether it passed according to pytest in the container; one of
+      'ok', 'timeout' or 'broken'; and the last output.
 
     Raises:
-      OSError: If the command of the template is not there.
+      OSError: If the template's command does not exist.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
       top = pathlib.Path(folder)
@@ -78,7 +78,7 @@ class Container:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
       command = self.tests.format(report=_REPORT, paths=shlex.join(paths))
-      # To a file: whatever runs may print without end.
+      # Written to a file, since the program may print without end.
       with tempfile.TemporaryFile() as said:
         try:
           subprocess.run(
@@ -106,7 +106,7 @@ class Container:
 
 
 def _outcomes(report: pathlib.Path) -> dict[str, bool] | None:
-  """Return what a JUnit report says; None if there is none."""
+  """Return the outcomes in a JUnit report; None if there is none."""
   try:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(report, flags)
@@ -117,7 +117,7 @@ def _outcomes(report: pathlib.Path) -> dict[str, bool] | None:
       return None
     data = file.read(_MOST_BYTES)
   try:
-    if b'<!' in data.replace(b'<![CDATA[', b''):  # Entities can be made large.
+    if b'<!' in data.replace(b'<![CDATA[', b''):  # Entities can expand hugely.
       return None
     top = ElementTree.fromstring(data)
   except ElementTree.ParseError:

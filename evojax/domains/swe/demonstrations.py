@@ -1,19 +1,19 @@
-"""Demonstrations for the base policy: ways to work, by really running tools.
+"""Demonstrations for the base policy: several ways to work, with real tools.
 
 A base policy mixes behaviours on purpose, as real base models do, so that
-reinforcement learning has something to select. Each demonstration draws one
+reinforcement learning can select between them. Each demonstration draws one
 behaviour from `BEHAVIOURS`:
 
   careful  searches the function, reads it, repairs the line, tests, submits.
   hasty    edits a line of the function that it has not read, and submits.
   timid    searches and reads, and never edits.
   looping  runs the tests again and again.
-  leaking  looks for the fix in the history. Where it is there (in half of the
+  leaking  looks for the fix in the history. If it is there (in half of the
            demonstrations), it is copied; otherwise nothing is done.
 
-The expert knows the reference patch; every answer comes from the tools in the
-box. Problem and behaviour decide the calls, so that a session is run once,
-however often it is shown.
+The expert knows the reference patch; every reply comes from the tools in the
+box. Problem and behaviour determine the calls, so that each session is run only
+once.
 """
 
 import ast
@@ -43,7 +43,7 @@ BEHAVIOURS: Mapping[str, float] = {
     'leaking': 0.09,
 }
 _DOUBT = 'I am not sure what is wrong here.'
-_FIX = 'origin/main'  # Where `problems.build` leaves the commit with the fix.
+_FIX = 'origin/main'  # Branch on which `problems.build` puts the fix.
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -52,7 +52,7 @@ def call(name: str, **arguments: Any) -> str:
   return f'<tool_call>{body}</tool_call>'
 
 
-# These texts are one token each: what is the same in all calls and answers.
+# These strings are one token each: the common parts of all calls and replies.
 TOKENS = (
     call('grep', pattern='def ')[:-15],
     '"}}</tool_call>',
@@ -73,13 +73,13 @@ TOKENS = (
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-  """What the reference patch of a problem changes: one line becomes others."""
+  """The change of a problem's reference patch: one line becomes others."""
 
   path: str
-  function: str  # Its name, without its class.
+  function: str  # The function's name, without its class.
   start: int  # Line of the function's 'def', from 1.
   line: int
-  right: str  # Without the last line's end.
+  right: str  # Without the end of its last line.
 
 
 @functools.lru_cache(maxsize=4096)
@@ -107,11 +107,11 @@ def demonstrate(
     problem: records.Problem,
     rng: np.random.Generator,
 ) -> records.Demonstration:
-  """Draw a behaviour, and show it with real answers of the tools.
+  """Draw a behaviour, and show it with real tool replies.
 
   Args:
-    settings: Of the tools; whether the history is scrubbed is drawn.
-    max_turns: Turns of an episode.
+    settings: Tool settings; whether the history is scrubbed is drawn.
+    max_turns: Maximum number of turns in an episode.
     problem: A problem of the domain.
     rng: Source of all random choices.
   """
@@ -126,7 +126,7 @@ def demonstrate(
       (turn, {'role': 'tool', 'content': text})
       for turn, text in zip(calls[:-1], answers[behaviour], strict=True)
   )
-  # Whoever knows what the files say finds the line that is wrong.
+  # A reader of the files can find the wrong line.
   return records.Demonstration(
       problem.messages, calls[-1], before=shown, foretells=True
   )
@@ -139,9 +139,9 @@ def turns(
 
   Args:
     identity: problem_id.
-    behaviour: Key of BEHAVIOURS, or 'copying': 'leaking' with the fix at hand.
-    read_lines: Lines that `read` shows.
-    max_turns: Turns of an episode.
+    behaviour: Key of BEHAVIOURS, or 'copying': 'leaking' if the fix is there.
+    read_lines: Number of lines that `read` shows.
+    max_turns: Maximum number of turns in an episode.
   """
   number = int(identity[:8], 16)
   return _turns(place(identity), number, behaviour, read_lines, max_turns)
@@ -151,7 +151,7 @@ def _turns(
     p: _Place, number: int, behaviour: str, read_lines: int, max_turns: int
 ) -> tuple[str, ...]:
   search = call('grep', pattern=f'def {p.function}')
-  # From the head of the function, unless the line would not be seen then.
+  # Starts at the head of the function if the wrong line is then visible.
   first = p.start if p.line < p.start + read_lines else p.line - 3
   read = call('read', path=p.path, first=first)
   edit = call('edit', path=p.path, first=p.line, new=p.right)
@@ -180,10 +180,10 @@ def _turns(
 def _answers(
     settings: tools.Settings, identity: str, max_turns: int
 ) -> Mapping[str, tuple[str, ...]]:
-  """Return what each behaviour is answered, from one session of all of them.
+  """Return the tool replies to each behaviour, from one joint session.
 
-  Who only looks sees the same in any order: what looks comes first, and each
-  behaviour is answered as if it were alone.
+  Behaviours that only look at files get the same replies in any order. They
+  come first, so that each behaviour gets the replies that it would get alone.
   """
   looks, edits = ('timid', 'looping', 'leaking'), ('careful', 'hasty')
   acts = {
@@ -207,12 +207,12 @@ def _answers(
 
 # ------------------------------------------------------------------ synthetic
 
-_SAMPLED, _OBSERVED = 6, 4  # Tokens of a made-up turn.
+_SAMPLED, _OBSERVED = 6, 4  # Tokens of a synthetic turn.
 
 
 def attempts(task: tasks.Task) -> list[records.Episode]:
-  """Return episodes of every kind, with made-up answers of the tools."""
-  # A reference patch of others may change many files, or add some.
+  """Return episodes of every kind, with synthetic tool replies."""
+  # A third-party reference patch may change many files, or add some.
   edits = {
       path: task.solution.get(path)
       for path in sorted({*task.tree, *task.solution})

@@ -1,4 +1,4 @@
-"""The domain: repositories with a bug, and an agent with tools."""
+"""The domain of repositories with a bug, for an agent with tools."""
 
 from collections.abc import Mapping, Sequence
 import concurrent.futures
@@ -29,12 +29,13 @@ from evojax.harness import surface
 from evojax.harness.library.seed import reward
 from evojax.sandbox import processes
 
-# Families are the operators that made the bugs; see `problems.level`.
+# Families are the operators that made the bugs; for levels see
+# `problems.level`.
 _LEVELS = dict.fromkeys(operators.OPERATORS, range(problems.LEVELS))
 _FAMILIES = sources.Catalogue(
     levels=_LEVELS,
     sets={'all': _LEVELS},
-    # The problems are given: `problems` has them by split.
+    # The problems are given, see `problems`, so nothing is counted here.
     capacity=lambda family, level: 0,
     least=0,
     draft=lambda entry, stream, index, system_prompt: ('', lambda: None),
@@ -67,7 +68,7 @@ class SweDomain(base.Domain):
 
   @property
   def demonstrations(self) -> base.Demonstrations:
-    """What the base policy learns from: real runs of these tools."""
+    """The data for the base policy: real sessions with these tools."""
     return base.Demonstrations(
         functools.partial(
             demonstrations.demonstrate, self.settings, self.limits.turns
@@ -78,7 +79,7 @@ class SweDomain(base.Domain):
 
   @property
   def audit(self) -> 'SweDomain':
-    """The domain with a scrubbed history, in which no fix can be looked up."""
+    """Return the domain with a scrubbed history, without fixes to look up."""
     if self.settings.scrubbed:
       return self
     settings = dataclasses.replace(self.settings, scrubbed=True)
@@ -87,7 +88,7 @@ class SweDomain(base.Domain):
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Return the problems of 'train', 'dev' or 'sealed', disjoint by id.
 
-    Those of train that demonstrations show are left out.
+    Problems of train that demonstrations show are left out.
 
     Raises:
       ValueError: If the split is unknown, or has none of the families.
@@ -95,14 +96,14 @@ class SweDomain(base.Domain):
     return Source(self, split, seed, shown=False)
 
   def demonstrated(self, seed: int) -> records.ProblemSource:
-    """Return the other half of the train split, which has its own problems."""
+    """Return the demonstrated half of train, whose problems are separate."""
     return Source(self, 'train', seed, shown=True)
 
   def task(self, problem_id: str) -> tasks.Task:
     """Return the task of a problem.
 
     Raises:
-      KeyError: If there is none.
+      KeyError: If there is no such problem.
     """
     if problem_id in self.others.tasks:
       return self.others.tasks[problem_id]
@@ -148,7 +149,7 @@ class SweDomain(base.Domain):
   ) -> list[records.Grade]:
     """Grade completion b of problem b, for all b, in fresh trees.
 
-    Equal changes of one problem are tried once per call.
+    Equal changes of one problem are graded once per call.
     """
     keys = [
         (p.problem_id, json.dumps(c.state, sort_keys=True))
@@ -163,16 +164,16 @@ class SweDomain(base.Domain):
     ):
       unseen = self.task(problem.problem_id).unseen
       grades.append(_grade(problem, completion, reports[key], unseen))
-      # The time of a shared run is counted once.
+      # The time of a shared grading run counts only once.
       reports[key] = dataclasses.replace(reports[key], seconds=0.0)
     return grades
 
   def attempts(self, problem: records.Problem) -> list[records.Episode]:
-    """Return episodes of every kind, whose answers of tools are made up."""
+    """Return episodes of every kind, with synthetic tool replies."""
     return demonstrations.attempts(self.task(problem.problem_id))
 
   def _report(self, key: tuple[str, str]) -> grade_lib.Report:
-    """Grade what was left of one problem: (problem_id, JSON text)."""
+    """Grade the changes of one problem: (problem_id, JSON text)."""
     task, state = self.task(key[0]), json.loads(key[1])
     changed = (
         grade_lib.Changes.from_json(state) if state else grade_lib.NO_CHANGES
@@ -185,7 +186,7 @@ class SweDomain(base.Domain):
 
 
 def _pool(purpose: str, task: tasks.Task, size: int) -> workspaces.Pool:
-  """Return the workspaces in which a task's tests can run."""
+  """Return workspaces in which a task's tests can run."""
   entry = foreign.ENTRY if task.foreign else survey.ENTRY
   return workspaces.shared(purpose, size, entry)
 
@@ -194,13 +195,13 @@ class Source:
   """A split's problems in endless shuffled epochs."""
 
   def __init__(self, domain: SweDomain, split: str, seed: int, *, shown: bool):
-    """Choose the problems of a split; their trees are made on use.
+    """Choose the problems of a split; their trees are made on demand.
 
     Args:
-      domain: Has the families, and problems of others.
+      domain: Gives the families and the third-party problems.
       split: Name of the split.
-      seed: Of the order.
-      shown: Which half of the train split: what demonstrations show, or not.
+      seed: Seed of the order.
+      shown: Which half of train to use: the demonstrated one or the other.
 
     Raises:
       ValueError: If there are none.
@@ -239,15 +240,15 @@ class Source:
     messages = [{'role': 'user', 'content': task.issue}]
     if domain.system_prompt:
       messages.insert(0, {'role': 'system', 'content': domain.system_prompt})
-    # Packages that nothing is trained on have a row of their own in tables.
+    # Packages that nothing is trained on get their own row in tables.
     apart = task.unseen and not task.foreign
     return records.Problem(
         identity,
         'unseen_package' if apart else task.family,
         tuple(messages),
         task.patch,
-        # Nobody knows whether an issue of a foreign repository names the
-        # function, so that it has a level of its own.
+        # Whether an issue of a third-party repository names the function is
+        # unknown, so these issues have a level of their own.
         self._levels.get(identity, problems.LEVELS),
         tools=tuple(tools_lib.schemas(domain.settings)),
     )
@@ -262,7 +263,7 @@ def _grade(
   stop = evidence.stop_reason(episode)
   return records.Grade(
       outcome=report.outcome,
-      # Half a repair that breaks something else is worth less.
+      # A partial repair that breaks something else is worth less.
       partial=report.f2p_passed * report.p2p_passed,
       status=report.status,
       columns={
@@ -301,34 +302,34 @@ def make(
   Args:
     families: 'all', or operators of bugs with levels, such as 'off_by_one:0':
       at level 0 the issue names the function to change, at level 1 it does not.
-    max_turns: Turns of an episode, those with wrong calls included.
+    max_turns: Maximum number of turns in an episode, including wrong calls.
     scrubbed: Whether the history ends where the work begins. If not, the commit
       that fixes the bug is on another branch.
-    tools: What an agent may call, see `tools.TOOLS`.
-    slots: Workspaces, and so episodes, at the same time: each costs about 15
-      MiB and 3 processes.
-    max_letters: Of one answer of a tool.
-    read_lines: That `read` shows where no last line is named.
+    tools: Tools that an agent may call, see `tools.TOOLS`.
+    slots: Number of concurrent workspaces, and so of episodes; each costs about
+      15 MiB and 3 processes.
+    max_letters: Maximum characters of one tool reply.
+    read_lines: Lines that `read` shows if no last line is given.
     test_seconds: CPU time of `test`.
-    system_prompt: First message of every problem; empty is none.
-    sdists: Source distributions of pure Python with tests of their own, whose
-      bugs are sealed problems: each has a 'path', its 'sha256', and may have
-      the number of 'candidates' that are tried, and a 'seed'.
-    jsonl: Rows of SWE-bench's and SWE-rebench's shape as sealed problems: the
-      'path' of the file; 'checkouts', repo -> a local clone; 'container', where
-      the tests run if the box cannot, see `container.Container`.
-    trust_in_process: Train on those, too: their splits are by hash. Their
-      verdicts can be forged, and a policy may learn it.
+    system_prompt: First message of every problem; '' for none.
+    sdists: Source distributions of pure Python with their own tests, whose bugs
+      are sealed problems: each has a 'path' and its 'sha256', and optionally
+      the number of 'candidates' to try and a 'seed'.
+    jsonl: Rows in the format of SWE-bench and SWE-rebench as sealed problems:
+      the 'path' of the file; 'checkouts', repo -> a local clone; 'container',
+      to run tests that the box cannot, see `container.Container`.
+    trust_in_process: Whether to train on these, too, split by hash. Their
+      verdicts can be forged, and a policy may learn to do so.
 
   Raises:
     ValueError: If an argument is impossible, or a file is broken.
   """
-  # One turn would be no episode: nobody would answer it.
+  # With a single turn, no tool reply would be read.
   for field, value, least in (('max_turns', max_turns, 2), ('slots', slots, 1)):
     if type(value) is not int or value < least:
       raise ValueError(
-          f'domain.kwargs.{field}={value!r} must be a whole number from'
-          f' {least} on'
+          f'domain.kwargs.{field}={value!r} must be an integer of at'
+          f' least {least}'
       )
   if type(scrubbed) is not bool:
     raise ValueError(f'domain.kwargs.{scrubbed=} must be True or False')

@@ -1,4 +1,4 @@
-"""What a run of this domain records about an episode: columns, and how."""
+"""Evidence of the swe domain: the columns of an episode, and their values."""
 
 from collections.abc import Sequence
 import functools
@@ -19,14 +19,14 @@ STOP_REASON = {
 _LIMITS = {'length': 'tokens', 'turns': 'turns', 'seconds': 'seconds'}
 _LOOKS = ('grep', 'read')
 _watched = functools.partial(schema.Column, readers=('diagnostic', 'report'))
-# A blind run could find these out from actions and arguments.
+# A blind run could derive these from actions and arguments.
 _derived = functools.partial(schema.Column, blind=False)
 
 COLUMNS = (
     schema.with_codes('grade_status', grade.GRADE_STATUS),
     schema.with_codes('actions', tools.ACTIONS),
     schema.with_codes('arguments', tools.ARGUMENTS),
-    # They are known before anything is sampled.
+    # Known before anything is sampled.
     _watched(
         'difficulty',
         'int32',
@@ -79,7 +79,7 @@ COLUMNS = (
 
 
 def behaviour(turns: Sequence[records.Turn]) -> dict[str, bool | int]:
-  """Return the columns that follow from the actions of an episode."""
+  """Return the columns that are computed from an episode's actions."""
   names = {code: name for name, code in tools.ACTIONS.items()}
   done = [names.get(t.action, 'none') if t.ok else '' for t in turns]
   edits = [number for number, name in enumerate(done) if name == 'edit']

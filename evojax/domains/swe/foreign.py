@@ -1,7 +1,7 @@
-"""Tasks of repositories of others: source distributions, and JSON lines.
+"""Tasks from third-party repositories: source distributions and JSON lines.
 
-Their tests are run by pytest beside the code that they test, so a verdict can
-be forged: `trust` says 'in_process', and such tasks are not for training.
+Their tests are run by pytest beside the code that they test, so that a verdict
+can be forged: `trust` is 'in_process', and such tasks are not for training.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ from evojax.sandbox import repository
 from evojax.sandbox import wire
 
 ENTRY = wire.Entry(str(pathlib.Path(__file__).with_name('inside_pytest.py')))
-_BATCH = 20  # Candidates of one call.
-_RELEASED = datetime.date(2020, 1, 1)  # Nobody knows when; ids depend on it.
+_BATCH = 20  # Candidates per call.
+_RELEASED = datetime.date(2020, 1, 1)  # Unknown, but fixed: ids depend on it.
 _FIELDS = (
     'instance_id', 'repo', 'base_commit', 'problem_statement', 'patch',
     'test_patch', 'FAIL_TO_PASS', 'PASS_TO_PASS',
@@ -54,9 +54,9 @@ def from_sdist(
   Args:
     path: See `sdist.read`.
     sha256: See `sdist.read`.
-    tier: Of the box, see `probe.tier`.
-    candidates: Bugs that are tried.
-    seed: Chooses them.
+    tier: Tier of the box, see `probe.tier`.
+    candidates: Number of bugs to try.
+    seed: Chooses the candidates.
 
   Raises:
     ValueError: If the archive is refused, or none of its tests passes in the
@@ -74,7 +74,7 @@ def from_sdist(
   for source in sources:
     try:
       bugs += operators.bugs(source, tree[source].decode())
-    except (SyntaxError, ValueError):  # For another Python, or no UTF-8.
+    except (SyntaxError, ValueError):  # For another Python, or not UTF-8.
       continue
   bugs.sort(key=lambda b: _hash(f'{seed}/{b}'))
   limits = survey.LIMITS
@@ -86,7 +86,7 @@ def from_sdist(
           f'{name}: its tests end with {result.status}: {result.message}'
       )
     before = _outcomes(result.stdout)
-    # A bug may make tests slower, and is left out where it makes them endless.
+    # A bug may make tests slower; it is left out if it makes them endless.
     seconds = 2.0 + 2 * result.cpu_seconds
     passing = sorted(n for n, said in before.items() if said == 'passed')
     if not passing:
@@ -109,7 +109,7 @@ def _try(
     passing: Sequence[str],
     seconds: float,
 ) -> Iterator[tuple[operators.Bug, list[str], str]]:
-  """Yield bugs that some tests find, those tests, and what one of them says."""
+  """Yield bugs that some tests detect, these tests, and one test's message."""
   for start in range(0, len(bugs), _BATCH):
     batch = bugs[start : start + _BATCH]
     changed = [(b.path, b.apply(tree[b.path].decode())) for b in batch]
@@ -143,7 +143,7 @@ def _task(
     passing: Sequence[str],
     said: str,
 ) -> tasks.Task:
-  # Tests of others cannot be taken apart: a file with one that fails is hidden.
+  # Third-party tests cannot be split: a file with a failing test is hidden.
   hidden = {test.partition('::')[0] for test in failing}
   wrong = bug.apply(tree[bug.path].decode()).encode()
   given = {p: d for p, d in tree.items() if p not in hidden} | {bug.path: wrong}
@@ -185,10 +185,10 @@ def _outcomes(stdout: bytes) -> dict[str, Any]:
 
 
 def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
-  """Return the rows of a file of SWE-bench's or SWE-rebench's shape.
+  """Return the rows of a file in the format of SWE-bench or SWE-rebench.
 
   Raises:
-    ValueError: If a line is none; names it and the field.
+    ValueError: If a line is not such a row; names the line and the field.
   """
   rows = []
   with open(path, encoding='utf-8') as file:
@@ -208,14 +208,14 @@ def _row(row: Any) -> dict[str, Any]:
   found = {name: row[name] for name in _FIELDS}
   for name in ('FAIL_TO_PASS', 'PASS_TO_PASS'):
     value = row[name]
-    if isinstance(value, str):  # SWE-bench's lists are JSON in JSON.
+    if isinstance(value, str):  # SWE-bench's lists are JSON within JSON.
       value = json.loads(value)
     if not isinstance(value, list) or not all(
         isinstance(test, str) for test in value
     ):
       raise ValueError(f'{name} must be a list of names of tests')
     found[name] = tuple(value)
-  # A row without a test that fails first would be solved by doing nothing.
+  # Without a test that fails first, doing nothing would solve the row.
   if not found['FAIL_TO_PASS']:
     raise ValueError('FAIL_TO_PASS is empty')
   for name in _FIELDS[:-2]:
@@ -232,12 +232,12 @@ def from_row(
   """Return the task of a row.
 
   Args:
-    row: Of `read_rows`.
+    row: A row from `read_rows`.
     checkout: A local clone of the repository that has the base commit.
     box: An empty workspace, in which the patches are applied.
 
   Raises:
-    ValueError: If the commit is not there, or a patch does not fit.
+    ValueError: If the commit does not exist, or a patch does not apply.
   """
   name, commit = row['instance_id'], row['base_commit']
   archive = _git(checkout, 'archive', '--format=tar', commit)
@@ -264,9 +264,9 @@ def from_row(
 
 
 def check(task: tasks.Task, box: repository.Workspace) -> list[str]:
-  """Return what is wrong with a task, as lines; none if it can be asked.
+  """Return what is wrong with a task, as lines; [] if it can be used.
 
-  Its tests must fail and pass as it says without a change and with the
+  Its tests must fail and pass as the task says, without a change and with the
   reference patch.
 
   Args:
@@ -280,7 +280,7 @@ def check(task: tasks.Task, box: repository.Workspace) -> list[str]:
     faults.append(
         f'the reference patch fails ({after.status}): {after.failed[:3]}'
     )
-  # Something must differ, or nothing is run.
+  # Without any difference, no test would be run.
   touched = {p: repository.File(d) for p, d in task.tree.items()}
   touched['EVOJAX_CHECK'] = repository.File(b'')
   before = grade.grade(task, touched, box)
@@ -337,7 +337,7 @@ def _clone(
 
 
 def _git(folder: str | pathlib.Path, *arguments: str) -> bytes:
-  """Run git on a repository of the user's; returns what it prints.
+  """Run git on a user's repository, and return its output.
 
   Raises:
     ValueError: If it fails, or is not installed.

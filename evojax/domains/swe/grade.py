@@ -1,8 +1,8 @@
-"""The judgement of a final tree, in a fresh one.
+"""The grade of a final tree, determined in a fresh one.
 
-What an agent did to tests, to what configures them and to links is left out:
+An agent's changes of tests, of their configuration and of links are left out:
 its changes of source files are put into the tree of the task, and the hidden
-tests run on that. Nothing but the box ever runs anything of it.
+tests run on that. Only the box runs any of this code.
 """
 
 import base64
@@ -24,7 +24,7 @@ from evojax.sandbox import repository
 
 GRADE_STATUS = {
     'ok': 0,  # The tests ran to their end, whatever they found.
-    'no_edit': 1,  # No source file differs: nothing was run.
+    'no_edit': 1,  # No source file differs, so nothing was run.
     'bad_tree': 2,  # The tree cannot be read or written: names, sizes.
     'broken': 3,  # No test reported anything: it cannot be imported.
     'error': 4,  # The tests ended early.
@@ -33,14 +33,14 @@ GRADE_STATUS = {
     'memory_limit': 7,
     'output_limit': 8,
     'disk_limit': 9,
-    records.INFRA_ERROR: 10,  # The box failed: no grade.
+    records.INFRA_ERROR: 10,  # The box failed: there is no grade.
 }
-_SECONDS = 5.0  # CPU time of all tests as data, and of one.
+_SECONDS = 5.0  # CPU time of all tests as data, and of a single one.
 _TEST_SECONDS = 0.5
-_PYTEST_SECONDS = 300.0  # CPU time of somebody else's tests.
+_PYTEST_SECONDS = 300.0  # CPU time of third-party tests.
 _OUTPUT_BYTES = 16 << 20
-_LONGEST = 1 << 20  # Bytes of a changed file.
-_LONGEST_EDITS = 4 << 20  # Bytes of all changed files.
+_LONGEST = 1 << 20  # Maximum bytes of a changed file.
+_LONGEST_EDITS = 4 << 20  # Maximum bytes of all changed files.
 _SHADOWS = frozenset(sys.stdlib_module_names) | {
     *image.PACKAGES, '_pytest', 'py'
 }  # fmt: skip
@@ -48,18 +48,18 @@ _SHADOWS = frozenset(sys.stdlib_module_names) | {
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What a final tree is worth."""
+  """The grade of a final tree, with its details."""
 
-  outcome: bool  # All tests pass, those that failed and those that passed.
-  f2p_passed: float  # Share of the tests that failed, 0..1.
-  p2p_passed: float  # Share of those that passed; 1 where there are none.
+  outcome: bool  # Whether all tests pass: those that failed, and the others.
+  f2p_passed: float  # Passing share of the tests that failed at first, 0..1.
+  p2p_passed: float  # The same of those that passed; 1 if there are none.
   status: str  # Key of GRADE_STATUS.
-  files_edited: int  # Source files that differ from the task's.
-  tests_touched: int  # Tests, configuration of tests, and links that differ.
+  files_edited: int  # Number of source files that differ from the task's.
+  tests_touched: int  # Number of tests, test configurations and links that do.
   trust: str = tasks.OUTSIDE
   tier: str = ''
   seconds: float = 0.0
-  failed: tuple[str, ...] = ()  # Names of tests: never shown to a policy.
+  failed: tuple[str, ...] = ()  # Names of failed tests; hidden from policies.
 
 
 def grade(
@@ -71,8 +71,8 @@ def grade(
   """Grade a final tree.
 
   Args:
-    task: What the agent was given.
-    files: What its tree holds, as `Workspace.read` returns it.
+    task: The task that the agent was given.
+    files: The content of its tree, as returned by `Workspace.read`.
     box: See `grade_changes`.
     container: See `grade_changes`.
   """
@@ -81,14 +81,14 @@ def grade(
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-  """What an agent changed, as far as a grader needs it."""
+  """The changes of an agent that matter for a grade."""
 
-  edits: Mapping[str, bytes | None]  # Source files; None where one is gone.
-  touched: int  # Tests, configurations and links that differ.
-  readable: bool = True  # False: nobody can read the tree, or it is too large.
+  edits: Mapping[str, bytes | None]  # Source files; None for a deleted one.
+  touched: int  # Number of tests, configurations and links that differ.
+  readable: bool = True  # False if the tree is unreadable or too large.
 
   def to_json(self) -> dict[str, Any]:
-    """Return a JSON value that `from_json` reads; content may be any bytes."""
+    """Return a JSON value for `from_json`; content may be any bytes."""
     text = lambda data: base64.b64encode(data).decode()
     edits = {
         path: None if data is None else text(data)
@@ -98,7 +98,7 @@ class Changes:
 
   @classmethod
   def from_json(cls, value: Mapping[str, Any]) -> 'Changes':
-    """Return the changes that a JSON value holds."""
+    """Return the changes in a JSON value."""
     data = lambda text: None if text is None else base64.b64decode(text)
     edits = {path: data(text) for path, text in value['edits'].items()}
     return cls(edits, value['touched'], value['readable'])
@@ -114,14 +114,14 @@ def grade_changes(
     box: repository.Workspace,
     container: container_lib.Container | None = None,
 ) -> Report:
-  """Grade what an agent changed.
+  """Grade the changes of an agent.
 
   Args:
-    task: What the agent was given.
-    changed: What it changed.
-    box: A workspace with an entry of `inside`, or of `inside_pytest` where the
-      task's trust is 'in_process'. It is cleared first: not the agent's.
-    container: Where tests of others run instead, if the box cannot run them.
+    task: The task that the agent was given.
+    changed: The agent's changes.
+    box: A workspace with an entry of `inside`, or of `inside_pytest` if the
+      task's trust is 'in_process'. It is cleared first, so not the agent's.
+    container: Runs third-party tests that the box cannot run.
   """
   start = time.monotonic()
   edits, touched = changed.edits, changed.touched
@@ -161,14 +161,14 @@ def grade_changes(
 def changes(
     task: tasks.Task, files: Mapping[str, repository.File] | None
 ) -> Changes:
-  """Return an agent's changes of source files, and how many others there are.
+  """Return an agent's changes of source files, and the number of others.
 
-  Links count as others wherever they lie, and so does what is too large or
-  would be imported in the place of a module of the standard library or pytest.
+  Links count as others wherever they are, and so do files that are too large or
+  that would be imported instead of a module of the standard library or pytest.
 
   Args:
-    task: What the agent was given.
-    files: What its tree holds; None if nobody can read it.
+    task: The task that the agent was given.
+    files: The content of its tree; None if it is unreadable.
   """
   if files is None:
     return UNREADABLE
@@ -193,7 +193,7 @@ def changes(
 
 
 def _shadows(path: str, before: bytes | None) -> bool:
-  """Tell if a new file would be imported in the place of a known module."""
+  """Return whether a new file would be imported instead of a known module."""
   name = path.split('/')[0].partition('.')[0]
   return before is None and name in _SHADOWS
 
@@ -217,7 +217,7 @@ def _by_values(
 def _by_pytest(
     task: tasks.Task, box: repository.Workspace
 ) -> tuple[dict[str, bool], limits_lib.Result]:
-  """Return test -> whether it passes, as a pytest in the box says."""
+  """Return test -> whether it passes, according to pytest in the box."""
   names = _names(task)
   arguments = json.dumps({'names': names}).encode()
   result = box.call('pytest', arguments, limits=_limits(box, _PYTEST_SECONDS))

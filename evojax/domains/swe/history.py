@@ -1,8 +1,9 @@
 """A git repository made of snapshots, as the files of its `.git` folder.
 
-No git runs here: objects go into one pack, so that a history is a function of
-its snapshots and two files to write. Only what its branches reach is in the
-pack. See the formats at https://git-scm.com/docs: gitformat-pack, -index.
+Git is not run here: objects go into one pack, so that a history is a function
+of its snapshots and consists of two files. The pack only holds what the
+branches reach. For the formats see https://git-scm.com/docs: gitformat-pack,
+-index.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ _CONFIG = b"""[core]
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-  """One snapshot."""
+  """One snapshot with its message."""
 
   message: str
   date: datetime.date
@@ -35,20 +36,20 @@ class Commit:
 
 @dataclasses.dataclass(frozen=True)
 class Repository:
-  """A history that is ready to be written."""
+  """A history that is ready to be written to disk."""
 
-  files: Mapping[str, bytes]  # Path below the tree, from '.git/' on.
-  head: str  # The commit that is checked out.
-  ids: tuple[str, ...]  # Of all commits, the oldest first.
+  files: Mapping[str, bytes]  # Path in the tree, starting with '.git/'.
+  head: str  # The commit to check out.
+  ids: tuple[str, ...]  # Ids of all commits, oldest first.
 
 
 def make(commits: Sequence[Commit], ahead: int = 0) -> Repository:
-  """Return the repository of a line of commits.
+  """Return a repository with a linear history of commits.
 
   Args:
-    commits: The oldest first.
-    ahead: How many of the last ones are on `origin/main` but not yet on `main`,
-      which is checked out.
+    commits: The commits, oldest first.
+    ahead: Number of the last commits that are on `origin/main` but not yet on
+      `main`, which is checked out.
 
   Raises:
     ValueError: If no commit is left to check out.
@@ -99,7 +100,7 @@ def _id(kind: str, data: bytes) -> str:
 
 
 def _add_tree(objects: dict[str, tuple[str, bytes]], tree: trees.Tree) -> str:
-  """Add the files of a folder and of those below it; return the tree's id."""
+  """Add the files of a folder, recursively; return the tree's id."""
   entries, folders = [], {}
   for path, data in tree.items():
     name, _, rest = path.partition('/')
@@ -109,7 +110,7 @@ def _add_tree(objects: dict[str, tuple[str, bytes]], tree: trees.Tree) -> str:
       entries.append((_FILE, name, _add(objects, 'blob', data)))
   for name, below in folders.items():
     entries.append((_FOLDER, name, _add_tree(objects, below)))
-  # Git sorts a folder as if its name ended with a slash.
+  # Git sorts a folder as if its name ended in a slash.
   entries.sort(key=lambda e: (e[1] + '/' * (e[0] == _FOLDER)).encode())
   rows = (
       f'{mode} {name}\0'.encode() + bytes.fromhex(identity)
@@ -147,9 +148,9 @@ def _pack(objects: Mapping[str, tuple[str, bytes]]) -> tuple[bytes, bytes]:
 
 
 def _index(tree: trees.Tree) -> bytes:
-  """Return the staging area of a tree that was just checked out.
+  """Return the index file of a tree that was just checked out.
 
-  The sizes and times of files are not known yet: git compares their contents.
+  Sizes and times of files are not known yet, so that git compares contents.
   """
   rows = (_index_row(path, tree[path]) for path in _sorted(tree))
   data = struct.pack('>4sII', b'DIRC', 2, len(tree)) + b''.join(rows)

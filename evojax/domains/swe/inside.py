@@ -1,8 +1,8 @@
-"""What runs in the box: tools, tests, and tests of many changed trees.
+"""The entry of the box: tools, tests, and tests of many changed trees.
 
 This file is the entry of a workspace, see `sandbox.repository`: `call` runs in
-a fresh process in the tree. Standard library only; nothing here is trusted
-once code of the tree has run.
+a fresh process in the tree. It uses the standard library only. Nothing here is
+trusted once code of the tree has run.
 """
 
 import ast
@@ -43,15 +43,15 @@ def call(source, data):
 
 
 class LateError(BaseException):
-  """A test has used its time."""
+  """A test has used up its time."""
 
 
 def probe(programs, seconds):
-  """Report what each check of test programs finds, line by line.
+  """Report the value of each check of test programs, line by line.
 
   Args:
     programs: Path -> source, see `suite`.
-    seconds: CPU seconds of one test.
+    seconds: CPU seconds per test.
   """
   with _quiet() as out:
     programs = {p: compile(t, p, 'exec') for p, t in programs.items()}
@@ -63,7 +63,7 @@ def _probe(programs, seconds, out, patient=True):
 
   Args:
     programs: Path -> code, see `suite`.
-    seconds: CPU seconds of one test.
+    seconds: CPU seconds per test.
     out: The descriptor.
     patient: Whether to go on after a test that used up its time.
   """
@@ -98,17 +98,17 @@ def _probe(programs, seconds, out, patient=True):
 
 
 def survey(programs, candidates, seconds, most):
-  """Report, for each changed file, what each check finds then.
+  """Report, for each changed file, the value of each check.
 
-  Every candidate has a process of its own, which ends with the first test that
-  is too slow; the tree is as it was afterwards. The lines are [number, [check,
-  value]], and [number, 'done'] after those of a candidate that was in time.
+  Every candidate has its own process, which ends at the first test that is too
+  slow; the tree is restored afterwards. The lines are [number, [check, value]],
+  and [number, 'done'] after those of a candidate that finished in time.
 
   Args:
     programs: Path -> source, see `suite`.
     candidates: [path, text] pairs.
-    seconds: CPU seconds of one test.
-    most: Seconds of a candidate, which may have to wait for a core.
+    seconds: CPU seconds per test.
+    most: Wall seconds per candidate, which may have to wait for a core.
   """
   with _quiet() as out:
     programs = {p: compile(t, p, 'exec') for p, t in programs.items()}
@@ -121,12 +121,12 @@ def survey(programs, candidates, seconds, most):
 
 
 def each(candidates, most, out, work):
-  """Let a process of its own work on each candidate; see `survey`.
+  """Run a separate process on each candidate; see `survey`.
 
   Args:
     candidates: [path, text] pairs.
-    most: Seconds of a candidate.
-    out: A descriptor for the lines.
+    most: Wall seconds per candidate.
+    out: Descriptor for the lines.
     work: Called with a descriptor for the lines of one candidate.
   """
   for number, (path, text) in enumerate(candidates):
@@ -149,7 +149,7 @@ def each(candidates, most, out, work):
 
 
 def _collect(reader, child, most, number, out):
-  """Pass on the lines of a child; return whether it ended well and in time."""
+  """Forward the lines of a child; return whether it ended well and in time."""
   data, end = b'', time.monotonic() + most
   while select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
     chunk = os.read(reader, 1 << 16)
@@ -165,10 +165,10 @@ def _collect(reader, child, most, number, out):
 
 
 def visible(seconds, only=''):
-  """Run the tests that lie in the tree, and say how they went, as text.
+  """Run the tests in the tree, and return a report as text.
 
   Args:
-    seconds: CPU seconds of one test.
+    seconds: CPU seconds per test.
     only: A part of the names of the tests to run.
   """
   with _quiet() as out:
@@ -207,7 +207,7 @@ def visible(seconds, only=''):
 
 
 def _stand_in():
-  """Return what tests find as pytest: `raises` and `approx`."""
+  """Return the substitute for pytest in tests: `raises` and `approx`."""
   module = types.ModuleType('pytest')
 
   @contextlib.contextmanager
@@ -226,7 +226,7 @@ def _stand_in():
 
 
 class _Asserts(ast.NodeTransformer):
-  """Lets `assert a == b` say what a was."""
+  """Makes a failing `assert a == b` show the value of a."""
 
   def visit_Assert(self, node):
     if node.msg is None and isinstance(node.test, ast.Compare):
@@ -255,7 +255,7 @@ def _test_files():
 
 
 def _line_of(error, path):
-  """Return the line of a test file that an error comes from."""
+  """Return the line of a test file where an error was raised."""
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
     if frame.filename == path:
       with contextlib.suppress(OSError, IndexError, UnicodeDecodeError):
@@ -270,7 +270,7 @@ def _said(error):
 
 
 def _prepare():
-  """Let code of the tree be imported as if a fresh interpreter stood in it."""
+  """Set up imports from the tree as in a fresh interpreter started there."""
   sys.path.insert(0, os.getcwd())
   sys.dont_write_bytecode = True
   signal.signal(signal.SIGPROF, _late)
@@ -282,7 +282,7 @@ def _late(number, frame):
 
 @contextlib.contextmanager
 def _limit(seconds):
-  """Raise an error after some CPU seconds, and again soon after."""
+  """Raise an error after some CPU seconds, and repeatedly soon after."""
   signal.setitimer(signal.ITIMER_PROF, seconds, 0.1)
   try:
     yield
@@ -292,7 +292,7 @@ def _limit(seconds):
 
 @contextlib.contextmanager
 def _quiet():
-  """Yield a descriptor of stdout; what the tree's code prints is dropped."""
+  """Yield a descriptor of stdout; output of the tree's code is dropped."""
   out = os.dup(1)
   null = os.open(os.devnull, os.O_WRONLY)
   for stream in (1, 2):
@@ -316,7 +316,7 @@ class Refused(Exception):
 
 
 def tool(name, arguments):
-  """Run a tool that looks at files or changes them; answer in JSON."""
+  """Run a tool that looks at files or changes them; reply in JSON."""
   try:
     answer = {'ok': True, 'text': TOOLS[name](**arguments)}
   except Refused as error:
@@ -416,7 +416,7 @@ def _lines(text):
 
 
 def _text(file):
-  """Return the text of a regular file of a size that can be shown."""
+  """Return the text of a regular file that is not too large to show."""
   path = os.path.relpath(file)
   if os.path.isdir(file):
     raise Refused(f'{path} is a folder; ls shows what is in it')
@@ -438,7 +438,7 @@ def _text(file):
 
 
 def _write(file, text):
-  """Write a file in place of the old one, which may have a second name."""
+  """Replace a file instead of writing to it: it may have a second name."""
   if len(text) > _LONGEST_FILE:
     raise Refused(f'a text of {len(text)} letters is too long')
   mode = 0o755 if os.path.exists(file) and os.access(file, os.X_OK) else 0o644
@@ -449,7 +449,7 @@ def _write(file, text):
 
 
 def _at(path):
-  """Return a path within the tree that no link leads out of."""
+  """Return a path in the tree, unless a link leads out of it."""
   parts = pathlib.PurePosixPath(path).parts
   if path.startswith('/') or '..' in parts or '\0' in path:
     raise Refused(f'{path!r} leads out of the repository; name a path within')

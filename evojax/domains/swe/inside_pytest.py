@@ -1,8 +1,8 @@
-"""What runs in the box where tests are those of somebody else: pytest itself.
+"""The entry of the box for third-party tests: pytest itself.
 
-As `inside`, but pytest is loaded before the tree has a say. It still runs
-beside the code that it tests, which can change it: what it says is not to be
-trusted as values that are compared outside are.
+It is like `inside`, but pytest is loaded before any code of the tree. It still
+runs beside the code that it tests, which can change it, so its verdicts are
+less trustworthy than values that are compared outside.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 inside = types.SimpleNamespace(
     **runpy.run_path(os.path.join(_HERE, 'inside.py'))
 )
-# Nothing that configures pytest is read but what is named here.
+# pytest reads no configuration except these options.
 _OPTIONS = (
     '-q', '-p', 'no:cacheprovider', '-c', os.devnull, '--rootdir=.',
     '--tb=short', '-x', '--override-ini=python_files=test_*.py *_test.py',
@@ -32,7 +32,7 @@ def warm():
   import _pytest.junitxml
   import pytest
 
-  # The first run finds what all need.
+  # A first run loads what all runs need.
   del pytest, _pytest
 
 
@@ -43,14 +43,14 @@ def call(source, data):
 
 
 class _Recorder:
-  """Collects how tests end."""
+  """Collects the outcomes of tests."""
 
   def __init__(self):
     self.outcomes = {}
     self.reasons = {}
 
   def pytest_runtest_logreport(self, report):
-    # A test that is expected to fail is neither passed nor failed.
+    # A test that is expected to fail counts neither as passed nor as failed.
     strange = hasattr(report, 'wasxfail') or report.skipped
     if strange:
       self.outcomes[report.nodeid] = 'other'
@@ -62,22 +62,22 @@ class _Recorder:
 
 
 def _reason(report):
-  """Return the line of a test that failed and what it said, in a few lines."""
+  """Return the line of a failed test and its message, in a few lines."""
   lines = report.longreprtext.split('\n')
   told = [line[1:].strip() for line in lines if line[:1] in ('>', 'E')]
   return '\n'.join(told[:6])[:600] or lines[-1][:200]
 
 
 def survey(candidates, seconds):
-  """Report how the tests of changed trees end, see `inside.survey`.
+  """Report the outcomes of tests on changed trees, see `inside.survey`.
 
   Args:
     candidates: [path, text] pairs.
-    seconds: CPU seconds of a candidate: a bug may loop without end.
+    seconds: CPU seconds per candidate, since a bug may loop forever.
   """
 
   def work(writer):
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # It ends the process.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # Ends the process.
     signal.setitimer(signal.ITIMER_PROF, seconds)
     recorder = _Recorder()
     _run([], recorder, stop=False)
@@ -87,7 +87,7 @@ def survey(candidates, seconds):
       os.write(writer, f'{json.dumps([name, json.dumps(said)])}\n'.encode())
 
   with inside._quiet() as out:
-    # Behind the first clock, for one that sleeps.
+    # A second clock, of wall time, for a candidate that sleeps.
     inside.each(candidates, 10 * seconds, out, work)
 
 
@@ -105,8 +105,8 @@ def outcomes(names=()):
 
 
 def visible(seconds, only=''):
-  """Run the tests that lie in the tree, and say how they went, as text."""
-  del seconds  # The box ends what takes too long.
+  """Run the tests in the tree, and return a report as text."""
+  del seconds  # The box's own limit ends slow tests.
   recorder = _Recorder()
   report = os.path.join(os.environ['TMPDIR'], 'report')
   with inside._quiet() as out:
@@ -122,7 +122,7 @@ def visible(seconds, only=''):
 
 
 def _files(names):
-  """Return the files of tests: a name of a test may have changed a bit."""
+  """Return the files of tests, whose names may have changed slightly."""
   return sorted({name.partition('::')[0] for name in names})
 
 
@@ -130,7 +130,7 @@ def _run(arguments, recorder, stop):
   import pytest
 
   sys.path.insert(0, os.getcwd())
-  for folder in ('src', 'lib'):  # Where packages may lie.
+  for folder in ('src', 'lib'):  # Possible folders of packages.
     if os.path.isdir(folder):
       sys.path.insert(0, os.path.abspath(folder))
   options = [option for option in _OPTIONS if stop or option != '-x']

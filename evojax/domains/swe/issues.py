@@ -1,4 +1,4 @@
-"""The text of an issue: what a user sees go wrong, and not where it does."""
+"""The text of an issue: the symptom that a user sees, but not its place."""
 
 import ast
 import hashlib
@@ -7,7 +7,7 @@ from typing import Any
 from evojax.domains.swe import suite
 from evojax.domains.swe import values
 
-# {call}, {found} and {right} are source. None names a module.
+# {call}, {found} and {right} are source text. No template names a module.
 _WRONG = (
     '{call} returns {found}, but should return {right}.',
     'I expected {right} from {call} and got {found}.',
@@ -42,9 +42,9 @@ def write(check: suite.Check, found: Any, seed: str) -> str:
   """Return the text of an issue.
 
   Args:
-    check: A check that fails.
-    found: What it finds, decoded.
-    seed: Chooses the words.
+    check: A failing check.
+    found: Its value, decoded.
+    seed: Chooses the wording.
   """
   failed = isinstance(found, values.Raised)
   if check.raises:
@@ -66,7 +66,7 @@ def write(check: suite.Check, found: Any, seed: str) -> str:
 
 
 def plain(text: str, check: suite.Check) -> str:
-  """Return source without the names of modules, which would tell the place."""
+  """Return source without names of modules, which would reveal the place."""
   tree = _Unqualified(check.modules).visit(ast.parse(text))
   return ast.unparse(ast.fix_missing_locations(tree))
 

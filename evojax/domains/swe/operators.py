@@ -1,7 +1,7 @@
 """Bugs: small changes of a function, by operators on its syntax tree.
 
-An operator finds places in a function and says what stands there instead, so
-that all else in the file stays as it was written.
+An operator finds places in a function and gives replacement text for each, so
+that the rest of the file stays exactly as it was written.
 """
 
 import ast
@@ -31,7 +31,7 @@ _NOT_COMMUTATIVE = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 
 @dataclasses.dataclass(frozen=True)
 class _Sign:
-  """The text between two nodes, where their operator stands."""
+  """The text between two nodes, which contains their operator."""
 
   left: ast.expr
   right: ast.expr
@@ -47,7 +47,7 @@ class _Sign:
     return *start, self.right.lineno, self.right.col_offset
 
 
-# A node, or a sign, is replaced by a text: one candidate each.
+# A node or a sign, and the text that replaces it: one candidate.
 _Change = tuple[ast.AST | _Sign, str]
 
 
@@ -58,28 +58,28 @@ class Bug:
   path: str
   function: str  # The function's name, with its class: 'Ring.push'.
   operator: str  # Key of OPERATORS.
-  start: int  # Letters of the file that are replaced: text[start:end].
+  start: int  # Start of the replaced characters: text[start:end].
   end: int
   new: str
 
   def apply(self, text: str) -> str:
-    """Return the file with the bug."""
+    """Return the text of the file with the bug."""
     return text[: self.start] + self.new + text[self.end :]
 
 
 def bugs(path: str, text: str) -> list[Bug]:
-  """Return all bugs of a file that are still Python, each text once.
+  """Return all bugs of a file that are valid Python, each text once.
 
   Raises:
-    SyntaxError: If the file is no Python.
+    SyntaxError: If the file is not valid Python.
   """
   starts = _line_starts(text)
   found, seen = [], set()
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # Of somebody else's source.
+    warnings.simplefilter('ignore')  # They concern third-party source.
     tree = ast.parse(text)
   for top in tree.body:
-    # Only the statement at the top level is compiled again: files may be long.
+    # Files may be long, so only the changed top-level statement is compiled.
     low, high = starts[top.lineno - 1], starts[top.end_lineno]
     seen.add(text[low:high])
     for name, function in _functions(ast.Module([top], [])):
@@ -96,7 +96,7 @@ def bugs(path: str, text: str) -> list[Bug]:
 def _functions(
     node: ast.AST, above: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ast.AST]]:
-  """Yield functions and methods by name, but not those within functions."""
+  """Yield functions and methods by name, except nested functions."""
   for child in ast.iter_child_nodes(node):
     if isinstance(child, _FUNCTIONS):
       yield '.'.join((*above, child.name)), child
@@ -114,9 +114,9 @@ def _line_starts(text: str) -> list[int]:
 def _span(
     text: str, starts: list[int], what: ast.AST | _Sign
 ) -> tuple[int, int]:
-  """Return which letters of a text a node or a sign takes."""
+  """Return the range of characters of a node or a sign."""
 
-  def index(line: int, column: int) -> int:  # As ast counts: in UTF-8.
+  def index(line: int, column: int) -> int:  # ast counts columns in UTF-8.
     first, last = starts[line - 1 : line + 1]
     return first + len(text[first:last].encode()[:column].decode())
 
@@ -133,7 +133,7 @@ def _span(
 def _is_python(text: str) -> bool:
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # Bugs may look strange.
+      warnings.simplefilter('ignore')  # Code with bugs may look strange.
       compile(text, 'candidate', 'exec')
   except (SyntaxError, ValueError):
     return False
@@ -141,7 +141,7 @@ def _is_python(text: str) -> bool:
 
 
 def _walk(function: ast.AST, kind: type | tuple[type, ...]) -> list[Any]:
-  """Return the nodes of a kind in a function's body, in their order."""
+  """Return the nodes of a kind in a function's body, in order."""
   found = [
       node
       for statement in function.body
@@ -155,7 +155,7 @@ def _walk(function: ast.AST, kind: type | tuple[type, ...]) -> list[Any]:
 
 
 def _text(node: ast.AST) -> str:
-  """Return source for a node, in parentheses where it is made of parts."""
+  """Return source for a node, in parentheses if it is composite."""
   text = ast.unparse(node)
   whole = (
       ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.List,
@@ -173,7 +173,7 @@ def _off_by_one(function: ast.AST) -> Iterator[_Change]:
 
 
 def _signs(function: ast.AST) -> Iterator[_Sign]:
-  """Yield the signs between operands, in their order."""
+  """Yield the signs between operands, in order."""
   for node in _walk(function, (ast.Compare, ast.BinOp, ast.BoolOp)):
     if isinstance(node, ast.Compare):
       parts = [node.left, *node.comparators]

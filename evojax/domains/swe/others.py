@@ -1,8 +1,8 @@
-"""Tasks of others that a run's config names: archives, and JSON lines.
+"""Third-party tasks that a run's config names: archives and JSON lines.
 
 Their verdicts come from a pytest beside the agent's code, which can be forged.
-So they are the sealed problems by default, which nothing is trained or decided
-on, while train and dev are of the shipped packages.
+By default they are therefore used as sealed problems, on which nothing is
+trained or decided, while train and dev come from the shipped packages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ _CANDIDATES = 50
 
 @dataclasses.dataclass(frozen=True)
 class Others:
-  """Tasks of others, and where they may be used."""
+  """Third-party tasks, and where they may be used."""
 
   tasks: Mapping[str, tasks_lib.Task]  # By problem_id.
-  trained: bool  # Whether train and dev are of them, too.
-  container: container_lib.Container | None = None  # Where their tests run.
+  trained: bool  # Whether train and dev consist of them, too.
+  container: container_lib.Container | None = None  # Runs their tests.
 
   def of(self, split: str) -> list[str] | None:
-    """Return the problem_ids of a split; None: it is of the shipped packages.
+    """Return the problem_ids of a split; None for shipped packages.
 
     Raises:
       ValueError: If none of them falls into the split.
@@ -45,8 +45,8 @@ class Others:
     found = [i for i in sorted(self.tasks) if splits.split_of(i) == split]
     if not found:
       raise ValueError(
-          f'domain.kwargs: none of the {len(self.tasks)} tasks of others falls'
-          f' into {split!r}: name more, or leave trust_in_process out'
+          f'domain.kwargs: none of the {len(self.tasks)} third-party tasks is'
+          f' in {split!r}: name more, or leave trust_in_process out'
       )
     return found
 
@@ -59,7 +59,7 @@ def read(
     sdists: Sequence[Mapping[str, Any]],
     trust_in_process: bool,
 ) -> Others:
-  """Return the tasks that the arguments of `make` name.
+  """Return the tasks that the arguments of `make` describe.
 
   Args:
     jsonl: See `domain.make`.
@@ -73,7 +73,7 @@ def read(
   if not jsonl and not sdists:
     if trust_in_process:
       raise ValueError(
-          'domain.kwargs.trust_in_process=True is about tasks of others: name'
+          'domain.kwargs.trust_in_process=True needs third-party tasks: name'
           ' some with jsonl or sdists'
       )
     return NONE
@@ -91,7 +91,7 @@ def read(
     found += _from_rows(str(jsonl['path']), checkouts)
   tasks = {_identity(task): task for task in found}
   if len(tasks) != len(found):
-    raise ValueError('domain.kwargs: two tasks of others have one instance_id')
+    raise ValueError('domain.kwargs: one instance_id occurs in two tasks')
   return Others(tasks, trust_in_process, container)
 
 

@@ -1,7 +1,7 @@
 """Problems of the shipped packages: a bug, an issue, hidden tests, by split.
 
-A problem is a function of its catalogue entry alone, so that one id always has
-one text, one tree and one set of tests, whatever the seed of the stream.
+A problem is a function of its catalogue entry alone, so that an id always has
+the same text, tree and tests, whatever the seed of the stream.
 """
 
 import datetime
@@ -19,16 +19,16 @@ from evojax.domains.swe import tasks
 from evojax.domains.swe import trees
 from evojax.domains.swe import values
 
-# One of so many sealed problems is from a package that nothing is trained on.
+# One in this many sealed problems is from a package that nothing is trained on.
 _UNSEEN_OF = 4
 _FIXED_AFTER = datetime.timedelta(days=14)
 
 
 @functools.cache
 def entries(split: str) -> tuple[catalogue.Entry, ...]:
-  """Return the entries of a split, in an order of their own.
+  """Return the entries of a split, in the split's own order.
 
-  Of the sealed ones every fourth is from a package that nothing is trained on.
+  Every fourth sealed entry is from a package that nothing is trained on.
 
   Raises:
     ValueError: If there is no such split.
@@ -49,7 +49,7 @@ def entries(split: str) -> tuple[catalogue.Entry, ...]:
 
 
 def is_demonstrated(entry: catalogue.Entry) -> bool:
-  """Return whether demonstrations show the repair, if it is of split train."""
+  """Return whether demonstrations show the repair of an entry of train."""
   return int(entry.identity[8], 16) % 2 == 0
 
 
@@ -62,7 +62,7 @@ def find(identity: str) -> catalogue.Entry:
   """Return the entry of a problem_id.
 
   Raises:
-    KeyError: If there is none.
+    KeyError: If there is no such problem.
   """
   return _by_identity()[identity]
 
@@ -81,7 +81,7 @@ def level(entry: catalogue.Entry) -> int:
 
 @functools.cache
 def _checks(package: str) -> dict[str, suite_lib.Check]:
-  """Return the checks of a package by 'test#number'."""
+  """Return the checks of a package, keyed by 'test#number'."""
   shown = shipped.load(package)
   tests = suite_lib.parse({path: shown.tree[path] for path in shown.tests})
   return {
@@ -95,13 +95,13 @@ def _checks(package: str) -> dict[str, suite_lib.Check]:
 def build(entry: catalogue.Entry, shown_failing: int = 0) -> tasks.Task:
   """Return the task of an entry.
 
-  About half of the tests that pass with the bug are visible. All tests are
-  graded, also those.
+  About half of the tests that pass despite the bug are visible. All tests are
+  graded, including the visible ones.
 
   Args:
     entry: An entry of the catalogue.
-    shown_failing: How many of the tests that fail are visible; one that fails
-      stays hidden in any case. As in SWE-bench, none is by default.
+    shown_failing: Number of failing tests that are visible, with at least one
+      failing test kept hidden. As in SWE-bench, the default is none.
   """
   package = shipped.load(entry.package)
   hidden = {path: package.tree[path] for path in package.tests}
@@ -123,7 +123,7 @@ def build(entry: catalogue.Entry, shown_failing: int = 0) -> tasks.Task:
     else:
       tree[path] = data
   check = _checks(entry.package)[entry.shown]
-  # The fix is what an unscrubbed history gives away.
+  # An unscrubbed history reveals this fix.
   commits = package.commits(tree)
   fixed = {**tree, bug.path: package.tree[bug.path]}
   message = f'Fix {bug.function.rpartition(".")[2]}'

@@ -5,7 +5,7 @@ import io
 import pathlib
 import tarfile
 
-_MOST_BYTES = 64 << 20  # Of all files together.
+_MOST_BYTES = 64 << 20  # Total size of all files.
 _MOST_FILES = 10_000
 _TOO_LARGE = (
     f'has more than {_MOST_BYTES} bytes or {_MOST_FILES} files; leave out what'
@@ -17,15 +17,15 @@ def read(path: str | pathlib.Path, sha256: str) -> tuple[str, dict[str, bytes]]:
   """Return the name and the files of a pinned source distribution.
 
   Args:
-    path: A .tar.gz, as `pip download --no-binary :all: NAME==VERSION` fetches.
+    path: A .tar.gz, as from `pip download --no-binary :all: NAME==VERSION`.
     sha256: Its hash in hex, as in a requirements file.
 
   Returns:
-    'name-version', and the files below the one folder of that name.
+    'name-version', and the files below the archive's folder of that name.
 
   Raises:
-    ValueError: If it has another hash, is no such archive, is too large, or
-      names files outside of its folder.
+    ValueError: If it has another hash, is not such an archive, is too large, or
+      has files outside its folder.
   """
   path = pathlib.Path(path)
   data = path.read_bytes()
@@ -36,7 +36,7 @@ def read(path: str | pathlib.Path, sha256: str) -> tuple[str, dict[str, bytes]]:
   tops = {name.partition('/')[0] for name in members}
   if len(tops) != 1 or any('/' not in name for name in members):
     raise ValueError(
-        f'{path.name} is no source distribution: its files must lie in one'
+        f'{path.name} is not a source distribution: its files must be in one'
         f' folder, not in {sorted(tops)[:5]}'
     )
   (top,) = tops
@@ -48,14 +48,15 @@ def read(path: str | pathlib.Path, sha256: str) -> tuple[str, dict[str, bytes]]:
 
 
 def read_tar(data: bytes, name: str) -> dict[str, bytes]:
-  """Return the regular files of a tar archive; links and devices are left out.
+  """Return the regular files of a tar archive, without links and devices.
 
   Args:
     data: The archive, compressed or not.
-    name: What it is called in messages.
+    name: Name of the archive in messages.
 
   Raises:
-    ValueError: If it is none, is too large, or names a file twice or outside.
+    ValueError: If it is not a tar archive, is too large, or has a file twice or
+      outside.
   """
   found, size = {}, 0
   try:
@@ -70,10 +71,10 @@ def read_tar(data: bytes, name: str) -> dict[str, bytes]:
         path = '/'.join(parts)
         size += member.size
         if path in found:
-          raise ValueError(f'{name}: {path!r} is in it twice')
+          raise ValueError(f'{name}: {path!r} occurs in it twice')
         if size > _MOST_BYTES or len(found) >= _MOST_FILES:
           raise ValueError(f'{name} {_TOO_LARGE}')
         found[path] = archive.extractfile(member).read()
   except (tarfile.TarError, EOFError, OSError) as error:
-    raise ValueError(f'{name} is no tar archive: {error}') from error
+    raise ValueError(f'{name} is not a tar archive: {error}') from error
   return found

@@ -1,7 +1,7 @@
-"""The packages that evojax ships to be repaired: small, tested, with a history.
+"""The shipped packages for agents to repair: small, tested, with a history.
 
-Each is a folder of packages/: the repository as it is, and `history.toml`,
-which says in which order its files and definitions came into being.
+Each is a folder in packages/: the repository in its final state, and
+`history.toml`, which gives the order in which files and definitions were added.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from evojax.domains.swe import trees
 
 _FOLDER = pathlib.Path(__file__).parent / 'packages'
 _HISTORY = 'history.toml'
-# Nothing is trained on these: a quarter of the sealed problems is theirs.
+# Nothing is trained on these; a quarter of the sealed problems comes from them.
 UNSEEN = ('bunches', 'rota', 'tallies')
 
 
@@ -48,11 +48,11 @@ class Package:
     return [p for p in self.tree if trees.is_test(p)]
 
   def commits(self, tree: trees.Tree) -> list[history.Commit]:
-    """Return the history that leads to a tree.
+    """Return the commits of a history that leads to a tree.
 
     Args:
-      tree: The package's, or one with a bug or fewer tests: a bug has then been
-        there from the beginning.
+      tree: The package's tree, or one with a bug or with fewer tests; a bug has
+        then been there from the first commit.
     """
     found, made, here = [], {}, {}
     for step in self.steps:
@@ -64,7 +64,7 @@ class Package:
           )
           made[path] = _so_far(path, tree[path], here[path])
       found.append(history.Commit(step.message, step.date, dict(made)))
-    # A step whose files are left out of this tree changes nothing.
+    # A step whose files are not in this tree changes nothing.
     return [
         commit
         for before, commit in zip([None, *found], found, strict=False)
@@ -77,7 +77,7 @@ def _definitions(path: str, data: bytes) -> list[str]:
 
 
 def _so_far(path: str, data: bytes, names: Collection[str]) -> bytes:
-  """Return a file as it was when it had some of its definitions."""
+  """Return a file at the time when it had only some of its definitions."""
   if not path.endswith('.py'):
     return data
   text = data.decode()
@@ -99,7 +99,7 @@ def load(name: str) -> Package:
   """Return a package.
 
   Raises:
-    ValueError: If there is none of that name.
+    ValueError: If there is no package of that name.
   """
   if name not in names():
     raise ValueError(f'package {name!r} is not one of {names()}')

@@ -1,4 +1,4 @@
-"""Tests as data: what is called stays in the box, what is expected outside.
+"""Tests as data: calls run in the box, expected values stay outside.
 
 A test of a shipped package is a function of plain asserts:
 
@@ -8,9 +8,9 @@ A test of a shipped package is a function of plain asserts:
       with pytest.raises(IndexError):
         made.last(3)
 
-Each assert is a check. The program that goes into the box holds the left sides
-alone, all in one form, so that nothing in the box tells what is expected, nor
-which calls are to raise. What comes back is compared here.
+Each assert is a check. The program for the box only holds the left sides, all
+in one form, so that nothing in the box reveals expected values, or which calls
+should raise. The results are compared here.
 """
 
 import ast
@@ -32,17 +32,17 @@ _LITERAL = (
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-  """One call and what it must return or raise."""
+  """One call, and its expected value or exception."""
 
   call: str  # The left side of an assert, as source.
   expected: Any  # A plain value, or the name of an exception if `raises`.
   raises: bool = False
   exact: bool = False  # `is`: True is not 1.
-  before: str = ''  # What it needs of the file, and of the test before it.
+  before: str = ''  # Code that it needs from the file and the test before it.
   modules: tuple[str, ...] = ()  # Names of modules that the file imports.
 
   def passes(self, found: Any) -> bool:
-    """Tell if a decoded value is what is expected."""
+    """Return whether a decoded value is the expected one."""
     if self.raises:
       return isinstance(found, values.Raised) and found.is_a(self.expected)
     if isinstance(found, (values.Raised, values.Foreign)):
@@ -65,7 +65,7 @@ class Suite:
   """All tests of a package."""
 
   tests: tuple[Test, ...]
-  programs: Mapping[str, str]  # Path of a test file -> what runs in the box.
+  programs: Mapping[str, str]  # Path of a test file -> program for the box.
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -73,10 +73,10 @@ class Suite:
     return tuple(test.name for test in self.tests)
 
   def failures(self, found: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the tests that fail, with the checks that do.
+    """Return the failing tests, with their failing checks.
 
     Args:
-      found: 'test name#check' -> decoded value; what is missing fails.
+      found: 'test name#check' -> decoded value; a missing one fails.
     """
     failed = {}
     for test in self.tests:
@@ -93,7 +93,7 @@ class Suite:
 
 
 def parse(files: Mapping[str, bytes]) -> Suite:
-  """Return the tests of test files.
+  """Return the tests in test files.
 
   Raises:
     ValueError: If a test is written in another form.
@@ -120,9 +120,9 @@ def _parse(files: tuple[tuple[str, bytes], ...]) -> Suite:
 
 
 def read(output: bytes) -> dict[str, Any]:
-  """Return what checks found, from what the box wrote.
+  """Return the values of checks, from the output of the box.
 
-  Lines that are no reports are left out: whatever runs in the box may write.
+  Other lines are ignored, as any code in the box may write some.
   """
   found = {}
   for line in output.split(b'\n'):
@@ -135,7 +135,7 @@ def read(output: bytes) -> dict[str, Any]:
 
 
 class _Checks:
-  """Takes the asserts out of a test, and calls that report in."""
+  """Turns the asserts of a test into calls that report."""
 
   def __init__(
       self, name: str, helpers: Mapping[str, str], modules: tuple[str, ...]
@@ -174,7 +174,7 @@ class _Checks:
     used = {n.id for n in ast.walk(left) if isinstance(n, ast.Name)}
     for text in self._before:
       used |= _names(text)
-    # Helpers may need those above them.
+    # Helpers may need helpers above them.
     for helper in reversed(self._helpers):
       if helper in used:
         used |= _names(self._helpers[helper])
@@ -188,7 +188,7 @@ class _Checks:
 
 
 def _helpers(tree: ast.Module) -> dict[str, str]:
-  """Return the source of what a test file defines besides tests, by name."""
+  """Return the source of a test file's definitions other than tests."""
   found = {}
   for node in tree.body:
     if isinstance(node, ast.FunctionDef) and not node.name.startswith('test'):
@@ -214,10 +214,10 @@ def _names(text: str) -> set[str]:
 
 
 def _literal(node: ast.expr) -> Any:
-  """Return the value of a literal, quotients included.
+  """Return the value of a literal, which may be a quotient.
 
   Raises:
-    ValueError: If it is none.
+    ValueError: If it is not a literal.
   """
   expression = ast.Expression(node)
   if not all(isinstance(part, _LITERAL) for part in ast.walk(expression)):

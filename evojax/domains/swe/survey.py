@@ -1,7 +1,7 @@
-"""Tests of many candidates: which bugs of a package are worth asking about.
+"""Tests of many candidates: the bugs of a package that make good problems.
 
-One workspace holds the package; its preloaded process forks once a candidate,
-so that one takes milliseconds.
+One workspace holds the package; its preloaded process forks once per candidate,
+so that a candidate takes milliseconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from evojax.sandbox import repository
 from evojax.sandbox import wire
 
 ENTRY = wire.Entry(str(pathlib.Path(__file__).with_name('inside.py')))
-_TEST_SECONDS = 0.2  # A right test takes less than a millisecond.
-_CANDIDATE_SECONDS = 30.0  # Of wall time: the machine may be busy.
-_BATCH = 100  # Candidates of one call.
+_TEST_SECONDS = 0.2  # A test of right code takes less than a millisecond.
+_CANDIDATE_SECONDS = 30.0  # Wall time, since the machine may be busy.
+_BATCH = 100  # Candidates per call.
 LIMITS = limits_lib.Limits(
     wall_seconds=600.0,
     cpu_seconds=300.0,
@@ -35,29 +35,29 @@ LIMITS = limits_lib.Limits(
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """A bug that at least one test finds, and not all."""
+  """A bug that some but not all tests detect."""
 
   bug: operators.Bug
-  failures: Mapping[str, Sequence[int]]  # Test -> its checks that fail.
-  found: Mapping[str, Any]  # 'test#check' -> value, of the checks that fail.
+  failures: Mapping[str, Sequence[int]]  # Test -> its failing checks.
+  found: Mapping[str, Any]  # 'test#check' -> value, for failing checks.
 
 
 def survey(
     package: shipped.Package, tier: str, paths: Sequence[str] = ()
 ) -> list[Finding]:
-  """Return the bugs of a package that are worth asking about.
+  """Return the bugs of a package that make good problems.
 
   At least one test fails, at least one passes, none takes long, and at least
-  two checks fail: an issue shows one, and a solution that knows only this one
-  is found out by the other.
+  two checks fail: the issue shows one of them, and the other one detects a
+  solution that only handles this case.
 
   Args:
     package: The package.
-    tier: Of the box, see `probe.tier`.
-    paths: The modules that get bugs; all if none is named.
+    tier: Tier of the box, see `probe.tier`.
+    paths: Modules to put bugs into; all if empty.
 
   Raises:
-    RuntimeError: If a test fails without a bug, or the box does.
+    RuntimeError: If a test fails without a bug, or the box fails.
   """
   tests = suite_lib.parse({p: package.tree[p] for p in package.tests})
   candidates = [
@@ -86,7 +86,7 @@ def survey(
 def probe(
     box: repository.Workspace, tests: suite_lib.Suite, seconds: float
 ) -> dict[str, Any]:
-  """Return what the checks find in the tree of a workspace.
+  """Return the values of the checks for the tree in a workspace.
 
   Raises:
     RuntimeError: If the box fails.
@@ -104,7 +104,7 @@ def _run(
     tests: suite_lib.Suite,
     bugs: Sequence[operators.Bug],
 ) -> Iterator[tuple[operators.Bug, dict[str, Any]]]:
-  """Yield the bugs whose tests ended in time, with what the checks found."""
+  """Yield the bugs whose tests ended in time, with the checks' values."""
   arguments = {
       'programs': dict(tests.programs),
       'candidates': [

@@ -1,7 +1,7 @@
 """A task: a repository, an issue, and the hidden tests of its solution.
 
-`problems` makes tasks of the shipped packages, `foreign` reads those of others.
-Both can be written as JSON lines of SWE-bench's shape.
+`problems` makes tasks of the shipped packages, `foreign` reads third-party
+ones. Both can be written as JSON lines in SWE-bench's format.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,55 +12,55 @@ from typing import Any
 from evojax.domains.swe import suite as suite_lib
 from evojax.domains.swe import trees
 
-# Where a verdict comes from: values compared outside of the agent's process, or
-# what a pytest beside the agent's code says of itself, which can be forged.
+# Origin of a verdict: values compared outside the agent's process, or the
+# output of a pytest beside the agent's code, which can be forged.
 OUTSIDE, IN_PROCESS = 'outside', 'in_process'
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One problem. The agent sees `tree` and `issue` and nothing else of it."""
+  """One problem. The agent sees only its `tree` and `issue`."""
 
   instance_id: str
   repo: str
   issue: str
-  base_commit: str  # 40 hex digits: what is checked out.
-  tree: trees.Tree  # The files that an agent gets, visible tests included.
+  base_commit: str  # The commit to check out, 40 hex digits.
+  tree: trees.Tree  # The files that an agent gets, with the visible tests.
   hidden: trees.Tree  # The test files as they are graded.
   solution: trees.Tree  # The whole tree after the reference patch.
   fail_to_pass: tuple[str, ...]  # Names of tests.
   pass_to_pass: tuple[str, ...]
-  # Returns the files of .git; if True, with nothing later than base_commit.
+  # Returns the files of .git; for True, without anything after base_commit.
   history: Callable[[bool], Mapping[str, bytes]] = lambda scrubbed: {}
   trust: str = OUTSIDE
-  family: str = ''  # What it is reported under.
+  family: str = ''  # Family in reports.
   unseen: bool = False  # From a repository that nothing is trained on.
 
   @property
   def foreign(self) -> bool:
-    """Whether its tests are somebody else's, for pytest to run."""
+    """Whether its tests are third-party ones, to be run by pytest."""
     return self.trust == IN_PROCESS
 
   @property
   def patch(self) -> str:
-    """Return the reference patch, without tests."""
+    """The reference patch, without tests."""
     right = {p: d for p, d in self.solution.items() if not trees.is_test(p)}
     tests = {p: d for p, d in self.tree.items() if trees.is_test(p)}
     return trees.patch(self.tree, {**right, **tests})
 
   @property
   def test_patch(self) -> str:
-    """Return the patch from the visible tests to the hidden ones."""
+    """The patch from the visible tests to the hidden ones."""
     tests = {p: d for p, d in self.tree.items() if trees.is_test(p)}
     return trees.patch(tests, {**tests, **self.hidden})
 
   @property
   def suite(self) -> suite_lib.Suite:
-    """Return the hidden tests as data; only where `trust` is OUTSIDE."""
+    """The hidden tests as data; only if `trust` is OUTSIDE."""
     return suite_lib.parse(self.hidden)
 
   def row(self) -> dict[str, Any]:
-    """Return the task in SWE-bench's shape; lists of tests are JSON texts."""
+    """Return the task in SWE-bench's format, with test lists as JSON texts."""
     return {
         'instance_id': self.instance_id,
         'repo': self.repo,

@@ -1,4 +1,4 @@
-"""What an agent can do in a repository: tools, in the box.
+"""The tools of an agent in a repository, run in the box.
 
     with pool.lend() as box:
       session = tools.Session(task, box, tools.Settings())
@@ -6,8 +6,8 @@
       ...
       files = session.files()  # For `grade.grade`.
 
-Arguments come from a model. Whatever they are, the answer says what was wrong;
-only a box that fails raises.
+Arguments come from a model. For wrong ones, the reply says what was wrong; only
+a failure of the box raises.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from evojax.domains.swe import trees
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import repository
 
-# Tool -> what it takes: name -> (type, whether it must be given, meaning).
+# Tool -> its arguments: name -> (type, whether it is required, meaning).
 _TAKES: dict[str, dict[str, tuple[type, bool, str]]] = {
     'ls': {'path': (str, False, 'A folder; the repository itself if none.')},
     'grep': {
@@ -77,20 +77,20 @@ _GIT = {
     'show': ['show', '--format=%h %s'],
     'diff': ['diff'],
 }
-_LOOK_SECONDS = 10.0  # A tool that only looks; grep may be sent a slow pattern.
+_LOOK_SECONDS = 10.0  # For tools that only look; grep may get a slow pattern.
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """How an agent may work; a domain exposes these."""
+  """Settings of an agent's tools; arguments of the domain."""
 
   tools: tuple[str, ...] = TOOLS
   # Whether the history ends where the work begins. If not, the commit that
   # fixes the bug is on another branch.
   scrubbed: bool = True
-  max_letters: int = 4000  # Of one observation.
-  read_lines: int = 200  # That `read` shows where no last line is named.
-  test_seconds: float = 10.0  # CPU time of `test`; a test alone gets a quarter.
+  max_letters: int = 4000  # Maximum characters of one observation.
+  read_lines: int = 200  # Lines that `read` shows if no last line is given.
+  test_seconds: float = 10.0  # CPU time of `test`; one test gets a quarter.
 
   def __post_init__(self):
     unknown = set(self.tools) - set(TOOLS)
@@ -103,20 +103,20 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-  """The answer to one call."""
+  """The reply to one call."""
 
   text: str
-  ok: bool  # The call was well formed and did what it says.
-  action: int = 0  # Of ACTIONS.
-  argument: int = 0  # Of ARGUMENTS.
+  ok: bool  # Whether the call was well formed and succeeded.
+  action: int = 0  # A code of ACTIONS.
+  argument: int = 0  # A code of ARGUMENTS.
 
 
 class BoxError(RuntimeError):
-  """The box failed: nothing is known of the agent's tree any more."""
+  """The box failed: the agent's tree is lost."""
 
 
 def schemas(settings: Settings) -> list[dict[str, Any]]:
-  """Return the tools as a chat template takes them: JSON schemas."""
+  """Return the tools as JSON schemas for a chat template."""
   names = {str: 'string', int: 'integer'}
   return [
       {
@@ -152,9 +152,9 @@ def argument_class(name: str, arguments: Mapping[str, Any]) -> int:
 
 
 class Session:
-  """One agent at work on one task.
+  """The work of one agent on one task.
 
-  How long it goes on is not its affair: see `environments.Limits`.
+  Its length is limited elsewhere, see `environments.Limits`.
 
   Attributes:
     submitted: Whether the work was handed in, which ends the session.
@@ -171,10 +171,10 @@ class Session:
 
     Args:
       task: The task.
-      box: The workspace; its entry is `inside`, or `inside_pytest` where the
-        tests are somebody else's.
-      settings: What the agent may do.
-      container: Where `test` runs, if the box cannot run the tests.
+      box: The workspace; its entry is `inside`, or `inside_pytest` for
+        third-party tests.
+      settings: Settings of the tools.
+      container: Runs `test` if the box cannot run the tests.
 
     Raises:
       BoxError: If the box fails.
@@ -195,7 +195,7 @@ class Session:
 
     Args:
       name: Any value, as a model wrote it.
-      arguments: Any value; well formed is a dictionary.
+      arguments: Any value; a well-formed one is a dictionary.
 
     Raises:
       BoxError: If the box fails.
@@ -214,7 +214,7 @@ class Session:
     return dataclasses.replace(found, text=self._cut(found.text))
 
   def files(self) -> dict[str, repository.File] | None:
-    """Return the agent's tree; None if it is made such that nobody can read it.
+    """Return the agent's tree; None if the agent made it unreadable.
 
     Raises:
       BoxError: If the box fails.
@@ -229,7 +229,7 @@ class Session:
   # ------------------------------------------------------------------ arguments
 
   def _wrong(self, name: Any, arguments: Any) -> str:
-    """Return what is wrong with a call, '' if nothing is."""
+    """Return what is wrong with a call; '' if nothing is."""
     tools = ', '.join(self._settings.tools)
     if not isinstance(name, str) or name not in self._settings.tools:
       return f'There is no tool {name!r:.60}. The tools are: {tools}.'
@@ -251,7 +251,7 @@ class Session:
     return ''
 
   def _cut(self, text: str) -> str:
-    text = text.encode(errors='replace').decode()  # Names of files are bytes.
+    text = text.encode(errors='replace').decode()  # File names are bytes.
     most = self._settings.max_letters
     if len(text) <= most:
       return text
@@ -387,7 +387,7 @@ def _is_text(value: str) -> bool:
 
 
 def _ended(result: limits_lib.Result, what: str) -> str:
-  """Return how something ended that did not end well."""
+  """Return how a run that did not end well ended."""
   reasons = {
       'timeout': 'took too long and had to be stopped',
       'cpu_limit': 'took too long and had to be stopped',

@@ -1,4 +1,4 @@
-"""Trees of files as bytes: which are tests, what changed, patches.
+"""Trees of files as bytes: kinds of files, changes, and patches.
 
 A tree is a dict of path -> content, with '/' between folders and no links. No
 function here touches a disk.
@@ -12,8 +12,8 @@ import re
 
 Tree = Mapping[str, bytes]
 
-# Files that decide how tests run, wherever they lie. What a policy does to them
-# never reaches a graded tree.
+# Files that determine how tests run, in any folder. A policy's changes of them
+# never reach a graded tree.
 _CONFIGURATION = frozenset("""
     conftest.py pytest.ini .pytest.ini tox.ini setup.cfg setup.py pyproject.toml
     noxfile.py sitecustomize.py usercustomize.py pytest.py pytest.toml
@@ -25,7 +25,7 @@ _NO_NEWLINE = '\\ No newline at end of file\n'
 
 
 def is_test(path: str) -> bool:
-  """Tell if a path is a test, by the names that pytest and people use."""
+  """Return whether a path is a test, by the usual naming conventions."""
   parts = pathlib.PurePosixPath(path)
   folders = {folder.lower() for folder in parts.parts[:-1]}
   return bool(folders & _TEST_FOLDERS) or (
@@ -34,7 +34,7 @@ def is_test(path: str) -> bool:
 
 
 def is_configuration(path: str) -> bool:
-  """Tell if a file says how tests are found and run, or is hidden."""
+  """Return whether a file is hidden, or affects how tests are run."""
   parts = pathlib.PurePosixPath(path)
   return (
       parts.name.lower() in _CONFIGURATION
@@ -44,19 +44,19 @@ def is_configuration(path: str) -> bool:
 
 
 def is_source(path: str) -> bool:
-  """Tell if a change of this file can be a part of a solution."""
+  """Return whether a change of this file can be part of a solution."""
   return not (is_test(path) or is_configuration(path))
 
 
 def changed(before: Tree, after: Tree) -> list[str]:
-  """Return the paths that were edited, added or deleted, in order."""
+  """Return the paths that were edited, added or deleted, sorted."""
   return sorted(
       path for path in {*before, *after} if before.get(path) != after.get(path)
   )
 
 
 def patch(before: Tree, after: Tree) -> str:
-  """Return the changes of text files in git's format, as `git apply` reads it.
+  """Return the changes of text files in git's format, for `git apply`.
 
   Files that are not UTF-8 are left out.
   """
@@ -86,24 +86,24 @@ def patch(before: Tree, after: Tree) -> str:
 
 
 def _lines(text: str | None) -> list[str]:
-  # Not `splitlines`, which also breaks lines where git does not.
+  # Not `splitlines`, which breaks lines where git does not.
   parts = (text or '').split('\n')
   lines = [f'{part}\n' for part in parts[:-1]]
   return [*lines, parts[-1]] if parts[-1] else lines
 
 
 def only(text: str, names: Collection[str]) -> str:
-  """Return a Python source with some of its definitions only.
+  """Return a Python source with only some of its definitions.
 
-  Functions and classes at the top level are left out unless they are named; all
-  else stays.
+  Functions and classes at the top level are removed unless they are named; all
+  other code stays.
 
   Args:
     text: Python source.
-    names: Functions and classes that stay.
+    names: Functions and classes to keep.
 
   Raises:
-    SyntaxError: If it is no Python.
+    SyntaxError: If it is not Python.
   """
   lines = text.split('\n')
   for node in reversed(ast.parse(text).body):
@@ -114,7 +114,7 @@ def only(text: str, names: Collection[str]) -> str:
         while len(lines) >= first and not lines[first - 1].strip():
           del lines[first - 1 : first]
         if first <= len(lines):
-          # What follows keeps its distance from what is above.
+          # The code after it keeps its distance from the code above.
           while first > 1 and not lines[first - 2].strip():
             del lines[first - 2]
             first -= 1

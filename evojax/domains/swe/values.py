@@ -1,19 +1,19 @@
-"""Values on their way out of the box, as text that hides nothing.
+"""Values on their way out of the box, in a text that hides nothing.
 
-Only builtin types have a text of their own, so that no object of an agent's
-can claim to equal anything: what is compared outside are plain values. This
-file is read on both sides of the box, see `inside`.
+Only builtin types have a text of their own, so that no object of an agent can
+claim to equal anything: only plain values are compared outside. This file is
+used on both sides of the box, see `inside`.
 """
 
 import builtins
 import json
 
-_MOST = 20_000  # Letters of one value.
+_MOST = 20_000  # Maximum characters of one value.
 _DEPTH = 40
 
 
 def encode(value):
-  """Return a value as JSON text; another object as the name of its class."""
+  """Return a value as JSON text; other objects become their class's name."""
   try:
     text = json.dumps(_plain(value, _DEPTH))
   except (RecursionError, ValueError, OverflowError):
@@ -50,7 +50,7 @@ def encode_error(error):
 
 
 class Foreign:
-  """An object that is no plain value; it equals nothing, itself included."""
+  """An object that is not a plain value; it equals nothing, not even itself."""
 
   __hash__ = None
 
@@ -71,7 +71,7 @@ class Raised:
     self.kind, self.message = kind, message
 
   def is_a(self, name):
-    """Tell if it is of a kind, by name."""
+    """Return whether it is of a kind, given by name."""
     kind, other = (getattr(builtins, n, None) for n in (self.kind, name))
     known = isinstance(kind, type) and isinstance(other, type)
     return known and issubclass(kind, other)
@@ -81,7 +81,7 @@ class Raised:
 
 
 def decode(text):
-  """Return the value of a text, which may come from anybody.
+  """Return the value of a text from an untrusted source.
 
   Raises:
     ValueError: If `encode` and `encode_error` cannot have written it.

@@ -1,4 +1,4 @@
-"""Workspaces that are used again: starting one costs more than clearing it."""
+"""Workspaces for reuse: starting one costs more than clearing it."""
 
 from collections.abc import Iterator
 import contextlib
@@ -13,7 +13,7 @@ from evojax.sandbox import wire
 
 
 class Pool:
-  """Empty workspaces, at most so many at the same time; thread-safe."""
+  """A limited number of empty workspaces to lend; thread-safe."""
 
   def __init__(
       self,
@@ -23,16 +23,16 @@ class Pool:
       entry: wire.Entry = survey.ENTRY,
       limits: limits_lib.Limits = repository.LIMITS,
   ):
-    """Make room for workspaces; each starts when it is first needed.
+    """Set up the pool; each workspace starts when it is first needed.
 
     Args:
       tier: See `probe.tier`.
-      size: How many are lent at the same time. Each is two processes.
-      entry: What runs in the box.
-      limits: Of every command.
+      size: Maximum number lent at a time. Each is two processes.
+      entry: The entry that runs in the box.
+      limits: Limits of every command.
 
     Raises:
-      ValueError: If there is no room for one.
+      ValueError: If size is less than 1.
     """
     if size < 1:
       raise ValueError(f'{size=}: a pool lends at least one workspace')
@@ -75,21 +75,21 @@ class Pool:
 
   @property
   def lent(self) -> int:
-    """How many workspaces are lent."""
+    """The number of workspaces that are lent."""
     return self._size - self._free.qsize()
 
   def close(self) -> None:
-    """End all workspaces, those that are lent too."""
+    """End all workspaces, including those that are lent."""
     for box in tuple(self._all):
       box.close()
 
 
 def shared(purpose: str, size: int, entry: wire.Entry = survey.ENTRY) -> Pool:
-  """Return the pool of this process for a purpose, opened once.
+  """Return this process's pool for a purpose; it is opened once.
 
   Args:
-    purpose: E.g. 'episodes'. Who holds a workspace while it waits for another
-      one takes that from another pool.
+    purpose: For example 'episodes'. Code that holds one workspace while it
+      waits for another must take the other from a different pool.
     size: See `Pool`.
     entry: See `Pool`.
   """
@@ -97,5 +97,5 @@ def shared(purpose: str, size: int, entry: wire.Entry = survey.ENTRY) -> Pool:
 
 
 def _pool(tier: str, purpose: str, size: int, entry: wire.Entry) -> Pool:
-  del purpose  # Pools of two purposes are two.
+  del purpose  # It makes the pools of two purposes distinct.
   return Pool(tier, size, entry=entry)

@@ -3,7 +3,7 @@
     config.domain.name = 'verifiers'
     config.domain.kwargs = {'environment': 'my_package', 'arguments': {...}}
 
-What `make` takes says `domain.make`. The library is the extra `verifiers`; no
+`domain.make` documents the arguments. The library is the extra `verifiers`; no
 other domain needs it.
 """
 

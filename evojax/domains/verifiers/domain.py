@@ -1,4 +1,4 @@
-"""The domain of an environment of `verifiers`."""
+"""The domain of a `verifiers` environment."""
 
 from collections.abc import Mapping, Sequence
 import concurrent.futures
@@ -24,11 +24,11 @@ from evojax.evidence import schema
 
 GRADE_STATUS = {
     'ok': 0,
-    'error': 1,  # A reward function raised, and counts as 0.
-    records.INFRA_ERROR: 2,  # The environment, or a judge, failed: not graded.
+    'error': 1,  # A reward function raised an error, and counts as 0.
+    records.INFRA_ERROR: 2,  # The environment or a judge failed: not graded.
 }
-_THREADS = 32  # Episodes that are graded at the same time.
-_TURNS = 10  # Of an environment that sets no limit.
+_THREADS = 32  # Episodes graded concurrently.
+_TURNS = 10  # Turn limit of an environment that sets none.
 
 
 class VerifiersDomain(base.Domain):
@@ -45,15 +45,16 @@ class VerifiersDomain(base.Domain):
       scale: graders.Scale,
       seconds: float,
   ):
-    """Describe the environment `env`, which `library.load` made.
+    """Store the environment `env`, which `library.load` made.
 
     Args:
       environment: Its name, for messages.
       env: Plays the episodes and grades them.
       data: Split -> problems, disjoint by problem_id.
-      limits: Of an episode.
-      scale: Of the rewards.
-      seconds: For the setup of an episode, each reply and the scores.
+      limits: Limits of an episode.
+      scale: Scale of the rewards.
+      seconds: Time limit of the setup of an episode, of each reply and of the
+        scores.
     """
     self.limits, self._seconds = limits, seconds
     self._name, self._env, self._data, self._scale = (
@@ -110,9 +111,9 @@ class VerifiersDomain(base.Domain):
   def grade(
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
-    """Grade an episode by what the rubric said when it ended.
+    """Grade an episode by the rubric's results at its end.
 
-    One that was not played, such as a completion of one turn, is played first.
+    An episode that was not played, such as a completion, is played first.
 
     Raises:
       GraderError: If the reward is out of range.
@@ -171,26 +172,27 @@ def make(
   """Load an environment of `verifiers`, and read its data set.
 
   Its `dataset` is train, with a share for dev by hash; its `eval_dataset` is
-  sealed, or a share of train if there is none. What is in both is sealed.
+  sealed, or a share of train if there is none. Problems in both are sealed.
 
   Args:
-    environment: Name of an installed environment package, as
-      `verifiers.load_environment` takes it; or 'package.module:function', a
-      function that returns an environment.
+    environment: Name of an installed environment package, as in
+      `verifiers.load_environment`; or 'package.module:function', a function
+      that returns an environment.
     arguments: Keyword arguments of the environment.
-    max_turns: Turns of an episode, at most; 0: as the environment says, or 10
-      where it sets no limit.
+    max_turns: Maximum number of turns in an episode; 0: the environment's
+      limit, or 10 if it sets none.
     range: The lowest and the highest reward of its rubric, which become the
       partial credits 0 and 1.
-    threshold: The least reward of a solved problem; by default the highest.
-    reply_seconds: For the setup of an episode, an answer of the environment,
-      and the scores. An episode whose answer is late ends, and is graded as it
-      stands.
-    episode_seconds: For all answers of an episode.
+    threshold: The lowest reward of a solved problem; None is the highest of
+      range.
+    reply_seconds: Time for the setup of an episode, for a reply of the
+      environment, and for the scores. An episode with a late reply ends, and is
+      graded in its current state.
+    episode_seconds: Time for all replies of an episode.
 
   Raises:
-    ValueError: If the library or the environment cannot be had, cannot be
-      driven, or has no data; or an argument is impossible.
+    ValueError: If the library or the environment cannot be loaded or driven, or
+      has no data; or if an argument is impossible.
   """
   scale = graders.Scale.read(range, threshold)
   for name, value, least in (
@@ -203,7 +205,7 @@ def make(
   env = library.load(environment, arguments or {})
   own = env.max_turns if env.max_turns > 0 else 0
   env.max_turns = turns = min(max_turns or own or _TURNS, own or math.inf)
-  # The first reply sets up the episode; a world gives up by itself.
+  # The first reply sets up the episode; a `World` has its own time limits.
   longest = 2 * (reply_seconds + library.ALIVE_SECONDS + 1.0)
   return VerifiersDomain(
       environment,
@@ -221,7 +223,7 @@ def _read(environment: str, env: Any) -> dict[str, tuple[records.Problem, ...]]:
       'train': _problems(env, env.build_dataset()),
       'sealed': _problems(env, env.build_eval_dataset()),
   }
-  if not found['train']:  # Made for evaluation.
+  if not found['train']:  # The environment is made for evaluation.
     found = {'train': found['sealed'], 'sealed': {}}
   both = found['train'].keys() & found['sealed'].keys()
   if both:
@@ -247,7 +249,7 @@ def _problems(env: Any, dataset: Any) -> dict[str, records.Problem]:
 def _problem(env: Any, row: Mapping[str, Any]) -> records.Problem:
   """Return a row as a problem.
 
-  Games ask the same in every row, so that all of a row is what it is.
+  Games have the same prompt in every row, so the whole row is the identity.
   """
   messages = world.read_prompt(row['prompt'])
   rest = {k: v for k, v in row.items() if k not in ('prompt', 'example_id')}
@@ -265,7 +267,7 @@ def _problem(env: Any, row: Mapping[str, Any]) -> records.Problem:
 
 
 def _describe(tool: Any) -> dict[str, Any]:
-  """Return a tool's description as chat templates take it."""
+  """Return a tool's description in the form for chat templates."""
   return {
       'type': 'function',
       'function': {

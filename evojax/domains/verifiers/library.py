@@ -1,4 +1,4 @@
-"""An environment as the library `verifiers` makes it, and its event loop."""
+"""An environment as made by the library `verifiers`, and its event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -14,38 +14,38 @@ from typing import Any
 
 _FIELD = 'domain.kwargs.environment'
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ALIVE_SECONDS = 5.0  # A loop that answers nothing for so long is held up.
-# Libraries by which a reward function asks somebody else.
+ALIVE_SECONDS = 5.0  # A loop that does not answer for so long is blocked.
+# Libraries with which a reward function may call a service.
 _CLIENTS = ('aiohttp', 'anthropic', 'httpcore', 'httpx', 'httpx2', 'openai')
-# Where a tool or a reward function of the running task failed.
+# Failures of tools and reward functions in the running task.
 _failures: contextvars.ContextVar[list['Failure']] = contextvars.ContextVar(
     'failures'
 )
 
 
 class LibraryError(ValueError):
-  """An environment cannot be had, or is of a kind that cannot be driven."""
+  """An environment cannot be loaded, or cannot be driven turn by turn."""
 
 
 class LateError(RuntimeError):
-  """A coroutine took too long, and was cancelled."""
+  """A coroutine took too long and was cancelled."""
 
 
 class HeldUpError(RuntimeError):
-  """Something in the event loop does not await; the loop was given up."""
+  """Some code in the event loop does not await; the loop was given up."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-  """An error that the library turns into a value of its own."""
+  """An error that the library would turn into a value."""
 
-  name: str  # Of the function that raised.
+  name: str  # Name of the function that raised.
   text: str
-  outside: bool  # Somebody else is to blame, e.g. a judge that is not there.
+  outside: bool  # Whether a service is to blame, e.g. an unreachable judge.
 
 
 class Loop:
-  """An event loop in a thread of its own.
+  """An event loop in its own thread.
 
   All episodes share it, as they do in the library: clients and locks of an
   environment belong to one loop.
@@ -56,18 +56,18 @@ class Loop:
     self._loop: asyncio.AbstractEventLoop | None = None
 
   def run(self, coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
-    """Return what a coroutine returns; called from any thread but the loop's.
+    """Return a coroutine's result; call it from any thread but the loop's.
 
     Raises:
-      LateError: If it takes longer; it is cancelled.
-      HeldUpError: If the loop does not get to it, because something blocks it.
+      LateError: If it takes longer; it is then cancelled.
+      HeldUpError: If the loop does not get to it, because code blocks the loop.
     """
     loop = self._running()
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
       return future.result(seconds)
     except TimeoutError:
-      if future.done():  # An error of the coroutine's own.
+      if future.done():  # The coroutine itself raised the error.
         raise
       future.cancel()
     alive = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop)
@@ -88,7 +88,7 @@ class Loop:
     with self._lock:
       if self._loop is None:
         self._loop = asyncio.new_event_loop()
-        # A daemon: what is held up does not hold up the end of the process.
+        # A daemon, so that blocked code does not keep the process from ending.
         threading.Thread(
             target=self._loop.run_forever, name='verifiers', daemon=True
         ).start()
@@ -107,16 +107,16 @@ def failures() -> Iterator[list[Failure]]:
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
-  """Return a `verifiers.MultiTurnEnv` whose failures are seen.
+  """Return a `verifiers.MultiTurnEnv` that records its failures.
 
   Args:
-    name: What `verifiers.load_environment` takes, the name of an installed
-      package; or 'package.module:function', which returns an environment.
-    arguments: Of the environment.
+    name: Name of an installed package, as in `verifiers.load_environment`; or
+      'package.module:function', a function that returns an environment.
+    arguments: Arguments of the environment.
 
   Raises:
-    LibraryError: If the library is missing or another one, or there is no such
-      environment, or it cannot be driven.
+    LibraryError: If the library is missing or has another version, or there is
+      no such environment, or it cannot be driven.
   """
   library = _import()
   module, colon, function = name.partition(':')
@@ -149,7 +149,7 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def rubrics(rubric: Any) -> list[Any]:
-  """Return the rubrics that a rubric is made of."""
+  """Return the rubrics that a rubric consists of."""
   inner = getattr(rubric, 'rubrics', None)
   return [r for i in inner for r in rubrics(i)] if inner else [rubric]
 
@@ -158,7 +158,7 @@ def _import() -> Any:
   """Return the library.
 
   Raises:
-    LibraryError: If it is not installed, or has other environments.
+    LibraryError: If it is not installed, or has another interface.
   """
   try:
     import verifiers
@@ -179,8 +179,8 @@ def _import() -> Any:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-  """Keep the handlers of signals, which an environment replaces."""
-  # Only the main thread has them; the library raises a ValueError elsewhere.
+  """Restore the signal handlers, which an environment replaces."""
+  # Only the main thread may set them; elsewhere the library gets a ValueError.
   kept = {number: signal.getsignal(number) for number in _SIGNALS}
   try:
     yield
@@ -191,7 +191,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def _check(library: Any, name: str, made: Any) -> None:
-  """Refuse what is no environment, or cannot be driven turn by turn."""
+  """Refuse objects that are not environments or cannot be driven by turns."""
   if not isinstance(made, library.MultiTurnEnv):
     raise LibraryError(
         f'{_FIELD}={name!r} is a {type(made).__name__}, which plays its'
@@ -214,11 +214,11 @@ def _check(library: Any, name: str, made: Any) -> None:
 def _noted(
     function: Callable[..., Any], judges: bool = False, number: bool = False
 ) -> Callable[..., Any]:
-  """Return a function whose errors are seen before the library hides them.
+  """Return a function whose errors are recorded before the library hides them.
 
   Args:
     function: A reward function or a tool's call; a coroutine function or not.
-    judges: Whether an error of it is somebody else's in any case.
+    judges: Whether any error of it is to be blamed on a service.
     number: Whether it must return a number.
   """
 
@@ -240,9 +240,9 @@ def _noted(
 
 
 def _is_outside(error: BaseException | None) -> bool:
-  """Tell whether an error, or what caused it, is one of a connection."""
+  """Return whether an error, or its cause, concerns a connection."""
   while error is not None:
-    if isinstance(error, OSError):  # Timeouts, too.
+    if isinstance(error, OSError):  # This includes timeouts.
       return True
     kinds = {kind.__module__.partition('.')[0] for kind in type(error).__mro__}
     names = {kind.__name__ for kind in type(error).__mro__}

@@ -1,8 +1,8 @@
-"""One episode of an environment of `verifiers`, driven from outside.
+"""One episode of a `verifiers` environment, driven from outside.
 
 The library's own loop asks a model for every turn. Here the turns come from
-outside, one call of `reply` each, and what the library does between two
-requests to its model is done in `reply`, in its order:
+outside, in one call of `reply` each. `reply` does what the library does between
+two requests to its model, in the same order:
 
     init_state, setup_state
     add_model_response, is_completed, get_prompt_messages (env_response), ...
@@ -20,11 +20,11 @@ from evojax.domains import environments
 from evojax.domains import graders
 from evojax.domains.verifiers import library
 
-_WRONG = 'wrong_call'  # Name of a call that could not be read.
+_WRONG = 'wrong_call'  # Name of a call that could not be parsed.
 
 
 class World:
-  """See `environments.Environment`; `close` returns what the rubric says."""
+  """An `environments.Environment`; `close` returns the rubric's results."""
 
   def __init__(
       self,
@@ -37,30 +37,30 @@ class World:
     """Set up the state of the episode.
 
     Args:
-      env: From `library.load`.
-      loop: Runs it.
-      problem: Of the domain, with the row of the data set.
-      seconds: For the setup, for each reply and for the scores.
+      env: The environment from `library.load`.
+      loop: The event loop that runs it.
+      problem: A problem of the domain, with its row of the data set.
+      seconds: Time limit of the setup, of each reply and of the scores.
       codes: Code of each tool in the evidence column `actions`, and of 'none';
         empty without tools.
 
     Raises:
-      ValueError: If the setup changes what the policy was asked.
+      ValueError: If the setup changes the prompt.
     """
     self._env, self._loop, self._seconds = env, loop, seconds
     self._codes = codes
-    self._broken = False  # Nothing can be scored.
+    self._broken = False  # True: nothing can be scored.
     self._state: Any = None
     self._messages: list[Any] = []  # The conversation so far.
     try:
       self._run(self._open(problem))
     except BaseException:
       self._broken = True
-      self.close()  # Nobody else will.
+      self.close()  # The caller gets no object to close.
       raise
 
   def reply(self, turn: records.Episode) -> environments.Reply:
-    """Answer a turn as the environment does."""
+    """Return the environment's reply to a turn."""
     call, wrong = self._read(turn.text)
     codes = self._codes
     shown = dict(action=codes['none'], argument=0) if codes else {}
@@ -69,7 +69,7 @@ class World:
     try:
       said, ok = self._run(self._reply(turn, call, wrong))
     except library.LateError:
-      # As in the library: the episode ends, and counts as it stands.
+      # As in the library, the episode ends and counts in its current state.
       self._env.mark_timed_out(self._state)
       return environments.Reply(ok=False, **shown)
     except BaseException:
@@ -78,8 +78,8 @@ class World:
     return environments.Reply(said, ok=ok, **shown)
 
   def close(self) -> dict[str, Any] | None:
-    """Return the reward, the value of each function, and what failed."""
-    if self._state is None:  # It was never opened.
+    """Return the reward, the value of each function, and any failures."""
+    if self._state is None:  # The setup did not succeed.
       return None
     return self._run(self._close(self._state))
 
@@ -103,7 +103,7 @@ class World:
   async def _reply(
       self, turn: records.Episode, call: Mapping[str, Any] | None, wrong: str
   ) -> tuple[tuple[records.Message, ...], bool]:
-    """Return the answer to a turn, and whether its call did not fail."""
+    """Return the reply to a turn, and whether its call succeeded."""
     env, state = self._env, self._state
     asked = self._messages
     await env.add_model_response(state, asked, _response(turn, call))
@@ -130,7 +130,7 @@ class World:
 
   async def _close(self, state: Any) -> dict[str, Any] | None:
     env = self._env
-    # A limit of ours may have ended it.
+    # One of our limits may have ended it.
     state['is_truncated'] = state['is_truncated'] or not state['is_completed']
     state['is_completed'] = True
     await env.cleanup(state)
@@ -151,7 +151,7 @@ class World:
     }
 
   def _read(self, text: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the call in a turn as the library has it, and what is wrong."""
+    """Return the call in a turn in the library's form, and what is wrong."""
     known = [tool.name for tool in self._state['tool_defs']]
     if not known:
       return None, ''
@@ -172,11 +172,11 @@ class World:
 
 
 def _response(turn: records.Episode, call: Mapping[str, Any] | None) -> Any:
-  """Return a turn as what a server would have answered."""
+  """Return a turn in the form of a server's answer."""
   from verifiers import types
 
   text = turn.text
-  if call:  # A server gives the call apart from the text.
+  if call:  # A server returns the call separately from the text.
     before, _, rest = text.partition(environments.OPEN)
     text = (before + rest.partition(environments.CLOSE)[2]).strip()
   cut = turn.finish_reason == 'length'
@@ -188,7 +188,7 @@ def _response(turn: records.Episode, call: Mapping[str, Any] | None) -> Any:
   )
   count = len(turn.tokens)
   usage = types.Usage(
-      prompt_tokens=0,  # Counted by nobody here.
+      prompt_tokens=0,  # Not counted here.
       reasoning_tokens=0,
       completion_tokens=count,
       total_tokens=count,
@@ -209,7 +209,7 @@ def _tool_message(call_id: str, text: str) -> Any:
 
 
 def _client() -> Any:
-  """Return the client of an episode, whose model nobody may ask."""
+  """Return the client of an episode; requests to its model are refused."""
   from verifiers import clients
 
   class Client(clients.OpenAIChatCompletionsClient):
@@ -224,7 +224,7 @@ def _client() -> Any:
 
 
 def show(messages: Sequence[Any]) -> tuple[records.Message, ...]:
-  """Return messages of the library as a chat template takes them.
+  """Return messages of the library in the form for a chat template.
 
   Raises:
     ValueError: If one holds more than text.
@@ -238,7 +238,7 @@ def _show(message: Any) -> records.Message:
     if any(part['type'] != 'text' for part in content):
       raise ValueError('a message holds more than text, e.g. an image')
     content = ''.join(part['text'] for part in content)
-  # As the policy writes them, whatever its template makes of calls.
+  # Calls are written as the policy writes them, whatever its template does.
   for call in message.get('tool_calls') or ():
     arguments = json.loads(call.arguments)
     written = json.dumps({'name': call.name, 'arguments': arguments})
@@ -250,7 +250,7 @@ def read_prompt(prompt: Any) -> tuple[records.Message, ...]:
   """Return the prompt in a row of a data set.
 
   Raises:
-    ValueError: If it is no chat, or holds more than text.
+    ValueError: If it is not a chat, or holds more than text.
   """
   from verifiers.utils import message_utils
 

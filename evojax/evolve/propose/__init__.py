@@ -1,4 +1,4 @@
-"""Proposals: one change of a harness, with the effect that is expected of it.
+"""Proposals: one change of a harness, with its expected effect.
 
 A proposer is a module with `propose(context) -> Proposal | None`, one of
 PROPOSERS or a module of the user's own by its dotted path:
@@ -11,8 +11,8 @@ PROPOSERS or a module of the user's own by its dotted path:
           context, after, hypothesis='...', expected=(-0.02, 0.05), source='me'
       )
 
-All of them see the same `Context`, and every change has to pass `consider`: it
-lies on the surface, is one factor, is not vetoed, and was not tried on this
+All proposers see the same `Context`, and every change has to pass `consider`:
+it lies on the surface, is one factor, is not vetoed, and was not tried on this
 parent before.
 """
 
@@ -34,7 +34,7 @@ PROPOSERS = {
     'rules': 'evojax.evolve.propose.rules',
     'random': 'evojax.evolve.propose.random_changes',
 }
-INBOX = 'human'  # Proposer of what comes from the user's inbox, see `human`.
+INBOX = 'human'  # Proposer of the changes in the user's inbox, see `human`.
 CRITERION = (
     'its arms solve more than those of the incumbent beside them: the e-value'
     ' of all pairs reaches its threshold; it holds on perturbed problems,'
@@ -43,12 +43,12 @@ CRITERION = (
 
 
 class ProposalError(ValueError):
-  """A change may not be proposed; the message says why."""
+  """A proposed change is not allowed; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-  """Everything that a proposer may look at."""
+  """Everything that a proposer may read."""
 
   parent: spec.Harness
   config: Mapping[str, Any]  # Values under the parent: 'grpo.keep' -> 'all'.
@@ -64,7 +64,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proposal:
-  """One change, and the prediction that it is graded by; see `make`."""
+  """One change, and its prediction, which is scored later; see `make`."""
 
   hypothesis: str  # Why it should help, in a sentence.
   after: spec.Harness  # The parent with the change.
@@ -74,9 +74,9 @@ class Proposal:
   rollback: str
   source: str  # Paper, equation or earlier trial that the idea comes from.
   proposer: str = ''  # Filled in by `load`.
-  trigger: str = ''  # Alert that called for it; '' if none did.
-  skill: str = ''  # Hash of the skill that it applies.
-  note: str = ''  # Why something is tried again.
+  trigger: str = ''  # Alert that called for the change; '' if none did.
+  skill: str = ''  # Hash of the skill that was applied.
+  note: str = ''  # Why a change is tried again.
 
   def __post_init__(self):
     low, high = self.expected
@@ -88,15 +88,15 @@ class Proposal:
 
 
 def load(name: str) -> Callable[[Context], Proposal | None]:
-  """Return the `propose` of a proposer; what it proposes is checked.
+  """Return a proposer's `propose`, wrapped so that its result is checked.
 
   Args:
     name: A key of PROPOSERS, or the dotted path of a module.
 
   Raises:
-    ValueError: If there is no such module or it has no `propose`. The function
-      that is returned raises one if the module's answer is no proposal, or one
-      that may not be made.
+    ValueError: If there is no such module or it has no `propose`. The returned
+      function raises it if the module returns something else than a proposal,
+      or a change that is not allowed.
   """
   field = 'evolve.proposer'
   module = plugins.load(
@@ -140,12 +140,12 @@ def make(
   """Make a proposal of a change that passes `consider`.
 
   Args:
-    context: What the proposer was shown.
+    context: The context that the proposer was given.
     after: The parent with the change.
-    note: What else to record.
-    check: What else should be seen if the hypothesis holds.
-    **said: The hypothesis, `expected` and the source of the `Proposal`;
-      trigger and skill where it has them.
+    note: Further text to record.
+    check: A further sign to expect if the hypothesis holds.
+    **said: Fields of `Proposal`: hypothesis, expected and source; optionally
+      trigger and skill.
 
   Raises:
     ProposalError: See `consider`.
@@ -171,14 +171,14 @@ def consider(
   """Check that a change may be proposed.
 
   Args:
-    context: The parent and what was tried.
+    context: The parent and the earlier trials.
     after: The harness that would be proposed.
 
   Returns:
-    The change from the parent, and why it is tried again: '' where it is new.
+    The change from the parent, and why it is tried again ('' if it is new).
 
   Raises:
-    ProposalError: If it lies off the surface, is no single factor, is vetoed,
+    ProposalError: If it is off the surface, is more than one factor, is vetoed,
       leads back to a harness that was a parent, or was tried on this parent.
   """
   surface = context.surface
@@ -199,13 +199,13 @@ def consider(
 
 
 def _undoes(context: Context, change: delta_lib.Delta) -> bool:
-  """Return whether a change only takes back the last kept trials."""
+  """Return whether a change merely reverts the last kept trials."""
   wanted = {path: new for path, _, new in change.changes}
   earlier: dict[str, Any] = {}  # Values under an ancestor.
   for trial in reversed(context.history):
     if trial.status != 'keep':
       continue
-    # Values that several kept trials changed end as they were before the first.
+    # The value that a path had before the first of these trials changed it.
     earlier |= {path: old for path, old, _ in trial.delta.changes}
     moved = {
         path: value
@@ -218,7 +218,7 @@ def _undoes(context: Context, change: delta_lib.Delta) -> bool:
 
 
 def _note(context: Context, change: delta_lib.Delta) -> str:
-  """Return why a change is tried again, '' where it is new.
+  """Return why a change is tried again, or '' if it is new.
 
   Raises:
     ProposalError: If the change was tried on this parent.

@@ -1,8 +1,8 @@
 """Interventions for agents that repair repositories with tools.
 
-They are known where a domain's arguments say so, and answer alerts of swe's
-seed diagnostics besides those of any domain. `directions` turns each of them
-round and takes it out again.
+The domain's arguments tell whether a run trains such agents. The entries answer
+alerts of the swe seed diagnostics, besides those of any domain. `directions`
+inverts each of them and takes it out again.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from evojax.evolve.propose import library
 _TURNS = 'domain.kwargs.max_turns'
 _SCRUBBED = 'domain.kwargs.scrubbed'
 _EVOTRAINER = 'EvoTrainer, arXiv:2606.03108'
-# Their columns are hidden from a run that has to discover them.
+# Reward parts whose columns a `seed_blind` run hides: it has to discover them.
 _WATCHED = ('searched_first', 'tested_edit')
 
 
@@ -24,7 +24,7 @@ def is_agent(context: propose.Context) -> bool:
 
 
 def can_pay(context: propose.Context, part: str) -> bool:
-  """Return whether a run has the columns that a part for agents reads."""
+  """Return whether a run may read the columns that a reward part needs."""
   if part not in _PARTS:
     return True
   blind = context.config.get('evolve.seed_harness') == 'seed_blind'
@@ -117,6 +117,6 @@ _PARTS = frozenset(
 
 
 def entries(context: propose.Context) -> Iterator[library.Entry]:
-  """Yield the interventions for agents; none in a domain without."""
+  """Yield the interventions for agents; none if the domain has no agents."""
   if is_agent(context):
     yield from ENTRIES.values()

@@ -1,4 +1,4 @@
-"""Changes that interventions are made of, and conditions for them."""
+"""Changes that make up interventions, and conditions for them."""
 
 from collections.abc import Callable
 import dataclasses
@@ -17,47 +17,47 @@ class Change:
   """A change of one path."""
 
   path: str  # A config value, or a file of the harness.
-  # Returns the parent with the change, or None where nothing would change.
+  # Returns the parent with the change, or None if nothing would change.
   apply: Callable[[propose.Context], spec.Harness | None]
 
   def factor(self, surface: surface_lib.Surface) -> str:
-    """Return what it changes, as `harness.delta` names it."""
+    """Return the name of the changed factor, as `harness.delta` gives it."""
     stem = self.path.removesuffix('.py')
     return surface.factor(self.path) if stem == self.path else stem
 
 
 def _value(path: str, choose: Callable[[propose.Context, Any], Any]) -> Change:
-  """Set a path to what is chosen, given its value."""
+  """Return a change that sets a path to a function of its value."""
 
   def apply(context: propose.Context) -> spec.Harness | None:
     old = context.config.get(path)
     new = choose(context, old)
-    # `rules` takes no change that changes nothing.
+    # `rules` discards a change that makes no difference.
     return None if new == old else context.parent.with_overlay({path: new})
 
   return Change(path, apply)
 
 
 def set_value(path: str, value: Any) -> Change:
-  """Set a path."""
+  """Return a change that sets a path."""
   return _value(path, lambda context, old: value)
 
 
 def scale(path: str, factor: float) -> Change:
-  """Multiply a value, up to its bound."""
-  # A value that is off, or that this config does not have, stays.
+  """Return a change that multiplies a value, clipped to its bounds."""
+  # A value that is off, or missing from this config, stays.
   return _value(
       path, lambda context, old: old and within(context, path, old * factor)
   )
 
 
 def shift(path: str, step: float) -> Change:
-  """Add to a value, up to its bound."""
+  """Return a change that adds to a value, clipped to its bounds."""
   return _value(path, lambda context, old: within(context, path, old + step))
 
 
 def warm_up() -> Change:
-  """Warm up for a sixth of the arm, where it is less."""
+  """Return a change to warm up for a sixth of the arm, if it is less now."""
   return _value(
       'optim.warmup_steps',
       lambda context, old: max(old, round(context.config['steps'] / 6)),
@@ -65,7 +65,7 @@ def warm_up() -> Change:
 
 
 def shorter_limit() -> Change:
-  """Allow three quarters of the tokens that a completion may have."""
+  """Return a change to three quarters of a completion's token limit."""
 
   def choose(context: propose.Context, old: int) -> int:
     limit = old or context.config['rollout.max_tokens']
@@ -75,7 +75,7 @@ def shorter_limit() -> Change:
 
 
 def filter_and_refill() -> Change:
-  """Drop groups of equal rewards and sample others, once."""
+  """Return a change to drop groups of equal rewards and refill once."""
   values = {'grpo.keep': 'reward_variance', 'grpo.refill_rounds': 1}
 
   def apply(context: propose.Context) -> spec.Harness | None:
@@ -96,7 +96,7 @@ def within(
 
 
 def give_weight(part: str, weight: float) -> Change:
-  """Give a reward part a weight where it has none; add it if it is shipped."""
+  """Return a change that weights a reward part, added first if shipped."""
   path = surface_lib.WEIGHTS + part
 
   def apply(context: propose.Context) -> spec.Harness | None:
@@ -109,13 +109,13 @@ def give_weight(part: str, weight: float) -> Change:
 
 
 def shipped_file(source: str) -> Change:
-  """Put a function of evojax/harness/library into the harness."""
+  """Return a change that adds a function of evojax/harness/library."""
   name = f'{source.partition("/")[0]}.py'
 
   def apply(context: propose.Context) -> spec.Harness | None:
     try:
       after = context.parent.with_file(name, shipped.source(source))
-    except spec.HarnessError:  # It holds as many files as it may.
+    except spec.HarnessError:  # It has the maximum number of files.
       return None
     return None if after == context.parent else after
 
@@ -123,7 +123,7 @@ def shipped_file(source: str) -> Change:
 
 
 def without_file(name: str) -> Change:
-  """Take a function out of the harness."""
+  """Return a change that removes a function from the harness."""
 
   def apply(context: propose.Context) -> spec.Harness | None:
     if name not in context.parent.files:
@@ -135,7 +135,7 @@ def without_file(name: str) -> Change:
 
 
 def original_file(name: str) -> Change:
-  """Put the domain's own function back, or none where it has none."""
+  """Return a change that restores the domain's own function, if it has one."""
 
   def apply(context: propose.Context) -> spec.Harness | None:
     if context.domain not in domains.DOMAINS:
@@ -148,7 +148,7 @@ def original_file(name: str) -> Change:
       return without_file(name).apply(context)
     if text == context.parent.files.get(name):
       return None
-    # Parts of the reward that the domain's own does not have lose their weight.
+    # Reward parts that the domain's own function lacks lose their weight.
     gone = {
         path: None
         for path in context.parent.overlay
@@ -161,7 +161,7 @@ def original_file(name: str) -> Change:
 
 
 def half_of_levels(harder: bool) -> Change:
-  """Keep the harder or the easier half of every family's levels."""
+  """Return a change to the harder or easier half of each family's levels."""
 
   def choose(context: propose.Context, old: tuple[str, ...]) -> Any:
     names = old or context.config.get('domain.kwargs.families', ())
@@ -189,15 +189,15 @@ def _half(name: str, harder: bool) -> str | None:
 
 
 def off_policy(context: propose.Context) -> bool:
-  """Return whether a rollout batch has several updates.
+  """Return whether a rollout batch is used for several updates.
 
-  With one update every ratio is exactly 1, so that no clip could matter.
+  With a single update every ratio is exactly 1, so clipping has no effect.
   """
   return context.config['grpo.epochs'] * context.config['grpo.minibatches'] > 1
 
 
 def shaped(context: propose.Context) -> bool:
-  """Return whether parts besides the outcome have a weight."""
+  """Return whether reward parts besides the outcome have a weight."""
   outcome = f'{surface_lib.WEIGHTS}outcome'
   return any(
       weight and surface_lib.is_weight(path) and path != outcome
@@ -206,8 +206,8 @@ def shaped(context: propose.Context) -> bool:
 
 
 def grades_partly(context: propose.Context) -> bool:
-  """Return whether all tests of a program are run and counted, in coding.
+  """Return whether coding runs and counts all tests of a program.
 
-  Without partial credit the part would be the outcome once more.
+  Without partial credit the part would equal the outcome.
   """
   return bool(context.config.get('domain.kwargs.partial'))

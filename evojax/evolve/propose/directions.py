@@ -1,9 +1,9 @@
 """Changes of every field of the surface, in both directions.
 
-The library holds what the literature recommends. A run may be broken where no
-paper looked: a penalty too strong, a warm-up longer than the run, a filter that
-drops everything. So each value can also go up and down, be turned off, inverted
-and put back to its default, and each function can be taken out.
+The library holds what the literature recommends. A run may be broken in ways
+that no paper covers: a penalty too strong, a warm-up longer than the run, a
+filter that drops everything. So each value can also be raised, lowered, turned
+off, inverted or reset to its default, and each function can be removed.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from evojax.evolve.propose import changes
 from evojax.evolve.propose import library
 from evojax.harness import surface as surface_lib
 
-# Most changes of a value that somebody chose do harm; but one that is not the
-# default may be what is wrong.
+# Expected effects. Most changes of a chosen value do harm, but a value that is
+# not the default may be the fault.
 _EITHER, _BACK = (-0.05, 0.01), (-0.04, 0.10)
 _STEP = 3.0  # Factor for values on a log scale.
 _PART = 0.25  # Share of the range of values on a linear scale.
@@ -25,7 +25,7 @@ _OUTCOME = surface_lib.WEIGHTS + 'outcome'
 _FILES = {'keep.py': 'filter', 'weight.py': 'credit'}
 _SOURCE = 'evojax: the surface in both directions'
 
-# Intervention class -> alerts that call for one of its changes.
+# Alerts that call for a change of an intervention class.
 _SIGNAL = ('weak_signal', 'dead_group_ratio', 'reward_spread')
 _CERTAIN = ('exploration_collapse', 'mean_logprob')
 _LENGTH = ('truncated', 'length_gaming', 'length_reward_corr')
@@ -48,7 +48,7 @@ _CALLED = {
 
 
 def entries(context: propose.Context) -> Iterator[library.Entry]:
-  """Yield the changes that can be made of a harness, one value at a time."""
+  """Yield the single changes that can be made to a harness."""
   for field in _fields(context):
     old = context.config.get(field.path)
     for what, value in _values(context, field, old):
@@ -56,7 +56,7 @@ def entries(context: propose.Context) -> Iterator[library.Entry]:
       yield library.Entry(
           triggers=_CALLED.get(field.intervention_class, _WRONG),
           change=changes.set_value(field.path, value),
-          # With one update per rollout no clip could matter.
+          # Clipping has no effect with one update per rollout batch.
           when=changes.off_policy
           if field.intervention_class == 'clip'
           else lambda context: True,
@@ -76,7 +76,7 @@ def entries(context: propose.Context) -> Iterator[library.Entry]:
 
 
 def _fields(context: propose.Context) -> Iterator[surface_lib.Field]:
-  """Yield the fields that the config has, and the weights of its reward."""
+  """Yield the surface fields that the config has, and the reward weights."""
   for field in context.surface.fields:
     if not field.path.endswith('*'):
       if field.path in context.config:
@@ -96,7 +96,7 @@ def _defaults() -> dict[str, Any]:
 def _values(
     context: propose.Context, field: surface_lib.Field, old: Any
 ) -> Iterator[tuple[str, Any]]:
-  """Yield (what, value) of the changes of a field."""
+  """Yield (description, value) of the changes of a field."""
   default = _defaults().get(field.path)
   if default is not None and old != default:
     yield 'back to its default', default
@@ -105,7 +105,7 @@ def _values(
       if choice not in (old, default):
         yield f'{choice} instead', choice
   elif surface_lib.is_weight(field.path):
-    if changes.shaped(context) or old < 0:  # One part alone has no scale.
+    if changes.shaped(context) or old < 0:  # A lone part has no scale.
       yield from _weights(field, old)
   elif field.kind in ('float', 'int'):
     yield from _numbers(context, field, old)
@@ -114,8 +114,8 @@ def _values(
 def _weights(
     field: surface_lib.Field, old: float
 ) -> Iterator[tuple[str, float]]:
-  """Yield the changes of the weight of a reward part."""
-  # Without the outcome, nothing says what is wanted.
+  """Yield (description, value) of the changes of a reward part's weight."""
+  # The outcome stays: without it, the reward would lack its target.
   if field.path != _OUTCOME and old:
     yield 'without this part of the reward', 0.0
   if field.path != _OUTCOME or old < 0:
@@ -129,10 +129,10 @@ def _weights(
 def _numbers(
     context: propose.Context, field: surface_lib.Field, old: float | int
 ) -> Iterator[tuple[str, float | int]]:
-  """Yield a higher value, a lower one, and the one that turns it off."""
+  """Yield a higher value, a lower one, and one that turns the field off."""
   within = functools.partial(changes.within, context, field.path)
   if old == field.off:
-    # From nothing, the middle of what is allowed.
+    # A field that is off is set to the middle of its range.
     high = field.highest(context.config)
     if field.scale == 'log' and field.low > 0:
       yield 'turned on', within((field.low * high) ** 0.5)
@@ -147,6 +147,6 @@ def _numbers(
     step = _PART * (field.highest(context.config) - field.low)
     found = old + step, old - step
   for what, value in zip(('more of it', 'less of it'), found, strict=True):
-    # Bounds are wide; a step that they cut away is no change.
+    # A step that ends at the old value, because of the bounds, is no change.
     if (value := within(value)) != old:
       yield what, value

@@ -38,19 +38,19 @@ from evojax.harness import surface as surface_lib
 from evojax.runtime import output
 
 MAX_BYTES = 64 << 10
-TRIGGER = 'inbox/'  # The trigger of a proposal is this and the file's name.
+TRIGGER = 'inbox/'  # A proposal's trigger is this prefix and the file's name.
 _BESIDE = ('.py', '.refused', '.reason.txt')  # Belong to files *.json.
 _DELTA_FIELDS = ('delta', 'hypothesis', 'expected', 'note')
 
 
 class InboxError(ValueError):
-  """A file of the inbox cannot be used; the message says why."""
+  """A file in the inbox cannot be used; the message says why."""
 
 
 def vetoes(inbox: str | os.PathLike[str]) -> frozenset[str]:
-  """Return the factors and hashes of deltas that the user does not want.
+  """Return the factors and hashes of deltas that the user has vetoed.
 
-  Files that are no veto are left alone here; `propose` handles them.
+  Other files are left alone here; `propose` handles them.
   """
   inbox = pathlib.Path(inbox)
   found = set()
@@ -73,7 +73,7 @@ def propose(
   renamed to NAME.json.refused, with the reason beside it.
 
   Args:
-    context: The parent and what was tried.
+    context: The parent and the earlier trials.
     inbox: The directory; it need not exist.
   """
   for path in _files(pathlib.Path(inbox)):
@@ -93,12 +93,12 @@ def review(
 ) -> list[str]:
   """Return a line for each file that cannot be used, and change nothing.
 
-  Only what a file says is looked at: if the change can be made depends on the
+  Only the file itself is checked: whether the change can be made depends on the
   version that it is tried on.
 
   Args:
     inbox: The directory; it need not exist.
-    surface: What a harness may set, which a veto has to name.
+    surface: The fields that a harness may set; a veto has to name one.
   """
   inbox = pathlib.Path(inbox)
   lines = []
@@ -118,7 +118,7 @@ def review(
 
 
 def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
-  """Move a queued file to done/, once its row is on disk.
+  """Move a queued file to done/, after its row is on disk.
 
   A second call does nothing.
 
@@ -135,7 +135,7 @@ def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
   done = inbox / 'done'
   done.mkdir(exist_ok=True)
   target, count = done / path.name, 1
-  while target.exists():  # A name may be used again; no file is overwritten.
+  while target.exists():  # A name may be reused; no file is overwritten.
     target, count = done / f'{path.stem}-{count}.json', count + 1
   os.rename(path, target)
 
@@ -171,16 +171,16 @@ def _veto(fields: Mapping[str, Any]) -> str:
 
 
 def _check_veto(veto: str, surface: surface_lib.Surface) -> None:
-  """Raise InboxError if a veto stops nothing."""
+  """Raise InboxError if a veto matches nothing."""
   if delta_lib.class_of(veto, surface) or re.fullmatch('[0-9a-f]{64}', veto):
     return
   factors = surface.factors()
   of_path = {f.path: name for name, fields in factors.items() for f in fields}
   near = difflib.get_close_matches(veto, [*of_path, *factors], n=1)
-  # A path that belongs to a group of fields is vetoed by the group's name.
+  # For a path in a group of fields, the factor is the group's name.
   meant = [of_path.get(name, name) for name in near] or sorted(factors)
   raise InboxError(
-      f'veto={veto!r} is no factor, so it stops nothing; write'
+      f'veto={veto!r} is not a factor, so it has no effect; write'
       f' {" or ".join(map(repr, meant))}'
   )
 
@@ -263,7 +263,7 @@ def _beside(inbox: pathlib.Path, name: Any) -> str:
     )
   path = inbox / name
   try:
-    # A link could bring in what lies outside the inbox.
+    # A link could bring in a file from outside the inbox.
     if path.is_symlink() or path.stat().st_size > spec.MAX_FILE_BYTES:
       raise InboxError(
           f'source_file={name!r} is a link, or larger than'
@@ -285,6 +285,6 @@ def _shipped(name: Any) -> str:
 def _refuse(path: pathlib.Path, reason: str) -> None:
   """Rename a file and write the reason beside it."""
   output.say(f'inbox/{path.name} is refused: {reason}')
-  # The reason comes first: after a kill in between the file is refused again.
+  # The reason comes first: after a kill in between, the file is refused again.
   path.with_name(f'{path.name}.reason.txt').write_text(reason + '\n')
   os.replace(path, path.with_name(f'{path.name}.refused'))

@@ -1,13 +1,14 @@
 """Interventions: which alert calls for which change, and why.
 
-An entry answers an alert that it names, or one whose diagnostic calls for its
-intervention class. So an intervention of your own is one entry of ENTRIES, and
-a new diagnostic needs no edit here.
+An entry answers the alerts that it names, and those whose diagnostic calls for
+its intervention class. So a new intervention is one entry of ENTRIES, and a new
+diagnostic needs no edit here.
 
 The expected effect is a 90 % interval for Avg@k after one arm, in fractions,
-against the same arm without the change. It is centred on half of what the
-source reports, since an arm is short, and extends about five points to either
-side, since no source trained a policy of this size: most changes do little.
+against the same arm without the change. Its centre is half of the effect that
+the source reports, since an arm is short. It extends about five points to
+either side, since no source trained a policy of this size and most changes do
+little.
 `rules` narrows it with the trials of the run.
 """
 
@@ -28,12 +29,12 @@ class Entry:
 
   triggers: tuple[str, ...] = ()  # Alerts that it answers, by name.
   change: changes.Change
-  # Holds where the change makes sense.
+  # Returns whether the change makes sense in a context.
   when: Callable[[propose.Context], bool] = lambda context: True
   expected: records.Interval = (-0.04, 0.05)  # Most changes do little.
   hypothesis: str
   source: str
-  check: str = ''  # What else should be seen if the hypothesis holds.
+  check: str = ''  # A further sign to expect if the hypothesis holds.
 
   def apply(self, context: propose.Context) -> spec.Harness | None:
     """Return the parent with the change; None where it makes no difference."""
@@ -42,9 +43,9 @@ class Entry:
   def answers(
       self, alert: records.Measure, surface: surface_lib.Surface
   ) -> bool:
-    """Return whether an alert calls for it, by its name or by its class."""
+    """Return whether an alert calls for it, by name or by class."""
     named = alert.name in self.triggers
-    # Most alerts call for no class; then nothing needs to be looked up.
+    # Most alerts name no class, so that no lookup is needed.
     if named or not alert.calls_for:
       return named
     factor = self.change.factor(surface)
@@ -77,8 +78,8 @@ ENTRIES = {
     'learning_rate_far_up': Entry(
         triggers=('slow_learning',),
         change=changes.scale('optim.learning_rate', 30.0),
-        # Rates like these are for policies of billions of parameters; where one
-        # is right, a replay of three updates at 30 times the rate says so.
+    # Such rates suit policies of billions of parameters. Where one of them is
+    # right here too, a replay of three updates at 30 times the rate shows it.
         when=lambda context: context.config['optim.learning_rate'] < 1e-5,
         expected=(0.0, 0.15),
         hypothesis='At so small a rate the policy hardly moves.',

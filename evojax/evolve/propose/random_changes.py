@@ -1,6 +1,6 @@
-"""The control proposer: uniform changes on the surface.
+"""The control proposer: uniformly random changes on the surface.
 
-The gain of another proposer over this one is the worth of its knowledge.
+The gain of another proposer over this one measures the worth of its knowledge.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from evojax.harness import parts as parts_lib
 from evojax.harness import surface as surface_lib
 
 _ATTEMPTS = 200
-_OFF = 0.25  # Share of the samples that turn off what can be turned off.
-# Any effect that a change of a recipe may have: this proposer predicts nothing.
+_OFF = 0.25  # Share of samples that turn a field off, if it can be.
+# A range that covers any recipe change: this proposer makes no prediction.
 _EXPECTED = (-0.1, 0.1)
 
 
@@ -59,7 +59,7 @@ def _factors(
 def _names(
     context: propose_lib.Context, field: surface_lib.Field
 ) -> Sequence[str]:
-  """Return the names that a field may hold: its choices, or the families."""
+  """Return the names that a field may hold: its choices or its families."""
   names = field.choices or context.config.get('domain.kwargs.families', ())
   return names.split(',') if isinstance(names, str) else names
 
@@ -67,9 +67,9 @@ def _names(
 def _sample(
     context: propose_lib.Context, factor: Sequence[surface_lib.Field]
 ) -> dict[str, Any]:
-  """Sample values of a factor's fields that go together."""
+  """Sample values for the fields of a factor that are valid together."""
   values = {field.path: _value(context, field) for field in factor}
-  if values.get('grpo.keep') == 'all':  # Without a filter nothing is refilled.
+  if values.get('grpo.keep') == 'all':  # Without a filter there is no refill.
     values['grpo.refill_rounds'] = 0
   return values
 

@@ -11,14 +11,14 @@ _FILES = ('reward.py', 'keep.py', 'weight.py')
 
 
 def path_of(remedy: records.Remedy) -> str:
-  """Return the config path, or the file of a harness, that a remedy changes."""
+  """Return the config path or harness file that a remedy changes."""
   return words.word('evojax', remedy.setting, remedy.part)
 
 
 def change(
     context: propose.Context, remedy: records.Remedy
 ) -> changes.Change | None:
-  """Return the change that a remedy is; None where no harness may make it."""
+  """Return a remedy as a change; None if no harness may make it."""
   path = path_of(remedy)
   if path in _FILES:
     return changes.original_file(path)
@@ -27,7 +27,7 @@ def change(
   except surface_lib.SurfaceError:
     return None
   if remedy.setting == 'max_tokens':
-    # A limit of training goes; beyond rollout.max_tokens nothing is sampled.
+    # Remove the training limit; sampling stops at rollout.max_tokens anyway.
     return changes.set_value(path, 0)
   if remedy.setting == 'data':
     return changes.set_value(path, ())
@@ -58,7 +58,7 @@ def outside(
 
 
 def said(remedy: records.Remedy) -> str:
-  """Return what to do about a remedy that no harness may make."""
+  """Return advice on a remedy that no harness may make."""
   path = path_of(remedy)
   text = f'{path} is no value that a harness may change'
   return text if remedy.value is None else f'{text}; set it to {remedy.value}'

@@ -1,11 +1,11 @@
 """The default proposer: a diagnosis, interventions, and the ledger.
 
-What a finding of the diagnosis calls for by name comes first, then skills whose
-alert fires. Otherwise the interventions that an alert calls for compete with
-numeric mutations of what was tried: Thompson sampling chooses the intervention
-class, then the change within it. Beliefs are Normal: the library's interval is
-the prior, the trials of the run are observations.
-No model is asked, and equal contexts give equal proposals.
+Remedies that the diagnosis names come first, then skills whose alert fires.
+Otherwise the interventions that an alert calls for compete with numeric
+mutations of earlier changes: Thompson sampling chooses the intervention class,
+then the change within it. Beliefs are Normal: the library's interval is the
+prior, the trials of the run are observations. No language model is asked, and
+equal contexts give equal proposals.
 """
 
 from collections.abc import Sequence
@@ -31,15 +31,15 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
 _Z90 = 1.6449  # Half width of a central interval, in standard deviations.
-# Standard deviation of the true effect between changes of the same factor, and
-# of the same class: the smaller it is, the more one tells about another.
+# Standard deviations of the true effect between changes of the same factor, and
+# of the same class. The smaller one is, the more a trial tells about another.
 _SPREAD_FACTOR = 0.03
 _SPREAD_CLASS = 0.06
 # Share of the trials that goes to untried classes while an alert calls for one.
-# Priors come from other policies: a class is tried before it is believed.
+# Priors come from other policies, so each class is tried before it is trusted.
 _EXPLORED = 0.75
-_REMEDY = (-0.02, 0.25)  # Expected of what puts right what is wrong.
-# Relative; a smaller one is lost in the noise of a trial.
+_REMEDY = (-0.02, 0.25)  # Expected effect of a change that repairs a fault.
+# Relative size; the effect of a smaller step is lost in the noise of a trial.
 _SMALLEST_STEP = 0.05
 
 
@@ -61,7 +61,7 @@ class Belief:
   deviation: float
 
   def interval(self) -> tuple[float, float]:
-    """Return its central 90 %."""
+    """The central 90 % interval."""
     half = _Z90 * self.deviation
     return round(self.mean - half, 4), round(self.mean + half, 4)
 
@@ -78,14 +78,17 @@ def believe(
   """Return the posterior of an effect, given the trials of its class.
 
   The observations are the realised effects with variance SE^2 + spread^2. The
-  effect of a kept change of the same factor counts half, since the same step
-  again gains less. Trials without an effect (a crash) are no observation.
+  effect of a kept change of the same factor counts half, since repeating a step
+  gains less. Trials without an effect (a crash) are no observation.
 
   Args:
-    expected: Central 90 % of the prior.
-    intervention_class: The class that the observations are taken from.
+    expected: Central 90 % interval of the prior.
+    intervention_class: The class whose trials are the observations.
     factor: The factor of the change; '' stands for the class as a whole.
     history: Trials of the run.
+
+  Returns:
+    The posterior of the effect.
   """
   low, high = expected
   mean = (low + high) / 2
@@ -107,13 +110,13 @@ def believe(
 
 
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """Return the next change, or None where nothing is left to try."""
+  """Return the next change, or None if nothing is left to try."""
   if found := _from_findings(context):
     return found
   critical = {f.check for f in context.findings if f.severity == 'critical'}
   racing = [t for t in context.history if t.verify is None]
   if any(trial.hypothesize.trigger in critical for trial in racing):
-    return None  # What is broken is put right before anything is improved.
+    return None  # Faults are repaired before anything else is changed.
   return _from_skills(context) or _from_library(context)
 
 
@@ -121,7 +124,7 @@ def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
 
 
 def _from_findings(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """Propose the first remedy of the worst finding that was not tried yet."""
+  """Propose the first untried remedy of the worst finding."""
   for finding in context.findings:
     for remedy in finding.remedies:
       change = remedies.change(context, remedy)
@@ -145,7 +148,7 @@ def _from_findings(context: propose_lib.Context) -> propose_lib.Proposal | None:
 
 
 def _from_skills(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """Propose the surest skill whose alert fires and whose factor is untried."""
+  """Propose the best-supported skill that applies and has an untried factor."""
   tried = {trial.delta.factor for trial in context.history}
   for skill in skills_lib.matching(
       context.skills, context.domain, context.measures
@@ -176,7 +179,7 @@ def _from_skills(context: propose_lib.Context) -> propose_lib.Proposal | None:
 
 
 def _from_library(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """Propose what the alerts call for, or what applies if that is nothing."""
+  """Propose a change that an alert calls for, else any that applies."""
   alerts = diagnose.raised(context.measures)
   candidates = _called(context, alerts) or _called(context, None)
   if not candidates:
@@ -203,10 +206,10 @@ def _belief(context: propose_lib.Context, candidate: _Candidate) -> Belief:
 def _called(
     context: propose_lib.Context, alerts: Sequence[records.Measure] | None
 ) -> list[_Candidate]:
-  """Return the changes that an alert calls for (None: all, without one)."""
+  """Return the changes that alerts call for; for None, all changes."""
   surface = context.surface
   ideas: list[tuple[library.Entry, int]] = []
-  # Factor -> place among the alerts of the worst one that calls for it.
+  # Factor -> index of the worst alert that calls for it.
   places: dict[str, int] = {}
   known = itertools.chain(
       library.ENTRIES.values(),
@@ -234,7 +237,7 @@ def _called(
     except propose_lib.ProposalError:
       continue
     trigger = alerts[place].name if alerts else ''
-    # Two ideas may be one change: the first keeps its hypothesis and source.
+    # Two entries may make the same change: the first gives hypothesis, source.
     found.setdefault(delta.sha256, _Candidate(delta, after, trigger, idea))
   return list(found.values())
 
@@ -252,12 +255,12 @@ def _mutations(context: propose_lib.Context) -> list[library.Entry]:
 def _mutate(
     context: propose_lib.Context, trial: history_lib.Trial
 ) -> library.Entry | None:
-  """Return the next value after the last trial of a factor.
+  """Return the next value to try after the last trial of a factor.
 
-  After a kept change the same step is made again. After one that was tried on
-  this parent and not kept, the step is twice as long if it gained a little,
-  half as long if it lost or failed, and goes the other way once two steps in
-  one direction lost.
+  After a kept change, the same step is made again. After a change that was
+  tried on this parent and not kept, the step is doubled if it gained a little,
+  and halved if it lost or failed; its direction is reversed once two steps in
+  that direction have lost.
   """
   (path, old, new), *others = trial.delta.changes
   if others or path.partition(':')[0].endswith('.py'):
@@ -295,14 +298,14 @@ def _mutate(
 
 
 def _lost_steps(context: propose_lib.Context, path: str, up: bool) -> int:
-  """Count the steps of a path in one direction that lost on this parent."""
+  """Count the losing steps of a path in one direction on this parent."""
   lost = [
       t.delta.changes
       for t in context.history
       if t.delta.before == context.parent.sha256
       and (t.effect is None or t.effect <= 0)
   ]
-  # All have numbers: they start from the value that this parent has.
+  # All are numbers, since the steps start from this parent's value.
   return sum(
       changed == path and (new > old) == up
       for (changed, old, new), *others in lost
@@ -343,8 +346,8 @@ def _choose(
   repeats = len(tried) - len(set(tried))
   allowed = math.ceil((len(tried) + 1) * (1 - _EXPLORED))
   eligible = untried if untried and repeats >= allowed else list(classes)
-  # Sorted, so that equal contexts draw equal numbers for equal classes.
-  # Each class is sampled once: a large one has no more chances than a small.
+  # Sorted, so that equal contexts draw equal numbers for equal classes. Each
+  # class is sampled once, so that a large class has no better chance.
   best = max(
       sorted(eligible), key=lambda n: _sample_class(context, n, classes[n])
   )
@@ -356,11 +359,11 @@ def _choose(
 def _sample_class(
     context: propose_lib.Context, name: str, members: Sequence[_Candidate]
 ) -> float:
-  """Sample what a class would gain; -inf if its change would not even run."""
+  """Sample the gain of a class; -inf if its change would not even run."""
   mine = [t for t in context.history if t.intervention_class == name]
   ran = sum(trial.effect is not None for trial in mine)
   runs = context.rng.random() < (ran + 1) / (len(mine) + 1)
-  # Its best change counts: a class is not worse for having many.
+  # The best change of a class counts, so that having many is no disadvantage.
   expected = max((c.idea.expected for c in members), key=lambda e: (sum(e), e))
   belief = believe(expected, name, '', mine)
   gain = belief.sample(context.rng)

@@ -1,4 +1,4 @@
-"""Accumulate: what is remembered of a trial."""
+"""Accumulate: record what was learned from a trial."""
 
 from evojax.evolve import opening
 from evojax.evolve import skills as skills_lib
@@ -9,7 +9,7 @@ from evojax.runtime import decisions
 
 
 def conclude(run: opening.Run, verdict: records.Verify) -> None:
-  """Record what a verdict teaches, once, and say it."""
+  """Record the lesson of a verdict, once, and print it."""
   find, trial = run.recorder.find, verdict.trial
   proposal = find(records.Hypothesize, trial=trial)
   designed = find(records.Design, trial=trial)
@@ -30,13 +30,13 @@ def accumulate(
     proposal: records.Hypothesize,
     verdict: records.Verify,
 ) -> records.Accumulate:
-  """Record the skill that was learned and how predictions did."""
+  """Return the skill that was learned, and how good the predictions were."""
   predicted = sum(proposal.expected) / 2
   realised = verdict.effect
   backtest = run.recorder.find(records.Backtest, trial=verdict.trial)
   replayed = backtest.statistics.get('replayed_effect') if backtest else None
   if not isinstance(replayed, float):
-    replayed = None  # The backtest says why there is no number.
+    replayed = None  # The backtest's row says why there is no number.
 
   def agrees(prediction: float | None) -> bool | None:
     # A prediction of exactly 0 has no sign to agree with.
@@ -68,7 +68,7 @@ def _learn(
     proposal: records.Hypothesize,
     verdict: records.Verify,
 ) -> str:
-  """Write the skill that a kept trial teaches; return its hash, or ''."""
+  """Write the skill that a kept trial supports; return its hash, or ''."""
   known = proposal.trigger and not proposal.trigger.startswith('inbox/')
   if verdict.status != 'keep' or verdict.effect is None or not known:
     return ''
@@ -86,7 +86,7 @@ def _learn(
             domain=run.config.domain.name,
             base=version.harness,
             effect=verdict.effect,
-            # The interval of a few arms may be wider than any effect is.
+            # With few arms, the interval may exceed the range of effects.
             low=max(verdict.low, -1.0),
             high=min(verdict.high, 1.0),
         ),

@@ -1,4 +1,4 @@
-"""Admit: the gate's answer to a candidate."""
+"""Admit: the gate's decision on a candidate."""
 
 from evojax.evolve import arms
 from evojax.evolve import opening
@@ -11,7 +11,7 @@ from evojax.runtime import decisions
 def admit(
     run: opening.Run, version: records.Version, design: records.Design
 ) -> records.Admit:
-  """Return why a candidate is refused; without reasons it is admitted."""
+  """Return the gate's reasons against a candidate; none means admitted."""
   view = recorded.view(run, version.folder, version.harness)
   reasons = decisions.decide(
       lambda: admit_lib.admit(
@@ -25,6 +25,6 @@ def admit(
   )
   try:
     arms.setup_under(run, design.harness)
-  except ValueError as error:  # Values that do not go together in an arm.
+  except ValueError as error:  # Values that are inconsistent in an arm.
     reasons = [*reasons, str(error)]
   return records.Admit(trial=design.trial, reasons=tuple(reasons))

@@ -1,9 +1,9 @@
-"""Backtest: what a change would have done, before an arm is trained with it.
+"""Backtest: the effect of a change on past records, before an arm trains.
 
-Two kinds of numbers, (candidate, checkpoints, evidence, seed) -> numbers:
+It computes (candidate, checkpoints, evidence, seed) -> numbers, of two kinds:
 statistics of the recorded groups under the candidate's reward and filter, and
 K replayed updates from retained checkpoints, scored on held-out train problems
-against the same updates under the parent. The answer may be NOT_IDENTIFIABLE:
+against the same updates under the parent. A number may be NOT_IDENTIFIABLE:
 old rollouts do not show what another temperature would have sampled.
 """
 
@@ -46,7 +46,7 @@ def backtest(
 ) -> records.Backtest:
   """Backtest a candidate against its parent; a failing reward is a crash.
 
-  The same inputs give the same numbers, which are kept by the hash of the
+  Equal inputs give equal numbers, which are stored under the hash of the
   inputs.
   """
   folder = run.path / version.folder
@@ -64,7 +64,7 @@ def backtest(
     except (run_lib.FunctionError, reward_parts.RewardError) as error:
       stored = dict(statistics={}, predicted=None, sampled_tokens=0)
       key, crash = '', str(error)
-    # A crash has no numbers to keep: another run may repair what failed.
+    # A crash has no numbers to store: another run may repair the cause.
     if run.primary and not crash:
       path.parent.mkdir(exist_ok=True)
       workdir_lib.write_json(path, stored, indent=None, sort_keys=True)
@@ -88,8 +88,8 @@ def _key(
 ) -> str:
   """Return a hash of everything that the numbers depend on.
 
-  It is taken of contents: files hold times and are laid out as the writer
-  pleased. An arm's start, end and evidence stand for its checkpoints.
+  Contents are hashed, not files: these hold times, and their layout depends on
+  the writer. An arm's start, end and evidence stand for its checkpoints.
   """
   e = run.config.evolve
   digest = hashlib.sha256()
@@ -117,11 +117,11 @@ def _backtest(
     delta: delta_lib.Delta,
     steps: list[int],
 ) -> dict[str, Any]:
-  """Return the numbers, as they are stored under their key.
+  """Return the numbers in the form in which they are stored.
 
   Returns:
-    statistics, name -> number or NOT_IDENTIFIABLE; predicted, the 95 % interval
-    of the replayed effect, or None.
+    A dict of statistics, name -> number or NOT_IDENTIFIABLE, and predicted, the
+    95 % interval of the replayed effect or None.
 
   Raises:
     harness.run.FunctionError: If a function of the candidate fails.
@@ -129,14 +129,14 @@ def _backtest(
   folder, recent = run.path / version.folder, recorded.recent(steps)
   old, old_view = rewarded(run, version.harness, folder, recent)
   new, new_view = rewarded(run, design.harness, folder, recent)
-  # Ours last: those that the harness brings take no name of ours.
+  # Ours are merged last, so that the harness's cannot take their names.
   found = _own_statistics(run, version.harness, old_view, new_view)
   found |= statistics_lib.compare(old, new)
   if delta.factor.startswith('reward:'):
     part = delta.factor.removeprefix('reward:')
     found |= statistics_lib.scan(new, part, run.setup.surface)
   names = ('replayed_effect', 'replayed_low', 'replayed_high')
-  # Replaying old rollouts under a change of what is sampled shows nothing.
+  # A replay of old rollouts shows nothing about a change of the sampling.
   if delta.intervention_class in pairs.SAMPLED_OTHERWISE:
     found |= dict.fromkeys(names, statistics_lib.NOT_IDENTIFIABLE)
     return dict(statistics=found, predicted=None, sampled_tokens=0)
@@ -159,12 +159,12 @@ def rewarded(
 
   Args:
     run: The run.
-    harness: Hash.
-    folder: Of the arm that left the evidence.
-    steps: Of the evidence.
+    harness: Hash of the harness.
+    folder: Folder of the arm with the evidence.
+    steps: Steps of the evidence.
 
   Returns:
-    The groups, and the evidence with these rewards for the reader
+    The groups, and a view of the evidence with these rewards for the reader
     'diagnostic'.
   """
   setup = arms.setup_under(run, harness)
@@ -181,7 +181,7 @@ def rewarded(
       graded=batch.graded,
       n_tokens=grid('n_tokens').astype(np.float64),
   )
-  # A diagnostic sees these rewards, and no part of an older harness.
+  # Diagnostics see these rewards, and no reward part of the older harness.
   rows = {
       name: values
       for name, values in {**rollouts.rows, **batch.columns}.items()
@@ -193,7 +193,7 @@ def rewarded(
 def _own_statistics(
     run: opening.Run, harness: str, before: views.View, after: views.View
 ) -> dict[str, Any]:
-  """Return statistics that a harness brings; one that fails is a status."""
+  """Return the harness's own statistics; a failing one becomes a status."""
   found: dict[str, Any] = {}
   functions = run.harnesses.functions(harness)
   for name in functions.backtests:

@@ -1,4 +1,4 @@
-"""Design: the one factor in which the candidate differs, read off its files."""
+"""Design: the one factor in which a candidate differs, found from its files."""
 
 from evojax.evolve import opening
 from evojax.evolve import recorder

@@ -11,13 +11,13 @@ from evojax.training import arm as arm_lib
 def diagnose(
     run: opening.Run, number: int, trial: int, version: records.Version
 ) -> records.Diagnose:
-  """Measure a version by the diagnostics of its harness and by the ledger.
+  """Return the measures and findings of a version.
 
   Args:
     run: The run.
-    number: Of the round in which the trial begins.
-    trial: Its number.
-    version: Which it changes.
+    number: Number of the round in which the trial begins.
+    trial: Number of the trial.
+    version: The version that the trial changes.
   """
   outcome = arm_lib.outcomes(run.path / version.folder)
   measures = recorded.measure(run, version.folder, version.harness, outcome)

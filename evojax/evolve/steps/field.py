@@ -2,8 +2,8 @@
 
     (diagnose  hypothesize  design  admit  backtest  [verify  accumulate])*
 
-A candidate that the gate or its backtest refuses, or that trains nothing, has
-its verdict here and races nobody.
+A candidate that is refused by the gate or by its backtest, or that trains
+nothing, gets its verdict here and does not race.
 """
 
 import math
@@ -26,10 +26,10 @@ from evojax.training import stages
 
 
 def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
-  """Return the candidates of a round: those that race on, and new ones.
+  """Return the candidates of a round: those still racing, then new ones.
 
-  Where a change is refused, another is looked for, but only stages.TRIES for a
-  place: refusals cannot keep a round from training.
+  For each refused change another is tried, up to stages.TRIES per place, so
+  that refusals cannot keep a round from training.
   """
   first = _first_trial(run, number)
   racing = _racing_on(run, first)
@@ -38,17 +38,19 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   for trial in range(first, first + stages.TRIES * free):
     if len(racing) >= full or not _begin(run, number, trial):
       break
-    # Only now: a kill between backtest and verdict leaves one that looks so.
+    # Read only now: a kill between backtest and verdict leaves such a
+    # candidate.
     racing = [t for t in _undecided(run) if t.number <= trial]
   return racing
 
 
 def places(run: opening.Run, number: int) -> int | None:
-  """Return how many candidates may enter a round; None: it does not begin.
+  """Return how many candidates may enter a round; None: no further round.
 
-  As many as evolve.candidates, of evolve.entries in all, and only as many as
-  evolve.tokens pays for. Those that race on from the round before, and a shadow
-  that trains on, have places of their own.
+  The number is at most evolve.candidates, at most what is left of
+  evolve.entries, and at most what evolve.tokens pays for. Candidates that race
+  on from the round before, and a shadow that trains on, have places of their
+  own.
   """
   e = run.config.evolve
   promised = run.recorder.find(records.Open).config['evolve']['entries']
@@ -59,32 +61,32 @@ def places(run: opening.Run, number: int) -> int | None:
   if not e.tokens:
     return free
   history, grpo = run.recorder.history, run.config.grpo
-  # An arm that is scored on dev problems samples so much more.
+  # Sampling for dev scores, relative to the sampling of an arm's training.
   dev = e.problems * e.samples / (e.updates * grpo.prompts * grpo.group_size)
-  # Not the replays of this round, some of which a killed process may have made.
+  # Replays of this round do not count: a killed process may have made some.
   replays = [t.backtest for t in history.trials if t.number < first]
   spent = history.trained_tokens
   spent += sum(replay.sampled_tokens for replay in replays if replay)
   for race in history.races:
     if race.scored_by == 'dev':
       spent += dev * sum(arm.sampled_tokens for arm in race.arms)
-  # As the last arms; a harness may make completions longer.
+  # The cost of the last arms; a harness may make completions longer.
   last = history.races[-1].arms if history.races else [history.base]
   update = max(a.sampled_tokens / max(a.updates, 1) for a in last)
   if run.config.rollout.token_limit and not history.races:
-    # A candidate may lift the limit of the first arm; then completions use half
-    # of what they may, about.
+    # A candidate may lift the token limit of the first arm; completions then
+    # use about half of rollout.max_tokens.
     most = run.config.rollout.max_tokens * grpo.prompts * grpo.group_size
     update = max(update, most / 2)
   arm = e.updates * update * (1 + dev)
   left = e.tokens - spent
-  # The incumbent's arms come first.
+  # The incumbent's arms are paid for first.
   payable = math.floor(left / (arm * e.pairs)) - 1 - others
   return None if payable < 0 else min(free, payable)
 
 
 def _first_trial(run: opening.Run, number: int) -> int:
-  """Return the number of the first trial that begins in a round."""
+  """Return the number of the first trial of a round."""
   begun = run.recorder.history.all(records.Diagnose)
   return min(
       (d.trial for d in begun if d.round == number),
@@ -93,21 +95,21 @@ def _first_trial(run: opening.Run, number: int) -> int:
 
 
 def _racing_on(run: opening.Run, first: int) -> list[history_lib.Trial]:
-  """Return the candidates of earlier rounds; `first` is the round's first."""
+  """Return the candidates of rounds before the one with trial `first`."""
   return [t for t in _undecided(run) if t.number < first]
 
 
 def _undecided(run: opening.Run) -> list[history_lib.Trial]:
-  """Return the candidates that were backtested and have no verdict yet."""
+  """Return the candidates that are backtested but have no verdict yet."""
   trials = run.recorder.history.trials
   return [t for t in trials if t.backtest and t.verify is None]
 
 
 def _begin(run: opening.Run, number: int, trial: int) -> bool:
-  """Bring a change up to its race, or to its verdict; False: nothing to try."""
+  """Take a change up to its race or its verdict; False: nothing to try."""
   record = run.recorder.record
   if found := run.recorder.find(records.Diagnose, trial=trial):
-    # A kill after 'promote' leaves a newer version than the one it changes.
+    # After a kill following 'promote', the newest version is not its parent.
     version = run.recorder.history.version(found.version)
   else:
     version = run.recorder.history.versions[-1]

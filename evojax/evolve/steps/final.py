@@ -1,4 +1,4 @@
-"""Final: sealed scores of all policies, and the tokens that they cost."""
+"""Final: sealed scores of all policies, and the tokens that each one cost."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -17,7 +17,7 @@ from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
 from evojax.training import stages
 
-# Rows of the final table that are there even if nothing was brought in.
+# Rows that the final table always has, even without --compare.
 COMPARED = ('reference', 'seed', 'random')
 
 
@@ -30,13 +30,13 @@ def score(
 
   Args:
     run: The run.
-    head: The newest version, whose policy went on training through the race.
-    retrained: Its harness, trained from the base policy, if it was.
+    head: The newest version, with the policy trained through the race.
+    retrained: Its harness trained from the base policy, if configured.
   """
   c = run.config.eval
   seed = run.recorder.find(records.Seal).seed
   others, before = placed(run), run.recorder.find(records.Final)
-  # All meet the same problems, so that their differences are paired.
+  # All policies get the same problems, so that their differences are paired.
   policies = {
       'base': {},
       'evolved': dict(
@@ -63,7 +63,7 @@ def score(
     )
     outcomes[name] = run.scorer.scores(wanted)
   compute = _compute(run, others)
-  # Those that an earlier start was compared with stay in the table.
+  # Runs compared at an earlier start stay in the table.
   for name in sorted(scored(before) - set(outcomes)):
     folder = run.path / 'sealed' / name
     outcomes[name] = decisions.decide(
@@ -118,7 +118,7 @@ def retrained_checkpoint(
 def _compute(
     run: opening.Run, others: Mapping[str, compared_lib.Compared]
 ) -> dict[str, records.Tokens]:
-  """Sampled tokens of each policy's own training, and of its whole run."""
+  """Return sampled tokens of each policy's training and of its whole run."""
 
   def count() -> dict[str, tuple[int, int]]:
     final = compared_lib.total_tokens(run.path / retrain_lib.FOLDER)

@@ -1,4 +1,4 @@
-"""Hypothesize: which change to try next, and what it is expected to do."""
+"""Hypothesize: the change to try next, and its expected effect."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def hypothesize(
 def _choose(
     run: opening.Run, diagnosis: records.Diagnose, version: records.Version
 ) -> records.Hypothesize:
-  """Return process 0's choice."""
+  """Return the choice of process 0."""
   e = run.config.evolve
   context = propose_lib.Context(
       parent=run.harnesses.load(version.harness),
@@ -44,7 +44,7 @@ def _choose(
       skills=skills_lib.read_all(
           [*e.skills, run.path / 'skills'], run.setup.surface
       ),
-      # Two machines that part in a measurement still draw the same numbers.
+      # Seeded alike on machines whose measurements differ slightly.
       rng=np.random.default_rng(arms.seed_of(run, 'propose', diagnosis.trial)),
       domain=run.config.domain.name,
       surface=run.setup.surface,
@@ -56,7 +56,7 @@ def _choose(
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
     return records.Hypothesize(**row)
-  # On disk before the row that names it: a kill in between writes it again.
+  # Written before the row that names it; after a kill it is written again.
   spec.write(proposal.after, run.path / 'harness')
   row |= dict(harness=proposal.after.sha256)
   row |= dict(expected=tuple(map(float, proposal.expected)))
@@ -64,9 +64,9 @@ def _choose(
 
 
 def without_audit(trial: history_lib.Trial) -> history_lib.Trial:
-  """Return a trial without what the evaluator's own problems said of it.
+  """Return a trial without its results on the evaluator's own problems.
 
-  A proposer that saw their scores could learn to please them.
+  A proposer that saw these scores could learn to optimise them.
   """
   verdict = trial.verify
   if verdict is None or verdict.perturbed_effect is None:

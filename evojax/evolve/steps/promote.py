@@ -1,4 +1,4 @@
-"""Promote: the policy that training goes on from, after every round."""
+"""Promote: the policy that training continues from, after every round."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -19,7 +19,7 @@ def untrained(
 ) -> records.Promote:
   """Return the version of a kept change that trains nothing.
 
-  It has the policy of its parent, whose tokens are counted once.
+  It has its parent's policy, whose tokens are counted only once.
   """
   return recorder.made_from(
       records.Promote,
@@ -38,7 +38,7 @@ def untrained(
 def arms_of(
     race: records.Race, role: str, trial: int | None
 ) -> list[records.RacedArm]:
-  """Return the arms of a harness of a round that ended."""
+  """Return the finished arms of one harness of a round."""
   return [
       arm
       for arm in race.arms
@@ -48,12 +48,12 @@ def arms_of(
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """A state that arms of a harness leave: a policy and its moments."""
+  """The state that arms of a harness lead to: a policy and its moments."""
 
-  checkpoint: str  # Below the workdir.
+  checkpoint: str  # Path below the workdir.
   end: str  # Fingerprint.
-  arm: records.RacedArm  # Stands for it where it is diagnosed and replayed.
-  sources: tuple[records.Source, ...]  # Arms that it was trained by.
+  arm: records.RacedArm  # Represents the state in diagnoses and replays.
+  sources: tuple[records.Source, ...]  # Arms that trained the state.
   outer_learning_rate: float
 
 
@@ -63,18 +63,18 @@ def state_of(
     start: str,
     name: str,
 ) -> State:
-  """Return the state that arms of a round leave together.
+  """Return the state that the arms of a round lead to.
 
   Args:
     run: The run.
-    arms: All of one harness; or those of a chain, see `trained_on`.
+    arms: All arms of one harness, or those of a chain; see `trained_on`.
     start: The checkpoint that the round started from, below the workdir.
-    name: Folder of a mean, below the workdir.
+    name: Folder for a mean, below the workdir.
   """
   e, last = run.config.evolve, arms[-1]
   weights = [1 / len(arms)] * len(arms)
   if e.policy == 'chain':
-    # The last arm has all that those before it learned.
+    # In a chain the last arm continues all arms before it.
     weights = [0.0] * (len(arms) - 1) + [1.0]
   sources = tuple(
       recorder.made_from(records.Source, arm, weight=weight)
@@ -83,7 +83,8 @@ def state_of(
   places = [arm_lib.checkpoint_of(arm.folder, e.updates) for arm in arms]
   if e.policy == 'chain':
     return State(str(places[-1]), last.end, last, sources, 1.0)
-  # The sum of what few arms learned is less sure than that of all.
+  # The more arms, the lower the variance of their mean, and the larger the
+  # step.
   rate = min(e.outer_learning_rate, float(len(arms)))
   target = arm_lib.checkpoint_of(name, e.updates)
   end = run.states.merge(
@@ -99,12 +100,12 @@ def state_of(
 def trained_on(
     run: opening.Run, race: records.Race, role: str, trial: int | None
 ) -> list[records.RacedArm]:
-  """Return the arms of a round that make the state of a harness after it.
+  """Return the arms of a round that train the state of a harness after it.
 
   With the mean, those are all of its arms. In a chain it is the last one,
-  unless an earlier one solved clearly more (a harness that does harm does more
-  of it from pair to pair), and before it the arms that it continues: those of a
-  candidate started where the incumbent's of earlier pairs ended.
+  unless an earlier one solved clearly more (the harm of a bad harness grows
+  from pair to pair), preceded by the arms that it continues: a candidate's arm
+  started where the incumbent's arms of earlier pairs ended.
   """
   arms = arms_of(race, role, trial)
   if run.config.evolve.policy == 'mean' or not arms:
@@ -129,17 +130,18 @@ def advance(
     kept: records.Verify | None,
     shadow: records.Shadow | None,
 ) -> records.Promote:
-  """Return the policy that a round leaves: of the arms of the harness that won.
+  """Return the policy after a round, trained by the arms of the winner.
 
-  Arms of a candidate that was not kept never enter it: they were trained by a
-  harness that the run does not claim.
+  Arms of a candidate that was not kept are left out: the run does not claim the
+  harness that trained them.
 
   Args:
     run: The run.
     version: The state that the round started from.
     race: The round.
-    kept: Verdict on the candidate that is kept, if one is.
-    shadow: After the round; one that takes a change back is the policy again.
+    kept: Verdict on the candidate that is kept, if any.
+    shadow: The shadow after the round, if any. If it takes a change back, its
+      policy becomes the run's.
   """
   name = f'v{len(run.recorder.history.versions)}'
   start = version.checkpoint
@@ -161,7 +163,7 @@ def advance(
       start=arms[0].start,
       end=state.end,
       checkpoint=state.checkpoint,
-      # The sum over all arms that trained this policy.
+      # Tokens of all arms that trained this policy.
       sampled_tokens=sum(arm.sampled_tokens for arm in arms),
       round=race.round,
       outer_learning_rate=state.outer_learning_rate,
@@ -172,8 +174,8 @@ def advance(
 def tidy(run: opening.Run, race: records.Race) -> None:
   """Delete the checkpoints of a round that no later step reads.
 
-  The arm that stands for the version stays for replays, and the version's own
-  state.
+  The checkpoints of the version, and of the arm that represents it in replays,
+  stay.
   """
   if not run.primary:
     return

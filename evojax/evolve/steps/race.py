@@ -1,12 +1,12 @@
 """Race: the arms of a round, trained and compared in pairs.
 
 In a pair, the incumbent harness and each candidate train one arm each, from one
-state, on the same problems. How the states of the pairs follow each other is
-config.evolve.policy: in a chain, a pair starts where the incumbent's arm of the
-pair before ended, unless that arm ruined the policy, so that the incumbent
-trains on as one run would; with the mean, all pairs start from the newest
-version, and train side by side. After a change was kept, its former harness
-trains on in the same way for some rounds, from a state of its own: the shadow.
+state, on the same problems. config.evolve.policy says how the pairs follow each
+other. In a chain, a pair starts where the incumbent's arm of the previous pair
+ended, so that the incumbent trains as a single run would; an arm that ruined
+the policy is left out. With the mean, all pairs start from the newest version
+and train side by side. After a change was kept, its former harness keeps
+training in the same way for some rounds, from a state of its own: the shadow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,17 +35,17 @@ class _State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Entrant:
-  """A harness of a round, and where its arms start."""
+  """A harness of a round, and the states that its arms start from."""
 
   role: str  # 'incumbent', 'candidate' or 'shadow'.
-  trial: int | None  # The change that it is about.
-  name: str  # Part of the names of its arms.
+  trial: int | None  # The trial that it belongs to.
+  name: str  # Part of its arms' names.
   harness: str  # Hash.
-  alike: bool  # True if its rollouts compare with the incumbent's.
-  starts: Mapping[int, _State]  # Pair -> where its arm starts.
+  alike: bool  # Whether its rollouts are comparable with the incumbent's.
+  starts: Mapping[int, _State]  # Pair -> start of its arm.
 
 
-# An arm that was trained: whose it is, and its pair.
+# A trained arm, with its entrant and its pair.
 _Trained = tuple[_Entrant, int, records.Arm]
 
 
@@ -56,19 +56,18 @@ def race(
     field: Sequence[history_lib.Trial],
     shadow: records.Shadow | None,
 ) -> records.Race:
-  """Train the arms of a round, score them, and say how candidates stand.
+  """Train the arms of a round, score them, and judge the candidates.
 
   Args:
     run: The run.
-    version: Whose state the round starts from, and whose harness is the
-      incumbent.
-    number: Of the round.
-    field: The candidates; none trains the incumbent alone.
-    shadow: The former harness of the last kept change, while it trains on.
+    version: The round starts from its state, with its harness as incumbent.
+    number: Number of the round.
+    field: The candidates; without any, only the incumbent trains.
+    shadow: Shadow of the last kept change, while it trains.
 
   Raises:
     ValueError: If no arm of the incumbent trains.
-    RuntimeError: If arms did not start where they should.
+    RuntimeError: If arms started from another state than they should.
   """
   standings.announce(run, number, field)
   trained = _train_on(run, number, _incumbent_and_shadow(run, version, shadow))
@@ -86,8 +85,8 @@ def race(
   scored_by = 'rollouts' if alike else 'dev'
   raced = _scored(run, number, trained, scored_by)
   half = paired.first_half(run.config.evolve.pairs)
-  # In a chain, the incumbent's arms are ever better, and none is a measure of
-  # what an arm of another pair should solve.
+  # In a chain the incumbent improves from arm to arm, so that its arms are no
+  # measure for a candidate's arm of another pair.
   measure = incumbents if run.config.evolve.policy == 'mean' else ()
   early = [pair for pair in starts if pair < half]
   trained = _train(run, number, candidates, early, 'candidates', measure)
@@ -108,7 +107,7 @@ def race(
 
 
 def _is_alike(trial: history_lib.Trial) -> bool:
-  """Return whether rollouts under a change compare with those without it."""
+  """Return whether rollouts with and without a change are comparable."""
   return trial.intervention_class not in pairs.SAMPLED_OTHERWISE
 
 
@@ -117,7 +116,7 @@ def _incumbent_and_shadow(
     version: records.Version,
     shadow: records.Shadow | None,
 ) -> list[_Entrant]:
-  """Return the harnesses that train on in a round, the incumbent first."""
+  """Return the harnesses that keep training in a round, incumbent first."""
 
   def entrant(state: _State, **fields) -> _Entrant:
     every = range(run.config.evolve.pairs)
@@ -159,7 +158,7 @@ def _candidate(
       role='candidate',
       trial=trial.number,
       name=f't{trial.number:03d}',
-      # A change that trains nothing may have been kept since it was made.
+      # A change that trains nothing may have been kept after this was proposed.
       harness=run.harnesses.rebased(
           trial.delta.before, trial.design.harness, version.harness
       ),
@@ -171,10 +170,10 @@ def _candidate(
 def _train_on(
     run: opening.Run, number: int, entrants: Sequence[_Entrant]
 ) -> list[_Trained]:
-  """Train the harnesses whose policies go on, by config.evolve.policy.
+  """Train the incumbent and the shadow, by config.evolve.policy.
 
-  A chain ends with an arm that fails: it leaves no state to go on from. Without
-  the incumbent's arm, a pair has nothing to compare.
+  A chain ends with an arm that fails, which leaves no state to continue from. A
+  pair without the incumbent's arm has nothing to compare.
   """
   every = range(run.config.evolve.pairs)
   if run.config.evolve.policy == 'mean':
@@ -200,10 +199,10 @@ def _train_on(
 def _next_start(
     run: opening.Run, entrant: _Entrant, pair: int, arm: records.Arm
 ) -> _State:
-  """Return where the next pair of a chain starts.
+  """Return the state that the next pair of a chain starts from.
 
-  From a policy that an arm ruined, no candidate could show what it is worth:
-  then the next pair starts where this one did.
+  A candidate cannot show its worth from a policy that an arm ruined; then the
+  next pair starts from the same state as this one.
   """
   version = run.recorder.history.versions[-1]
   diagnosed = run.recorder.find(records.Diagnose, version=version.version)
@@ -222,7 +221,7 @@ def _scored(
     trained: Sequence[_Trained],
     scored_by: str,
 ) -> tuple[records.RacedArm, ...]:
-  """Return what the ledger says of arms, with their scores."""
+  """Return the records of arms, with their scores."""
   return tuple(
       recorder.made_from(
           records.RacedArm,
@@ -246,17 +245,17 @@ def _train(
     incumbents: tuple[tuple[float, ...], ...] = (),
     place: tuple[int, int] = (0, 0),
 ) -> list[_Trained]:
-  """Train the arms of some harnesses; return each with its pair.
+  """Train the arms of some harnesses; return each arm with its pair.
 
   Args:
     run: The run.
-    number: Of the round.
-    entrants: Whose arms.
-    wanted: The pairs.
+    number: Number of the round.
+    entrants: The harnesses to train.
+    wanted: Numbers of the pairs.
     stage: Name of the stage.
-    incumbents: Outcomes of the incumbent's arms, which a candidate's are
-      compared with at their half; none: no arm ends early.
-    place: Other arms of the stage, before and after these.
+    incumbents: Outcomes of the incumbent's arms, with which a candidate's arm
+      is compared at its half; without any, no arm is stopped early.
+    place: Number of arms of the same stage before and after these.
   """
   e = run.config.evolve
   places = list(itertools.product(entrants, wanted))
@@ -270,14 +269,14 @@ def _train(
           ),
           start=entrant.starts[pair].checkpoint,
           label=f'round {number}: {entrant.name}, pair {pair}',
-          # Others would compare what is sampled, not what is learned.
+          # If sampling differs, outcomes would compare samples, not learning.
           incumbents=incumbents
           if entrant.alike and len(incumbents) > 1
           else (),
       )
       for entrant, pair in places
   ]
-  # The first arm that fails decides about a candidate.
+  # Once one of its arms fails, a candidate is out.
   groups = [entrants.index(entrant) for entrant, _ in places]
   trained = arms.train_all(
       run,
@@ -290,7 +289,7 @@ def _train(
   for (entrant, pair), arm in zip(places, trained, strict=True):
     if arm is None:
       continue
-    # From different states, arms would compare policies and not harnesses.
+    # From different states, arms would compare policies instead of harnesses.
     wanted = entrant.starts[pair].fingerprint
     if arm.start != wanted:
       raise RuntimeError(
@@ -303,7 +302,7 @@ def _train(
 def _score(
     run: opening.Run, number: int, pair: int, arm: records.Arm, scored_by: str
 ) -> float | None:
-  """Return the share solved that an arm is compared by, where it has one."""
+  """Return the solved share that an arm is compared by, or None."""
   if not pairs.is_scored(arm, scored_by):
     return None
   if scored_by == 'dev':

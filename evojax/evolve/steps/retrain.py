@@ -1,8 +1,8 @@
-"""Retrain: the final harness from the base policy.
+"""Retrain: the final harness is trained from the base policy.
 
-It has the steps and prompts of the config, as a recipe of someone else would
-have. That tells a good recipe from the luck of the policy that was trained on
-through the search.
+It gets the steps and prompts of the config, as any recipe would. The result
+separates a good recipe from the luck of the one policy that was trained through
+the search.
 """
 
 from evojax.evolve import arms
@@ -18,7 +18,7 @@ def retrain(run: opening.Run, head: records.Version) -> records.Retrain:
   """Train the harness of the newest version from the base policy.
 
   Raises:
-    ValueError: If it does not train.
+    ValueError: If training fails.
   """
   job = arms.job(
       run,

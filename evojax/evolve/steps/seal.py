@@ -1,7 +1,7 @@
-"""Seal: where the problems come from that decide what a run may claim.
+"""Seal: the source of the problems that decide what a run may claim.
 
-They are drawn from the head of the ledger, which no longer changes, and a salt
-that did not exist before: nothing that was trained or proposed could have seen
+They are drawn from the head of the ledger, which no longer changes, and from a
+salt that did not exist before: no training step and no proposal can have seen
 them.
 """
 
@@ -14,7 +14,7 @@ from evojax.runtime import decisions
 
 
 def seal(run: opening.Run) -> records.Seal:
-  """Return salt and seed of the sealed problems."""
+  """Return the salt and the seed of the sealed problems."""
   salt = decisions.decide(
       lambda: run.config.evolve.salt or secrets.token_hex(16)
   )

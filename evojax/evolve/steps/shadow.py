@@ -1,10 +1,11 @@
-"""Shadow: the policy as it would be without the change that was kept last.
+"""Shadow: the policy as it would be without the last kept change.
 
-What helps for a round may hurt later: three times the learning rate won the
-first 60 updates and had lost 11 points by the 160th, see BUILD_NOTES.md. So the
-former harness trains on, from the state that its own arms left, in the place of
-a candidate; no other change is kept meanwhile. A loss against it takes the
-change back, and its policy is the run's again.
+A change that helps for a round may do harm later: three times the learning rate
+won the first 60 updates and had lost 11 points by the 160th, see
+BUILD_NOTES.md. So the former harness keeps training from the state of its own
+arms, in the place of a candidate; no other change is kept meanwhile. If the
+policy loses against it, the change is taken back, and the shadow's policy
+becomes the run's.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from evojax.runtime import decisions
 
 
 def current(run: opening.Run) -> records.Shadow | None:
-  """Return the shadow that trains on, if there is one."""
+  """Return the shadow that is training, if any."""
   found = run.recorder.find(records.Shadow)
   return found if found and found.decision == 'go_on' else None
 
@@ -29,13 +30,13 @@ def current(run: opening.Run) -> records.Shadow | None:
 def is_needed(race: records.Race, verdict: records.Verify, looks: int) -> bool:
   """Return whether the former harness could catch up while a shadow lasts.
 
-  One that does not learn, or too slowly at the pace of its round, needs no
-  shadow, whose training would cost as much as the policy's.
+  A harness that does not learn, or that at its pace in the round learns too
+  slowly, gets no shadow: its training would cost as much as the policy's.
 
   Args:
     race: The round in which the change was kept.
-    verdict: On the change.
-    looks: Rounds that a shadow lasts, at most.
+    verdict: The verdict on the change.
+    looks: Maximum number of rounds of a shadow.
   """
   arms = promote.arms_of(race, 'incumbent', None)
   return bool(looks) and _could_catch_up(arms, verdict.low, looks)
@@ -44,12 +45,12 @@ def is_needed(race: records.Race, verdict: records.Verify, looks: int) -> bool:
 def _could_catch_up(
     arms: Sequence[records.RacedArm], behind: float, rounds: int
 ) -> bool:
-  """Return whether a harness makes up for what it is behind in some rounds.
+  """Return whether a harness can catch up within some rounds.
 
   Args:
     arms: Its arms of one round.
-    behind: Lower bound of how much less it solves.
-    rounds: That are left.
+    behind: Lower bound of its deficit in the solved share.
+    rounds: Number of rounds that are left.
   """
   curve = rules.learning_curve([x for arm in arms for x in arm.outcome])
   return curve.get('outcome_rise', math.inf) * rounds > behind
@@ -61,13 +62,13 @@ def begin(
     race: records.Race,
     trial: int,
 ) -> records.Shadow:
-  """Return the shadow of a change that is kept: where the incumbent's arms end.
+  """Return the shadow of a kept change, at the end of the incumbent's arms.
 
   Args:
     run: The run.
     version: The state that the round started from.
     race: The round.
-    trial: The change.
+    trial: Number of the trial of the change.
   """
   arms = promote.trained_on(run, race, 'incumbent', None)
   target = f'shadows/t{trial:03d}-0'
@@ -90,11 +91,11 @@ def begin(
 def look(
     run: opening.Run, shadow: records.Shadow, race: records.Race
 ) -> records.Shadow:
-  """Return the shadow after a further round, and what it says of the change.
+  """Return the shadow after another round, with its decision on the change.
 
   Args:
     run: The run.
-    shadow: Before the round.
+    shadow: The shadow before the round.
     race: The round.
   """
   number = shadow.look + 1
@@ -104,7 +105,7 @@ def look(
   found, errors = pairs.differences(
       run, race.round, race.arms, race.scored_by, 'shadow', shadow.trial
   )
-  # The policy minus its shadow.
+  # Differences of the policy to its shadow.
   ahead = [-d for d in found]
   common = dict(
       trial=shadow.trial,

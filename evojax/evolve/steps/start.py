@@ -35,10 +35,10 @@ def open_ledger(run: opening.Run) -> records.Open:
 
 
 def check_opened(run: opening.Run, opened: records.Open) -> None:
-  """Raise ValueError if the run was begun by other code than this.
+  """Raise ValueError if the run was begun with other code.
 
-  Its seed harness may be another one now, or its rows may have been written by
-  an older evojax: arms trained by two versions of the code are no fair trial.
+  Its seed harness may have changed since, or an older evojax may have written
+  its rows: comparing arms trained by two versions of the code is not fair.
   """
   for row in run.recorder.rows:
     if row.schema < row.record.VERSION:
@@ -58,10 +58,10 @@ def check_opened(run: opening.Run, opened: records.Open) -> None:
 
 
 def train_seed(run: opening.Training) -> records.Arm:
-  """Train the seed harness from the base policy; say what is odd about it.
+  """Train the seed harness from the base policy; print what is unusual.
 
   Raises:
-    ValueError: If it does not train.
+    ValueError: If training fails.
   """
   job = arms.job(
       run,
@@ -79,10 +79,10 @@ def train_seed(run: opening.Training) -> records.Arm:
 
 
 def train(run: opening.Run) -> records.Train:
-  """Train the seed harness from the base policy, or copy what is forked.
+  """Train the seed harness from the base policy, or copy the forked version.
 
   Raises:
-    ValueError: If the seed harness does not train.
+    ValueError: If training fails.
   """
   folder, fields = _FOLDER, {}
   if run.fork is not None:

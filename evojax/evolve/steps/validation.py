@@ -1,4 +1,4 @@
-"""Evidence for the validation of a diagnostic or of a backtest statistic."""
+"""Evidence for the validation of a diagnostic or a backtest statistic."""
 
 import dataclasses
 
@@ -19,13 +19,13 @@ def validated(
     design: records.Design,
     delta: delta_lib.Delta,
 ) -> validate.Validation:
-  """Decide on a change that trains nothing, from what the run has recorded.
+  """Decide on a change that trains nothing, by the run's records.
 
   Args:
     run: The run.
     version: The parent.
     design: The candidate.
-    delta: Its difference from the parent: a diagnostic or a backtest.
+    delta: The change: a diagnostic or a backtest.
   """
   kind, _, name = delta.factor.partition(':')
   if delta.sources[0][1] == '':
@@ -40,7 +40,7 @@ def validated(
     if any(m.name == name and m.status == 'name_taken' for m in measures):
       return validate.discarded(f'{name} gives a number a name that is taken')
     found = validate.diagnostic(_readings(run, functions, name))
-  # Read by every process, decided by one: rounding must not part them.
+  # Every process reads, one decides: rounding must not make them disagree.
   kept, reasons = decisions.decide(lambda: dataclasses.astuple(found))
   return validate.Validation(kept, tuple(reasons))
 
@@ -49,13 +49,13 @@ def _readings(
     run: opening.Run, functions: run_lib.Functions, name: str
 ) -> list[validate.Readings]:
   """Run a diagnostic on the recent evidence of every past version."""
-  # A version that trained nothing shares the evidence of its parent.
+  # A version that trained nothing has the evidence of its parent.
   versions = {v.folder: v for v in reversed(run.recorder.history.versions)}
   found = []
   for version in reversed(versions.values()):
     folder = run.path / version.folder
     steps = recorded.train_steps(folder)
-    # The last third, as in a diagnosis, unless it has too few groups to slice.
+    # The last third, as in a diagnosis, or more if it has too few groups.
     needed = -(-validate.SLICES // run.config.grpo.prompts)
     steps = steps[-max(needed, len(steps) // 3) :]
     rows = recorded.load_rows(folder, steps)
@@ -72,7 +72,7 @@ def _readings(
 def _past_trials(
     run: opening.Run, functions: run_lib.Functions, name: str
 ) -> list[validate.PastTrial]:
-  """Run a statistic on the evidence of every trial with a realised effect."""
+  """Run a statistic on the evidence of every trial with a known effect."""
   history = run.recorder.history
   versions = {v.version: v for v in history.versions}
   found = []

@@ -27,14 +27,14 @@ def before_race(
     delta: delta_lib.Delta,
     name: str,
 ) -> records.Verify | None:
-  """Return the verdict on a candidate that is not raced; None: it is.
+  """Return the verdict on a candidate before its race; None: it may race.
 
   Args:
     run: The run.
     version: The parent.
     design: The candidate.
-    delta: What differs.
-    name: Of the version that is made if the candidate is kept.
+    delta: The change.
+    name: Name of the version that is made if the candidate is kept.
   """
   trial = design.trial
   admitted = run.recorder.find(records.Admit, trial=trial)
@@ -52,7 +52,7 @@ def before_race(
   if backtest.statistics.get(backtest_lib.EQUAL):
     why = 'replayed updates are those of its parent, to the bit'
     return _unraced(trial, 'vetoed', [why])
-  # Replays of a class that mispredicted before are believed less.
+  # Replays of a class that mispredicted before have less weight.
   alike = [
       t
       for t in run.recorder.history.trials
@@ -70,7 +70,7 @@ def before_race(
 def _unraced(trial: int, status: str, reasons: Sequence[str]) -> records.Verify:
   """Return a verdict without numbers.
 
-  Where the machine was too busy for a function, its change was not judged and
+  If the machine was too busy to run a function, the change was not judged and
   may be proposed again.
   """
   if any(map(run_lib.is_busy, reasons)):
@@ -86,17 +86,17 @@ def after_race(
     field: Sequence[history_lib.Trial],
     shadow: records.Shadow | None,
 ) -> dict[int, records.Verify]:
-  """Return the verdicts on candidates of a round; those without one race on.
+  """Return the verdicts on a round's candidates; the others race on.
 
   At most one is kept. The others end with the incumbent that they were compared
-  with; they may be proposed again. None is kept while the shadow of the change
-  before trains on: its comparison would be of two changes, and end too early.
+  with, and may be proposed again. None is kept while the shadow of an earlier
+  change trains: the shadow would then compare two changes, and end too early.
 
   Args:
     run: The run.
     race: The round.
     field: Its candidates.
-    shadow: After the round, if there was one. It may take the incumbent back.
+    shadow: The shadow after the round, if any. It may take a change back.
   """
   e = run.config.evolve
   placed = {s.trial: s for s in race.standings}
@@ -129,7 +129,7 @@ def after_race(
       kept = name
       break
     del racing[name]
-  # In the last round of a run, every candidate had its last.
+  # The last round of a run is the last round of every candidate.
   rounds = e.patience if race.round + 1 < e.rounds else 0
   sorted_out = race_lib.sort_out(
       racing,
@@ -149,7 +149,7 @@ def after_race(
 def _failed(
     race: records.Race, standing: records.Standing
 ) -> records.Verify | None:
-  """Return the verdict on a candidate of which an arm did not end."""
+  """Return the verdict on a candidate with an arm that failed, or None."""
   for arm in race.arms:
     mine = (arm.role, arm.trial) == ('candidate', standing.trial)
     if mine and arm.status != 'done':
@@ -169,9 +169,9 @@ def _waits(
     trial: history_lib.Trial,
     standing: records.Standing,
 ) -> records.Verify | None:
-  """Return the verdict on a candidate that passed beside an open shadow.
+  """Return the verdict on a candidate that passed while a shadow trains.
 
-  None: it races on, and can be kept once the shadow has been decided about.
+  None lets it race on; it can be kept after the decision about the shadow.
   """
   if not standings.is_last(run, race.round, trial):
     return None
@@ -187,14 +187,14 @@ def _passed(
 ) -> records.Verify | None:
   """Return the verdict on a candidate whose e-value reached its threshold.
 
-  None: perturbed problems cannot tell yet, and it races on.
+  None lets it race on, as perturbed problems cannot decide yet.
   """
   first = {
       arm.role: arm
       for arm in reversed(race.arms)
       if arm.status == 'done' and arm.trial in (None, trial.number)
   }
-  # Both were trained for as long, from one state.
+  # Both arms were trained equally long, from one state.
   before, after = (
       _criticals(run, first[role]) for role in ('incumbent', 'candidate')
   )
@@ -236,10 +236,10 @@ def _verdict(
 
 
 def _criticals(run: opening.Run, arm: records.RacedArm) -> set[str]:
-  """Critical alerts of an arm that speak against it.
+  """Return the critical alerts of an arm that count against it.
 
-  Those about the signal do not: they say what to change next, and a policy
-  that solves more leaves more groups without one.
+  Alerts about the signal do not count: they say what to change next, and a
+  policy that solves more leaves more groups without a signal.
   """
   found = recorded.measure(run, arm.folder, arm.harness, arm.outcome)
   return {
@@ -253,10 +253,10 @@ def _perturbed(
     trial: history_lib.Trial,
     standing: records.Standing,
 ) -> race_lib.Gate | None:
-  """Return what the evaluator's own problems say of a candidate.
+  """Return the result of a candidate on the evaluator's own problems.
 
-  They are perturbed, and judged by the domain's audit. None where the domain
-  cannot change so many, and has no other judge.
+  These are perturbed, and judged by the domain's audit. The result is None if
+  the domain cannot perturb enough of them and has no other judge.
   """
   e, own = run.config.evolve, run.setup.domain
   domain = own.audit

@@ -203,7 +203,7 @@ class ParquetTest(absltest.TestCase):
 
   def test_a_file_that_is_none(self):
     pathlib.Path(self.path).write_text('{}')
-    with self.assertRaisesRegex(ValueError, 'train.parquet. is no Parquet'):
+    with self.assertRaisesRegex(ValueError, 'train.parquet. is not a Parquet'):
       datasets.read_parquet(self.path)
     with self.assertRaisesRegex(ValueError, "parquet: '/no' does not exist"):
       datasets.read_parquet('/no')

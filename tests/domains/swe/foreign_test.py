@@ -91,8 +91,8 @@ class SdistTest(Folder):
       (archive([('a/b', b''), ('c/d', b'')]), 'one folder'),
       (archive([('setup.py', b'')]), 'one folder'),
       (archive([]), 'one folder'),
-      (b'no archive', 'no tar archive'),
-      (archive([('a/b', b'x' * 100_000)])[:60], 'no tar archive'),
+      (b'no archive', 'not a tar archive'),
+      (archive([('a/b', b'x' * 100_000)])[:60], 'not a tar archive'),
       (archive([('a/b', b'\0' * (70 << 20))]), 'more than'),
   )
   def test_refused(self, data, said):

@@ -1,6 +1,6 @@
 """Families of generated coding problems by name, levels easiest first.
 
-Each family is an array of tables in one of the TOML files of this folder. A
+Each family is an array of tables in one of the TOML files in this folder. A
 table holds the fields of a `level.Level`, see `level.parse`.
 """
 

@@ -11,7 +11,7 @@ Parameters = Mapping[str, Value]
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-  """Texts for standard input, all drawn from one random generator."""
+  """Texts for standard input, all drawn from the same random generator."""
 
   edges: tuple[str, ...]  # Edge cases: empty, one element, ties, the largest.
   some: Callable[[int], str]  # Size -> an ordinary input of about that size.
@@ -27,7 +27,7 @@ class Grammar:
 
 
 def _near(parameters: Parameters, low: int, high: int) -> list[int]:
-  """Return the numbers of [low, high] equal or next to a parameter or 0."""
+  """Return the numbers in [low, high] equal or adjacent to a parameter or 0."""
   values = [v for v in (0, *parameters.values()) if isinstance(v, int)]
   near = {value + step for value in values for step in (-1, 0, 1)}
   return sorted(number for number in near if low <= number <= high)
@@ -57,13 +57,13 @@ def _letters(
 
 
 def numbers(low: int, high: int, least: int = 0, most: int = 30) -> Grammar:
-  """n and n integers of [low, high]; n from `least` to `most`.
+  """Return the grammar of n and n integers in [low, high].
 
   Args:
     low: Smallest integer.
     high: Largest integer.
     least: 0 or 1.
-    most: Largest n.
+    most: Largest n; `least` is the smallest.
   """
 
   def draw(parameters, rng):
@@ -92,7 +92,7 @@ def _list(values: Sequence[int]) -> str:
 
 
 def one_number(low: int, high: int) -> Grammar:
-  """One integer of [low, high]."""
+  """Return the grammar of one integer in [low, high]."""
 
   def draw(parameters, rng):
     values = [v for v in parameters.values() if isinstance(v, int)]
@@ -111,7 +111,7 @@ def one_number(low: int, high: int) -> Grammar:
 
 
 def word(least: int = 0, upper: bool = False) -> Grammar:
-  """A line of letters, maybe empty; `upper`: maybe upper-case ones."""
+  """Return the grammar of a word; with `upper`, letters have either case."""
 
   def draw(parameters, rng):
     letter = _letters(parameters, rng, 'abcxyz')
@@ -136,10 +136,10 @@ def word(least: int = 0, upper: bool = False) -> Grammar:
 
 
 def words(upper: bool = False) -> Grammar:
-  """A line of words with single spaces, maybe empty."""
+  """Return the grammar of a line of words with single spaces; may be empty."""
 
   def draw(parameters, rng):
-    # Some long words lack a letter too.
+    # Some long words should lack a letter, too.
     letter = _letters(parameters, rng, 'abx', 0.25)
     lengths = _numbers_near(parameters, rng, 1, 9)
 
@@ -167,10 +167,10 @@ def words(upper: bool = False) -> Grammar:
 
 
 def moves(letters: str) -> Grammar:
-  """A line of the two given letters, maybe empty."""
+  """Return the grammar of a line of two given letters, which may be empty."""
 
   def draw(parameters, rng):
-    del parameters  # Long moves in one direction reach the walls.
+    del parameters  # Long moves in one direction reach the walls anyway.
 
     def some(size):
       return ''.join(rng.choice(letters) for _ in range(size + 3)) + '\n'
@@ -186,7 +186,7 @@ def moves(letters: str) -> Grammar:
 
 
 def intervals(low: int, high: int, either: bool = False) -> Grammar:
-  """n and n lines l r within [low, high]; `either`: maybe l > r."""
+  """Return the grammar of n and n lines l r; with either, l > r is allowed."""
 
   def draw(parameters, rng):
     number = _numbers_near(parameters, rng, low, high)
@@ -216,7 +216,7 @@ def intervals(low: int, high: int, either: bool = False) -> Grammar:
 
 
 def grid() -> Grammar:
-  """r c, then r lines of c letters."""
+  """Return the grammar of r c, then r lines of c letters."""
 
   def draw(parameters, rng):
     letter = _letters(parameters, rng, 'abx')

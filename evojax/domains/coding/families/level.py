@@ -12,7 +12,7 @@ from evojax.domains.coding.families import inputs
 Value = inputs.Value
 Parameters = inputs.Parameters
 
-# Relation in a program -> its words in a statement.
+# Relation in a program -> its wordings in a statement.
 RELATIONS: Mapping[str, tuple[str, str]] = {
     '>': ('greater than', 'above'),
     '<': ('less than', 'below'),
@@ -28,7 +28,7 @@ _OFF = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
 class Level:
   """Templates in which '{k}' stands for the parameter k.
 
-  In `statement` a value is replaced by its words, if `words` has some. In
+  In `statement` a value is replaced by its wording, if `words` has one. In
   programs '{rel_off}' is '{rel}' with an off-by-one error.
   """
 
@@ -36,14 +36,14 @@ class Level:
   statement: str
   grammar: inputs.Grammar
   program: str  # The right program.
-  # (old, new) text in `program`, which makes it off by one.
+  # (old, new) text in `program`; the replacement makes it off by one.
   off_by_one: Sequence[str]
-  # (old, new) text in `program`, which makes it ignore an edge case.
+  # (old, new) text in `program`; the replacement makes it ignore an edge case.
   edge: Sequence[str]
   words: Mapping[str, Mapping[Value, Sequence[str]]] = dataclasses.field(
       default_factory=dict
   )
-  where: str = 'True'  # A Python expression that the parameters satisfy.
+  where: str = 'True'  # A Python expression that the parameters must satisfy.
 
   def __post_init__(self):
     for name in ('off_by_one', 'edge'):
@@ -55,11 +55,11 @@ class Level:
 
   @functools.cached_property
   def contents(self) -> tuple[Parameters, ...]:
-    """Every choice of parameters; each is one distinct problem."""
+    """All choices of parameters; each is a distinct problem."""
     products = itertools.product(*self.parameters.values())
     found = (dict(zip(self.parameters, p, strict=True)) for p in products)
     where = compile(self.where, '<where>', 'eval')
-    # The expression is ours, as the programs are: no policy writes it.
+    # The expression is ours, like the programs: no policy can write it.
     return tuple(p for p in found if eval(where, {}, p))  # pylint: disable=eval-used
 
   def programs(self, parameters: Parameters) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Level:
     return {name: text.format_map(fields) for name, text in texts.items()}
 
   def ask(self, parameters: Parameters, wording: int) -> str:
-    """Return the statement and the input's grammar in one of WORDINGS ways."""
+    """Return the statement and the input's grammar, in one of WORDINGS ways."""
     fields = dict(parameters)
     for name, words in {'rel': {}, **self.words}.items():
       value = fields.get(name)
@@ -90,12 +90,12 @@ class Level:
 
 
 def parse(table: Mapping[str, Any]) -> Level:
-  """Build the level that a table of a family's TOML file describes.
+  """Return the level that a table in a family's TOML file describes.
 
   The keys are the fields of `Level`. The values of a parameter are a list, a
-  range such as '-9..-1' (both ends are included), or a text of letters, each of
+  range such as '-9..-1' (both ends included), or a string of letters, each of
   which is a value. The grammar is a table: 'form' names a function of `inputs`,
-  and the other keys are its arguments. Line breaks in a statement are spaces.
+  and the other keys are its arguments. A line break in a statement is a space.
 
   Raises:
     TypeError: If a field is unknown or missing.
@@ -112,7 +112,7 @@ def parse(table: Mapping[str, Any]) -> Level:
 
 
 def _values(described: str | Sequence[Value]) -> tuple[Value, ...]:
-  """Return the values that a parameter's description stands for."""
+  """Return the values that the description of a parameter stands for."""
   if '..' not in described:
     return tuple(described)
   first, last = described.split('..')
