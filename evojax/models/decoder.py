@@ -81,9 +81,9 @@ def logical_axes(cfg: DecoderConfig, *, gathered: bool = False) -> Params:
 
   Args:
     cfg: Shape of the decoder.
-      gathered: If True, the axes of weights in use, which fsdp no longer
-        splits, except for the tables of the vocabulary. If False, the axes of
-        stored weights.
+    gathered: If True, the axes of weights in use, which fsdp no longer splits,
+      except for the tables of the vocabulary. If False, the axes of stored
+      weights.
   """
 
   def axes(path, leaf):
@@ -129,10 +129,10 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
     params: Its parameters.
     tokens: int32 [B, T].
     rope: Kind -> cos and sin of its layers.
-      mask: Window -> the mask that `attend` takes for layers with this window.
-      attend: As in `Layer`, but called with the layer's mask and its slice of
-        `cache` before the other arguments.
-      cache: Keys and values of each layer, if any.
+    mask: Window -> the mask that `attend` takes for layers with this window.
+    attend: As in `Layer`, but called with the layer's mask and its slice of
+      `cache` before the other arguments.
+    cache: Keys and values of each layer, if any.
 
   Returns:
     The hidden states [B, T, D], and the second result of `attend` per layer.
@@ -208,7 +208,7 @@ def _in_blocks(attend, axis, q, masks, kept):
 
   Args:
     attend: (queries, masks, keys and values) -> values, shaped as the queries.
-      axis: The axis of q that holds queries; in masks it is the second to last.
+    axis: The axis of q that holds queries; in masks it is the second to last.
     q: Queries.
     masks: Each [..., T or 1, S].
     kept: Keys and values, which every block sees.

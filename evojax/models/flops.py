@@ -29,9 +29,9 @@ def forward(
 
   Args:
     cfg: Shape of the decoder.
-      tokens: Number of tokens that run through the layers, padding included.
-      pairs: Number of query-key pairs with a score, masked ones included.
-      logits: Number of tokens whose logits are computed.
+    tokens: Number of tokens that run through the layers, padding included.
+    pairs: Number of query-key pairs with a score, masked ones included.
+    logits: Number of tokens whose logits are computed.
   """
   d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
   layer = d * (n + 2 * k) * h + n * h * d + 3 * d * cfg.intermediate_size

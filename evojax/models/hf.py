@@ -130,10 +130,10 @@ def load_params(
 
   Args:
     path: A Hugging Face model directory.
-      cfg: The result of `hf_config.load`, with `scan_layers` as wanted.
-      dtype: 'float32' or 'bfloat16', for the parameters.
-      shardings: A tree like the parameters; by default all arrays are placed on
-        the first local device.
+    cfg: The result of `hf_config.load`, with `scan_layers` as wanted.
+    dtype: 'float32' or 'bfloat16', for the parameters.
+    shardings: A tree like the parameters; by default all arrays are placed on
+      the first local device.
 
   Returns:
     Parameters as in decoder.py, without LoRA adapters.
@@ -192,16 +192,16 @@ def save(
     path: Directory to write.
     cfg: Shape of the decoder, without LoRA (see lora.merge).
     params: Its parameters, on the host or any mesh.
-      dtype: 'float32' or 'bfloat16', for the tensors in the files.
-      tokenizer_dir: Directory from which tokenizer, chat template, generation
-        config and special token ids are copied.
-      max_shard_bytes: Largest size of a file; larger models are split (a single
-        tensor may exceed it). Also bounds the host memory in use.
+    dtype: 'float32' or 'bfloat16', for the tensors in the files.
+    tokenizer_dir: Directory from which tokenizer, chat template, generation
+      config and special token ids are copied.
+    max_shard_bytes: Largest size of a file; larger models are split (a single
+      tensor may exceed it). Also bounds the host memory in use.
 
   Raises:
     ValueError: If LoRA adapters have not been merged.
     ModelDirectoryError: If tokenizer_dir has no tokenizer.
-      OSError: If the disk is full; nothing is left behind.
+    OSError: If the disk is full; nothing is left behind.
   """
   if cfg.lora_rank:
     raise ValueError(

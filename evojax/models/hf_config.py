@@ -49,7 +49,7 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
   """Return the JSON object in a file.
 
   Raises:
-      ModelDirectoryError: If the file cannot be read or holds no JSON object.
+    ModelDirectoryError: If the file cannot be read or holds no JSON object.
   """
   try:
     value = json.loads(file.read_text())
@@ -78,8 +78,8 @@ def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
     path: A Hugging Face model directory.
 
   Raises:
-      ModelDirectoryError: If config.json is missing or broken, or needs
-        something that this decoder does not compute.
+    ModelDirectoryError: If config.json is missing or broken, or needs something
+      that this decoder does not compute.
   """
   file = pathlib.Path(path) / 'config.json'
   if not file.is_file():
@@ -302,8 +302,8 @@ def dump(
 
   Args:
     cfg: Shape of the decoder.
-      dtype: 'float32' or 'bfloat16', of the tensors in the file.
-      token_ids: bos_token_id, eos_token_id and pad_token_id, as far as known.
+    dtype: 'float32' or 'bfloat16', of the tensors in the file.
+    token_ids: bos_token_id, eos_token_id and pad_token_id, as far as known.
   """
   family = families.FAMILIES[cfg.family]
   scaling = cfg.rope_scaling and {

@@ -35,9 +35,9 @@ def add_adapters(
   Args:
     cfg: Shape of the decoder with lora_rank >= 1.
     params: Parameters without adapters.
-      seed: Seed of A.
-      shardings: A tree like the parameters *with* adapters, from
-        decoder.logical_axes(cfg); by default everything is on one device.
+    seed: Seed of A.
+    shardings: A tree like the parameters *with* adapters, from
+      decoder.logical_axes(cfg); by default everything is on one device.
 
   Returns:
     params with adapters; the other leaves are the arrays that were given.

@@ -38,15 +38,15 @@ def open_policy(
 
   Args:
     path: A Hugging Face directory.
-      fsdp_shards: config.mesh.fsdp; 1 if not known yet.
-      tensor_shards: config.mesh.tensor; 1 if not known yet.
-      max_tokens: Tokens of the run's longest prompt and completion together.
-      **model: The other fields of config.model. Those in COMPUTED set how the
-        decoder computes, those of `tokenizer.template_options` how chats become
-        prompts; the rest concern only the parameters.
+    fsdp_shards: config.mesh.fsdp; 1 if not known yet.
+    tensor_shards: config.mesh.tensor; 1 if not known yet.
+    max_tokens: Tokens of the run's longest prompt and completion together.
+    **model: The other fields of config.model. Those in COMPUTED set how the
+      decoder computes, those of `tokenizer.template_options` how chats become
+      prompts; the rest concern only the parameters.
 
-    Returns:
-      The policy, with its vocabulary padded for the mesh.
+  Returns:
+    The policy, with its vocabulary padded for the mesh.
 
   Raises:
     ValueError: If the directory is broken or does not fit the run.

@@ -42,12 +42,12 @@ class Tokenizer:
   same date: in training, evaluation, warm start and server.
 
   Attributes:
-      eos_ids: Token ids that end a completion, from generation_config.json (or
-        config.json, if that has none) and the tokenizer; never empty.
-      pad_id: Id that fills unused slots; the first of eos_ids if the tokenizer
-        names no padding token.
-      vocab_size: Number of ids that the tokenizer knows, added tokens included.
-        A model may have more rows; those ids decode to ''.
+    eos_ids: Token ids that end a completion, from generation_config.json (or
+      config.json, if that has none) and the tokenizer; never empty.
+    pad_id: Id that fills unused slots; the first of eos_ids if the tokenizer
+      names no padding token.
+    vocab_size: Number of ids that the tokenizer knows, added tokens included. A
+      model may have more rows; those ids decode to ''.
   """
 
   def __init__(
@@ -61,13 +61,13 @@ class Tokenizer:
 
     Args:
       path: A Hugging Face model directory.
-        chat_template_kwargs: Variables of the template for every chat.
-        chat_template_date: Date that the template sees as today, YYYY-MM-DD.
+      chat_template_kwargs: Variables of the template for every chat.
+      chat_template_date: Date that the template sees as today, YYYY-MM-DD.
 
     Raises:
-        TokenizerError: If tokenizer.json is missing or unreadable, no file
-          names an end-of-sequence token, or the template does not read one of
-          the variables.
+      TokenizerError: If tokenizer.json is missing or unreadable, no file names
+        an end-of-sequence token, or the template does not read one of the
+        variables.
     """
     self.path = pathlib.Path(path)
     if not (self.path / 'tokenizer.json').is_file():
@@ -152,8 +152,8 @@ class Tokenizer:
     Args:
       messages: {'role', 'content', ...} mappings, oldest first.
       tools: Descriptions that the template writes into the prompt.
-        options: Further variables of the template, e.g. enable_thinking; they
-          override the tokenizer's own.
+      options: Further variables of the template, e.g. enable_thinking; they
+        override the tokenizer's own.
 
     Returns:
       Token ids: the chat template with its generation prompt.
@@ -180,10 +180,10 @@ class Tokenizer:
     tokens follow them.
 
     Args:
-        before: Messages at the beginning of the chat, oldest first.
-        reply: Messages to the assistant, e.g. {'role': 'tool', 'content': ...}.
-        ended: Whether the answer ended with an end-of-sequence token; if not,
-          the result begins with that of the template.
+      before: Messages at the beginning of the chat, oldest first.
+      reply: Messages to the assistant, e.g. {'role': 'tool', 'content': ...}.
+      ended: Whether the answer ended with an end-of-sequence token; if not, the
+        result begins with that of the template.
       tools: As in `render`.
 
     Returns:
@@ -191,8 +191,7 @@ class Tokenizer:
       generation prompt.
 
     Raises:
-        TokenizerError: As in `render`; or if the template leaves out the
-          answer.
+      TokenizerError: As in `render`; or if the template leaves out the answer.
     """
     texts = '\n'.join(_strings([list(before), list(reply), tools]))
     answer = next(_unused(texts))
@@ -230,7 +229,7 @@ class Tokenizer:
       messages: As in `render`.
       tools: As in `render`.
       options: As in `render`.
-        taken: Characters that must not be used as stand-ins.
+      taken: Characters that must not be used as stand-ins.
     """
     if not self._backend.chat_template:
       raise TokenizerError(
@@ -291,7 +290,7 @@ class Tokenizer:
     """Refuse options that the template never reads, since most are misspelt.
 
     Raises:
-        TokenizerError: If there are any; names the options that it does read.
+      TokenizerError: If there are any; names the options that it does read.
     """
     import jinja2  # Imported here, since most chats have no options.
     from jinja2 import meta

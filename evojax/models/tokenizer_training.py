@@ -55,11 +55,11 @@ def train(
     texts: Problems and completions, without special tokens.
     directory: Gets tokenizer.json, tokenizer_config.json and
       generation_config.json.
-      vocab_size: Rows of the embedding table: special tokens, `tokens`, 256
-        bytes, then chunks of the texts by frequency. Fewer rows are used if the
-        texts hold fewer chunks.
-      tokens: Texts that become one token each, e.g. '<answer>'.
-      words: Whether chunks are at most one word, which suits code.
+    vocab_size: Rows of the embedding table: special tokens, `tokens`, 256
+      bytes, then chunks of the texts by frequency. Fewer rows are used if the
+      texts hold fewer chunks.
+    tokens: Texts that become one token each, e.g. '<answer>'.
+    words: Whether chunks are at most one word, which suits code.
 
   Raises:
     ValueError: If vocab_size leaves no room for chunks.

@@ -99,7 +99,7 @@ def encode(
     applies: on turns of the policy, and on answers if it shall predict them.
 
   Raises:
-      ValueError: If turns with an end exceed max_completion.
+    ValueError: If turns with an end exceed max_completion.
   """
   messages, eos = demonstration.messages, tokenizer.eos_ids[0]
   ids, said = [], []
@@ -129,9 +129,9 @@ def pack(
 
   Args:
     examples: See `encode`; each prompt has at least one token.
-      rows: Rows of the batch. Examples that find no room are left out.
-      length: Tokens of a row.
-      pad_id: Token that fills unused places.
+    rows: Rows of the batch. Examples that find no room are left out.
+    length: Tokens of a row.
+    pad_id: Token that fills unused places.
 
   Returns:
     tokens, positions, segment_ids: int32 [rows, length]; positions count from 0
@@ -275,13 +275,13 @@ def run(
 
   Args:
     demonstrations: The training data.
-      workdir: Receives tokenizer/, checkpoints/ and, at the end, policy/.
-      settings: Shape of the policy and its training.
-      tokens: Texts that become one token each.
-      seed: Seed of the parameters; demonstrations have their own.
-      log: Called every settings.log_every updates and at each checkpoint.
-      stop: Called before each update; if it returns True, training saves and
-        ends.
+    workdir: Receives tokenizer/, checkpoints/ and, at the end, policy/.
+    settings: Shape of the policy and its training.
+    tokens: Texts that become one token each.
+    seed: Seed of the parameters; demonstrations have their own.
+    log: Called every settings.log_every updates and at each checkpoint.
+    stop: Called before each update; if it returns True, training saves and
+      ends.
 
   Returns:
     The Hugging Face directory workdir/policy, with weights in bfloat16; None if
