@@ -283,7 +283,7 @@ class GraderTest(parameterized.TestCase):
         domain, declared, asked, [episode(text) for text in texts]
     ).rows
     self.assertEqual(list(rows['outcome']), [True, False, False, False])
-    self.assertIn('secret', rows['seen'][1])  # What is on disk.
+    self.assertIn('secret', rows['seen'][1])  # It is only on disk.
     for reader in ('reward', 'filter', 'diagnostic'):
       view = collect.view(rows, declared, 64, reader)
       # A policy that writes an answer reveals it; the other groups do not.

@@ -58,7 +58,7 @@ class HalfTest(parameterized.TestCase):
       ('below', (0.008, 0.008), 0.0, 0.02, False),
       # The noise of the problems counts where it is larger.
       ('noisy', (0.008, 0.008), 0.03, 0.02, True),
-      # And the candidate's own spread: standard error 0.02.
+      # The candidate's own spread counts as well: standard error 0.02.
       ('wild', (0.024, -0.016), 0.0, 0.0, True),
       ('steady', (0.004, 0.004), 0.0, 0.0, False),
       # 8 pairs give more certainty than 2.

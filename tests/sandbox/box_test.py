@@ -259,7 +259,7 @@ class ContentionTest(parameterized.TestCase):
   @parameterized.parameters(
       (5.0, 1.0, 3.9, True),
       (5.0, 1.0, 0.4, False),
-      (5.0, 9.0, 4.0, True),  # Of several processes.
+      (5.0, 9.0, 4.0, True),  # CPU time of several processes.
       (5.0, 0.7, 1.1, False),  # It slept, and waited whenever it woke up.
   )
   def test_who_sleeps_is_not_kept_from_running(self, wall, cpu, waited, late):

@@ -90,7 +90,7 @@ class FilterTest(parameterized.TestCase):
       ('program', 'prlimit64', (0, 7, 1 << 32, 0), False),
       ('program', 'prlimit64', (0, 7, 4096, 0), False),
       ('program', 'prlimit64', (0, 7, 0, 0), True),
-      ('pure', 'prlimit64', (1, 7, 0, 1), False),  # Of another process.
+      ('pure', 'prlimit64', (1, 7, 0, 1), False),  # Another process.
       ('program', 'fcntl', (3, 10, 9), False),  # F_SETSIG
       ('program', 'fcntl', (3, 8, 1), False),  # F_SETOWN
       ('program', 'fcntl', (3, 1030, 0), True),

@@ -139,7 +139,7 @@ class Protocol(httptools_impl.HttpToolsProtocol):
       **of_uvicorn: Arguments of uvicorn's protocol.
     """
     super().__init__(**of_uvicorn)
-    self.address = ''  # Of the client, without the port.
+    self.address = ''  # Client address without its port.
     self._all = connections
     self._seconds = seconds
     self._late: asyncio.TimerHandle | None = None

@@ -64,7 +64,7 @@ class ExtractTest(parameterized.TestCase):
     self.assertEqual(extract.extract('```python\n```'), '')
 
   def test_a_fence_in_the_info_string_is_content(self):
-    """Of two openings, the second is a line of the first one's program."""
+    """The second of two openings is a line of the first one's program."""
     found = extract.extract(f'```python\nprint(0)\n```python\n{P}```')
     self.assertEqual(found, f'print(0)\n```python\n{P}')
 

@@ -534,7 +534,7 @@ class FamiliesTest(parameterized.TestCase):
   def test_every_parameter_is_in_the_statement_and_in_the_program(
       self, family, level
   ):
-    # Else two contents would be one problem, in two splits.
+    # Otherwise two contents would be one problem in two splits.
     kind = FAMILIES[family][level]
     rng = random.Random(0)
     for wording in range(level_lib.WORDINGS):

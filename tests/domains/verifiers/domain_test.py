@@ -195,7 +195,7 @@ class MultiTurnTest(parameterized.TestCase):
     (reply,), grade = _play(domain, '1')
     self.assertEqual((reply.messages, reply.ok), ((), False))
     self.assertEqual((grade.status, grade.partial), ('ok', 1.0))
-    # Of an episode that the loop abandoned, nothing is known.
+    # Nothing is known of an episode that the loop abandoned.
     late = _episode('1', finish_reason='seconds')
     self.assertEqual(domain.grade(_first(domain), late).status, 'infra_error')
 
