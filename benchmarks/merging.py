@@ -453,7 +453,7 @@ def main(_):
     )
   for name, known in (('domains', _CONFIGS), ('lines', LINES)):
     if wrong := set(flags.FLAGS[name].value) - set(known):
-      raise app.UsageError(f'--{name}={sorted(wrong)}: choose of {[*known]}')
+      raise app.UsageError(f'--{name}={sorted(wrong)}: choose from {[*known]}')
 
   def write(new: Sequence[Row]) -> None:
     with path.open('a') as file:

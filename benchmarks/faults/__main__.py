@@ -112,7 +112,7 @@ def main(_):
   chosen = (_LIST, _RECORD, _CREEP, _REPLAY)
   if not (commands or any(flag.value for flag in chosen)):
     names = ', '.join(f'--{flag.name}' for flag in chosen)
-    raise app.UsageError(f'say --system or one of {names}')
+    raise app.UsageError(f'give --system or one of {names}')
 
 
 if __name__ == '__main__':

@@ -84,7 +84,7 @@ def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
   file = pathlib.Path(path) / 'config.json'
   if not file.is_file():
     raise ModelDirectoryError(
-        f'{path} has no config.json, so it is no Hugging Face model directory.'
+        f'{path} has no config.json, so it is not a Hugging Face directory.'
         ' Point config.model.path at one; a model of the hub is downloaded'
         ' first, e.g. `hf download Qwen/Qwen3-0.6B --local-dir DIRECTORY`.'
     )
@@ -177,7 +177,7 @@ def _check_supported(
     alone = 'Save its text model alone, with text_config as config.json, or use'
     remedy = alone if raw.get('text_config') else 'Use'
     raise ModelDirectoryError(
-        f'{file} asks for what evojax does not compute: '
+        f'{file} needs features that evojax lacks: '
         + '; '.join(unsupported)
         + f'. {remedy} a dense text model of one of these families:'
         f' {", ".join(families.FAMILIES)}.'

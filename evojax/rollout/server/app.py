@@ -295,7 +295,7 @@ class App:
             self._held += len(body) - held
             held = len(body)
             if self._held > _LARGE_BODIES * most:
-              raise errors.ApiError(503, 'too many large requests come in')
+              raise errors.ApiError(503, 'too many large requests are arriving')
       return await self.host.parse(model, bytes(body))
     except TimeoutError:
       message = f'no body within {settings.client_seconds:g} seconds'

@@ -53,7 +53,7 @@ class Gate:
       self._check(scope)
       most, is_public = self._settings.connections, scope['path'] in PUBLIC
       if self._count >= most and not is_public:
-        raise errors.ApiError(503, f'{most} requests are being answered')
+        raise errors.ApiError(503, f'{most} requests are running already')
     except errors.ApiError as error:
       response = error.response()
       response.headers['Connection'] = 'close'  # Its body stays unread.
@@ -81,8 +81,8 @@ class Gate:
     if not has_key and not self._is_ours(host):
       raise errors.ApiError(
           421,
-          f'Host {host[:_SHOWN]!r} is no name of this server; use its address,'
-          ' or start it with --hosts=NAME,...',
+          f'Host {host[:_SHOWN]!r} is not a name of this server; use its'
+          ' address, or start it with --hosts=NAME,...',
       )
     origin = headers.get(b'origin')
     site = headers.get(b'sec-fetch-site', 'none')
