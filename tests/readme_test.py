@@ -1,8 +1,8 @@
 """Runs the examples of the README as they are shown.
 
-A fenced block after `<!-- test: NAME -->` is run by bash; one after `<!-- test:
-NAME FILE -->` is written to FILE. NAME's blocks run in order, in an empty
-directory with the package and the configs.
+A fenced block after `<!-- test: NAME -->` is run by bash; one after
+`<!-- test: NAME FILE -->` is written to FILE. NAME's blocks run in order, in
+an empty directory with the package and the configs.
 """
 
 import os

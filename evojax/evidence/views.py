@@ -1,7 +1,7 @@
 """Read-only views of the evidence of one step, for harness functions.
 
-A reward part, a filter or a diagnostic receives a `View`: arrays of shape [P,
-G], or [P, G, A] for one value per turn, restricted to the columns that the
+A reward part, a filter or a diagnostic receives a `View`: arrays of shape
+[P, G], or [P, G, A] for one value per turn, restricted to the columns that the
 declaration opens to this kind of reader.
 """
 
@@ -24,9 +24,9 @@ class EvidenceAccessError(ValueError):
 class View:
   """Read-only evidence of P groups of G completions.
 
-  Columns are attributes: `e.outcome` is bool [P, G]; `e.actions` is int32 [P,
-  G, A], padded with -1. `e.codes['finish_reason']['length']` is the code of
-  that name. A null number reads as NaN, a null flag as False.
+  Columns are attributes: `e.outcome` is bool [P, G]; `e.actions` is int32
+  [P, G, A], padded with -1. `e.codes['finish_reason']['length']` is the code
+  of that name. A null number reads as NaN, a null flag as False.
 
   Attributes:
     valid: bool [P, G]. False where there is no completion, or one that does not

@@ -135,8 +135,8 @@ def pack(
 
   Returns:
     tokens, positions, segment_ids: int32 [rows, length]; positions count from 0
-    within an example, segments from 1, and 0 is padding. loss_mask: bool [rows,
-    length], True on tokens that the policy writes.
+    within an example, segments from 1, and 0 is padding. loss_mask: bool
+    [rows, length], True on tokens that the policy writes.
 
   Raises:
     ValueError: If an example is longer than a row.

@@ -1,4 +1,4 @@
-"""Environments of the real library, by turns; skipped without it."""
+"""Environments of the real library, turn by turn; skipped without it."""
 
 import json
 import signal
