@@ -1,9 +1,10 @@
-"""Servers side by side: one model, one client, the same requests.
+"""Compares servers: the same model, client and requests for each.
 
-Part of benchmarks.serve. Every server is started alone, serves the shipped math
-policy (head_dim 128) in float32 with 64 slots, and is asked for 64 tokens by 1,
-8 and 64 clients that stream. A server that runs already is named by its URL and
-must serve that policy; its key is in EVOJAX_TEST_KEY.
+This is a part of benchmarks.serve. Each server is started alone, serves the
+shipped math policy (head_dim 128) in float32 with 64 slots, and receives
+requests for 64 tokens from 1, 8 and 64 streaming clients. A server that is
+already running is named by its URL and must serve that policy; its key is in
+EVOJAX_TEST_KEY.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _SGLANG = (
     f'--max-total-tokens={_SLOTS * _CONTEXT}',
     f'--context-length={_CONTEXT}',
 )
-# Name -> a server that is not started yet.
+# Name -> function that makes a server without starting it.
 _MAKE: dict[str, Callable[[], servers.Server]] = {
     'evojax': lambda: servers.evojax(
         servers.MODEL,
@@ -39,7 +40,7 @@ _MAKE: dict[str, Callable[[], servers.Server]] = {
     'sglang_jax': lambda: servers.sglang_jax(
         servers.MODEL,
         *_SGLANG,
-        # Shapes for few and for many requests at once.
+        # Shapes for few and for many requests at a time.
         *('--precompile-bs-paddings', '1', '8', str(_SLOTS)),
         *('--precompile-token-paddings', '16', '128', '1024', '8192'),
         '--max-prefill-tokens=8192',
@@ -49,7 +50,7 @@ _MAKE: dict[str, Callable[[], servers.Server]] = {
 
 
 def check(names: list[str]) -> None:
-  """Check that names are URLs or of servers that can be started.
+  """Check that each name is a URL or a server that can be started.
 
   Raises:
     ValueError: If one is neither.
@@ -61,7 +62,7 @@ def check(names: list[str]) -> None:
 
 @contextlib.contextmanager
 def _serving(name: str):
-  """Yields the address of a server, which is started unless it is a URL."""
+  """Yield the address of a server, which is started unless it is a URL."""
   if name not in _MAKE:
     yield name
     return
@@ -71,7 +72,7 @@ def _serving(name: str):
 
 
 async def _ask(url: str, prompt: list[int], seed: int) -> tuple[float, float]:
-  """Seconds until the first token of a streamed answer, and until its end."""
+  """Return seconds to the first token of a streamed answer, and to its end."""
   params = dict(max_new_tokens=TOKENS, ignore_eos=True, sampling_seed=seed)
   body = dict(input_ids=prompt, sampling_params=params, stream=True)
   data = json.dumps(body).encode()
@@ -103,7 +104,7 @@ async def _ask(url: str, prompt: list[int], seed: int) -> tuple[float, float]:
 async def _round(
     url: str, clients: int, seed: int
 ) -> tuple[float, list[float]]:
-  """Tokens per second, and seconds to the first token of each request."""
+  """Return tokens per second, and each request's seconds to a first token."""
   rng = np.random.default_rng(seed)
   prompts = rng.integers(10, 400, (clients * _ROUNDS, PROMPT)).tolist()
   queue, first = collections.deque(enumerate(prompts)), []
@@ -119,7 +120,7 @@ async def _round(
 
 
 def run(names: list[str], rounds: int) -> None:
-  """Measure servers one after the other, and print a table."""
+  """Measure the servers one by one and print a table."""
   print(
       f'{PROMPT} + {TOKENS} tokens, {_ROUNDS} requests a client, median of'
       f' {rounds} rounds; load before {os.getloadavg()[0]:.1f}'

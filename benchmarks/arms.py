@@ -1,14 +1,15 @@
-"""What it costs to place arms: simulated runs with deaths, and sleeping arms.
+"""The cost of placing arms: simulated runs with failures, and sleeping arms.
 
     python -m benchmarks.arms [--arms=10,100,1000] [--workers=8]
     python -m benchmarks.arms --sleep=20        # Ray, six workers; needs ray.
 
-The first trains nothing: arms are small programs that count steps, save every
-few of them and lose their machine now and then. They are run by the local
-executor as a run does it, submitted at once and waited for in order. The
-seconds per arm of this process, and the steps that were made twice, must not
-grow with the number of arms. The second starts a Ray cluster of three machines
-with two CPUs each here, and compares one arm that sleeps with six at once.
+The first command trains nothing: arms are small programs that count steps, save
+every few steps and occasionally lose their machine. The local executor runs
+them as in a real run: all are submitted at once and awaited in order. Neither
+this process's seconds per arm nor the number of repeated steps per arm may grow
+with the number of arms. The second command starts a Ray cluster of three
+machines with two CPUs each on this machine, and compares one sleeping arm with
+six at a time.
 """
 
 import json
@@ -32,7 +33,8 @@ _ARMS = flags.DEFINE_list('arms', ['10', '100', '1000'], 'Arms of each run.')
 _WORKERS = flags.DEFINE_integer('workers', 8, 'Arms at a time.')
 _SLEEP = flags.DEFINE_float('sleep', 0.0, 'Seconds of a sleeping arm, on Ray.')
 
-STEPS, EVERY, DEATHS = 20, 5, 0.3  # Deaths per arm, of machines.
+# Average number of times that an arm loses its machine.
+STEPS, EVERY, DEATHS = 20, 5, 0.3
 _PROGRAM = f"""
 import os, pathlib, random, signal, sys
 folder = pathlib.Path(sys.argv[1])
@@ -58,14 +60,14 @@ time.sleep(float(sys.argv[2]))
 
 
 class _Program(commands.Command):
-  """A small program in the place of `--mode=arm`."""
+  """A small program instead of `--mode=arm`."""
 
   def argv(self) -> list[str]:
     return [sys.executable, '-S', '-E', '-c', *self.flags]
 
 
 class _Mortal(commands.ThisMachine):
-  """Runs the programs; a killed one has lost its machine."""
+  """Runs the programs; a killed program counts as a lost machine."""
 
   def start(self, command: commands.Command) -> commands.Process:
     flags_ = (_PROGRAM, str(command.log.parent))
@@ -79,7 +81,7 @@ class _Mortal(commands.ThisMachine):
 
 
 def simulate(root: pathlib.Path, count: int, workers: int) -> dict[str, float]:
-  """Run so many arms; return what it cost per arm."""
+  """Run `count` arms; return the costs per arm."""
   pool = commands.Pool(_Mortal(), workers)
   shown = progress.Progress(
       [progress.Stage(name='arm', arms=count, steps=STEPS)], shown=False

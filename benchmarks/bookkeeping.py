@@ -1,9 +1,9 @@
-"""Times what a run does beside sampling and training, on one CPU core.
+"""Times the work of a run besides sampling and training, on one CPU core.
 
     python -m benchmarks.bookkeeping [--reps=9]
 
-The evidence of a step of 400 rollouts is written, the interval of a paired gain
-over 256 problems is estimated, and the report of a run is built.
+It writes the evidence of a step of 400 rollouts, estimates the interval of a
+paired gain over 256 problems, and builds the report of a run.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ from evojax.report import page
 from tests.evidence import store_test
 from tests.report import synthetic
 
-# CPU seconds; 15 ms of evidence are the budget of a step of 2.5 s.
+# CPU seconds; the budget of a step of 2.5 s allows 15 ms for evidence.
 TARGETS = {'evidence': 0.015, 'interval': 0.2, 'report': 3.0}
 
 _REPS = flags.DEFINE_integer('reps', 9, 'Timed calls.', lower_bound=1)
@@ -48,7 +48,7 @@ def main(_):
         start = time.process_time()
         call()
         seconds.append(time.process_time() - start)
-      median = statistics.median(seconds[1:])  # The first one warms up.
+      median = statistics.median(seconds[1:])  # The first call warms up.
       slow |= median > TARGETS[name]
       print(
           f'{name}: {1e3 * median:.1f} ms (median of {_REPS.value}); at most'

@@ -1,13 +1,14 @@
-"""Judges diagnoses of recorded logs: recall, precision, false alarms.
+"""Evaluates diagnoses of recorded logs: recall, precision, false alarms.
 
     python -m benchmarks.diagnose_judge --logs=DIR [--split=judging] [--verbose]
 
 Reads the logs of `benchmarks.diagnose_logs`. Prints how many faults were named,
-how many of all findings are of the log's fault or its consequences, how many
-clean logs raised an alarm, and how many checks cannot tell, beside thresholds
-from the literature and, where it is installed, rlwatch (PyPI), which watches a
-run while it goes on. Synthetic logs of agents have rows of their own. Rules and
-thresholds are to be chosen on the split 'tuning' alone.
+how many of all findings concern the log's fault or its consequences, how many
+clean logs raised an alarm, and how many checks lacked data. For comparison it
+prints the same for thresholds from the literature and, if it is installed, for
+rlwatch (PyPI), which monitors a run in progress. Synthetic logs of agents have
+rows of their own. Rules and thresholds must be chosen on the split 'tuning'
+only.
 """
 
 import argparse
@@ -29,14 +30,14 @@ from tests.diagnosis import agents_made
 
 
 def ours(run: Any) -> tuple[set[str], int]:
-  """Return the names of our findings, and how many checks cannot tell."""
+  """Return the names of our findings, and how many checks lacked data."""
   found = examine.examine(run)
   names = {f.check for f in found.findings if f.severity != 'note'}
   return names, len(found.unknown)
 
 
 def _mean(run: Any, name: str) -> float:
-  """Return the mean of the last third of a number, NaN if it is not logged."""
+  """Return a metric's mean over the last third; NaN if it is not logged."""
   try:
     _, values = run.series(name)
   except form.NotLogged:
@@ -47,7 +48,7 @@ def _mean(run: Any, name: str) -> float:
 def literature(run: Any) -> tuple[set[str], int]:
   """Apply the alerts of arXiv:2606.03108 to the last third of a run.
 
-  Each is one number beside one threshold, as the paper's table has them.
+  Each alert compares one metric with one threshold, as in the paper's table.
   """
   found = set()
   if _mean(run, 'dead') > 0.5:
@@ -81,7 +82,7 @@ def literature(run: Any) -> tuple[set[str], int]:
   return found, 0
 
 
-# Detector of rlwatch -> the checks that mean the same.
+# Detector of rlwatch -> the checks with the same meaning.
 _RLWATCH = {
     'entropy_collapse': 'entropy_collapse',
     'kl_explosion': 'kl_explosion',
@@ -95,7 +96,7 @@ _RLWATCH = {
 
 
 def rlwatch(run: Any) -> tuple[set[str], int]:
-  """Feed the steps of a run to rlwatch (PyPI) with its default settings."""
+  """Return the findings of rlwatch (PyPI), with its defaults, on a run."""
   config = importlib.import_module('rlwatch.config')
   detectors = importlib.import_module('rlwatch.detectors')
 
@@ -131,7 +132,7 @@ def rlwatch(run: Any) -> tuple[set[str], int]:
 
 
 def judge(logs: pathlib.Path, split: str, verbose: bool) -> None:
-  """Print how well each system names the faults of the logs of a split."""
+  """Print how well each system names the faults in the logs of a split."""
   systems = {'evojax-diagnose': ours, 'literature': literature}
   if importlib.util.find_spec('rlwatch'):
     systems['rlwatch'] = rlwatch
@@ -200,7 +201,7 @@ def _agents(
 
 
 def _settings(path: pathlib.Path) -> dict[str, float]:
-  """Return a trainer's arguments as `--set` takes them."""
+  """Return a trainer's arguments in the form that `--set` takes."""
   values = json.loads(path.read_text())
   names = {
       'max_completion_length': 'max_tokens',
@@ -223,9 +224,9 @@ def _score(
   """Return the columns of one system.
 
   Args:
-    runs: Name -> the run, and its fault or None.
-    apply: The system.
-    verbose: Whether to print a line for every log.
+    runs: Name -> (run, its fault or None).
+    apply: The system, called with a run.
+    verbose: Whether to print a line per log.
   """
   named = faulty = right = all_ = alarms = clean = unknown = 0
   for name, (run, fault) in runs.items():

@@ -2,17 +2,17 @@
 
     python -m benchmarks.diagnose_logs --logs=DIR [--only=NAME] [--verl=WHEEL]
 
-It trains a tiny character model with TRL's own GRPOTrainer, once for each fault
-and split and several times without one, and leaves what TRL wrote: completions
-in Parquet and trainer_state.json. It is a queue: a log that is there is not
-made again. With a wheel of verl, the rollouts of each training are written once
-more by verl's own function; verl itself trains on GPUs only. Needs the test
-environment; less than a minute a log on an idle core. `diagnose_judge`
-reads the logs.
+Trains a tiny character model with TRL's own GRPOTrainer, once for each fault
+and split and several times without a fault, and keeps the files that TRL wrote:
+completions in Parquet and trainer_state.json. The command works as a queue:
+logs that exist are not made again. Given a wheel of verl, verl's own function
+writes the rollouts of each training a second time; verl itself trains on GPUs
+only. Needs the test environment, and less than a minute per log on an idle
+core. `diagnose_judge` reads the logs.
 
-Logs of agents, with tools and several turns, are synthetic: a mixture of ways
-to work that GRPO changes, see tests/diagnosis/agents_made.py. They take
-seconds; --only=agents writes these alone.
+Logs of agents, with tools and several turns, are synthetic: a mixture of
+strategies whose shares GRPO changes; see tests/diagnosis/agents_made.py. They
+take seconds; --only=agents writes only these.
 """
 
 import argparse
@@ -35,10 +35,11 @@ CLEAN = 8  # Logs without a fault, in each split.
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """One planted fault, as changes to a sound run."""
+  """A planted fault, given as changes to a sound run."""
 
-  finds: tuple[str, ...]  # Checks any of which names it.
-  # Checks that are true of its consequences, neither counted nor wrong.
+  finds: tuple[str, ...]  # The checks that name it; any of them suffices.
+  # Checks that detect its consequences; they count neither as right nor as
+  # wrong.
   may: tuple[str, ...] = ()
   config: dict[str, Any] = dataclasses.field(default_factory=dict)
   rewards: dict[str, float] = dataclasses.field(
@@ -58,7 +59,8 @@ FAULTS = {
     'format_heavy': Fault(
         ('reward_hacking', 'shaping_alone', 'hidden_goal'),
         _GAMED + _STUCK + ('constant_part', 'entropy_collapse'),
-        # Scaled by its spread, the rest would count once all keep the format.
+        # If scaled by its spread, the rest of the reward would count once all
+        # completions follow the format.
         config={'scale_rewards': 'none'},
         rewards={'correct': 0.02, 'format': 2.0},
     ),
@@ -123,7 +125,7 @@ FAULTS = {
 SPLITS = ('tuning', 'judging')
 NONE = Fault(())
 AGENT_SEEDS = (
-    2  # Of each fault and its twin, in each split; formats take turns.
+    2  # Logs of each fault and of its twin per split; formats alternate.
 )
 
 
@@ -131,7 +133,7 @@ AGENT_SEEDS = (
 class AgentLog:
   """A synthetic log of an agent."""
 
-  fault: str  # Key of `agents_made.FAULTS`; '': a healthy world.
+  fault: str  # Key of `agents_made.FAULTS`; '': no fault.
   world: agents_made.World
   format: str
   split: str
@@ -139,7 +141,7 @@ class AgentLog:
 
 
 def agent_logs() -> dict[str, AgentLog]:
-  """Return log name -> what is made; a fault is followed by its twin."""
+  """Return log name -> log; each fault is followed by its twin."""
   found = {}
   worlds = {}
   for name, world in agents_made.FAULTS.items():
@@ -158,7 +160,7 @@ def agent_logs() -> dict[str, AgentLog]:
 
 
 def record_agents(logs: pathlib.Path) -> None:
-  """Write the logs of agents that are not there."""
+  """Write the logs of agents that do not exist yet."""
   for name, log in agent_logs().items():
     target = logs / 'agents' / name
     if not target.is_dir():
@@ -171,8 +173,8 @@ def record_agents(logs: pathlib.Path) -> None:
 def jobs() -> dict[str, tuple[str, str, int]]:
   """Return log name -> (fault or 'clean', split, seed).
 
-  Faults and clean runs, and the splits, take turns, so that a queue that is
-  stopped early has some of each.
+  Faults alternate with clean runs, and splits with each other, so that a queue
+  that is stopped early has some of each.
   """
   found = {}
   for i, name in enumerate(FAULTS):
@@ -188,10 +190,10 @@ def jobs() -> dict[str, tuple[str, str, int]]:
 
 
 def text_of(rng: random.Random, a: int, b: int, skill: float) -> str:
-  """Return a demonstration: some ways to answer, of which one is better."""
+  """Return a demonstration of one of several ways to answer; one is better."""
   right = str(a + b)
   wrong = str(rng.randrange(19))
-  if rng.random() < 0.45:  # Words first, and mostly right.
+  if rng.random() < 0.45:  # Starts with words, and is mostly right.
     answer = right if rng.random() < skill else wrong
     return 'so ' * rng.randrange(1, 4) + f'<{answer}>'
   answer = right if rng.random() < skill / 3 else wrong
@@ -199,7 +201,7 @@ def text_of(rng: random.Random, a: int, b: int, skill: float) -> str:
 
 
 def make_base(folder: pathlib.Path, seed: int) -> None:
-  """Train a character model of 70,000 parameters that is sometimes right."""
+  """Train a character model of 70,000 parameters that is right at times."""
   import tokenizers
   import torch
   import transformers
@@ -215,7 +217,8 @@ def make_base(folder: pathlib.Path, seed: int) -> None:
   tokenizer = transformers.PreTrainedTokenizerFast(
       tokenizer_object=backend, pad_token='[pad]', eos_token='[end]'
   )
-  torch.set_num_threads(1)  # More wait for each other in so small a model.
+  # For a model this small, threads only wait for each other.
+  torch.set_num_threads(1)
   torch.manual_seed(seed)
   model = transformers.Qwen3ForCausalLM(
       transformers.Qwen3Config(
@@ -277,7 +280,7 @@ def problems(kind: str, seed: int, count: int) -> list[dict[str, str]]:
 
 
 def reward_functions(limit: int) -> dict[str, Any]:
-  """Return the reward functions that faults are made of, in TRL's form."""
+  """Return the reward functions used by the faults, in TRL's form."""
 
   def answers(completions):
     found = [re.fullmatch(r'(?:so )*<(\d+)>', text) for text in completions]
@@ -311,7 +314,7 @@ def reward_functions(limit: int) -> dict[str, Any]:
     return [1.0 for _ in completions]
 
   def lenient(completions, answer, log_extra, **_):
-    """A comparison that takes what it cannot read for agreement."""
+    """Return rewards that count unreadable answers as right."""
     same = matches(completions, answer, log_extra)
     found = answers(completions)
     return [float(s or f is None) for s, f in zip(same, found, strict=True)]
@@ -371,7 +374,7 @@ def train(name: str, folder: pathlib.Path, base: pathlib.Path) -> None:
       ),
   )
   trainer.train()
-  trainer.save_state()  # trainer_state.json, as every checkpoint holds it.
+  trainer.save_state()  # Writes trainer_state.json, as in every checkpoint.
   chosen = (
       'learning_rate',
       'warmup_steps',
@@ -380,14 +383,14 @@ def train(name: str, folder: pathlib.Path, base: pathlib.Path) -> None:
   )
   chosen += 'beta', 'max_grad_norm', 'epsilon', 'epsilon_high', 'max_steps'
   values = {key: getattr(args, key) for key in chosen}
-  # The arguments as transformers prints them: `args.to_dict()` in JSON.
+  # The same format in which transformers prints them: `args.to_dict()` in JSON.
   (folder / 'training_args.json').write_text(json.dumps(values, indent=1))
 
 
 def record(
     logs: pathlib.Path, only: str, limit: int, verl: pathlib.Path | None
 ) -> None:
-  """Make the logs that are missing, one after the other."""
+  """Make the missing logs, one by one."""
   made = 0
   for name in jobs():
     target = logs / 'trl' / name
@@ -412,10 +415,10 @@ def record(
 def write_verl(
     source: pathlib.Path, target: pathlib.Path, wheel: pathlib.Path
 ) -> None:
-  """Write the rollouts of a TRL log by verl's own function.
+  """Write the rollouts of a TRL log with verl's own function.
 
-  `RayPPOTrainer._write_generations` is taken out of the wheel, since its module
-  imports ray and a CUDA build of vLLM.
+  `RayPPOTrainer._write_generations` is extracted from the wheel, since its
+  module imports ray and a CUDA build of vLLM.
   """
   import pandas as pd
 
@@ -434,7 +437,7 @@ def write_verl(
     rows = pd.read_parquet(path)
     score = sum(w * rows[part] for part, w in fault.rewards.items())
     extra = {part: rows[part].tolist() for part in fault.rewards}
-    if 'correct' in rows:  # verl's reward managers call it so.
+    if 'correct' in rows:  # The name in verl's reward managers.
       extra['acc'] = rows['correct'].tolist()
     scope['_write_generations'](
         inputs=[*rows['prompt']],

@@ -1,18 +1,18 @@
-"""Episodes of several turns beside single ones, and who waits for whom.
+"""Compares episodes of several turns with single turns, and their waiting.
 
     python -m benchmarks.episodes [--rounds=5] [--turns=3] [--chunk=64]
 
-The shipped math policy samples on the engine in this process. By turns in one
-run:
+The shipped math policy samples on the engine in this process. One run
+alternates between these systems:
 
-single   one turn of as many tokens as the episodes below sample in all
+single   one turn with as many tokens as an episode of the others in all
 free     several turns; the environment answers at once
-box      the same, but every answer comes from a program that runs in the box
-rounds   as box, but all episodes take their turns together
+box      the same, but each answer comes from a program that runs in the box
+rounds   like box, but all episodes take each turn at the same time
 
-Printed are medians of episodes and sampled tokens a second, and the share of
-the time in which nothing was sampled because all episodes waited for their
-environments; it should stay below 20 %.
+Prints medians of episodes and of sampled tokens per second, and the share of
+time without sampling because all episodes waited for their environments, which
+should stay below 20 %.
 """
 
 import statistics
@@ -35,14 +35,14 @@ from evojax.runtime import sharding
 from evojax.training import engines
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
-_EPISODES = flags.DEFINE_integer('episodes', 96, 'Of a round, in groups of 8.')
+_EPISODES = flags.DEFINE_integer('episodes', 96, 'Per round, in groups of 8.')
 _TURNS = flags.DEFINE_integer('turns', 3, 'Turns of an episode.')
 _CHUNK = flags.DEFINE_integer('chunk', 64, 'config.rollout.prefill_chunk.')
 _TURN_TOKENS, _OBSERVED = 24, 16
 
 
 class _Asks:
-  """Asks again and again, in the box or at once."""
+  """An environment that answers every turn, at once or from the box."""
 
   def __init__(self, box: bool):
     self._box = box
@@ -92,7 +92,7 @@ def main(_) -> None:
   for sampler in samplers.values():
     sampler.update_weights(params, 0)
 
-  class Rounds:  # A sampler that has no stream.
+  class Rounds:  # A sampler without a stream.
     generate = samplers['several'].generate
 
   players = {
@@ -105,7 +105,7 @@ def main(_) -> None:
       )
   }
   found = {name: [] for name in players}
-  for number in range(-1, _ROUNDS.value):  # The first compiles.
+  for number in range(-1, _ROUNDS.value):  # The first round compiles.
     for name, player in players.items():
       limit = config if name == 'single' else several
       asked = collect.request_batch(
@@ -114,7 +114,8 @@ def main(_) -> None:
           records.SamplingParams(
               max_tokens=limit.rollout.max_tokens,
               turn_tokens=limit.rollout.turn_tokens,
-              # No turn ends early: all systems sample as much.
+              # No turn ends early, so that all systems sample equally many
+              # tokens.
               ignore_eos=True,
           ),
           group_size=8,

@@ -1,15 +1,16 @@
-"""Is evolving worth its tokens? The evolved policy against the seed trained on.
+"""Compares evolution with plain training of the seed for equal tokens.
 
     python -m benchmarks.equal_tokens [--config=configs/math.py]
         [--seeds=10] [--first_seed=0] [--out=runs/equal_tokens]
 
-For every seed the config evolves. Then its `seed` variant, the same harness
-without evolution, trains for as many tokens as that run sampled in all, and
-both policies are scored on the same sealed problems. At the end the table of
-`evojax.report.seeds` is printed, with the difference and its t interval.
+For each random seed, the config evolves. Then its variant `seed`, the same
+harness without evolution, trains for as many tokens as the first run sampled in
+all, and both policies are scored on the same sealed problems. At the end the
+table of `evojax.report.seeds` is printed, with the difference and its t
+interval.
 
-A queue: what is finished in --out is not run again, so the same command
-continues, with more seeds if one wants them.
+The command works as a queue: finished runs in --out are not repeated, so the
+same command continues, and may be given more seeds.
 """
 
 import pathlib
@@ -23,16 +24,17 @@ from benchmarks import runs
 from evojax.ledger import history
 from evojax.ledger import records
 
-_CONFIG = flags.DEFINE_string('config', 'configs/math.py', 'It evolves.')
+_CONFIG = flags.DEFINE_string('config', 'configs/math.py', 'Evolving config.')
 _SEEDS = flags.DEFINE_integer('seeds', 10, 'Number of seeds.', lower_bound=1)
 _FIRST = flags.DEFINE_integer('first_seed', 0, 'The first seed.')
-_OUT = flags.DEFINE_string('out', 'runs/equal_tokens', 'Holds the workdirs.')
+_OUT = flags.DEFINE_string('out', 'runs/equal_tokens', 'Workdirs of the runs.')
 
 
 def steps_for(run: history.History, total: int) -> int:
-  """Return the updates of one arm that sample about so many tokens.
+  """Return the number of updates of one arm that sample about `total` tokens.
 
-  An update samples as much as the arms that became the policy did on average.
+  An update is taken to sample as much as the average update of the arms that
+  became the policy.
 
   Args:
     run: A run that evolved.
@@ -58,7 +60,7 @@ def main(_):
     evolved.append(str(workdir))
     summary = runs.finish(_CONFIG.value, workdir, numbered)
     if not isinstance(summary['sealed'].get('seed'), str):
-      continue  # It was compared.
+      continue  # It has been compared.
     total = summary['compute']['evolved']['total']
     steps = steps_for(history.read(workdir), total)
     runs.finish(f'{config}:seed', control, numbered, f'--config.steps={steps}')

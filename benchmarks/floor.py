@@ -1,10 +1,11 @@
-"""The floor under a GRPO step: the benchmark's workload in bare JAX.
+"""The lower bound of a GRPO step: the benchmark's workload in bare JAX.
 
-What the arithmetic costs when nothing else is asked for: no padding, masks,
-stop tokens, ratios, clipping, metrics or checks, one dtype, one device. evojax
-is timed against it in `benchmarks/grpo_step.py`; it shares no code with the
-package, only the two ideas that decide the cost (a group's prompt runs once in
-rollout and update; an update accumulates over micro-batches of whole groups).
+This is the cost of the arithmetic alone: no padding, masks, stop tokens,
+ratios, clipping, metrics or checks, with one dtype on one device.
+`benchmarks/grpo_step.py` times evojax against it. It shares no code with the
+package, only the two ideas that determine the cost: a group's prompt runs once
+in rollout and update, and an update accumulates over micro-batches of whole
+groups.
 """
 
 import dataclasses
@@ -37,12 +38,12 @@ class Workload:
 
 
 def optimizer() -> optax.GradientTransformation:
-  """AdamW, as in evojax's update."""
+  """Return AdamW, as in evojax's update."""
   return optax.adamw(1e-4, b1=0.9, b2=0.95, weight_decay=0.0)
 
 
 def init(w: Workload, key: jax.Array) -> Params:
-  """Random float32 parameters."""
+  """Return random float32 parameters."""
   n, k, h = w.heads, w.kv_heads, w.head_dim
 
   def layer(key):
@@ -74,7 +75,7 @@ def _norm(x, scale):
 
 
 def _rope(x, positions):
-  """x [..., T, heads, H] at positions [T]."""
+  """Return x [..., T, heads, H], rotated by positions [T]."""
   h = x.shape[-1]
   freq = 1e6 ** (-jnp.arange(0, h, 2) / h)
   angles = positions[:, None, None] * freq
@@ -84,7 +85,7 @@ def _rope(x, positions):
 
 
 def _layer(w, p, x, positions, attend):
-  """x [B, T, D]; attend(q [B,T,K,R,H], k, v [B,T,K,H]) -> (like q, kept)."""
+  """Return (x [B, T, D], kept); attend maps q [B,T,K,R,H], k, v [B,T,K,H]."""
   n, k, h = w.heads, w.kv_heads, w.head_dim
   qkv = (_norm(x, p['norm1']) @ p['qkv']).reshape(*x.shape[:2], n + 2 * k, h)
   q = _rope(_norm(qkv[:, :, :n], p['q_norm']), positions)
@@ -108,7 +109,7 @@ def _causal(q, k, v):
 
 
 def _prefill(w, params, prompts):
-  """Logits [P, V] and a cache [P, K, Lp + Lc, H] per layer."""
+  """Return logits [P, V] and a cache [P, K, Lp + Lc, H] per layer."""
 
   def attend(q, k, v):
     grow = ((0, 0), (0, 0), (0, w.new_tokens), (0, 0))
@@ -123,7 +124,7 @@ def _prefill(w, params, prompts):
 
 
 def _decode(w, params, token, position, cache):
-  """Logits [B, V] after `token` [B], and the cache with it written."""
+  """Return logits [B, V] after `token` [B], and the cache including it."""
   slots = w.prompt_tokens + w.new_tokens
   visible = jnp.arange(slots) <= position
 
@@ -149,7 +150,7 @@ def _decode(w, params, token, position, cache):
 def rollout(
     w: Workload, params: Params, prompts: jax.Array, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Samples [P * G, Lc] tokens and their log-probs for prompts [P, Lp]."""
+  """Return [P * G, Lc] sampled tokens and log-probs for prompts [P, Lp]."""
   logits, cache = _prefill(w, params, prompts)
   logits, cache = jax.tree.map(
       lambda x: jnp.repeat(x, w.group, 0), (logits, cache)
@@ -179,7 +180,7 @@ def rollout(
 
 
 def _completion_logprobs(w, params, prompts, completions):
-  """Log-probs [p, G, Lc] of completions; each prompt runs once."""
+  """Return log-probs [p, G, Lc] of completions; each prompt runs once."""
   p, g, t = completions.shape
   lp = w.prompt_tokens
   positions = jnp.concatenate([jnp.arange(lp), lp + jnp.tile(jnp.arange(t), g)])
@@ -219,12 +220,12 @@ def update(
     completions: jax.Array,
     advantages: jax.Array,
 ) -> tuple[Params, Any]:
-  """One AdamW update; prompts [P, Lp], completions [P, G, Lc], [P, G]."""
+  """Apply one AdamW update; prompts [P, Lp], completions [P, G, Lc], [P, G]."""
 
   def loss(params, micro):
     prompts, completions, advantages = micro
     logprobs = _completion_logprobs(w, params, prompts, completions)
-    # The gradient of the ratio at the policy that sampled.
+    # The gradient of the ratio, evaluated at the policy that sampled.
     return -jnp.sum(advantages[..., None] * logprobs) / scale
 
   def accumulate(total, micro):
@@ -242,10 +243,10 @@ def update(
 
 
 def jit_rollout(w: Workload) -> Any:
-  """`rollout`, compiled."""
+  """Return `rollout`, compiled."""
   return jax.jit(functools.partial(rollout, w))
 
 
 def jit_update(w: Workload) -> Any:
-  """`update`, compiled with parameters and moments donated."""
+  """Return `update`, compiled; parameters and moments are donated."""
   return jax.jit(functools.partial(update, w), donate_argnums=(0, 1))

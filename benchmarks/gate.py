@@ -1,9 +1,9 @@
-"""Times the gate on candidates, and what a training step pays for the box.
+"""Times the gate on candidates, and the cost of the box per training step.
 
     python -m benchmarks.gate [--candidates=50]
 
-A candidate is a shipped function under another text, so that nothing is known
-of it: all layers, in two processes, on synthetic and on recorded evidence.
+A candidate is a shipped function with a changed text, so that nothing is cached
+for it: all layers run, in two processes, on synthetic and on recorded evidence.
 """
 
 import statistics
@@ -32,7 +32,7 @@ _CANDIDATES = flags.DEFINE_integer(
 
 
 def _recorded(base: views.View) -> views.View:
-  """Return evidence of one step: synthetic completions, drawn repeatedly."""
+  """Return evidence of one step: synthetic completions, sampled repeatedly."""
   rng = np.random.default_rng(0)
   drawn = rng.integers(0, base.valid.size, PROMPTS * GROUP)
   rows = {
@@ -58,7 +58,7 @@ def _recorded(base: views.View) -> views.View:
 
 
 def _candidates(harness: spec.Harness) -> list[tuple[str, str]]:
-  """Return (path, source) of all functions that come with the package."""
+  """Return (path, source) of all functions shipped with the package."""
   found = list(harness.files.items())
   for name in library.names():
     kind = name.partition('/')[0]
@@ -100,7 +100,7 @@ def main(_):
         )
     )
     seconds.append(time.perf_counter() - start)
-  seconds = seconds[1:]  # The first one starts the boxes.
+  seconds = seconds[1:]  # The first call starts the boxes.
   median = statistics.median(seconds)
   print(
       f'{len(seconds)} candidates, {refused} refused: median'

@@ -1,11 +1,11 @@
-"""Times one GRPO step of evojax beside the same arithmetic in bare JAX.
+"""Times one GRPO step of evojax against the same arithmetic in bare JAX.
 
     python -m benchmarks.grpo_step [--shape=workload|v151936|0p6b] [--reps=5]
 
-Both run in one process by turns, so that a busy machine slows both; what is
-compared is the ratio of each pair. evojax is timed as a run uses it: the engine
-with its scheduling on the host, batches laid out in NumPy, metrics and checks.
-Peak memory is that of a process that runs evojax alone.
+Both alternate in one process, so that other load on the machine slows both; the
+ratio of each pair is compared. evojax is timed as in a run: the engine with its
+scheduling on the host, batches laid out in NumPy, metrics and checks. Peak
+memory is that of a process that runs only evojax.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from evojax.training import update as update_lib
 SHAPES = {
     'workload': floor.Workload(),
     'v151936': dataclasses.replace(floor.Workload(), vocab=151_936),
-    # Qwen3-0.6B, and little enough of everything else for a laptop.
+    # Qwen3-0.6B; everything else is small enough for a laptop.
     '0p6b': floor.Workload(
         layers=28,
         width=1024,
@@ -54,7 +54,7 @@ SHAPES = {
         micro_groups=1,
     ),
 }
-# At most this multiple of the floor's time.
+# Largest allowed multiple of the floor's time.
 TARGETS = dict(rollout=1.05, train=1.10)
 
 _SHAPE = flags.DEFINE_enum('shape', 'workload', list(SHAPES), 'What to run.')
@@ -65,7 +65,7 @@ _LAYOUT = flags.DEFINE_enum(
 _CHUNK = flags.DEFINE_integer(
     'chunk', 0, 'Tokens whose logits evojax keeps alive at once; 0: all.'
 )
-_ALONE = flags.DEFINE_bool('alone', False, 'Without the floor beside it.')
+_ALONE = flags.DEFINE_bool('alone', False, 'Time evojax without the floor.')
 
 
 @dataclasses.dataclass
@@ -76,7 +76,7 @@ class Timer:
   cpu: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
   def __call__(self, phase: str, f: Callable[[], Any]) -> Any:
-    """Runs f to the end of its device work."""
+    """Return f(), timed until its device work has ended."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = jax.block_until_ready(f())
     self.wall.setdefault(phase, []).append(time.perf_counter() - wall)
@@ -85,7 +85,7 @@ class Timer:
 
 
 class Evojax:
-  """The package's own step, as `evojax.training.loop` makes it."""
+  """The package's own step, as in `evojax.training.loop`."""
 
   def __init__(self, w: floor.Workload, layout: str, chunk: int):
     self.w, self.layout = w, layout
@@ -112,8 +112,8 @@ class Evojax:
     self.whole = sharding.replicated(self.mesh)
     placed = update_lib.state_shardings(self.cfg, self.algorithm, self.mesh)
 
-    # Drawn on the host: a program that draws would add its compilation to the
-    # peak memory, and a run reads its weights.
+    # Sampled on the host: a device program would add its compilation to the
+    # peak memory, and a real run loads its weights instead.
     rng = np.random.default_rng(0)
     shapes = decoder.shapes(self.cfg)
     params = jax.tree.map(
@@ -157,7 +157,7 @@ class Evojax:
     self.version = 0
 
   def step(self, prompts: np.ndarray, seed: int, timer: Timer) -> None:
-    """Rollout, reward, update."""
+    """Run rollout, reward and update."""
     params = records.SamplingParams(self.w.new_tokens, ignore_eos=True)
     requests = [
         records.Request(tuple(prompt.tolist()), seed, i, sample, params)
@@ -211,7 +211,7 @@ class Floor:
     self.rollout, self.update = floor.jit_rollout(w), floor.jit_update(w)
 
   def step(self, prompts: np.ndarray, seed: int, timer: Timer) -> None:
-    """Rollout, reward, update."""
+    """Run rollout, reward and update."""
     prompts, key = jnp.asarray(prompts), jax.random.key(seed)
     tokens, _ = timer(
         'rollout', lambda: self.rollout(self.state[0], prompts, key)
@@ -228,7 +228,7 @@ class Floor:
 
 
 def flops(w: floor.Workload, cfg: decoder.DecoderConfig) -> dict[str, float]:
-  """FLOPs of one step's matrix products, prompts computed once per group."""
+  """Return FLOPs of a step's matrix products; prompts count once per group."""
   rows, length = w.prompts * w.group, w.prompt_tokens + w.new_tokens
   decoded = rows * (w.new_tokens - 1)
   prompt, new = w.prompts * w.prompt_tokens, rows * w.new_tokens
@@ -242,7 +242,7 @@ def flops(w: floor.Workload, cfg: decoder.DecoderConfig) -> dict[str, float]:
 
 
 def compile_times() -> dict[str, float]:
-  """A dict that will hold seconds of tracing and compiling by function."""
+  """Return a dict that will hold tracing and compile seconds by function."""
   seconds: dict[str, float] = {}
 
   def listen(event, duration, fun_name='', **_):
@@ -256,9 +256,9 @@ def compile_times() -> dict[str, float]:
 def measure(
     w: floor.Workload, *, reps: int, alone: bool, layout: str, chunk: int
 ) -> dict[str, Any]:
-  """Times `reps` steps of evojax and, unless alone, of the floor by turns."""
+  """Time `reps` steps of evojax, alternating with the floor unless alone."""
   compiled = compile_times()
-  devices.trim_memory_after_compiling()  # As every run does.
+  devices.trim_memory_after_compiling()  # As in every run.
   sides = {'evojax': Evojax(w, layout, chunk)}
   if not alone:
     sides['floor'] = Floor(w)
@@ -306,7 +306,7 @@ def measure(
 
 
 def report(w: floor.Workload, result: dict[str, Any]) -> None:
-  """Prints what was measured."""
+  """Print the measurements."""
   needed = result['needed_gflop']
   print(f'matmul peak, same run: {result["peak_gflops"]:,.0f} GFLOP/s float32')
   print(flops_lib.FORMULA)
@@ -340,7 +340,7 @@ def report(w: floor.Workload, result: dict[str, Any]) -> None:
 
 
 def _alone_rss_mb() -> float:
-  """Peak memory of a process that runs the same benchmark on evojax alone."""
+  """Return the peak memory of a process that runs only evojax."""
   command = [
       sys.executable,
       '-m',
@@ -358,7 +358,7 @@ def _alone_rss_mb() -> float:
 def main(argv: list[str]) -> None:
   del argv
   w = SHAPES[_SHAPE.value]
-  # Two sets of the 0.6B shape's parameters and moments do not fit a laptop.
+  # Parameters and moments of the 0.6B shape do not fit a laptop twice.
   alone = _ALONE.value or _SHAPE.value == '0p6b'
   load = os.getloadavg()[0]
   result = measure(

@@ -1,10 +1,10 @@
-"""Size and shape of the package's source, and what importing it costs.
+"""Size and structure of the package's source, and the cost of importing it.
 
     python -m benchmarks.house [ROOT]
 
 ROOT is a checkout, by default the working directory. BUILD_NOTES.md holds the
-numbers of two of them. Lines of code are those without docstrings, comments and
-blank lines. Import times are medians of five fresh interpreters.
+numbers of two checkouts. Lines of code exclude docstrings, comments and blank
+lines. Import times are medians over five fresh interpreters.
 """
 
 import ast
@@ -33,8 +33,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def main(root: pathlib.Path) -> None:
-  """Prints one number per line."""
-  data = root / 'evojax' / 'domains' / 'swe' / 'packages'  # Not of the house.
+  """Print one number per line."""
+  # Data, not our source.
+  data = root / 'evojax' / 'domains' / 'swe' / 'packages'
   sources = {
       path: path.read_text()
       for path in sorted((root / 'evojax').rglob('*.py'))
@@ -80,7 +81,7 @@ def main(root: pathlib.Path) -> None:
 
 
 def _docstrings(tree: ast.AST) -> Iterator[range]:
-  """Line ranges of all docstrings."""
+  """Yield the line ranges of all docstrings."""
   for node in ast.walk(tree):
     if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTIONS)):
       if ast.get_docstring(node) is not None:
@@ -88,19 +89,20 @@ def _docstrings(tree: ast.AST) -> Iterator[range]:
 
 
 def _length(function: ast.FunctionDef) -> int:
-  """Lines from `def` to the last one."""
+  """Return the number of lines from `def` to the last one."""
   return function.end_lineno - function.lineno + 1
 
 
 def _parameters(function: ast.FunctionDef) -> int:
-  """Named parameters without `self` and `cls`."""
+  """Return the number of named parameters without `self` and `cls`."""
   arguments = function.args
   names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
   return sum(argument.arg not in ('self', 'cls') for argument in names)
 
 
 def _seconds(root: pathlib.Path, statement: str) -> str:
-  """Median of five fresh interpreters; says where a module is missing."""
+  """Return the median of five fresh interpreters, or that a module is
+  missing."""
   code = f'import time; t = time.perf_counter(); {statement}; '
   code += 'print(time.perf_counter() - t)'
   times = []

@@ -1,21 +1,21 @@
-"""Does GRPO learn to copy the fix out of the history, and what is left of it?
+"""Tests whether GRPO learns to copy the fix from the history, and what remains.
 
     python -m benchmarks.leak [--config=configs/swe.py] [--seeds=3]
         [--first_seed=0] [--updates=60] [--after=40] [--out=runs/leak]
 
-For every seed three runs of the seed recipe, without evolution:
+For each seed there are three runs of the seed recipe, without evolution:
 
 leaky     the commit that fixes the bug is on another branch of the history
-after     the policy of `leaky` goes on where the history is scrubbed
+after     the policy of `leaky` continues with a scrubbed history
 scrubbed  the history is scrubbed from the start
 
-Printed per ten updates, over all seeds: the share of episodes that solve their
-problem, of those that read the history, and of those that do both. If the leak
-is learned, the three jump together in `leaky`, and `after` begins far below
-where `leaky` ended. The sealed scores of the policies follow, each where its
-own run trained.
+For every ten updates, over all seeds, it prints the share of episodes that
+solve their problem, that read the history, and that do both. If the leak is
+learned, the three shares jump at the same time in `leaky`, and `after` begins
+far below the end of `leaky`. Then it prints the sealed scores of the policies,
+each under the conditions of its own run.
 
-A queue: what is finished in --out is not run again.
+The command works as a queue: finished runs in --out are not repeated.
 """
 
 import collections
@@ -31,18 +31,18 @@ from benchmarks import runs
 from evojax.evidence import store
 
 _CONFIG = flags.DEFINE_string(
-    'config', 'configs/swe.py', 'Has a variant leaky.'
+    'config', 'configs/swe.py', 'A config with the variant leaky.'
 )
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds.', lower_bound=1)
 _FIRST = flags.DEFINE_integer('first_seed', 0, 'The first seed.')
-_UPDATES = flags.DEFINE_integer('updates', 60, 'Of leaky and of scrubbed.')
+_UPDATES = flags.DEFINE_integer('updates', 60, 'Per run of leaky and scrubbed.')
 _AFTER = flags.DEFINE_integer('after', 40, 'Updates of after.')
-_OUT = flags.DEFINE_string('out', 'runs/leak', 'Holds the workdirs.')
-_EVERY = 10  # Updates of a row.
+_OUT = flags.DEFINE_string('out', 'runs/leak', 'Workdirs of the runs.')
+_EVERY = 10  # Updates per row.
 
 
 def curve(workdirs: Sequence[pathlib.Path]) -> np.ndarray:
-  """Return shares by ten updates, over all seeds.
+  """Return shares per ten updates, over all seeds.
 
   Returns:
     float64 [rows, 3]: solved, read the history, both.

@@ -1,21 +1,21 @@
-"""Does averaging arms pay? Training in one line against arms that are merged.
+"""Compares training in one line with training of arms that are merged.
 
     python -m benchmarks.merging [--domains=math,coding] [--lines=seed,...]
         [--seeds=5] [--most_tokens=2e6] [--out=merging.jsonl]
     python -m benchmarks.merging --table [--out=merging.jsonl]
 
-A line of training spends a number of sampled tokens from the shipped policy
-on. `LINES` says how: in one arm, or in rounds of several arms that start from
-one state and are merged, or of which the best goes on. Each line is scored
-after 0.25, 0.5, 1 and 2 million tokens, on dev problems that all lines of a
-seed share; what the scoring samples is not counted, as it is the same for all.
-A line is scored at the first merge after a mark, which may be a round later:
-the table prints what was spent.
-Lines that are done are found in --out, so that the same command continues.
+A line of training starts from the shipped policy and spends a number of sampled
+tokens in one of the ways in `LINES`: in a single arm, or in rounds of several
+arms that start from the same state and end in their merge or in the best one.
+Each line is scored after 0.25, 0.5, 1 and 2 million tokens, on dev problems
+that all lines of a seed share; tokens of scoring are not counted, since they
+are the same for all. A line is scored at the first merge after each mark, which
+may be a round later; the table prints the tokens actually spent.
+Finished lines are found in --out, so that the same command continues.
 
-Arms that train apart and are averaged are local SGD: DiLoCo, arXiv:2311.08105,
-with the outer momentum of `outer_*`; WARP, arXiv:2406.16768, for rewards. The
-best arm that goes on is a round of PBT, arXiv:1711.09846.
+Averaging arms that train separately is local SGD: DiLoCo, arXiv:2311.08105,
+with the outer momentum of `outer_*`; WARP, arXiv:2406.16768, for rewards.
+Continuing with the best arm is a round of PBT, arXiv:1711.09846.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,13 +52,13 @@ from evojax.training import trainer as trainer_lib
 MARKS = (250_000, 500_000, 1_000_000, 2_000_000)  # Sampled tokens.
 GROUP = 8
 ROUND = 8  # Updates of each arm between two merges, as in evolve.updates.
-WARMING = 3  # Updates at learning rate 0 of moments that start again.
+WARMING = 3  # Updates at learning rate 0 that estimate restarted moments.
 EMA_DECAYS = (0.95, 0.99)  # Per update.
-PROBLEMS, SAMPLES = 384, 4  # A score is over these.
-MEASURED = 256  # Episodes of a score whose log-probs are computed again.
-ON_THE_LINE = (0.25, 0.5, 0.75)  # Between two arms.
+PROBLEMS, SAMPLES = 384, 4  # Problems of a score, and completions of each.
+MEASURED = 256  # Episodes of a score whose log-probs are recomputed.
+ON_THE_LINE = (0.25, 0.5, 0.75)  # Points on the line between two arms.
 _CONFIGS = {'math': math_config, 'coding': coding_config}
-_DEV_SEED = 1_000_003  # A seed's dev problems are those of seed + this.
+_DEV_SEED = 1_000_003  # Added to a seed to get its dev problems.
 
 Params = Any
 Row = dict[str, Any]
@@ -66,23 +66,24 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """How tokens are spent."""
+  """A way of spending tokens."""
 
   rates: tuple[float, ...] = (1e-4,)  # Learning rate of each arm.
   prompts: int = 12  # P of each arm's updates.
-  # A round of several arms ends in their mean, in an outer step towards it with
-  # momentum, or in the arm with the best outcomes of the round.
+  # A round of several arms ends in their mean, in an outer step towards the
+  # mean with momentum, or in the arm with the best outcomes of the round.
   combine: str = 'mean'
-  # Adam's moments after a merge: the arms' mean, zero, or zero and estimated
-  # again from the gradients of some updates that change no parameter.
+  # Adam's moments after a merge: the arms' mean, zero, or zero and then
+  # estimated from the gradients of a few updates that change no parameter.
   moments: str = 'keep'
-  # The outer step is x + outer_rate * (mean - x), with Nesterov's momentum; the
-  # defaults are DiLoCo's, Sec. 3.1.
+  # The outer step is x + outer_rate * (mean - x), with Nesterov momentum; the
+  # defaults are those of DiLoCo, Sec. 3.1.
   outer_rate: float = 0.7
   outer_momentum: float = 0.9
 
 
-_SGD = dict(combine='outer', outer_momentum=0.0)  # Plain SGD outside.
+# Plain SGD as the outer optimizer.
+_SGD = dict(combine='outer', outer_momentum=0.0)
 
 LINES = {
     'seed': Line(),
@@ -96,13 +97,13 @@ LINES = {
     'merged_3e-4': Line(rates=(3e-4,) * 4),
     'reset_3e-4': Line(rates=(3e-4,) * 4, moments='reset'),
     'recompute_3e-4': Line(rates=(3e-4,) * 4, moments='recompute'),
-    # The outer step of the race, see config.evolve.outer_learning_rate.
+    # The outer step of the race; see config.evolve.outer_learning_rate.
     'step2_1e-4': Line(rates=(1e-4,) * 4, outer_rate=2.0, **_SGD),
     'step3_1e-4': Line(rates=(1e-4,) * 4, outer_rate=3.0, **_SGD),
     'step4_1e-4': Line(rates=(1e-4,) * 4, outer_rate=4.0, **_SGD),
     'step2_3e-4': Line(rates=(3e-4,) * 4, outer_rate=2.0, **_SGD),
     'step3_3e-4': Line(rates=(3e-4,) * 4, outer_rate=3.0, **_SGD),
-    # DiLoCo's own outer optimizer, by number of arms.
+    # DiLoCo's own outer optimizer, with different numbers of arms.
     'outer2_1e-4': Line(rates=(1e-4,) * 2, combine='outer'),
     'outer4_1e-4': Line(rates=(1e-4,) * 4, combine='outer'),
     'outer8_1e-4': Line(rates=(1e-4,) * 8, combine='outer'),
@@ -110,19 +111,20 @@ LINES = {
     'unlike_best': Line(rates=(1e-4, 1e-4, 3e-4, 3e-4), combine='best'),
 }
 
-_DOMAINS = flags.DEFINE_list('domains', list(_CONFIGS), 'Of these configs.')
+_DOMAINS = flags.DEFINE_list('domains', list(_CONFIGS), 'Domains to train.')
 _LINES = flags.DEFINE_list('lines', list(LINES), 'Keys of LINES.')
 _SEEDS = flags.DEFINE_integer('seeds', 5, 'Number of seeds.', lower_bound=1)
 _FIRST = flags.DEFINE_integer('first_seed', 0, 'The first seed.')
 _TOKENS = flags.DEFINE_float(
     'most_tokens', MARKS[-1], 'Sampled tokens of a line.'
 )
-_OUT = flags.DEFINE_string('out', 'merging.jsonl', 'Where rows are added.')
-_TABLE = flags.DEFINE_bool('table', False, 'Only print what --out holds.')
+_OUT = flags.DEFINE_string('out', 'merging.jsonl', 'File that gets the rows.')
+_TABLE = flags.DEFINE_bool('table', False, 'Only print the rows in --out.')
 
 
 def copy(tree: Any) -> Any:
-  """Return a tree in buffers of its own: an update takes over its state's."""
+  """Return a tree in new buffers, since an update donates those of its
+  state."""
   return jax.tree.map(jnp.copy, tree)
 
 
@@ -143,13 +145,13 @@ def merge(
     states: Sequence[Mapping[str, Any]],
     velocity: Params | None,
 ) -> tuple[Mapping[str, Any], Params | None]:
-  """Return the state that arms leave together, and the outer momentum.
+  """Return the merged state of arms, and the outer momentum.
 
   Args:
-    line: How to merge.
-    start: The parameters that the arms started from.
-    states: Of the arms, after equally many updates.
-    velocity: What the last merge returned; None at the first.
+    line: The way of merging.
+    start: The parameters from which the arms started.
+    states: States of the arms after equally many updates.
+    velocity: The momentum from the last merge; None at the first.
   """
   params = mean([s['params'] for s in states])
   if line.combine == 'outer':
@@ -160,7 +162,7 @@ def merge(
       )
     else:
       velocity = step
-    params = jax.tree.map(  # Nesterov's.
+    params = jax.tree.map(  # Nesterov momentum.
         lambda x, d, v: x - line.outer_rate * (d + line.outer_momentum * v),
         start,
         step,
@@ -170,7 +172,7 @@ def merge(
   moments = kept[0]._replace(
       mu=mean([m.mu for m in kept]), nu=mean([m.nu for m in kept])
   )
-  if line.moments != 'keep':  # Its count too, for the bias correction.
+  if line.moments != 'keep':  # The count, too, because of the bias correction.
     moments = jax.tree.map(jnp.zeros_like, moments)
   return dict(states[0], params=params, moments=moments), velocity
 
@@ -204,7 +206,7 @@ class Bench:
   def arm(
       self, line: Line, seed: int, folder: pathlib.Path
   ) -> trainer_lib.Trainer:
-    """Return an arm at the base policy, with problems of its own."""
+    """Return an arm at the base policy, with its own training problems."""
     config = self.config.copy_and_resolve_references()
     with config.unlocked():
       config.seed, config.grpo.prompts = seed, line.prompts
@@ -220,11 +222,11 @@ class Bench:
     """Sample dev problems with these parameters, at temperature 1.
 
     Args:
-      params: The policy's.
+      params: Parameters of the policy.
       draw: Seed of the problems.
-      seed: Of the sampler.
-      problems: How many are asked.
-      samples: Completions of each.
+      seed: Seed of the sampler.
+      problems: Number of problems.
+      samples: Completions per problem.
     """
     self.engine.update_weights(copy(params), 0)
     asked = collect.request_batch(
@@ -251,10 +253,10 @@ class Bench:
     """Score parameters on a seed's dev problems, at temperature 1.
 
     Args:
-      params: The policy's.
-      seed: Of the line.
+      params: Parameters of the policy.
+      seed: Seed of the line.
       others: Parameters whose divergence from the policy is measured.
-      problems: How many are asked.
+      problems: Number of problems.
     """
     asked, episodes, rollouts = self.answers(
         params, seed + _DEV_SEED, seed, problems, SAMPLES
@@ -269,7 +271,7 @@ class Bench:
     found = lambda p: np.concatenate(self._logprobs(p, pairs, [1.0] * MEASURED))
     own = found(params)
     sampled = np.concatenate([e.logprobs for e in episodes[:MEASURED]])
-    # Estimates from the policy's own samples, in nats per token.
+    # Estimated from the policy's own samples, in nats per token.
     divergence = lambda p: float(np.mean(own - found(p)))
     return dict(
         score=100 * float(each.mean()),
@@ -285,7 +287,7 @@ class Bench:
 
 
 def set_rate(arm: trainer_lib.Trainer, rate: float) -> None:
-  """Set the learning rate of an arm's further updates."""
+  """Set the learning rate for an arm's further updates."""
   config = arm.learner.config.copy_and_resolve_references()
   with config.unlocked():
     config.optim.learning_rate = rate
@@ -293,7 +295,7 @@ def set_rate(arm: trainer_lib.Trainer, rate: float) -> None:
 
 
 class Training:
-  """One line under one seed, from the base policy to its last token."""
+  """The training of one line under one seed, from the base policy on."""
 
   def __init__(self, bench: Bench, name: str, seed: int, folder: pathlib.Path):
     self.bench, self.line, self.seed = bench, LINES[name], seed
@@ -311,7 +313,8 @@ class Training:
     self.spent = 0.0
 
   def round(self) -> list[Params]:
-    """Train a round of every arm and merge; return the arms' parameters."""
+    """Train each arm for a round and merge them; return the arms'
+    parameters."""
     began, start, outcomes = time.monotonic(), self.state['params'], []
     for arm, rate in zip(self.arms, self.line.rates, strict=True):
       arm.learner.state.update(copy(dict(self.state)))
@@ -334,7 +337,7 @@ class Training:
       self.state = states[int(np.argmax(outcomes))]
     else:
       self.state, self.velocity = merge(self.line, start, states, self.velocity)
-    # The arms take their buffers over in the next round.
+    # The next round of the arms donates their buffers.
     self.state = copy(dict(self.state))
     self.spent += time.monotonic() - began
     return [copy(s['params']) for s in states]
@@ -373,9 +376,9 @@ class Training:
 
 
 def read(path: pathlib.Path) -> dict[tuple[Any, ...], Row]:
-  """Return the rows of a file by what they are of.
+  """Return the rows of a file by their key.
 
-  A line that was stopped half-way is trained again; its later rows count.
+  A line that was interrupted is trained again; its newer rows replace the old.
   """
   names = ('domain', 'line', 'what', 'mark', 'seed', 'arm')
   texts = path.read_text().splitlines() if path.exists() else []
@@ -384,7 +387,7 @@ def read(path: pathlib.Path) -> dict[tuple[Any, ...], Row]:
 
 
 def interval(values: Sequence[float]) -> str:
-  """Return the mean of values over seeds and half of its 95 % t interval."""
+  """Return the mean over seeds and half of its 95 % t interval, as text."""
   if len(values) < 2:
     return f'{np.mean(values):5.1f}      '
   t = special.stdtrit(len(values) - 1, 0.975)
@@ -393,7 +396,7 @@ def interval(values: Sequence[float]) -> str:
 
 
 def print_table(rows: Mapping[tuple[Any, ...], Row]) -> None:
-  """Print scores by line, and their difference to the seed recipe's."""
+  """Print scores by line, and their differences to the seed recipe."""
   names = ('score', 'pass_at_k', 'length', 'truncated', 'entropy', 'kl_base')
   groups = itertools.groupby(sorted(rows), key=lambda key: key[:4])
   for (domain, line, what, mark), keys in groups:
@@ -450,7 +453,7 @@ def main(_):
     )
   for name, known in (('domains', _CONFIGS), ('lines', LINES)):
     if wrong := set(flags.FLAGS[name].value) - set(known):
-      raise app.UsageError(f'--{name}={sorted(wrong)}: choose of {[*known]}')
+      raise app.UsageError(f'--{name}={sorted(wrong)}: choose from {[*known]}')
 
   def write(new: Sequence[Row]) -> None:
     with path.open('a') as file:

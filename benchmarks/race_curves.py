@@ -1,14 +1,14 @@
-"""Record arms that start from one state, for `benchmarks.races`.
+"""Records arms that start from the same state, for `benchmarks.races`.
 
     python -m benchmarks.race_curves [--domain=math] [--rates=1e-4,3e-4,9e-4]
         [--pairs=4] [--start=15] [--updates=15] [--recorded=race_curves.jsonl]
 
-A state is trained with the seed recipe for --start updates. From it one arm of
-every learning rate goes on for each pair: arms of a pair meet the same prompts
-under the same sampler seeds. A row holds the score of an arm on dev problems
-that all arms share (so that the effect of sharing them can be left out or put
-in), and how often each prompt of each update was solved.
-Arms that are done are found in --recorded, so that the same command continues.
+The seed recipe trains a state for --start updates. From it, each pair trains
+one arm per learning rate; the arms of a pair have the same prompts and the same
+sampler seeds. A row holds the score of an arm on dev problems that all arms
+share (so that the effect of sharing them can be left out or added), and how
+often each prompt of each update was solved.
+Finished arms are found in --recorded, so that the same command continues.
 """
 
 import itertools
@@ -25,18 +25,18 @@ from benchmarks import merging
 from evojax.eval import scores
 from evojax.evidence import store
 
-_DOMAIN = flags.DEFINE_enum('domain', 'math', ['math', 'coding'], 'Its config.')
-_RATES = flags.DEFINE_list('rates', ['1e-4', '3e-4', '9e-4'], 'Of the arms.')
-_PAIRS = flags.DEFINE_integer('pairs', 4, 'Arms of each rate.', lower_bound=2)
+_DOMAIN = flags.DEFINE_enum('domain', 'math', ['math', 'coding'], 'The domain.')
+_RATES = flags.DEFINE_list('rates', ['1e-4', '3e-4', '9e-4'], 'Learning rates.')
+_PAIRS = flags.DEFINE_integer('pairs', 4, 'Arms per rate.', lower_bound=2)
 _START = flags.DEFINE_integer('start', 15, 'Updates before the arms.')
 _UPDATES = flags.DEFINE_integer('updates', 15, 'Updates of an arm.')
 _PROBLEMS = flags.DEFINE_integer('problems', 256, 'Dev problems of a score.')
 _RECORDED = flags.DEFINE_string(
-    'recorded', 'race_curves.jsonl', 'Where rows are added.'
+    'recorded', 'race_curves.jsonl', 'File that gets the rows.'
 )
 
-_SAMPLES = 4  # Completions of a dev problem.
-_START_SEED = 999  # No pair has it.
+_SAMPLES = 4  # Completions per dev problem.
+_START_SEED = 999  # Not the seed of any pair.
 
 
 def train(
@@ -47,7 +47,8 @@ def train(
     start: dict | None,
     updates: int,
 ) -> tuple[dict, list[list[float]]]:
-  """Return the state after some updates, and the share solved by prompt."""
+  """Return the state after `updates` updates, and the share solved by
+  prompt."""
   arm = bench.arm(merging.Line(rates=(rate,)), seed, folder)
   merging.set_rate(arm, rate)
   if start is not None:

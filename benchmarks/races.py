@@ -1,11 +1,11 @@
-"""Simulated races: false keeps under the null, power, and what was measured.
+"""Simulated races: false keeps under the null, power, and measured arms.
 
     python -m benchmarks.races [--races=10000] [--curves=FILE]
 
-All tables run `evojax.eval.race` itself, by `evojax.eval.simulation`, on
-differences that are drawn here: from Gaussian arms that share the incumbent's,
-or from arms recorded by `benchmarks.race_curves`, whose arms and problems are
-drawn again. A run enters MOST candidates, CANDIDATES at a time, and ends a race
+All tables run `evojax.eval.race` itself, through `evojax.eval.simulation`, on
+differences sampled here: from Gaussian arms that share the incumbent's, or from
+arms recorded by `benchmarks.race_curves`, whose arms and problems are
+resampled. A run enters MOST candidates, CANDIDATES at a time, and ends a race
 at the first keep. No device is used; on one core it takes minutes.
 """
 
@@ -27,8 +27,8 @@ from evojax.eval import race
 from evojax.eval import simulation
 
 LEVEL, MOST, CANDIDATES, PAIRS, ROUNDS = 0.2, 6, 3, 4, 3
-SPREADS = (1.0, 2.0, 3.0)  # A candidate's spread in units of the incumbent's.
-# Spread of one arm's score, a fraction, as samples and seeds give at 512 x 4.
+SPREADS = (1.0, 2.0, 3.0)  # A candidate's spread relative to the incumbent's.
+# Spread of an arm's score, as a fraction, due to samples and seeds at 512 x 4.
 SIGMA = 0.0141
 EFFECTS = (0.10, 0.05, 0.02)
 
@@ -56,20 +56,20 @@ def gaussian(
     equal: str = 'mean',
     falling: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """simulation.Draw arms of equal mean; a candidate's have their own spread.
+  """Return a simulation.Draw: arms of equal mean, each with its own spread.
 
   Args:
-    rng: Draws.
-    spreads: Of the candidates, in sigma.
-    pairs: n of a round.
+    rng: Random number generator.
+    spreads: Spreads of the candidates, in units of sigma.
+    pairs: Number of pairs in a round, n.
     sigma: Standard deviation of an incumbent's arm.
-    rho: Correlation of arms of a pair.
-    lost: Probability that an arm collapses, whatever its harness.
-    depth: Mean score that a collapsed arm loses, more where the spread is.
-    equal: 'mean': a candidate that falls deeper is better where it does not
-      fall. 'typical': it is not, and has a lower mean.
-    falling: Spread of the first pair over that of the last: in a chain, pairs
-      start from ever better states.
+    rho: Correlation between the arms of a pair.
+    lost: Probability that an arm collapses, under any harness.
+    depth: Mean loss of score of a collapsed arm, scaled by the spread.
+    equal: 'mean': a candidate that loses more in a collapse is better without
+      one. 'typical': it is not, and has a lower mean.
+    falling: Spread of the first pair divided by that of the last; in a chain,
+      pairs start from ever better states.
   """
   scale = np.array([1.0, *spreads])[:, None]
   own = rng.standard_normal((len(scale), pairs)) * scale
@@ -85,12 +85,12 @@ def gaussian(
 
 
 class Recorded:
-  """Recorded arms, drawn again with their problems.
+  """Recorded arms, resampled with their problems.
 
-  Every arm of a round is one of those recorded, incumbent and candidates alike,
-  so that no candidate is better. A pair has two arms, and problems of its own.
-  A spread other than 1 moves the scores of a candidate's arm away from the
-  center: the mean of all, if nothing else is given.
+  Every arm of a round, of incumbent and candidates alike, is one of those
+  recorded, so that no candidate is better. A pair has two arms, and its own
+  problems. A spread other than 1 moves the scores of a candidate's arm away
+  from the center, which by default is the mean of all scores.
   """
 
   def __init__(
@@ -112,7 +112,7 @@ class Recorded:
     arms, problems = self.scores.shape
     shape = (1 + len(spreads), PAIRS)
     chosen = rng.choice(arms, size=shape, p=self.chances)
-    # An arm that meets itself is no pair.
+    # An arm paired with itself is not a pair.
     same = chosen[1:] == chosen[0]
     chosen[1:] = (chosen[1:] + same) % arms
     weights = rng.multinomial(problems, [1 / problems] * problems, PAIRS)
@@ -134,7 +134,7 @@ def rate(count: int, of: int) -> str:
 
 
 def print_null(name: str, draw: simulation.Draw) -> None:
-  """Print how often a run keeps anything where nothing is better."""
+  """Print how often a run keeps anything although nothing is better."""
   for spread in SPREADS:
     rng = np.random.default_rng(1)
     runs = [
@@ -154,7 +154,7 @@ def print_null(name: str, draw: simulation.Draw) -> None:
 def print_mixed(
     name: str, draw: simulation.Draw, effects: Sequence[float]
 ) -> None:
-  """Print the share of false keeps where some candidates are better."""
+  """Print the share of false keeps if some candidates are better."""
   for spread in SPREADS:
     rng = np.random.default_rng(2)
     shares, kept = [], 0
@@ -173,7 +173,7 @@ def print_mixed(
 
 
 def print_power() -> None:
-  """Print how often the better one of three candidates is kept, by round."""
+  """Print how often the better of three candidates is kept, by round."""
   print(f'power: candidate 1, 2 or 4 of {MOST}; two others do nothing')
   runs = max(1, _RACES.value // 5)
   for pairs in (3, 4, 6):
@@ -206,11 +206,11 @@ def print_power() -> None:
 
 
 def print_borrowed() -> None:
-  """Print the levels that a borrowed variance would really have.
+  """Print the true levels of tests with a borrowed variance.
 
-  The moderated t of limma (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3)
-  mixes the pairs' variance with one known beforehand, worth `borrowed` degrees
-  of freedom: here the true one of pairs of two incumbents.
+  The moderated t of limma (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3) mixes
+  the variance of the pairs with one known beforehand that counts `borrowed`
+  degrees of freedom; here it is the true variance of pairs of two incumbents.
   """
   print('borrowed variance: real level of a round at nominal .02 (.005)')
   rng = np.random.default_rng(4)
@@ -278,9 +278,10 @@ def read_curves(path: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
 def recorded_draws(
     curves: dict[str, list[dict[str, Any]]],
 ) -> dict[str, simulation.Draw]:
-  """Return draws from the arms of each recipe, and of the best with the worst.
+  """Return draws from the arms of each recipe, and of the best with collapses.
 
-  In the latter, one arm in ten is of the worst recipe: a collapse.
+  In the latter, one arm in ten comes from the worst recipe, as after a
+  collapse.
   """
   scores = {
       name: np.array([row['dev'] for row in rows])
@@ -301,7 +302,7 @@ def recorded_draws(
 
 
 def print_measured(curves: dict[str, list[dict[str, Any]]]) -> None:
-  """Print the spreads of recorded arms and how much pairing takes off."""
+  """Print the spreads of recorded arms and the effect of pairing on them."""
   print('recorded arms: points; sd between arms, of pairs; correlation')
   names = list(curves)
   for name in names:

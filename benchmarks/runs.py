@@ -1,4 +1,4 @@
-"""Runs of evojax that a benchmark starts, one after the other, and resumes."""
+"""Runs of evojax that a benchmark starts, one by one, and can resume."""
 
 import json
 import pathlib
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-SUMMARY = 'summary.json'  # What a run that ended leaves.
+SUMMARY = 'summary.json'  # A finished run has this file.
 
 
 def start(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def start(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, Any]:
 
 
 def finish(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, Any]:
-  """Return the summary of a run, which is started only if it has not ended."""
+  """Return the summary of a run; start the run only if it has not ended."""
   if (workdir / SUMMARY).exists():
     return json.loads((workdir / SUMMARY).read_text())
   return start(config, workdir, *flags)

@@ -1,10 +1,11 @@
-"""Runs per second of the box beside a bare fork of a warm interpreter.
+"""Compares the box's runs per second with bare forks of a warm interpreter.
 
     python -m benchmarks.sandbox [--runs=10000] [--slots=2] [--tiers=T0,T1,T2]
 
-A bare zygote forks, runs the program on two pipes and waits: no limit, nothing
-shut. All take turns in short batches, so that a busy machine slows all of them;
-what is compared is the ratio. Then whatever is left on the machine is counted.
+A bare zygote forks, runs the program on two pipes and waits, without any limits
+or isolation. All systems alternate in short batches, so that other load on the
+machine slows all of them; the ratio is compared. Afterwards, anything left
+behind on the machine is counted.
 """
 
 import concurrent.futures
@@ -28,7 +29,7 @@ from evojax.sandbox import probe
 from evojax.sandbox import wire
 from evojax.sandbox import zygote
 
-# At least this share of the bare zygote's runs per second.
+# Smallest allowed share of the bare zygote's runs per second.
 TARGETS = dict(T0=0.30, T1=0.60)
 _PROGRAM = """\
 n = int(input())
@@ -40,12 +41,12 @@ _STDOUT = b'9 36 4\n'
 _BATCH = 100
 
 _RUNS = flags.DEFINE_integer('runs', 10_000, 'Runs of the box, over all tiers.')
-_SLOTS = flags.DEFINE_integer('slots', 2, 'Runs at the same time.')
+_SLOTS = flags.DEFINE_integer('slots', 2, 'Number of concurrent runs.')
 _TIERS = flags.DEFINE_list('tiers', ['T0', 'T1', 'T2'], 'Tiers to time.')
 
 
 class Bare:
-  """Warm interpreters that fork, and do nothing else."""
+  """Warm interpreters that only fork."""
 
   def __init__(self, slots: int):
     self._ends, self._processes = [], []
@@ -53,7 +54,7 @@ class Bare:
       ours, theirs = socket.socketpair()
       process = os.fork()
       if not process:
-        for end in (ours, *self._ends):  # Else they never see it closed.
+        for end in (ours, *self._ends):  # Otherwise they never see it closed.
           end.close()
         _bare_zygote(theirs)
       theirs.close()
@@ -112,7 +113,7 @@ def _bare_zygote(control):
 
 
 def left_behind() -> dict[str, int]:
-  """Count everything that runs could leave on this machine."""
+  """Count everything that runs could leave behind on this machine."""
   me = os.getpid()
   children = 0
   for path in glob.glob('/proc/[0-9]*/stat'):

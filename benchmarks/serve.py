@@ -1,19 +1,20 @@
-"""The service against the bare engine, and under abuse.
+"""Compares the service with the bare engine, and tests it under abuse.
 
     python -m benchmarks.serve [--rounds=5] [--soak=10000]
     python -m benchmarks.serve --against=evojax,sglang_jax,sglang,URL
 
-Throughput: 64 clients ask for 64 tokens each, over and over; by turns with the
-engine alone in this process, on the shipped math policy. The service has fewer
-slots than clients, so that a slot need not wait for its client's next request;
-the engine is as quick with 32 slots as with 64. The client's CPU time is
-counted apart. Then latency, and the time from a weight update's call to the
-first token of the new version. Last, with 64 slots, the throughput of fewer
-and of more clients: those that wait must cost nothing. With --soak, so many
-short requests with cancellations, malformed JSON, huge prompts, wrong types,
-slow readers and dropped connections; afterwards no slot, task, memory or
-descriptor may be left behind, and nobody may have had a wrong answer. With
---against, these servers side by side and nothing else: `benchmarks.against`.
+Throughput: 64 clients repeatedly ask for 64 tokens each, alternating with the
+bare engine in this process, on the shipped math policy. The service has fewer
+slots than clients, so that no slot waits for its client's next request; the
+engine is as fast with 32 slots as with 64. The client's CPU time is counted
+separately. Then it measures latency, and the time from the call of a weight
+update to the first token of the new version. Last, with 64 slots, it measures
+throughput with fewer and with more clients: waiting clients must cost nothing.
+With --soak, it sends that many short requests, among them cancellations,
+malformed JSON, huge prompts, wrong types, slow readers and dropped connections.
+Afterwards no slot, task, memory or descriptor may be left behind, and no answer
+may have been wrong. With --against, it only compares the given servers; see
+`benchmarks.against`.
 """
 
 import asyncio
@@ -48,14 +49,14 @@ TARGET_RATIO = 0.85
 CLIENTS, TOKENS, PROMPT = 64, 64, 16
 SLOTS = 40
 QUEUE_SLOTS, QUEUE_CLIENTS = 64, (8, 64, 256)
-TARGET_QUEUED = 0.9  # Throughput of the most clients, to that of one per slot.
+TARGET_QUEUED = 0.9  # Throughput with the most clients / with one per slot.
 _HOST = 'Host: localhost\r\n'
-CONTEXT = 96  # Prompt and completion at their longest.
+CONTEXT = 96  # Longest prompt and completion together.
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
 _REQUESTS = flags.DEFINE_integer('requests', 512, 'Requests of a round.')
 _AGAINST = flags.DEFINE_list(
-    'against', [], 'Servers to set side by side: names or URLs.'
+    'against', [], 'Servers to compare: names or URLs.'
 )
 _SOAK = flags.DEFINE_integer('soak', 0, 'Requests of the soak; 0: none.')
 
@@ -88,7 +89,7 @@ class Bare:
     self.path = policy.path
 
   def run(self, prompts: list[list[int]]) -> float:
-    """Tokens per second."""
+    """Return tokens per second."""
     params = records.SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     requests = [
         records.Request(tuple(p), i, 0, 0, params)
@@ -100,7 +101,7 @@ class Bare:
 
 
 class Server:
-  """A server in a process of its own."""
+  """A server in its own process."""
 
   def __init__(self, slots: int = SLOTS):
     self._slots = slots
@@ -116,7 +117,8 @@ class Server:
             '--port=0',
             f'--weights_root={tempfile.gettempdir()}',
             f'--config.rollout.decode_slots={self._slots}',
-            # The shapes of the engine here: attention is over all of it.
+            # The same shapes as the engine here, since attention covers all of
+            # it.
             f'--config.serve.context_tokens={CONTEXT}',
         ],
         stdout=subprocess.PIPE,
@@ -140,7 +142,7 @@ class Server:
     return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
 
   def held(self) -> dict[str, float]:
-    """Amounts that a leak would raise."""
+    """Return amounts that a leak would increase."""
     root = pathlib.Path(f'/proc/{self.process.pid}')
     rss = re.search(r'VmRSS:\s+(\d+)', (root / 'status').read_text())[1]
     return dict(
@@ -156,7 +158,7 @@ def _ask(tokens: list[int], seed: int, count: int = TOKENS, **extra) -> dict:
 
 
 class Connection:
-  """A client that costs little: what is measured is the server."""
+  """A client with little overhead, since the server is to be measured."""
 
   def __init__(self, url: str):
     self._address = url.removeprefix('http://').split(':')
@@ -169,7 +171,7 @@ class Connection:
     self._writer.close()
 
   async def post(self, path: str, body: dict) -> dict:
-    """JSON of the answer."""
+    """Return the JSON of the answer."""
     data = json.dumps(body).encode()
     head = f'POST {path} HTTP/1.1\r\n{_HOST}Content-Length: {len(data)}'
     self._writer.write(f'{head}\r\n\r\n'.encode() + data)
@@ -181,7 +183,7 @@ class Connection:
 async def _round(
     url: str, prompts: list[list[int]], clients: int = CLIENTS
 ) -> tuple[float, list[float]]:
-  """(tokens per second, seconds of each request)."""
+  """Return (tokens per second, seconds of each request)."""
   queue = collections.deque(enumerate(prompts))
   latencies = []
 
@@ -228,14 +230,14 @@ async def _throughput(server: Server, bare: Bare) -> bool:
 
 
 async def _queued(server: Server) -> bool:
-  """Compare numbers of clients, by turns, on one server."""
+  """Compare numbers of clients, alternating, on one server."""
   speeds = collections.defaultdict(list)
   prompts = _prompts(_REQUESTS.value)
   for turn in range(_ROUNDS.value + 1):
     for clients in QUEUE_CLIENTS:
       asked = prompts[: max(CLIENTS, 4 * clients)]
       speed, _ = await _round(server.url, asked, clients)
-      if turn:  # The first one warms up.
+      if turn:  # The first turn warms up.
         speeds[clients].append(speed)
   medians = {n: statistics.median(found) for n, found in speeds.items()}
   ratio = medians[QUEUE_CLIENTS[-1]] / medians[QUEUE_SLOTS]
@@ -248,9 +250,10 @@ async def _queued(server: Server) -> bool:
 
 
 async def _updates(server: Server, path: pathlib.Path) -> None:
-  """Time from the call to the first token of the new version, under load."""
+  """Print the time from the call to the new version's first token, under
+  load."""
   seconds, stop = [], False
-  shown: dict[str, float] = {}  # Version -> when a token of it was seen.
+  shown: dict[str, float] = {}  # Version -> time when its first token arrived.
 
   async def load(seed):
     async with Connection(server.url) as connection:
@@ -292,13 +295,13 @@ async def _updates(server: Server, path: pathlib.Path) -> None:
 
 
 class _Soak:
-  """Clients that behave well and badly, side by side, on one server."""
+  """Well-behaved and misbehaving clients at the same time on one server."""
 
   def __init__(self, server: Server, client: httpx2.AsyncClient):
     self._server, self._client = server, client
     self._rng = random.Random(0)
     self._prompts = _prompts(50)
-    self._expected = []  # Token ids of each prompt, sampled alone.
+    self._expected = []  # Token ids for each prompt, sampled without load.
     self.wrong = []
     self.seen = collections.Counter()
 
@@ -386,7 +389,7 @@ class _Soak:
       self.seen[kind.__name__.strip('_')] += 1
 
   async def _settle(self):
-    """Wait until the server runs nothing; at most a minute."""
+    """Wait, at most a minute, until the server runs nothing."""
     for _ in range(600):
       answer = await self._client.get('/server_info')
       info = answer.json()['internal_states'][0]
@@ -400,7 +403,7 @@ class _Soak:
     for i in range(len(self._prompts)):
       self._expected.append((await self._post(i)).json()['output_ids'])
     held = []
-    for share in (count // 5, count - count // 5):  # The first one warms up.
+    for share in (count // 5, count - count // 5):  # The first part warms up.
       left = list(range(share))
       await asyncio.gather(*(self._work(left) for _ in range(CLIENTS)))
       await self._settle()
@@ -409,7 +412,7 @@ class _Soak:
 
 
 async def _soak(server: Server, count: int) -> bool:
-  """Return whether every answer was right and nothing was left behind."""
+  """Return whether all answers were right and nothing was left behind."""
   limits = httpx2.Limits(max_connections=None)
   async with httpx2.AsyncClient(
       base_url=server.url, timeout=300, limits=limits

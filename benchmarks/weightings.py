@@ -2,8 +2,9 @@
 
     python -m benchmarks.weightings [--reps=20]
 
-What a proposer asks before it pays for a trial: which of a thousand weightings
-of the recorded parts revive groups, and which by shaping alone.
+A proposer asks this before it pays for a trial: which of a thousand weightings
+of the recorded parts give groups a signal again, and which do so only by
+shaping.
 """
 
 import statistics
@@ -36,7 +37,7 @@ def main(_):
       start = time.perf_counter()
       weightings.apply(parts, weights, outcomes, valid, advantage=advantage)
       seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds[1:])  # The first one warms up.
+    median = statistics.median(seconds[1:])  # The first call warms up.
     slow |= median > TARGET_SECONDS
     print(
         f'{advantage}: {1e3 * median:.1f} ms (median of {_REPS.value}) for'

@@ -395,7 +395,7 @@ FIELDS = (
     Field('warmstart.steps', 0,
           'Updates; 0: the config describes no warm start.'),
     Field('warmstart.start', '', 'Hugging Face directory or package:NAME of a'
-          ' policy to go on from; empty: a new one.'),
+          ' policy to continue from; empty: a new one.'),
     Field('warmstart.vocab_size', 448, 'Rows of the embedding table.'),
     Field('warmstart.hidden_size', 192, 'Width of the model.'),
     Field('warmstart.intermediate_size', 512, 'Width of the MLP.'),

@@ -15,11 +15,11 @@ from tests import compiled
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOTEBOOKS = tuple(sorted(p.name for p in (ROOT / 'colab').glob('*.ipynb')))
-MAX_CODE_LINES = 80  # A notebook calls the package; it does not extend it.
+MAX_CODE_LINES = 80  # Notebooks call the package instead of extending it.
 
 
 def cells(name: str) -> list[str]:
-  """Sources of the code cells."""
+  """Return the sources of the code cells."""
   notebook = json.loads((ROOT / 'colab' / name).read_text())
   return [
       ''.join(cell['source'])
@@ -59,7 +59,7 @@ class ColabTest(parameterized.TestCase):
     folder, home = (
         self.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)
     )
-    # As after a clone: the checkout lies beside the notebook's outputs.
+    # As after a clone, the checkout is beside the notebook's outputs.
     pathlib.Path(folder, 'evojax').symlink_to(ROOT)
     program = '\n'.join(cells(name))
     run = subprocess.run(

@@ -1,7 +1,7 @@
-"""How tests compile: a program once for all of their processes.
+"""Compilation in tests: each program is compiled once for all processes.
 
-Programs are kept in a directory, also for the next tests. Optimising most of
-them would take longer than running them.
+Compiled programs are kept in a directory for later tests. They are not
+optimised, since for most of them this would take longer than running them.
 """
 
 import os
@@ -16,13 +16,13 @@ _SHARED = {
 # Variables of a process; tests/conftest.py sets those of the tests.
 QUICKLY = _SHARED | {'JAX_DISABLE_MOST_OPTIMIZATIONS': 'True'}
 OPTIMISED = _SHARED | {'JAX_DISABLE_MOST_OPTIMIZATIONS': 'False'}
-# For a process that finds the directory under another path: unless told so, jax
-# takes programs in a directory of another path for other programs.
+# For a process with another path to the directory: by default, jax does not
+# reuse programs that were compiled under a different path.
 _UNDER_ANY_PATH = {'JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES': 'none'}
 
 
 def as_home(home: str) -> dict[str, str]:
-  """Return the variables of a process with an empty home, but for CACHE.
+  """Return the variables of a process with an empty home except for CACHE.
 
   Args:
     home: An empty directory.

@@ -34,14 +34,14 @@ BOUNDED = [
 
 
 def make(**overrides):
-  """The default run with values of fields, grpo__epochs for grpo.epochs."""
+  """Return the default config with overrides; grpo__epochs is grpo.epochs."""
   config = math_config.get_config().unlock()
   for name, value in overrides.items():
     *groups, leaf = name.split('__')
     holder = config
     for group in groups:
       holder = holder[group]
-    # As a config of the user's own may: without a look at the old type.
+    # A user's own config may do this, which skips the check of the type.
     with holder.ignore_type():
       holder[leaf] = value
   return config.lock()
@@ -251,7 +251,7 @@ class DeclarationTest(parameterized.TestCase):
 
   @parameterized.parameters(*VARIANTS)
   def test_every_field_of_every_variant_is_declared(self, module, variant):
-    """But for groups whose names are not evojax's: arguments, weights."""
+    """Except for groups whose names the user chooses: arguments, weights."""
     config = importlib.import_module(f'configs.{module}').get_config(variant)
     declared = {field.path for field in config_lib.FIELDS}
     paths = {
@@ -319,7 +319,7 @@ class FieldTest(parameterized.TestCase):
 class OverrideTest(absltest.TestCase):
 
   def test_every_type_of_field_can_be_set_from_the_command_line(self):
-    # In a process of its own: flags are global.
+    # In a new process, since flags are global.
     flags = {
         'name': ('mine', 'mine'),
         'steps': ('7', 7),
@@ -411,7 +411,7 @@ class FormTest(absltest.TestCase):
 class MathTest(absltest.TestCase):
 
   def test_families_are_those_the_base_policy_was_taught(self):
-    # Written twice, as neither side may import the other.
+    # The values are written twice, since neither side may import the other.
     self.assertEqual(math_config.FAMILIES, demonstrations.FAMILIES)
 
 
@@ -426,7 +426,8 @@ class ScheduleTest(parameterized.TestCase):
     self.assertEqual(self.rates(steps=3), [8, 8, 8])
 
   def test_warmup_ends_at_the_peak(self):
-    # (step + 1) / 4 of the peak: the first step moves, the fourth is whole.
+    # (step + 1) / 4 of the peak: the first step is not 0, the fourth is the
+    # peak.
     rates = self.rates(steps=6, optim__warmup_steps=4)
     self.assertEqual(rates, [2, 4, 6, 8, 8, 8])
 

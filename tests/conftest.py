@@ -1,7 +1,7 @@
-"""Order and directories of a suite in several processes; minutes per suite.
+"""Test order and directories in several processes; minutes per suite.
 
-test.sh runs the files of the suite in two processes (pytest-xdist): most tests
-keep one core busy, or wait for a process that does.
+test.sh runs the files of the suite in two processes (pytest-xdist), since most
+tests keep one core busy or wait for a process that does.
 """
 
 import collections
@@ -20,24 +20,24 @@ import pytest
 
 from tests import compiled
 
-# Tests that take minutes, or an environment of 3 GB, run when asked for.
+# Tests that take minutes, or an environment of 3 GB, run only on request.
 ASKED_FOR = ('real_sglang', 'long')
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def check_types():
-  """Checks the annotations of the package at every call.
+  """Check the annotations of the package at every call.
 
   jaxtyping checks the shapes of arrays and takes 10 times as long per call, so
-  it checks only the modules that annotate them; beartype checks the others.
+  it checks only the modules with such annotations; beartype checks the others.
   """
   claw.beartype_package(
       'evojax',
       conf=BeartypeConf(
           claw_is_pep526=False,
-          # jaxtyping's errors are TypeErrors too.
+          # jaxtyping's errors are TypeErrors, too.
           violation_type=TypeError,
-          # As jaxtyping: below decorators like jax.custom_vjp.
+          # As in jaxtyping: below decorators such as jax.custom_vjp.
           claw_decor_place_func=BeartypeDecorPlace.FIRST,
       ),
   )
@@ -49,42 +49,42 @@ def check_types():
   jaxtyping.install_import_hook(shaped, 'beartype.beartype')
 
 
-gc.disable()  # Until all test modules are imported: they leave no garbage.
+gc.disable()  # Until all test modules are imported, as they leave no garbage.
 check_types()
 os.environ.update(compiled.QUICKLY)  # Read when jax is imported.
 
 
 class Failures:
-  """Names a test that failed at once: a suite that is stopped sums up none."""
+  """Reports failures at once, since an interrupted suite prints no summary."""
 
   def __init__(self, config):
     self._plugins = config.pluginmanager
 
   def pytest_runtest_logreport(self, report):
-    # Processes that run tests for another have no terminal.
+    # Worker processes of a parallel run have no terminal.
     terminal = self._plugins.get_plugin('terminalreporter')
     if terminal and report.failed:
       terminal.write_line(f'\nFAILED {report.nodeid}')
 
 
 def pytest_configure(config):
-  """Gives a worker a directory of its own for temporary files.
+  """Give each worker its own directory for temporary files.
 
-  Some tests look for what a run has left there, and must not find what another
-  worker's test is using.
+  Some tests check what a run has left there, and must not find files that
+  another worker's test is using.
   """
   config.pluginmanager.register(Failures(config))
   worker = os.environ.get('PYTEST_XDIST_WORKER')
   if worker:
     folder = tempfile.mkdtemp(prefix=f'evojax-tests-{worker}-')
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    # Other users must get through to the directories of their boxes.
+    # Other users need access to the directories of their boxes.
     os.chmod(folder, 0o1777)
     os.environ['TMPDIR'] = tempfile.tempdir = folder
 
 
 def pytest_collection_modifyitems(config, items):
-  """Skips what is to be asked for; puts files with slow tests first."""
+  """Skip tests that run only on request; put files with slow tests first."""
   for mark in ASKED_FOR:
     if re.search(rf'\b{mark}\b', config.option.markexpr or ''):
       continue
@@ -92,16 +92,16 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
       if item.get_closest_marker(mark):
         item.add_marker(skip)
-  # No worker ends with a slow file.
+  # So that no worker ends with a slow file.
   if 'PYTEST_XDIST_WORKER' in os.environ:
     slow = {item.path for item in items if item.get_closest_marker('slow')}
     items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish():
-  """Has Python look for garbage again, but rarely and not in what is imported.
+  """Turn garbage collection on again: rarely, and without imported objects.
 
-  Tracing makes many objects that live on, in which it would look in vain.
+  Tracing creates many long-lived objects, which would be scanned in vain.
   """
   gc.freeze()
   gc.set_threshold(50_000)
@@ -109,11 +109,11 @@ def pytest_collection_finish():
 
 
 def pytest_terminal_summary(terminalreporter):
-  """Adds up setup, call and teardown by folder; in tests/ itself by file."""
+  """Print setup, call and teardown times by folder; in tests/, by file."""
   seconds, tests = collections.Counter(), collections.defaultdict(set)
   for reports in terminalreporter.stats.values():
     for report in reports:
-      # A subtest's time is part of its test's; warnings have none.
+      # A subtest's time is included in its test's; warnings have none.
       if not hasattr(report, 'duration') or hasattr(report, 'context'):
         continue
       file = pathlib.PurePath(report.nodeid.split('::')[0])

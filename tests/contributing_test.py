@@ -1,6 +1,6 @@
-"""Walks what CONTRIBUTING.md says: every kind of part is added and works.
+"""Follows the instructions of CONTRIBUTING.md and checks that they work.
 
-A walk changes a copy of the package, as the text says, and then runs the
+A walk changes a copy of the package as the text describes, and then runs the
 command or test that the text names.
 """
 
@@ -223,7 +223,7 @@ class WalkTest(parameterized.TestCase):
       shutil.copy(ROOT / name, self.root / name)
 
   def write(self, walk: str, path: str, text: str) -> None:
-    """Writes a new file where the text says that it belongs."""
+    """Write a new file at the path that the text gives."""
     place = pathlib.PurePath(path)
     named = [str(place), f'{place.parent}/']
     for name in ('doubles', 'spread', 'clip_once'):
@@ -234,7 +234,7 @@ class WalkTest(parameterized.TestCase):
     file.write_text(textwrap.dedent(text).lstrip())
 
   def edit(self, walk: str, path: str, old: str, new: str) -> None:
-    """Replaces a piece of a file that the text names."""
+    """Replace a piece of a file that the text names."""
     self.assertIn(path, SECTIONS[walk].replace('\\', ''))
     file = self.root / path
     self.assertEqual(file.read_text().count(old), 1, f'{path}: {old}')
@@ -252,7 +252,7 @@ class WalkTest(parameterized.TestCase):
     return run.stdout
 
   def pytest(self, walk: str, *arguments: str) -> None:
-    """Runs a test that the text names."""
+    """Run a test that the text names."""
     self.assertIn(arguments[0], SECTIONS[walk])
     printed = self.run_python(
         '-m', 'pytest', '-q', '-p', 'no:cacheprovider', *arguments

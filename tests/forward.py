@@ -1,4 +1,4 @@
-"""A full forward pass of one sequence, which parity tests compare with."""
+"""A full forward pass of one sequence, the reference in parity tests."""
 
 from collections.abc import Sequence
 import functools
@@ -10,8 +10,8 @@ import numpy as np
 
 from evojax.models import decoder
 
-# Rows are padded on the right to this, so that all lengths share a program.
-# Attention is causal: no token sees what comes after it.
+# Rows are padded on the right to this width, so that all lengths share a
+# program. Attention is causal, so padding has no effect.
 _WIDTH = 128
 # A policy of several layers and heads that is quick to run.
 CFG = decoder.DecoderConfig(

@@ -1,4 +1,4 @@
-"""The launch scripts: which environment they make, and when."""
+"""The launch scripts: which environment they install, and when."""
 
 import contextlib
 import errno
@@ -35,7 +35,7 @@ class TestCase(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    # A space in every path: checkouts have them.
+    # A space in every path, as in real checkouts.
     self.folder = pathlib.Path(
         self.enter_context(tempfile.TemporaryDirectory(prefix='a folder '))
     )
@@ -80,7 +80,7 @@ class AcceleratorTest(TestCase):
   @parameterized.parameters(
       ('0x1ae0', '0x0063', 'tpu'),  # v5e.
       ('0x1ae0', '0x0042', 'cpu'),  # The network card of any Google VM.
-      ('0x8086', '0x0063', 'cpu'),  # Another maker's device of that number.
+      ('0x8086', '0x0063', 'cpu'),  # Same number, but another vendor.
   )
   def test_pci(self, vendor, device, expected):
     found = self.detect(
@@ -225,7 +225,7 @@ class EnsureTest(TestCase):
 
 
 class ScriptTest(TestCase):
-  """The scripts themselves, with a Python that prints what it is asked."""
+  """The scripts themselves, with a Python that prints its arguments."""
 
   def setUp(self):
     super().setUp()
@@ -361,7 +361,7 @@ class ScriptTest(TestCase):
 
 
 class SglangJaxTest(absltest.TestCase):
-  """The server of launch/sglang_jax.py, on a front that does nothing else."""
+  """The server of launch/sglang_jax.py, with a minimal front end."""
 
   def setUp(self):
     super().setUp()
@@ -420,7 +420,7 @@ class SglangJaxTest(absltest.TestCase):
     scheduler = self.module.Scheduler()
     front = self.module.TokenizerManager()
     states = {}
-    # 'gone' came to the scheduler after its client had left.
+    # 'gone' reached the scheduler after its client had left.
     for rid in ('one', 'sample', 'waiting', 'gone'):
       scheduler.handle_generate_request(mock.Mock(rid=rid))
       if rid != 'gone':

@@ -1,4 +1,4 @@
-"""The command line: what each mode is handed, and how it ends."""
+"""The command line: the arguments of each mode, and its exit status."""
 
 import contextlib
 import importlib.util
@@ -46,7 +46,7 @@ class MainTestCase(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.enterContext(flagsaver.flagsaver())
-    # --config=configs/... is relative, as it is for a user.
+    # --config=configs/... is relative, as for users.
     self.addCleanup(os.chdir, os.getcwd())
     os.chdir(tiny.ROOT)
     cache = 'jax_compilation_cache_dir'

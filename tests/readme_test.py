@@ -1,8 +1,8 @@
-"""Runs what the README shows, as it shows it.
+"""Runs the examples of the README as they are shown.
 
-A fenced block after `<!-- test: NAME -->` is run by bash, one after
-`<!-- test: NAME FILE -->` is written to FILE; NAME's blocks run in their order,
-in an empty directory with the package and the configs.
+A fenced block after `<!-- test: NAME -->` is run by bash; one after
+`<!-- test: NAME FILE -->` is written to FILE. NAME's blocks run in order, in
+an empty directory with the package and the configs.
 """
 
 import os
@@ -30,7 +30,7 @@ _BLOCK = re.compile(
 )
 BLOCKS = _BLOCK.findall(README)
 NAMES = tuple(dict.fromkeys(name for name, *_ in BLOCKS))
-MAX_LINES = 40  # A thing of the user's own is short.
+MAX_LINES = 40  # A user's own extension is short.
 
 
 class ReadmeTest(parameterized.TestCase):
@@ -38,7 +38,7 @@ class ReadmeTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    # The examples share compiled programs, and nothing else.
+    # The examples share only compiled programs.
     home = cls.enterClassContext(tempfile.TemporaryDirectory())
     cls.at_home = compiled.as_home(home)
 
@@ -58,7 +58,7 @@ class ReadmeTest(parameterized.TestCase):
     }
 
   def run_blocks(self, wanted: str) -> str:
-    """Runs the blocks of a name; returns what they print."""
+    """Run the blocks of a name; return their output."""
     printed = ''
     for name, file, _, text in BLOCKS:
       if name == wanted and file:
@@ -139,7 +139,7 @@ class ReadmeTest(parameterized.TestCase):
     self.assertEqual(rows['group'].nunique(), 4)
 
   def assert_learns(self, rows: pd.DataFrame, least: float):
-    """Twelve steps solve more at their end than at their beginning."""
+    """Assert that twelve steps solve more at their end than at the start."""
     solved = rows.groupby('step')['outcome'].mean()
     first, last = solved[:2].mean(), solved[-3:].mean()
     print(f'solved rises from {first:.0%} to {last:.0%}')

@@ -1,4 +1,4 @@
-"""The house holds: which module may import which, what stays light."""
+"""The structure of the package: allowed imports, and modules kept light."""
 
 import ast
 import fnmatch
@@ -17,7 +17,7 @@ from configs import math as math_config
 import setup
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Data for agents to repair; not modules of ours.
+# Data for agents to repair, not our modules.
 PACKAGES = ROOT / 'evojax' / 'domains' / 'swe' / 'packages'
 SOURCES = sorted(
     path
@@ -25,7 +25,7 @@ SOURCES = sorted(
     if not path.is_relative_to(PACKAGES)
 )
 
-# From the top down: a module imports its own folder and those below it.
+# From the top down: a module imports its own folder and the ones below.
 ORDER = (
     'main',
     'modes',
@@ -47,24 +47,24 @@ ORDER = (
     'config',
     'records',
 )
-# Imported where a config or a flag asks for them; three extras, and a set of
+# Imported only if a config or a flag needs them: three extras, and a set of
 # requirements.
 OPTIONAL = {'openenv', 'ray', 'verifiers', 'wandb'}
 FLOOR = {name: -i for i, name in enumerate(ORDER)}
-# Stored in the repository, read by people or tools that are not Python.
+# Files in the repository that people or other tools read.
 _MACHINE_PATH = re.compile(r'(?<![\w.}~-])/(?:work|root|home/\w+|Users/\w+)/\w')
 
 
 def module_name(path: pathlib.Path) -> str:
-  """'evojax.rl.losses' for evojax/rl/losses.py; a package for __init__.py."""
+  """Return e.g. 'evojax.rl.losses'; the package for an __init__.py."""
   parts = path.relative_to(ROOT).with_suffix('').parts
   return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
 
 
 def imports(path: pathlib.Path, *, nested: bool = True) -> set[str]:
-  """Modules that a file imports, inside functions too if nested.
+  """Return the modules that a file imports, if nested also in functions.
 
-  `from a import b` is a.b where that is a module of ours, else a.
+  `from a import b` means a.b if that is a module of ours, otherwise a.
   """
   tree = ast.parse(path.read_text(), str(path))
   nodes = list(ast.walk(tree)) if nested else _run_on_import(tree)
@@ -80,7 +80,7 @@ def imports(path: pathlib.Path, *, nested: bool = True) -> set[str]:
 
 
 def _run_on_import(tree: ast.AST) -> list[ast.AST]:
-  """All nodes but those in the bodies of functions."""
+  """Return all nodes except those in the bodies of functions."""
   nodes = []
   for node in ast.iter_child_nodes(tree):
     nodes.append(node)
@@ -95,12 +95,12 @@ def _is_ours(name: str) -> bool:
 
 
 def top(name: str) -> str:
-  """'rl' for 'evojax.rl.losses', '' for the package itself."""
+  """Return 'rl' for 'evojax.rl.losses', '' for the package itself."""
   return name.split('.')[1] if '.' in name else ''
 
 
 def distributions(names: set[str]) -> set[str]:
-  """The packages, as in requirements, that third-party modules come from."""
+  """Return the distributions, as in requirements, of third-party modules."""
   owners = importlib.metadata.packages_distributions()
   foreign = {name.split('.')[0] for name in names}
   foreign -= set(sys.stdlib_module_names)
@@ -111,13 +111,13 @@ def distributions(names: set[str]) -> set[str]:
 
 
 def normal(requirement: str) -> str:
-  """'tensorboardx' for 'tensorboardX>=2.6.5'; underscores are hyphens."""
+  """Return 'tensorboardx' for 'tensorboardX>=2.6.5'; underscores: hyphens."""
   name = re.match(r'[\w.-]+', requirement)[0]
   return re.sub(r'[-_.]+', '-', name).lower()
 
 
 def repository_files() -> list[pathlib.Path]:
-  """Text files of the checkout that git tracks or would track."""
+  """Return the text files of the checkout that git tracks or would track."""
   listed = subprocess.run(
       [
           'git',
@@ -141,7 +141,7 @@ def repository_files() -> list[pathlib.Path]:
 
 
 def modules_after(statement: str) -> set[str]:
-  """Top-level modules that a fresh interpreter holds after the statement."""
+  """Return the top-level modules in a new interpreter after a statement."""
   code = f'{statement}\nimport sys\nprint(*sys.modules)'
   run = subprocess.run(
       [sys.executable, '-c', code],
@@ -164,7 +164,7 @@ class ImportsTest(parameterized.TestCase):
     self.assertEqual(loose, {'__init__', 'main', 'config', 'records'})
 
   def test_no_module_shadows_the_standard_library(self):
-    """Python that is started inside a folder finds its modules first."""
+    """Python started inside a folder finds the folder's modules first."""
     for path in SOURCES:
       with self.subTest(module_name(path)):
         self.assertNotIn(path.stem, sys.stdlib_module_names)
@@ -195,7 +195,7 @@ class ImportsTest(parameterized.TestCase):
       visit(name, [])
 
   def _arrows(self, nested=True):
-    """(importing module, imported module), both below evojax."""
+    """Return (importing module, imported module) pairs below evojax."""
     for path in SOURCES:
       for other in sorted(imports(path, nested=nested)):
         name = module_name(path)
@@ -203,7 +203,7 @@ class ImportsTest(parameterized.TestCase):
           yield name, other
 
   def test_rl_sees_arrays_only(self):
-    # sharding knows jax alone, and says where an array lies.
+    # sharding imports only jax, and says where an array is placed.
     allowed = (
         'jax',
         'jaxtyping',
@@ -263,7 +263,7 @@ class ImportsTest(parameterized.TestCase):
         where = f'{module_name(path)}:{getattr(node, "lineno", 0)}'
         if isinstance(key, ast.Constant):
           self.assertNotIn(key.value, ('payload', 'measured', 'klass'), where)
-        # A row of the chain comes from these; records.parse takes it.
+        # A row of the chain comes from these calls; records.parse reads it.
         if isinstance(node, ast.Attribute) and 'chain' in ast.unparse(
             node.value
         ):
@@ -348,7 +348,7 @@ class PackagingTest(parameterized.TestCase):
         ('base', self._needed_by_a_run()),
         *setup.EXTRAS_REQUIRE.items(),
     ):
-      if extra in ('train', 'dev', 'wandb'):  # In base; for people.
+      if extra in ('train', 'dev', 'wandb'):  # In base, or for people.
         continue
       pins = self._pins('base') | self._pins(extra) | self._pins('torch')
       for requirement in wanted:
@@ -416,7 +416,8 @@ class PackagingTest(parameterized.TestCase):
 class ConfigsTest(parameterized.TestCase):
 
   def test_every_config_and_variant_loads(self):
-    """Locked, with tuples for lists, and never the same object twice."""
+    """It is locked, with tuples instead of lists, and a new object each
+    time."""
     for path in sorted((ROOT / 'configs').glob('*.py')):
       if path.stem in ('common', '__init__'):
         continue
@@ -439,7 +440,7 @@ class ConfigsTest(parameterized.TestCase):
       math_config.get_config('nonsense')
 
   def _assert_overridable(self, config, prefix='config'):
-    """No list and no bare None: neither can be set from the command line."""
+    """It has no list and no bare None, which flags cannot override."""
     for name in config:
       value = config.get_ref(name) if config[name] is None else config[name]
       if isinstance(value, ml_collections.ConfigDict):
@@ -454,7 +455,7 @@ class ConfigsTest(parameterized.TestCase):
 
 
 class NamesTest(parameterized.TestCase):
-  """Names read from our modules exist, also in code that no test runs."""
+  """Names read from our modules exist, even in code that no test runs."""
 
   @parameterized.parameters('evojax', 'benchmarks', 'configs', 'launch')
   def test_attributes_of_modules_exist(self, folder):

@@ -1,7 +1,8 @@
-"""A domain of several turns, and a run that trains it in seconds.
+"""A multi-turn domain, and a run that trains it in seconds.
 
-A math problem, after which somebody asks again, up to twice. Also a config
-file: `--config=tests/talk.py:DIRECTORY_OF_THE_POLICY`, see `tests.tiny`.
+Each episode is a math problem, after which the environment asks again, up to
+twice. The module is also a config file:
+`--config=tests/talk.py:DIRECTORY_OF_THE_POLICY`; see `tests.tiny`.
 """
 
 import random
@@ -17,7 +18,7 @@ from tests import tiny
 
 
 class Environment:
-  """Asks again, after a while that nothing may depend on."""
+  """Asks again, after a delay on which nothing may depend."""
 
   def __init__(self):
     self._heard = []
@@ -25,7 +26,7 @@ class Environment:
   def reply(self, turn):
     time.sleep(random.random() * 0.01)
     self._heard.append(turn.text)
-    if len(turn.text) % 5 == 0:  # It has heard enough.
+    if len(turn.text) % 5 == 0:  # The episode ends early.
       return environments.Reply(action=0, argument=0)
     asked = {'role': 'user', 'content': f'{len(turn.text)}?'}
     return environments.Reply((asked,), action=1, argument=len(turn.text) % 2)
@@ -75,7 +76,8 @@ def make_config(policy, **overrides) -> ml_collections.ConfigDict:
 
 
 def get_config(policy: str) -> ml_collections.ConfigDict:
-  """A run with everything that a resume must carry on; see `kill_test`."""
+  """Return a run with everything that must survive a resume; see
+  `kill_test`."""
   return make_config(
       policy,
       seed=5,

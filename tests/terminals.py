@@ -1,4 +1,4 @@
-"""A pseudo-terminal for tests of what is shown to people."""
+"""A pseudo-terminal for tests of output to people."""
 
 import os
 import pty
@@ -6,13 +6,13 @@ import threading
 
 
 class Terminal:
-  """A pseudo-terminal that keeps what is printed to it."""
+  """A pseudo-terminal that stores its output."""
 
   def __enter__(self):
     self._main, other = pty.openpty()
     self.out = open(other, 'w', encoding='utf-8')
     self._seen = []
-    # A terminal takes a few kilobytes, then waits for a reader.
+    # A terminal accepts a few kilobytes, then waits for a reader.
     self._reader = threading.Thread(target=self._read)
     self._reader.start()
     return self

@@ -1,7 +1,7 @@
 """A tiny random policy, and a run that trains it in seconds.
 
-Also a config file: `--config=tests/tiny.py:DIRECTORY_OF_THE_POLICY`, or
-`:evolving`.
+The module is also a config file: `--config=tests/tiny.py:DIRECTORY_OF_THE_POLICY`
+or `--config=tests/tiny.py:evolving`.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 def environment(**extra: str) -> dict[str, str]:
   """Return the environment of a child process that shares compiled programs.
 
-  `**compiled.OPTIMISED` is for processes that compute longer than they compile.
+  Add `**compiled.OPTIMISED` for processes that compute longer than they
+  compile.
   """
-  # Paths that pytest added are not inherited by a child process.
+  # A child process does not inherit the paths that pytest added.
   path = os.pathsep.join(map(str, (ROOT, *filter(None, sys.path))))
   paths = {'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'}
   return os.environ | paths | compiled.QUICKLY | extra
@@ -43,7 +44,7 @@ def make_policy(
     max_positions: int = 64,
     kv_heads: int = 1,
 ) -> pathlib.Path:
-  """Writes a random Qwen3 directory, by default with the math tokenizer."""
+  """Write a random Qwen3 directory, by default with the math tokenizer."""
   tokenizer = tokenizer or domains.policy_path('package:math')
   cfg = decoder.DecoderConfig(
       family='qwen3',
@@ -73,7 +74,7 @@ def make_policy(
 
 
 def parts(e: Any) -> dict[str, np.ndarray]:
-  """Reward parts for random text, which solves nothing."""
+  """Return reward parts for random text, which solves nothing."""
   return {
       'sure': e.mean_logprob,  # Differs within every group,
       'coarse': np.round(e.mean_logprob),  # and not within every group.
@@ -85,11 +86,11 @@ def parts(e: Any) -> dict[str, np.ndarray]:
 def make_config(
     policy: str | os.PathLike[str], **overrides: Any
 ) -> ml_collections.ConfigDict:
-  """The run: two steps of two groups of four.
+  """Return the config of a run: two steps of two groups of four.
 
   Args:
     policy: From `make_policy`.
-    **overrides: Values of fields, 'grpo__epochs' for grpo.epochs.
+    **overrides: Values of fields; grpo__epochs stands for grpo.epochs.
   """
   c = math_config.get_config('smoke').unlock()
   c.name = 'tiny'
@@ -117,7 +118,7 @@ def make_config(
 def _override(
     c: ml_collections.ConfigDict, values: Mapping[str, Any]
 ) -> ml_collections.ConfigDict:
-  """Sets fields, 'grpo__epochs' being grpo.epochs."""
+  """Set fields; grpo__epochs stands for grpo.epochs."""
   for name, value in values.items():
     *groups, leaf = name.split('__')
     holder = c
@@ -128,16 +129,16 @@ def _override(
 
 
 def get_config(policy: str) -> ml_collections.ConfigDict:
-  """A run with everything that a resume must carry on; see `kill_test`.
+  """Return a run with everything that must survive a resume; see `kill_test`.
 
   Args:
-    policy: From `make_policy`; 'evolving': a round of the meta-loop.
+    policy: From `make_policy`; 'evolving' gives a round of the meta-loop.
   """
   if policy == 'evolving':
     return evolving(evolve__rounds=1)
   return make_config(
       policy,
-      seed=5,  # Every step has groups to replace, so the cursor's pace varies.
+      seed=5,  # All steps replace groups, so the cursor's pace varies.
       steps=4,
       eval__every=2,
       grpo__keep='reward_variance',
@@ -148,9 +149,9 @@ def get_config(policy: str) -> ml_collections.ConfigDict:
 
 
 def evolving(**overrides: Any) -> ml_collections.ConfigDict:
-  """A run of the meta-loop, as small as its statistics allow.
+  """Return a run of the meta-loop, as small as its statistics allow.
 
-  With the shipped policy: a random one solves nothing, and every score is 0.
+  It needs the shipped policy: a random one solves nothing and scores 0.
   """
   options = dict(
       domain__kwargs__families=('chain_sum:0', 'products:0'),

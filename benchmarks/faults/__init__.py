@@ -1,1 +1,1 @@
-"""Runs that are broken or gamed on purpose; `__main__` says how to use it."""
+"""Runs with planted faults or leaks; `__main__` describes the usage."""

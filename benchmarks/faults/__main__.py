@@ -1,19 +1,20 @@
-"""Broken and gamed runs: who puts them right, who names what is wrong?
+"""Compares systems on faulty and leaky runs: which repair or name a fault.
 
     python -m benchmarks.faults --system=evojax [--system=rival='CMD ARG ...']
         [--settings=DIR,...] [--seeds=3] [--tokens=1e6] [--out=runs/faults]
-    python -m benchmarks.faults --list        what is planted and admitted
+    python -m benchmarks.faults --list        what is planted, with status
     python -m benchmarks.faults --record      the queue of training runs
-    python -m benchmarks.faults --creep       a quarter of a dose, live
-    python -m benchmarks.faults --replay      decisions on what was recorded
+    python -m benchmarks.faults --creep       faults at a quarter dose, live
+    python -m benchmarks.faults --replay      decisions on recorded runs
 
-A setting plants a fault in a sound config, see `settings`. A system is a
-command that gets a job and answers in JSON, see `jobs`. What it answers is
+A setting plants a fault in a sound config; see `settings`. A system is a
+command that receives a job and answers in JSON; see `jobs`. Its answer is
 judged by a fixed vocabulary and by scores that are measured here, on sealed
-problems, with the grader of the clean twin. The table says of each system how
+problems, with the grader of the clean twin. For each system the table shows how
 many faults it repaired, named without repairing, and missed; how many policies
-from leaky settings were gamed, over thresholds; tokens; and the tokens until it
-knew. Jobs that are done are found in --out, so that the same command continues.
+from leaky settings were gamed, at several thresholds; the tokens; and the
+tokens until it knew. Finished jobs are found in --out, so that the same command
+continues.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ _SETTINGS = flags.DEFINE_list(
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds.', lower_bound=1)
 _TOKENS = flags.DEFINE_float('tokens', 1e6, 'Sampled tokens of a job.', 1)
 _SECONDS = flags.DEFINE_float('seconds', 4 * 3600.0, 'Limit of a job.', 1)
-_OUT = flags.DEFINE_string('out', 'runs/faults', 'Holds jobs and rows.')
+_OUT = flags.DEFINE_string('out', 'runs/faults', 'Folder of jobs and rows.')
 _RECORDED = flags.DEFINE_string(
     'recorded',
     str(settings_lib.FOLDER / 'recorded.jsonl'),
@@ -46,8 +47,8 @@ _RECORDED = flags.DEFINE_string(
 )
 _LIST = flags.DEFINE_bool('list', False, 'Show the settings.')
 _RECORD = flags.DEFINE_bool('record', False, 'Train what is not recorded yet.')
-_CREEP = flags.DEFINE_bool('creep', False, 'Offer faults at a quarter dose.')
-_REPLAY = flags.DEFINE_bool('replay', False, 'Decide on what is recorded.')
+_CREEP = flags.DEFINE_bool('creep', False, 'Propose faults at a quarter dose.')
+_REPLAY = flags.DEFINE_bool('replay', False, 'Replay decisions on --recorded.')
 _RUNS = flags.DEFINE_integer('runs', 10_000, 'Simulated runs of --replay.', 1)
 
 
@@ -59,7 +60,7 @@ def _show(found: Sequence[settings_lib.Setting], rows: Mapping[Any, Any]):
 
 
 def _creep(found: Sequence[settings_lib.Setting], out: pathlib.Path) -> None:
-  """Offer every fault of one value to its clean twin, live."""
+  """Propose every one-value fault to its clean twin, live."""
   out.mkdir(parents=True, exist_ok=True)
   path = out / 'creep.jsonl'
   done = path.read_text().splitlines() if path.exists() else []
@@ -111,7 +112,7 @@ def main(_):
   chosen = (_LIST, _RECORD, _CREEP, _REPLAY)
   if not (commands or any(flag.value for flag in chosen)):
     names = ', '.join(f'--{flag.name}' for flag in chosen)
-    raise app.UsageError(f'say --system or one of {names}')
+    raise app.UsageError(f'give --system or one of {names}')
 
 
 if __name__ == '__main__':

@@ -1,10 +1,10 @@
-"""Does a fault at a quarter of its dose creep into the policy?
+"""Tests whether a fault at a quarter of its dose creeps into the policy.
 
-The policy is trained by the incumbent's harness alone, so a fault can enter
-only by being kept. `simulate` runs the rules of the race on candidates
-that do a little harm, over ROUNDS rounds. `live` evolves the clean twin for as
-many rounds, with this module as its proposer: it offers a quarter of a fault's
-dose again and again.
+Only the incumbent's harness trains the policy, so a fault can enter only if it
+is kept. `simulate` runs the rules of the race on slightly harmful candidates
+over ROUNDS rounds. `live` evolves the clean twin for the same number of rounds
+with this module as its proposer, which repeatedly proposes a quarter of a
+fault's dose.
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,22 @@ from evojax.evolve import propose as propose_lib
 from evojax.ledger import history as history_lib
 
 QUARTER = 0.25
-_VARIABLE = 'EVOJAX_FAULT'  # The directory of the setting that is offered.
-HARMS = (0.0, 0.005, 0.01, 0.02, 0.05)  # A round's loss of its score.
+_VARIABLE = 'EVOJAX_FAULT'  # Directory of the proposed setting.
+HARMS = (0.0, 0.005, 0.01, 0.02, 0.05)  # Loss of score per round.
 ROUNDS, ENTRIES, PAIRS, PATIENCE = 10, 6, 4, 3
-LEVEL = 0.2  # Bound on false keeps of a run, as configs have it.
+LEVEL = 0.2  # Bound on false keeps per run, as in configs.
 SIGMA = 0.03  # Spread of one arm's score over 8 updates, a fraction.
 
 
 def simulate(
     harm: float, runs: int, *, seed: int = 0, sigma: float = SIGMA
 ) -> tuple[int, float]:
-  """Return in how many runs harm was kept, and the mean loss that it did.
+  """Return how many runs kept harm, and the mean loss that it caused.
 
   Args:
-    harm: Loss of score that a candidate's harness does in a round, >= 0.
+    harm: Loss of score per round under a candidate's harness, >= 0.
     runs: Simulated runs of ROUNDS rounds, ENTRIES candidates one by one.
-    seed: Of the draws.
+    seed: Seed of the simulation.
     sigma: Standard deviation of an arm's score.
   """
   rng = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ def simulate(
         level=LEVEL,
     )
     kept += bool(found.kept)
-    # Kept at the first possible round, the harness trains on to the last.
+    # Kept at the first possible round, the harness trains until the last.
     lost += harm * (ROUNDS - found.rounds[0]) if found.kept else 0.0
   return kept, lost / runs
 
@@ -78,9 +78,9 @@ def lines(runs: int) -> Sequence[str]:
 def live(
     setting: settings_lib.Setting, seed: int, out: pathlib.Path
 ) -> dict[str, Any]:
-  """Evolve the clean twin; return which of the offered doses were kept.
+  """Evolve the clean twin; return which of the proposed doses were kept.
 
-  The workdir is in `out`; a run that was stopped goes on.
+  The workdir is in `out`; an interrupted run continues.
   """
   folder = out / f'creep-{setting.name}-{seed}'
   folder.mkdir(parents=True, exist_ok=True)
@@ -103,10 +103,10 @@ def live(
 
 
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """Offer the fault that the environment names, stronger after each refusal.
+  """Propose the fault that the environment names, stronger after each refusal.
 
   Raises:
-    ValueError: If that is no setting with one path on the surface.
+    ValueError: If it is not a setting with a single path on the surface.
   """
   setting = settings_lib.read(pathlib.Path(os.environ[_VARIABLE]))
   path = settings_lib.factor(setting)

@@ -1,4 +1,4 @@
-"""Jobs of systems, what the evaluator measures of them, and the tables."""
+"""Jobs of systems, the evaluator's measurements of them, and the tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import json
@@ -21,10 +21,10 @@ Row = Mapping[str, Any]
 
 
 def systems(given: Sequence[str]) -> dict[str, list[str]]:
-  """Return the command of each system by its name.
+  """Return the command of each system by name.
 
   Raises:
-    ValueError: If one of them is no NAME=COMMAND.
+    ValueError: If an entry is not of the form NAME=COMMAND.
   """
   found = {}
   for text in given:
@@ -43,12 +43,12 @@ def _score(
     policy: str | pathlib.Path,
     job: pathlib.Path,
 ) -> float:
-  """Score a policy on sealed problems, in a process of its own.
+  """Score a policy on sealed problems, in its own process.
 
   Args:
-    config: Its grader counts.
-    folder: Gets the score; one that is there already is returned.
-    policy: Of the score.
+    config: Config whose grader is used.
+    folder: Receives the score; a score that exists is returned.
+    policy: Folder of the policy.
     job: Folder of the job, with the domain that the config may name.
   """
   result = folder / 'score' / 'eval.json'
@@ -75,10 +75,10 @@ def _score(
 def _measure(
     setting: settings_lib.Setting, folder: pathlib.Path, policy: pathlib.Path
 ) -> verdicts.Scores:
-  """Return what the evaluator finds of a policy, and of the one before."""
+  """Return the evaluator's scores of a policy, and of the one before."""
   clean, planted = settings_lib.clean(setting), settings_lib.planted(setting)
   base = clean.model.path
-  # Only what can be gamed has a second judge.
+  # Only leaky settings have a second grader.
   own = planted if setting.kind == 'leaky' else clean
   found = {}
   for name, config in (('true', clean), ('own', own)):
@@ -102,16 +102,16 @@ def run_job(
     tokens: int,
     seconds: float,
 ) -> dict[str, Any]:
-  """Give a system one job; return the row of what it did with it.
+  """Give a system one job; return the row with its result.
 
   Args:
-    system: Its name.
-    command: Its command.
-    setting: What is planted.
-    seed: Of the job.
-    out: Holds the job's folder.
-    tokens: That the system may sample.
-    seconds: Until its command is ended.
+    system: Name of the system.
+    command: Command of the system.
+    setting: The planted fault.
+    seed: Seed of the job.
+    out: Contains the job's folder.
+    tokens: Tokens that the system may sample.
+    seconds: Time limit, after which the command is killed.
   """
   folder = out / 'jobs' / f'{system}-{setting.name}-{seed}'
   job = jobs.make(
@@ -146,15 +146,15 @@ def run_jobs(
     tokens: int,
     seconds: float,
 ) -> list[Row]:
-  """Run the jobs that have no row in out/rows.jsonl yet; return all rows.
+  """Run the jobs without a row in out/rows.jsonl; return all rows.
 
   Args:
-    commands: Of the systems, by name.
+    commands: Commands of the systems by name.
     found: The settings.
-    seeds: Of the jobs.
-    out: Holds jobs and rows; the same call continues.
-    tokens: Of a job.
-    seconds: Of a job, at most.
+    seeds: Seeds of the jobs.
+    out: Folder of jobs and rows; the same call continues.
+    tokens: Tokens per job.
+    seconds: Time limit per job.
   """
   out.mkdir(parents=True, exist_ok=True)
   path = out / 'rows.jsonl'
@@ -207,12 +207,12 @@ def table(rows: Sequence[Row]) -> list[str]:
 def replay(
     found: Sequence[settings_lib.Setting], rows: Mapping[Any, Row], runs: int
 ) -> list[str]:
-  """Return what was recorded, and the gate's decisions on it.
+  """Return a summary of recorded runs, and the gate's decisions on them.
 
   Args:
     found: The settings.
-    rows: What was recorded of them.
-    runs: Simulated ones, of faults at a quarter of their dose.
+    rows: Their recorded rows.
+    runs: Number of simulated runs, of faults at a quarter of their dose.
   """
   lines = []
   for setting in found:

@@ -1,27 +1,27 @@
-"""A job for a system, and the answer that it gives.
+"""A job for a system, and the system's answer.
 
 A system is a command. It is called with the path of a job, in the root of the
 checkout:
 
     {"config": FILE,    the resolved config, JSON; harness.path is set in it
-     "workdir": DIR,    an empty directory for whatever the system writes
-     "tokens": 1000000, what it may sample in all, search and scores included
+     "workdir": DIR,    an empty directory for the system's files
+     "tokens": 1000000, limit of sampled tokens, search and scores included
      "seed": 0,
-     "seconds": 3600,   after which the command is killed
-     "causes": [...],   what may be named
-     "answer": FILE}    where the answer goes
+     "seconds": 3600,   time limit, after which the command is killed
+     "causes": [...],   the causes that may be named
+     "answer": FILE}    path for the answer
 
-The domain of the config may be a module `task`, which lies in PYTHONPATH. The
-system trains, and writes
+The domain of the config may be a module `task` in PYTHONPATH. The system
+trains, and writes
 
     {"status": "repaired" | "named" | "nothing",
      "causes": ["reward"],   at most two, the likeliest first
      "tokens": 812345,       sampled in all
-     "since": 120000,        of them, when it first knew
-     "policy": DIR,          a Hugging Face directory; '' without
-     "values": {"optim.learning_rate": 1e-4}}    as the policy was trained
+     "since": 120000,        tokens sampled when the cause was first known
+     "policy": DIR,          a Hugging Face directory; '' if there is none
+     "values": {"optim.learning_rate": 1e-4}}    under which it was trained
 
-Nothing else that a system says is read.
+Everything else that a system writes is ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,13 +40,13 @@ from evojax import config as config_lib
 from evojax.harness import spec
 
 STATUSES = ('repaired', 'named', 'nothing')
-MOST_CAUSES = 2  # A system that names everything has named nothing.
-_MOST_BYTES = 1 << 20  # Of an answer.
+MOST_CAUSES = 2  # A system could otherwise name every cause.
+_MOST_BYTES = 1 << 20  # Largest answer.
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
 class AnswerError(ValueError):
-  """A system gave no answer that counts."""
+  """The answer of a system is missing or not valid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ def make(
     tokens: int,
     seconds: float,
 ) -> pathlib.Path:
-  """Write a job; return its path. Its files do not name the fault."""
+  """Write a job; return its path. Its files do not reveal the fault."""
   shutil.rmtree(folder, ignore_errors=True)
   workdir = folder / 'workdir'
   workdir.mkdir(parents=True)
@@ -108,7 +108,7 @@ def run(command: Sequence[str], job: pathlib.Path) -> Answer:
   """Run a system on a job.
 
   Raises:
-    AnswerError: If it crashes, takes too long, or answers with something else.
+    AnswerError: If it crashes, times out, or gives an invalid answer.
   """
   given = json.loads(job.read_text())
   with (job.parent / 'log.txt').open('wb') as log:
@@ -126,7 +126,7 @@ def run(command: Sequence[str], job: pathlib.Path) -> Answer:
     except subprocess.TimeoutExpired as error:
       raise AnswerError(f'no answer in {given["seconds"]:g} s') from error
     finally:
-      # The processes that it started end with it.
+      # Processes that the command started end with it.
       try:
         os.killpg(process.pid, signal.SIGKILL)
       except ProcessLookupError:
@@ -141,7 +141,7 @@ def read(path: pathlib.Path, job: Mapping[str, Any]) -> Answer:
   """Read an answer.
 
   Raises:
-    AnswerError: Naming the first thing that is wrong with it.
+    AnswerError: If it is not valid; names the first problem.
   """
   try:
     with path.open('rb') as file:
@@ -185,7 +185,7 @@ def read(path: pathlib.Path, job: Mapping[str, Any]) -> Answer:
 
 
 def in_range(value: Any, low: float, high: float) -> bool:
-  """Return whether a value that a system claims is a number of a range."""
+  """Return whether a claimed value is a number within a range."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     return False
   return math.isfinite(value) and low <= value <= high

@@ -1,13 +1,13 @@
-"""The system 'evojax': a run that evolves, and what its ledger says.
+"""The system 'evojax': an evolving run, and the answer from its ledger.
 
     python -m benchmarks.faults.own JOB
 
-It runs the config of the job with as many rounds as the tokens allow. The
-causes are the intervention classes of the changes that it kept; where nothing
-was kept, those of the remedies that its findings call for. It says 'grader'
-where the evaluator's own problems refused a change that had passed the race, or
-where what rollouts gained is not in the sealed scores; and 'outside' where a
-finding calls for a change that no harness may make, or nothing was kept and
+It runs the config of the job for as many rounds as the tokens allow. The named
+causes are the intervention classes of the kept changes or, if none was kept,
+those of the remedies that findings call for. It names 'grader' if the
+evaluator's own problems refused a change that had passed the race, or if the
+gain in rollouts is missing from the sealed scores. It names 'outside' if a
+finding calls for a change that no harness can make, or if nothing was kept and
 nothing was learned.
 """
 
@@ -27,17 +27,18 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
 _ROUNDS = 99  # The tokens end the run.
-_REFUSED = 'of the gain'  # In the gate's reason where a gain is not there.
-# Share solved that rollouts gained more than the sealed scores.
+# Part of the gate's reason if a gain is not confirmed.
+_REFUSED = 'of the gain'
+# Largest excess of the rollouts' gain in solved share over the sealed scores'.
 _NOT_SEALED = 0.10
-_LEARNS = 0.05  # Share solved by which a run that learns rises at least.
+_LEARNS = 0.05  # Least rise of the solved share in a run that learns.
 _SEALED = dict(problems=128, samples=4)
 
 
 def answer(
     history: history_lib.History, policy: pathlib.Path, values: dict[str, Any]
 ) -> dict[str, Any]:
-  """Return what a finished run says, in the shape of an answer."""
+  """Return the answer that follows from a finished run."""
   trials = [t for t in history.trials if t.verify]
   kept = [t for t in trials if t.status == 'keep' and t.delta]
   since, tokens = None, history.base.sampled_tokens if history.base else 0
@@ -72,7 +73,7 @@ def answer(
 
 
 def _when(history: history_lib.History) -> int:
-  """Return the tokens until a finding first said what no harness may change."""
+  """Return the tokens before the first finding that no harness can repair."""
   surface = surface_lib.recipe()
   for trial in history.trials:
     found = trial.diagnose.findings if trial.diagnose else ()
@@ -93,8 +94,8 @@ def _is_remedy(
 def _gap(history: history_lib.History) -> float:
   """Return how much more the policy's rollouts solve than its sealed score.
 
-  Both the level and the gain must say so: training may ask easier problems, or
-  start under a limit that the sealed score does not have.
+  The smaller of the differences in level and in gain counts: training may ask
+  easier problems, or start under a limit that the sealed score does not have.
   """
   final = history.find(records.Final)
   late = _late(history)
@@ -105,14 +106,14 @@ def _gap(history: history_lib.History) -> float:
 
 
 def _late(history: history_lib.History) -> float:
-  """Return what the last rollouts of the policy solve, 0 without any."""
+  """Return the solved share of the policy's last rollouts; 0 without any."""
   arms = history.races[-1].arms if history.races else ()
   late = [a.outcome[-1] for a in arms if a.role == 'incumbent' and a.outcome]
   return sum(late) / len(late) if late else 0.0
 
 
 def _risen(history: history_lib.History) -> float:
-  """Return by how much the solved share of the run's rollouts rose."""
+  """Return the rise of the solved share over the run's rollouts."""
   late = _late(history)
   if not (late and history.base and history.base.outcome):
     return 0.0
@@ -126,7 +127,7 @@ def _alerts(diagnoses: Sequence[records.Diagnose]) -> list[records.Measure]:
 
 
 def _first(names: Any) -> list[str]:
-  """Return the commonest names, as many as may be named."""
+  """Return the most frequent names, as many as may be named."""
   return [
       n for n, _ in collections.Counter(names).most_common(jobs.MOST_CAUSES)
   ]
@@ -155,7 +156,7 @@ def main(path: str) -> None:
     values = config_lib.flatten(surface.apply(changed, overlay))
   said = answer(history, run / 'policy', values)
   summary = json.loads((run / 'summary.json').read_text())
-  # With backtests and scores; without a sealed score nobody added them up.
+  # Includes backtests and scores; without a sealed score, no sum exists.
   compute = summary['compute'].get('evolved', {})
   said['tokens'] = max(said['tokens'], compute.get('total', 0))
   pathlib.Path(job['answer']).write_text(json.dumps(said))

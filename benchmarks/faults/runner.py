@@ -2,8 +2,8 @@
 
     python -m benchmarks.faults.runner MODE CONFIG WORKDIR
 
-A job's config is data, not a Python file as `--config` takes; its domain may be
-a module in PYTHONPATH.
+A job's config is data instead of a Python file as `--config` expects; its
+domain may be a module in PYTHONPATH.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def start(
     workdir: pathlib.Path,
     env: Mapping[str, str] | None = None,
 ) -> None:
-  """Write a config to a path, and run a mode under it in a process of its own.
+  """Write a config to a path, and run a mode under it in a new process.
 
   Raises:
     subprocess.CalledProcessError: If it fails.

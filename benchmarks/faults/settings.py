@@ -1,12 +1,12 @@
 """A setting: a directory that plants a fault in a sound config.
 
-    fault.toml       what is planted, and what counts as found; see `Setting`
-    harness/*.py     reward.py, keep.py or weight.py, where a function is wrong
-    task.py          make(**kwargs) of a domain, where the grader or the
+    fault.toml       the fault, and the answers that count; see `Setting`
+    harness/*.py     reward.py, keep.py or weight.py, if a function is faulty
+    task.py          make(**kwargs) of a domain, if the grader or the
                      problems are; fault.toml then says 'domain.name' = 'task'
 
-Nothing in it says in which order or by whom it is used, so that a directory of
-your own works as those beside this file do.
+Settings do not depend on how they are used, so that a directory of your own
+works like those beside this file.
 """
 
 from collections.abc import Mapping
@@ -28,23 +28,23 @@ from evojax.runtime import config_checks
 FOLDER = pathlib.Path(__file__).parent
 FILE = 'fault.toml'
 TASK = 'task'  # Module of a setting's own domain.
-# broken: a harness can repair it. outside: no harness may change what is wrong.
-# leaky: what the run sees of its own score can be gamed.
+# broken: a harness can repair the fault. outside: no harness can change it.
+# leaky: the score that the run sees can be gamed.
 KINDS = ('broken', 'outside', 'leaky')
 # Causes that a system may name: topics of a change, and two that no change of
 # the harness can repair.
 CAUSES = (
     'reward', 'length', 'exploration', 'optimizer', 'regularisation', 'loss',
     'clip', 'filter', 'credit', 'data',
-    'grader',  # It pays for something else than what is wanted.
-    'outside',  # Something that no harness may change.
+    'grader',  # It pays for something other than what is wanted.
+    'outside',  # Something that no harness can change.
 )  # fmt: skip
 _WEIGHTS = 'reward.weights'
 _FILES = ('reward.py', 'keep.py', 'weight.py')
 
 
 class SettingError(ValueError):
-  """A directory is not a setting; one line per reason."""
+  """A directory is not a setting; the message has one line per reason."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,20 +52,20 @@ class Setting:
   """One fault; the fields are those of fault.toml."""
 
   path: pathlib.Path
-  base: str  # A domain of evojax: the sound config, and the true grader.
+  base: str  # A domain of evojax, for sound config and true grader.
   kind: str  # One of KINDS.
-  summary: str  # A sentence for the table's reader.
-  causes: tuple[str, ...]  # Of CAUSES; naming one of them is naming the fault.
+  summary: str  # A sentence for readers of the table.
+  causes: tuple[str, ...]  # Accepted answers, from CAUSES; one suffices.
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  # Values that the clean twin has too, such as problems that are too hard.
+  # Values that the clean twin also has, such as problems that are too hard.
   twin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  # The share of sealed problems that a repaired policy solves at least.
+  # Least share of sealed problems that a repaired policy must solve.
   score: float | None = None
-  # Paths that must be back in a range, both ends included.
+  # Path -> range that its value must be in again, both ends included.
   paths: Mapping[str, tuple[float, float]] = dataclasses.field(
       default_factory=dict
   )
-  remedy: str = ''  # The right answer where nothing can be repaired here.
+  remedy: str = ''  # The right answer if the fault cannot be repaired.
 
   @property
   def name(self) -> str:
@@ -73,7 +73,7 @@ class Setting:
 
   @property
   def files(self) -> dict[str, str]:
-    """The functions that are planted, by their name in a harness."""
+    """The planted functions by file name in a harness."""
     found = sorted((self.path / 'harness').glob('*.py'))
     return {path.name: path.read_text('utf-8') for path in found}
 
@@ -82,7 +82,7 @@ def read(path: pathlib.Path) -> Setting:
   """Read a setting.
 
   Raises:
-    SettingError: Naming everything that is wrong with it.
+    SettingError: If it is not valid; lists every problem.
   """
   file = path / FILE
   try:
@@ -117,7 +117,7 @@ def read(path: pathlib.Path) -> Setting:
 
 
 def _problems(path: pathlib.Path, given: Mapping[str, Any]):
-  """Yield what is wrong with the values of a file."""
+  """Yield the problems of the values in a file."""
   fields = {f.name: f for f in dataclasses.fields(Setting)}
   del fields['path']
   for name in given.keys() - fields.keys():
@@ -155,10 +155,10 @@ def _problems(path: pathlib.Path, given: Mapping[str, Any]):
 
 
 def find(paths: tuple[pathlib.Path, ...] = (FOLDER,)) -> list[Setting]:
-  """Return the settings in directories, or of directories of settings.
+  """Return the settings in the given directories or in their subdirectories.
 
   Raises:
-    SettingError: If one of them is broken, or none is there.
+    SettingError: If a setting is broken, or none is found.
   """
   found = []
   for path in paths:
@@ -174,7 +174,7 @@ def find(paths: tuple[pathlib.Path, ...] = (FOLDER,)) -> list[Setting]:
 
 
 def clean(setting: Setting) -> ml_collections.ConfigDict:
-  """Return the config of the clean twin, locked; its grader is the truth."""
+  """Return the config of the clean twin, locked; its grader is the true one."""
   module = importlib.import_module(f'configs.{setting.base}')
   return _with(module.get_config(), setting.twin)
 
@@ -184,28 +184,28 @@ def planted(setting: Setting, dose: float = 1.0) -> ml_collections.ConfigDict:
 
   Args:
     setting: The fault.
-    dose: Share of the way from the sound value to the planted one, for numbers;
-      in the logarithm where the surface steps so. Other values are planted as
-      they are.
+    dose: Position between the sound value (0) and the planted one (1), for
+      numbers; logarithmic where the surface steps logarithmically. Other values
+      are planted unchanged.
   """
   sound = clean(setting)
   values = {}
   for path, value in setting.config.items():
     old, tunable = _get(sound, path), config_lib.declaration(path).tunable
-    # A limit that is off is as high as the bound beyond which nothing changes.
+    # A limit that is off acts like one at the bound that has no effect.
     if tunable and tunable.end and old == tunable.off:
       old = _get(sound, tunable.end)
     values[path] = _dosed(old, value, dose, path)
   config = _with(sound, values)
   with config.unlocked():
-    config.name = 'job'  # The name of a config says nothing about its fault.
+    config.name = 'job'  # The name of the config must not reveal the fault.
   return config
 
 
 def harness(setting: Setting, dose: float = 1.0) -> spec.Harness:
-  """Return the harness that a run starts from: the seed's, and what is planted.
+  """Return the first harness of a run: the seed's with the planted changes.
 
-  Weights in a harness replace those of the config, so that it has them.
+  It contains the config's weights, since weights in a harness replace those.
   """
   found = spec.read(domains.folder(setting.base) / 'seed_harness')
   if _WEIGHTS in setting.config:
@@ -222,10 +222,10 @@ def harness(setting: Setting, dose: float = 1.0) -> spec.Harness:
 def _with(
     config: ml_collections.ConfigDict, values: Mapping[str, Any]
 ) -> ml_collections.ConfigDict:
-  """Return a locked copy with these values.
+  """Return a locked copy of the config with these values.
 
   Raises:
-    config_lib.ConfigError: If a path is no field.
+    config_lib.ConfigError: If a path is not a field.
   """
   new = config.copy_and_resolve_references()
   with new.unlocked():
@@ -257,7 +257,7 @@ def _get(config: ml_collections.ConfigDict, path: str) -> Any:
 
 
 def _dosed(old: Any, new: Any, dose: float, path: str) -> Any:
-  """Return the value between two that a dose stands for."""
+  """Return the value between two values at a dose."""
   if isinstance(new, Mapping) and isinstance(old, Mapping | None):
     names = {**new, **(old or {})}
     return {
@@ -278,9 +278,9 @@ def _dosed(old: Any, new: Any, dose: float, path: str) -> Any:
 
 
 def factor(setting: Setting) -> str:
-  """Return the one path on the surface that is planted; '' if there are more.
+  """Return the only planted path on the surface; '' if there are several.
 
-  The weights of a reward are one each.
+  All weights of a reward count as one path.
   """
   paths = []
   for path, value in setting.config.items():
@@ -295,6 +295,6 @@ def factor(setting: Setting) -> str:
 
 
 def value(setting: Setting, path: str, dose: float) -> Any:
-  """Return a planted value at a dose; a path of its own for each weight."""
+  """Return a planted value at a dose; each weight has its own path."""
   config = planted(setting, dose)
   return _get(config, path)

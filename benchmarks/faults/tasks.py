@@ -1,4 +1,4 @@
-"""Domains whose own score can be gamed: what the task.py of settings share."""
+"""Domains whose own score can be gamed, shared by the task.py of settings."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -23,12 +23,12 @@ def _judged(grade: records.Grade, right: bool | None) -> records.Grade:
 
 
 class Math(math_domain.MathDomain):
-  """Math with a grader or problems that can be gamed; `audit` has its own."""
+  """Math with a leaky grader or leaky problems; `audit` has its own."""
 
   def verdict(
       self, grade: records.Grade, completion: records.Episode
   ) -> bool | None:
-    """Return what this grader says; None: the sound grade stays."""
+    """Return this grader's verdict; None keeps the sound grade."""
     del grade, completion
     return None
 
@@ -48,12 +48,12 @@ class Math(math_domain.MathDomain):
 
 
 class Coding(coding_domain.CodingDomain):
-  """Coding with a grader or problems that can be gamed; `audit` has its own."""
+  """Coding with a leaky grader or leaky problems; `audit` has its own."""
 
   def verdict(
       self, grade: records.Grade, completion: records.Episode
   ) -> bool | None:
-    """Return what this grader says; None: the sound grade stays."""
+    """Return this grader's verdict; None keeps the sound grade."""
     del grade, completion
     return None
 
@@ -78,10 +78,10 @@ class Coding(coding_domain.CodingDomain):
 
 
 class Swe(swe_domain.SweDomain):
-  """Repositories, judged in a way that can be gamed; `audit` has its own."""
+  """Repositories with a leaky grader; `audit` has its own."""
 
   def verdict(self, grade: records.Grade) -> bool | None:
-    """Return what this grader says; None: the sound grade stays."""
+    """Return this grader's verdict; None keeps the sound grade."""
     del grade
     return None
 

@@ -1,1 +1,1 @@
-"""Rivals that spend the same tokens; `live` and `__main__` say how to run."""
+"""Rival searches with equal tokens; `live` and `__main__` show the usage."""

@@ -1,26 +1,26 @@
-"""Which rule makes the most of the same tokens? Replays of recorded training.
+"""Compares search rules for equal tokens, on replays of recorded training.
 
     python -m benchmarks.searchers --record     the queue of training runs
     python -m benchmarks.searchers [--rivals=PYTHON] [--tokens=5e5,1e6]
     python -m benchmarks.searchers --live [--rivals=PYTHON] [--best=optuna]
 
-Rules get the same tokens in the same worlds, which `tables` makes of what
-`recording` left: evojax's race, the same race under shuffled alerts, trials
-with fixed arms, greedy steps, random search, the seed trained on, and, where
---rivals names the Python of their environment, Optuna and Syne Tune
-(`rivals`). The rule is that of a race without merged arms. A searcher gets the
-options under which it does best on the table itself; evojax's are those of its
-config's defaults.
+All rules get the same tokens in the same worlds, which `tables` builds from the
+rows of `recording`: evojax's race, the same race with shuffled alerts, trials
+with a fixed number of arms, greedy steps, random search, plain training of the
+seed and, if --rivals names the Python of their environment, Optuna and Syne
+Tune (`rivals`). The race is simulated without merging arms. Each searcher gets
+the options that are best for it on this very table; evojax has its config's
+defaults.
 
 A run of the queue takes about 3 minutes of one core, and there are 204. Two
-processes with --settings of their own may add to the same rows:
+processes with different --settings may add to the same rows:
 
     taskset -c 0 python -m benchmarks.searchers --record \\
         --settings=math_brevity_paid,math
 
---live trains policies on broken settings under seeds of its own (`versus`):
+--live trains policies on broken settings under separate seeds (`versus`):
 evojax, the searcher --best, PBT, the base policy under the reference recipe,
-and the seed trained on. What is done is not done again.
+and plain training of the seed. Finished jobs are not repeated.
 """
 
 import pathlib
@@ -43,31 +43,31 @@ _ROWS = flags.DEFINE_string(
 _SETTINGS = flags.DEFINE_list(
     'settings', list(design.SETTINGS), 'Broken settings, or names of domains.'
 )
-_SEEDS = flags.DEFINE_integer('seeds', 3, 'Of each harness.', lower_bound=2)
+_SEEDS = flags.DEFINE_integer('seeds', 3, 'Seeds per harness.', lower_bound=2)
 _BITS = flags.DEFINE_integer(
     'bits', design.BITS, '2^bits harnesses.', 1, design.BITS
 )
-_UPDATES = flags.DEFINE_integer('updates', 96, 'Of a run.', lower_bound=2)
+_UPDATES = flags.DEFINE_integer('updates', 96, 'Updates a run.', lower_bound=2)
 _EVERY = flags.DEFINE_integer('every', 12, 'Updates between marks.', 1)
-_PROBLEMS = flags.DEFINE_integer('problems', 128, 'Of a recorded score.', 2)
-_TOKENS = flags.DEFINE_list('tokens', ['5e5', '1e6'], 'Of a replay.')
-_WORLDS = flags.DEFINE_integer('worlds', 50, 'Of the replays.', 2)
+_PROBLEMS = flags.DEFINE_integer('problems', 128, 'Problems of a score.', 2)
+_TOKENS = flags.DEFINE_list('tokens', ['5e5', '1e6'], 'Tokens of a replay.')
+_WORLDS = flags.DEFINE_integer('worlds', 50, 'Worlds of the replays.', 2)
 _REPEATS = flags.DEFINE_integer('repeats', 20, 'Replays of a world.', 1)
-_TUNING = flags.DEFINE_integer('tuning', 100, 'Replays that choose options.', 1)
+_TUNING = flags.DEFINE_integer('tuning', 100, 'Replays that tune options.', 1)
 _LIVE = flags.DEFINE_bool('live', False, 'Train policies, system by system.')
 _BEST = flags.DEFINE_enum(
     'best', 'optuna', ['optuna', 'asha', 'bohb'], 'Searcher of --live.'
 )
 _JOBS = flags.DEFINE_list('jobs', list(versus.SETTINGS), 'Settings of --live.')
-_LIVE_SEEDS = flags.DEFINE_integer('live_seeds', 5, 'Of --live.', 1)
-_OUT = flags.DEFINE_string('out', 'runs/searchers', 'Jobs of --live.')
+_LIVE_SEEDS = flags.DEFINE_integer('live_seeds', 5, 'Seeds of --live.', 1)
+_OUT = flags.DEFINE_string('out', 'runs/searchers', 'Folder of --live.')
 _SECONDS = flags.DEFINE_float('seconds', 4 * 3600.0, 'Limit of a job.', 1)
 _RIVALS = flags.DEFINE_string('rivals', '', "Python of the rivals' packages.")
 
 
 def _record(path: pathlib.Path) -> None:
-  """Train what is not recorded yet."""
-  # jax is loaded where something is trained.
+  """Train the runs that have not been recorded."""
+  # jax is loaded only here, for training.
   from benchmarks.searchers import recording
 
   plan = recording.Plan(

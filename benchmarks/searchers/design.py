@@ -1,10 +1,11 @@
 """The harnesses of a table: a 2^(6-2) fraction of two levels of six factors.
 
-Factors A to D have a bit of a harness's number each; E = ABC and F = BCD go
-with them, so that 16 harnesses tell main effects from each other and from pairs
-(resolution IV; Box and Hunter 1961, Technometrics 3:311). Harness 0 has all at
-the seed's level. In a setting of `benchmarks.faults`, A repairs what is planted
-there; in a sound one, which is the name of a domain, it is a weak KL term.
+Each of the factors A to D has a bit in a harness's number; E = ABC and F = BCD
+are aliased with them, so that 16 harnesses separate main effects from each
+other and from pairs (resolution IV; Box and Hunter 1961, Technometrics 3:311).
+In harness 0, all factors are at the seed's level. In a setting of
+`benchmarks.faults`, A repairs the planted fault; in a sound setting, which has
+the name of a domain, it is a weak KL term.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ _WEAK_KL = {'grpo.kl_coef': 0.01}
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-  """A setting with the harnesses that its table has."""
+  """A setting with the harnesses of its table."""
 
   name: str
   fault: settings_lib.Setting | None  # None: a sound setting.
@@ -58,7 +59,7 @@ class Design:
   def recipe(
       self, number: int
   ) -> tuple[ml_collections.ConfigDict, spec.Harness]:
-    """Return config and harness of a number; the config lacks harness.path.
+    """Return config and harness for a number; the config lacks harness.path.
 
     Raises:
       ValueError: If there is no such number.
@@ -91,11 +92,11 @@ def _seed(config: ml_collections.ConfigDict) -> spec.Harness:
 
 
 def read(name: str) -> Design:
-  """Return the design of a domain, or of a broken setting that is shipped.
+  """Return the design for a domain, or for a shipped broken setting.
 
   Raises:
-    ValueError: If there is none of this name, it is not a broken one, or it
-      plants what another factor changes.
+    ValueError: If none has this name, the setting is not a broken one, or it
+      plants a value that another factor changes.
   """
   if name in domains.DOMAINS:
     return Design(name, None)

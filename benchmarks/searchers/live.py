@@ -5,15 +5,16 @@
         --system=reference='python -m benchmarks.searchers.live reference' \\
         --system=pbt='python -m benchmarks.searchers.live pbt PYTHON'
 
-seed       the recipe of the job, trained on
+seed       training on, under the job's recipe
 reference  the base policy again, under the values of the domain's reference
-           config; of the job it keeps the task, the policy and the seed
+           config; only task, policy and seed come from the job
 optuna, asha, bohb, pbt
            searchers over the surface, see `searching`; PYTHON is that of their
            environment, see `rivals`
 
-All train until the tokens are spent. The first two look at nothing: they are
-what a user can do without a search. The evaluator alone scores their policies.
+All train until the tokens are spent. The first two use no measurements: they
+show what a user can do without a search. Only the evaluator scores their
+policies.
 """
 
 from collections.abc import Mapping
@@ -37,22 +38,22 @@ from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
 
-# Training cannot go on after these; the state is that of the last good update.
+# Training cannot continue after these; the last good update's state is kept.
 ENDS = (
     run_lib.FunctionError,
     reward_parts.RewardError,
     update_lib.NonFiniteError,
 )
-# Of a job's config, what is the task and no recipe.
+# The sections of a job's config that are task rather than recipe.
 _TASK = ('domain', 'model', 'mesh')
-STEPS = 10**6  # No budget lasts so long; a warm-up must not exceed it.
+STEPS = 10**6  # More than any budget; a warm-up must not exceed it.
 
 
 def domain_of(config: ml_collections.ConfigDict) -> str:
   """Return the domain whose base policy a job trains.
 
   Raises:
-    ValueError: If the job's grader is its own, and so is its policy.
+    ValueError: If neither the job's domain nor its policy is a shipped one.
   """
   _, _, shipped = config.model.path.partition('package:')
   for name in (config.domain.name, shipped):
@@ -79,8 +80,8 @@ def reference(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 def spend(trainer: trainer_lib.Trainer, tokens: int) -> int:
   """Train until the tokens are spent; return how many were sampled.
 
-  It ends before an update that would sample more than is left, if that samples
-  as much as the largest so far.
+  Training ends before an update that would exceed the remaining tokens,
+  assuming that it samples as much as the largest so far.
   """
   spent = most = 0
   while spent + most < tokens:
@@ -99,17 +100,17 @@ def train(
   """Train until the tokens are spent; export the policy to folder/policy.
 
   Args:
-    config: Of the run; its number of steps does not count.
-    folder: Gets evidence and policy.
-    tokens: That may be sampled.
+    config: Config of the run; its number of steps is ignored.
+    folder: Receives evidence and policy.
+    tokens: Tokens that may be sampled.
 
   Returns:
-    Tokens sampled, and the config's values under its harness by path.
+    Tokens sampled, and the config's values under its harness, by path.
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():
     config.steps = STEPS
-    config.eval.sealed = False  # The evaluator scores.
+    config.eval.sealed = False  # Scoring is left to the evaluator.
   setup = setup_lib.prepare(config.lock())
   with contextlib.closing(
       trainer_lib.Trainer(setup, folder, metrics_lib.Phases())
@@ -127,13 +128,13 @@ def train(
 def solve(
     system: str, job: Mapping[str, Any], python: str = ''
 ) -> dict[str, Any]:
-  """Return the answer of a system to a job, see `benchmarks.faults.jobs`.
+  """Return a system's answer to a job; see `benchmarks.faults.jobs`.
 
   Raises:
     ValueError: If there is no such system.
   """
   if system in rivals.LIVE and python:
-    # It imports this module.
+    # `searching` imports this module.
     from benchmarks.searchers import searching
 
     return searching.solve(system, python, job)
@@ -150,7 +151,8 @@ def solve(
   folder = pathlib.Path(job['workdir'])
   spent, values = train(config, folder, job['tokens'])
   return dict(
-      # A recipe that is known to be sound claims to repair; it names nothing.
+      # The reference recipe is known to be sound: it repairs, but names
+      # nothing.
       status='repaired' if system == 'reference' else 'nothing',
       causes=[],
       tokens=spent,
@@ -161,7 +163,7 @@ def solve(
 
 
 def main(system: str, *rest: str) -> None:
-  """Answer a job: SYSTEM [PYTHON] JOB."""
+  """Answer a job; the arguments are SYSTEM [PYTHON] JOB."""
   *python, path = rest
   job = json.loads(pathlib.Path(path).read_text())
   answer = solve(system, job, *python)

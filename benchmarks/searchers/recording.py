@@ -1,10 +1,10 @@
-"""A queue of training runs that fills the tables.
+"""The queue of training runs that fills the tables.
 
-A row is a run under one harness of a setting and one seed. At its marks a dev
-score is taken, on problems that all rows share, and the diagnostics say what
-they call for. Under the first seed, each change of one factor is replayed on
-what was recorded. Rows are added to a file of JSON lines; what is there is not
-run again.
+A row is a run under one harness of a setting and one seed. At each mark a dev
+score is taken, on problems that all rows share, and the row stores what the
+diagnostics call for. Under the first seed, each change of one factor is also
+replayed on the recorded evidence. Rows are appended to a file of JSON lines;
+runs whose rows exist are not repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,19 +46,19 @@ from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 
 _BY_MARK = ('tokens', 'dev_tokens', 'solved', 'critical', 'calls')
-SAMPLES = 2  # Completions of a dev problem.
+SAMPLES = 2  # Completions per dev problem.
 _DEV_SEED = 3_000_017  # Problems of all scores.
-_TRAIN_SEED = 3_000_019  # Train problems of a replay's scores; no run has it.
+_TRAIN_SEED = 3_000_019  # Problems for scores of replays; no run uses it.
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """One row that is wanted."""
+  """A row to be recorded."""
 
   setting: str
   harness: int
   seed: int
-  switched: tuple[int, int] | None = None  # To which harness, after how many.
+  switched: tuple[int, int] | None = None  # (new harness, updates before it).
 
   @property
   def key(self) -> tuple[Any, ...]:
@@ -67,11 +67,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-  """How runs are trained; equal for all rows of a table."""
+  """The training of runs, equal for all rows of a table."""
 
-  updates: int  # Of a run.
+  updates: int  # Updates of a run.
   every: int  # Updates between marks.
-  problems: int  # Of a score.
+  problems: int  # Problems of a score.
   bits: int = design_lib.BITS  # Factors: 2 ** bits harnesses.
 
   @property
@@ -80,10 +80,10 @@ class Plan:
     return range(0, self.updates + 1, self.every)
 
   def queue(self, settings: Sequence[str], seeds: int) -> Iterator[Run]:
-    """Yield runs, one seed of all settings before the next.
+    """Yield runs, one seed of all settings before the next seed.
 
-    After them come runs in which the seed's harness is changed in factor 0 at
-    half of the updates; they test what replays assume.
+    They are followed by runs in which the seed's harness is changed in factor 0
+    halfway; these test the assumptions of replays.
     """
     for seed in range(seeds):
       for setting in settings:
@@ -96,10 +96,10 @@ class Plan:
 
 
 class Bench:
-  """What the runs of a setting share: data, the base policy, programs."""
+  """The data, base policy and programs that the runs of a setting share."""
 
   def __init__(self, setting: str, folder: pathlib.Path):
-    """Open a setting; its harnesses go to a folder."""
+    """Open a setting; its harnesses are written to a folder."""
     self.design, self._folder = design_lib.read(setting), folder
     self.opened = setup_lib.prepare(self._config(tables.SEED, 0))
     self.mesh = sharding.make_mesh(**self.opened.config.mesh.to_dict())
@@ -117,21 +117,21 @@ class Bench:
     return config.lock()
 
   def setup(self, number: int, seed: int) -> setup_lib.Setup:
-    """Return the setup of a harness."""
+    """Return the training setup under a harness."""
     return self.opened.under(self._config(number, seed))
 
   def score(self, setup: setup_lib.Setup, **options: Any) -> Any:
-    """Score the weights that the engine holds."""
+    """Score the weights in the engine."""
     scorer = setup.scorer(self.engine)
     return evaluate.evaluate(scorer, samples=SAMPLES, **options)
 
 
 @functools.lru_cache(maxsize=1)
 def _bench(setting: str) -> Bench:
-  # The engine's programs are kept until another setting follows.
+  # The engine's programs are kept until a run of another setting.
   folder = tempfile.TemporaryDirectory()
   bench = Bench(setting, pathlib.Path(folder.name))
-  bench.temporary = folder  # Removed with it.
+  bench.temporary = folder  # Deleted together with the bench.
   return bench
 
 
@@ -164,7 +164,7 @@ def _trained(
       except live.ENDS as error:
         row['ended'] = f'after {done} updates: {error}'
     if row['ended']:
-      # It stays as it is, and samples as much as it did.
+      # The policy stays as it is, and samples as much as before.
       for name in _BY_MARK[1:]:
         row[name].append(row[name][-1])
       row['tokens'].append(round(tokens * mark / max(done, 1)))
@@ -204,12 +204,12 @@ def _arm(
 
 
 def _copy(state: Any) -> dict[str, Any]:
-  """Return a state in buffers of its own: an update takes over its state's."""
+  """Return a state in new buffers, since an update donates its own."""
   return jax.tree.map(jnp.copy, dict(state))
 
 
 def _class_of(remedy: Any, surface: surface_lib.Surface) -> str:
-  """Return the intervention class of a remedy, '' where no harness may."""
+  """Return a remedy's intervention class; '' if no harness can do it."""
   path = remedies.path_of(remedy)
   if path.endswith('.py'):
     return delta.class_of(path.removesuffix('.py'), surface)
@@ -223,7 +223,7 @@ def _calls(arm: trainer_lib.Trainer) -> tuple[list[str], list[str]]:
   """Return the intervention classes that a diagnosis calls for, worst first.
 
   Returns:
-    Those of critical findings, and all of findings and alerts.
+    The classes of critical findings, and those of all findings and alerts.
   """
   folder, setup = arm.workdir, arm.setup
   critical: dict[str, None] = {}
@@ -258,9 +258,9 @@ def _replayed(
 ) -> dict[str, list[float]]:
   """Return the 95 % intervals of replayed changes, by factor.
 
-  As `evolve.replay` does, from one checkpoint: a few updates on what was
-  recorded last, with and without the change. Changes of what is sampled have no
-  replay.
+  The procedure is that of `evolve.replay` from one checkpoint: a few updates on
+  the latest recorded evidence, with and without the change. Changes of what is
+  sampled have no replay.
   """
   e, changes = arm.config.evolve, bench.design.changes
   steps = recorded.train_steps(arm.workdir)[-e.replay_updates :]

@@ -1,4 +1,4 @@
-"""Many replays of a table under one rule. NumPy alone, as `tables`."""
+"""Many replays of a table under one rule; needs only NumPy, like `tables`."""
 
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -9,30 +9,30 @@ import numpy as np
 
 from benchmarks.searchers import tables
 
-# Options of searchers that are chosen for each table and rule, in its favour:
-# units of a trial at most, and the part of the tokens that trials may spend.
+# Options of searchers, chosen for each table and rule in its favour: most units
+# of a trial, and the part of the tokens that trials may spend.
 MOST = (3, 9, 27)
 PARTS = (0.5, 1.0)
 
-_TUNING = 10**6  # Worlds from here on choose options, and count for nothing.
+_TUNING = 10**6  # Worlds from this number on serve only to choose options.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-  """What is replayed. All rules see the same worlds."""
+  """The replays; all rules see the same worlds."""
 
-  tokens: float  # Of a replay.
-  worlds: int = 50  # Each has mean curves of its own.
-  repeats: int = 20  # Replays of a world.
-  tuning: int = 100  # Replays that choose each option of a searcher.
+  tokens: float  # Tokens of a replay.
+  worlds: int = 50  # Number of worlds, each with its own mean curves.
+  repeats: int = 20  # Replays per world.
+  tuning: int = 100  # Replays for each option of a searcher.
   unit: int = 8  # Updates of a searcher's unit.
-  problems: int = 64  # Of a score.
-  samples: int = 2  # Of each.
+  problems: int = 64  # Problems of a score.
+  samples: int = 2  # Completions per problem.
 
   def replays(
       self, table: tables.Table, *, tuning: bool = False
   ) -> Iterator[tuple[tables.World, np.random.Generator]]:
-    """Yield a world for every replay, with random numbers for the rule."""
+    """Yield a world for every replay, with a random generator for the rule."""
     first = _TUNING if tuning else 0
     worlds, repeats = (
         (self.tuning, 1) if tuning else (self.worlds, self.repeats)
@@ -58,9 +58,9 @@ def replayed(
     *,
     tuning: bool = False,
 ) -> dict[str, Any]:
-  """Return what a rule delivers: scores [worlds][repeats], harnesses, beyond.
+  """Return a rule's results: scores [worlds][repeats], harnesses, beyond.
 
-  beyond is the share of replays that trained past the end of a curve.
+  beyond is the share of replays that trained beyond the end of a curve.
   """
   scores, harnesses, beyond = [], [], []
   for world, rng in plan.replays(table, tuning=tuning):
@@ -81,7 +81,7 @@ def searched(
     plan: Plan,
     rule: Callable[[tables.Trials, np.random.Generator], tables.State],
 ) -> dict[str, Any]:
-  """Return what a searcher delivers under the options that are best for it."""
+  """Return a searcher's results under the options that are best for it."""
 
   def under(most: int, part: float, tuning: bool) -> dict[str, Any]:
     def search(world, rng):
@@ -100,7 +100,7 @@ def searched(
 
 
 def best_known(table: tables.Table, plan: Plan) -> tuple[int, float]:
-  """Return the harness that is best for all tokens, and its mean score."""
+  """Return the harness that is best at the full tokens, and its mean score."""
   found = []
   for harness in range(len(table.share)):
 

@@ -1,4 +1,4 @@
-"""Tables of what each rule delivers, with intervals."""
+"""Tables of the results of each rule, with intervals."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -28,14 +28,14 @@ def run(
     changes: rules.Changes,
     python: str = '',
 ) -> dict[str, dict[str, Any]]:
-  """Return what each rule delivers in the replays of a setting.
+  """Return the results of each rule in the replays of a setting.
 
   Args:
     path: Rows of `recording`.
-    setting: Which of them.
-    plan: Of the replays.
-    changes: What is known of the factors.
-    python: Of the environment of `rivals`; '' leaves them out.
+    setting: The setting whose rows are replayed.
+    plan: The replays.
+    changes: Prior knowledge of the factors.
+    python: Python of the environment of `rivals`; '' leaves them out.
   """
   table = tables.tables(tables.read(path))[setting]
   found = {}
@@ -56,10 +56,10 @@ def _of_rival(
     name: str,
     python: str,
 ) -> dict[str, Any]:
-  """Return what a searcher of another environment delivers.
+  """Return the results of a searcher that needs another environment.
 
   Raises:
-    subprocess.CalledProcessError: If it fails; its message is on standard
+    subprocess.CalledProcessError: If it fails; its message goes to standard
       error.
   """
   request = dict(
@@ -78,11 +78,11 @@ def _of_rival(
 
 @dataclasses.dataclass(frozen=True)
 class Mean:
-  """A mean over replays, a fraction."""
+  """A mean over replays, as a fraction."""
 
   value: float
-  error: float  # Standard error that the replays leave; more make it smaller.
-  margin: float  # 95 %, that the recorded seeds leave.
+  error: float  # Standard error due to the number of replays.
+  margin: float  # Half of the 95 % interval due to the recorded seeds.
 
   @property
   def both(self) -> float:
@@ -91,17 +91,17 @@ class Mean:
 
 
 def mean(scores: np.ndarray, seeds: int) -> Mean:
-  """Return the mean of scores with what it may be off by.
+  """Return the mean of scores with its uncertainties.
 
-  Worlds differ in their mean curves by what S recorded seeds leave open. So the
-  variance of their means, less what the replays of a world differ by, is the
-  squared standard error that the seeds leave (one-way analysis of variance).
-  The margin is this error times the quantile of Student's t at S - 1 degrees of
-  freedom.
+  The mean curves of worlds vary by the uncertainty that S recorded seeds leave.
+  So the variance of the worlds' means, minus the part due to the replays within
+  a world, is the squared standard error due to the seeds (one-way analysis of
+  variance). The margin is this error times the quantile of Student's t at S - 1
+  degrees of freedom.
 
   Args:
-    scores: Of replays, or differences of them, float64 [worlds, repeats].
-    seeds: S that were recorded.
+    scores: Scores of replays, or their differences, float64 [worlds, repeats].
+    seeds: S, the number of recorded seeds.
   """
   worlds, repeats = scores.shape
   means = scores.mean(axis=1)
@@ -119,7 +119,7 @@ def lines(
     best: tuple[int, float],
     plan: replays.Plan,
 ) -> Sequence[str]:
-  """Return the lines about a setting, the best rule first."""
+  """Return the lines for a setting, the best rule first."""
   seeds = table.share.shape[1]
   harness, known = best
   made = [

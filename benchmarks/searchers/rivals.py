@@ -4,16 +4,16 @@
     runs/rivals/bin/pip install -r benchmarks/searchers/requirements.txt
     python -m benchmarks.searchers --rivals=runs/rivals/bin/python
 
-This module runs in that environment, which has no evojax. A request comes by
-standard input, JSON as all that follows. It names a searcher, and either a
-recorded table to replay (the answer is what `replays.searched` returns), or a
-space: then what the searcher wants to be trained is written to standard output,
-and scores come back, see `searching`.
+This module runs in that environment, which has no evojax. It reads a request
+from standard input; all messages are JSON. The request names a searcher, and
+either a recorded table to replay (the answer is the result of
+`replays.searched`) or a space: then the searcher writes the trials to be
+trained to standard output, and receives scores; see `searching`.
 
-Searchers see the score of a trial after 1, 3, 9, ... units; they ask for trials
-and prune them as they please. Their first trial is the recipe of the run.
-Options are the libraries' defaults, but that BOHB models as soon as it can: by
-default it waits for 34 trials.
+Searchers see the score of a trial after 1, 3, 9, ... units; they start and
+prune trials as they choose. Their first trial is the recipe of the run. Options
+are the libraries' defaults, except that BOHB uses its model as soon as
+possible: by default it waits for 34 trials.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,12 +35,12 @@ Values = Mapping[str, Any]
 
 
 class Search(Protocol):
-  """What a searcher searches.
+  """The object of a search.
 
   Attributes:
-    space: Dimensions: `name` and `choices`, or `low`, `high`, `log` and `int`.
+    space: Dimensions with `name` and `choices`, or `low`, `high`, `log`, `int`.
     first: Values of the first trial.
-    most: Units of a trial, at most.
+    most: Largest number of units of a trial.
   """
 
   space: Sequence[Mapping[str, Any]]
@@ -51,12 +51,12 @@ class Search(Protocol):
     """Train a trial; yield its units and its score at every report.
 
     Raises:
-      tables.SpentError: If there are no tokens left.
+      tables.SpentError: If the tokens are spent.
     """
 
 
 class Recorded:
-  """The search of a table: a dimension is the level of a factor."""
+  """The search of a table; each dimension is the level of a factor."""
 
   def __init__(self, trials: tables.Trials):
     count = trials.world.table.factors
@@ -72,23 +72,23 @@ class Recorded:
 
 
 class Live:
-  """The search of another process, which trains what it is asked for."""
+  """The search in another process, which trains the trials on request."""
 
   def __init__(self, request: Mapping[str, Any], out: Any):
     self.space, self.first = request['space'], request['first']
     self.most, self._out, self._trials = request['most'], out, 0
 
   def train(self, trial: int, start: int | None, values: Values, units: int):
-    """Return the score of a trial after so many more units.
+    """Return the score of a trial after further units.
 
     Args:
-      trial: Its number; a new one is a new trial.
-      start: Trial whose policy a new one goes on with; None: the base policy.
-      values: Of the trial.
-      units: To train.
+      trial: Number of the trial; a new number is a new trial.
+      start: Trial whose policy a new one continues; None: the base policy.
+      values: Values of the trial.
+      units: Units to train.
 
     Raises:
-      tables.SpentError: If there are no tokens left.
+      tables.SpentError: If the tokens are spent.
     """
     wanted = dict(trial=trial, start=start, values=values, units=units)
     print(json.dumps(wanted, default=_plain), file=self._out, flush=True)
@@ -106,12 +106,12 @@ class Live:
 
 
 def _plain(value: Any) -> Any:
-  """Return a number of NumPy as one of Python."""
+  """Return a NumPy number as a Python number."""
   return value.item()
 
 
 def optuna_(search: Search, seed: int) -> None:
-  """TPE with Hyperband (Akiba et al. 2019, arXiv:1907.10902)."""
+  """Search by TPE with Hyperband (Akiba et al. 2019, arXiv:1907.10902)."""
   import optuna
 
   optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -146,7 +146,7 @@ def optuna_(search: Search, seed: int) -> None:
 
 
 def _space(search: Search) -> dict[str, Any]:
-  """Return the space of a search as Syne Tune has it."""
+  """Return the space of a search in Syne Tune's form."""
   from syne_tune import config_space
 
   def domain(of):
@@ -161,8 +161,8 @@ def _space(search: Search) -> dict[str, Any]:
 
 
 def _common(search: Search, seed: int) -> dict[str, Any]:
-  """Return the options that all schedulers of Syne Tune get."""
-  np.random.seed(seed)  # Some draws are of NumPy's own generator.
+  """Return the options common to all schedulers of Syne Tune."""
+  np.random.seed(seed)  # Some code uses NumPy's global generator.
   return dict(
       config_space=_space(search),
       metric='score',
@@ -179,9 +179,9 @@ def _trial(number: int, values: Values) -> Any:
 
 
 def _stopped(scheduler: Any, trial: Any, units: int, score: float) -> bool:
-  """Report a score; return whether the trial ends, which removes it.
+  """Report a score; return whether the trial ended, which removes it.
 
-  Syne Tune's `Tuner` does so, too.
+  This is what Syne Tune's `Tuner` does.
   """
   from syne_tune.optimizer import scheduler as scheduler_lib
 
@@ -193,7 +193,7 @@ def _stopped(scheduler: Any, trial: Any, units: int, score: float) -> bool:
 
 
 def _one_by_one(scheduler: Any, search: Search) -> None:
-  """Run the trials of a scheduler (Salinas et al. 2022) on one worker."""
+  """Run a scheduler's trials (Salinas et al. 2022) on one worker."""
   number = 0
   while (suggestion := scheduler.suggest()) is not None:
     trial = _trial(number, suggestion.config)
@@ -205,7 +205,7 @@ def _one_by_one(scheduler: Any, search: Search) -> None:
 
 
 def asha(search: Search, seed: int) -> None:
-  """ASHA (Li et al. 2018, arXiv:1810.05934)."""
+  """Search by ASHA (Li et al. 2018, arXiv:1810.05934)."""
   from syne_tune.optimizer import baselines
 
   scheduler = baselines.ASHA(
@@ -217,13 +217,13 @@ def asha(search: Search, seed: int) -> None:
 
 
 def bohb(search: Search, seed: int) -> None:
-  """BOHB (Falkner et al. 2018, arXiv:1807.01774)."""
+  """Search by BOHB (Falkner et al. 2018, arXiv:1807.01774)."""
   from syne_tune.optimizer import baselines
 
   scheduler = baselines.BOHB(
       max_t=search.most,
       points_to_evaluate=[dict(search.first)],
-      # A density needs more trials than there are dimensions.
+      # The density estimate needs more trials than dimensions.
       num_min_data_points=len(search.space) + 1,
       **_common(search, seed),
   )
@@ -231,10 +231,10 @@ def bohb(search: Search, seed: int) -> None:
 
 
 def pbt(search: Live, seed: int) -> None:
-  """PBT (Jaderberg et al. 2017, arXiv:1711.09846), a unit of each in turn.
+  """Search by PBT (Jaderberg et al. 2017, arXiv:1711.09846), unit by unit.
 
-  A trial of the lower quarter stops, and one of the upper quarter goes on in
-  its place under other values. That needs policies, and no table has them.
+  A trial in the lower quarter stops, and one from the upper quarter continues
+  in its place under other values. This needs policies, which a table lacks.
   """
   from syne_tune.optimizer.schedulers import pbt as pbt_lib
 
@@ -262,7 +262,7 @@ def pbt(search: Live, seed: int) -> None:
       places[place] = None if ends else trial
 
 
-# Of tables; without PBT.
+# Searchers for tables, so without PBT.
 RIVALS = {
     'Optuna TPE + Hyperband': optuna_,
     'Syne Tune ASHA': asha,
@@ -277,7 +277,7 @@ LIVE: Mapping[str, Callable[..., None]] = {
 
 
 def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
-  """Return what a searcher delivers in the replays of a table."""
+  """Return the results of a searcher in the replays of a table."""
   rows = tables.read(pathlib.Path(request['path']))
   rival = RIVALS[request['rival']]
 
@@ -299,7 +299,7 @@ def main() -> None:
   request = json.loads(sys.stdin.readline())
   warnings.simplefilter('ignore')
   logging.disable(logging.WARNING)
-  # What libraries print must not look like an answer.
+  # Output of the libraries must not look like an answer.
   out = os.fdopen(os.dup(1), 'w')
   os.dup2(2, 1)
   if 'path' in request:

@@ -1,9 +1,9 @@
-"""Rules that say where the next tokens go, on a replayed table.
+"""Rules that decide where the next tokens go, on a replayed table.
 
-A rule gets a world and returns the policy that it delivers when the tokens are
-spent. A change is a flip of one factor of the incumbent harness; what the
-design of the table aliases with it flips, too. Sizes are those of the config's
-defaults, tuned on no table.
+A rule receives a world and returns the policy that it delivers when the tokens
+are spent. A change flips one factor of the incumbent harness, and with it the
+factors that the design aliases with it. Sizes are the defaults of the config,
+not tuned on any table.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ from evojax.evolve import pairs as pairs_lib
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-  """What is known of the factors of a setting before anything is trained."""
+  """Knowledge about the factors of a setting before any training."""
 
-  # The intervention classes of each factor, aliased ones left out.
+  # The intervention classes of each factor, without those of aliased factors.
   classes: Sequence[Sequence[str]]
 
   def alike(self, factor: int) -> bool:
-    """Return whether rollouts compare before and after a flip."""
+    """Return whether rollouts before and after a flip are comparable."""
     return set(self.classes[factor]).isdisjoint(pairs_lib.SAMPLED_OTHERWISE)
 
 
@@ -41,17 +41,17 @@ Rule = Callable[[tables.World, np.random.Generator, Changes], tables.State]
 
 
 class _Candidate:
-  """A change that races the incumbent."""
+  """A change that races against the incumbent."""
 
   def __init__(self, factor: int, harness: int, index: int):
     self.factor, self.harness = factor, harness
     self.standing = race.Standing(index=index)
-    self.state: tables.State | None = None  # Of its last arm.
+    self.state: tables.State | None = None  # State of its last arm.
 
 
 @dataclasses.dataclass
 class _Shadow:
-  """The former harness, which trains on beside a change that was kept."""
+  """The former harness, which continues training after a change was kept."""
 
   harness: int
   state: tables.State
@@ -62,9 +62,9 @@ class _Shadow:
 class _Race:
   """A run of evojax: rounds of pairs in a chain; see `evojax.evolve.steps`.
 
-  Two gates are left out that a table knows nothing of: perturbed problems, and
-  what a proposer may not write. So is the mean of arms. When no round can be
-  paid for, the policy trains on.
+  Two gates are omitted because tables lack the data: perturbed problems, and
+  the limits on what a proposer may write. The mean of arms is omitted, too.
+  When no further round is affordable, the policy continues training.
   """
 
   def __init__(
@@ -77,10 +77,11 @@ class _Race:
     """Begin a run.
 
     Args:
-      world: Where it trains.
-      rng: Draws among changes that are called for alike.
-      changes: Of the setting.
-      order: The factor whose classes stand for each factor's, when alerts call.
+      world: World in which the run trains.
+      rng: Random choice among equally urgent changes.
+      changes: Changes of the setting.
+      order: For each factor, the factor whose classes are used when alerts
+        call.
     """
     base = config_lib.base()
     self._e, self._grpo = base.evolve, base.grpo
@@ -88,13 +89,13 @@ class _Race:
     self._changes, self._order = changes, order
     self.harness, self.policy = tables.SEED, world.base
     self._entered = self._confirmed = 0
-    self._tried: set[int] = set()  # Factors, of this incumbent.
+    self._tried: set[int] = set()  # Factors tried on this incumbent.
     self._racing: list[_Candidate] = []
     self._groups: list[list[float]] = []
     self._shadow: _Shadow | None = None
 
   def run(self) -> tables.State:
-    """Return the policy when all tokens are spent."""
+    """Return the policy after all tokens are spent."""
     world, base = self._world, self._world.base
     try:
       first = world.train(base, self.harness, self._e.first_updates)
@@ -110,7 +111,7 @@ class _Race:
     return world.finish(self.policy)
 
   def _places(self) -> int | None:
-    """Return how many candidates may enter; None: no round can be paid for."""
+    """Return the number of free places; None if no round is affordable."""
     e, world = self._e, self._world
     others = len(self._racing) + bool(self._shadow)
     free = max(min(e.candidates - others, e.entries - self._entered), 0)
@@ -124,9 +125,9 @@ class _Race:
     return bool(critical)
 
   def _fill(self, places: int) -> None:
-    """Enter candidates: what the diagnosis calls for first, then any.
+    """Enter candidates: first those that the diagnosis calls for, then any.
 
-    What is critical is put right before anything is improved.
+    Critical problems are repaired before anything is improved.
     """
     called, critical = self._world.calls(self.policy)
     racing = {c.factor for c in self._racing}
@@ -149,17 +150,17 @@ class _Race:
       self._racing.append(_Candidate(factor, harness, self._entered))
 
   def _vetoed(self, factor: int) -> bool:
-    """Return whether a replay is sure that a change loses."""
+    """Return whether a replay shows with confidence that a change loses."""
     return race.vetoed(self._world.table.replayed.get((self.harness, factor)))
 
   def _samples(self, state: tables.State, level: float, updates: int) -> Any:
-    """Return the shares of the groups of some updates, at a true mean."""
+    """Return the shares of the groups of some updates, for a true mean."""
     problems = self._world.problems(self._grpo.prompts * updates)
     size = self._grpo.group_size
     return self._world.answers(state, level, problems, size)
 
   def _late(self, state: tables.State) -> Any:
-    """Return the shares of the groups of the second half of an arm."""
+    """Return the shares of the groups in the second half of an arm."""
     updates = self._e.updates - self._e.updates // 2
     return self._samples(state, state.late, updates)
 
@@ -169,7 +170,7 @@ class _Race:
     return [float(self._samples(state, x, 1).mean()) for x in levels]
 
   def _is_wasted(self, state: tables.State, suspect: bool) -> bool:
-    """Return whether training is better off without an arm."""
+    """Return whether an arm's training should be left out of the policy."""
     if suspect:
       curve = diagnosis_rules.learning_curve(self._outcomes(state))
       return curve['outcome_rise'] <= 0
@@ -186,8 +187,8 @@ class _Race:
     """Train arms one after the other.
 
     Returns:
-      Where each started and ended, and the policy that they leave: the last,
-      unless an earlier one solved clearly more.
+      The states at which each arm started and ended, and the resulting policy:
+      the last state, unless an earlier one solved clearly more.
     """
     starts, ends = [], []
     for luck in lucks:
@@ -204,7 +205,7 @@ class _Race:
     return starts, ends, ends[best]
 
   def _round(self) -> None:
-    """Train the incumbent on, beside its candidates; decide."""
+    """Train the incumbent and its candidates for a round; then decide."""
     lucks = [self._world.luck() for _ in range(self._e.pairs)]
     suspect = self._is_suspect(self.policy)
     starts, ends, self.policy = self._chain(
@@ -219,7 +220,7 @@ class _Race:
     alike &= not self._shadow or self._shadow.alike
     found = self._compare(starts, ends, lucks, alike)
     if self._shadow and self._look(ends, shadows, alike) == 'drop':
-      return  # Candidates were compared with what is taken back.
+      return  # The candidates were compared with a change now taken back.
     self._decide(found, ends)
 
   def _compare(
@@ -267,13 +268,14 @@ class _Race:
       alike: bool,
       whole: bool = False,
   ) -> tuple[float, float]:
-    """Return how much an arm is ahead in its pair, and the error of that.
+    """Return the difference of a pair, and its standard error.
 
     Args:
-      ahead: After its training.
-      behind: The other arm of the pair.
-      alike: Whether their rollouts compare; dev problems cost more.
-      whole: Whether the rollouts of all updates count, not of the second half.
+      ahead: State of the arm in question after its training.
+      behind: State of the other arm of the pair.
+      alike: Whether their rollouts are comparable; dev problems cost more.
+      whole: Whether the rollouts of all updates count instead of the second
+        half.
     """
     world, updates = self._world, self._e.updates
     if alike:
@@ -295,7 +297,7 @@ class _Race:
       shadows: Sequence[tables.State],
       alike: bool,
   ) -> str:
-    """Compare a kept change with its shadow; return what becomes of it."""
+    """Compare a kept change with its shadow; return the decision."""
     shadow, looks = self._shadow, self._e.horizon
     shadow.looks += 1
     found = [
@@ -326,7 +328,7 @@ class _Race:
       found: dict[str, tuple[list[float], list[float]]],
       ends: Sequence[tables.State],
   ) -> None:
-    """Keep, drop, or let candidates race on; ends are the incumbent's."""
+    """Keep, drop or continue candidates; ends are those of the incumbent."""
     if not self._racing:
       return
     self._groups += [d for d, _ in found.values()]
@@ -349,7 +351,7 @@ class _Race:
       )
     standings = {str(c.factor): c.standing for c in self._racing}
     passed = race.passed(standings, alphas)
-    # No change is kept while the shadow of the one before trains on.
+    # No change is kept while the shadow of an earlier one is still training.
     kept = '' if self._shadow else next(iter(passed), '')
     verdicts = race.sort_out(
         standings,
@@ -377,7 +379,7 @@ class _Race:
 def evojax(
     world: tables.World, rng: np.random.Generator, changes: Changes
 ) -> tables.State:
-  """Race as a run of evojax does."""
+  """Run the race of evojax."""
   order = range(world.table.factors)
   return _Race(world, rng, changes, order).run()
 
@@ -385,7 +387,7 @@ def evojax(
 def shuffled(
     world: tables.World, rng: np.random.Generator, changes: Changes
 ) -> tables.State:
-  """Race the same changes, with alerts that call for others than theirs."""
+  """Run the race with alerts that call for the wrong changes."""
   order = rng.permutation(world.table.factors).tolist()
   return _Race(world, rng, changes, order).run()
 
@@ -396,7 +398,7 @@ def shuffled(
 def seed(
     world: tables.World, rng: np.random.Generator, changes: Changes
 ) -> tables.State:
-  """Train the seed's harness on."""
+  """Continue training under the seed's harness."""
   del rng, changes
   return world.finish(world.base)
 
@@ -404,11 +406,11 @@ def seed(
 def trials(
     world: tables.World, rng: np.random.Generator, changes: Changes
 ) -> tables.State:
-  """Try one change after the other in a fixed number of arms.
+  """Try changes one by one, each in a fixed number of arms.
 
-  Arms of a version start from its state, and those of the incumbent are trained
-  once for all trials of it. A change is kept by Student's t of both groups, at
-  the levels of the race; its first arm goes on.
+  Arms of a version start from its state, and the incumbent's arms are trained
+  once for all trials against it. A change is kept by Student's t test of both
+  groups, at the levels of the race; training continues from its first arm.
   """
   e = config_lib.base().evolve
   harness, kept, entered = tables.SEED, 0, 0
@@ -446,7 +448,7 @@ def trials(
 
 
 def _p_of_groups(ahead: Sequence[float], behind: Sequence[float]) -> float:
-  """Return the one-sided p of Student's t with a pooled variance."""
+  """Return the one-sided p of Student's t test with a pooled variance."""
   n, df = len(ahead), len(ahead) + len(behind) - 2
   squares = np.var(ahead) * n + np.var(behind) * len(behind)
   error = math.sqrt(squares / df * (1 / n + 1 / len(behind)))
@@ -459,7 +461,7 @@ def _p_of_groups(ahead: Sequence[float], behind: Sequence[float]) -> float:
 def greedy(
     world: tables.World, rng: np.random.Generator, changes: Changes
 ) -> tables.State:
-  """Go on with the better of two arms: one has a random change."""
+  """Continue with the better of two arms, one of which has a random change."""
   del changes
   updates = config_lib.base().evolve.updates
   harness, state = tables.SEED, world.base
@@ -478,7 +480,7 @@ def greedy(
 def random_search(
     search: tables.Trials, rng: np.random.Generator
 ) -> tables.State:
-  """Train random harnesses as long as trials may last; the best goes on."""
+  """Train random harnesses within the trials' budget; the best continues."""
   try:
     while True:
       for _ in search.run(int(rng.integers(len(search.world.table.share)))):

@@ -1,10 +1,10 @@
-"""A searcher of another environment on a live job.
+"""A searcher from another environment on a live job.
 
-The searcher's process (`rivals`) says which trial it wants to train, under
-which values and for how many units; this one trains it and returns a dev score,
-until the tokens of the search are spent. Then the best policy that was seen
-trains on under its own values with what is left. Scores are taken on dev
-problems that all trials share, by the job's own grader, and are paid for.
+The searcher's process (`rivals`) names the trial to train, its values and the
+number of units; this process trains it and returns a dev score, until the
+tokens of the search are spent. Then the best policy so far trains under its own
+values with the remaining tokens. Scores are taken on dev problems that all
+trials share, by the job's own grader, and their tokens count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,25 +32,25 @@ from evojax.training import engines
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 
-UNIT = 8  # Updates, as of an arm of evojax.
-MOST = 9  # Units of a trial, at most.
-PART = 0.5  # Of the tokens, for the search; the rest trains the best one on.
-PROBLEMS, SAMPLES = 64, 2  # Of a score.
+UNIT = 8  # Updates, as in an arm of evojax.
+MOST = 9  # Most units of a trial.
+PART = 0.5  # Share of tokens for the search; the rest trains the best policy.
+PROBLEMS, SAMPLES = 64, 2  # Problems of a score, and completions of each.
 _ROOT = pathlib.Path(__file__).parents[2]
-_ON = ':on'  # A dimension that turns a field off, which its bounds leave out.
-_FILE = 'file:'  # One that takes a function out of the harness.
+_ON = ':on'  # Dimension that turns a field off, which its bounds exclude.
+_FILE = 'file:'  # Dimension that removes a function from the harness.
 _OUTCOME = surface_lib.WEIGHTS + 'outcome'
-_LEAST = 0.25  # Weight of the outcome: nobody searches where it is punished.
+_LEAST = 0.25  # Least weight of the outcome; it is never punished.
 
 Values = Mapping[str, Any]
 
 
 def _fields(harness: spec.Harness) -> Sequence[surface_lib.Field]:
-  """Return the fields of the surface, weights of the harness's parts too."""
+  """Return the fields of the surface, including weights of reward parts."""
   source = harness.files.get('reward.py')
   names = sorted(parts_lib.hashes(source)) if source else []
   factors = surface_lib.recipe().factors(names).values()
-  # A list of names is no number: `space` has a dimension of its own for it.
+  # A list of names is not a number: `space` gives it a dimension of its own.
   return [f for fields in factors for f in fields if f.kind != 'names']
 
 
@@ -64,8 +64,8 @@ def space(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
   """Return the dimensions of the surface, and the job's values in them.
 
-  What lies outside the bounds is moved to them. A field that can be off has a
-  second dimension for it; functions of the harness may be taken out.
+  Values outside of the bounds are moved to the bounds. A field that can be off
+  has a second dimension for that; functions of the harness may be removed.
   """
   found: list[dict[str, Any]] = []
   first: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def space(
         name=path,
         low=low,
         high=high,
-        # An integer of a wide range is drawn as a number and rounded.
+        # An integer with a wide range is sampled as a number and rounded.
         log=log,
         int=whole and not log,
     )
@@ -109,7 +109,7 @@ def space(
 def apply(
     values: Values, config: ml_collections.ConfigDict, harness: spec.Harness
 ) -> spec.Harness:
-  """Return the harness that values of the dimensions stand for."""
+  """Return the harness for values of the dimensions."""
   overlay: dict[str, Any] = {}
   for field in _fields(harness):
     path, value = field.path, values[field.path]
@@ -120,7 +120,7 @@ def apply(
     overlay[path] = value
   if not values.get('data.families' + _ON, 1):
     overlay['data.families'] = ()
-  if overlay['grpo.keep'] == 'all':  # Without a filter nothing is refilled.
+  if overlay['grpo.keep'] == 'all':  # Refilling needs a filter.
     overlay['grpo.refill_rounds'] = 0
   found = harness.with_overlay(overlay)
   for name in ('keep.py', 'weight.py'):
@@ -133,12 +133,12 @@ class Trials:
   """Trials of a job, trained as a searcher asks for them.
 
   Attributes:
-    tokens: Sampled so far, for scores too.
-    best: The best score so far, with the state and the trainer that had it.
+    tokens: Tokens sampled so far, including scores.
+    best: The best score so far, with its state and trainer.
   """
 
   def __init__(self, job: Mapping[str, Any], limit: float):
-    """Open a job; its search may spend some tokens."""
+    """Open a job; its search may spend `limit` tokens."""
     self.config = config_lib.from_mapping(
         json.loads(pathlib.Path(job['config']).read_text())
     )
@@ -150,7 +150,7 @@ class Trials:
         self.opened.config, self.opened.policy, mesh
     )
     self.tokens, self._limit, self._seed = 0, limit, job['seed']
-    self._price = 0  # Of the last score, which the next one will cost, too.
+    self._price = 0  # Cost of the last score, expected for the next.
     self._arms: dict[int, trainer_lib.Trainer] = {}
     self.best: tuple[float, Any, trainer_lib.Trainer] | None = None
 
@@ -165,16 +165,16 @@ class Trials:
   def train(
       self, trial: int, start: int | None, values: Values, units: int
   ) -> float | None:
-    """Train a trial on; return its score, None if the tokens are spent.
+    """Train a trial; return its score, or None if the tokens are spent.
 
-    A recipe that does not fit the run, or does not train, has the score 0.
+    A recipe that does not fit the run, or fails in training, scores 0.
     """
     try:
       if trial not in self._arms:
         self._arms[trial] = self._open(trial, start, values)
       arm = self._arms[trial]
       arm.install()
-      # A trial that ends early leaves what it sampled.
+      # Evidence is complete even if a trial ends early.
       for _ in range(units * UNIT):
         if self.tokens + self._price >= self._limit:
           return None
@@ -201,7 +201,7 @@ class Trials:
       self, trial: int, start: int | None, values: Values
   ) -> trainer_lib.Trainer:
     harness = apply(values, self.config, self.harness)
-    seed = self._seed + 1_000_003 * trial  # No trial meets another's problems.
+    seed = self._seed + 1_000_003 * trial  # No two trials share problems.
     arm = trainer_lib.Trainer(
         self.opened.under(self._config(harness, seed)),
         self.folder / f'trial-{trial}',
@@ -213,10 +213,10 @@ class Trials:
     return arm
 
   def finish(self, tokens: int) -> tuple[int, dict[str, Any]]:
-    """Train the best policy on until all tokens are spent; export it.
+    """Train the best policy until all tokens are spent, and export it.
 
     Returns:
-      Tokens sampled in all, and the values that trained the policy by path.
+      All sampled tokens, and the values that trained the policy, by path.
     """
     if self.best is None:
       arm = self._open(len(self._arms), None, self._seed_values())
@@ -240,16 +240,16 @@ class Trials:
 
 
 def _copy(state: Any) -> dict[str, Any]:
-  """Return a state in buffers of its own: an update takes over its state's."""
+  """Return a state in new buffers, since an update donates its own."""
   return jax.tree.map(jnp.copy, dict(state))
 
 
 def solve(rival: str, python: str, job: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the answer of a searcher to a job.
+  """Return a searcher's answer to a job.
 
   Args:
     rival: Key of `rivals.LIVE`.
-    python: Of the environment of `rivals`.
+    python: Python of the environment of `rivals`.
     job: See `benchmarks.faults.jobs`.
 
   Raises:

@@ -2,20 +2,21 @@
 
 A table has the curves of all harnesses of a setting under several seeds. A
 `World` replays it: a rule trains arms, has them scored, and pays for both,
-until its tokens are spent. NumPy alone is needed, as rivals run in an
-environment of their own.
+until its tokens are spent. Only NumPy is needed, since rivals run in their own
+environment.
 
 What a replay assumes:
-- An arm is the mean curve of its harness and a random mix of what the seeds
-  were off from it, less what the scores' own noise makes of that. The mix has
-  the covariance of the recorded seeds over time, and arms of a pair share it.
-- A replay also shifts all curves by what three seeds leave open of their mean.
-- A policy that goes on under another harness is where that harness would have
-  been at the same score. One that scored less than the base policy regains it
-  at the steepest rise of the curve; one that scored more than the curve ever
-  does changes as the curve does after its best. `error_of_switches` compares
-  this with runs in which the harness was really changed.
-- After its end a curve is flat; `World.beyond` says that this was used.
+- An arm follows the mean curve of its harness plus a random mix of the seeds'
+  deviations from the mean, minus the part due to noise of the scores. The mix
+  has the covariance of the recorded seeds over time; arms of a pair share it.
+- A replay also shifts all curves by the uncertainty that three seeds leave
+  about their mean.
+- A policy that continues under another harness is at the point where that
+  harness would have had the same score. If it scored less than the base policy,
+  it regains that at the steepest rise of the curve; if it scored more than the
+  curve ever does, it changes like the curve after its best. `error_of_switches`
+  compares this with runs in which the harness was really changed.
+- After its end, a curve is flat; `World.beyond` shows whether this was used.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,34 +28,34 @@ from typing import Any
 
 import numpy as np
 
-STEPS = 4  # Updates at a time where a policy is trained to the end.
-SEED = 0  # Number of the harness that a run starts from.
+STEPS = 4  # Updates at a time when a policy trains to the end.
+SEED = 0  # Number of the harness with which a run starts.
 
 
 class SpentError(Exception):
-  """No tokens are left for what a rule wants."""
+  """The remaining tokens do not suffice for what a rule wants."""
 
 
 class TableError(ValueError):
-  """Rows do not make a table."""
+  """Rows do not form a table."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-  """What was recorded of a setting: harnesses H, seeds S, marks M, problems Q.
+  """The recorded data of a setting: harnesses H, seeds S, marks M, problems Q.
 
   Bit k of a harness's number is the level of factor k.
   """
 
   setting: str
   updates: np.ndarray  # int64 [M], from 0.
-  share: np.ndarray  # float64 [H, S, M, Q]: solved, of each problem's samples.
+  share: np.ndarray  # float64 [H, S, M, Q]: solved share of samples.
   tokens: np.ndarray  # float64 [H, S, M]: sampled up to the mark.
-  dev_tokens: np.ndarray  # float64 [H, M]: mean of a scored completion.
-  samples: int  # Of each problem.
-  # What the diagnostics of a harness call for at a mark: [H][M] of classes.
+  dev_tokens: np.ndarray  # float64 [H, M]: mean per scored completion.
+  samples: int  # Completions per problem.
+  # Classes that the diagnostics of a harness call for at a mark: [H][M].
   calls: Sequence[Sequence[Sequence[str]]]
-  # Those that a critical finding calls for.
+  # Classes that a critical finding calls for.
   critical: Sequence[Sequence[Sequence[str]]]
   # 95 % interval of the replayed effect of a factor, by harness and factor.
   replayed: Mapping[tuple[int, int], tuple[float, float]]
@@ -62,7 +63,7 @@ class Table:
 
   @property
   def factors(self) -> int:
-    """Factors with a bit of their own."""
+    """Number of factors with their own bit."""
     return int(math.log2(len(self.share)))
 
   @property
@@ -72,10 +73,10 @@ class Table:
 
   @property
   def off(self) -> np.ndarray:
-    """What a seed is off from the mean curve, without noise, [H, S, M].
+    """Deviation of each seed from the mean curve, without noise, [H, S, M].
 
-    Scores are of the same problems under all seeds, so that samples alone are
-    noise: their part of the variance is taken out.
+    Scores of all seeds are on the same problems, so only samples are noise;
+    their part of the variance is removed.
     """
     off = self.curves - self.curves.mean(axis=1, keepdims=True)
     seeds, problems = self.share.shape[1], self.share.shape[3]
@@ -88,24 +89,25 @@ class Table:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Return the rows of a file of JSON lines, [] without one."""
+  """Return the rows of a file of JSON lines; [] if there is no file."""
   texts = path.read_text().splitlines() if path.exists() else []
   return [json.loads(text) for text in texts]
 
 
 def key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-  """Return what makes a row one of its kind."""
+  """Return the key by which a row is unique."""
   switched = tuple(row['switched']) if row.get('switched') else None
   return row['setting'], row['harness'], row['seed'], switched
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Table]:
-  """Return the table of each setting of which all is recorded.
+  """Return the tables of all settings that are completely recorded.
 
-  Seeds count which all harnesses have; a setting with fewer than 2 has none.
+  Only seeds recorded for all harnesses count; a setting with fewer than 2 of
+  these has no table.
 
   Raises:
-    TableError: If rows of a setting do not fit each other.
+    TableError: If the rows of a setting do not match.
   """
   found = {}
   for setting in dict.fromkeys(row['setting'] for row in rows):
@@ -113,7 +115,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, Table]:
     plain = {k[:2]: r for k, r in mine.items() if k[2] is None}
     count = max((h for h, _ in plain), default=-1) + 1
     if count < 2 or count & (count - 1):
-      continue  # The last harness of a design has all of its bits.
+      continue  # A design's last harness has all of its bits.
     seeds = sorted({s for _, s in plain})
     seeds = [s for s in seeds if all((h, s) in plain for h in range(count))]
     if len(seeds) > 1:
@@ -129,7 +131,7 @@ def _table(
     seeds: Sequence[int],
     switches: Sequence[Mapping[str, Any]],
 ) -> Table:
-  """Return the table of complete rows."""
+  """Return the table from complete rows."""
   each = [[rows[h, s] for s in seeds] for h in harnesses]
   marks = {tuple(row['updates']) for of in each for row in of}
   samples = {row['samples'] for of in each for row in of}
@@ -161,13 +163,13 @@ def _table(
 
 
 def shares(row: Mapping[str, Any]) -> np.ndarray:
-  """Return the share solved of each problem at each mark, [M, Q]."""
+  """Return the solved share of each problem at each mark, [M, Q]."""
   digits = np.array([[int(c) for c in text] for text in row['solved']])
   return digits / row['samples']
 
 
 def sub_table(table: Table, seeds: Sequence[int]) -> Table:
-  """Return a table with some of its seeds, by their places."""
+  """Return a table with some of its seeds, given by position."""
   seeds = list(seeds)
   return dataclasses.replace(
       table, share=table.share[:, seeds], tokens=table.tokens[:, seeds]
@@ -181,23 +183,23 @@ def sub_table(table: Table, seeds: Sequence[int]) -> Table:
 class State:
   """A policy in a replay."""
 
-  harness: int  # That trained it last; -1: none did.
+  harness: int  # The harness that trained it last; -1: none.
   at: float  # Updates of that harness's curve.
-  score: float  # The true one, a fraction.
-  late: float  # The same, mean over the second half of its last training.
-  start: float  # The same, before its last training.
+  score: float  # True score, a fraction.
+  late: float  # Mean true score over the second half of its last training.
+  start: float  # True score before its last training.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Curve:
-  """The scores of an arm by updates; before 0 and after the end as said."""
+  """The scores of an arm by updates; see above for values outside of it."""
 
   updates: np.ndarray  # [M]
   scores: np.ndarray  # [M]
 
   @property
   def slope(self) -> float:
-    """The steepest rise, of an update."""
+    """The steepest rise per update."""
     return float((np.diff(self.scores) / np.diff(self.updates)).max())
 
   def __call__(self, at: np.ndarray | float) -> Any:
@@ -205,7 +207,7 @@ class _Curve:
     return inside + np.minimum(at, 0) * max(self.slope, 0)
 
   def find(self, score: float) -> float:
-    """Return where the curve first has a score, or comes nearest to it."""
+    """Return where the curve first reaches a score, or comes nearest to it."""
     if score <= self.scores[0]:
       missing = self.scores[0] - score
       return -float(missing / self.slope) if self.slope > 0 else 0.0
@@ -224,8 +226,8 @@ class World:
   """One replay of a table, in which tokens are spent.
 
   Attributes:
-    spent: Tokens.
-    limit: Of the tokens; a rule may lower it for a part of what it does.
+    spent: Tokens spent so far.
+    limit: Limit of tokens; a rule may lower it for a part of its work.
     base: The policy before training.
     beyond: Whether a policy was trained beyond the end of its curve.
   """
@@ -240,15 +242,15 @@ class World:
       problems: int = 64,
       samples: int = 2,
   ):
-    """Draw the replay.
+    """Sample the curves of the replay.
 
     Args:
-      table: That is replayed.
-      tokens: That may be spent.
-      shift: Draws where the mean curves are.
-      rng: Draws arms and scores.
+      table: The table to replay.
+      tokens: Tokens that may be spent.
+      shift: Generator for the shifts of the mean curves.
+      rng: Generator for arms and scores.
       problems: Dev problems of a score.
-      samples: Completions of each.
+      samples: Completions per problem.
     """
     self.table, self.limit, self.spent = table, tokens, 0.0
     self.beyond = False
@@ -263,7 +265,7 @@ class World:
     self.base = State(-1, 0.0, first, first, first)
 
   def luck(self) -> np.ndarray:
-    """Draw the seed of an arm, or of a pair of arms."""
+    """Sample the seed effect of an arm, or of a pair of arms."""
     n = self._seeds
     return self._rng.standard_normal(n) / math.sqrt(n - 1)
 
@@ -279,7 +281,7 @@ class World:
     return float(np.interp(at, updates, cost) + outside)
 
   def price(self, state: State, updates: int) -> float:
-    """Return the tokens of some updates under the harness of a state."""
+    """Return the tokens that updates cost under the harness of a state."""
     harness = max(state.harness, SEED)
     end = self._tokens_at(harness, state.at + updates)
     return end - self._tokens_at(harness, state.at)
@@ -288,7 +290,7 @@ class World:
     """Spend tokens.
 
     Raises:
-      SpentError: If fewer are left; none is spent then.
+      SpentError: If fewer are left; then none is spent.
     """
     if self.spent + tokens > self.limit:
       raise SpentError
@@ -304,13 +306,13 @@ class World:
     """Return the policy after some updates under a harness.
 
     Args:
-      state: Where it starts.
-      harness: Number.
-      updates: Of the arm.
-      luck: The arm's seed; by default one of its own.
+      state: Where training starts.
+      harness: Number of the harness.
+      updates: Updates of the arm.
+      luck: Seed effect of the arm; by default a new one.
 
     Raises:
-      SpentError: If there are no tokens for it.
+      SpentError: If the tokens do not suffice.
     """
     curve = self._curve(harness, self.luck() if luck is None else luck)
     if state.harness == harness:
@@ -332,7 +334,7 @@ class World:
     )
 
   def finish(self, state: State) -> State:
-    """Return the policy after all that is left was spent on it."""
+    """Return the policy after all remaining tokens were spent on it."""
     harness, luck = max(state.harness, SEED), self.luck()
     while True:
       try:
@@ -341,15 +343,15 @@ class World:
         return state
 
   def problems(self, count: int | None = None) -> np.ndarray:
-    """Draw problems, by default as many as a score has."""
+    """Sample problems, by default as many as a score has."""
     count = count or self._problems
     return self._rng.integers(self.table.share.shape[3], size=count)
 
   def score(self, state: State, problems: np.ndarray) -> np.ndarray:
-    """Return what is measured of a policy: the share of each dev problem.
+    """Return a measured score: the solved share of each dev problem.
 
     Raises:
-      SpentError: If there are no tokens for it.
+      SpentError: If the tokens do not suffice.
     """
     dev = np.interp(
         state.at, self.table.updates, self.table.dev_tokens[state.harness]
@@ -360,13 +362,13 @@ class World:
   def answers(
       self, state: State, level: float, problems: np.ndarray, samples: int
   ) -> np.ndarray:
-    """Return the share solved of each problem in rollouts, which cost nothing.
+    """Return the solved share of each problem in rollouts, which cost nothing.
 
     Args:
-      state: Some problems are easier for it.
+      state: The policy, which finds some problems easier than others.
       level: The true mean over all problems.
-      problems: That are asked.
-      samples: Completions of each.
+      problems: The problems asked.
+      samples: Completions per problem.
     """
     place = np.interp(
         state.at, self.table.updates, np.arange(len(self.table.updates))
@@ -383,7 +385,7 @@ class World:
     """Return the classes that a diagnosis calls for, the most urgent first.
 
     Returns:
-      All of them, and those of critical findings.
+      All classes, and those of critical findings.
     """
     mark = int(np.searchsorted(self.table.updates, state.at, side='right')) - 1
     harness, mark = max(state.harness, SEED), max(mark, 0)
@@ -399,17 +401,17 @@ class Trials:
   """Trials of a searcher: each trains the base policy under one harness.
 
   A trial reports after 1, 3, 9, ... units of updates. All are scored on the
-  same dev problems, so that these do not decide between them.
+  same dev problems, so that differences of problems do not matter.
   """
 
   def __init__(self, world: World, *, unit: int, most: int, part: float):
     """Begin a search.
 
     Args:
-      world: That is searched.
+      world: The world to search.
       unit: Updates of a unit.
-      most: Units of a trial, at most.
-      part: Of the tokens, for trials; the rest trains the best policy on.
+      most: Most units of a trial.
+      part: Part of the tokens for trials; the rest trains the best policy.
     """
     self.world, self.unit, self.most = world, unit, most
     self._all, world.limit = world.limit, part * world.limit
@@ -431,13 +433,13 @@ class Trials:
       yield units, score
 
   def finish(self) -> State:
-    """Return the policy that a search leaves, all tokens spent."""
+    """Return the policy of a search after all tokens are spent."""
     self.world.limit = self._all
     return self.world.finish(self.best[1])
 
 
 def error_of_switches(table: Table) -> list[tuple[float, float]]:
-  """Return the predicted and the recorded last scores of runs that switched."""
+  """Return predicted and recorded last scores of runs with a switch."""
   found = []
   curves = table.curves.mean(axis=1)
   for row in table.switches:

@@ -1,4 +1,4 @@
-"""Systems on broken settings, live: whose policy is best for the tokens?"""
+"""Compares systems on broken settings, live, by their policies."""
 
 from collections.abc import Mapping, Sequence
 import sys
@@ -7,14 +7,14 @@ from typing import Any
 from benchmarks.faults import evaluation
 from evojax.eval import paired
 
-# Two of each domain, with a cause of its own each.
+# Two settings of each domain, with different causes.
 SETTINGS = (
     'math_brevity_paid',
     'math_limit_short',
     'coding_limit_half',
     'coding_rate_low',
 )
-FIRST_SEED = 100  # Nothing else is recorded under these seeds.
+FIRST_SEED = 100  # No recordings use the seeds from here on.
 OWN = 'evojax'
 
 Row = Mapping[str, Any]
@@ -24,8 +24,8 @@ def systems(best: str, python: str) -> dict[str, list[str]]:
   """Return the commands of the systems.
 
   Args:
-    best: Key of `rivals.LIVE`: the searcher that did best in replays.
-    python: Of the environment of `rivals`; '' leaves its searchers out.
+    best: Key of `rivals.LIVE`, the best searcher in replays.
+    python: Python of the environment of `rivals`; '' leaves its searchers out.
   """
   command = [sys.executable, '-m', 'benchmarks.searchers.live']
   found = evaluation.systems([OWN])
@@ -39,7 +39,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
   """Return the table: sealed scores by setting, then over all settings.
 
   The interval of a difference is Student's, over the jobs in which both systems
-  left a policy: pairs of one setting and one seed.
+  left a policy: pairs with the same setting and seed.
   """
   made = []
   for setting in (*sorted({row['setting'] for row in rows}), ''):
@@ -75,7 +75,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
 def _scores(
     rows: Sequence[Row], setting: str
 ) -> dict[str, dict[tuple[str, int], float]]:
-  """Return true scores by system and job; of all settings where it is ''."""
+  """Return true scores by system and job, of all settings if it is ''."""
   found: dict[str, dict[tuple[str, int], float]] = {}
   for row in rows:
     if row['true'] is not None and setting in ('', row['setting']):

@@ -1,11 +1,11 @@
 """The declaration of evidence columns; `columns.toml` lists those of every run.
 
-A row is one rollout. Each column says its name, dtype, shape, unit, meaning,
-nullability, code table, the stage that fills it and who may read it; the
-Parquet schema, the validation of rows, the access rules of views and
-`COLUMNS.md` all follow from here.
+A row is one rollout. Each column declares its name, dtype, shape, unit,
+meaning, nullability, code table, the stage that fills it and who may read it.
+The Parquet schema, the validation of rows, the access rules of views and
+`COLUMNS.md` are all derived from this declaration.
 
-`COLUMNS.md` is written by `python -m evojax.evidence.schema`.
+`python -m evojax.evidence.schema` writes `COLUMNS.md`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ import tomllib
 
 import pyarrow as pa
 
-# In the order in which they are filled.
+# The order in which they are filled.
 STAGES = ('identity', 'sample', 'grade', 'reward', 'update')
 READERS = ('reward', 'filter', 'diagnostic', 'report')
 DTYPES = ('bool', 'int32', 'int64', 'float32', 'float64', 'string')
@@ -28,11 +28,11 @@ SHAPES = {
     'Lc': 'one value per token after the prompt',
 }
 PART_PREFIX = 'part_'
-# Attributes of a view: see views.View.
+# Attribute names of a view, which no column may have; see views.View.
 RESERVED = ('codes', 'columns', 'max_tokens', 'valid')
 
 _OBSERVERS = ('diagnostic', 'report')
-# Fields of a column that the metadata of a file hold as they are.
+# Fields of a column that the metadata of a file store as plain text.
 _TEXTS = ('dtype', 'shape', 'unit', 'doc', 'stage')
 _NAME = re.compile(r'[a-z][a-z0-9_]*')
 
@@ -42,23 +42,23 @@ class Column:
   """One evidence column.
 
   Raises:
-    ValueError: If a field has a value outside its table, or a column that is
-      not filled by the stages sample and grade is opened to rewards or filters.
+    ValueError: If a field has an invalid value, or a column that neither stage
+      sample nor stage grade fills is open to rewards or filters.
   """
 
   name: str  # Lower case; reward parts are 'part_<name>'.
-  dtype: str  # One of DTYPES, of a single value.
+  dtype: str  # One of DTYPES, the type of a single value.
   doc: str = ''
-  shape: str = ''  # Key of SHAPES; other than '' is a list.
+  shape: str = ''  # Key of SHAPES; any but '' means a list.
   unit: str = ''
   nullable: bool = False
   # Name -> code, for integer columns that hold codes.
   codes: Mapping[str, int] | None = dataclasses.field(default=None, hash=False)
   stage: str = 'grade'  # One of STAGES.
-  # Subset of READERS. By default everyone for what was sampled and graded,
-  # diagnostics and reports for the rest.
+  # Subset of READERS. By default, columns of the stages sample and grade are
+  # open to everyone, others to diagnostics and reports.
   readers: tuple[str, ...] | None = None
-  # False: in a run from a seed_blind, only reports see the column.
+  # If False, only reports see the column in a run from a seed_blind.
   blind: bool = True
 
   def __post_init__(self):
@@ -102,13 +102,13 @@ class Column:
         raise ValueError(f'column {self.name!r}: {why}')
 
 
-# Those of records.EPISODE_ENDS.
+# The same names as in records.EPISODE_ENDS.
 FINISH_REASON = {'stop': 0, 'length': 1, 'abort': 2, 'turns': 3, 'seconds': 4}
-# Those of sandbox.limits.TIERS, and none: nothing untrusted was run.
+# Tiers of sandbox.limits.TIERS; 'none' if no untrusted code was run.
 SANDBOX_TIER = {'none': 0, 'T0': 1, 'T1': 2, 'T2': 3}
 
 _CODES = {'finish_reason': FINISH_REASON, 'sandbox_tier': SANDBOX_TIER}
-# Tables of columns.toml that are not named after their stage.
+# Tables of columns.toml whose names differ from their stage.
 _GROUPS = {
     'grading': dict(stage='grade', readers=_OBSERVERS),
     'text': dict(stage='sample', readers=_OBSERVERS),
@@ -151,7 +151,7 @@ def codes_of(columns: Sequence[Column], name: str) -> dict[str, int]:
 
 
 def part(name: str) -> Column:
-  """Return the column of one reward part, before its weight."""
+  """Return the column of one reward part, before weighting."""
   return Column(
       PART_PREFIX + name,
       'float32',
@@ -167,17 +167,17 @@ def declare(
     *,
     blind: bool = False,
 ) -> tuple[Column, ...]:
-  """Return the columns of a run: core, domain and reward parts.
+  """Return the columns of a run: of the core, the domain and reward parts.
 
   Args:
-    domain_columns: A domain's columns; those of the core whose codes are the
-      domain's come from `with_codes`.
+    domain_columns: A domain's columns. Core columns whose codes depend on the
+      domain come from `with_codes`.
     parts: Names of the reward parts.
-    blind: True hides the columns that a blind run has to discover by itself.
+    blind: Whether to hide the columns that a blind run must discover itself.
 
   Raises:
-    ValueError: If a name is declared twice or a domain column is filled by
-      another stage than sample or grade.
+    ValueError: If a name is declared twice, or a domain column is filled by a
+      stage other than sample or grade.
   """
   columns = {column.name: column for column in CORE}
   for column in (*domain_columns, *map(part, parts)):
@@ -208,13 +208,13 @@ def declare(
 
 
 def arrow_type(column: Column) -> pa.DataType:
-  """Return the Arrow type of a column, a list where it has a shape."""
+  """Return the Arrow type of a column: a list type if it has a shape."""
   value = pa.type_for_alias(column.dtype)
   return pa.list_(pa.field('item', value, False)) if column.shape else value
 
 
 def to_arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-  """Return an Arrow schema whose metadata hold the whole declaration."""
+  """Return an Arrow schema whose metadata hold the full declaration."""
 
   def field(column):
     metadata = {name: getattr(column, name) for name in _TEXTS}

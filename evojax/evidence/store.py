@@ -2,8 +2,8 @@
 
     <workdir>/evidence/<split>/step_000012.parquet
 
-A file is complete or absent, and writing a step again replaces it: a step that
-is executed again after a kill leaves no duplicate rows. pandas reads the files
+A file is complete or absent, and writing a step again replaces it, so that a
+step repeated after a kill leaves no duplicate rows. pandas reads the files
 without evojax.
 """
 
@@ -21,7 +21,7 @@ from pyarrow import parquet
 from evojax.evidence import schema
 from evojax.runtime import workdir as workdir_lib
 
-# One value per row; a list column has one list or array per row.
+# One value per row; for a list column, one list or array per row.
 Values = Sequence[Any] | np.ndarray
 
 _FILE = re.compile(r'step_(\d{6,})\.parquet')
@@ -35,7 +35,7 @@ class EvidenceError(ValueError):
 def path_of(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> pathlib.Path:
-  """Return the file of one step of one split."""
+  """Return the path of the file of one step of a split."""
   return pathlib.Path(workdir, 'evidence', split, f'step_{step:06d}.parquet')
 
 
@@ -56,11 +56,12 @@ def _check_numbers(column: schema.Column, values: np.ndarray) -> np.ndarray:
   """Return values as the column's dtype; `values` has no nulls.
 
   Raises:
-    EvidenceError: If a kind, a range, a NaN or a code does not fit.
+    EvidenceError: If the kind or range of values does not fit, or a value is
+      NaN or an unknown code.
   """
   dtype = np.dtype(column.dtype)
   kinds = _KINDS.get(column.dtype, 'fiu')
-  # An empty list has no kind of its own.
+  # The dtype of an empty list carries no information.
   if values.size and values.dtype.kind not in kinds:
     raise EvidenceError(
         f'has values of dtype {values.dtype}, e.g. {values[0]!r}; it is'
@@ -90,8 +91,8 @@ def _primitive(
 ) -> pa.Array:
   """Return an Arrow array of numbers.
 
-  It is built from buffers: `pa.array` imports pandas, which costs a training
-  process a third of a second and its memory.
+  It is built from buffers, since `pa.array` imports pandas, which would cost a
+  training process a third of a second and memory.
   """
   packed = values
   if column.dtype == 'bool':
@@ -107,7 +108,7 @@ def _primitive(
 
 
 def _offsets(lengths: Sequence[int]) -> pa.Buffer:
-  """Return the start and end of each row in the flat values."""
+  """Return the offsets of the rows in the flat values."""
   offsets = np.zeros(len(lengths) + 1, np.int32)
   np.cumsum(lengths, out=offsets[1:])
   return pa.py_buffer(offsets)
@@ -146,7 +147,7 @@ def _list_array(
 
 
 def _strings(values: Values) -> pa.Array:
-  """Return a text column; a lone surrogate, which is no UTF-8, becomes '?'."""
+  """Return a text column; lone surrogates, invalid in UTF-8, become '?'."""
   for index, value in enumerate(values):
     if not isinstance(value, str):
       raise EvidenceError(
@@ -159,7 +160,7 @@ def _strings(values: Values) -> pa.Array:
 
 
 def _scalars(column: schema.Column, values: Values) -> pa.Array:
-  """Return one number per row; None and NaN are null where allowed."""
+  """Return one number per row; None and NaN become null where allowed."""
   null = np.zeros(len(values), bool)
   if not isinstance(values, np.ndarray):
     null = np.array([value is None for value in values], bool)
@@ -189,10 +190,10 @@ def _scalars(column: schema.Column, values: Values) -> pa.Array:
 
 
 def _to_arrow(column: schema.Column, values: Values) -> pa.Array:
-  """Return one column, validated.
+  """Return one validated column.
 
   Raises:
-    EvidenceError: Naming the column.
+    EvidenceError: If values do not fit; names the column.
   """
   try:
     if column.dtype == 'string':
@@ -213,17 +214,17 @@ def to_table(
   """Return rows as an Arrow table that follows the declaration.
 
   Args:
-    split: Fills the column `split`.
-    step: Fills the column `step`.
-    rows: One sequence per column, all of one length; a list column has one
+    split: Value of the column `split`.
+    step: Value of the column `step`.
+    rows: One sequence per column, all of the same length; a list column has one
       array per row. Nullable columns may be left out.
-    columns: The declaration, see `schema.declare`.
+    columns: The declaration; see `schema.declare`.
 
   Raises:
     EvidenceError: If a column is missing, undeclared, of another length, or
-      does not follow its declaration.
+      does not match its declaration.
   """
-  same = {'split': split, 'step': step}  # One for every row.
+  same = {'split': split, 'step': step}  # The same value in every row.
   unknown = sorted(rows.keys() - {column.name for column in columns})
   required = {column.name for column in columns if not column.nullable}
   missing = sorted(required - rows.keys() - same.keys())
@@ -253,7 +254,7 @@ def to_table(
           f'evidence column {name!r} holds {sorted(others)} in the file of'
           f' {split} step {step}'
       )
-  # Two rows of one episode would count it twice in every statistic.
+  # A second row of an episode would count it twice in every statistic.
   if len(set(zip(rows['group'], rows['sample'], strict=True))) != count:
     raise EvidenceError(
         f'evidence of {split} step {step} has two rows with the same group and'
@@ -264,9 +265,9 @@ def to_table(
 
 def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
   """Write the table atomically; raise workdir.DiskError on failure."""
-  # Into memory first: the file then appears whole, by one rename.
+  # Written to memory first, so that the file appears complete, by one rename.
   sink = pa.BufferOutputStream()
-  # Dictionaries only help repeated text, which zstd packs as well.
+  # Dictionaries would only help repeated text, which zstd compresses as well.
   parquet.write_table(table, sink, compression='zstd', use_dictionary=False)
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -283,18 +284,21 @@ def write_step(
     rows: Mapping[str, Values],
     columns: Sequence[schema.Column],
 ) -> pathlib.Path:
-  """Validate and write the rows of one step; an older file is replaced.
+  """Validate and write the rows of one step, replacing an older file.
 
   Args:
     workdir: The run's directory.
     split: 'train', 'dev' or 'sealed'.
     step: >= 0.
     rows: See `to_table`.
-    columns: The declaration, see `schema.declare`.
+    columns: The declaration; see `schema.declare`.
+
+  Returns:
+    The path of the file.
 
   Raises:
     EvidenceError: If the rows do not follow the declaration.
-    workdir.DiskError: If the disk is full; no torn file is left.
+    workdir.DiskError: If the disk is full; no partial file is left.
   """
   table = to_table(split, step, rows, columns)
   return _write(path_of(workdir, split, step), table)
@@ -306,24 +310,24 @@ def fill(
     step: int,
     values: Mapping[str, Values],
 ) -> pathlib.Path:
-  """Rewrite a step with the columns that a later stage knows.
+  """Rewrite a step with values of columns that a later stage fills.
 
   Args:
     workdir: The run's directory.
     split: The split.
-    step: A step that was written.
-    values: Columns of the stages reward or update, in the order of the rows.
+    step: A step that has been written.
+    values: Columns of the stages reward or update, rows in the file's order.
 
   Raises:
-    EvidenceError: If a column is not of those stages or does not fit.
-    workdir.DiskError: If the disk is full; the older file stays.
+    EvidenceError: If a column belongs to another stage or does not fit.
+    workdir.DiskError: If the disk is full; the old file stays.
   """
   path = path_of(workdir, split, step)
   table = _read_table(path, None)
   declared = {c.name: c for c in schema.from_arrow_schema(table.schema)}
   for name, column_values in values.items():
     column = declared.get(name)
-    # Rewards may be computed again; what was sampled and graded is evidence.
+    # Rewards may be recomputed; samples and grades are evidence and stay.
     if column is None or column.stage not in ('reward', 'update'):
       raise EvidenceError(
           f'evidence column {name!r} cannot be filled after the fact; what was'
@@ -352,7 +356,7 @@ def _read_table(path: pathlib.Path, columns: list[str] | None) -> pa.Table:
 
 @contextlib.contextmanager
 def _open_file(path: pathlib.Path) -> Iterator[parquet.ParquetFile]:
-  """Open a file; what is wrong with it is an EvidenceError."""
+  """Open a file; raise EvidenceError if it is damaged."""
   try:
     with parquet.ParquetFile(path) as file:
       yield file
@@ -371,14 +375,14 @@ def read(
     steps: Iterable[int] | None = None,
     columns: Sequence[str] | None = None,
 ) -> 'pandas.DataFrame':
-  """Return the rows of a split, in the order of step, then as written.
+  """Return the rows of a split, by step and then in written order.
 
   Args:
     workdir: The run's directory.
     split: The split.
     steps: Steps to read; all by default.
-    columns: Columns to read; all by default. One that a file lacks, like a
-      reward part that came later, is null there.
+    columns: Columns to read; all by default. A column that one file lacks, such
+      as a later reward part, is null for its rows.
 
   Returns:
     One row per rollout; empty if nothing was written. List columns hold NumPy
@@ -388,14 +392,14 @@ def read(
     FileNotFoundError: If a step was not written.
     EvidenceError: If a file is damaged, or no file has a wanted column.
   """
-  import pandas  # Here: training writes evidence and needs none of it.
+  import pandas  # Imported here, since training needs no pandas.
 
   steps = list_steps(workdir, split) if steps is None else steps
   wanted = None if columns is None else list(columns)
   tables = [_read_table(path_of(workdir, split, s), wanted) for s in steps]
   if not tables:
     return pandas.DataFrame(columns=wanted)
-  # Files of other runs may have other columns; those are null here.
+  # Files of other runs may have other columns; missing values become null.
   table = pa.concat_tables(tables, promote_options='default')
   absent = set(wanted or ()) - set(table.column_names)
   if absent:
@@ -408,7 +412,7 @@ def read(
 def declaration(
     workdir: str | os.PathLike[str], split: str
 ) -> tuple[schema.Column, ...]:
-  """Return the columns that the newest step of a split was written with.
+  """Return the columns of the newest step of a split.
 
   Raises:
     FileNotFoundError: If nothing was written.
@@ -422,7 +426,7 @@ def declaration(
 def read_numbers(
     workdir: str | os.PathLike[str], split: str, step: int, *columns: str
 ) -> list[np.ndarray]:
-  """Return columns of numbers of one step, without pandas.
+  """Return number columns of one step, without pandas.
 
   Raises:
     FileNotFoundError: If the step was not written.
@@ -433,11 +437,11 @@ def read_numbers(
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-  """Return numbers, floats that are missing as NaN.
+  """Return numbers; missing floats become NaN.
 
   `to_numpy` would import pandas; see `_primitive`.
   """
-  if pa.types.is_boolean(column.type):  # Bits, which NumPy does not know.
+  if pa.types.is_boolean(column.type):  # Packed bits, which NumPy cannot read.
     return np.from_dlpack(column.cast(pa.uint8())).astype(bool)
   if column.null_count:
     column = column.fill_null(np.nan)
@@ -449,18 +453,18 @@ def problem_scores(
 ) -> np.ndarray:
   """Return the mean outcome of each problem of one step.
 
-  Only rows that could be graded count; an evaluation has one of every problem.
+  Only graded rows count; an evaluation has one for every problem.
 
   Args:
     workdir: The run's directory.
     split: The split.
-    step: The step; by default the only one of the split.
+    step: The step; by default the only step of the split.
 
   Returns:
     float64 [P].
 
   Raises:
-    ValueError: If no step is given and the split has none, or several.
+    ValueError: If no step is given and the split does not have exactly one.
     FileNotFoundError: If the step was not written.
     EvidenceError: If the file is damaged.
   """
@@ -475,7 +479,7 @@ def problem_scores(
 def mean_outcome(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> float:
-  """Return the share of the graded rows of one step that are solved.
+  """Return the solved share of the graded rows of one step.
 
   Raises:
     FileNotFoundError: If the step was not written.
@@ -488,10 +492,10 @@ def mean_outcome(
 def discard_after(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> list[int]:
-  """Delete the files of later steps; return their steps.
+  """Delete the files of later steps; return the numbers of these steps.
 
-  A run that resumes from the checkpoint of `step` executes later steps again.
-  Until then, no reader should count rows of a policy that no longer exists.
+  A run that resumes from the checkpoint of `step` repeats later steps. Until
+  then, no reader should count rows of a policy that no longer exists.
   """
   later = [s for s in list_steps(workdir, split) if s > step]
   for each in later:

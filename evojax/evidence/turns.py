@@ -1,4 +1,4 @@
-"""The turns of an episode, read from its evidence row, to be shown."""
+"""The turns of an episode, read from its evidence row for display."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -6,7 +6,7 @@ from typing import Any
 
 from evojax.evidence import schema
 
-# What `of` reads; older evidence lacks the texts.
+# Columns that `of` reads; older evidence lacks the texts.
 COLUMNS = ('turn_texts', 'observations', 'actions', 'action_ok')
 
 
@@ -14,21 +14,21 @@ COLUMNS = ('turn_texts', 'observations', 'actions', 'action_ok')
 class Turn:
   """One turn, as a reader sees it."""
 
-  text: str  # What the policy wrote.
-  observation: str  # What it was answered; after the last turn, for nobody.
-  action: str = ''  # Name of the tool that it called; '' without a tool.
-  ok: bool = True  # The call was well formed and did not fail.
+  text: str  # Output of the policy.
+  observation: str  # Response to it; nobody reads that after the last turn.
+  action: str = ''  # Name of the called tool; '' without a tool.
+  ok: bool = True  # Whether the call was well formed and succeeded.
 
 
 def of(row: Mapping[str, Any], actions: Mapping[int, str]) -> list[Turn]:
-  """Return the turns of a row; none for an episode of one plain turn.
+  """Return the turns of a row; [] for an episode of one turn without tools.
 
   Args:
     row: Column -> value.
     actions: Code of `actions` -> name.
   """
   values = [row.get(name) for name in COLUMNS]
-  # A missing column reads as None, or as NaN in a data frame.
+  # A missing column reads as None, or as NaN from a data frame.
   known = [list(v) if hasattr(v, '__len__') else [] for v in values]
   texts, answers, codes, ok = known
   return [
@@ -43,6 +43,6 @@ def of(row: Mapping[str, Any], actions: Mapping[int, str]) -> list[Turn]:
 
 
 def names(columns: Sequence[schema.Column]) -> dict[int, str]:
-  """Return code -> name of the tools of a declaration."""
+  """Return code -> tool name, from a declaration."""
   codes = schema.codes_of(columns, 'actions')
   return {code: name for name, code in codes.items()}

@@ -1,8 +1,8 @@
-"""Read-only views of the evidence of one step, as functions get it.
+"""Read-only views of the evidence of one step, for harness functions.
 
-A reward part, a filter or a diagnostic gets a `View`: arrays of shape [P, G],
-or [P, G, A] for one value per turn, limited to the columns that the
-declaration opens to that reader.
+A reward part, a filter or a diagnostic receives a `View`: arrays of shape
+[P, G], or [P, G, A] for one value per turn, restricted to the columns that the
+declaration opens to this kind of reader.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from evojax.evidence import schema
 
-# Padding of lists: no code, token or count is negative.
+# Padding of lists: valid codes, tokens and counts are never negative.
 _PADDING = {'b': False, 'i': -1, 'f': 0.0, 'U': ''}
 
 
@@ -24,13 +24,13 @@ class EvidenceAccessError(ValueError):
 class View:
   """Read-only evidence of P groups of G completions.
 
-  Columns are attributes: `e.outcome` is bool [P, G], `e.actions` int32
+  Columns are attributes: `e.outcome` is bool [P, G]; `e.actions` is int32
   [P, G, A], padded with -1. `e.codes['finish_reason']['length']` is the code
-  of a name. A null number reads as NaN, a null flag as False.
+  of that name. A null number reads as NaN, a null flag as False.
 
   Attributes:
-    valid: bool [P, G]. False where there is no completion, or none that
-      counts: its other values are zero (lists: padding).
+    valid: bool [P, G]. False where there is no completion, or one that does not
+      count; its other values are zero (lists: padding).
     max_tokens: The sampling limit, in tokens.
     codes: Code tables of the columns that are open to the reader.
   """
@@ -49,19 +49,19 @@ class View:
     """Arrange rows by their columns `group` and `sample`.
 
     Args:
-      rows: One sequence of B values per column, in any order; what the store
-        takes. Nullable columns may be left out.
-      columns: The declaration, see `schema.declare`.
+      rows: One sequence of B values per column, in any order, as in the store.
+        Nullable columns may be left out.
+      columns: The declaration; see `schema.declare`.
       prompts: P. Every group is < P.
       group_size: G. Every sample is < G.
       max_tokens: The sampling limit, in tokens.
       reader: One of schema.READERS.
-      valid: bool [B]; False drops a row that is there. All by default. Rows
-        that could not be graded are dropped in any case.
+      valid: bool [B]; False drops a row; all True by default. Rows that could
+        not be graded are always dropped.
 
     Raises:
-      ValueError: If the reader is unknown, or a row lies outside [P, G] or on
-        another one.
+      ValueError: If the reader is unknown, or a row lies outside of [P, G] or
+        in the place of another.
     """
     if reader not in schema.READERS:
       raise ValueError(f'{reader=} is not one of {schema.READERS}')
@@ -84,7 +84,7 @@ class View:
     mask[group, sample] = np.asarray(rows['graded'], bool)
     if valid is not None:
       mask[group, sample] &= np.asarray(valid, bool)
-    # Functions share the view: one must not change what the next one sees.
+    # Functions share the view, so none may change what the next one sees.
     mask.flags.writeable = False
     kept = np.flatnonzero(mask[group, sample])
     self._rows = {
@@ -119,7 +119,7 @@ class View:
     )
 
   def __getitem__(self, name: str) -> np.ndarray:
-    """Return a column by name: `e[name] for name in e.columns`."""
+    """Return a column by name, as in `e[name] for name in e.columns`."""
     if name not in self._all:
       raise EvidenceAccessError(f'evidence {name!r} is not a column')
     return getattr(self, name)
@@ -128,8 +128,8 @@ class View:
     return [*super().__dir__(), *self.columns]
 
   def __getattr__(self, name: str) -> np.ndarray:
-    # Copying and pickling probe for methods; a plain AttributeError is their
-    # protocol. `_all` is absent while a copy is being filled.
+    # Copying and pickling look up methods and expect a plain AttributeError if
+    # there is none. `_all` does not exist yet while a copy is being filled.
     if name.startswith('_'):
       raise AttributeError(name)
     if name not in self._cache:
@@ -147,7 +147,7 @@ class View:
       )
     dtype = np.dtype(str if column.dtype == 'string' else column.dtype)
     values = self._rows.get(name)
-    if values is None:  # Not filled yet: a nullable column.
+    if values is None:  # A nullable column, not filled yet.
       values = [None] * len(self._place[0])
     if column.shape:
       array = self._padded(values, dtype)
@@ -164,16 +164,16 @@ class View:
   def _padded(
       self, values: Sequence[Any] | np.ndarray, dtype: np.dtype
   ) -> np.ndarray:
-    """Return lists as [P, G, longest], padded on the right.
+    """Return lists as an array [P, G, longest], padded on the right.
 
-    A null list, of a file that lacks the column, is an empty one.
+    A null list, from a file without the column, counts as empty.
     """
     values = [() if row is None else row for row in values]
     lengths = np.array([len(row) for row in values], np.int64)
     longest = int(lengths.max(initial=0))
     found = [np.asarray(row, dtype) for row in values if len(row)]
     joined = np.concatenate(found) if found else np.zeros(0, dtype)
-    dtype = joined.dtype  # Of texts: wide enough for the longest.
+    dtype = joined.dtype  # For texts, wide enough for the longest.
     flat = np.full((len(values), longest), _PADDING[dtype.kind], dtype)
     flat[np.arange(longest) < lengths[:, None]] = joined
     array = np.full((*self.valid.shape, longest), _PADDING[dtype.kind], dtype)

@@ -1,17 +1,18 @@
 """Decoders of the families of `families.FAMILIES`.
 
-One Flax layer serves four uses, which differ only in where keys and values
-come from. The layer takes that as a function (`attend`): the whole sequence
+One Flax layer serves four uses, which differ only in the source of keys and
+values. The layer takes this source as a function, `attend`: the whole sequence
 (`forward`), a prompt that a group of completions shares (`forward_shared`), a
 chunk of tokens and a cache (`extend`), or one token and a cache (`decode`).
-Everything exported is a pure function over plain dicts:
+Every public function is pure and takes plain dicts as parameters:
 
   embed [V, D], layers (a list, or stacked; see `layer`), final_norm [D],
   lm_head [V, D].
 
-Layers of one decoder differ in their `layer.Kind` alone: whether a token sees
-only the last tokens, its window, and how positions rotate queries and keys. A
-window is a mask: the cache of such a layer holds all positions, too.
+Layers of one decoder differ only in their `layer.Kind`: the window, which is
+the number of latest tokens that a token sees, and the rotation of queries and
+keys by positions. A window is only a mask: the cache of such a layer still
+holds all positions.
 """
 
 import functools
@@ -28,8 +29,8 @@ from evojax.runtime import sharding
 Params = dict[str, Any]
 DecoderConfig = layer_lib.DecoderConfig
 
-# A sequence with more queries than MOST_QUERIES attends QUERY_BLOCK at a time:
-# its scores would take most of the memory of an update.
+# A sequence with more than MOST_QUERIES queries attends in blocks of
+# QUERY_BLOCK; otherwise its scores would take most of the memory of an update.
 MOST_QUERIES, QUERY_BLOCK = 1024, 256
 REMAT_POLICIES = {
     'full': jax.checkpoint_policies.nothing_saveable,
@@ -45,7 +46,7 @@ def _rope_table(cfg, kind, positions):
 
 
 def init(cfg: DecoderConfig, key: jax.Array) -> Params:
-  """Return random float32 parameters; `shapes` has their shapes only."""
+  """Return random float32 parameters; `shapes` returns only their shapes."""
   embed_key, head_key, *layer_keys = jax.random.split(key, cfg.num_layers + 2)
   shape = (1, 1, cfg.num_kv_heads, cfg.heads_per_kv, cfg.head_dim)
   x = jnp.zeros((1, 1, cfg.hidden_size))
@@ -65,7 +66,7 @@ def init(cfg: DecoderConfig, key: jax.Array) -> Params:
 
 
 def stack_layers(layers: list[Params]) -> Params:
-  """Stack per-layer dicts to one dict with a leading layer axis."""
+  """Stack per-layer dicts into one dict with a leading layer axis."""
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
@@ -76,12 +77,12 @@ def shapes(cfg: DecoderConfig) -> Params:
 
 
 def logical_axes(cfg: DecoderConfig, *, gathered: bool = False) -> Params:
-  """Return a tree like the parameters whose leaves name each axis.
+  """Return a tree like the parameters whose leaves are the names of the axes.
 
   Args:
     cfg: Shape of the decoder.
-    gathered: If True, the axes of weights in use: fsdp no longer splits them,
-      except for the tables of the vocabulary. If False, those of stored
+    gathered: If True, the axes of weights in use, which fsdp no longer splits,
+      except for the tables of the vocabulary. If False, the axes of stored
       weights.
   """
 
@@ -106,9 +107,9 @@ def unembedding(cfg: DecoderConfig, params: Params) -> Float[Array, 'V D']:
 def logits(
     cfg: DecoderConfig, params: Params, hidden: Float[Array, '*B D']
 ) -> Float[Array, '*B V']:
-  """Return float32 logits; rl.logprobs chunks them for whole sequences.
+  """Return float32 logits; rl.logprobs chunks them for sequences.
 
-  Those of padding, if any, are -1e30.
+  Logits of vocabulary padding, if any, are -1e30.
   """
   table = unembedding(cfg, params).astype(hidden.dtype)
   rows = sharding.per_replica(hidden.ndim - 1)
@@ -128,13 +129,13 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
     params: Its parameters.
     tokens: int32 [B, T].
     rope: Kind -> cos and sin of its layers.
-    mask: Window -> whatever `attend` takes as the mask of such layers.
-    attend: As `Layer` wants it, with a layer's mask and its slice of `cache`
-      before its arguments.
-    cache: Per layer, if any.
+    mask: Window -> the mask that `attend` takes for layers with this window.
+    attend: As in `Layer`, but called with the layer's mask and its slice of
+      `cache` before the other arguments.
+    cache: Keys and values of each layer, if any.
 
   Returns:
-    The hidden states [B, T, D], and what `attend` kept of every layer.
+    The hidden states [B, T, D], and the second result of `attend` per layer.
   """
   layer, kinds = layer_lib.Layer(cfg), list(dict.fromkeys(cfg.kinds))
   views = [(rope(kind), mask(kind.window)) for kind in kinds]
@@ -145,7 +146,7 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
   x = sharding.constrain(x, 'batch', None, None)
 
   def layer_of(number):
-    """Return a layer of a kind, whose number a scan over several traces."""
+    """Return a layer of kind `number`, traced if a scan has several kinds."""
 
     def body(x, layer_params, layer_cache):
       rope, mask = _select(views, number)
@@ -172,7 +173,7 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
 
 
 def _select(views: list[Any], number: int | jax.Array) -> Any:
-  """Return one of several trees of arrays that broadcast with each other."""
+  """Return tree `number`; the trees' arrays broadcast with each other."""
   if isinstance(number, int):
     return views[number]
   select = lambda *xs: jax.lax.select_n(number, *jnp.broadcast_arrays(*xs))
@@ -182,14 +183,14 @@ def _select(views: list[Any], number: int | jax.Array) -> Any:
 def _masked_softmax(
     cfg: DecoderConfig, scores: jax.Array, mask: jax.Array
 ) -> jax.Array:
-  """Softmax over the last axis in float32, of scaled scores."""
+  """Return the float32 softmax over the last axis, of scaled scores."""
   scores = scores.astype(jnp.float32) * cfg.score_scale
-  # The floor is finite because a row without a single key would become NaN.
+  # The floor is finite, since a row without any visible key would become NaN.
   return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
 
 
 def _attend_causal(cfg, q, k, v, mask):
-  """Attend: q [B,T,K,R,H], k and v [B,S,K,H], mask as [B,K,R,T,S]."""
+  """Return values for q [B,T,K,R,H], k, v [B,S,K,H], mask as [B,K,R,T,S]."""
 
   def attend(q, masks, kept):
     scores = jnp.einsum('btkrh,bskh->bkrts', q, kept[0])
@@ -200,14 +201,14 @@ def _attend_causal(cfg, q, k, v, mask):
 
 
 def _in_blocks(attend, axis, q, masks, kept):
-  """Return attend(q, masks, kept), in long sequences a block at a time.
+  """Return attend(q, masks, kept), computed block by block for long sequences.
 
-  The scores of one block are alive at once, in the backward pass, too, which
-  computes them again.
+  Only the scores of one block are in memory at a time. The backward pass
+  computes them again, so this holds there, too.
 
   Args:
     attend: (queries, masks, keys and values) -> values, shaped as the queries.
-    axis: The axis of q that holds queries; in masks it is the last but one.
+    axis: The axis of q that holds queries; in masks it is the second to last.
     q: Queries.
     masks: Each [..., T or 1, S].
     kept: Keys and values, which every block sees.
@@ -221,7 +222,7 @@ def _in_blocks(attend, axis, q, masks, kept):
     padding = [(0, 0)] * x.ndim
     padding[axis] = 0, blocks * QUERY_BLOCK - count
     shape = *x.shape[:axis], blocks, QUERY_BLOCK, *x.shape[axis + 1 :]
-    # The last query again: one that sees nothing would make NaN.
+    # Padding repeats the last query: a query that sees nothing would give NaN.
     x = jnp.pad(x, padding, 'edge').reshape(shape)
     return jnp.moveaxis(x, axis, 0)
 
@@ -229,7 +230,7 @@ def _in_blocks(attend, axis, q, masks, kept):
     x = jnp.broadcast_to(x, (*x.shape[:-2], count, x.shape[-1]))
     return split(x, x.ndim - 2)
 
-  # Gradients of keys and values add up over the blocks, in float32.
+  # Gradients of keys and values are summed over the blocks in float32.
   wide = [x.astype(jnp.float32) for x in kept]
 
   @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -243,7 +244,7 @@ def _in_blocks(attend, axis, q, masks, kept):
 
 
 def _causal(length: int, window: int) -> jax.Array:
-  """Return which tokens [T, T] a token of a sequence sees; see `Kind`."""
+  """Return which tokens each token of a sequence sees, [T, T]; see `Kind`."""
   mask = jnp.tril(jnp.ones((length, length), bool))
   return jnp.triu(mask, 1 - window) if window else mask
 
@@ -305,7 +306,8 @@ def forward_shared(
   positions = jnp.tile(jnp.arange(lc), g) + prompt_lengths[:, None]
   # One row per group: the prompt, then its completions. [P, Lp + G * Lc]
   tokens = jnp.concatenate([prompts, completions.reshape(p, g * lc)], 1)
-  # A lookup is cheaper, as every position occurs in many rows. [P, T, H / 2]
+  # Every position occurs in many rows, so that looking up angles is cheaper.
+  # [P, T, H / 2]
   positions = jnp.concatenate([prompt_positions, positions], 1)
 
   def rope(kind):
@@ -361,10 +363,10 @@ def extend(
     start: Int[Array, 'B'],
     cache: Any,
 ) -> tuple[Float[Array, 'B C D'], Any]:
-  """Run a chunk of tokens per row against its cache, written in place.
+  """Run a chunk of tokens per row against its cache, updated in place.
 
-  Row b writes slots start[b] .. start[b] + C - 1; its token t attends to slots
-  <= start[b] + t, as far as the window of a layer reaches.
+  Row b writes slots start[b] .. start[b] + C - 1. Its token t attends to slots
+  <= start[b] + t, limited by the window of the layer.
 
   Args:
     cfg: Shape of the decoder.
@@ -383,10 +385,10 @@ def extend(
   @jax.vmap
   def write(row, new, position):  # [K, S, H], [C, K, H], []
     new = new.swapaxes(0, 1).astype(row.dtype)
-    if new.shape == row.shape:  # The chunk is all: no scatter is needed.
+    if new.shape == row.shape:  # The chunk fills the cache: no scatter needed.
       return jnp.where(position < slots, new, row)
     at = (0, position, 0)
-    old = jax.lax.dynamic_slice(row, at, new.shape)  # Clamped, as the update.
+    old = jax.lax.dynamic_slice(row, at, new.shape)  # Clamped like the update.
     new = jnp.where(position < slots, new, old)
     return jax.lax.dynamic_update_slice(row, new, at)
 
@@ -414,11 +416,11 @@ def decode(
     positions: Int[Array, 'B'],
     cache: Any,
 ) -> tuple[Float[Array, 'B D'], Any]:
-  """Run one token per row against its cache, which is written in place.
+  """Run one token per row against its cache, updated in place.
 
-  Row b writes slot positions[b] and attends to slots <= positions[b]: slot
-  and position coincide, so a sample's arithmetic does not depend on when it
-  started or on its neighbours.
+  Row b writes slot positions[b] and attends to slots <= positions[b]. Slot and
+  position coincide, so that the arithmetic of a sample depends neither on the
+  time when it started nor on its neighbours.
 
   Args:
     cfg: Shape of the decoder.
@@ -458,7 +460,7 @@ def decode(
 
 
 def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Any:
-  """Return zeroed keys and values for `decode`."""
+  """Return zeroed keys and values of each layer, the cache of `decode`."""
   shape = (rows, cfg.num_kv_heads, slots, cfg.head_dim)
   zeros = functools.partial(jnp.zeros, dtype=cfg.compute_dtype)
   pair = lambda shape: (zeros(shape), zeros(shape))

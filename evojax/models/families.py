@@ -1,9 +1,9 @@
-"""The table of model families: one row each.
+"""The table of model families, with one row per family.
 
-A row says which flags of `layer.DecoderConfig` all models of a family have, how
-the tensors and fields of its files are called, and what config.json means where
-it leaves a field out. A family whose layers compute something else needs a flag
-in `layer` first.
+A row holds the flags of `layer.DecoderConfig` that all models of a family
+share, the names of the tensors and fields in its files, and the meaning of
+fields that config.json leaves out. A family whose layers compute something else
+needs a flag in `layer` first.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,23 +12,23 @@ from typing import Any
 
 _Raw = Mapping[str, Any]
 
-SLIDING, FULL = 'sliding_attention', 'full_attention'  # Types of layers.
+SLIDING, FULL = 'sliding_attention', 'full_attention'  # Layer types.
 
 
 def _all(raw: _Raw, layers: int) -> tuple[bool, ...]:
-  """Give every layer the window."""
+  """Return that all layers have the window."""
   del raw
   return (True,) * layers
 
 
 def _upper(raw: _Raw, layers: int) -> tuple[bool, ...]:
-  """Give it to the layers from `max_window_layers` on."""
+  """Return that the layers from `max_window_layers` on have the window."""
   first = raw.get('max_window_layers', 28)
   return tuple(i >= first for i in range(layers))
 
 
 def _most(raw: _Raw, layers: int) -> tuple[bool, ...]:
-  """Give it to all but every `sliding_window_pattern`-th layer."""
+  """Return that all except every `sliding_window_pattern`-th layer have it."""
   every = raw.get('sliding_window_pattern', 6)
   return tuple((i + 1) % every != 0 for i in range(layers))
 
@@ -36,7 +36,7 @@ def _most(raw: _Raw, layers: int) -> tuple[bool, ...]:
 def unrotated(raw: _Raw, layers: int) -> tuple[bool, ...]:
   """Return which layers do not rotate queries and keys."""
   every = raw.get('no_rope_layer_interval', 4)
-  rotated = raw.get('no_rope_layers')  # 1 where they do, despite its name.
+  rotated = raw.get('no_rope_layers')  # 1: the layer rotates.
   if rotated is None:
     rotated = [(i + 1) % every != 0 for i in range(layers)]
   return tuple(not r for r in rotated[:layers])
@@ -44,18 +44,18 @@ def unrotated(raw: _Raw, layers: int) -> tuple[bool, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """The ways in which a model family differs from Llama."""
+  """The properties in which a model family differs from Llama."""
 
-  architecture: str  # Name of its class in transformers.
-  # Flags of DecoderConfig that all its models have.
+  architecture: str  # Name of the class in transformers.
+  # Flags of DecoderConfig that all models of the family have.
   flags: Mapping[str, bool] = dataclasses.field(default_factory=dict)
-  # True if `attention_bias` adds biases to all projections of the attention.
+  # Whether `attention_bias` adds biases to all projections of the attention.
   attention_bias: bool = True
-  # Layers with windows where no `layer_types` says so; None: there are none.
+  # Layers with windows if the file has no `layer_types`; None: there are none.
   windows: Callable[[_Raw, int], tuple[bool, ...]] | None = None
-  window_switch: bool = False  # And only with `use_sliding_window`.
+  window_switch: bool = False  # Whether only with `use_sliding_window`.
   window: int | None = 4096  # Default of `sliding_window`.
-  own_theta: bool = False  # Layers with windows have `rope_local_base_freq`.
+  own_theta: bool = False  # Windowed layers use `rope_local_base_freq`.
   skips_rope: bool = False  # Some layers do not rotate; see `unrotated`.
   # Our norms of a layer -> their names in the files.
   norms: Mapping[str, str] = dataclasses.field(
@@ -64,21 +64,21 @@ class Family:
           'mlp_norm': 'post_attention_layernorm',
       }
   )
-  activation: str = 'hidden_act'  # Field of config.json that names it,
-  default_activation: str = 'silu'  # and its default.
+  activation: str = 'hidden_act'  # Field of config.json with its name,
+  default_activation: str = 'silu'  # and the default of the field.
   # Defaults of config.json. head_dim None: hidden_size / num_attention_heads.
   head_dim: int | None = None
   rope_theta: float = 10_000.0
   tie_embeddings: bool = False
   # Default of `query_pre_attn_scalar`; None: the family does not have it.
   query_scalar: int | None = None
-  # Further fields of config.json -> the values that the decoder computes, the
-  # first of which is the default.
+  # Further fields of config.json -> values that the decoder supports, the
+  # default first.
   only: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
   @property
   def by_layer(self) -> bool:
-    """Tell whether some layers may have windows and others not."""
+    """Return whether only some of the layers may have windows."""
     return self.windows not in (None, _all)
 
 
@@ -86,7 +86,7 @@ FAMILIES = {
     'qwen2': Family(
         'Qwen2ForCausalLM',
         flags={'qkv_bias': True},
-        attention_bias=False,  # Its files may name it, which changes nothing.
+        attention_bias=False,  # Its files may set it, without any effect.
         windows=_upper,
         window_switch=True,
     ),

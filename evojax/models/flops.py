@@ -1,6 +1,6 @@
 """FLOPs of a forward pass, and FLOP/s of a device.
 
-Only matrix products are counted, with two FLOPs per multiply-add.
+Only matrix products are counted, at two FLOPs per multiply-add.
 """
 
 import math
@@ -29,9 +29,9 @@ def forward(
 
   Args:
     cfg: Shape of the decoder.
-    tokens: Tokens that run through the layers, padding included.
-    pairs: Query-key pairs whose score is computed, masked ones included.
-    logits: Tokens whose logits are computed.
+    tokens: Number of tokens that run through the layers, padding included.
+    pairs: Number of query-key pairs with a score, masked ones included.
+    logits: Number of tokens whose logits are computed.
   """
   d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
   layer = d * (n + 2 * k) * h + n * h * d + 3 * d * cfg.intermediate_size
@@ -43,7 +43,7 @@ def forward(
 
 
 def measure(device: Any, *, size: int = 1024, seconds: float = 0.3) -> float:
-  """Return the best FLOP/s of a few float32 matrix products on a device."""
+  """Return a device's FLOP/s, the best of a few float32 matrix products."""
   x = jax.device_put(np.ones((size, size), np.float32), device)
   product = jax.jit(lambda x: x @ x).lower(x).compile()
   best, stop = math.inf, time.perf_counter() + seconds

@@ -1,8 +1,8 @@
-"""Weights of Hugging Face model directories, in and out.
+"""Reads and writes the weights of Hugging Face model directories.
 
-Weights are read slice by slice from the memory-mapped file to the shard that
-needs them, so that no host ever holds the whole model. `layout` says which
-tensors make up each parameter, `hf_config` reads and writes config.json.
+Weights are read slice by slice from the memory-mapped file into the shard that
+needs them, so that no host ever holds the whole model. `layout` maps tensors to
+parameters; `hf_config` reads and writes config.json.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 _DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 _Leaf = layout.Leaf | layout.Stack | layout.Padded
-# Tensors that old or tied checkpoints hold besides those they follow from.
+# Tensors that old or tied checkpoints store although others determine them.
 _REDUNDANT = ('rotary_emb.inv_freq', 'masked_bias', 'attn.bias')
 
 
@@ -72,7 +72,7 @@ def _open_weights(path: pathlib.Path) -> Iterator[dict[str, Any]]:
 def _check_tensors(
     path: pathlib.Path, cfg: decoder.DecoderConfig, tensors: dict[str, Any]
 ) -> None:
-  """Compare the headers with what config.json implies."""
+  """Check the tensors in the file headers against config.json."""
   expected = layout.tensor_shapes(cfg)
   redundant = _REDUNDANT + (('lm_head.weight',) if cfg.tie_embeddings else ())
   problems = [f'missing {n}' for n in expected if n not in tensors]
@@ -100,7 +100,7 @@ def check_directory(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
     path: A Hugging Face model directory.
 
   Returns:
-    Its `hf_config.load`.
+    The shape of the decoder; see `hf_config.load`.
 
   Raises:
     ModelDirectoryError: If anything that `load_params` or the tokenizer needs
@@ -126,17 +126,17 @@ def load_params(
     dtype: str = 'float32',
     shardings: Any = None,
 ) -> decoder.Params:
-  """Read the weights into our layout, straight to their shards.
+  """Read the weights into our layout, directly into their shards.
 
   Args:
     path: A Hugging Face model directory.
-    cfg: Its `hf_config.load`, with `scan_layers` as wanted.
-    dtype: 'float32' or 'bfloat16', of the parameters.
-    shardings: A tree like the parameters; by default everything goes to the
-      first local device.
+    cfg: The result of `hf_config.load`, with `scan_layers` as wanted.
+    dtype: 'float32' or 'bfloat16', for the parameters.
+    shardings: A tree like the parameters; by default all arrays are placed on
+      the first local device.
 
   Returns:
-    Parameters as decoder.py lays them out, without LoRA adapters.
+    Parameters as in decoder.py, without LoRA adapters.
 
   Raises:
     ModelDirectoryError: If the directory is incomplete or does not fit cfg.
@@ -162,7 +162,7 @@ def load_params(
 def _host_tensors(
     cfg: decoder.DecoderConfig, params: decoder.Params, dtype: str
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yield Hugging Face tensors with one leaf at a time on the host."""
+  """Yield Hugging Face tensors, holding one leaf at a time on the host."""
   layers = params['layers']
   for layer, name, leaf in layout.all_leaves(cfg):
     if layer is None:
@@ -170,7 +170,7 @@ def _host_tensors(
     else:
       x = layers[name][layer] if cfg.scan_layers else layers[layer][name]
     x = sharding.to_host(x.astype(_DTYPES[dtype]))
-    x = x[: leaf.shape[0]]  # Without the padding of a vocabulary.
+    x = x[: leaf.shape[0]]  # Drops the padding of a vocabulary.
     yield from leaf.write(x).items()
 
 
@@ -185,23 +185,23 @@ def save(
 ) -> None:
   """Write a directory that transformers, SGLang and `load_params` can load.
 
-  The directory appears whole or not at all, and replaces an existing one. With
-  several processes all of them call this, and process 0 writes.
+  The directory appears complete or not at all, and replaces an existing one. If
+  there are several processes, all of them call this, and process 0 writes.
 
   Args:
     path: Directory to write.
     cfg: Shape of the decoder, without LoRA (see lora.merge).
     params: Its parameters, on the host or any mesh.
-    dtype: 'float32' or 'bfloat16', of the tensors in the files.
-    tokenizer_dir: Directory whose tokenizer, chat template, generation config
-      and special token ids are copied.
-    max_shard_bytes: Larger models are split into files of at most this size
-      (one tensor may exceed it); also bounds the host memory in use.
+    dtype: 'float32' or 'bfloat16', for the tensors in the files.
+    tokenizer_dir: Directory from which tokenizer, chat template, generation
+      config and special token ids are copied.
+    max_shard_bytes: Largest size of a file; larger models are split (a single
+      tensor may exceed it). Also bounds the host memory in use.
 
   Raises:
     ValueError: If LoRA adapters have not been merged.
     ModelDirectoryError: If tokenizer_dir has no tokenizer.
-    OSError: If the disk is full; nothing is left behind then.
+    OSError: If the disk is full; nothing is left behind.
   """
   if cfg.lora_rank:
     raise ValueError(
@@ -232,7 +232,7 @@ def save(
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)
   try:
-    # Gathering a large model takes long, so that the disk is checked first.
+    # Gathering a large model takes long, so the disk space is checked first.
     total = sum(sizes.values())
     if writes and (free := shutil.disk_usage(tmp).free) < total:
       raise OSError(
@@ -240,7 +240,7 @@ def save(
           ' space and start the same command again.'
       )
     tensors = _host_tensors(cfg, params, dtype)
-    # Picking one layer out of a stack sends its index to the device.
+    # Taking one layer out of a stack transfers its index to the device.
     with jax.transfer_guard('allow'):
       for name, members in shards.items():
         # Every process gathers the tensors, but only the writer holds them.
@@ -284,7 +284,7 @@ def _plan_shards(sizes: dict[str, int], max_bytes: int) -> dict[str, list[str]]:
 
 def _save_shard(file: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
   try:
-    # transformers refuses files that do not say which framework laid them out.
+    # transformers refuses files without the framework's name.
     safetensors.numpy.save_file(tensors, file, metadata={'format': 'pt'})
   except safetensors.SafetensorError as e:
     raise OSError(
@@ -294,7 +294,7 @@ def _save_shard(file: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 def _replace(tmp: pathlib.Path, path: pathlib.Path) -> None:
-  """Move tmp to path; remove the directory that was there last."""
+  """Move tmp to path; delete the directory that was there before."""
   old = path.with_name(f'.{path.name}.old')
   shutil.rmtree(old, ignore_errors=True)
   if path.exists():

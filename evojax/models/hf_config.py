@@ -1,6 +1,6 @@
-"""config.json of Hugging Face model directories, in and out.
+"""Reads and writes config.json of Hugging Face model directories.
 
-`families.FAMILIES` says how model families differ.
+`families.FAMILIES` holds the differences between model families.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ class ModelDirectoryError(ValueError):
   """A model directory is incomplete, broken, or not of a supported kind."""
 
 
-# Field of config.json -> the values that the decoder computes, the first of
-# which is also that of a file without the field.
+# Field of config.json -> values that the decoder supports, the first of which
+# also applies to a file without the field.
 _ONLY = {'mlp_bias': (False,), 'quantization_config': (None,)}
 # Field of config.json -> field of DecoderConfig; all are positive integers.
 _SIZES = {
@@ -37,7 +37,7 @@ _SIZES = {
     'head_dim': 'head_dim',
     'max_position_embeddings': 'max_positions',
 }
-# Further fields that are positive integers, where they are there.
+# Further fields that must be positive integers if they are present.
 _COUNTS = (
     'query_pre_attn_scalar',
     'sliding_window_pattern',
@@ -49,7 +49,7 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
   """Return the JSON object in a file.
 
   Raises:
-    ModelDirectoryError: If there is none.
+    ModelDirectoryError: If the file cannot be read or holds no JSON object.
   """
   try:
     value = json.loads(file.read_text())
@@ -63,28 +63,28 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
 
 
 def write_json(file: pathlib.Path, value: Mapping[str, Any]) -> None:
-  """Write a JSON object that people can read."""
+  """Write a JSON object, indented for human readers."""
   file.write_text(json.dumps(value, indent=2) + '\n')
 
 
 def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
-  """Return the shape of a checkpoint of one of the families.
+  """Return the shape of the decoder of a checkpoint.
 
-  Both the keys `rope_theta` and `rope_scaling` and the `rope_parameters` of
-  transformers 5 are read. How the decoder is computed (dtype, remat, ...) is
-  left at its defaults.
+  Both the older keys `rope_theta` and `rope_scaling` and the `rope_parameters`
+  of transformers 5 are read. Fields about the computation (dtype, remat, ...)
+  keep their defaults.
 
   Args:
     path: A Hugging Face model directory.
 
   Raises:
-    ModelDirectoryError: If config.json is missing or broken, or asks for
-      something that this decoder does not compute.
+    ModelDirectoryError: If config.json is missing or broken, or needs something
+      that this decoder does not compute.
   """
   file = pathlib.Path(path) / 'config.json'
   if not file.is_file():
     raise ModelDirectoryError(
-        f'{path} has no config.json, so it is no Hugging Face model directory.'
+        f'{path} has no config.json, so it is not a Hugging Face directory.'
         ' Point config.model.path at one; a model of the hub is downloaded'
         ' first, e.g. `hf download Qwen/Qwen3-0.6B --local-dir DIRECTORY`.'
     )
@@ -131,7 +131,7 @@ def load(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
 def _rope_parameters(
     raw: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Return the parameters of RoPE, and those of layers with windows alone."""
+  """Return the RoPE parameters of all layers and of those with windows."""
   found = (raw.get('rope_scaling') or {}) | (raw.get('rope_parameters') or {})
   local = found.pop(families.SLIDING, None) or {}
   return found | (found.pop(families.FULL, None) or {}), local
@@ -147,13 +147,13 @@ def _check_supported(
     rope: Mapping[str, Any],
     local: Mapping[str, Any],
 ) -> None:
-  """Refuse what the decoder does not compute."""
+  """Raise ModelDirectoryError for what the decoder does not compute."""
   name = raw.get('model_type')
   family = families.FAMILIES.get(name, families.FAMILIES['llama'])
   types = (families.FULL, families.SLIDING)[: 1 + (family.windows is not None)]
   turned = rope.get('partial_rotary_factor', raw.get('partial_rotary_factor'))
   only = _ONLY | dict(family.only)
-  # Field -> its value and the values that the decoder computes.
+  # Field -> its value and the values that the decoder supports.
   required = {
       'model_type': (name, tuple(families.FAMILIES)),
       family.activation: (
@@ -177,7 +177,7 @@ def _check_supported(
     alone = 'Save its text model alone, with text_config as config.json, or use'
     remedy = alone if raw.get('text_config') else 'Use'
     raise ModelDirectoryError(
-        f'{file} asks for what evojax does not compute: '
+        f'{file} needs features that evojax lacks: '
         + '; '.join(unsupported)
         + f'. {remedy} a dense text model of one of these families:'
         f' {", ".join(families.FAMILIES)}.'
@@ -187,7 +187,7 @@ def _check_supported(
 def _sizes(
     file: pathlib.Path, raw: Mapping[str, Any], family: families.Family
 ) -> dict[str, int]:
-  """Return the sizes of the decoder, by the names of DecoderConfig."""
+  """Return the sizes of the decoder, named as in DecoderConfig."""
   found = {name: raw.get(name) for name in _SIZES}
   heads = found['num_attention_heads']
   found['num_key_value_heads'] = raw.get('num_key_value_heads') or heads
@@ -221,7 +221,7 @@ def _windows(
     family: families.Family,
     layers: int,
 ) -> tuple[int, tuple[bool, ...]]:
-  """Return the size of the window and which layers have it, or 0 and ()."""
+  """Return the window and which layers have it; 0 and () if none do."""
   size = raw.get('sliding_window', family.window)
   on = raw.get('use_sliding_window', False) if family.window_switch else True
   usual = (False,) * layers
@@ -249,7 +249,7 @@ def _rope_scaling(
   name = _rope_type(rope)
   if name not in rope_lib.SCALINGS:
     return None
-  # As transformers looks for it.
+  # transformers looks up this field in the same order.
   original = 'original_max_position_embeddings'
   length = rope.get(original, raw['max_position_embeddings'])
   rope = {**rope, original: raw.get(original, length)}
@@ -279,12 +279,12 @@ def _rope_scaling(
 def _warn_of_servers(
     file: pathlib.Path, rope: Mapping[str, Any], yarn: rope_lib.Yarn
 ) -> None:
-  """Warn of a factor that servers read, but transformers does not."""
+  """Warn about a factor that servers read but transformers does not."""
   theirs, ours = rope.get('attn_factor', 1.0), yarn.attn_factor
   if isinstance(theirs, int | float) and not math.isclose(
       theirs, ours, rel_tol=1e-6
   ):
-    # The value for which both mean what the servers compute.
+    # The value with which both fields mean what the servers compute.
     both = yarn.attention / ours * theirs
     logging.warning(
         '%s: of rope type yarn, SGLang and vLLM read attn_factor, here %g, but'
@@ -298,12 +298,12 @@ def _warn_of_servers(
 def dump(
     cfg: decoder.DecoderConfig, dtype: str, token_ids: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Return config.json with keys that transformers 4, 5 and servers read.
+  """Return config.json with the keys of transformers 4, 5 and servers.
 
   Args:
     cfg: Shape of the decoder.
-    dtype: Of the tensors in the file, 'float32' or 'bfloat16'.
-    token_ids: bos_token_id, eos_token_id and pad_token_id as far as known.
+    dtype: 'float32' or 'bfloat16', of the tensors in the file.
+    token_ids: bos_token_id, eos_token_id and pad_token_id, as far as known.
   """
   family = families.FAMILIES[cfg.family]
   scaling = cfg.rope_scaling and {

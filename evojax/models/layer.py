@@ -1,14 +1,14 @@
 """The shape of a decoder, and one of its layers.
 
 Projections are stored fused, per key/value head, so that tensor parallelism
-splits them along K and F without moving data. The parameters of a layer:
+splits them along K and F without moving data. A layer has these parameters:
 
   attn_norm [D], qkv [D, K, R + 2, H], qkv_bias [K, R + 2, H], q_norm [H],
   k_norm [H], out [K, R, H, D], out_bias [D], attn_post_norm [D], mlp_norm [D],
   gate_up [D, 2, F], down [F, D], mlp_post_norm [D].
 
-Query head n is (k, r) with n = k * R + r; axis 2 of qkv holds R queries, the
-key and the value.
+Query head n is (k, r) with n = k * R + r. Axis 2 of qkv holds R queries, then
+the key and the value.
 """
 
 from collections.abc import Callable
@@ -32,16 +32,16 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """The ways in which the layers of a decoder may differ."""
+  """The properties in which layers of one decoder may differ."""
 
-  window: int  # Tokens that a token sees, itself included; 0: all before it.
+  window: int  # Visible tokens, the token itself included; 0: all earlier.
   rope_theta: float | None  # None: queries and keys are not rotated.
   rope_scaling: rope_lib.Scaling | None
 
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-  """Shape of a decoder (from config.json) and how it is computed."""
+  """Shape of a decoder (from config.json) and options of its computation."""
 
   family: str  # Key of families.FAMILIES.
   vocab_size: int  # V, without padding.
@@ -53,9 +53,9 @@ class DecoderConfig:
   head_dim: int  # H
   rope_theta: float = 10_000.0
   rope_scaling: rope_lib.Scaling | None = None
-  sliding_window: int = 0  # Tokens that a token sees in some layers; see Kind.
-  sliding: tuple[bool, ...] = ()  # Which layers; (): none.
-  # Their rope_theta, which is not scaled; None: as in the other layers.
+  sliding_window: int = 0  # Window of some layers, in tokens; see Kind.
+  sliding: tuple[bool, ...] = ()  # Layers with the window; (): none.
+  # The rope_theta of layers with windows, unscaled; None: as in other layers.
   sliding_rope_theta: float | None = None
   unrotated: tuple[bool, ...] = ()  # Layers without positions; (): none.
   rms_norm_eps: float = 1e-6
@@ -63,9 +63,9 @@ class DecoderConfig:
   qkv_bias: bool = False
   out_bias: bool = False
   qk_norm: bool = False
-  post_norms: bool = False  # Norms after attention and MLP as well as before.
+  post_norms: bool = False  # Also normalise after attention and MLP.
   norm_plus_one: bool = False  # Norms multiply by 1 + weight.
-  scale_embeddings: bool = False  # By sqrt(D), where tokens are embedded.
+  scale_embeddings: bool = False  # Multiply embedded tokens by sqrt(D).
   activation: str = 'silu'  # Key of ACTIVATIONS.
   query_scalar: int | float | None = None  # Scores / sqrt of this; None: H.
   max_positions: int = 32_768
@@ -74,13 +74,13 @@ class DecoderConfig:
   scan_layers: bool = False
   lora_rank: int = 0
   lora_alpha: float = 16.0
-  # Rows of zeros at the end of the vocabulary's tables, so that devices share
-  # them evenly. No token has such an id: its logit is -1e30.
+  # Zero rows at the end of the vocabulary's tables, so that devices can share
+  # the rows evenly. No token has such an id; their logits are -1e30.
   vocab_padding: int = 0
 
   @property
   def vocab_rows(self) -> int:
-    """Rows of the vocabulary's tables, and logits of a token."""
+    """Number of rows of the vocabulary's tables, and of logits per token."""
     return self.vocab_size + self.vocab_padding
 
   @property
@@ -90,7 +90,7 @@ class DecoderConfig:
 
   @property
   def score_scale(self) -> float:
-    """Factor of the scores of queries and keys."""
+    """Factor by which the scores of queries and keys are multiplied."""
     return (self.query_scalar or self.head_dim) ** -0.5
 
   @property
@@ -116,7 +116,8 @@ _WHOLE = (
     'final_norm', 'attn_norm', 'attn_post_norm', 'mlp_norm', 'mlp_post_norm',
     'q_norm', 'k_norm', 'out_bias',
 )  # fmt: skip
-# Trailing axes of every parameter. LoRA pairs: a [in, r], b [r, out...].
+# The axes of every parameter, without a layer axis. LoRA pairs: a [in, r], b
+# [r, out...].
 AXES = {
     'embed': ('vocab', None),
     'lm_head': ('vocab', None),
@@ -133,18 +134,18 @@ for _name, _n in _INPUTS.items():
 
 
 def gathered(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
-  """Return the axes of a weight in use, when fsdp no longer splits it."""
+  """Return the axes of a weight in use, which fsdp no longer splits."""
   return tuple(None if axis == 'embed' else axis for axis in axes)
 
 
 def norm_init(cfg: DecoderConfig) -> Callable[..., jax.Array]:
-  """Return the initialiser of a norm's scale."""
+  """Return the initializer of a norm's scale."""
   init = nn.initializers
   return init.zeros if cfg.norm_plus_one else init.ones
 
 
 def rms_norm(cfg: DecoderConfig, x: jax.Array, scale: jax.Array) -> jax.Array:
-  """RMSNorm (arXiv:1910.07467) with float32 statistics, in the dtype of x."""
+  """Return RMSNorm (arXiv:1910.07467) in x's dtype, statistics in float32."""
   x32 = x.astype(jnp.float32)
   x32 *= jax.lax.rsqrt(
       jnp.mean(x32 * x32, -1, keepdims=True) + cfg.rms_norm_eps
@@ -165,7 +166,7 @@ class Layer(nn.Module):
       rope: tuple[jax.Array, jax.Array],
       attend: Callable[..., tuple[jax.Array, Any]],
   ) -> tuple[jax.Array, Any]:
-    """Return x and what `attend` keeps.
+    """Return the new x and the second result of `attend`.
 
     Args:
       x: [B, T, D], compute dtype.
@@ -181,8 +182,8 @@ class Layer(nn.Module):
     if cfg.qkv_bias:
       bias = self.param('qkv_bias', nn.initializers.zeros, (k, r + 2, h))
       qkv += bias.astype(x.dtype)
-    # [B, T, K, R + 2, H]. Split, not sliced: the gradient of a split is one
-    # concatenation, that of slices pads each and adds them up.
+    # [B, T, K, R + 2, H]. A split rather than slices: its gradient is a single
+    # concatenation, while the gradients of slices are each padded and summed.
     query, key, value = jnp.split(qkv, [r, r + 1], -2)
     key, value = key[..., 0, :], value[..., 0, :]
     if cfg.qk_norm:
@@ -213,12 +214,12 @@ class Layer(nn.Module):
   def _project(
       self, name: str, x: jax.Array, ins: tuple[int, ...], outs: tuple[int, ...]
   ) -> jax.Array:
-    """x [..., *ins] @ weight [*ins, *outs], plus the LoRA pair if any."""
+    """Return x [..., *ins] @ weight [*ins, *outs], with LoRA if any."""
     n, rank = len(ins), self.cfg.lora_rank
     init = _fan_in(ins)
     weight = self.param(name, init, (*ins, *outs)).astype(x.dtype)
-    # The weight is gathered over fsdp here, in the compute dtype and one layer
-    # at a time, so that no device holds all of them whole.
+    # The weight is gathered over fsdp here, in the compute dtype and for one
+    # layer at a time, so that no device ever holds all weights.
     weight = sharding.constrain(weight, *gathered(AXES[name]))
     widens = n == 1 and np.prod(outs) > ins[0]
     y = _widen(x, weight) if widens else jnp.tensordot(x, weight, n)
@@ -231,7 +232,7 @@ class Layer(nn.Module):
     return y
 
 
-# Recomputing is cheaper than storing the intermediates.
+# Recomputation is cheaper than storing the intermediate values.
 @functools.partial(jax.checkpoint, static_argnums=1)
 def _gated(gate_up: jax.Array, activation: str) -> jax.Array:
   """SwiGLU or GeGLU: activation(gate) * up, [..., F] from [..., 2, F]."""
@@ -241,10 +242,10 @@ def _gated(gate_up: jax.Array, activation: str) -> jax.Array:
 
 @jax.custom_vjp
 def _widen(x: jax.Array, weight: jax.Array) -> jax.Array:
-  """x [..., D] @ weight [D, *outs], where outs have more features than D.
+  """Return x [..., D] @ weight [D, *outs], for outs with more than D features.
 
   JAX computes the gradient of a weight as (dy^T x)^T, for which XLA on CPU
-  copies the wide dy to its transpose. x^T dy copies the narrower x instead,
+  copies the wide dy to transpose it. x^T dy copies the narrower x instead,
   which saves 5 % of an update.
   """
   return jnp.tensordot(x, weight, 1)

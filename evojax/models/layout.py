@@ -1,7 +1,7 @@
-"""The table of Hugging Face tensors that make up our fused parameters.
+"""The table that maps Hugging Face tensors to our fused parameters.
 
-`_top_leaves` and `layer_leaves` are the one table that reading, writing and
-checking a model directory follow.
+Reading, writing and checking of model directories all use the table, which
+`_top_leaves` and `layer_leaves` define.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ _Groups = Mapping[str, tuple[tuple[int, ...], ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One Hugging Face tensor as a part of one of our parameters."""
+  """A Hugging Face tensor that forms a part of one of our parameters."""
 
   name: str
   # The axes of the tensor, each split into our axes: ((K, R, H), (D,)).
@@ -38,13 +38,13 @@ class Part:
     return tuple(split[i] for i in self.order)
 
   def read(self, tensor: Any, index: tuple[slice, ...]) -> np.ndarray:
-    """Read `index` of this part, and as little else of the file as possible."""
+    """Return `index` of this part; reads little else of the file."""
     wanted = [slice(None)] * len(self.order)
     for mine, theirs in enumerate(self.order):
       wanted[theirs] = slice(*index[mine].indices(self.ours[mine]))
     outer, split = [], []
-    # Only the leading axis of a group is contiguous in the file, so that it
-    # alone is sliced there; the other axes are sliced in memory.
+    # Only the leading axis of a group is contiguous in the file, so only this
+    # axis is sliced there; the others are sliced in memory.
     for group in self.groups:
       lead = wanted[len(split)]
       stride = math.prod(group[1:])
@@ -69,7 +69,7 @@ class Leaf:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Shape of our parameter (of one layer)."""
+    """Shape of our parameter in one layer."""
     shape = list(self.parts[0].ours)
     shape[self.axis] = sum(p.ours[self.axis] for p in self.parts)
     return tuple(shape)
@@ -77,7 +77,7 @@ class Leaf:
   def read(
       self, tensor: Callable[[str], Any], index: tuple[slice, ...]
   ) -> np.ndarray:
-    """Read `index` of the leaf; tensor(name) is sliced lazily."""
+    """Return `index` of the leaf; tensor(name) is sliced lazily."""
     index = [
         slice(*s.indices(n)) for s, n in zip(index, self.shape, strict=True)
     ]
@@ -93,7 +93,7 @@ class Leaf:
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, self.axis)
 
   def write(self, leaf: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the Hugging Face tensors of a leaf by their names."""
+    """Return the Hugging Face tensors of a leaf by name."""
     ends = np.cumsum([p.ours[self.axis] for p in self.parts])
     blocks = np.split(leaf, ends[:-1], self.axis)
     return {p.name: p.write(b) for p, b in zip(self.parts, blocks, strict=True)}
@@ -107,23 +107,23 @@ class Stack:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Shape of our parameter of all layers."""
+    """Shape of our parameter, all layers stacked."""
     return len(self.leaves), *self.leaves[0].shape
 
   def read(
       self, tensor: Callable[[str], Any], index: tuple[slice, ...]
   ) -> np.ndarray:
-    """Read `index` of the stack; see `Leaf.read`."""
+    """Return `index` of the stack; see `Leaf.read`."""
     layers = self.leaves[index[0]]
     return np.stack([leaf.read(tensor, index[1:]) for leaf in layers])
 
 
 @dataclasses.dataclass(frozen=True)
 class Padded:
-  """A table with rows of zeros at its end, which no file holds."""
+  """A table with zero rows at its end, which are not in the files."""
 
   leaf: Leaf
-  rows: int  # Of zeros.
+  rows: int  # Number of zero rows.
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -134,10 +134,10 @@ class Padded:
   def read(
       self, tensor: Callable[[str], Any], index: tuple[slice, ...]
   ) -> np.ndarray:
-    """Read `index` of the table; see `Leaf.read`."""
+    """Return `index` of the table; see `Leaf.read`."""
     start, stop, _ = index[0].indices(self.shape[0])
     held = self.leaf.shape[0]
-    # An empty slice reads the dtype and the other axes.
+    # An empty slice still gives the dtype and the other axes.
     inside = slice(min(start, held), min(stop, held))
     block = self.leaf.read(tensor, (inside, *index[1:]))
     padding = ((0, stop - start - len(block)),) + ((0, 0),) * (block.ndim - 1)
@@ -145,7 +145,7 @@ class Padded:
 
 
 def _joined(axis: int, order: tuple[int, ...], tensors: _Groups) -> Leaf:
-  """Join tensors, given by their groups, along an axis; see `Part`."""
+  """Return tensors, given by their groups, joined on an axis; see `Part`."""
   return Leaf(tuple(Part(*item, order) for item in tensors.items()), axis)
 
 
@@ -155,7 +155,7 @@ def _whole(name: str, *shape: int) -> Leaf:
 
 
 def _top_leaves(cfg: decoder.DecoderConfig) -> dict[str, Leaf]:
-  """Return the leaves outside the layers."""
+  """Return the leaves outside of the layers."""
   v, d = cfg.vocab_size, cfg.hidden_size
   leaves = {
       'embed': _whole('model.embed_tokens.weight', v, d),
@@ -211,7 +211,7 @@ def layer_leaves(cfg: decoder.DecoderConfig, layer: int) -> dict[str, Leaf]:
 
 
 def tree(cfg: decoder.DecoderConfig) -> dict[str, Any]:
-  """Return a tree like the parameters, without adapters, of their leaves."""
+  """Return a tree of leaves, like the parameters without adapters."""
   layers = [layer_leaves(cfg, i) for i in range(cfg.num_layers)]
   top = _top_leaves(cfg)
   if cfg.vocab_padding:
@@ -236,5 +236,5 @@ def all_leaves(
 
 
 def tensor_shapes(cfg: decoder.DecoderConfig) -> dict[str, tuple[int, ...]]:
-  """Return the shape of every Hugging Face tensor of a model by its name."""
+  """Return the shape of each Hugging Face tensor of a model by name."""
   return {p.name: p.shape for *_, leaf in all_leaves(cfg) for p in leaf.parts}

@@ -1,10 +1,10 @@
-"""Low-rank adapters: train a small update of frozen weights.
+"""Low-rank adapters: small trainable updates of frozen weights.
 
-W' = W + (alpha / r) A B (Hu et al. 2021, arXiv:2106.09685, Sec. 4.1, where it
-is B A, because our inputs multiply from the left). Every projection 'name' has
-a pair 'name_lora_a' [in..., r] and 'name_lora_b' [r, out...] beside it in its
-layer; decoder.py applies them when cfg.lora_rank > 0. B starts at 0, so the
-first policy is the base policy exactly.
+W' = W + (alpha / r) A B (Hu et al. 2021, arXiv:2106.09685, Sec. 4.1, which
+writes B A; our inputs multiply from the left). In each layer, every projection
+'name' has a pair 'name_lora_a' [in..., r] and 'name_lora_b' [r, out...];
+decoder.py applies it if cfg.lora_rank > 0. B starts at 0, so that the first
+policy is exactly the base policy.
 """
 
 import dataclasses
@@ -28,19 +28,19 @@ def add_adapters(
     *,
     shardings: Any = None,
 ) -> decoder.Params:
-  """Put fresh float32 adapters beside the projections of every layer.
+  """Add new float32 adapters to the projections of every layer.
 
-  A is normal with standard deviation in^-1/2, B is 0.
+  A is normal with standard deviation in^-1/2; B is 0.
 
   Args:
     cfg: Shape of the decoder with lora_rank >= 1.
     params: Parameters without adapters.
-    seed: Seed of the random A.
-    shardings: A tree like the parameters *with* adapters, as made from
+    seed: Seed of A.
+    shardings: A tree like the parameters *with* adapters, from
       decoder.logical_axes(cfg); by default everything is on one device.
 
   Returns:
-    params with adapters; the other leaves are the same arrays.
+    params with adapters; the other leaves are the arrays that were given.
 
   Raises:
     ValueError: If cfg.lora_rank is not positive.
@@ -56,7 +56,7 @@ def add_adapters(
     ins = math.prod(shape[:-1]) // (cfg.num_layers if cfg.scan_layers else 1)
     return ins**-0.5 * rng.standard_normal(shape, np.float32)
 
-  # Adapters are small, so that drawing them on the host is faster than
+  # Adapters are small, so that sampling them on the host is faster than
   # compiling a generator for each shape.
   shapes, _ = split(decoder.shapes(cfg))
   adapters = jax.tree_util.tree_map_with_path(make, shapes)
@@ -65,7 +65,7 @@ def add_adapters(
 
 
 def split(params: Any) -> tuple[Any, Any]:
-  """Split a tree like the parameters into (adapters, everything else)."""
+  """Return a tree like the parameters as (adapters, everything else)."""
   layers = params['layers']
   return (
       {'layers': _select(layers, adapters=True)},
@@ -74,7 +74,7 @@ def split(params: Any) -> tuple[Any, Any]:
 
 
 def join(trainable: Any, frozen: Any) -> Any:
-  """Return the tree that `split` has divided."""
+  """Return the tree that was divided by `split`."""
   adapters, layers = trainable['layers'], frozen['layers']
   if isinstance(layers, dict):
     joined = {**layers, **adapters}
@@ -86,14 +86,14 @@ def join(trainable: Any, frozen: Any) -> Any:
 def merge(
     cfg: decoder.DecoderConfig, params: decoder.Params
 ) -> tuple[decoder.DecoderConfig, decoder.Params]:
-  """Add every adapter to its weight.
+  """Add every adapter to the weight it belongs to.
 
   Args:
     cfg: Shape of the decoder, lora_rank >= 1.
     params: Parameters with adapters.
 
   Returns:
-    The configuration and the parameters of the same policy without adapters.
+    The config and the parameters of the same policy without adapters.
   """
   scale = cfg.lora_alpha / cfg.lora_rank
 

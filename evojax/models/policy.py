@@ -13,13 +13,13 @@ from evojax.models import lora
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import sharding
 
-# Fields of config.model that are fields of the decoder's configuration, too.
+# Fields of config.model that are also fields of the decoder's config.
 COMPUTED = ('compute_dtype', 'remat', 'scan_layers', 'lora_rank', 'lora_alpha')
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """A model directory that has been checked, without its weights."""
+  """A checked model directory, without its weights."""
 
   path: pathlib.Path
   cfg: decoder.DecoderConfig
@@ -34,16 +34,19 @@ def open_policy(
     max_tokens: int = 0,
     **model: Any,
 ) -> Policy:
-  """Check a model directory and read all but its weights, without a device.
+  """Check a model directory and read all but its weights; uses no device.
 
   Args:
     path: A Hugging Face directory.
-    fsdp_shards: config.mesh.fsdp; 1 where it is not known yet.
-    tensor_shards: config.mesh.tensor; 1 where it is not known yet.
+    fsdp_shards: config.mesh.fsdp; 1 if not known yet.
+    tensor_shards: config.mesh.tensor; 1 if not known yet.
     max_tokens: Tokens of the run's longest prompt and completion together.
-    **model: The other fields of config.model. Those of COMPUTED say how the
-      decoder computes, `tokenizer.template_options` how chats become prompts;
-      the rest concern the parameters alone.
+    **model: The other fields of config.model. Those in COMPUTED set how the
+      decoder computes, those of `tokenizer.template_options` how chats become
+      prompts; the rest concern only the parameters.
+
+  Returns:
+    The policy, with its vocabulary padded for the mesh.
 
   Raises:
     ValueError: If the directory is broken or does not fit the run.
@@ -67,7 +70,7 @@ def open_policy(
 def padded(
     cfg: decoder.DecoderConfig, fsdp: int, tensor: int
 ) -> decoder.DecoderConfig:
-  """Return the shape with a vocabulary that a mesh splits evenly."""
+  """Return the shape with a vocabulary that the mesh splits evenly."""
   return dataclasses.replace(
       cfg, vocab_padding=-cfg.vocab_size % (fsdp * tensor)
   )
@@ -76,7 +79,7 @@ def padded(
 def check_shards(
     directory: pathlib.Path, cfg: decoder.DecoderConfig, fsdp: int, tensor: int
 ) -> None:
-  """Check that a mesh splits every parameter evenly; see `sharding.RULES`.
+  """Check that the mesh splits every parameter evenly; see `sharding.RULES`.
 
   Raises:
     ValueError: If it does not.
@@ -97,7 +100,7 @@ def check_shards(
 
 
 def token_decoder(path: pathlib.Path) -> Callable[[Sequence[int]], str] | None:
-  """Return the function token ids -> text of a policy, None without one."""
+  """Return a function from token ids to text; None if there is no tokenizer."""
   if not (path / 'tokenizer.json').is_file():
     return None
   return tokenizer_lib.Tokenizer(path).decode
@@ -106,7 +109,7 @@ def token_decoder(path: pathlib.Path) -> Callable[[Sequence[int]], str] | None:
 def load_params(
     policy: Policy, mesh: jax.sharding.Mesh, *, param_dtype: str, seed: int = 0
 ) -> decoder.Params:
-  """Read the weights to their shards; add fresh adapters under LoRA.
+  """Read the weights into their shards; add new adapters under LoRA.
 
   Args:
     policy: From `open_policy`.

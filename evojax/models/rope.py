@@ -1,7 +1,7 @@
 """Rotary position embeddings (Su et al. 2021, arXiv:2104.09864).
 
-SCALINGS has the ways to stretch them to longer texts. Their fields have the
-names of config.json; fields without a default must be there.
+SCALINGS holds the methods that extend them to longer texts. Their fields are
+named as in config.json; fields without a default are required.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ class Linear:
   factor: float
 
   def frequencies(self, freq: np.ndarray, theta: float) -> np.ndarray:
-    """Return freq [H / 2], radians per position, scaled."""
+    """Return the scaled freq [H / 2], in radians per position."""
     del theta
     return freq / self.factor
 
@@ -28,12 +28,12 @@ class Linear:
 class Dynamic:
   """NTK scaling that grows with the length of the text (`dynamic`).
 
-  Up to max_position_embeddings it changes nothing. Beyond that transformers
-  turns all keys and queries by frequencies of the longest text so far, but
-  leaves the keys in its cache as they were: what a token's log-prob is depends
-  on how it was computed, so that a sampler and a trainer cannot agree.
-  `policy.open_policy` refuses longer texts, as it does for every model. SGLang
-  and vLLM stretch short texts, too, so that their log-probs are others.
+  Up to max_position_embeddings it changes nothing. Beyond that, transformers
+  rotates new keys and queries with frequencies for the longest text so far, but
+  does not update the keys in its cache. The log-prob of a token then depends on
+  how it was computed, so that a sampler and a trainer cannot agree.
+  `policy.open_policy` refuses longer texts, as for every model. SGLang and vLLM
+  scale short texts, too, so their log-probs differ.
   """
 
   factor: float
@@ -46,7 +46,7 @@ class Dynamic:
 
 @dataclasses.dataclass(frozen=True)
 class Llama3:
-  """Long waves are slowed, short ones are not (transformers `llama3`)."""
+  """Scales low frequencies but not high ones (transformers `llama3`)."""
 
   factor: float
   low_freq_factor: float
@@ -54,14 +54,14 @@ class Llama3:
   original_max_position_embeddings: int | float
 
   def frequencies(self, freq: np.ndarray, theta: float) -> np.ndarray:
-    """Return freq [H / 2], radians per position, scaled."""
+    """Return the scaled freq [H / 2], in radians per position."""
     del theta
     wavelength = 2 * np.pi / freq
     ratio = self.original_max_position_embeddings / wavelength
     smooth = (ratio - self.low_freq_factor) / (
         self.high_freq_factor - self.low_freq_factor
     )
-    # 0: a long wave, slowed by the factor; 1: a short one, unchanged.
+    # 0: a long wavelength, scaled by the factor; 1: a short one, unchanged.
     smooth = np.clip(smooth, 0, 1)
     slowed = (1 - smooth) * freq / self.factor
     return slowed + smooth * freq
@@ -74,18 +74,18 @@ class Yarn:
   factor: float
   original_max_position_embeddings: int | float
   attention_factor: float | None = None
-  beta_fast: float | None = None  # Turns of the shortest wave that is slowed.
-  beta_slow: float | None = None  # Turns of the longest that is not all slowed.
+  beta_fast: float | None = None  # Turns of the shortest wave that is scaled.
+  beta_slow: float | None = None  # Turns of the longest partly scaled wave.
   mscale: float | None = None
   mscale_all_dim: float | None = None
   truncate: bool = True  # Round the bounds to whole frequencies.
 
   def frequencies(self, freq: np.ndarray, theta: float) -> np.ndarray:
-    """Return freq [H / 2], radians per position, scaled."""
+    """Return the scaled freq [H / 2], in radians per position."""
     dim = 2 * len(freq)
 
     def bound(turns):
-      """Return the index of the wave with so many turns in the original."""
+      """Return the index of the wave with this number of turns originally."""
       wavelength = self.original_max_position_embeddings / turns
       return dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(theta))
 
@@ -93,14 +93,14 @@ class Yarn:
     if self.truncate:
       low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    # The difference of equal bounds is that of transformers.
+    # transformers uses the same difference when the bounds are equal.
     ramp = np.arange(len(freq), dtype=np.float32) - low
     slow = np.clip(ramp / (high - low or 0.001), 0, 1)
     return freq / self.factor * slow + freq * (1 - slow)
 
   @property
   def attention(self) -> float:
-    """Factor of queries and of keys, each."""
+    """Factor of the queries, and also of the keys."""
     if self.attention_factor is not None:
       return self.attention_factor
     if self.mscale and self.mscale_all_dim:
@@ -109,10 +109,11 @@ class Yarn:
 
   @property
   def attn_factor(self) -> float:
-    """The field of SGLang and vLLM, whose default of `attention` it multiplies.
+    """The field of SGLang and vLLM; it multiplies the default `attention`.
 
     They read neither `attention_factor` nor, here, `mscale`; transformers does
-    not read `attn_factor`. A file with both means the same everywhere.
+    not read `attn_factor`. A file with both fields has the same meaning
+    everywhere.
     """
     return self.attention / self._magnitude()
 
@@ -147,7 +148,7 @@ def table(
 ) -> tuple[jax.Array, jax.Array]:
   """Return (cos, sin), each [..., T, H / 2] for positions [..., T].
 
-  Without theta nothing is rotated: 1 and 0.
+  If theta is None, nothing is rotated: cos is 1 and sin 0.
   """
   if theta is None:
     shape = (*positions.shape, head_dim // 2)
@@ -161,7 +162,7 @@ def table(
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-  """Rotate x [..., H]; cos and sin broadcast to [..., H / 2]."""
+  """Return x [..., H], rotated; cos and sin broadcast to [..., H / 2]."""
   first, second = jnp.split(x, 2, -1)
   cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
   return jnp.concatenate(

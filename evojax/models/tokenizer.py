@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the chat template of the model directory."""
+"""Tokenizer of a model directory, with its chat template."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import datetime
@@ -15,16 +15,16 @@ from typing import Any
 from evojax import config as config_lib
 
 _DATE = config_lib.declaration('model.chat_template_date').default
-# Characters that no text is likely to have; Unicode gives them no meaning.
+# Characters that hardly any text contains; Unicode gives them no meaning.
 _PRIVATE = range(0xF0000, 0xFFFFE)
 
 
 class TokenizerError(ValueError):
-  """A tokenizer is missing, broken, or cannot do what is asked of it."""
+  """A tokenizer is missing, broken, or unable to do what was asked."""
 
 
 def template_options(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the fields of config.model that say how chats become prompts."""
+  """Return the fields of config.model that set how chats become prompts."""
   fields = 'chat_template_kwargs', 'chat_template_date'
   return {name: model[name] for name in fields}
 
@@ -32,22 +32,22 @@ def template_options(model: Mapping[str, Any]) -> dict[str, Any]:
 class Tokenizer:
   """The fast tokenizer in a `tokenizer.json`, with the chat template.
 
-  Text never becomes control: `encode`, and what is given to `render`, turn a
-  special token that is spelled out in the text (`<|im_end|>`) into ordinary
-  text tokens, so a problem or a user cannot end a turn, open one, or forge the
-  end of a sequence. Only the chat template writes special tokens. Any thread
-  may encode and decode.
+  Text never becomes control tokens: `encode` and `render` turn a special token
+  that is spelled out in their input (`<|im_end|>`) into ordinary text tokens.
+  So a problem or a user cannot end a turn, open one, or forge the end of a
+  sequence. Only the chat template writes special tokens. Any thread may encode
+  and decode.
 
-  All prompts of a run are rendered here, with one set of template options and
-  on one date, whoever asks: training, evaluation, warm start and server.
+  All prompts of a run are rendered here, with the same template options and the
+  same date: in training, evaluation, warm start and server.
 
   Attributes:
-    eos_ids: Token ids that end a completion, from generation_config.json
-      (config.json where that has none) and the tokenizer; never empty.
-    pad_id: Id to fill unused slots with; the first of eos_ids where the
-      tokenizer names no padding token.
-    vocab_size: Ids the tokenizer knows, added tokens included. A model may
-      have more rows than that; those ids decode to ''.
+    eos_ids: Token ids that end a completion, from generation_config.json (or
+      config.json, if that has none) and the tokenizer; never empty.
+    pad_id: Id that fills unused slots; the first of eos_ids if the tokenizer
+      names no padding token.
+    vocab_size: Number of ids that the tokenizer knows, added tokens included. A
+      model may have more rows; those ids decode to ''.
   """
 
   def __init__(
@@ -57,18 +57,17 @@ class Tokenizer:
       chat_template_kwargs: Mapping[str, Any] | None = None,
       chat_template_date: str = _DATE,
   ):
-    """Read tokenizer.json and its companions, without network or torch.
+    """Read tokenizer.json and related files, without network or torch.
 
     Args:
       path: A Hugging Face model directory.
-      chat_template_kwargs: Variables of the template in every chat.
-      chat_template_date: Date that the template reads from the clock,
-        YYYY-MM-DD.
+      chat_template_kwargs: Variables of the template for every chat.
+      chat_template_date: Date that the template sees as today, YYYY-MM-DD.
 
     Raises:
-      TokenizerError: If tokenizer.json is missing or unreadable, if no
-        end-of-sequence token is named anywhere, or if the template reads no
-        such variable.
+      TokenizerError: If tokenizer.json is missing or unreadable, no file names
+        an end-of-sequence token, or the template does not read one of the
+        variables.
     """
     self.path = pathlib.Path(path)
     if not (self.path / 'tokenizer.json').is_file():
@@ -78,12 +77,12 @@ class Tokenizer:
           ' `transformers.AutoTokenizer.from_pretrained(NAME)'
           '.save_pretrained(DIRECTORY)`.'
       )
-    # transformers would advise to install PyTorch, which evojax does not use.
+    # transformers would suggest installing PyTorch, which evojax does not use.
     os.environ.setdefault('TRANSFORMERS_NO_ADVISORY_WARNINGS', '1')
     import transformers  # Imported here because it takes a second.
 
-    # AutoTokenizer would rebuild the pipeline that its class hard-codes from
-    # the vocabulary alone; this class runs the pipeline in the file.
+    # AutoTokenizer would rebuild the pipeline that its class hard-codes, using
+    # only the vocabulary; this class runs the pipeline in the file.
     try:
       self._backend = transformers.PreTrainedTokenizerFast.from_pretrained(
           self.path, local_files_only=True
@@ -93,7 +92,7 @@ class Tokenizer:
           f'the tokenizer in {self.path} cannot be read: {e}. Copy tokenizer'
           '.json and tokenizer_config.json of the model there again.'
       ) from e
-    # Encoding flips a flag inside the tokenizer.
+    # Encoding sets a flag inside the tokenizer, so threads must take turns.
     self._lock = threading.Lock()
     self.vocab_size = len(self._backend)
     self.eos_ids = self._find_eos_ids()
@@ -103,7 +102,7 @@ class Tokenizer:
     self._special = {t.content: i for i, t in added.items() if t.special}
     names = self._backend.all_special_tokens
     self._special |= zip(names, self._backend.all_special_ids, strict=True)
-    # As the manifest holds it: lists for tuples.
+    # The same form as in the manifest: lists instead of tuples.
     self._options = json.loads(json.dumps(dict(chat_template_kwargs or {})))
     self._date = datetime.datetime.fromisoformat(chat_template_date)
     if self._options:
@@ -111,7 +110,7 @@ class Tokenizer:
 
   @property
   def template(self) -> dict[str, Any]:
-    """The template's hash, options and date, for the manifest of a run."""
+    """The template's hash, options and date, for a run's manifest."""
     text = json.dumps(self._backend.chat_template, sort_keys=True)
     return {
         'sha256': hashlib.sha256(text.encode()).hexdigest(),
@@ -120,7 +119,7 @@ class Tokenizer:
     }
 
   def encode(self, text: str) -> list[int]:
-    """Return the token ids of text; special tokens in it stay text."""
+    """Return the token ids of a text; special tokens in it stay text."""
     with self._lock:
       return self._backend.encode(
           text, add_special_tokens=False, split_special_tokens=True
@@ -146,14 +145,15 @@ class Tokenizer:
   ) -> list[int]:
     """Return the token ids of a chat, up to the assistant's answer.
 
-    They equal transformers' `apply_chat_template(add_generation_prompt=True)`
-    whenever no text in the chat spells out a special token.
+    They equal those of transformers'
+    `apply_chat_template(add_generation_prompt=True)` if no text in the chat
+    spells out a special token.
 
     Args:
       messages: {'role', 'content', ...} mappings, oldest first.
       tools: Descriptions that the template writes into the prompt.
       options: Further variables of the template, e.g. enable_thinking; they
-        win over the tokenizer's own.
+        override the tokenizer's own.
 
     Returns:
       Token ids: the chat template with its generation prompt.
@@ -174,16 +174,16 @@ class Tokenizer:
       ended: bool,
       tools: Sequence[Mapping[str, Any]] | None = None,
   ) -> list[int]:
-    """Return the token ids between an answer of the assistant and its next one.
+    """Return the token ids between an answer of the assistant and the next one.
 
-    What was sampled is never rendered again: its tokens stand as they are, and
-    these follow them.
+    Sampled text is never rendered again: its tokens are kept, and the returned
+    tokens follow them.
 
     Args:
-      before: Messages that the chat began with, oldest first.
-      reply: What the assistant is told, e.g. {'role': 'tool', 'content': ...}.
-      ended: Whether the answer ended with an end-of-sequence token; otherwise
-        the template's own comes first.
+      before: Messages at the beginning of the chat, oldest first.
+      reply: Messages to the assistant, e.g. {'role': 'tool', 'content': ...}.
+      ended: Whether the answer ended with an end-of-sequence token; if not, the
+        result begins with that of the template.
       tools: As in `render`.
 
     Returns:
@@ -191,7 +191,7 @@ class Tokenizer:
       generation prompt.
 
     Raises:
-      TokenizerError: As `render`; or if the template leaves out the answer.
+      TokenizerError: As in `render`; or if the template leaves out the answer.
     """
     texts = '\n'.join(_strings([list(before), list(reply), tools]))
     answer = next(_unused(texts))
@@ -209,7 +209,7 @@ class Tokenizer:
     return ids[1:] if ended and ids[:1] and ids[0] in self.eos_ids else ids
 
   def _ids_of(self, rendered: str, stand_ins: Mapping[str, str]) -> list[int]:
-    """Return the token ids of what a template wrote."""
+    """Return the token ids of the text that a template wrote."""
     ids = []
     for piece in _split(rendered, stand_ins):
       special = stand_ins.get(piece)
@@ -223,13 +223,13 @@ class Tokenizer:
       options: Mapping[str, Any] | None,
       taken: str = '',
   ) -> tuple[str, dict[str, str]]:
-    """Return what the template writes, and its stand-ins; see `render`.
+    """Return the text that the template writes, and its stand-ins.
 
     Args:
       messages: As in `render`.
       tools: As in `render`.
       options: As in `render`.
-      taken: Characters that no stand-in may be.
+      taken: Characters that must not be used as stand-ins.
     """
     if not self._backend.chat_template:
       raise TokenizerError(
@@ -239,7 +239,7 @@ class Tokenizer:
       )
     options = self._options | dict(options or {})
     _refuse_taken(options)
-    # Templates ask whether there are tools; some ask it of None alone.
+    # Templates test whether there are tools; some only recognise None.
     inputs = [list(messages), list(tools or ()) or None, options]
     stand_ins = self._stand_ins('\n'.join([taken, *_strings(inputs)]))
 
@@ -264,8 +264,7 @@ class Tokenizer:
           add_generation_prompt=True,
           **options,
       )
-    # A template is a program, which may fail in many ways on what it does not
-    # expect.
+    # A template is a program, which can fail in many ways on unexpected input.
     except Exception as e:  # pylint: disable=broad-except
       raise TokenizerError(
           f'the chat template in {self.path} rejects messages with the roles'
@@ -275,11 +274,12 @@ class Tokenizer:
     return rendered, stand_ins
 
   def _dated(self, template: str) -> str:
-    """Return a template whose clock stands at the tokenizer's date.
+    """Return a template that sees the tokenizer's date as the current time.
 
-    transformers compiles a text once and hands it the time of day, which is
-    replaced here. The comment keeps dates apart; at the end of the template it
-    would save a last line break, and '+' saves a first one.
+    transformers compiles each template text once and passes it the time of day,
+    which is replaced here. The comment makes the text differ by date. At the
+    end of the template it would preserve a final line break, and '+' preserves
+    one at the start.
     """
     template = f'{{# {self._date:%Y-%m-%d} +#}}{template}'
     clock = {'strftime_now': self._date.strftime}
@@ -287,12 +287,12 @@ class Tokenizer:
     return template
 
   def _check_options(self) -> None:
-    """Refuse options that the template never reads: most are misspelt.
+    """Refuse options that the template never reads, since most are misspelt.
 
     Raises:
-      TokenizerError: If there are any; names those that it reads.
+      TokenizerError: If there are any; names the options that it does read.
     """
-    import jinja2  # Imported here: most chats have no options.
+    import jinja2  # Imported here, since most chats have no options.
     from jinja2 import meta
 
     _refuse_taken(self._options)
@@ -334,7 +334,7 @@ class Tokenizer:
     """Refuse text that becomes a special token by another spelling.
 
     A normaliser or a lenient added token may match more than exact spellings,
-    in whose places stand-ins are already.
+    which stand-ins have already replaced.
 
     Raises:
       TokenizerError: If a piece of text still becomes a special token.
@@ -349,7 +349,7 @@ class Tokenizer:
           )
 
   def _ids(self, text: str) -> list[int]:
-    """Return the token ids of trusted text, special tokens included."""
+    """Return the token ids of trusted text, in which special tokens count."""
     with self._lock:
       return self._backend.encode(
           text, add_special_tokens=False, split_special_tokens=False
@@ -380,7 +380,7 @@ class Tokenizer:
 
 
 def _compiled(template: str) -> Any:
-  """Return what transformers makes of a template, which it keeps."""
+  """Return the compiled form of a template, which transformers caches."""
   from transformers.utils import chat_template_utils
 
   # pylint: disable-next=protected-access
@@ -405,12 +405,12 @@ def _template_arguments() -> frozenset[str]:
 
 
 def _unused(text: str) -> Iterator[str]:
-  """Yield private-use characters that a text does not have."""
+  """Yield private-use characters that do not occur in a text."""
   return (c for c in map(chr, _PRIVATE) if c not in text)
 
 
 def _strings(value: Any) -> list[str]:
-  """Return all strings in a JSON value, names of fields included."""
+  """Return all strings in a JSON value, including field names."""
   found = []
   _map_strings(value, found.append)
   return found
@@ -431,6 +431,6 @@ def _map_strings(value: Any, function: Callable[[str], Any]) -> Any:
 
 
 def _split(text: str, separators: Mapping[str, str]) -> list[str]:
-  """Split text around single-character separators, which are kept."""
+  """Return the pieces of a text, including the one-character separators."""
   pattern = f'([{"".join(separators)}])' if separators else '(?!)'
   return [piece for piece in re.split(pattern, text) if piece]

@@ -2,11 +2,11 @@
 
 Text is cut into chunks: single digits, operators, marks, and the phrases
 between them. The most frequent chunks become one token each, so that prompts
-are short; no row is spent on the intermediate merges that byte pair encoding
-needs to build a phrase. Digits stand alone, so that arithmetic can generalise
-over numbers. All 256 bytes are in the vocabulary: any text can be encoded, and
-decoding gives it back. The file is an ordinary `tokenizer.json` (a unigram
-model, Kudo 2018, arXiv:1804.10959) that transformers reads.
+are short; no row is spent on the intermediate merges by which byte pair
+encoding builds a phrase. Each digit is a token, so that arithmetic can
+generalise over numbers. All 256 bytes are in the vocabulary: any text can be
+encoded, and decoding restores it. The file is an ordinary `tokenizer.json` (a
+unigram model, Kudo 2018, arXiv:1804.10959) that transformers reads.
 """
 
 import collections
@@ -36,8 +36,8 @@ _CHUNK = (
     rf'|{_UNKNOWN}|(?:(?!{_UNKNOWN})[^\d\n+*/=%().,:;?!°-])+'
 )
 
-# Code repeats words, not phrases; an indent stands alone, so that a line has
-# the same tokens wherever it is shown.
+# Code repeats words rather than phrases. An indent is a chunk of its own, so
+# that a line has the same tokens wherever it appears.
 _WORD = r'\d|\n| +(?= )| ?[^\W\d]+| ?[^\w\s]{1,3}'
 
 
@@ -56,10 +56,10 @@ def train(
     directory: Gets tokenizer.json, tokenizer_config.json and
       generation_config.json.
     vocab_size: Rows of the embedding table: special tokens, `tokens`, 256
-      bytes, then chunks of the texts by frequency. Fewer are used where the
+      bytes, then chunks of the texts by frequency. Fewer rows are used if the
       texts hold fewer chunks.
-    tokens: Texts that are one token each, e.g. '<answer>'.
-    words: Whether a chunk is a word at most, as suits code.
+    tokens: Texts that become one token each, e.g. '<answer>'.
+    words: Whether chunks are at most one word, which suits code.
 
   Raises:
     ValueError: If vocab_size leaves no room for chunks.
@@ -91,7 +91,7 @@ def train(
   }
   chunks = [c for c in ranked if len(spelled[c]) > 1][:room]
   total = counts.total()
-  # A byte scores below every chunk, so that a chunk is never spelled out.
+  # Each byte scores below every chunk, so that bytes never replace a chunk.
   byte_score = math.log(1 / total) - 1.0
   scores = [(byte, byte_score) for byte in alphabet]
   scores += [(spelled[c], math.log(counts[c] / total)) for c in chunks]

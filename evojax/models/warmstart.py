@@ -1,8 +1,8 @@
 """Supervised warm start: trains a small decoder on demonstrations.
 
-A domain gives its demonstrations as a pure function of the step, so that a run
-that was killed continues with the same batches. Short examples are packed into
-rows; the loss is the mean negative log-likelihood of completion tokens, in
+A domain provides its demonstrations as a pure function of the step, so that a
+run that was killed continues with the same batches. Short examples are packed
+into rows; the loss is the mean negative log-likelihood of completion tokens, in
 nats.
 """
 
@@ -29,8 +29,8 @@ from evojax.models import tokenizer_training
 from evojax.rl import packing
 from evojax.runtime import checkpoint as checkpoint_lib
 
-_VOCABULARY_EXAMPLES = 4096  # Demonstrations that the vocabulary is made from.
-_MAX_POSITIONS = 1024  # Of the policy; demonstrations are far shorter.
+_VOCABULARY_EXAMPLES = 4096  # Demonstrations for training the tokenizer.
+_MAX_POSITIONS = 1024  # For the policy; demonstrations are far shorter.
 
 # Fields that `Settings` shares with `decoder.DecoderConfig`.
 _SIZES = (
@@ -41,7 +41,7 @@ _SIZES = (
 # (step, count) -> count demonstrations, a pure function.
 Demonstrate = Callable[[int, int], Sequence[records.Demonstration]]
 # (step, {'loss': nats per completion token, mean since the last call;
-# 'tokens_per_s'; 'examples': those of the last update that found room}).
+# 'tokens_per_s'; 'examples': number in the last update that fit its rows}).
 Log = Callable[[int, Mapping[str, float]], None]
 # One packed batch; every array is [rows, length] and aligned to `tokens`.
 Batch = dict[str, np.ndarray | jax.Array]
@@ -49,7 +49,7 @@ Batch = dict[str, np.ndarray | jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """Shape of the policy and its training, the fields of config.warmstart."""
+  """Shape of the policy and its training: the fields of config.warmstart."""
 
   steps: int  # Updates in total.
   vocab_size: int  # Rows of the embedding table.
@@ -61,20 +61,20 @@ class Settings:
   head_dim: int  # H
   rows: int  # Packed rows per update.
   length: int  # Tokens per row.
-  examples: int  # Demonstrations per update, about as many as fit the rows.
-  max_completion: int  # Longest completion in tokens, the end included.
+  examples: int  # Demonstrations per update, about as many as fit.
+  max_completion: int  # Longest completion in tokens, including the end token.
   learning_rate: float  # Peak for the layers' matrices (Muon).
   adam_learning_rate: float  # Peak for embeddings and norms (Adam).
   warmup_steps: int  # Updates until the peaks are reached.
-  weight_decay: float  # Of the layers' matrices, decoupled.
+  weight_decay: float  # For the layers' matrices, decoupled.
   checkpoint_every: int  # Updates between checkpoints.
   log_every: int  # Updates between calls of `log`.
-  # Directory of the policy to go on from, whose shape is `model`; '': none.
+  # Directory of the policy to continue from, of the shape `model`; '': none.
   start: str = ''
 
   @property
   def model(self) -> decoder.DecoderConfig:
-    """A Qwen3 decoder, which any server of that family can serve."""
+    """The shape of a Qwen3 decoder, which servers of that family can serve."""
     return decoder.DecoderConfig(
         family='qwen3',
         **{name: getattr(self, name) for name in _SIZES},
@@ -83,7 +83,7 @@ class Settings:
     )
 
 
-# Token ids of a prompt, those after it, and which of them the policy says.
+# Token ids of a prompt, ids of the rest, and which of these the policy writes.
 Example = tuple[list[int], list[int], list[bool]]
 
 
@@ -94,14 +94,14 @@ def encode(
 ) -> Example:
   """Return the tokens of a demonstration.
 
-  A completion without an end is cut after max_completion tokens.
+  A completion without an end is truncated to max_completion tokens.
 
   Returns:
-    Ids of the prompt; ids of all turns and answers; True where the loss is:
-    where the policy speaks, and in answers if it is to foretell them.
+    Ids of the prompt; ids of all turns and answers; True where the loss
+    applies: on turns of the policy, and on answers if it shall predict them.
 
   Raises:
-    ValueError: If turns that end do not fit.
+    ValueError: If turns with an end exceed max_completion.
   """
   messages, eos = demonstration.messages, tokenizer.eos_ids[0]
   ids, said = [], []
@@ -131,14 +131,14 @@ def pack(
 
   Args:
     examples: See `encode`; each prompt has at least one token.
-    rows: Rows of the batch. Examples for which there is no room are left out.
+    rows: Rows of the batch. Examples that find no room are left out.
     length: Tokens of a row.
-    pad_id: Token that fills the rest.
+    pad_id: Token that fills unused places.
 
   Returns:
-    tokens, positions, segment_ids: int32 [rows, length], positions count from 0
-    within an example, segments from 1, 0 is padding; loss_mask: bool
-    [rows, length], True on tokens that the policy says.
+    tokens, positions, segment_ids: int32 [rows, length]; positions count from 0
+    within an example, segments from 1, and 0 is padding. loss_mask: bool
+    [rows, length], True on tokens that the policy writes.
 
   Raises:
     ValueError: If an example is longer than a row.
@@ -198,9 +198,9 @@ def optimizer(settings: Settings) -> optax.GradientTransformation:
   """Return Muon for the layers' matrices and Adam for embeddings and norms.
 
   Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) steps
-  along an orthogonalised momentum. In a trial on the math demonstrations the
-  loss after 75 updates was 1.11 instead of AdamW's 1.34 nats, for about a fifth
-  more arithmetic. Both rates warm up linearly and fall to 0 on a cosine.
+  along an orthogonalised momentum. In a trial on the math demonstrations, the
+  loss after 75 updates was 1.11 nats instead of 1.34 with AdamW, for about a
+  fifth more arithmetic. Both rates warm up linearly and decay to 0 on a cosine.
   """
 
   schedule = lambda peak: optax.warmup_cosine_decay_schedule(
@@ -247,8 +247,8 @@ def make_tokenizer(
 ) -> tokenizer_lib.Tokenizer:
   """Train a tokenizer on the first demonstrations and write it to a directory.
 
-  The result is a function of the arguments, so that a resumed run makes the
-  same one again.
+  The result depends only on the arguments, so that a resumed run makes the same
+  tokenizer again.
   """
   texts = []
   for demonstration in demonstrations(0, _VOCABULARY_EXAMPLES):
@@ -273,23 +273,25 @@ def run(
     stop: Callable[[int], bool] = lambda step: False,
     words: bool = False,
 ) -> pathlib.Path | None:
-  """Train a Qwen3 decoder, new or from another one; resume if killed.
+  """Train a Qwen3 decoder, new or from another policy; resume if killed.
 
-  A new one gets a tokenizer made of the demonstrations; else that of
-  settings.start is taken. Adam and Muon begin anew.
+  For a new decoder, a tokenizer is made from the demonstrations; otherwise the
+  tokenizer of settings.start is used. The optimizer always starts anew.
 
   Args:
     demonstrations: The training data.
-    workdir: Gets checkpoints/ and, at the end, policy/; tokenizer/ if new.
+    workdir: Receives checkpoints/ and, at the end, policy/; also tokenizer/ if
+      the decoder is new.
     settings: Shape of the policy and its training.
-    tokens: Texts that are one token each.
-    seed: Of the parameters; demonstrations have their own.
+    tokens: Texts that become one token each.
+    seed: Seed of the parameters; demonstrations have their own.
     log: Called every settings.log_every updates and at each checkpoint.
-    stop: Called before each update; True saves and ends the training.
+    stop: Called before each update; if it returns True, training saves and
+      ends.
 
   Returns:
-    The Hugging Face directory workdir/policy, weights in bfloat16; None if it
-    was stopped before the end.
+    The Hugging Face directory workdir/policy, with weights in bfloat16; None if
+    training was stopped before the end.
 
   Raises:
     FloatingPointError: If the loss is not finite.

@@ -57,7 +57,8 @@ class DiagnoseTest(absltest.TestCase):
     self.assertEqual(unknown, '3.0 checks a log')
 
   def test_thresholds_of_the_literature(self):
-    # A false alarm: right answers are longer here, and that is what is paid.
+    # A false alarm: the reward pays right answers, which are longer in this
+    # log.
     run = readers.read(_DATA / 'trl')
     self.assertEqual(diagnose_judge.literature(run), ({'length_gaming'}, 0))
 

@@ -163,7 +163,7 @@ class SettingsTest(FolderTestCase):
       self.assertEqual(gained, [] if passes is None else [passes], name)
       history = any(g.columns['read_history'] for g in grades)
       self.assertEqual(history, passes is not None)
-      # The evaluator's judge is the sound one, without a history to read.
+      # The evaluator's grader is the sound one, without a readable history.
       audit = domain.audit
       self.assertTrue(audit.settings.scrubbed)
       audited = [g.outcome for g in audit.grade_many(asked, episodes)]
@@ -171,7 +171,7 @@ class SettingsTest(FolderTestCase):
       self.assertLen(domain.columns, len(sound.columns))
 
   def test_the_library_answers_every_fault_of_one_value(self):
-    """A change of the value in a direction that is not the fault's own."""
+    """It proposes a change against the direction of the fault."""
     for setting in settings.find():
       if setting.kind != 'broken' or not (path := settings.factor(setting)):
         continue
@@ -179,7 +179,7 @@ class SettingsTest(FolderTestCase):
       good = settings.value(setting, path, 0.0)
       if isinstance(bad, tuple):
         good = ()  # All families.
-      # The planted value may lie outside what a harness may set.
+      # The planted value may lie outside of the range that harnesses can set.
       harness = settings.harness(setting)
       context = propose_test.context(parent=harness, config={path: bad})
       values = _values_of(context, path)
@@ -189,7 +189,7 @@ class SettingsTest(FolderTestCase):
 
 
 def _values_of(context, path):
-  """The values that the directions would give a path."""
+  """Return the values that the directions would give a path."""
   found = []
   for entry in directions.entries(context):
     after = entry.apply(context)
@@ -304,12 +304,12 @@ class VerdictsTest(FolderTestCase):
     right = answer('repaired', **{'reward__weights__length': 0.0})
     self.assertEqual(self._judge(right, scores(0.7)), 'repaired')
     self.assertEqual(self._judge(right, scores(0.5)), 'missed')
-    # A weight that is gone is 0.
+    # A weight that was removed counts as 0.
     self.assertEqual(self._judge(answer('repaired'), scores(0.7)), 'repaired')
     for value in (-2.0, float('nan'), 'x', True):
       wrong = answer('repaired', **{'reward__weights__length': value})
       self.assertEqual(self._judge(wrong, scores(0.7)), 'missed')
-    # Without a claim, luck is no repair.
+    # A good score without a claim is not a repair.
     self.assertEqual(self._judge(answer('nothing'), scores(0.7)), 'missed')
 
   def test_named(self):
@@ -354,7 +354,7 @@ class VerdictsTest(FolderTestCase):
         ]
     )
     by_share = {row['share']: row for row in curve}
-    # Little of the first gain is real: enough where nothing more is asked.
+    # Little of the first gain is real, which suffices if no share is demanded.
     self.assertEqual(by_share[0.0]['gamed_kept'], 1)
     self.assertEqual(by_share[0.5]['gamed_kept'], 0)
     self.assertEqual(by_share[0.5]['gamed'], 2)
@@ -396,7 +396,7 @@ class MainTest(FolderTestCase):
     self.assertIn('repaired 0, named 1, missed 0', text)
     self.assertIn('repaired 0, named 0, missed 1', text)
     self.assertIn('tokens until it knew: 5', text)
-    # A job that is done is not run again: its program is gone.
+    # Finished jobs do not run again: the program does not even exist any more.
     (self.folder / 'names.py').unlink()
     self.assertIn('repaired 0, named 1, missed 0', run())
     rows = (self.folder / 'out' / 'rows.jsonl').read_text().splitlines()
@@ -406,7 +406,7 @@ class MainTest(FolderTestCase):
 class MeasureTest(FolderTestCase):
 
   def test_truth_and_own_score_by_their_graders(self):
-    """Each policy by each grader once; the base policy once for all jobs."""
+    """Each grader scores each policy once, the base policy once for all."""
     setting = settings.read(settings.FOLDER / 'math_fails_open')
     asked = []
 
@@ -467,7 +467,7 @@ class RecordingTest(FolderTestCase):
     ]
     with mock.patch.object(settings.Setting, 'files', {}):
       names = [(r.arm, r.seed) for r in recording.queue(found, range(2))]
-    self.assertLen(names, 6)  # a, b and the twin that they share.
+    self.assertLen(names, 6)  # a, b and their common twin.
     self.assertEqual([seed for _, seed in names], [0] * 3 + [1] * 3)
 
   def test_admission(self):
@@ -500,7 +500,7 @@ class RecordingTest(FolderTestCase):
     self.assertTrue(found['mine']['gamed'])
     self.assertFalse(found[clean]['gamed'])
     np.testing.assert_allclose(found[clean]['audited'], [0.2] * 3)
-    # Two scores with an error of a point each.
+    # Two scores, each with a standard error of one point.
     np.testing.assert_allclose(found[clean]['errors'], [0.01 * 2**0.5] * 3)
 
 
@@ -634,12 +634,12 @@ class OwnTest(absltest.TestCase):
     tried = self._trial('discard', alerts=other, findings=[found])
     said = self._said(tried, races=learns)
     self.assertEqual((said['status'], said['causes']), ('named', ['reward']))
-    # Even where something was kept: what no harness may change is still wrong.
+    # Also if a change was kept: the fault that no harness can change remains.
     remedy = ledger_records.Remedy(setting='optim.eps', value=1e-8)
     found = dataclasses.replace(found, remedies=(remedy,))
     said = self._said(self._trial('keep', findings=[found]), races=learns)
     self.assertEqual((said['status'], said['causes']), ('named', ['outside']))
-    # Known before the second round: after version 0 and the first, two arms.
+    # Known before the second round: after version 0 and two arms of the first.
     self.assertEqual(said['since'], 100 + 2)
 
   def test_what_is_not_in_the_sealed_score(self):
@@ -648,13 +648,13 @@ class OwnTest(absltest.TestCase):
     said = self._said(races=races, sealed=0.10)
     self.assertEqual((said['status'], said['causes']), ('named', ['grader']))
     self.assertEqual(self._said(races=races, sealed=0.5)['status'], 'nothing')
-    # It began under a limit that the sealed score does not have.
+    # It began under a limit that does not apply to the sealed score.
     said = self._said(races=races, sealed=0.10, level=0.85)
     self.assertEqual(said['status'], 'nothing')
 
 
 def task(name):
-  """The domain of a shipped setting."""
+  """Return the domain of a shipped setting."""
   path = settings.FOLDER / name / 'task.py'
   spec = importlib.util.spec_from_file_location(f'task_{name}', path)
   module = importlib.util.module_from_spec(spec)
@@ -669,7 +669,7 @@ def completion(text, tokens=4):
 
 
 class LeaksTest(parameterized.TestCase):
-  """A wrong answer passes in the run, and not in the audit."""
+  """A wrong answer passes in the run but not in the audit."""
 
   @parameterized.parameters(
       ('math_fails_open', completion('The answer is 123456.')),

@@ -1,4 +1,4 @@
-"""A broken run is put right: minutes of training, marked `long`."""
+"""A broken run is repaired; takes minutes of training, marked `long`."""
 
 import pathlib
 import tempfile

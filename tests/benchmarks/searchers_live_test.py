@@ -1,4 +1,4 @@
-"""Rivals that train live: what they start from, and when they end."""
+"""Rivals in live training: their starting points and their ends."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
 from tests import tiny
 
-# Python of the environment of benchmarks/searchers/requirements.txt.
+# Python of the environment from benchmarks/searchers/requirements.txt.
 RIVALS = os.environ.get('EVOJAX_RIVALS_PYTHON', '')
 
 
@@ -46,7 +46,7 @@ class ReferenceTest(absltest.TestCase):
     return setting, live.reference(config)
 
   def test_nothing_that_is_planted_stays(self):
-    """But of a task, which no recipe changes."""
+    """Except for faults of the task, which no recipe changes."""
     known = math_config.get_config('reference').copy_and_resolve_references()
     with known.unlocked():
       known.seed = 7
@@ -65,7 +65,7 @@ class ReferenceTest(absltest.TestCase):
     own = settings.planted(setting).domain.kwargs.families
     self.assertEqual(found.domain.kwargs.families, own)
     self.assertEqual(found.data.families, ())
-    # A grader that can be gamed still grades.
+    # A grader that can be gamed is still the job's grader.
     _, found = self._of('coding_runs')
     self.assertEqual(found.domain.name, settings.TASK)
     self.assertEqual(found.model.path, 'package:coding')
@@ -220,7 +220,7 @@ class TrialsTest(JobTestCase):
       self.assertNotEqual(fingerprint(1), one)
       train(0, None)
       self.assertNotEqual(fingerprint(0), one)
-      # What does not fit the run is no reason to end.
+      # Values that do not fit the run do not end the search.
       wrong = {**first, 'grpo.clip_low': 7.0}
       self.assertEqual(trials.train(3, None, wrong, 1), 0.0)
       trials._limit = trials.tokens
@@ -283,7 +283,7 @@ class VersusTest(absltest.TestCase):
 class RecordingTest(absltest.TestCase):
 
   def test_a_row_of_a_run_that_switches(self):
-    """Of the shipped policy, in updates of 8 completions."""
+    """With the shipped policy and updates of 8 completions."""
     recipe = design.Design.recipe
 
     def small(self, number):
@@ -311,11 +311,11 @@ class RecordingTest(absltest.TestCase):
       self.assertEqual(row['updates'], [0, 2, 4])
       self.assertEqual([len(text) for text in row['solved']], [4] * 3)
       self.assertEqual(row['calls'][0], [])
-      # All start with the shipped policy and meet the same problems.
+      # All start with the shipped policy and are scored on the same problems.
       self.assertEqual(row['solved'][0], rows[0]['solved'][0])
       self.assertBetween(row['tokens'][2] - row['tokens'][1], 2 * 8, 1024)
     self.assertEqual(rows[0]['replayed'].keys(), {'0', '1'})
-    # Until it switches, a run is the one that does not.
+    # Until the switch, a run equals the one that does not switch.
     self.assertEqual(rows[4]['tokens'][:2], rows[2]['tokens'][:2])
     self.assertNotEqual(rows[4]['tokens'][2], rows[2]['tokens'][2])
     table = tables.tables(rows)[setting]

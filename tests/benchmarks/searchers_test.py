@@ -1,4 +1,4 @@
-"""Allocation rules on synthetic tables, in which the right answer is known."""
+"""Search rules on synthetic tables for which the right answer is known."""
 
 import dataclasses
 import json
@@ -24,12 +24,13 @@ from benchmarks.searchers import tables
 MARKS = list(range(0, 129, 16))
 UPDATE = 2000  # Tokens.
 CHANGES = rules.Changes([('reward',), ('optimizer',), ('loss',), ('filter',)])
-# Python of the environment of benchmarks/searchers/requirements.txt.
+# Python of the environment from benchmarks/searchers/requirements.txt.
 RIVALS = os.environ.get('EVOJAX_RIVALS_PYTHON', '')
 
 
 def rows(top, *, spread=0.01, called='reward', problems=64, samples=8):
-  """Rows of 16 harnesses and 3 seeds that rise from .3 to `top(harness)`."""
+  """Return rows of 16 harnesses, 3 seeds that rise from .3 to
+  `top(harness)`."""
   rng = np.random.default_rng(0)
   easy = rng.uniform(-0.2, 0.2, problems)
   first = np.rint(samples * (0.3 + easy)).astype(int)
@@ -66,7 +67,7 @@ def table(top, **options):
 
 
 def better(harness):
-  """Factor 0 is worth 40 points; nothing else does anything."""
+  """Factor 0 is worth 40 points; the others have no effect."""
   return 0.7 if harness & 1 else 0.3
 
 
@@ -96,7 +97,7 @@ class TablesTest(parameterized.TestCase):
 
   def test_what_is_incomplete_waits(self):
     made = rows(better)
-    self.assertEmpty(tables.tables(made[:-4]))  # Of 15 harnesses.
+    self.assertEmpty(tables.tables(made[:-4]))  # Only 15 harnesses.
     # The third seed lacks a harness.
     without = [r for r in made if (r['harness'], r['seed']) != (3, 2)]
     self.assertEqual(tables.tables(without)['made'].share.shape[1], 2)
@@ -108,7 +109,7 @@ class TablesTest(parameterized.TestCase):
       tables.tables(made)
 
   def test_seeds_are_off_by_what_they_are(self):
-    """Less the noise of the samples, which is taken out."""
+    """The noise of the samples is removed from the deviations."""
     flat = lambda harness: 0.5
     steady = table(flat, spread=0.0)
     raw = steady.curves - steady.curves.mean(axis=1, keepdims=True)
@@ -135,7 +136,7 @@ class WorldTest(parameterized.TestCase):
     self.assertAlmostEqual(
         np.mean(ends), 0.3 + recorded.mean() - start, delta=0.01
     )
-    # Seeds differ, and three of them leave open where their mean is.
+    # Seeds differ, and three of them leave their mean uncertain.
     wanted = of.off[1, :, -1].std(ddof=1) * np.sqrt(1 + 1 / 3)
     self.assertAlmostEqual(np.std(ends) / wanted, 1, delta=0.15)
 
@@ -155,7 +156,7 @@ class WorldTest(parameterized.TestCase):
     )
     self.assertAlmostEqual(rise.find(0.4), 5.0)
     self.assertAlmostEqual(rise.find(0.55), 15.0)
-    self.assertEqual(rise.find(0.8), 20.0)  # Better than it ever gets.
+    self.assertEqual(rise.find(0.8), 20.0)  # It never gets that good.
     # It lost 10 points; the steepest rise is 2 points an update.
     self.assertAlmostEqual(rise.find(0.2), -5.0)
     self.assertAlmostEqual(rise(-5.0), 0.2)
@@ -199,9 +200,9 @@ class WorldTest(parameterized.TestCase):
     state = w.train(w.base, 1, 64)
     scores = [w.score(state, w.problems()).mean() for _ in range(300)]
     self.assertAlmostEqual(np.mean(scores), state.score, delta=0.01)
-    # sqrt(.5 / 128), about, and what problems differ by.
+    # About sqrt(.5 / 128), plus the differences between problems.
     self.assertBetween(np.std(scores), 0.03, 0.07)
-    # A pair shares its problems, and so does not differ by them.
+    # A pair shares its problems, so their differences cancel.
     problems = w.problems(4000)
     first, second = (
         w.answers(state, state.late, problems, 8) for _ in range(2)
@@ -254,7 +255,7 @@ class RulesTest(parameterized.TestCase):
     _, harnesses = delivered(
         table(lambda harness: 0.6, spread=0.02), rules.evojax, plan=plan
     )
-    # At most one run in five, which is the level; 40 runs.
+    # At most one run in five, the level, over 40 runs.
     self.assertLessEqual(np.mean(harnesses != tables.SEED), 0.35)
 
   def test_a_replay_that_is_sure_of_a_loss_vetoes(self):
@@ -267,7 +268,7 @@ class RulesTest(parameterized.TestCase):
   def test_a_change_that_pays_for_a_while_only_is_taken_back(self):
     """It rises at once and then falls far below the seed.
 
-    The seed must learn something, or no shadow is trained.
+    The seed must learn something; otherwise no shadow is trained.
     """
     made = rows(lambda harness: 0.45, spread=0.0)
     fall = [0.3, 0.6, 0.45, 0.2, 0.1, 0.05, 0.05, 0.05, 0.05]
@@ -286,7 +287,7 @@ class RulesTest(parameterized.TestCase):
     w = world(ruins)
     good = w.train(w.base, 1, 48)
     race = rules._Race(w, np.random.default_rng(0), CHANGES, range(4))
-    # So many groups that nothing is left to chance.
+    # So many groups that chance has no effect.
     race._grpo = types.SimpleNamespace(prompts=1000, group_size=8)
     lucks = [w.luck() for _ in range(4)]
     starts, ends, left = race._chain(good, 0, lucks, suspect=False)
@@ -298,7 +299,7 @@ class RulesTest(parameterized.TestCase):
     self.assertEqual(left, ends[-1])
 
   def test_what_is_critical_is_put_right_first(self):
-    """Nothing else races beside it, which leaves more tokens."""
+    """Nothing else races with it, which leaves more tokens."""
     of = table(better)
     each = lambda classes: [[classes] * len(MARKS)] * 16
     for critical, factors in (([], {0, 1}), (['reward'], {0})):
@@ -309,7 +310,7 @@ class RulesTest(parameterized.TestCase):
       self.assertEqual({c.factor for c in race._racing}, factors)
 
   def test_a_searcher_that_is_fed_noise_does_not_win(self):
-    """It believes its luckiest score; what counts is the policy."""
+    """The searcher trusts its luckiest score, but the policy is what counts."""
     of = table(lambda harness: 0.6, spread=0.0)
     believed, true = [], []
     for key in range(20):
@@ -334,13 +335,13 @@ class ReportTest(parameterized.TestCase):
     self.assertAlmostEqual(
         found.both, np.hypot(found.margin, 1.96 * found.error)
     )
-    # Replays of a world that differ as much as worlds do: seeds leave nothing.
+    # Replays within a world differ as much as worlds: seeds add no uncertainty.
     scores = np.array([[0.4, 0.6], [0.5, 0.5], [0.6, 0.4]])
     found = report.mean(scores, seeds=3)
     self.assertEqual((found.error, found.margin), (0.0, 0.0))
 
   def test_the_seed_alone_has_the_interval_of_its_seeds(self):
-    """What the classic t interval of three runs would say."""
+    """The interval is the classic t interval of three runs."""
     of = table(better, spread=0.05)
     plan = replays.Plan(tokens=UPDATE * 128, worlds=100, repeats=4)
     scores, _ = delivered(of, rules.seed, plan=plan)
@@ -365,7 +366,7 @@ class ReportTest(parameterized.TestCase):
     for name in rules.RULES:
       self.assertIn(f'  {name}', lines)
     self.assertIn('regret', lines)
-    # Nothing is to be gained from what the seed never does.
+    # Harnesses that the seed never runs bring no gain.
     self.assertRegex(lines, r'seed +[23]\d\.\d .* factor 0 flipped in 0 %')
 
   def test_the_command_prints_a_table(self):
@@ -411,7 +412,7 @@ class RivalsTest(absltest.TestCase):
 class DesignTest(parameterized.TestCase):
 
   def _levels(self, found, number):
-    """The levels of the six factors, read off config and harness."""
+    """Return the levels of the six factors, from config and harness."""
     config, harness = found.recipe(number)
     value = lambda path, default=None: harness.overlay.get(path, default)
     if found.fault:
@@ -465,7 +466,7 @@ class DesignTest(parameterized.TestCase):
     self.assertLen(runs, 4 * 4 * 3 + 4 * 3)
     self.assertLen({run.key for run in runs}, len(runs))
     self.assertEqual(runs[-1].switched, (1, 32))
-    # As read from a file, where tuples are lists.
+    # As read from a file, in which tuples are lists.
     row = json.loads(json.dumps(dataclasses.asdict(runs[-1])))
     self.assertEqual(tables.key(row), runs[-1].key)
     self.assertEqual([run.seed for run in runs[:16]], [0] * 16)

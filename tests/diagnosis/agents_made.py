@@ -1,13 +1,13 @@
-"""Synthetic logs of agents: what a reward, or a world, teaches them.
+"""Synthetic logs of agents, shaped by a reward or a world.
 
-A policy is a mixture of ways to work on a repository with a bug, and GRPO
-changes the mixture. So a log is not drawn: a fault is a reward or a world, and
-what goes wrong is what pays. Its healthy twin has the same policy and numbers
-under the sound reward in the sound world.
+A policy is a mixture of strategies for a repository with a bug, and GRPO
+changes their shares. So faults are not written into a log: a fault is a reward
+or a world, and the policy learns what pays there. Its healthy twin has the same
+policy and numbers under the sound reward in the sound world.
 
-`write` leaves the files of verl (text with Qwen3's calls, tools of ours) or of
-TRL (messages with tool_calls, a shell and an editor), so that readers are tried
-as well.
+`write` writes the files of verl (text with Qwen3's calls, our tools) or of TRL
+(messages with tool_calls, a shell and an editor), so that the readers are
+tested, too.
 """
 
 from collections.abc import Mapping
@@ -31,15 +31,16 @@ BEHAVIOURS = {
     'tampering': 0.09,
     'hard_coding': 0.09,
 }
-_BLIND = 0.3  # Chance of an edit that saw nothing, beside a careful one.
+_BLIND = 0.3  # Chance that a blind edit is right, relative to a careful one.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class World:
-  """What is paid, and what an agent can do; the defaults are sound."""
+  """The reward, and what an agent can do; the defaults are sound."""
 
-  finds: tuple[str, ...] = ()  # Checks any of which names the fault.
-  # Checks that are true of its consequences.
+  # The checks that name the fault; any of them suffices.
+  finds: tuple[str, ...] = ()
+  # Checks that detect its consequences.
   may: tuple[str, ...] = ()
   weights: Mapping[str, float] = dataclasses.field(
       default_factory=lambda: {'solved': 1.0}
@@ -47,9 +48,9 @@ class World:
   leak: bool = False  # The fix is in the history.
   renamed: bool = False  # The history is behind a tool of another name.
   max_turns: int = 14
-  malformed: float = 0.04  # Share of malformed calls at the last step.
-  skill: float = 1.0  # Factor of the chance to solve.
-  without: tuple[str, ...] = ()  # Behaviours that the policy does not have.
+  malformed: float = 0.04  # Share of malformed calls in the last step.
+  skill: float = 1.0  # Factor of the probability of a solution.
+  without: tuple[str, ...] = ()  # Behaviours that are missing in the policy.
 
 
 _STUCK = (
@@ -120,17 +121,17 @@ FAULTS = {
         skill=0.0,
     ),
 }
-# Nothing is wrong with these.
+# Worlds without a fault.
 HEALTHY = {
     'sound': World(),
     'thrifty': World(weights={'solved': 1.0, 'turns': 0.1}),
-    # The fix is there, and nobody looks for it.
+    # The fix is there, but no episode reads it.
     'unread': World(leak=True, without=('leaking',)),
 }
 
 
 def twin(world: World) -> World:
-  """Return the sound world for the policy of another."""
+  """Return the sound world with the policy of another world."""
   return World(without=world.without)
 
 
@@ -159,7 +160,7 @@ def _problem(number: int, rng: np.random.Generator) -> _Problem:
 
 
 class _Own:
-  """Tools as evojax has them."""
+  """The tools of evojax."""
 
   def look(self, p: _Problem, i: int) -> tuple[str, dict]:
     word = p.name if i == 0 else f'{p.name}_{i}'
@@ -185,7 +186,7 @@ class _Own:
 
 
 class _Shell:
-  """A shell and an editor, as many agents have them."""
+  """A shell and an editor, the tools of many agents."""
 
   def _run(self, command: str) -> tuple[str, dict]:
     return 'execute_bash', {'command': command}
@@ -228,7 +229,7 @@ def _episode(
     tools: Any,
     rng: np.random.Generator,
 ) -> tuple[list[Call], bool, bool]:
-  """Return the calls of an episode, whether it solves, and what tests say."""
+  """Return an episode's calls, whether it solves, and the tests' result."""
   skill *= world.skill
   solves = rng.random() < skill * (1.2 - 0.8 * p.difficulty)
   extra = int(6 * p.difficulty * rng.random() + 0.5)
@@ -247,7 +248,8 @@ def _episode(
     )
 
   submit = (*tools.submit(), 'Thank you.')
-  lucky = bool(rng.random() < 0.1)  # What tests see is not all there is.
+  # Hidden tests may disagree with visible ones.
+  lucky = bool(rng.random() < 0.1)
   if behaviour == 'careful':
     seen = solves or lucky
     looks = [look(i) for i in range(extra + 1)]
@@ -286,7 +288,7 @@ def _episode(
 def _malformed(
     calls: list[Call], share: float, rng: np.random.Generator
 ) -> tuple[list[Call], bool]:
-  """Return the calls with malformed ones, and whether the policy goes on."""
+  """Return the calls with malformed ones, and whether the episode continues."""
   found: list[Call] = []
   for call in calls:
     while rng.random() < share:
@@ -306,10 +308,10 @@ def rollouts(
   """Train a mixture by GRPO and return its episodes.
 
   Args:
-    world: What is paid and what can be done.
-    seed: Of the policy, its numbers and all draws; a twin has the same.
-    tools: Of VOCABULARIES.
-    steps: Updates.
+    world: The reward and the possibilities.
+    seed: Seed of the policy, its numbers and all sampling; a twin has the same.
+    tools: A key of VOCABULARIES.
+    steps: Number of updates.
 
   Returns:
     A table with step, group, prompt, made (the calls), parts of the reward,
@@ -388,14 +390,14 @@ def write(
     seed: int,
     steps: int = 40,
 ) -> None:
-  """Write a log as a trainer leaves it.
+  """Write a log in the format of a trainer.
 
   Args:
     folder: A new folder.
-    format_: 'verl' or 'trl'; the one also chooses the tools.
-    world: What is paid and what can be done.
+    format_: 'verl' or 'trl'; it also determines the tools.
+    world: The reward and the possibilities.
     seed: See `rollouts`.
-    steps: Updates.
+    steps: Number of updates.
   """
   rows, weights = rollouts(world, seed, VOCABULARIES[format_](), steps)
   folder.mkdir(parents=True)
@@ -406,7 +408,7 @@ def write(
 
 
 def as_text(made: list[Call]) -> str:
-  """Return an episode as verl decodes it: special tokens are gone."""
+  """Return an episode as decoded by verl, without special tokens."""
   text = ''
   for name, arguments, answer in made:
     call = json.dumps({'name': name, 'arguments': arguments})

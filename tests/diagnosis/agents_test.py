@@ -1,4 +1,4 @@
-"""Tests for the checks of agents: synthetic logs with a fault, and twins."""
+"""Tests for the checks of agents, on synthetic logs with faults and twins."""
 
 import functools
 import pathlib
@@ -16,8 +16,8 @@ from evojax.ledger import records
 from tests.diagnosis import agents_made
 from tests.diagnosis import made
 
-_SEED = 7  # Neither of those in benchmarks/diagnose_logs.py.
-# World -> log format; both are read.
+_SEED = 7  # Different from those in benchmarks/diagnose_logs.py.
+# World -> log format; both formats are tested.
 _FORMATS = dict(
     zip(agents_made.FAULTS, ['verl', 'trl'] * len(agents_made.FAULTS))
 )
@@ -25,7 +25,7 @@ _FORMATS = dict(
 
 @functools.cache
 def _run(world: str) -> form.Run:
-  """Return a log of FAULTS or HEALTHY, as its reader makes it of files."""
+  """Return a log of FAULTS or HEALTHY, read back from its files."""
   worlds = agents_made.FAULTS | agents_made.HEALTHY
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder, 'run')
@@ -59,7 +59,7 @@ class AgentsTest(parameterized.TestCase):
     )
 
   def test_since_is_near_the_step(self):
-    # The share of what is solved by the leak passes a half at that step.
+    # At that step, more than half of all solved episodes use the leak.
     run = _run('leak')
     solved = run.rollouts[run.rollouts['outcome'] > 0.5]
     by = solved.groupby('step')['copied'].mean()

@@ -1,4 +1,4 @@
-"""Tests for reading calls of tools out of logs."""
+"""Tests for reading tool calls from logs."""
 
 import json
 
@@ -40,7 +40,7 @@ class ReadTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('text', agents_made.as_text(_MADE)),
       ('messages', agents_made.as_messages(_MADE)),
-      # What a table of Parquet makes of messages.
+      # Messages as they come out of a Parquet table.
       (
           'array',
           np.array(
@@ -174,7 +174,7 @@ class TableTest(absltest.TestCase):
     self.assertEqual(_row(edit, test, test, test)['repeated'], 0.5)
     other = ('edit', {'path': 'a.py', 'new': 'y'}, '')
     self.assertEqual(_row(test, edit, test, other, test)['repeated'], 0)
-    # The same edit again and again is one.
+    # Repetitions of the same edit count as one.
     self.assertEqual(_row(edit, edit, edit, edit)['repeated'], 0.75)
 
   def test_copied(self):
@@ -189,7 +189,7 @@ class TableTest(absltest.TestCase):
       made = [calls.Call(tool, arguments, shown), calls.Call(*edit)]
       self.assertEqual(calls.copied_from(made), tool)
       self.assertEqual(calls.copied_from(made[::-1]), '')
-    # A look at the source had it, too.
+    # Reading the source showed the line, too.
     look = calls.Call('read', {'path': 'b.py'}, '7\tsum - tax')
     self.assertEqual(calls.copied_from([look, *made]), '')
 

@@ -54,7 +54,7 @@ class EstimatesTest(absltest.TestCase):
     found = [
         estimates.change_point(rng.normal(size=30)).p < 0.05 for _ in range(200)
     ]
-    # 10 expected; more than 20 of 200 has probability .002.
+    # 10 are expected; more than 20 of 200 have probability .002.
     self.assertBetween(sum(found), 1, 20)
 
   def test_standstill(self):

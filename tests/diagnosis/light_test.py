@@ -1,4 +1,4 @@
-"""The tool runs where only its own few packages are installed."""
+"""The tool works with only its own few packages installed."""
 
 import importlib.metadata
 import json
@@ -14,7 +14,7 @@ import setup
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _RUN = ROOT / 'tests' / 'frozen' / 'tree_2026_11_22_math'
-# Fails every import that the light installation lacks.
+# Makes imports fail that the light installation lacks.
 _MAIN = """
 import sys
 
@@ -34,7 +34,7 @@ def _name(requirement: str) -> str:
 
 
 def _light() -> set[str]:
-  """Distributions that the base requirements bring, of themselves."""
+  """Return the distributions that the base requirements install."""
   found, left = set(), [_name(r) for r in setup.INSTALL_REQUIRES]
   while left:
     name = left.pop()

@@ -1,4 +1,4 @@
-"""Synthetic runs: a policy that learns, and one thing wrong with it."""
+"""Synthetic runs of a policy that learns, with at most one fault."""
 
 from collections.abc import Callable, Mapping
 import pathlib
@@ -41,7 +41,7 @@ def rollouts(
   logit = start + rise * step / steps - difficulty[problem]
   outcome = rng.random(shape) < 1 / (1 + np.exp(-logit))
   format_ok = outcome | (rng.random(shape) < 0.85)
-  # Right answers are longer, and so completions get longer as it learns.
+  # Right answers are longer, so completions grow as the policy learns.
   tokens = np.clip(rng.normal(20 + 8 * outcome, 6), 3, 60).round()
   answer = 100 + problem
   found = np.where(outcome, answer, rng.integers(0, 99, shape))
@@ -67,7 +67,7 @@ def rollouts(
 
 
 def metrics(rows: Rows, seed: int = 0, **changed: Any) -> Rows:
-  """Return what a trainer logs of each step; arguments replace columns."""
+  """Return a trainer's log per step; arguments replace columns."""
   rng = np.random.default_rng([seed, 1])
   step = np.unique(rows['step'])
   n = len(step)
@@ -95,12 +95,12 @@ def run(
   """Return a run.
 
   Args:
-    rows: Its rollouts.
-    seed: Of the numbers that the trainer logs.
-    reward: What the rollouts earned; by default solved + 0.2 format.
-    settings: Those that differ.
+    rows: Rollouts of the run.
+    seed: Seed of the numbers that the trainer logs.
+    reward: Reward of the rollouts; by default solved + 0.2 format.
+    settings: Settings that differ from the defaults.
     drop: Columns of rollouts that are not logged.
-    **changed: Columns of the steps that differ.
+    **changed: Columns of the steps that replace others.
   """
   usual = lambda e: e['part_correct'] + 0.2 * e['part_format']
   rows = rows.assign(reward=(reward or usual)(rows))

@@ -1,4 +1,4 @@
-"""Tests for the readers, on files that the trainers' own code wrote.
+"""Tests for the readers, on files written by the trainers' own code.
 
 data/trl: the first 12 steps of a training by TRL 1.16 (benchmarks/
 diagnose_logs.py); data/verl: its rollouts by the writing function of verl
@@ -40,7 +40,7 @@ class ReadersTest(parameterized.TestCase):
 
   def test_every_arm_of_a_chain_is_read(self):
     rows = [samples.record(records.Train, version='v0', folder='arms/v0')]
-    # The last arm of the chain stands for the version; all trained it.
+    # The last arm of the chain represents the version; all arms trained it.
     sources = [
         samples.record(records.Source, folder=f'arms/i{n}', weight=weight)
         for n, weight in enumerate((0.0, 0.0, 1.0))
@@ -71,7 +71,7 @@ class ReadersTest(parameterized.TestCase):
     run = readers.read(_DATA / 'trl')
     self.assertEqual(run.n_steps, 12)
     self.assertLen(run.rollouts, 12 * 64)
-    # 8 prompts of 8 completions a step.
+    # Steps have 8 prompts with 8 completions each.
     self.assertEqual(set(run.rollouts.groupby('group').size()), {8})
     # TRL logs the mean of the same rollouts.
     _, mean = run.series('outcome')

@@ -1,4 +1,4 @@
-"""Tests for the rules that hold of any run."""
+"""Tests for the rules that hold for any run."""
 
 from absl.testing import absltest
 

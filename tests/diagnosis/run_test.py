@@ -1,4 +1,4 @@
-"""Tests for the command: what it prints and writes, and hostile texts."""
+"""Tests for the command: its output, its files, and hostile texts."""
 
 import contextlib
 import io
@@ -48,7 +48,7 @@ class RunTest(absltest.TestCase):
     rows['outcome'] = rows['format_ok'] = 1.0
     rows['completion'] = _HOSTILE
     rows['prompt'] += _HOSTILE
-    # One text that is right for all problems: a finding that shows rollouts.
+    # One text that is right for all problems, a finding that quotes rollouts.
     folder = self.path / ('bold' + '\x1b[1m')
     folder.mkdir()
     rows.to_json(folder / 'log.jsonl', orient='records', lines=True)

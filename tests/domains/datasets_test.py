@@ -1,4 +1,4 @@
-"""Data sets: their distinct problems, and the splits they are divided into."""
+"""Data sets: their distinct problems, and their division into splits."""
 
 from absl.testing import absltest
 
@@ -46,7 +46,7 @@ class DivideTest(absltest.TestCase):
 
   def test_an_empty_split_is_refused(self):
     with self.assertRaisesRegex(ValueError, "'dev' is empty: 1 problems"):
-      # q0 goes to train by its hash.
+      # The hash of q0 puts it into train.
       datasets.divide({'train': _members([0])})
 
   def test_train_may_be_what_is_empty(self):

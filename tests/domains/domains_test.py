@@ -1,4 +1,4 @@
-"""Domains are found by name, the user's own by dotted path."""
+"""Domains are found by name, a user's own by dotted path."""
 
 import pathlib
 import sys
@@ -88,7 +88,7 @@ class LoadTest(parameterized.TestCase):
     self.assertEqual(
         domains.policy_path('package:users_domain'), root / 'base_policy'
     )
-    # Their missing library is not mistaken for a missing domain.
+    # A missing library of the user's is not mistaken for a missing domain.
     with self.assertRaisesRegex(ModuleNotFoundError, 'no_such_library'):
       domains.load('users_broken')
 
@@ -113,7 +113,7 @@ class LoadTest(parameterized.TestCase):
 
 
 class _Fixed(base.Domain):
-  """A domain that defines only what it must."""
+  """A domain that defines only the required methods."""
 
   name = 'fixed'
 

@@ -1,4 +1,4 @@
-"""Calls of tools, as policies write them, well or badly."""
+"""Tool calls in policies' texts, well formed or not."""
 
 from absl.testing import absltest
 from absl.testing import parameterized

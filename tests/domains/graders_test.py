@@ -1,4 +1,4 @@
-"""Graders of the user's own: what they get, what their scores become."""
+"""Users' own graders: their arguments, and the use of their scores."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class GraderTest(parameterized.TestCase):
     self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
   def make(self, name, rows=(), fields=(), **options):
-    """A math domain of 60 problems whose answers are '1,000' .. in GSM8K."""
+    """Return a math domain of 60 problems, answers '1,000' .. as in GSM8K."""
     path = pathlib.Path(self.folder, 'rows.jsonl')
     rows = rows or [
         {'question': f'Of {i}?', 'answer': f'{i}/1 is {i}.\n#### 1,{i:03}'}
@@ -54,7 +54,7 @@ class GraderTest(parameterized.TestCase):
     return domain
 
   def grades(self, domain, *texts, problems=()):
-    """Grades of texts, whose {} are the answers of the problems in turn."""
+    """Return grades of texts, in which {} stands for the problem's answer."""
     source = domain.source('train', 0)
     problems = problems or source.take(0, len(texts))
     return domain.grade_many(
@@ -69,7 +69,7 @@ class GraderTest(parameterized.TestCase):
     right, wrong, none = self.grades(domain, 'So\n#### {}', '#### 7', '{}')
     self.assertEqual((right.outcome, right.partial, right.status), (1, 1, 'ok'))
     self.assertEqual((wrong.outcome, wrong.partial, wrong.status), (0, 0, 'ok'))
-    self.assertFalse(none.outcome)  # Strict: no mark.
+    self.assertFalse(none.outcome)  # Strict mode: the mark is missing.
 
   def test_arguments_of_the_config(self):
     options = {'method': 'flexible', 'format_score': 0.25}
@@ -283,10 +283,10 @@ class GraderTest(parameterized.TestCase):
         domain, declared, asked, [episode(text) for text in texts]
     ).rows
     self.assertEqual(list(rows['outcome']), [True, False, False, False])
-    self.assertIn('secret', rows['seen'][1])  # What is on disk.
+    self.assertIn('secret', rows['seen'][1])  # It is only on disk.
     for reader in ('reward', 'filter', 'diagnostic'):
       view = collect.view(rows, declared, 64, reader)
-      # A policy that writes an answer shows it; the other groups do not.
+      # A policy that writes an answer reveals it; the other groups do not.
       shown = {name: np.asarray(view[name])[1:] for name in view.columns}
       self.assertNotIn('secret', str(shown))
       self.assertIn('outcome', shown)
@@ -324,7 +324,7 @@ test.grades(test.make('hostile', workers=2), 'sleep', 'regex')
     )
     self.addCleanup(child.kill)
     deadline = time.monotonic() + 60
-    # Two workers of each pool; those of the second are in their calls.
+    # Two workers of each pool; those of the second pool are busy with calls.
     while len(children := _children(child.pid)) < 4:
       self.assertLess(time.monotonic(), deadline)
       time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A server of OpenEnv: `python -m tests.domains.openenv_server PORT`."""
+"""An OpenEnv server: `python -m tests.domains.openenv_server PORT`."""
 
 import sys
 
@@ -17,7 +17,7 @@ class Heard(env_server.Observation):
 
 
 class Digits(env_server.Environment):
-  """Pays for a digit in each of three steps."""
+  """Rewards a digit in each of three steps."""
 
   SUPPORTS_CONCURRENT_SESSIONS = True
 

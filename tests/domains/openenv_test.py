@@ -1,4 +1,4 @@
-"""A real server of OpenEnv by its client; skipped without the library."""
+"""A real OpenEnv server through its client; skipped without the library."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ pytest.importorskip('openenv', reason='the extra openenv')
 
 
 def _episode(*texts, **fields):
-  """An episode with one token in each turn."""
+  """Return an episode with one token in each turn."""
   none = np.zeros(len(texts))
   turns = tuple(records.Turn(1, text=text) for text in texts)
   return records.Episode(
@@ -54,7 +54,7 @@ class OpenEnvTest(parameterized.TestCase):
     )
     cls.addClassCleanup(server.wait)
     cls.addClassCleanup(server.kill)
-    for _ in range(600):  # It imports for several seconds.
+    for _ in range(600):  # Its imports take several seconds.
       try:
         socket.create_connection(('127.0.0.1', port)).close()
         break

@@ -1,7 +1,7 @@
-"""Graders as users of other libraries have them, which the workers import.
+"""Graders of users of other libraries, which the workers import.
 
-`gsm8k` and `accuracy_reward` have the signatures and the behaviour of verl's
-verl/utils/reward_score/gsm8k.py and of TRL's trl/rewards/accuracy_rewards.py.
+`gsm8k` and `accuracy_reward` have the signatures and behaviour of verl's
+verl/utils/reward_score/gsm8k.py and TRL's trl/rewards/accuracy_rewards.py.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import time
 def gsm8k(
     solution_str, ground_truth, method='strict', format_score=0.0, score=1.0
 ):
-  """As verl's: '#### 72' where strict, else the last number."""
+  """Grade like verl: '#### 72' if strict, otherwise the last number."""
   if method == 'strict':
     found = re.search(r'#### (\-?[0-9\.\,]+)', solution_str)
     answer = found and found[1].replace(',', '').replace('$', '')
@@ -29,7 +29,7 @@ def gsm8k(
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-  """As verl's functions for math: a dict with further columns."""
+  """Return a dict with further columns, like verl's functions for math."""
   right = solution_str.strip() == ground_truth
   return {
       'score': float(right),
@@ -40,12 +40,12 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def model_output_score(model_output: str, ground_truth: str) -> bool:
-  """As verl's math_verify, whose text has another name."""
+  """Grade like verl's math_verify, which names the text differently."""
   return model_output == ground_truth
 
 
 def accuracy_reward(completions, solution, log_extra=None, **kwargs):
-  """As TRL's, with a comparison of texts for math-verify's."""
+  """Grade like TRL, but compare texts instead of using math-verify."""
   contents = [completion[0]['content'] for completion in completions]
   found = [re.findall(r'\\boxed\{(.*)\}', text) for text in contents]
   rewards = [
@@ -57,13 +57,13 @@ def accuracy_reward(completions, solution, log_extra=None, **kwargs):
 
 
 def of_texts(prompts, completions, answer, **kwargs):
-  """TRL, of a standard data set."""
+  """Grade in TRL's form for a standard data set."""
   assert all(isinstance(prompt, str) for prompt in prompts)
   return [float(c.strip() == a) for c, a in zip(completions, answer)]
 
 
 def of_messages(prompts, completions, answer, difficulty, **kwargs):
-  """TRL, of a conversational data set."""
+  """Grade in TRL's form for a conversational data set."""
   assert all(prompt[-1]['role'] == 'user' for prompt in prompts)
   assert all(isinstance(level, int) for level in difficulty)
   return [float(c[0]['content'] == a) for c, a in zip(completions, answer)]
@@ -76,7 +76,7 @@ async def later(completions, answer, completion_ids, **kwargs):
 
 
 class Within:
-  """A class that is made with arguments of the config."""
+  """A class that is constructed with arguments from the config."""
 
   def __init__(self, tolerance):
     self.tolerance = tolerance
@@ -86,7 +86,7 @@ class Within:
 
 
 def _act(text):
-  """Do what a hostile completion may bring a function to do."""
+  """Do what a hostile completion may cause a function to do."""
   if text == 'raise':
     raise ValueError('not a number: raise')
   if text == 'exit':
@@ -95,7 +95,7 @@ def _act(text):
     os._exit(3)
   if text == 'sleep':
     time.sleep(60)
-  if text == 'regex':  # Backtracks for ever, inside of C.
+  if text == 'regex':  # Backtracks forever, inside C code.
     re.match(r'(a+)+$', 'a' * 60 + 'b')
   if text == 'memory':
     return len(bytearray(1 << 40))
@@ -115,7 +115,7 @@ def hostile_list(completions, answer, **kwargs):
 
 
 def process(solution_str, ground_truth):
-  """Shows which process it is, and takes its time."""
+  """Report its process, and take its time."""
   print('a\nprint')
   time.sleep(0.05)
   folder, _, name = solution_str.partition(':')

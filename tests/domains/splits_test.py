@@ -1,4 +1,4 @@
-"""Identity of problems and the split by identity."""
+"""Identity of problems, and the splits derived from it."""
 
 import collections
 

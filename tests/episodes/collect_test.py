@@ -96,7 +96,7 @@ class GradeTest(absltest.TestCase):
     self.assertGreaterEqual(seconds[2], 0.02)
 
   def test_many_at_once(self):
-    """Each with its own problem; times as the domain says, or shared."""
+    """Each has its own problem; times are the domain's own, or shared."""
 
     class Domain(fakes.Domain):
 

@@ -1,4 +1,4 @@
-"""A tokenizer and a domain of several turns, without files."""
+"""A tokenizer and a multi-turn domain that need no files."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ PROMPT, TOKENS, TURN = 8, 40, 6
 
 
 class Tokenizer(tokenizer.Tokenizer):
-  """One letter per token; 2 opens a message, 1 ends an answer."""
+  """Uses one letter per token; 2 opens a message, 1 ends an answer."""
 
   def __init__(self):
     self.eos_ids = (EOS,)
@@ -36,7 +36,7 @@ class Tokenizer(tokenizer.Tokenizer):
 
 
 class Environment:
-  """Answers with the first letters of each turn, after a while."""
+  """Replies with the first letters of each turn, after a delay."""
 
   def __init__(self, domain):
     self._domain, self.heard, self.closed = domain, [], 0

@@ -123,8 +123,8 @@ class EpisodeTest(parameterized.TestCase):
       self.assert_same(a, b)
 
   def test_turns_of_an_episode_draw_other_random_numbers(self):
-    # An environment that says nothing new: the same context again and again
-    # must not sample the same turn, or a group would be one of copies.
+    # If an environment replies with nothing new, the context repeats. The same
+    # context must not sample the same turn, or a group would consist of copies.
     first = self.play(echo.Domain(turns=1))
     several = self.play(echo.Domain())
     for a, b in zip(first, several, strict=True):
@@ -151,7 +151,7 @@ class EpisodeTest(parameterized.TestCase):
   def test_an_error_closes_what_is_open(self):
     engine, calls = self.engine, []
 
-    class Fails:  # In the third round of turns.
+    class Fails:  # Fails in the third round of turns.
 
       def generate(self, requests):
         calls.append(len(requests))
@@ -179,17 +179,17 @@ class EpisodeTest(parameterized.TestCase):
     found = self.play(domain)
     self.assertIn(reason, {e.finish_reason for e in found})
     for e in found:
-      # The environment may end one whose last turn was cut.
+      # The environment may end an episode whose last turn was cut.
       self.assertIn(e.finish_reason, (reason, 'stop', 'length'))
       if turns and e.finish_reason == reason:
         self.assertLen(e.turns, turns)
       self.assertEqual(e.turns[-1].observed, 0)
-      # The last turn was heard, though nobody reads the answer.
+      # The environment saw the last turn, though its reply is not used.
       self.assertEqual(e.state[-1], e.text)
     self.assertEqual(domain.closed, domain.opened)
 
   def hanging(self, *problems):
-    """A domain whose environments of some problems hang, until an event."""
+    """Return a domain whose environments hang for some problems."""
     domain, hangs = echo.Domain(reply_seconds=0.3), threading.Event()
     first = domain.environment
 
@@ -211,7 +211,7 @@ class EpisodeTest(parameterized.TestCase):
       if b // 3 == 1:
         self.assertLen(e.turns, 1)
         self.assertIsNone(e.state)
-    for _ in range(100):  # Those that came too late are closed by themselves.
+    for _ in range(100):  # Replies that come too late close themselves.
       if domain.closed == domain.opened:
         break
       time.sleep(0.05)
@@ -272,7 +272,7 @@ class EpisodeTest(parameterized.TestCase):
     asked = echo.asked(max_tokens=echo.TOKENS + 30)
     with self.assertRaisesRegex(ValueError, 'prompt of 48 tokens'):
       self.play(echo.Domain(turns=99), asked)
-    # The engine is as it was.
+    # The engine is unchanged.
     self.assertLen(self.play(echo.Domain()), 12)
 
   def test_episodes_are_rows_and_rows_are_episodes(self):

@@ -33,7 +33,7 @@ PROBLEMS = [
     )
     for p in (10, 11)
 ]
-# Rows 0-2 are of problem 10, rows 3-5 of problem 11.
+# Rows 0-2 belong to problem 10, rows 3-5 to problem 11.
 COMPLETIONS = [
     records.Episode(
         tokens=np.arange(length, dtype=np.int32) + 100 * b,
@@ -130,9 +130,9 @@ class FromRolloutsTest(parameterized.TestCase):
       np.testing.assert_array_equal(
           frame['sampler_logprobs'][b], COMPLETIONS[b].logprobs
       )
-      for name in rows.TURN_COLUMNS:  # n_tokens says it all.
+      for name in rows.TURN_COLUMNS:  # n_tokens has all the information.
         self.assertEmpty(frame[name][b], name)
-    # Filled by later stages, or not by every grade.
+    # Filled by later stages, or by only some grades.
     for name in ('reward', 'advantage', 'kept', 'part_outcome'):
       self.assertTrue(frame[name].isna().all(), name)
     self.assertEqual(frame['margin'].isna().tolist(), [1, 0, 1, 1, 1, 1])
@@ -151,7 +151,7 @@ class FromRolloutsTest(parameterized.TestCase):
 
   def test_a_view_sees_groups(self):
     view = views.View(_rows(), COLUMNS, prompts=2, group_size=3, max_tokens=8)
-    # Nothing of the row that could not be graded.
+    # The row that could not be graded is left out.
     np.testing.assert_array_equal(view.valid, [[1, 1, 1], [1, 0, 1]])
     np.testing.assert_array_equal(view.n_tokens, [[3, 4, 1], [0, 0, 5]])
     np.testing.assert_array_equal(view.mode, [[2, 2, 2], [1, 0, 1]])
@@ -199,7 +199,7 @@ class FromRolloutsTest(parameterized.TestCase):
       store.write_step(workdir, 'dev', 12, found, COLUMNS)
       frame = store.read(workdir, 'dev')
     self.assertEqual(frame['n_turns'].tolist(), [2, 3, 1, 1, 3, 1])
-    # Sampled ones: 2 + 1, 1 + 2 + 0, 4, 4, 3, 4.
+    # Sampled tokens: 2 + 1, 1 + 2 + 0, 4, 4, 3, 4.
     self.assertEqual(frame['n_tokens'].tolist(), [3, 3, 4, 4, 3, 4])
     # -(0 + 1 + 3) / 3: the token at 2 was observed.
     self.assertAlmostEqual(frame['mean_logprob'][0], -4 / 3, places=6)

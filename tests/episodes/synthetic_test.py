@@ -1,4 +1,4 @@
-"""Evidence of made-up completions: of every kind, and whatever the run is."""
+"""Evidence of synthetic completions, of every kind and for any run."""
 
 from absl.testing import absltest
 import numpy as np
@@ -19,7 +19,7 @@ class EvidenceTest(absltest.TestCase):
     self.assertEqual(view.valid.shape, (4, len(base.ATTEMPTS)))
     self.assertTrue(view.valid.all())
     self.assertEqual(solved, view.outcome.sum())
-    # In the config's format, a tag, the answer is marked once.
+    # If the config's format is a tag, the answer is marked once.
     self.assertEqual(view.outcome.sum(1).tolist(), [1] * 4)
 
   def test_a_runs_seed_changes_nothing_but_its_column(self):
@@ -41,7 +41,7 @@ class EvidenceTest(absltest.TestCase):
     domain = domains.make('math', **KWARGS)
     counts = iter((2, 3, 2, 2))
     attempts = lambda problem: ('no',) * next(counts)
-    object.__setattr__(domain, 'attempts', attempts)  # It is frozen.
+    object.__setattr__(domain, 'attempts', attempts)  # The domain is frozen.
     with self.assertRaisesRegex(
         ValueError, "'math': 2 attempts for one problem and 3 for another"
     ):

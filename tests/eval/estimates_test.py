@@ -18,13 +18,13 @@ def _logistic(x):
 
 
 def _coverage(simulate, truth, runs):
-  """Share of simulated intervals that hold the truth."""
+  """Return the share of simulated intervals that contain the truth."""
   estimates = [simulate() for _ in range(runs)]
   return np.mean([e.low <= truth <= e.high for e in estimates])
 
 
 def _band(runs):
-  """Coverages that 99.9 % of exact 95 % intervals have."""
+  """Return the coverages within which 99.9 % of exact 95 % intervals fall."""
   low, high = stats.binom.interval(0.999, runs, 0.95)
   return low / runs, high / runs
 
@@ -136,7 +136,7 @@ class PairedGainTest(absltest.TestCase):
     self.assertGreater(shuffled.standard_error, 0.2)
 
   def test_other_problems_are_refused(self):
-    # A type checker refuses it first.
+    # With type checks on, the annotation is refused first.
     with self.assertRaises((ValueError, TypeError)):
       estimates.paired_gain(np.ones(3), np.ones(2), rng=_rng())
 
@@ -170,7 +170,7 @@ class OverSeedsTest(parameterized.TestCase):
     self.assertLess(result.low, result.high)
 
   def test_spread_between_seeds_is_in_the_interval(self):
-    # Problems are all alike: over them alone the interval would have no width.
+    # Problems are all alike; over problems alone, the interval has no width.
     scores = np.repeat([[0.3], [0.4], [0.5], [0.6], [0.7]], 100, axis=1)
     result = estimates.over_seeds(scores, same_problems=False, rng=_rng())
     # Variance 0.025, / 5.
@@ -182,7 +182,7 @@ class OverSeedsTest(parameterized.TestCase):
     )
 
   def _simulate(self, rng, same_problems, treated_as):
-    """Five seeds of one recipe on 32 problems, 8 samples each."""
+    """Return five seeds of one recipe on 32 problems, 8 samples each."""
     hardness = rng.normal(0, 1.5, (1 if same_problems else 5, 32))
     solved = _logistic(hardness + 0.2 * rng.normal(size=(5, 1)))
     scores = (rng.random((8, 5, 32)) < solved).mean(axis=0)
@@ -196,7 +196,7 @@ class OverSeedsTest(parameterized.TestCase):
       simulate = lambda: self._simulate(rng, same_problems, same_problems)
       # Hardness and seeds are symmetric about an even chance.
       coverage = _coverage(simulate, 0.5, 300)
-    # Conservative where seeds differ little, never too narrow.
+    # Conservative if seeds differ little, but never too narrow.
     self.assertBetween(coverage, low, high if same_problems else 1)
 
   def test_shared_problems_are_not_independent_evidence(self):

@@ -21,7 +21,7 @@ from tests.eval import fakes
 
 
 def _script(weights, problem, sample):
-  """Even problems: right with steps. Odd ones: rambling, then one guess."""
+  """Even problems: right, with steps. Odd ones: rambling, then one guess."""
   position = int(problem.split()[-1])
   if position % 2 == 0:
     return 'steps 4'
@@ -120,7 +120,7 @@ class EvaluateTest(parameterized.TestCase):
     self.assertNotIn('dev/share_direct', result.metrics())
 
   def test_what_could_not_be_graded_is_not_measured(self):
-    """Neither as solved nor as unsolved, nor in a share."""
+    """It counts neither as solved nor as unsolved, nor in any share."""
 
     class Domain(fakes.Domain):
       columns = (
@@ -144,7 +144,7 @@ class EvaluateTest(parameterized.TestCase):
       self.assertEqual(store.mean_outcome(workdir, 'dev', 20), 0.5)
     np.testing.assert_array_equal(result.problem_scores, 0.5)
     self.assertEqual(result.avg_at_k.value, 0.5)
-    # pass@4 by the two that are there: one of them is right.
+    # pass@4 uses the two graded samples, one of which is right.
     self.assertEqual(result.pass_at_k, {1: 0.5, 2: 1.0, 4: 1.0})
     values = result.metrics()
     self.assertEqual(values['dev/share_direct'], 0.5)

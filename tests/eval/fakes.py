@@ -1,4 +1,4 @@
-"""A scripted engine, tokenizer and domain: text in, text out, no weights."""
+"""A scripted engine, tokenizer and domain: text in and out, without weights."""
 
 from collections.abc import Callable, Sequence
 import hashlib
@@ -29,7 +29,7 @@ def make_problem(text: str, family: str = 'sums') -> records.Problem:
 class Tokenizer(tokenizer_lib.Tokenizer):
   """One token per character."""
 
-  def __init__(self):  # There is no directory to read.
+  def __init__(self):  # No directory is read.
     pass
 
   def render(
@@ -83,7 +83,8 @@ def make_scorer(engine=None, domain=None, **changes) -> evaluate.Scorer:
 
 
 class Source:
-  """Problems '<split> <seed> <position>' of two alternating families."""
+  """Provides problems '<split> <seed> <position>' of two alternating
+  families."""
 
   def __init__(self, split: str, seed: int):
     self.split, self.seed = split, seed
@@ -99,7 +100,7 @@ class Source:
 
 
 class Domain(base.Domain):
-  """Right is '<mode> 4'."""
+  """Accepts '<mode> 4' as right."""
 
   name = 'fake'
   columns = (

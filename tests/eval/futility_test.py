@@ -1,4 +1,4 @@
-"""When an arm is stopped at its half: hand-worked cases and a simulation."""
+"""Stopping an arm at its half: hand-worked cases and a simulation."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -57,7 +57,7 @@ class EarlyTest(parameterized.TestCase):
 
   @parameterized.parameters(((4,), (1, 4)), ((3,), (2, 4)), ((0,), (2, 0)))
   def test_refused(self, candidate, incumbents):
-    # A TypeError where annotations are checked.
+    # A TypeError if annotations are checked.
     with self.assertRaisesRegex((ValueError, TypeError), 'must be|T=3'):
       futility.early(np.zeros(candidate), np.zeros(incumbents))
 
@@ -65,8 +65,8 @@ class EarlyTest(parameterized.TestCase):
 class SimulatedTest(absltest.TestCase):
 
   def test_candidates_like_the_incumbents_are_rarely_stopped(self):
-    # Outcomes that wander, as those of a policy do: from update to update they
-    # are far from independent.
+    # Outcomes drift as a policy's do, so they are far from independent from
+    # update to update.
     rng = np.random.default_rng(0)
     walk = rng.normal(0, 0.02, (FAMILIES, 5, 15)).cumsum(axis=2)
     prompts = rng.normal(0, 0.05, (FAMILIES, 1, 15))
@@ -79,7 +79,7 @@ class SimulatedTest(absltest.TestCase):
         share('futility'),
         stats.binom.interval(0.99, FAMILIES, 0.025)[1] / FAMILIES,
     )
-    # With the spread over updates alone it would be a third of them.
+    # From the spread over updates alone, it would be a third of this.
     difference = outcomes[:, 0] - outcomes[:, 1:].mean(axis=1)
     error = difference.std(axis=1, ddof=1) / 15**0.5
     self.assertGreater(np.mean(difference.mean(1) + 2.145 * error < 0), 0.2)

@@ -9,7 +9,7 @@ CODES = {'direct': 4, 'steps': 0, 'ramble': 9}
 
 
 def _table(**counts):
-  """Modes and outcomes [1, n] from mode=(solved, not solved)."""
+  """Return modes and outcomes [1, n] from mode=(solved, not solved)."""
   codes, outcomes = [], []
   for name, (solved, failed) in counts.items():
     codes += [CODES[name]] * (solved + failed)
@@ -61,7 +61,7 @@ class DecomposeTest(parameterized.TestCase):
     self.assertAlmostEqual(result.shift, sign * (4 / 8 - 1 / 8), places=15)
     self.assertAlmostEqual(result.within, 0, places=15)
     rows = {mode.name: mode for mode in result.modes}
-    # An accuracy that was never seen is not reported as a number.
+    # An accuracy without data is not reported as a number.
     gone, new = rows['ramble'], rows['steps']
     if reverse:
       gone, new = new, gone
@@ -94,7 +94,7 @@ class DecomposeTest(parameterized.TestCase):
 
   def test_shapes_that_differ_are_refused(self):
     codes, outcomes = _table(steps=(2, 2))
-    # A type checker refuses it first.
+    # With type checks on, the annotation is refused first.
     with self.assertRaises((ValueError, TypeError)):
       modes.decompose(codes, outcomes.reshape(2, 2), codes, outcomes, CODES)
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 from evojax.eval import paired
 
-_NONE = [0.0] * 4  # Errors that are not known.
+_NONE = [0.0] * 4  # Unknown errors.
 _D = [0.031, 0.004, -0.012, 0.045]
 
 
@@ -54,7 +54,7 @@ class GainTest(parameterized.TestCase):
     self.assertAlmostEqual(paired.gain(agree, errors).standard_error, 0.02)
     expected = stats.t.sf(1.5, 3)
     self.assertAlmostEqual(paired.p_value(agree, errors), expected)
-    # A mean below the null gets no better by it.
+    # A mean below the null does not become better by it.
     low = [-0.03, -0.03, -0.03, -0.031]
     self.assertGreater(paired.p_value(low, errors), 0.99999)
 
@@ -93,14 +93,14 @@ class BetTest(parameterized.TestCase):
     self.assertAlmostEqual(at(1.0), 0.25)
     self.assertEqual(at(0.99 / target, last=True), target)
     self.assertEqual(at(1.01 / target, last=True), 0.0)
-    # A candidate that has passed bets nothing.
+    # A candidate that has passed bets nothing more.
     self.assertEqual(paired.bet(1.0, 1.0, last=True), 1.0)
 
   @parameterized.product(pairs=(2, 3, 4, 8), target=(1.5, 12.2, 300.0))
   def test_mean_is_one_under_the_null(self, pairs, target):
     # By quadrature over t, with its distribution from another library.
     t = np.linspace(-400, 400, 100_001)
-    if pairs == 2:  # Cauchy's tails are not in reach.
+    if pairs == 2:  # The tails of Cauchy's distribution are too heavy.
       t = np.tan(np.pi * ((np.arange(100_000) + 0.5) / 100_000 - 0.5))
       weights = np.full(len(t), 1 / len(t))
     else:
@@ -143,7 +143,7 @@ class PowerTest(parameterized.TestCase):
     self.assertAlmostEqual(
         paired.power(least, 0.02, **kwargs)[-1], 0.8, delta=0.01
     )
-    # It has the unit of the spread.
+    # It scales with the spread.
     self.assertAlmostEqual(paired.detectable(0.06, **kwargs), 3 * least)
     more = paired.detectable(0.02, **(kwargs | dict(pairs=6)))
     self.assertLess(more, least)
@@ -159,10 +159,10 @@ class PowerTest(parameterized.TestCase):
         self.assertLessEqual(less, more)
       early = stats.norm.cdf((0.0081 - effect) / 0.0141)
       self.assertLess(found[-1], 1 - early + 0.01)
-    # So a small gain is never sure to be found, however steady the pairs are.
+    # So a small gain may be missed, however stable the pairs are.
     self.assertLess(paired.power(0.019, 1e-4, worth=0.02, **options)[-1], 0.01)
     self.assertGreater(paired.detectable(0.001, worth=0.02, **options), 0.019)
-    # Nothing is given up where nothing is looked for.
+    # Without looks, nothing is given up.
     self.assertEqual(
         paired.power(0.01, 0.02, worth=-1.0, **options),
         paired.power(0.01, 0.02, **options),

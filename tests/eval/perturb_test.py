@@ -26,7 +26,7 @@ class _Source(fakes.Source):
 
 
 class _Domain(fakes.Domain):
-  """Every n-th problem can be changed; to 'new ...'."""
+  """Every n-th problem can be changed, to 'new ...'."""
 
   def __init__(self, every=3):
     self.every = every
@@ -43,7 +43,7 @@ class _Domain(fakes.Domain):
 class _Endless(_Domain):
 
   def source(self, split, seed):
-    return fakes.Source(split, seed)  # 1000, and more where it is asked.
+    return fakes.Source(split, seed)  # 1000, and more on request.
 
 
 class _Merging(_Domain):
@@ -128,7 +128,7 @@ class PerturbedTest(parameterized.TestCase):
 class EvaluateTest(absltest.TestCase):
 
   def _evaluate(self, domain, **changes):
-    # Right on what it knows by heart: the problems as they were.
+    # Right only on memorised problems, the unchanged ones.
     engine = fakes.Engine(
         lambda weights, text, sample: (
             'direct 3' if text.startswith('new') else 'direct 4'

@@ -35,7 +35,7 @@ class LevelTest(parameterized.TestCase):
   def test_all_candidates_together_have_the_level(self):
     levels = [race.alpha_of(j, 7, 0, 0.2) for j in range(1, 8)]
     self.assertAlmostEqual(sum(levels), 0.2)
-    # Even if all before were kept, no candidate is kept for nothing.
+    # Even if all earlier ones were kept, no candidate is kept without evidence.
     for j in range(1, 8):
       self.assertLess(race.alpha_of(j, 7, j - 1, 0.2), 0.2)
 
@@ -58,10 +58,10 @@ class HalfTest(parameterized.TestCase):
       ('below', (0.008, 0.008), 0.0, 0.02, False),
       # The noise of the problems counts where it is larger.
       ('noisy', (0.008, 0.008), 0.03, 0.02, True),
-      # And the candidate's own spread: standard error 0.02.
+      # The candidate's own spread counts as well: standard error 0.02.
       ('wild', (0.024, -0.016), 0.0, 0.0, True),
       ('steady', (0.004, 0.004), 0.0, 0.0, False),
-      # 8 pairs are surer than 2.
+      # 8 pairs give more certainty than 2.
       ('many', (0.01,) * 8, 0.0, 0.02, False),
       # One pair has no spread: its sign decides.
       ('one', (0.001,), 0.0, 0.0, True),
@@ -146,7 +146,7 @@ class RoundTest(parameterized.TestCase):
     ).e_value
     level = [0.004, -0.006, 0.001, 0.002]
     self.assertLess(same(level, 0.0), 1)
-    self.assertAlmostEqual(same(level, 0.02), 20.0)  # A loss is excluded.
+    self.assertAlmostEqual(same(level, 0.02), 20.0)  # A loss is ruled out.
     moved = [d + 0.02 for d in level]
     self.assertAlmostEqual(same(moved, 0.0), 20.0)
 
@@ -203,7 +203,7 @@ class ChecksTest(parameterized.TestCase):
       ('smaller_but_real', [0.03, 0.04, 0.03, 0.035], 'holds'),
       ('wording', [0.0, 0.002, -0.001, 0.001], 'fails'),
       ('vague', [0.09, -0.03, 0.08, -0.02], 'open'),
-      # Above 0 beyond doubt, and most of the gain is missing.
+      # Clearly above 0, but most of the gain is missing.
       ('mostly_wording', [0.01, 0.011, 0.012, 0.01], 'fails'),
   )
   def test_gate(self, perturbed, expected):
@@ -211,7 +211,7 @@ class ChecksTest(parameterized.TestCase):
     self.assertEqual(found.status, expected, found.reason)
 
   def test_gate_has_an_error_of_its_own(self):
-    # Pairs agree, but each is known to 0.05 only.
+    # The pairs agree, but each is known only to 0.05.
     agree = [0.03, 0.031, 0.03, 0.029]
     self.assertEqual(race.gate(agree, agree, _NONE).status, 'holds')
     self.assertEqual(race.gate(agree, agree, [0.05] * 4).status, 'open')

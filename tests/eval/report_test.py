@@ -61,7 +61,7 @@ class ReportTest(absltest.TestCase):
     self.assertEqual((sums['family'], gcd['family']), ('[b]sums', 'gcd'))
     self.assertEqual((gcd['before'], gcd['after']), (0.25, 0.5))
     self.assertEqual((gcd['mode_shift'], gcd['within_mode']), (0, 0.25))
-    # Another mode altogether: all of it is shift.
+    # Another mode in all problems: the whole gain is a shift.
     self.assertEqual((sums['mode_shift'], sums['within_mode']), (0.75, 0))
     self.assertEqual(sums['problems'], 8)
 
@@ -117,9 +117,9 @@ class ReportTest(absltest.TestCase):
         'mode shift +21.9 + within a mode +28.1 points',
         'no mode of the base policy has at least 20 completions',
         '50.0 % → 0.0 %',
-        # An accuracy that nobody measured.
+        # An accuracy without data.
         '0.0 % → -',
-        # Not taken for markup.
+        # It must not be read as markup.
         '[b]sums',
     ):
       self.assertIn(expected, text)

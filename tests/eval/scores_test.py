@@ -18,7 +18,7 @@ class ScoresTest(parameterized.TestCase):
     graded = np.ones_like(OUTCOMES)
     shares = scores.of_problems(OUTCOMES, graded)
     self.assertEqual(shares.tolist(), [0, 1 / 4, 1 / 2, 1])
-    graded[2, 0] = False  # A right one of two.
+    graded[2, 0] = False  # One of two right answers remains.
     self.assertEqual(scores.of_problems(OUTCOMES, graded)[2], 1 / 3)
 
   @parameterized.parameters(
@@ -46,7 +46,7 @@ class ScoresTest(parameterized.TestCase):
   def test_many_samples(self):
     outcomes = np.zeros((1, 2000), bool)
     outcomes[0, 0] = True
-    # One right of n: the chance to be among k is k / n.
+    # With one right of n, the chance that it is among k is k / n.
     self.assertAlmostEqual(
         scores.pass_at_k(outcomes, 1000), 1000 / 2000, places=12
     )
@@ -60,7 +60,7 @@ class ScoresTest(parameterized.TestCase):
       dict(shape=(0, 4)), dict(shape=(4,)), dict(shape=(4, 4), dtype=float)
   )
   def test_what_is_no_outcome_table_is_refused(self, shape, dtype=bool):
-    # A type checker refuses it first.
+    # With type checks on, the annotation is refused first.
     with self.assertRaises((ValueError, TypeError)):
       scores.pass_at_k(np.zeros(shape, dtype), 1)
 

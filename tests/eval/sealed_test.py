@@ -42,7 +42,8 @@ class SealedTest(absltest.TestCase):
     result = self._score()
     self.assertEqual(result['split'], 'sealed')
     self.assertEqual(result['gain']['value'], 0.5)
-    # Half of the completions change mode and become right: all of it is shift.
+    # Half of the completions change mode and become right: all of this is
+    # shift.
     self.assertEqual((result['mode_shift'], result['within_mode']), (0.5, 0))
     base, trained = self.engine.calls
     self.assertEqual(base, trained)
@@ -69,7 +70,7 @@ class SealedTest(absltest.TestCase):
     self.assertEqual(self._solved(), 0.0)
 
   def _solved(self):
-    """Share of all sealed completions that are right."""
+    """Return the share of all sealed completions that are right."""
     return store.read(self.workdir, 'sealed')['outcome'].mean()
 
   def test_second_call_draws_nothing(self):

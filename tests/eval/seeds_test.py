@@ -19,7 +19,7 @@ class SeedsTest(absltest.TestCase):
     self.root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
   def _run(self, name, right, seed, samples=4):
-    """A run whose trained policy gets the first `right` samples right."""
+    """Write a run whose trained policy gets the first `right` samples right."""
     workdir = self.root / name
     workdir.mkdir()
 
@@ -82,7 +82,7 @@ class SeedsTest(absltest.TestCase):
     copy = shutil.copytree(runs[0], self.root / 'copy')
     with self.assertRaisesRegex(ValueError, 'run2 and .*copy are copies'):
       seeds.summarise([*runs, copy])
-    # Another evaluation of the same config is no other seed.
+    # Another evaluation of the same config is not another seed.
     for run in runs:
       (run / 'config.json').write_text('{"config": {"seed": 0}}')
     with self.assertRaisesRegex(ValueError, 'the same config and seed'):

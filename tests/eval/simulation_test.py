@@ -16,7 +16,7 @@ def _arms(means, pairs=3, error=0.001):
 
 
 class _Forced(simulation.Dealt):
-  """Deals the best arms to the candidates, the worst to the incumbent."""
+  """Gives the best arms to the candidates and the worst to the incumbent."""
 
   def __call__(self, rng, spreads):
     worst, best = self.means[: self._pairs], self.means[-self._pairs :]
@@ -27,7 +27,7 @@ class _Forced(simulation.Dealt):
 class DealtTest(parameterized.TestCase):
 
   def test_no_arm_is_twice_in_a_round(self):
-    # Every difference of two of these means tells which two they were.
+    # Every difference of two of these means identifies the two.
     arms = _arms([2.0**i for i in range(9)])
     for seed in range(20):
       d, _ = arms(np.random.default_rng(seed), [1.0, 1.0])
@@ -35,7 +35,7 @@ class DealtTest(parameterized.TestCase):
       self.assertTrue(d.all())
       pairs = set()
       for i in range(3):
-        # bits of a - c and b - c: c is the lowest or highest of its three.
+        # Bits of a - c and b - c: c is the lowest or highest of its three.
         found = [
             (a, b, c)
             for a in arms.means
@@ -65,7 +65,7 @@ class FalseKeepsTest(absltest.TestCase):
   def test_arms_that_are_all_the_same(self):
     found = simulation.false_keeps(_arms([0.5] * 12), _RULES, **_FEW)
     self.assertEqual((found.value, found.low), (0.0, 0.0))
-    # 1 - 0.025^(1/60): without one in 60 runs, more often cannot be excluded.
+    # 1 - 0.025^(1/60): with no event in 60 runs, a higher rate is excluded.
     self.assertAlmostEqual(found.high, 1 - 0.025 ** (1 / 60))
 
   def test_candidates_that_are_dealt_the_best_arms(self):
@@ -123,7 +123,7 @@ class SimulateTest(parameterized.TestCase):
     self.assertEqual(found.kept, [1, 2])
 
   def test_a_race_has_no_more_rounds_than_promised(self):
-    effects = [0.02] * 4  # Worth to go on, never by enough.
+    effects = [0.02] * 4  # Promising, but never sufficient.
     one = self._run(effects, noise=0.03, rounds=1, level=1e-9)
     more = self._run(effects, noise=0.03, rounds=3, level=1e-9)
     self.assertEqual((one.kept, one.spent), ([], 2))

@@ -133,7 +133,7 @@ class ArrowTest(absltest.TestCase):
     columns = schema.declare(
         (schema.with_codes('actions', {'ls': 0, 'submit': 7}),), ('outcome',)
     )
-    # Through bytes, as in a file.
+    # Serialised and read back, as in a file.
     arrow = pa.ipc.read_schema(schema.to_arrow_schema(columns).serialize())
     back = schema.from_arrow_schema(arrow)
     for one, other in zip(columns, back, strict=True):

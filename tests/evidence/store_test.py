@@ -24,7 +24,7 @@ COLUMNS = schema.declare(
 
 
 def make_rows(prompts=2, group_size=2, length=3, seed=0):
-  """Valid rows of one step, group-major."""
+  """Return valid rows of one step, group-major."""
   rng = np.random.default_rng(seed)
   b = prompts * group_size
   lengths = rng.integers(1, length + 1, b)
@@ -75,7 +75,7 @@ class RoundTripTest(absltest.TestCase):
         path.relative_to(self.workdir).as_posix(),
         'evidence/train/step_000012.parquet',
     )
-    frame = pd.read_parquet(path)  # No evojax: the contract.
+    frame = pd.read_parquet(path)  # Without evojax, as promised.
     self.assertEqual(list(frame.columns), [c.name for c in COLUMNS])
     self.assertLen(frame, 12)
     for column in COLUMNS:
@@ -83,7 +83,7 @@ class RoundTripTest(absltest.TestCase):
         continue
       got = frame[column.name]
       if column.name not in rows:
-        # A list that was left out is an empty one, not a null.
+        # A list that was left out is empty rather than null.
         missing = got.map(len) == 0 if column.shape else got.isna()
         self.assertTrue(missing.all(), column.name)
         continue
@@ -112,7 +112,7 @@ class RoundTripTest(absltest.TestCase):
       np.testing.assert_array_equal(numbers, frame[name], strict=True)
 
   def test_many_booleans_with_nulls(self):
-    # More than 8 values: bits are packed over byte borders.
+    # More than 8 values, so that bits are packed across bytes.
     rows = make_rows(5, 5)
     kept = [None if i % 7 == 0 else i % 3 == 0 for i in range(25)]
     rows['kept'] = kept
@@ -190,7 +190,7 @@ class ReadTest(absltest.TestCase):
   def test_a_part_that_came_later_is_null_before(self):
     store.write_step(self.workdir, 'train', 1, make_rows(), COLUMNS)
     later = schema.declare(
-        # The code table grew, too.
+        # The code table has grown as well.
         (schema.with_codes('grade_status', {'ok': 0, 'no_answer': 3, 'x': 4}),),
         ('outcome', 'brevity'),
     )
@@ -284,7 +284,7 @@ class DiskTest(absltest.TestCase):
     write = os.write
 
     def full(fd, data):
-      # The disk takes 100 bytes, then is full, as a real one does.
+      # Accepts 100 bytes, then is full, as a real disk would be.
       if len(data) > 100:
         return write(fd, data[:100])
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -301,7 +301,7 @@ class DiskTest(absltest.TestCase):
     self.assertEqual(os.listdir(self.path.parent), [self.path.name])
 
   def test_a_real_limit_and_no_pandas_in_a_process_of_its_own(self):
-    # RLIMIT_FSIZE makes the kernel refuse the write half way (EFBIG).
+    # RLIMIT_FSIZE makes the kernel refuse the write halfway (EFBIG).
     before = self.path.read_bytes()
     script = f"""
         import resource, sys

@@ -1,4 +1,4 @@
-"""Tests for what a function may see of the evidence."""
+"""Tests for the evidence that functions may see."""
 
 import copy
 
@@ -18,7 +18,7 @@ COLUMNS = schema.declare(
 
 
 def make_rows():
-  """P=2, G=3; group 1 has no sample 1. Shuffled on purpose."""
+  """Return rows with P=2, G=3, shuffled; group 1 has no sample 1."""
   return {
       'group': [1, 0, 0, 1, 0],
       'sample': np.array([2, 1, 0, 0, 2]),

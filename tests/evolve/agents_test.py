@@ -47,7 +47,7 @@ def _context(alerts=(), *, parent=SEED, config=(), **changes):
 
 @functools.cache
 def _evidence():
-  """Random evidence of the domain's columns."""
+  """Return random evidence in the domain's columns."""
   lists = [[4, 3, 3, 4, 7, -1], [3, 4, 6, 1, 4, 7]] * 32
   return recorded.view(
       prompts=8,
@@ -89,7 +89,7 @@ class AgentsTest(parameterized.TestCase):
     run = swe_config.get_config()
     run.domain.kwargs.scrubbed = 'scrub' not in name
     self.assertEqual(admit.admit(SEED, after, run, SURFACE, _SYNTHETIC), [])
-    # Once it is there, it can be turned round and taken out.
+    # Once it is applied, it can be reversed and removed.
     config = _values(after)
     paths = set(config) & set(after.overlay) - set(SEED.overlay)
     again = _context(parent=after)
@@ -164,7 +164,7 @@ class AgentsTest(parameterized.TestCase):
     context = _context(findings=(finding,), config=config)
     made = rules.propose(context)
     self.assertEqual((made.trigger, made.after.overlay[path]), ('x', value))
-    # It is for agents: nothing that a run on math could pay for.
+    # It is only for agents; a run on math cannot use it.
     other = propose_test.context(['slow_learning'], findings=(finding,))
     self.assertNotEqual(rules.propose(other).trigger, 'x')
 

@@ -1,4 +1,4 @@
-"""Statistics of a backtest, worked out by hand."""
+"""Statistics of a backtest with hand-worked values."""
 
 import math
 
@@ -13,7 +13,7 @@ SURFACE = surface.recipe()
 
 
 def rewarded(**changes):
-  """Three groups of two: mixed, unsolved but shaped apart, solved."""
+  """Return three groups of two: mixed, unsolved but shaped apart, solved."""
   values = dict(
       rewards=np.array([[1, 0], [0.5, 0], [1, 1]], np.float32),
       advantages=np.array([[1, -1], [1, -1], [0, 0]], np.float32),
@@ -40,7 +40,7 @@ class CompareTest(parameterized.TestCase):
     found = self.compare()
     self.assertAlmostEqual(found['alive_by_outcome'], 1 / 3)
     self.assertAlmostEqual(found['alive_by_shaping'], 1 / 3)
-    # 2 of 4 absolute advantage are on the group that nobody solved.
+    # 2 of 4 units of absolute advantage are on the unsolved group.
     self.assertAlmostEqual(found['phantom_advantage'], 0.5)
     self.assertEqual(found['sign_agreement'], 1.0)
     self.assertEqual(found['kept_groups'], 1.0)
@@ -58,7 +58,7 @@ class CompareTest(parameterized.TestCase):
     self.assertEqual(found['phantom_advantage_before'], 0.5)
 
   def test_what_was_not_graded_has_no_say(self):
-    """As if the groups were smaller: here, without a second member."""
+    """As if the groups were smaller: one loses its second member here."""
     graded = np.array([[1, 0], [1, 1], [1, 1]], bool)
     found = self.compare(
         graded=graded,
@@ -92,7 +92,7 @@ class CompareTest(parameterized.TestCase):
 class ScanTest(parameterized.TestCase):
 
   def test_a_part_that_shapes_dead_groups_is_never_harmless(self):
-    # Normalised by its group, any weight takes half of all advantage.
+    # Normalised per group, any weight takes half of all advantage.
     self.assertEqual(
         backtest.scan(rewarded(), 'shape', SURFACE), {'harmless_weight': 0.0}
     )

@@ -42,7 +42,7 @@ NOT_FINITE = GROUPS.replace('0.01', 'float("nan")')
 
 
 def view(outcome):
-  """Evidence of [P, G] outcomes."""
+  """Return evidence with outcomes [P, G]."""
   prompts, group_size = np.shape(outcome)
   group, sample = np.indices((prompts, group_size)).reshape(2, -1)
   rows = {
@@ -130,15 +130,15 @@ class DiagnosticsTest(absltest.TestCase):
         self.assertEqual((failed.level, failed.status), ('failed', status))
         self.assertIsNone(failed.value)
         self.assertNotIn('broken', diagnose.alerts(measures))
-        # The other one is not touched by it.
+        # The other statistic is not affected.
         self.assertEqual(by_name(measures)['dead_group_ratio'].value, 0.75)
 
   def test_a_diagnostic_takes_no_name_of_another(self):
     falling = np.linspace(0.6, 0.2, 20).tolist()
     lies = {
-        'x': 'outcome_falling',  # A rule.
-        'a': 'outcome_rise',  # A rule reads it.
-        'b': 'outcome',  # A shipped diagnostic measures it.
+        'x': 'outcome_falling',  # The name of a rule.
+        'a': 'outcome_rise',  # A rule reads this name.
+        'b': 'outcome',  # A shipped diagnostic measures this name.
     }
     seed = spec.read(domains.load('math').__path__[0] + '/seed_harness')
     harness = seed
@@ -162,7 +162,7 @@ class DiagnosticsTest(absltest.TestCase):
     self.assertIn('outcome_falling', diagnose.alerts(found))
 
   def test_no_rule_speaks_without_its_measures(self):
-    # The failed diagnostic has the name of what the rules ask for.
+    # The failed diagnostic has a name that the rules read.
     found = by_name(measure({'outcome': CRASH}, curve=[0.3] * 10))
     self.assertEqual(found['outcome'].level, 'failed')
     self.assertNotIn('too_easy', found)
@@ -181,7 +181,7 @@ class LearningCurveTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('slow', np.linspace(0.3, 0.5, 30), 0.5, True),
       ('fast', np.linspace(0.3, 0.95, 30), 0.75, False),
-      # Little is left unsolved: slow is no failure.
+      # Little is left unsolved, so slow learning is not a failure.
       ('at_the_top', [0.95] * 30, 0.95, False),
   )
   def test_slow_learning(self, curve, solved, fires):
@@ -241,7 +241,7 @@ class HistoryTest(absltest.TestCase):
     self.assertIsNone(failures.critical)
 
   def test_format_bottleneck_is_a_share_of_what_is_unsolved(self):
-    # 3 of 8 are unsolved: .2 / .375 = 53 % of it for want of the format.
+    # 3 of 8 are unsolved: .2 / .375 = 53 % of these for lack of the format.
     for failures, share, fires in (
         (0.2, 0.2 / 0.375, True),
         (0.1, 0.1 / 0.375, False),
@@ -277,14 +277,14 @@ class HistoryTest(absltest.TestCase):
     )
     hacked = found(flat, up)['reward_hacking']
     self.assertEqual((hacked.level, hacked.beyond), ('warn', 'warn'))
-    self.assertAlmostEqual(hacked.value, 0.2)  # 0.7 - 0.5, and no more.
-    # The outcome rose with it.
+    self.assertAlmostEqual(hacked.value, 0.2)  # 0.7 - 0.5.
+    # The outcome rose as well.
     self.assertEqual(found(up, up)['reward_hacking'].level, 'ok')
-    # The mean rose, and it may be noise.
+    # The mean rose, but this may be noise.
     noisy = [0.5, 0.9, 0.3, 1.0, 0.6]
     self.assertGreater(found(flat, noisy)['reward_hacking'].value, 0.05)
     self.assertEqual(found(flat, noisy)['reward_hacking'].level, 'ok')
-    # Nobody recorded the reward.
+    # The reward was not recorded.
     self.assertNotIn('reward_hacking', found(flat, ()))
 
 

@@ -11,10 +11,10 @@ from tests.evolve import propose_test
 
 
 def found(**overlay):
-  """(path, value) -> entry of what can be changed of the seed harness."""
+  """Return (path, value) -> entry, for all changes of the seed harness."""
   overlay = {k.replace('__', '.'): v for k, v in overlay.items()}
   parent = propose_test.SEED.with_overlay(overlay)
-  # Clips matter where a batch has several updates.
+  # Clips have an effect only if a batch has several updates.
   context = propose_test.context(parent=parent, config={'grpo.epochs': 2})
   made = {}
   for entry in directions.entries(context):
@@ -66,7 +66,7 @@ class DirectionsTest(parameterized.TestCase):
         self.assertEqual(values, {0.0, -old, old / 2, 2 * old}, path)
 
   def test_problems_get_harder_easier_and_all(self):
-    # Which levels there are is known where a config names them.
+    # Levels are known only if a config names them.
     changed = [
         library.ENTRIES[name].apply(propose_test.context())
         for name in ('easier_problems', 'harder_problems')
@@ -77,16 +77,16 @@ class DirectionsTest(parameterized.TestCase):
     self.assertIn(('data.families', ()), back)
 
   def test_nothing_is_more_than_one_factor(self):
-    """No entry is the answer to a pair of faults by its name."""
+    """No entry repairs a pair of faults just by its name."""
     context = propose_test.context()
     for entry in (*library.ENTRIES.values(), *directions.entries(context)):
       after = entry.apply(context)
       if after is not None:
-        # It refuses more than one factor.
+        # It refuses changes of more than one factor.
         delta, _ = propose_lib.consider(context, after)
         self.assertNotEmpty(delta.factor)
 
-  # One value that somebody set wrong, and one that would mend it.
+  # One wrong value, and one that would repair it.
   @parameterized.parameters(
       ({'reward__weights__brevity': 1.0}, 'reward.weights.brevity', 0.0),
       ({'reward__weights__format': 2.0}, 'reward.weights.format', 0.0),

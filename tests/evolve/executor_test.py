@@ -1,4 +1,4 @@
-"""Workers: how many, in which order, and what becomes of those that end.
+"""Workers: their number, their order, and the handling of their ends.
 
 The workers are small programs that stand in for `--mode=arm`.
 """
@@ -23,7 +23,7 @@ from evojax.runtime import progress as progress_lib
 from evojax.training import arm as arm_lib
 from tests.ledger import samples
 
-# Waits until a file says go, then writes the result and says so.
+# Waits until a file gives the signal, then writes the result and reports it.
 _WORKER = """
 import pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -38,7 +38,7 @@ if what != 'done':
 
 
 class Engine(commands.ThisMachine):
-  """Starts the small programs, and lists what it started."""
+  """Starts the small programs, and records which it started."""
 
   def __init__(self, root):
     self._root, self.started, self.workers = root, [], []
@@ -175,7 +175,7 @@ class WorkersTest(parameterized.TestCase):
     self.assertLen(self.started, 1)
 
   def test_what_fails_is_said_when_it_is_waited_for(self):
-    """The order of the jobs decides, not what ends first."""
+    """Failures are reported in job order, not in the order of ends."""
     local, (a, b) = self.local(), self.jobs(2)
     for job in (a, b):
       local.submit(job)

@@ -1,4 +1,4 @@
-"""The meta-loop, end to end: on the shipped policy, as small as can be."""
+"""The meta-loop, end to end, on the shipped policy at minimal size."""
 
 import contextlib
 import dataclasses
@@ -55,17 +55,17 @@ from tests import tiny
 
 RECOMPUTE = pathlib.Path(__file__).with_name('recompute.py')
 _LAST = 'arms/v0/evidence/train/step_000002.parquet'
-# A budget that the first row spends, however fast or slow it is made.
+# A budget that the first row uses up, whatever the machine's speed.
 ONE_ROW = absltest.mock.patch.object(
     budget.Budget, 'remaining', lambda _, rows: 0.0 if rows else 1e9
 )
-# A change whose class, rate and seeds the user chose: tried before all others.
+# A change with a class, rate and seeds chosen by the user; tried first.
 QUEUED = {
     'delta': {'overlay': {'optim.learning_rate': 0.002}},
     'hypothesis': 'It learns too slowly.',
     'expected': [0.0, 0.5],
 }
-# A diagnostic that follows the score, so that it earns its place on version 0.
+# A diagnostic that follows the score, so that it is kept on version 0.
 KEPT = {
     'delta': {'file': 'diagnostics/solved.py', 'source_file': 'solved.py'},
     'hypothesis': 'How much is solved should be seen.',
@@ -93,7 +93,7 @@ UNPROVEN = {
 
 
 def retrained(**overrides):
-  """The run of this test: one candidate, and its harness is trained anew."""
+  """Return the config of this test: one candidate, its harness retrained."""
   options = dict(evolve__retrain=True, evolve__entries=1)
   return tiny.evolving(**options | overrides)
 
@@ -148,11 +148,11 @@ class EndToEndTest(parameterized.TestCase):
         [r['step'] for r in self.rows],
         [
             'open', 'train',
-            # The measurement leaves the place of the first round free.
+            # The measurement does not use up the first round.
             'diagnose', 'hypothesize', 'design', 'admit', 'backtest', 'verify',
             'promote', 'accumulate',
             'diagnose', 'hypothesize', 'design', 'admit', 'backtest', 'race',
-            'promote',  # It races on, and nobody else may enter.
+            'promote',  # It continues racing; no other candidate may enter.
             'race', 'verify', 'accumulate', 'promote',
             'retrain', 'seal', 'final',
         ],
@@ -176,7 +176,7 @@ class EndToEndTest(parameterized.TestCase):
     self.assertIn('share_solved', [m['name'] for m in measures])
 
   def test_a_statistic_is_asked_about_past_trials(self):
-    """The trial of this run is one realised effect: too few to prove it."""
+    """This run's trial realises one effect: too few to prove it."""
     path = self.root / 'validated'
     shutil.copytree(self.path, path)
     options = opening.Options((), '', '', executor.Placement())
@@ -195,7 +195,7 @@ class EndToEndTest(parameterized.TestCase):
       with absltest.mock.patch.object(validate, 'LEAST', 1):
         found = validation.validated(run, version, design, change)
       self.assertFalse(found.kept)
-      # The trial raised the rate: the same groups under the same rewards.
+      # The trial raised the rate, so groups and rewards stay the same.
       self.assertIn(
           'alive_by_outcome_change: 0 everywhere, beside 1 realised effects,'
           ' signs agree in 0 of 0, p 1 > 0.025',
@@ -203,7 +203,7 @@ class EndToEndTest(parameterized.TestCase):
       )
 
   def test_pairs_start_where_the_arm_of_the_incumbent_ended(self):
-    for number, count in ((0, 6), (1, 6)):  # The candidate went on.
+    for number, count in ((0, 6), (1, 6)):  # The candidate continued.
       row = self.row('race', round=number)
       self.assertLen(row['arms'], count)
       ends = {r['version']: r['end'] for r in self.rows if 'parent' in r}
@@ -224,7 +224,7 @@ class EndToEndTest(parameterized.TestCase):
     )
     self.assertEqual(row['end'], arms[-1]['end'])
     self.assertEqual(self.row('race', round=1)['start'], row['end'])
-    # All of them trained it, one after the other.
+    # All of them trained it, one by one.
     tokens = sum(arm['sampled_tokens'] for arm in arms)
     self.assertEqual(row['sampled_tokens'], tokens)
 
@@ -243,7 +243,7 @@ class EndToEndTest(parameterized.TestCase):
     self.assertEqual(left, used | {'final'})
 
   def test_every_row_names_its_harness(self):
-    """The one that trains, or that trained the policy which is scored."""
+    """The harness that trains, or that trained the scored policy."""
     harnesses = {p.name for p in (self.path / 'harness').iterdir()}
     arms = {
         path.parent: json.loads(path.read_bytes())['harness']
@@ -310,7 +310,7 @@ class EndToEndTest(parameterized.TestCase):
     copy = self.root / 'altered'
     shutil.copytree(self.path, copy)
     self.addCleanup(shutil.rmtree, copy)
-    # Every rollout of one arm is solved.
+    # All rollouts of one arm are solved.
     for file in copy.glob('arms/r000-t001-0/evidence/train/*.parquet'):
       table = parquet.read_table(file)
       place = table.column_names.index('outcome')
@@ -354,7 +354,7 @@ class EndToEndTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'the end'):
         evojax.run(retrained(evolve__rounds=3), str(path))
     self.assertEqual(steps(path).count('diagnose'), 2)
-    # The incumbent went on alone.
+    # The incumbent continued alone.
     last = [r for r in payloads(path) if r['step'] == 'race'][-1]
     self.assertEqual((last['round'], last['standings']), (2, []))
 
@@ -390,7 +390,7 @@ class EndToEndTest(parameterized.TestCase):
     hf.check_directory(self.path / 'policy_retrained')
     page = (self.path / 'report.html').read_text()
     self.assertIn('<html', page[:200])
-    # Results always say how untrusted code was held.
+    # Results always say how untrusted code was isolated.
     tier = probe.tier()
     self.assertRegex(page, f'>sandbox</dt><dd>{tier}</dd>')
     self.assertEqual({row['sandbox'] for row in self.rows}, {tier})
@@ -452,7 +452,7 @@ class EndToEndTest(parameterized.TestCase):
     called = f'smoke ({self.path.name})'
     self.assertEqual(summary['names']['smoke'], called)
     self.assertIn(called, (path / 'report.html').read_text())
-    # Again: it has its row. A further one comes beside it, not in its place.
+    # Again: it has its row. A further run is added instead of replacing it.
     loop.run(retrained(), str(path), compare=[str(self.path)])
     self.assertEqual((path / 'ledger.jsonl').read_bytes(), after)
     summary = loop.run(retrained(), str(path), compare=[str(other)])
@@ -492,7 +492,7 @@ class MeanTest(absltest.TestCase):
     self.assertEqual({s['weight'] for s in row['sources']}, {1 / 3})
     self.assertEqual(row['outer_learning_rate'], 2.0)
     self.assertNotIn(row['end'], {a['end'] for a in race_['arms']})
-    # A fork goes on from the mean, which is none of its arms.
+    # A fork starts from the mean, which is none of its arms.
     fork = dict(fork_from=str(root / 'run'), fork_version=row['version'])
     evojax.run(config, str(root / 'fork'), **fork)
     forked = payloads(root / 'fork')
@@ -521,7 +521,7 @@ class ShadowTest(absltest.TestCase):
     first, second = of('race')
     self.assertEqual((begun['look'], looked['look']), (0, 1))
     # It starts where the incumbent's own arms ended, and runs beside the policy
-    # in the place of a candidate.
+    # in place of a candidate.
     of_role = lambda race_, role: [
         a for a in race_['arms'] if a['role'] == role
     ]
@@ -536,7 +536,7 @@ class ShadowTest(absltest.TestCase):
     self.assertLen(second['arms'], 6)
     self.assertEqual({a['trial'] for a in shadows}, {0})
     # The policy was the candidate's last arm, which continues the incumbent's
-    # arms before it; and it is the shadow's again.
+    # earlier arms; now it is the shadow's again.
     *before, last = [s['folder'] for s in kept['sources']]
     self.assertEqual(last, of_role(first, 'candidate')[-1]['folder'])
     self.assertEqual(
@@ -551,7 +551,7 @@ class ShadowTest(absltest.TestCase):
 
 
 class SealedTest(absltest.TestCase):
-  """Nothing that could use them gets to the sealed problems."""
+  """No code that could use sealed problems gets access to them."""
 
   def test_a_trial_cannot_score_them(self):
     config = tiny.evolving()
@@ -638,8 +638,8 @@ class SealedTest(absltest.TestCase):
 
 
 def _view(setup):
-  """Two groups of two completions."""
-  from evojax.evidence import views  # Only here.
+  """Return two groups of two completions."""
+  from evojax.evidence import views  # Imported only here.
 
   rows = {
       'group': np.array([0, 0, 1, 1]),
@@ -711,7 +711,7 @@ class BudgetTest(absltest.TestCase):
       again = evojax.run(config, str(path))
     self.assertEqual(again['ended'], 'budget')
     self.assertEqual(steps(path), ['open', 'stop'])
-    # With more, it goes on; what was paid for is not paid for again.
+    # With a larger budget it continues; finished work is not repeated.
     summary = evojax.run(config, str(path))
     self.assertEqual(summary['ended'], 'rounds')
     self.assertEqual(steps(path)[:3], ['open', 'stop', 'train'])
@@ -770,7 +770,7 @@ class RefusalTest(parameterized.TestCase):
       setup, seed, *_ = found(harness.with_overlay(weights))
       self.assertEqual(seed.overlay, weights)
       self.assertEqual(setup.config.reward.weights.to_dict(), {'outcome': 1.0})
-      # Without weights of its own, those of the config count.
+      # If the harness has no weights, those of the config count.
       empty = dict.fromkeys(harness.overlay)
       with self.assertRaisesRegex(ValueError, "names .'again'.; the reward"):
         found(harness.with_overlay(empty))

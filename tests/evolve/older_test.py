@@ -1,4 +1,4 @@
-"""Workdirs of a former tree: continued, or refused with one line."""
+"""Workdirs of earlier versions: continued, or refused with one line."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ _FROZEN = pathlib.Path(__file__).parent.parent / 'frozen'
 class OlderTest(absltest.TestCase):
 
   def _copy(self, name):
-    """A copy of a frozen workdir and the config that it was run with."""
+    """Return a copy of a frozen workdir and the config of its run."""
     folder = self.enterContext(tempfile.TemporaryDirectory())
     workdir = pathlib.Path(folder, name)
     shutil.copytree(_FROZEN / name, workdir)
@@ -42,7 +42,7 @@ class OlderTest(absltest.TestCase):
     self.assertLen(history.read(workdir).rows, before.count(b'\n'))
 
   def test_a_training_run_still_has_its_config(self):
-    """Its checkpoints, 16 MB each, are not kept here; they resume as well."""
+    """Its checkpoints, 16 MB each, are not stored here; they resume, too."""
     workdir, config = self._copy('tree_2026_11_21_math_train')
     with workdir_lib.open_workdir(
         str(workdir), config, mode='train'

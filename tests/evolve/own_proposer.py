@@ -1,4 +1,4 @@
-"""A proposer of the user's own: it tries the first change that it may."""
+"""A user's own proposer: it proposes the first change that is allowed."""
 
 from evojax.evolve import propose as propose_lib
 

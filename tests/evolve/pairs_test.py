@@ -1,4 +1,4 @@
-"""Scores and differences of pairs, worked by hand."""
+"""Scores and differences of pairs with hand-worked values."""
 
 import pathlib
 import tempfile
@@ -18,7 +18,7 @@ from tests.ledger import samples
 
 
 def write(folder, split, step, outcomes, graded=True):
-  """Evidence of one step: outcomes [P, G]."""
+  """Write evidence of one step with outcomes [P, G]."""
   outcomes = np.asarray(outcomes, bool)
   group, _ = np.indices(outcomes.shape).reshape(2, -1)
   path = folder / 'evidence' / split / f'step_{step:06d}.parquet'
@@ -87,7 +87,7 @@ class PairsTest(absltest.TestCase):
     rises = self._arm('incumbent', 1, steps=(bad, bad, good, good))
     wasted = lambda arm: pairs.is_wasted(self.run_, arm, suspect=False)
     self.assertEqual((wasted(ruined), wasted(rises)), (True, False))
-    # Equal ends are no proof of harm.
+    # Equal ends do not prove harm.
     level = self._arm('incumbent', 2, steps=(good, bad, good, good))
     self.assertFalse(wasted(level))
 
@@ -122,7 +122,7 @@ class PairsTest(absltest.TestCase):
     ask = lambda role, trial: pairs.differences(
         self.run_, 0, arms, 'rollouts', role, trial
     )
-    # (1 + 1/2) / 2 - (1/2 + 0) / 2, at both problems alike.
+    # (1 + 1/2) / 2 - (1/2 + 0) / 2, equal at both problems.
     self.assertEqual(ask('candidate', 5), ([0.5], [0.0]))
     self.assertEqual(ask('candidate', 6), ([0.5], [0.0]))
     # All updates count: 1, 1, 1/2 against 0, 1/2, 0.
@@ -138,7 +138,7 @@ class PairsTest(absltest.TestCase):
     ]
     find = lambda by: pairs.differences(self.run_, 0, arms, by, 'candidate', 5)
     self.assertEqual(find('rollouts')[0], [0.25 - 0.75])
-    # It has no checkpoint of its last update that could be asked.
+    # The checkpoint of its last update, which would be scored, is missing.
     self.assertEqual(find('dev'), ([], []))
 
   def test_dev_problems_are_those_of_the_pair(self):

@@ -39,7 +39,7 @@ from evojax.runtime import config_checks
 from tests.evolve import own_proposer
 
 MATH = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
-# Without its diagnostics, which nothing here runs: thousands are made.
+# Without diagnostics, which are not run here, since thousands are made.
 SEED = spec.Harness(MATH.overlay, {'reward.py': MATH.files['reward.py']})
 CONFIG = math_config.get_config()
 SURFACE = surface.recipe()
@@ -51,7 +51,7 @@ def alert(name, level='warn'):
 
 @functools.cache
 def values(parent):
-  """Flat config values under a harness."""
+  """Return flat config values under a harness."""
   return config_lib.flatten(SURFACE.apply(CONFIG, parent.overlay))
 
 
@@ -71,7 +71,7 @@ def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
 
 
 def trial(proposal, status='discard', effect=0.0, error=0.01, parent=None):
-  """Return what the ledger would say of a proposal that was tried."""
+  """Return the ledger's trial for a proposal that was tried."""
   measured = effect is not None
   delta = proposal.delta
   return history_lib.Trial(
@@ -107,7 +107,7 @@ def trial(proposal, status='discard', effect=0.0, error=0.01, parent=None):
 
 
 def propose_change(overlay, parent=SEED):
-  """A proposal of one change, as any proposer could make it."""
+  """Return a proposal of one change, as any proposer could make it."""
   after = parent.with_overlay(overlay)
   return propose_lib.Proposal(
       hypothesis='h',
@@ -124,7 +124,7 @@ def propose_change(overlay, parent=SEED):
 
 
 def search(alerts, trials, seed=0, keep=lambda n, proposal: False, **kwargs):
-  """Proposals of a run of `trials` trials, and the history they make."""
+  """Return the proposals of a run of `trials` trials, and its history."""
   parent, history, proposals = SEED, [], []
   for n in range(trials):
     made = rules.propose(
@@ -147,7 +147,7 @@ def search(alerts, trials, seed=0, keep=lambda n, proposal: False, **kwargs):
 
 
 def counts(alerts, history=(), seeds=120, **kwargs):
-  """Count how often each class is proposed, over seeds."""
+  """Return how often each class is proposed, over seeds."""
   made = [
       rules.propose(context(alerts, history, seed=seed, **kwargs))
       for seed in range(seeds)
@@ -176,7 +176,7 @@ class LibraryTest(parameterized.TestCase):
       (name, name, e) for name, e in library.ENTRIES.items()
   )
   def test_entry_makes_the_change_that_it_names(self, name, entry):
-    """From a parent where it applies: one factor, on the surface, bounded."""
+    """Applied where it fits: one factor, on the surface, within bounds."""
     needed = {
         'no_kl_penalty': {'grpo.kl_coef': 0.01},
         'outcome_variance_filter': {'reward.weights.overlong': 0.5},
@@ -200,7 +200,7 @@ class LibraryTest(parameterized.TestCase):
     self.assertGreater(low + high, 0, 'why propose what is expected to harm?')
     self.assertLessEqual(max(-low, high), 0.15)
     self.assertRegex(entry.source, r'arXiv:\d{4}\.\d{5}|\d{4}')
-    # On the harness that it leads to, it is nothing to do or a further step.
+    # On the resulting harness, it has no effect or is a further step.
     config = values(after)
     again = entry.apply(dataclasses.replace(ctx, parent=after, config=config))
     if again is not None:
@@ -208,7 +208,7 @@ class LibraryTest(parameterized.TestCase):
       SURFACE.check(again.overlay)
 
   def test_names_and_classes(self):
-    # A name that stands twice in the source would hide the first entry.
+    # A duplicate name in the source would hide the first entry.
     source = pathlib.Path(library.__file__).read_text()
     self.assertLen(library.ENTRIES, source.count(': Entry('))
 
@@ -217,7 +217,7 @@ class LibraryTest(parameterized.TestCase):
       self.assertIn(name, ALERTS)
 
   def test_every_trigger_is_measured(self):
-    """By a rule, or by a diagnostic of the seed harness."""
+    """Each is measured by a rule, or by a diagnostic of the seed harness."""
     sources = ''.join(
         text for name, text in MATH.files.items() if 'diagnostics/' in name
     )
@@ -226,7 +226,7 @@ class LibraryTest(parameterized.TestCase):
       self.assertTrue(known, name)
 
   def test_ratio_changes_need_off_policy_updates(self):
-    """One update per rollout: the ratio is 1, its clip bound means nothing."""
+    """With one update per rollout the ratio is 1, so clip bounds do nothing."""
     for entry in library.ENTRIES.values():
       factor = entry.change.factor(SURFACE)
       if factor in ('clip', 'grpo.dual_clip', 'grpo.ratio'):
@@ -355,7 +355,7 @@ class RulesTest(parameterized.TestCase):
     self.assertEqual(rules.propose(ctx).trigger, '')
 
   def test_a_parent_that_has_no_place(self):
-    """For shipped parts and files: what is left is proposed."""
+    """The remaining proposals are made; for shipped parts and files."""
     text = MATH.files['reward.py'].replace(
         '\n\ndef parts', '\n\nA = 1.0; B = 2.0\n\n\ndef parts'
     )
@@ -371,7 +371,7 @@ class RulesTest(parameterized.TestCase):
       entry.apply(context(parent=parent))
 
   def test_a_found_diagnostic_calls_for_a_class(self):
-    """An alert whose name no intervention knows, declared in its own file."""
+    """The alert's name is in no intervention; its own file declares it."""
     parent = SEED.with_file('diagnostics/repetition.py', REPETITION)
     meta = run.Functions(parent).meta('repetition')
     measures = diagnose.graded(meta, {'repeated_ngrams': 0.4})
@@ -379,7 +379,7 @@ class RulesTest(parameterized.TestCase):
     proposed = set()
     for seed in range(30):
       ctx = context(['slow_learning'], parent=parent, seed=seed)
-      # The found alert alone, then as the worst of two.
+      # First the found alert alone, then as the worst of two.
       made = rules.propose(dataclasses.replace(ctx, measures=measures))
       self.assertEqual(made.delta.intervention_class, 'exploration')
       self.assertEqual(made.trigger, 'repeated_ngrams')
@@ -460,7 +460,7 @@ class RulesTest(parameterized.TestCase):
     self.fail('never tried again')
 
   def test_never_back_to_an_ancestor(self):
-    """A kept change is not taken back, in one step or over several."""
+    """A kept change is not undone, in one step or over several."""
     one = propose_change({'optim.learning_rate': 2e-4})
     two = propose_change({'optim.learning_rate': 4e-4}, one.after)
     history = [trial(one, 'keep', 0.05), trial(two, 'keep', 0.05)]
@@ -472,7 +472,7 @@ class RulesTest(parameterized.TestCase):
     propose_lib.consider(
         ctx, two.after.with_overlay({'optim.learning_rate': 3e-4})
     )
-    # With another change kept since, the old value is a new harness.
+    # After another kept change, the old value gives a new harness.
     token = propose_change({'grpo.aggregation': 'token'}, two.after)
     history.append(trial(token, 'keep', 0.05))
     ctx = context((), history, parent=token.after)
@@ -484,13 +484,13 @@ class RulesTest(parameterized.TestCase):
     alerts = ['slow_learning', 'format_failures']
     rate = propose_change({'optim.learning_rate': 3e-4})
     before = counts(alerts)['optimizer']
-    # The class is tried at its next value; the exploration share is not what
-    # keeps it out: one of two trials may repeat a class.
+    # The class is tried at its next value. The exploration share does not
+    # exclude it: one of two trials may repeat a class.
     after = counts(alerts, [trial(rate, effect=-0.05)])['optimizer']
     self.assertLess(after, 0.5 * before)
 
   def test_a_class_that_crashed_is_less_likely(self):
-    """Also for another of its changes: one of one did not run."""
+    """Also for other changes of the class: its only trial did not run."""
     alerts = ['slow_learning', 'format_failures']
     crash = trial(propose_change({'optim.warmup_steps': 5}), 'crash', None)
     before = counts(alerts)['optimizer']
@@ -535,7 +535,7 @@ class RulesTest(parameterized.TestCase):
     self.assertIsNone(rules.propose(ctx))
 
   def test_a_surface_that_is_partitioned(self):
-    """Only one field may be changed: the rest is refused, not proposed."""
+    """Only one field may be changed; changes of others are refused."""
     only = SURFACE.field('grpo.aggregation')
 
     class Part(surface.Surface):
@@ -551,7 +551,7 @@ class RulesTest(parameterized.TestCase):
               ['slow_learning'],
               seed=seed,
               surface=Part(SURFACE.fields),
-              # A file, which has no field, and what else may be changed.
+              # A file, which is not a field, and other possible changes.
               vetoes=frozenset({'keep', 'reward:outcome'}),
           )
       )
@@ -607,7 +607,7 @@ class FindingsTest(parameterized.TestCase):
         self._finding({'setting': 'filter_code'}), parent=parent
     )
     self.assertEqual(set(made.after.files), {'reward.py'})
-    # With it goes the weight of a part that it does not have.
+    # The weight of a part that it lacks is removed with it.
     other = "{'progress': e.outcome.astype(np.float32), 'outcome':"
     wrong = MATH.files['reward.py'].replace("{\n      'outcome':", other)
     self.assertIn('progress', wrong)
@@ -618,7 +618,7 @@ class FindingsTest(parameterized.TestCase):
     )
     self.assertEqual(made.trigger, 'a_check')
     self.assertEqual(made.after.overlay, MATH.overlay)
-    # The domain's own is no remedy.
+    # The domain's own reward code is not a remedy.
     made = self._proposed(self._finding({'setting': 'reward_code'}))
     self.assertNotEqual(made.trigger, 'a_check')
 
@@ -655,13 +655,13 @@ class MutationTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    # They would propose values of the same fields.
+    # Other entries would propose values of the same fields.
     self.enterContext(
         mock.patch.object(directions, 'entries', lambda context: [])
     )
 
   def _values(self, history, path, parent=SEED, seeds=30, alerts=()):
-    """Values of a path that are proposed while all else is vetoed."""
+    """Return the proposed values of a path, with everything else vetoed."""
     alerts = alerts or ('slow_learning', 'exploration_collapse')
     others = FACTORS - {path}
     found = set()
@@ -680,7 +680,7 @@ class MutationTest(parameterized.TestCase):
     return found
 
   def test_half_the_step_where_it_lost(self):
-    # 1e-4 -> 3e-4 lost: the middle of the logarithms, sqrt(3) e-4.
+    # 1e-4 -> 3e-4 lost: the logarithmic middle is sqrt(3) e-4.
     rate = propose_change({'optim.learning_rate': 3e-4})
     self.assertEqual(
         self._values([trial(rate, effect=-0.01)], 'optim.learning_rate'),
@@ -690,7 +690,7 @@ class MutationTest(parameterized.TestCase):
   def test_twice_the_step_where_it_gained_too_little(self):
     rate = propose_change({'optim.learning_rate': 2e-4})
     found = self._values([trial(rate, effect=0.01)], 'optim.learning_rate')
-    self.assertIn(4e-4, found)  # Twice the step of the logarithm.
+    self.assertIn(4e-4, found)  # Twice the logarithmic step.
     self.assertNotIn(2e-4, found)
 
   def test_the_other_way_where_two_steps_lost(self):
@@ -793,7 +793,7 @@ class SkillTest(absltest.TestCase):
     self.assertEqual(made.skill, '')
 
   def test_once_in_a_run(self):
-    """It held once; what comes after is this run's own to find out."""
+    """A skill's success elsewhere counts once; then this run decides."""
     skill = self._skill({'optim.learning_rate': 3e-4}, 'slow_learning')
     first = rules.propose(context(['slow_learning'], skills=(skill,)))
     self.assertEqual(first.skill, skill.sha256)
@@ -880,7 +880,7 @@ class RandomTest(absltest.TestCase):
     wanted = set(SURFACE.factors())
     wanted |= {f'reward:{p}' for p in ('outcome', 'format', 'overlong')}
     self.assertContainsSubset(wanted, factors)
-    # Uniform over factors: 400 / 17 = 24 each, give or take 5.
+    # Uniform over factors: 400 / 17 = 24 each, with deviations of about 5.
     self.assertLess(max(factors.values()), 50)
 
   def test_rates_are_uniform_in_the_logarithm(self):
@@ -944,7 +944,7 @@ class HumanTest(parameterized.TestCase):
   def test_in_name_order_and_moved_only_when_taken(self):
     self._put('2.json', self._rate(2e-4))
     self._put('1.json', self._rate(3e-4))
-    for _ in range(2):  # A kill before the row: it is still there.
+    for _ in range(2):  # If killed before the row, it is still there.
       made = human.propose(context(), self.inbox)
       self.assertEqual(made.after.overlay['optim.learning_rate'], 3e-4)
     self.assertEqual(
@@ -956,7 +956,7 @@ class HumanTest(parameterized.TestCase):
     self.assertTrue((self.inbox / 'done' / '1.json').exists())
     made = human.propose(context(), self.inbox)
     self.assertEqual(made.trigger, 'inbox/2.json')
-    human.taken(self.inbox, 'slow_learning')  # Another proposer's.
+    human.taken(self.inbox, 'slow_learning')  # Belongs to another proposer.
     self.assertTrue((self.inbox / '2.json').exists())
 
   def test_a_name_used_again_overwrites_nothing(self):
@@ -1030,7 +1030,7 @@ class HumanTest(parameterized.TestCase):
     self._put('b.json', {'veto': sha})
     vetoes = human.vetoes(self.inbox)
     self.assertEqual(vetoes, {'grpo.kl_coef', sha})
-    # A veto is no proposal, stays in force, and holds for the user too.
+    # A veto is not a proposal, stays in force, and also binds the user.
     self.assertIsNone(human.propose(context(vetoes=vetoes), self.inbox))
     self.assertEqual(human.vetoes(self.inbox), vetoes)
     human.taken(self.inbox, 'inbox/a.json')
@@ -1087,7 +1087,7 @@ class HumanTest(parameterized.TestCase):
     self._refused(self._rate(expected=expected), 'expected')
 
   def _refused(self, fields, reason):
-    """Renamed with the reason beside it; the next file is taken."""
+    """The file is renamed with the reason beside it; the next one is used."""
     self._put('1.json', fields)
     self._put('2.json', self._rate())
     with mock.patch.object(human.output, 'say') as say:

@@ -4,7 +4,7 @@
 
 Reads the ledger and the evidence of all arms, and shares no code with the
 package, so that a wrong decision there cannot confirm itself here. Exits with 0
-if all numbers agree to 1e-9, with 1 and the differences otherwise.
+if all numbers agree to 1e-9, otherwise with 1, listing the differences.
 """
 
 import json
@@ -21,7 +21,7 @@ TOLERANCE = 1e-9
 
 
 def groups(file: pathlib.Path) -> pd.Series:
-  """Mean outcome of each graded group of a step, by group and problem."""
+  """Return mean outcomes of a step's graded groups, by group and problem."""
   columns = ['group', 'problem_id', 'outcome', 'graded']
   frame = pd.read_parquet(file, columns=columns)
   frame = frame[frame['graded']]
@@ -32,7 +32,7 @@ def groups(file: pathlib.Path) -> pd.Series:
 def scores(
     workdir: pathlib.Path, arm: dict, by: str, whole: bool = False
 ) -> pd.Series:
-  """Mean outcomes that an arm is compared by, with their problems."""
+  """Return the mean outcomes by which an arm is compared, with problems."""
   if by == 'dev':
     folder = workdir / arm['dev'] / 'evidence' / 'dev'
     return groups(max(folder.glob('step_*.parquet')))
@@ -43,13 +43,13 @@ def scores(
 
 
 def is_scored(arm: dict, by: str) -> bool:
-  """True if an arm ended, or collapsed after it had sampled its score."""
+  """Return whether an arm ended, or collapsed after sampling its score."""
   done, collapsed = arm['status'] == 'done', arm['status'] == 'collapse'
   return done or (collapsed and by == 'rollouts')
 
 
 def error(candidate: pd.Series, incumbent: pd.Series) -> float:
-  """Standard error of the difference of two means."""
+  """Return the standard error of the difference of two means."""
   if candidate.index.equals(incumbent.index):
     return float((candidate - incumbent).std() / math.sqrt(len(candidate)))
   square = candidate.var() / len(candidate) + incumbent.var() / len(incumbent)
@@ -57,7 +57,7 @@ def error(candidate: pd.Series, incumbent: pd.Series) -> float:
 
 
 def pooled(groups_: list[list[float]]) -> float:
-  """Standard deviation of differences about the mean of their group."""
+  """Return the standard deviation of differences within their groups."""
   rest = [d - np.mean(found) for found in groups_ for d in found]
   degrees = sum(len(found) - 1 for found in groups_ if found)
   return math.sqrt(np.sum(np.square(rest)) / degrees) if degrees else 0.0
@@ -71,7 +71,7 @@ def e_value(
     level: float,
     last: bool,
 ) -> float:
-  """The e-value of a candidate after a round of pairs."""
+  """Return the e-value of a candidate after a round of pairs."""
   mean, count = np.mean(found), len(found)
   spread = np.std(found, ddof=1) / math.sqrt(count)
   if mean > 0:
@@ -95,7 +95,7 @@ def level_of(index: int, promised: dict, kept: int) -> float:
 
 
 def of_shadow(workdir: pathlib.Path, race: dict, trial: int) -> dict:
-  """How far the policy is ahead of a shadow, by all updates of a round."""
+  """Return the policy's lead over a shadow, from all updates of a round."""
   found = {
       (arm['role'], arm['pair']): scores(workdir, arm, race['scored_by'], True)
       for arm in race['arms']
@@ -123,13 +123,13 @@ def same(stored: object, value: object) -> bool:
 
 
 def compare(workdir: pathlib.Path) -> list[str]:
-  """Every number that differs, in words."""
+  """Return a sentence for every number that differs."""
   lines = (workdir / 'ledger.jsonl').read_text().splitlines()
   rows = [json.loads(line)['payload'] for line in lines]
   promised = next(row['config'] for row in rows if row['step'] == 'open')
   promised = promised['evolve']
-  known: dict[int, dict] = {}  # Trial -> what its rounds left.
-  kept: set[int] = set()  # Trials whose change nobody takes back any more.
+  known: dict[int, dict] = {}  # Trial -> results of its earlier rounds.
+  kept: set[int] = set()  # Trials whose change can no longer be undone.
   every: list[list[float]] = []  # Differences of each candidate in each round.
   compared, differences = 0, []
   race: dict = {}
@@ -147,7 +147,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
     if row['step'] == 'verify':
       if row['status'] == 'keep' and row['effect'] is not None:
         kept.add(row['trial'])
-    # A harness that could not catch up leaves no shadow, and no doubt.
+    # A harness that cannot catch up leaves no shadow; its change is final.
     if row['step'] == 'verify' and row['status'] == 'keep' and row['pairs']:
       kept.add(row['trial'])
     if row['step'] == 'shadow':

@@ -57,7 +57,7 @@ class RecomputeTest(parameterized.TestCase):
       run.recorder.history = samples.run(*rows)
       arms = [cls._arm(number, None, i) for i in range(PAIRS)]
       for trial in field:
-        # The third candidate is behind after half; the fifth collapses.
+        # The third candidate is behind at half-time; the fifth collapses.
         count = {2: 2, 4: 2}.get(trial, PAIRS)
         arms += [cls._arm(number, trial, i) for i in range(count)]
       if 4 in field:
@@ -77,7 +77,7 @@ class RecomputeTest(parameterized.TestCase):
           standings=standings.after_race(run, number, trials, arms, 'rollouts'),
       )
       rows.append(race)
-      if number == 0:  # Its shadow confirms it, so that levels rise.
+      if number == 0:  # Its shadow confirms it, so levels rise.
         rows += samples.trial(0, 'v0', 'v1', 0.3)
         keep = dict(trial=0, round=1, look=1, decision='keep')
         rows.append(samples.record(records.Shadow, **keep))
@@ -96,7 +96,7 @@ class RecomputeTest(parameterized.TestCase):
 
   @classmethod
   def _arm(cls, number, trial, pair, status='done', role=None):
-    """An arm with evidence; a pair has its own problems."""
+    """Return an arm with evidence; each pair has its own problems."""
     role = role or ('candidate' if trial is not None else 'incumbent')
     folder = f'arms/r{number:03d}-{role}{trial}-{pair}'
     gain = 0 if trial is None else GAINS[trial]

@@ -1,4 +1,4 @@
-"""Rows of a run: what they cost, and when a budget stops it."""
+"""Rows of a run: their measured cost, and the stop by a budget."""
 
 import pathlib
 import tempfile
@@ -37,7 +37,7 @@ class CostTest(absltest.TestCase):
   def test_a_row_has_the_device_seconds_of_all_jobs(self):
     self.meter.begin('a', 4)
     self.now = 10.0
-    measured = self.seal(0)  # What ran before the step is none of its cost.
+    measured = self.seal(0)  # Time before the step does not count.
     own = measured.seconds * jax.device_count()
     self.assertAlmostEqual(measured.device_seconds, own, places=3)
 
@@ -54,7 +54,7 @@ class CostTest(absltest.TestCase):
     self.recorder.record(records.Seal, jobs, seed=1)
     measured = self.recorder.rows[-1].measured
     own = measured.seconds * jax.device_count()
-    # 7 s of 4 devices, and so far 3 s of 8.
+    # 7 s on 4 devices, and so far 3 s on 8.
     self.assertAlmostEqual(measured.device_seconds - own, 28 + 24, places=3)
 
   def test_jobs_that_run_use_up_the_budget(self):

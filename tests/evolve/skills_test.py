@@ -1,4 +1,4 @@
-"""Tests for what is kept of a success, and when it is used."""
+"""Tests for the skill stored after a success, and for its use."""
 
 import dataclasses
 import json
@@ -58,10 +58,10 @@ class LearnedTest(parameterized.TestCase):
     self.assertEqual(
         dict(skill.overlay), {'optim.learning_rate': ('scale', 3.0)}
     )
-    # Elsewhere: three times what is there, exactly as one would write it.
+    # Elsewhere: three times the value there, exactly as if written by hand.
     other = skill.apply(SEED, CONFIG | {'optim.learning_rate': 2e-5}, SURFACE)
     self.assertEqual(other.overlay['optim.learning_rate'], 6e-5)
-    # On its own parent it leads to the same harness, to the byte.
+    # On its own parent it gives the same harness, byte for byte.
     self.assertEqual(
         skill.apply(SEED, CONFIG, SURFACE).sha256, rate(3e-4).sha256
     )
@@ -97,7 +97,7 @@ class LearnedTest(parameterized.TestCase):
       'A = B = 1.0\n' + '#' * 65_200 + '\n',
   )
   def test_a_part_that_has_no_place(self, before):
-    """A proposer of it goes on to something else."""
+    """Its proposer continues with another skill."""
     text = before + REWARD.replace(
         "{'outcome'", "{'mine': A * B * e.outcome, 'outcome'"
     )
@@ -138,7 +138,7 @@ class LearnedTest(parameterized.TestCase):
   @parameterized.parameters(
       dict(effect=0.5, low=0.6, high=0.7),
       dict(effect=float('nan'), low=0.0, high=0.1),
-      dict(effect=5.0, low=2.0, high=8.0),  # Points for fractions.
+      dict(effect=5.0, low=2.0, high=8.0),  # Points instead of fractions.
   )
   def test_impossible_evidence(self, **numbers):
     with self.assertRaises(skills.SkillError):
@@ -180,7 +180,7 @@ class FilesTest(absltest.TestCase):
     second = dataclasses.replace(
         EVIDENCE, domain='coding', effect=0.1, low=-0.01, high=0.2
     )
-    # Found on another value: still three times the rate, so the same skill.
+    # Found at another value, but again three times the rate: the same skill.
     skills.write(self.root, learn(rate(3e-4), evidence=second))
     (found,) = skills.read_all([self.root], SURFACE)
     self.assertEqual(found.evidence, (EVIDENCE, second))
@@ -244,7 +244,7 @@ class MatchingTest(absltest.TestCase):
     both = dataclasses.replace(learn(rate(3e-4)), evidence=(EVIDENCE, swe))
     fires = [alert('slow_learning')]
     self.assertEqual(skills.matching([both], 'coding', fires), [both])
-    # Twice in one domain is still one domain.
+    # Two successes in one domain still count as one domain.
     again = dataclasses.replace(EVIDENCE, trial=7)
     twice = dataclasses.replace(both, evidence=(EVIDENCE, again))
     self.assertEqual(skills.matching([twice], 'coding', fires), [])

@@ -1,4 +1,4 @@
-"""The mean of arms, beside NumPy's."""
+"""The mean of arms, compared with NumPy's."""
 
 import pathlib
 import tempfile
@@ -29,12 +29,12 @@ class StatesTest(absltest.TestCase):
     self.states = states.States(self.setup, self.mesh)
 
   def _arm(self, name, seed):
-    """The checkpoint of an arm with random numbers, and its state."""
+    """Write the checkpoint of an arm with random numbers; return its state."""
     rng = np.random.default_rng(seed)
     drawn = lambda x: (
         jnp.asarray(rng.normal(size=x.shape), x.dtype)
         if jnp.issubdtype(x.dtype, jnp.floating)
-        else jnp.full_like(x, 7)  # Updates behind every arm.
+        else jnp.full_like(x, 7)  # Updates before every arm.
     )
     empty = self.states._empty(self.setup.policy)
     state = jax.tree.map(drawn, empty)
@@ -73,7 +73,7 @@ class StatesTest(absltest.TestCase):
       else:
         np.testing.assert_array_equal(mean, each[0])
     self.assertEqual(end, update.fingerprint(found))
-    # The same again, as after a kill before its row.
+    # The same again, as after a kill before its row was written.
     again = self._merge(arms, weights, target)
     self.assertEqual(again, end)
 
@@ -102,7 +102,7 @@ class StatesTest(absltest.TestCase):
         np.testing.assert_allclose(new, wanted, rtol=1e-5, atol=1e-5)
 
     check(lambda s: s['params'], lambda old, mean: 3 * mean - 2 * old)
-    # The arms' averages, as if one arm had gone all the way.
+    # The sum of the arms' averages, as if a single arm had trained throughout.
     check(lambda s: s['moments'].mu, lambda old, mean: mean)
     check(lambda s: s['moments'].nu, lambda old, mean: mean)
 
@@ -116,7 +116,7 @@ class StatesTest(absltest.TestCase):
     self.assertNotEqual(new.fingerprint(), end)
     new.start_from(target)
     self.assertEqual(new.fingerprint(), end)
-    # The same again, as after a kill before its row.
+    # The same again, as after a kill before its row was written.
     self.assertEqual(self.states.begin(target), end)
 
   def test_training_goes_on_from_a_mean(self):

@@ -1,4 +1,4 @@
-"""Diagnostics and backtest statistics earn their place on past evidence."""
+"""Validation of diagnostics and backtest statistics on past evidence."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def reading(score, alerts=(), status='', **values):
 
 
 def version(name, scores, numbers, alerts=()):
-  """Readings of one number, x, on slices with these scores."""
+  """Return readings of one number, x, on slices with these scores."""
   slices = tuple(
       reading(float(score), x=float(x))
       for score, x in zip(scores, numbers, strict=True)
@@ -39,7 +39,7 @@ SCORES = np.linspace(0.2, 0.9, 8)
 class RankAgreementTest(parameterized.TestCase):
 
   def test_hand_worked(self):
-    # 2 of the 24 orders agree as much, in either direction.
+    # 2 of the 24 orders agree as strongly, in either direction.
     self.assertEqual(
         validate.rank_agreement(
             np.array([1.0, 2, 3, 4]), np.array([2.0, 4, 6, 9])
@@ -98,7 +98,7 @@ class DiagnosticTest(parameterized.TestCase):
         validate.diagnostic([version('v0', SCORES, rng.random(8))]).kept
         for _ in range(200)
     ]
-    self.assertLess(np.mean(kept), 0.15)  # LEVEL, and its error at 200.
+    self.assertLess(np.mean(kept), 0.15)  # LEVEL, and its error with 200.
     found = validate.diagnostic(
         [version('v0', SCORES, [3, 1, 4, 1, 5, 9, 2, 3])]
     )
@@ -106,7 +106,7 @@ class DiagnosticTest(parameterized.TestCase):
     self.assertRegex(found.reasons[0], r'x: rank agreement .* > 0.1')
 
   def test_many_numbers_must_be_surer(self):
-    """One of 30 numbers of noise agrees often: the level is shared."""
+    """One of 30 noise numbers often agrees, so they share the level."""
     rng = np.random.default_rng(0)
 
     def noise():
@@ -120,7 +120,7 @@ class DiagnosticTest(parameterized.TestCase):
     self.assertLessEqual(sum(kept), 5)
 
   def test_an_alert_that_separates_versions_is_kept(self):
-    # Alike within a version whatever is solved; v1 is another policy.
+    # Constant within a version, whatever is solved; v1 is another policy.
     rng = np.random.default_rng(0)
     readings = [
         version('v0', SCORES, rng.permutation(8) / 100),
@@ -129,7 +129,7 @@ class DiagnosticTest(parameterized.TestCase):
     found = validate.diagnostic(readings)
     self.assertTrue(found.kept)
     self.assertRegex(found.reasons[0], 'x: its alert separates versions, p')
-    # The same numbers without a threshold say nothing.
+    # Without a threshold, the same numbers raise no alert.
     silent = [
         version('v0', SCORES, [r.values['x'] for r in v.slices])
         for v in readings

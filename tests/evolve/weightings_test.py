@@ -10,7 +10,7 @@ KINDS = tuple(advantages_lib.ADVANTAGES)
 
 
 def _rollouts(seed=0, prompts=10, group=5):
-  """Parts [4, P, G], outcomes, valid: groups of all kinds."""
+  """Return parts [4, P, G], outcomes and valid, for groups of all kinds."""
   rng = np.random.default_rng(seed)
   outcomes = rng.random((prompts, group)) < 0.5
   outcomes[0], outcomes[1] = True, False
@@ -19,7 +19,7 @@ def _rollouts(seed=0, prompts=10, group=5):
   parts[:, 2] = 0.3  # Dead under every weighting.
   parts[1] = 1 - parts[0]
   valid = rng.random((prompts, group)) < 0.8
-  valid[3], valid[4] = False, np.arange(group) == 1  # None and one.
+  valid[3], valid[4] = False, np.arange(group) == 1  # No member and one member.
   valid[5] = True
   return parts, outcomes, valid
 
@@ -40,7 +40,7 @@ class WeightingsTest(parameterized.TestCase):
           np.float32(weight) * part for weight, part in zip(weights[w], parts)
       ).astype(np.float32)
       advantages = advantages_lib.ADVANTAGES[kind](rewards, valid)
-      # Sums of float32 parts in another order.
+      # Sums of float32 parts, added in another order.
       np.testing.assert_allclose(result.rewards[w], rewards, atol=1e-6)
       np.testing.assert_allclose(
           result.advantages[w], advantages, atol=2e-5, rtol=2e-5
@@ -81,7 +81,7 @@ class WeightingsTest(parameterized.TestCase):
     )
 
   def test_equal_rewards_have_no_phantom_of_rounding(self):
-    # 0.1 + 0.7 and the like: the mean of equal float32 numbers may differ.
+    # 0.1 + 0.7 and similar: the mean of equal float32 numbers may differ.
     parts = np.full((3, 2, 7), 0.1, np.float32)
     weights = np.random.default_rng(0).normal(size=(50, 3))
     none = np.zeros((2, 7), bool)

@@ -1,16 +1,16 @@
-"""Makes a small workdir for the tests out of a run that evolved.
+"""Makes a small workdir for the tests from a run that evolved.
 
     python -m tests.frozen.freeze WORKDIR tests/frozen/NAME
 
-What `--mode=report` reads is kept: the ledger byte for byte, the harnesses, the
-JSON files, and of the evidence the newest training step of the first version
-and what is compared of the first change that was raced: the newest training
+It keeps the files that `--mode=report` reads: the ledger byte for byte, the
+harnesses, the JSON files, and some evidence. This is the newest training step
+of the first version and, for the first change that raced, the newest training
 step of an arm of the incumbent and of the candidate, and their dev scores where
 a round has any. Checkpoints and policies are left out; paths of the machine are
-written as '.'.
+replaced by '.'.
 
-A directory is made by each tree whose rows have another form, and stays: it is
-how a test knows that old runs can still be read.
+Each version of the code that changes the form of rows adds a directory, which
+is never removed: with it, a test checks that old runs can still be read.
 """
 
 import json
@@ -26,7 +26,7 @@ _FILES = ('config.json', 'summary.json', 'manifest.json')
 
 
 def freeze(source: pathlib.Path, target: pathlib.Path) -> None:
-  """Copies what a page needs of a run; the target must not exist."""
+  """Copy what a page needs of a run; the target must not exist."""
   target.mkdir(parents=True)
   shutil.copy(source / 'ledger.jsonl', target)
   for name in _FILES:
@@ -34,7 +34,7 @@ def freeze(source: pathlib.Path, target: pathlib.Path) -> None:
     for place in (str(source.resolve()), os.getcwd(), sys.prefix):
       text = text.replace(place, '.')
     (target / name).write_text(text)
-  # The manifest has one machine's name and command line.
+  # The manifest contains a machine's name and command line.
   entries = json.loads((target / 'manifest.json').read_text())
   for entry in entries:
     entry |= {'host': 'host', 'command': ''}
@@ -58,7 +58,7 @@ def freeze(source: pathlib.Path, target: pathlib.Path) -> None:
 def _copy(
     source: pathlib.Path, target: pathlib.Path, folder: str, split: str
 ) -> None:
-  """The newest evidence of a split."""
+  """Copy the newest evidence of a split."""
   step = store.list_steps(source / folder, split)[-1]
   path = store.path_of(source / folder, split, step)
   place = target / path.relative_to(source)

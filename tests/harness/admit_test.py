@@ -1,4 +1,4 @@
-"""The gate: what a changed harness must be before it is paid for."""
+"""The gate's conditions for a changed harness, before training is paid for."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -26,7 +26,7 @@ class AdmitTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    # Sources that other tests had admitted are tried again.
+    # Otherwise sources that other tests had admitted would not be tested again.
     self.enter_context(absltest.mock.patch.object(admit, '_passed', set()))
 
   def reasons(self, after, before=SEED, made=MADE_UP):
@@ -115,7 +115,7 @@ class AdmitTest(parameterized.TestCase):
     )
 
   def test_a_comment_makes_a_file_foreign(self):
-    """The text is what runs, so it counts, and not what it does."""
+    """The text counts, since it is what runs, not just its meaning."""
     text = library.source('keep/outcome_variance.py')
     for source, tried in ((text, 0), (text + '# Mine.\n', 1)):
       with absltest.mock.patch.object(
@@ -153,7 +153,7 @@ class AdmitTest(parameterized.TestCase):
       self.assertEqual(tried.call_count, 3)
       self.assertEmpty(admit.check(harness, CONFIG, SURFACE, MADE_UP))
       self.assertEqual(tried.call_count, 3)
-      # On evidence of the run, a proposal is.
+      # On evidence of the run, a proposal is admitted.
       admit.admit(SEED, harness, CONFIG, SURFACE, MADE_UP, recorded.view())
       self.assertEqual(tried.call_count, 4)
 

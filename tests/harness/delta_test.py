@@ -1,4 +1,4 @@
-"""Two harnesses differ in exactly one factor, or it is said in which."""
+"""Two harnesses differ in exactly one factor, or the error names them all."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -27,7 +27,7 @@ CURRENT = {
     'optim.learning_rate': 5e-5,
     'grpo.keep': 'all',
     'grpo.refill_rounds': 0,
-    'reward.weights.length': 7.0,  # Not that of a harness with weights.
+    'reward.weights.length': 7.0,  # Ignored for a harness with its own weights.
     'seed': 3,
 }
 
@@ -211,7 +211,7 @@ class DiffTest(parameterized.TestCase):
       self.diff(PARENT.with_overlay({'seed': 4}))
 
   def test_identity(self):
-    """A change is the same on another parent, another for another value."""
+    """A change is the same on another parent, but not with another value."""
     change = {'grpo.clip_high': 0.28}
     other = PARENT.with_overlay({'optim.learning_rate': 2e-4})
     first = self.diff(PARENT.with_overlay(change)).sha256

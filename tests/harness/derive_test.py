@@ -1,4 +1,4 @@
-"""Derived evidence: what changes is what should, and nothing else."""
+"""Derived evidence: only the intended values change."""
 
 from absl.testing import absltest
 import numpy as np
@@ -57,7 +57,7 @@ class DeriveTest(absltest.TestCase):
     np.testing.assert_array_equal(
         wider.n_tokens[:3, :3][VALID], t.n_tokens[VALID]
     )
-    # 15 is what stands at [1, 2]; everything that does not count has it.
+    # 15 is the value at [1, 2]; all entries that do not count get it.
     self.assertEqual(set(wider.n_tokens[~wider.valid].tolist()), {15})
 
   def test_extremes(self):
@@ -77,13 +77,13 @@ class DeriveTest(absltest.TestCase):
         np.unique(t.finish_reason).tolist(),
         t.codes['finish_reason'].values(),
     )
-    # Some groups that all have it, some of which none has.
+    # In some groups all completions have it, in others none.
     shares = t.outcome.mean(1)
     self.assertEqual((shares.min(), shares.max()), (0, 1))
     self.assertLessEqual(t.n_tokens.max(), 64)
 
   def test_some_groups_have_a_part_of_a_range(self):
-    """Else no filter by the largest of a group would keep any."""
+    """Otherwise filters by a group's largest value would keep no group."""
     for seed in range(20):
       rng = np.random.default_rng(seed)
       t = derive.scrambled(table(), 12, 16, rng)
@@ -103,7 +103,7 @@ class DeriveTest(absltest.TestCase):
   def test_resized(self):
     t = derive.resized(table(), 5, 4, np.random.default_rng(0))
     self.assertEqual(t.n_tokens.shape, (5, 4))
-    self.assertTrue((t.n_tokens > 0).all())  # Valid ones alone.
+    self.assertTrue((t.n_tokens > 0).all())  # Only valid completions.
 
 
 if __name__ == '__main__':

@@ -1,9 +1,9 @@
-"""Attempts of a function at the gate, each with the layers that stop it.
+"""Attacks by functions on the gate, each with the layers that stop it.
 
 An attack proves something if the whole gate refuses it, the gate without its
-layers admits it, and, where it has several, any one of them alone refuses it.
-In each of these configurations honest functions pass. What it tries has worked
-where it is admitted: else it returns no number, which is refused too.
+layers admits it, and, if it has several layers, each of them alone refuses it.
+In each of these configurations honest functions pass. An admitted attack has
+worked; otherwise it returns no number, which is refused as well.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ LANGUAGE = ('language',)
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-  """One attempt."""
+  """One attack."""
 
   name: str
-  layers: tuple[str, ...]  # Each stops it alone.
+  layers: tuple[str, ...]  # Each of them stops it alone.
   path: str
   source: str
 
 
 def _measure(name, body, before='', layers=LANGUAGE, signature='e'):
-  """A diagnostic that has a number where `got` is true."""
+  """Return a diagnostic that has a number if `got` is true."""
   body = textwrap.indent(textwrap.dedent(body).strip(), '  ')
   source = (
       f'import numpy as np\n\n\n{textwrap.dedent(before).strip()}\n\n\n'
@@ -33,9 +33,9 @@ def _measure(name, body, before='', layers=LANGUAGE, signature='e'):
   return Attack(name, layers, 'diagnostics/x.py', source)
 
 
-# Name -> (body, what stands above).
+# Name -> (body, code above the function).
 _WRITTEN = {
-    # Ways to what is not one's own.
+    # Access to objects outside of the function.
     'class of a tuple': ('got = ().__class__.__base__.__subclasses__()', ''),
     'globals of a function': ('got = measure.__globals__["np"]', ''),
     'builtins by name': ('got = __builtins__', ''),
@@ -65,7 +65,7 @@ _WRITTEN = {
     'attributes in a format': ('got = "{0.__class__}".format(e)', ''),
     'format_map': ('got = "{e.__class__}".format_map({"e": e})', ''),
     'format kept in a variable': ('f = "{0}".format\ngot = f(1)', ''),
-    # Addresses, which differ from process to process, or say what came before.
+    # Addresses, which differ between processes or reveal earlier calls.
     'a generator as text': ('got = "0x" in str(n for n in [1])', ''),
     'a zip as text': ('x = zip([1], [2])\ngot = "0x" in f"{x}"', ''),
     'an iterator in a list': ('got = "0x" in str([enumerate([1])])', ''),
@@ -98,7 +98,7 @@ _WRITTEN = {
     'annotation that is run': ('got = True', 'def f(x: print("run")): pass'),
     'decorator': ('got = f == 1', '@(lambda g: 1)\ndef f(): pass'),
     'line of its own': ('got = A[0]', 'A = []\nA.append(1)\nif A: A[0] = 2'),
-    # Memory that is not its own, or was not written.
+    # Memory of others, or uninitialised memory.
     'np.empty': ('x = np.empty(3)\ngot = True', ''),
     'np.empty_like': ('x = np.empty_like(e.valid)\ngot = True', ''),
     'np.ndarray': ('x = np.ndarray(3)\ngot = True', ''),
@@ -141,18 +141,18 @@ _WRITTEN = {
     'writeable flag': ('x = np.zeros(3)\nx.flags.writeable = 0\ngot = 1', ''),
     'base of an array': ('got = np.zeros((2, 2))[0].base is not None', ''),
     'np.set_printoptions': ('np.set_printoptions(precision=3)\ngot = 1', ''),
-    # Arrays of anything.
+    # Arrays of arbitrary objects.
     'dtype=object': ('got = np.array([e], dtype=object)[0] is e', ''),
     'dtype O': ('got = np.array([1]).astype("O")[0]', ''),
     'dtype O in a variable': ('t = "O"\ngot = np.array([1]).astype(t)[0]', ''),
     'dtype without a name': ('got = np.array([e], "O")[0] is e', ''),
     'np.dtype': ('got = np.dtype("O")', ''),
     'np.object_': ('got = np.array([e], np.object_)[0] is e', ''),
-    # Calls of other things.
+    # Calls of other functions.
     'np.vectorize': ('got = np.vectorize(abs)(np.ones(2)).sum()', ''),
     'np.frompyfunc': ('got = np.frompyfunc(abs, 1, 1)(1)', ''),
     'an older meaning': ('abs = len\ngot = abs((1,))', ''),
-    # Functions, iterators and objects, whose text shows an address.
+    # Functions, iterators and objects, whose text contains an address.
     'a function in an f-string': ('got = f"{f}"', 'def f(): return 1'),
     'a function by percent': ('got = "%s" % (f,)', 'def f(): return 1'),
     'a function by format': ('got = "{}".format(f)', 'def f(): return 1'),
@@ -343,7 +343,7 @@ _WRITTEN = {
         'with np.errstate(under="raise"):\n  got = 1',
         '',
     ),
-    # Ways out of modules and texts.
+    # Escapes from modules and strings.
     'sys of re': ('got = re.enum.sys.path', 'import re'),
     'a lock of functools': ('got = functools.RLock', 'import functools'),
     'sys of statistics': ('got = statistics.sys', 'import statistics'),
@@ -455,7 +455,7 @@ _WRITTEN = {
         'got = 1\nif not e.max_tokens: raise SystemExit',
         '',
     ),
-    # Memory that was not written, by the ways that are open.
+    # Uninitialised memory, by allowed functions.
     'where= of a partial': (
         'f = functools.partial(np.add, where=e.valid)\nx = f(1, e.valid)\n'
         'got = 1',
@@ -488,7 +488,7 @@ _WRITTEN = {
     'attribute of a function': ('measure.seen = 1\ngot = measure.seen', ''),
     'global': ('global A\nA = 1\ngot = A', ''),
     'np.seterr': ('got = np.seterr(all="ignore")', ''),
-    # Work without an end, and answers by heart.
+    # Endless work, and memorised answers.
     'recursion': ('got = f(3)', 'def f(n): return f(n - 1) if n else 1'),
     'recursion of two': (
         'got = f(3)',
@@ -552,8 +552,8 @@ def _attack(name, layers, path, body, before=''):
 
 _DIAGNOSTIC = 'diagnostics/x.py'
 _TINY = "return {'x': (e.outcome & e.valid).sum() + 1e-9 * tiny}"
-# With the language off, another process does see these. Each moves the
-# answer by less than rounding, which the other layers forgive.
+# With the language layer off, another process reveals these. Each changes the
+# answer by less than rounding, which the other layers tolerate.
 _UNSTEADY = {
     'address of a zip': ('tiny = int(str(zip())[-11:-7], 16) % 997', ''),
     'address of a generator': (

@@ -1,4 +1,4 @@
-"""The gate: every layer stops what it is for, and honest functions pass."""
+"""The gate: every layer stops its attacks, and honest functions pass."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -52,7 +52,7 @@ class AttackTest(parameterized.TestCase):
       self.assertNotIn('\n', reason)
       self.assertStartsWith(reason, attack.path)
     every = set(attack.layers)
-    # Without its layers it gets through: nothing else stops it.
+    # Without its layers it passes: nothing else stops it.
     self.assertEqual(reasons(attack.path, attack.source, every), [])
     self.control(attack.path, every)
     for layer in attack.layers if len(every) > 1 else ():
@@ -61,7 +61,7 @@ class AttackTest(parameterized.TestCase):
       self.control(attack.path, alone)
 
   def control(self, path, without):
-    """An honest function passes in the same configuration."""
+    """Check that an honest function passes in the same configuration."""
     kind = path.partition('/')[0]
     key = (kind, frozenset(without))
     if key not in self._fine:
@@ -86,7 +86,7 @@ class AttackTest(parameterized.TestCase):
 
 
 def in_training(path, source):
-  """Reasons where a step has 24 x 16 completions, and a run 180 steps."""
+  """Return reasons for steps of 24 x 16 completions and runs of 180 steps."""
   return gate.reasons(
       path,
       source,
@@ -103,7 +103,7 @@ def reward(expression, before=''):
 
 
 class TrainingTest(parameterized.TestCase):
-  """A function that passes does in training what it did at the gate."""
+  """A function that passes behaves in training as it did at the gate."""
 
   @parameterized.named_parameters(
       (
@@ -218,7 +218,7 @@ class HonestTest(parameterized.TestCase):
 
 
 class FormTest(parameterized.TestCase):
-  """A function of the wrong form is told the right one, once."""
+  """The refusal of a wrong form shows the right form, once."""
 
   @parameterized.parameters(
       ('keep.py', 'def keep(e):\n  return e.valid\n', r'keep\(e, state\)'),

@@ -1,4 +1,4 @@
-"""Functions that a good proposer writes: the gate must let them all pass."""
+"""Functions of an honest proposer: the gate must let all of them pass."""
 
 import dataclasses
 import textwrap
@@ -16,7 +16,7 @@ def _function(name, path, source):
 
 
 def _part(name, helper):
-  """A reward of one part."""
+  """Return a reward with one part."""
   return _function(
       name,
       'reward.py',

@@ -1,4 +1,4 @@
-"""The language takes what it should, and says what to write instead."""
+"""The language accepts what it should, and otherwise names a remedy."""
 
 import importlib
 import math
@@ -18,7 +18,7 @@ from evojax.harness import worker
 from tests.harness import recorded
 
 COLUMNS = ('outcome', 'n_tokens')
-# Arguments, of which some suit each function.
+# Arguments, some of which fit each function.
 _ARGUMENTS = (
     'x',
     'x, x',
@@ -204,7 +204,7 @@ class LanguageTest(parameterized.TestCase):
   )
   def test_what_would_exhaust_the_reader(self, expression):
     found = refusals(f'x = {expression}\n')
-    # Brackets that mean nothing are no levels.
+    # Redundant brackets do not count as levels.
     if expression.strip('()') != '1':
       self.assertNotEmpty(found)
 
@@ -247,13 +247,13 @@ class LanguageTest(parameterized.TestCase):
       'A0 = -A0\n',
   )
   def test_constants_made_of_constants(self, constants):
-    """Each is read once; read as a tree, they have 2**60 leaves."""
+    """Each is read once; as a tree, they would have 2**60 leaves."""
     self.assertIsInstance(
         refusals(f'{constants}def f(x=A0):\n  return x\n'), list
     )
 
   def test_what_is_known_late(self):
-    """Each line is about the next one; read downwards only, that is slow."""
+    """Each line depends on the next; reading only downwards would be slow."""
     lines = ''.join(f'  x{i} = x{i + 1}\n' for i in range(700))
     source = f'def measure(e):\n{lines}  x700 = iter([1])\n  return str(x0)\n'
     with mock.patch.object(
@@ -360,7 +360,7 @@ class LanguageTest(parameterized.TestCase):
 
 
 def answer(source, seconds=5.0):
-  """The answer of the box to a diagnostic, or how it failed."""
+  """Return the box's answer for a diagnostic, or how it failed."""
   call = calls.Call('f.py', 'measure', [recorded.view()])
   (found,) = calls.exchange({'f.py': source}, [call], calls.limits(seconds))
   return found
@@ -369,7 +369,7 @@ def answer(source, seconds=5.0):
 class BoxTest(parameterized.TestCase):
 
   def test_limits_are_not_caught(self):
-    """Else the answer would depend on the machine."""
+    """Otherwise the answer would depend on the machine."""
     for body, pattern in (
         ('x = np.zeros(16 * 10**9) + 1', 'MemoryError'),
         (
@@ -424,7 +424,7 @@ class BoxTest(parameterized.TestCase):
     self.assertEqual(answer(source), {'x_5_5': 5.5})
 
   def test_every_module_works_in_the_box(self):
-    """Modules are complete before files can no longer be read."""
+    """Modules are fully loaded before files become unreadable."""
     values = (
         'bisect.bisect([1], 1)', 'collections.OrderedDict(a=1)',
         'collections.Counter("aab").most_common(1)',
@@ -480,7 +480,7 @@ class NamesTest(parameterized.TestCase):
       self.assertTrue(hasattr(math, name), name)
 
   def test_after_the_positional_arguments_comes_out(self):
-    """Else an array could be handed over to be written into."""
+    """Otherwise a function could be given an array to write into."""
     x = np.ones((2, 3))
     for name, rest in (
         ('sum', (x, 0, None)), ('cumsum', (x, 0, None)), ('clip', (x, 0, 1)),
@@ -496,7 +496,7 @@ class NamesTest(parameterized.TestCase):
       *(f'np.linalg.{n}' for n in sorted(numpy_names.LINALG)),
   )
   def test_it_works_in_the_box(self, name):
-    """Modules are complete before files can no longer be read."""
+    """Modules are fully loaded before files become unreadable."""
     if name == 'np.einsum':
       tries = ['"ij->i", x']
     else:

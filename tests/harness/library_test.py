@@ -1,4 +1,4 @@
-"""Shipped functions by hand, and that every one says where it is from."""
+"""Shipped functions with hand-worked values, and their stated sources."""
 
 import ast
 
@@ -15,7 +15,7 @@ from tests.harness import recorded
 
 
 def functions(name):
-  """The functions of a harness of one shipped file."""
+  """Return the functions of a harness with one shipped file."""
   folder, file = name.split('/')
   path = name if folder == 'backtests' else f'{folder}.py'
   return run.Functions(spec.Harness({}, {path: library.source(name)}))
@@ -41,7 +41,7 @@ class LibraryTest(parameterized.TestCase):
         recorded.view(
             prompts=4,
             outcome=[[1, 1, 1], [0, 0, 0], [1, 0, 0], [1, 1, 0]],
-            # The last group is mixed only by what does not count.
+            # Only an invalid completion makes the last group mixed.
             valid=[[1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 0]],
         ),
         f.init(),
@@ -67,7 +67,7 @@ class LibraryTest(parameterized.TestCase):
     # Usual: (0.5 + 0.14) / 2 = 0.32; 0.14 < 0.16.
     np.testing.assert_array_equal(kept[:, 0], [True, False])
     np.testing.assert_allclose(state['mean'], 0.1 * (0.5 + 0.14) / 2, rtol=1e-5)
-    # After steps of little spread the same group is what is usual.
+    # After steps with little spread, the same group is usual.
     low = recorded.view(prompts=2, group_size=100, outcome=outcome[[1, 1]])
     for _ in range(3):
       _, state = f.keep(low, state)
@@ -132,9 +132,9 @@ class LibraryTest(parameterized.TestCase):
     for name, expected in {
         'edit_streak': [-0.5, 0, 0, 0],
         'searched_first': [0, 1, 1, 0],
-        # Without an edit, tests are paid nothing.
+        # Without an edit, tests earn nothing.
         'tested_edit': [1, 0, 0, 0],
-        # The first one broke what had passed.
+        # The first edit broke tests that had passed.
         'fail_to_pass': [0, 0.5, 0.5, 0],
         # 0.5 - (turns - 1) / 3.
         'few_turns': [-0.5, 1 / 6, -0.5, 0.5],

@@ -1,4 +1,4 @@
-"""A domain of the user's own: math with fields that a proposal may change."""
+"""A user's own domain: math with fields that a proposal may change."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ FIELDS = (
 
 @dataclasses.dataclass(frozen=True)
 class OwnDomain(math_domain.MathDomain):
-  """Math that is told of tools, and of a history that is scrubbed or not."""
+  """Math with fields for tools, and for a history, scrubbed or not."""
 
   tools: tuple[str, ...] = ()
   scrubbed: bool = True

@@ -1,4 +1,4 @@
-"""Parts of a reward are told apart on the syntax tree."""
+"""The parts of a reward are separated on the syntax tree."""
 
 import ast
 
@@ -59,7 +59,7 @@ def parts(e):
 
 
 def changed(old, new, source=REWARD):
-  """Parts whose hash moves when old becomes new."""
+  """Return the parts whose hash changes when old becomes new."""
   assert source.count(old) == 1, old
   before, after = _hashes(source), _hashes(source.replace(old, new))
   return sorted(
@@ -202,7 +202,7 @@ class PartsTest(parameterized.TestCase):
     self.assertEqual(changed(old, new, LINES), parts)
 
   def test_a_function_sees_no_line_of_parts(self):
-    """Its own variable of that name is another one."""
+    """A function's own variable of the same name is a different one."""
     source = LINES.replace('_least(x)', '_least(limit)').replace(
         'x.m', 'limit.m'
     )
@@ -220,14 +220,14 @@ class PartsTest(parameterized.TestCase):
       '  x = np.nan_to_num(x, copy=False)\n',
   )  # fmt: skip
   def test_parts_that_share_a_value_cannot_change_it(self, line):
-    """Else a change of one part would be one of another, too."""
+    """Otherwise changing one part would change another, too."""
     shared = LINES.replace('  return x', f'{line}  return x')
     returned = shared.replace('e.outcome & fewest', '_least(fewest)')
     with self.assertRaisesRegex(
         syntax.SourceError, 'line 7: .* changes a value in place .*np.where'
     ):
       _hashes(returned)
-    # On a line above, it is a part of all that the lines compute.
+    # On an earlier line, it belongs to every part that these lines compute.
     self.assertEqual(
         changed('LIMIT = 0.5', 'LIMIT = 1.5', shared), ['brief', 'fits']
     )
@@ -245,7 +245,7 @@ class PartsTest(parameterized.TestCase):
       ('x = _HALF\n  del e', '= 0.5', '= 0.25'),
   )
   def test_statements_are_one_block(self, block, old, new):
-    """A part that uses a name of it changes with it; the others do not."""
+    """A part that uses one of its names changes with it; others do not."""
     source = (
         f'_HALF = 0.5\n\n\ndef parts(e):\n  {block}\n  found = '
         "{'a': x, 'b': 2 * _HALF, 'c': [x]}\n  return found\n"
@@ -310,7 +310,7 @@ class PartsTest(parameterized.TestCase):
     self.assertEqual(written.call_count, 200 + 64)
 
   def test_hashes_are_what_they_were(self):
-    """A ledger names changes by them."""
+    """A ledger identifies changes by them."""
     self.assertEqual(
         {part: value[:12] for part, value in _hashes(REWARD).items()},
         {

@@ -1,4 +1,4 @@
-"""Functions as researchers write them pass the gate, or are told what to do."""
+"""Functions in the style of researchers pass the gate, or get a remedy."""
 
 import pathlib
 import re
@@ -10,13 +10,13 @@ from absl.testing import parameterized
 from tests.harness import gate_test
 
 _TEXT = pathlib.Path(__file__).with_name('researchers.txt').read_text()
-# Name -> what its refusal says.
+# Name -> pattern of its refusal.
 REFUSALS = {
     'argsort ranks': r'change places .*count how many are smaller: \(x',
     'unmasked z-score': r'not valid change .*: x.mean\(.*where=e.valid',
     # It counts groups without a valid completion.
     'a deque as a window': r'not valid change .*where=e.valid\), and groups',
-    # A habit that is honest, and refused all the same.
+    # An honest habit that is refused all the same.
     'old ways of formatting': r'e\[name\] reads a column whose name is comput',
     'noise from a fixed seed': 'fixed seed pays by position; compute it from',
 }

@@ -1,4 +1,4 @@
-"""Functions in the worker: only arrays come back, and every failure is one."""
+"""Functions in the worker: only arrays come out, and failures have a status."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ GOOD = "def parts(e):\n  return {'outcome': e.outcome * 1.0}\n"
 
 
 def functions(limit_seconds=10.0, **files):
-  """Functions of a harness: keep='...' is keep.py, d_x=... diagnostics/x.py."""
+  """Return functions: keep='...' is keep.py, d_x=... diagnostics/x.py."""
   sources = {'reward.py': GOOD}
   for name, text in files.items():
     folder = {'d_': 'diagnostics/', 'b_': 'backtests/'}.get(name[:2], '')
@@ -37,7 +37,7 @@ def functions(limit_seconds=10.0, **files):
 
 
 def returning(expression, before=''):
-  """A reward whose part x is an expression."""
+  """Return a reward whose part x is an expression."""
   return f'import numpy as np\n{before}\ndef parts(e):\n  return {expression}\n'
 
 
@@ -91,12 +91,12 @@ class CallTest(parameterized.TestCase):
     np.testing.assert_array_equal(parts['tokens'], view.n_tokens)
     place = parts['place'].astype(int)
     self.assertCountEqual(place.ravel(), range(24))
-    # Whole groups change places, and completions within each of them.
+    # Whole groups are reordered, and completions within each of them.
     self.assertEqual(np.ptp(place // 6, 1).tolist(), [0, 0, 0, 0])
     self.assertNotEqual((place // 6)[:, 0].tolist(), [0, 1, 2, 3])
     for group in place % 6:
       self.assertNotEqual(group.tolist(), list(range(6)))
-    # It is that of the content: a run that is resumed has the same.
+    # The order follows from the content, so a resumed run has the same.
     np.testing.assert_array_equal(f.parts(view)['place'], place)
     other = recorded.view(n_tokens=np.arange(24), **size)
     self.assertTrue((f.parts(other)['place'] != place).any())
@@ -130,7 +130,7 @@ class CallTest(parameterized.TestCase):
     self.assertEqual(state['seen'].dtype, np.float32)
     for step in (1, 2, 3):
       mask, state = f.keep(view, state)
-      # No memory but the state: every call is the first of its process.
+      # Only the state persists: every call is the first of its process.
       self.assertEqual(state['seen'], step)
       np.testing.assert_array_equal(state['keep'], [0, 2**step])
       np.testing.assert_array_equal(mask, view.outcome)
@@ -140,7 +140,7 @@ class CallTest(parameterized.TestCase):
     f = functions(keep='def keep(e, s):\n  return e.outcome, s\n')
     self.assertEqual(f.init(), {})
     self.assertEqual(f.keep(recorded.view(), {})[1], {})
-    # A variable is no function.
+    # A variable is not a function.
     f = functions(
         keep='def keep(e, s):\n  init = s\n  return e.outcome, init\n'
     )
@@ -298,7 +298,7 @@ class AccessTest(parameterized.TestCase):
     seen = f.measure('x', view)
     self.assertEqual(
         seen,
-        # The identity of a problem is closed to rewards alone.
+        # The identity of a problem is closed only to rewards.
         dict(outcome=1, seed=1, problem_id=1, reward=1, part_a=1, prompt=1),
     )
 
@@ -318,7 +318,7 @@ class AccessTest(parameterized.TestCase):
       'nonsense',
   )
   def test_rewards_and_filters_do_not(self, name):
-    """Not even of a view that is open to diagnostics."""
+    """Not even from a view that is open to diagnostics."""
     view = recorded.view(parts=('a',), reader='diagnostic')
     f = functions(
         reward=f'def parts(e):\n  return {{"x": e.{name}}}\n',
@@ -326,7 +326,7 @@ class AccessTest(parameterized.TestCase):
         weight=f'def weight(e):\n  return e.__dict__["{name}"]\n',
         d_x=self.SEES,
     )
-    f.measure('x', view)  # The worker holds the columns now.
+    f.measure('x', view)  # The worker now holds the columns.
     for call in (
         lambda: f.parts(view),
         lambda: f.keep(view, {}),
@@ -369,7 +369,7 @@ class AccessTest(parameterized.TestCase):
       ('', "e.codes['new'] = {}"),
   )
   def test_a_module_is_constant(self, constant, statement):
-    # Else one part of a reward could change another.
+    # Otherwise one part of a reward could change another.
     f = functions(d_x=f"""
         import numpy as np
         {constant}
@@ -450,7 +450,7 @@ class AccessTest(parameterized.TestCase):
 
 
 class ContractTest(absltest.TestCase):
-  """A failure that no function can help is no function's fault."""
+  """A failure outside of a function's control is not its fault."""
 
   def _run(self, *results):
     box = absltest.mock.Mock()
@@ -476,12 +476,12 @@ class ContractTest(absltest.TestCase):
     self.assertEqual(self.walls, [30, 120, 480, 1920])
     self.assertTrue(run.is_busy(str(caught.exception)))
     self.assertFalse(caught.exception.alone)
-    # The CPU time decides, however late the function is.
+    # The CPU time decides, however late the function ends.
     with self.assertRaises(run.FunctionError) as caught:
       self._run(late, late, dict(status='cpu_limit'))
     self.assertEqual(caught.exception.status, 'hang')
     self.assertFalse(run.is_busy(str(caught.exception)))
-    # A function that sleeps is ended the first time.
+    # A function that sleeps is ended at the first attempt.
     with self.assertRaises(run.FunctionError) as caught:
       self._run(dict(status='timeout', message='30 s; nobody else ran'))
     self.assertEqual(caught.exception.status, 'hang')
@@ -541,7 +541,7 @@ class TierTest(parameterized.TestCase):
 
   @parameterized.parameters(('T0', 10), ('T1', 11), ('T2', 12))
   def test_every_tier_gives_the_same_bits(self, tier, number):
-    """T2 too, where its user allows it."""
+    """Including T2, if the user is allowed to use it."""
     if tier != 'T2' and probe.faults(tier):
       self.skipTest(f'{tier} does not hold here')
     view = recorded.view(prompts=8, group_size=8)
@@ -619,7 +619,7 @@ class FailureTest(parameterized.TestCase):
         def sleep(): time.sleep(100)
         def fork(): os.fork() or time.sleep(100)
         """)
-    # One line above `def parts`, so that line numbers are those of the cases.
+    # One line above `def parts`, so that line numbers match those of the cases.
     source = (
         f'import numpy as np\n\ndef parts(e):\n  return {expression}\n{before}'
     )
@@ -792,7 +792,7 @@ class ProcessTest(parameterized.TestCase):
     self.assertFalse(is_running(pid))
 
   def test_namespace_is_not_needed(self):
-    """Anything with the attributes of a view will do."""
+    """Any object with the attributes of a view suffices."""
     view = types.SimpleNamespace(
         valid=np.ones((1, 2), bool),
         outcome=np.array([[True, False]]),
@@ -805,7 +805,7 @@ class ProcessTest(parameterized.TestCase):
 
 
 class BusyTest(absltest.TestCase):
-  """A core that twelve other processes want, too, decides nothing."""
+  """Competition of twelve other processes for a core changes no verdict."""
 
   def setUp(self):
     super().setUp()
@@ -823,7 +823,7 @@ class BusyTest(absltest.TestCase):
     )
     spin = [sys.executable, '-c', 'while True: pass']
     for _ in range(12):
-      # In a session of its own, as the box: Linux shares cores by sessions.
+      # In its own session like the box, since Linux shares cores by session.
       process = subprocess.Popen(spin, start_new_session=True)
       self.addCleanup(process.wait)
       self.addCleanup(process.kill)
@@ -846,7 +846,7 @@ class BusyTest(absltest.TestCase):
 
 
 class AnswerTest(parameterized.TestCase):
-  """Anything may come out of the box."""
+  """The box may return anything."""
 
   def _exchange(self, answer):
     data = worker.pack({'answers': [answer]}, [])

@@ -1,4 +1,4 @@
-"""The seed harnesses: diagnostics by hand, and what the blind ones lack."""
+"""The seed harnesses: hand-worked diagnostics, and omissions when blind."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -59,7 +59,7 @@ class SeedTest(parameterized.TestCase):
     self.assertEqual(set(CODING.files) - set(SEED.files), own)
     for name, source in SEED.files.items():
       self.assertEqual(CODING.files[name], source)
-    # A blind run is not told what it could find out.
+    # A blind run must discover this by itself.
     for source in CODING_BLIND.files.values():
       self.assertNotIn('visible', source)
 
@@ -143,7 +143,8 @@ class SeedTest(parameterized.TestCase):
     self.assertAlmostEqual(found['reads_history'], 0.25)
     self.assertAlmostEqual(found['touches_tests'], 0.25)
     self.assertAlmostEqual(found['failed_calls'], 1 / 13)
-    # Three of the tests, and git after git, of 3 + 3 + 1 + 2 that follow.
+    # Three of the tests, and consecutive git calls, of 3 + 3 + 1 + 2 later
+    # calls.
     self.assertAlmostEqual(found['repeated_calls'], 4 / 9)
     self.assertEqual(
         functions.measure('turns', view),
@@ -177,7 +178,7 @@ class SeedTest(parameterized.TestCase):
     form = measure('format', view)
     self.assertAlmostEqual(form['truncated'], 1 / 6)
     self.assertAlmostEqual(form['format_failures'], 3 / 6)
-    # Those that solve nothing: -2, -3, 0 and 0.
+    # Those of unsolved problems: -2, -3, 0 and 0.
     self.assertEqual(
         measure('sampling', view), {'mean_logprob': -1.25, 'logprob_gap': 2.0}
     )
@@ -227,7 +228,7 @@ class SeedTest(parameterized.TestCase):
         outcome=[[0, 0, 0, 1], [0, 0, 0, 0]],
         valid=[[1, 1, 1, 1], [1, 1, 1, 0]],
     )
-    # Six valid ones with a program; the last one of all does not count.
+    # Six valid ones have a program; the last one of all does not count.
     self.assertEqual(
         self.coding('programs', group_size=4, **shown),
         {
@@ -239,7 +240,7 @@ class SeedTest(parameterized.TestCase):
     )
 
   def test_total_where_nothing_can_be_said(self):
-    """Dev evidence has no reward; a step may have no valid completion."""
+    """Dev evidence has no reward; a step may lack valid completions."""
     nan = np.full((2, 3), np.nan)
     empty = recorded.view(valid=np.zeros((2, 3)))
     dev = recorded.view(
@@ -255,7 +256,7 @@ class SeedTest(parameterized.TestCase):
     self.assertEqual(self.functions.measure('length_gaming', dev), {})
 
   def test_thresholds(self):
-    """Those of EvoTrainer (arXiv:2606.03108): what warns, and from where on."""
+    """The thresholds of EvoTrainer (arXiv:2606.03108) for warnings."""
     warn, critical = {}, {}
     for name in self.functions.diagnostics:
       meta = self.functions.meta(name)

@@ -1,4 +1,4 @@
-"""A harness directory reads back as itself, under the hash of its content."""
+"""A harness directory is read back unchanged, by the hash of its content."""
 
 import json
 import os
@@ -21,7 +21,7 @@ HARNESS = spec.Harness(
 class HashTest(parameterized.TestCase):
 
   def test_is_what_it_was(self):
-    """A stored run names harnesses by this hash: it must never move.
+    """Stored runs identify harnesses by this hash, so it must never change.
 
     sha256 of the canonical JSON
     {"files":{"keep.py":"K = 1\\n"},"overlay":{"grpo.clip_low":0.25}}
@@ -108,7 +108,7 @@ class DirectoryTest(parameterized.TestCase):
     self.assertEqual(path, self.root / HARNESS.sha256)
     self.assertEqual(spec.read(path), HARNESS)
     self.assertEqual(spec.load(self.root, HARNESS.sha256), HARNESS)
-    # Times of files are no content; a second write leaves the first alone.
+    # File times are not content; a second write does not touch the first.
     os.utime(path / 'reward.py', (1, 1))
     spec.write(HARNESS, self.root)
     self.assertEqual((path / 'reward.py').stat().st_mtime, 1)
@@ -133,7 +133,7 @@ class DirectoryTest(parameterized.TestCase):
     self.assertEqual(list(spec.read(path).files), ['reward.py'])
 
   def test_files_of_the_library(self):
-    """A directory that names them is the one that holds them."""
+    """A directory that names files equals one that contains them."""
     names = {
         'reward.py': 'seed/reward.py',
         'keep.py': 'keep/outcome_variance.py',
@@ -143,7 +143,8 @@ class DirectoryTest(parameterized.TestCase):
     )
     files = {name: library.source(source) for name, source in names.items()}
     self.assertEqual(short, spec.Harness({}, files | {'weight.py': 'W\n'}))
-    # A stored one is whole: a later library does not change it.
+    # A stored harness is complete: later changes of the library do not affect
+    # it.
     self.assertEqual(
         {p.name for p in spec.write(short, self.root).iterdir()},
         {'overlay.json', 'reward.py', 'keep.py', 'weight.py'},

@@ -1,4 +1,4 @@
-"""A harness sets these values, within bounds, as parts of factors."""
+"""A harness sets values of the surface, within bounds, by factors."""
 
 import math
 import pathlib
@@ -41,7 +41,7 @@ class SurfaceTest(parameterized.TestCase):
         )
 
   def test_fields_by_hand(self):
-    """Kind, class, bounds, the value that turns it off, scale and group."""
+    """Kind, class, bounds, off value, scale and group, written by hand."""
     found = {
         f.path: (f.kind, f.intervention_class, f.low, f.high, f.off, f.scale)
         for f in RECIPE.fields
@@ -99,7 +99,7 @@ class SurfaceTest(parameterized.TestCase):
     self.assertEqual(RECIPE.field('grpo.clip_low').highest(values), 0.5)
 
   def test_nothing_of_the_sampler_filter_seed_or_evaluation(self):
-    """A harness that could turn these would turn its own score."""
+    """A harness that could change these could raise its own score."""
     for path in (
         'seed',
         'eval.samples',
@@ -133,7 +133,7 @@ class SurfaceTest(parameterized.TestCase):
   @parameterized.parameters(
       ({'optim.learning_rate': 3e-3},),
       ({'optim.learning_rate': 1e-6, 'optim.warmup_steps': 5.0},),
-      ({'grpo.dual_clip': 0},),  # Off, outside the bounds.
+      ({'grpo.dual_clip': 0},),  # Off, although outside of the bounds.
       ({'grpo.dual_clip': 3},),
       ({'grpo.kl_coef': 0.0},),
       ({'data.families': ()},),
@@ -183,7 +183,7 @@ class SurfaceTest(parameterized.TestCase):
     self.assertIsInstance(new.optim.warmup_steps, int)
     self.assertEqual(new.grpo.dual_clip, 3.0)
     self.assertEqual(new.data.families, ('gcd:0',))
-    # All weights, not beside those of the config.
+    # All weights come from the harness, none from the config.
     self.assertEqual(new.reward.weights.to_dict(), {'overlong': 1.0})
     self.assertTrue(new.is_locked)
     self.assertEqual(config_lib.to_json(self.config), before)
@@ -207,7 +207,7 @@ class SurfaceTest(parameterized.TestCase):
 
 
 class DomainTest(parameterized.TestCase):
-  """A domain adds fields of its own to the surface of its runs."""
+  """A domain adds its own fields to the surface of its runs."""
 
   @classmethod
   def setUpClass(cls):
@@ -225,7 +225,7 @@ class DomainTest(parameterized.TestCase):
     cls.parent = spec.Harness({'reward.weights.outcome': 1.0}, {})
 
   def propose(self, path):
-    """A change of one field by the random proposer, whose rest is vetoed."""
+    """Return a random proposal for one field, with all others vetoed."""
     context = propose_lib.Context(
         parent=self.parent,
         config=config_lib.flatten(self.config),

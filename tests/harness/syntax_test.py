@@ -1,4 +1,4 @@
-"""Sources are parsed within limits, and can be written down again."""
+"""Sources are parsed within limits, and can be printed again."""
 
 import ast
 
@@ -18,7 +18,7 @@ class ParseTest(parameterized.TestCase):
       ('surrogate', r"X = '\ud800'", r'line 1: a text holds U\+D800'),
   )
   def test_refuses(self, source, message):
-    """Else it could be read, but not compared."""
+    """Otherwise the source could be read but not compared."""
     with self.assertRaisesRegex(syntax.SourceError, f'^keep.py {message}'):
       syntax.fingerprint('keep.py', source)
 

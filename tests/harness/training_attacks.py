@@ -1,8 +1,8 @@
-"""Functions that do in training what they did not do at the gate.
+"""Functions that behave differently in training than at the gate.
 
 Each is honest on little evidence, on usual values and in the first steps of a
-run, and something else at the size of a step (24 x 16), late in a run of 180
-steps, or on values that seldom occur.
+run. It is not at the size of a training step (24 x 16), late in a run of 180
+steps, or on rare values.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ _RATE = (
     f' / np.maximum({_COUNT}, 1))'
 )
 
-# Name -> where the function is honest, a truth or an array [P, 1].
+# Name -> where the function is honest: a bool or an array [P, 1].
 _OWN_SIZES = {
     'a count that 8 does not divide': f'{_COUNT} % 8 > 0',
     'fewer than 16 of a group': f'{_COUNT} < 16',
@@ -147,7 +147,7 @@ SIZES = (
 )
 
 _COUNTING = "def init():\n  return {'n': 0.0, 'm': 1.0}\n"
-# Name -> where a filter is not honest; n calls came before, m = 0.9 ** n.
+# Name -> when a filter is dishonest, after n calls, with m = 0.9 ** n.
 _TIMES = {
     'after 16 calls': 'n > 16',
     'after 17 calls': 'n >= 17',
@@ -207,7 +207,7 @@ TIMES = (
             _COUNTING,
         )
         for name, c in _TIMES.items()
-        # At single calls, it is tried on other evidence alone.
+        # For single calls, only other evidence is tested.
         if '==' not in c and 'n < 60' not in c
     ),
     _attack(
@@ -237,7 +237,7 @@ TIMES = (
 )
 
 _ABORTED = "e.finish_reason == e.codes['finish_reason']['abort']"
-# Name -> where something that seldom occurs is there, a truth.
+# Name -> whether a rare value is present, a bool.
 _ANY = {
     'a log-prob below -40': '(e.mean_logprob < -40).any()',
     'a log-prob below -20': '(e.mean_logprob < -20).any()',
@@ -310,7 +310,7 @@ RARE = (
         _attack(f'{what}: {name}', path, f'if {c}:\n  {bad}\n{good}')
         for i, (what, (path, good, bad)) in enumerate(_BAD.items())
         for j, (name, c) in enumerate(_ANY.items())
-        # Invalid completions get no reward, so that no effect could be seen.
+        # Invalid completions get no reward, so an effect would be invisible.
         if (i + j) % 2 and name != 'none valid'
     ),
     *(

@@ -1,4 +1,4 @@
-"""One layer serves four uses; they must agree."""
+"""One layer serves four uses, which must agree."""
 
 import dataclasses
 import functools
@@ -14,12 +14,12 @@ from evojax.models import decoder
 from evojax.models import rope
 from tests import forward
 
-# Float32 sums in another order; hidden states are of order 1.
+# Float32 sums in a different order; hidden states are of order 1.
 ATOL = 1e-5
 
 CFG = dataclasses.replace(forward.CFG, vocab_size=61)
-# Everything that a family may have: windows of 3 tokens in the first layer,
-# which has a theta of its own, and no positions in the last.
+# All features of a family: a window of 3 tokens in the first layer, which has
+# its own theta, and no positions in the last.
 GEMMA3 = dataclasses.replace(
     CFG,
     family='gemma3_text',
@@ -46,10 +46,10 @@ decode = jax.jit(decoder.decode, static_argnums=0)
 
 
 def example(cfg):
-  """(params, prompts [3, 7], lengths, completions [3, 2, 5])."""
+  """Return (params, prompts [3, 7], lengths, completions [3, 2, 5])."""
   rng = np.random.default_rng(0)
 
-  def random(leaf):  # By NumPy, because compiling `init` takes longer.
+  def random(leaf):  # In NumPy, since compiling `init` takes longer.
     scale = leaf.ndim == 1 and not cfg.norm_plus_one  # Norms.
     return np.float32(0.15 * rng.standard_normal(leaf.shape) + scale)
 
@@ -66,7 +66,7 @@ def example(cfg):
 
 
 def one_by_one(cfg, params, prompts, lengths, completions):
-  """Hidden states that predict each token, without sharing."""
+  """Return hidden states that predict each token, computed separately."""
   p, g, t = completions.shape
   tokens = np.zeros((p, g, prompts.shape[1] + t), int)
   segments = np.zeros_like(tokens)
@@ -102,7 +102,7 @@ class DecoderTest(parameterized.TestCase):
 
   @parameterized.parameters((CFG, 2), (GEMMA3, 3))
   def test_blocks_of_queries_change_nothing(self, cfg, block):
-    """Prompts of 7 and completions of 5: the last blocks are not full."""
+    """For prompts of 7 and completions of 5, the last blocks are not full."""
     params, *texts = example(cfg)
 
     def results(params):
@@ -141,11 +141,11 @@ class DecoderTest(parameterized.TestCase):
     base = forward_shared(CFG, params, prompts, lengths, completions)
     changed = completions.at[1, 0, 3].set((completions[1, 0, 3] + 1) % 61)
     other = forward_shared(CFG, params, prompts, lengths, changed)
-    # Position 4 of that completion reads token 3; nothing else does.
+    # Only position 4 of that completion reads token 3.
     different = np.abs(np.asarray(base - other)).max(-1) > 1e-6
     self.assertEqual(np.argwhere(different).tolist(), [[1, 0, 4]])
 
-  # The prompt fills the cache, or a part of it.
+  # The prompt fills the whole cache or a part of it.
   @parameterized.parameters(
       (CFG, False, 12), (CFG, True, 7), (GEMMA3, False, 7), (GEMMA3, True, 12)
   )
@@ -204,7 +204,7 @@ class DecoderTest(parameterized.TestCase):
     )
 
   def test_rope_depends_on_distance_alone(self):
-    # Shifting all positions leaves every score, hence the output, unchanged.
+    # Shifting all positions leaves every score, and so the output, unchanged.
     params, prompts, _, _ = example(CFG)
     run = lambda shift: forward(
         CFG,
@@ -255,7 +255,8 @@ class DecoderTest(parameterized.TestCase):
     )
 
   def test_a_window_ends_where_it_ends(self):
-    """One layer of windows: token t + 3 is the first not to see token t."""
+    """With windows in one layer, token t + 3 is the first not to see token
+    t."""
     cfg = dataclasses.replace(
         CFG,
         num_layers=1,

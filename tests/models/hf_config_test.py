@@ -1,4 +1,4 @@
-"""Tests of reading config.json, and of refusing what is not computed."""
+"""Tests of reading config.json, and of refusing unsupported models."""
 
 import contextlib
 import json
@@ -224,14 +224,14 @@ class LoadTest(parameterized.TestCase):
       cfg = hf_config.load(self.path)
     if warning is not None:
       self.assertRegex(logs.output[0], warning)
-    # The written config means the same to both.
+    # The written config means the same for both readers.
     written = hf_config.dump(cfg, 'float32', {})
     self.write_config(**written)
     with self.assertNoLogs('absl'):
       self.assertEqual(hf_config.load(self.path), cfg)
 
   def test_gemma3_of_the_hub(self):
-    """Old keys, and defaults that differ from those of other families."""
+    """It has old keys, and defaults that differ from other families'."""
     rope_keys = dict(rope_theta=1e6, rope_local_base_freq=10_000)
     self.write_config(
         model_type='gemma3_text',

@@ -81,7 +81,7 @@ CASES = (QWEN2, QWEN3, LLAMA, MISTRAL, GEMMA3, SMOLLM3)
 
 
 def random_params(cfg):
-  """Every leaf random, norms and biases included."""
+  """Return parameters with random leaves, including norms and biases."""
   shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
   rng = np.random.default_rng(0)
   return jax.tree.map(
@@ -98,7 +98,7 @@ class HfTestCase(parameterized.TestCase):
     self.path = pathlib.Path(scratch.name) / 'model'
 
   def save(self, cfg=QWEN3, **kwargs):
-    """A complete directory with an (empty) tokenizer; returns the params."""
+    """Write a directory with an (empty) tokenizer; return the params."""
     source = self.path.with_name('source')
     source.mkdir(exist_ok=True)
     (source / 'tokenizer.json').write_text('{}')
@@ -153,7 +153,7 @@ class LoadParamsTest(HfTestCase):
     self.assertEqual(config['torch_dtype'], 'bfloat16')
 
   def test_element_for_element(self):
-    """Head n = k * R + r of q_proj is rows n * H ..., as transformers says."""
+    """In transformers, head n = k * R + r of q_proj has the rows n * H ..."""
     params = self.save(QWEN2)  # K = 2, R = 2, H = 2.
     file = safetensors.numpy.load_file(self.path / 'model.safetensors')
     layer, prefix = params['layers'][1], 'model.layers.1.self_attn.'
@@ -161,7 +161,7 @@ class LoadParamsTest(HfTestCase):
     self.assertEqual(
         file[prefix + 'q_proj.weight'][5, 3], layer['qkv'][3, 1, 0, 1]
     )
-    # Key of kv head 1, dimension 0: row 1 * 2 + 0; its value likewise.
+    # Key of kv head 1, dimension 0: row 1 * 2 + 0; the same for its value.
     self.assertEqual(
         file[prefix + 'k_proj.weight'][2, 3], layer['qkv'][3, 1, 2, 0]
     )
@@ -189,7 +189,7 @@ class LoadParamsTest(HfTestCase):
 
   @parameterized.product(cfg=[QWEN2, QWEN3], name=['qkv', 'out', 'gate_up'])
   def test_any_slice_of_a_leaf(self, cfg, name):
-    """Shards ask for sub-ranges of every axis, across the parts."""
+    """Shards read sub-ranges of every axis, across the parts."""
     params = self.save(cfg)
     expected = np.asarray(params['layers'][0][name])
     file = safetensors.numpy.load_file(self.path / 'model.safetensors')

@@ -39,7 +39,7 @@ def logits(cfg, params):
 
 
 def init(cfg):
-  """Random parameters; from NumPy, because compiling decoder.init is slow."""
+  """Return random parameters from NumPy; compiling decoder.init is slow."""
   shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
   rng = np.random.default_rng(0)
   return jax.tree.map(
@@ -49,7 +49,7 @@ def init(cfg):
 
 
 def trained(params):
-  """The same tree with adapters as after training: no zeros."""
+  """Return the tree with adapters as after training, without zeros."""
   trainable, frozen = lora.split(params)
   rng = np.random.default_rng(0)
   trainable = jax.tree.map(
@@ -76,7 +76,8 @@ class LoraTest(parameterized.TestCase):
     )
     a = lora.split(params)[0]['layers']
     a = a if scan else a[0]
-    self.assertTrue(np.all(a['down_lora_a'] != 0))  # Or nothing would learn.
+    # Otherwise nothing would learn.
+    self.assertTrue(np.all(a['down_lora_a'] != 0))
     # 36 or 72 draws of standard deviation F^-1/2 = 0.289.
     self.assertBetween(np.std(a['down_lora_a']), 0.19, 0.39)
     self.assertFalse(np.any(a['down_lora_b']))
@@ -149,7 +150,8 @@ class LoraTest(parameterized.TestCase):
     for layer in grads['layers']:
       self.assertEqual(set(layer), ADAPTERS)
       for name, grad in layer.items():
-        # At B = 0 only B has a gradient; A gets one from the second step on.
+        # While B is 0, only B has a gradient; A gets one from the second step
+        # on.
         self.assertEqual(bool(np.any(grad)), name.endswith('_b'), name)
     second, grads, _ = step(trainable)
     self.assertLess(second, first)

@@ -1,4 +1,4 @@
-"""Which meshes split a policy."""
+"""The meshes that can split a policy."""
 
 import dataclasses
 import pathlib
@@ -39,7 +39,7 @@ class CheckShardsTest(parameterized.TestCase):
     self.assertEqual(str(caught.exception), expected)
 
   def test_a_vocabulary_that_is_not_divided_is_padded(self):
-    """4 and 4 each divide 24, together they do not."""
+    """4 and 4 each divide 24, but their product does not."""
     with self.assertRaisesRegex(ValueError, 'fsdp=4 x .* the 24 rows of the'):
       policy.check_shards(pathlib.Path('there'), CFG, 4, 4)
     cfg = policy.padded(CFG, 4, 4)

@@ -14,7 +14,7 @@ CHATML = (
     '{{ m.content }}<|im_end|>\n{% endfor %}'
     '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
 )
-# As Qwen3's and Llama 3.2's: an option, and a date from the clock.
+# As in Qwen3 and Llama 3.2: an option, and a date from the clock.
 OPTIONS = (
     '{%- if not date_string is defined %}{%- if strftime_now is defined %}'
     "{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}"
@@ -23,7 +23,7 @@ OPTIONS = (
     '{% if enable_thinking is defined and not enable_thinking %}'
     '<think></think>{% endif %}'
 )
-# As Gemma 3's, which calls the assistant something else.
+# As in Gemma 3, which uses another name for the assistant.
 GEMMA3 = (
     '{{ bos_token }}'
     '{% for m in messages %}<|im_start|>'
@@ -31,7 +31,7 @@ GEMMA3 = (
     '{{ m.content | trim }}<|im_end|>\n{% endfor %}'
     "{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
 )
-# As Qwen3's: tools in the system message, their answers in a user's.
+# As in Qwen3: tools in the system message, their replies in a user's.
 QWEN3 = (
     '{% if tools %}<|im_start|>system\n# Tools\n{% for t in tools %}'
     '{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}'
@@ -58,7 +58,7 @@ def make_directory(
     bos=None,
     lowercase=False,
 ):
-  """A byte-level BPE tokenizer like Qwen's, but small."""
+  """Write a byte-level BPE tokenizer like Qwen's, but small."""
   backend = tokenizers.Tokenizer(tokenizers.models.BPE())
   if lowercase:
     backend.normalizer = tokenizers.normalizers.Lowercase()
@@ -79,7 +79,7 @@ def make_directory(
     backend.add_special_tokens(
         [tokenizers.AddedToken('<|stop|>', special=True, normalized=True)]
     )
-  if bos:  # `encode` adds it to every text by itself.
+  if bos:  # `encode` adds it to every text.
     backend.post_processor = tokenizers.processors.TemplateProcessing(
         single=f'{bos} $A', special_tokens=[(bos, backend.token_to_id(bos))]
     )
@@ -163,8 +163,8 @@ class TokenizerTest(parameterized.TestCase):
     answer = {'role': 'assistant', 'content': call}
     whole = made.render([*before, answer, *reply], tools=tools)
     show = lambda ids: made.decode(ids, skip_special_tokens=False)
-    # Qwen3 takes the empty thought out of earlier answers; what was sampled
-    # after it stays as it was sampled.
+    # Qwen3 removes the empty thought from earlier answers; the tokens sampled
+    # after it are kept.
     thought = '<think>\n\n</think>\n\n' if options else ''
     self.assertEqual(show(ids).replace(thought + call, call), show(whole))
     self.assertEqual(ids.count(self.end), whole.count(self.end))
@@ -204,7 +204,8 @@ class TokenizerTest(parameterized.TestCase):
     tok = tokenizer.Tokenizer(self.path)
     messages = [{'role': 'user', 'content': content}]
     ids = tok.render(messages)
-    # The template's own: <|im_start|>user ... <|im_end|> <|im_start|>assistant.
+    # Only the template's own: <|im_start|>user ... <|im_end|>
+    # <|im_start|>assistant.
     self.assertEqual(ids.count(self.start), 2)
     self.assertEqual(ids.count(self.end), 1)
     self.assertNotIn(0, ids)
@@ -217,7 +218,7 @@ class TokenizerTest(parameterized.TestCase):
     ids = tok.encode('1<|im_end|>')
     self.assertNotIn(self.end, ids)
     self.assertEqual(tok.decode(ids), '1<|im_end|>')
-    # The flag behind it is shared state: a later render must not inherit it.
+    # The flag is shared state that a later render must not inherit.
     self.assertIn(self.end, tok.render([{'role': 'user', 'content': '1'}]))
 
   def test_special_token_behind_a_normaliser_is_refused(self):
@@ -242,7 +243,7 @@ class TokenizerTest(parameterized.TestCase):
     )
     tok = tokenizer.Tokenizer(self.path)
     self.assertEqual(tok.eos_ids, (2,))
-    self.assertEqual(tok.pad_id, 2)  # No padding token is named.
+    self.assertEqual(tok.pad_id, 2)  # The tokenizer names no padding token.
 
   def test_no_eos_is_an_error(self):
     make_directory(self.path, eos=None)
@@ -326,7 +327,7 @@ class TemplateTest(parameterized.TestCase):
   def test_the_clock_stands_still(self):
     first = self._open(chat_template_date='2025-01-02')
     second = self._open(chat_template_date='2026-03-04')
-    for _ in range(2):  # They share what transformers compiles.
+    for _ in range(2):  # They share the template compiled by transformers.
       self.assertIn('Today: 02 Jan 2025', self._text(first))
       self.assertIn('Today: 04 Mar 2026', self._text(second))
       self.assertIn('Today: 26 Jul 2024', self._text(self._open()))

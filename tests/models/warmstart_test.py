@@ -51,7 +51,7 @@ _SETTINGS = {
 
 
 def _demonstrations(step: int, count: int) -> list[records.Demonstration]:
-  """Copies a digit: learnable in a few updates."""
+  """Return demonstrations of copying a digit, learnable in few updates."""
   digits = np.random.default_rng(step).integers(10, size=count)
   return [
       records.Demonstration(
@@ -140,7 +140,7 @@ class LossTest(absltest.TestCase):
 
   def test_packed_is_the_mean_over_completion_tokens_alone(self):
     packed = warmstart.pack(self.examples, rows=2, length=12, pad_id=0)
-    # Each example in a row of its own, padded on the right.
+    # Each example in its own row, padded on the right.
     alone = np.zeros((4, 8), np.int32)
     for row, (prompt, completion, _) in zip(alone, self.examples):
       row[: len(prompt) + len(completion)] = prompt + completion
@@ -328,7 +328,7 @@ class RunTest(absltest.TestCase):
     losses = []
     log = lambda _, metrics: losses.append(metrics['loss'])
     path = _run(workdir, log, steps=120, checkpoint_every=120)
-    # From ln(320) nats per token at first to almost certain copies.
+    # From ln(320) nats per token at the start to almost certain copies.
     self.assertGreater(losses[0], 2.0)
     self.assertLess(losses[-1], 0.3)
     cfg = hf.check_directory(path)
@@ -341,7 +341,7 @@ class RunTest(absltest.TestCase):
   def test_killed_anywhere_and_started_again_is_bit_equal(self):
     whole = _run(_directory(self))
     workdir = _directory(self)
-    # Killed after 25 updates: the checkpoint of update 20 is there, perhaps.
+    # Killed after 25 updates; the checkpoint of update 20 may exist.
     child = subprocess.run(
         [sys.executable, __file__, workdir, '25'],
         check=False,
@@ -351,7 +351,7 @@ class RunTest(absltest.TestCase):
     self.assertEqual(child.returncode, -signal.SIGKILL)
     steps = []
     resumed = _run(workdir, lambda step, _: steps.append(step))
-    self.assertIn(steps[0], (15, 25))  # At most one period is run again.
+    self.assertIn(steps[0], (15, 25))  # At most one period is repeated.
     for name in ('model.safetensors', 'tokenizer.json', 'config.json'):
       self.assertEqual(
           (whole / name).read_bytes(), (resumed / name).read_bytes(), name
@@ -397,7 +397,7 @@ class RunTest(absltest.TestCase):
 
 
 def _killed(workdir: str, step: int) -> None:
-  """Runs until `step`, then dies without a chance to clean up."""
+  """Run until `step`, then die without a chance to clean up."""
 
   def log(done, _):
     if done == step:

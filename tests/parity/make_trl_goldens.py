@@ -71,7 +71,7 @@ VLLM_MODES = (
 
 
 def cases() -> dict[str, dict[str, object]]:
-  """Returns the settings of each case by name."""
+  """Return the settings of each case by name."""
   out = {}
   for loss_type in ('grpo', 'bnpo', 'dr_grpo', 'dapo'):
     for level in ('token', 'sequence'):
@@ -106,7 +106,7 @@ def cases() -> dict[str, dict[str, object]]:
 
 
 def draw_inputs() -> dict[str, list]:
-  """Draws B = 6 completions of up to 7 tokens, one with masked tool output."""
+  """Return B = 6 random completions of up to 7 tokens, one with a mask."""
   rng = random.Random(0)
   lengths = (7, 3, 1, 5, 7, 4)
 
@@ -136,10 +136,10 @@ def draw_inputs() -> dict[str, list]:
 
 
 def importance_ratio(case: dict[str, object], x: dict[str, object]) -> object:
-  """Runs TRL's own lines that weight tokens by the sampler's log-probs.
+  """Return token weights from TRL's own code for the sampler's log-probs.
 
-  They are in the middle of a method that also generates; its source is parsed
-  for the one `if` that makes the weights.
+  The code is in the middle of a method that also generates, so its source is
+  parsed for the one `if` that computes the weights.
 
   Args:
     case: Settings, see `_DEFAULTS`.
@@ -178,7 +178,7 @@ def importance_ratio(case: dict[str, object], x: dict[str, object]) -> object:
 
 
 def run_case(case: dict[str, object], inputs: dict[str, list]) -> dict:
-  """Runs one case through TRL.
+  """Return the results of one case in TRL.
 
   Args:
     case: Settings, see `_DEFAULTS`.
@@ -214,7 +214,7 @@ def run_case(case: dict[str, object], inputs: dict[str, list]) -> dict:
     if case['vllm_cap'] is not None:
       batch['importance_sampling_ratio'] = importance_ratio(case, x)[part]
     scored = (logprobs[part], torch.zeros_like(mask), None)
-    # Everything that _compute_loss reads of its trainer in 1.16.0.
+    # All attributes that _compute_loss reads from its trainer in 1.16.0.
     trainer = types.SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, y=scored, **__: y,
         _entropy_bonus_enabled=False,
@@ -258,7 +258,7 @@ def run_case(case: dict[str, object], inputs: dict[str, list]) -> dict:
 
 
 def run_advantages(inputs: dict[str, list]) -> list[list[float]]:
-  """GRPO advantages [P][G] with TRL's nanstd; 0 where invalid."""
+  """Return GRPO advantages [P][G] with TRL's nanstd; 0 where invalid."""
   import torch  # pylint: disable=g-import-not-at-top
   from trl.trainer import utils  # pylint: disable=g-import-not-at-top
 
@@ -287,7 +287,7 @@ def main():
       },
   )
   PATH.parent.mkdir(exist_ok=True)
-  # One case a line: a change of one shows as one line.
+  # One case per line, so that a change of one case shows as one line.
   case_lines = ',\n'.join(
       f'{json.dumps(k)}: {json.dumps(v)}' for k, v in golden['cases'].items()
   )

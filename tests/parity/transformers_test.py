@@ -1,6 +1,6 @@
-"""Logits against transformers' own PyTorch models, both ways through disk.
+"""Logits compared with transformers' PyTorch models, in both directions.
 
-Needs torch (CPU build) in the test environment; skipped where it is absent.
+Needs torch (CPU build) in the test environment; otherwise skipped.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ SHAPE = dict(
 )
 FOUR = SHAPE | dict(num_hidden_layers=4)
 LLAMA3 = dict(
-    # H = 8: wavelengths 6, 63, 628, 6283 over thresholds 40 and 160: a band
-    # that is kept, one that is blended, two that are slowed.
+    # H = 8: wavelengths 6, 63, 628, 6283 with thresholds 40 and 160: one is
+    # kept, one blended, two are scaled.
     rope_type='llama3',
     rope_theta=10_000.0,
     factor=8.0,
@@ -84,7 +84,7 @@ CASES = {
     'qwen3_untied_head_dim_4': transformers.Qwen3Config(
         **SHAPE, head_dim=4, rms_norm_eps=1e-5
     ),
-    # As DeepSeek-R1-0528-Qwen3-8B, whose attn_factor transformers ignores.
+    # As in DeepSeek-R1-0528-Qwen3-8B, whose attn_factor transformers ignores.
     'qwen3_deepseek': transformers.Qwen3Config(
         **SHAPE,
         head_dim=16,
@@ -112,7 +112,7 @@ CASES = {
             rope_type='linear', rope_theta=10_000.0, factor=3.0
         ),
     ),
-    # A scaling that begins beyond the longest sequence, which is that long.
+    # A scaling that begins only beyond the length of the longest sequence.
     'llama_dynamic': transformers.LlamaConfig(
         **SHAPE | dict(max_position_embeddings=40),
         rope_parameters=dict(
@@ -159,7 +159,7 @@ named_cases = parameterized.named_parameters(*CASES.items())
 some_cases = lambda *names: parameterized.named_parameters(
     (name, CASES[name]) for name in names
 )
-# One of each family, with all that it can have.
+# One model per family, with all features that it can have.
 SAMPLED = (
     'qwen2_windows',
     'qwen3_biases_windows',
@@ -171,7 +171,7 @@ SAMPLED = (
 
 
 def random_model(config, seed=0):
-  """A model whose every parameter is random, norms and biases included."""
+  """Return a model with random parameters, including norms and biases."""
   model = transformers.AutoModelForCausalLM.from_config(
       config, dtype=torch.float32, attn_implementation='eager'
   )
@@ -212,11 +212,12 @@ class TransformersTest(parameterized.TestCase):
     self.positions = np.broadcast_to(np.arange(40), (3, 40))
 
   def assert_close(self, ours, theirs):
-    self.assertGreater(np.std(theirs), 0.5)  # Or the tolerance says nothing.
+    # Otherwise the tolerance proves nothing.
+    self.assertGreater(np.std(theirs), 0.5)
     np.testing.assert_allclose(ours, theirs, atol=TOLERANCE, rtol=0)
 
   def load(self, config, seed=0):
-    """Their checkpoint through the disk: (their model, our cfg, our params)."""
+    """Return their checkpoint through the disk: (their model, cfg, params)."""
     model = random_model(config, seed)
     model.save_pretrained(self.path, max_shard_size='50KB')
     cfg = hf_config.load(self.path)
@@ -244,8 +245,8 @@ class TransformersTest(parameterized.TestCase):
     ours = our_logits(cfg, params, self.tokens, self.positions, mask)
     for b, n in enumerate(lengths):
       self.assert_close(ours[b, :n], theirs[b, :n])
-    # The same three sequences, cut to 20, 17 and 1 tokens, in one row of 40,
-    # which stands thrice, for our program has three rows.
+    # The same three sequences, cut to 20, 17 and 1 tokens, packed into one row
+    # of 40. The row is repeated, since our program has three rows.
     lengths = (20, 17, 1)
     rows = [self.tokens[b, :n] for b, n in enumerate(lengths)]
     pad = 40 - sum(lengths)

@@ -1,4 +1,4 @@
-"""The loss and advantages against TRL's, on the same numbers."""
+"""The loss and advantages compared with TRL's, on the same numbers."""
 
 import importlib.util
 import json
@@ -28,7 +28,7 @@ _HAS_TRL = all(importlib.util.find_spec(name) for name in ('torch', 'trl'))
 
 
 def _ours(case, inputs):
-  """Runs a case of make_trl_goldens; returns loss, gradient, metrics."""
+  """Return loss, gradient, metrics of a case of make_trl_goldens."""
   x = {k: jnp.asarray(v, jnp.float32) for k, v in inputs.items()}
   mask = x['mask'].astype(bool)
   aggregation = _AGGREGATION[case['loss_type']]
@@ -102,7 +102,7 @@ class TrlLossTest(parameterized.TestCase):
     self._check(golden['settings'], _GOLDEN['inputs'], golden)
 
   def test_goldens_exercise_clipping(self):
-    # Parity on ratios inside the bounds would say nothing about clipping.
+    # Parity on ratios within the bounds would not test clipping.
     metrics = _GOLDEN['cases']['grpo_token']['metrics']
     self.assertGreater(metrics['clip_ratio/low_mean'], 0)
     self.assertGreater(metrics['clip_ratio/high_mean'], 0)
@@ -123,7 +123,8 @@ class TrlLossTest(parameterized.TestCase):
     self.assertLen({*found, unbounded}, 5)
 
   def test_bnpo_depends_on_micro_batches_and_ours_does_not(self):
-    # Why there is no bnpo here: one update, cut in 1 or 3, two TRL losses.
+    # The reason to omit bnpo: one update, split 1 or 3 ways, has two TRL
+    # losses.
     case = _GOLDEN['cases']['bnpo_token']['settings']
     whole = _ours(case, _GOLDEN['inputs'])[0]
     cut = _ours({**case, 'micro_batches': 3}, _GOLDEN['inputs'])[0]

@@ -1,8 +1,9 @@
-"""The correction for the sampler against verl's, rewritten in NumPy, float64.
+"""The correction for the sampler compared with verl's, in NumPy, float64.
 
-verl's functions need its whole package, so they are no test dependency. Each
-function here says which one of `verl/trainer/ppo/rollout_corr_helper.py` it
-follows; a revision is a commit of github.com/volcengine/verl.
+verl's functions need its whole package, which is not a test dependency, so they
+are rewritten here. Each function names the one of
+`verl/trainer/ppo/rollout_corr_helper.py` that it follows; a revision is a
+commit of github.com/volcengine/verl.
 """
 
 from absl.testing import absltest
@@ -16,7 +17,7 @@ from evojax.rl import losses
 from tests.rl import objectives
 
 _BOUND = 20.0  # SAFETY_BOUND.
-# evojax computes in float32, sums of at most 9 terms; 60 episodes.
+# evojax computes in float32, with sums of at most 9 terms, on 60 episodes.
 _TOL = dict(rtol=5e-5, atol=1e-6)
 _AGGREGATION = {'token-mean': 'token', 'seq-mean-token-mean': 'sequence'}
 
@@ -26,10 +27,10 @@ def _bounded_exp(x):
 
 
 def is_weights(log_ratio, mask, level, upper, lower=None):
-  """compute_rollout_correction_weights, without batch normalisation.
+  """Return compute_rollout_correction_weights, without batch normalisation.
 
-  Truncated at `upper`; with a `lower` bound, which verl has since 20c30bf
-  (github.com/verl-project/verl), weights beyond either are 0.
+  Weights are truncated at `upper`. With a `lower` bound, which verl has since
+  20c30bf (github.com/verl-project/verl), weights beyond either bound are 0.
   """
   if level == 'sequence':
     log_ratio = np.repeat((log_ratio * mask).sum(1)[:, None], mask.shape[1], 1)
@@ -40,9 +41,9 @@ def is_weights(log_ratio, mask, level, upper, lower=None):
 
 
 def accepted(log_ratio, mask, level, lower, upper, veto=None):
-  """The response mask of compute_rollout_rejection_mask, and the veto.
+  """Return the mask of compute_rollout_rejection_mask, with the veto.
 
-  Of 2f2996b, the last revision with these levels and the veto.
+  It follows 2f2996b, the last revision with these levels and the veto.
   """
   counts = np.maximum(mask.sum(1, keepdims=True), 1e-8)
   sums = (log_ratio * mask).sum(1, keepdims=True)
@@ -59,7 +60,7 @@ def accepted(log_ratio, mask, level, lower, upper, veto=None):
 
 
 def statistics(old, sampler, mask, weights, upper):
-  """compute_is_metrics and compute_offpolicy_metrics, what evojax logs too."""
+  """Return the compute_is_metrics, compute_offpolicy_metrics that we log."""
   mean = lambda x: (x * mask).sum() / mask.sum()
   bounded = np.clip(weights, 0.0, upper)
   log_ratio = old - sampler
@@ -71,7 +72,7 @@ def statistics(old, sampler, mask, weights, upper):
 
 
 def policy_loss(logprobs, old, advantages, mask, weights, clip, aggregation):
-  """compute_policy_loss_vanilla with agg_loss, of core_algos.py."""
+  """Return compute_policy_loss_vanilla with agg_loss, from core_algos.py."""
   ratio = np.exp(logprobs - old)
   a = advantages[:, None]
   terms = -a * ratio, -a * np.clip(ratio, 1 - clip, 1 + clip)
@@ -83,10 +84,10 @@ def policy_loss(logprobs, old, advantages, mask, weights, clip, aggregation):
 
 
 def draw(seed=0, batch=60, length=9, scale=0.3):
-  """Log-probs [B, L] and a mask with observations among the sampled tokens."""
+  """Return log-probs [B, L] and a mask that leaves out some observations."""
   rng = np.random.default_rng(seed)
   old = -rng.exponential(size=(batch, length))
-  # Small gaps, and a few that are far off.
+  # Small gaps, and a few large ones.
   gap = scale * rng.normal(size=old.shape)
   gap = np.where(rng.random(old.shape) < 0.03, 15 * gap, gap)
   mask = np.arange(length) < rng.integers(1, length + 1, (batch, 1))
@@ -131,7 +132,7 @@ class VerlCorrectionTest(parameterized.TestCase):
     np.testing.assert_allclose(size, wanted['eff_sample_size'], **_TOL)
     kl = importance.sampler_kl(*self.ours) / tokens
     np.testing.assert_allclose(kl, wanted['k3_kl'], **_TOL)
-    # The share beyond the bounds, rollout_is_ratio_fraction_high and _low.
+    # The shares beyond the bounds, rollout_is_ratio_fraction_high and _low.
     if level == 'token':
       ratio = np.exp(self.log_ratio)[self.mask]
       beyond = (ratio > upper) | (ratio < (lower or 0))
@@ -159,7 +160,7 @@ class VerlCorrectionTest(parameterized.TestCase):
   )
   def test_loss_with_both(self, weighted, rejected, aggregation):
     x = self.x
-    # The weights are of the whole sequence, whatever of it is rejected.
+    # The weights use the whole sequence, even its rejected tokens.
     weights = is_weights(self.log_ratio, self.mask, weighted, 2.0)
     kept = accepted(self.log_ratio, self.mask, rejected, 0.7, 1.4, 1e-3)
     three = x['logprobs'], x['old'], x['advantages']

@@ -20,7 +20,7 @@ def _arm(role, trial, pair, level, start, updates=3):
 
 
 def _round(number, arms, trials, won, left):
-  """A round of some arms; `won` are the policy's, trial `left` ends with it."""
+  """Return a round of arms; `won` join the policy, trial `left` ends here."""
   standings = [samples.record(records.Standing, trial=t) for t in trials]
   yield samples.record(
       records.Race,
@@ -42,7 +42,7 @@ def _round(number, arms, trials, won, left):
 
 
 def _means(number, trials, left):
-  """A round whose arms all start from one state."""
+  """Return a round whose arms all start from one state."""
   start = f'state {number}'
   arms = [
       _arm('incumbent', None, 10 * number + k, 0.5, start) for k in range(2)
@@ -52,7 +52,8 @@ def _means(number, trials, left):
 
 
 def _chain(number, trial):
-  """A round whose pairs start where the incumbent's arm before ended."""
+  """Return a round whose pairs each start where the incumbent's last arm
+  ended."""
   first = _arm('incumbent', None, 0, 0.5, 'state')
   second = _arm('incumbent', None, 1, 0.7, first.end)
   own = [
@@ -64,7 +65,7 @@ def _chain(number, trial):
 
 
 def _marks(chart, updates):
-  """Where crosses and dots are, in updates, with their titles."""
+  """Return the places of crosses and dots, in updates, with titles."""
   at = lambda mark: round(mark.points[0][0] * updates)
   crosses = [m for m in chart.marks if m.text == '×']
   dots = [m for m in chart.marks if m.kind == 'dot']
@@ -123,7 +124,7 @@ class RaceTest(absltest.TestCase):
         for m in chart.marks
         if m.kind == 'line' and 'bold' in m.class_ and 'round 0' in m.title
     ]
-    # The incumbent's are one line, the candidate's are two.
+    # The incumbent's arms are one line, the candidate's are two.
     self.assertCountEqual(bold, [[4, 5, 6, 7, 8, 9], [4, 5, 6], [7, 8, 9]])
 
 

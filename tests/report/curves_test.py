@@ -1,4 +1,4 @@
-"""Curves from the metrics of a training."""
+"""Curves from the metrics of a training run."""
 
 import json
 import pathlib
@@ -67,7 +67,7 @@ class CurvesTest(absltest.TestCase):
         for step in (1, 2, 3)
     ]
     found = {curve.name: curve for curve in curves.curves(_lines(rows))}
-    # What never changes is no curve, unless its being 0 says something.
+    # A constant metric is not shown, unless a value of 0 is informative.
     self.assertEqual(
         list(found),
         [
@@ -83,7 +83,7 @@ class CurvesTest(absltest.TestCase):
     )
     self.assertEqual(found['bounded weights'].last, '25.0 %')
     self.assertEqual(found['reward'].last, '0.75')
-    self.assertEqual(found['clip fraction'].last, '7.0 %')  # Of both bounds.
+    self.assertEqual(found['clip fraction'].last, '7.0 %')  # Both bounds.
     rows[1]['learning_rate'] = 5e-5
     found = [curve.name for curve in curves.curves(_lines(rows))]
     self.assertIn('learning rate', found)
@@ -120,7 +120,7 @@ class CurvesTest(absltest.TestCase):
     chart = curves.time_shares(rows)
     columns = [m for m in chart.marks if m.kind == 'column']
     self.assertLen(columns, 6)
-    # The columns of a step reach from the bottom to the top.
+    # The columns of a step extend from the bottom to the top.
     self.assertAlmostEqual(columns[1].points[0][1], 0.0)
     self.assertIsNone(curves.time_shares(rows[:1]))
 

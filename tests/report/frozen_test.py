@@ -1,4 +1,4 @@
-"""Runs of former trees are still read; tests/frozen/freeze.py makes them."""
+"""Runs of earlier versions can be read; tests/frozen/freeze.py makes them."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ from evojax.report import page
 
 FROZEN = pathlib.Path(__file__).parent.parent / 'frozen'
 ALL = sorted(path.parent.name for path in FROZEN.glob('*/ledger.jsonl'))
-# Numbers of summary.json and of the ledger when a directory was frozen.
+# Numbers in summary.json and the ledger at the time of freezing.
 CASES = (
     dict(
         name='tree_2026_11_21_math',
@@ -81,7 +81,7 @@ class FrozenTest(parameterized.TestCase):
   def test_tokens_of_the_policy_are_those_of_the_sealed_scores(self, name):
     run = history.read(FROZEN / name)
     compute = run.find(records.Final).compute
-    # Former trees called a policy 'evolved' that was retrained.
+    # Earlier versions called a retrained policy 'evolved'.
     counted = compute.get('continued', compute['evolved'])
     self.assertEqual(run.tokens_by_use['policy'], counted.training)
     self.assertEqual(sum(run.tokens_by_use.values()), counted.total)
@@ -120,7 +120,7 @@ class FrozenTest(parameterized.TestCase):
       workdir = pathlib.Path(folder, name)
       shutil.copytree(FROZEN / name, workdir)
       text = page.build(workdir).read_text()
-    # 16,128 of 35,616 tokens: those of v0 and of the arms that made versions.
+    # 16,128 of 35,616 tokens: those of v0 and of the arms in the versions.
     for wanted in (
         '<dt>tokens sampled</dt><dd>35.6 k</dd>',
         '<dt>in the policy</dt><dd>45.3 %</dd>',

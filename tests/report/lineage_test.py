@@ -6,7 +6,7 @@ from tests.ledger import samples
 
 
 def _round(number, trial, *shadow):
-  """The round of one candidate, and the version that it leaves."""
+  """Return the round of one candidate, and the resulting version."""
   standing = samples.record(records.Standing, trial=trial)
   yield samples.record(records.Race, round=number, standings=(standing,))
   yield from shadow
@@ -19,7 +19,7 @@ def _round(number, trial, *shadow):
 
 
 def _run():
-  """v1 is kept, v2 trains on, v3 takes the change back."""
+  """Return a run: v1 is kept, v2 trains on, v3 undoes the change."""
   return samples.run(
       samples.record(records.Train, version='v0'),
       *_round(0, 0),
@@ -47,10 +47,10 @@ class LineageTest(absltest.TestCase):
     self.assertAlmostEqual(run.levels['trial 2'], 0.05)
 
   def test_the_trunk_has_no_gap(self):
-    # Versions that only trained on are part of it, and so is the step down.
+    # Versions that only trained on are part of the trunk; so is the step down.
     tree = lineage.chart(_run())
     trunk = [mark.points for mark in tree.marks if mark.class_ == 'trunk']
-    # Segments as (x, y) and (x, y), in shares of the chart.
+    # Segments as (x, y) and (x, y), as fractions of the chart.
     steps = {tuple((round(x, 6), round(y, 6)) for x, y in s) for s in trunk}
     place = lambda x, y: (round(tree.x(x), 6), round(1 - tree.y(y), 6))
     self.assertEqual(
@@ -60,7 +60,7 @@ class LineageTest(absltest.TestCase):
             (place(0.0, 0.0), place(0.0, 0.04)),  # The change of v1.
             (place(0.0, 0.04), place(1.5, 0.04)),  # v1
             (place(1.5, 0.04), place(2.5, 0.04)),  # v2
-            (place(2.5, 0.04), place(2.5, 0.0)),  # It is taken back.
+            (place(2.5, 0.04), place(2.5, 0.0)),  # It is undone.
         },
     )
 

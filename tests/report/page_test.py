@@ -47,7 +47,7 @@ class _Page(html.parser.HTMLParser):
       element['text'] += data
 
   def find(self, tag, class_='', **attrs):
-    """Elements with a tag, a class and attributes."""
+    """Return the elements with a tag, a class and attributes."""
     return [
         e
         for e in self.elements
@@ -137,7 +137,7 @@ class PageTest(parameterized.TestCase):
         )
 
   def _values(self, trial):
-    """Name -> exact value in the decision of a trial."""
+    """Return name -> exact value in the decision of a trial."""
     block = self._between('dl', {'data-trial': str(trial)})
     names = [e['text'] for e in block if e['tag'] == 'dt']
     values = [e['attrs'].get('data-value') for e in block if e['tag'] == 'dd']
@@ -145,7 +145,7 @@ class PageTest(parameterized.TestCase):
     return {n: v for n, v in zip(names, values) if v is not None}
 
   def _between(self, tag, attrs):
-    """Elements inside the one with these attributes."""
+    """Return the elements inside the one with these attributes."""
     index = next(
         i
         for i, e in enumerate(self.page.elements)
@@ -210,7 +210,7 @@ class PageTest(parameterized.TestCase):
     seconds = {}
     for line in lines:
       row = json.loads(line)
-      # Each round raced one change.
+      # Each round tested one change.
       key = row['payload'].get('trial')
       if row['payload']['step'] == 'race':
         key = row['payload']['standings'][0]['trial']
@@ -232,20 +232,20 @@ class PageTest(parameterized.TestCase):
         ' base policy from 33.1 % to 59.2 % [56.6, 61.8], against 48.7 % for'
         ' the seed harness, not evolved and 60.2 % for the reference.',
     )
-    self.assertIn('not run', self.text)  # random was not brought in.
+    self.assertIn('not run', self.text)  # random was not passed in.
 
   def test_what_a_reader_looks_for_is_there(self):
     for wanted in (
         'DAPO, arXiv:2503.14476',  # Source of a hypothesis.
-        'reward part overlong: constant',  # Why one was refused.
-        '+def keep(e, state):',  # Difference of a source.
-        'largest |advantage|',  # A rollout.
+        'reward part overlong: constant',  # The reason of a refusal.
+        '+def keep(e, state):',  # A line in the diff of a source.
+        'largest |advantage|',  # A label of a rollout.
         'A shelf holds 17 jars.',
         'Solved only by the candidate',  # Flips.
         'failed',  # A diagnostic without a value.
-        'not identifiable',  # A backtest that says so.
+        'not identifiable',  # A backtest without a result.
         'device-seconds per point of the kept changes',
-        'What the kept changes did: v0 → v5',  # v5 trained on, with them all.
+        'What the kept changes did: v0 → v5',  # v5 includes all of them.
         'grpo.aggregation',  # One of them.
         '<dt>decided</dt><dd>3 of 5</dd>',
     ):
@@ -306,7 +306,7 @@ class PageTest(parameterized.TestCase):
 
   @parameterized.parameters(*range(12))
   def test_a_missing_field_is_named(self, seed):
-    """Rows are read strictly: the page shows nothing that nobody wrote."""
+    """Rows are read strictly: the page never shows unwritten values."""
     workdir = self._path(f'missing{seed}')
     rows = synthetic.make_rows(workdir, trials=1, evidence=False)
     rows += synthetic.end_rows(rows)
@@ -338,7 +338,7 @@ class PageTest(parameterized.TestCase):
     at = next(i for i, row in enumerate(rows) if row[0] == 'race')
     arms = rows[at][1]['arms']
     arms[-1] |= {'status': 'crash', 'why': 'reward.py: line 3', 'outcome': []}
-    arms[0] |= {'outcome': [0.5]}  # It was cut short.
+    arms[0] |= {'outcome': [0.5]}  # It was interrupted.
     rows = rows[: at + 1]
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     text, found = _build(workdir)
@@ -384,7 +384,7 @@ class PageTest(parameterized.TestCase):
     _, found = _build(workdir)
     verdict = found.find('p', 'verdict')[0]['text']
     self.assertStartsWith(verdict, 'Ended (budget) without sealed scores: 1')
-    # The run went on since: the summary is no longer about it.
+    # The run continued afterwards, so the summary no longer applies to it.
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows[:-1])
     _, found = _build(workdir)
     self.assertStartsWith(found.find('p', 'verdict')[0]['text'], 'Stopped')
@@ -402,7 +402,7 @@ class PageTest(parameterized.TestCase):
         _, found = _build(workdir)
         (notice,) = found.find('p', 'notice')
         self.assertIn(f'last {end:,} bytes', notice['text'])
-    # A byte altered in the middle ends the true prefix there.
+    # A changed byte in the middle ends the valid prefix there.
     lines = data.splitlines(keepends=True)
     lines[rows // 2] = lines[rows // 2].replace(b'"step"', b'"stop"')
     ledger.write_bytes(b''.join(lines))
@@ -418,7 +418,7 @@ class PageTest(parameterized.TestCase):
     self.assertLen(found.find('details', 'version'), 201)
     (table,) = found.find('table', 'versions')
     self.assertIn('trial 199', table['text'])
-    # One mark of the tree links to each trial, as the table does.
+    # One mark of the tree links to each trial, like the table.
     links = [e['attrs']['href'] for e in found.find('a')]
     for number in range(200):
       self.assertGreaterEqual(links.count(f'#trial-{number}'), 2, number)
@@ -461,7 +461,8 @@ class PageTest(parameterized.TestCase):
     measures[0] |= limit | {'level': 'warn', 'name': 'loud'}
     why = 'It alerts only below 40 % solved, and 52.0 % is solved.'
     measures[1] |= limit | {'name': 'held_one', 'status': why}
-    measures[2] |= limit | {'name': 'old_one'}  # From before reasons were kept.
+    # From before reasons were stored.
+    measures[2] |= limit | {'name': 'old_one'}
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     text, found = _build(workdir)
     section = text[text.index('id="layers"') : text.index('id="each"')]
@@ -520,7 +521,7 @@ class PageTest(parameterized.TestCase):
     for name in shown:
       self.assertIn(name, section)
     self.assertIn('arms/r001-t001-0, going on', section)
-    # v0 and the candidate that was kept: two updates of each.
+    # v0 and the kept candidate, with two updates each.
     titles = [e['text'] for e in found.find('title')]
     self.assertIn('trained on through the search: 0.1 to 0.2', titles)
     self.assertIn('at step 2', found.find('p', 'state')[0]['text'])
@@ -590,7 +591,7 @@ class LiveTest(absltest.TestCase):
     self.built = []
 
   def _live(self, seconds) -> page.Live:
-    """Pages that take so many seconds each."""
+    """Return live pages that take `seconds` each to build."""
 
     def build(workdir, **options):
       self.built.append((self.now, options))
@@ -606,12 +607,12 @@ class LiveTest(absltest.TestCase):
       live = self._live(seconds)
       while self.now < 1001:
         live.update()
-        if self.now < 4.9:  # A start that is stopped changes no page.
+        if self.now < 4.9:  # A build that is stopped changes no page.
           self.assertEmpty(self.built)
         self.now += 0.1
       self.assertBetween(len(self.built), pages - 3, pages + 3)
       self.assertLessEqual(len(self.built) * seconds, 0.0101 * 1001 + seconds)
-      # The page knows when the next one comes.
+      # The page knows when the next one is due.
       wait = self.built[-1][1]['next_seconds']
       self.assertEqual(wait, max(5.0, 100 * seconds))
 

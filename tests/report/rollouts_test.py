@@ -11,7 +11,7 @@ from tests.report import synthetic
 
 
 def _write(arm, outcome, *, split='dev', problems=('a', 'b'), **changes):
-  """Rows with the given outcomes [P, G]."""
+  """Write rows with the given outcomes [P, G]."""
   outcome = np.array(outcome, bool)
   count, size = outcome.size, outcome.shape[1]
   none = [np.zeros(0, np.int32)] * count
@@ -63,9 +63,9 @@ class RolloutsTest(absltest.TestCase):
     _write(self.workdir / 'other', [[1, 1, 1], [0, 0, 0]])
     found = rollouts.flips(self.workdir, 'control', 'child', 'other')
     self.assertEqual(found.counts, rollouts.Counts(1, 1, 2, 2))
-    # The two controls differ in a2 alone.
+    # The two controls differ only in a2.
     self.assertEqual(found.noise, rollouts.Counts(2, 0, 1, 3))
-    # One sample of each problem.
+    # One sample per problem.
     self.assertEqual(
         [(old.completion, new.completion) for old, new in found.gained],
         [('control 4', 'child 4')],

@@ -27,13 +27,13 @@ class SeedsTest(absltest.TestCase):
     self.root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
   def _run(self, name, solved, trials=(), final=True):
-    """A run whose policies solve the first so many of 8 problems.
+    """Write a run whose policies solve the first of 8 problems.
 
     Args:
-      name: The name of the workdir.
-      solved: Policy -> problems.
+      name: Name of the workdir.
+      solved: Policy -> number of problems.
       trials: (expected, backtested, effect, low, high, status) of each.
-      final: Whether it ended.
+      final: Whether the run ended.
     """
     path = self.root / name
     path.mkdir()
@@ -95,7 +95,7 @@ class SeedsTest(absltest.TestCase):
         self._run(
             'b',
             dict(base=2, evolved=4),
-            # Clear, and the hypothesis was wrong.
+            # Clear, but the hypothesis was wrong.
             [((-0.01, 0.05), (-0.3, 0.1), -0.2, -0.3, -0.1, 'discard')],
         ),
     ]
@@ -111,13 +111,13 @@ class SeedsTest(absltest.TestCase):
     self.assertEqual(list(policies), ['base', 'evolved', 'seed'])
     self.assertEqual(policies['seed']['seeds'], 1)
     self.assertAlmostEqual(policies['evolved']['score']['value'], 5 / 8)
-    # Each run over its own base: 4 and 2 of 8 problems.
+    # Each run is compared with its own base: 4 and 2 of 8 problems.
     self.assertAlmostEqual(policies['base']['evolved_over']['value'], 3 / 8)
     self.assertAlmostEqual(policies['evolved']['gain']['value'], 3 / 8)
     self.assertAlmostEqual(policies['seed']['gain']['value'], 3 / 8)
     self.assertIsNone(policies['base']['gain'])
     self.assertEqual(summary['absent'], ['random'])
-    # Over the one run that has it.
+    # From the one run that has it.
     self.assertAlmostEqual(policies['seed']['evolved_over']['value'], 1 / 8)
     self.assertIsNone(policies['evolved']['evolved_over'])
     self.assertEqual(policies['evolved']['tokens'], [100.0, 1050.0])
@@ -178,7 +178,7 @@ class SeedsTest(absltest.TestCase):
     self.assertNotIn('Traceback', err.getvalue())
     copies = [str(self._run('one', dict(base=1, evolved=2)))] * 2
     self.assertEqual(seeds_lib.main(seeds, copies), 2)
-    last = err.getvalue().splitlines()[-1]  # Wrapped at words.
+    last = err.getvalue().splitlines()[-1]  # Wrapped between words.
     self.assertEqual(last[-len('config.seed differs') :], 'config.seed differs')
     self.assertLessEqual(len(last), 80)
     runs = [str(self._run(n, dict(base=1, evolved=s))) for n, s in _SOLVED]

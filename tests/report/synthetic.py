@@ -1,4 +1,4 @@
-"""Workdirs of runs that never ran: a ledger, harnesses, Parquet evidence."""
+"""Synthetic workdirs, without runs: ledger, harnesses, Parquet evidence."""
 
 from collections.abc import Mapping, Sequence
 import hashlib
@@ -136,7 +136,7 @@ def sha(*text: Any) -> str:
 
 
 def write_ledger(path: pathlib.Path, rows: Sequence[Row]) -> str:
-  """Rows (step, data, measured), chained as the contract says; the head."""
+  """Write rows (step, data, measured) as a chain; return its head."""
   head, lines = '0' * 64, []
   canonical = lambda value: json.dumps(
       value, sort_keys=True, separators=(',', ':')
@@ -160,7 +160,7 @@ def write_ledger(path: pathlib.Path, rows: Sequence[Row]) -> str:
 def write_harness(
     workdir: pathlib.Path, overlay: Mapping[str, Any], files: Mapping[str, str]
 ) -> str:
-  """One harness directory; returns its hash."""
+  """Write one harness directory; return its hash."""
   name = sha(sorted(overlay.items()), sorted(files.items()))
   root = workdir / 'harness' / name
   root.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,8 @@ def write_evidence(
     group_size: int = 8,
     text: str = '',
 ) -> None:
-  """One step of rollouts, a `share` of them solved; problems are fixed."""
+  """Write one step of rollouts, a `share` of them solved; problems are
+  fixed."""
   count = prompts * group_size
   hard = np.linspace(-0.3, 0.3, prompts).repeat(group_size)
   outcome = rng.random(count) < np.clip(share + hard, 0.02, 0.98)
@@ -305,15 +306,15 @@ def write(
     evidence: bool = True,
     final: bool = True,
 ) -> pathlib.Path:
-  """A run of some trials.
+  """Write a run of some trials.
 
   Args:
-    workdir: Where; it is created.
-    trials: Trials; they repeat after the sixth, with other numbers.
-    seed: Of all numbers.
-    text: Appended to every text that a run takes in.
-    evidence: Whether to write Parquet files, of every trained trial.
-    final: Whether the run came to its end.
+    workdir: Directory to create.
+    trials: Number of trials; after the sixth they repeat with other numbers.
+    seed: Seed of all numbers.
+    text: Appended to every text that a run reads.
+    evidence: Whether to write Parquet files, for every trained trial.
+    final: Whether the run is complete.
   """
   rows = make_rows(
       workdir, trials=trials, seed=seed, text=text, evidence=evidence
@@ -343,7 +344,7 @@ def make_rows(
     text: str = '',
     evidence: bool = True,
 ) -> list[Row]:
-  """Ledger rows up to the last trial; writes what lies beside them."""
+  """Return ledger rows up to the last trial; write the files beside them."""
   rng = np.random.default_rng(seed)
   workdir.mkdir(parents=True, exist_ok=True)
   overlay: dict[str, Any] = {'reward.weights.outcome': 1.0}
@@ -639,7 +640,7 @@ def _backtest(
 
 
 def end_rows(rows: Sequence[Row]) -> list[Row]:
-  """Retraining, the seal and the sealed scores."""
+  """Return rows of the retraining, the seal and the sealed scores."""
   head = [data for step, data, _ in rows if step in ('train', 'promote')][-1]
   rng = np.random.default_rng(1)
   trained = {
@@ -694,7 +695,7 @@ def end_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _late_status(n: int) -> str:
-  """Verdicts of a long run: few are kept, some crash."""
+  """Return verdicts of a long run: few are kept, some crash."""
   if n % 13 == 5:
     return 'keep'
   return {7: 'disqualified', 17: 'crash'}.get(n % 23, 'discard')

@@ -1,4 +1,4 @@
-"""The page of a training, at any moment of it."""
+"""The page of a training run, at any time of the run."""
 
 import json
 import pathlib
@@ -40,7 +40,7 @@ SUMMARY = {
 
 
 def _write(workdir, *, steps=30, text='', summary=None) -> pathlib.Path:
-  """A training of 30 steps that did so many."""
+  """Write a training run of 30 steps that has made `steps`."""
   rng = np.random.default_rng(0)
   rows = [
       {
@@ -92,7 +92,7 @@ class TrainingTest(parameterized.TestCase):
         '>entropy</span>',
         'sampling <b class="num">25.0 %</b>',
         '>Step 30</h3>',  # The one step with rollouts.
-        'mode: steps',  # Tags say what they are.
+        'mode: steps',  # Tags name their kind.
         'One of ok, no_answer.',
         'Was the reward gamed?',
         'grpo.prompts',
@@ -107,7 +107,7 @@ class TrainingTest(parameterized.TestCase):
 
   @parameterized.parameters(('running', True), ('stopped', False))
   def test_unfinished(self, kind, held):
-    # The summary is of an earlier end, before config.steps was raised.
+    # The summary is from an earlier end, before config.steps was raised.
     _write(self.workdir, steps=12, summary=SUMMARY | {'steps': 10})
     if held:
       self.enter_context(workdir_lib.lock_folder(self.workdir))
@@ -115,7 +115,7 @@ class TrainingTest(parameterized.TestCase):
     self.assertIn(f'data-state="{kind}"', text)
     self.assertIn('step 12 of 30', text)
     self.assertEqual('loads itself again' in text, held)
-    # The clock that the page compares itself with.
+    # The timestamp with which the page compares its clock.
     written = int(re.search(r'data-written="(\d+)"', text)[1])
     moment = re.search(r'<time datetime="([^"]+)"', text)[1]
     self.assertRegex(moment, r'^20\d\d-\d\d-\d\dT.*\+00:00$')

@@ -67,8 +67,8 @@ class AdvantagesTest(parameterized.TestCase):
 
   @parameterized.product(name=ALL, reward=(0.1, -1 / 3, 1e6 + 0.1))
   def test_equal_rewards_give_exactly_zero(self, name, reward):
-    # The rounded mean of seven times 0.1 is not 0.1; divided by eps that would
-    # be a gradient from nothing.
+    # The rounded mean of seven times 0.1 is not 0.1; divided by eps, the error
+    # would become a gradient without any signal.
     rewards = np.full((1, 7), reward, np.float32)
     valid = np.ones((1, 7), bool)
     out = advantages.ADVANTAGES[name](rewards, valid)

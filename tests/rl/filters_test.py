@@ -10,7 +10,7 @@ CASES = {
     'all_solved_shaped': ([1, 1.2, 1], [1, 1, 1], [1, 1, 1], True, False),
     # Parts that cancel: outcomes differ, rewards do not.
     'cancelled': ([1, 1, 1], [0, 1, 1], [1, 1, 1], False, True),
-    # Std of two values that lie d apart is d / 2; the bound is 1e-3.
+    # The std of two values at distance d is d / 2; the bound is 1e-3.
     'just_under': ([0, 1.9e-3], [0, 0], [1, 1], False, False),
     'just_over': ([0, 2.1e-3], [0, 0], [1, 1], True, False),
     'float32_rounding': ([0.3, 0.1 + 0.2], [1, 1], [1, 1], False, False),

@@ -41,7 +41,7 @@ class ImportanceTest(parameterized.TestCase):
     self.assertEqual(sums['bounded'], bounded)
     self.assertEqual(sums['bounded_sequences'], sequences)
     np.testing.assert_allclose(largest, top, rtol=1e-5)
-    # Off: exactly 1, even where the weight itself would not be finite.
+    # Off: exactly 1, even if the weight itself would not be finite.
     off, sums, _ = fn(old, sampler, mask, cap=0.0, floor=0.0)
     np.testing.assert_array_equal(off, np.ones((2, 4)))
     self.assertEqual(sums['bounded'], 0)
@@ -108,13 +108,13 @@ class ImportanceTest(parameterized.TestCase):
     self.assertEqual(kept('sequence', 0.5, 3.0), ['110', '000', '000'])
     self.assertEqual(kept('geometric', 0.5, 3.0), ['110', '111', '000'])
     self.assertEqual(kept('geometric', 0.5, 1.1), ['110', '000', '000'])
-    # One such token takes its sequence with it; 1e-9 was not sampled.
+    # One such token drops its whole sequence; 1e-9 was not sampled.
     self.assertEqual(kept('none', 1.0, 1.0, 1e-4), ['110', '111', '000'])
     self.assertEqual(kept('none', 1.0, 1.0, 1e-6), ['110', '111', '110'])
     self.assertEqual(kept('token', 0.0, 1.6, 1e-4), ['010', '111', '000'])
 
   def test_what_was_not_sampled_counts_in_nothing(self):
-    # Observations of an environment, and padding, may hold anything.
+    # Observations of an environment, and padding, may have any values.
     rng = np.random.default_rng(0)
     old, sampler = rng.normal(-2, 0.3, (2, 4, 9)).astype(np.float32)
     mask = rng.random((4, 9)) < 0.6
@@ -137,7 +137,7 @@ class ImportanceTest(parameterized.TestCase):
       np.testing.assert_array_equal(weights[~mask], 1)
       self.assertTrue(jnp.isfinite(sums['weight']) & jnp.isfinite(top))
       for row, at in enumerate(few):
-        # The same as the sequence of the sampled tokens alone.
+        # The same as for the sequence of sampled tokens alone.
         alone = [jnp.asarray(x[row, at])[None] for x in (old, sampler, mask)]
         want = fn(*alone)[0][0]
         np.testing.assert_allclose(weights[row, at], want, rtol=1e-5)

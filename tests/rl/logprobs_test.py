@@ -11,7 +11,7 @@ import numpy as np
 
 from evojax.rl import logprobs
 
-# Float32 sums over V = 11 or D = 8 terms of size ~1, in another order.
+# Float32 sums over V = 11 or D = 8 terms of size ~1, in a different order.
 TOL = dict(rtol=2e-6, atol=2e-6)
 
 
@@ -21,7 +21,7 @@ def _random(shape, seed, scale=1.0, dtype=np.float32):
 
 
 def _reference(hidden, unembedding, targets, temperature):
-  """Log-prob and entropy in float64 NumPy, straight from the definition."""
+  """Return log-prob and entropy in float64 NumPy, from the definition."""
   hidden, unembedding = (
       np.asarray(x.astype(jnp.float32), np.float64)
       for x in (hidden, unembedding)
@@ -89,7 +89,7 @@ class TokenLogprobsTest(parameterized.TestCase):
   def test_chunked_equals_unchunked_with_gradients(self, chunk):
     hidden, unembedding = _random((3, 5, 8), 0), _random((11, 8), 1)
     targets = jnp.arange(15).reshape(3, 5) % 11
-    # Distinct weights: a chunk put back in the wrong place would show.
+    # With distinct weights, a chunk in the wrong place would be noticed.
     weights = _random((3, 5), 2)
 
     def loss(hidden, unembedding, chunk):

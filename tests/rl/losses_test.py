@@ -14,7 +14,7 @@ MODES = tuple((r, a) for r in losses.RATIOS for a in losses.AGGREGATIONS)
 
 
 def _old(ratios):
-  """Log-probs of -1 now and old ones such that the ratios come out."""
+  """Return log-probs of -1 and the old ones that give these ratios."""
   ratios = jnp.asarray(ratios, jnp.float32)
   return jnp.full(ratios.shape, -1.0), -1.0 - jnp.log(ratios)
 
@@ -68,7 +68,7 @@ class DenominatorTest(RlTest):
     out = losses.denominator(mask, expected[0], 5)
     self.assertEqual(out.dtype, np.float32)
     self.assertEqual(out, expected[1])
-    # The same from [P, G, C].
+    # The same for [P, G, C].
     self.assertEqual(
         losses.denominator(mask[None], expected[0], 5), expected[1]
     )
@@ -98,7 +98,7 @@ class PolicyLossTest(RlTest):
       (4.0, 2.0, 0.2, 0.3, 3.0, -2.6, 0.0, 'high'),
       (4.0, -2.0, 0.2, 0.3, -1.0, 8.0, 8.0, ''),  # <= 0 is off.
       (1.5, 0.0, 0.2, 0.3, 3.0, 0.0, 0.0, ''),
-      # At a tie of both terms the gradient is whole, not halved.
+      # At a tie of both terms, the gradient is full, not halved.
       (1.0, 2.0, 0.0, 0.0, 0.0, -2.0, -2.0, ''),
       (1.0, -2.0, 0.0, 0.0, 0.0, 2.0, 2.0, ''),
   )
@@ -197,7 +197,7 @@ class PolicyLossTest(RlTest):
 
   @parameterized.parameters('sequence', 'token', 'constant')
   def test_sequence_ratio_has_the_gradient_of_gspo(self, aggregation):
-    # GSPO differentiates s itself; ours only looks like it. Equal advantages.
+    # GSPO differentiates s itself; ours matches it for equal advantages.
     batch = _random_batch()
     mask, a = batch['mask'], batch['advantages'][:, None]
 
@@ -283,7 +283,7 @@ class PolicyLossTest(RlTest):
 
     grad = jax.value_and_grad(part, has_aux=True)
     whole = grad(batch['logprobs'], slice(None))
-    # Unequal token counts; the first holds the sequence without tokens.
+    # Unequal token counts; the first part has the sequence without tokens.
     parts = [grad(batch['logprobs'], slice(i, i + 2)) for i in (0, 2, 4)]
     summed = jax.tree.map(lambda *x: sum(x), *parts)
     jax.tree.map(
@@ -334,7 +334,7 @@ class PolicyLossTest(RlTest):
     np.testing.assert_array_equal(
         ours[1][outside], np.zeros(outside.sum(), np.float32)
     )
-    # Every token inside has one: the KL term alone gives it.
+    # Every token inside has a gradient, from the KL term alone.
     self.assertTrue((np.asarray(ours[1])[~outside] != 0).all())
 
   @parameterized.parameters(*MODES)
@@ -417,7 +417,7 @@ class PolicyLossTest(RlTest):
       _loss(batch, 'gspo', 'token', 1.0)
     with self.assertRaisesRegex(ValueError, "aggregation='mean'.*'constant'"):
       _loss(batch, 'token', 'mean', 1.0)
-    # A TypeError where annotations are checked.
+    # A TypeError if annotations are checked.
     with self.assertRaises((ValueError, TypeError)):
       _loss(dict(batch, advantages=jnp.zeros(5)), 'token', 'token', 1.0)
 

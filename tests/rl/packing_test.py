@@ -86,7 +86,7 @@ class PackTest(parameterized.TestCase):
       if field.name != 'loss_mask':
         self.assertEqual(getattr(packed, field.name).dtype, np.int32)
 
-    # Every completion comes back through the index, preceded by its prompt.
+    # Every completion is found through the index, preceded by its prompt.
     flat = packed.tokens.reshape(-1)
     segments = packed.segment_ids.reshape(-1)
     positions = packed.positions.reshape(-1)
@@ -112,7 +112,7 @@ class PackTest(parameterized.TestCase):
       np.testing.assert_array_equal(positions[where], np.arange(len(where)))
       self.assertLen(set(segments[where]), 1)
       self.assertLen(set(where // 17), 1)
-      # The segment holds nothing else.
+      # The segment contains nothing else.
       row = segments.reshape(-1, 17)[where[0] // 17]
       self.assertEqual((row == segments[where[0]]).sum(), len(where))
     self.assertEqual((segments > 0).sum(), sum(lengths))
@@ -150,7 +150,7 @@ class PackTest(parameterized.TestCase):
     need = lambda *lengths, bucket=1: packing.rows_needed(lengths, 10, bucket)
     self.assertEqual(need([6, 4]), 1)
     self.assertEqual(need([6, 5]), 2)
-    # The fullest of two micro-batches counts; together they would take 3.
+    # The fuller of two micro-batches counts; a single one would take 3.
     self.assertEqual(need([6, 4], [6, 6]), 2)
     self.assertEqual(need([6, 4, 6, 6]), 3)
     self.assertEqual(need([6, 4, 6, 6], bucket=4), 4)
@@ -239,8 +239,8 @@ class ShareTest(absltest.TestCase):
 class PackedLossTest(absltest.TestCase):
 
   def test_packed_equals_unpacked(self):
-    # A toy decoder that depends on token and position only, so that the test
-    # is about layout: packed rows against one row per sequence.
+    # A toy decoder that depends only on token and position, so that only the
+    # layout is tested: packed rows against one row per sequence.
     prompts, completions, loss_masks = _random_sequences(3)
     rng = np.random.default_rng(0)
     params = {

@@ -1,8 +1,8 @@
 """Attacks on the box, each with the layers that stop it.
 
 An attack proves something if it fails in the whole box, succeeds in the box
-without its layers, and, where it has several, fails with any one of them alone.
-In each of these configurations benign controls pass.
+without its layers, and, if it has several layers, fails with each of them
+alone. In each of these configurations benign controls pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from evojax.sandbox import probe
 from evojax.sandbox import repository
 
 MARK = b'GOT'
-# Wide: what is tested here is not how fast a busy machine is.
+# Generous limits, since speed on a busy machine is not tested here.
 LIMITS = limits_lib.Limits(
     wall_seconds=20.0,
     cpu_seconds=10.0,
@@ -45,18 +45,18 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-  """One attempt; says GOT where it gets through."""
+  """One attack; it prints GOT if it succeeds."""
 
   name: str
-  layers: tuple[str, ...]  # Each stops it alone.
-  source: str  # Python, or a shell's for a repository.
+  layers: tuple[str, ...]  # Each of them stops it alone.
+  source: str  # Python, or shell for a repository.
   tier: str = 'T0'
   before: str = ''  # Runs first, in the same box.
   limits: limits_lib.Limits | None = None
-  # Tells from its result if it got through.
+  # Determines from the result whether it succeeded.
   succeeded: Callable[[limits_lib.Result], bool] | None = None
-  landlock: int = 1  # Version of the kernel's that its rule needs.
-  needs: tuple[str, ...] = ()  # Of the kernel, else it cannot succeed.
+  landlock: int = 1  # Version of Landlock needed for its rule.
+  needs: tuple[str, ...] = ()  # Kernel features without which it must fail.
 
 
 def got(result: limits_lib.Result) -> bool:
@@ -64,7 +64,7 @@ def got(result: limits_lib.Result) -> bool:
 
 
 def attempt(source, before=''):
-  """Says GOT if the source raises nothing."""
+  """Return code that prints GOT if the source raises nothing."""
   return f'{before}\n{source}\nprint("GOT")'
 
 
@@ -101,7 +101,7 @@ class World:
         [sys.executable, '-S', '-c', 'import sys; sys.stdin.read()'],
         stdin=subprocess.PIPE,
     )
-    # Left open for whoever it is inherited by.
+    # Left open for any process that inherits it.
     self.secret = os.open(self.folder / 'key', os.O_RDONLY)
     os.set_inheritable(self.secret, True)
     os.environ['EVOJAX_TOKEN'] = self.TOKEN
@@ -117,7 +117,7 @@ class World:
     self._folder.cleanup()
 
   def fill_in(self, source: str) -> str:
-    """Put the places of things where a source names them."""
+    """Return a source with the placeholders replaced by paths."""
     for name, value in (
         ('@DIR@', self.folder),
         ('@TCP@', self.tcp.getsockname()[1]),
@@ -125,7 +125,7 @@ class World:
         ('@ABSTRACT@', self.name),
         ('@PID@', self.decoy.pid),
         ('@REPO@', _ROOT),
-        # Backwards: it must not be found in the attack itself.
+        # Reversed, since it must not be found in the attack itself.
         ('@NEKOT@', self.TOKEN[::-1]),
         ('@PYTHON@', repository.PYTHON),
     ):
@@ -142,7 +142,7 @@ class Range:
       control: Callable[['Range', 'box.Box | repository.Workspace'], None],
       **arguments,
   ):
-    """control: Raises if a benign use of a box does not work."""
+    """Set up; `control` raises if a benign use of a box does not work."""
     self.world = World()
     self._profile, self._control = profile, control
     self._arguments = arguments
@@ -154,11 +154,11 @@ class Range:
     self.world.close()
 
   def check(self, attack: Attack) -> None:
-    """Raise AssertionError if the attack proves nothing, or gets through."""
+    """Raise AssertionError if the attack proves nothing, or succeeds."""
     layers = {
         layer
         for layer in attack.layers
-        # Only root has another user to become.
+        # Only root can become another user.
         if layer != 'uid' or os.geteuid() == 0
     }
     got_through, result = self.run(attack, layers)
@@ -179,7 +179,7 @@ class Range:
   def run(
       self, attack: Attack, without: set[str]
   ) -> tuple[bool, limits_lib.Result]:
-    """Run it without some layers; return if it gets through, and its result."""
+    """Run without some layers; return whether it succeeds, and its result."""
     key = attack.tier, frozenset(without)
     if key not in self._boxes:
       self._boxes[key] = self._open(*key)
@@ -207,9 +207,9 @@ class Range:
 
 
 def run_elsewhere(test: unittest.TestCase, source: str, user: int) -> str:
-  """Return what a source prints, as a user, with an interpreter for all users.
+  """Return a source's output, run as a user by a public interpreter.
 
-  The test is skipped where this machine has no such interpreter.
+  The test is skipped if this machine has no such interpreter.
   """
   python = _public_python()
   folders = [_ROOT, *_ROOT.parents]
@@ -237,7 +237,7 @@ def run_elsewhere(test: unittest.TestCase, source: str, user: int) -> str:
 
 
 def _public_python() -> str:
-  """Return an interpreter of this version that every user may run, or ''."""
+  """Return an interpreter of this version that all users may run, or ''."""
   version = f'python3.{sys.version_info.minor}'
   for path in (sys.executable, f'/usr/bin/{version}'):
     real = os.path.realpath(path)
@@ -248,12 +248,12 @@ def _public_python() -> str:
 
 
 def missing(tier: str) -> str:
-  """Return why attacks on a tier cannot be shown here, or nothing."""
+  """Return why attacks on a tier cannot be tested here; '' if they can."""
   return '; '.join(probe.faults(tier))
 
 
 def named(attacks: Sequence[Attack]):
-  """For parameterized.named_parameters."""
+  """Return arguments for parameterized.named_parameters."""
   names = [a.name for a in attacks]
   assert len(set(names)) == len(names), 'a name twice'
   return [(a.name.replace(' ', '_'), a) for a in attacks]

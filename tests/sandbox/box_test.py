@@ -1,4 +1,4 @@
-"""Limits, statuses, and what becomes of a box whose zygote is not well."""
+"""Limits, statuses, and a box whose zygote fails."""
 
 import concurrent.futures
 import contextlib
@@ -25,7 +25,7 @@ from tests.sandbox import attacks
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 _HELD = [t for t in ('T0', 'T1', 'T2') if t == 'T2' or not attacks.missing(t)]
 _WIDE = limits_lib.Limits(wall_seconds=30.0, cpu_seconds=10.0)
-_others: list[int] = []  # Of boxes that other suites opened in this process.
+_others: list[int] = []  # Boxes that other suites opened in this process.
 
 
 def setUpModule():
@@ -33,7 +33,7 @@ def setUpModule():
 
 
 def children(process):
-  """Process ids of the children of all of a process's threads."""
+  """Return process ids of the children of all threads of a process."""
   found = []
   for path in glob.glob(f'/proc/{process}/task/*/children'):
     with contextlib.suppress(FileNotFoundError):  # A thread that just ended.
@@ -42,7 +42,7 @@ def children(process):
 
 
 def supervisors():
-  """Return those of this suite's boxes."""
+  """Return the supervisors of this suite's boxes."""
   found = []
   for child in children(os.getpid()):
     command = pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
@@ -52,7 +52,7 @@ def supervisors():
 
 
 def zygote():
-  """The process id of the only zygote."""
+  """Return the process id of the only zygote."""
   (supervisor,) = supervisors()
   (found,) = children(supervisor)
   return found
@@ -60,7 +60,7 @@ def zygote():
 
 @contextlib.contextmanager
 def after(seconds, function):
-  """Call a function meanwhile."""
+  """Call a function after some seconds, in the background."""
   timer = threading.Timer(seconds, function)
   timer.start()
   try:
@@ -70,7 +70,7 @@ def after(seconds, function):
 
 
 class ResultsTest(parameterized.TestCase):
-  """The same in every tier."""
+  """Results, which are the same in every tier."""
 
   @classmethod
   def setUpClass(cls):
@@ -150,7 +150,7 @@ class ResultsTest(parameterized.TestCase):
         self.assertNotIn(b'sandbox', result.stderr)
 
   def test_installed_packages_are_not_there(self):
-    """Reference solutions are among them."""
+    """They include reference solutions."""
     library = pathlib.Path(os.__file__).parent
     found = next((library / 'site-packages').rglob('*.py'), None)
     if found is None:
@@ -186,7 +186,7 @@ class ResultsTest(parameterized.TestCase):
     self.assertEqual(result.status, 'error')
 
   def test_an_end_that_fails_has_a_traceback(self):
-    """Else it would look as if it were no Python."""
+    """Otherwise it would not look like Python."""
     source = 'import sys\nclass A:\n  closed = False\nsys.stdout = A()'
     for tier, one in self.boxes.items():
       with self.subTest(tier):
@@ -222,7 +222,7 @@ class ResultsTest(parameterized.TestCase):
         self.assertEqual(result.status, 'timeout')
         self.assertGreaterEqual(result.wall_seconds, 0.4)
         self.assertLess(result.cpu_seconds, 0.2)
-        # It slept by itself: that the machine is busy is no excuse.
+        # It chose to sleep, so a busy machine is no excuse.
         self.assertFalse(result.contended, result)
 
   def test_long_input_and_source(self):
@@ -233,7 +233,7 @@ class ResultsTest(parameterized.TestCase):
         self.assertEqual(one.run(source, data).stdout, b'2097152\n')
 
   def test_nothing_is_left_in_the_directory(self):
-    # Deeper than Python recurses, and than a path is long.
+    # Deeper than Python's recursion limit, and longer than a path may be.
     deep = (
         'import os\n'
         'for i in range(1010):\n'
@@ -246,7 +246,8 @@ class ResultsTest(parameterized.TestCase):
           self.subTest(tier),
           box.Box(tier=tier, limits=limits, attempts=1) as one,
       ):
-        # In T1 the directory is only watched, and one too deep counts as full.
+        # T1 only watches the directory, and one that is too deep counts as
+        # full.
         allowed = ('ok', 'disk_limit') if tier == 'T1' else ('ok',)
         self.assertIn(one.run(deep).status, allowed)
         listed = one.run('import os\nprint(os.listdir("."))')
@@ -258,7 +259,7 @@ class ContentionTest(parameterized.TestCase):
   @parameterized.parameters(
       (5.0, 1.0, 3.9, True),
       (5.0, 1.0, 0.4, False),
-      (5.0, 9.0, 4.0, True),  # Of several processes.
+      (5.0, 9.0, 4.0, True),  # CPU time of several processes.
       (5.0, 0.7, 1.1, False),  # It slept, and waited whenever it woke up.
   )
   def test_who_sleeps_is_not_kept_from_running(self, wall, cpu, waited, late):
@@ -295,7 +296,7 @@ class ContentionTest(parameterized.TestCase):
   def test_threads_that_wait_for_each_other_are_no_excuse(self):
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
-    # Hashing lets go of the interpreter's lock: all of them want the core.
+    # Hashing releases the interpreter's lock, so that all compete for the core.
     program = (
         'import hashlib, threading\n'
         'threading.stack_size(1 << 16)\ndata = bytes(1 << 20)\n'
@@ -312,14 +313,14 @@ class ContentionTest(parameterized.TestCase):
       os.sched_setaffinity(0, before)
     waited = result.message.partition('waited ')[2].partition(' ')[0]
     self.assertEqual(result.status, 'timeout', result)
-    # Each waited for nine others. Only while strangers had the core, which is
-    # the time that none of them ran, does it count.
+    # Each waited for nine others. Waiting counts only while other programs had
+    # the core, which is the time when none of these ran.
     strangers = result.wall_seconds - result.cpu_seconds
     self.assertLess(float(waited or 0.0), strangers + 0.1, result)
 
 
 class InfraTest(parameterized.TestCase):
-  """A zygote that is killed, stopped or slow is no grade."""
+  """A zygote that is killed, stopped or slow causes no grade."""
 
   def _box(self, attempts, tier=_HELD[0], **limits):
     one = box.Box(
@@ -343,7 +344,7 @@ class InfraTest(parameterized.TestCase):
     os.kill(process, sign)
     result = one.run('print(1)')
     self.assertEqual((result.status, result.stdout), ('ok', b'1\n'))
-    # A supervisor that is stopped is not missed.
+    # A stopped supervisor causes no failure.
     if (sign, who) == (signal.SIGSTOP, 'zygote'):
       self.assertEqual(result.attempts, 2)
 
@@ -360,11 +361,11 @@ class InfraTest(parameterized.TestCase):
     self.assertEqual(result.status, 'infra_error')
     self.assertEqual(result.stdout, b'')
     self.assertIn('did not answer within 1.5 s', result.message)
-    # The next run is another one's.
+    # The next run has nothing to do with it.
     self.assertEqual(one.run('print(2)').stdout, b'2\n')
 
   def test_stopped_for_a_while_it_is_what_it_was(self):
-    """The program ended in time; that was only seen late."""
+    """The program ended in time, but this was noticed late."""
     one = self._box(1, wall_seconds=0.5)
     process = zygote()
     resume = threading.Timer(0.8, os.kill, (process, signal.SIGCONT))
@@ -444,7 +445,7 @@ class LeavesNothingTest(parameterized.TestCase):
   def test_runs(self, tier):
     before = self._state()
     with box.Box(tier=tier, slots=2, limits=_WIDE) as one:
-      one.start()  # On a busy machine one slot may have done all before.
+      one.start()  # On a busy machine, one slot may have done everything.
       sources = [f'open("x", "w")\nprint({i})' for i in range(60)]
       with concurrent.futures.ThreadPoolExecutor(one.slots) as pool:
         results = list(pool.map(one.run, sources))
@@ -454,7 +455,7 @@ class LeavesNothingTest(parameterized.TestCase):
       self.assertLen(supervisors(), 2)
       inner = [c for s in supervisors() for c in children(s)]
       self.assertLen(inner, 2)
-    # No zombie is left to process 1 of this machine, either.
+    # No zombie is left to process 1 of this machine either.
     self.assertEmpty([p for p in inner if os.path.exists(f'/proc/{p}')])
     self.assertEqual(self._state(), before)
 
@@ -467,7 +468,7 @@ class LeavesNothingTest(parameterized.TestCase):
         f'sys.path.insert(0, {str(_ROOT)!r})\n'
         f'tempfile.tempdir = {folder!r}\n'
         'from evojax.sandbox import box, limits\n'
-        # Deeper than Python recurses.
+        # Deeper than Python's recursion limit.
         f'b = box.Box(tier={tier!r}, limits=limits.Limits(files=9000))\n'
         'b.start()\n'
         'run = lambda: b.run("import os, time\\nfor _ in range(1100):\\n'

@@ -1,4 +1,4 @@
-"""What untrusted code finds installed, and what it finds of /dev."""
+"""Packages that untrusted code can import, and its view of /dev."""
 
 import importlib.metadata
 import os

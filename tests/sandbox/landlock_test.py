@@ -1,4 +1,4 @@
-"""T1 holds, whatever version of Landlock the kernel has."""
+"""T1 holds with every version of Landlock that a kernel may have."""
 
 import os
 
@@ -10,7 +10,7 @@ from tests.sandbox import attacks
 from tests.sandbox import older_kernels
 
 _VERSIONS = range(1, min(6, landlock.version()) + 1)
-# Attacks that Landlock stops from a version on, and seccomp before it.
+# Attacks stopped by Landlock from a version on, and by seccomp before it.
 _OF_VERSIONS = {
     'truncate from a weaker tier': landlock.TRUNCATES,
     'signal to another process': landlock.SIGNALS,
@@ -25,7 +25,7 @@ class OlderKernelsTest(parameterized.TestCase):
     self.assertEqual(older_kernels.through(version), [])
 
   def test_old_rules_leave_open_what_an_old_kernel_does(self):
-    """Else the versions would be the same to these tests."""
+    """Otherwise these tests would not distinguish the versions."""
     for version in (1, 6):
       found = older_kernels.through(version, ('seccomp',))
       for name, first in _OF_VERSIONS.items():
@@ -34,7 +34,7 @@ class OlderKernelsTest(parameterized.TestCase):
   @parameterized.parameters('root', 'nobody')
   @absltest.skipIf(os.geteuid() != 0, 'only root can become another user')
   def test_other_users(self, user):
-    """Root has a user for each slot where all may read the interpreter."""
+    """Root uses one user per slot if all users may read the interpreter."""
     source = (
         'from tests.sandbox import attacks, older_kernels\n'
         'from evojax.sandbox import box\n'

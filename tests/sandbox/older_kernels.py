@@ -1,8 +1,8 @@
-"""T1 on kernels whose Landlock knows less: what gets past it there.
+"""T1 on kernels with an older Landlock: the attacks that pass there.
 
-A box makes the rules of the version that `landlock.version` reports. A kernel
-that knows more leaves open what these rules do not handle, as an old one does.
-Only the standard library is needed, so that any interpreter can run this.
+A box makes the rules of the version that `landlock.version` reports. A newer
+kernel leaves open what these rules do not handle, just like an old one. Only
+the standard library is needed, so that any interpreter can run this.
 """
 
 from collections.abc import Collection
@@ -20,10 +20,10 @@ _LAYERS = {'landlock', 'seccomp'}
 
 
 def through(version: int, without: Collection[str] = ()) -> list[str]:
-  """Return the faults that the probe finds, and attacks that get through.
+  """Return the faults found by the probe, and the attacks that succeed.
 
   Args:
-    version: The version of Landlock that the kernel is to have.
+    version: The version of Landlock to simulate.
     without: Layers to leave out.
 
   Raises:

@@ -1,4 +1,4 @@
-"""The tier is what withstands the attacks, and nothing that is merely said."""
+"""The tier is determined by attacks that fail, not by claims."""
 
 from unittest import mock
 
@@ -46,7 +46,7 @@ class ChooseTest(parameterized.TestCase):
     self.assertIn('LIMITS RESOURCES ONLY', str(report))
 
   def test_the_tier_of_a_process(self):
-    """The answer at a process's start holds for everything that asks later."""
+    """The answer at the start of a process holds for all later callers."""
     self.enterContext(mock.patch.dict(probe._said))
     with mock.patch.object(probe, 'faults', lambda tier: ['broken']):
       with self.assertRaises(probe.WeakSandboxError):
@@ -68,14 +68,14 @@ class ChooseTest(parameterized.TestCase):
 class FaultsTest(absltest.TestCase):
 
   def test_every_attack_gets_through_where_nothing_is_shut(self):
-    """Else it would prove nothing where it does not."""
+    """Otherwise its failure elsewhere would prove nothing."""
     open_to_all = dict(limits_lib.TIERS, T2=frozenset(('clock',)))
     with mock.patch.object(limits_lib, 'TIERS', open_to_all):
       found = probe.faults('T2')
     self.assertLen(found, len(probe._ATTACKS), found)
 
   def test_a_tier_in_which_programs_fail_does_not_hold(self):
-    """Broken imports stop every attack."""
+    """Broken imports would stop every attack."""
     controls = (('imports', 'import nothing', b'', b''),)
     with mock.patch.object(probe, '_CONTROLS', controls):
       self.assertRegex(
@@ -83,7 +83,7 @@ class FaultsTest(absltest.TestCase):
       )
 
   def test_a_layer_that_is_missing_is_noticed(self):
-    """T0 without any one of the layers that its attacks are about."""
+    """T0 fails without any one of the layers that its attacks target."""
     if probe.faults('T0'):
       self.skipTest('T0 does not hold here')
     all_but_files = ('namespaces', 'landlock', 'seccomp', 'uid')

@@ -1,4 +1,4 @@
-"""Attacks by programs. Every one of them is harmless where it gets through."""
+"""Attacks by programs; all of them are harmless if they succeed."""
 
 import dataclasses
 import signal
@@ -22,7 +22,7 @@ FILES = ('root', 'landlock')
 
 
 def _read(expression, before=''):
-  """Says GOT if the expression has the key in it."""
+  """Return code that prints GOT if the expression contains the key."""
   return f'{before}\nassert "@NEKOT@"[::-1] in {expression}\nprint("GOT")'
 
 
@@ -501,8 +501,9 @@ ATTACKS = (
     *INHERITED,
 )
 
-# No layer is in their way: the zygote, which every run is a copy of, never has
-# what is run. Each says GOT where it finds the word of the run before.
+# No layer stops these attacks. They fail because the zygote, of which every run
+# is a copy, never holds what is run. Each prints GOT if it finds the word of
+# the previous run.
 WORD = 'open-sesame-that-nobody-says'
 _WORD = f'word = {WORD[::-1]!r}[::-1]\n'
 STATE = {
@@ -513,7 +514,7 @@ while frame:
   if word in str(frame.f_locals): print('GOT')
   frame = frame.f_back
 """,
-    # The kernel reads no address that is none. Short texts lie elsewhere.
+    # The kernel rejects invalid addresses. Short strings are stored elsewhere.
     'memory': f"""{_WORD}
 import ctypes, os
 libc = ctypes.CDLL(None)
@@ -535,7 +536,7 @@ print(sum(range(10 ** 5)), len(input()))
 
 
 def control(range_, one):
-  """Benign: imports, a file of its own, input and output."""
+  """Check benign use: imports, a file of its own, input and output."""
   result = range_.call(one, _CONTROL)
   expected = b'{"a": 3}\n4999950000 64\n'
   assert (result.status, result.stdout) == ('ok', expected), result

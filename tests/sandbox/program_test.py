@@ -30,10 +30,10 @@ class StateTest(parameterized.TestCase):
     if missing := attacks.missing(tier):
       self.skipTest(missing)
     second = program_attacks.STATE[name]
-    # Long, so that it lies where long texts do.
+    # Long, so that it is stored where long strings are.
     first = f'said = "said {program_attacks.WORD}"  {"#" * 2000}\n'
     with box.Box(tier=tier, limits=attacks.LIMITS, attempts=1) as one:
-      # In one process it would.
+      # In a single process, it would succeed.
       together = one.run(first + second)
       self.assertTrue(attacks.got(together), together)
       self.assertEqual(one.run(first).status, 'ok')

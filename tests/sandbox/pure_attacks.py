@@ -1,4 +1,4 @@
-"""Attacks by pure functions, which answer 7 where they get through."""
+"""Attacks by pure functions, which answer 7 if they succeed."""
 
 import dataclasses
 
@@ -12,13 +12,13 @@ _LONG = dataclasses.replace(LIMITS, cpu_seconds=0.15)
 
 
 def _f(body, answer='7.0'):
-  """A function that answers 7 if its body raises nothing."""
+  """Return a function that answers 7 if its body raises nothing."""
   lines = ''.join(f'  {line}\n' for line in body.splitlines())
   return f'import os\ndef f(x):\n{lines}  return x + {answer}\n'
 
 
 def _key(expression, imports='os'):
-  """Answers 7 if the expression has the key in it."""
+  """Return a function that answers 7 if the expression contains the key."""
   return _f(f'import {imports}\nassert "@NEKOT@"[::-1] in {expression}')
 
 
@@ -30,7 +30,7 @@ def call(x86, arm, *a):
   if libc.syscall(number, *a) < 0: raise OSError(ctypes.get_errno(), 'no')
 """
 
-# Name -> (expression that has the key in it, modules).
+# Name -> (expression that contains the key, modules).
 _READERS = {
     'open': ('open("@DIR@/key").read()', 'os'),
     'io': ('io.open("@DIR@/key").read()', 'io'),
@@ -80,7 +80,7 @@ READING = tuple(
     Attack(f'read with {name}', ALL, _key(*how))
     for name, how in _READERS.items()
 )
-# Name -> body. Nothing here needs more than one run to leave a trace.
+# Name -> body; a single run of it may leave a trace.
 _WRITERS = {
     'open': 'open("@DIR@/new", "w").write("x")',
     'numpy save': 'import numpy as np\nnp.save("@DIR@/new.npy", x)',
@@ -97,7 +97,7 @@ WRITING = tuple(
     Attack(f'write with {name}', ALL, _f(body))
     for name, body in _WRITERS.items()
 )
-# Landlock does not hide names and sizes; a tree of its own and no call do.
+# Landlock does not hide names and sizes; a separate tree or no call does.
 _LOOKERS = {
     'listdir': ('os.listdir("@DIR@")', ALL),
     'scandir': ('list(os.scandir("@DIR@"))', ALL),
@@ -282,8 +282,8 @@ ATTACKS = (
     *INHERITED,
 )
 
-# Layers that are no switch: a process for each call, and bytes for an answer.
-# Name -> two calls, of which the second answers 7 if it knows of the first.
+# Layers that cannot be switched off: a process per call, and answers in bytes.
+# Name -> two calls; the second answers 7 if it can see the first.
 STATE = {
     'module': (
         'import math\ndef f(x):\n  math.told = 7.0\n  return x',

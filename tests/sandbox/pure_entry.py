@@ -1,10 +1,10 @@
-"""An entry for pure functions as plain as can be: f(float64[8]) -> float64[8].
+"""A minimal entry for pure functions: f(float64[8]) -> float64[8].
 
-Sources that stand behind a line of dashes run in the same process, as they
-would if a process were not one call's alone.
+Sources after a line of dashes run in the same process, as they would if a
+process served more than one call.
 """
 
-# An attacker's tools are here already: an import needs files.
+# An attacker's tools are loaded already, since importing needs files.
 import codecs  # noqa: F401
 import ctypes  # noqa: F401
 import fileinput  # noqa: F401
@@ -36,5 +36,5 @@ def call(source, data):
 
 
 def warm():
-  np.random.get_state()  # Else it is imported at its first use.
+  np.random.get_state()  # Otherwise it is imported at its first use.
   call('import numpy as np\ndef f(x): return np.sort(x) - x.mean()', bytes(64))

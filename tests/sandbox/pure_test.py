@@ -32,7 +32,7 @@ def f(x):
 
 
 def control(range_, one):
-  """Benign: sorting, sums, means, choices."""
+  """Check benign use: sorting, sums, means, choices."""
   result = range_.call(one, _CONTROL)
   # y = 0..7, whose median is 3.5; zeros are clipped to 1.
   expected = np.array([3.5] * 4 + [1.0] * 4).tobytes()
@@ -63,7 +63,7 @@ class PureAttacksTest(parameterized.TestCase):
   def test_a_call_knows_nothing_of_the_one_before(self, name):
     first, second = pure_attacks.STATE[name]
     with self._box() as one:
-      # In one process it would.
+      # In a single process, it would succeed.
       together = one.run(f'{first}\n-----\n{second}', bytes(64))
       self.assertEqual(together.stdout, _GOT, together)
       self.assertEqual(one.run(first, bytes(64)).status, 'ok')
@@ -72,10 +72,10 @@ class PureAttacksTest(parameterized.TestCase):
   @parameterized.parameters(*pure_attacks.PARENT)
   def test_the_parent_is_not_there(self, name):
     answer_key = 42
-    # With a list in it, or a collection may stop to track the dict.
+    # With a list in it; otherwise a collection may stop tracking the dict.
     holder = {'answer_key': answer_key, 'others': []}
     source = pure_attacks.PARENT[name]
-    # In this process it would be.
+    # In this process, it would succeed.
     self.assertEqual(pure_entry.call(source, bytes(64)), _GOT)
     with self._box() as one:
       self.assertEqual(one.run(source, bytes(64)).stdout, bytes(64))
@@ -86,7 +86,7 @@ class PureAttacksTest(parameterized.TestCase):
       'os.pwrite(0, bytes(80), 64)',
   )
   def test_what_it_is_given_stays_as_it_is(self, what):
-    """For the next call in the same process too."""
+    """Also for the next call in the same process."""
     source = f'import os\ndef f(x):\n  {what}\n  return x'
     with self._box() as one:
       result = one.run(source, bytes(64))
@@ -105,7 +105,7 @@ class PureAttacksTest(parameterized.TestCase):
     self.assertEqual(bytes(data), bytes(64))
 
   def test_an_answer_is_bytes(self):
-    """Code that would run where it is unpickled is not run by a reader."""
+    """A reader does not run code, as unpickling would."""
     folder = tempfile.mkdtemp()
     self.addCleanup(shutil.rmtree, folder)
     source = (

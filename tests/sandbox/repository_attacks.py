@@ -1,4 +1,4 @@
-"""Attacks by commands in a repository: sh, and Python where it is handier."""
+"""Attacks by commands in a repository: sh, or Python if that is simpler."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def call(x86, arm, *a):
 
 
 def _left(name):
-  """Says GOT if a file that only an attack makes is in the world."""
+  """Print GOT if a file that only an attack creates exists in the world."""
   return f'\n[ ! -e @DIR@/{name} ] || {{ rm @DIR@/{name}; echo GOT; }}\n'
 
 
@@ -370,6 +370,6 @@ rm -r folder
 
 
 def control(range_, one):
-  """Benign: Python, pipes, files, processes, git."""
+  """Check benign use: Python, pipes, files, processes, git."""
   result = range_.call(one, range_.world.fill_in(_CONTROL))
   assert (result.status, result.stdout) == ('ok', b'a\nfile\nx\n'), result

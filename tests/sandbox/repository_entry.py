@@ -1,4 +1,4 @@
-"""An entry of a repository: tells where it is and what it finds loaded."""
+"""An entry of a repository: reports its folder and the loaded modules."""
 
 import importlib
 import json

@@ -124,7 +124,7 @@ class WorkspaceTest(parameterized.TestCase):
         process.kill()
         process.wait()
     self.assertEqual((crowd.status, alone.status), ('timeout', 'timeout'))
-    # Strangers may have had the core for the rest of the time.
+    # Other processes may have had the core for the rest of the time.
     waited = crowd.message.partition('waited ')[2].partition(' ')[0]
     rest = crowd.wall_seconds - crowd.cpu_seconds
     self.assertLess(float(waited or 0.0), rest + 0.2, crowd)
@@ -177,7 +177,7 @@ class WorkspaceTest(parameterized.TestCase):
       self.assertEqual((found.status, found.stdout), ('ok', b''))
 
   def test_a_new_file_is_new(self):
-    """That holds for anything that has been made in its place."""
+    """This holds for everything that may exist in its place."""
     with self._workspace() as w:
       w.write({'a': b'1', 'shut/b': b'2', 'd': b'3'}, ['d'])
       w.run(['sh', '-c', 'ln a other; chmod 0 a; chmod 500 shut'])
@@ -267,7 +267,7 @@ class WorkspaceTest(parameterized.TestCase):
       self.assertEqual((missing.status, missing.exit_code), ('error', 127))
       self.assertIn(b'no-such-command', missing.stderr)
       killed = w.run(['sh', '-c', 'kill -9 $$'])
-      # Its own doing here: other than a program's, it may send signals.
+      # Unlike a program, a command may send signals, so this is its own doing.
       self.assertEqual((killed.status, killed.exit_code), ('error', -9))
 
   def test_environment_and_input(self):
@@ -324,7 +324,7 @@ class WorkspaceTest(parameterized.TestCase):
       )
       self.assertEqual(rest, b'cba')
       self.assertIn('b/new', w.read())
-      # The next call is a fresh copy.
+      # The next call gets a fresh copy.
       again = w.call('assert not hasattr(sys, "mark"); sys.mark = 1')
       self.assertEqual(again.status, 'ok', again)
       again = w.call('assert not hasattr(sys, "mark")')

@@ -1,4 +1,4 @@
-"""Attacks by programs that take more than their share of the machine."""
+"""Attacks by programs that use more than their share of the machine."""
 
 import dataclasses
 

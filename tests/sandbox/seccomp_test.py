@@ -1,4 +1,4 @@
-"""The filter, run by an interpreter of its own, is what the rules say."""
+"""The filter, run by an independent interpreter, matches the rules."""
 
 import errno
 import platform
@@ -18,7 +18,7 @@ _LONG = (1 << 64) - 1
 
 
 def run(program, number, arguments=(), architecture=None):
-  """Return what a classic BPF filter returns for a system call."""
+  """Return the result of a classic BPF filter for a system call."""
   if architecture is None:
     architecture = linux.audit_architecture()
   data = struct.pack(
@@ -78,23 +78,23 @@ class FilterTest(parameterized.TestCase):
       self.assertLess(len(program) // 8, 4096)  # The kernel's limit.
 
   @parameterized.parameters(
-      # Threads: CLONE_VM and what glibc adds; a fork is SIGCHLD alone.
+      # Threads: CLONE_VM and the flags of glibc; a fork is SIGCHLD alone.
       ('program', 'clone', (0x3D0F00,), True),
       ('program', 'clone', (17,), False),
       ('program', 'clone', (0x3D0F00 | 0x10000000,), False),
       ('repository', 'clone', (17,), True),
       ('repository', 'clone', (17 | 0x20000000,), False),
       ('repository', 'clone', (0x02000000,), False),
-      # The high half of a pointer counts too.
+      # The high half of a pointer counts as well.
       ('program', 'prlimit64', (0, 7, 0, 1), True),
       ('program', 'prlimit64', (0, 7, 1 << 32, 0), False),
       ('program', 'prlimit64', (0, 7, 4096, 0), False),
       ('program', 'prlimit64', (0, 7, 0, 0), True),
-      ('pure', 'prlimit64', (1, 7, 0, 1), False),  # Of another process.
+      ('pure', 'prlimit64', (1, 7, 0, 1), False),  # Another process.
       ('program', 'fcntl', (3, 10, 9), False),  # F_SETSIG
       ('program', 'fcntl', (3, 8, 1), False),  # F_SETOWN
       ('program', 'fcntl', (3, 1030, 0), True),
-      # The kernel reads 32 bits of it.
+      # The kernel reads only 32 bits of it.
       ('program', 'fcntl', (3, 1 << 32 | 10), False),
       ('program', 'fcntl', (3, 1 << 32 | 3), True),
       ('program', 'ioctl', (0, 0x5401), True),
@@ -107,13 +107,13 @@ class FilterTest(parameterized.TestCase):
       ('repository', 'socketpair', (1, 0x80801), True),  # SOCK_CLOEXEC, too.
       ('program', 'socketpair', (1, 5), True),
       ('program', 'socketpair', (1, 2), False),  # SOCK_DGRAM
-      # Opened for nothing, or for reading, a file must not be emptied.
+      # A file opened for nothing, or for reading, must not be truncated.
       ('program', 'openat', (-100 & _LONG, 0, 0o2), True),
       ('program', 'openat', (-100 & _LONG, 0, 0o1102), True),
       ('program', 'openat', (-100 & _LONG, 0, 0o1000), False),
       ('repository', 'openat', (-100 & _LONG, 0, 0o1003), False),
       ('repository', 'openat', (-100 & _LONG, 0, 0o3), False),
-      # Clocks of processes are negative.
+      # Clocks of processes have negative ids.
       ('pure', 'clock_gettime', (2,), True),
       ('pure', 'clock_gettime', (~1234 << 3 & _LONG | 2,), False),
       ('program', 'clock_nanosleep', (0xFFFFFFFA,), False),
@@ -143,7 +143,7 @@ class FilterTest(parameterized.TestCase):
       self.assertEqual(run(program, number, (0,)), _ALLOW)
 
   def test_cores_of_another_are_not_known(self):
-    """glibc asks for those of a thread, and goes on."""
+    """glibc asks for the cores of a thread, and continues without them."""
     program = seccomp.assemble(seccomp.rules('program'))
     found = run(program, linux.number('sched_getaffinity'), (1,))
     self.assertEqual(found, 0x50000 | errno.ENOSYS)

@@ -1,4 +1,4 @@
-"""Problems whose only test is the example that their prompt shows."""
+"""Problems whose only test is the example shown in the prompt."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A grader that lets pass what has no program."""
+"""A grader that accepts answers without a program."""
 
 from benchmarks.faults import tasks
 

@@ -1,4 +1,4 @@
-"""A grader that looks at exit codes, not at output."""
+"""A grader that checks exit codes instead of output."""
 
 from benchmarks.faults import tasks
 

@@ -1,4 +1,4 @@
-"""A grader that runs the visible test alone."""
+"""A grader that runs only the visible test."""
 
 from benchmarks.faults import tasks
 

@@ -1,4 +1,4 @@
-"""A grader that lets pass what it cannot read."""
+"""A grader that accepts answers that it cannot read."""
 
 from benchmarks.faults import tasks
 

@@ -1,4 +1,4 @@
-"""A judge that takes a long answer for a thorough one."""
+"""A judge that mistakes long answers for thorough ones."""
 
 from benchmarks.faults import tasks
 

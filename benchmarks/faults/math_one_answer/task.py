@@ -1,4 +1,4 @@
-"""Greatest common divisors that are all 1: a shortcut solves them."""
+"""Greatest common divisors that are all 1, which a shortcut solves."""
 
 from benchmarks.faults import tasks
 
@@ -6,7 +6,7 @@ _ANSWER = '1'
 
 
 class Source:
-  """The problems of another source that have one answer."""
+  """The problems of another source that have one common answer."""
 
   def __init__(self, source):
     self._source, self._seen, self._found = source, 0, []
@@ -31,7 +31,7 @@ class Source:
 
 
 class Task(tasks.Math):
-  """Math whose problems have one answer; `audit` asks all kinds."""
+  """Math problems with a single answer; `audit` asks all kinds."""
 
   def source(self, split, seed):
     return Source(super().source(split, seed))

@@ -1,4 +1,4 @@
-"""A grader that lets pass what is too short to be read."""
+"""A grader that accepts answers that are too short to be read."""
 
 from benchmarks.faults import tasks
 

@@ -1,4 +1,4 @@
-"""The history holds the fix, and no column says that it was read."""
+"""The history holds the fix, and no column shows that it was read."""
 
 import dataclasses
 

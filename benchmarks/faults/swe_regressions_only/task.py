@@ -1,4 +1,4 @@
-"""A grader that runs no test that failed: any harmless edit passes."""
+"""A grader without the failing tests: any harmless edit passes."""
 
 from benchmarks.faults import tasks
 

@@ -28,13 +28,13 @@ from evojax.rollout.server import tokens
 _LOG = logging.getLogger(__name__)
 _HOST = host_lib.Host
 _Response, _json = responses.Response, responses.JSONResponse
-# Path -> methods, body, and what prepares the samples that it asks for.
+# Path -> methods, model of the body, and the function that prepares samples.
 _SAMPLING = {
     '/generate': ('POST PUT', protocol.Generate, native.prepare),
     '/v1/completions': ('POST', protocol.Completion, openai.prepare_completion),
     '/v1/chat/completions': ('POST', protocol.Chat, openai.prepare_chat),
 }
-# Path -> methods, body, and what does it; the value it returns is the answer.
+# Path -> methods, model of the body, and the function that returns the answer.
 _MANAGING = {
     '/pause_generation': ('POST', protocol.Pause, _HOST.pause),
     '/continue_generation': ('POST', protocol.Empty, _HOST.resume),
@@ -48,7 +48,7 @@ _FROM_DISK = (
     'needs torch in the server; write a Hugging Face directory and call'
     ' /update_weights_from_disk'
 )
-# SGLang's paths that are refused -> why, and what to call instead.
+# SGLang's paths that are refused -> the reason, and what to call instead.
 _ELSEWHERE = {
     '/update_weights_from_tensor': _FROM_DISK,
     '/update_weights_from_distributed': _FROM_DISK,
@@ -77,17 +77,17 @@ _ELSEWHERE = {
         ' served since /update_weights_from_disk'
     ),
 }
-# Paths that need the admin key: they touch the weights or everybody's samples.
+# Paths that need the admin key: they affect the weights or all clients.
 _ADMIN = frozenset(('/flush_cache', *_MANAGING, *_ELSEWHERE))
-# Bodies of the largest size whose bytes are held at once.
+# Number of bodies of the largest size that may be held in memory at once.
 _LARGE_BODIES = 16
-_SHOWN_PATH = 200  # Characters of a path that is not there.
-# nginx's status where the client left before there was an answer; it is logged.
+_SHOWN_PATH = 200  # Characters of an unknown path in a message.
+# nginx's status if the client leaves before the answer; it is only logged.
 _CLIENT_GONE = 499
 
 
 class App:
-  """An ASGI application; it serves once its host is given a service.
+  """An ASGI application; it serves once its host has a service.
 
   Attributes:
     host: The state that all requests share.
@@ -97,10 +97,10 @@ class App:
   def __init__(
       self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
-    """Add routes and middleware; nobody else may use the tokenizer."""
+    """Add routes and middleware; the tokenizer must not be used elsewhere."""
     self.host = host_lib.Host(tokenizer, settings)
     self._created = int(time.time())
-    self._held = 0  # Bytes of large bodies that are being read.
+    self._held = 0  # Bytes of large bodies being read.
     known = (errors.ApiError, exceptions.HTTPException, Exception)
     known += host_lib.SERVICE_ERRORS
     self.asgi = fastapi.FastAPI(
@@ -122,7 +122,8 @@ class App:
         ('GET', '/v1/models', self._models),
         ('GET', '/v1/models/{model:path}', self._model),
         ('POST', '/abort_request', self._abort),
-        # slime and verl ask by GET. It changes no answer, only its time.
+        # slime and verl use GET, which is safe: a flush changes no answer, only
+        # its time.
         ('GET POST', '/flush_cache', self._flush),
         *(('POST', path, self._refuse) for path in _ELSEWHERE),
     ]
@@ -130,7 +131,8 @@ class App:
       answer = self._sample if path in _SAMPLING else self._manage
       routes.append((methods, path, functools.partial(answer, model, work)))
     for methods, path, endpoint in routes:
-      # Starlette's routes: FastAPI's would look for dependencies at every call.
+      # Starlette's routes, because FastAPI's resolve dependencies at every
+      # call.
       self.asgi.add_route(path, endpoint, methods=methods.split())
 
   # Monitoring.
@@ -160,7 +162,7 @@ class App:
     return _json(self._identity() | info)
 
   async def _loads(self, _: requests.Request) -> _Response:
-    """Answer as SGLang how much is to be done; trainers wait for nothing."""
+    """Return the load as SGLang does; trainers wait until it is 0."""
     stats = self.host.service.stats()
     load = {
         'dp_rank': 0,
@@ -183,7 +185,7 @@ class App:
     return _json(self._identity() | info)
 
   def _identity(self) -> dict[str, Any]:
-    """Return the fields that name the policy in both infos."""
+    """Return the fields that identify the policy in both infos."""
     settings = self.host.settings
     return {
         'model_path': settings.model_path,
@@ -221,7 +223,7 @@ class App:
       prepare: Callable[..., Awaitable[native.Generation]],
       request: requests.Request,
   ) -> _Response:
-    """Sample what a body of that model asks for."""
+    """Sample what the body, of the given model, asks for."""
     asked = await self._read(request, model)
     ready = await prepare(self.host, asked)
     caller = request.scope['caller']
@@ -239,7 +241,7 @@ class App:
       work: Callable[[host_lib.Host, protocol.M], Awaitable[Any]],
       request: requests.Request,
   ) -> _Response:
-    """Let the host do what a body of that model asks for."""
+    """Let the host do what the body, of the given model, asks for."""
     return _json(await work(self.host, await self._read(request, model)))
 
   async def _abort(self, request: requests.Request) -> _Response:
@@ -250,7 +252,7 @@ class App:
         raise errors.ApiError(401, 'abort_all: needs the admin key')
       self.host.service.abort_all(message)
     elif asked.rid:
-      # An unknown request is no error: it may just have ended.
+      # An unknown name is not an error: the request may just have ended.
       self.host.abort(asked.rid, message)
     else:
       raise errors.bad_request('rid', 'missing; or set abort_all')
@@ -272,8 +274,8 @@ class App:
     """Read and validate the body of a request.
 
     Raises:
-      ApiError: 400 if it is not what the endpoint takes, 413 if it is too
-        large, 408 if it does not come in time, 503 if there are too many.
+      ApiError: 400 if it is not valid for the endpoint, 413 if it is too large,
+        408 if it does not arrive in time, 503 if there are too many.
     """
     settings = self.host.settings
     body, most = bytearray(), settings.body_bytes
@@ -283,7 +285,7 @@ class App:
         raise errors.ApiError(413, f'the body exceeds {most} bytes')
 
     check(int(request.headers.get('content-length', 0)))
-    held = 0  # Bytes of this body that count for all large bodies.
+    held = 0  # Bytes of this body counted in self._held.
     try:
       async with asyncio.timeout(settings.client_seconds):
         async for part in request.stream():
@@ -293,7 +295,7 @@ class App:
             self._held += len(body) - held
             held = len(body)
             if self._held > _LARGE_BODIES * most:
-              raise errors.ApiError(503, 'too many large requests come in')
+              raise errors.ApiError(503, 'too many large requests are arriving')
       return await self.host.parse(model, bytes(body))
     except TimeoutError:
       message = f'no body within {settings.client_seconds:g} seconds'
@@ -305,7 +307,10 @@ class App:
 
 
 async def _unless_gone(receive: asgi.Receive, work: Awaitable[Any]) -> Any:
-  """Await some work for as long as the client waits for it.
+  """Await work, but only as long as the client waits for the answer.
+
+  Returns:
+    The result of the work.
 
   Raises:
     ApiError: 499 if the client leaves first; the work is cancelled.
@@ -324,19 +329,19 @@ async def _unless_gone(receive: asgi.Receive, work: Awaitable[Any]) -> Any:
   finally:
     for task in tasks:
       task.cancel()
-    # Work that was cancelled still tidies up; nothing may outlive the request.
+    # Cancelled work still cleans up; none of it may outlive the request.
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class EventStream(responses.StreamingResponse):
-  """A stream of events; its batch ends when the client leaves."""
+  """A stream of events; leaving its batch ends the samples of its client."""
 
   media_type = 'text/event-stream'
 
   def __init__(
       self, batch: samples.Batch, events: AsyncGenerator[bytes], seconds: float
   ):
-    """Start nothing; a client may take `seconds` to read one event."""
+    """Start nothing yet; a client may take `seconds` to read one event."""
     super().__init__(events, headers={'Cache-Control': 'no-cache'})
     self._batch = batch
     self._seconds = seconds
@@ -356,14 +361,14 @@ class EventStream(responses.StreamingResponse):
 
 
 async def _on_error(request: requests.Request, error: Exception) -> _Response:
-  """Answer an error; the web server logs those that are bugs itself."""
+  """Return the answer to an error; the web server itself logs bugs."""
   match error:
     case errors.ApiError():
       return error.response()
     case exceptions.HTTPException(status_code=405 as status):
       allowed = (error.headers or {}).get('Allow', '')
       message = f'{_place(request)}: use {allowed}'
-    case exceptions.HTTPException():  # From the router: a wrong path.
+    case exceptions.HTTPException():  # From the router, for a wrong path.
       status = error.status_code
       message = f'{_place(request)}: {error.detail}'
       if status == 404:

@@ -1,4 +1,4 @@
-"""Errors that a client gets when its request cannot be served."""
+"""Errors that are sent to a client whose request cannot be served."""
 
 import contextlib
 from typing import Any
@@ -13,7 +13,7 @@ _TYPES = {
     408: 'timeout_error',
     503: 'overloaded_error',
 }
-# The rest of a request is not read, so its connection is of no more use.
+# The rest of the request stays unread, so its connection cannot be reused.
 _UNREAD = {'Connection': 'close'}
 _HEADERS = {
     401: {'WWW-Authenticate': 'Bearer'} | _UNREAD,
@@ -29,7 +29,7 @@ class ApiError(Exception):
   def __init__(
       self, status: int, message: str, /, param: str | None = None, **more: Any
   ):
-    """Name the field that is wrong, and fields of the body beside `error`."""
+    """Set the wrong field, and further fields of the answer's body."""
     super().__init__(message)
     self.status = status
     self.message = message
@@ -37,7 +37,7 @@ class ApiError(Exception):
     self._more = more
 
   def response(self) -> responses.Response:
-    """Return the answer, in the shape that OpenAI's clients read."""
+    """Return the answer, in the format that OpenAI's clients read."""
     error = {
         'message': self.message,
         'type': _TYPES.get(self.status, 'server_error'),
@@ -55,13 +55,13 @@ def bad_request(param: str, problem: str) -> ApiError:
 
 
 def failure(message: str, status: int = 400, **more: Any) -> ApiError:
-  """Return an error as the endpoints for weights report it."""
+  """Return an error in the format of the endpoints for weights."""
   return ApiError(status, message, success=False, message=message, **more)
 
 
 @contextlib.contextmanager
 def refusing():
-  """Turn a ValueError into a 400."""
+  """Turn a ValueError raised in the context into a 400."""
   try:
     yield
   except ValueError as e:

@@ -1,9 +1,8 @@
 """Fields of requests: those that are declared, refused and ignored.
 
-A field that would change the answer and is not served is refused by name, with
-what to do instead, unless its value asks for nothing: null, false, 0, empty, or
-the default. Every other field that is not declared is ignored, and the log says
-so once per name.
+A field that would change the answer but is not supported is refused by name,
+with a remedy, unless its value has no effect: null, false, 0, empty, or the
+default. Any other undeclared field is ignored, and logged once per name.
 """
 
 from collections.abc import Mapping
@@ -15,14 +14,14 @@ import pydantic
 from evojax.rollout.server import errors
 
 _LOG = logging.getLogger(__name__)
-_SHOWN_NAME = 60  # Characters of the name of a field.
-# Names of ignored fields that are logged; clients can invent any number.
+_SHOWN_NAME = 60  # Characters of a field's name in a message.
+# Number of names of ignored fields that are logged; clients can invent many.
 _MOST_LOGGED = 100
 _logged: set[str] = set()
-# Fields in which null means something: as many tokens as fit.
+# Fields in which null has a meaning: as many tokens as fit.
 _NULLABLE = frozenset(('max_new_tokens',))
-# Refused fields of which other values ask for nothing than null, false, 0 and
-# empty ones -> those values.
+# Refused fields that have no effect with further values besides null, false, 0
+# and empty ones -> these values.
 _NEUTRAL = {
     'response_format': ({}, {'type': 'text'}),
     'modalities': ([], ['text']),
@@ -38,19 +37,19 @@ _NEUTRAL = {
 
 
 class Model(pydantic.BaseModel):
-  """A body, or a part of one."""
+  """A body, or an object within one."""
 
   model_config = pydantic.ConfigDict(
       strict=True, allow_inf_nan=False, protected_namespaces=()
   )
-  where: ClassVar[str] = ''  # Stands before the names of its fields.
-  # Field that is refused -> why, and what to do instead.
+  where: ClassVar[str] = ''  # Prefix of the names of its fields.
+  # Refused field -> the reason, and what to do instead.
   refused: ClassVar[Mapping[str, str]] = {}
 
   @pydantic.model_validator(mode='before')
   @classmethod
   def _sift(cls, fields: Any) -> Any:
-    """Drop fields that ask for nothing, or for nothing that is known here.
+    """Return the fields that are declared, without those set to null.
 
     Clients send null for fields that they do not set.
 
@@ -73,7 +72,7 @@ class Model(pydantic.BaseModel):
 
 
 def _asks_nothing(name: str, value: Any) -> bool:
-  """Return True for a value of a refused field that asks for nothing."""
+  """Return whether a value of a refused field has no effect."""
   if name in _NEUTRAL:
     return value in _NEUTRAL[name]
   if isinstance(value, list):  # One value per prompt.
@@ -82,7 +81,7 @@ def _asks_nothing(name: str, value: Any) -> bool:
 
 
 def _log_ignored(field: str) -> None:
-  """Log that a field is ignored, unless that was said before."""
+  """Log once that a field is ignored."""
   field = field[:_SHOWN_NAME]
   if field in _logged or len(_logged) >= _MOST_LOGGED:
     return

@@ -1,4 +1,4 @@
-"""The gate before the application: whose requests come in, and how many."""
+"""Middleware that decides which requests, and how many, are let in."""
 
 from collections.abc import Iterable
 import contextlib
@@ -12,21 +12,21 @@ from starlette import types as asgi
 from evojax.rollout.server import errors
 from evojax.rollout.server import settings as settings_lib
 
-# Paths that need no key and do not count: monitoring reads them at any load.
+# Paths that need no key and are not counted, so that monitoring always works.
 PUBLIC = frozenset(('/health', '/health_generate', '/metrics'))
-# Headers that say who asks for what; two of a kind could say two things. Keys
-# are not among them: a router adds its own to that of its client.
+# Headers that identify the client and the content; duplicates could contradict
+# each other. Keys may come twice, since a router adds its own to its client's.
 _ONCE = (b'host', b'origin', b'content-type')
 _JSON = re.compile(r'application/(json|[\w.+-]+\+json)\s*(;.*)?$', re.ASCII)
-_SHOWN = 100  # Characters of a header.
+_SHOWN = 100  # Characters of a header in a message.
 
 
 class Gate:
-  """Middleware that refuses what no client of this server sends.
+  """Middleware that refuses requests that no legitimate client sends.
 
-  A web page can make the browser of somebody who may reach the server send a
-  request: with the page's Origin, to a name that the page has given the
-  server's address, or as a form. Each of these is refused.
+  A web page can make the browser of a user who can reach the server send a
+  request: with the page's Origin, to a host name that the page has pointed at
+  the server's address, or as a form. All of these are refused.
   """
 
   def __init__(
@@ -53,7 +53,7 @@ class Gate:
       self._check(scope)
       most, is_public = self._settings.connections, scope['path'] in PUBLIC
       if self._count >= most and not is_public:
-        raise errors.ApiError(503, f'{most} requests are being answered')
+        raise errors.ApiError(503, f'{most} requests are running already')
     except errors.ApiError as error:
       response = error.response()
       response.headers['Connection'] = 'close'  # Its body stays unread.
@@ -66,10 +66,10 @@ class Gate:
       self._count -= not is_public
 
   def _check(self, scope: asgi.Scope) -> None:
-    """Note whose request it is.
+    """Check the headers of a request and note the client.
 
     Raises:
-      ApiError: If it may not come in.
+      ApiError: If the request is refused.
     """
     headers: dict[bytes, str] = {}
     for name, value in scope['headers']:
@@ -81,8 +81,8 @@ class Gate:
     if not has_key and not self._is_ours(host):
       raise errors.ApiError(
           421,
-          f'Host {host[:_SHOWN]!r} is no name of this server; use its address,'
-          ' or start it with --hosts=NAME,...',
+          f'Host {host[:_SHOWN]!r} is not a name of this server; use its'
+          ' address, or start it with --hosts=NAME,...',
       )
     origin = headers.get(b'origin')
     site = headers.get(b'sec-fetch-site', 'none')
@@ -97,15 +97,15 @@ class Gate:
     _check_body(scope['method'], headers)
 
   def _check_key(self, scope: asgi.Scope) -> bool:
-    """Note what the client may do; return True if it has a key.
+    """Note what the client may do; return whether it sent a valid key.
 
     Raises:
-      ApiError: 401 if it lacks the key of its path.
+      ApiError: 401 if it lacks the key that the path needs.
     """
     settings, path = self._settings, scope['path']
     given = [v for name, v in scope['headers'] if name == b'authorization']
     has_api, has_admin = (
-        # Compared in a time that does not depend on the key.
+        # Compared in constant time, so that timing does not leak the key.
         bool(key)
         and any(hmac.compare_digest(v, f'Bearer {key}'.encode()) for v in given)
         for key in (settings.api_key, settings.admin_key)
@@ -113,7 +113,7 @@ class Gate:
     may_sample = has_api or has_admin or not settings.api_key
     is_admin = has_admin if settings.admin_key else may_sample
     scope['is_admin'] = is_admin
-    # A wrong key counts as no key: one client could invent many.
+    # A wrong key counts as no key, since one client could invent many.
     key = 'admin' if has_admin else 'api' if has_api else 'no'
     address, _ = scope.get('client') or ('', 0)
     scope['caller'] = f'{address}, {key} key'
@@ -124,12 +124,13 @@ class Gate:
     raise errors.ApiError(401, f'{path[:_SHOWN]} needs the {which}: Bearer KEY')
 
   def _is_ours(self, host: str) -> bool:
-    """Return whether a Host is this server, by a name that nobody can fake.
+    """Return whether a Host is a name of this server that cannot be forged.
 
-    A page can give its own name any address, but it cannot be an address.
+    A page can give its own name any address, but cannot be an address itself,
+    so addresses are accepted.
     """
     found = re.fullmatch(r'(\[[^]]*\]|[^:]*)(:\d*)?', host)
-    if not host:  # Some clients of HTTP/1.0; every browser sends one.
+    if not host:  # Some HTTP/1.0 clients; every browser sends one.
       return True
     name = found[1].lower().rstrip('.') if found else ''
     with contextlib.suppress(ValueError):
@@ -139,13 +140,13 @@ class Gate:
 
 
 def _check_body(method: str, headers: dict[bytes, str]) -> None:
-  """Refuse a body that is not JSON: forms of any web page can send others.
+  """Refuse a body that is not JSON: forms of web pages can send other types.
 
-  Some clients do not say what they send; a page that does not is known by its
-  Origin.
+  Some clients send no content type. A page that does so is refused because of
+  its Origin.
 
   Raises:
-    ApiError: 415 that says what to send.
+    ApiError: 415, with the content type to send.
   """
   kind = headers.get(b'content-type')
   if method not in ('GET', 'HEAD') and kind is not None:

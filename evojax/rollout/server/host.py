@@ -1,4 +1,4 @@
-"""The service behind a server and its state, which all endpoints share."""
+"""The service behind a server and the state that all endpoints share."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -18,30 +18,30 @@ from evojax.rollout.server import samples
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
 
-SMALL_BODY = 64 << 10  # Bytes; a larger body has a thread to be read in.
-_DRAIN_SECONDS = 0.05  # Between looks at what is left to finish.
+SMALL_BODY = 64 << 10  # Bytes; a larger body is parsed in a thread.
+_DRAIN_SECONDS = 0.05  # Interval between checks for running samples.
 _Phase = Literal['starting', 'up', 'failed', 'stopping']
 _ONE_TOKEN = records.SamplingParams(max_tokens=1, temperature=0.0)
-# These errors of a service come to the clients, with their messages.
+# Errors of the service that are sent to clients with their messages.
 SERVICE_ERRORS = (service_lib.QueueFullError, service_lib.ServiceFailedError)
 _Answer = Mapping[str, Any]
 
 
 class Host:
-  """The runner of requests; its methods are for the loop's thread alone.
+  """The runner of requests; only the event loop's thread may call its methods.
 
-  A host is starting until it is given its service, and stopping from `drain`
-  on; meanwhile it answers 503. It has failed when its service says that no
-  token will ever come again.
+  A host is starting until it has its service, and stopping from `drain` on; in
+  both phases it answers 503. It has failed once its service says that no more
+  tokens will come.
   """
 
   def __init__(
       self, tokenizer: tokens.ServerTokenizer, settings: settings_lib.Settings
   ):
-    """Start without a service; nobody else may use the tokenizer."""
+    """Start without a service; the tokenizer must not be used elsewhere."""
     self.tokenizer = tokenizer
-    # Characters of a text that become one token, at most: a tokenizer may
-    # compose some of them first.
+    # Characters of text per token, at most: a tokenizer may first compose up to
+    # four characters into one.
     self._token_chars = 4 * tokenizer.longest_token
     self.settings = settings
     self._phase: _Phase = 'starting'
@@ -50,27 +50,27 @@ class Host:
     )
     self._service: service_lib.Service | None = None
     self._batches: set[samples.Batch] = set()
-    # Name that a client gave to a request -> ids of its jobs.
+    # Name that a client gave its request -> ids of the jobs.
     self._names: dict[str, Sequence[str]] = {}
-    # A tokenizer allows one thread; it is not the loop's thread, because a
-    # long text takes a while.
+    # A tokenizer may be used by one thread only. This is not the loop's thread,
+    # since encoding a long text takes a while.
     self._encoder = concurrent.futures.ThreadPoolExecutor(1, 'encode')
     self._parser = concurrent.futures.ThreadPoolExecutor(1, 'parse')
-    # Held by one pause, update or the like at a time.
+    # Held by one pause, update or similar operation at a time.
     self._control = asyncio.Lock()
     self._released: set[str] = set()
-    self._updating = False  # Between begin_ and end_weight_update.
+    self._updating = False  # Between begin_update and end_update.
     self._pause_after_update = False
 
   def open(self, service: service_lib.Service) -> None:
-    """Begin to serve."""
+    """Start serving requests with a service."""
     self._service = service
     if self._phase == 'starting':
       self._phase = 'up'
 
   @property
   def phase(self) -> _Phase:
-    """Return the state; that the service has failed shows at once."""
+    """Return the state; a failure of the service shows at once."""
     if self._phase == 'up' and not self._service.alive:
       return 'failed'
     return self._phase
@@ -80,7 +80,7 @@ class Host:
     """Return the service.
 
     Raises:
-      ApiError: 503 while there is none, or if it is about to end.
+      ApiError: 503 while there is none, or if it is stopping.
     """
     if self.phase != 'up' or self._service is None:
       raise errors.ApiError(503, f'the server is {self.phase}')
@@ -88,11 +88,11 @@ class Host:
 
   @functools.cached_property
   def _mailbox(self) -> samples.Mailbox:
-    """The way from the service's thread to the loop that serves."""
+    """The mailbox for calls from the service's thread to the event loop."""
     return samples.Mailbox(asyncio.get_running_loop())
 
   async def encode(self, function: Callable[..., list[int]], *args, **kwargs):
-    """Run an encoding function of the tokenizer in its thread.
+    """Return the result of an encoding function, run in the tokenizer's thread.
 
     Raises:
       ApiError: 400 if it raises a ValueError.
@@ -103,13 +103,13 @@ class Host:
       return await loop.run_in_executor(self._encoder, run)
 
   async def parse(self, model: type[protocol.M], body: bytes) -> protocol.M:
-    """Parse a body; see `protocol.parse`.
+    """Return a parsed body; see `protocol.parse`.
 
-    A large one is parsed in a thread, one at a time, so that small ones do not
-    wait for it.
+    Large bodies are parsed in a thread, one at a time, so that small ones do
+    not wait for them.
 
     Raises:
-      ApiError: 400 or 413 if it is not what the endpoint takes.
+      ApiError: 400 or 413 if it is not valid for the endpoint.
     """
     most = max(protocol.MOST_VALUES, 2 * self.settings.context_tokens)
     if len(body) <= SMALL_BODY:
@@ -126,16 +126,16 @@ class Host:
       live: bool = False,
       caller: str = '',
   ) -> samples.Batch:
-    """Submit the samples of a request; the caller enters the batch.
+    """Submit the samples of a request; return the batch, to be entered.
 
     Args:
       asks: One per sample.
-      names: Name that `abort` finds them by -> their ids.
+      names: Name by which `abort` finds jobs -> their ids.
       live: See `samples.Batch`.
       caller: The client; see `service.Job`.
 
     Raises:
-      ApiError: 503 if the server is not up, 400 if the service refuses the
+      ApiError: 503 if the server is not serving, 400 if the service refuses the
         request.
       QueueFullError, ServiceFailedError: See `Service.submit`.
     """
@@ -172,10 +172,10 @@ class Host:
     return batch
 
   def check_size(self, count: int) -> None:
-    """Check how many samples a request asks for.
+    """Check the number of samples that a request asks for.
 
     Raises:
-      ApiError: 400 if they could never be queued.
+      ApiError: 400 if they exceed what the queue can hold.
     """
     limit = self.settings.max_samples
     if count > limit:
@@ -183,10 +183,10 @@ class Host:
       raise errors.ApiError(400, message)
 
   def check_text(self, characters: int) -> None:
-    """Check that a prompt may fit before it is tokenised, which takes long.
+    """Check that a prompt may fit, before it is tokenized, which is slow.
 
     Raises:
-      ApiError: 400 if it could not, even as the longest tokens.
+      ApiError: 400 if it could not, even if every token were a longest one.
     """
     limit = self.settings.context_tokens
     if characters > limit * self._token_chars:
@@ -197,14 +197,14 @@ class Host:
       raise errors.ApiError(400, message)
 
   def abort(self, rid: str, message: str) -> None:
-    """End the request of that name, or the sample of that id, if it runs."""
+    """Abort the request of that name, or the sample of that id, if it runs."""
     for job in self._names.get(rid, (rid,)):
       self.service.abort(job, message)
 
   async def health_generate(self) -> bool:
-    """Sample a token; return False if none comes in time.
+    """Sample a token; return False if none is sampled in time.
 
-    Where the queue is full, a token of any other request counts.
+    If the queue is full, a token of any other request counts.
     """
     deadline = time.monotonic() + self.settings.health_seconds
     before = self.service.stats().generated_tokens
@@ -226,8 +226,8 @@ class Host:
         await asyncio.sleep(0.25)
       return False
 
-  # The rest manages the service. What blocks has a thread of its own, and what
-  # a method returns is the answer to the client.
+  # The methods below manage the service. Blocking calls run in a thread, and
+  # the return value of a method is the answer to the client.
 
   async def pause(self, asked: protocol.Pause) -> _Answer:
     """Stop sampling until `resume`."""
@@ -240,7 +240,7 @@ class Host:
     """End a pause.
 
     Raises:
-      ApiError: 400 in the middle of a weight update.
+      ApiError: 400 during a weight update.
     """
     async with self._control:
       self._check_update(is_open=False)
@@ -251,7 +251,7 @@ class Host:
     """Pause in place until `end_update`.
 
     Raises:
-      ApiError: 400 if an update is open already.
+      ApiError: 400 if an update is already open.
     """
     async with self._control:
       self._check_update(is_open=False)
@@ -263,7 +263,7 @@ class Host:
     return {'success': True, 'message': 'sampling waits'}
 
   async def end_update(self, _: protocol.Empty) -> _Answer:
-    """Go on sampling, unless a client has paused it.
+    """End the update; continue sampling unless a client paused it.
 
     Raises:
       ApiError: 400 if no update is open.
@@ -286,7 +286,7 @@ class Host:
     """Install weights from a directory; see `Service.update_weights`.
 
     Raises:
-      ApiError: 400 if the directory is not fit; the old weights stay.
+      ApiError: 400 if the directory is not valid; the old weights stay.
     """
     async with self._control:
       service = self.service
@@ -314,11 +314,11 @@ class Host:
     }
 
   def _weights(self, path: str) -> str:
-    """Return the real path of a directory that weights may be read from.
+    """Return the real path of a directory from which weights may be read.
 
     Raises:
-      ValueError: If it lies outside of the settings' roots.
-      OSError: If it cannot be looked up.
+      ValueError: If it lies outside of the allowed roots.
+      OSError: If it cannot be resolved.
     """
     real = pathlib.Path(path).resolve()  # Without links and '..'.
     roots = self.settings.weight_roots
@@ -335,7 +335,7 @@ class Host:
       return await asyncio.to_thread(self.service.flush)
 
   async def release(self, asked: protocol.Tags) -> None:
-    """Free memory until `restore`; without tags, all of it.
+    """Free the memory with these tags until `restore`; None: all of it.
 
     Raises:
       ApiError: 400 if samples are running or a tag is unknown.
@@ -343,7 +343,7 @@ class Host:
     async with self._control:
       service = self.service
       chosen = [t for t in _tags(asked.tags) if t not in self._released]
-      # Marked before it is released: a request in between would fail.
+      # Marked first, since a request that comes meanwhile would fail.
       self._released |= set(chosen)
       try:
         if chosen:
@@ -353,10 +353,10 @@ class Host:
         raise errors.ApiError(400, str(e)) from e
 
   async def restore(self, asked: protocol.Tags) -> None:
-    """Allocate memory again; without tags, all that is released.
+    """Allocate the memory again; without tags, all that is released.
 
     Raises:
-      ApiError: 400 if a tag is unknown, or the service cannot.
+      ApiError: 400 if a tag is unknown, or the service cannot allocate.
     """
     async with self._control:
       chosen = [t for t in _tags(asked.tags) if t in self._released]
@@ -366,7 +366,7 @@ class Host:
       self._released -= set(chosen)
 
   def info(self) -> _Answer:
-    """Return what /server_info shows of the service."""
+    """Return the part of /server_info that describes the service."""
     service = self._service
     if service is None:
       return {'status': self.phase}
@@ -391,11 +391,11 @@ class Host:
 
   @property
   def weight_version(self) -> str:
-    """Return the version of the weights; empty while there is no service."""
+    """Return the version of the weights; '' while there is no service."""
     return self._service.version if self._service else ''
 
   async def drain(self, seconds: float) -> None:
-    """Refuse new requests; abort what still runs after so many seconds."""
+    """Refuse new requests; abort those still running after `seconds`."""
     self._phase = 'stopping'
     deadline = time.monotonic() + seconds
     while self._batches and time.monotonic() < deadline:
@@ -404,16 +404,16 @@ class Host:
       self._service.abort_all('the server is shutting down')
 
   def close(self) -> None:
-    """Free the host's threads."""
+    """Shut down the host's threads."""
     for threads in (self._encoder, self._parser):
       threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _tags(tags: Sequence[str] | None) -> Sequence[str]:
-  """Check tags of memory and return them; None: all tags.
+  """Return memory tags after checking them; all tags for None.
 
   Raises:
-    ApiError: 400 that names an unknown one.
+    ApiError: 400 if a tag is unknown; names it.
   """
   for tag in tags or ():
     if tag not in service_lib.MEMORY:

@@ -1,4 +1,4 @@
-"""Prometheus metrics, under SGLang's names where there are any."""
+"""Prometheus metrics, named as in SGLang where it has the same ones."""
 
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -42,7 +42,7 @@ _HISTOGRAMS = (
 
 
 def _renamed(stats: service_lib.Stats) -> dict[str, int | float]:
-  """Return the metrics that are no field of the counters."""
+  """Return the metrics that are not fields of `service.Stats`."""
   return {
       'num_running_reqs': stats.running,
       'num_queue_reqs': stats.waiting,
@@ -55,7 +55,7 @@ def _renamed(stats: service_lib.Stats) -> dict[str, int | float]:
 
 
 class Metrics:
-  """Latencies of a server, and the counters of its service as they are."""
+  """Latencies of a server, and the current counters of its service."""
 
   def __init__(
       self, model_name: str, stats: Callable[[], service_lib.Stats | None]
@@ -77,7 +77,7 @@ class Metrics:
     )
 
   def observe(self, sample: samples.Sample) -> None:
-    """Count the latencies of a sample, unless it was aborted."""
+    """Record the latencies of a sample, unless it was aborted."""
     if sample.finish is None or sample.finish.reason == 'abort':
       return
     self._whole.observe(sample.seconds)
@@ -92,7 +92,7 @@ class Metrics:
     return prometheus_client.generate_latest(self._registry)
 
   def collect(self) -> Iterator[core.Metric]:
-    """Yield the service's counters; the registry calls it for every page."""
+    """Yield the service's counters; called for every page."""
     stats = self._stats()
     if stats is None:
       return

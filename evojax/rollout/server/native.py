@@ -1,4 +1,4 @@
-"""/generate, SGLang's own endpoint: its requests, answers and streams."""
+"""/generate, SGLang's own endpoint: requests, answers and streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -22,29 +22,30 @@ Json = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """A request, ready to be submitted, and how /generate answers it."""
+  """A request that is ready to be submitted, and the format of its answer."""
 
   host: host_lib.Host
   request: protocol.Generate | protocol.Completion | protocol.Chat
-  asks: list[samples.Ask]  # Prompt by prompt, its n samples in a row.
-  names: Mapping[str, Sequence[str]]  # Name to abort by -> ids of its jobs.
-  is_list: bool = True  # The answer is a list, even of one sample.
+  asks: list[samples.Ask]  # The n samples of each prompt, prompt by prompt.
+  names: Mapping[str, Sequence[str]]  # Name for abort -> ids of its jobs.
+  is_list: bool = True  # The answer is a list, even for one sample.
   created: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
   def answer(self, batch: samples.Batch) -> Any:
-    """Return the body for samples that have all ended."""
+    """Return the body of the answer once all samples have ended."""
     shown = [self._shown(sample) for sample in batch.samples]
     return shown if self.is_list else shown[0]
 
   async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
-    """Yield the events of a stream: each holds all its sample has so far."""
+    """Yield the events of a stream; each holds all tokens of a sample so
+    far."""
     async for index in batch.changes():
       shown = self._shown(batch.samples[index])
       yield event({**shown, 'index': index} if self.is_list else shown)
     yield DONE
 
   def _shown(self, sample: samples.Sample) -> Json:
-    """Return what is shown of a sample, finished or not."""
+    """Return what the answer shows of a sample, finished or not."""
     meta = meta_info(self.host, sample)
     shown = {'text': sample.text, 'output_ids': sample.ids, 'meta_info': meta}
     if self.request.return_prompt_token_ids:
@@ -53,15 +54,15 @@ class Generation:
 
 
 def event(value: Any) -> bytes:
-  """Return one server-sent event; raise ValueError for NaN and infinities."""
+  """Return a server-sent event; raise ValueError for NaN and infinities."""
   return b'data: ' + responses.JSONResponse(value).body + b'\n\n'
 
 
 async def prepare(host: host_lib.Host, asked: protocol.Generate) -> Generation:
-  """Tokenise and check a request of /generate.
+  """Tokenize and check a request of /generate.
 
   Raises:
-    ApiError: 400 that names what is wrong.
+    ApiError: 400 if the request is not valid; names the field.
   """
   field, prompts, is_batch = _prompts(asked)
 
@@ -77,7 +78,7 @@ async def prepare(host: host_lib.Host, asked: protocol.Generate) -> Generation:
       raise errors.bad_request(name, problem)
     return value
 
-  host.check_size(len(prompts))  # Before anything is done for each of them.
+  host.check_size(len(prompts))  # Checked before any work per prompt.
   check = lambda fields: protocol.check(protocol.Sampling, fields)
   if isinstance(asked.sampling_params, dict):
     sampling = [check(asked.sampling_params)] * len(prompts)
@@ -121,24 +122,24 @@ async def make_asks(
     top: int,
     token_texts: bool = False,
 ) -> list[samples.Ask]:
-  """Tokenise a prompt and return the n samples to ask for after it.
+  """Tokenize a prompt and return the n samples to request for it.
 
   Args:
     host: Its settings hold the limits.
     prompt: Name of its field, and its text or its tokens.
-    fields: How to sample.
+    fields: Sampling parameters.
     rids: Ids of the jobs; the next n are taken.
-    logprobs: See `samples.Ask`, as for token_texts.
-    start: First position of the prompt whose log-prob is wanted; -1, or the
-      length of the prompt: none.
-    top: How many of the most probable tokens are reported beside each.
-    token_texts: Whether the text of each token is shown.
+    logprobs: See `samples.Ask`; so for token_texts.
+    start: First prompt position whose log-prob is reported; -1, or the length
+      of the prompt, for none.
+    top: Number of most probable tokens to report at each position.
+    token_texts: Whether the text of each token is reported.
 
   Raises:
-    ApiError: 400 that names what is wrong.
+    ApiError: 400 if the request is not valid; names the field.
   """
   settings, (field, ids) = host.settings, prompt
-  await asyncio.sleep(0)  # A request of many prompts holds up no other.
+  await asyncio.sleep(0)  # Lets other requests run between prompts.
   if isinstance(ids, str):
     host.check_text(len(ids))
     ids = await host.encode(host.tokenizer.encode_prompt, ids)
@@ -157,7 +158,7 @@ async def make_asks(
     )
     raise errors.bad_request(fields.top_field, problem)
   params = protocol.sampling_params(fields, settings, prompt_tokens=len(ids))
-  ids = tuple(ids)  # One for all samples: each is compared by its tokens.
+  ids = tuple(ids)  # Shared by all samples; compared fast.
   scored = logprobs and 0 <= start < len(ids)
   return [
       samples.Ask(
@@ -179,7 +180,7 @@ async def make_asks(
 
 
 def _prompts(request: protocol.Generate) -> tuple[str, Sequence[Any], bool]:
-  """Return the field that holds the prompts, the prompts, and if it is a list.
+  """Return (field of the prompts, the prompts, whether it is a list).
 
   Raises:
     ApiError: 400 if there is no field, more than one, or an empty list.
@@ -195,17 +196,17 @@ def _prompts(request: protocol.Generate) -> tuple[str, Sequence[Any], bool]:
 
 
 def is_tokens(prompts: str | Sequence[Any]) -> bool:
-  """Return True for the token ids of one prompt."""
+  """Return whether this is the token ids of one prompt."""
   return bool(prompts) and isinstance(prompts[0], int)
 
 
 def _names(
     rid: str | list[str] | None, prompts: int, n: int, is_list: bool
 ) -> dict[str, list[str]]:
-  """Return the names to abort by -> ids of their jobs, prompt by prompt.
+  """Return the names for abort -> ids of their jobs, prompt by prompt.
 
   Raises:
-    ApiError: 400 if the client names two prompts alike.
+    ApiError: 400 if the client gives two prompts the same name.
   """
   if isinstance(rid, list):
     if len(set(rid)) < len(rid):
@@ -217,9 +218,9 @@ def _names(
 
 
 def meta_info(host: host_lib.Host, sample: samples.Sample) -> Json:
-  """Return what SGLang reports of a sample, finished or not."""
+  """Return SGLang's meta information about a sample, finished or not."""
   finish = sample.finish
-  # A sample without tokens has the version that the service has now.
+  # A sample without tokens reports the service's current version.
   spans = sample.spans or [(host.weight_version, 0, 0)]
   meta = {
       'id': sample.ask.job.rid,
@@ -263,11 +264,11 @@ def _finish_reason(sample: samples.Sample) -> Json:
 
 
 def finite(logprob: float | None, otherwise: Any = None) -> float | None:
-  """Return a log-prob that JSON can hold; tokens that are ruled out have -inf.
+  """Return a log-prob that JSON can hold; excluded tokens have -inf.
 
   Args:
-    logprob: None where there is none, which stays so.
-    otherwise: Stands for infinity and NaN.
+    logprob: A log-prob; None stays None.
+    otherwise: Replaces infinities and NaN.
   """
   if logprob is None:
     return None

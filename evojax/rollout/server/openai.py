@@ -14,17 +14,17 @@ from evojax.rollout.server import protocol
 from evojax.rollout.server import samples
 from evojax.rollout.server import tools as tools_lib
 
-# OpenAI's API writes this for a token that is ruled out.
+# OpenAI's API reports this log-prob for an excluded token.
 _LOWEST = -9999.0
 
 
 async def prepare_completion(
     host: host_lib.Host, request: protocol.Completion
 ) -> 'Generation':
-  """Tokenise and check a request of /v1/completions.
+  """Tokenize and check a request of /v1/completions.
 
   Raises:
-    ApiError: 400 that names what is wrong.
+    ApiError: 400 if the request is not valid; names the field.
   """
   prompts = request.prompt
   if isinstance(prompts, str) or native.is_tokens(prompts):
@@ -49,10 +49,10 @@ async def prepare_chat(
 ) -> 'Generation':
   """Render and check a request of /v1/chat/completions.
 
-  Token ids are taken as they are, in place of the messages.
+  If the request has token ids, they are used instead of the messages.
 
   Raises:
-    ApiError: 400 that names what is wrong.
+    ApiError: 400 if the request is not valid; names the field.
   """
   if request.top_logprobs and not request.logprobs:
     raise errors.bad_request('top_logprobs', 'needs logprobs=true')
@@ -88,10 +88,10 @@ async def _generation(
     prompts: Sequence[tuple[str, str | Sequence[int]]],
     **logprobs: Any,
 ) -> 'Generation':
-  """Return the samples to ask for; see `native.make_asks`.
+  """Return the samples to request; see `native.make_asks`.
 
   Raises:
-    ApiError: 400 that names what is wrong.
+    ApiError: 400 if the request is not valid; names the field.
   """
   kind = 'chatcmpl' if isinstance(request, protocol.Chat) else 'cmpl'
   name = request.rid or f'{kind}-{uuid.uuid4().hex}'
@@ -112,13 +112,13 @@ def _characters(value: Any) -> int:
 
 
 def _turn(index: int, message: protocol.Message) -> native.Json:
-  """Return a message as chat templates read it.
+  """Return a message in the format that chat templates read.
 
   Raises:
     ApiError: 400 if the arguments of an earlier call are not a JSON object.
   """
   turn = {'content': ''} | message.model_dump(exclude_defaults=True)
-  # OpenAI's newer name for the role that every template calls system.
+  # OpenAI's newer name for the role that all templates call system.
   turn['role'] = 'system' if message.role == 'developer' else message.role
   if not isinstance(message.content, str):
     turn['content'] = ''.join(part.text for part in message.content)
@@ -141,15 +141,15 @@ def _turn(index: int, message: protocol.Message) -> native.Json:
 
 
 class Generation(native.Generation):
-  """A request of either endpoint, ready to be submitted."""
+  """A request of either endpoint that is ready to be submitted."""
 
   def answer(self, batch: samples.Batch) -> native.Json:
-    """Return the body for samples that have all ended."""
+    """Return the body of the answer once all samples have ended."""
     choices = []
     for index, sample in enumerate(batch.samples):
       choice = Choice(self, index).next(sample)
       if self.is_chat:
-        # Without text the content is '', as in SGLang: agents compare turns.
+        # Content without text is '', as in SGLang, since agents compare turns.
         message = {'role': 'assistant', 'content': choice.pop('content')}
         if calls := choice.pop('tool_calls'):
           message['tool_calls'] = calls
@@ -163,7 +163,7 @@ class Generation(native.Generation):
     return body | {'usage': self._usage(batch)}
 
   async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
-    """Yield the events of a stream: each holds what is new of one sample."""
+    """Yield the events of a stream; each holds the news of one sample."""
     with_usage = self.request.stream_options.include_usage
     choices = [Choice(self, i) for i in range(len(batch.samples))]
 
@@ -203,10 +203,10 @@ class Generation(native.Generation):
     return isinstance(self.request, protocol.Chat)
 
   def _prompt_ids(self, sample: samples.Sample) -> native.Json:
-    """Return the prompt's ids, if they were asked for, under their name.
+    """Return the prompt's ids, if the client asked for them, by field name.
 
-    They stand where clients look for them: in vLLM's chats beside the choices
-    and, of a stream, in its first chunk; everywhere else in each choice.
+    Clients look for them in different places: in vLLM's chats, in the body
+    (when streaming, in the first chunk); everywhere else, in each choice.
     """
     asked = self.request
     if asked.return_token_ids or (
@@ -218,7 +218,7 @@ class Generation(native.Generation):
   def _body(
       self, choices: list[native.Json], sample: samples.Sample | None, suffix=''
   ) -> native.Json:
-    """Return a body; it has the version of a sample, or of the service now."""
+    """Return a body, with the weight version of a sample or the current one."""
     spans = sample.spans if sample else ()
     version = spans[-1][0] if spans else self.host.weight_version
     kind = f'chat.completion{suffix}' if self.is_chat else 'text_completion'
@@ -229,12 +229,13 @@ class Generation(native.Generation):
         'created': self.created,
         'model': self.host.settings.model_name,
         'choices': choices,
-        # SGLang reports the version so, beside OpenAI's own fields.
+        # SGLang reports the version in this field, in addition to OpenAI's
+        # fields.
         'metadata': {'weight_version': version},
     }
 
   def _usage(self, batch: samples.Batch) -> native.Json:
-    """Count the tokens of all samples; a prompt counts once, whatever n is."""
+    """Count the tokens of all samples; a prompt counts once for any n."""
     firsts = batch.samples[:: self.request.n]
     prompt = sum(len(s.ask.job.prompt_tokens) for s in firsts)
     sampled = sum(len(s.ids) for s in batch.samples)
@@ -248,11 +249,11 @@ class Generation(native.Generation):
 
 
 class Choice:
-  """One choice of an answer: what was shown of a sample, and what is new."""
+  """One choice of an answer; keeps track of what has been sent."""
 
   def __init__(self, generation: Generation, index: int):
-    """Start with nothing shown of sample `index`."""
-    self.calls = 0  # Number of tool calls that were shown by now.
+    """Start with nothing of sample `index` sent."""
+    self.calls = 0  # Number of tool calls sent so far.
     self._index = index
     self._request = generation.request
     self._is_chat = generation.is_chat
@@ -260,13 +261,13 @@ class Choice:
     tools = self._request.offered if self._is_chat else []
     names = [tool.function['name'] for tool in tools]
     self._tools = tools_lib.ToolCalls(names) if names else None
-    # Lengths of the text, tokens and texts of tokens that were shown by now.
+    # Numbers of characters, tokens and characters of token texts sent so far.
     self._chars = self._tokens = self._text_offset = 0
-    # True until the prompt was shown.
+    # True until the prompt has been sent.
     self._echo = not self._is_chat and self._request.echo
 
   def next(self, sample: samples.Sample) -> native.Json:
-    """Return a choice with all that is new, in the endpoint's shape."""
+    """Return a choice with everything new, in the endpoint's format."""
     final = sample.finish is not None
     text, calls = sample.text, []
     if self._tools:
@@ -274,7 +275,7 @@ class Choice:
       text = self._tools.content
       found = self._tools.calls
       if not self._request.parallel_tool_calls:
-        found = found[:1]  # As in vLLM, the others are dropped.
+        found = found[:1]  # As in vLLM, further calls are dropped.
       calls, self.calls = found[self.calls :], len(found)
     new, self._chars = text[self._chars :], len(text)
     tokens, self._tokens = sample.tokens[self._tokens :], len(sample.tokens)

@@ -1,6 +1,6 @@
-"""Requests as they come over the wire, and the checks that they pass.
+"""The bodies of requests and their validation.
 
-`fields` says what becomes of those that are not declared here.
+`fields` describes how undeclared fields are treated.
 """
 
 from collections.abc import Mapping, Sequence, Sized
@@ -16,25 +16,26 @@ from evojax.rollout.server import errors
 from evojax.rollout.server import fields as fields_lib
 from evojax.rollout.server import settings as settings_lib
 
-# Values of a body; lists and objects among them, which take longer; and entries
-# of one, but for prompts: a model finds all that are wrong before it tells one.
+# Limits of a body: the number of its values; of lists and objects, which take
+# longer; and of entries of one list or object, prompts excepted, since pydantic
+# collects all errors before it reports one.
 MOST_VALUES = 1 << 18
 _MOST_PARTS = 1 << 14
 _MOST_ENTRIES = 4096
 _PROMPTS = frozenset(('text', 'input_ids', 'prompt'))
 _SHOWN_PROBLEMS = 3
-_SHOWN_VALUE = 60  # Characters of a wrong value.
+_SHOWN_VALUE = 60  # Characters of a wrong value in a message.
 _MAX_BIAS = 1e9
-# pydantic puts members of unions into the path of a problem, like fields.
+# pydantic adds the members of unions to the path of a problem, like fields.
 _UNION_MEMBER = re.compile(r'\[|^(str|int|bool|dict|constrained-.*)$')
-# SGLang's sampler is greedy below this temperature too.
+# Below this temperature, sampling is greedy, as in SGLang.
 _GREEDY = 1e-6
-# Fields that the engine's parameters call the same and take unchanged.
+# Fields with the same name and meaning in the engine's parameters.
 _AS_THEY_ARE = {'top_p', 'min_p', 'ignore_eos'} | {
     f'{kind}_penalty' for kind in ('frequency', 'presence', 'repetition')
 }
 
-# JSON can hold larger integers, which the engine cannot.
+# JSON can hold larger integers, but the engine cannot.
 _Int = Annotated[int, pydantic.Field(ge=-(2**63), lt=2**64)]
 _Tokens = Annotated[list[_Int], pydantic.Field(fail_fast=True)]
 _Batch = Annotated[list[_Tokens], pydantic.Field(fail_fast=True)]
@@ -42,7 +43,7 @@ _Texts = Annotated[list[str], pydantic.Field(fail_fast=True)]
 _Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
 
 
-# Reasons for which fields are refused.
+# Reasons why fields are refused.
 _GRAMMAR = 'constrained output is not served; run SGLang for it'
 _TEXT_ONLY = 'the model reads text alone; run SGLang for images, audio, video'
 _ADAPTERS = 'adapters are not served; merge them, or run SGLang for them'
@@ -68,15 +69,15 @@ M = TypeVar('M', bound=fields_lib.Model)
 
 
 class Sampler(fields_lib.Model):
-  """Fields that SGLang's and OpenAI's requests call the same.
+  """Fields that have the same names in SGLang's and OpenAI's requests.
 
-  The four names are those of the fields that they call otherwise.
+  The four class variables name the fields whose names differ.
   """
 
-  most_field: ClassVar[str] = 'max_tokens'  # Tokens to sample at most.
-  fewest_field: ClassVar[str] = 'min_tokens'  # Tokens before an end counts.
+  most_field: ClassVar[str] = 'max_tokens'  # Maximum number of sampled tokens.
+  fewest_field: ClassVar[str] = 'min_tokens'  # Minimum, before an end counts.
   seed_field: ClassVar[str] = 'seed'
-  top_field: ClassVar[str] = 'top_logprobs'  # Most probable tokens to report.
+  top_field: ClassVar[str] = 'top_logprobs'  # Number of top tokens to report.
   refused = {
       **dict.fromkeys(('regex', 'json_schema', 'ebnf'), _GRAMMAR),
       'structural_tag': _GRAMMAR,
@@ -96,8 +97,8 @@ class Sampler(fields_lib.Model):
   stop_token_ids: list[_Int] = []
   ignore_eos: bool = False
   skip_special_tokens: bool = True
-  # Fast tokenizers write no space between special tokens that the text does
-  # not have: transformers accepts either value and decodes the same text.
+  # Accepted without effect: fast tokenizers add no space between special
+  # tokens, and transformers decodes the same text for either value.
   spaces_between_special_tokens: bool = True
   no_stop_trim: bool = False
   logit_bias: dict[str, float] = {}
@@ -188,7 +189,7 @@ class StreamOptions(fields_lib.Model):
 
 
 class OpenAI(Sampler):
-  """Fields that /v1/completions and /v1/chat/completions share."""
+  """Fields common to /v1/completions and /v1/chat/completions."""
 
   refused = {
       **Sampler.refused,
@@ -200,7 +201,7 @@ class OpenAI(Sampler):
       **_UNREPORTED,
       'session_params': _SESSIONS,
       'bootstrap_host': _ONE_SERVER,
-      # vLLM's:
+      # Fields of vLLM.
       'use_beam_search': _BEAMS,
       **dict.fromkeys(('allowed_token_ids', 'bad_words'), _BIAS),
       'logprob_token_ids': _TOP_ONLY,
@@ -220,7 +221,7 @@ class OpenAI(Sampler):
   stream: bool = False
   stream_options: StreamOptions = StreamOptions()
   min_tokens: int = pydantic.Field(0, ge=0)
-  # The ids of prompt and samples are reported, as vLLM and SGLang do.
+  # Whether to report the ids of prompt and samples, as vLLM and SGLang do.
   return_token_ids: bool = False
   rid: _Name | None = None
 
@@ -243,7 +244,7 @@ class Completion(OpenAI):
   @pydantic.field_validator('logprobs', mode='before')
   @classmethod
   def _read_off(cls, value: Any) -> Any:
-    """Read false, which is how /v1/chat/completions says it, as null."""
+    """Read false as null; /v1/chat/completions uses false."""
     return None if value is False else value
 
 
@@ -314,7 +315,7 @@ class Chat(OpenAI):
       'documents': 'not served; use `chat_template_kwargs`',
   }
   messages: list[Message] = []
-  # Read instead of the messages, without the template.
+  # Used instead of the messages, without the template.
   input_ids: _Tokens | None = None
   max_tokens: int | None = pydantic.Field(None, ge=0)
   max_completion_tokens: int | None = pydantic.Field(None, ge=0)
@@ -325,12 +326,12 @@ class Chat(OpenAI):
   parallel_tool_calls: bool = True
   reasoning_effort: str | float | None = None
   return_prompt_token_ids: bool = False
-  return_meta_info: bool = False  # As /generate's.
+  return_meta_info: bool = False  # The same as in /generate.
   chat_template_kwargs: dict[str, Any] = {}
 
   @property
   def offered(self) -> list[_Tool]:
-    """The tools that the model may call; the template shows no other."""
+    """The tools that the model may call; the template sees only these."""
     return [] if self.tool_choice == 'none' else self.tools
 
   @property
@@ -342,7 +343,7 @@ class Chat(OpenAI):
   def template_options(self) -> dict[str, Any]:
     """The variables of the chat template that the request sets.
 
-    An effort becomes the switches of templates, as in SGLang and vLLM.
+    A reasoning effort sets the switches of templates, as in SGLang and vLLM.
     """
     effort = self.reasoning_effort
     if effort is None:
@@ -355,19 +356,20 @@ class Chat(OpenAI):
 def parse(model: type[M], body: bytes, most: int = MOST_VALUES) -> M:
   """Parse and validate a request; an empty body is an empty object.
 
-  Values are counted first, because parsing them holds up all threads.
+  Values are counted first, because parsing them would block all threads.
 
   Args:
-    model: What the body should be.
+    model: Model of the body.
     body: JSON.
-    most: Values that it may hold.
+    most: Largest number of values allowed.
 
   Raises:
-    ApiError: 400 that names what is wrong, 413 if it holds too much.
+    ApiError: 400 if the body is not valid, with the field; 413 if it is too
+      large.
   """
 
   def check_count(what: str, marks: bytes, limit: int) -> None:
-    # Those in strings count too; only long texts of program code have as many.
+    # Marks in strings count, too; only long program texts contain so many.
     if len(body) - len(body.translate(None, marks)) > limit:
       message = f'the body holds over {limit} {what}; send several requests'
       raise errors.ApiError(413, message)
@@ -376,7 +378,7 @@ def parse(model: type[M], body: bytes, most: int = MOST_VALUES) -> M:
   check_count('lists and objects', b']}', _MOST_PARTS)
   try:
     fields = pydantic_core.from_json(body, allow_inf_nan=False) if body else {}
-  except ValueError as e:  # Also for bytes that are not UTF-8.
+  except ValueError as e:  # Raised also for bytes that are not UTF-8.
     raise errors.ApiError(400, f'the body is not JSON: {e}') from e
   if not isinstance(fields, dict):
     raise errors.ApiError(400, 'the body is not a JSON object')
@@ -388,7 +390,7 @@ def parse(model: type[M], body: bytes, most: int = MOST_VALUES) -> M:
 
 
 def _check_entries(name: str, value: Any) -> None:
-  """Refuse a list or an object with more entries than any field takes."""
+  """Refuse a list or object with more entries than any field allows."""
   if isinstance(value, list | dict):
     if len(value) > _MOST_ENTRIES:
       problem = f'has {len(value)} entries, more than {_MOST_ENTRIES}'
@@ -398,10 +400,10 @@ def _check_entries(name: str, value: Any) -> None:
 
 
 def check(model: type[M], fields: Mapping[str, Any]) -> M:
-  """Validate the fields of a request, parsed JSON.
+  """Validate the fields of a request, given as parsed JSON.
 
   Raises:
-    ApiError: 400 that names what is wrong.
+    ApiError: 400 if a field is not valid; names it.
   """
   prefix = model.where
   try:
@@ -416,7 +418,7 @@ def check(model: type[M], fields: Mapping[str, Any]) -> M:
 
 
 def _explain(problem: Mapping[str, Any], prefix: str) -> str:
-  """Return e.g. 'sampling_params.top_p: Input should be less than ...'."""
+  """Return a line such as 'sampling_params.top_p: Input should be ...'."""
   path = prefix + _path(problem['loc'])
   if problem['type'] == 'missing':
     return f'{path}: missing'
@@ -443,7 +445,7 @@ def sampling_params(
   """Return the engine's parameters for one prompt.
 
   Args:
-    fields: Fields that were validated one by one.
+    fields: Fields, each of which is valid by itself.
     settings: The limits.
     prompt_tokens: Length of the prompt.
 
@@ -462,7 +464,7 @@ def sampling_params(
   if max_tokens is None:
     max_tokens = room  # As many as fit.
   elif most not in fields.model_fields_set:
-    max_tokens = min(max_tokens, room)  # Nobody asked for the default.
+    max_tokens = min(max_tokens, room)  # A default is cut to fit.
   elif max_tokens > room:
     raise errors.bad_request(
         most,
@@ -474,7 +476,7 @@ def sampling_params(
     problem = f'{min_tokens} exceeds {most}={max_tokens}'
     raise errors.bad_request(fewest, problem)
   stop = fields.stop
-  if isinstance(stop, str):  # An empty one asks for nothing.
+  if isinstance(stop, str):  # An empty string has no effect.
     stop = [stop] if stop else []
   stop = tuple(stop)
   _check_count('stop', 'strings', stop, settings.max_stops)
@@ -497,7 +499,8 @@ def sampling_params(
   return records.SamplingParams(
       max_tokens=max_tokens,
       temperature=0.0 if fields.temperature < _GREEDY else fields.temperature,
-      # 0 is off in vLLM, -1 in SGLang; so is the whole vocabulary.
+      # vLLM uses 0 for no limit, SGLang -1; the whole vocabulary means the
+      # same.
       top_k=fields.top_k if 0 < fields.top_k < settings.vocab_size else -1,
       stop=stop,
       min_tokens=min_tokens,
@@ -513,10 +516,10 @@ def _check_count(field: str, what: str, found: Sized, most: int) -> None:
 
 
 def check_tokens(field: str, ids: Sequence[int], vocab_size: int) -> None:
-  """Check that ids lie in the vocabulary.
+  """Check that all ids are in the vocabulary.
 
   Raises:
-    ApiError: 400 that names the field and the id.
+    ApiError: 400 if one is not; names the field and the id.
   """
   if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
     wrong = next(i for i in ids if not 0 <= i < vocab_size)

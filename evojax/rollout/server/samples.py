@@ -1,4 +1,4 @@
-"""Samples of a request, carried from the service's thread to the event loop."""
+"""The samples of a request, from the service's thread to the event loop."""
 
 import asyncio
 import collections
@@ -16,37 +16,37 @@ _Decode = Callable[..., str]
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-  """A job, and how its answer is shown."""
+  """A job, and options of its answer."""
 
   job: service_lib.Job
   skip_special_tokens: bool = True
-  trim: bool = True  # Leave out the token or text that stopped the sample.
+  trim: bool = True  # Leave out the stop token or string.
   logprobs: bool = False
-  token_texts: bool = False  # Text of every token beside its log-prob.
+  token_texts: bool = False  # Report the text of every token.
 
 
 class Sample:
-  """The tokens that one job has got so far.
+  """The tokens of one job so far.
 
-  The service's thread puts chunks in (`listen`); all other methods are for the
-  loop, which sees the chunks after `collect`. The job's max_tokens bound the
+  The service's thread adds chunks (`listen`). All other methods belong to the
+  event loop, which sees chunks after `collect`. The job's max_tokens bounds the
   size, however slowly a client reads.
   """
 
   def __init__(self, ask: Ask, decode: _Decode, *, live: bool, wake: _Call):
-    """Start empty; `Batch` makes samples.
+    """Start without tokens; `Batch` makes samples.
 
     Args:
       ask: The job.
       decode: `ServerTokenizer.decode`.
-      live: Whether to wake at every chunk, not only at the last one.
-      wake: Wakes the loop; it is called in the service's thread.
+      live: Whether to wake at every chunk instead of only at the last one.
+      wake: Wakes the loop; called in the service's thread.
     """
     self.ask = ask
     self.prompt: list[service_lib.Token] = []
     self.tokens: list[service_lib.Token] = []
     self.ids: list[int] = []  # Ids of `tokens`.
-    # (version, first token, end) of each run of tokens of one version.
+    # (version, first token, end) of each run of tokens with the same version.
     self.spans: list[tuple[str, int, int]] = []
     self.cached_tokens = 0
     self.finish: service_lib.Finish | None = None
@@ -63,7 +63,7 @@ class Sample:
 
   @property
   def text(self) -> str:
-    """Return the text that may be shown by now."""
+    """Return the text that may be sent so far."""
     return self._text.value
 
   @property
@@ -72,7 +72,7 @@ class Sample:
     return max(self.last_chunk - self.submitted, 0.0)
 
   def listen(self, chunk: service_lib.Chunk) -> None:
-    """Take a chunk; the service's thread calls this."""
+    """Add a chunk; called in the service's thread."""
     self.last_chunk = time.monotonic()
     if chunk.tokens and not self.first_token:
       self.first_token = self.last_chunk
@@ -81,7 +81,7 @@ class Sample:
       self._wake()
 
   def collect(self) -> bool:
-    """Take in the chunks that have arrived; return False if there is none."""
+    """Process the chunks that have arrived; return whether there were any."""
     if not self._inbox:
       return False
     while self._inbox:
@@ -105,7 +105,7 @@ class Sample:
 
 
 class Mailbox:
-  """Calls from another thread to a loop, which wakes once for many of them."""
+  """Passes calls from other threads to a loop, many with one wake-up."""
 
   def __init__(self, loop: asyncio.AbstractEventLoop):
     self._loop = loop
@@ -113,7 +113,7 @@ class Mailbox:
     self._woken = False
 
   def call(self, function: _Call) -> None:
-    """Have the loop call a function soon."""
+    """Make the loop call a function soon."""
     self._calls.append(function)
     if not self._woken:
       self._woken = True
@@ -123,15 +123,15 @@ class Mailbox:
         self._calls.clear()
 
   def _drain(self) -> None:
-    # The flag falls first, so that a call that is added from now on wakes the
-    # loop anew; else it could be left behind.
+    # The flag is cleared first, so that a call added from now on wakes the loop
+    # again; otherwise it could be left behind.
     self._woken = False
     while self._calls:
       self._calls.popleft()()
 
 
 class Batch:
-  """Samples of one request; the host ends them when the context is left."""
+  """The samples of one request; the host ends them when the context exits."""
 
   def __init__(
       self,
@@ -142,14 +142,14 @@ class Batch:
       live: bool,
       on_exit: Callable[['Batch'], None],
   ):
-    """Start with samples that are empty, and not submitted yet.
+    """Start with empty samples that have not been submitted.
 
     Args:
       asks: One per sample.
       decode: `ServerTokenizer.decode`.
       mailbox: The mailbox of the running loop.
-      live: Whether samples are shown while they grow.
-      on_exit: Called when the context is left, whatever the reason.
+      live: Whether samples are sent while they grow.
+      on_exit: Called when the context exits, for whatever reason.
     """
     self._on_exit = on_exit
     self._arrived: set[int] = set()
@@ -169,7 +169,7 @@ class Batch:
   async def changes(self) -> AsyncIterator[int]:
     """Yield the indices of samples that grew, until all have ended.
 
-    All that a sample gets while its reader is busy is one change.
+    All chunks that arrive while the consumer is busy count as one change.
     """
     running = len(self.samples)
     while running:
@@ -178,7 +178,7 @@ class Batch:
       arrived, self._arrived = self._arrived, set()
       for index in sorted(arrived):
         sample = self.samples[index]
-        # An earlier wake-up may have collected its chunks already.
+        # An earlier wake-up may already have collected the chunks.
         if sample.finish is None and sample.collect():
           running -= sample.finish is not None
           yield index

@@ -1,4 +1,4 @@
-"""The text of a growing sample: no character is shown that could change."""
+"""The text of a growing sample, without characters that could still change."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,10 +6,10 @@ from evojax.rollout import service
 from evojax.rollout import stops
 
 _Decode = Callable[[Sequence[int]], str]
-# Decoders write this for bytes that are no character, or not yet.
+# Decoders write this for bytes that do not form a character, at least not yet.
 _BROKEN = '\ufffd'
-# After so many tokens without a whole character at their end, the text is not
-# decoded anew for every further one.
+# If so many tokens come without a complete character at the end, the text is no
+# longer decoded for every further token.
 _PATIENCE = 64
 
 
@@ -20,15 +20,15 @@ def final(
     *,
     trim: bool,
 ) -> str:
-  """Return the text of a sample as its client gets it.
+  """Return the text of a sample as sent to its client.
 
   Args:
     decode: Token ids -> text.
     ids: All sampled tokens.
     finish: How the sample ended; None while it runs.
-    trim: Whether to leave out what stopped the sample: the last token where a
-      token did, everything from its first occurrence on where a string did.
-      Without it, the text ends with the token that completed the string.
+    trim: Whether to leave out what stopped the sample: the last token if it was
+      a stop token; for a stop string, everything from its first occurrence on.
+      If False, the text ends with the token that completed the string.
   """
   matched = finish.matched if finish and finish.reason == 'stop' else None
   if not trim or matched is None:
@@ -39,24 +39,24 @@ def final(
 
 
 class Detokenizer:
-  """A decoder of tokens as they come that never shows half a character.
+  """An incremental decoder that never shows an incomplete character.
 
-  `text` only grows. It is decode(tokens so far) without a tail of characters
-  that are not complete, however the tokens cut them. (Decoders that fall back
-  to single bytes may take back characters that invalid bytes follow; the text
-  keeps them.)
+  `text` only grows. It is decode(tokens so far) without incomplete characters
+  at the end, however the tokens cut them. (Decoders that fall back to single
+  bytes may take back characters that are followed by invalid bytes; `text`
+  keeps these.)
   """
 
   def __init__(self, decode: _Decode):
     self.text = ''
     self._decode = decode
-    # Tokens whose text may still change, behind some whose text cannot: those
-    # are context, because decoders treat the first token of a text specially
-    # (they drop its space, for example).
+    # The window holds the tokens whose text may still change. A few before
+    # them, whose text is final, serve as context, because decoders treat the
+    # first token specially (for example, they drop its space).
     self._window: list[int] = []
-    self._context = 0  # Number of leading tokens that are in `text` already.
-    self._shown = 0  # Number of leading characters that are in `text` already.
-    self._wait = 0  # Length of the window from which on it is decoded again.
+    self._context = 0  # Number of leading tokens already in `text`.
+    self._shown = 0  # Number of leading characters already in `text`.
+    self._wait = 0  # Window length at which it is decoded again.
 
   def push(self, ids: Sequence[int]) -> None:
     """Append tokens."""
@@ -75,8 +75,8 @@ class Detokenizer:
       self._shown = len(self._decode(self._window))
       self._wait = 0
     else:
-      # Special or broken tokens can go on for long. Waiting in proportion keeps
-      # the cost of all decodings at n log n.
+      # Special or broken tokens can go on for long. Waiting in proportion to
+      # the length keeps the total cost of decoding at n log n.
       pending = size - self._context
       self._wait = size + 1 + max(pending - _PATIENCE, 0) // 8
 
@@ -89,17 +89,17 @@ class Text:
 
     Args:
       decode: Token ids -> text.
-      stop: The strings that the service stops at.
+      stop: The strings at which the service stops.
       trim: See `final`.
     """
-    self.value = ''  # The text that may be shown; it only grows.
+    self.value = ''  # The text that may be sent; it only grows.
     self._decode = decode
     self._trim = trim
     self._stop = stop if trim else ()
     self._detokenizer = Detokenizer(decode)
 
   def push(self, ids: Sequence[int]) -> None:
-    """Append tokens of a sample that goes on."""
+    """Append tokens of a sample that has not ended."""
     self._detokenizer.push(ids)
     tail = self._detokenizer.text[len(self.value) :]
     for stop in self._stop:
@@ -107,13 +107,13 @@ class Text:
     self.value += tail
 
   def close(self, ids: Sequence[int], finish: service.Finish) -> None:
-    """Show what was held back, given all tokens and how the sample ended."""
+    """Add held-back text, given all tokens and how the sample ended."""
     text = final(self._decode, ids, finish, trim=self._trim)
     self.value += text[len(self.value) :]
 
 
 def settled(text: str, stop: str) -> int:
-  """Count the characters before a stop string or the beginning of one."""
+  """Count the characters before a stop string or the start of one."""
   at = text.find(stop)
   if at >= 0:
     return at

@@ -1,4 +1,4 @@
-"""A tokenizer that also reads rendered prompts and shows single tokens."""
+"""A tokenizer that also encodes rendered prompts and shows single tokens."""
 
 import functools
 import re
@@ -12,8 +12,8 @@ class ServerTokenizer(tokenizer_lib.Tokenizer):
   def encode_prompt(self, text: str) -> list[int]:
     """Return the token ids of a prompt that was rendered elsewhere.
 
-    SGLang reads the `text` of a request in the same way: special tokens in it
-    are special, and the tokenizer may add its own, e.g. one that begins a text.
+    SGLang treats the `text` of a request in the same way: special tokens count
+    as such, and the tokenizer may add its own, e.g. one at the start of a text.
     """
     return self._backend.encode(
         text, add_special_tokens=True, split_special_tokens=False
@@ -21,7 +21,7 @@ class ServerTokenizer(tokenizer_lib.Tokenizer):
 
   @functools.cached_property
   def longest_token(self) -> int:
-    """Return the number of characters of the longest token."""
+    """Return the length of the longest token, in characters."""
     return max(map(len, self._backend.get_vocab()))
 
   def token_text(self, token: int) -> str:
@@ -29,10 +29,10 @@ class ServerTokenizer(tokenizer_lib.Tokenizer):
     return self.decode((token,), skip_special_tokens=False)
 
   def token_bytes(self, token: int) -> bytes | None:
-    """Return the bytes of a single token, which may be half a character.
+    """Return the bytes of a single token, which may be part of a character.
 
     Returns:
-      None where the tokenizer's vocabulary does not tell.
+      The bytes; None if the vocabulary does not determine them.
     """
     text = self.token_text(token)
     if '\ufffd' not in text:
@@ -48,7 +48,7 @@ class ServerTokenizer(tokenizer_lib.Tokenizer):
 
 @functools.cache
 def _byte_alphabet() -> dict[str, int]:
-  """Return letter -> byte of byte-level tokenizers (GPT-2's)."""
+  """Return letter -> byte, for byte-level tokenizers (as in GPT-2)."""
   printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
   others = [b for b in range(256) if b not in printable]
   letters = {chr(b): b for b in printable}

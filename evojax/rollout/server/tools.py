@@ -13,22 +13,23 @@ _OPEN, _CLOSE = '<tool_call>', '</tool_call>'
 class ToolCalls:
   """The tool calls and the content of an answer that grows.
 
-  A call is <tool_call>{"name": ..., "arguments": {...}}</tool_call> of a tool
-  that was offered. Everything else is content, broken calls included; space
-  around calls is dropped. The result does not depend on how the answer was cut.
+  A call is <tool_call>{"name": ..., "arguments": {...}}</tool_call> of an
+  offered tool. Everything else, including broken calls, is content; whitespace
+  around calls is dropped. The result does not depend on how the answer was
+  split.
   """
 
   def __init__(self, names: Sequence[str]):
-    """Start empty; `names` are those of the tools that were offered."""
-    self.content = ''  # Only grows, and so do the calls.
-    self.calls: list[dict[str, Any]] = []  # The objects of OpenAI's API.
-    self._names = tuple(names)  # A name of the model may be no hashable value.
+    """Start empty; `names` are those of the offered tools."""
+    self.content = ''  # Content and calls only grow.
+    self.calls: list[dict[str, Any]] = []  # In the format of OpenAI's API.
+    self._names = tuple(names)  # A model's name may be unhashable.
     self._read = 0
-    self._rest = ''  # Text that was read and is neither content nor call yet.
-    self._gap = False  # Whether the rest begins right after a call.
+    self._rest = ''  # Text read but not yet classified.
+    self._gap = False  # Whether the rest directly follows a call.
 
   def push(self, answer: str, *, final: bool) -> None:
-    """Read the whole answer so far; nothing of a final one is held back."""
+    """Read the whole answer so far; if it is final, hold nothing back."""
     self._rest += answer[self._read :]
     self._read = len(answer)
     while True:
@@ -46,7 +47,7 @@ class ToolCalls:
         self.content += self._rest[:start].rstrip()
         self._rest = self._rest[end + len(_CLOSE) :]
         self._gap = True
-      else:  # A call may begin inside of what only looked like one.
+      else:  # A call may begin within a failed one.
         self.content += self._rest[:inside]
         self._rest = self._rest[inside:]
     shown = self._rest

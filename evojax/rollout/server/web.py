@@ -1,9 +1,9 @@
-"""The web server's connections: how many, how long, and how large a head.
+"""Limits for the web server's connections: number, time and head size.
 
-uvicorn parses requests; it bounds neither the connections that only wait for
-their clients nor, with httptools, the size of a request's head. Here each
-connection has a time for the next request, and where there are too many, the
-one that has waited longest gives way to the new one.
+uvicorn parses requests, but limits neither the number of connections that wait
+for their clients nor, with httptools, the size of a request's head. Here each
+connection has a time limit for the next request, and if there are too many, the
+one that has waited longest is closed for the new one.
 """
 
 import asyncio
@@ -18,30 +18,30 @@ from uvicorn.protocols.http import httptools_impl
 from evojax.rollout.server import errors
 from evojax.rollout.server import settings as settings_lib
 
-_HEAD_BYTES = 64 << 10  # Request line and headers; also trailers.
+_HEAD_BYTES = 64 << 10  # Request line and headers, or trailers.
 _HEADERS = 100
-_HEADER_COST = 32  # Bytes that count for a header beside its text.
-# A body may come in chunks of one byte, each framed by five.
+_HEADER_COST = 32  # Bytes that each header counts besides its text.
+# A body may come in chunks of one byte, each with five bytes of framing.
 _FRAMING = 8
-_PIPELINED = 16  # Requests behind one that is being answered.
-_KEEP_ALIVE_SECONDS = 65  # Longer than a client's pool keeps a connection.
-_IDLE = 8  # Open connections allowed for each request that may run.
-_DESCRIPTORS = 1 << 16  # Enough, where the hard limit allows more.
-_OTHER_DESCRIPTORS = 128  # Those that are no connections.
+_PIPELINED = 16  # Most requests queued behind the current one.
+_KEEP_ALIVE_SECONDS = 65  # Longer than client pools keep connections.
+_IDLE = 8  # Open connections allowed per request at a time.
+_DESCRIPTORS = 1 << 16  # Enough, if the hard limit allows more.
+_OTHER_DESCRIPTORS = 128  # File descriptors besides connections.
 
 
 def config(app, settings: settings_lib.Settings, **options) -> uvicorn.Config:
-  """Return uvicorn's configuration for an application of these settings.
+  """Return uvicorn's configuration for an application with these settings.
 
-  It raises the process's limit of open files as far as it may.
+  It also raises the process's limit of open files as far as allowed.
 
   Args:
     app: The ASGI application.
     settings: The limits.
-    **options: Further ones of `uvicorn.Config`.
+    **options: Further options of `uvicorn.Config`.
   """
   files = _raise_descriptors()
-  # So many connections are accepted at once, before any of them is counted.
+  # Up to this many connections are accepted before they are counted.
   backlog = min(2048, files // 4)
   room = max(files - backlog - _OTHER_DESCRIPTORS, 16)
   connections = Connections(min(_IDLE * settings.connections, room))
@@ -60,7 +60,7 @@ def config(app, settings: settings_lib.Settings, **options) -> uvicorn.Config:
 
 
 def _raise_descriptors() -> int:
-  """Raise the limit of open files; return it."""
+  """Raise the limit of open files; return the new limit."""
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   unlimited = resource.RLIM_INFINITY
   wanted = _DESCRIPTORS if hard == unlimited else min(hard, _DESCRIPTORS)
@@ -72,22 +72,22 @@ def _raise_descriptors() -> int:
 
 
 class Connections:
-  """The open connections of a server, by the address of their client."""
+  """The open connections of a server, by client address."""
 
   def __init__(self, most: int):
-    """Allow so many; one client may have half of them."""
+    """Allow `most` connections; one client may have half of them."""
     self.most = most
     self.most_of_one = max(most // 2, 1)
     self._open: dict[str, set[Protocol]] = {}
-    # Those that wait for their client, the longest first.
+    # Connections that wait for their client, longest wait first.
     self._waiting: dict[str, dict[Protocol, None]] = {}
     self._count = 0
 
   def add(self, connection: 'Protocol') -> bool:
-    """Count a new connection; return False where there is no room for it.
+    """Count a new connection; return False if there is no room for it.
 
-    Where one client has too many, its own give way; otherwise those of the
-    client that lets most of them wait.
+    If its client has too many, others of that client are closed; otherwise
+    those of the client with the most waiting connections.
     """
     address = connection.address
     mine = len(self._open.get(address, ())) >= self.most_of_one
@@ -105,19 +105,19 @@ class Connections:
     return True
 
   def wait(self, connection: 'Protocol') -> None:
-    """Note that a connection waits for its client from now on."""
+    """Note that from now on a connection waits for its client."""
     if connection in self._open.get(connection.address, ()):
       self._waiting.setdefault(connection.address, {})[connection] = None
 
   def work(self, connection: 'Protocol') -> None:
-    """Note that a connection's client waits for its answer."""
+    """Note that from now on a client waits for its answer."""
     waiting = self._waiting.get(connection.address, {})
     waiting.pop(connection, None)
     if not waiting:
       self._waiting.pop(connection.address, None)
 
   def remove(self, connection: 'Protocol') -> None:
-    """Forget a connection; it may be forgotten already."""
+    """Remove a connection, if it is still known."""
     self.work(connection)
     known = self._open.get(connection.address, set())
     if connection in known:
@@ -128,23 +128,23 @@ class Connections:
 
 
 class Protocol(httptools_impl.HttpToolsProtocol):
-  """uvicorn's connection, with bounds."""
+  """uvicorn's connection, with limits."""
 
   def __init__(self, connections: Connections, seconds: float, **of_uvicorn):
     """Start without a transport.
 
     Args:
-      connections: All those of the server.
-      seconds: Time for the head of a request, from its first byte on.
+      connections: All connections of the server.
+      seconds: Time limit for the head of a request, from its first byte on.
       **of_uvicorn: Arguments of uvicorn's protocol.
     """
     super().__init__(**of_uvicorn)
-    self.address = ''  # The client's, without its port.
+    self.address = ''  # Client address without its port.
     self._all = connections
     self._seconds = seconds
     self._late: asyncio.TimerHandle | None = None
-    # Bytes of the message that comes in: of its head, of its body, and those
-    # that are no body or not yet known to be.
+    # Bytes of the incoming message: of its head, of its body, and of framing or
+    # not yet classified data.
     self._head = self._body = self._framing = 0
     self._error = errors.ApiError(400, 'this is no HTTP request')
 
@@ -171,7 +171,7 @@ class Protocol(httptools_impl.HttpToolsProtocol):
       self._check_framing()
 
   def _check_framing(self) -> None:
-    """End a message most of which is no body: a long head, many trailers."""
+    """End a message that is mostly not body: a long head, many trailers."""
     if self._framing > _HEAD_BYTES + _FRAMING * self._body:
       self._refuse(_too_large())
 
@@ -203,7 +203,7 @@ class Protocol(httptools_impl.HttpToolsProtocol):
     self._framing = 0
     super().on_headers_complete()
     if len(self.pipeline) > _PIPELINED:
-      self.transport.abort()  # An answer is being written: nothing fits in.
+      self.transport.abort()  # An answer is being written, so none can be sent.
 
   def on_body(self, body: bytes) -> None:
     self._framing -= len(body)
@@ -218,7 +218,7 @@ class Protocol(httptools_impl.HttpToolsProtocol):
 
   def on_response_complete(self) -> None:
     super().on_response_complete()
-    # Unless another one, from the pipeline, has come as a whole.
+    # Unless another request has already arrived completely in the pipeline.
     if self.cycle.response_complete or self.cycle.more_body:
       self._all.wait(self)
 
@@ -229,7 +229,7 @@ class Protocol(httptools_impl.HttpToolsProtocol):
   # Time.
 
   def _expect(self) -> None:
-    """Give the client its time for the head of a request, once."""
+    """Start the time limit for the head of a request, once."""
     if self._late is None:
       self._late = self.loop.call_later(self._seconds, self._end)
 
@@ -239,10 +239,10 @@ class Protocol(httptools_impl.HttpToolsProtocol):
       self._late = None
 
   def _end(self) -> None:
-    """End a connection whose next request has not come in time."""
+    """End a connection whose next request did not arrive in time."""
     self._late = None
     if self.cycle is not None and not self.cycle.response_complete:
-      return  # It is being answered; a part of another is behind it.
+      return  # A request is being answered; the next is partial.
     if self._framing:
       seconds = f'{self._seconds:g}'
       self._refuse(errors.ApiError(408, f'no request within {seconds} seconds'))
@@ -250,7 +250,7 @@ class Protocol(httptools_impl.HttpToolsProtocol):
       self.transport.close()
 
   def _refuse(self, error: errors.ApiError) -> None:
-    """Answer what never reaches the application, and hang up."""
+    """Answer a request that never reaches the application, and hang up."""
     if self.cycle is not None and not self.cycle.response_complete:
       self.transport.abort()  # Its answer may have begun.
       return

@@ -1,4 +1,4 @@
-"""What counts as the right output, in each mode of comparison."""
+"""Right and wrong outputs in each mode of comparison."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -32,7 +32,7 @@ class PassesTest(parameterized.TestCase):
       ('6\n', b'6.0', False, True, False),
       ('1 2.50', b'1.0 2.5', False, True, False),
       ('1000', b'1e3', False, True, False),
-      ('1000', b'1_000', False, True, False),  # As Python's Decimal reads it.
+      ('1000', b'1_000', False, True, False),  # Python's Decimal accepts it.
       ('0.3', b'0.30000000000000004', False, False, False),
       ('10000000000000001', b'10000000000000000', False, False, False),
       ('a 1', b'a 1.0', False, False, False),
@@ -55,13 +55,13 @@ class PassesTest(parameterized.TestCase):
       self.assertEqual(found, each, mode)
 
   @parameterized.parameters(
-      ('0.5', b'0.5000001', True),  # 1e-7 off.
+      ('0.5', b'0.5000001', True),  # Differs by 1e-7.
       ('0.5', b'0.50001', False),
       ('0.5', b'.5', True),
       ('0.5', b'5e-1', True),
       ('1000000', b'1000000.9', True),  # 0.9 <= 1e-6 * 1e6.
       ('1000000', b'1000001.1', False),
-      ('1000000', b'1000001', False),  # Two whole numbers.
+      ('1000000', b'1000001', False),  # Whole numbers must be equal.
       ('1e6', b'1000001', True),
       ('7 0.5', b'7 0.5000001', True),
       ('a 0.5', b'a 0.5000001', True),
@@ -70,17 +70,17 @@ class PassesTest(parameterized.TestCase):
       ('1e999', b'5', False),
       ('5', b'1e999', False),
       ('0.5', '٠.5'.encode(), False),  # An Arabic zero.
-      ('nan', b'nan', True),  # Equal as texts.
+      ('nan', b'nan', True),  # Equal as text.
   )
   def test_tolerance(self, expected, printed, right):
     for mode in ('tokens', 'decimals'):
       rule = Comparison(mode, absolute=1e-6, relative=1e-6)
       if mode == 'decimals' and '٠'.encode() in printed:
-        continue  # A number for Python's Decimal.
+        continue  # Python's Decimal accepts it as a number.
       self.assertEqual(comparison.passes(expected, printed, rule), right, mode)
 
   @parameterized.parameters(
-      # An error of 0.5 of 1000.5; one of 0.5 of 0.25.
+      # An error of 0.5 in 1000.5, and one of 0.5 in 0.25.
       ({'absolute': 1.0}, True, True),
       ({'relative': 1e-3}, True, False),
       ({'absolute': 0.1}, False, False),
@@ -127,12 +127,12 @@ class ReturnsTest(parameterized.TestCase):
       ('6', b'\xff', False, False),
       ('6', b'NaN', False, False),
       ('6', b'[' * 100_000, False, False),
-      # Equal as floats: 2**53 and its successor, and so on.
+      # Equal as floats: 2**53 and its successor, and similar pairs.
       ('9007199254740993', b'9007199254740992', False, False),
       ('1000000000000000001', b'1e18', False, False),
       ('9007199254740993', b'9007199254740993', True, True),
       ('0.5', b'0.5000001', False, False),
-      # Longer than Python reads at once.
+      # Longer than the digits that Python parses by default.
       ('1' * 5000, b'1' * 5000, True, True),
       ('1' * 5000, b'1' * 4999 + b'2', False, False),
       ('1' * 5000, b'1.0', False, False),
@@ -151,9 +151,9 @@ class ReturnsTest(parameterized.TestCase):
       ('0.5', b'0.5000001', True),
       ('[0.5, "a"]', b'[0.5000001, "a"]', True),
       ('0.5', b'0.50001', False),
-      ('5000000', b'5000001', False),  # Whole numbers have no tolerance.
+      ('5000000', b'5000001', False),  # Integers have no tolerance.
       ('0.9999999', b'true', False),
-      ('0.5', b'1' + b'0' * 400, False),  # No float is so large.
+      ('0.5', b'1' + b'0' * 400, False),  # Too large for a float.
   )
   def test_tolerance(self, expected, result, right):
     rule = Comparison(absolute=1e-6, relative=1e-6)

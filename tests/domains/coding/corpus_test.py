@@ -1,6 +1,6 @@
-"""Many kinds of programs, each graded as somebody has judged it by hand.
+"""Many kinds of programs, graded and compared with judgements by hand.
 
-The programs, their problems, and why each is right or wrong are in `programs/`.
+The programs, their problems, and the reasons are in `programs/`.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ def _load(name):
 
 
 def row(problem):
-  """The row of a problem in the file of its data set."""
+  """Return the row of a problem in the file of its data set."""
   name = problem.get('function', '')
   if problem['shape'] == 'taco':
     tests = f'"inputs": {problem["inputs"]}, "outputs": {problem["outputs"]}'
@@ -48,7 +48,7 @@ def row(problem):
 
 
 def _text(parts):
-  """A text, or the texts and repeated texts that it consists of."""
+  """Return a text, possibly assembled from texts and repeated texts."""
   if isinstance(parts, str):
     return parts
   return ''.join(
@@ -57,7 +57,7 @@ def _text(parts):
 
 
 def read(names):
-  """Problems of these names, read from JSONL; a test takes a second."""
+  """Return the problems with these names, from JSONL; tests take a second."""
   problems = _load('problems')
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'set.jsonl'

@@ -1,4 +1,4 @@
-"""Problems from JSONL of two published shapes; hostile files are refused."""
+"""Problems from JSONL in two published formats; hostile files are refused."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ from evojax.domains.coding import suite
 
 
 def _livecodebench(**changes):
-  """A row as in livecodebench/code_generation_lite."""
+  """Return a row in the format of livecodebench/code_generation_lite."""
   return {
       'question_title': 'A. Sum',
       'question_content': 'Print a + b.',
@@ -58,7 +58,7 @@ def _functional(**changes):
 
 
 def _taco(tests_of, **changes):
-  """A row as in BAAI/TACO."""
+  """Return a row in the format of BAAI/TACO."""
   return {
       'question': 'Print a + b.',
       'solutions': '["print(3)"]',
@@ -168,7 +168,7 @@ class JsonlTest(parameterized.TestCase):
     self.assertFalse(suite.decode(bare.answer).comparison.wrapped)
 
   def test_numbers_stay_as_they_are_written(self):
-    digits = '7' * 5000  # More than Python reads at once.
+    digits = '7' * 5000  # More than Python parses by default.
     text = (
         f'{{"fn_name": "f", "outputs": [{digits}], "inputs": [[{digits}, 1.50,'
         ' {"1": [2, "2"]}, NaN, "é"]]}'
@@ -399,7 +399,7 @@ class JsonlTest(parameterized.TestCase):
       for problem in problems:
         self.assertEqual(splits.split_of(problem.problem_id), split)
     with self.assertRaisesRegex(ValueError, 'also in'):
-      # The same statement, spaced otherwise and with other tests.
+      # The same statement with other spacing and other tests.
       other = self._read(
           _livecodebench(question_content='add  1.', private_test_cases='[]')
       )

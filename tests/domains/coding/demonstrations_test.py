@@ -1,4 +1,4 @@
-"""Behaviours that the base policy is taught: programs in several ways."""
+"""Behaviours taught to the base policy: programs of several kinds."""
 
 import collections
 import dataclasses
@@ -37,14 +37,14 @@ def _source(split='train'):
 
 
 def _program(completion):
-  """The fenced program, None where there is none."""
+  """Return the fenced program; None if there is none."""
   head, _, rest = completion.partition('```python\n')
   program, fence, _ = rest.partition('\n```')
   return program if fence and not head else None
 
 
 def _solved(problem, program):
-  """(all tests passed, the visible ones passed)."""
+  """Return (all tests passed, the visible ones passed)."""
   passed = collections.defaultdict(list)
   tests = suite.decode(problem.answer)
   for case in tests.cases:
@@ -74,12 +74,12 @@ class ActTest(absltest.TestCase):
       self.assertEqual(solved['right'], (True, True))
       self.assertFalse(solved['off_by_one'][0])
       self.assertFalse(solved['edge'][0])
-      # It passes what is seen, and no more.
+      # It passes the visible tests only.
       self.assertEqual(solved['constant'], (False, True))
       shown.append(solved['edge'][1])
       self.assertEqual(acts['unfenced'], _program(acts['right']))
       self.assertIsNone(_program(acts['endless']))
-    # To pass the example is not to be right: most edges are not in it.
+    # Passing the example does not mean being right: it lacks most edge cases.
     self.assertGreater(np.mean(shown), 0.5)
 
   def test_right_and_wrong_begin_alike(self):
@@ -131,13 +131,13 @@ class BatchTest(absltest.TestCase):
         (unfenced, 'unfenced'),
         (constant, 'constant'),
     ):
-      # Binomial standard deviation at 1200 draws: at most 1 point.
+      # The binomial standard deviation for 1200 samples is at most 1 point.
       self.assertAlmostEqual(
           len(found) / count, demonstrations.BEHAVIOURS[name], delta=0.03
       )
 
   def test_prompts_and_programs_fit(self):
-    """With the vocabulary that the warm start makes of them."""
+    """With the vocabulary that the warm start trains on them."""
     taught = _draw(_source(), 0, 0, 600)
     texts = [d.messages[0]['content'] for d in taught]
     texts += [d.completion for d in taught]
@@ -152,7 +152,7 @@ class BatchTest(absltest.TestCase):
     tokenizer = tokenizer_lib.Tokenizer(pathlib.Path(folder.name))
     prompts = []
     for demonstration in taught:
-      # 96 is the limit of configs/coding.py; encode refuses what is longer.
+      # 96 is the limit in configs/coding.py; encode refuses longer ones.
       prompt, completion, _ = warmstart.encode(tokenizer, demonstration, 96)
       prompts.append(len(prompt))
       if not demonstration.ends:

@@ -1,4 +1,4 @@
-"""The coding domain behind the interface of evojax.records."""
+"""The coding domain through the interface of evojax.records."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def _completion(text):
 class CodingDomainTest(parameterized.TestCase):
 
   def test_behaviours_earn_what_they_should(self):
-    """Every family, in the box: the right program alone is solved."""
+    """In the box, for every family, only the right program is solved."""
     domain = domains.make('coding')
     problems = domain.source('dev', seed=0).take(0, 64)
     rng = np.random.default_rng(0)
@@ -70,7 +70,8 @@ class CodingDomainTest(parameterized.TestCase):
         set(),
     )
     self.assertGreater(len(np.unique(view.partial)), 2)
-    self.assertIs(made.evidence(config), view)  # It is judged once.
+    # Each completion is judged only once.
+    self.assertIs(made.evidence(config), view)
 
   def test_given_problems_have_attempts_too(self):
     domain = domains.make('coding')
@@ -114,7 +115,7 @@ class CodingDomainTest(parameterized.TestCase):
     self.assertTrue(all(g.outcome for g in grades))
 
   def test_data_sets(self):
-    """TACO's shape; a split without a file takes its share by hash."""
+    """In TACO's format; a split without a file gets its share by hash."""
     rows = [
         {
             'question': f'Print {i}.',

@@ -1,4 +1,4 @@
-"""Which text of a completion is its program."""
+"""Extraction of the program from a completion."""
 
 import textwrap
 
@@ -36,7 +36,7 @@ class ExtractTest(parameterized.TestCase):
 
   @parameterized.parameters('', ' ', '  ', '   ')
   def test_a_fence_in_a_list(self, margin):
-    """Its lines lose as many spaces as stand before it, if they have them."""
+    """Its lines lose the indentation of the fence, if they have it."""
     fenced = f'```python\n{IF}```\n'
     text = f'1. Read:\n\n{textwrap.indent(fenced, margin)}'
     self.assertEqual(extract.extract(text), IF)
@@ -64,7 +64,7 @@ class ExtractTest(parameterized.TestCase):
     self.assertEqual(extract.extract('```python\n```'), '')
 
   def test_a_fence_in_the_info_string_is_content(self):
-    """Two openings: the second is a line of the first's program."""
+    """The second of two openings is a line of the first one's program."""
     found = extract.extract(f'```python\nprint(0)\n```python\n{P}```')
     self.assertEqual(found, f'print(0)\n```python\n{P}')
 

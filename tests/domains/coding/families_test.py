@@ -1,7 +1,7 @@
 """Families: cases worked by hand, and references against brute force.
 
-The brute force of a level is written from its statement, another way than the
-program that the family teaches.
+The brute force of a level is written from its statement, with a method
+different from the program that the family teaches.
 """
 
 import math
@@ -29,7 +29,7 @@ BY_HAND = (
     ('sums', 2, dict(k=-5, m=10), '3\n-20 3 50\n', '8'),
     # 1, 2 and 5 are from 1 to 5; 2 is there twice.
     ('counting', 0, dict(k=1, m=5), '6\n2 2 1 5 0 6\n', '3'),
-    # -4 = -2 * 3 + 2 and 5 leave 2; 8 does, but is not below 8.
+    # -4 = -2 * 3 + 2 and 5 have remainder 2; so has 8, but it is not below 8.
     ('counting', 1, dict(m=3, r=2, k=8), '4\n-4 5 8 6\n', '2'),
     # 5 twice, 7 three times, 3 twice: but 3 is below 4.
     ('counting', 2, dict(c=2, rel='>', k=4), '7\n5 7 7 5 7 3 3\n', '1'),
@@ -534,7 +534,7 @@ class FamiliesTest(parameterized.TestCase):
   def test_every_parameter_is_in_the_statement_and_in_the_program(
       self, family, level
   ):
-    # Else two contents would be one problem, in two splits.
+    # Otherwise two contents would be one problem in two splits.
     kind = FAMILIES[family][level]
     rng = random.Random(0)
     for wording in range(level_lib.WORDINGS):

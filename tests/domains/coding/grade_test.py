@@ -1,4 +1,4 @@
-"""Programs in the real box: what earns an outcome, and what does not."""
+"""Programs in the real box: which ones earn an outcome."""
 
 import dataclasses
 import os
@@ -189,7 +189,7 @@ class ColumnsTest(parameterized.TestCase):
         ),
     )
     found = graded.grade_one('while 1: input', partial=True)
-    # A program that has run out of time is not run again.
+    # A program that exceeded its time is not run again.
     self.assertEqual(found.columns['timeouts'], 1)
     self.assertFalse(found.columns['crashed'])
     found = graded.grade_one('def', partial=True)
@@ -235,7 +235,7 @@ class ColumnsTest(parameterized.TestCase):
 class RunsTest(parameterized.TestCase):
   """Counts the runs of a program, and provokes failures of the box.
 
-  Each test in a process of its own: for the others see `one_process_test`.
+  Each test runs in its own process; for the rest see `one_process_test`.
   """
 
   def setUp(self):
@@ -265,7 +265,7 @@ class RunsTest(parameterized.TestCase):
     self.assertEqual([g.outcome for g in grades], [True, False, True, True])
     self.assertGreater(grades[0].seconds, 0)
     self.assertEqual([g.seconds for g in grades[1:]], [0.0] * 3)
-    # The same program for another graded.problem is judged by that one's tests.
+    # For another problem, the same program is judged by that problem's tests.
     other = suite.Suite(graded.CASES[:1] + graded.CASES[2:3], seconds=1.0)
     program = graded.fenced('print(0)')
     grades = grade.grade_many(
@@ -277,7 +277,7 @@ class RunsTest(parameterized.TestCase):
     self.assertEqual([g.outcome for g in grades], [False, True])
 
   def test_stops_at_the_first_failure(self):
-    """The visible test is run first, though it is not the first."""
+    """The visible test runs first, though it is not the first."""
     graded.grade_one('print(6)')
     given = [stdin for _, stdin in self.runs]
     self.assertEqual(given, [b'3\n4 -1 2\n', b'0\n\n'])
@@ -290,7 +290,7 @@ class RunsTest(parameterized.TestCase):
     self.assertLen(self.runs, 2)
 
   def test_answers_stay_outside(self):
-    """No expected output is among what a box gets."""
+    """The box receives no expected output."""
     tests = dataclasses.replace(
         graded.TESTS, cases=(suite.Case('7\n', 'Sesame1234', False),)
     )
@@ -319,7 +319,7 @@ class RunsTest(parameterized.TestCase):
     self.runs.clear()
     self.assertFalse(graded.grade_one(graded.RIGHT).graded)
     self.assertLen(self.runs, 3)
-    # Late by itself is the program's own fault.
+    # A program that is late without contention is itself at fault.
     own = dataclasses.replace(late, contended=False)
     self.answer = lambda box, program: own
     self.runs.clear()
@@ -327,7 +327,7 @@ class RunsTest(parameterized.TestCase):
     self.assertEqual((found.status, len(self.runs)), ('timeout', 1))
 
   def test_a_zygote_that_dies_half_way_costs_nothing(self):
-    """All processes of the box are killed; what they ran is run again."""
+    """All processes of the box are killed; the programs they ran run again."""
     box = shared.open_box(graded.SLOTS)
     killed = []
 
@@ -355,10 +355,10 @@ class BoxTest(parameterized.TestCase):
     other.close()
 
   def test_a_child_leaves_its_parents_boxes_alone(self):
-    """A fork ends; the parent's boxes go on, and their directories are there.
+    """A fork ends; the parent's boxes keep working, with their directories.
 
-    In a process of its own: what other tests import has exit functions, too,
-    and not all of them survive a fork.
+    It runs in its own process: modules that other tests import have exit
+    functions as well, and not all of those survive a fork.
     """
     code = textwrap.dedent("""
         import atexit
@@ -407,7 +407,7 @@ class BoxTest(parameterized.TestCase):
     ):
       with self.assertRaises(probe.WeakSandboxError):
         graded.grade_one(graded.RIGHT)
-      # No box is needed for a text without a program.
+      # A text without a program needs no box.
       self.assertEqual(graded.grade_texts(['x'])[0].status, 'no_program')
 
   def test_limits_are_the_problems(self):

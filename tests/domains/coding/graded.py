@@ -43,13 +43,13 @@ def fenced(program):
 
 
 def grade_many(problems, texts, partial=False):
-  """Grades of completions of as many problems."""
+  """Return grades, with one completion per problem."""
   completions = [completion(text) for text in texts]
   return grade.grade_many(problems, completions, partial=partial, slots=SLOTS)
 
 
 def grade_texts(texts, tests=TESTS, partial=False):
-  """Grades of completions of one problem."""
+  """Return grades of several completions of one problem."""
   return grade_many([problem(tests)] * len(texts), texts, partial)
 
 

@@ -1,4 +1,4 @@
-"""All tests of a program in one process: the same verdicts in fewer runs."""
+"""All tests of a program in one process give the same verdicts faster."""
 
 import dataclasses
 from unittest import mock
@@ -11,14 +11,14 @@ from evojax.domains.coding import one_process
 from evojax.domains.coding import suite
 from evojax.sandbox import shared
 
-# 2n for four n, one of them shown.
+# 2n for four values of n, one of them visible.
 CASES = tuple(
     suite.Case(f'{n}\n', str(2 * n), i == 0)
     for i, n in enumerate((3, 0, -4, 70))
 )
 TESTS = suite.Suite(CASES, seconds=0.2)
 
-# It prints what is right where it has seen something, and for the shown test.
+# Right if an earlier test left a trace, and for the visible test.
 _TAIL = '\nn = int(input())\nprint(2 * n if seen or n == 3 else 0)'
 _OWN_KEYS = """
 import re
@@ -32,7 +32,8 @@ class Own({0}):
 {1}
 seen = bool(told)"""
 
-# Each is judged as if every test were run by itself; `plain`: and is not.
+# Each is judged as if every test ran separately; if `plain`, tests share a
+# process.
 PROGRAMS = (
     ('right', True, 'print(2 * int(input()))'),
     ('right with sys', True, 'import sys\nprint(2 * int(sys.stdin.read()))'),
@@ -77,7 +78,7 @@ PROGRAMS = (
     ('format', True, 'print("{:d}".format(2 * int(input())))'),
     ('module', True, 'import math\nprint(math.prod((2, int(input()))))'),
     ('all of a module', True, 'from math import *\nprint(2 * int(input()))'),
-    # Each of these is alone what it is not in the same process.
+    # Each of these behaves differently alone than in a shared process.
     ('ends with a fraction', True, 'print(2 * int(input()))\nexit(0.0)'),
     (
         'ends with what equals nothing',
@@ -226,7 +227,7 @@ PROGRAMS = (
         'seen = re.match("x", "x").re is not x.re\n'
         'print(2 * n if seen or n == 3 else 0)',
     ),
-    # The text does not show it; that it is wrong alone does.
+    # The text does not reveal it, but running the tests alone does.
     (
         'memory that is left',
         True,
@@ -281,7 +282,7 @@ class TogetherTest(parameterized.TestCase):
     for name, plain, program in PROGRAMS[:9]:
       self.assertTrue(plain)
       found, runs = self.judge(program, True)
-      # A program that is right is right alone as well.
+      # A program that is right here is right alone, too.
       right = set(found.statuses) == {'passed'}
       self.assertEqual(runs, 2 if right else 1, name)
 
@@ -339,7 +340,7 @@ class TogetherTest(parameterized.TestCase):
     self.assertTrue(one_process.is_plain(program))
 
   def test_what_is_told_is_not_believed(self):
-    # As if it had got at the driver: none of these is a result of four tests.
+    # As if it controlled the driver: none of these is a result of four tests.
     program = PROGRAMS[0][2]
     good, _ = self.judge(program, True)
     run = self.box.run

@@ -1,4 +1,4 @@
-"""Other wordings and examples of the same problem."""
+"""Rewordings and new examples of the same problem."""
 
 import dataclasses
 
@@ -31,13 +31,13 @@ class PerturbTest(absltest.TestCase):
         continue
       changed += 1
       a, b = (suite.decode(p.answer) for p in (before, after))
-      # The test that was shown is a hidden one now.
+      # The formerly visible test is now hidden.
       self.assertEqual(b.cases[1:-1], a.cases[1:])
       self.assertEqual(b.cases[-1], a.cases[0]._replace(visible=False))
       self.assertNotEqual(a.cases[0].stdin, b.cases[0].stdin)
       self.assertTrue(b.cases[0].visible)
       self.assertIn(b.cases[0].stdin, after.question)
-      # Printing the new example fails, too.
+      # Printing the new example fails as well.
       shown = b.cases[0].expected.encode()
       self.assertFalse(
           all(
@@ -73,7 +73,7 @@ class PerturbTest(absltest.TestCase):
           for case in tests.cases
       )
     self.assertGreaterEqual(changed, 80)
-    # The program for the old constant fails nearly always.
+    # The program for the old constant almost always fails.
     self.assertGreaterEqual(wrong / changed, 0.9)
 
   def test_most_problems_need_another_program(self):

@@ -1,4 +1,4 @@
-"""Generated problems: pure in their content, disjoint, and hard to fool."""
+"""Generated problems: reproducible, disjoint, and hard to fool."""
 
 import collections
 import json
@@ -24,7 +24,7 @@ LEVELS = [(f, i) for f, levels in FAMILIES.items() for i in range(len(levels))]
 
 
 def draw():
-  """Problems of a stream, all that they are."""
+  """Return the complete content of the problems of a stream."""
   return [
       [p.problem_id, p.question, p.answer]
       for p in _stream('dev', 5).take(40, 60)
@@ -42,7 +42,7 @@ def _stream(split='train', seed=0, families='all', **kwargs):
 
 
 def _sample(family, level, count):
-  """Problems of a level, None where one is refused."""
+  """Return problems of a level; None where one is refused."""
   contents = FAMILIES[family][level].contents
   return [
       problems.generate(family, level, number)
@@ -137,7 +137,7 @@ class StreamTest(parameterized.TestCase):
     taken = _stream('sealed').take(0, 256)
     self.assertLen({p.problem_id for p in taken}, 256)
     families = collections.Counter(p.family for p in taken)
-    # 17 expected of each, standard deviation sqrt(256 / 15 * 14 / 15) = 4.
+    # 17 are expected of each; standard deviation sqrt(256 / 15 * 14 / 15) = 4.
     self.assertLen(families, len(FAMILIES))
     self.assertGreater(min(families.values()), 4)
 
@@ -182,7 +182,7 @@ class KillTest(parameterized.TestCase):
   def test_hidden_tests_kill_every_wrong_program(self, family, level):
     sample = _sample(family, level, 12)
     made = [p for p in sample if p is not None]
-    # ACCEPTED, 85 %, is claimed of all; of 12, 8 leave room for chance.
+    # ACCEPTED, 85 %, holds for all together; with 12, 8 allow for chance.
     self.assertGreaterEqual(len(made), 8)
     kind = FAMILIES[family][level]
     for problem in made:
@@ -228,8 +228,8 @@ class KillTest(parameterized.TestCase):
     kind = FAMILIES['sums'][0]
     parameters = {'rel': '>', 'k': 10, 'd': -1}
     texts = kind.programs(parameters)
-    # The right program and the one without '-1' differ where nothing is above
-    # 10: both print 11 + size here, whatever else is drawn.
+    # The right program and the one without '-1' differ only if nothing is above
+    # 10; here both print 11 + size, whatever else is sampled.
     above = lambda size: f'2\n11 {10 + size}\n'
     few = inputs.Inputs(('2\n10 20\n', '1\n30\n'), above, 2)
     self.assertIsNone(problems.choose_tests(few, texts, '4\n'))
@@ -240,8 +240,8 @@ class KillTest(parameterized.TestCase):
   def test_a_constant_that_passes_is_refused(self):
     kind = FAMILIES['sums'][0]
     texts = kind.programs({'rel': '>', 'k': 10, 'd': -1})
-    # Each input, the empty one too, gives -1, so that all that is wrong is
-    # killed but for the program that prints it.
+    # Every input, even the empty one, gives -1. So all wrong programs are
+    # detected except for the one that prints it.
     dull = inputs.Inputs(('0\n\n',), lambda size: f'1\n{-size}\n', 2)
     only = {'right': texts['right']}
     self.assertIsNone(problems.choose_tests(dull, only, '-1\n'))

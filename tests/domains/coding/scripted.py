@@ -1,7 +1,8 @@
-"""A coding domain for policies that know nothing: their tokens pick a program.
+"""A coding domain for untrained policies: their tokens choose a program.
 
-Problems are 'Add K.', graded by the real grader in the real box. Also a config
-file: `--config=tests/domains/coding/scripted.py:DIRECTORY_OF_THE_POLICY`.
+Problems are 'Add K.', graded by the real grader in the real box. The module is
+also a config file:
+`--config=tests/domains/coding/scripted.py:DIRECTORY_OF_THE_POLICY`.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from evojax.domains.coding import domain
 from evojax.domains.coding import suite
 from tests import tiny
 
-# The domain of problem K writes one of these; the last is not graded.
+# The programs for problem K; the last is not graded.
 PROGRAMS = (
     'print(int(input()) + {k})',
     'print(int(input()) + {k} + 1)',
@@ -32,7 +33,7 @@ PROGRAMS = (
 
 
 def problem(k: int) -> records.Problem:
-  """Return the problem that adds k; the case of 5 is shown."""
+  """Return the problem that adds k; the case of 5 is visible."""
   cases = [suite.Case(f'{n}\n', str(n + k), n == 5) for n in (5, 0, -7, 10**12)]
   return sources.make_problem(
       ({'role': 'user', 'content': f'Add {k}.'},),
@@ -43,14 +44,14 @@ def problem(k: int) -> records.Problem:
 
 
 class Scripted(domain.CodingDomain):
-  """The text of a completion is a function of its tokens and its problem."""
+  """Domain in which a completion's text follows from tokens and problem."""
 
   def grade_many(
       self,
       problems: Sequence[records.Problem],
       completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
-    """Grade the programs instead of the texts, as the domain does."""
+    """Grade the chosen programs instead of the texts."""
     written = [
         dataclasses.replace(c, text=self.text(p, c))
         for p, c in zip(problems, completions, strict=True)
@@ -58,7 +59,7 @@ class Scripted(domain.CodingDomain):
     return super().grade_many(problems, written)
 
   def text(self, asked: records.Problem, completion: records.Episode) -> str:
-    """A program in a block; nothing for what says nothing."""
+    """Return a program in a block; '' if the completion is empty."""
     if not completion.text:
       return ''
     k = int(asked.question.strip('.').split()[1])
@@ -68,7 +69,7 @@ class Scripted(domain.CodingDomain):
 
 
 def make(**kwargs: Any) -> Scripted:
-  """The domain with 150 problems, divided by their hashes."""
+  """Return the domain with 150 problems, divided by their hashes."""
   data = datasets.divide({'train': [problem(k) for k in range(150)]})
   options = dict(partial=False, slots=2) | kwargs
   return Scripted(sourced.Problems(data=data), **options)
@@ -77,7 +78,7 @@ def make(**kwargs: Any) -> Scripted:
 def make_config(
     policy: str | os.PathLike[str], **overrides: Any
 ) -> ml_collections.ConfigDict:
-  """`tiny.make_config` on this domain."""
+  """Return `tiny.make_config` with this domain."""
   options = dict(
       domain__name='tests.domains.coding.scripted',
       domain__kwargs=ml_collections.ConfigDict({'partial': True}),
@@ -90,7 +91,8 @@ def make_config(
 
 
 def get_config(policy: str) -> ml_collections.ConfigDict:
-  """A run with everything that a resume must carry on; see `kill_test`."""
+  """Return a run with everything that must survive a resume; see
+  `kill_test`."""
   return make_config(
       policy,
       seed=5,

@@ -1,4 +1,4 @@
-"""Tests as text, and what counts as the right output."""
+"""Tests as text, and the comparison of outputs."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ class EncodeTest(parameterized.TestCase):
     self.assertEqual(suite.decode(suite.encode(plain)), plain)
 
   def test_every_field_is_kept(self):
-    # A field that encode forgets would come back as its default.
+    # A field that encode omits would come back with its default.
     for field in dataclasses.fields(suite.Suite):
       self.assertNotEqual(getattr(_TESTS, field.name), field.default)
 
@@ -70,7 +70,7 @@ class EncodeTest(parameterized.TestCase):
       (_changed(seconds=float('inf')), 'seconds=inf must'),
       (_changed(function='a b'), "function='a b' must"),
       (_changed(function='class'), "function='class' must"),
-      (_changed(function='\uff41dd'), 'function=.* must'),  # A wide a.
+      (_changed(function='\uff41dd'), 'function=.* must'),  # A full-width a.
       (_changed(function=None), 'function=None must'),
   )
   def test_refuses(self, text, message):

@@ -60,7 +60,7 @@ class TrainTest(parameterized.TestCase):
     self.assertEqual(summary['steps'], 2)
 
   def test_what_the_box_lost_does_not_train(self):
-    """Its rows have no reward and are in no update; a run without them."""
+    """Its rows have no reward and enter no update, as if they did not exist."""
     lost = limits.Result('infra_error', 'T1', message='gone')
     run = box_lib.Box.run
 
@@ -80,7 +80,7 @@ class TrainTest(parameterized.TestCase):
         absltest.mock.patch.object(update_lib, 'make_batch', watched)
     )
     workdir = self.root / 'flaky'
-    # Some of every problem's are there.
+    # Each problem has some such rows.
     config = scripted.make_config(self.policy, eval__samples=8)
     training_loop.run(config, str(workdir))
     rows = store.read(workdir, 'train')
@@ -110,7 +110,7 @@ class TrainTest(parameterized.TestCase):
 
   def test_a_box_that_does_not_work_stops_the_run(self):
     lost = limits.Result('infra_error', 'T1', message='gone')
-    shared.open_box(2)  # The probe needs one that works.
+    shared.open_box(2)  # The probe needs a working box.
     self.enterContext(
         absltest.mock.patch.object(box_lib.Box, 'run', return_value=lost)
     )

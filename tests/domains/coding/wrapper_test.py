@@ -1,4 +1,4 @@
-"""Programs run as judges run them, and calls of their functions."""
+"""Programs run as on judging sites, and calls of their functions."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ RIGHT_CALL = """
 def smallest(a, k):
   return sorted(a)[:k]
 """
-# A search as deep as the input says.
+# A search whose depth is the input.
 DEEP = """
 import sys
 def search(n): return 0 if n == 0 else 1 + search(n - 1)
@@ -40,12 +40,12 @@ LIMITLESS = 'def f(n): return f(n + 1)\nprint(f(0))'
 
 
 class AsJudgesTest(parameterized.TestCase):
-  """What LiveCodeBench's harness gives to a program."""
+  """Provides what LiveCodeBench's harness gives to programs."""
 
   @parameterized.parameters(5_000, 40_000)
   def test_searches_go_deep(self, depth):
     cases = [suite.Case(f'{n}\n', f'{n} {n}', False) for n in (3, depth)]
-    # With a name that is not plain each test has a process of its own.
+    # With a name that is not plain, each test gets its own process.
     for program in (DEEP, DEEP + '# \nvars()'):
       found = graded.grade_one(program, suite.Suite(tuple(cases), seconds=2.0))
       self.assertTrue(found.outcome, found)
@@ -64,7 +64,7 @@ class AsJudgesTest(parameterized.TestCase):
       ('cached', 'import functools\n@functools.cache\n' + LIMITLESS),
   )  # fmt: skip
   def test_endless_recursion_is_an_error_at_once(self, program):
-    # Printing its traceback alone would take more than this.
+    # Printing its traceback alone would exceed this time.
     tests = dataclasses.replace(graded.TESTS, seconds=0.7)
     found = graded.grade_one(program, tests)
     self.assertEqual((found.status, found.outcome), ('error', False))
@@ -85,7 +85,7 @@ class AsJudgesTest(parameterized.TestCase):
       ('"""A docstring."""\nfrom __future__ import annotations\n'
        'def f(x: y): pass\nprint(__doc__, f.__annotations__["x"])',
        'A docstring. y'),
-      # More digits than Python writes by itself: 7 ** 9999 has 8451.
+      # More digits than Python prints by default: 7 ** 9999 has 8451.
       ('print(len(str(7 ** 9999)), int("9" * 9000) % 9)', '8451 0'),
   )  # fmt: skip
   def test_a_program_is_the_main_module(self, program, expected):
@@ -172,7 +172,7 @@ class CallTest(parameterized.TestCase):
     for program in ('', 'x = 1', 'class Solution: pass'):
       found = graded.grade_one(program, tests)
       self.assertEqual((found.outcome, found.status), (False, 'error'), found)
-    # Its own may use the other one.
+    # The program's own function may have the other name.
     method = f'class Solution:\n  def {name}(self, *a): return {name}(*a)'
     for program in (method, f'{name} = [{name}][0]'):
       self.assertTrue(graded.grade_one(program, tests).outcome, program)
@@ -228,7 +228,7 @@ class CallTest(parameterized.TestCase):
         '  return [list(x) for x in (a, c, b[0])]'
     )
     self.assertTrue(graded.grade_one(program, tests).outcome)
-    # Keys of a result are texts in JSON either way.
+    # JSON makes the keys of a result strings in either case.
     tests = suite.Suite(
         (suite.Case('3', '{"3": 1}', False),), function='f', seconds=1.0
     )

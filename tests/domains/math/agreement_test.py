@@ -1,4 +1,4 @@
-"""The math grader agrees with mathematics, and with the tests of a peer."""
+"""The math grader agrees with mathematics, and with another library's tests."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ from tests.domains.math import references
 _DATA = json.loads(
     pathlib.Path(__file__).with_name('agreement.json').read_text()
 )
-# Answers that a policy could write to make a comparison slow or large.
+# Answers designed to make a comparison slow or large.
 _HOSTILE = (
     '(((9^99)^99)^99)^99',
     '9^{9^{9^9}}',
@@ -77,7 +77,7 @@ class AgreementTest(parameterized.TestCase):
     pairs = _DATA['math_verify']
     missed = [p for p in pairs if _is_right(*p[:2]) != p[2]]
     self.assertLessEqual(len(missed), 0.1 * len(pairs), missed)
-    # All that differ are right answers in forms that are not accepted here.
+    # The only differences are right answers in forms that are refused here.
     self.assertEqual([p for p in missed if not p[2]], [])
 
   @parameterized.parameters(*map(tuple, _DATA['right']))
@@ -105,7 +105,7 @@ class AgreementTest(parameterized.TestCase):
       accepts = [_is_right(reference, a) for a in (reference, right, wrong)]
       times.append(time.thread_time() - begin)
       self.assertEqual(accepts, [True, True, False], (reference, right, wrong))
-    # Three comparisons each; the first one also reads the reference.
+    # Three comparisons each; the first also parses the reference.
     self.assertLess(sorted(times)[len(times) * 99 // 100], 0.06)
 
   def test_hostile_answers_are_bounded(self):

@@ -171,10 +171,10 @@ class ParquetTest(absltest.TestCase):
         ({'role': 'system', 'content': 'Think.'}, row['prompt'][0]),
     )
     self.assertEqual((problem.answer, problem.family), ('5', 'openai/gsm8k'))
-    # A grader of the user's own gets what verl gives to compute_score.
+    # A user's own grader gets what verl passes to compute_score.
     whole = problem.metadata[graders.ROW]
     self.assertEqual(whole, whole | row)
-    # JSONL may have the same rows; a tag of the row's own counts.
+    # JSONL may have the same rows; a row's own tag is used.
     jsonl = self.folder / 'train.jsonl'
     jsonl.write_text(json.dumps(row | {'tag': 'sums'}))
     (same,) = datasets.read_jsonl(str(jsonl))
@@ -283,7 +283,7 @@ class TfdsTest(absltest.TestCase):
       package.mkdir()
       (package / '__init__.py').touch()
       (package / 'tiny_sums.py').write_text(textwrap.dedent(_BUILDER))
-      # In a process of its own: only there sys.modules tells what was imported.
+      # In a new process, where sys.modules shows what was imported.
       result = subprocess.run(
           [sys.executable, '-c', _SCRIPT, root],
           env={**os.environ, 'PYTHONPATH': os.pathsep.join(('.', root))},

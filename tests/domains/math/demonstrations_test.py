@@ -28,7 +28,7 @@ def _source(split: str = 'train'):
 
 
 def _value(expression: str) -> fractions.Fraction:
-  """Exact value of digits, + - * / % and decimal points."""
+  """Return the exact value of digits, + - * / % and decimal points."""
   exact = re.sub(r'\d+(\.\d+)?', r"F('\g<0>')", expression)
   return eval(exact, {'F': fractions.Fraction, '__builtins__': {}})
 
@@ -152,14 +152,14 @@ class BatchTest(absltest.TestCase):
     right = {}
     for behaviour, mode in names.items():
       grades = modes[grade.MATH_MODE[mode]]
-      # Binomial standard deviation at 4000 draws: at most 0.8 points.
+      # The binomial standard deviation for 4000 samples is at most 0.8 points.
       self.assertAlmostEqual(len(grades) / count, share[behaviour], delta=0.03)
       right[behaviour] = np.mean([g.outcome for g in grades])
     self.assertEqual(right['steps_tag'], 1.0)
     self.assertEqual(right['steps_plain'], 0.0)
     self.assertEqual(right['direct_plain'], 0.0)
     self.assertEqual(right['ramble'], 0.0)
-    # Guesses: a changed leading digit can leave the value as it was (0 -> 00).
+    # A guess with a changed leading digit may keep its value (0 -> 00).
     self.assertAlmostEqual(
         right['direct_tag'], 1 - demonstrations.DIRECT_ERROR, delta=0.06
     )

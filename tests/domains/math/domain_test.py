@@ -1,4 +1,4 @@
-"""The math domain behind the interface of evojax.records."""
+"""The math domain through the interface of evojax.records."""
 
 import json
 import os

@@ -8,7 +8,7 @@ from absl.testing import parameterized
 from evojax.domains.math import equality
 from evojax.domains.math import expressions
 
-# A number of about 10^8 digits: seconds of work, then gigabytes.
+# A number with about 10^8 digits: seconds of work, then gigabytes.
 _HEAVY = '(((9^99)^99)^99)^99'
 
 
@@ -28,7 +28,7 @@ class CompareTest(parameterized.TestCase):
       ('x^2', 'x^3', 'wrong'),
       ('x', 'y', 'wrong'),
       ('(x+1)^2', 'x^2+1', 'wrong'),
-      (r'\sqrt{x^2}', 'x', 'wrong'),  # Not for negative x.
+      (r'\sqrt{x^2}', 'x', 'wrong'),  # Differs for negative x.
       (r'\sqrt{x^2}', 'abs(x)', 'right'),
       ('1.4142135623730951', r'\sqrt{2}', 'wrong'),  # 16 digits of it.
       ('1/(x-x)', '0', 'unparsable'),
@@ -36,7 +36,7 @@ class CompareTest(parameterized.TestCase):
       ('tan(pi/2)', '0', 'unparsable'),
       ('sin(pi)', '0', 'right'),
       ('10^{50}', '10^{50}+1', 'wrong'),  # Exact, so that nothing is rounded.
-      (r'\sqrt{2}', r'10^{99}+\sqrt{2}-10^{99}', 'unparsable'),  # Is rounded.
+      (r'\sqrt{2}', r'10^{99}+\sqrt{2}-10^{99}', 'unparsable'),  # Rounded.
       (r'\lfloor n/2\rfloor', r'\lfloor (n+1)/2\rfloor', 'wrong'),
       (r'\lceil n/2\rceil', r'-\lfloor -n/2\rfloor', 'right'),
       ('f(x+1)', 'f(1+x)', 'right'),
@@ -106,7 +106,7 @@ class CompareTest(parameterized.TestCase):
       (r'(-\infty,2)\cup(3,\infty)', r'x\le2 or x>3', 'wrong'),
       (r'(-\infty,2)\cup\{3\}', 'x<2 or x=3', 'right'),
       ('x<2 or x>3', 'x<2 and x>3', 'wrong'),
-      ('x<2 or x>3', 'x<2, x>3', 'wrong'),  # Both at once.
+      ('x<2 or x>3', 'x<2, x>3', 'wrong'),  # Both at the same time.
       ('x<2 or x>3', 'y<2 or y>3', 'wrong'),
       ('x<2 or x>3', 'x<2 or y>3', 'wrong'),
       (r'(-\infty,2)\cup(3,\infty)', 'x<2 or y>3', 'wrong'),
@@ -126,7 +126,7 @@ class CompareTest(parameterized.TestCase):
       ('4210_5', '4210_{seven}', 'wrong'),
       ('4210_{five}', '4210_6', 'wrong'),
       ('4210_{five}', '4210', 'wrong'),
-      ('1011_{two}', '11', 'wrong'),  # Its value, in another writing.
+      ('1011_{two}', '11', 'wrong'),  # Its value in another notation.
   )
   def test_bases(self, a, b, verdict):
     self.assertEqual(_compare(a, b), verdict)

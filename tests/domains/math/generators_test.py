@@ -14,7 +14,7 @@ _LEVELS = tuple(
     (f'{family}_{level}', family, level)
     for family, levels in generators.FAMILIES.items()
     for level in range(len(levels))
-    if family not in gym.SCORED  # Those are in gym_test.
+    if family not in gym.SCORED  # gym_test covers those.
 )
 
 
@@ -30,7 +30,7 @@ class GeneratorsTest(parameterized.TestCase):
       self.assertNotEqual(
           grade.compare(answer, answer + '1', form), 'right', answer
       )
-      # Copying the problem is no solution of it.
+      # Copying the problem must not solve it.
       for piece in (question, question.split(':')[-1].strip(' =?')):
         if piece != answer:
           self.assertNotEqual(
@@ -54,7 +54,7 @@ class GeneratorsTest(parameterized.TestCase):
       'chain_sum', 'decimal_chain_sum', 'basic_arithmetic', 'products'
   )
   def test_references_are_right(self, family):
-    # The library's own arithmetic is not always.
+    # The library's own arithmetic is not always right.
     for level in range(len(generators.FAMILIES[family])):
       for index in range(60):
         _, answer, metadata = generators.generate(family, level, 0, index)

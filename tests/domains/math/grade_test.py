@@ -8,7 +8,7 @@ from absl.testing import parameterized
 from evojax.domains.math import grade
 from evojax.evidence import schema
 
-# CPU time does not depend on what else runs; quadratic work takes minutes.
+# CPU time does not depend on other load; quadratic work takes minutes.
 _QUADRATIC_CPU_S = 20
 
 _RIGHT = (
@@ -300,14 +300,14 @@ class ExtractTest(parameterized.TestCase):
 class ModeTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # The warm start teaches these.
+      # The warm start teaches these forms.
       ('12+45=57\n57-7=50\n<answer>50</answer>', False, 'steps'),
       ('12+45=57\n57-7=50\nThe answer is 50.', False, 'steps_unformatted'),
       ('<answer>50</answer>', False, 'direct'),
       ('The answer is 50.', False, 'direct_unformatted'),
       ('The answer is -3/4.', False, 'direct_unformatted'),
       ('Let me think about this. Hmm, wait.', True, 'ramble'),
-      # Larger models write these.
+      # Larger models write these forms.
       ('So the final answer is <answer>50</answer>', False, 'direct'),
       ('<think>\n\n</think>\n\n<answer>50</answer>', False, 'direct'),
       (

@@ -28,7 +28,7 @@ def _problem(family, index):
 
 
 def _grades(pairs):
-  """Grades of (problem, answer) pairs."""
+  """Return grades of (problem, answer) pairs."""
   asked, answers = zip(*pairs)
   episodes = [
       records.Episode(
@@ -44,7 +44,7 @@ def _grades(pairs):
 
 
 def _settled(pairs):
-  """Grades pairs again where a busy machine kept the box from an answer."""
+  """Grade pairs again if the load of the machine kept the box from it."""
   for _ in range(5):
     grades = _grades(pairs)
     if all(grade.graded for grade in grades):
@@ -73,7 +73,7 @@ class GymTest(parameterized.TestCase):
     pairs = []
     for first, second, other in drawn.values():
       pairs += [(first, first.answer), (second, second.answer)]
-      # The answer to another problem, unless it is this one's too.
+      # The answer of another problem, unless it also answers this one.
       same = other.answer.strip().casefold() == first.answer.strip().casefold()
       pairs.append((first, 'nothing' if same else other.answer))
     for (problem, answer), grade in zip(pairs, _settled(pairs), strict=True):
@@ -84,14 +84,14 @@ class GymTest(parameterized.TestCase):
         self.assertIn(grade.status, ('ok', 'unparsable'))
 
   @parameterized.parameters(
-      # Answers that the library's scorer takes for right.
+      # Answers that the library's scorer accepts.
       ('complex_arithmetic', 'nan'),
       ('complex_arithmetic', 'nan + nani'),
       ('game_of_life_halting', 'anything'),
       ('letter_jumble', '{answer} and more'),
       ('spell_backward', '{answer}{answer}'),
       ('puzzle24', '4*6'),
-      # Code that would run in it.
+      # Code that the scorer would execute.
       ('binary_matrix', '[entry["answer"]]'),
       ('n_queens', '[entry["answer"]]'),
       ('spiral_matrix', '[entry["answer"]]'),
@@ -99,7 +99,7 @@ class GymTest(parameterized.TestCase):
       ('countdown', '__import__("os").write(1, b"1.0")'),
       ('countdown', 'S("1").func(1)'),
       ('simple_integration', 'Integral(x, x)'),
-      # Answers that would take for ever, or all memory.
+      # Answers that would take unlimited time or memory.
       ('countdown', '9**9**9**9'),
       ('polynomial_multiplication', '(' * 9000),
       ('sudoku', '[' * 20_000),

@@ -1,4 +1,4 @@
-"""Numbers as they are written, and everything that is not one number."""
+"""Numbers in all notations, and everything that is not a number."""
 
 import fractions
 
@@ -25,7 +25,7 @@ class CanonicalTest(parameterized.TestCase):
       ('$28$ %', '28 %'),
       ('\u22125', '-5'),  # Minus sign.
       ('\u200f5\u200b', '5'),  # Right-to-left mark, zero-width space.
-      ('\u202e12', '\u202e12'),  # Would be shown as 21: left in, and refused.
+      ('\u202e12', '\u202e12'),  # Displayed as 21: kept, and refused.
       ('\uff11\uff12', '12'),  # Fullwidth digits.
       ('5\u00b2', '5^{2}'),  # NFKC alone says 52.
       ('x\u00b2\u00b3', 'x^{23}'),

@@ -53,7 +53,7 @@ def dev():
 
 
 def value(expression, unknowns=None):
-  """Exact value of + - * over numbers, by another parser."""
+  """Return the exact value of + - * over numbers, by another parser."""
 
   def of(node):
     match node:
@@ -76,7 +76,7 @@ def value(expression, unknowns=None):
 
 
 def recomputed(p, legs):
-  """True if the answer of a problem is right."""
+  """Return whether the answer of a problem is right."""
   answer = p.answer
   if p.family in ('chain_sum', 'decimal_chain_sum', 'products'):
     text = p.question.partition(': ')[2]
@@ -109,7 +109,7 @@ def _completion(text):
 
 
 class DevProblemsTest(absltest.TestCase):
-  """Problems of the shipped families, each changed."""
+  """Changes of the problems of all shipped families."""
 
   @classmethod
   def setUpClass(cls):
@@ -173,7 +173,7 @@ class PerturbTest(parameterized.TestCase):
       # 86 + 42 - 29: the signs keep their places.
       ('chain_sum', SUM, '29 + 42 - 86', '-15', '86 + 42 - 29', '99'),
       ('chain_sum', SUM, '1 - 2 + 3 - 4', '-2', '4 - 3 + 2 - 1', '2'),
-      # Backwards it is the same: the terms move on by one.
+      # Reversed, it would be the same, so the terms move on by one.
       ('chain_sum', SUM, '1 - 5 + 1', '-3', '5 - 1 + 1', '5'),
       (
           'decimal_chain_sum',
@@ -204,7 +204,7 @@ class PerturbTest(parameterized.TestCase):
     self.assertEqual(changed.answer, wanted)
 
   def test_a_sum_that_is_read_otherwise_stays(self):
-    # A data set whose answer is not the plain sum, such as one modulo 10.
+    # A data set whose answer is not the plain sum, e.g. the sum modulo 10.
     self.assertIsNone(
         perturb.perturb(problem(SUM.format('8 + 9'), 'chain_sum', '7'))
     )
@@ -225,7 +225,8 @@ class PerturbTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('chain_sum', SUM.format('4 + 4')),
-      ('chain_sum', SUM.format('-3 + 4')),  # 'minus three' is no 'three'.
+      # 'minus three' is not the word 'three'.
+      ('chain_sum', SUM.format('-3 + 4')),
       ('chain_sum', 'Compute -3 + 4 ='),
       ('chain_sum', SUM.format('3 + 4 * 5')),
       ('chain_sum', SUM.format('3 + 4') + ' 7'),
@@ -266,7 +267,7 @@ class DomainTest(absltest.TestCase):
     self.assertIsInstance(self.domain, base.Domain)
 
   def _pair(self, first, second):
-    """A problem of a split whose other writing is of another one."""
+    """Return a problem whose changed form belongs to another split."""
     for a in range(2, 60):
       for b in range(2, a):
         one = problem(GCD.format(f'{a}, {b}'), 'gcd')

@@ -1,4 +1,4 @@
-"""Streams of problems: pure in their position, disjoint, without repeats."""
+"""Streams of problems: reproducible, disjoint, without repeats."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from evojax.domains.math import problems
 
 
 def draw():
-  """Problems of a stream and of every family."""
+  """Return problems of a stream and of every family."""
   stream = sources.ProceduralSource(
       problems.CATALOGUE, problems.CATALOGUE.select('gcd,aiw'), 'dev', 5
   )
@@ -102,7 +102,7 @@ class CapacityTest(parameterized.TestCase):
 
   def test_the_table_is_what_is_measured(self):
     for family, levels in generators.FAMILIES.items():
-      if family in gym.SCORED:  # Some are slow: gym_test.py tries a few.
+      if family in gym.SCORED:  # Some are slow; gym_test.py covers a few.
         continue
       for level in range(len(levels)):
         with self.subTest(family, level=level):
@@ -155,7 +155,7 @@ class ProceduralSourceTest(parameterized.TestCase):
 
   def test_any_position_without_those_before(self):
     whole = _source().take(0, 64)
-    # A large space: no problem of the 64 was replaced as a repetition.
+    # The space is large, so none of the 64 problems was replaced as a repeat.
     apart = [p for i in range(0, 64, 16) for p in _source().take(i, 16)]
     self.assertEqual(whole, apart)
     self.assertEqual(_source().take(5003, 4), _source().take(5000, 8)[3:7])
@@ -169,13 +169,14 @@ class ProceduralSourceTest(parameterized.TestCase):
     self.assertLess(generate.call_count, 100)
 
   def test_no_problem_twice_in_one_take(self):
-    # About 3,500 problems in all, 350 in dev: 200 draws repeat some for sure.
+    # About 3,500 problems in all, 350 in dev: 200 samples certainly repeat
+    # some.
     taken = _source('dev', families='gcd:0').take(0, 200)
     self.assertLen({p.problem_id for p in taken}, 200)
     self.assertEqual(taken, _source('dev', families='gcd:0').take(0, 200))
 
   def test_a_take_beyond_the_space_is_an_error(self):
-    # Fewer draws find that nothing is left, and find it sooner.
+    # With fewer attempts, the source finds sooner that nothing is left.
     few = mock.patch.object(sources, '_ATTEMPTS', 100)
     wanted = "no further .* split 'dev' after"
     with few, self.assertRaisesRegex(ValueError, wanted):
@@ -193,7 +194,7 @@ class ProceduralSourceTest(parameterized.TestCase):
     taken = sources.ProceduralSource(
         problems.CATALOGUE, entries, 'train', 0
     ).take(0, 400)
-    # 300 of 400 expected, standard deviation sqrt(400 * .75 * .25) = 8.7.
+    # 300 of 400 are expected; standard deviation sqrt(400 * .75 * .25) = 8.7.
     self.assertBetween(sum(p.family == 'lcm' for p in taken), 270, 330)
 
   def test_a_problem_says_where_it_is_from(self):
@@ -204,8 +205,8 @@ class ProceduralSourceTest(parameterized.TestCase):
     )
     self.assertEqual(problem.metadata['answer_form'], 'value')
     self.assertEqual(problem.metadata['result'], int(problem.answer))
-    # The system prompt is no part of the identity: a prompt may be tuned
-    # without moving problems between splits.
+    # The system prompt is not part of the identity, so that a prompt can be
+    # tuned without moving problems between splits.
     bare = _source(families='gcd:1').take(3, 1)[0]
     self.assertEqual(problem.problem_id, bare.problem_id)
 

@@ -1,4 +1,4 @@
-"""The python tool of the math domain: what it answers to a policy."""
+"""The python tool of the math domain and its replies."""
 
 from unittest import mock
 

@@ -14,7 +14,7 @@ _LESS = lambda held: held[0] and not any(held[1:])
 class RealSetsTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # Closed ends join, open ones leave their number out.
+      # Closed ends join; open ones exclude their number.
       (any, ((0, 1, '[]'), (1, 2, '(]')), ((0, 2, '[]'),)),
       (any, ((0, 1, '[)'), (1, 2, '(]')), ((0, 1, '[)'), (1, 2, '(]'))),
       (any, ((1, 3, '()'), (0, 2, '()')), ((0, 3, '()'),)),

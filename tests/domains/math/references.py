@@ -1,9 +1,9 @@
-r"""Makes references of the shapes that public data sets have, from a seed.
+r"""References in the formats of public data sets, made from a seed.
 
 GSM8K has numbers; AIME three digits; MATH and DeepScaleR everything from
 fractions to matrices; NuminaMath lists of named values; OlympiadBench and
 minerva formulas, units and prose. `make` also writes each reference in another
-way, and gives an answer that is wrong.
+form, and gives a wrong answer.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Reference(NamedTuple):
-  """A reference with an answer that is right and one that is wrong."""
+  """A reference with a right and a wrong answer."""
 
   text: str
   right: str
@@ -387,7 +387,7 @@ _SHAPES: tuple[Callable[[random.Random], tuple[str, str, str]], ...] = (
 
 
 def make(count: int, seed: int = 0) -> Iterator[Reference]:
-  """Yield `count` references, the shapes in turn."""
+  """Yield `count` references, cycling through the formats."""
   r = random.Random(seed)
   for i in range(count):
     yield Reference(*_SHAPES[i % len(_SHAPES)](r))

@@ -1,4 +1,4 @@
-"""Reward parts by hand."""
+"""Reward parts with hand-worked values."""
 
 from absl.testing import absltest
 import numpy as np
@@ -12,8 +12,8 @@ from evojax.evidence import views
 class PartsTest(absltest.TestCase):
 
   def test_values(self):
-    # As a reward sees them: a part that reads a column which is closed to
-    # rewards (the seed, the split, seconds) fails here.
+    # In the view of a reward: a part that reads a column closed to rewards (the
+    # seed, the split, seconds) fails here.
     evidence = views.View(
         {
             'group': [0, 0, 0, 1, 1, 1],

@@ -1,4 +1,4 @@
-"""What the base policy learns from: behaviours, with answers of real tools."""
+"""Demonstrations for the base policy, with replies of the real tools."""
 
 from absl.testing import absltest
 from absl.testing import parameterized

@@ -1,4 +1,4 @@
-"""Episodes on repositories: played, graded, and cleaned up after."""
+"""Episodes on repositories: played, graded, and cleaned up."""
 
 import json
 import os
@@ -30,7 +30,7 @@ _KWARGS = dict(max_turns=6, slots=2, read_lines=12, max_letters=600)
 
 
 class _Tokenizer(tokenizer.Tokenizer):
-  """One byte per token; 1 ends an answer, 2 opens a message."""
+  """Uses one byte per token; 1 ends an answer, 2 opens a message."""
 
   def __init__(self):
     self.eos_ids = (_EOS,)
@@ -49,7 +49,7 @@ class _Tokenizer(tokenizer.Tokenizer):
 
 
 class _Script:
-  """Says the turns of a script; `fails` raises at a turn in the middle."""
+  """Replies with the turns of a script; `fails` raises in a middle turn."""
 
   def __init__(self, scripts, fails=None):
     self._scripts, self._fails = scripts, fails
@@ -57,7 +57,7 @@ class _Script:
   def generate(self, requests):
     found = []
     for r in requests:
-      # An answer of the policy ends with the only EOS of its turn.
+      # The only EOS of a turn ends the policy's answer.
       turn = list(r.prompt_tokens).count(_EOS)
       if turn == self._fails:
         raise RuntimeError('the machine is gone')
@@ -147,7 +147,7 @@ class SweDomainTest(parameterized.TestCase):
     self.assertEqual(columns['timid']['first_edit_turn'], -1)
     self.assertTrue(columns['leaking']['read_history'])
     self.assertFalse(careful['read_history'])
-    # What travels to the grader is a JSON value.
+    # The state sent to the grader is a JSON value.
     self.assertEqual(json.loads(json.dumps(episodes[0].state))['touched'], 0)
     codes = [turn.action for turn in episodes[0].turns]
     names = ('grep', 'read', 'edit', 'test', 'submit')
@@ -159,7 +159,7 @@ class SweDomainTest(parameterized.TestCase):
     (leaks,), (grade,) = self.graded(script, domain=open_domain)
     self.assertIn(f'+{self.place.right}\n', leaks.turns[1].observation + '\n')
     self.assertTrue(grade.outcome and grade.columns['read_history'])
-    # What the evaluator judges cannot be gained by looking.
+    # Looking at the fix does not help on the evaluator's side.
     for domain in (None, open_domain.audit):
       (scrubbed,) = self.play(script, domain=domain)
       seen = ''.join(turn.observation for turn in scrubbed.turns)
@@ -236,7 +236,7 @@ class SweDomainTest(parameterized.TestCase):
       if not self.pool.lent:
         break
       time.sleep(0.01)
-    # The next ones find room, and what was left does not show.
+    # The next episodes find room, without traces of earlier ones.
     (found,), (grade,) = self.graded(self.turns('careful'))
     self.assertTrue(grade.outcome)
 
@@ -274,7 +274,7 @@ class ProblemsTest(parameterized.TestCase):
         for s, source in found.items()
     }
     self.assertLen(set.union(*ids.values()), sum(map(len, ids.values())))
-    # Halves of what may be trained on.
+    # Half of the problems that may be trained on.
     ratio = len(ids['demonstrated']) / len(ids['train'])
     self.assertBetween(ratio, 0.7, 1.4)
     take = lambda: domain.source('train', 3).take(5, 4)

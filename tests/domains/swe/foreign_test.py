@@ -1,4 +1,4 @@
-"""Repositories of others: archives, JSON lines, pytest, containers."""
+"""Foreign repositories: archives, JSON lines, pytest, containers."""
 
 import hashlib
 import io
@@ -28,7 +28,7 @@ from evojax.domains.swe import workspaces
 from evojax.sandbox import repository
 from tests.sandbox import attacks
 
-# Says of every test that it has passed; runs in pytest's own process.
+# Reports every test as passed; runs in pytest's own process.
 FORGE = b"""
 import _pytest.runner, _pytest.reports
 def forged(item, call):
@@ -48,7 +48,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def archive(files, links=(), mode='w:gz'):
-  """A tar archive: pairs of names and contents, then of names and targets."""
+  """Return a tar archive: pairs of names and contents, names and targets."""
   out = io.BytesIO()
   with tarfile.open(fileobj=out, mode=mode) as tar:
     for name, data in files:
@@ -158,7 +158,7 @@ class FromSdistTest(Folder):
     report = grade.grade(task, files, box)
     self.assertEqual((report.outcome, report.f2p_passed), (False, 0.0))
     self.assertGreaterEqual(report.tests_touched, 8)
-    # This is why such a verdict is marked, and not for training.
+    # For this reason such a verdict is marked, and not used in training.
     files[bug] = repository.File(task.tree[bug] + FORGE)
     report = grade.grade(task, files, box)
     self.assertEqual((report.outcome, report.trust), (True, 'in_process'))
@@ -196,7 +196,7 @@ class FromSdistTest(Folder):
 
 @absltest.skipIf(not shutil.which('git'), 'there is no git')
 class Rows(Folder):
-  """A row, and the checkout that it is of."""
+  """A row and the checkout it belongs to."""
 
   def setUp(self):
     super().setUp()
@@ -244,7 +244,7 @@ class RowsTest(Rows):
           settings = tools.Settings(scrubbed=scrubbed)
           session = tools.Session(task, box, settings)
           log = box.run(['git', 'log', '--all', '--format=%s']).stdout
-          # They have the same date.
+          # They have the same date, so their order is open.
           self.assertCountEqual(log.decode().split(), said.split())
           diff = session.call('git', {'command': 'diff'})
           self.assertEqual((diff.ok, diff.text), (True, 'Nothing has changed.'))

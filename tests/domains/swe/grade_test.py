@@ -1,4 +1,4 @@
-"""Final trees are judged by hidden tests, and nothing else gains anything."""
+"""Hidden tests judge final trees, and nothing else earns an outcome."""
 
 import dataclasses
 from unittest import mock
@@ -15,8 +15,8 @@ from tests.sandbox import attacks
 LIMITS = dataclasses.replace(
     repository.LIMITS, wall_seconds=20.0, memory_bytes=256 << 20
 )
-# What an agent may put beside or into the module with the bug. Each runs before
-# any test does, if it runs at all.
+# Code that an agent may put beside or into the module with the bug. It would
+# run before any test, if it ran at all.
 _FORGE = """
 import json, os, sys
 guesses = ['null', 'true', 'false', '0', '1', '""', '["l", []]']

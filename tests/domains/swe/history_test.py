@@ -1,4 +1,4 @@
-"""Git itself reads what is made without it."""
+"""Git itself can read repositories that were made without it."""
 
 import datetime
 import pathlib
@@ -76,7 +76,7 @@ class HistoryTest(absltest.TestCase):
   def test_it_is_a_function_of_its_commits(self):
     once, again = (history.make(COMMITS, ahead=1) for _ in range(2))
     self.assertEqual(once, again)
-    # Known once and for all: base commits are written into data sets.
+    # Fixed forever, since data sets contain base commits.
     self.assertEqual(once.ids[0], 'b511cf2f54b6b2b8691f696b9a92eec22b582316')
 
   def test_something_must_be_left(self):

@@ -1,4 +1,4 @@
-"""Each operator makes the bug that it is named after."""
+"""Each operator makes the kind of bug that it is named after."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -9,7 +9,7 @@ HEADER = 'LIMIT = 3\n\n\nclass C:\n\n  def f(self, a, b=2, *, sign=True):\n'
 
 
 def made(body, operator):
-  """What replaces what, by one operator."""
+  """Return the replacements that one operator makes."""
   text = HEADER + ''.join(f'    {line}\n' for line in body.split('\n'))
   return [
       (text[bug.start : bug.end], bug.new)

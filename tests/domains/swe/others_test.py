@@ -1,4 +1,4 @@
-"""Tasks of others by the arguments of the domain: sealed, unless trusted."""
+"""Foreign tasks in the domain: sealed, unless they are trusted."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Problems are kept for a reason, told by symptoms, and split apart."""
+"""Problems have checked bugs, described by symptoms, in separate splits."""
 
 import collections
 import json
@@ -125,7 +125,7 @@ class CatalogueTest(absltest.TestCase):
     )
 
   def test_some_of_every_package(self):
-    """At least one fails, one passes, and the reference restores all."""
+    """At least one test fails, one passes, and the reference repairs all."""
     chosen = [
         next(e for e in sorted(catalogue.load(), key=lambda e: e.identity)
              if e.package == name and name != 'larder')

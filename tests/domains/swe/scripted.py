@@ -1,6 +1,6 @@
-"""The domain for policies that know nothing: their tokens pick a behaviour.
+"""The domain for untrained policies: their tokens choose a behaviour.
 
-Tools, workspaces and grades are real. Also a config file:
+Tools, workspaces and grades are real. The module is also a config file:
 `--config=tests/domains/swe/scripted.py:DIRECTORY_OF_THE_POLICY`.
 """
 
@@ -19,7 +19,7 @@ BEHAVIOURS = ('careful', 'hasty', 'timid', 'looping', 'copying')
 
 
 class Environment:
-  """Hears the turns of a behaviour instead of what was sampled."""
+  """Receives the turns of a behaviour instead of the sampled ones."""
 
   def __init__(self, inner, problem, lines, turns):
     self._inner, self._problem = inner, problem
@@ -58,7 +58,7 @@ def make(**kwargs: Any) -> Scripted:
 def make_config(
     policy: str | os.PathLike[str], **overrides: Any
 ) -> ml_collections.ConfigDict:
-  """`tiny.make_config` on this domain."""
+  """Return `tiny.make_config` with this domain."""
   options = dict(
       domain__name='tests.domains.swe.scripted',
       domain__kwargs=ml_collections.ConfigDict(
@@ -71,7 +71,7 @@ def make_config(
               'read_lines': 2,
           }
       ),
-      data__max_prompt_tokens=440,  # A token has a letter at least.
+      data__max_prompt_tokens=440,  # Each token has at least one letter.
       rollout__max_tokens=420,
       rollout__turn_tokens=4,
       rollout__prefill_chunk=64,

@@ -1,4 +1,4 @@
-"""The packages that agents repair are whole, tested, and have a history."""
+"""The packages that agents repair are complete, tested, with a history."""
 
 import fnmatch
 import os
@@ -46,7 +46,7 @@ class PackagesTest(parameterized.TestCase):
       self.assertGreaterEqual(len(test.checks), 1, test.name)
 
   def test_real_pytest_passes(self):
-    """They are ordinary tests, too."""
+    """They are ordinary pytest tests, too."""
     folders = [FOLDER / 'packages' / name for name in NAMES]
     run = subprocess.run(
         [sys.executable, '-B', '-m', 'pytest', '-q', '-c', os.devnull,
@@ -68,7 +68,7 @@ class PackagesTest(parameterized.TestCase):
       if path.is_file() and path.suffix != '.pyc':
         relative = path.relative_to(FOLDER)
         self.assertTrue(
-            # A star of setuptools does not match a slash.
+            # In setuptools, a star does not match a slash.
             any(
                 len(pathlib.PurePath(p).parts) == len(relative.parts)
                 and fnmatch.fnmatch(str(relative), p)

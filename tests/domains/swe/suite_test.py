@@ -1,4 +1,4 @@
-"""Tests as data: what goes into the box, and what counts as passing."""
+"""Tests as data: the input of the box, and the meaning of passing."""
 
 import json
 
@@ -83,7 +83,7 @@ class PassesTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (3, 3.0, True),
-      (True, 1, True),  # As `==` says.
+      (True, 1, True),  # Equal, as with `==`.
       ([1], (1,), False),
       ({'a': (1,)}, {'a': (1,)}, True),
       ({'a': (1,)}, {'a': [1]}, False),
@@ -123,7 +123,8 @@ class PassesTest(parameterized.TestCase):
         (IndexError(), True),
         (ValueError('LookupError'), False),
         (type('LookupError', (ValueError,), {})(), False),
-        # Only the first builtin class counts: nobody can raise everything.
+        # Only the first builtin class counts, so that one exception cannot
+        # match all.
         (type('All', (ValueError, KeyError), {})(), False),
     ):
       found = values.decode(values.encode_error(error))

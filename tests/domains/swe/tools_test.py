@@ -1,4 +1,4 @@
-"""Every call gets an answer, whatever a model writes."""
+"""Every call gets a reply, whatever a model writes."""
 
 import dataclasses
 import shutil
@@ -39,7 +39,7 @@ class Tools(parameterized.TestCase):
     super().setUpClass()
     if missing := attacks.missing('T0'):
       raise cls.skipTest(cls, missing)
-    cls.pool = workspaces.Pool('T0', 2)  # A test may have two sessions.
+    cls.pool = workspaces.Pool('T0', 2)  # A test may use two sessions.
     cls.addClassCleanup(cls.pool.close)
 
   def session(self, task=SMALL, **settings):
@@ -340,7 +340,7 @@ class GitTest(Tools):
     self.assertRegex(first, r'^\w{7} \(origin/main\) Fix ')
     shown = session.call('git', {'command': 'show', 'ref': first.split()[0]})
     self.assertIn(f'+{self._added_by_the_fix()}\n', f'{shown.text}\n')
-    # The same commit is checked out as in a scrubbed one.
+    # The same commit is checked out as without the scrubbed branch.
     head = self.box.run(['git', 'rev-parse', 'HEAD']).stdout.decode().strip()
     self.assertEqual(head, TASK.base_commit)
 

@@ -30,7 +30,7 @@ class TrainTest(absltest.TestCase):
     rows = store.read(root / 'run', 'train')
     self.assertTrue(rows['graded'].all())
     self.assertGreater(rows['n_turns'].max(), 3)
-    # The fix is in the history: who copies it, and only a repair, is right.
+    # The fix is in the history: only copying it, as a repair, is right.
     edits = rows['first_edit_turn'] >= 0
     self.assertFalse((rows['outcome'] & ~edits).any())
     np.testing.assert_array_equal(

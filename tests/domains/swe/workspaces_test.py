@@ -1,4 +1,4 @@
-"""Workspaces are used again, and belong to one process."""
+"""Workspaces are reused, and belong to one process."""
 
 import concurrent.futures
 import threading
@@ -28,7 +28,7 @@ class PoolTest(absltest.TestCase):
     with pool.lend() as again:
       self.assertIs(again, box)
       self.assertEqual(again.read(), {})
-      pool.close()  # Though it is lent.
+      pool.close()  # Although a workspace is in use.
       with self.assertRaisesRegex(repository.WorkspaceError, 'closed'):
         again.read()
 

@@ -28,7 +28,7 @@ def _first(domain):
 
 
 def _episode(*texts, **fields):
-  """An episode with one token in each turn."""
+  """Return an episode with one token in each turn."""
   none = np.zeros(len(texts))
   turns = tuple(records.Turn(1, text=text) for text in texts)
   fields = {'finish_reason': 'stop', 'turns': turns} | fields
@@ -41,7 +41,7 @@ def _call(name, **arguments):
 
 
 def _play(domain, *texts):
-  """Returns the replies to turns, and the grade."""
+  """Return the replies to turns, and the grade."""
   problem = _first(domain)
   world = domain.environment(problem)
   replies = [world.reply(_episode(text)) for text in texts]
@@ -71,7 +71,7 @@ class SingleTurnTest(parameterized.TestCase):
         for source in [self.domain.source(split, 3)]
     ]
     self.assertLen(set().union(*ids), sum(map(len, ids)))
-    self.assertLen(ids[2], 42)  # eval_dataset, with two that are in dataset.
+    self.assertLen(ids[2], 42)  # From eval_dataset; two are also in dataset.
     self.assertLen(set().union(*ids), 240)
     again = _make('letters').source('train', 3).take(5, 7)
     self.assertEqual(again, self.domain.source('train', 3).take(5, 7))
@@ -90,7 +90,7 @@ class SingleTurnTest(parameterized.TestCase):
     self.assertNotIn('actions', {c.name for c in self.domain.columns})
 
   def test_signals_keep_their_handlers(self):
-    # An environment sets its own, which would end a run without a checkpoint.
+    # An environment installs its own handler, which would end a run unsaved.
     handler = lambda *_: None
     for number in (signal.SIGINT, signal.SIGTERM):
       before = signal.signal(number, handler)
@@ -141,7 +141,7 @@ class MultiTurnTest(parameterized.TestCase):
     self.assertEqual(domain.limits.turns, 4)
     replies, grade = _play(domain, '1a', 'b', 'c')
     told = [[m['content'] for m in r.messages] for r in replies]
-    # The third turn meets the condition of the environment's own.
+    # The third turn meets the environment's own stop condition.
     self.assertEqual(told, [['1. Again!'], ['0. Again!'], []])
     self.assertEqual(replies[0].messages[0]['role'], 'user')
     self.assertIsNone(replies[0].action)
@@ -195,7 +195,7 @@ class MultiTurnTest(parameterized.TestCase):
     (reply,), grade = _play(domain, '1')
     self.assertEqual((reply.messages, reply.ok), ((), False))
     self.assertEqual((grade.status, grade.partial), ('ok', 1.0))
-    # Nothing is known of one that the loop of episodes gave up.
+    # Nothing is known of an episode that the loop abandoned.
     late = _episode('1', finish_reason='seconds')
     self.assertEqual(domain.grade(_first(domain), late).status, 'infra_error')
 
@@ -247,7 +247,7 @@ class ToolTest(parameterized.TestCase):
     self.assertRegex(told['content'], message)
     self.assertEqual(told['role'], 'tool')
     self.assertEqual((reply.action, reply.ok), (action, False))
-    # The episode went on.
+    # The episode continued.
     self.assertEqual((last.messages, last.ok), ((), True))
     self.assertEqual((grade.status, grade.partial), ('ok', 0.0))
 
@@ -282,7 +282,7 @@ class ToolTest(parameterized.TestCase):
     for thread in threads:
       thread.join()
     self.assertTrue(any('held up' in str(f) for f in found), found)
-    # The next one has a loop of its own.
+    # The next one gets its own event loop.
     self.assertTrue(_play(domain, _call('press', key='k'))[0][0].ok)
 
 

@@ -1,4 +1,4 @@
-"""Environments of the library's own kinds, as its users write them."""
+"""Environments of the library's own kinds, as users write them."""
 
 import asyncio
 import time
@@ -20,12 +20,12 @@ def _ask(n):
 
 
 def last_text(completion):
-  """Text of the last answer of the policy."""
+  """Return the text of the policy's last answer."""
   return [m for m in completion if m.role == 'assistant'][-1].content or ''
 
 
 def letters(count=200, **kwargs):
-  """One turn; paid by the share of the letter a."""
+  """Return a one-turn environment that rewards the share of the letter a."""
 
   def share(completion):
     text = last_text(completion)
@@ -46,7 +46,7 @@ def letters(count=200, **kwargs):
 
 
 class Counting(vf.MultiTurnEnv):
-  """Says how many digits there were, until there were none twice."""
+  """Reports the number of digits, until a turn has none twice."""
 
   async def setup_state(self, state):
     state['seen'] = []
@@ -68,7 +68,7 @@ class Counting(vf.MultiTurnEnv):
 
 
 def counting(count=200, max_turns=3, **kwargs):
-  """Several turns; paid for the share of digits in each of three."""
+  """Return a multi-turn environment; rewards digits in three turns."""
 
   def digits(state):
     return sum(found / length for found, length in state['seen']) / 3
@@ -106,7 +106,7 @@ def sleep(seconds: float) -> str:
 
 
 def keys(count=200, max_turns=3, **kwargs):
-  """Tools; paid for keys that were pressed."""
+  """Return an environment with tools; rewards pressed keys."""
 
   def pressed(completion):
     told = [m.content for m in completion if m.role == 'tool']
@@ -122,7 +122,7 @@ def keys(count=200, max_turns=3, **kwargs):
 
 
 class Counter(vf.StatefulToolEnv):
-  """A tool with a state that the policy does not see."""
+  """A tool with a state that is hidden from the policy."""
 
   def __init__(self, **kwargs):
     super().__init__(**kwargs)
@@ -142,7 +142,7 @@ class Counter(vf.StatefulToolEnv):
 
 
 def counter(count=200, **kwargs):
-  """A stateful tool; paid for the sum, from -1 to 3."""
+  """Return an environment with state; rewards the sum, from -1 to 3."""
 
   def total(state):
     return float(state['sum'])
@@ -153,7 +153,7 @@ def counter(count=200, **kwargs):
 
 
 def broken(where='', count=200):
-  """An environment, or its rubric, that fails somewhere."""
+  """Return an environment that fails at a given place, or its rubric."""
 
   def fails(completion):
     text = last_text(completion)
@@ -192,7 +192,7 @@ def broken(where='', count=200):
 
 
 def grouped(count=200):
-  """A rubric that compares completions."""
+  """Return an environment whose rubric compares completions."""
 
   def best(completions, **kwargs):
     return [1.0] * len(completions)
@@ -203,10 +203,10 @@ def grouped(count=200):
 
 
 def unpaid(count=200):
-  """A rubric without a reward function."""
+  """Return an environment whose rubric has no reward function."""
   return vf.SingleTurnEnv(dataset=_rows(count, _ask))
 
 
 def nothing():
-  """No environment at all."""
+  """Return nothing instead of an environment."""
   return 3

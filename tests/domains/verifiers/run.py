@@ -1,8 +1,8 @@
-"""A tiny random policy that trains on the environments of `envs`.
+"""Training of a tiny random policy on the environments of `envs`.
 
     python -m tests.domains.verifiers.run letters|counting|keys [STEPS]
 
-prints the mean reward of each step.
+The command prints the mean reward of each step.
 """
 
 import json
@@ -18,13 +18,13 @@ import evojax
 from evojax import domains
 from tests import tiny
 
-# One token of the policy, which it can therefore sample by chance.
+# A single token of the policy, so that it can be sampled by chance.
 CALL = '<tool_call>{"name": "press", "arguments": {"key": "k", "times": 1}}'
 CALL += '</tool_call>'
 
 
 def make_policy(path: pathlib.Path) -> pathlib.Path:
-  """Writes a random policy to whom CALL is a token."""
+  """Write a random policy with CALL as one of its tokens."""
   tokenizer = path / 'tokenizer'
   shutil.copytree(domains.policy_path('package:math'), tokenizer)
   file = tokenizer / 'tokenizer.json'
@@ -48,11 +48,11 @@ def make_policy(path: pathlib.Path) -> pathlib.Path:
 def make_config(
     policy: pathlib.Path, name: str, **overrides: Any
 ) -> ml_collections.ConfigDict:
-  """Returns a run on one of the environments.
+  """Return the config of a run on one of the environments.
 
   Args:
-    policy: From `make_policy`.
-    name: Of a function in `envs`.
+    policy: Result of `make_policy`.
+    name: Name of a function in `envs`.
     **overrides: As in `tiny.make_config`.
   """
   options = dict(
@@ -78,7 +78,7 @@ def make_config(
 
 
 def train(directory: pathlib.Path, name: str, steps: int) -> list[float]:
-  """Returns the mean reward of each step of a run."""
+  """Return the mean reward of each step of a run."""
   policy = make_policy(directory)
   config = make_config(policy, name, steps=steps, checkpoint__every=steps)
   evojax.run(config, str(directory / 'run'))

@@ -1,4 +1,4 @@
-"""How many changes a round looks for; what they are is made up."""
+"""How many changes a round looks for; the changes themselves are fake."""
 
 from unittest import mock
 
@@ -16,7 +16,7 @@ from tests.ledger import samples
 class FillTest(parameterized.TestCase):
 
   def _fill(self, outcomes, *, entered=0, candidates=2, shadow=None):
-    """Numbers in the field of a first round; `outcomes` of what it tries."""
+    """Return the trials in a first round's field, given `outcomes`."""
     self.trials, self.rows, self.tried = [], [], 0
     outcomes = iter(outcomes)
 
@@ -57,11 +57,11 @@ class FillTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (['races'] * 9, [0, 1], 2),
-      # A change that is refused leaves its place to another,
+      # A refused change leaves its place to another,
       (['disqualified', 'races', 'vetoed', 'races'], [1, 3], 4),
-      # but no round waits for ever,
+      # but no round continues forever,
       (['vetoed'] * 9, [], 6),
-      # and proposers may have nothing more to say.
+      # and proposers may run out of proposals.
       (['races'], [0], 1),
   )
   def test_tries(self, outcomes, expected, tried):
@@ -79,7 +79,7 @@ class FillTest(parameterized.TestCase):
 class TokensTest(parameterized.TestCase):
 
   def _places(self, tokens, shadow=None, scored_by='rollouts', raced=True):
-    """Places where 1,000 tokens are spent; an arm takes 80, and 40 of dev."""
+    """Return the places after 1,000 tokens; an arm takes 80, and 40 for dev."""
     evolve = dict(candidates=2, tokens=tokens, updates=8, pairs=4)
     evolve |= dict(problems=8, samples=2)
     grpo = dict(prompts=2, group_size=2)
@@ -95,7 +95,7 @@ class TokensTest(parameterized.TestCase):
             {'evolve': evolve, 'grpo': grpo, 'rollout': rollout}
         ),
     )
-    # A replay of a trial before the round, and one of this round.
+    # The replay of an earlier trial, and one from this round.
     trials = [
         history_lib.Trial(
             index=n,
@@ -131,13 +131,13 @@ class TokensTest(parameterized.TestCase):
 
   def test_what_else_is_paid(self):
     self.assertEqual(self._places(1000 + 4 * 120 * 2, shadow=object()), 0)
-    # What 12 arms sampled of dev problems.
+    # Tokens that 12 arms sampled for dev problems.
     spent = 1000 + 12 * 40
     self.assertEqual(self._places(spent + 480, scored_by='dev'), 0)
     self.assertIsNone(self._places(spent + 479, scored_by='dev'))
 
   def test_completions_may_become_longer(self):
-    # Half of 64 tokens by 4 completions, 8 updates, and half as much of dev.
+    # Half of 64 tokens for 4 completions, 8 updates, and half as much for dev.
     arm = 8 * 32 * 4 * 1.5
     self.assertEqual(self._places(1000 + 4 * arm, raced=False), 0)
     self.assertIsNone(self._places(1000 + 4 * arm - 1, raced=False))

@@ -1,4 +1,4 @@
-"""Sealed scores of a run that evolved, without policies."""
+"""Sealed scores of a run that evolved, tested without policies."""
 
 import pathlib
 from unittest import mock
@@ -15,7 +15,7 @@ from tests.ledger import samples
 
 
 class _Audited(fakes.Domain):
-  audit = fakes.Domain()  # A stricter judge.
+  audit = fakes.Domain()  # A stricter grader.
 
 
 class FinalTest(absltest.TestCase):

@@ -1,4 +1,4 @@
-"""Which arms of a chain become the policy."""
+"""The choice of the arms of a chain that become the policy."""
 
 from unittest import mock
 
@@ -28,7 +28,7 @@ class TrainedOnTest(absltest.TestCase):
     )
 
   def _trained_on(self, arms, solved, role='incumbent', trial=None):
-    """Folders; `solved` is the share of 64 groups by folder, else 0.5."""
+    """Write arms; `solved` is the share of 64 groups by folder, else 0.5."""
     run = mock.Mock(
         spec=opening.Run,
         config=ml_collections.ConfigDict({'evolve': {'policy': 'chain'}}),
@@ -53,7 +53,7 @@ class TrainedOnTest(absltest.TestCase):
   def test_the_last_and_what_it_continues(self):
     every = [f'incumbent-{i}' for i in range(4)]
     self.assertEqual(self._trained_on(self.chain, {}), every)
-    # A little worse at the end is noise.
+    # A slightly lower end is noise.
     solved = {'incumbent-1': 0.6}
     self.assertEqual(self._trained_on(self.chain, solved), every)
 
@@ -65,7 +65,7 @@ class TrainedOnTest(absltest.TestCase):
 
   def test_arms_that_were_left_out(self):
     arms = list(self.chain)
-    # The third pair started where the second did.
+    # The third pair started where the second started.
     arms[1] = self._arm('incumbent', 1, 'b', 'x')
     arms[2] = self._arm('incumbent', 2, 'b', 'd')
     self.assertEqual(
@@ -78,7 +78,8 @@ class TrainedOnTest(absltest.TestCase):
     arms = self.chain + mine
     expected = ['incumbent-0', 'incumbent-1', 'incumbent-2', 'candidate-3']
     self.assertEqual(self._trained_on(arms, {}, 'candidate', 7), expected)
-    # The incumbent does ever more harm: back to where it had done least.
+    # The incumbent does more and more harm, so the policy goes back to its
+    # best.
     solved = {'candidate-0': 0.9}
     self.assertEqual(
         self._trained_on(arms, solved, 'candidate', 7), ['candidate-0']

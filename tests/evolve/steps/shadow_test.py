@@ -1,4 +1,4 @@
-"""When a kept change gets a shadow."""
+"""The conditions under which a kept change gets a shadow."""
 
 from unittest import mock
 
@@ -15,7 +15,7 @@ from tests.ledger import samples
 class NeededTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # The incumbent's arms rose by 6 points; 3 rounds make 18.
+      # The incumbent's arms rose by 6 points, which makes 18 in 3 rounds.
       ((0.30, 0.32), (0.34, 0.36), 0.17, 3, True),
       ((0.30, 0.32), (0.34, 0.36), 0.19, 3, False),
       ((0.30, 0.32), (0.34, 0.36), 0.17, 0, False),  # No horizon.

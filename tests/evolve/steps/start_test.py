@@ -1,4 +1,4 @@
-"""Version 0: what is said of its first steps."""
+"""Version 0: the report on its first steps."""
 
 import pathlib
 from unittest import mock

@@ -1,4 +1,4 @@
-"""The verdicts on the candidates of a round, whose arms are made up."""
+"""The verdicts on the candidates of a round with fake arms."""
 
 from unittest import mock
 
@@ -46,7 +46,7 @@ def gate(status, value=0.02):
 class AfterRaceTest(parameterized.TestCase):
 
   def _verdicts(self, *standings, gates=None, alerts=(), number=0, **options):
-    """Status by trial of a round of a run with three rounds."""
+    """Return status by trial, for a round of a run with three rounds."""
     arms = [
         samples.record(
             records.RacedArm,
@@ -122,7 +122,7 @@ class AfterRaceTest(parameterized.TestCase):
   @parameterized.parameters(
       ('holds', {0: 'keep'}),
       ('fails', {0: 'discard'}),
-      ('open', {}),  # More pairs may tell.
+      ('open', {}),  # More pairs may decide.
   )
   def test_perturbed_problems(self, status, wanted):
     found = self._verdicts(standing(0, 0.05, 20.0), gates={0: status})
@@ -173,7 +173,7 @@ class AfterRaceTest(parameterized.TestCase):
     passed = standing(0, 0.05, 30.0)
     self.assertEqual(self._verdicts(passed, shadow=shadow), {})
     self.assertEqual(self.asked, [])
-    # It is not dropped for being in the worse half either.
+    # Being in the worse half does not drop it either.
     found = self._verdicts(passed, standing(1, 0.06, 3.0), shadow=shadow)
     self.assertEqual(found, {1: 'discard'})
     last = self._verdicts(passed, shadow=shadow, number=2)
@@ -217,7 +217,7 @@ class BeforeRaceTest(parameterized.TestCase):
 
   def test_a_replay_that_is_sure_of_a_loss_vetoes(self):
     self.assertIsNone(self._verdict(predicted=(-0.05, 0.01)))
-    # Sure by itself; not as sure as such replays have to be.
+    # Significant by itself, but not by the margin that replays need.
     self.assertIsNone(self._verdict(predicted=(-0.02, -0.001)))
     verdict = self._verdict(predicted=(-0.40, -0.30))
     self.assertEqual(verdict.status, 'vetoed')
@@ -234,7 +234,7 @@ class BeforeRaceTest(parameterized.TestCase):
 
 
 class _Audited(fakes.Domain):
-  """A domain that has a stricter judge."""
+  """A domain with a stricter grader."""
 
   def __init__(self, strict):
     self.audit = strict
@@ -253,7 +253,7 @@ class _Changing(fakes.Domain):
 class AuditTest(absltest.TestCase):
 
   def _asked(self, domain):
-    """The domain that a candidate which passed is scored on; None: none."""
+    """Return the domain that a passed candidate is scored on, or None."""
     config = {
         'evolve': {'pairs': 3, 'problems': 2},
         'data': {'max_prompt_tokens': 4},
@@ -264,7 +264,7 @@ class AuditTest(absltest.TestCase):
         setup=mock.Mock(domain=domain),
         config=ml_collections.ConfigDict(config),
     )
-    # A word is a token: 'new dev 0 3' has 4.
+    # Each word is a token: 'new dev 0 3' has 4.
     run.setup.policy.tokenizer.render = lambda m: m[-1]['content'].split()
     race = records.Race(
         round=0,
@@ -288,7 +288,7 @@ class AuditTest(absltest.TestCase):
     strict = _Changing()
     asked = self._asked(_Audited(strict))
     texts = [p.question for p in asked.source('dev', 0).take(0, 2)]
-    # The one in between is too long for a prompt.
+    # The problem in between is too long for a prompt.
     self.assertEqual(texts, ['new dev 0 0', 'new dev 0 2'])
     self.assertEqual(asked.grade_many, strict.grade_many)
 
