@@ -1,7 +1,7 @@
 """A tiny random policy, and a run that trains it in seconds.
 
-The module is also a config file: `--config=tests/tiny.py:DIRECTORY_OF_THE_POLICY`
-or `--config=tests/tiny.py:evolving`.
+The module is also a config file: `--config=tests/tiny.py:VARIANT`, where the
+variant is the directory of the policy, or `evolving`.
 """
 
 from collections.abc import Mapping
