@@ -71,8 +71,8 @@ def _leak(
       p=share.p,
       numbers=tuple(numbers),
       rows=shares.newest(late, late[name] > 0.5),
-      change=f'{words.word(run.format, "history")}: end it where the work'
-      ' begins; and a tool that answers with the fix goes',
+      change=f'{words.word(run.format, "history")}: the history must end where'
+      ' the work begins; remove any tool that returns the fix',
       remedies=remedies,
       curves=(share.curve('solved that way'),),
   )

@@ -100,8 +100,13 @@ def said_solved(run: form.Run) -> str:
 
 
 def newest(rows: pd.DataFrame, flag: pd.Series) -> tuple[int, ...]:
-  """Return the last rollouts for which a flag holds."""
-  return tuple(map(int, rows.index[flag][-SHOWN:]))
+  """Return the last rollouts for which a flag holds, from many prompts."""
+  chosen = rows[flag]
+  if {'step', 'group'} <= set(chosen):
+    # The last rollouts of all groups come before second ones of any group.
+    left = chosen.groupby(['step', 'group']).cumcount(ascending=False)
+    chosen = chosen.loc[left.sort_values(ascending=False, kind='stable').index]
+  return tuple(map(int, chosen.index[-SHOWN:]))
 
 
 def paid(
