@@ -9,7 +9,7 @@ without the suffix is complete. Orbax does not checksum array data, so that a
 file that is damaged later yields other numbers; a restore checks the sums.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 import concurrent.futures
 import hashlib
 import json
@@ -128,7 +128,12 @@ class Checkpointer:
   """
 
   def __init__(
-      self, directory: str | os.PathLike[str], *, every: int, keep: int
+      self,
+      directory: str | os.PathLike[str],
+      *,
+      every: int,
+      keep: int,
+      retained: Collection[int] = (),
   ):
     """Check the arguments; nothing on disk is touched.
 
@@ -136,6 +141,7 @@ class Checkpointer:
       directory: The directory of the step directories.
       every: Steps between checkpoints, >= 1.
       keep: Number of newest checkpoints that are kept, >= 1.
+      retained: Steps whose checkpoints stay beside the newest ones.
 
     Raises:
       ValueError: If every or keep is < 1.
@@ -146,6 +152,7 @@ class Checkpointer:
       )
     self.directory = pathlib.Path(os.path.abspath(directory))
     self._every, self._keep = every, keep
+    self._retained = frozenset(retained)
     self._damaged: set[int] = set()  # Steps that this process found damaged.
     self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
     self._pool = concurrent.futures.ThreadPoolExecutor(1, 'checkpoint')
@@ -321,7 +328,7 @@ class Checkpointer:
     # Damaged steps do not count, or they would push out the last intact one.
     intact = [step for step in self.steps() if step not in self._damaged]
     for step in self.steps():
-      if step < min(intact[-self._keep :]):
+      if step < min(intact[-self._keep :]) and step not in self._retained:
         self._remove(self.path_of(step))
 
   def _newest_intact(self) -> tuple[int | None, str]:

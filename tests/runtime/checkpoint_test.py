@@ -78,8 +78,10 @@ class CheckpointTestCase(parameterized.TestCase):
     self.directory = pathlib.Path(root, 'checkpoints')
     self.state = make_state()
 
-  def open(self, every=1, keep=2):
-    opened = checkpoint.Checkpointer(self.directory, every=every, keep=keep)
+  def open(self, every=1, keep=2, **options):
+    opened = checkpoint.Checkpointer(
+        self.directory, every=every, keep=keep, **options
+    )
     self.addCleanup(opened.wait)
     return opened
 
@@ -163,6 +165,13 @@ class RetentionTest(CheckpointTestCase):
       seen.append(checkpointer.steps())
     self.assertEqual(seen, [[10], [10, 20], [20, 30], [30, 40]])
     self.assertLen(os.listdir(self.directory), 2)
+
+  def test_retained_steps_stay_beside_the_newest(self):
+    checkpointer = self.open(keep=1, retained=(20, 50))
+    for step in (10, 20, 30, 40):
+      checkpointer.save(step, self.state, {})
+      checkpointer.wait()
+    self.assertEqual(checkpointer.steps(), [20, 40])
 
   def test_old_ones_stay_until_the_new_one_is_durable(self):
     checkpointer = self.save(10, 20)
