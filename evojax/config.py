@@ -95,8 +95,8 @@ FIELDS = (
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
     Field('domain.kwargs', {}, 'Arguments that the domain is made with.'),
 
-    Field('model.path', str, 'Hugging Face directory; package:NAME is the'
-          ' policy that ships with the domain NAME.'),
+    Field('model.path', str, 'Hugging Face directory, also gs://BUCKET/x;'
+          ' package:NAME is the policy that ships with the domain NAME.'),
     Field('model.chat_template_kwargs', {}, 'Options of the chat template in'
           " every prompt: {'enable_thinking': False}. A request to --mode=serve"
           ' may say otherwise.'),

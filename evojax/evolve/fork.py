@@ -8,6 +8,7 @@ import shutil
 from evojax.harness import spec
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.runtime import mirror
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Fork:
       # A copy that a kill cut short lies under another name and is made anew.
       temporary = target / 'arms' / 'v0.tmp'
       shutil.rmtree(temporary, ignore_errors=True)
+      for folder in (self.version.folder, self.version.checkpoint):
+        mirror.fetch(self.source / folder)
       shutil.copytree(self.source / self.version.folder, temporary)
       # A mean, and the base policy, are states that no arm of it ended in.
       state = pathlib.PurePath(self.version.checkpoint)

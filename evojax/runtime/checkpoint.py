@@ -5,8 +5,9 @@
     <directory>/step_000012/SHA256SUMS   of every file: `sha256sum -c` reads it
 
 A step is written as `step_000012.tmp`, made durable, and renamed: a directory
-without the suffix is complete. Orbax does not checksum array data, so that a
-file that is damaged later yields other numbers; a restore checks the sums.
+without the suffix is complete. In an object store, which cannot rename it,
+`mirror` makes it appear as a whole. Orbax does not checksum array data, so that
+a file that is damaged later yields other numbers; a restore checks the sums.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,6 +26,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from evojax.runtime import decisions
+from evojax.runtime import mirror
 from evojax.runtime import workdir as workdir_lib
 
 PyTree = Any
@@ -74,6 +76,7 @@ def _sums(folder: pathlib.Path) -> dict[str, str]:
 
 def _damage(path: pathlib.Path) -> str:
   """Return what differs from the step that was written; '' if nothing does."""
+  mirror.fetch(path)
   try:
     lines = (path / _SUMS).read_text().splitlines()
   except (OSError, UnicodeDecodeError):
@@ -312,7 +315,9 @@ class Checkpointer:
       os.rename(temporary, final)
       workdir_lib.sync_directory(self.directory)
       self._damaged.discard(meta['step'])
+      mirror.publish(self.directory)
       self._delete_old()
+      mirror.publish(self.directory)
     except (OSError, ValueError, RuntimeError) as error:
       shutil.rmtree(temporary, ignore_errors=True)
       raise self._save_error(final, error) from error
