@@ -10,7 +10,7 @@ without the suffix is complete. In an object store, which cannot rename it,
 a file that is damaged later yields other numbers; a restore checks the sums.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 import concurrent.futures
 import hashlib
 import json
@@ -18,6 +18,7 @@ import os
 import pathlib
 import re
 import shutil
+import time
 from typing import Any
 
 from absl import logging
@@ -34,6 +35,7 @@ PyTree = Any
 _STEP = re.compile(r'step_(\d{6,})')
 _UNFINISHED = '.tmp'
 _SUMS = 'SHA256SUMS'
+_SUMS_SECONDS = 600.0  # For another process to read what it has written.
 
 
 class CheckpointError(ValueError):
@@ -60,18 +62,58 @@ def _flatten(tree: PyTree) -> dict[str, Any]:
   }
 
 
-def _sums(folder: pathlib.Path) -> dict[str, str]:
-  """Return relative path -> SHA-256 of every file but the list itself."""
+def _digest(path: pathlib.Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
-  def digest(path: pathlib.Path) -> str:
-    with path.open('rb') as file:
-      return hashlib.file_digest(file, 'sha256').hexdigest()
 
+def _sums(
+    folder: pathlib.Path, counts: Callable[[str], bool] = lambda name: True
+) -> dict[str, str]:
+  """Return relative path -> SHA-256 of every file but the list itself.
+
+  Args:
+    folder: Directory of a step.
+    counts: Whether a file is wanted, by its relative path.
+  """
   found = (path for path in sorted(folder.rglob('*')) if path.is_file())
   paths = [path for path in found if path != folder / _SUMS]
-  names = [str(path.relative_to(folder)) for path in paths]
+  named = {str(path.relative_to(folder)): path for path in paths}
+  named = {name: path for name, path in named.items() if counts(name)}
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
-    return dict(zip(names, pool.map(digest, paths), strict=True))
+    return dict(zip(named, pool.map(_digest, named.values()), strict=True))
+
+
+def _shared_sums(folder: pathlib.Path) -> dict[str, str] | None:
+  """Return `_sums` in process 0; each process reads what it has written.
+
+  Orbax gives the files of every process a folder of their own. Process 0 waits
+  for the sums of the others, and reads what they have in common.
+
+  Raises:
+    OSError: If one of the others sends none.
+  """
+  own = lambda index: f'state/ocdbt.process_{index}/'
+  sent = lambda index: folder / f'.sums-{index}.json'
+  if index := jax.process_index():
+    sums = _sums(folder, lambda name: name.startswith(own(index)))
+    workdir_lib.write_json(sent(index), sums)
+    return None
+  others = range(1, jax.process_count())
+  not_here = '.', *map(own, others)
+  sums = _sums(folder, lambda name: not name.startswith(not_here))
+  for other in others:
+    deadline = time.monotonic() + _SUMS_SECONDS
+    while not sent(other).exists():
+      if time.monotonic() > deadline:
+        raise OSError(
+            f'process {other} has not hashed its files within'
+            f' {_SUMS_SECONDS:g} s'
+        )
+      time.sleep(0.05)
+    sums |= json.loads(sent(other).read_text())
+    sent(other).unlink()
+  return {str(p): sums[str(p)] for p in sorted(map(pathlib.Path, sums))}
 
 
 def _damage(path: pathlib.Path) -> str:
@@ -300,12 +342,14 @@ class Checkpointer:
     """Complete a save beside the training: sums, rename, delete old steps."""
     try:
       self._orbax.wait_until_finished()
-      if jax.process_index() != 0:
+      if jax.process_index() == 0:
+        # A filter's state may hold infinities, which strict JSON lacks.
+        path = temporary / 'meta.json'
+        workdir_lib.write_json(path, meta, indent=1, allow_nan=True)
+      found = _shared_sums(temporary)
+      if found is None:  # The other processes have no more to do.
         return
-      # A filter's state may hold infinities, which strict JSON lacks.
-      path = temporary / 'meta.json'
-      workdir_lib.write_json(path, meta, indent=1, allow_nan=True)
-      sums = ''.join(f'{d}  {path}\n' for path, d in _sums(temporary).items())
+      sums = ''.join(f'{digest}  {name}\n' for name, digest in found.items())
       workdir_lib.write_atomic(temporary / _SUMS, sums.encode())
       # Orbax syncs its files, but not the directories that hold their names.
       for folder in (p for p in temporary.rglob('*') if p.is_dir()):

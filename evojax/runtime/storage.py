@@ -168,7 +168,8 @@ class Store:
             f'{self.url} holds an object {name!r}, which is no path below it:'
             ' delete or rename it'
         )
-    return {name: info for name, info in objects.items() if name}
+    # Consoles mark folders by objects whose names end in '/'.
+    return {n: i for n, i in objects.items() if n and not n.endswith('/')}
 
   def _write(self, function: Callable[..., Any], *args: Any, **kwargs: Any):
     """Call the store; what is not found can only be the bucket."""

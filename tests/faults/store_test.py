@@ -132,5 +132,6 @@ class StoreTest(kill_test._Killed):
     self.assertEqual(config['model']['path'], f'{store_worker.URL}/policy')
     self.assertEqual(self.objects(), before)
 
+
 if __name__ == '__main__':
   absltest.main()

@@ -507,8 +507,18 @@ like = jax.tree.map(
 like['cursor'] = np.int64(0)
 c = checkpoint.Checkpointer({root!r} + '/checkpoints', every=1, keep=2)
 assert c.restore_latest(like) is None
+read, digest = [], checkpoint._digest
+checkpoint._digest = lambda path: read.append(str(path)) or digest(path)
 for step in (1, 2, 3):
   c.save(step, make(step) | dict(cursor=np.int64(step)), dict(step=step))
+c.wait()
+of = lambda i: [path for path in read if f'ocdbt.process_{{i}}/' in path]
+assert of(index) and not of(1 - index), read  # Each reads its own shards.
+jax.experimental.multihost_utils.sync_global_devices('saved')
+if index == 0:
+  hidden = [n for n in os.listdir(c.path_of(3)) if n.startswith('.')]
+  sums = (c.path_of(3) / 'SHA256SUMS').read_text()
+  assert not hidden and sums.count('ocdbt.process_1/') >= 1, (hidden, sums)
 def check(step):
   state, meta = c.restore_latest(like)
   assert meta == dict(step=step, metadata=dict(step=step)), meta
