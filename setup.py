@@ -24,6 +24,7 @@ EXTRAS_REQUIRE = {
         'array-record>=0.8',
         'fastapi>=0.165',
         'flax>=0.12.8',
+        'fsspec>=2026.9',
         'httptools>=0.9',
         'httpx2>=2.16',
         'importlib-resources>=7',
@@ -52,6 +53,8 @@ EXTRAS_REQUIRE = {
     'wandb': ('wandb>=0.20',),
     # Environments of others; from 0.4 on they have another interface.
     'verifiers': ('verifiers>=0.3,<0.4',),
+    # Workdirs and policies at gs://; for s3:// see requirements/s3.txt.
+    'gcs': ('gcsfs>=2026.9',),
     # Arms and sweeps on the machines of a cluster.
     'ray': ('ray>=2.60,<2.61',),
     'test': (

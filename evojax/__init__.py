@@ -20,12 +20,15 @@ def run(config: Any, workdir: str, **options: Any) -> dict[str, Any]:
 
   Args:
     config: From `configs.math.get_config()`, say, changed as needed.
-    workdir: The run's directory; the same call continues it.
+    workdir: The run's directory, or a URL such as gs://bucket/run; the same
+      call continues it.
     **options: Of `evojax.evolve.loop.run`; a policy alone has `fork_from`.
 
   Returns:
     The summary that is also in workdir/summary.json.
   """
   from evojax.modes import evolve  # Heavy; `import evojax` stays light.
+  from evojax.runtime import mirror
 
-  return evolve.run(config, workdir, **options)
+  with mirror.opened(workdir) as path:
+    return evolve.run(config, path, **options)

@@ -97,8 +97,8 @@ FIELDS = (
     Field('domain.judge', {}, 'A language model that scores every episode into'
           ' the column judge, see evojax/domains/judged.py; empty: none.'),
 
-    Field('model.path', str, 'Hugging Face directory; package:NAME is the'
-          ' policy shipped with the domain NAME.'),
+    Field('model.path', str, 'Hugging Face directory, also gs://BUCKET/x;'
+          ' package:NAME is the policy shipped with the domain NAME.'),
     Field('model.chat_template_kwargs', {}, 'Options of the chat template in'
           " every prompt: {'enable_thinking': False}. A request to --mode=serve"
           ' may override them.'),

@@ -16,7 +16,8 @@ if __name__ == '__main__':
   # They leave no garbage; to look for it would take a quarter of that time.
   gc.disable()
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import functools
 import importlib
 import itertools
@@ -40,9 +41,11 @@ import jax
 from ml_collections import config_flags
 
 from evojax import config as config_lib
+from evojax.runtime import mirror
 from evojax.runtime import orbax_noise
 from evojax.runtime import output
 from evojax.runtime import peers
+from evojax.runtime import storage
 from evojax.sandbox import box
 from evojax.sandbox import probe
 
@@ -68,6 +71,13 @@ def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
 def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
   options = _values('compare', 'fork_from', 'fork_version', *_PLACEMENT)
   return evolve.run(config, workdir, **options)
+
+
+def _report(page: Any, config: Any, workdir: str) -> None:
+  del config  # The workdir has that of its run.
+  built = page.build(pathlib.Path(workdir))
+  mirror.put(built)
+  output.say(f'page: {built}')
 
 
 def _sweep(sweep: Any, config: Any, workdir: str) -> Any:
@@ -106,10 +116,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
         ),
     ),
     'inspect': ('modes.inspection', _inspect),
-    'report': (
-        'report.page',
-        lambda m, c, w: output.say(f'page: {m.build(pathlib.Path(w))}'),
-    ),
+    'report': ('report.page', _report),
     'runs': (
         'modes.runs',
         lambda m, c, w: m.run(
@@ -131,6 +138,9 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'sweep': ('modes.sweep', _sweep),
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job)),
 }
+
+# Those that work where --workdir is in an object store; see runtime/mirror.py.
+_STORED = ('evolve', 'train', 'eval', 'report', 'inspect', 'runs')
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
 flags.DEFINE_enum(
@@ -191,7 +201,8 @@ _FLAGS = (
     ('workdir', None,
      'Directory of the run; default: runs/<config.name>, with --mode=eval or aa'
      ' runs/<config.name>-eval or -aa, with --mode=runs runs. eval, serve: of'
-     ' a finished run, whose policy is scored or served.'),
+     ' a finished run, whose policy is scored or served. gs://BUCKET/x and'
+     ' s3://BUCKET/x are directories, too.'),
     ('fork_from', '',
      'Workdir whose newest checkpoint a new workdir starts from.'),
     ('fork_version', '',
@@ -434,8 +445,52 @@ def _dispatch() -> int | None:
   imported = importlib.import_module(f'evojax.{module}')
   gc.freeze()  # Imported modules stay, and are never searched again.
   gc.enable()
-  code = run(imported, config, workdir)
+  with _on_this_machine(mode, workdir) as path:
+    code = run(imported, config, path)
   return code if isinstance(code, int) else None  # Others return results.
+
+
+@contextlib.contextmanager
+def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
+  """Yield the workdir; one in an object store is a copy, see `mirror`.
+
+  Other runs that flags name are copied as well.
+
+  Raises:
+    ValueError: If what is asked for needs a directory of this machine.
+  """
+  named = [workdir, FLAGS.workdir, FLAGS.fork_from, *FLAGS.compare, *FLAGS.runs]
+  stored = [path for path in named if path and storage.is_remote(path)]
+  if not stored:
+    yield workdir
+    return
+  refused = ''
+  if mode not in _STORED:
+    refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED)}'
+  elif FLAGS.distributed:
+    refused = '--distributed; one process can work in a store'
+  elif FLAGS.executor != 'inprocess':
+    refused = f'--executor={FLAGS.executor}; inprocess can work in a store'
+  if refused:
+    raise ValueError(
+        f'{stored[0]} is no directory of this machine, which is needed by'
+        f' {refused}. Mount the bucket, with gcsfuse for instance, and name the'
+        ' mount'
+    )
+  with contextlib.ExitStack() as stack:
+    open_ = lambda path: path and stack.enter_context(mirror.opened(path))
+    if mode == 'runs':
+      # Of what a run has written, the table shows no evidence.
+      light = lambda name: 'evidence' not in name.split('/')
+      FLAGS.workdir = stack.enter_context(
+          mirror.opened_below(FLAGS.workdir, light)
+      )
+      yield FLAGS.workdir
+      return
+    FLAGS.fork_from = open_(FLAGS.fork_from)
+    FLAGS.compare = [open_(path) for path in FLAGS.compare]
+    FLAGS.runs = [open_(path) for path in FLAGS.runs]
+    yield open_(workdir)
 
 
 if __name__ == '__main__':

@@ -14,7 +14,7 @@ lock() {  # lock FILE ARGUMENT...
 }
 
 lock requirements/base.txt --extra train "$@"
-for extra in test tpu cuda12 cuda13; do
+for extra in test tpu cuda12 cuda13 gcs; do
   file="requirements/$extra.txt"
   # torch has its own file, and drags in gigabytes of CUDA.
   lock "$file" --extra train --extra "$extra" --constraint requirements/base.txt \
@@ -33,7 +33,10 @@ lock openenv.txt --extra train --excludes <(printf '%s\n' torch gradio) \
   "$@" - <<<'openenv==0.10.0'
 lock ray.txt --extra train --extra ray --constraint base.txt \
   --constraint test.txt --constraint verifiers.txt --constraint openenv.txt "$@"
-for file in verifiers.txt openenv.txt ray.txt; do
+# What it needs refuses the dateutil of our pandas, and works with it.
+lock s3.txt --extra train --excludes <(printf '%s\n' torch python-dateutil) \
+  --constraint base.txt "$@" - <<<'s3fs==2026.9.0'
+for file in verifiers.txt openenv.txt ray.txt s3.txt; do
   added="$(grep -vxFf base.txt "$file")"
   echo "$added" >"$file"
 done

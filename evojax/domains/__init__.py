@@ -12,6 +12,7 @@ from typing import Any
 
 from evojax.domains import base
 from evojax.runtime import plugins
+from evojax.runtime import storage
 
 # Imported on demand, so that a run only loads the libraries of its own domain.
 DOMAINS = {
@@ -83,12 +84,15 @@ def policy_path(path: str) -> pathlib.Path:
   """Return the directory that config.model.path refers to.
 
   Args:
-    path: A path, or 'package:NAME' for the base policy that the domain NAME
-      ships.
+    path: A path, 'package:NAME' for the base policy that the domain NAME
+      ships, or a URL such as gs://bucket/x, whose files are downloaded.
 
   Raises:
     ValueError: If that domain ships no base policy.
+    storage.StorageError: If the files of a URL cannot be downloaded.
   """
+  if storage.is_remote(path):
+    return storage.cached(path)
   prefix, _, name = path.partition(':')
   if prefix != 'package':
     return pathlib.Path(path).expanduser()

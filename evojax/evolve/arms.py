@@ -10,6 +10,8 @@ from evojax.ledger import records
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
+_NEWEST = 2  # Checkpoints to resume from; the older one if one is damaged.
+
 
 def seed_of(run: opening.Training, purpose: str, *key: int) -> int:
   """Return a seed derived from the run's seed, a purpose and numbers.
@@ -41,8 +43,9 @@ def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
       # Sealed problems are for the final policies alone.
       'eval.sealed': False,
       'checkpoint.every': max(fitting, default=1),
-      # Keep all until the arm has ended; `compact` deletes those not needed.
-      'checkpoint.keep': updates,
+      # Those at the half and the end stay as well, see `arm.retained`: with the
+      # one that is being written, an arm has at most four at once.
+      'checkpoint.keep': min(run.config.checkpoint.keep, _NEWEST),
   }
 
 

@@ -11,6 +11,7 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.models import policy as policy_lib
 from evojax.report import sealed
+from evojax.runtime import mirror
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import settings
@@ -40,6 +41,7 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
           f'--compare={text}: there is no {path / "policy"}; name the workdir'
           ' of a finished run'
       )
+    mirror.fetch(path / 'policy')
     policy = settings.open_policy(setup.config, str(path / 'policy'))
     if policy.cfg != setup.policy.cfg:
       raise ValueError(
@@ -65,7 +67,8 @@ def place(
     hashed = hashlib.sha256()
     for file in sorted(other.policy.path.glob('*.safetensors')):
       hashed.update(file.read_bytes())
-    mine = {'workdir': str(other.path), 'weights': hashed.hexdigest()}
+    where = mirror.shown(str(other.path))
+    mine = {'workdir': where, 'weights': hashed.hexdigest()}
     own = other.path.absolute().name
     numbered = (f'{own}-{n}' for n in itertools.count(2))
     for name in itertools.chain((other.name, own), numbered):

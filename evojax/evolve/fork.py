@@ -8,6 +8,7 @@ import shutil
 from evojax.harness import spec
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.runtime import mirror
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Fork:
       # A copy that was interrupted keeps the name .tmp and is made again.
       temporary = target / 'arms' / 'v0.tmp'
       shutil.rmtree(temporary, ignore_errors=True)
+      for folder in (self.version.folder, self.version.checkpoint):
+        mirror.fetch(self.source / folder)
       shutil.copytree(self.source / self.version.folder, temporary)
       # The state of a merged or base policy is in none of the copied arms.
       state = pathlib.PurePath(self.version.checkpoint)

@@ -21,6 +21,7 @@ from evojax.report import numerals
 from evojax.report import page
 from evojax.report import sealed as sealed_lib
 from evojax.runtime import decisions
+from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import workdir as workdir_lib
 
@@ -59,6 +60,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
   final = history.find(records.Final)
   found = dataclasses.asdict(final) if final else {}
   spent = budget_lib.spent(rows)
+  path_of = lambda name: mirror.shown(str(run.path / name))
   return dict(
       name=run.config.name,
       ended=reason,
@@ -84,8 +86,8 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       device_seconds_by_version=budget_lib.by_version(rows),
       device_seconds_per_point=budget_lib.per_point(rows),
       dollars=run.recorder.budget.cost(spent),
-      policy=str(run.path / 'policy') if history.versions else None,
-      report=str(run.path / 'report.html'),
+      policy=path_of('policy') if history.versions else None,
+      report=path_of('report.html'),
       time_shares=run.phases.shares(),
   )
 

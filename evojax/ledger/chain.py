@@ -25,6 +25,7 @@ from typing import Any
 
 from absl import logging
 
+from evojax.runtime import mirror
 from evojax.runtime import workdir as workdir_lib
 
 START = 64 * '0'  # The hash before the first row.
@@ -213,7 +214,8 @@ class Ledger:
 
     Raises:
       LedgerError: If a value is not JSON, or another process wrote to the file.
-      OSError: If the disk is full; the ledger is as before.
+      OSError: If the disk is full; the ledger is as before. Or if the store
+        that the workdir is in does not answer, or another process works there.
     """
     if taken := {'n', 'step', 'sandbox'} & data.keys():
       raise LedgerError(f'{sorted(taken)} are set by the ledger; rename yours')
@@ -226,6 +228,7 @@ class Ledger:
     row = _make(self.head, payload, measured)
     line = _line(row)
     self._write(self._end, line)
+    mirror.publish(self._path)
     self._rows.append(row)
     self._end += len(line)
     return row

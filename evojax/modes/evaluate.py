@@ -10,6 +10,7 @@ from evojax.eval import report as report_lib
 from evojax.models import policy as policy_lib
 from evojax.modes import policies
 from evojax.runtime import devices
+from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
@@ -35,7 +36,14 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       `training.setup.prepare`, or if the run has not ended.
   """
   if trained := policies.of_run(config, workdir):
-    config, workdir = trained, f'{os.path.normpath(workdir)}-policy-eval'
+    beside = mirror.shown(f'{os.path.normpath(workdir)}-policy-eval')
+    with mirror.opened(beside) as path:
+      return _run(trained, path)
+  return _run(config, workdir)
+
+
+def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
+  """Score the policy at config.model.path."""
   setup = setup_lib.prepare(config)
   primary = sharding.is_primary()
   with workdir_lib.open_workdir(

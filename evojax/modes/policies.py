@@ -4,6 +4,7 @@ import pathlib
 
 import ml_collections
 
+from evojax.runtime import mirror
 from evojax.runtime import workdir as workdir_lib
 
 
@@ -37,5 +38,5 @@ def of_run(
     )
   config = config.copy_and_resolve_references()
   with config.unlocked():
-    config.model.path = str(policy)
+    config.model.path = mirror.shown(str(policy))
   return config

@@ -28,6 +28,7 @@ from evojax.ledger import budget
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page as page_lib
+from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import progress
 
@@ -147,8 +148,11 @@ def read(path: pathlib.Path, root: pathlib.Path) -> Row:
 def is_held(path: pathlib.Path) -> bool:
   """Tell if a process of this machine works on a run, without asking the lock.
 
-  To try the lock would refuse it to a run that starts at that moment.
+  To try the lock would refuse it to a run that starts at that moment. In an
+  object store, a process of any machine is found.
   """
+  if found := mirror.of(path):
+    return found.in_use()
   try:
     lock = path / '.lock'
     found = re.match(r'pid (\d+) on (\S+) ', lock.read_text())

@@ -5,11 +5,12 @@
     <directory>/step_000012/SHA256SUMS   of every file: `sha256sum -c` reads it
 
 A step is written as `step_000012.tmp`, made durable, and renamed: a directory
-without the suffix is complete. Orbax does not checksum array data, so that a
-file that is damaged later yields other numbers; a restore checks the sums.
+without the suffix is complete. In an object store, which cannot rename it,
+`mirror` makes it appear as a whole. Orbax does not checksum array data, so that
+a file that is damaged later yields other numbers; a restore checks the sums.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 import concurrent.futures
 import hashlib
 import json
@@ -26,6 +27,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from evojax.runtime import decisions
+from evojax.runtime import mirror
 from evojax.runtime import waits
 from evojax.runtime import workdir as workdir_lib
 
@@ -37,8 +39,9 @@ _SUMS = 'SHA256SUMS'
 # Orbax would give up a large checkpoint on slow disks after ten minutes;
 # whether the other processes live is for `peers` to say.
 _BARRIER_SECONDS = 3600
-# Of a process that has not saved yet, as to a slow network disk.
+# Assumed speed of a process that has not saved yet, as to a slow network disk.
 _BYTES_PER_SECOND = 100e6
+_SUMS_SECONDS = 600.0  # For another process to read what it has written.
 
 
 class CheckpointError(ValueError):
@@ -65,22 +68,63 @@ def _flatten(tree: PyTree) -> dict[str, Any]:
   }
 
 
-def _sums(folder: pathlib.Path) -> dict[str, str]:
-  """Return relative path -> SHA-256 of every file but the list itself."""
+def _digest(path: pathlib.Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
-  def digest(path: pathlib.Path) -> str:
-    with path.open('rb') as file:
-      return hashlib.file_digest(file, 'sha256').hexdigest()
 
+def _sums(
+    folder: pathlib.Path, counts: Callable[[str], bool] = lambda name: True
+) -> dict[str, str]:
+  """Return relative path -> SHA-256 of every file but the list itself.
+
+  Args:
+    folder: Directory of a step.
+    counts: Whether a file is wanted, by its relative path.
+  """
   found = (path for path in sorted(folder.rglob('*')) if path.is_file())
   paths = [path for path in found if path != folder / _SUMS]
-  names = [str(path.relative_to(folder)) for path in paths]
+  named = {str(path.relative_to(folder)): path for path in paths}
+  named = {name: path for name, path in named.items() if counts(name)}
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
-    return dict(zip(names, pool.map(digest, paths), strict=True))
+    return dict(zip(named, pool.map(_digest, named.values()), strict=True))
+
+
+def _shared_sums(folder: pathlib.Path) -> dict[str, str] | None:
+  """Return `_sums` in process 0; each process reads what it has written.
+
+  Orbax gives the files of every process a folder of their own. Process 0 waits
+  for the sums of the others, and reads what they have in common.
+
+  Raises:
+    OSError: If one of the others sends none.
+  """
+  own = lambda index: f'state/ocdbt.process_{index}/'
+  sent = lambda index: folder / f'.sums-{index}.json'
+  if index := jax.process_index():
+    sums = _sums(folder, lambda name: name.startswith(own(index)))
+    workdir_lib.write_json(sent(index), sums)
+    return None
+  others = range(1, jax.process_count())
+  not_here = '.', *map(own, others)
+  sums = _sums(folder, lambda name: not name.startswith(not_here))
+  for other in others:
+    deadline = time.monotonic() + _SUMS_SECONDS
+    while not sent(other).exists():
+      if time.monotonic() > deadline:
+        raise OSError(
+            f'process {other} has not hashed its files within'
+            f' {_SUMS_SECONDS:g} s'
+        )
+      time.sleep(0.05)
+    sums |= json.loads(sent(other).read_text())
+    sent(other).unlink()
+  return {str(p): sums[str(p)] for p in sorted(map(pathlib.Path, sums))}
 
 
 def _damage(path: pathlib.Path) -> str:
   """Return what differs from the step that was written; '' if nothing does."""
+  mirror.fetch(path)
   try:
     lines = (path / _SUMS).read_text().splitlines()
   except (OSError, UnicodeDecodeError):
@@ -135,7 +179,12 @@ class Checkpointer:
   """
 
   def __init__(
-      self, directory: str | os.PathLike[str], *, every: int, keep: int
+      self,
+      directory: str | os.PathLike[str],
+      *,
+      every: int,
+      keep: int,
+      retained: Collection[int] = (),
   ):
     """Check the arguments; nothing on disk is touched.
 
@@ -143,6 +192,7 @@ class Checkpointer:
       directory: The directory of the step directories.
       every: Steps between checkpoints, >= 1.
       keep: Number of newest checkpoints that are kept, >= 1.
+      retained: Steps whose checkpoints stay beside the newest ones.
 
     Raises:
       ValueError: If every or keep is < 1.
@@ -153,6 +203,7 @@ class Checkpointer:
       )
     self.directory = pathlib.Path(os.path.abspath(directory))
     self._every, self._keep = every, keep
+    self._retained = frozenset(retained)
     self._damaged: set[int] = set()  # Steps that this process found damaged.
     # Bytes and seconds of this process's last save, until it was durable.
     self._measured = _BYTES_PER_SECOND, 1.0
@@ -323,12 +374,14 @@ class Checkpointer:
     try:
       with waits.at(f'checkpoint {meta["step"]}'):
         self._orbax.wait_until_finished()
-      if jax.process_index() != 0:
+        if jax.process_index() == 0:
+          # A filter's state may hold infinities, which strict JSON lacks.
+          path = temporary / 'meta.json'
+          workdir_lib.write_json(path, meta, indent=1, allow_nan=True)
+        found = _shared_sums(temporary)
+      if found is None:  # The other processes have no more to do.
         return
-      # A filter's state may hold infinities, which strict JSON lacks.
-      path = temporary / 'meta.json'
-      workdir_lib.write_json(path, meta, indent=1, allow_nan=True)
-      sums = ''.join(f'{d}  {path}\n' for path, d in _sums(temporary).items())
+      sums = ''.join(f'{digest}  {name}\n' for name, digest in found.items())
       workdir_lib.write_atomic(temporary / _SUMS, sums.encode())
       # Orbax syncs its files, but not the directories that hold their names.
       for folder in (p for p in temporary.rglob('*') if p.is_dir()):
@@ -338,8 +391,10 @@ class Checkpointer:
       os.rename(temporary, final)
       workdir_lib.sync_directory(self.directory)
       self._damaged.discard(meta['step'])
+      mirror.publish(self.directory)  # On an object store, durable from here.
       self._measured = max(1, size), time.monotonic() - self._began
       self._delete_old()
+      mirror.publish(self.directory)
     except (OSError, ValueError, RuntimeError) as error:
       shutil.rmtree(temporary, ignore_errors=True)
       raise self._save_error(final, error) from error
@@ -355,7 +410,7 @@ class Checkpointer:
     # Damaged steps do not count, or they would push out the last intact one.
     intact = [step for step in self.steps() if step not in self._damaged]
     for step in self.steps():
-      if step < min(intact[-self._keep :]):
+      if step < min(intact[-self._keep :]) and step not in self._retained:
         self._remove(self.path_of(step))
 
   def _newest_intact(self) -> tuple[int | None, str]:

@@ -21,6 +21,7 @@ import sys
 
 from rich import console as console_lib
 
+from evojax.runtime import mirror
 from evojax.runtime import workdir as workdir_lib
 from evojax.runtime import wrapping
 
@@ -51,13 +52,14 @@ def say(
     logged: What the log keeps of it; None: the same text.
   """
   stream = sys.stderr if error else sys.stdout
+  text = mirror.shown(text)
   print('\n'.join(wrapping.wrap(text, width())), file=stream, flush=True)
   log(text if logged is None else logged)
 
 
 def log(text: str) -> None:
   """Keep a text in the log without printing it."""
-  lines = wrapping.wrap(text, LOGGED)
+  lines = wrapping.wrap(mirror.shown(text), LOGGED)
   _log.add(f'\n{" " * _MARGIN}'.join(lines))
 
 

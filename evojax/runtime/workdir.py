@@ -4,9 +4,10 @@
     <workdir>/manifest.json   one entry per start: versions, devices, command
     <workdir>/.lock           held while a process works on the run
 
-The directory is a local path or a mount; with several hosts it is shared, and
-process 0 alone locks and writes. It belongs to the mode that made it. A start
-that ends before `Workdir.keep` leaves it as it was.
+The directory is a local path, a mount, or the copy of a folder in an object
+store, see `mirror`. With several hosts it is shared, and process 0 alone locks
+and writes. It belongs to the mode that made it. A start that ends before
+`Workdir.keep` leaves it as it was.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,10 @@ import ml_collections
 from evojax import config as config_lib
 from evojax.runtime import found as found_lib
 from evojax.runtime import invocation
+from evojax.runtime import lease
+from evojax.runtime import mirror as mirror_lib
 from evojax.runtime import preemption
+from evojax.runtime import storage
 
 # Config fields that a resumed run may change, because training does not depend
 # on them; on `mesh` only by the order of sums, of which a warning tells. An
@@ -285,6 +289,8 @@ def _try_lock(path: pathlib.Path) -> _Lock | None:
 
 def in_use(path: str | os.PathLike[str]) -> bool:
   """Return True if a process works on a run's directory; changes nothing."""
+  if mirror := mirror_lib.of(path):
+    return mirror.in_use()
   try:
     fd = os.open(pathlib.Path(path, '.lock'), os.O_RDONLY)
   except OSError:  # No run has begun there.
@@ -339,6 +345,7 @@ class Workdir(contextlib.AbstractContextManager):
   resumed: bool  # The directory held this run already.
   _lock: _Lock | None = None  # None in all processes but the first.
   _found: found_lib.Found | None = None  # None once what is written stays.
+  _mirror: mirror_lib.Mirror | None = None  # Of a directory in a store.
 
   def keep(self) -> None:
     """Let what this start has written stay: its first step is about to begin.
@@ -347,11 +354,17 @@ class Workdir(contextlib.AbstractContextManager):
     """
     preemption.note()
     self._found = None
+    if self._mirror:
+      self._mirror.keep()
 
   def close(self) -> None:
     """Give the lock back, and keep what was written."""
-    self.keep()
-    self._release()
+    try:
+      self.keep()
+      if self._mirror:
+        self._mirror.publish()
+    finally:
+      self._release()
 
   def _release(self) -> None:
     lock, self._lock = self._lock, None
@@ -366,6 +379,9 @@ class Workdir(contextlib.AbstractContextManager):
     found.put_back()
     self._release()
     found_lib.remove(found.new)
+    if self._mirror:
+      with contextlib.suppress(OSError):  # It ends by itself.
+        self._mirror.release()
 
   def __exit__(self, kind: type[BaseException] | None, *_) -> None:
     if kind is not None:
@@ -531,10 +547,10 @@ def check(
 def _local(path: str | os.PathLike[str]) -> pathlib.Path:
   """Return the absolute path of a directory of this machine."""
   # It would become a local folder named 'gs:', whose loss nobody expects.
-  if '://' in os.fspath(path):
+  if storage.is_remote(path):
     raise WorkdirError(
-        f'workdir {path} is not a path of this machine; mount the bucket (with'
-        ' gcsfuse, for instance) and pass the mount as --workdir'
+        f'workdir {path} is not a path of this machine; `evojax.run` and the'
+        ' command line open it, see runtime/mirror.py'
     )
   return pathlib.Path(os.path.abspath(os.path.expanduser(path)))
 
@@ -554,6 +570,21 @@ def _check_owner(path: pathlib.Path, mode: str) -> None:
         f'workdir {path} holds a run of --mode={made_by}, whose config.json is'
         ' missing: restore it from a copy, or choose another --workdir'
     )
+
+
+def _take(mirror: mirror_lib.Mirror) -> None:
+  """Take the lease of a directory in a store.
+
+  Raises:
+    WorkdirError: If another process holds it.
+  """
+  try:
+    mirror.begin()
+  except lease.LeaseError as error:
+    raise WorkdirError(
+        f'workdir {mirror.url} is in use by {error.holder}. Wait for it or stop'
+        ' it, or choose another --workdir'
+    ) from error
 
 
 def open_workdir(
@@ -584,6 +615,9 @@ def open_workdir(
   saved = path / 'config.json'
   if not primary:
     return Workdir(path, resumed=saved.exists())
+  mirror = mirror_lib.of(path)
+  if mirror:
+    _take(mirror)
   new = found_lib.missing(path)
   try:
     _make_directory(path)
@@ -593,7 +627,7 @@ def open_workdir(
     raise
   # Only now: until then, files may be those of another process.
   found = found_lib.Found(path, new)
-  workdir = Workdir(path, saved.exists(), lock, found)
+  workdir = Workdir(path, saved.exists(), lock, found, mirror)
   preemption.put_back_with(workdir.put_back)
   try:
     check(path, config, mode)

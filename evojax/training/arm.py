@@ -125,8 +125,12 @@ def checkpoint_of(folder: str | pathlib.Path, updates: int) -> pathlib.Path:
 
 def retained(folder: pathlib.Path, updates: int) -> list[pathlib.Path]:
   """Return the checkpoints that stay: at the half, for replays, and the end."""
-  paths = [checkpoint_of(folder, n) for n in (updates // 2, updates)]
+  paths = [checkpoint_of(folder, n) for n in _retained_steps(updates)]
   return [path for path in paths if path.exists()]
+
+
+def _retained_steps(updates: int) -> tuple[int, int]:
+  return updates // 2, updates
 
 
 def outcomes(folder: pathlib.Path) -> list[float]:
@@ -188,7 +192,12 @@ def train(
   ):
     start = pathlib.Path(job.workdir, job.start) if job.start else None
     trainer = trainer_lib.Trainer(
-        setup, job.path, phases, engine=engine, start=start
+        setup,
+        job.path,
+        phases,
+        engine=engine,
+        start=start,
+        retained=_retained_steps(setup.config.steps),
     )
     arm = _train(job, trainer, stop_if_asked, show)
     if primary:

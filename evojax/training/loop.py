@@ -27,6 +27,7 @@ from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import decisions
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
@@ -102,7 +103,9 @@ def _checkpoint_of(fork_from: str) -> pathlib.Path:
         ' that has saved one, or leave the flag out to start with the policy of'
         ' config.model.path'
     )
-  return found[max(found)]
+  newest = found[max(found)]
+  mirror.fetch(newest)
+  return newest
 
 
 def _fork(newest: pathlib.Path, target: pathlib.Path) -> None:
@@ -328,7 +331,7 @@ def _finish(
       steps=trainer.step,
       config_sha256=config_lib.sha256(config),
       scores=evaluations[trainer.step].metrics(),
-      policy=str(path / 'policy'),
+      policy=mirror.shown(str(path / 'policy')),
       compilations=trainer.compilations(),
       time_shares=trainer.phases.shares(),
       gain=reports,

@@ -7,7 +7,7 @@ reward. No stage here knows which domain or harness it serves.
 """
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 import contextlib
 import dataclasses
 import io
@@ -64,6 +64,7 @@ class Trainer:
       *,
       engine: records.RolloutEngine | None = None,
       start: pathlib.Path | None = None,
+      retained: Collection[int] = (),
       stopping: Callable[[], bool] = lambda: False,
   ):
     """Build mesh, state and engine, and restore the newest checkpoint.
@@ -77,6 +78,7 @@ class Trainer:
       start: Directory of a checkpoint whose parameters and moments a new run
         starts from, at step 0 and with its own problems and random numbers.
         Default: the policy of config.model.path.
+      retained: Steps whose checkpoints stay beside the newest ones.
       stopping: Returns whether the run was asked to stop; see `fleet.Fleet`.
     """
     c = self.config = setup.config
@@ -114,7 +116,7 @@ class Trainer:
       self.key = make_key(seed)
       self.rewards = reward_pipeline.RewardPipeline(setup)
       self.checkpointer = checkpoint_lib.Checkpointer(
-          workdir / 'checkpoints', **c.checkpoint
+          workdir / 'checkpoints', **c.checkpoint, retained=retained
       )
       stack.callback(self.checkpointer.wait)
       self.start = self._restore(start)

@@ -1,10 +1,11 @@
 """Evolves the tiny run several times, and ends most of them by SIGKILL.
 
-    python evolve_worker.py ROOT
+    python evolve_worker.py ROOT [URL]
 
 ROOT/reference is one undisturbed run. ROOT/killed is one run that dies before
 the row of every step in turn, and inside an arm, each time in a process of its
-own, which continues what the one before it left.
+own, which continues what the one before it left. With a URL, such as
+objects://bucket/run, the killed run is there, and dies at STORED.
 
 The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
@@ -24,12 +25,14 @@ import reasoning_gym  # noqa: F401
 from scipy import stats  # noqa: F401
 from transformers import PreTrainedTokenizerFast  # noqa: F401
 
+import evojax
 from evojax.eval import race
-from evojax.evolve import loop
 from evojax.evolve.steps import verify
 from evojax.ledger import chain
+from evojax.runtime import storage
 from evojax.runtime import workdir
 from evojax.training import trainer as trainer_lib
+from tests import objects  # noqa: F401, which registers a scheme.
 from tests import tiny
 
 STEPS = (
@@ -43,6 +46,7 @@ POINTS = (
     *STEPS[:10], 'torn', 'arm', 'race', 'shadow', 'look',
     *STEPS[12:], 'summary',
 )  # fmt: skip
+STORED = 'train', 'arm', 'final'
 # A diagnostic that follows the score is kept for certain: there is a promotion.
 QUEUED = {
     'delta': {'file': 'diagnostics/solved.py', 'source_file': 'solved.py'},
@@ -116,35 +120,47 @@ def prepare_death(point):
     )
 
 
-def run(root, name):
+def leave(workdir):
+  """Leaves the changes in the inbox of a run that has not begun."""
+  texts = {
+      'solved.py': SOLVED,
+      '10-solved.json': json.dumps(QUEUED),
+      '20-raced.json': json.dumps(RACED),
+  }
+  for name, text in texts.items():
+    if storage.is_remote(workdir):
+      storage.Store(workdir).write(f'inbox/{name}', text.encode())
+    else:
+      path = pathlib.Path(workdir, 'inbox', name)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(text)
+
+
+def run(name, workdir):
   """One process; its exit status."""
   child = os.fork()
   if child:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   logging.set_verbosity(logging.ERROR)
   prepare_death(name)
-  folder = root / ('reference' if name == 'reference' else 'killed')
-  inbox = folder / 'inbox'
-  if not inbox.exists():
-    inbox.mkdir(parents=True)
-    (inbox / 'solved.py').write_text(SOLVED)
-    (inbox / '10-solved.json').write_text(json.dumps(QUEUED))
-    (inbox / '20-raced.json').write_text(json.dumps(RACED))
   # Every candidate is kept, so that there is a shadow.
   race.passed = lambda standings, alphas: sorted(standings)
   verify._perturbed = lambda *_: None
   config = tiny.evolving(evolve__rounds=3, evolve__retrain=True)
-  loop.run(config, str(folder))
+  evojax.run(config, workdir)
   os._exit(0)
 
 
-def main(root):
-  root = pathlib.Path(root)
+def main(root, url=''):
   gc.freeze()  # No process searches what all of them share.
-  for name in ('reference', *POINTS, 'finish'):
+  reference, killed = f'{root}/reference', url or f'{root}/killed'
+  points = STORED if url else POINTS
+  leave(reference)
+  leave(killed)
+  for name in ('reference', *points, 'finish'):
     started = time.time()
-    status = run(root, name)
-    wanted = -signal.SIGKILL if name in POINTS else 0
+    status = run(name, reference if name == 'reference' else killed)
+    wanted = -signal.SIGKILL if name in points else 0
     print(f'{name}: {status} {time.time() - started:.1f} s', flush=True)
     if status != wanted:
       sys.exit(f'{name}: exit status {status}, not {wanted}')

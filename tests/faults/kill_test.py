@@ -83,7 +83,8 @@ def read_json(file):
 class _Killed(parameterized.TestCase):
   """Tests of the files that `kill_worker` left of the run of a config."""
 
-  CONFIG: str  # See kill_worker.
+  WORKER = 'kill_worker'
+  CONFIG: str  # See there.
   POINTS: tuple[str, ...]
 
   @classmethod
@@ -97,7 +98,7 @@ class _Killed(parameterized.TestCase):
         [
             sys.executable,
             '-m',
-            'tests.faults.kill_worker',
+            f'tests.faults.{cls.WORKER}',
             cls.CONFIG,
             cls.policy,
             cls.root,

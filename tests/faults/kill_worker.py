@@ -118,7 +118,7 @@ POINTS = dict(
 )
 
 
-def run(config, root, name):
+def run(config, root, name, workdir):
   """One process; its exit status."""
   child = os.fork()
   if child:
@@ -135,24 +135,25 @@ def run(config, root, name):
 
   learner_lib.Learner.learn = logged_learn
   POINTS.get(name, lambda: None)()
-  folder = 'reference' if name == 'reference' else 'killed'
-  evojax.run(config, str(root / folder))
+  evojax.run(config, workdir)
   os._exit(0)
 
 
-def main(config, policy, root, *points):
+def main(config, policy, root, *points, killed=''):
   root = pathlib.Path(root)
+  killed = killed or str(root / 'killed')
   gc.freeze()  # No process searches what all of them share.
   config = importlib.import_module(config).get_config(policy)
   for name in ('reference', *points, 'finish'):
     started = time.time()
-    status = run(config, root, name)
+    workdir = str(root / 'reference') if name == 'reference' else killed
+    status = run(config, root, name, workdir)
     wanted = 0 if name in UNDISTURBED else -signal.SIGKILL
     print(f'{name}: {status} {time.time() - started:.1f} s', flush=True)
     if status != wanted:
       sys.exit(f'{name}: exit status {status}, not {wanted}')
-    if name in POINTS:
-      shutil.copytree(root / 'killed', root / name)
+    if name in POINTS and os.path.isdir(killed):
+      shutil.copytree(killed, root / name)
 
 
 if __name__ == '__main__':

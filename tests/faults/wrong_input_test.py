@@ -298,7 +298,15 @@ REFUSED = {
     ),
     'workdir in a bucket': (
         ['{tiny}', '--workdir=gs://bucket/run'],
-        r'workdir gs://bucket/run .*mount the bucket',
+        r'gs://bucket/run needs gcsfs, which is an extra: pip install -r \S+',
+    ),
+    'workdir in a bucket, of a mode that needs a disk': (
+        ['{tiny}', '--workdir=gs://bucket/run', '--mode=aa'],
+        r'gs://bucket/run is no directory .*--mode=aa; in a store work .*mount',
+    ),
+    'policy in a store that nobody knows': (
+        ['{tiny}', '--config.model.path=nonsense://bucket/model'],
+        r"nonsense://bucket/model: the scheme 'nonsense' is unknown",
     ),
     'workdir in use': (
         ['{tiny}', '--workdir={root}/locked'],

@@ -80,8 +80,10 @@ class CheckpointTestCase(parameterized.TestCase):
     self.directory = pathlib.Path(root, 'checkpoints')
     self.state = make_state()
 
-  def open(self, every=1, keep=2):
-    opened = checkpoint.Checkpointer(self.directory, every=every, keep=keep)
+  def open(self, every=1, keep=2, **options):
+    opened = checkpoint.Checkpointer(
+        self.directory, every=every, keep=keep, **options
+    )
     self.addCleanup(opened.wait)
     return opened
 
@@ -201,6 +203,13 @@ class RetentionTest(CheckpointTestCase):
       seen.append(checkpointer.steps())
     self.assertEqual(seen, [[10], [10, 20], [20, 30], [30, 40]])
     self.assertLen(os.listdir(self.directory), 2)
+
+  def test_retained_steps_stay_beside_the_newest(self):
+    checkpointer = self.open(keep=1, retained=(20, 50))
+    for step in (10, 20, 30, 40):
+      checkpointer.save(step, self.state, {})
+      checkpointer.wait()
+    self.assertEqual(checkpointer.steps(), [20, 40])
 
   def test_old_ones_stay_until_the_new_one_is_durable(self):
     checkpointer = self.save(10, 20)
@@ -536,8 +545,18 @@ like = jax.tree.map(
 like['cursor'] = np.int64(0)
 c = checkpoint.Checkpointer({root!r} + '/checkpoints', every=1, keep=2)
 assert c.restore_latest(like) is None
+read, digest = [], checkpoint._digest
+checkpoint._digest = lambda path: read.append(str(path)) or digest(path)
 for step in (1, 2, 3):
   c.save(step, make(step) | dict(cursor=np.int64(step)), dict(step=step))
+c.wait()
+of = lambda i: [path for path in read if f'ocdbt.process_{{i}}/' in path]
+assert of(index) and not of(1 - index), read  # Each reads its own shards.
+jax.experimental.multihost_utils.sync_global_devices('saved')
+if index == 0:
+  hidden = [n for n in os.listdir(c.path_of(3)) if n.startswith('.')]
+  sums = (c.path_of(3) / 'SHA256SUMS').read_text()
+  assert not hidden and sums.count('ocdbt.process_1/') >= 1, (hidden, sums)
 def check(step):
   state, meta = c.restore_latest(like)
   assert meta == dict(step=step, metadata=dict(step=step)), meta

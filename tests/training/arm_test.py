@@ -13,6 +13,7 @@ from evojax import config as config_lib
 from evojax.evidence import store
 from evojax.harness import spec
 from evojax.ledger import records
+from evojax.runtime import checkpoint
 from evojax.runtime import metrics
 from evojax.runtime import sharding
 from evojax.training import arm as arm_lib
@@ -31,7 +32,7 @@ def make_job(workdir, policy, steps=5, **fields):
       workdir=str(workdir),
       folder='arms/a',
       config=config_lib.to_mapping(config),
-      changes={'seed': 3, 'steps': steps, 'checkpoint.keep': steps + 1},
+      changes={'seed': 3, 'steps': steps},
       harness=harness.sha256,
       start='',
       label='an arm',
@@ -126,6 +127,28 @@ class TrainTest(absltest.TestCase):
     # A second call reads it: nothing is asked any more.
     again = train(job, stop_if_asked=lambda: self.fail('it trains again'))
     self.assertEqual(again, arm)
+
+  def test_an_arm_has_at_most_four_checkpoints_at_once(self):
+    job = make_job(self.root / 'few', self.policy, steps=8)
+    commit, folder = checkpoint.Checkpointer._commit, job.path / 'checkpoints'
+    seen = []
+
+    def watched(checkpointer, *args):
+      seen.append(sorted(p.name for p in folder.iterdir()))  # One is written.
+      commit(checkpointer, *args)
+
+    with absltest.mock.patch.object(
+        checkpoint.Checkpointer, '_commit', watched
+    ):
+      self.assertEqual(train(job).status, 'done')
+    self.assertEqual(max(map(len, seen)), 4)
+    # The half stays for replays, and two to resume from.
+    self.assertEqual(
+        seen[-1],
+        ['step_000004', 'step_000006', 'step_000007', 'step_000008.tmp'],
+    )
+    left = sorted(p.name for p in folder.iterdir())
+    self.assertEqual(left, ['step_000004', 'step_000008'])
 
   def test_an_arm_that_falls_behind_the_incumbents_ends_at_its_half(self):
     job = make_job(

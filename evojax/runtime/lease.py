@@ -1,0 +1,196 @@
+"""A lease on the folder of a store: one process at a time works there.
+
+    <folder>/.lease/000007.json    of the seventh process that worked there
+
+A store has no locks that a kernel drops when a process dies. The holder renews
+its object; who wants the folder watches it, by its own clock, and takes over
+once nothing has changed for TTL_SECONDS. The next number is taken by a write
+that only creates, which one of several processes wins. A holder that was
+stopped for long finds a higher number, and writes no more.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import secrets
+import socket
+import threading
+import time
+from typing import Any
+
+from evojax.runtime import storage
+
+TTL_SECONDS = 45.0
+RENEW_SECONDS = 10.0
+_WATCH_SECONDS = 1.0
+_FOLDER = '.lease'
+
+
+class LeaseError(OSError):
+  """Another process holds the lease, or has taken it over."""
+
+  def __init__(self, message: str, holder: str):
+    super().__init__(message)
+    self.holder = holder
+
+
+def _place() -> dict[str, Any]:
+  """Return what tells this process from all others of this machine."""
+  boot = pathlib.Path('/proc/sys/kernel/random/boot_id')
+  if not boot.exists():
+    return {}
+  # Containers number their processes apart.
+  namespace = os.readlink('/proc/self/ns/pid')
+  return {
+      'machine': f'{boot.read_text().strip()} {namespace}',
+      'pid': os.getpid(),
+      'started': _start_of(os.getpid()),
+  }
+
+
+def _start_of(pid: int) -> str:
+  """Return when a process began, in ticks since boot; '' if it is gone."""
+  try:
+    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except OSError:
+    return ''
+  fields = text.rpartition(')')[2].split()
+  return '' if fields[0] == 'Z' else fields[19]
+
+
+def _has_ended(content: dict[str, Any]) -> bool:
+  """Tell if a holder gave the lease back, or was a process here that is gone.
+
+  One on another machine may always be there.
+  """
+  if content['released']:
+    return True
+  here = _place()
+  if not here or content['place'].get('machine') != here['machine']:
+    return False
+  return _start_of(content['place']['pid']) != content['place']['started']
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+  """The newest object of a folder's leases."""
+
+  number: int  # 0: there was none.
+  data: bytes
+  content: dict[str, Any]
+
+
+def _newest(store: storage.Store) -> _Seen:
+  while True:
+    numbers = sorted(int(name[-11:-5]) for name in store.list(_FOLDER))
+    if not numbers:
+      return _Seen(0, b'', {'holder': '', 'released': True, 'place': {}})
+    try:
+      data = store.read(_name(numbers[-1]))
+      return _Seen(numbers[-1], data, json.loads(data))
+    except FileNotFoundError:
+      continue  # Whoever came later has deleted it.
+
+
+def _name(number: int) -> str:
+  return f'{_FOLDER}/{number:06d}.json'
+
+
+def is_held(store: storage.Store) -> bool:
+  """Tell if a process works on the folder, or did until TTL_SECONDS ago."""
+  seen = _newest(store)
+  if _has_ended(seen.content):
+    return False
+  return time.time() - seen.content['renewed'] < TTL_SECONDS
+
+
+class Lease:
+  """A lease that this process holds, and renews in a thread."""
+
+  def __init__(self, store: storage.Store):
+    """Take the lease; where its holder seems to be dead, wait for TTL_SECONDS.
+
+    Raises:
+      LeaseError: If another process holds it.
+      storage.StorageError: If the store does not answer, or lets a write that
+        only creates replace an object.
+    """
+    self._store = store
+    seen = self._wait()
+    self._number = seen.number + 1
+    self._content = {
+        'holder': (
+            f'pid {os.getpid()} on {socket.gethostname()} since'
+            f' {time.strftime("%Y-%m-%dT%H:%M:%S%z")}'
+        ),
+        'place': _place(),
+        'token': secrets.token_hex(8),
+        'released': False,
+    }
+    self._stop, self._lock = threading.Event(), threading.Lock()
+    self._renewed = time.monotonic()
+    if not store.create(_name(self._number), self._data()):
+      self._raise(_newest(store))
+    if store.create(_name(self._number), b'{}'):
+      raise storage.StorageError(
+          f'{store.url}: its file system lets two processes create one object,'
+          ' so that a run cannot be kept to one of them; gs:// and s3:// can be'
+          ' used'
+      )
+    for number in range(max(1, self._number - 8), self._number):
+      store.remove(_name(number))
+    threading.Thread(target=self._renew, daemon=True).start()
+
+  def check(self) -> None:
+    """Raise if another process may have taken the lease over.
+
+    Raises:
+      LeaseError: If one has.
+    """
+    seen = _newest(self._store)
+    # A folder that was deleted as a whole has no number at all.
+    if seen.number != self._number:
+      self._raise(seen)
+
+  def release(self) -> None:
+    """Give the lease back, if it is still held."""
+    self._stop.set()
+    with self._lock:
+      if _newest(self._store).number == self._number:
+        self._content['released'] = True
+        self._store.write(_name(self._number), self._data())
+
+  def _data(self) -> bytes:
+    content = self._content | {'renewed': time.time()}
+    return json.dumps(content, indent=2, sort_keys=True).encode()
+
+  def _wait(self) -> _Seen:
+    """Return the newest lease once its holder has ended."""
+    seen, since = _newest(self._store), time.monotonic()
+    first = seen
+    while not _has_ended(seen.content):
+      if seen.data != first.data:  # It was renewed.
+        self._raise(seen)
+      if time.monotonic() - since > TTL_SECONDS:
+        break
+      time.sleep(_WATCH_SECONDS)
+      seen = _newest(self._store)
+    return seen
+
+  def _raise(self, seen: _Seen) -> None:
+    holder = seen.content['holder'] or 'nobody: its lease was deleted'
+    raise LeaseError(f'{self._store.url} is in use by {holder}', holder)
+
+  def _renew(self) -> None:
+    """Renew the lease until it is given back or lost."""
+    while not self._stop.wait(RENEW_SECONDS):
+      with self._lock:
+        try:
+          self.check()
+          if not self._stop.is_set():
+            self._store.write(_name(self._number), self._data())
+        except LeaseError:
+          return  # The next `check` of whoever writes says so.
+        except OSError:
+          continue  # The store may answer again in time.

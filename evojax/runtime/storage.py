@@ -1,0 +1,339 @@
+"""Object stores: gs://, s3:// and whatever else fsspec knows.
+
+    store = Store('gs://bucket/runs/grpo')
+    store.write('metrics.jsonl', data)      # An older object is replaced.
+    store.create('ledger/000003.json', row) # False if another one is there.
+    path = cached('gs://bucket/models/qwen3-0p6b')
+
+An object is whole or absent; there is no rename, no lock and no append, and no
+operation on a folder. Calls that fail are made again, a bounded number of
+times, after longer and longer waits.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+import concurrent.futures
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import time
+from typing import Any
+
+_ATTEMPTS = 8
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0  # Seconds; doubled after each attempt.
+_THREADS = 16
+_AT_ONCE_BYTES = 1 << 23  # Files up to this size are sent from memory.
+# Package of a scheme, and how it is installed.
+_GCS = 'gcsfs', 'pip install -r requirements/gcs.txt'
+_EXTRAS = {
+    'gs': _GCS,
+    'gcs': _GCS,
+    's3': ('s3fs', 'pip install --no-deps -r requirements/s3.txt'),
+}
+# What a store answers, and bugs: neither goes away by asking again.
+_ANSWERS = (FileNotFoundError, FileExistsError)
+_FINAL = (
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotImplementedError,
+    ImportError,
+)
+_BUGS = (TypeError, AttributeError, NameError)
+# What tells two versions of an object apart, by the name that stores give it.
+_IDENTITY = (
+    *('size', 'etag', 'ETag', 'md5Hash', 'crc32c', 'generation'),
+    *('mtime', 'LastModified', 'last_modified', 'created'),
+)
+
+
+class StorageError(OSError):
+  """A store cannot be used, or did not answer; the message says what to do."""
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+  """Tell if a path names a store, as 'gs://bucket/x' does."""
+  return '://' in os.fspath(path)
+
+
+def cache_folder() -> pathlib.Path:
+  """Return the folder of this machine for copies of what stores hold."""
+  # Where a home directory is small, the standard variable names another disk.
+  base = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  return pathlib.Path(base).expanduser().absolute() / 'evojax' / 'remote'
+
+
+class Store:
+  """The objects below a URL, by names relative to it, such as 'a/b.json'.
+
+  Every method raises StorageError where the store does not answer.
+  """
+
+  def __init__(self, url: str):
+    """Open the file system; nothing is asked of the store yet.
+
+    Args:
+      url: Of a folder, 'gs://bucket/folder'.
+
+    Raises:
+      StorageError: If its scheme is unknown or needs a package.
+    """
+    self.url = url.rstrip('/')
+    self._fs = _file_system(self.url)
+    self._root = self._fs._strip_protocol(self.url)
+
+  def read(self, name: str) -> bytes:
+    """Return an object.
+
+    Raises:
+      FileNotFoundError: If it is not there.
+    """
+    return self._call(self._fs.cat_file, self._path(name))
+
+  def write(self, name: str, data: bytes) -> None:
+    """Write an object; an older one is replaced."""
+    self._write(self._fs.pipe_file, self._path(name), data)
+
+  def create(self, name: str, data: bytes) -> bool:
+    """Write an object unless one with another content has the name.
+
+    Returns:
+      Whether the object is there with this content. Of several processes that
+      write different ones, one gets True.
+    """
+    try:
+      self._write(self._fs.pipe_file, self._path(name), data, mode='create')
+    except FileExistsError:
+      # An attempt whose answer was lost has written it.
+      return self.read(name) == data
+    return True
+
+  def upload(self, file: pathlib.Path, name: str) -> int:
+    """Write a file's content as an object; return its size in bytes.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+    """
+    size = file.stat().st_size
+    if size <= _AT_ONCE_BYTES:  # A file that grows is sent as it is now.
+      data = file.read_bytes()
+      self.write(name, data)
+      return len(data)
+    self._write(self._fs.put_file, str(file), self._path(name))
+    return size
+
+  def download(self, name: str, file: pathlib.Path) -> None:
+    """Write an object to a file, whole or not at all.
+
+    Raises:
+      FileNotFoundError: If the object is not there.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f'.{file.name}.part')
+    try:
+      self._call(self._fs.get_file, self._path(name), str(part))
+      os.replace(part, file)
+    finally:
+      part.unlink(missing_ok=True)
+
+  def remove(self, name: str) -> None:
+    """Delete an object, which need not be there."""
+    with contextlib.suppress(FileNotFoundError):
+      self._call(self._fs.rm_file, self._path(name))
+
+  def list(self, folder: str = '') -> dict[str, dict[str, Any]]:
+    """Return what the store tells of the objects below a folder, by name.
+
+    Raises:
+      StorageError: If a name is that of no file below a folder.
+    """
+    self._fs.invalidate_cache()
+    try:
+      found = self._call(
+          self._fs.find, self._path(folder).rstrip('/'), detail=True
+      )
+    except FileNotFoundError:
+      return {}
+    start = len(self._root.rstrip('/')) + 1
+    objects = {path[start:]: info for path, info in found.items()}
+    for name in objects:
+      # It would be written outside of the folder that it is downloaded to.
+      if '..' in name.split('/') or name.startswith('/'):
+        raise StorageError(
+            f'{self.url} holds an object {name!r}, which is no path below it:'
+            ' delete or rename it'
+        )
+    # Consoles mark folders by objects whose names end in '/'.
+    return {n: i for n, i in objects.items() if n and not n.endswith('/')}
+
+  def _write(self, function: Callable[..., Any], *args: Any, **kwargs: Any):
+    """Call the store; what is not found can only be the bucket."""
+    try:
+      self._call(function, *args, **kwargs)
+    except FileNotFoundError as error:
+      raise StorageError(
+          f'{self.url}: there is no such bucket ({error}); make it, or correct'
+          ' the URL'
+      ) from error
+
+  def _path(self, name: str) -> str:
+    return f'{self._root}/{name}'
+
+  def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any):
+    """Call the store, again and again if it fails."""
+    for attempt in range(_ATTEMPTS):
+      try:
+        return function(*args, **kwargs)
+      except (*_ANSWERS, *_BUGS):
+        raise
+      # Every kind of store has errors of its own; not all are OSErrors.
+      except Exception as error:
+        if attempt == _ATTEMPTS - 1 or isinstance(error, _FINAL):
+          raise StorageError(
+              f'{self.url} does not answer: {type(error).__name__}: {error}.'
+              ' See if the URL is right, if this machine reaches the store and'
+              ' if its credentials may read and write there, then run the same'
+              ' command again'
+          ) from error
+      wait = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)
+      time.sleep(wait * random.uniform(0.5, 1.5))
+
+
+def _file_system(url: str) -> Any:
+  """Return the file system of a URL.
+
+  Raises:
+    StorageError: If its scheme is unknown or needs a package.
+  """
+  import fsspec  # Here: most runs have no use for it.
+
+  scheme = url.partition('://')[0]
+  package, command = _EXTRAS.get(scheme, ('a package', 'pip install it'))
+  try:
+    kind = fsspec.get_filesystem_class(scheme)
+  except ImportError as error:
+    raise StorageError(
+        f'{url} needs {package}, which is an extra: {command} ({error})'
+    ) from error
+  except ValueError as error:
+    raise StorageError(
+        f'{url}: the scheme {scheme!r} is unknown; gs:// and s3:// are known,'
+        ' and those of fsspec packages that are installed'
+    ) from error
+  if scheme in ('file', 'local'):
+    raise StorageError(f'{url}: pass a folder of this machine as a plain path')
+  # A listing that is kept would not show what other processes write.
+  return kind(use_listings_cache=False, skip_instance_cache=True)
+
+
+def in_parallel(
+    function: Callable[[str], Any], names: Collection[str]
+) -> dict[str, Any]:
+  """Return function(name) by name; the first error is raised at the end."""
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+    return dict(zip(names, pool.map(function, names), strict=True))
+
+
+def check_room(folder: pathlib.Path, size: int, what: str) -> None:
+  """Raise if the disk of a folder has no room for a download.
+
+  Raises:
+    StorageError: Names the variable that moves the folder.
+  """
+  free = shutil.disk_usage(folder).free
+  if free < size:
+    raise StorageError(
+        f'{what} needs {size:,} bytes in {folder}, {free:,} are free: free'
+        ' space there, or set XDG_CACHE_HOME to a folder on a larger disk'
+    )
+
+
+# ---------------------------------------------------------------------- models
+
+
+@functools.cache  # Within one process, a model stays what it is.
+def cached(url: str) -> pathlib.Path:
+  """Return a copy of a model's directory; it is downloaded once per machine.
+
+  Before it is used again, every file is compared with the store by what the
+  store tells of it, and with the download by its SHA-256. Folders inside are
+  left out: nothing reads them.
+
+  Args:
+    url: Of a Hugging Face directory.
+
+  Raises:
+    StorageError: If the store does not answer or holds no such directory, or
+      the disk has no room.
+  """
+  store = Store(url)
+  name = hashlib.sha256(store.url.encode()).hexdigest()[:12]
+  folder = cache_folder() / 'models' / f'{store.url.rpartition("/")[2]}-{name}'
+  with _alone(folder):
+    listed = {n: info for n, info in store.list().items() if '/' not in n}
+    if not listed:
+      raise StorageError(
+          f'{url} holds no files: name a Hugging Face directory, and see if'
+          ' this machine may read it'
+      )
+    _fill(store, folder, listed)
+  return folder
+
+
+def _fill(
+    store: Store, folder: pathlib.Path, listed: Mapping[str, dict[str, Any]]
+) -> None:
+  """Make a folder hold the listed objects and no others."""
+  record = folder / '.remote.json'
+  known = json.loads(record.read_text()) if record.exists() else {}
+  identity = {
+      name: {k: str(info[k]) for k in _IDENTITY if k in info}
+      for name, info in listed.items()
+  }
+
+  def digest(name: str) -> str:
+    with (folder / name).open('rb') as file:
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+
+  def is_here(name: str) -> bool:
+    old = known.get(name, {})
+    if old.get('identity') != identity[name] or not (folder / name).is_file():
+      return False
+    return digest(name) == old['sha256']
+
+  here = in_parallel(is_here, list(listed))
+  for path in folder.iterdir():
+    if not path.name.startswith('.') and not here.get(path.name):
+      path.unlink()
+  missing = [name for name in listed if not here[name]]
+  check_room(folder, sum(listed[n]['size'] for n in missing), store.url)
+
+  def download(name: str) -> dict[str, Any]:
+    store.download(name, folder / name)
+    if (size := (folder / name).stat().st_size) != listed[name]['size']:
+      raise StorageError(
+          f'{store.url}/{name} has {listed[name]["size"]:,} bytes, {size:,}'
+          ' arrived: run the same command again'
+      )
+    return {'identity': identity[name], 'sha256': digest(name)}
+
+  found = {n: known[n] for n in listed if here[n]}
+  found |= in_parallel(download, missing)
+  if missing or found.keys() != known.keys():
+    temporary = record.with_name('.remote.json.tmp')
+    temporary.write_text(json.dumps(found, indent=2, sort_keys=True))
+    os.replace(temporary, record)
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+  """Make a folder, and wait until no other process works on it."""
+  folder.mkdir(parents=True, exist_ok=True)
+  with (folder / '.lock').open('w') as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield
