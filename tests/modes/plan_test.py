@@ -19,6 +19,7 @@ from evojax.models import tokenizer as tokenizer_lib
 from evojax.modes import plan
 from evojax.modes import plan_devices
 from evojax.modes import plan_memory
+from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
 from evojax.training import setup as setup_lib
@@ -407,7 +408,7 @@ class MeshTest(parameterized.TestCase):
     self.assertEqual(
         made.resident['rollout cache'], 4 * 2 * 2 * (8 // 4) * 1 * 12 * 8
     )
-    self.assertLen(made.estimates, len(plan_devices.DEVICES))
+    self.assertLen(made.estimates, len(devices.DEVICES))
 
   def test_logits_are_split_by_every_axis(self):
     # 2^20 tokens: what is not in proportion to V does not show.
@@ -492,7 +493,7 @@ class MeshTest(parameterized.TestCase):
         made.resident['optimizer moments'], made.temporaries['update']
     )
     # Every remedy was planned.
-    remedies = made.remedies(plan_devices.DEVICES['TPU v5 lite'])
+    remedies = made.remedies(devices.DEVICES['TPU v5 lite'])
     self.assertLen(remedies, 3)
     for remedy in remedies:
       options = dict(mesh__fsdp=2, grpo__micro_groups=2)
