@@ -103,7 +103,8 @@ def read(path: pathlib.Path = ROWS) -> list[dict[str, Any]]:
 def record(new: dict[str, Any], path: pathlib.Path = ROWS) -> None:
   """Write a row, in the place of the one of its checkpoint and hardware."""
   key = lambda r: (r['checkpoint'], r['hardware'])
-  rows = [r for r in (read(path) if path.exists() else []) if key(r) != key(new)]
+  rows = read(path) if path.exists() else []
+  rows = [r for r in rows if key(r) != key(new)]
   lines = (json.dumps(r) + '\n' for r in [*rows, new])
   path.write_text(''.join(lines))
 

@@ -236,7 +236,7 @@ def _make(path: pathlib.Path, files: list[pathlib.Path]) -> None:
 def _python_of(
     name: str, sets: list[str]
 ) -> tuple[pathlib.Path, list[pathlib.Path], str]:
-  """Return the Python of an environment, the files it is made of, their hash."""
+  """Return the Python of an environment, its sets' files, and their hash."""
   files = requirement_files(sets)
   pins = pins_hash(files)
   return environment_path(name, pins) / 'bin' / 'python', files, pins

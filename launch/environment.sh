@@ -116,6 +116,7 @@ run() {
       wait "$run_child" || status=$?
       kill -0 "$run_child" 2>/dev/null || break
     done
+    run_child=''
     [[ -z "$run_asked" ]] || break
     # 130 and 143: somebody has stopped the command itself.
     if [[ $status -ne 75 && ($status -le 128 || $status -eq 130 ||
@@ -130,8 +131,8 @@ run() {
     fi
     left=$((left - 1))
     echo "[evojax] exit status $status: starting again, $left times left" >&2
-    sleep "${EVOJAX_RESTART_SECONDS:-5}" &
-    wait $! || :
+    sleep "${EVOJAX_RESTART_SECONDS:-5}" >/dev/null 2>&1 &
+    wait $! || kill $! || :
   done
   trap - TERM INT
   return "${status:-143}"
