@@ -273,6 +273,8 @@ FIELDS = (
           'Weight of each reward part; the reward is their weighted sum.',
           tunable=Tunable('reward', -2.0, 2.0, group='reward:*')),
 
+    Field('mesh.slice', 1, 'Slices of TPUs, between which gradients alone'
+          ' travel; replicas; -1: the rest.'),
     Field('mesh.data', 1, 'Replicas; -1 takes the devices that are left.'),
     Field('mesh.fsdp', 1, 'Shards of parameters and batch; -1: the rest.'),
     Field('mesh.tensor', 1, 'Shards of heads and MLP width; -1: the rest.'),

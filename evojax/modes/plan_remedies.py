@@ -51,20 +51,21 @@ def find(run: plan_memory.Run) -> list[Remedy]:
 def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
   """Yield fields with values that may help."""
   shape = tuple(run.mesh.shape[axis] for axis in sharding.MESH_AXES)
-  data, fsdp, tensor = shape
-  count = math.prod(shape)
+  slices, data, fsdp, tensor = shape
+  count = math.prod(shape) // slices
   divisors = [n for n in range(1, count + 1) if count % n == 0]
   meshes = [
-      (count // (f * t), f, t)
+      (slices, count // (f * t), f, t)
       for f in divisors
       for t in divisors
       if count % (f * t) == 0
   ]
   # And twice as many devices.
-  for sizes in [*meshes, (data, 2 * fsdp, tensor)]:
+  for sizes in [*meshes, (slices, data, 2 * fsdp, tensor)]:
     if sizes != shape:
-      names = (f'mesh.{axis}' for axis in sharding.MESH_AXES)
-      yield dict(zip(names, sizes, strict=True))
+      changed = zip(sharding.MESH_AXES, sizes, strict=True)
+      # The slices are what the machines are.
+      yield {f'mesh.{a}': size for a, size in changed if a != 'slice'}
   for field in _HALVED:
     group, name = field.split('.')
     yield {field: run.config[group][name] // 2}

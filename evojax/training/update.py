@@ -365,16 +365,48 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
     denominator = losses.denominator(
         mask, algorithm.aggregation, algorithm.max_tokens
     )
-  loss_fn = functools.partial(
-      _loss, cfg, algorithm, state['frozen'], hyper, denominator
-  )
+  arguments = state['params'], state['frozen'], batch, live, hyper, denominator
+  sum_up = functools.partial(_sum_up, cfg, algorithm)
+  mesh = jax.sharding.get_abstract_mesh()
+  # Packed rows may hold sequences of several slices: the compiler sees to them.
+  if not mesh.empty and mesh.shape['slice'] > 1 and 'completions' in batch:
+    slices = mesh.shape['slice']
+    chunk = -(-algorithm.logprob_chunk // slices)  # Tokens of all slices.
+    local = dataclasses.replace(algorithm, logprob_chunk=chunk)
+
+    def of_slice(*arguments):
+      totals, largest, rows = _sum_up(cfg, local, *arguments)
+      # All that crosses slices, once per update.
+      totals = jax.lax.psum(totals, 'slice')
+      return totals, jax.lax.pmax(largest, 'slice'), rows
+
+    whole, split = sharding.P(), sharding.P(None, 'slice')
+    sum_up = sharding.per_slice(
+        of_slice,
+        mesh,
+        (whole, whole, split, whole, whole, whole),
+        (whole, whole, split),
+    )
+  (grads, loss, sums), largest, rows = sum_up(*arguments)
+  if algorithm.rejects:
+    count = jnp.maximum(sums.pop('count'), 1.0)
+    grads, loss = jax.tree.map(lambda x: x / count, (grads, loss))
+  return (grads, loss, sums), largest, rows
+
+
+def _sum_up(
+    cfg, algorithm, trainable, frozen, batch, live, hyper, denominator
+):
+  """Return what `_accumulate` does, not divided by a count yet."""
+  mask = batch['mask']
+  loss_fn = functools.partial(_loss, cfg, algorithm, frozen, hyper, denominator)
 
   def micro_step(i, carry):
     totals, largest, rows = carry
     micro = jax.tree.map(lambda x: x[i], batch)
     (loss, (sums, found, found_rows)), grads = jax.value_and_grad(
         loss_fn, has_aux=True
-    )(state['params'], micro)
+    )(trainable, micro)
     totals = jax.tree.map(
         lambda a, b: a + b.astype(a.dtype), totals, (grads, loss, sums)
     )
@@ -382,19 +414,13 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
     return totals, jax.tree.map(jnp.maximum, largest, found), rows
 
   first = jax.tree.map(lambda x: x[0], batch)
-  loss, (sums, largest, rows) = jax.eval_shape(loss_fn, state['params'], first)
+  loss, (sums, largest, rows) = jax.eval_shape(loss_fn, trainable, first)
   totals, largest = jax.tree.map(
       lambda x: jnp.zeros(x.shape, jnp.float32),
-      ((state['params'], loss, sums), largest),
+      ((trainable, loss, sums), largest),
   )
   rows = jax.tree.map(lambda x: jnp.zeros((len(mask), *x.shape), x.dtype), rows)
-  (grads, loss, sums), largest, rows = jax.lax.fori_loop(
-      0, live, micro_step, (totals, largest, rows)
-  )
-  if algorithm.rejects:
-    count = jnp.maximum(sums.pop('count'), 1.0)
-    grads, loss = jax.tree.map(lambda x: x / count, (grads, loss))
-  return (grads, loss, sums), largest, rows
+  return jax.lax.fori_loop(0, live, micro_step, (totals, largest, rows))
 
 
 def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
