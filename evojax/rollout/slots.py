@@ -149,10 +149,14 @@ class Slots:
     scored = to_rows | dict(out_shardings=(prefilled, self._replicated))
     # Every slice prefills all prompts: their keys and values would take far
     # longer from one slice to another.
-    prefill = sharding.in_every_slice(programs_lib.prefill)
-    self._prefill = jit(prefill, cfg, **to_rows)
-    score = sharding.in_every_slice(programs_lib.score)
-    self._score = jit(score, cfg, self._top, **scored)
+    whole = sharding.P()
+    everywhere = lambda function, count: sharding.per_slice(
+        function, self.mesh, (whole,) * count, whole
+    )
+    prefill = functools.partial(programs_lib.prefill, cfg)
+    self._prefill = jit(everywhere(prefill, 3), **to_rows)
+    score = functools.partial(programs_lib.score, cfg, self._top)
+    self._score = jit(everywhere(score, 4), **scored)
     lengths = dict(static_argnums=0)
     self._insert = jit(programs_lib.insert, eos_ids, **lengths, **to_state)
     self._decode = jit(programs_lib.decode, cfg, eos_ids, **to_state)

@@ -214,11 +214,11 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
           e.dollars and not e.dollars_per_device_hour
       ),
       f'grpo.micro_groups={groups[0]} of group_size={groups[1]} do not split'
-      f' over mesh.slice x mesh.data x mesh.fsdp = {shards}: make micro_groups a'
-      ' multiple': not config_lib.group_parts(*groups, shards),
+      f' over mesh.slice x mesh.data x mesh.fsdp = {shards}: make'
+      ' micro_groups a multiple': not config_lib.group_parts(*groups, shards),
       **{
-          f'{name}={flat[name]} does not split over mesh.slice x mesh.data x mesh.fsdp ='
-          f' {shards}: make it a multiple': flat[name] % shards
+          f'{name}={flat[name]} does not split over mesh.slice x mesh.data x'
+          f' mesh.fsdp = {shards}: make it a multiple': flat[name] % shards
           for name in ('rollout.decode_slots', 'rollout.prefill_rows')
       },
       **{

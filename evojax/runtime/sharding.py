@@ -11,8 +11,6 @@ that way hidden states travel to the table, which is far larger than they are.
 
 from collections.abc import Callable, Sequence
 import contextlib
-import contextvars
-import functools
 import math
 from typing import Any
 
@@ -29,9 +27,7 @@ RULES = {
     'batch': ('slice', 'data', 'fsdp'),
     # The batch where fsdp splits another axis.
     'replica': ('slice', 'data'),
-    # The same of a batch that every slice has whole.
-    'row': ('data', 'fsdp'),
-    'row_replica': 'data',
+    'row': ('data', 'fsdp'),  # A batch that every slice has whole.
     'vocab': ('fsdp', 'tensor'),
     'embed': 'fsdp',
     'kv_heads': 'tensor',
@@ -117,25 +113,6 @@ def _slices(devices: Sequence[Any], count: int) -> list[list[Any]]:
   return [found[index] for index in sorted(found)]
 
 
-# What `constrain` takes for 'batch' and 'replica'.
-_SAME_EVERYWHERE = contextvars.ContextVar('same_everywhere', default=False)
-_WITHIN = {'batch': 'row', 'replica': 'row_replica'}
-
-
-def in_every_slice(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Return a function that every slice computes whole, on equal arrays."""
-
-  @functools.wraps(function)
-  def whole(*args, **kwargs):
-    token = _SAME_EVERYWHERE.set(True)
-    try:
-      return function(*args, **kwargs)
-    finally:
-      _SAME_EVERYWHERE.reset(token)
-
-  return whole
-
-
 def spec(axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
   """Return the partition spec of an array whose axes are named."""
   return P(*(RULES[axis] for axis in axes))
@@ -172,13 +149,23 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or math.prod(mesh.axis_sizes) == 1:
     return x
-  if _SAME_EVERYWHERE.get():
-    axes = tuple(_WITHIN.get(axis, axis) for axis in axes)
   layout = spec(axes)
   if manual := mesh.manual_axes:  # `per_slice`: an array is that of one slice.
     within = lambda part: tuple(a for a in part if a not in manual)
     layout = P(*(within(p) if isinstance(p, tuple) else p for p in layout))
   return jax.lax.with_sharding_constraint(x, layout)
+
+
+def keep_in_slice(x: jax.Array, *axes: str | None) -> jax.Array:
+  """Pin the layout where there are several slices, and only there.
+
+  For arrays whose layout the compiler finds by itself: it may find one for
+  which they cross slices.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.shape.get('slice', 1) == 1:
+    return x
+  return constrain(x, *axes)
 
 
 def per_slice(

@@ -259,12 +259,33 @@ def score_step(
     temperature: jax.Array,
 ) -> Float[Array, 'M p G Lc']:
   """Return log-probs of a batch's episodes under `params`, without gradient."""
-  return jax.lax.map(
-      lambda micro: _logprobs(
-          cfg, algorithm, params, micro, temperature, False
-      )[0],
+  algorithm = _of_slice(algorithm, batch)
+  score = lambda params, batch, temperature: jax.lax.map(
+      lambda x: _logprobs(cfg, algorithm, params, x, temperature, False)[0],
       batch,
   )
+  if mesh := _mesh_of_slices(batch):
+    whole, split = sharding.P(), sharding.P(None, 'slice')
+    score = sharding.per_slice(score, mesh, (whole, split, whole), split)
+  return score(params, batch, temperature)
+
+
+def _mesh_of_slices(batch: Batch) -> jax.sharding.AbstractMesh | None:
+  """Return the mesh if each of its slices can compute its part by itself.
+
+  Packed rows may hold sequences of several slices: the compiler sees to them.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.shape['slice'] == 1 or 'completions' not in batch:
+    return None
+  return mesh
+
+
+def _of_slice(algorithm: Algorithm, batch: Batch) -> Algorithm:
+  """Return the algorithm of one slice; a chunk is of tokens of all slices."""
+  mesh = _mesh_of_slices(batch)
+  chunk = -(-algorithm.logprob_chunk // (mesh.shape['slice'] if mesh else 1))
+  return dataclasses.replace(algorithm, logprob_chunk=chunk)
 
 
 def update_step(
@@ -366,27 +387,19 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
         mask, algorithm.aggregation, algorithm.max_tokens
     )
   arguments = state['params'], state['frozen'], batch, live, hyper, denominator
-  sum_up = functools.partial(_sum_up, cfg, algorithm)
-  mesh = jax.sharding.get_abstract_mesh()
-  # Packed rows may hold sequences of several slices: the compiler sees to them.
-  if not mesh.empty and mesh.shape['slice'] > 1 and 'completions' in batch:
-    slices = mesh.shape['slice']
-    chunk = -(-algorithm.logprob_chunk // slices)  # Tokens of all slices.
-    local = dataclasses.replace(algorithm, logprob_chunk=chunk)
+  sum_up = functools.partial(_sum_up, cfg, _of_slice(algorithm, batch))
+  if mesh := _mesh_of_slices(batch):
+    of_one = sum_up
 
-    def of_slice(*arguments):
-      totals, largest, rows = _sum_up(cfg, local, *arguments)
+    def summed(*arguments):
+      totals, largest, rows = of_one(*arguments)
       # All that crosses slices, once per update.
       totals = jax.lax.psum(totals, 'slice')
       return totals, jax.lax.pmax(largest, 'slice'), rows
 
     whole, split = sharding.P(), sharding.P(None, 'slice')
-    sum_up = sharding.per_slice(
-        of_slice,
-        mesh,
-        (whole, whole, split, whole, whole, whole),
-        (whole, whole, split),
-    )
+    places = (whole, whole, split, whole, whole, whole)
+    sum_up = sharding.per_slice(summed, mesh, places, (whole, whole, split))
   (grads, loss, sums), largest, rows = sum_up(*arguments)
   if algorithm.rejects:
     count = jnp.maximum(sums.pop('count'), 1.0)
