@@ -276,6 +276,8 @@ FIELDS = (
           'Weight of each reward part; the reward is their weighted sum.',
           tunable=Tunable('reward', -2.0, 2.0, group='reward:*')),
 
+    Field('mesh.slice', 1, 'TPU slices, each of which is a replica; only'
+          ' gradients are sent between them; -1: the rest.'),
     Field('mesh.data', 1, 'Replicas; -1 takes the remaining devices.'),
     Field('mesh.fsdp', 1, 'Shards of parameters and batch; -1: the rest.'),
     Field('mesh.tensor', 1, 'Shards of heads and MLP width; -1: the rest.'),

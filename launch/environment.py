@@ -1,8 +1,9 @@
 """Makes an environment with the pinned packages, or reuses the one it made.
 
-    python launch/environment.py NAME [SET ...]
+    python launch/environment.py [--dry_run] NAME [SET ...]
 
-Prints the path of the environment's Python; everything else goes to stderr.
+Prints the path of the environment's Python, with --dry_run without making it;
+everything else goes to stderr.
 NAME '' is <checkout>/.venv, 'test' is <checkout>/.venv-test. A SET is a file
 requirements/SET.txt; 'accelerator' is the one for the hardware that is found.
 With EVOJAX_ENVIRONMENTS=DIR environments live in DIR/NAME-HASH instead, where
@@ -232,6 +233,15 @@ def _make(path: pathlib.Path, files: list[pathlib.Path]) -> None:
   _install(python, files)
 
 
+def _python_of(
+    name: str, sets: list[str]
+) -> tuple[pathlib.Path, list[pathlib.Path], str]:
+  """Return the Python of an environment, its sets' files, and their hash."""
+  files = requirement_files(sets)
+  pins = pins_hash(files)
+  return environment_path(name, pins) / 'bin' / 'python', files, pins
+
+
 def ensure(name: str, sets: list[str]) -> pathlib.Path:
   """Returns the Python of a complete environment; makes it if need be.
 
@@ -244,10 +254,9 @@ def ensure(name: str, sets: list[str]) -> pathlib.Path:
     OSError: If the environment cannot be written.
     subprocess.CalledProcessError: If a package cannot be installed.
   """
-  files = requirement_files(sets)
-  pins = pins_hash(files)
-  path = environment_path(name, pins)
-  python, stamp = path / 'bin' / 'python', path / STAMP
+  python, files, pins = _python_of(name, sets)
+  path = python.parents[1]
+  stamp = path / STAMP
 
   def complete() -> bool:
     return stamp.is_file() and stamp.read_text() == pins and _works(python)
@@ -270,9 +279,10 @@ def ensure(name: str, sets: list[str]) -> pathlib.Path:
 
 def main(arguments: list[str]) -> int:
   """Prints the Python of the environment; 1 if it cannot be had."""
-  name, *sets = arguments
+  dry_run = arguments[:1] == ['--dry_run']
+  name, *sets = arguments[dry_run:]
   try:
-    print(ensure(name, sets))
+    print(_python_of(name, sets)[0] if dry_run else ensure(name, sets))
   except subprocess.CalledProcessError:
     _say(
         'error: a package cannot be installed, see above; the same command'

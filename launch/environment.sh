@@ -37,10 +37,12 @@ find_python() {
 }
 
 # environment NAME [SET ...]: prints the Python of an environment with pinned
-# packages, which is made the first time; see launch/environment.py.
+# packages, which is made the first time; see launch/environment.py. A dry run
+# makes nothing.
 environment() {
   local python
-  python="$(find_python)" && "$python" launch/environment.py "$@"
+  python="$(find_python)" &&
+    "$python" launch/environment.py ${dry_run:+--dry_run} "$@"
 }
 
 # require_gpu REMEDY: ends the script where there is no NVIDIA GPU.
@@ -60,14 +62,78 @@ sglang_jax_environment() {
     "$python" launch/environment.py sglang_jax sglang_jax "$@"
 }
 
-# default_config FLAGS: the config of a run whose flags name none. Flags of its
-# fields are refused where it stands there twice.
+# default_config CONFIG FLAGS: the flag for CONFIG if the flags name none. Flags
+# of its fields are refused where it stands there twice.
 default_config() {
   local flag
-  for flag in "$@"; do
+  for flag in "${@:2}"; do
     case "$flag" in
       --config | --config=* | -config | -config=*) return ;;
     esac
   done
-  echo --config=configs/math.py
+  echo "--config=$1"
+}
+
+dry_run='' # Or 1: `run` prints commands.
+rest=()
+# take_dry_run FLAGS: sets dry_run, and rest to the flags without --dry_run.
+take_dry_run() {
+  local flag
+  for flag in "$@"; do
+    if [[ "$flag" == --dry_run ]]; then
+      dry_run=1
+    else
+      rest+=("$flag")
+    fi
+  done
+}
+
+# quoted WORD ...: prints a line that a shell reads as these words.
+quoted() {
+  local line
+  line="$(printf '%q ' "$@")"
+  echo "${line% }"
+}
+
+# run COMMAND: runs it, and again, up to EVOJAX_RESTARTS times (10), where it is
+# to be started again: its exit status is 75, which says that another process of
+# the run is gone, or a signal ended it that was not sent to this script (139
+# and the like). SIGTERM is passed on. A dry run prints the command.
+run() {
+  if [[ -n "$dry_run" ]]; then
+    quoted "$@"
+    return
+  fi
+  local left="${EVOJAX_RESTARTS:-10}" status
+  run_child='' run_asked=''
+  trap 'run_asked=1; [[ -z "$run_child" ]] || kill "$run_child" || :' TERM
+  trap 'run_asked=1' INT # The terminal has told the command as well.
+  while [[ -z "$run_asked" ]]; do
+    "$@" <&0 &
+    run_child=$!
+    while :; do # A signal ends `wait`, too.
+      status=0
+      wait "$run_child" || status=$?
+      kill -0 "$run_child" 2>/dev/null || break
+    done
+    run_child=''
+    [[ -z "$run_asked" ]] || break
+    # 130 and 143: somebody has stopped the command itself.
+    if [[ $status -ne 75 && ($status -le 128 || $status -eq 130 ||
+      $status -eq 143) ]]; then
+      break
+    fi
+    if [[ $left -le 0 ]]; then
+      echo "error: exit status $status after all of" \
+        "EVOJAX_RESTARTS=${EVOJAX_RESTARTS:-10} restarts; the same command" \
+        'continues the run' >&2
+      break
+    fi
+    left=$((left - 1))
+    echo "[evojax] exit status $status: starting again, $left times left" >&2
+    sleep "${EVOJAX_RESTART_SECONDS:-5}" >/dev/null 2>&1 &
+    wait $! || kill $! || :
+  done
+  trap - TERM INT
+  return "${status:-143}"
 }

@@ -20,5 +20,5 @@ CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 python="$(environment '' accelerator)"
-config="$(default_config "$@")"
+config="$(default_config configs/math.py "$@")"
 exec "$python" -m evojax.main ${config:+"$config"} "$@"

@@ -12,15 +12,20 @@
 #
 # --workdir and --config.model.path are on a mount that all workers share (a
 # bucket by gcsfuse, Filestore); worker 0 alone writes metrics and evidence.
+# Where the process of one worker is gone, all others end, and each worker
+# starts its own again from the last checkpoint, up to EVOJAX_RESTARTS times
+# (10). --dry_run prints the command and starts nothing.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
-# Without a CPU fallback a TPU that cannot be used is an error.
-export JAX_PLATFORMS=tpu,cpu
+take_dry_run "$@"
+set -- ${rest[@]+"${rest[@]}"}
 export EVOJAX_ACCELERATOR=tpu
 
 python="$(environment '' accelerator)"
 # Workers find each other through the metadata server of the slice.
-config="$(default_config "$@")"
-exec "$python" -m evojax.main ${config:+"$config"} --distributed "$@"
+config="$(default_config configs/math.py "$@")"
+# Without a CPU fallback a TPU that cannot be used is an error.
+run env JAX_PLATFORMS=tpu,cpu "$python" -m evojax.main ${config:+"$config"} \
+  "--parent=$$" --distributed "$@"

@@ -31,10 +31,17 @@ def cells(name: str) -> list[str]:
 class ColabTest(parameterized.TestCase):
 
   @parameterized.parameters(*((name,) for name in NOTEBOOKS))
-  def test_is_thin_and_without_output(self, name):
+  def test_is_thin_and_holds_the_outputs_of_one_run(self, name):
     notebook = json.loads((ROOT / 'colab' / name).read_text())
-    for cell in notebook['cells']:
-      self.assertEmpty(cell.get('outputs', ()))
+    code = [c for c in notebook['cells'] if c['cell_type'] == 'code']
+    # Run from top to bottom in one go, and to its end.
+    self.assertEqual(
+        [c['execution_count'] for c in code], [*range(1, len(code) + 1)]
+    )
+    kinds = {out['output_type'] for c in code for out in c['outputs']}
+    self.assertNotEmpty(kinds)
+    self.assertNotIn('error', kinds)
+    self.assertTrue(code[-1]['outputs'])
     self.assertLess(sum(c.count('\n') for c in cells(name)), MAX_CODE_LINES)
 
   def test_the_first_cell_says_what_to_fill_in(self):

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -29,6 +30,14 @@ def script(path: pathlib.Path, text: str) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(f'#!/bin/bash\n{text}\n')
   path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+_JOBSET = (
+    '--name=math',
+    '--image=registry/evojax:1',
+    '--accelerator=tpu-v5p-slice',
+    '--topology=2x2x4',
+)
 
 
 class TestCase(parameterized.TestCase):
@@ -275,16 +284,17 @@ class ScriptTest(TestCase):
     self.assertIn('--config.seed=3', run.stdout)
 
   def test_tpu_pod(self):
+    self.complete_environment('', 'accelerator')  # Of a CPU: a wrong one.
     self.set(EVOJAX_ACCELERATOR='tpu')
     self.complete_environment('', 'accelerator')
     run = self.run_script('launch/tpu_pod.sh', '--workdir=/mnt/x')
-    self.assertEqual(
+    self.assertRegex(
         run.stdout,
-        '<-m><evojax.main><--config=configs/math.py><--distributed>'
-        f'<--workdir=/mnt/x> in {ROOT}, platforms tpu,cpu\n',
+        '^<-m><evojax.main><--config=configs/math.py><--parent=[0-9]+>'
+        f'<--distributed><--workdir=/mnt/x> in {ROOT}, platforms tpu,cpu\n$',
     )
 
-  def gpu_node(self):
+  def gpu_node(self, *flags):
     script(self.folder / 'bin' / 'nvidia-smi', 'exit 0')
     script(self.folder / 'bin' / 'scontrol', 'echo first; echo second')
     self.set(
@@ -292,7 +302,8 @@ class ScriptTest(TestCase):
         PATH=f'{self.folder / "bin"}:{os.environ["PATH"]}',
     )
     self.complete_environment('', 'accelerator')
-    return self.run_script('launch/gpu_node.sh', '--mode=eval').stdout
+    run = self.run_script('launch/gpu_node.sh', '--mode=eval', *flags)
+    return re.sub('<--parent=[0-9]+>', '', run.stdout)
 
   def test_gpu_node_alone(self):
     self.assertStartsWith(
@@ -320,6 +331,30 @@ class ScriptTest(TestCase):
         '<--process=1><--mode=eval>',
         self.gpu_node(),
     )
+
+  @parameterized.parameters('gpu_node', 'tpu_pod', 'ray_job', 'jobset')
+  def test_a_dry_run_makes_and_starts_nothing(self, name):
+    # No GPU, no environment, no cluster: it may be made anywhere.
+    self.set(PATH='/usr/bin:/bin', EVOJAX_ACCELERATOR='')
+    flags = _JOBSET if name == 'jobset' else ()
+    run = self.run_script(
+        f'launch/{name}.sh', *flags, '--dry_run', '--config=a b.py', '--mode=aa'
+    )
+    self.assertEqual((run.returncode, run.stderr), (0, ''))
+    self.assertNotIn('--dry_run', run.stdout)
+    for word in ('evojax.main', '--mode=aa'):
+      self.assertIn(word, run.stdout)
+    self.assertFalse(self.shared.exists() and list(self.shared.iterdir()))
+
+  def test_a_dry_run_can_be_pasted(self):
+    self.set(EVOJAX_ACCELERATOR='tpu')
+    self.complete_environment('', 'accelerator')
+    run = self.run_script('launch/tpu_pod.sh', '--dry_run', "--config=a 'b'")
+    pasted = subprocess.run(
+        ['bash', '-c', run.stdout], text=True, capture_output=True, check=True
+    )
+    self.assertIn("<--config=a 'b'>", pasted.stdout)
+    self.assertIn('platforms tpu,cpu', pasted.stdout)
 
   def test_gpu_node_without_gpu(self):
     script(self.folder / 'bin' / 'nvidia-smi', 'exit 9')
@@ -358,6 +393,92 @@ class ScriptTest(TestCase):
     self.assertEqual(run.stdout, '')
     self.assertIn('no Python >= 3.11', run.stderr)
     self.assertIn('PYTHON=', run.stderr)
+
+
+class RestartTest(TestCase):
+  """What a script does when its command ends, with a fake Python."""
+
+  def setUp(self):
+    super().setUp()
+    self.set(
+        EVOJAX_ACCELERATOR='tpu',
+        PYTHON=sys.executable,
+        EVOJAX_RESTART_SECONDS='0',
+        EVOJAX_RESTARTS='2',
+    )
+    self.count = self.folder / 'starts'
+
+  def start(self, text):
+    """Starts tpu_pod.sh, whose command is a script in bash."""
+    files = environment.requirement_files(['accelerator'])
+    pins = environment.pins_hash(files)
+    path = environment.environment_path('', pins)
+    script(
+        path / 'bin' / 'python',
+        f'[[ "$1" = -c ]] && exit\necho >> "{self.count}"\n{text}',
+    )
+    (path / environment.STAMP).write_text(pins)
+    process = subprocess.Popen(
+        ['bash', ROOT / 'launch/tpu_pod.sh'],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    self.addCleanup(process.kill)
+    return process
+
+  def starts(self):
+    return self.count.read_text().count('\n') if self.count.exists() else 0
+
+  @parameterized.parameters(
+      (0, 1),
+      (2, 1),  # The user's to mend.
+      (143, 1),  # The machine goes away, or somebody stopped it.
+      (75, 3),  # Start again: twice, as often as is allowed.
+      (137, 3),  # Short of memory, on this machine or another.
+  )
+  def test_what_is_started_again(self, status, starts):
+    process = self.start(f'exit {status}')
+    printed, _ = process.communicate()
+    self.assertEqual((process.returncode, self.starts()), (status, starts))
+    self.assertEqual('error: ' in printed, starts == 3)
+
+  def test_it_ends_where_the_second_start_works(self):
+    lines = f'[[ $(wc -l < "{self.count}") = 1 ]] && exit 75'
+    process = self.start(f'{lines}\necho done')
+    printed, _ = process.communicate()
+    self.assertEqual((process.returncode, self.starts()), (0, 2))
+    self.assertIn('starting again, 1 times left', printed)
+    self.assertEndsWith(printed, 'done\n')
+
+  def test_sigterm_reaches_the_command_which_saves(self):
+    saved = self.folder / 'saved'
+    process = self.start(
+        f'trap \'sleep 0.3; touch "{saved}"; exit 143\' TERM\n'
+        'echo ready; while :; do sleep 0.1; done'
+    )
+    self.assertEqual(process.stdout.readline(), 'ready\n')
+    process.terminate()
+    process.communicate()
+    self.assertEqual((process.returncode, self.starts()), (143, 1))
+    self.assertTrue(saved.exists())
+
+  def test_a_stop_while_it_waits_to_start_again(self):
+    self.set(EVOJAX_RESTART_SECONDS='60')
+    process = self.start('exit 75')
+    self.assertIn('starting again', process.stdout.readline())
+    process.terminate()
+    process.communicate(timeout=30)
+    self.assertEqual(self.starts(), 1)
+
+  def test_the_command_knows_whose_end_is_its_own(self):
+    # `--parent` ends it where the script is killed.
+    process = self.start('echo "$@"; ps -o ppid= -p $$')
+    printed, _ = process.communicate()
+    words, parent = printed.splitlines()
+    self.assertIn(f'--parent={parent.strip()} ', words)
+    self.assertEqual(process.pid, int(parent))
 
 
 class SglangJaxTest(absltest.TestCase):

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import jax
+from jaxtyping import Int
 import numpy as np
 
 from evojax.models import decoder
@@ -40,6 +41,40 @@ def forward(
       + 4 * cfg.num_layers * n * h * pairs
       + 2 * d * cfg.vocab_size * logits
   )
+
+
+def model(
+    cfg: decoder.DecoderConfig,
+    prompts: Int[np.ndarray, 'P'],
+    completions: Int[np.ndarray, 'P G'],
+) -> int | float:
+  """Return the FLOPs that a forward pass over groups cannot do without.
+
+  They are those of model FLOPs utilisation (Chowdhery et al. 2022,
+  arXiv:2204.02311, App. B): padding, and what a program computes again, do not
+  count. Beyond that, a token attends to those before it alone, a prompt counts
+  once for its group, and logits count where a token was sampled. Windows of
+  layers are not subtracted.
+
+  Args:
+    cfg: Shape of the decoder.
+    prompts: Tokens of each prompt.
+    completions: Tokens of each completion.
+  """
+  prompt, new = np.float64(prompts), np.float64(completions)
+  pairs = (prompt * (prompt + 1) / 2).sum() + (
+      new * prompt[:, None] + new * (new + 1) / 2
+  ).sum()
+  return forward(cfg, prompt.sum() + new.sum(), pairs, new.sum())
+
+
+def passes(cfg: decoder.DecoderConfig) -> int:
+  """Return how many forward passes an update is worth, its own included.
+
+  A backward pass has two products for each product, or one where weights are
+  frozen.
+  """
+  return 2 if cfg.lora_rank else 3
 
 
 def measure(device: Any, *, size: int = 1024, seconds: float = 0.3) -> float:

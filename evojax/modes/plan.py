@@ -26,6 +26,7 @@ from evojax.modes import plan_memory
 from evojax.modes import plan_meshes
 from evojax.modes import plan_remedies
 from evojax.runtime import config_checks
+from evojax.runtime import devices as devices_lib
 from evojax.runtime import output
 from evojax.runtime import progress
 from evojax.runtime import sharding
@@ -61,7 +62,7 @@ class Arm:
   work: Mapping[str, Work]
   other: float  # Seconds of everything else.
 
-  def seconds(self, device: plan_devices.Device, devices: int) -> float:
+  def seconds(self, device: devices_lib.Device, devices: int) -> float:
     """Return the wall time on so many devices."""
     return sum(_seconds(self.work, device, devices).values()) + self.other
 
@@ -70,7 +71,7 @@ class Arm:
 class Estimate:
   """A run on one kind of device."""
 
-  device: plan_devices.Device
+  device: devices_lib.Device
   seconds: Mapping[str, float]  # By phase; all devices work together.
   fits: bool
 
@@ -92,7 +93,7 @@ class Plan:
   work: Mapping[str, Work]
   arms: Sequence[Arm]  # One for each stage of --mode=evolve.
   # The one that is here, or those it may run on.
-  known: Sequence[plan_devices.Device]
+  known: Sequence[devices_lib.Device]
 
   @property
   def config(self) -> ml_collections.ConfigDict:
@@ -122,7 +123,7 @@ class Plan:
     """The bytes per device while the largest program runs."""
     return sum(self.resident.values()) + max(self.temporaries.values())
 
-  def remedies(self, device: plan_devices.Device) -> list[plan_remedies.Remedy]:
+  def remedies(self, device: devices_lib.Device) -> list[plan_remedies.Remedy]:
     """Return up to three remedies, those with which the run fits first."""
     return sorted(
         self._remedies, key=lambda each: each.peak > device.memory_bytes
@@ -133,9 +134,7 @@ class Plan:
     return plan_remedies.find(self.run)
 
 
-def plan(
-    config: ml_collections.ConfigDict, *, mesh_auto: bool = False
-) -> Plan:
+def plan(config: ml_collections.ConfigDict, *, mesh_auto: bool = False) -> Plan:
   """Work out what `training.loop.run(config)` would cost.
 
   Args:
@@ -336,11 +335,9 @@ def _updates(run: plan_memory.Run) -> dict[str, Work]:
   if run.scores:
     passes = (not run.algorithm.on_policy) + run.algorithm.reference
     work['score'] = forwards(passes * groups, 'groups', tokens, pairs, logits)
-  # The backward pass has two products for each product, or one where weights
-  # are frozen; what is not kept for it is computed again.
-  back = 1 if cfg.lora_rank else 2
-  layers = 1 + back + (cfg.remat == 'full')
-  head = 1 + back + (c.model.logprob_chunk > 0)
+  # What is not kept for the backward pass is computed again.
+  layers = flops.passes(cfg) + (cfg.remat == 'full')
+  head = flops.passes(cfg) + (c.model.logprob_chunk > 0)
   once = forwards(c.grpo.epochs * groups, 'groups', tokens, pairs, logits)
   heads = c.grpo.epochs * groups * flops.forward(cfg, 0, 0, logits)
   work['update'] = dataclasses.replace(
@@ -353,7 +350,7 @@ def _updates(run: plan_memory.Run) -> dict[str, Work]:
 
 
 def _seconds(
-    work: Mapping[str, Work], device: plan_devices.Device, devices: int
+    work: Mapping[str, Work], device: devices_lib.Device, devices: int
 ) -> dict[str, float]:
   """Return seconds by phase: the slower of computing and reading."""
   share, seconds = plan_devices.UTILISATION[device.platform], {}
@@ -404,7 +401,7 @@ def _arm(run: plan_memory.Run, stage: progress.Stage, grading: float) -> Arm:
 
 
 def _evolution(
-    plan_: Plan, device: plan_devices.Device, most: bool, workers: int = 1
+    plan_: Plan, device: devices_lib.Device, most: bool, workers: int = 1
 ) -> dict[str, tuple[float | int, ...]]:
   """Return (arms, tokens, seconds) by part of a run that evolves.
 
@@ -550,7 +547,7 @@ def _show_evolution(plan: Plan, workers: int) -> None:
 
 def _beside(
     plan: Plan,
-    device: plan_devices.Device,
+    device: devices_lib.Device,
     workers: int,
     price: budget.Budget,
 ) -> str:
@@ -573,7 +570,7 @@ def _beside(
   )
 
 
-def _trained(plan: Plan, device: plan_devices.Device, most: bool) -> float:
+def _trained(plan: Plan, device: devices_lib.Device, most: bool) -> float:
   """Return the seconds in which arms of a run that evolves are trained."""
   found = []
   for arm in plan.arms:

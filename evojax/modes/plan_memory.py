@@ -288,10 +288,15 @@ class _Forward:
   weights: float  # Bytes of what is cast and gathered for use.
 
 
+def _shards(run: Run) -> tuple[int, int]:
+  """Return over how many devices, and replicas, a batch is split."""
+  return sharding.batch_shards(run.mesh), sharding.replicas(run.mesh)
+
+
 def _forward(run: Run) -> _Forward:
   """Return the numbers of a forward pass of the update."""
   c, cfg, mesh = run.config, run.cfg, run.mesh.shape
-  shards, replicas = sharding.batch_shards(run.mesh), mesh['data']
+  shards, replicas = _shards(run)
   length = c.data.max_prompt_tokens + c.rollout.max_tokens
   most, block = decoder.MOST_QUERIES, decoder.QUERY_BLOCK
   at_once = lambda queries: block if queries > most else queries
@@ -366,8 +371,11 @@ def _score_bytes(run: Run) -> float:
 
 def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   """Bound the programs of the sampler."""
-  cfg, mesh, shapes = run.cfg, run.mesh.shape, run.slots.shapes
-  shards, replicas = sharding.batch_shards(run.mesh), mesh['data']
+  cfg, shapes = run.cfg, run.slots.shapes
+  shards, replicas = _shards(run)
+  # Every slice prefills all rows.
+  slices = run.mesh.shape['slice']
+  of_rows = shards // slices
   state, rows_kept, pool = run.arrays
   kept, cache = bytes_of(rows_kept.cache), bytes_of(state)
   rows, slots = shapes.prefill_rows, shapes.decode_slots
@@ -377,16 +385,18 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   # made anew, beside the old one; in decode steps on CPU alone.
   scan = cfg.scan_layers
   copied = (1 + scan) / cfg.num_layers
-  tokens = rows / shards * shapes.chunk
+  tokens = rows / of_rows * shapes.chunk
   width = shapes.row_chunks * shapes.chunk
   layer = tokens * _token_bytes(run) + _score_of_keys(run, tokens, width)
   yield 'prefill', (
-      (scan + copied) * kept + 2 * layer + rows / replicas * _logit_bytes(run)
+      (scan + copied) * kept
+      + 2 * layer
+      + slices * rows / replicas * _logit_bytes(run)
   )
   # A row may go to another device, so that each device gathers all rows, of a
   # stack of layers one layer at a time.
   at_once = cfg.num_layers if scan else 1
-  gathered = 2 * shards * kept / at_once
+  gathered = 2 * of_rows * kept / at_once
   vocab = 6 * rows * cfg.vocab_rows * 4
   new = 0 if scan else cache / cfg.num_layers
   yield 'insert', new + gathered + vocab

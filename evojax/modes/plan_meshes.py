@@ -19,6 +19,7 @@ from evojax.modes import plan_devices
 from evojax.modes import plan_memory
 from evojax.modes import plan_remedies
 from evojax.runtime import config_checks
+from evojax.runtime import devices as devices_lib
 from evojax.runtime import sharding
 
 # Of a device's memory; the rest is for what no bound knows.
@@ -35,7 +36,7 @@ class Mesh:
   def __str__(self) -> str:
     return ' '.join(f'--config.mesh.{k}={v}' for k, v in self.sizes.items())
 
-  def fits(self, device: plan_devices.Device) -> bool:
+  def fits(self, device: devices_lib.Device) -> bool:
     """Return whether the run fits on such a device."""
     return self.peak <= _SHARE * device.memory_bytes
 
@@ -46,9 +47,9 @@ class Meshes:
 
   devices: int
   meshes: Sequence[Mesh]
-  known: Sequence[plan_devices.Device]  # What they may be made of.
+  known: Sequence[devices_lib.Device]  # What they may be made of.
 
-  def of(self, device: plan_devices.Device) -> Mesh | None:
+  def of(self, device: devices_lib.Device) -> Mesh | None:
     """Return the mesh to take of such devices, None if the run fits on none."""
     return next((m for m in self.meshes if m.fits(device)), None)
 
@@ -106,7 +107,9 @@ def find(
         f'config.mesh={config.mesh.to_dict()} names no number of devices: pass'
         ' --config.mesh.data=16 for a mesh of 16'
     )
-  mesh = jax.sharding.AbstractMesh((count, 1, 1), sharding.MESH_AXES)
+  slices = max(config.mesh.slice, 1)  # They are what the machines are.
+  count //= slices
+  mesh = jax.sharding.AbstractMesh((slices, count, 1, 1), sharding.MESH_AXES)
   run, found = plan_memory.Run(config, policy, mesh), []
   shapes = plan_remedies.meshes(count)
   for data, fsdp, tensor in sorted(shapes, key=lambda s: (s[2], s[1])):
@@ -118,7 +121,7 @@ def find(
     alone = with_mesh(config, Mesh(dict(data=1, fsdp=1, tensor=count), 0))
     config_checks.validate(alone)
     policy_lib.check_shards(policy.path, policy.cfg, 1, count)
-  return Meshes(count, found, plan_devices.known(config.mesh, devices))
+  return Meshes(slices * count, found, plan_devices.known(config.mesh, devices))
 
 
 def with_mesh(

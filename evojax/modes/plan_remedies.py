@@ -6,7 +6,6 @@ devices, so that a mesh that fits is found where there is one.
 
 from collections.abc import Iterator, Mapping
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -62,12 +61,14 @@ def meshes(count: int) -> list[tuple[int, int, int]]:
 def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
   """Yield fields with values that may help."""
   shape = tuple(run.mesh.shape[axis] for axis in sharding.MESH_AXES)
-  data, fsdp, tensor = shape
+  slices, data, fsdp, tensor = shape
   # And twice as many devices.
-  for sizes in [*meshes(math.prod(shape)), (data, 2 * fsdp, tensor)]:
+  for sizes in [*meshes(data * fsdp * tensor), (data, 2 * fsdp, tensor)]:
+    sizes = (slices, *sizes)
     if sizes != shape:
-      names = (f'mesh.{axis}' for axis in sharding.MESH_AXES)
-      yield dict(zip(names, sizes, strict=True))
+      changed = zip(sharding.MESH_AXES, sizes, strict=True)
+      # The slices are what the machines are.
+      yield {f'mesh.{a}': size for a, size in changed if a != 'slice'}
   for field in _HALVED:
     group, name = field.split('.')
     yield {field: run.config[group][name] // 2}

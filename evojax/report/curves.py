@@ -126,6 +126,24 @@ _NUMBERS = (
     ),
     _Number('staleness', 'updates behind', ('staleness',), varies=True),
     _Number('tokens per second', 'sampled', ('tokens_per_second',)),
+    _Number(
+        'MFU',
+        'model FLOPs of scores and updates, over the peak of the devices',
+        ('mfu',),
+        True,
+    ),
+    _Number(
+        'goodput',
+        'share of the wall time so far that useful steps took',
+        ('goodput',),
+        True,
+    ),
+    _Number(
+        'lost to restarts',
+        'seconds, repeated steps included',
+        ('lost_seconds',),
+        varies=True,
+    ),
 )
 # Class -> (name, phases) of the time of a step; the last entry takes the rest.
 _PHASES = {

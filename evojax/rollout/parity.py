@@ -34,7 +34,7 @@ def make_scorer(
     rows: Most rows of a call; padded to a multiple of the mesh's batch axes.
     length: Most tokens of a row, prompt and completion.
   """
-  shards = mesh.shape['data'] * mesh.shape['fsdp']
+  shards = sharding.batch_shards(mesh)
   rows = -(-rows // shards) * shards
   batch = sharding.shardings(mesh, ('batch', None))
   whole = sharding.replicated(mesh)

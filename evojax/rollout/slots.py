@@ -147,8 +147,16 @@ class Slots:
     to_rows = dict(donate_argnums=1, out_shardings=prefilled)
     to_state = dict(donate_argnums=1, out_shardings=state)
     scored = to_rows | dict(out_shardings=(prefilled, self._replicated))
-    self._prefill = jit(programs_lib.prefill, cfg, **to_rows)
-    self._score = jit(programs_lib.score, cfg, self._top, **scored)
+    # Every slice prefills all prompts: their keys and values would take far
+    # longer from one slice to another.
+    whole = sharding.P()
+    everywhere = lambda function, count: sharding.per_slice(
+        function, self.mesh, (whole,) * count, whole
+    )
+    prefill = functools.partial(programs_lib.prefill, cfg)
+    self._prefill = jit(everywhere(prefill, 3), **to_rows)
+    score = functools.partial(programs_lib.score, cfg, self._top)
+    self._score = jit(everywhere(score, 4), **scored)
     lengths = dict(static_argnums=0)
     self._insert = jit(programs_lib.insert, eos_ids, **lengths, **to_state)
     self._decode = jit(programs_lib.decode, cfg, eos_ids, **to_state)
@@ -493,15 +501,15 @@ class Slots:
     """Return shardings of `_allocate`: rows over batch, heads over tensor."""
     state, prefilled, pool = jax.eval_shape(self._allocate)
     layers = ('layers',) if self.cfg.scan_layers else ()
-    axes = (*layers, 'batch', 'kv_heads', None, None)
-    of_cache = lambda cache: jax.tree.map(lambda _: axes, cache)
+    axes = lambda rows: (*layers, rows, 'kv_heads', None, None)
+    of_cache = lambda cache, rows: jax.tree.map(lambda _: axes(rows), cache)
     by_row = jax.tree.map(lambda _: ('batch',), state)
     return sharding.shardings(
         self.mesh,
         (
-            dataclasses.replace(by_row, cache=of_cache(state.cache)),
+            dataclasses.replace(by_row, cache=of_cache(state.cache, 'batch')),
             # Logits are gathered by the slots, which lie elsewhere.
-            programs_lib.Prefilled(of_cache(prefilled.cache), ()),
-            of_cache(pool),
+            programs_lib.Prefilled(of_cache(prefilled.cache, 'row'), ()),
+            of_cache(pool, 'row'),
         ),
     )

@@ -6,6 +6,7 @@ read, and everything that is wrong is reported at once.
 
 from collections.abc import Mapping, Sequence
 import datetime
+import math
 import re
 from typing import Any
 
@@ -194,9 +195,9 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
 
 def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
   """Check the meta-loop and the mesh."""
-  e, data, fsdp = c.evolve, c.mesh.data, c.mesh.fsdp
+  e, batch = c.evolve, (c.mesh.slice, c.mesh.data, c.mesh.fsdp)
   flat = config_lib.flatten(c)
-  shards = data * fsdp if data > 0 and fsdp > 0 else 1
+  shards = math.prod(batch) if min(batch) > 0 else 1
   groups = c.grpo.micro_groups, c.grpo.group_size
   return {
       f'evolve.proposer={e.proposer!r} is neither the name of a proposer'
@@ -213,11 +214,11 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
           e.dollars and not e.dollars_per_device_hour
       ),
       f'grpo.micro_groups={groups[0]} of group_size={groups[1]} do not split'
-      f' over mesh.data x mesh.fsdp = {shards}: make micro_groups a'
-      ' multiple': not config_lib.group_parts(*groups, shards),
+      f' over mesh.slice x mesh.data x mesh.fsdp = {shards}: make'
+      ' micro_groups a multiple': not config_lib.group_parts(*groups, shards),
       **{
-          f'{name}={flat[name]} does not split over mesh.data x mesh.fsdp ='
-          f' {shards}: make it a multiple': flat[name] % shards
+          f'{name}={flat[name]} does not split over mesh.slice x mesh.data x'
+          f' mesh.fsdp = {shards}: make it a multiple': flat[name] % shards
           for name in ('rollout.decode_slots', 'rollout.prefill_rows')
       },
       **{

@@ -2,12 +2,48 @@
 
 import collections
 import ctypes
+import dataclasses
 import functools
 import os
 
 import jax
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """Peak numbers of one device."""
+
+  name: str
+  flops: float  # Peak of dense bfloat16 products, FLOP/s; CPU: float32.
+  bandwidth: float  # Bytes/s from its memory.
+  memory_bytes: int  # Bytes that programs may use.
+  platform: str = 'accelerator'  # Or cpu.
+
+
+_GIB = 2**30
+# Keys are beginnings of jax's device_kind; the longest that fits counts. The
+# numbers of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e (XLA
+# gives programs 15.75 of a v5e's 16 GiB); those of GPUs, SXM where no form is
+# named, from NVIDIA's data sheets, without sparsity.
+DEVICES = {
+    'TPU v4': Device('TPU v4', 275e12, 1.228e12, 32 * _GIB),
+    'TPU v5 lite': Device('TPU v5e', 197e12, 0.819e12, int(15.75 * _GIB)),
+    'TPU v5': Device('TPU v5p', 459e12, 2.765e12, 95 * _GIB),
+    'TPU v6 lite': Device('TPU v6e', 918e12, 1.640e12, 32 * _GIB),
+    'NVIDIA A100': Device('A100 80 GB', 312e12, 2.039e12, 80 * 10**9),
+    'NVIDIA H100': Device('H100', 989e12, 3.35e12, 80 * 10**9),
+    'NVIDIA H100 PCIe': Device('H100 PCIe', 756e12, 2.0e12, 80 * 10**9),
+    'NVIDIA H100 NVL': Device('H100 NVL', 835e12, 3.9e12, 94 * 10**9),
+    'NVIDIA H200': Device('H200', 989e12, 4.8e12, 141 * 10**9),
+}
+
+
+def peaks(kind: str) -> Device | None:
+  """Return the peak numbers of jax's device_kind; None if it is unknown."""
+  known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
+  return DEVICES[max(known, key=len)] if known else None
 
 
 def describe() -> str:

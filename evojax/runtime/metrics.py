@@ -33,7 +33,9 @@ _GROUPS = {
         ' refused_stale'.split(),
         'rollout',
     ),
-    'tokens_per_second': 'time',
+    **dict.fromkeys(
+        'tokens_per_second mfu goodput restarts'.split(), 'time'
+    ),
 }
 
 

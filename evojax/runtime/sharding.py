@@ -1,13 +1,15 @@
 """The device mesh, and the rules that map logical axes of arrays to it.
 
 Arrays name their axes by meaning ('batch', 'embed', 'mlp', ...); RULES says
-which mesh axes split them. Mesh axes: `data` replicates parameters and splits
-the batch, `fsdp` splits both, `tensor` splits heads and MLP width. `fsdp` and
+which mesh axes split them. Mesh axes: `slice` and `data` replicate parameters
+and split the batch, `fsdp` splits both, `tensor` splits heads and MLP width.
+The network between slices of TPUs is far slower than the links within one:
+in an update gradients alone cross `slice`, beside scalars. `fsdp` and
 `tensor` together split the vocabulary, both in embedding tables and in logits:
 that way hidden states travel to the table, which is far larger than they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import math
 from typing import Any
@@ -22,10 +24,12 @@ P = jax.sharding.PartitionSpec
 # An abstract mesh has no devices here; programs can be compiled for it.
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
-MESH_AXES = ('data', 'fsdp', 'tensor')
+MESH_AXES = ('slice', 'data', 'fsdp', 'tensor')
 RULES = {
-    'batch': ('data', 'fsdp'),
-    'replica': 'data',  # The batch where fsdp splits another axis.
+    'batch': ('slice', 'data', 'fsdp'),
+    # The batch where fsdp splits another axis.
+    'replica': ('slice', 'data'),
+    'row': ('data', 'fsdp'),  # A batch that every slice has whole.
     'vocab': ('fsdp', 'tensor'),
     'embed': 'fsdp',
     'kv_heads': 'tensor',
@@ -36,7 +40,12 @@ RULES = {
 
 
 def make_mesh(
-    *, data: int, fsdp: int, tensor: int, devices: Sequence[Any] | None = None
+    *,
+    data: int,
+    fsdp: int,
+    tensor: int,
+    slice: int = 1,
+    devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
   """Build the mesh over `devices`, by default all devices of all processes.
 
@@ -45,27 +54,65 @@ def make_mesh(
       left.
     fsdp: As `data`.
     tensor: As `data`.
+    slice: As `data`: the number of slices that TPUs lie in. Other devices are
+      divided in their order, so that a part is whole machines.
     devices: The devices of the mesh.
 
   Raises:
-    ValueError: If the axes do not multiply to the number of devices.
+    ValueError: If the axes do not multiply to the number of devices, or if the
+      devices lie in another number of slices.
   """
   devices = jax.devices() if devices is None else devices
-  shape, count = [data, fsdp, tensor], len(devices)
+  shape, count = [slice, data, fsdp, tensor], len(devices)
   if -1 in shape:
     fixed = -math.prod(shape)  # The product of the other axes.
     shape[shape.index(-1)] = count // fixed if fixed > 0 else 0
   if min(shape) < 1 or math.prod(shape) != count:
     raise ValueError(
-        f'config.mesh has {data=} {fsdp=} {tensor=}, which does not make'
-        f' {count} devices; set --config.mesh.data=-1 to take what is left.'
+        f'config.mesh has {data=} {fsdp=} {tensor=} {slice=}, which does not'
+        f' make {count} devices; set --config.mesh.data=-1 to take what is'
+        ' left.'
     )
-  return jax.make_mesh(
-      tuple(shape),
-      MESH_AXES,
-      devices=devices,
-      axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES),
+  types = (jax.sharding.AxisType.Auto,) * len(MESH_AXES)
+  slices = _slices(devices, shape[0])
+  if len(slices) == 1:
+    return jax.make_mesh(
+        tuple(shape), MESH_AXES, devices=devices, axis_types=types
+    )
+  # Each slice by its own wiring.
+  within = [
+      jax.make_mesh(
+          (1, *shape[1:]), MESH_AXES, devices=each, axis_types=types
+      ).devices
+      for each in slices
+  ]
+  return jax.sharding.Mesh(
+      np.concatenate(within), MESH_AXES, axis_types=types
   )
+
+
+def _slices(devices: Sequence[Any], count: int) -> list[list[Any]]:
+  """Return the devices of each slice, in the order of the slices.
+
+  Raises:
+    ValueError: If TPUs lie in another number of slices, or unevenly.
+  """
+  found: dict[int, list[Any]] = {}
+  for device in devices:
+    found.setdefault(getattr(device, 'slice_index', 0) or 0, []).append(device)
+  if len(found) > 1 and len(found) != count:
+    raise ValueError(
+        f'config.mesh has slice={count}, but the devices lie in'
+        f' {len(found)} slices: set --config.mesh.slice={len(found)}'
+    )
+  if len(found) == 1:
+    return [list(part) for part in np.split(np.asarray(devices), count)]
+  sizes = sorted({len(each) for each in found.values()})
+  if len(sizes) > 1:
+    raise ValueError(
+        f'the slices have {sizes} devices; use slices of one size'
+    )
+  return [found[index] for index in sorted(found)]
 
 
 def spec(axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
@@ -93,17 +140,68 @@ def batch_shards(mesh: AnyMesh) -> int:
   return math.prod(mesh.shape[axis] for axis in RULES['batch'])
 
 
+def replicas(mesh: AnyMesh) -> int:
+  """Return how many times the mesh holds all parameters."""
+  return math.prod(mesh.shape[axis] for axis in RULES['replica'])
+
+
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
   """Pin the layout of an activation; a no-op outside a mesh context."""
   # One device needs no layout, and constraints would only slow its compiler.
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or math.prod(mesh.axis_sizes) == 1:
     return x
-  return jax.lax.with_sharding_constraint(x, spec(axes))
+  layout = spec(axes)
+  if manual := mesh.manual_axes:  # `per_slice`: an array is that of one slice.
+    within = lambda part: tuple(a for a in part if a not in manual)
+    layout = P(*(within(p) if isinstance(p, tuple) else p for p in layout))
+  return jax.lax.with_sharding_constraint(x, layout)
+
+
+def keep_in_slice(x: jax.Array, *axes: str | None) -> jax.Array:
+  """Pin the layout where there are several slices, and only there.
+
+  For arrays whose layout the compiler finds by itself: it may find one for
+  which they cross slices.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.shape.get('slice', 1) == 1:
+    return x
+  return constrain(x, *axes)
+
+
+def per_slice(
+    function: Callable[..., Any],
+    mesh: AnyMesh,
+    arguments: tuple[Any, ...],
+    results: Any,
+) -> Callable[..., Any]:
+  """Run a function in every slice, on that slice's part of the arrays.
+
+  Nothing crosses slices but what the function itself sums over the axis
+  `slice`; within a slice arrays are partitioned by the compiler, as elsewhere.
+
+  Args:
+    function: Of arrays; itself where the mesh has one slice.
+    mesh: The devices; the caller is within `use`.
+    arguments: Of each argument a tree of partition specs, or one for all its
+      leaves, which name 'slice' or nothing.
+    results: The same of its results.
+  """
+  if mesh.shape['slice'] == 1:
+    return function
+  return jax.shard_map(
+      function,
+      mesh=mesh,
+      in_specs=arguments,
+      out_specs=results,
+      axis_names={'slice'},
+      check_vma=False,
+  )
 
 
 def per_replica(rank: int) -> tuple[str | None, ...]:
-  """Return axes of a batch [B, ...] that only `data` splits; () for rank 0."""
+  """Return axes of a batch [B, ...] that replicas split; () for rank 0."""
   return ('replica', *(None,) * (rank - 1))[:rank]
 
 

@@ -415,7 +415,7 @@ class Workdir(contextlib.AbstractContextManager):
 
 def _git_commit() -> str:
   """Return the commit of this checkout; it ends in '-dirty' if changed."""
-  root = pathlib.Path(__file__).parent.parent
+  root = pathlib.Path(__file__).resolve().parents[2]
   if not (root / '.git').exists() or shutil.which('git') is None:
     return ''
   command = 'git describe --always --dirty --abbrev=40'

@@ -11,7 +11,9 @@ import jax
 import numpy as np
 
 from evojax.models import decoder
+from evojax.models import flops
 from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
 from evojax.training import reward_pipeline
@@ -78,9 +80,10 @@ class Learner:
 
     Returns:
       Metrics, means over the updates made, and where some are rejected the
-      numbers of episodes, and of groups of which none is left; and float32
-      [P, G], the mean |old_logprobs - sampler_logprobs| of each episode, NaN
-      where the update did not see it.
+      numbers of episodes, and of groups of which none is left, and mfu where
+      the peak of the devices is known; and float32 [P, G], the mean
+      |old_logprobs - sampler_logprobs| of each episode, NaN where the update
+      did not see it.
 
     Raises:
       update.NonFiniteError: If the loss or a gradient is not finite. The state
@@ -98,6 +101,7 @@ class Learner:
         self._minibatch(batch, groups[i :: c.minibatches])
         for i in range(c.minibatches)
     ]
+    before = self._phases.seconds['update']
     with self._phases('update'), sharding.use(self.mesh):
       # Before the first update: both are of the policy at the step's start.
       for _, arrays, _ in minibatches:
@@ -131,7 +135,31 @@ class Learner:
       metrics.update(
           rejected=int(rejected.sum()), rejected_groups=int(empty.sum())
       )
-    return metrics, gap
+    seconds = self._phases.seconds['update'] - before
+    return metrics | self._utilisation(batch, groups, seconds), gap
+
+  def _utilisation(
+      self,
+      batch: reward_pipeline.RewardedBatch,
+      groups: np.ndarray,
+      seconds: float,
+  ) -> dict[str, float]:
+    """Return the model FLOPs utilisation of an update, see `flops.model`.
+
+    The share of the peak that scores and updates of the groups that train reach
+    together; nothing where the peak is not known.
+    """
+    peak = devices.peaks(self.mesh.devices.flat[0].device_kind)
+    if peak is None or not seconds:
+      return {}
+    included, c = batch.included[groups], self.config.grpo
+    tokens = [len(e.tokens) for e in batch.rollouts.episodes]
+    completions = np.reshape(tokens, batch.graded.shape)[groups] * included
+    prompts = np.array([len(batch.rollouts.prompts[i]) for i in groups])
+    once = flops.model(self._cfg, prompts * included.any(1), completions)
+    times = (not self.algorithm.on_policy) + self.algorithm.reference
+    times += c.epochs * flops.passes(self._cfg)
+    return {'mfu': times * once / (seconds * self.mesh.size * peak.flops)}
 
   def _minibatch(
       self, batch: reward_pipeline.RewardedBatch, groups: np.ndarray

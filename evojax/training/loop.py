@@ -26,6 +26,7 @@ from evojax.rollout import fleet
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import decisions
 from evojax.runtime import devices
+from evojax.runtime import goodput
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
 from evojax.runtime import output
@@ -246,21 +247,27 @@ def loop(
     after_step: Called with the metrics of each step, before its checkpoint.
   """
   config = trainer.config
-  while trainer.step < config.steps:
-    before_step()
-    # An array that crosses to the device unasked is a bug: every step would
-    # wait for it.
-    with (
-        _profiler(config, trainer.workdir, trainer.step),
-        jax.transfer_guard('disallow'),
-        _saved_at_the_end(trainer),
-    ):
-      log = trainer.train_step()
-    with _saved_at_the_end(trainer):  # It may evaluate.
-      after_step(log)
-    if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
-      with trainer.phases('checkpoint'):
-        trainer.save()
+  with (
+      goodput.open_clock(trainer.workdir, sharding.is_primary()) as clock,
+      _profiler(config, trainer.workdir) as profile,
+  ):
+    while trainer.step < config.steps:
+      before_step()
+      # An array that crosses to the device unasked is a bug: every step would
+      # wait for it.
+      with (
+          profile(trainer.step),
+          jax.transfer_guard('disallow'),
+          _saved_at_the_end(trainer),
+      ):
+        log = trainer.train_step()
+      if clock is not None:
+        log |= clock.finish(trainer.step, log['step_seconds'])
+      with _saved_at_the_end(trainer):  # It may evaluate.
+        after_step(log)
+      if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
+        with trainer.phases('checkpoint'):
+          trainer.save()
 
 
 @contextlib.contextmanager
@@ -275,16 +282,33 @@ def _saved_at_the_end(trainer: trainer_lib.Trainer) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _profiler(config: ml_collections.ConfigDict, path: pathlib.Path, step: int):
-  """Record the steps of the config's profiler window."""
-  first, count = config.log.profile_start, config.log.profile_steps
-  if step == first:
-    jax.profiler.start_trace(str(path / 'profile'))
-  try:
-    yield
-  finally:
-    if first >= 0 and step == min(first + count, config.steps) - 1:
-      jax.profiler.stop_trace()
+def _profiler(
+    config: ml_collections.ConfigDict, path: pathlib.Path
+) -> Iterator[Callable[[int], contextlib.AbstractContextManager[None]]]:
+  """Record the steps of the config's profiler window.
+
+  Yields:
+    A function of a step's number, counted from 0, which returns the context of
+    the step. A trace ends with the window, with the training, or with an error.
+  """
+  first = config.log.profile_start
+  window = range(first, first + config.log.profile_steps) if first >= 0 else ()
+  with contextlib.ExitStack() as trace:
+
+    @contextlib.contextmanager
+    def record(step: int) -> Iterator[None]:
+      nonlocal tracing
+      # A run that goes on from within the window records the rest of it.
+      if step in window and not tracing:
+        jax.profiler.start_trace(str(path / 'profile'))
+        trace.callback(jax.profiler.stop_trace)
+        tracing = True
+      yield
+      if step + 1 not in window:
+        trace.close()
+
+    tracing = False
+    yield record
 
 
 def _finish(

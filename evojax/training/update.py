@@ -259,12 +259,33 @@ def score_step(
     temperature: jax.Array,
 ) -> Float[Array, 'M p G Lc']:
   """Return log-probs of a batch's episodes under `params`, without gradient."""
-  return jax.lax.map(
-      lambda micro: _logprobs(
-          cfg, algorithm, params, micro, temperature, False
-      )[0],
+  algorithm = _of_slice(algorithm, batch)
+  score = lambda params, batch, temperature: jax.lax.map(
+      lambda x: _logprobs(cfg, algorithm, params, x, temperature, False)[0],
       batch,
   )
+  if mesh := _mesh_of_slices(batch):
+    whole, split = sharding.P(), sharding.P(None, 'slice')
+    score = sharding.per_slice(score, mesh, (whole, split, whole), split)
+  return score(params, batch, temperature)
+
+
+def _mesh_of_slices(batch: Batch) -> jax.sharding.AbstractMesh | None:
+  """Return the mesh if each of its slices can compute its part by itself.
+
+  Packed rows may hold sequences of several slices: the compiler sees to them.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.shape['slice'] == 1 or 'completions' not in batch:
+    return None
+  return mesh
+
+
+def _of_slice(algorithm: Algorithm, batch: Batch) -> Algorithm:
+  """Return the algorithm of one slice; a chunk is of tokens of all slices."""
+  mesh = _mesh_of_slices(batch)
+  chunk = -(-algorithm.logprob_chunk // (mesh.shape['slice'] if mesh else 1))
+  return dataclasses.replace(algorithm, logprob_chunk=chunk)
 
 
 def update_step(
@@ -365,16 +386,40 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
     denominator = losses.denominator(
         mask, algorithm.aggregation, algorithm.max_tokens
     )
-  loss_fn = functools.partial(
-      _loss, cfg, algorithm, state['frozen'], hyper, denominator
-  )
+  arguments = state['params'], state['frozen'], batch, live, hyper, denominator
+  sum_up = functools.partial(_sum_up, cfg, _of_slice(algorithm, batch))
+  if mesh := _mesh_of_slices(batch):
+    of_one = sum_up
+
+    def summed(*arguments):
+      totals, largest, rows = of_one(*arguments)
+      # All that crosses slices, once per update.
+      totals = jax.lax.psum(totals, 'slice')
+      return totals, jax.lax.pmax(largest, 'slice'), rows
+
+    whole, split = sharding.P(), sharding.P(None, 'slice')
+    places = (whole, whole, split, whole, whole, whole)
+    sum_up = sharding.per_slice(summed, mesh, places, (whole, whole, split))
+  (grads, loss, sums), largest, rows = sum_up(*arguments)
+  if algorithm.rejects:
+    count = jnp.maximum(sums.pop('count'), 1.0)
+    grads, loss = jax.tree.map(lambda x: x / count, (grads, loss))
+  return (grads, loss, sums), largest, rows
+
+
+def _sum_up(
+    cfg, algorithm, trainable, frozen, batch, live, hyper, denominator
+):
+  """Return what `_accumulate` does, not divided by a count yet."""
+  mask = batch['mask']
+  loss_fn = functools.partial(_loss, cfg, algorithm, frozen, hyper, denominator)
 
   def micro_step(i, carry):
     totals, largest, rows = carry
     micro = jax.tree.map(lambda x: x[i], batch)
     (loss, (sums, found, found_rows)), grads = jax.value_and_grad(
         loss_fn, has_aux=True
-    )(state['params'], micro)
+    )(trainable, micro)
     totals = jax.tree.map(
         lambda a, b: a + b.astype(a.dtype), totals, (grads, loss, sums)
     )
@@ -382,19 +427,13 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
     return totals, jax.tree.map(jnp.maximum, largest, found), rows
 
   first = jax.tree.map(lambda x: x[0], batch)
-  loss, (sums, largest, rows) = jax.eval_shape(loss_fn, state['params'], first)
+  loss, (sums, largest, rows) = jax.eval_shape(loss_fn, trainable, first)
   totals, largest = jax.tree.map(
       lambda x: jnp.zeros(x.shape, jnp.float32),
-      ((state['params'], loss, sums), largest),
+      ((trainable, loss, sums), largest),
   )
   rows = jax.tree.map(lambda x: jnp.zeros((len(mask), *x.shape), x.dtype), rows)
-  (grads, loss, sums), largest, rows = jax.lax.fori_loop(
-      0, live, micro_step, (totals, largest, rows)
-  )
-  if algorithm.rejects:
-    count = jnp.maximum(sums.pop('count'), 1.0)
-    grads, loss = jax.tree.map(lambda x: x / count, (grads, loss))
-  return (grads, loss, sums), largest, rows
+  return jax.lax.fori_loop(0, live, micro_step, (totals, largest, rows))
 
 
 def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):

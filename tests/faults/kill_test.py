@@ -31,7 +31,7 @@ POINTS = (
 )
 STEPS, EVERY = 4, 2
 # Times differ between runs.
-TIMING = ('seconds', 'tokens_per_second')
+TIMING = ('seconds', 'tokens_per_second', 'goodput', 'restarts')
 
 
 def metrics(workdir):

@@ -21,6 +21,7 @@ from evojax.modes import plan
 from evojax.modes import plan_devices
 from evojax.modes import plan_memory
 from evojax.modes import plan_meshes
+from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
 from evojax.training import setup as setup_lib
@@ -423,7 +424,7 @@ class MeshTest(parameterized.TestCase):
     self.assertEqual(
         made.resident['rollout cache'], 4 * 2 * 2 * (8 // 4) * 1 * 12 * 8
     )
-    self.assertLen(made.estimates, len(plan_devices.DEVICES))
+    self.assertLen(made.estimates, len(devices.DEVICES))
 
   def test_logits_are_split_by_every_axis(self):
     # 2^20 tokens: what is not in proportion to V does not show.
@@ -508,7 +509,7 @@ class MeshTest(parameterized.TestCase):
         made.resident['optimizer moments'], made.temporaries['update']
     )
     # Every remedy was planned.
-    remedies = made.remedies(plan_devices.DEVICES['TPU v5 lite'])
+    remedies = made.remedies(devices.DEVICES['TPU v5 lite'])
     self.assertLen(remedies, 3)
     for remedy in remedies:
       options = dict(mesh__fsdp=2, grpo__micro_groups=2)
@@ -557,7 +558,7 @@ class AutoMeshTest(parameterized.TestCase):
     # The count is that of the config, whose own shape does not matter.
     found = self.find(cfg, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
     self.assertEqual(found.devices, 8)
-    v5e = plan_devices.DEVICES['TPU v5 lite']
+    v5e = devices.DEVICES['TPU v5 lite']
     mesh = found.of(v5e)
     self.assertEqual(math.prod(mesh.sizes.values()), 8)
     # The plan of that mesh says the same.
@@ -576,7 +577,7 @@ class AutoMeshTest(parameterized.TestCase):
       split = lambda m: (m.sizes['tensor'], m.sizes['fsdp'])
       self.assertLess(split(other), split(mesh))
     # Larger devices need to split less.
-    v5p = found.of(plan_devices.DEVICES['TPU v5'])
+    v5p = found.of(devices.DEVICES['TPU v5'])
     self.assertLess(split(v5p), split(mesh))
     self.assertEqual(found.chosen, mesh)
     *_, last = lines = found.lines()
@@ -588,7 +589,7 @@ class AutoMeshTest(parameterized.TestCase):
   def test_what_fits_nowhere(self):
     cfg = dataclasses.replace(CFG, vocab_size=2**26, hidden_size=1024)
     found = self.find(cfg, mesh__data=2)
-    self.assertIsNone(found.of(plan_devices.DEVICES['TPU v5 lite']))
+    self.assertIsNone(found.of(devices.DEVICES['TPU v5 lite']))
     with self.assertRaisesRegex(
         ValueError, r'no mesh of 2 devices .* needs \d+\.\d GiB of each'
     ):

@@ -42,7 +42,8 @@ CONFIG = decoder.DecoderConfig(
 WORKER = pathlib.Path(__file__).with_name('worker.py')
 # Float32 sums in another order; the arrays are of order 1.
 TOLERANCE = 1e-5
-ALONE = ('mesh', 'replicas')  # Runs of one process with several devices.
+# Runs of one process with several devices.
+ALONE = ('mesh', 'replicas', 'slices')
 
 
 def start(devices, *args):
@@ -83,8 +84,9 @@ class ShardedTest(absltest.TestCase):
         'one': [(1, path / 'model', path / 'one.npz', 1, 1)],
         'mesh': [(8, path / 'model', path / 'mesh.npz', 4, 2)],
         'replicas': [(8, path / 'model', path / 'replicas.npz', 2, 2)],
+        'slices': [(8, path / 'model', path / 'slices.npz', 2, 2, 2)],
         'two': [
-            (4, path / 'model', path / 'two.npz', 4, 2, process, port)
+            (4, path / 'model', path / 'two.npz', 4, 2, 1, process, port)
             for process in (0, 1)
         ],
     }

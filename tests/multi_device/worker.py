@@ -1,13 +1,13 @@
 """One process of a multi-device run; started by sharded_test.py.
 
-  worker.py DIRECTORY OUTPUT FSDP TENSOR [PROCESS PORT]
+  worker.py DIRECTORY OUTPUT FSDP TENSOR [SLICES [PROCESS PORT]]
 
-Loads the checkpoint in DIRECTORY onto FSDP x TENSOR shards, replicated over the
-virtual CPU devices in XLA_FLAGS (with PROCESS, of two processes) that are left,
-runs forward, prefill, decode, the engine and one update of each kind (with
-PROCESS: engine and one update, a GRPO step), and has process 0 write every
-result to OUTPUT (.npz) and the updated policies to OUTPUT-shared and
-OUTPUT-packed.
+Loads the checkpoint in DIRECTORY onto FSDP x TENSOR shards, replicated over
+SLICES and over the virtual CPU devices in XLA_FLAGS (with PROCESS, of two
+processes) that are left, runs forward, prefill, decode, the engine and one
+update of each kind (with PROCESS: engine and one update, a GRPO step), and has
+process 0 write every result to OUTPUT (.npz) and the updated policies to
+OUTPUT-shared and OUTPUT-packed.
 """
 
 import dataclasses
@@ -231,14 +231,18 @@ def drop_padding(cfg, state):
       tree[name] = table[: cfg.vocab_size]
 
 
-def main(directory, output, fsdp, tensor, process=None, port=None):
+def main(directory, output, fsdp, tensor, slices=1, process=None, port=None):
   if process is not None:
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
     jax.distributed.initialize(
         f'localhost:{port}', num_processes=2, process_id=int(process)
     )
   mesh = sharding.make_mesh(
-      data=-1, fsdp=int(fsdp), tensor=int(tensor), devices=jax.devices()
+      data=-1,
+      fsdp=int(fsdp),
+      tensor=int(tensor),
+      slice=int(slices),
+      devices=jax.devices(),
   )
   results = {}
   base = policy.padded(hf_config.load(directory), int(fsdp), int(tensor))

@@ -41,6 +41,9 @@ def changed(**fields):
   return config
 
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
 class WorkdirTestCase(parameterized.TestCase):
 
   def setUp(self):
@@ -300,6 +303,8 @@ class ManifestTest(WorkdirTestCase):
           entry,
       )
       self.assertEqual(entry['platform'], 'cpu')
+      if (ROOT / '.git').exists():
+        self.assertRegex(entry['commit'], '^[0-9a-f]{40}(-dirty)?$')
       manifest.write_text(json.dumps([entry | {'jaxlib': '0.1.0'}]))
       with self.assertLogs('absl', 'WARNING') as logs:
         workdir.record_start()

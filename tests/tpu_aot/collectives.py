@@ -40,6 +40,9 @@ class Collective:
   times: int  # Runs per run of the innermost loop of unknown length.
   loops: int  # Loops of unknown length around it.
   source: str  # Where in the Python program it comes from.
+  # Whether it goes over the network between slices. All others are within one:
+  # libtpu compiles what crosses to transfers of their own.
+  crosses: bool = False
 
 
 def find(hlo: str) -> list[Collective]:
@@ -71,6 +74,21 @@ def find(hlo: str) -> list[Collective]:
                 times,
                 loops,
                 source[1] if source else '',
+            )
+        )
+      elif op == 'send' and 'xla_megascale_transfer_type' in line:
+        kind = re.search(r'transfer_type="(\w+)"', line)[1]
+        source = re.search(r'op_name="([^"]*)"', line)
+        (dtype, dims), *_ = _ARRAY.findall(shape)
+        size = math.prod(int(d) for d in dims.split(',') if d)
+        found.append(
+            Collective(
+                kind.lower().replace('_', '-'),
+                _BYTES[dtype] * size,
+                times,
+                loops,
+                source[1] if source else '',
+                crosses=True,
             )
         )
       elif op == 'while':

@@ -73,7 +73,23 @@ ENTRY %main (p: f32[4]) -> f32[4] {
 """
 
 
+# What libtpu makes of a transfer between slices.
+CROSSING = '''
+ENTRY %main (p: f32[4]) -> f32[4] {
+  %a = f32[4] all-reduce(%p), replica_groups={{0,1}}, to_apply=%add
+  %s = (f32[8,4]{1,0:T(8,128)}, u32[], token[]) send(%a, %t), frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="ALL_REDUCE"}
+  ROOT %r = (f32[8,4], u32[], token[]) recv(%t), frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}
+}
+'''  # noqa: E501
+
+
 class CollectivesTest(absltest.TestCase):
+
+  def test_what_crosses_slices(self):
+    found = [(c.kind, c.nbytes, c.crosses) for c in collectives.find(CROSSING)]
+    self.assertEqual(
+        found, [('all-reduce', 16, False), ('all-reduce', 128, True)]
+    )
 
   def test_kinds_bytes_and_loops(self):
     find = {
@@ -94,8 +110,12 @@ class CollectivesTest(absltest.TestCase):
     )
 
 
-def compile_all(config, variant):
-  """Return ({program: what is printed of it}, resident, bounds), or skip."""
+def compile_all(*what):
+  """Return ({program: what is printed of it}, what is printed last), or skip.
+
+  Args:
+    *what: Arguments of `programs.py`.
+  """
   python = os.environ.get('EVOJAX_TPU_PYTHON')
   if not python:
     pytest.skip('EVOJAX_TPU_PYTHON names no Python with jax[tpu]')
@@ -104,7 +124,7 @@ def compile_all(config, variant):
     pytest.skip(f'no libtpu in the environment of {python}')
   module = [python, '-m', 'tests.tpu_aot.programs']
   run = subprocess.run(
-      [*module, config, variant, SLICES[variant][1]],
+      [*module, *what],
       env=os.environ
       | {
           'JAX_PLATFORMS': 'cpu',
@@ -125,8 +145,7 @@ def compile_all(config, variant):
   if run.returncode or not lines:
     raise AssertionError(f'compiling failed:\n{run.stderr[-4000:]}')
   last = lines.pop()
-  programs = {line['program']: line for line in lines}
-  return programs, last['resident'], last['bounds']
+  return {line['program']: line for line in lines}, last
 
 
 class Fits(parameterized.TestCase):
@@ -138,9 +157,10 @@ class Fits(parameterized.TestCase):
   def check(self, name, variant):
     module = importlib.import_module(f'configs.{name}')
     config = module.get_config(variant)
-    named, _, hbm_gib = SLICES[variant]
+    named, topology, hbm_gib = SLICES[variant]
     self.assertRegex(module.__doc__, f'\n{variant} .* {re.escape(named)}\n')
-    programs, resident, bounds = compile_all(name, variant)
+    programs, last = compile_all(name, variant, topology)
+    resident, bounds = last['resident'], last['bounds']
     copies = ['load', 'store'] if config.rollout.turn_tokens else []
     self.assertEqual(
         [*programs],
@@ -214,6 +234,36 @@ class EveryVariantTest(Fits):
     one, other = (m.get_config(variant) for m in (math_config, coding_config))
     for group in ('data', 'grpo', 'mesh', 'model', 'rollout'):
       self.assertEqual(one[group], other[group])
+
+
+@pytest.mark.tpu
+@pytest.mark.slow
+@pytest.mark.long
+class SlicesTest(absltest.TestCase):
+
+  def test_what_crosses_slices(self):
+    programs, last = compile_all('slices')
+    crossing = {
+        name: [c for c in program['collectives'] if c['crosses']]
+        for name, program in programs.items()
+    }
+    # The gradients, once per update: not per micro-batch, nor per layer.
+    kinds = collections.Counter()
+    for c in crossing['update']:
+      self.assertEqual(c['loops'], 0, c)
+      kinds[c['kind']] += c['nbytes'] * c['times']
+    self.assertBetween(
+        kinds['all-reduce'], last['gradients'], 1.05 * last['gradients']
+    )
+    # Two numbers per episode: the gap, and whether it was rejected.
+    self.assertLess(kinds['all-gather'], 1024)
+    self.assertEqual(kinds.keys(), {'all-reduce', 'all-gather'})
+    # No weight, no key and no value.
+    for name in ('weights', 'prefill'):
+      self.assertEmpty(crossing[name], name)
+    # Tokens of sequences that go on; logits of a slot have 16 KiB.
+    for c in crossing['insert']:
+      self.assertLess(c['nbytes'], 4096, c)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """Compiles the programs of a shipped config for TPUs that are not there.
 
   TPU_PYTHON -m tests.tpu_aot.programs CONFIG VARIANT TOPOLOGY
+  TPU_PYTHON -m tests.tpu_aot.programs slices
 
 Runs in an environment with libtpu (`jax[tpu]`), started by compile_test.py;
 prints one JSON line per program: its name, seconds to compile, bytes per chip
@@ -60,19 +61,49 @@ SHAPES = {
 }
 
 
+def run_on_slices() -> plan_memory.Run:
+  """Return a small run on two slices of v5e 2x2."""
+  config = importlib.import_module('configs.math').get_config('qwen3_0p6b')
+  with config.unlocked():
+    config.update_from_flattened_dict({
+        'mesh.slice': 2,
+        'mesh.fsdp': 2,
+        'mesh.tensor': 2,
+        'model.logprob_chunk': 256,
+        'data.max_prompt_tokens': 128,
+        'grpo.prompts': 8,
+        'rollout.max_tokens': 256,
+        'rollout.decode_slots': 16,
+        'rollout.prefill_rows': 8,
+    })
+  shape = dataclasses.replace(
+      _QWEN3,
+      vocab_size=4096,
+      hidden_size=256,
+      intermediate_size=512,
+      num_layers=4,
+      num_heads=4,
+      num_kv_heads=2,
+  )
+  return _run(config, shape, 'v5e:2x2', num_slices=2)
+
+
 def shipped_run(name: str, variant: str, topology: str) -> plan_memory.Run:
   """Return a shipped config as it is, on the mesh that it names."""
   module = importlib.import_module(f'configs.{name}')
-  config = module.get_config(variant)
+  return _run(module.get_config(variant), SHAPES[variant], topology)
+
+
+def _run(config, shape, topology, **slices):
   computed = {field: config.model[field] for field in policy_lib.COMPUTED}
   devices = topologies.get_topology_desc(
-      platform='tpu', topology_name=topology
+      platform='tpu', topology_name=topology, **slices
   ).devices
   return plan_memory.Run(
       config,
       policy_lib.Policy(
           pathlib.Path('unused'),
-          dataclasses.replace(SHAPES[variant], **computed),
+          dataclasses.replace(shape, **computed),
           # Any one: only its special tokens reach a program.
           tokenizer_lib.Tokenizer(domains.policy_path('package:math')),
       ),
@@ -81,7 +112,8 @@ def shipped_run(name: str, variant: str, topology: str) -> plan_memory.Run:
 
 
 def main():
-  run = shipped_run(*sys.argv[1:])
+  slices = sys.argv[1:] == ['slices']
+  run = run_on_slices() if slices else shipped_run(*sys.argv[1:])
   with sharding.use(run.mesh):
     for name, lowered in plan_memory.lower(run):
       start = time.time()
@@ -97,7 +129,8 @@ def main():
       )
       print(json.dumps(line), flush=True)
   resident, bounds = plan_memory.resident(run), plan_memory.bounds(run)
-  print(json.dumps(dict(resident=resident, bounds=dict(bounds))))
+  last = dict(resident=resident, bounds=dict(bounds))
+  print(json.dumps(last | dict(gradients=run.gradient_bytes)))
 
 
 if __name__ == '__main__':

@@ -21,9 +21,11 @@ from evojax import domains
 from evojax.domains import base
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.models import flops
 from evojax.models import hf
 from evojax.modes import evaluate as evaluate_mode
 from evojax.rollout import engine as engine_lib
+from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
@@ -185,6 +187,30 @@ class EndToEndTest(TrainTestCase):
     np.testing.assert_array_equal(advantages.reshape(-1), rows['advantage'])
     self.assertTrue(included.all())
 
+  def test_mfu_is_of_the_tokens_that_train(self):
+    trainer = self.make_trainer()
+    peak = devices.Device('tested', 1e9, 1e9, 10**9)
+    with absltest.mock.patch.object(devices, 'peaks', return_value=peak):
+      logged = trainer.train_step()
+    rows = store.read(self.workdir, 'train')
+    prompts = np.array([len(p) for p in rows['prompt_tokens']])
+    once = flops.model(
+        trainer.setup.policy.cfg,
+        prompts.reshape(P, G)[:, 0],
+        rows['n_tokens'].to_numpy().reshape(P, G),
+    )
+    # On policy: a forward pass, and a backward pass worth two.
+    seconds = trainer.phases.seconds['update']
+    self.assertAlmostEqual(logged['mfu'], 3 * once / seconds / 1e9)
+    # Nobody knows the peak of this CPU.
+    self.assertNotIn('mfu', self.metrics[2])
+
+  def test_goodput(self):
+    for step in (1, 2):
+      self.assertBetween(self.metrics[step]['goodput'], 0.01, 1)
+      self.assertEqual(self.metrics[step]['restarts'], 0)
+    self.assertTrue((self.done / 'times.jsonl').is_file())
+
   def test_workdir(self):
     checkpoint = self.done / 'checkpoints/step_000002'
     self.assertTrue((checkpoint / 'SHA256SUMS').is_file())
@@ -204,7 +230,7 @@ class EndToEndTest(TrainTestCase):
     self.assertEqual(self.summary['compilations'], 4)
     self.assertAlmostEqual(sum(self.summary['time_shares'].values()), 1)
     self.assertNotEmpty(list((self.done / 'tensorboard').iterdir()))
-    self.assertNotEmpty(list((self.done / 'profile').rglob('*.xplane.pb')))
+    self.assertLen(list((self.done / 'profile').rglob('*.xplane.pb')), 1)
     starts = json.loads((self.done / 'manifest.json').read_text())
     self.assertLen(starts, 1)
     saved = json.loads((self.done / 'config.json').read_text())

@@ -1,0 +1,142 @@
+"""Goodput: the share of a training's wall time that its useful steps took.
+
+<workdir>/times.jsonl   a line per finished step, repeated ones too
+
+The wall time begins with the first step. A step that a restart repeats is
+useful once, as it was made last. The seconds lost to restarts are those between
+two steps that different starts made: the steps in between that nobody saved,
+the time without a process, and the time until the new one begins its first
+step.
+"""
+
+from collections.abc import Callable
+import contextlib
+import json
+import math
+import os
+import pathlib
+import time
+from typing import NamedTuple
+
+from evojax.runtime import workdir as workdir_lib
+
+FILE = 'times.jsonl'
+
+
+class _Step(NamedTuple):
+  """A finished step."""
+
+  step: int  # Counted from 1.
+  start: int  # Which start of the training made it, from 0.
+  began: float  # Unix time.
+  ended: float
+
+
+class Clock(contextlib.AbstractContextManager):
+  """Notes when the steps of a training end; a context manager."""
+
+  def __init__(
+      self, folder: pathlib.Path, clock: Callable[[], float] = time.time
+  ):
+    """Read what former starts noted; write nothing yet.
+
+    Args:
+      folder: Holds the file.
+      clock: Returns Unix time; clocks of several machines may differ.
+    """
+    self._path, self._clock = folder / FILE, clock
+    self._steps: list[_Step] = []  # Those that count.
+    self._first, self._start = math.inf, 0
+    self._whole = b''
+    found = self._path.read_bytes() if self._path.exists() else b''
+    for line in found.splitlines(keepends=True):
+      with contextlib.suppress(ValueError, TypeError):  # A kill cut it off.
+        self._count(_Step(**json.loads(line)))
+        self._whole += line
+    self._is_torn = self._whole != found
+    self._file, self._mine = None, 0
+
+  @property
+  def wall(self) -> float:
+    """The seconds from the first step to the end of the last one."""
+    return self._steps[-1].ended - self._first if self._steps else 0.0
+
+  def _count(self, step: _Step) -> None:
+    """Count a step, in the place of what it repeats."""
+    while self._steps and self._steps[-1].step >= step.step:
+      self._steps.pop()
+    self._steps.append(step)
+    self._first = min(self._first, step.began)
+    self._start = max(self._start, step.start + 1)
+
+  def _write(self, step: _Step) -> None:
+    """Append a line.
+
+    Raises:
+      workdir.DiskError: If the disk is full.
+    """
+    if self._is_torn:
+      workdir_lib.write_atomic(self._path, self._whole)
+      self._is_torn = False
+    text = (json.dumps(step._asdict()) + '\n').encode()
+    try:
+      if self._file is None:
+        self._file = self._path.open('ab', buffering=0)
+      workdir_lib.write_all(self._file.fileno(), text)
+    except OSError as error:
+      raise workdir_lib.disk_error(self._path, len(text), error) from error
+
+  def finish(self, step: int, seconds: float) -> dict[str, float]:
+    """Note a step that has just ended; return the metrics up to here.
+
+    Args:
+      step: Its number, counted from 1.
+      seconds: What it took.
+
+    Returns:
+      goodput, a share of the wall time so far; restarts, their number;
+      lost_seconds, the wall time that they cost.
+
+    Raises:
+      workdir.DiskError: If the disk is full.
+    """
+    now = self._clock()
+    if self._file is None:
+      self._mine = self._start  # Former starts without a step do not count.
+    made = _Step(step, self._mine, now - seconds, now)
+    self._write(made)
+    self._count(made)
+    lost, end, start = 0.0, self._first, 0
+    for each in self._steps:
+      if each.start != start:
+        lost += max(each.began - end, 0.0)
+      end, start = each.ended, each.start
+    useful = math.fsum(each.ended - each.began for each in self._steps)
+    # Where clocks differ, the wall time may seem shorter than its steps.
+    wall = max(self.wall, useful)
+    return {
+        'goodput': useful / wall if wall else 1.0,
+        'restarts': self._mine,
+        'lost_seconds': lost,
+    }
+
+  def __exit__(self, *_) -> None:
+    if self._file is not None:
+      self._file.close()
+
+
+def open_clock(
+    folder: str | os.PathLike[str], primary: bool
+) -> contextlib.AbstractContextManager[Clock | None]:
+  """Return the clock of process 0; None in all others."""
+  if not primary:
+    return contextlib.nullcontext()
+  return Clock(pathlib.Path(folder))
+
+
+def wall_seconds(folder: str | os.PathLike[str]) -> float:
+  """Return the seconds from the first step's beginning to the last one's end.
+
+  Time without a process is among them; 0 where no step has ended.
+  """
+  return Clock(pathlib.Path(folder)).wall

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# Runs evojax on one or several TPU slices of a Kubernetes cluster (GKE with
+# JobSet, jobset.sigs.k8s.io):
+#
+#   bash launch/jobset.sh --name=math --image=IMAGE \
+#     --accelerator=tpu-v5p-slice --topology=2x2x4 --slices=2 \
+#     --volume=CLAIM:/mnt --config=configs/math.py:qwen3_8b \
+#     --config.model.path=/mnt/models/Qwen3-8B --workdir=/mnt/runs/math
+#
+#   --image         holds the checkout in /evojax, and Python >= 3.11
+#   --accelerator, --topology   as the labels of the node pool say
+#   --slices        1; more of them share each batch, see config.mesh.slice
+#   --chips_per_host  4
+#   --volume        CLAIM:PATH, a volume claim that all hosts mount
+#   --restarts      10
+#   --spot          on spot machines
+#   --dry_run       print the YAML, for `kubectl apply -f -`, and start nothing
+#
+# All other flags are evojax's. Where the process of one host ends, JobSet ends
+# all of them and starts them again from the last checkpoint, --restarts times;
+# exit status 2, an error of the user's, ends the run.
+set -euo pipefail
+CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+
+name='' image='' accelerator='' topology='' volume='' spot=''
+slices=1 chips=4 restarts=10
+take_dry_run "$@"
+flags=()
+for flag in ${rest[@]+"${rest[@]}"}; do
+  value="${flag#*=}"
+  case "$flag" in
+    --name=*) name="$value" ;;
+    --image=*) image="$value" ;;
+    --accelerator=*) accelerator="$value" ;;
+    --topology=*) topology="$value" ;;
+    --slices=*) slices="$value" ;;
+    --chips_per_host=*) chips="$value" ;;
+    --volume=*) volume="$value" ;;
+    --restarts=*) restarts="$value" ;;
+    --spot) spot=1 ;;
+    *) flags+=("$flag") ;;
+  esac
+done
+
+refuse() {
+  echo "error: $1" >&2
+  exit 2
+}
+# A job's name gets a suffix, and a pod's name another one; 63 in all.
+[[ "$name" =~ ^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$ ]] ||
+  refuse "--name=$name: wanted at most 40 of a-z, 0-9 and -, such as math"
+[[ "$image" =~ ^[^\'[:space:]]+$ ]] ||
+  refuse "--image=$image: name one that holds the checkout"
+[[ "$accelerator" =~ ^[a-z0-9-]+$ ]] ||
+  refuse "--accelerator=$accelerator: wanted a label such as tpu-v5p-slice"
+[[ "$topology" =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] ||
+  refuse "--topology=$topology: wanted chips along each axis, such as 2x2x4"
+for number in "slices=$slices" "chips_per_host=$chips"; do
+  [[ "${number#*=}" =~ ^[1-9][0-9]*$ ]] ||
+    refuse "--$number: wanted a number above 0"
+done
+[[ "$restarts" =~ ^[0-9]+$ ]] || refuse "--restarts=$restarts: wanted a number"
+[[ -z "$volume" || "$volume" =~ ^[a-z0-9.-]+:/[^\'[:space:]]*$ ]] ||
+  refuse "--volume=$volume: wanted CLAIM:PATH, such as runs:/mnt"
+total=$((${topology//x/*}))
+[[ $total -ge $chips ]] || chips=$total
+[[ $((total % chips)) -eq 0 ]] ||
+  refuse "--topology=$topology has $total chips, which are not whole hosts of \
+--chips_per_host=$chips"
+hosts=$((total / chips))
+
+if [[ $slices -gt 1 && "${flags[*]-}" != *--config.mesh.slice=* ]]; then
+  flags+=("--config.mesh.slice=$slices")
+fi
+
+# item INDENT TEXT: one item of a YAML list, as it is.
+item() {
+  printf "%$1s- '%s'\n" '' "${2//\'/\'\'}"
+}
+
+yaml() {
+  cat <<EOF
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: $name
+  annotations:
+    # A slice of its own for every job.
+    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
+spec:
+  failurePolicy:
+    maxRestarts: $restarts
+    rules:
+    - name: usersError
+      action: FailJobSet
+      onJobFailureReasons: [PodFailurePolicy]
+  replicatedJobs:
+  - name: slice
+    replicas: $slices
+    template:
+      spec:
+        parallelism: $hosts
+        completions: $hosts
+        completionMode: Indexed
+        backoffLimit: 0 # The end of one pod is that of all.
+        podFailurePolicy:
+          rules:
+          - action: FailJob
+            onExitCodes:
+              containerName: evojax
+              operator: In
+              values: [2]
+        template:
+          spec:
+            restartPolicy: Never
+            terminationGracePeriodSeconds: 60 # To save.
+            nodeSelector:
+              cloud.google.com/gke-tpu-accelerator: $accelerator
+              cloud.google.com/gke-tpu-topology: $topology
+EOF
+  if [[ -n "$spot" ]]; then
+    cat <<EOF
+              cloud.google.com/gke-spot: "true"
+            tolerations:
+            - key: cloud.google.com/gke-spot
+              operator: Equal
+              value: "true"
+              effect: NoSchedule
+EOF
+  fi
+  cat <<EOF
+            containers:
+            - name: evojax
+              image: '$image'
+              workingDir: /evojax
+              env:
+              - name: EVOJAX_RESTARTS # JobSet restarts all of them.
+                value: "0"
+              resources:
+                limits:
+                  google.com/tpu: $chips
+              command:
+EOF
+  item 14 bash
+  item 14 launch/tpu_pod.sh
+  for flag in ${flags[@]+"${flags[@]}"}; do
+    item 14 "$flag"
+  done
+  if [[ -n "$volume" ]]; then
+    cat <<EOF
+              volumeMounts:
+              - name: shared
+                mountPath: '${volume#*:}'
+            volumes:
+            - name: shared
+              persistentVolumeClaim:
+                claimName: '${volume%%:*}'
+EOF
+  fi
+}
+
+if [[ -n "$dry_run" ]]; then
+  echo "# python -m evojax.main on $slices x $hosts hosts of $chips chips"
+  yaml
+else
+  yaml | kubectl apply -f -
+fi

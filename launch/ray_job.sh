@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Runs evojax on a Ray cluster, its arms on the machines of the cluster:
+#
+#   RAY_ADDRESS=http://HEAD:8265 bash launch/ray_job.sh \
+#     --workers=6 --arm_resources=TPU=4 --workdir=/mnt/runs/math [flags of evojax]
+#
+# `ray job submit` starts the run on the head node and shows what it prints. All
+# machines have this checkout and --workdir under the same paths; the head node
+# and this one need the package ray[default]. Ctrl-C or SIGTERM here ends the
+# job, which saves, with all of its arms. Where the run says so by exit status
+# 75, it is started again, up to EVOJAX_RESTARTS times (10). --dry_run prints
+# the commands and starts nothing.
+set -euo pipefail
+CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+
+take_dry_run "$@"
+set -- ${rest[@]+"${rest[@]}"}
+if [[ "${1:-}" == --driver ]]; then # On the head node.
+  shift
+  python="$(environment ray accelerator ray)"
+  config="$(default_config configs/math.py "$@")"
+  run "$python" -m evojax.main ${config:+"$config"} "--parent=$$" \
+    --executor=ray "$@"
+  exit
+fi
+
+if [[ -n "$dry_run" ]]; then
+  quoted ray job submit -- bash "$PWD/launch/ray_job.sh" --driver "$@"
+  echo '# which runs'
+  exec bash launch/ray_job.sh --driver --dry_run "$@"
+fi
+command -v ray >/dev/null || {
+  echo "error: there is no \`ray\` here; pip install 'ray[default]'" >&2
+  exit 2
+}
+id="evojax-$(date +%Y%m%d-%H%M%S)-$$"
+stop() {
+  trap - TERM INT
+  echo "[evojax] stopping the job $id" >&2
+  ray job stop "$id" || :
+  kill "$client" 2>/dev/null || :
+  exit 143
+}
+ray job submit --submission-id "$id" -- \
+  bash "$PWD/launch/ray_job.sh" --driver "$@" <&0 &
+client=$!
+trap stop TERM INT
+wait "$client"

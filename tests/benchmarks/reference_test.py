@@ -1,0 +1,146 @@
+"""The one command for a real checkpoint, on a random one."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+import pytest
+
+from benchmarks import random_qwen3
+from benchmarks import reference
+from evojax.models import hf_config
+from evojax.models import tokenizer
+from tests import compiled
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class RowsTest(absltest.TestCase):
+
+  def test_the_readme_has_the_rows_as_they_are(self):
+    text = (ROOT / 'README.md').read_text()
+    self.assertEqual(reference.with_table(text, reference.read()), text)
+    # On its first screen, before what it does.
+    self.assertLess(text.index(reference.MARKS[1]), text.index('## What it'))
+
+  def test_a_run_takes_the_place_of_its_plan(self):
+    path = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()), 'r')
+    plans = [{'checkpoint': c, 'hardware': 'H'} for c in 'ab']
+    path.write_text(''.join(json.dumps(plan) + '\n' for plan in plans))
+    (example,) = [r for r in reference.read() if 'date' in r][:1]
+    run = example | {'checkpoint': 'b', 'hardware': 'H'}
+    run |= {'mfu': 0.421, 'dollars': 1234.5, 'random': False}
+    reference.record(run, path)
+    rows = reference.read(path)
+    self.assertLen(rows, 2)
+    *_, first, second = reference.table(rows).splitlines()
+    self.assertStartsWith(first, '| b | H | ')
+    self.assertIn('| 42.1% |', first)
+    self.assertIn('| $1,234.50 |', first)
+    self.assertEqual(second, '| a | H |' + '  |' * 7 + ' **not run yet** |')
+
+  def test_a_workdir_without_a_finished_run(self):
+    with self.assertRaisesRegex(ValueError, '--record=.*holds no finished run'):
+      reference.row(
+          pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+      )
+
+
+class ScriptTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
+
+  def run_script(self, *arguments, **variables):
+    return subprocess.run(
+        ['bash', ROOT / 'launch/reference_run.sh', *arguments],
+        cwd=self.folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+  def test_refused(self):
+    for arguments, said in (
+        ((), 'error: wanted: bash launch/reference_run.sh DIR DATA'),
+        (('nowhere', 'data'), 'error: DIR=.*/nowhere holds no config.json'),
+    ):
+      run = self.run_script(*arguments)
+      self.assertEqual((run.returncode, run.stdout), (2, ''))
+      self.assertRegex(run.stderr, said)
+
+  def test_a_dry_run_names_model_and_data(self):
+    (self.folder / 'model').mkdir()
+    (self.folder / 'model/config.json').touch()
+    (self.folder / 'data').mkdir()
+    (self.folder / 'data/test.jsonl').touch()
+    run = self.run_script('model', 'data', '--dry_run', '--config.steps=7')
+    train, record = run.stdout.splitlines()
+    for flag in (
+        '--config=configs/gsm8k.py',
+        f'--config.model.path={self.folder}/model',
+        f'--config.domain.kwargs.jsonl.train={self.folder}/data/train.jsonl',
+        f'--config.domain.kwargs.jsonl.sealed={self.folder}/data/test.jsonl',
+        '--mode=train',
+        '--workdir=runs/reference-model',
+        '--config.steps=7',
+    ):
+      self.assertIn(f' {flag}', train)
+    self.assertEndsWith(record, '--record=runs/reference-model')
+
+  @pytest.mark.slow
+  @pytest.mark.long
+  def test_a_random_qwen3_from_end_to_end(self):
+    """The command itself, with this Python as its environment."""
+    model, data = self.folder / 'qwen3-random', self.folder / 'data'
+    random_qwen3.make_model(model)
+    random_qwen3.make_data(data)
+    self.assertEqual(hf_config.load(model).vocab_size, 151_936)
+    read = tokenizer.Tokenizer(model)
+    self.assertEqual(read.vocab_size, 151_669)
+    text = 'Ann has 12,345 apples; how many?'
+    self.assertEqual(read.decode(read.encode(text)), text)
+    flags = (
+        '--config=configs/gsm8k.py:smoke',
+        f'--workdir={self.folder}/run',
+        '--config.steps=2',
+        '--config.eval.problems=4',
+        '--config.evolve.dollars_per_device_hour=3.6',
+    )
+    train, record = self.run_script(
+        model, data, '--dry_run', *flags
+    ).stdout.splitlines()
+    rows = self.folder / 'rows.jsonl'
+    home = compiled.as_home(self.enter_context(tempfile.TemporaryDirectory()))
+    for command in (train, f'{record} --rows={rows}'):
+      # With the tests' environment in the place of the one that it would make.
+      _, _, rest = command.partition('/bin/python ')
+      subprocess.run(
+          ['bash', '-c', f'{sys.executable} {rest}'],
+          cwd=ROOT,
+          env=os.environ | home | {'JAX_PLATFORMS': 'cpu'},
+          check=True,
+      )
+    (row,) = reference.read(rows)
+    self.assertEqual(row['checkpoint'], 'qwen3-random')
+    self.assertTrue(row['random'])
+    self.assertEqual((row['steps'], row['split']), (2, 'sealed'))
+    self.assertEqual((row['problems'], row['samples']), (4, 2))
+    self.assertIsNone(row['mfu'])  # Nobody knows the peak of a CPU.
+    self.assertGreater(row['tokens_per_second_device'], 0)
+    # 3.6 dollars an hour are a thousandth of a dollar a second.
+    seconds = 3600 * row['device_hours']
+    self.assertAlmostEqual(row['dollars'], seconds / 1000)
+    self.assertGreater(seconds, 0)
+
+
+if __name__ == '__main__':
+  absltest.main()
