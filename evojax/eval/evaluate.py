@@ -158,6 +158,7 @@ def evaluate(
         step=step,
         split=split,
         version=scorer.version,
+        divided=True,
     )
   # Before it may fail: rows that could be graded are kept as evidence.
   if workdir is not None:
