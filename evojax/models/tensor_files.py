@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pathlib
+import threading
 
 import jax
 import ml_dtypes
@@ -126,7 +127,8 @@ class Writer:
     # Tensor -> file descriptor and offset.
     self._places: dict[str, tuple[int, int]] = {}
     self.names = {name for file in files for name in file.shapes}
-    self._opened: list[int] = []
+    # A file takes one write at a time, and threads would spin for their turn.
+    self._opened: dict[int, threading.Lock] = {}
     self._held: collections.deque[list[futures.Future[None]]]
     self._held = collections.deque()
     self._error: OSError | None = None
@@ -138,9 +140,9 @@ class Writer:
       for file in self._files:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         fd = os.open(self._folder / file.name, flags, 0o666)
-        self._opened.append(fd)
+        self._opened[fd] = threading.Lock()
         head, begins = file.header()
-        _write(fd, np.frombuffer(head, np.uint8), 0)
+        self._write(fd, np.frombuffer(head, np.uint8), 0)
         self._places |= {name: (fd, at) for name, at in begins.items()}
     except OSError as error:
       self._error = error
@@ -173,7 +175,7 @@ class Writer:
     if self._error is not None:
       return
     self._held.append([
-        self._pool.submit(_write, fd, piece, at)
+        self._pool.submit(self._write, fd, piece, at)
         for name, view in tensors.items()
         for fd, piece, at in self._pieces(name, view)
     ])
@@ -188,6 +190,18 @@ class Writer:
     for begin in range(0, len(view), rows):
       yield fd, view[begin : begin + rows], at + begin * row
 
+  def _write(self, fd: int, view: np.ndarray, at: int) -> None:
+    """Write the elements of a view at an offset of a file."""
+    if not view.flags.c_contiguous:
+      # JAX transposes in tiles that fit a cache, several times as fast as
+      # NumPy.
+      view = np.asarray(jax.device_put(view, jax.local_devices()[0]))
+    data = memoryview(view.reshape(-1).view(np.uint8))
+    with self._opened[fd]:
+      while data:
+        written = os.pwrite(fd, data, at)
+        data, at = data[written:], at + written
+
   def _wait(self) -> None:
     """Wait until the oldest tensors are written."""
     for future in self._held.popleft():
@@ -197,14 +211,3 @@ class Writer:
         pass
       except OSError as error:
         self._error = self._error or error
-
-
-def _write(fd: int, view: np.ndarray, at: int) -> None:
-  """Write the elements of a view at an offset of a file."""
-  if not view.flags.c_contiguous:
-    # JAX transposes in tiles that fit a cache, several times as fast as NumPy.
-    view = np.asarray(jax.device_put(view, jax.local_devices()[0]))
-  data = memoryview(view.reshape(-1).view(np.uint8))
-  while data:
-    written = os.pwrite(fd, data, at)
-    data, at = data[written:], at + written
