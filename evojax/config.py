@@ -240,6 +240,8 @@ FIELDS = (
     Field('rollout.kind', 'engine', 'Sampler: engine (in this process) or'
           ' sglang (servers, see launch/).', choices=('engine', 'sglang')),
     Field('rollout.urls', (), "'http://HOST:PORT' of each server."),
+    Field('rollout.urls_file', '', 'File with such a URL on each line, in place'
+          ' of urls: servers join and leave as it changes.'),
     Field('rollout.api_key_env', '', "Environment variable with the servers'"
           ' --api-key; empty: they have none.'),
     Field('rollout.admin_key_env', '', "Environment variable with the servers'"

@@ -7,13 +7,15 @@ different sources, but all of them make their rows here. B = P * G episodes are
 in group-major order throughout: episode b is sample b % G of problem b // G.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import itertools
+import pickle
 import re
 import time
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 
@@ -23,6 +25,7 @@ from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
+from evojax.runtime import sharding
 
 _ID = re.compile('[0-9a-f]{16}')
 
@@ -175,8 +178,18 @@ def grade(
     domain: base.Domain,
     problems: Sequence[records.Problem],
     episodes: Sequence[records.Episode],
+    *,
+    divided: bool = False,
 ) -> tuple[list[records.Grade], np.ndarray]:
   """Grade B episodes of P problems.
+
+  Args:
+    domain: Grades.
+    problems: P.
+    episodes: B, in group-major order.
+    divided: Whether each process of the run grades a part of them, and gets
+      the others' grades; all processes must ask then. Episodes of several turns
+      are graded by every process.
 
   Returns:
     B grades, and the wall time of each in seconds, float32 [B].
@@ -186,22 +199,21 @@ def grade(
     GradingError: If no episode could be graded.
   """
   group_size = len(episodes) // max(len(problems), 1)
-  asked = [problems[b // group_size] for b in range(len(episodes))]
-  start = time.perf_counter()
-  grades = domain.grade_many(asked, episodes)
-  if len(grades) != len(episodes):
-    raise ValueError(
-        f'domain {domain.name!r}: grade_many gave {len(grades)} grades for'
-        f' {len(episodes)} completions'
+  # Each process has environments of its own, of which only those of process 0
+  # answered the policy: their states are not to be mixed.
+  divided = divided and domain.limits.turns == 1
+  if divided and jax.process_count() > 1:
+    mine = _share(len(problems), group_size)
+    graded = _exchange(
+        lambda: _grade(domain, problems, episodes, group_size, mine)
     )
-  failed = dict(outcome=False, partial=0.0, status=records.INFRA_ERROR)
-  grades = [
-      dataclasses.replace(g, **failed) if e.error else g
-      for g, e in zip(grades, episodes, strict=True)
-  ]
-  # A grade without its own time gets an equal share of the call's time.
-  share = (time.perf_counter() - start) / max(len(grades), 1)
-  # A few may fail for their own reasons; if all fail, the machine is at fault.
+  else:
+    every = range(len(episodes))
+    graded = _grade(domain, problems, episodes, group_size, every)
+  order = sorted(graded)
+  grades = [graded[b][0] for b in order]
+  seconds = [graded[b][1] for b in order]
+  # Some may fail for reasons of their own; all of them point to the machine.
   if grades and not any(g.graded for g in grades):
     raise GradingError(
         f'domain {domain.name!r}: none of {len(grades)} completions could be'
@@ -209,8 +221,75 @@ def grade(
         ' `python -m evojax.sandbox.probe` tries the box; the same'
         ' command continues the run'
     )
-  seconds = [share if g.seconds is None else g.seconds for g in grades]
   return grades, np.array(seconds, np.float32)
+
+
+def _share(problems: int, group_size: int) -> list[int]:
+  """Return the episodes that this process grades.
+
+  They are whole groups, as far as there are enough: what a domain prepares for
+  a problem is prepared once then.
+  """
+  process, processes = jax.process_index(), jax.process_count()
+  whole = problems >= processes
+  return [
+      b
+      for b in range(problems * group_size)
+      if (b // group_size if whole else b) % processes == process
+  ]
+
+
+def _grade(
+    domain: base.Domain,
+    problems: Sequence[records.Problem],
+    episodes: Sequence[records.Episode],
+    group_size: int,
+    chosen: Sequence[int],
+) -> dict[int, tuple[records.Grade, float]]:
+  """Return the grades of some episodes, and the seconds that each took."""
+  if not chosen:
+    return {}
+  asked = [problems[b // group_size] for b in chosen]
+  given = [episodes[b] for b in chosen]
+  start = time.perf_counter()
+  grades = domain.grade_many(asked, given)
+  if len(grades) != len(given):
+    raise ValueError(
+        f'domain {domain.name!r}: grade_many gave {len(grades)} grades for'
+        f' {len(given)} completions'
+    )
+  failed = dict(outcome=False, partial=0.0, status=records.INFRA_ERROR)
+  # A grade without a time of its own gets an equal share of the call's.
+  share = (time.perf_counter() - start) / len(grades)
+  return {
+      b: (
+          dataclasses.replace(g, **failed) if e.error else g,
+          share if g.seconds is None else g.seconds,
+      )
+      for b, g, e in zip(chosen, grades, given, strict=True)
+  }
+
+
+def _exchange(
+    work: Callable[[], dict[int, tuple[records.Grade, float]]],
+) -> dict[int, tuple[records.Grade, float]]:
+  """Return the results of all processes, or raise the error of one in all."""
+  try:
+    result: Any = work()
+  except Exception as error:  # pylint: disable=broad-except
+    result = error  # Any error must reach the others, which wait.
+  try:
+    data = pickle.dumps(result)
+    pickle.loads(data)
+  except Exception:  # pylint: disable=broad-except
+    # Some errors cannot be made again from what they say.
+    data = pickle.dumps(RuntimeError(f'{type(result).__name__}: {result}'))
+  merged = {}
+  for found in map(pickle.loads, sharding.all_gather(data)):
+    if isinstance(found, Exception):
+      raise found
+    merged |= found
+  return merged
 
 
 def rollout_batch(
@@ -222,6 +301,7 @@ def rollout_batch(
     step: int = 0,
     split: str = 'train',
     version: str = 'seed',
+    divided: bool = False,
 ) -> RolloutBatch:
   """Grade the episodes of a request batch and make their evidence rows.
 
@@ -232,13 +312,16 @@ def rollout_batch(
     episodes: B episodes.
     step: Training step that the rows belong to.
     split: 'train', 'dev' or 'sealed'.
-    version: Hash of the training harness; 'seed' if there is none.
+    version: Hash of the training harness; 'seed' where there is none.
+    divided: See `grade`.
 
   Raises:
     ValueError: If a grade does not follow the declaration.
     GradingError: If no episode could be graded.
   """
-  grades, seconds = grade(domain, asked.problems, episodes)
+  grades, seconds = grade(
+      domain, asked.problems, episodes, divided=divided
+  )
   place = dict(step=step, split=split, version=version)
   rows = rows_lib.from_rollouts(
       asked, episodes, grades, seconds, columns, **place

@@ -161,6 +161,7 @@ def evaluate(
         step=step,
         split=split,
         version=scorer.version,
+        divided=True,
     )
   # Written before a possible error, so that graded rows are kept as evidence.
   if workdir is not None:

@@ -7,22 +7,21 @@ parameters; `hf_config` reads and writes config.json.
 
 from collections.abc import Iterator
 import contextlib
-import itertools
-import math
+import dataclasses
+import functools
 import os
 import pathlib
 import shutil
 from typing import Any
 
 import jax
-import ml_dtypes
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from evojax.models import decoder
 from evojax.models import hf_config
 from evojax.models import layout
+from evojax.models import tensor_files
 from evojax.runtime import sharding
 
 TOKENIZER_FILES = (
@@ -30,7 +29,6 @@ TOKENIZER_FILES = (
     'added_tokens.json', 'vocab.json', 'merges.txt', 'tokenizer.model',
     'chat_template.jinja', 'chat_template.json', 'generation_config.json',
 )  # fmt: skip
-_DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 _Leaf = layout.Leaf | layout.Stack | layout.Padded
 # Tensors that old or tied checkpoints store although others determine them.
 _REDUNDANT = ('rotary_emb.inv_freq', 'masked_bias', 'attn.bias')
@@ -152,26 +150,87 @@ def load_params(
     def make(leaf: _Leaf, place: Any) -> jax.Array:
       def read(index):
         block = leaf.read(tensors.__getitem__, index)
-        return np.ascontiguousarray(block.astype(_DTYPES[dtype]))
+        return np.ascontiguousarray(block.astype(tensor_files.DTYPES[dtype]))
 
       return jax.make_array_from_callback(leaf.shape, place, read)
 
     return jax.tree.map(make, leaves, shardings)
 
 
-def _host_tensors(
-    cfg: decoder.DecoderConfig, params: decoder.Params, dtype: str
-) -> Iterator[tuple[str, np.ndarray]]:
-  """Yield Hugging Face tensors, holding one leaf at a time on the host."""
+@functools.cache
+def _reader(leaf: layout.Leaf, dtype: str, turned: bool, place: Any) -> Any:
+  """Return the program that takes (leaf, layer or None) from the parameters.
+
+  Args:
+    leaf: The parts of the parameter, without names.
+    dtype: Of the result.
+    turned: Whether to return the tensors of the files, in one dimension each,
+      or one array, as our parameters are.
+    place: Where the result lies.
+  """
+
+  def read(x, layer):
+    if layer is not None:
+      x = jax.lax.dynamic_index_in_dim(x, layer, keepdims=False)
+    # Without the padding of a vocabulary.
+    x = x[: leaf.shape[0]].astype(tensor_files.DTYPES[dtype])
+    return [view.reshape(-1) for view in leaf.views(x)] if turned else x
+
+  return jax.jit(read, out_shardings=place)
+
+
+def _platform(place: jax.sharding.Sharding) -> str:
+  """Return the kind of the devices of a sharding: 'cpu', 'gpu' or 'tpu'."""
+  return next(iter(place.device_set)).platform
+
+
+def _read_leaf(
+    leaf: layout.Leaf, x: Any, layer: int | None, dtype: str
+) -> list[Any]:
+  """Return the tensors of a leaf, whole in every process; all of them call it.
+
+  An accelerator casts and turns them, so that nothing is left for the host. A
+  CPU turns them slowly in a program, but quickly as they are written.
+  """
+  x = jax.device_put(x)  # It may be on the host.
+  place = x.sharding
+  if not x.is_fully_replicated:
+    place = sharding.replicated(x.sharding.mesh)
+  on_host = _platform(place) == 'cpu'
+  if on_host and x.is_fully_replicated and x.dtype == dtype:
+    x = np.asarray(x.addressable_data(0))  # No copy.
+    x = x if layer is None else x[layer]
+    return leaf.views(x[: leaf.shape[0]])
+  nameless = dataclasses.replace(
+      leaf, parts=tuple(dataclasses.replace(p, name='') for p in leaf.parts)
+  )
+  layer = None if layer is None else np.int32(layer)
+  read = _reader(nameless, dtype, not on_host, place)(x, layer)
+  if not on_host:
+    return [view.addressable_data(0) for view in read]
+  return leaf.views(np.asarray(read.addressable_data(0)))
+
+
+def _write_tensors(
+    cfg: decoder.DecoderConfig,
+    params: decoder.Params,
+    dtype: str,
+    writer: tensor_files.Writer,
+) -> None:
+  """Give a writer its tensors, with few leaves at a time on the host."""
   layers = params['layers']
   for layer, name, leaf in layout.all_leaves(cfg):
+    index = layer if cfg.scan_layers else None
     if layer is None:
       x = params[name]
     else:
-      x = layers[name][layer] if cfg.scan_layers else layers[layer][name]
-    x = sharding.to_host(x.astype(_DTYPES[dtype]))
-    x = x[: leaf.shape[0]]  # Drops the padding of a vocabulary.
-    yield from leaf.write(x).items()
+      x = layers[name] if cfg.scan_layers else layers[layer][name]
+    views = _read_leaf(leaf, x, index, dtype)
+    writer.put({
+        part.name: np.asarray(view)
+        for part, view in zip(leaf.parts, views, strict=True)
+        if part.name in writer.names
+    })
 
 
 def save(
@@ -186,7 +245,8 @@ def save(
   """Write a directory that transformers, SGLang and `load_params` can load.
 
   The directory appears complete or not at all, and replaces an existing one. If
-  there are several processes, all of them call this, and process 0 writes.
+  there are several processes, all of them call this and see the path: each
+  writes an equal share of the files of a large model.
 
   Args:
     path: Directory to write.
@@ -222,75 +282,64 @@ def save(
       raw = hf_config.read_json(source / 'config.json')
       keys = ('bos_token_id', 'eos_token_id', 'pad_token_id')
       token_ids = {k: raw[k] for k in keys if k in raw}
-  itemsize = np.dtype(_DTYPES[dtype]).itemsize
+  processes, process = jax.process_count(), jax.process_index()
   shapes = layout.tensor_shapes(cfg)
-  sizes = {name: math.prod(s) * itemsize for name, s in shapes.items()}
-  shards = _plan_shards(sizes, max_shard_bytes)
-  writes = jax.process_index() == 0
+  files = tensor_files.plan(shapes, dtype, max_shard_bytes, processes)
+  total = sum(sum(file.sizes.values()) for file in files)
+  first = process == 0
   tmp = path.with_name(f'.{path.name}.tmp')
-  if writes:
-    shutil.rmtree(tmp, ignore_errors=True)
-    tmp.mkdir(parents=True)
   try:
-    # Gathering a large model takes long, so the disk space is checked first.
-    total = sum(sizes.values())
-    if writes and (free := shutil.disk_usage(tmp).free) < total:
-      raise OSError(
-          f'{path} needs {total} bytes, but the disk has {free} left. Free some'
-          ' space and start the same command again.'
-      )
-    tensors = _host_tensors(cfg, params, dtype)
-    # Taking one layer out of a stack transfers its index to the device.
-    with jax.transfer_guard('allow'):
-      for name, members in shards.items():
-        # Every process gathers the tensors, but only the writer holds them.
-        gathered = itertools.islice(tensors, len(members))
-        held = {key: tensor for key, tensor in gathered if writes}
-        if writes:
-          _save_shard(tmp / name, held)
-    if writes:
-      config = hf_config.dump(cfg, dtype, token_ids)
-      hf_config.write_json(tmp / 'config.json', config)
-      if len(shards) > 1:
-        index = {
-            'metadata': {'total_size': total},
-            'weight_map': {n: f for f, names in shards.items() for n in names},
-        }
-        hf_config.write_json(tmp / 'model.safetensors.index.json', index)
-      for file in copies:
-        shutil.copyfile(file, tmp / file.name)
-      _replace(tmp, path)
+    with _agreed(path):
+      if first:
+        shutil.rmtree(tmp, ignore_errors=True)
+        tmp.mkdir(parents=True)
+        # Gathering a large model takes long: the disk is checked before it.
+        if (free := shutil.disk_usage(tmp).free) < total:
+          raise OSError(
+              f'{path} needs {total} bytes, but the disk has {free} left. Free'
+              ' some space and start the same command again.'
+          )
+    with _agreed(path):
+      mine = tensor_files.share(files, process, processes)
+      # Numbers of layers go to the device.
+      with jax.transfer_guard('allow'), tensor_files.Writer(tmp, mine) as out:
+        _write_tensors(cfg, params, dtype, out)
+      if out.error:
+        raise OSError(
+            f'{tmp} cannot be written ({out.error}). Free some space and start'
+            ' the same command again.'
+        ) from out.error
+    with _agreed(path):
+      if first:
+        config = hf_config.dump(cfg, dtype, token_ids)
+        hf_config.write_json(tmp / 'config.json', config)
+        if len(files) > 1:
+          index = {
+              'metadata': {'total_size': total},
+              'weight_map': {n: f.name for f in files for n in f.shapes},
+          }
+          hf_config.write_json(tmp / 'model.safetensors.index.json', index)
+        for file in copies:
+          shutil.copyfile(file, tmp / file.name)
+        _replace(tmp, path)
   finally:
-    if writes:
+    if first:
       shutil.rmtree(tmp, ignore_errors=True)
 
 
-def _plan_shards(sizes: dict[str, int], max_bytes: int) -> dict[str, list[str]]:
-  """Group tensors, in order, into files of at most max_bytes."""
-  groups, room = [[]], max_bytes
-  for name, size in sizes.items():
-    if groups[-1] and size > room:
-      groups.append([])
-      room = max_bytes
-    groups[-1].append(name)
-    room -= size
-  if len(groups) == 1:
-    return {'model.safetensors': groups[0]}
-  return {
-      f'model-{i:05d}-of-{len(groups):05d}.safetensors': names
-      for i, names in enumerate(groups, 1)
-  }
-
-
-def _save_shard(file: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
+@contextlib.contextmanager
+def _agreed(path: pathlib.Path) -> Iterator[None]:
+  """Raise the error of one process in all of them, once all are here."""
+  error = None
   try:
-    # transformers refuses files without the framework's name.
-    safetensors.numpy.save_file(tensors, file, metadata={'format': 'pt'})
-  except safetensors.SafetensorError as e:
-    raise OSError(
-        f'{file} cannot be written ({e}). Free some space and start the same'
-        ' command again.'
-    ) from e
+    yield
+  except OSError as e:
+    error = e
+  failed = sharding.in_any_process(error is not None)
+  if error is not None:
+    raise error
+  if failed:
+    raise OSError(f'another process could not write {path}; its log says why')
 
 
 def _replace(tmp: pathlib.Path, path: pathlib.Path) -> None:

@@ -54,10 +54,12 @@ class Part:
     block = tensor[tuple(outer)].reshape(split)
     return block[tuple(wanted)].transpose(self.order)
 
-  def write(self, block: np.ndarray) -> np.ndarray:
-    """Return the Hugging Face tensor of this part of our leaf."""
-    back = block.transpose(np.argsort(self.order)).reshape(self.shape)
-    return np.ascontiguousarray(back)
+  def view(self, block: Any) -> Any:
+    """Return the elements of the tensor in their order, from our leaf.
+
+    Its axes are those of `groups`, not joined yet: that would copy.
+    """
+    return block.transpose(*map(int, np.argsort(self.order)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +94,19 @@ class Leaf:
       begin += size
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, self.axis)
 
-  def write(self, leaf: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the Hugging Face tensors of a leaf by name."""
-    ends = np.cumsum([p.ours[self.axis] for p in self.parts])
-    blocks = np.split(leaf, ends[:-1], self.axis)
-    return {p.name: p.write(b) for p, b in zip(self.parts, blocks, strict=True)}
+  def views(self, leaf: Any) -> list[Any]:
+    """Return the Hugging Face tensors of the parts; see `Part.view`.
+
+    Args:
+      leaf: Of the shape of this leaf; a NumPy or JAX array.
+    """
+    views, begin = [], 0
+    for part in self.parts:
+      end = begin + part.ours[self.axis]
+      block = leaf[(slice(None),) * self.axis + (slice(begin, end),)]
+      views.append(part.view(block))
+      begin = end
+    return views
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,66 +9,32 @@ the same completions, or the same error.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import concurrent.futures
-import dataclasses
 import functools
 import os
-import pathlib
 import secrets
 import threading
 import time
 from typing import Any
 
-from absl import logging
 import numpy as np
 
 from evojax import records
 from evojax.rollout import answers
+from evojax.rollout import comparison as comparison_lib
 from evojax.rollout import fleet as fleet_lib
 from evojax.rollout import packed as packed_lib
-from evojax.rollout import parity
+from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import stops
 from evojax.rollout import weights as weights_lib
 from evojax.runtime import preemption
 from evojax.runtime import sharding
 
-PROBE_TOKENS = 16
-_PROBE_TEMPERATURES = (1.0, 0.6)
-PROBES = len(_PROBE_TEMPERATURES)  # Samples of each server after an update.
-# Mean difference of log-probs, in nats, that the same weights may show.
-_TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.05}
-# A server that computes in bfloat16 may differ from float32 by this many times
-# what the forward pass of this process does: another order of the same sums.
-_ROUNDING = 4.0
-# The same of a text that one server reads twice with the same weights.
-_READ_TWICE = {'float32': 1e-3, 'bfloat16': 0.05}
-# Says more of a tokenizer than plain words: digits, white space, rare letters.
-_TEXT = 'Add 12 + 345: "naïve"?\n\t数'
 _Requests, _Episodes = Sequence[records.Request], list[records.Episode]
 _Arrays = dict[str, np.ndarray]
 _Future = concurrent.futures.Future[Any] | None  # None but in process 0.
 _WATCH_SECONDS = 0.5  # Between two looks whether the run is to stop.
 _ERROR_BYTES = 4096  # Size of an error that is sent to all processes.
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-  """The policy that the servers serve, as far as the client needs it."""
-
-  vocab_size: int  # Rows of the embedding table.
-  eos_ids: tuple[int, ...]
-  decode: Callable[[Sequence[int]], str]  # Without special tokens.
-  encode: Callable[[str], Sequence[int]]  # Adds nothing.
-  max_prompt_tokens: int
-  max_tokens: int
-  dtype: str  # 'float32', or 'bfloat16' if anything is computed or sent so.
-  # Writes a Hugging Face directory. All processes must call it and `score` at
-  # the same time: both compute on arrays that are spread over them.
-  export: Callable[[Any, pathlib.Path], None]
-  score: parity.Scorer
-  score_bfloat16: parity.Scorer  # The same, computed in bfloat16.
-  corrected: bool  # The update corrects for log-probs that differ a little.
-  probe: tuple[int, ...]  # A short prompt.
 
 
 class SGLangEngine:
@@ -77,9 +43,10 @@ class SGLangEngine:
   def __init__(
       self,
       urls: Sequence[str],
-      model: Model,
+      model: comparison_lib.Model,
       *,
       weights_folder: str | os.PathLike[str],
+      urls_file: str | os.PathLike[str] = '',
       concurrency: int = 64,
       timeout_seconds: float = 600.0,
       stopping: Callable[[], bool] = lambda: False,
@@ -88,10 +55,12 @@ class SGLangEngine:
     """Probe the servers; returns once one of them is up.
 
     Args:
-      urls: http://HOST:PORT of each server.
+      urls: http://HOST:PORT of each server; () where urls_file names them.
       model: The policy.
       weights_folder: Where new weights are put for the servers, which see it
         under the same path; belongs to this run alone.
+      urls_file: Names the servers, which join and leave as it changes; see
+        `roster`.
       concurrency: Requests in flight per server.
       timeout_seconds: How long a request, or all servers, may be silent.
       stopping: See `records.RolloutEngine`; only process 0 asks.
@@ -100,12 +69,11 @@ class SGLangEngine:
     Raises:
       answers.DisagreementError: If a server does not fit the policy.
       fleet.FleetError: If no server is up in time.
+      ValueError: If the file of URLs is wrong.
     """
     self.model = model
     self.stopping = stopping
     self.policy_version = -1
-    self._urls = tuple(url.rstrip('/') for url in urls)
-    self._workers = concurrency * len(self._urls)
     # Versions of this engine's weights are not those of another run's, or of
     # an earlier start of this run.
     self._name = secrets.token_hex(4)
@@ -113,9 +81,9 @@ class SGLangEngine:
     self._folder = weights_lib.WeightFolder(weights_folder)
     self._metrics: dict[str, float] = {}
     self._resumed = 0  # Requests that went on after an abort.
-    self._rounding: set[str] = set()  # URLs that differ as bfloat16 does.
-    # URL -> the weights that were compared, and a text's log-probs with them.
-    self._read: dict[str, tuple[str, np.ndarray]] = {}
+    self._comparison = comparison_lib.Comparison(
+        model, sample=self._sample, on_primary=self._on_primary
+    )
     self._fleet: fleet_lib.Fleet | None = None
     self._loop: asyncio.AbstractEventLoop | None = None
     if sharding.is_primary():
@@ -124,13 +92,16 @@ class SGLangEngine:
       self._thread = threading.Thread(target=run, name='sglang', daemon=True)
       self._thread.start()
       self._fleet = fleet_lib.Fleet(
-          self._urls,
+          tuple(urls),
           concurrency=concurrency,
           timeout_seconds=timeout_seconds,
-          check=self._check_server,
+          roster=roster_lib.Roster(urls_file) if urls_file else None,
+          check=self._comparison.check_server,
+          vouch=self._comparison.vouch,
           stopping=stopping,
           **options,
       )
+      self._comparison.fleet = self._fleet
     try:
       self._on_primary(lambda: self._fleet.start())
     except BaseException:
@@ -211,9 +182,15 @@ class SGLangEngine:
     """
     started = time.perf_counter()
     name = f'{version:06d}-{self._name}-{len(self._versions)}'
-    # In threads: the loop must go on answering servers while the disk syncs.
+    # In threads: the loop must go on answering servers while the disk works.
     self._on_primary(lambda: asyncio.to_thread(self._folder.prepare))
-    self.model.export(params, self._folder.unfinished(name))
+
+    async def halves() -> _Arrays:
+      return dict(halves=np.array(self._fleet.dtype() == 'bfloat16'))
+
+    half = self._on_primary(halves, dict(halves=np.array(False)))['halves']
+    dtype = 'bfloat16' if half else ''
+    self.model.export(params, self._folder.unfinished(name), dtype)
     self._on_primary(lambda: asyncio.to_thread(self._folder.commit, name))
     written = time.perf_counter()
     self._versions[name] = version
@@ -222,14 +199,15 @@ class SGLangEngine:
     self._on_primary(lambda: self._fleet.install(weights))
     self.policy_version = version
     sent = time.perf_counter()
-    self._check_parity(params)
+    self._comparison.check_parity(params, version)
     if sharding.is_primary():
       needed = [{s.weights, s.taking} for s in self._fleet.servers]
-      self._folder.remove_old(set.union(*needed))
+      self._folder.remove_old(set().union(*needed))
     self._metrics |= {
         'sync/export_seconds': written - started,
         'sync/transfer_seconds': sent - written,
         'sync/check_seconds': time.perf_counter() - sent,
+        'sync/logprob_gap': self._comparison.gap,
     }
 
   def metrics(self) -> dict[str, float]:
@@ -267,10 +245,9 @@ class SGLangEngine:
   async def _sample_all(self, requests: _Requests) -> _Episodes:
     """Sample all requests, as many at a time as the servers take."""
     completions: list[records.Episode | None] = [None] * len(requests)
-    waiting = iter(range(len(requests)))
 
-    async def work() -> None:
-      for i in waiting:
+    async def work(i: int) -> None:
+      async with self._fleet.turns:
         completions[i] = await self._sample(requests[i])
 
     async def watch() -> None:
@@ -281,15 +258,11 @@ class SGLangEngine:
     async with asyncio.TaskGroup() as group:  # One fails: none goes on.
       watching = group.create_task(watch())
       async with asyncio.TaskGroup() as workers:
-        for _ in range(min(self._workers, len(requests))):
-          workers.create_task(work())
+        for i in range(len(requests)):
+          workers.create_task(work(i))
       watching.cancel()
-    await self._check_all_unchanged()
+    await self._comparison.check_all_unchanged()
     return completions
-
-  async def _check_all_unchanged(self) -> None:
-    up = [server for server in self._fleet.servers if server.up]
-    await asyncio.gather(*map(self._check_unchanged, up))
 
   async def _sample(
       self, request: records.Request, server: str = ''
@@ -350,181 +323,6 @@ class SGLangEngine:
       )
     return self._versions[name]
 
-  # ---------------------------------------------------------------- checks
-
-  async def _check_server(
-      self, server: servers_lib.Server, info: Mapping[str, Any]
-  ) -> None:
-    """Compare what a server says of its model with the policy."""
-    if not server.abilities.seeds:
-      logging.warning(
-          '%s does not say that it heeds sampling_seed: a resumed run will'
-          ' sample otherwise; start it with launch/sglang.sh, or with'
-          ' --enable-deterministic-inference',
-          server.url,
-      )
-    need = self.model.max_prompt_tokens + self.model.max_tokens
-    for field, least, remedy in (
-        ('vocab_size', self.model.vocab_size, 'serve config.model.path'),
-        ('max_total_num_tokens', need, 'raise --max-total-tokens'),
-        ('context_length', need, 'raise --context-length'),
-    ):
-      value = info.get(field)
-      says = isinstance(value, int) and value != 0
-      exact = field == 'vocab_size'
-      if says and (value < least or (exact and value != least)):
-        raise answers.DisagreementError(
-            f'{server.url} has {field}={value}, this run needs {least}'
-            ' (config.data.max_prompt_tokens + config.rollout.max_tokens ='
-            f' {need}): {remedy}'
-        )
-    await self._check_tokenizer(server)
-
-  async def _check_tokenizer(self, server: servers_lib.Server) -> None:
-    """Let a server tokenise a text, where it reports the tokens.
-
-    The client sends and reads tokens, but a server ends a completion at
-    strings and special tokens, which it finds with its own tokenizer.
-    """
-    read = await self._fleet.read_text(server, _TEXT)
-    theirs = read and [token for _, token in read]
-    ours = list(self.model.encode(_TEXT))
-    # A server may put a token for the beginning in front of a text.
-    if theirs is not None and ours not in (theirs, theirs[1:]):
-      raise answers.DisagreementError(
-          f'{server.url} reads {_TEXT!r} as tokens {theirs}, this run as'
-          f' {ours}: it has another tokenizer; start it with the policy of'
-          ' config.model.path'
-      )
-
-  async def _read_text(self, server: servers_lib.Server) -> np.ndarray:
-    """Return a server's log-probs of a text; empty if it tells none."""
-    read = await self._fleet.read_text(server, _TEXT) or ()
-    return np.array([x for x, _ in read if x is not None], np.float64)
-
-  async def _check_unchanged(self, server: servers_lib.Server) -> None:
-    """Check that a server still has the weights that were compared.
-
-    Versions tell most exchanges by others; not those that keep the name, as
-    mainline SGLang's do by default, and no broken memory.
-
-    Raises:
-      answers.DisagreementError: If it has not: what it sampled is not ours.
-    """
-    version, before = self._read.get(server.url, ('', np.zeros(0)))
-    now = await self._read_text(server)
-    given = server.up and not server.taking and server.weights == version
-    if not given or not len(before) or len(before) != len(now):
-      return
-    exact = self.model.dtype == 'float32' and server.url not in self._rounding
-    allowed = _READ_TWICE['float32' if exact else 'bfloat16']
-    if (gap := _mean_gap(before, now)) > allowed:
-      raise answers.DisagreementError(
-          f'{server.url} reads the same text as after its last update, also as'
-          f' weight_version={version!r}, but its log-probs differ by'
-          f' {gap:.3g} nats per token (allowed: {allowed:g}): somebody'
-          ' exchanged its weights without a name for them, or started it again'
-          ' with another --dtype; give each run its own servers'
-      )
-
-  def _check_parity(self, params: Any) -> None:
-    """Compare log-probs of samples with the forward pass in this process.
-
-    It proves at once that weights, vocabulary, order of tokens and the meaning
-    of temperature agree.
-    """
-    count = min(PROBE_TOKENS, self.model.max_tokens)
-    rows = len(self._urls) * PROBES
-
-    def packed(found: list[records.Episode], servers: list[int]):
-      arrays = packed_lib.pack([*found, *[None] * (rows - len(found))], count)
-      servers = [*servers, *[-1] * (rows - len(servers))]  # -1: an empty row.
-      return arrays | {'server': np.array(servers, np.int32)}
-
-    async def sample() -> _Arrays:
-      servers = self._fleet.servers
-      up = [i for i, server in enumerate(servers) if server.up]
-      asked = [(i, k) for i in up for k in range(PROBES)]
-      probe = lambda i, k: self._sample(self._probe(k, count), self._urls[i])
-      probes = [probe(i, k) for i, k in asked]
-      found = await asyncio.gather(*probes)
-      reads = await asyncio.gather(*(self._read_text(servers[i]) for i in up))
-      for i, read in zip(up, reads, strict=True):
-        self._read[servers[i].url] = servers[i].weights, read
-      # Another server answered the probes of one that died meanwhile.
-      return packed(found, [i if servers[i].up else -1 for i, _ in asked])
-
-    arrays = self._on_primary(sample, packed([], []))
-    live = np.flatnonzero(arrays['server'] >= 0)
-    pairs = [(self.model.probe, arrays['tokens'][b].tolist()) for b in live]
-    scale = [_PROBE_TEMPERATURES[i % PROBES] for i in range(len(live))]
-    scaled = self.model.score(params, pairs, scale)
-    plain = self.model.score(params, pairs, [1.0] * len(live))
-    sampled = arrays['logprobs'][live]
-    gaps, raws = (
-        list(map(_mean_gap, sampled, theirs)) for theirs in (scaled, plain)
-    )
-    exact = allowed = _TOLERANCE[self.model.dtype]
-    if max(gaps, default=0) > exact:
-      rounded = self.model.score_bfloat16(params, pairs, scale)
-      rounding = np.mean(list(map(_mean_gap, rounded, scaled)))
-      allowed = max(allowed, _ROUNDING * float(rounding))
-    for i, b in enumerate(live):
-      url, gap = self._urls[arrays['server'][b]], gaps[i]
-      if scale[i] != 1 and gap > allowed >= raws[i]:
-        raise answers.DisagreementError(
-            f'{url} reports log-probs of softmax(logits) at temperature'
-            f' {scale[i]}, this run needs softmax(logits / temperature): start'
-            ' it without SGLANG_RETURN_ORIGINAL_LOGPROB'
-        )
-      if gap > allowed:
-        raise answers.DisagreementError(
-            f'{url} and this run differ by {gap:.3g} nats per token (allowed:'
-            f' {exact:g}; computing in bfloat16 would explain {allowed:.2g}) on'
-            f' a probe at temperature {scale[i]} with the weights of version'
-            f' {self.policy_version}: it samples from other weights; start it'
-            ' with the policy of config.model.path and'
-            f' --dtype={self.model.dtype}'
-        )
-      if gap > exact and url not in self._rounding:
-        self._accept_rounding(url, gap)
-    self._metrics['sync/logprob_gap'] = max(gaps, default=0.0)
-    if self._fleet is not None:
-      self._fleet.trust({self._urls[i] for i in arrays['server'][live]})
-
-  def _accept_rounding(self, url: str, gap: float) -> None:
-    """Say once that a server computes in bfloat16, unlike this run.
-
-    Raises:
-      answers.DisagreementError: If the training would not correct for it.
-    """
-    message = (
-        f'{url} and this run differ by {gap:.2g} nats per token, as bfloat16'
-        f' does from {self.model.dtype}'
-    )
-    if not self.model.corrected:
-      raise answers.DisagreementError(
-          f'{message}, which nothing corrects: set --config.grpo.tis_cap=2, or'
-          ' start the server with'
-          f' --dtype={self.model.dtype}'
-      )
-    self._rounding.add(url)
-    logging.warning('%s: the update corrects for it', message)
-
-  def _probe(self, sample: int, count: int) -> records.Request:
-    """Return a request for `count` tokens at a temperature of the probes."""
-    return records.Request(
-        prompt_tokens=self.model.probe,
-        seed=self.policy_version,
-        problem_key=0,
-        sample=sample,
-        params=records.SamplingParams(
-            max_tokens=count,
-            temperature=_PROBE_TEMPERATURES[sample],
-            ignore_eos=True,
-        ),
-    )
-
   # ------------------------------------------------------------- processes
 
   def _on_primary(
@@ -577,7 +375,6 @@ class _Stream:
       ended: Callable[[int, records.Episode | BaseException], None],
   ):
     self._client, self._ended = client, ended
-    self._free = asyncio.Semaphore(client._workers)
     self._futures: list[concurrent.futures.Future[None]] = []
 
   def __enter__(self) -> '_Stream':
@@ -587,7 +384,9 @@ class _Stream:
     for future in self._futures:
       future.cancel()
     if kind is None:
-      self._client._on_primary(self._client._check_all_unchanged)
+      self._client._on_primary(
+          self._client._comparison.check_all_unchanged
+      )
 
   def submit(self, requests: Mapping[int, records.Request]) -> None:
     """Send requests; see `SGLangEngine.generate`."""
@@ -604,7 +403,7 @@ class _Stream:
   async def _sample(self, number: int, request: records.Request) -> None:
     # The caller waits for `ended`, whatever happens here.
     try:
-      async with self._free:
+      async with self._client._fleet.turns:
         found = await self._client._sample(request)
       packed = packed_lib.pack([found], request.params.max_tokens)
       decode = self._client.model.decode
@@ -613,11 +412,6 @@ class _Stream:
       self._ended(number, _first(error))
       raise
     self._ended(number, episode)
-
-
-def _mean_gap(a: np.ndarray, b: np.ndarray) -> float:
-  """Return the mean difference of log-probs, in nats per token."""
-  return float(np.abs(a - b).mean())
 
 
 def _first(error: BaseException) -> BaseException:

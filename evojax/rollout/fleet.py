@@ -5,11 +5,12 @@ bring it up: probes it and gives it the current weights. Requests go to the
 least loaded server that is up and has those weights. One that dies or hangs
 costs what it was just sampling: that is sent elsewhere, or again once it is
 back, which is safe because sampling changes nothing on a server and an answer
-counts once, when it is whole.
+counts once, when it is whole. Where a file names the servers, they join and
+leave as it changes.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 import contextlib
 import time
 from typing import Any
@@ -19,6 +20,7 @@ from absl import logging
 import httpx2
 
 from evojax.rollout import answers
+from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
 
 # Uvicorn drops idle connections after 5 s; never meet that moment.
@@ -29,6 +31,7 @@ _PROBE_SECONDS = 30.0
 _WATCH_SECONDS = 10.0
 _REMIND_SECONDS = 30.0  # Between two lines about a server that stays down.
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 5.0
+_LOOK_SECONDS = 1.0  # Between two looks at the file of URLs.
 # Server errors (500) that a request may meet before they are its own fault.
 _MAX_FAILURES = 4
 # How long a run that was asked to stop waits for a server that is down.
@@ -69,7 +72,9 @@ class Fleet:
       timeout_seconds: float,
       api_key: str = '',
       admin_key: str = '',
+      roster: roster_lib.Roster | None = None,
       check: Callable[[_Server, Mapping[str, Any]], Awaitable[None]],
+      vouch: Callable[[_Server], Awaitable[None]],
       stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
@@ -81,18 +86,25 @@ class Fleet:
       timeout_seconds: How long a request, or the whole fleet, may be silent.
       api_key: Sent as bearer token; '' sends none.
       admin_key: The same for weights; '' sends api_key.
+      roster: Names the servers in place of `urls`, which is empty then.
       check: Awaited for every server that comes up, with its model and
         server info; raises DisagreementError if it does not fit the run.
+      vouch: Awaited for every server that is up and not trusted yet; may trust
+        it.
       stopping: Returns True once the run was asked to stop: then it does not
         wait long for servers that are down.
       transport: In place of the network, in tests.
     """
-    self.servers = tuple(_Server(url.rstrip('/')) for url in urls)
+    self.servers = [_Server(url) for url in roster_lib.parse_urls(urls)]
     self.weights: servers_lib.Weights | None = None
     self.resent = 0  # Requests that were sent again, since the start.
     self._concurrency = concurrency
     self.timeout_seconds = timeout_seconds
-    self._check = check
+    self._roster = roster
+    self._check, self._vouch = check, vouch
+    # At least one turn: it finds out that there is no server.
+    self._turns_of = lambda: concurrency * max(len(self.servers), 1)
+    self.turns = servers_lib.Turns(self._turns_of())
     self._stopping = stopping
     bearer = lambda key: {'Authorization': f'Bearer {key}'} if key else {}
     self._admin = bearer(admin_key or api_key)
@@ -104,13 +116,13 @@ class Fleet:
         timeout=httpx2.Timeout(timeout_seconds, connect=_CONNECT_SECONDS),
         limits=httpx2.Limits(
             max_connections=None,
-            max_keepalive_connections=concurrency * len(urls),
+            max_keepalive_connections=None,
             keepalive_expiry=_KEEP_ALIVE_SECONDS,
         ),
     )
     self._changed = asyncio.Event()  # Replaced whenever it is set.
     self._versions: list[str] = []  # All that were installed.
-    self._watches: list[asyncio.Task] = []
+    self._tasks: set[asyncio.Task] = set()
     self._fatal: answers.DisagreementError | None = None
 
   async def start(self) -> None:
@@ -119,22 +131,95 @@ class Fleet:
     Raises:
       DisagreementError: If one does not fit the run.
       FleetError: If none came up in time.
+      ValueError: If the file of URLs is wrong.
     """
     self._loop = asyncio.get_running_loop()
+    if self._roster is not None:
+      self.servers = [_Server(url) for url in self._roster.read()]
+      self._spawn(self._follow())
+      self.turns.resize(self._turns_of())
     for server in self.servers:
       self._revive(server)
-      self._watches.append(asyncio.create_task(self._watch(server)))
+      server.watch = self._spawn(self._watch(server))
     await asyncio.wait([s.revival for s in self.servers], timeout=1.0)
     await self._pick(lambda server: True)
 
   async def close(self) -> None:
     """End all tasks and connections."""
-    tasks = [s.revival for s in self.servers if s.revival is not None]
-    tasks += self._watches
+    tasks = list(self._tasks)
     for task in tasks:
       task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await self._http.aclose()
+
+  def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task:
+    task = asyncio.create_task(work)
+    self._tasks.add(task)
+    task.add_done_callback(self._tasks.discard)
+    return task
+
+  # --------------------------------------------------- joining and leaving
+
+  async def _follow(self) -> None:
+    """Let servers join and leave as the file of URLs says."""
+    while True:
+      await asyncio.sleep(_LOOK_SECONDS)
+      try:
+        urls = self._roster.changed()
+      except ValueError as error:
+        logging.warning('%s', error)
+        continue
+      if urls is not None:
+        self._change_to(urls)
+
+  def _change_to(self, urls: tuple[str, ...]) -> None:
+    """Use these servers; those that were refused get another chance."""
+    known = {server.url: server for server in self.servers}
+    for url in known.keys() - urls:
+      self._leave(known[url])
+    for url in urls:
+      server = known.get(url)
+      if server is not None and not server.refused:
+        continue
+      if server is None:
+        logging.warning('%s joins', url)
+        server = _Server(url, newcomer=True)
+        self.servers.append(server)
+        server.watch = self._spawn(self._watch(server))
+      server.refused = False
+      self._revive(server)
+    self.turns.resize(self._turns_of())
+    self._notify()
+
+  def _leave(self, server: _Server) -> None:
+    """Use a server no more; what it owes is sent elsewhere."""
+    logging.warning(
+        '%s leaves; its requests that are sent again: %d',
+        server.url,
+        server.in_flight,
+    )
+    self.servers.remove(server)
+    server.left, server.up, server.error = True, False, 'it left'
+    for task in (server.revival, server.watch):
+      task.cancel()
+    for waits in server.waits:
+      waits.reschedule(self._loop.time())
+
+  def refuse(self, url: str, error: Exception) -> None:
+    """Leave a newcomer out that does not fit; from any thread."""
+
+    def leave_out() -> None:
+      for server in self.servers:
+        if server.url == url and server.newcomer:
+          self._refuse(server, error)
+
+    self._loop.call_soon_threadsafe(leave_out)
+
+  def _refuse(self, server: _Server, error: Exception) -> None:
+    server.refused, server.up, server.error = True, False, str(error)
+    logging.warning(
+        'left out until %s changes: %s', self._roster.path, server.error
+    )
 
   # ------------------------------------------------------------- requests
 
@@ -166,7 +251,7 @@ class Fleet:
           return read(answer, attempt, url=server.url)
       except _GoneError as error:
         failures += 1
-        if failures >= _MAX_FAILURES * len(self.servers):
+        if failures >= _MAX_FAILURES * max(len(self.servers), 1):
           message = f'a request failed {failures} times, at last: {error}'
           raise FleetError(message) from error
       except _LaterError as error:
@@ -196,11 +281,13 @@ class Fleet:
   def trust(self, urls: Collection[str]) -> None:
     """Say that the log-probs of these servers are the policy's.
 
-    A server that was not there when they were last compared waits for the next
-    time; one that comes back is given the weights, and was trusted before.
+    A server that was not there when they were last compared is compared with
+    one that was, or waits for the next time; one that comes back is given the
+    weights, and was trusted before.
     """
     for server in self.servers:
-      server.trusted |= server.url in urls
+      if server.url in urls:
+        server.trusted, server.newcomer = True, False
     self._loop.call_soon_threadsafe(self._notify)
 
   def _is_stale(self, server: _Server, answer: Any) -> bool:
@@ -265,9 +352,10 @@ class Fleet:
 
   def _silent(self, seconds: float) -> FleetError:
     unknown = 'is up, but could not be compared with the policy yet'
+    named = self._roster.path if self._roster else 'config.rollout.urls'
     lines = ''.join(f'\n  {s.url}: {s.error or unknown}' for s in self.servers)
     return FleetError(
-        f'none of the {len(self.servers)} servers of config.rollout.urls could'
+        f'none of the {len(self.servers)} servers of {named} could'
         f' be used for {seconds:.0f} s (config.rollout.timeout_seconds ='
         f' {self.timeout_seconds:g}):{lines}\nStart one, e.g. with'
         ' launch/sglang_jax.sh, then run the same command again: it continues'
@@ -366,6 +454,11 @@ class Fleet:
 
   # -------------------------------------------------------------- weights
 
+  def dtype(self) -> str:
+    """Return 'bfloat16' if all servers that are up compute in it, else ''."""
+    found = {s.abilities.dtype for s in self.servers if s.up}
+    return 'bfloat16' if found == {'bfloat16'} else ''
+
   async def install(self, weights: servers_lib.Weights) -> None:
     """Give all servers new weights, in parallel; one at least has to take.
 
@@ -393,6 +486,10 @@ class Fleet:
         await self._give_weights(server)
     except _UNUSABLE as error:
       self._lost(server, _described(error))
+    except answers.DisagreementError as error:
+      if not server.newcomer:
+        raise
+      self._refuse(server, error)
 
   async def _give_weights(self, server: _Server) -> None:
     """Make one server serve the current weights."""
@@ -436,6 +533,8 @@ class Fleet:
 
   def _lost(self, server: _Server, error: str) -> None:
     """Take a server out of use until its revival succeeds; say so once."""
+    if server.left or server.refused:
+      return
     server.error = error
     if server.up:
       server.up = False
@@ -469,7 +568,7 @@ class Fleet:
         pass  # Its pending requests fail by themselves.
 
   def _revive(self, server: _Server) -> None:
-    server.revival = asyncio.create_task(self._bring_up(server))
+    server.revival = self._spawn(self._bring_up(server))
 
   async def _bring_up(self, server: _Server) -> None:
     """Probe a server and give it the weights, until both succeed."""
@@ -490,11 +589,17 @@ class Fleet:
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LAST_BACKOFF)
       except answers.DisagreementError as error:
-        self._fatal = error
+        if server.newcomer:
+          self._refuse(server, error)
+        else:
+          self._fatal = error
         break
     if known and server.up:
       logging.warning('%s is back', server.url)
     self._notify()
+    if server.up and self.weights and not server.trusted:
+      with contextlib.suppress(*_UNUSABLE, *ERRORS):  # The next update decides.
+        await self._vouch(server)
 
   async def _get(self, server: _Server, path: str) -> Any:
     """Return the JSON object of a path; {} if the server does not have it."""
@@ -543,6 +648,7 @@ class Fleet:
         ),
         reports_version=version is not None,
         version=str(info.get('version') or ''),
+        dtype=str(info.get('dtype') or ''),
     )
     # It may have been restarted since we gave it weights.
     keeps = self.weights and version == self.weights.version

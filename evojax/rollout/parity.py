@@ -31,7 +31,8 @@ def make_scorer(
   Args:
     cfg: Shape of the policy.
     mesh: The devices that hold its parameters.
-    rows: Most rows of a call; padded to a multiple of the mesh's batch axes.
+    rows: Rows that are computed at once; padded to a multiple of the mesh's
+      batch axes.
     length: Most tokens of a row, prompt and completion.
   """
   shards = sharding.batch_shards(mesh)
@@ -48,7 +49,7 @@ def make_scorer(
     scores = jax.nn.log_softmax(logits / temperatures[:, None, None], -1)
     return jnp.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0]
 
-  def scorer(params, pairs, temperatures):
+  def some(params, pairs, temperatures):
     tokens, segments = np.zeros((2, rows, length), np.int32)
     scale = np.ones(rows, np.float32)
     for b, (prompt, completion) in enumerate(pairs):
@@ -64,5 +65,12 @@ def make_scorer(
         scores[b, len(prompt) - 1 : len(prompt) + len(completion) - 1]
         for b, (prompt, completion) in enumerate(pairs)
     ]
+
+  def scorer(params, pairs, temperatures):
+    found = []
+    for i in range(0, len(pairs), rows):
+      j = i + rows
+      found += some(params, pairs[i:j], temperatures[i:j])
+    return found
 
   return scorer

@@ -1,18 +1,17 @@
 """Weights on their way to servers: one directory per version.
 
-    <folder>/<version>/     a Hugging Face directory, complete and durable
+    <folder>/<version>/     a Hugging Face directory, complete
 
 Trainer and servers see the folder under the same path: one machine, or a
-mount that all of them share. A version is written under another name, synced
-and renamed, so that a reader never finds a part of it.
+mount that all of them share. A version is written under another name and
+renamed, so that a reader never finds a part of it. Nothing waits for a disk: a
+run that goes on after a loss of power writes its weights anew.
 """
 
 from collections.abc import Collection
 import os
 import pathlib
 import shutil
-
-from evojax.runtime import workdir as workdir_lib
 
 _UNFINISHED = '.new-'
 _KEEP = 2  # A server that comes back may still read the previous version.
@@ -50,19 +49,15 @@ class WeightFolder:
         shutil.rmtree(path, ignore_errors=True)
 
   def commit(self, version: str) -> None:
-    """Give a version its name once it is durable.
+    """Give a version its name once it is complete.
 
     Raises:
-      OSError: If the disk is full or cannot be written.
+      OSError: If the directory cannot be renamed.
     """
-    temporary, path = self.unfinished(version), self.path_of(version)
-    # The files first, then the directory that names them: both sync alike.
-    for path_inside in (*temporary.rglob('*'), temporary):
-      workdir_lib.sync_directory(path_inside)
+    path = self.path_of(version)
     if path.exists():
       shutil.rmtree(path)
-    os.rename(temporary, path)
-    workdir_lib.sync_directory(self.folder)
+    os.rename(self.unfinished(version), path)
     self._written.append(version)
 
   def remove_old(self, needed: Collection[str], keep: int = _KEEP) -> None:

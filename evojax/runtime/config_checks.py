@@ -21,7 +21,10 @@ _PARTS = (
     ('reject_low', 'reject', 'sequence'),
     ('reject_high', 'reject', 'sequence'),
 )
-_URL = re.compile(r'https?://[^/?#\s]+/?')
+_OF_SERVERS = (
+    'urls', 'urls_file', 'api_key_env', 'admin_key_env', 'weights_dir',
+)  # fmt: skip
+URL = re.compile(r'https?://[^/?#\s]+/?')
 
 
 def validate(config: ml_collections.ConfigDict, *, arm: bool = False) -> None:
@@ -158,19 +161,21 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
   return {
       **{
           f"rollout.urls has {url!r}: wanted 'http://HOST:PORT', without a"
-          ' path': not (isinstance(url, str) and _URL.fullmatch(url))
+          ' path': not (isinstance(url, str) and URL.fullmatch(url))
           for url in r.urls
       },
+      f'rollout.urls and rollout.urls_file={r.urls_file!r} both name servers:'
+      ' set one of them': r.urls and r.urls_file,
       f'rollout.urls={tuple(r.urls)} names a server twice: raise'
       ' rollout.concurrency instead': len(set(r.urls)) < len(r.urls),
       "rollout.kind='sglang' needs servers: start one with launch/sglang_jax.sh"
       """ and set --config.rollout.urls="('http://localhost:30000',)\"""": (
-          r.kind == 'sglang' and not r.urls
+          r.kind == 'sglang' and not (r.urls or r.urls_file)
       ),
       **{
           f'rollout.{name}={r[name]!r} is of servers, but rollout.kind is'
           " 'engine': set --config.rollout.kind=sglang": r[name]
-          for name in ('urls', 'api_key_env', 'admin_key_env', 'weights_dir')
+          for name in _OF_SERVERS
           if r.kind == 'engine'
       },
       "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"

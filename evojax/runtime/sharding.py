@@ -245,6 +245,24 @@ def to_host(tree: Any) -> Any:
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
+def all_gather(data: bytes) -> list[bytes]:
+  """Return what every process gave, in their order; all must call it."""
+  if jax.process_count() == 1:
+    return [data]
+  # Sizes travel first: all processes must pass arrays of one shape.
+  sizes = _stack(np.array(len(data), np.int64))
+  padded = np.zeros(int(sizes.max()), np.uint8)
+  padded[: len(data)] = np.frombuffer(data, np.uint8)
+  rows = _stack(padded)
+  return [row[:n].tobytes() for row, n in zip(rows, sizes, strict=True)]
+
+
+def _stack(x: np.ndarray) -> np.ndarray:
+  """Return a host array of every process, stacked."""
+  with jax.transfer_guard('allow'):
+    return np.asarray(multihost_utils.process_allgather(x))
+
+
 def in_any_process(flag: bool) -> bool:
   """Return whether a flag is set in one of the processes; all must ask."""
   return bool(np.any(to_host(np.array([flag]))))

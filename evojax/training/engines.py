@@ -14,6 +14,7 @@ from evojax import records
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
+from evojax.rollout import comparison
 from evojax.rollout import engine as engine_lib
 from evojax.rollout import fleet
 from evojax.rollout import parity
@@ -45,6 +46,8 @@ def shapes(config: ml_collections.ConfigDict) -> slots.Shapes:
   )
 
 
+# Servers whose probes are scored at once, where a file names the servers.
+_SERVERS = 4
 # What ends a step of training, which is repeated when the run goes on.
 ERRORS = (*fleet.ERRORS, preemption.Interrupted)
 
@@ -107,12 +110,13 @@ def open_sampler(
   probe = tuple(tokenizer.encode('12 + 34 ='))
 
   def scorer(cfg: decoder.DecoderConfig) -> parity.Scorer:
-    rows, length = client_lib.PROBES * len(r.urls), client_lib.PROBE_TOKENS
-    return parity.make_scorer(cfg, mesh, rows=rows, length=len(probe) + length)
+    rows = comparison.PROBES * (len(r.urls) or _SERVERS)
+    length = len(probe) + comparison.PROBE_TOKENS
+    return parity.make_scorer(cfg, mesh, rows=rows, length=length)
 
   client = client_lib.SGLangEngine(
       r.urls,
-      client_lib.Model(
+      comparison.Model(
           vocab_size=policy.cfg.vocab_size,
           eos_ids=tokenizer.eos_ids,
           decode=tokenizer.decode,
@@ -120,8 +124,8 @@ def open_sampler(
           max_prompt_tokens=sizes.max_prompt_tokens,
           max_tokens=sizes.max_tokens,
           dtype='bfloat16' if half else 'float32',
-          export=lambda params, path: policy_lib.export(
-              policy, params, path, model.param_dtype
+          export=lambda params, path, dtype: policy_lib.export(
+              policy, params, path, dtype or model.param_dtype
           ),
           score=scorer(policy.cfg),
           score_bfloat16=scorer(
@@ -131,6 +135,7 @@ def open_sampler(
           probe=probe,
       ),
       weights_folder=folder,
+      urls_file=r.urls_file,
       concurrency=r.concurrency,
       timeout_seconds=r.timeout_seconds,
       api_key=key('api_key_env'),

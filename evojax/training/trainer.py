@@ -284,11 +284,17 @@ class Trainer:
     with self.phases('grade'):
       s, step = self.setup, self.step
       rollouts = collect.rollout_batch(
-          s.domain, s.columns, asked, episodes, step=step, version=s.version
+          s.domain,
+          s.columns,
+          asked,
+          episodes,
+          step=step,
+          version=s.version,
+          divided=True,
       )
     with self.phases('reward'):
       batch = self.rewards(rollouts)
-      # Grading may hit a time limit on one host only; all hosts must agree.
+      # A function may hit a time limit on one host only; all must agree.
       shared = ('rewards', 'advantages', 'kept', 'graded')
       values = {name: getattr(batch, name) for name in shared}
       return dataclasses.replace(batch, **sharding.broadcast(values))

@@ -209,6 +209,51 @@ class Troubles(absltest.TestCase):
       )
     self.assert_undisturbed(weights)
 
+  def test_servers_join_and_leave(self):
+    """One joins, stalls and leaves; the first one is replaced by a third."""
+    file = self.folder / 'servers'
+
+    def name(*urls: str):
+      file.write_text(''.join(f'{url}\n' for url in urls))
+
+    def known(*urls: str) -> Callable[[], None]:
+      def wait():
+        name(*urls)
+        time.sleep(4.0)  # Looked at twice, probed, given weights.
+
+      return wait
+
+    with self.make(servers.MODEL) as new, self.make(servers.MODEL) as third:
+      name(self.server.url)
+      with self.lines(lost=0) as lines:
+
+        def stall_and_leave():
+          new.signal(signal.SIGSTOP)
+          self.later(
+              lambda: time.sleep(1.0), lambda: name(self.server.url, third.url)
+          )
+
+        def replace():
+          new.signal(signal.SIGCONT)
+          name(third.url)
+
+        weights = self.train(
+            'joined',
+            urls=(),
+            at={
+                0: known(self.server.url, new.url),
+                1: stall_and_leave,
+                2: replace,
+            },
+            rollout__urls=(),
+            rollout__urls_file=str(file),
+        )
+    self.assert_undisturbed(weights)
+    text = '\n'.join(lines)
+    for what in (f'{new.url} joins', f'{new.url} leaves', f'{third.url} joins'):
+      self.assertIn(what, text)
+    self.assertIn(f'{self.server.url} leaves', text)
+
   def test_somebody_exchanges_the_weights(self):
     changed = self.folder / 'changed'
     if not changed.exists():

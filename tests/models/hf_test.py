@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ from evojax.models import hf
 from evojax.models import hf_config
 from evojax.models import layout
 from evojax.models import rope
+from evojax.models import tensor_files
 
 QWEN2 = decoder.DecoderConfig(
     family='qwen2',
@@ -359,21 +361,40 @@ class SaveTest(HfTestCase):
 
   def test_failure_half_way_keeps_what_was_there(self):
     params = self.save(max_shard_bytes=500)
-    real, calls = safetensors.numpy.save_file, []
+    real, calls = os.pwrite, []
 
-    def full_disk(*args, **kwargs):
-      calls.append(args)
-      if len(calls) == 3:
-        raise safetensors.SafetensorError('IoError: No space left on device')
-      real(*args, **kwargs)
+    def full_disk(fd, data, at):
+      calls.append(at)
+      if len(calls) >= 7:
+        raise OSError(errno.ENOSPC, 'No space left on device')
+      return real(fd, data[: len(data) // 2 + 1], at)  # In two parts.
 
-    with mock.patch.object(safetensors.numpy, 'save_file', full_disk):
+    with mock.patch.object(os, 'pwrite', full_disk):
       with self.assertRaisesRegex(OSError, 'No space left.*Free some space'):
         self.save(max_shard_bytes=500)
     loaded = hf.load_params(self.path, QWEN3)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     left = sorted(p.name for p in self.path.parent.iterdir())
     self.assertEqual(left, ['model', 'source'])
+
+  @parameterized.product(cfg=CASES, scan=[False, True])
+  def test_accelerators_bring_tensors_into_order(self, cfg, scan):
+    """A program does on them what the host does for a CPU."""
+    cfg = dataclasses.replace(cfg, scan_layers=scan)
+    self.save(cfg)
+    expected = (self.path / 'model.safetensors').read_bytes()
+    with mock.patch.object(hf, '_platform', return_value='gpu') as asked:
+      self.save(cfg)
+    asked.assert_called()
+    self.assertEqual(
+        (self.path / 'model.safetensors').read_bytes(), expected
+    )
+
+  def test_pieces_of_large_tensors(self):
+    with mock.patch.object(tensor_files, '_PIECE_BYTES', 64):
+      params = self.save()
+    loaded = hf.load_params(self.path, QWEN3)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
 
   def test_disk_too_small_is_found_first(self):
     usage = shutil.disk_usage('/')._replace(free=100)

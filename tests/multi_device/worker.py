@@ -262,7 +262,9 @@ def main(directory, output, fsdp, tensor, slices=1, process=None, port=None):
       results['sampler_held'] = results['engine'].pop('weights')
     results[layout] = run_update(mesh, cfg, params, layout)
     updated = results[layout]['state']['params']
-    hf.save(f'{output}-{layout}', cfg, updated, dtype='float32')
+    # So small that every process writes several of the files.
+    small = dict(dtype='float32', max_shard_bytes=10_000)
+    hf.save(f'{output}-{layout}', cfg, updated, **small)
     drop_padding(cfg, results[layout]['state'])
   results = jax.tree.map(
       lambda x: sharding.to_host(x) if isinstance(x, jax.Array) else x, results

@@ -193,6 +193,156 @@ class SamplingTest(ClientTestCase):
     self.assertEqual(self.connect().generate([]), [])
 
 
+class RosterTest(ClientTestCase):
+  """Servers that join and leave as a file of URLs changes."""
+
+  def setUp(self):
+    super().setUp()
+    self.enter_context(mock.patch.object(fleet_lib, '_LOOK_SECONDS', 0.02))
+    self.file = self.folder / 'servers'
+    self.names(self.servers[0])
+
+  def names(self, *servers, comment=''):
+    lines = [f'# {comment}', *(f'{server.url}/  # up' for server in servers)]
+    self.file.write_text('\n'.join(lines))
+
+  def connect(self, **options):
+    options = {'concurrency': 2, 'timeout_seconds': 3.0} | options
+    engine = client_lib.SGLangEngine(
+        (),
+        options.pop('model', fake.model()),
+        urls_file=self.file,
+        weights_folder=self.folder / 'weights',
+        transport=fake.transport(self.servers),
+        **options,
+    )
+    self.addCleanup(engine.close)
+    engine.update_weights(WEIGHT, 7)
+    return engine
+
+  def wait(self, holds):
+    deadline = time.monotonic() + 10
+    while not holds():
+      self.assertLess(time.monotonic(), deadline)
+      time.sleep(0.005)
+
+  def test_newcomer_gets_weights_is_compared_and_samples(self):
+    first, new = self.servers
+    engine, asked = self.connect(), requests(200)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      future = pool.submit(engine.generate, asked)
+      self.names(first, new)
+      self.check(future.result(), asked)
+    (update,) = new.updates
+    self.assertEqual(update['weight_version'], first.version)
+    self.assertNotEmpty(new.asked)
+    self.assertEqual(new.most, 2)
+    self.assertLen(new.asked + first.asked, 200)  # Nothing is asked twice.
+
+  def test_one_that_leaves_has_its_work_sent_elsewhere(self):
+    first, second = self.servers
+    self.names(first, second)
+    engine, asked = self.connect(), requests(40)
+    second.silent = 1000  # It takes requests and does not answer.
+    with mock.patch.object(fake.Server, 'handle', _endless(fake.Server.handle)):
+      with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(engine.generate, asked)
+        self.wait(lambda: len(second.asked) == 2)
+        self.names(first)
+        self.check(future.result(), asked)
+    self.assertLen(engine.servers(), 1)
+    self.assertEqual(engine.metrics()['fleet/resent'], 2)
+    self.assertLen(first.asked, 40)
+
+  def test_all_are_replaced_within_a_rollout(self):
+    first, second = self.servers
+    engine, asked = self.connect(timeout_seconds=20.0), requests(40)
+    first.dies_at = 5
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      future = pool.submit(engine.generate, asked)
+      self.wait(lambda: not first.up)
+      self.names(second)
+      self.check(future.result(), asked)
+    self.assertGreater(len(second.asked), 35 - 2)
+
+  def test_newcomer_that_does_not_fit_is_left_out(self):
+    first, new = self.servers
+    engine, asked = self.connect(), requests(20)
+    new.tokens_off = 1
+    with self.assertLogs('absl', 'WARNING') as logs:
+      self.names(first, new)
+      self.wait(lambda: len(engine.servers()) == 2)
+      self.wait(lambda: engine.servers()[1].refused)
+      self.check(engine.generate(asked), asked)
+    self.assertRegex('\n'.join(logs.output), 'left out until .*tokenizer')
+    self.assertEmpty(new.asked)
+    new.tokens_off = 0
+    self.names(first, new, comment='another try')
+    self.wait(lambda: engine.servers()[1].trusted)
+    self.check(engine.generate(asked), asked)
+    self.assertNotEmpty(new.asked)
+
+  def test_newcomer_with_other_log_probs_never_samples(self):
+    first, new = self.servers
+    engine, asked = self.connect(), requests(20, temperature=0.6)
+    new.unscaled = True
+    self.names(first, new)
+    self.wait(lambda: len(engine.servers()) == 2 and engine.servers()[1].up)
+    self.check(engine.generate(asked), asked)
+    engine.update_weights(WEIGHT, 8)
+    self.check(engine.generate(asked), asked)
+    self.wait(lambda: engine.servers()[1].refused)
+    self.assertEmpty(new.asked)
+
+  @parameterized.parameters('', 'server1:30000', 'http://server1:30000/v1')
+  def test_wrong_file_at_the_start(self, text):
+    self.file.write_text(text)
+    with self.assertRaisesRegex(ValueError, 'http://HOST:PORT'):
+      self.connect()
+    self.file.unlink()
+    with self.assertRaisesRegex(ValueError, 'urls_file=.*cannot be read'):
+      self.connect()
+
+  @parameterized.parameters('htt', None)
+  def test_file_that_is_broken_in_mid_run_changes_nothing(self, text):
+    engine, asked = self.connect(), requests(5)
+    with self.assertLogs('absl', 'WARNING') as logs:
+      if text is None:
+        self.file.unlink()
+      else:
+        self.file.write_text(text)
+      self.wait(lambda: logs.output)
+      time.sleep(0.2)
+    self.assertLen(logs.output, 1)
+    self.assertIn('its servers stay', logs.output[0])
+    self.check(engine.generate(asked), asked)
+
+  @parameterized.parameters(
+      (('float32', 'bfloat16'), ''),
+      (('bfloat16', 'bfloat16'), 'bfloat16'),
+      (('auto', 'bfloat16'), ''),
+  )
+  def test_dtype_of_exports_is_that_of_the_servers(self, dtypes, wanted):
+    self.names(*self.servers)
+    for server, dtype in zip(self.servers, dtypes, strict=True):
+      server.info = server.info | {'dtype': dtype}
+    self.connect()
+    (version,) = (self.folder / 'weights').iterdir()
+    self.assertEqual((version / 'dtype').read_text(), wanted)
+
+
+def _endless(handle):
+  """Servers that are silent stay so for a minute, and not in an error."""
+
+  def wrapped(server, path, body, key):
+    if path == '/generate' and server.silent:
+      server.asked.append(body)
+      return None
+    return handle(server, path, body, key)
+
+  return wrapped
+
+
 class TroubleTest(ClientTestCase):
   """Failures of servers that a run survives."""
 
@@ -626,7 +776,7 @@ class DisagreementTest(ClientTestCase):
 
   def test_weights_that_are_refused(self):
     engine = self.connect()
-    export = mock.Mock(side_effect=lambda weight, path: path.mkdir())
+    export = mock.Mock(side_effect=lambda weight, path, dtype: path.mkdir())
     engine.model = fake.model(export=export)
     with self.assertRaisesRegex(
         answers.DisagreementError, r'server\d:30000/update_.*400: .*no .*weight'
@@ -767,7 +917,7 @@ class WeightsTest(ClientTestCase):
         folder = engine._folder
         name = f'{version:06d}-other'
         folder.prepare()
-        fake.export(version / 10, folder.unfinished(name))
+        fake.export(version / 10, folder.unfinished(name), '')
         folder.commit(name)
         servers = engine.servers()
         folder.remove_old(

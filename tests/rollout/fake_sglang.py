@@ -15,7 +15,7 @@ import httpx2
 import ml_dtypes
 import numpy as np
 
-from evojax.rollout import client as client_lib
+from evojax.rollout import comparison
 
 VOCAB, EOS = 40, 0
 
@@ -74,14 +74,15 @@ def score(
   return rows
 
 
-def export(weight: float, path: pathlib.Path) -> None:
+def export(weight: float, path: pathlib.Path, dtype: str) -> None:
   path.mkdir()
+  (path / 'dtype').write_text(dtype)
   (path / 'weight.json').write_text(json.dumps(weight))
 
 
-def model(**changes: Any) -> client_lib.Model:
+def model(**changes: Any) -> comparison.Model:
   """Return all that a client must know of the toy."""
-  return client_lib.Model(
+  return comparison.Model(
       **{
           'vocab_size': VOCAB,
           'eos_ids': (EOS,),
@@ -236,9 +237,12 @@ def transport(servers: Sequence[Server]) -> httpx2.MockTransport:
     server.most = max(server.most, server.now)
     await asyncio.sleep(0.002)
     server.now -= 1
-    status, headers, value = server.handle(
+    answer = server.handle(
         url.path, body, request.headers.get('Authorization', '')
     )
+    if answer is None:
+      await asyncio.sleep(60)
+    status, headers, value = answer
     # JSON has no NaN, but Python's has, and servers are written in Python.
     return httpx2.Response(status, headers=headers, text=json.dumps(value))
 

@@ -1,0 +1,90 @@
+"""The servers of a run that may change: a file with a URL per line.
+
+    # Servers of the run; read again whenever it changes.
+    http://host-a:30000
+    http://host-b:30000
+
+A change counts once two looks found the same text: a half-written file takes no
+server away.
+"""
+
+from collections.abc import Sequence
+import os
+import pathlib
+
+from evojax.runtime import config_checks
+
+
+class Roster:
+  """The URLs that a file names, as of the last look."""
+
+  def __init__(self, path: str | os.PathLike[str]):
+    """Read nothing yet."""
+    self.path = pathlib.Path(path).expanduser()
+    self._text = self._seen = ''
+    self._told = ''  # What was wrong, as the caller was told last.
+
+  def read(self) -> tuple[str, ...]:
+    """Return the URLs.
+
+    Raises:
+      ValueError: If the file cannot be read, names no server, or a line is no
+        URL.
+    """
+    try:
+      self._text = self._seen = self.path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+      raise ValueError(
+          f'config.rollout.urls_file={str(self.path)!r} cannot be read'
+          f" ({error}): write the servers of the run there, 'http://HOST:PORT'"
+          ' on a line each'
+      ) from error
+    urls = self._parse(self._text)
+    if not urls:
+      raise ValueError(
+          f"{self.path} names no server: write 'http://HOST:PORT' on a line"
+      )
+    return urls
+
+  def changed(self) -> tuple[str, ...] | None:
+    """Return the URLs where they may be others than at the last look.
+
+    Raises:
+      ValueError: As `read`, but that it may name no server; once for each
+        fault.
+    """
+    try:
+      text = self.path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+      self._tell(f'{self.path} cannot be read ({error}): its servers stay')
+      return None
+    settled, self._seen = text == self._seen, text
+    if not settled or text == self._text:
+      return None
+    try:
+      urls = self._parse(text)
+    except ValueError as error:
+      self._tell(f'{error}: its servers stay')
+      return None
+    self._text, self._told = text, ''
+    return urls
+
+  def _tell(self, fault: str) -> None:
+    if fault != self._told:
+      self._told = fault
+      raise ValueError(fault)
+
+  def _parse(self, text: str) -> tuple[str, ...]:
+    lines = [line.split('#')[0].strip() for line in text.splitlines()]
+    for number, line in enumerate(lines, 1):
+      if line and not config_checks.URL.fullmatch(line):
+        raise ValueError(
+            f"{self.path}, line {number}: {line!r}; wanted 'http://HOST:PORT',"
+            ' without a path'
+        )
+    return parse_urls([line for line in lines if line])
+
+
+def parse_urls(urls: Sequence[str]) -> tuple[str, ...]:
+  """Return URLs as a fleet names them, each once."""
+  return tuple(dict.fromkeys(url.rstrip('/') for url in urls))

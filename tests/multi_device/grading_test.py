@@ -1,0 +1,73 @@
+"""Each of two processes grades its share; both get the grades of one."""
+
+import pathlib
+import pickle
+import socket
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+
+from tests import tiny
+
+WORKER = pathlib.Path(__file__).with_name('grading_worker.py')
+
+
+class GradingTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    path = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+    with socket.socket() as s:
+      s.bind(('localhost', 0))
+      port = s.getsockname()[1]
+    commands = {'one': (), 'first': (0, port), 'second': (1, port)}
+    workers = {
+        name: subprocess.Popen(
+            [sys.executable, WORKER, path / name, *map(str, args)],
+            cwd=tiny.ROOT,
+            env=tiny.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name, args in commands.items()
+    }
+    cls.results = {}
+    for name, worker in workers.items():
+      cls.addClassCleanup(worker.kill)
+      log, _ = worker.communicate(timeout=200)
+      if worker.returncode:
+        raise AssertionError(f'{name} failed:\n{log}')
+      cls.results[name] = pickle.loads((path / name).read_bytes())
+
+  def test_grades_of_one_process(self):
+    for case, (expected, _) in self.results['one'].items():
+      if case != 'raises':
+        for name in ('first', 'second'):
+          self.assertEqual(self.results[name][case][0], expected, case)
+
+  def test_each_grades_its_share(self):
+    """Whole groups: problems 0, 2 and 4, and problems 1 and 3."""
+    for case, shares in (('good', (9, 6)), ('one problem', (2, 1))):
+      asked = [self.results[name][case][1] for name in ('first', 'second')]
+      self.assertEqual(tuple(map(len, asked)), shares)
+      whole = self.results['one'][case][1]
+      self.assertCountEqual(asked[0] + asked[1], whole)
+    problems = {text[0] for _, text in self.results['second']['good'][1]}
+    self.assertEqual(problems, {'1', '3'})
+
+  def test_error_of_one_reaches_both(self):
+    self.assertEqual(self.results['one']['raises'][0], 'Odd: first second')
+    for name in ('first', 'second'):
+      self.assertEqual(
+          self.results[name]['raises'][0], 'RuntimeError: Odd: first second'
+      )
+      self.assertRegex(self.results[name]['all fail'][0], '^GradingError: ')
+      self.assertIsInstance(self.results[name]['one host fails'][0], list)
+
+
+if __name__ == '__main__':
+  absltest.main()

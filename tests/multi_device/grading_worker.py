@@ -1,0 +1,87 @@
+"""One of two processes that grade together; started by grading_test.py.
+
+grading_worker.py OUTPUT [PROCESS PORT]
+"""
+
+import dataclasses
+import pickle
+import sys
+
+import jax
+import numpy as np
+
+from evojax import records
+from evojax.episodes import collect
+from tests.eval import fakes
+
+PROBLEMS, GROUP = 5, 3
+
+
+class Domain(fakes.Domain):
+  """Remembers what it graded; fails as it is told."""
+
+  def __init__(self, fails=None):
+    super().__init__()
+    self.asked, self.fails = [], fails or (lambda text: '')
+
+  def grade_many(self, problems, completions):
+    grades = []
+    for problem, completion in zip(problems, completions, strict=True):
+      self.asked.append((problem.problem_id, completion.text))
+      if self.fails(completion.text) == 'raise':
+        raise Odd('first', 'second')
+      status = self.fails(completion.text) or 'ok'
+      right = completion.text.endswith('1')
+      columns = {'mode': np.int32(len(self.asked))}
+      grades.append(records.Grade(right, 0.25, status, columns))
+    return grades
+
+
+class Odd(Exception):
+  """Cannot be made again from its text."""
+
+  def __init__(self, one, two):
+    super().__init__(f'{one} {two}')
+
+
+def episodes(problems):
+  one = np.ones(1, np.int32), np.zeros(1, np.float32), 'stop', 0
+  texts = [f'{p}-{g}' for p in range(problems) for g in range(GROUP)]
+  return [records.Episode(*one, text) for text in texts]
+
+
+def graded(domain, problems=PROBLEMS):
+  asked = [fakes.make_problem(f'problem {p}') for p in range(problems)]
+  try:
+    grades, seconds = collect.grade(
+        domain, asked, episodes(problems), divided=True
+    )
+  except Exception as error:
+    return f'{type(error).__name__}: {error}', domain.asked
+  assert seconds.dtype == np.float32 and len(seconds) == len(grades)
+  # What does not depend on who graded.
+  grades = [dataclasses.replace(g, seconds=None, columns={}) for g in grades]
+  return grades, domain.asked
+
+
+def main(output, process=None, port=None):
+  if process is not None:
+    jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+    jax.distributed.initialize(
+        f'localhost:{port}', num_processes=2, process_id=int(process)
+    )
+  infra = records.INFRA_ERROR
+  found = {
+      'good': graded(Domain()),
+      'one problem': graded(Domain(), problems=1),
+      # All that process 1 grades, and more.
+      'one host fails': graded(Domain(lambda t: '' if t[0] == '0' else infra)),
+      'all fail': graded(Domain(lambda t: infra)),
+      'raises': graded(Domain(lambda t: 'raise' if t == '3-1' else '')),
+  }
+  with open(output, 'wb') as f:
+    pickle.dump(found, f)
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
