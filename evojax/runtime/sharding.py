@@ -3,10 +3,11 @@
 Arrays name their axes by meaning ('batch', 'embed', 'mlp', ...); RULES says
 which mesh axes split them. Mesh axes: `slice` and `data` replicate parameters
 and split the batch, `fsdp` splits both, `tensor` splits heads and MLP width.
-The network between slices of TPUs is far slower than the links within one:
-in an update gradients alone cross `slice`, beside scalars, see `per_slice`. `fsdp` and
-`tensor` together split the vocabulary, both in embedding tables and in logits:
-that way hidden states travel to the table, which is far larger than they are.
+The network between slices of TPUs is far slower than the links within one: in
+an update gradients alone cross `slice`, beside scalars, see `per_slice`. `fsdp`
+and `tensor` together split the vocabulary, both in embedding tables and in
+logits: that way hidden states travel to the table, which is far larger than
+they are.
 """
 
 from collections.abc import Callable, Sequence
