@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 import numpy as np
 
 from evojax.rollout import service
-from evojax.runtime import sharding
 
 NEG_INF = -1e30
 # A token beyond every vocabulary: scatters drop what it is to get.
@@ -199,10 +198,7 @@ def sample(
   # Sorting a vocabulary costs more than a small model's step.
   filtered = jax.lax.cond(
       jnp.any((top_p < 1) | (top_k > 0) | (min_p > 0)),
-      # [B, V], with V whole for the sort.
-      lambda x: _filter(
-          sharding.keep_in_slice(x, 'batch', None), top_p, top_k, min_p
-      ),
+      lambda x: _filter(x, top_p, top_k, min_p),
       lambda x: x,
       scaled,
   )

@@ -3,10 +3,11 @@
 Arrays name their axes by meaning ('batch', 'embed', 'mlp', ...); RULES says
 which mesh axes split them. Mesh axes: `slice` and `data` replicate parameters
 and split the batch, `fsdp` splits both, `tensor` splits heads and MLP width.
-The network between slices of TPUs is far slower than the links within one:
-in an update gradients alone cross `slice`, beside scalars. `fsdp` and
-`tensor` together split the vocabulary, both in embedding tables and in logits:
-that way hidden states travel to the table, which is far larger than they are.
+The network between slices of TPUs is far slower than the links within one: in
+an update gradients alone cross `slice`, beside scalars, see `per_slice`. `fsdp`
+and `tensor` together split the vocabulary, both in embedding tables and in
+logits: that way hidden states travel to the table, which is far larger than
+they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -156,18 +157,6 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     within = lambda part: tuple(a for a in part if a not in manual)
     layout = P(*(within(p) if isinstance(p, tuple) else p for p in layout))
   return jax.lax.with_sharding_constraint(x, layout)
-
-
-def keep_in_slice(x: jax.Array, *axes: str | None) -> jax.Array:
-  """Pin the layout where there are several slices, and only there.
-
-  For arrays whose layout the compiler finds by itself: it may find one for
-  which they cross slices.
-  """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or mesh.shape.get('slice', 1) == 1:
-    return x
-  return constrain(x, *axes)
 
 
 def per_slice(

@@ -264,6 +264,10 @@ class SlicesTest(absltest.TestCase):
     # Tokens of sequences that go on; logits of a slot have 16 KiB.
     for c in crossing['insert']:
       self.assertLess(c['nbytes'], 4096, c)
+    # A few numbers per sampled token; and, in a branch that only requests with
+    # top_p or top_k take, logits on their way to a sort and back.
+    large = [c for c in crossing['decode'] if c['nbytes'] >= 1024]
+    self.assertLessEqual(len(large), 2)
 
 
 if __name__ == '__main__':
