@@ -1,4 +1,7 @@
-"""Two processes of one run: one dies, stops, or is asked to end."""
+"""Two processes of one run: one dies, stops, or is asked to end.
+
+Pairs that only wait for each other are in tests/multi_device/peers_test.py.
+"""
 
 import json
 import pathlib
@@ -81,6 +84,8 @@ class PeersTestCase(parameterized.TestCase):
     self.assertNotIn('error', found['out'][0] + found['out'][1])
 
 
+@pytest.mark.slow
+@pytest.mark.long
 class TrainTest(PeersTestCase):
 
   def assert_undisturbed(self):
@@ -92,15 +97,12 @@ class TrainTest(PeersTestCase):
     for name, table in wanted.items():
       self.assertTrue(found[name].equals(table), name)
 
-  @pytest.mark.slow
   def test_the_first_killed(self):
     found = self.play('train', '', 'SIGKILL-0')
     self.assert_killed(found['SIGKILL-0'], 0)
     self.assertLess(found['SIGKILL-0']['seconds'][1], 20)
     self.assert_undisturbed()
 
-  @pytest.mark.slow
-  @pytest.mark.long
   def test_the_second_killed_stopped_or_terminated(self):
     found = self.play('train', '', 'SIGKILL-1', 'SIGSTOP-1', 'SIGTERM-1')
     self.assert_killed(found['SIGKILL-1'], 1)
@@ -109,8 +111,6 @@ class TrainTest(PeersTestCase):
     self.assertIn('continuing from step', found['end']['out'][0])
     self.assert_undisturbed()
 
-  @pytest.mark.slow
-  @pytest.mark.long
   def test_the_first_out_of_disk(self):
     found = self.play('train', '', 'disk-0')
     # What ends by itself is not for another start.
