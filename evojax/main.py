@@ -139,7 +139,8 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job)),
 }
 
-# Those that work where --workdir is in an object store; see runtime/mirror.py.
+# Those that work where --workdir is in an object store, evolve without rounds;
+# see runtime/mirror.py.
 _STORED = ('evolve', 'train', 'eval', 'report', 'inspect', 'runs')
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
@@ -466,7 +467,7 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
     return
   refused = ''
   if mode not in _STORED:
-    refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED)}'
+    refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED[1:])}'
   elif FLAGS.distributed:
     refused = '--distributed; one process can work in a store'
   elif FLAGS.executor != 'inprocess':

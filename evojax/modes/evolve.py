@@ -6,6 +6,7 @@ import ml_collections
 
 from evojax.evolve import loop
 from evojax.modes import train
+from evojax.runtime import mirror
 
 
 def run(
@@ -25,6 +26,13 @@ def run(
   Raises:
     ValueError: If an option needs a run that evolves, or as the loops do.
   """
+  if config.evolve.rounds and (stored := mirror.of(workdir)):
+    raise ValueError(
+        f'workdir {stored.url}: a run that evolves (config.evolve.rounds='
+        f'{config.evolve.rounds}) needs a directory of this machine; mount the'
+        ' bucket, with gcsfuse for instance, and name the mount. --mode=train'
+        ' works in a store'
+    )
   if config.evolve.rounds:
     return loop.run(config, workdir, fork_from=fork_from, **options)
   for name, value in options.items():

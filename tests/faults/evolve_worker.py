@@ -46,7 +46,7 @@ POINTS = (
     *STEPS[:10], 'torn', 'arm', 'race', 'shadow', 'look',
     *STEPS[12:], 'summary',
 )  # fmt: skip
-STORED = 'train', 'arm', 'final'
+STORED = 'arm', 'final'
 # A diagnostic that follows the score is kept for certain: there is a promotion.
 QUEUED = {
     'delta': {'file': 'diagnostics/solved.py', 'source_file': 'solved.py'},
