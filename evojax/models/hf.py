@@ -192,7 +192,8 @@ def _read_leaf(
   An accelerator casts and turns them, so that nothing is left for the host. A
   CPU turns them slowly in a program, but quickly as they are written.
   """
-  x = jax.device_put(x)  # It may be on the host.
+  if not isinstance(x, jax.Array):
+    x = jax.device_put(x)
   place = x.sharding
   if not x.is_fully_replicated:
     place = sharding.replicated(x.sharding.mesh)
