@@ -195,8 +195,8 @@ def _read_leaf(
   if not isinstance(x, jax.Array):
     x = jax.device_put(x)
   place = x.sharding
-  if not x.is_fully_replicated:
-    place = sharding.replicated(x.sharding.mesh)
+  if isinstance(place, jax.sharding.NamedSharding):
+    place = sharding.replicated(place.mesh)
   on_host = _platform(place) == 'cpu'
   if on_host and x.is_fully_replicated and x.dtype == dtype:
     x = np.asarray(x.addressable_data(0))  # No copy.
