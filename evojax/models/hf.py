@@ -192,10 +192,11 @@ def _read_leaf(
   An accelerator casts and turns them, so that nothing is left for the host. A
   CPU turns them slowly in a program, but quickly as they are written.
   """
-  x = jax.device_put(x)  # It may be on the host.
+  if not isinstance(x, jax.Array):
+    x = jax.device_put(x)
   place = x.sharding
-  if not x.is_fully_replicated:
-    place = sharding.replicated(x.sharding.mesh)
+  if isinstance(place, jax.sharding.NamedSharding):
+    place = sharding.replicated(place.mesh)
   on_host = _platform(place) == 'cpu'
   if on_host and x.is_fully_replicated and x.dtype == dtype:
     x = np.asarray(x.addressable_data(0))  # No copy.

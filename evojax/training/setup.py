@@ -27,9 +27,11 @@ from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
+from evojax.rollout import roster
 from evojax.runtime import config_checks
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import sharding
 from evojax.sandbox import probe
 from evojax.training import reward_parts
 from evojax.training import settings
@@ -136,6 +138,8 @@ def prepare(config: ml_collections.ConfigDict) -> Setup:
     ValueError: If anything is wrong, with the field, its value and the remedy.
   """
   devices.trim_memory_after_compiling()
+  if (file := config.rollout.urls_file) and sharding.is_primary():
+    roster.Roster(file).read()
   return _build(config, opened=None)
 
 

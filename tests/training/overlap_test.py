@@ -308,6 +308,17 @@ class ConfigTest(absltest.TestCase):
     self.refuse('a server twice', rollout__kind='sglang', rollout__urls=twice)
     self.refuse("kind is 'engine'", rollout__urls=('http://host:1',))
     self.refuse("kind is 'engine'", rollout__weights_dir='/mnt')
+    self.refuse("kind is 'engine'", rollout__urls_file='/mnt')
+    self.refuse(
+        "urls and rollout.urls_file='/mnt' both name",
+        rollout__kind='sglang',
+        rollout__urls=('http://localhost:1',),
+        rollout__urls_file='/mnt',
+    )
+    options = dict(rollout__kind='sglang', rollout__urls_file='/none')
+    config = tiny.make_config('package:math', **options)
+    with self.assertRaisesRegex(ValueError, "urls_file='/none' cannot be read"):
+      setup_lib.prepare(config)
     self.refuse(
         'max_staleness=0 refuses', rollout__queue_depth=1, grpo__tis_cap=2.0
     )
