@@ -165,7 +165,7 @@ class NumbersTest(parameterized.TestCase):
 
   def test_shown(self):
     text = shown(self.plan)
-    self.assertIn('mesh data=1 fsdp=1 tensor=1: 1 device\n', text)
+    self.assertIn('mesh slice=1 data=1 fsdp=1 tensor=1: 1 device\n', text)
     self.assertIn(f'parameters {PARAMETERS:,}', text)
     self.assertIn('temporaries as compiled', text)
     self.assertIn('3 x 40 groups x forward(26, 277, 21)', text)
