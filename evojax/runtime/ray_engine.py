@@ -348,6 +348,9 @@ def _functions() -> tuple[Any, Any]:
       hosts: int,
       index: int,
   ) -> int:
+    # Ray cancels by SIGINT, which all processes of a cluster ignore that was
+    # started in the background of a script.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     env = os.environ | {'PYTHONPATH': paths}
     # Ray sets it to the CPUs of the task; sums of floats would depend on it.
     env.pop('OMP_NUM_THREADS', None)

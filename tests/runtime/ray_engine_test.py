@@ -93,11 +93,14 @@ class RayTest(absltest.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     head = dict(num_cpus=0, include_dashboard=False)
+    # As where a cluster is started in the background of a script.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     cls.cluster = cluster_utils.Cluster(
         initialize_head=True, head_node_args=head
     )
     cls.addClassCleanup(cls.cluster.shutdown)
     cls.nodes = [cls.cluster.add_node(num_cpus=2) for _ in range(2)]
+    signal.signal(signal.SIGINT, interrupt)
     cls.enterClassContext(
         absltest.mock.patch.dict(
             os.environ, RAY_ADDRESS=cls.cluster.address, OMP_NUM_THREADS='3'
