@@ -91,7 +91,7 @@ class SdistTest(absltest.TestCase):
     splits = [set(trusted.of(s)) for s in ('train', 'dev', 'sealed')]
     self.assertLen(set.union(*splits), 300)
     self.assertEqual(sum(map(len, splits)), 300)
-    with self.assertRaisesRegex(ValueError, "falls into 'dev'"):
+    with self.assertRaisesRegex(ValueError, "is in 'dev': name more"):
       others.Others({next(iter(splits[0])): task}, True).of('dev')
 
 
