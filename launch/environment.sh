@@ -111,6 +111,7 @@ run() {
   while [[ -z "$run_asked" ]]; do
     "$@" <&0 &
     run_child=$!
+    [[ -z "$run_asked" ]] || kill "$run_child" || : # It came before the number.
     while :; do # A signal ends `wait`, too.
       status=0
       wait "$run_child" || status=$?
@@ -131,8 +132,12 @@ run() {
     fi
     left=$((left - 1))
     echo "[evojax] exit status $status: starting again, $left times left" >&2
-    sleep "${EVOJAX_RESTART_SECONDS:-5}" >/dev/null 2>&1 &
-    wait $! || kill $! || :
+    # In short pieces: a signal before a `wait` would be seen at its end alone.
+    local pieces=$((10 * ${EVOJAX_RESTART_SECONDS:-5}))
+    while [[ $pieces -gt 0 && -z "$run_asked" ]]; do
+      sleep 0.1
+      pieces=$((pieces - 1))
+    done
   done
   trap - TERM INT
   return "${status:-143}"

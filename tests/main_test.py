@@ -171,7 +171,9 @@ class ModeTest(MainTestCase):
     )
 
   def test_report(self):
-    with absltest.mock.patch.object(page, 'build') as build:
+    with absltest.mock.patch.object(
+        page, 'build', side_effect=lambda path: path / 'report.html'
+    ) as build:
       self.command(SMOKE, '--mode=report', '--workdir=/x')
       self.command('--mode=report', '--workdir=/y')
     called = [call.args[0] for call in build.call_args_list]
