@@ -125,7 +125,7 @@ class EstimateTest(CheckpointTestCase):
     checkpointer._measured = checkpointer._measured[0], 40.0
     sums = checkpoint._sums
     with absltest.mock.patch.object(
-        checkpoint, '_sums', lambda path: go.wait(60) and sums(path)
+        checkpoint, '_sums', lambda *given: go.wait(60) and sums(*given)
     ):
       checkpointer.save(2, self.state, {})
       _, seconds = checkpointer.estimate(self.state)
