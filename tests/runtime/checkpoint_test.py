@@ -124,9 +124,8 @@ class EstimateTest(CheckpointTestCase):
     checkpointer.wait()
     checkpointer._measured = checkpointer._measured[0], 40.0
     sums = checkpoint._sums
-    with absltest.mock.patch.object(
-        checkpoint, '_sums', lambda *given: go.wait(60) and sums(*given)
-    ):
+    late = lambda *given: go.wait(60) and sums(*given)
+    with absltest.mock.patch.object(checkpoint, '_sums', late):
       checkpointer.save(2, self.state, {})
       _, seconds = checkpointer.estimate(self.state)
       go.set()
