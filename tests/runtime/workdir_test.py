@@ -232,7 +232,9 @@ class PathTest(WorkdirTestCase):
         self.open()
 
   def test_bucket(self):
-    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'is not a path of this machine'):
+    with self.assertRaisesRegex(
+        workdir_lib.WorkdirError, 'is not a path of this machine'
+    ):
       workdir_lib.open_workdir('gs://bucket/run', EMPTY, mode='train')
 
   def test_full_disk(self):
