@@ -1,8 +1,8 @@
 """A small Qwen3 of random weights, and problems in the shape of GSM8K.
 
-    python -m benchmarks.random_qwen3 --out=runs/random
+    python -m benchmarks.random_qwen3 DIR
 
-For launch/reference_run.sh on a machine without a checkpoint. Everything but
+DIR gets qwen3-random and data, by default runs/random. For launch/reference_run.sh on a machine without a checkpoint. Everything but
 the values is as in a directory of Qwen3: 151,936 rows of embeddings, 151,669
 tokens in tokenizer.json with Qwen's pre-tokenizer, ChatML with
 `enable_thinking`. The tokenizer was trained on nothing: its merges are pairs of
@@ -15,7 +15,6 @@ import pathlib
 import tempfile
 
 from absl import app
-from absl import flags
 import jax
 import numpy as np
 import tokenizers
@@ -25,8 +24,6 @@ from tokenizers import pre_tokenizers
 
 from evojax.models import decoder
 from evojax.models import hf
-
-_OUT = flags.DEFINE_string('out', 'runs/random', 'Gets qwen3-random and data.')
 
 VOCABULARY = 151_936  # Rows; more than there are tokens, as in Qwen3.
 _TOKENS = 151_643  # Without those below.
@@ -142,8 +139,8 @@ def make_data(path: pathlib.Path, *, train: int = 800, test: int = 100) -> None:
     (path / f'{name}.jsonl').write_text(text)
 
 
-def main(_):
-  out = pathlib.Path(_OUT.value)
+def main(argv):
+  out = pathlib.Path(*argv[1:] or ('runs/random',))
   make_model(out / 'qwen3-random')
   make_data(out / 'data')
   print(f'bash launch/reference_run.sh {out}/qwen3-random {out}/data')

@@ -106,7 +106,7 @@ def _devices(share: commands.Share) -> int:
 class _Place:
   """Machines that are reserved for one command."""
 
-  group: util.placement_group  # One bundle per machine.
+  group: Any  # Ray's PlacementGroup, with one bundle per machine.
   hosts: int
   resources: Mapping[str, float]  # Of each.
   release: Callable[[], None]
