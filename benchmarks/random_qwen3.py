@@ -2,11 +2,12 @@
 
     python -m benchmarks.random_qwen3 DIR
 
-DIR gets qwen3-random and data, by default runs/random. For launch/reference_run.sh on a machine without a checkpoint. Everything but
-the values is as in a directory of Qwen3: 151,936 rows of embeddings, 151,669
-tokens in tokenizer.json with Qwen's pre-tokenizer, ChatML with
-`enable_thinking`. The tokenizer was trained on nothing: its merges are pairs of
-bytes and some triples. The policy solves no problem, before or after.
+DIR, by default runs/random, gets qwen3-random and data, for
+launch/reference_run.sh on a machine without a checkpoint. Everything but the
+values is as in a directory of Qwen3: 151,936 rows of embeddings, 151,669 tokens
+in tokenizer.json with Qwen's pre-tokenizer, ChatML with `enable_thinking`. The
+tokenizer was trained on nothing: its merges are pairs of bytes and some
+triples. The policy solves no problem, before or after.
 """
 
 import itertools
