@@ -125,7 +125,7 @@ def _reserve(share: commands.Share) -> _Place:
     return _Place(
         made.placement_group,
         made.num_hosts,
-        made.bundle_resources,
+        {n: float(count) for n, count in made.bundle_resources.items()},
         made.shutdown,
     )
   several = share.hosts > 1
