@@ -481,7 +481,7 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
   with contextlib.ExitStack() as stack:
     open_ = lambda path: path and stack.enter_context(mirror.opened(path))
     if mode == 'runs':
-      # Of what a run has written, the table shows no evidence.
+      # The table of runs shows no evidence, which is most of what they wrote.
       light = lambda name: 'evidence' not in name.split('/')
       FLAGS.workdir = stack.enter_context(
           mirror.opened_below(FLAGS.workdir, light)

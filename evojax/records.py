@@ -45,7 +45,7 @@ class Demonstration:
   ends: bool = True  # False: cut at the row's end, without an EOS token.
   # Turns before it: what the policy says, and what it is answered.
   before: tuple[tuple[str, Message], ...] = ()
-  # Whether the policy also learns to foretell the answers: what it will meet.
+  # True: the policy also learns to predict the answers that it will read.
   foretells: bool = False
 
 
@@ -162,8 +162,8 @@ class Episode:
   # those of policy_version.
   version_spans: tuple[tuple[int, int], ...] = ()
   turns: tuple[Turn, ...] = ()  # Empty becomes one turn of all tokens.
-  # What the environment left for the grader, e.g. a patch: a JSON value.
-  # Evidence does not hold it: a grade is never made again.
+  # A JSON value that the environment left for the grader, such as a patch.
+  # Evidence does not hold it, since no episode is graded twice.
   state: Any = None
   error: str = ''  # Why the environment failed; such an episode has no grade.
 

@@ -107,14 +107,14 @@ class Call:
 
   @property
   def ok(self) -> bool:
-    """Whether it was well formed and did not fail, as far as is known."""
+    """True if the call was well formed and, as far as is known, worked."""
     if self.failed is not None:
       return not self.failed
     return bool(self.name) and not _FAILED.match(self.reply[:200])
 
   @property
   def touches_tests(self) -> bool:
-    """Whether the call changes a test."""
+    """True if the call changes a test."""
     if self.kind != 'edit':
       return False
     texts = [self.command, *(self.arguments.get(name) for name in _PATHS)]

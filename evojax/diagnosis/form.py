@@ -120,7 +120,7 @@ class Run:
 
   @property
   def has_turns(self) -> bool:
-    """Whether episodes have several turns, or call tools."""
+    """True if episodes have several turns or call tools."""
     return any(
         name in table and table[name].max() > most
         for table in (self.rollouts, self.steps)

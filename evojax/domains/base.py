@@ -157,7 +157,7 @@ class Domain(abc.ABC):
 
   @property
   def perturbs(self) -> bool:
-    """Whether the domain overrides `perturb`."""
+    """True if the domain overrides `perturb`."""
     return type(self).perturb is not Domain.perturb
 
   @property

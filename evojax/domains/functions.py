@@ -1,17 +1,16 @@
 """The user's own functions as graders, called in separate processes."""
 
-import atexit
 from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 import math
-import os
 import pathlib
 from typing import Any
 
 from evojax import records
 from evojax.domains import graders
 from evojax.runtime import workers
+from evojax.sandbox import shared
 
 _WORKER = str(pathlib.Path(__file__).with_name('grader_worker.py'))
 _START_S = 300.0  # Time for importing the function and its dependencies.
@@ -59,9 +58,7 @@ class Function:
     self._takes: Sequence[str] = ()
     count = options.workers or workers.cores()
     self._pool = workers.Pool(count, self._start)
-    # A fork of this process inherits the handler but must not end the workers.
-    process = os.getpid()
-    atexit.register(lambda: os.getpid() == process and self._pool.close())
+    shared.close_at_exit(self._pool)
 
   def __call__(self, items: Sequence[graders.Item]) -> list[graders.Scored]:
     """Return the scores of items, in order.

@@ -70,7 +70,7 @@ def row(problem: records.Problem) -> Mapping[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-  """What a scorer says of one item."""
+  """The answer of a scorer about one item."""
 
   status: str = 'ok'  # Key of GRADE_STATUS.
   score: float | None = None  # Finite; None where the status is not ok.
@@ -267,7 +267,7 @@ def make(
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-  """What the rewards of somebody else's environment mean."""
+  """The meaning of the rewards of a third-party environment."""
 
   low: float
   high: float

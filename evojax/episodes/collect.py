@@ -280,9 +280,9 @@ def _exchange(
     result = error  # Any error must reach the others, which wait.
   try:
     data = pickle.dumps(result)
-    pickle.loads(data)
+    if isinstance(result, Exception):
+      pickle.loads(data)  # Some errors cannot be made again from their texts.
   except Exception:  # pylint: disable=broad-except
-    # Some errors cannot be made again from what they say.
     data = pickle.dumps(RuntimeError(f'{type(result).__name__}: {result}'))
   merged = {}
   for found in map(pickle.loads, sharding.all_gather(data)):

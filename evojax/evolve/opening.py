@@ -69,7 +69,7 @@ class Training:
 
   @property
   def primary(self) -> bool:
-    """Whether this process writes files."""
+    """True if this process writes files."""
     return sharding.is_primary()
 
   def say(self, text: str) -> None:

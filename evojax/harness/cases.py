@@ -46,7 +46,8 @@ class Case:
 
   name: str  # 'scrambled', 'scrambled: padded 0'.
   tables: tuple[derive.Table, ...]
-  # Whether numbers must be finite: random columns may contradict each other.
+  # False for random columns, which may contradict each other: numbers need not
+  # be finite then.
   finite: bool
   # False if the only requirement is that the function ends.
   judged: bool = dataclasses.field(default=True, kw_only=True)

@@ -71,7 +71,7 @@ class Remedy:
 
   setting: str  # A name of `diagnosis.words`, or a config path.
   part: str = ''  # Of the reward, where the setting is 'weight'.
-  # What to set; None: `times` the value that it has.
+  # The new value; None: the present value is multiplied by `times`.
   value: float | int | str | None = None
   times: float = 1.0
 
@@ -265,7 +265,7 @@ class Train(Version):
 
   @property
   def is_left_out(self) -> bool:
-    """Whether rounds start from the base policy, as training taught nothing."""
+    """True if training taught nothing, so rounds start from the base policy."""
     return not self.checkpoint.startswith(f'{self.folder}/')
 
 
@@ -279,7 +279,7 @@ class Diagnose(OfTrial):
   version: str
   measures: tuple[Measure, ...]
   alerts: tuple[str, ...]  # Names of the alarming measures, worst first.
-  # Of its training so far, worst first, as `evojax-diagnose` reads it.
+  # Findings of `evojax-diagnose` about the training so far, worst first.
   findings: tuple[Finding, ...] = ()
 
 

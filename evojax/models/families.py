@@ -49,7 +49,7 @@ class Family:
   architecture: str  # Name of the class in transformers.
   # Flags of DecoderConfig that all models of the family have.
   flags: Mapping[str, bool] = dataclasses.field(default_factory=dict)
-  # Whether `attention_bias` adds biases to all projections of the attention.
+  # True: `attention_bias` adds biases to all projections of the attention.
   attention_bias: bool = True
   # Layers with windows if the file has no `layer_types`; None: there are none.
   windows: Callable[[_Raw, int], tuple[bool, ...]] | None = None

@@ -335,7 +335,7 @@ def _updates(run: plan_memory.Run) -> dict[str, Work]:
   if run.scores:
     passes = (not run.algorithm.on_policy) + run.algorithm.reference
     work['score'] = forwards(passes * groups, 'groups', tokens, pairs, logits)
-  # What is not kept for the backward pass is computed again.
+  # Activations that are not kept are computed again in the backward pass.
   layers = flops.passes(cfg) + (cfg.remat == 'full')
   head = flops.passes(cfg) + (c.model.logprob_chunk > 0)
   once = forwards(c.grpo.epochs * groups, 'groups', tokens, pairs, logits)

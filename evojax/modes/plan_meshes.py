@@ -22,7 +22,7 @@ from evojax.runtime import config_checks
 from evojax.runtime import devices as devices_lib
 from evojax.runtime import sharding
 
-# Of a device's memory; the rest is for what no bound knows.
+# Share of a device's memory to use; the bounds do not cover everything.
 _SHARE = 0.95
 
 

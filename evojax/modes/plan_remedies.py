@@ -1,4 +1,4 @@
-"""What makes a run smaller: every remedy is planned before it is named.
+"""Remedies that make a run smaller; each is planned before it is named.
 
 A remedy changes some fields of the config. It may be another mesh of the same
 devices, so that a mesh that fits is found where there is one.

@@ -45,7 +45,7 @@ _POLL_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """What a file says."""
+  """The content of a sweep's file."""
 
   settings: Mapping[str, Mapping[str, Any]]  # With the grid.
   seeds: Sequence[int]

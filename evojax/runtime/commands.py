@@ -75,7 +75,7 @@ class Process(Protocol):
 
 @runtime_checkable
 class Engine(Protocol):
-  """What starts commands."""
+  """A way to start commands: on this machine, or on those of a cluster."""
 
   devices: int  # Those of a command, beside those of this process.
 
@@ -120,7 +120,7 @@ class ThisMachine:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-  """What a command gets of a cluster."""
+  """The part of a cluster that a command gets."""
 
   resources: Mapping[str, float]  # Of every machine: {'CPU': 4.0}.
   hosts: int = 1  # Machines; with several, each runs one of its processes.

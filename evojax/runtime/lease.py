@@ -2,11 +2,12 @@
 
     <folder>/.lease/000007.json    of the seventh process that worked there
 
-A store has no locks that a kernel drops when a process dies. The holder renews
-its object; who wants the folder watches it, by its own clock, and takes over
-once nothing has changed for TTL_SECONDS. The next number is taken by a write
-that only creates, which one of several processes wins. A holder that was
-stopped for long finds a higher number, and writes no more.
+Unlike a kernel, a store does not drop locks when a process dies. Therefore the
+holder renews its object. A process that wants the folder watches the object by
+its own clock, and takes over once nothing has changed for TTL_SECONDS: it
+creates the object with the next number, by a write that succeeds for only one
+of several processes. A holder that was stopped for too long finds a higher
+number and writes no more.
 """
 
 import dataclasses
@@ -36,11 +37,11 @@ class LeaseError(OSError):
 
 
 def _place() -> dict[str, Any]:
-  """Return what tells this process from all others of this machine."""
+  """Return values that identify this process on this machine."""
   boot = pathlib.Path('/proc/sys/kernel/random/boot_id')
   if not boot.exists():
     return {}
-  # Containers number their processes apart.
+  # Each container numbers its own processes.
   namespace = os.readlink('/proc/self/ns/pid')
   return {
       'machine': f'{boot.read_text().strip()} {namespace}',
@@ -62,7 +63,7 @@ def _start_of(pid: int) -> str:
 def _has_ended(content: dict[str, Any]) -> bool:
   """Tell if a holder gave the lease back, or was a process here that is gone.
 
-  One on another machine may always be there.
+  A process on another machine is assumed to run.
   """
   if content['released']:
     return True

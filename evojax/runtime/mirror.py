@@ -12,11 +12,12 @@ whenever the ledger has a new row:
     <url>/ledger/000003.json   one object per row of ledger.jsonl
     <url>/.lease/000001.json   see `lease`
 
-A kill in the middle leaves objects that .files.json does not name, and which do
-not exist for a reader: so a checkpoint, a harness or an arm is there as a whole
-or not at all. Rows come after it, each by a write that only creates: a second
-writer could not add one. Parameters are large and are downloaded when they are
-read, see `fetch`. All else is there when the folder is opened.
+A kill in the middle leaves objects that .files.json does not name. Readers
+ignore them, so that a checkpoint, a harness or an arm is complete or absent.
+Rows are written after .files.json, each by a write that only creates an object,
+so that a second writer cannot add one. Parameters are large and are only
+downloaded when they are read, see `fetch`; all other files are there from the
+start.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -37,10 +38,10 @@ from evojax.runtime import storage
 
 _FILES = '.files.json'
 _LEDGER, _ROWS, _INBOX = 'ledger.jsonl', 'ledger', 'inbox'
-# What servers of this run read, see rollout/weights.py.
+# Folders that are not sent: servers read them here, see rollout/weights.py.
 _HERE_ONLY = ('weights',)
-# Files that are large and rarely read -> one that is replaced together with
-# them, and is always here.
+# Large files that are rarely read, and a file that is replaced together with
+# them and is always here.
 _ON_DEMAND = (
     (re.compile(r'(.*checkpoints/step_\d+/)state/.+'), 'SHA256SUMS'),
     (re.compile(r'(.*/)?[^/]+\.safetensors'), 'config.json'),
@@ -75,12 +76,12 @@ class Mirror:
     self._lease: lease_lib.Lease | None = None
     self._publishes = False
     self._files, self._count = b'', 0
-    # What .files.json names: size, and the file here if there is one.
+    # Files in .files.json: size, and the file here if there is one.
     self._known: dict[str, tuple[int, _Signature | None]] = {}
     self._rows: list[bytes] = []
 
   def pull(self, wanted: Callable[[str], bool] = lambda name: True) -> None:
-    """Make the folder here what the store holds.
+    """Make the folder here equal to that of the store.
 
     Args:
       wanted: Whether a file is needed, by its name.
@@ -106,7 +107,7 @@ class Mirror:
           )
     files = json.loads(self._files or b'{"count": 0, "files": {}}')
     self._count = files['count']
-    # What somebody has deleted does not count any more.
+    # Files that somebody has deleted do not count any more.
     self._known = {
         n: (size, None) for n, size in files['files'].items() if n in there
     }
@@ -148,7 +149,7 @@ class Mirror:
     self._publishes = True
     if not self._files:  # From here on, the folder is that of a run.
       self._write_files({})
-    # What a kill has left of a checkpoint is large.
+    # A kill may have left parts of a checkpoint, which are large.
     left = [
         name
         for name in self._store.list()

@@ -51,7 +51,7 @@ _IN_ORDER = (0, *preemption.STATUSES.values())
 
 @dataclasses.dataclass(frozen=True)
 class Beat:
-  """What a process last said of itself."""
+  """The last report of a process about itself."""
 
   host: str
   number: int  # Counts its heartbeats.
@@ -213,7 +213,7 @@ class _Watch:
   def wait_for_beats(self) -> None:
     """Wait until each of the others has shown that it lives now."""
     before = self._table.numbers()
-    # What is read next may have been written before.
+    # A first new number may belong to a heartbeat from before the call.
     alive = lambda: all(
         number >= before.get(process, 0) + 2
         for process, number in self._table.numbers().items()
@@ -241,7 +241,7 @@ class _Watch:
       self._set(f'{_BEATS}{self.process}', beat)
 
   def _set(self, key: str, value: Beat | Verdict) -> None:
-    # What a failure means is judged by the time that it lasts.
+    # `Table.judge` decides by the duration of a failure what it means.
     with contextlib.suppress(jax.errors.JaxRuntimeError):
       self._client.key_value_set(
           key, json.dumps(dataclasses.asdict(value)), allow_overwrite=True

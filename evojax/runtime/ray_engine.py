@@ -156,15 +156,14 @@ class Task:
     self._ends: dict[int, ray.ObjectRef] = {}  # Of processes that run.
     self._statuses: dict[int, int] = {}  # Of those that have ended.
     self._failed_at = math.inf
-    # The reservation of a slice takes long, and Ray has no call that returns.
-    self._thread = futures.ThreadPoolExecutor(1)
-    self._reserved = self._thread.submit(_reserve, share)
-    if not share.topology:
-      self._begin(self._reserved.result())
+    if share.topology:
+      self._reserve_slice()
+    else:
+      self._begin(_reserve(share))
 
   @property
   def place(self) -> str:
-    """What it asked for."""
+    """The machines and resources that it asked for."""
     share = self._share
     if share.topology:
       return f'a TPU slice of Ray, {share.chip} {share.topology}'
@@ -195,8 +194,13 @@ class Task:
     if not self._ends:
       self._status = _joint(self._statuses.values())
       self._place.release()
-      self._thread.shutdown(wait=False)
     return self._status
+
+  def _reserve_slice(self) -> None:
+    """Reserve a slice in a thread: Ray has no call that returns at once."""
+    thread = futures.ThreadPoolExecutor(1)
+    self._reserved = thread.submit(_reserve, self._share)
+    thread.shutdown(wait=False)  # It ends with the reservation.
 
   def _take_place(self) -> bool:
     """Start the processes once a TPU slice is reserved."""
@@ -205,12 +209,11 @@ class Task:
     try:
       place = self._reserved.result()
     except TimeoutError:  # None was free.
-      self._reserved = self._thread.submit(_reserve, self._share)
+      self._reserve_slice()
       return False
     except RuntimeError as error:  # A machine does not say what it is part of.
       self._log(f'error: Ray cannot reserve {self.place}: {error}')
       self._status = 1
-      self._thread.shutdown(wait=False)
       return False
     self._begin(place)
     return True
@@ -296,9 +299,8 @@ class Task:
       return
     self._status = preemption.AGAIN
     self._reserved.add_done_callback(_give_back)
-    self._thread.shutdown(wait=False)
 
-  # What is cancelled is deleted once it has ended: it must end by itself.
+  # The folder of a cancelled command is deleted, so it must have ended by then.
   kill = terminate
 
   def wait(self) -> int:

@@ -5,8 +5,8 @@
     store.create('ledger/000003.json', row) # False if another one is there.
     path = cached('gs://bucket/models/qwen3-0p6b')
 
-An object is whole or absent; there is no rename, no lock and no append, and no
-operation on a folder. Calls that fail are made again, a bounded number of
+An object is complete or absent; there is no rename, no lock and no append, and
+no operation on a folder. Calls that fail are made again, a bounded number of
 times, after longer and longer waits.
 """
 
@@ -35,7 +35,7 @@ _EXTRAS = {
     'gcs': _GCS,
     's3': ('s3fs', 'pip install --no-deps -r requirements/s3.txt'),
 }
-# What a store answers, and bugs: neither goes away by asking again.
+# Answers of a store, final errors and bugs: a repeated call would not help.
 _ANSWERS = (FileNotFoundError, FileExistsError)
 _FINAL = (
     PermissionError,
@@ -45,7 +45,7 @@ _FINAL = (
     ImportError,
 )
 _BUGS = (TypeError, AttributeError, NameError)
-# What tells two versions of an object apart, by the name that stores give it.
+# Fields that differ between two versions of an object; each store has some.
 _IDENTITY = (
     *('size', 'etag', 'ETag', 'md5Hash', 'crc32c', 'generation'),
     *('mtime', 'LastModified', 'last_modified', 'created'),

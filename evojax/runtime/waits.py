@@ -1,9 +1,10 @@
-"""What this process is doing, for other threads that have to say so.
+"""The present work of this process, for threads that report it.
 
     with waits.at('rollout'):                   # A phase of the work,
       with waits.at('broadcast', others=True):  # which waits for all processes.
 
-Only the standard library is used: whatever exchanges arrays imports this.
+Only the standard library is used, since every module that exchanges arrays
+imports this one.
 """
 
 from collections.abc import Iterator
@@ -14,14 +15,14 @@ import threading
 
 _lock = threading.Lock()
 _numbers = itertools.count()
-# In the order in which they began; of all threads.
+# Blocks of all threads, in the order in which they were entered.
 _entered: dict[int, tuple[str, bool]] = {}
 _changes = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """What a process is doing."""
+  """The present work of a process."""
 
   names: tuple[str, ...]  # From the outermost to the innermost.
   waits: bool  # Whether it waits for other processes.
@@ -34,11 +35,11 @@ class State:
 
 @contextlib.contextmanager
 def at(name: str, *, others: bool = False) -> Iterator[None]:
-  """Note that this thread does something until the block ends.
+  """Register work of this thread until the block ends.
 
   Args:
-    name: What it does, for a message.
-    others: Whether it ends only once all processes have come to it.
+    name: Name of the work, for a message.
+    others: True if it ends only once all processes have reached it.
   """
   global _changes
   number = next(_numbers)
@@ -54,7 +55,7 @@ def at(name: str, *, others: bool = False) -> Iterator[None]:
 
 
 def state() -> State:
-  """Return what this process is doing now."""
+  """Return the work of this process at this moment."""
   with _lock:
     entered, changes = tuple(_entered.values()), _changes
   names = tuple(name for name, _ in entered)

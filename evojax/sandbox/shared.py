@@ -5,12 +5,19 @@ from collections.abc import Callable, Hashable
 import functools
 import os
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import probe
 
 _LOCK = threading.Lock()
+
+
+class Closeable(Protocol):
+  """An open resource."""
+
+  def close(self) -> None:
+    """Close it; it may be closed already."""
 
 
 def opened(make: Callable[..., Any], *arguments: Hashable) -> Any:
@@ -32,8 +39,18 @@ def _opened(
   # The process is part of the key: a fork must neither share its parent's
   # resource nor close it, although it inherits the exit handler.
   found = make(*arguments)
-  atexit.register(lambda: os.getpid() == process and found.close())
+  close_at_exit(found)
   return found
+
+
+def close_at_exit(resource: Closeable) -> None:
+  """Close a resource when this process ends, but not when a fork of it does.
+
+  Args:
+    resource: Open from here on.
+  """
+  process = os.getpid()  # A fork inherits the call.
+  atexit.register(lambda: os.getpid() == process and resource.close())
 
 
 def open_box(slots: int) -> box_lib.Box:

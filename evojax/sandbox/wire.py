@@ -44,13 +44,13 @@ class Config(NamedTuple):
   landlock: int = 0  # The kernel's version, see `landlock.version`.
   user: int | None = None  # A user of no other slot; None: the parent's.
   scratch: str | None = None  # The slot's directory, if it has one.
-  # Whether the user runs nothing but this slot, so that the kernel's count of
+  # True if the user runs nothing but this slot, so that the kernel's count of
   # its processes is the slot's; the supervisor finds out.
   counted: bool = False
 
   @property
   def own_root(self) -> bool:
-    """Whether the slot has a file system tree of its own."""
+    """True if the slot has a file system tree of its own."""
     return {'namespaces', 'root'} <= set(self.layers)
 
 

@@ -48,7 +48,7 @@ def shapes(config: ml_collections.ConfigDict) -> slots.Shapes:
 
 # Servers whose probes are scored at once, where a file names the servers.
 _SERVERS = 4
-# What ends a step of training, which is repeated when the run goes on.
+# Errors that end a step of training; it is repeated when the run continues.
 ERRORS = (*fleet.ERRORS, preemption.Interrupted)
 
 

@@ -389,7 +389,7 @@ class Trainer:
 def _pack(episodes: Sequence[records.Episode]) -> str:
   """Return episodes as text, bit for bit, for a checkpoint."""
   width = max(len(e.tokens) for e in episodes)
-  # What tokens and versions do not tell: nothing of a completion.
+  # Completions need nothing beyond tokens and versions; other episodes do.
   told = [
       None
       if _is_completion(e)

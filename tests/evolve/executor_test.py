@@ -20,6 +20,7 @@ from evojax.ledger import records
 from evojax.runtime import commands
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
+from evojax.runtime import workdir
 from evojax.training import arm as arm_lib
 from tests.ledger import samples
 
@@ -33,7 +34,7 @@ what = (folder / 'go').read_text()
 if what != 'done':
   print('error: it is broken')
   sys.exit(int(what))
-(folder / 'arm.json').write_text((folder / 'result').read_text())
+(folder / 'result').rename(folder / 'arm.json')
 """
 
 
@@ -84,7 +85,8 @@ class WorkersTest(parameterized.TestCase):
 
   def go(self, job, what='done'):
     job.path.mkdir(parents=True, exist_ok=True)
-    (job.path / 'go').write_text(what)
+    # The worker may look at any time: the file appears with its content.
+    workdir.write_atomic(job.path / 'go', what.encode())
 
   def test_so_many_at_a_time_and_results_in_any_order(self):
     local, (a, b, c) = self.local(), self.jobs(3)

@@ -47,7 +47,7 @@ class Share:
 
   @property
   def falling(self) -> bool:
-    """Whether it decreases throughout, as a behaviour that is unlearned."""
+    """True if the share decreases throughout: the behaviour is unlearned."""
     return self.line.high < 0
 
   @property

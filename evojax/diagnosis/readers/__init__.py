@@ -27,7 +27,7 @@ FORMATS = {
     'wandb': 'wandb_run',
     'table': 'table',
 }
-# Of larger logs, only every n-th file is read, so that a table fits in memory.
+# In larger logs, only every n-th file is read, so that a table fits in memory.
 MOST_BYTES = 1 << 30
 
 

@@ -62,7 +62,7 @@ class Comparison:
 
   @property
   def is_tolerant(self) -> bool:
-    """Whether numbers may differ."""
+    """True if numbers may differ."""
     return bool(self.absolute or self.relative)
 
 

@@ -247,8 +247,8 @@ class Source:
         'unseen_package' if apart else task.family,
         tuple(messages),
         task.patch,
-        # Whether an issue of a third-party repository names the function is
-        # unknown, so these issues have a level of their own.
+        # Issues of third-party repositories have a level of their own, since it
+        # is unknown whether they name the function.
         self._levels.get(identity, problems.LEVELS),
         tools=tuple(tools_lib.schemas(domain.settings)),
     )

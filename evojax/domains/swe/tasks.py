@@ -38,7 +38,7 @@ class Task:
 
   @property
   def foreign(self) -> bool:
-    """Whether its tests are third-party ones, to be run by pytest."""
+    """True if the tests are third-party ones, which pytest runs."""
     return self.trust == IN_PROCESS
 
   @property

@@ -85,8 +85,8 @@ class Settings:
   """Settings of an agent's tools; arguments of the domain."""
 
   tools: tuple[str, ...] = TOOLS
-  # Whether the history ends where the work begins. If not, the commit that
-  # fixes the bug is on another branch.
+  # True: the history ends where the work begins. False: the commit that fixes
+  # the bug is on another branch.
   scrubbed: bool = True
   max_letters: int = 4000  # Maximum characters of one observation.
   read_lines: int = 200  # Lines that `read` shows if no last line is given.

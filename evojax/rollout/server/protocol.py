@@ -221,7 +221,7 @@ class OpenAI(Sampler):
   stream: bool = False
   stream_options: StreamOptions = StreamOptions()
   min_tokens: int = pydantic.Field(0, ge=0)
-  # Whether to report the ids of prompt and samples, as vLLM and SGLang do.
+  # True reports the ids of prompt and samples, as vLLM and SGLang do.
   return_token_ids: bool = False
   rid: _Name | None = None
 
