@@ -74,10 +74,12 @@ def make_tokenizer(path: pathlib.Path) -> None:
   made = tokenizers.Tokenizer(
       models.BPE({token: i for i, token in enumerate(vocabulary)}, merges)
   )
-  made.pre_tokenizer = pre_tokenizers.Sequence([
-      pre_tokenizers.Split(tokenizers.Regex(_WORDS), 'isolated'),
-      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-  ])
+  made.pre_tokenizer = pre_tokenizers.Sequence(
+      [
+          pre_tokenizers.Split(tokenizers.Regex(_WORDS), 'isolated'),
+          pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+      ]
+  )
   made.decoder = decoders.ByteLevel()
   made.add_special_tokens(list(_SPECIAL))
   unused = (f'<|unused_{i}|>' for i in range(_ADDED - len(_SPECIAL) - 2))

@@ -311,9 +311,7 @@ def parse_flags(argv: list[str]) -> list[str]:
   config_flags alone would answer an unknown field or variant with a traceback.
   """
   # How the mesh is found is no value of the config, which a run keeps.
-  argv[:] = [
-      '--mesh_auto' if re.fullmatch(_MESH_AUTO, a) else a for a in argv
-  ]
+  argv[:] = ['--mesh_auto' if re.fullmatch(_MESH_AUTO, a) else a for a in argv]
   argv[:] = _config_first(argv)  # config_flags reads sys.argv itself.
   try:
     fields = _check_config(argv)

@@ -319,9 +319,7 @@ def rollout_batch(
     ValueError: If a grade does not follow the declaration.
     GradingError: If no episode could be graded.
   """
-  grades, seconds = grade(
-      domain, asked.problems, episodes, divided=divided
-  )
+  grades, seconds = grade(domain, asked.problems, episodes, divided=divided)
   place = dict(step=step, split=split, version=version)
   rows = rows_lib.from_rollouts(
       asked, episodes, grades, seconds, columns, **place

@@ -227,11 +227,13 @@ def _write_tensors(
     else:
       x = layers[name] if cfg.scan_layers else layers[layer][name]
     views = _read_leaf(leaf, x, index, dtype)
-    writer.put({
-        part.name: np.asarray(view)
-        for part, view in zip(leaf.parts, views, strict=True)
-        if part.name in writer.names
-    })
+    writer.put(
+        {
+            part.name: np.asarray(view)
+            for part, view in zip(leaf.parts, views, strict=True)
+            if part.name in writer.names
+        }
+    )
 
 
 def save(

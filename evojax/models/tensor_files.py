@@ -174,11 +174,13 @@ class Writer:
       self._wait()
     if self._error is not None:
       return
-    self._held.append([
-        self._pool.submit(self._write, fd, piece, at)
-        for name, view in tensors.items()
-        for fd, piece, at in self._pieces(name, view)
-    ])
+    self._held.append(
+        [
+            self._pool.submit(self._write, fd, piece, at)
+            for name, view in tensors.items()
+            for fd, piece, at in self._pieces(name, view)
+        ]
+    )
 
   def _pieces(
       self, name: str, view: np.ndarray

@@ -384,9 +384,7 @@ class _Stream:
     for future in self._futures:
       future.cancel()
     if kind is None:
-      self._client._on_primary(
-          self._client._comparison.check_all_unchanged
-      )
+      self._client._on_primary(self._client._comparison.check_all_unchanged)
 
   def submit(self, requests: Mapping[int, records.Request]) -> None:
     """Send requests; see `SGLangEngine.generate`."""

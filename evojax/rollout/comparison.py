@@ -232,7 +232,8 @@ class Comparison:
       asked = [*asked, *[-1] * empty]  # -1: an empty row.
       new = [i >= 0 and servers[i].newcomer for i in asked]
       return arrays | {
-          'server': np.array(asked, np.int32), 'new': np.array(new, bool)
+          'server': np.array(asked, np.int32),
+          'new': np.array(new, bool),
       }
 
     async def probe(i: int, k: int) -> records.Episode | None:

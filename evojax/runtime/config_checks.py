@@ -165,7 +165,7 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
           for url in r.urls
       },
       f'rollout.urls and rollout.urls_file={r.urls_file!r} both name servers:'
-      ' set one of them': r.urls and r.urls_file,
+      ' set one of them': (r.urls and r.urls_file),
       f'rollout.urls={tuple(r.urls)} names a server twice: raise'
       ' rollout.concurrency instead': len(set(r.urls)) < len(r.urls),
       "rollout.kind='sglang' needs servers: start one with launch/sglang_jax.sh"

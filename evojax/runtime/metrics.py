@@ -33,9 +33,7 @@ _GROUPS = {
         ' refused_stale'.split(),
         'rollout',
     ),
-    **dict.fromkeys(
-        'tokens_per_second mfu goodput restarts'.split(), 'time'
-    ),
+    **dict.fromkeys('tokens_per_second mfu goodput restarts'.split(), 'time'),
 }
 
 

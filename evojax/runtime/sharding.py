@@ -87,9 +87,7 @@ def make_mesh(
       ).devices
       for each in slices
   ]
-  return jax.sharding.Mesh(
-      np.concatenate(within), MESH_AXES, axis_types=types
-  )
+  return jax.sharding.Mesh(np.concatenate(within), MESH_AXES, axis_types=types)
 
 
 def _slices(devices: Sequence[Any], count: int) -> list[list[Any]]:
@@ -110,9 +108,7 @@ def _slices(devices: Sequence[Any], count: int) -> list[list[Any]]:
     return [list(part) for part in np.split(np.asarray(devices), count)]
   sizes = sorted({len(each) for each in found.values()})
   if len(sizes) > 1:
-    raise ValueError(
-        f'the slices have {sizes} devices; use slices of one size'
-    )
+    raise ValueError(f'the slices have {sizes} devices; use slices of one size')
   return [found[index] for index in sorted(found)]
 
 

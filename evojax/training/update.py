@@ -407,9 +407,7 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
   return (grads, loss, sums), largest, rows
 
 
-def _sum_up(
-    cfg, algorithm, trainable, frozen, batch, live, hyper, denominator
-):
+def _sum_up(cfg, algorithm, trainable, frozen, batch, live, hyper, denominator):
   """Return what `_accumulate` does, not divided by a count yet."""
   mask = batch['mask']
   loss_fn = functools.partial(_loss, cfg, algorithm, frozen, hyper, denominator)

@@ -164,9 +164,7 @@ class SortOutTest(parameterized.TestCase):
 
   def _statuses(self, means, rounds=1, **kwargs):
     standings = {name: _standing(mean, rounds) for name, mean in means.items()}
-    found = race.sort_out(
-        standings, **{'rounds': 3, 'spread': 0.05} | kwargs
-    )
+    found = race.sort_out(standings, **{'rounds': 3, 'spread': 0.05} | kwargs)
     return {name: verdict.status for name, verdict in found.items()}
 
   def test_worse_half_is_dropped(self):

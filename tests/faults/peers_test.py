@@ -27,9 +27,7 @@ class PeersTestCase(parameterized.TestCase):
 
   def play(self, mode, config, *scenes):
     """Scene -> what the worker says of it."""
-    self.root = pathlib.Path(
-        self.enterContext(tempfile.TemporaryDirectory())
-    )
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     if not config:
       config = f'tests/tiny.py:{tiny.make_policy(self.root / "policy")}'
     worker = subprocess.run(

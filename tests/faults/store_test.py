@@ -49,9 +49,7 @@ class StoreTest(kill_test._Killed):
 
   @classmethod
   def setUpClass(cls):
-    folder = pathlib.Path(
-        cls.enterClassContext(tempfile.TemporaryDirectory())
-    )
+    folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
     (folder / 'objects').mkdir()
     variables = {
         'OBJECTS': str(folder / 'objects'),

@@ -386,9 +386,7 @@ class SaveTest(HfTestCase):
     with mock.patch.object(hf, '_platform', return_value='gpu') as asked:
       self.save(cfg)
     asked.assert_called()
-    self.assertEqual(
-        (self.path / 'model.safetensors').read_bytes(), expected
-    )
+    self.assertEqual((self.path / 'model.safetensors').read_bytes(), expected)
 
   def test_pieces_of_large_tensors(self):
     with mock.patch.object(tensor_files, '_PIECE_BYTES', 64):

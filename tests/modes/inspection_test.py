@@ -14,10 +14,12 @@ from evojax.evidence import store
 from evojax.modes import inspection
 from tests import terminals
 
-COLUMNS = schema.declare((
-    schema.with_codes('grade_status', {'ok': 0}),
-    schema.with_codes('actions', {'none': 0, 'grep': 3}),
-))
+COLUMNS = schema.declare(
+    (
+        schema.with_codes('grade_status', {'ok': 0}),
+        schema.with_codes('actions', {'none': 0, 'grep': 3}),
+    )
+)
 IDS = ('00ff00ff00ff00ff', '12ab12ab12ab12ab', '12cd12cd12cd12cd')
 
 

@@ -42,9 +42,7 @@ class LeaseTest(storage_test.StorageTestCase):
       held.check()
       held.release()
       self.assertFalse(lease.is_held(self.store))
-      self.assertEqual(
-          list(self.store.list()), [f'.lease/{number:06d}.json']
-      )
+      self.assertEqual(list(self.store.list()), [f'.lease/{number:06d}.json'])
 
   def test_another_holder_is_named_and_stays(self):
     self.failing(0.05)

@@ -158,7 +158,6 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(out, f'{-signal.SIGINT}\n')
     self.assertEmpty(err)
 
-
   def test_sigterm_alone_leaves_little_time(self):
     status, out, _ = self.run_program("""
         with preemption.stop_flag() as asked:

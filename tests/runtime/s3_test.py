@@ -1,7 +1,7 @@
 """Object stores over HTTP: the client of S3 against the server of moto.
 
-    pip install --no-deps -r requirements/s3.txt && pip install 'moto[server]'
-    pytest -m long tests/runtime/s3_test.py
+pip install --no-deps -r requirements/s3.txt && pip install 'moto[server]'
+pytest -m long tests/runtime/s3_test.py
 """
 
 import os

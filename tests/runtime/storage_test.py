@@ -25,9 +25,7 @@ class StorageTestCase(parameterized.TestCase):
         'XDG_CACHE_HOME': str(self.root / 'cache'),
     }
     self.enterContext(absltest.mock.patch.dict(os.environ, variables))
-    self.enterContext(
-        absltest.mock.patch.object(storage, '_FIRST_WAIT', 0.001)
-    )
+    self.enterContext(absltest.mock.patch.object(storage, '_FIRST_WAIT', 0.001))
     storage.cached.cache_clear()
     self.store = storage.Store('objects://bucket/run/')
 

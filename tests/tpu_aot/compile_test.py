@@ -74,13 +74,13 @@ ENTRY %main (p: f32[4]) -> f32[4] {
 
 
 # What libtpu makes of a transfer between slices.
-CROSSING = '''
+CROSSING = """
 ENTRY %main (p: f32[4]) -> f32[4] {
   %a = f32[4] all-reduce(%p), replica_groups={{0,1}}, to_apply=%add
   %s = (f32[8,4]{1,0:T(8,128)}, u32[], token[]) send(%a, %t), frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="ALL_REDUCE"}
   ROOT %r = (f32[8,4], u32[], token[]) recv(%t), frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}
 }
-'''  # noqa: E501
+"""  # noqa: E501
 
 
 class CollectivesTest(absltest.TestCase):

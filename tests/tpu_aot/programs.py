@@ -65,17 +65,19 @@ def run_on_slices() -> plan_memory.Run:
   """Return a small run on two slices of v5e 2x2."""
   config = importlib.import_module('configs.math').get_config('qwen3_0p6b')
   with config.unlocked():
-    config.update_from_flattened_dict({
-        'mesh.slice': 2,
-        'mesh.fsdp': 2,
-        'mesh.tensor': 2,
-        'model.logprob_chunk': 256,
-        'data.max_prompt_tokens': 128,
-        'grpo.prompts': 8,
-        'rollout.max_tokens': 256,
-        'rollout.decode_slots': 16,
-        'rollout.prefill_rows': 8,
-    })
+    config.update_from_flattened_dict(
+        {
+            'mesh.slice': 2,
+            'mesh.fsdp': 2,
+            'mesh.tensor': 2,
+            'model.logprob_chunk': 256,
+            'data.max_prompt_tokens': 128,
+            'grpo.prompts': 8,
+            'rollout.max_tokens': 256,
+            'rollout.decode_slots': 16,
+            'rollout.prefill_rows': 8,
+        }
+    )
   shape = dataclasses.replace(
       _QWEN3,
       vocab_size=4096,

@@ -326,9 +326,7 @@ class EndToEndTest(TrainTestCase):
       # It comes too late for a stream that is empty then.
       self.assertBetween(len(points), at, at + 1)
       run(name)
-      self.assertEqual(
-          weights(self.root / name), weights(self.root / 'whole')
-      )
+      self.assertEqual(weights(self.root / name), weights(self.root / 'whole'))
       found = metric_rows(self.root / name)
       for step, row in rows.items():
         for key in ('loss', 'reward', 'dev/avg_at_k'):
