@@ -105,6 +105,7 @@ def main(_):
         found,
         range(_SEEDS.value),
         out,
+        out / 'rows.jsonl',
         tokens=int(_TOKENS.value),
         seconds=_SECONDS.value,
     )

@@ -122,6 +122,7 @@ def run_job(
       seconds=seconds,
   )
   row = dict(system=system, setting=setting.name, kind=setting.kind, seed=seed)
+  row |= dict(budget=tokens)
   answer, scores, why = None, None, ''
   try:
     answer = jobs.run(command, job)
@@ -142,24 +143,27 @@ def run_jobs(
     found: Sequence[settings_lib.Setting],
     seeds: Iterable[int],
     out: pathlib.Path,
+    path: pathlib.Path,
     *,
     tokens: int,
     seconds: float,
 ) -> list[Row]:
-  """Run the jobs without a row in out/rows.jsonl; return all rows.
+  """Run the jobs that have no row; return all rows of this number of tokens.
+
+  Two processes with different settings may add to the same rows.
 
   Args:
     commands: Commands of the systems by name.
     found: The settings.
     seeds: Seeds of the jobs.
-    out: Folder of jobs and rows; the same call continues.
+    out: Folder of the jobs.
+    path: File of the rows, JSON lines; the same call continues.
     tokens: Tokens per job.
     seconds: Time limit per job.
   """
   out.mkdir(parents=True, exist_ok=True)
-  path = out / 'rows.jsonl'
   stored = path.read_text().splitlines() if path.exists() else []
-  rows = [json.loads(text) for text in stored]
+  rows = [row for row in map(json.loads, stored) if row['budget'] == tokens]
   known = {(row['system'], row['setting'], row['seed']) for row in rows}
   for seed in seeds:
     for setting in found:

@@ -551,20 +551,29 @@ class QueueTest(FolderTestCase):
     commands = {'one': ['a'], 'two': ['b']}
     ran = []
 
-    def run_job(system, command, setting, seed, out, **options):
-      del command, out
-      self.assertEqual(options['tokens'], 7)
-      ran.append((system, seed))
-      return dict(system=system, setting=setting.name, seed=seed, true=0.5)
+    def run_job(system, command, setting, seed, out, *, tokens, seconds):
+      del command, out, seconds
+      ran.append((system, seed, tokens))
+      return dict(system=system, setting=setting.name, seed=seed, budget=tokens)
 
-    options = dict(tokens=7, seconds=1.0)
+    run = lambda seeds, tokens: evaluation.run_jobs(
+        commands, found, range(seeds), self.folder, self.folder / 'rows.jsonl',
+        tokens=tokens, seconds=1.0,
+    )  # fmt: skip
     with mock.patch.object(evaluation, 'run_job', run_job):
-      for seeds in (1, 2):
-        rows = evaluation.run_jobs(
-            commands, found, range(seeds), self.folder, **options
-        )
-    self.assertEqual(ran, [('one', 0), ('two', 0), ('one', 1), ('two', 1)])
+      run(1, 7)
+      rows = run(2, 7)
+      # Rows of another number of tokens do not count.
+      others = run(1, 9)
+    self.assertEqual(
+        ran,
+        [
+            ('one', 0, 7), ('two', 0, 7), ('one', 1, 7), ('two', 1, 7),
+            ('one', 0, 9), ('two', 0, 9),
+        ],
+    )  # fmt: skip
     self.assertLen(rows, 4)
+    self.assertLen(others, 2)
 
 
 class OwnTest(absltest.TestCase):
