@@ -11,7 +11,7 @@ from evojax.report import curves
 from evojax.report import numerals
 from evojax.report import page as page_lib
 from evojax.report import svg
-from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import durable
 
 # Common name -> the metric under which the page of a run draws it.
 _DRAWN = {
@@ -61,7 +61,7 @@ def write(
       'settings': findings.plain_mapping(run.settings),
   }
   text = page_lib.render('diagnosis.html', context)
-  workdir_lib.write_atomic(path, text.encode())
+  durable.write_atomic(path, text.encode())
 
 
 def _rows(run: form.Run) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.report import svg
-from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import durable
 
 
 def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
@@ -84,4 +84,4 @@ def rollout(run: form.Run, row: int) -> dict[str, Any]:
 def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
   """Write the JSON atomically."""
   text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=True)
-  workdir_lib.write_atomic(path, text.encode())
+  durable.write_atomic(path, text.encode())

@@ -125,7 +125,7 @@ def evaluate(
     collect.GradingError: If no completion of some problem could be graded.
     evidence.store.EvidenceError: If the evidence does not follow its
       declaration.
-    workdir.DiskError: If the evidence cannot be written.
+    durable.DiskError: If the evidence cannot be written.
   """
   for name, value in (('problems', problems), ('samples', samples)):
     least = 2 if name == 'problems' else 1  # An interval needs a spread.

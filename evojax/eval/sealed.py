@@ -15,6 +15,7 @@ from absl import logging
 
 from evojax.eval import evaluate
 from evojax.eval import report as report_lib
+from evojax.runtime import durable
 from evojax.runtime import workdir as workdir_lib
 
 SPLIT = 'sealed'
@@ -111,5 +112,5 @@ def score(
       before, run(install_trained, step, scorer.version)
   )
   if primary:
-    workdir_lib.write_json(path_of(workdir), report)
+    durable.write_json(path_of(workdir), report)
   return report

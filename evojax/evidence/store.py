@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from evojax.evidence import schema
-from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import durable
 
 # One value per row; for a list column, one list or array per row.
 Values = Sequence[Any] | np.ndarray
@@ -264,7 +264,7 @@ def to_table(
 
 
 def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
-  """Write the table atomically; raise workdir.DiskError on failure."""
+  """Write the table atomically; raise durable.DiskError on failure."""
   # Written to memory first, so that the file appears complete, by one rename.
   sink = pa.BufferOutputStream()
   # Dictionaries would only help repeated text, which zstd compresses as well.
@@ -272,8 +272,8 @@ def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
   except OSError as error:
-    raise workdir_lib.disk_error(path, sink.tell(), error) from error
-  workdir_lib.write_atomic(path, memoryview(sink.getvalue()))
+    raise durable.error(path, sink.tell(), error) from error
+  durable.write_atomic(path, memoryview(sink.getvalue()))
   return path
 
 
@@ -298,7 +298,7 @@ def write_step(
 
   Raises:
     EvidenceError: If the rows do not follow the declaration.
-    workdir.DiskError: If the disk is full; no partial file is left.
+    durable.DiskError: If the disk is full; no partial file is left.
   """
   table = to_table(split, step, rows, columns)
   return _write(path_of(workdir, split, step), table)
@@ -320,7 +320,7 @@ def fill(
 
   Raises:
     EvidenceError: If a column belongs to another stage or does not fit.
-    workdir.DiskError: If the disk is full; the old file stays.
+    durable.DiskError: If the disk is full; the old file stays.
   """
   path = path_of(workdir, split, step)
   table = _read_table(path, None)
@@ -501,5 +501,5 @@ def discard_after(
   for each in later:
     path_of(workdir, split, each).unlink()
   if later:
-    workdir_lib.sync_directory(path_of(workdir, split, 0).parent)
+    durable.sync_directory(path_of(workdir, split, 0).parent)
   return later

@@ -11,8 +11,8 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.models import policy as policy_lib
 from evojax.report import sealed
+from evojax.runtime import durable
 from evojax.runtime import mirror
-from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -77,7 +77,7 @@ def place(
         continue
       if not file.parent.exists():
         file.parent.mkdir(parents=True)
-        workdir_lib.write_json(file, mine)
+        durable.write_json(file, mine)
       if file.exists() and json.loads(file.read_text()) == mine:
         placed[name] = other
         break

@@ -20,10 +20,10 @@ import jax
 from evojax import records as step_records
 from evojax.ledger import records
 from evojax.runtime import commands
+from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
-from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
@@ -214,7 +214,7 @@ def _command(job: arm_lib.ArmJob) -> commands.Command:
   job.path.mkdir(parents=True, exist_ok=True)
   path = job.path / 'job.json'
   # Written atomically: a worker never reads half a job, even after a kill.
-  workdir_lib.write_atomic(path, job.to_json().encode())
+  durable.write_atomic(path, job.to_json().encode())
   cache = jax.config.jax_compilation_cache_dir or ''
   flags = ['--mode=arm', f'--job={path}', f'--compilation_cache={cache}']
   if probe.tier() == 'T2':  # The user has allowed T2 for this run.

@@ -26,7 +26,7 @@ from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 from evojax.ledger import records
-from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import durable
 
 CROSS_DOMAIN = 2  # A skill that held in this many domains applies to any.
 
@@ -255,14 +255,14 @@ def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
 
   Raises:
     SkillError: If the file that is there is damaged.
-    workdir.DiskError: If the disk is full.
+    durable.DiskError: If the disk is full.
   """
   root = pathlib.Path(root)
   root.mkdir(parents=True, exist_ok=True)
   path = root / f'{skill.sha256}.json'
   if path.exists():
     skill = _merge(_read(path), skill)
-  workdir_lib.write_atomic(path, skill.to_json().encode())
+  durable.write_atomic(path, skill.to_json().encode())
   return path
 
 

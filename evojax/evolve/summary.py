@@ -21,9 +21,9 @@ from evojax.report import numerals
 from evojax.report import page
 from evojax.report import sealed as sealed_lib
 from evojax.runtime import decisions
+from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import output
-from evojax.runtime import workdir as workdir_lib
 
 
 def finish(run: opening.Run, reason: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   if run.primary:
     summary = _make(run, reason)
     # NaN is not JSON: other readers would refuse the file.
-    workdir_lib.write_json(run.path / 'summary.json', summary)
+    durable.write_json(run.path / 'summary.json', summary)
     page.build(run.path)
     _show(summary)
   return decisions.decide(lambda: summary)

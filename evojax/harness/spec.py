@@ -36,7 +36,7 @@ from typing import Any
 
 from evojax.harness import library
 from evojax.harness import syntax
-from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import durable
 
 OVERLAY = 'overlay.json'
 LIBRARY = 'library.json'
@@ -246,7 +246,7 @@ def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
 
   Raises:
     HarnessError: If the directory exists with another content.
-    workdir.DiskError: If the disk is full.
+    durable.DiskError: If the disk is full.
   """
   root = pathlib.Path(root)
   target = root / harness.sha256
@@ -259,13 +259,13 @@ def write(harness: Harness, root: str | os.PathLike[str]) -> pathlib.Path:
   for name, text in {OVERLAY: overlay, **harness.files}.items():
     path = temporary / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    workdir_lib.write_atomic(path, text.encode())
+    durable.write_atomic(path, text.encode())
   try:
     os.rename(temporary, target)
   except OSError:  # Another process was first.
     shutil.rmtree(temporary)
     load(root, harness.sha256)
-  workdir_lib.sync_directory(root)
+  durable.sync_directory(root)
   return target
 
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from absl import logging
 
+from evojax.runtime import durable
 from evojax.runtime import mirror
-from evojax.runtime import workdir as workdir_lib
 
 START = 64 * '0'  # The hash before the first row.
 
@@ -144,7 +144,7 @@ class Ledger:
     self._rows, self._end = _longest_true_prefix(data or b'')
     if data is None:
       self._write(0, b'')
-      workdir_lib.sync_directory(self._path.parent)
+      durable.sync_directory(self._path.parent)
     elif self._end < len(data):
       self._set_aside(data[self._end :])
 
@@ -155,7 +155,7 @@ class Ledger:
     aside = self._path.with_name(
         next(name(n) for n in range(len(taken) + 1) if name(n) not in taken)
     )
-    workdir_lib.write_atomic(aside, tail)
+    durable.write_atomic(aside, tail)
     with open(self._path, 'r+b') as file:
       file.truncate(self._end)
       os.fsync(file.fileno())

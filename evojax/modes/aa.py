@@ -32,6 +32,7 @@ from evojax.evolve.steps import start
 from evojax.harness import spec
 from evojax.ledger import records
 from evojax.runtime import decisions
+from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
@@ -75,7 +76,7 @@ def run(
   with _open(config, workdir, placed) as (opened, stop_if_asked):
     found = measure(opened, _train(opened), stop_if_asked)
     if opened.primary:
-      workdir_lib.write_json(opened.path / RESULT, found)
+      durable.write_json(opened.path / RESULT, found)
     for line in found['text']:
       opened.say(line)
     opened.say(f'these numbers: {opened.path / RESULT}')

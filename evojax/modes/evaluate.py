@@ -10,6 +10,7 @@ from evojax.eval import report as report_lib
 from evojax.models import policy as policy_lib
 from evojax.modes import policies
 from evojax.runtime import devices
+from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import sharding
@@ -72,6 +73,6 @@ def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       )
     summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
     if primary:
-      workdir_lib.write_json(path / 'eval.json', summary)
+      durable.write_json(path / 'eval.json', summary)
       report_lib.print_scores(result, output.console())
   return summary

@@ -34,9 +34,9 @@ from evojax.eval import report as report_lib
 from evojax.modes import runs
 from evojax.runtime import commands
 from evojax.runtime import config_checks
+from evojax.runtime import durable
 from evojax.runtime import output
 from evojax.runtime import preemption
-from evojax.runtime import workdir as workdir_lib
 
 TABLE = 'sweep.json'
 MODES = ('train', 'evolve')
@@ -308,7 +308,7 @@ def write_array(
       'eval "exec ${commands[$SLURM_ARRAY_TASK_ID]}"',
   ]
   path = root / 'array.sh'
-  workdir_lib.write_atomic(path, '\n'.join(lines + ['']).encode())
+  durable.write_atomic(path, '\n'.join(lines + ['']).encode())
   return path
 
 
@@ -367,12 +367,12 @@ def write_table(
 ) -> list[dict[str, Any]]:
   """Write the table and the page of a sweep; return the table."""
   rows = tabulate(points)
-  workdir_lib.write_json(root / TABLE, rows)
+  durable.write_json(root / TABLE, rows)
   listed = [
       runs.read(point.path, root) for point in points if point.path.is_dir()
   ]
   page = runs.page(root, listed, cells(rows))
-  workdir_lib.write_atomic(root / 'sweep.html', page.encode())
+  durable.write_atomic(root / 'sweep.html', page.encode())
   return rows
 
 

@@ -38,6 +38,7 @@ from evojax.report import state
 from evojax.report import svg
 from evojax.report import training
 from evojax.report import trials
+from evojax.runtime import durable
 from evojax.runtime import workdir as workdir_lib
 
 # Number of versions with rollouts and flips: with hundreds, the page would be
@@ -291,7 +292,7 @@ def build(
 
   Raises:
     ValueError: If there is neither a ledger with a whole row nor metrics.
-    workdir.DiskError: If the page cannot be written.
+    durable.DiskError: If the page cannot be written.
   """
   path = pathlib.Path(workdir)
   if running is None:
@@ -312,7 +313,7 @@ def build(
   target = path / 'report.html'
   # Written atomically, since the run and --mode=report may both write it.
   own = path / f'.report-{os.getpid()}.html'
-  workdir_lib.write_atomic(own, text.encode())
+  durable.write_atomic(own, text.encode())
   os.replace(own, target)
   return target
 

@@ -27,9 +27,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from evojax.runtime import decisions
+from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import waits
-from evojax.runtime import workdir as workdir_lib
 
 PyTree = Any
 
@@ -103,7 +103,7 @@ def _shared_sums(folder: pathlib.Path) -> dict[str, str] | None:
   sent = lambda index: folder / f'.sums-{index}.json'
   if index := jax.process_index():
     sums = _sums(folder, lambda name: name.startswith(own(index)))
-    workdir_lib.write_json(sent(index), sums)
+    durable.write_json(sent(index), sums)
     return None
   others = range(1, jax.process_count())
   not_here = '.', *map(own, others)
@@ -377,19 +377,19 @@ class Checkpointer:
         if jax.process_index() == 0:
           # A filter's state may hold infinities, which strict JSON lacks.
           path = temporary / 'meta.json'
-          workdir_lib.write_json(path, meta, indent=1, allow_nan=True)
+          durable.write_json(path, meta, indent=1, allow_nan=True)
         found = _shared_sums(temporary)
       if found is None:  # The other processes have no more to do.
         return
       sums = ''.join(f'{digest}  {name}\n' for name, digest in found.items())
-      workdir_lib.write_atomic(temporary / _SUMS, sums.encode())
+      durable.write_atomic(temporary / _SUMS, sums.encode())
       # Orbax syncs its files, but not the directories that hold their names.
       for folder in (p for p in temporary.rglob('*') if p.is_dir()):
-        workdir_lib.sync_directory(folder)
+        durable.sync_directory(folder)
       if final.exists():
         self._remove(final)
       os.rename(temporary, final)
-      workdir_lib.sync_directory(self.directory)
+      durable.sync_directory(self.directory)
       self._damaged.discard(meta['step'])
       mirror.publish(self.directory)  # On an object store, durable from here.
       self._measured = max(1, size), time.monotonic() - self._began
@@ -403,7 +403,7 @@ class Checkpointer:
     """Delete a step; no kill leaves a directory that looks complete."""
     trash = path.with_name(path.name + '.old' + _UNFINISHED)
     os.rename(path, trash)
-    workdir_lib.sync_directory(self.directory)
+    durable.sync_directory(self.directory)
     shutil.rmtree(trash)
 
   def _delete_old(self) -> None:

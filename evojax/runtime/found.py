@@ -6,12 +6,14 @@ import os
 import pathlib
 import time
 
+from evojax.runtime import durable
+from evojax.runtime import locks
+
 # Files that are replaced or appended to before the first step: those of the run
 # and of its arms, and the scores of policies that are not trained.
 _REPLACED = ('*', 'arms/*/*', 'evidence/*/step_000000.parquet')
 # The user may leave a file there at any moment.
 _NOT_OURS = ('inbox',)
-LOCK = '.lock'
 _ATTEMPTS = 20
 
 
@@ -43,7 +45,7 @@ class Found:
     self._contents = {
         path: path.read_bytes()
         for path in found
-        if path.is_file() and path != root / LOCK
+        if path.is_file() and path != root / locks.NAME
     }
 
   def put_back(self) -> None:
@@ -68,9 +70,7 @@ class Found:
         if not path.exists() or path.read_bytes() != data
     }
     for path, data in changed.items():
-      temporary = path.with_name(f'.{path.name}.found')
-      temporary.write_bytes(data)
-      os.replace(temporary, path)
+      durable.write_atomic(path, data)
     return bool(new or changed)
 
 
@@ -80,5 +80,5 @@ def _below(root: pathlib.Path) -> Iterator[pathlib.Path]:
     top = pathlib.Path(folder)
     if top == root:
       folders[:] = [name for name in folders if name not in _NOT_OURS]
-      files = [name for name in files if name != LOCK]
+      files = [name for name in files if name != locks.NAME]
     yield from (top / name for name in (*folders, *files))

@@ -18,7 +18,7 @@ import pathlib
 import time
 from typing import NamedTuple
 
-from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import durable
 
 FILE = 'times.jsonl'
 
@@ -73,18 +73,18 @@ class Clock(contextlib.AbstractContextManager):
     """Append a line.
 
     Raises:
-      workdir.DiskError: If the disk is full.
+      durable.DiskError: If the disk is full.
     """
     if self._is_torn:
-      workdir_lib.write_atomic(self._path, self._whole)
+      durable.write_atomic(self._path, self._whole)
       self._is_torn = False
     text = (json.dumps(step._asdict()) + '\n').encode()
     try:
       if self._file is None:
         self._file = self._path.open('ab', buffering=0)
-      workdir_lib.write_all(self._file.fileno(), text)
+      durable.write_all(self._file.fileno(), text)
     except OSError as error:
-      raise workdir_lib.disk_error(self._path, len(text), error) from error
+      raise durable.error(self._path, len(text), error) from error
 
   def finish(self, step: int, seconds: float) -> dict[str, float]:
     """Note a step that has just ended; return the metrics up to here.
@@ -98,7 +98,7 @@ class Clock(contextlib.AbstractContextManager):
       lost_seconds, the wall time that they cost.
 
     Raises:
-      workdir.DiskError: If the disk is full.
+      durable.DiskError: If the disk is full.
     """
     now = self._clock()
     if self._file is None:

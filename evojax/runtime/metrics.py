@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from evojax.runtime import durable
 from evojax.runtime import waits
-from evojax.runtime import workdir as workdir_lib
 
 # Metric -> the group that its curve stands in, where it is not 'train'.
 _GROUPS = {
@@ -117,7 +117,7 @@ class MetricWriter(contextlib.AbstractContextManager):
       config: The resolved config, for W&B.
 
     Raises:
-      workdir.DiskError: If the disk is full.
+      durable.DiskError: If the disk is full.
     """
     self._path = pathlib.Path(workdir, 'metrics.jsonl')
     self._step = step
@@ -151,7 +151,7 @@ class MetricWriter(contextlib.AbstractContextManager):
           config=dict(config or {}),
       )
       self._sinks.callback(self._wandb.finish)
-      workdir_lib.write_atomic(saved, f'{self._wandb.id}\n'.encode())
+      durable.write_atomic(saved, f'{self._wandb.id}\n'.encode())
 
   def _rewind(self, step: int) -> set[str]:
     """Drop rows after `step` and a torn last line; return names at `step`."""
@@ -167,7 +167,7 @@ class MetricWriter(contextlib.AbstractContextManager):
       if row['step'] == step:
         names |= set(row)
     if b''.join(kept) != data:
-      workdir_lib.write_atomic(self._path, b''.join(kept))
+      durable.write_atomic(self._path, b''.join(kept))
     return names
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ class MetricWriter(contextlib.AbstractContextManager):
 
     Raises:
       ValueError: If the step goes back.
-      workdir.DiskError: If the disk is full.
+      durable.DiskError: If the disk is full.
     """
     if step < self._step:
       raise ValueError(f'metrics of {step=} after those of {self._step}')
@@ -197,9 +197,9 @@ class MetricWriter(contextlib.AbstractContextManager):
     # One unbuffered write: a kill tears the last line at most.
     line = json.dumps({'step': step, **row}, allow_nan=False) + '\n'
     try:
-      workdir_lib.write_all(self._file.fileno(), line.encode())
+      durable.write_all(self._file.fileno(), line.encode())
     except OSError as error:
-      raise workdir_lib.disk_error(self._path, len(line), error) from error
+      raise durable.error(self._path, len(line), error) from error
     row = {tag(n): value for n, value in row.items() if value is not None}
     if self._tensorboard is not None:
       for name, value in row.items():

@@ -21,8 +21,8 @@ import sys
 
 from rich import console as console_lib
 
+from evojax.runtime import durable
 from evojax.runtime import mirror
-from evojax.runtime import workdir as workdir_lib
 from evojax.runtime import wrapping
 
 LOG = 'log.txt'
@@ -142,7 +142,7 @@ class _Log:
       entry, self._day = f'{day}\n{entry}', day
     # On a full disk the run goes on: its checkpoints say what is wrong.
     with contextlib.suppress(OSError):
-      workdir_lib.write_all(self._fd, entry.encode(errors='replace'))
+      durable.write_all(self._fd, entry.encode(errors='replace'))
 
 
 _log = _Log()

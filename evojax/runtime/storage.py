@@ -24,6 +24,8 @@ import shutil
 import time
 from typing import Any
 
+from evojax.runtime import durable
+
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0  # Seconds; doubled after each attempt.
 _THREADS = 16
@@ -325,9 +327,7 @@ def _fill(
   found = {n: known[n] for n in listed if here[n]}
   found |= in_parallel(download, missing)
   if missing or found.keys() != known.keys():
-    temporary = record.with_name('.remote.json.tmp')
-    temporary.write_text(json.dumps(found, indent=2, sort_keys=True))
-    os.replace(temporary, record)
+    durable.write_json(record, found, sort_keys=True)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The directory of a run: its lock, config and environment, and safe writes.
+"""The directory of a run: its lock, config and environment.
 
     <workdir>/config.json     the resolved config and its hash
     <workdir>/manifest.json   one entry per start: versions, devices, command
@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -32,9 +31,11 @@ from absl import logging
 import ml_collections
 
 from evojax import config as config_lib
+from evojax.runtime import durable
 from evojax.runtime import found as found_lib
 from evojax.runtime import invocation
 from evojax.runtime import lease
+from evojax.runtime import locks
 from evojax.runtime import mirror as mirror_lib
 from evojax.runtime import preemption
 from evojax.runtime import storage
@@ -74,7 +75,6 @@ _NUMERICS = (
 )
 
 _LOCK_SECONDS = 60  # A process that was asked to stop ends its update first.
-_held_locks: set[int] = set()
 # File -> the mode that makes it, where config.json does not name the mode.
 _TRACES = {
     'ledger.jsonl': 'evolve',
@@ -85,86 +85,12 @@ _TRACES = {
 }
 
 
-def _close_locks_in_child() -> None:
-  """Close locks, or a forked child would hold them when its parent is dead."""
-  for fd in _held_locks:
-    os.close(fd)
-  _held_locks.clear()
-
-
-os.register_at_fork(after_in_child=_close_locks_in_child)
-
-
 class WorkdirError(ValueError):
   """The directory cannot be used for a run; the message says what to do."""
 
 
-class DiskError(OSError):
-  """A file could not be written; an older version of it is intact."""
-
-
 def _now() -> str:
   return datetime.datetime.now().astimezone().isoformat(timespec='seconds')
-
-
-def sync_directory(path: pathlib.Path) -> None:
-  """Make a rename or unlink inside a directory durable."""
-  fd = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(fd)
-  finally:
-    os.close(fd)
-
-
-def disk_error(path: pathlib.Path, size: int, error: OSError) -> DiskError:
-  """Return the error for a write that failed."""
-  parent = next(p for p in (path.parent, *path.parents) if p.exists())
-  free = shutil.disk_usage(parent).free
-  return DiskError(
-      error.errno,
-      f'cannot write {path} ({size:,} bytes needed, {free:,} free):'
-      f' {error.strerror or error}. Free space there or raise the quota, then'
-      ' run the same command again: it resumes from the last checkpoint',
-  )
-
-
-def write_all(fd: int, data: bytes | memoryview) -> None:
-  """Write everything; `os.write` stops short on a disk that fills up."""
-  view = memoryview(data)
-  while view:
-    view = view[os.write(fd, view) :]
-
-
-def write_atomic(
-    path: str | os.PathLike[str], data: bytes | memoryview
-) -> None:
-  """Write a file that is either complete and durable or unchanged.
-
-  Args:
-    path: The file; an older one is replaced. Its directory exists.
-    data: All of its contents.
-
-  Raises:
-    DiskError: If the disk is full or the path cannot be written.
-  """
-  path = pathlib.Path(path)
-  # A fixed name, so that the next write replaces what a killed one left.
-  temporary = path.with_name(f'.{path.name}.tmp')
-  try:
-    with temporary.open('wb', buffering=0) as file:
-      write_all(file.fileno(), data)
-      os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-  except OSError as error:
-    temporary.unlink(missing_ok=True)
-    raise disk_error(path, len(data), error) from error
-
-
-def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
-  """Write a JSON value as `write_atomic` does; `options` as of `json.dumps`."""
-  options = {'indent': 2, 'allow_nan': False} | options
-  write_atomic(path, (json.dumps(value, **options) + '\n').encode())
 
 
 def _refused_changes(
@@ -213,96 +139,32 @@ def _fork_command(path: pathlib.Path) -> str:
   return command or f'the same command with {shlex.join(flags)}'
 
 
-@dataclasses.dataclass
-class _Lock:
-  """A lock that is held; the kernel drops it when the process dies.
-
-  The file names the holder meanwhile, and is as it was found afterwards.
-  """
-
-  path: pathlib.Path
-  fd: int
-  found: bytes | None  # None: there was no file.
-
-  def write(self, text: bytes) -> None:
-    """Replace the text, which stays where the disk is full."""
-    os.pwrite(self.fd, text, 0)
-    os.ftruncate(self.fd, len(text))
-
-  def release(self) -> None:
-    """Give the lock back."""
-    with contextlib.suppress(OSError):
-      if self.found is None:
-        self.path.unlink()
-      elif os.pread(self.fd, 4096, 0) != self.found:
-        self.write(self.found)
-    _held_locks.discard(self.fd)
-    os.close(self.fd)
-
-
-def _lock(folder: pathlib.Path) -> _Lock:
+def _lock(folder: pathlib.Path) -> locks.Lock:
   """Take the lock of a folder.
 
   Raises:
     WorkdirError: If another process holds it.
-    DiskError: If the disk is full.
+    durable.DiskError: If the disk is full.
   """
-  path = folder / found_lib.LOCK
-  holder = (
-      f'pid {os.getpid()} on {socket.gethostname()} since {_now()}'.encode()
+  holder = f'pid {os.getpid()} on {socket.gethostname()} since {_now()}'
+  try:
+    return locks.take(folder, holder)
+  except locks.HeldError as error:
+    raise WorkdirError(_in_use(folder, error.holder)) from error
+
+
+def _in_use(workdir: str | pathlib.Path, holder: str) -> str:
+  return (
+      f'workdir {workdir} is in use by {holder}. Wait for it or stop it, or'
+      ' choose another --workdir'
   )
-  lock = None
-  try:
-    while lock is None:
-      lock = _try_lock(path)
-    lock.write(holder)
-  except OSError as error:
-    if lock is not None:
-      lock.release()
-    raise disk_error(path, len(holder), error) from error
-  return lock
-
-
-def _try_lock(path: pathlib.Path) -> _Lock | None:
-  """Lock a file; None if its last holder has just removed it."""
-  new = not path.exists()
-  fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-  try:
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if not path.exists() or path.stat().st_ino != os.fstat(fd).st_ino:
-      os.close(fd)
-      return None
-  except BlockingIOError as error:
-    other = os.read(fd, 4096).decode() or 'a process that just started'
-    os.close(fd)
-    raise WorkdirError(
-        f'workdir {path.parent} is in use by {other}. Wait for it or stop it,'
-        ' or choose another --workdir'
-    ) from error
-  except OSError:
-    os.close(fd)
-    raise
-  _held_locks.add(fd)
-  # Not truncated yet: whoever held the lock left its name in the file.
-  return _Lock(path, fd, None if new else os.read(fd, 4096))
 
 
 def in_use(path: str | os.PathLike[str]) -> bool:
   """Return True if a process works on a run's directory; changes nothing."""
   if mirror := mirror_lib.of(path):
     return mirror.in_use()
-  try:
-    fd = os.open(pathlib.Path(path, '.lock'), os.O_RDONLY)
-  except OSError:  # No run has begun there.
-    return False
-  try:
-    # A shared lock, which is given back at once: others may ask as well.
-    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  finally:
-    os.close(fd)
-  return False
+  return locks.is_held(pathlib.Path(path))
 
 
 @contextlib.contextmanager
@@ -343,7 +205,7 @@ class Workdir(contextlib.AbstractContextManager):
 
   path: pathlib.Path
   resumed: bool  # The directory held this run already.
-  _lock: _Lock | None = None  # None in all processes but the first.
+  _lock: locks.Lock | None = None  # None in all processes but the first.
   _found: found_lib.Found | None = None  # None once what is written stays.
   _mirror: mirror_lib.Mirror | None = None  # Of a directory in a store.
 
@@ -409,7 +271,7 @@ class Workdir(contextlib.AbstractContextManager):
             f' {last[name]} -> {entry.get(name)}; what follows is not bit-equal'
             ' to an uninterrupted run'
         )
-    write_json(manifest, [*starts, entry])
+    durable.write_json(manifest, [*starts, entry])
     return entry
 
 
@@ -581,10 +443,7 @@ def _take(mirror: mirror_lib.Mirror) -> None:
   try:
     mirror.begin()
   except lease.LeaseError as error:
-    raise WorkdirError(
-        f'workdir {mirror.url} is in use by {error.holder}. Wait for it or stop'
-        ' it, or choose another --workdir'
-    ) from error
+    raise WorkdirError(_in_use(mirror.url, error.holder)) from error
 
 
 def open_workdir(
@@ -609,7 +468,7 @@ def open_workdir(
   Raises:
     WorkdirError: If the path cannot be used, another process works on it, or
       it holds a run of another mode or with another config.
-    DiskError: If the disk is full.
+    durable.DiskError: If the disk is full.
   """
   path = _local(path)
   saved = path / 'config.json'
@@ -638,7 +497,7 @@ def open_workdir(
     }
     text = json.dumps(content, indent=2) + '\n'
     if not workdir.resumed or saved.read_text() != text:
-      write_atomic(saved, text.encode())
+      durable.write_atomic(saved, text.encode())
   except BaseException:
     workdir.put_back()
     raise

@@ -25,6 +25,7 @@ from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.ledger import records
 from evojax.runtime import decisions
+from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
@@ -208,7 +209,7 @@ def train(
           if path not in keep:
             shutil.rmtree(path)
       text = json.dumps(records.to_json(arm), sort_keys=True)
-      workdir_lib.write_atomic(job.path / RESULT, text.encode())
+      durable.write_atomic(job.path / RESULT, text.encode())
   return arm
 
 

@@ -26,6 +26,7 @@ from evojax.rollout import fleet
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import decisions
 from evojax.runtime import devices
+from evojax.runtime import durable
 from evojax.runtime import goodput
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
@@ -361,7 +362,7 @@ def _finish(
       gain=reports,
   )
   if primary:
-    workdir_lib.write_json(path / 'summary.json', summary)
+    durable.write_json(path / 'summary.json', summary)
     console = output.console()
     for report in reports.values():
       report_lib.print_gain(report, console)

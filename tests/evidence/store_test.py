@@ -15,7 +15,7 @@ import pandas as pd
 
 from evojax.evidence import schema
 from evojax.evidence import store
-from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import durable
 
 COLUMNS = schema.declare(
     (schema.with_codes('grade_status', {'ok': 0, 'no_answer': 3}),),
@@ -292,7 +292,7 @@ class DiskTest(absltest.TestCase):
     rows = make_rows(4, 4)
     with absltest.mock.patch.object(os, 'write', full):
       with self.assertRaisesRegex(
-          workdir_lib.DiskError, f'{self.path} .*bytes needed.*No space left'
+          durable.DiskError, f'{self.path} .*bytes needed.*No space left'
       ) as caught:
         store.write_step(self.workdir, 'train', 1, rows, COLUMNS)
     self.assertEqual(caught.exception.errno, errno.ENOSPC)
@@ -306,13 +306,12 @@ class DiskTest(absltest.TestCase):
     script = f"""
         import resource, sys
         sys.path[:0] = {sys.path!r}
-        from evojax.runtime import workdir
-        from evojax.evidence import store
+                from evojax.evidence import store
         store.read_numbers({self.workdir!r}, 'train', 1, 'n_tokens', 'outcome')
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
         try:
           store.fill({self.workdir!r}, 'train', 1, {{'reward': [1.0] * 4}})
-        except workdir.DiskError as error:
+        except durable.DiskError as error:
           print(error)
         assert 'pandas' not in sys.modules, 'training does not need it'
     """

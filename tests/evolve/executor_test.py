@@ -18,9 +18,9 @@ import jax
 from evojax.evolve import executor
 from evojax.ledger import records
 from evojax.runtime import commands
+from evojax.runtime import durable
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
-from evojax.runtime import workdir
 from evojax.training import arm as arm_lib
 from tests.ledger import samples
 
@@ -86,7 +86,7 @@ class WorkersTest(parameterized.TestCase):
   def go(self, job, what='done'):
     job.path.mkdir(parents=True, exist_ok=True)
     # The worker may look at any time: the file appears with its content.
-    workdir.write_atomic(job.path / 'go', what.encode())
+    durable.write_atomic(job.path / 'go', what.encode())
 
   def test_so_many_at_a_time_and_results_in_any_order(self):
     local, (a, b, c) = self.local(), self.jobs(3)

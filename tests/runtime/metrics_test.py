@@ -14,8 +14,8 @@ from absl.testing import parameterized
 import numpy as np
 from tensorboardX.proto import event_pb2
 
+from evojax.runtime import durable
 from evojax.runtime import metrics
-from evojax.runtime import workdir as workdir_lib
 
 
 class MetricWriterTest(absltest.TestCase):
@@ -102,7 +102,7 @@ class MetricWriterTest(absltest.TestCase):
       full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
       with absltest.mock.patch.object(os, 'write', side_effect=full):
         with self.assertRaisesRegex(
-            workdir_lib.DiskError, f'{self.path}.*No space left'
+            durable.DiskError, f'{self.path}.*No space left'
         ):
           writer.write(2, {'loss': 1.0})
 

@@ -8,6 +8,7 @@ from absl.testing import absltest
 import ml_collections
 
 from evojax.ledger import chain
+from evojax.runtime import durable
 from evojax.runtime import lease
 from evojax.runtime import mirror
 from evojax.runtime import storage
@@ -20,7 +21,7 @@ CONFIG = {'name': 'run', 'steps': 100}
 
 def write(path, text):
   path.parent.mkdir(parents=True, exist_ok=True)
-  workdir_lib.write_atomic(path, text.encode())
+  durable.write_atomic(path, text.encode())
 
 
 def files(root):

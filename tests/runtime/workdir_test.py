@@ -1,4 +1,4 @@
-"""Tests for the run directory: lock, config, manifest, safe writes."""
+"""Tests for the run directory: lock, config, manifest."""
 
 import errno
 import json
@@ -15,6 +15,7 @@ from absl.testing import parameterized
 import ml_collections
 
 from evojax import config as config_lib
+from evojax.runtime import durable
 from evojax.runtime import workdir as workdir_lib
 
 EMPTY = ml_collections.ConfigDict()
@@ -242,39 +243,11 @@ class PathTest(WorkdirTestCase):
     for call in ('pwrite', 'write'):
       with absltest.mock.patch.object(os, call, side_effect=full):
         with self.assertRaisesRegex(
-            workdir_lib.DiskError, f'cannot write {self.path}.*No space left'
+            durable.DiskError, f'cannot write {self.path}.*No space left'
         ):
           self.open()
       self.assertFalse(self.path.exists())
     self.open().close()  # Neither left the lock behind.
-
-
-class WriteAtomicTest(WorkdirTestCase):
-
-  def test_replaces(self):
-    file = self.root / 'x'
-    workdir_lib.write_atomic(file, b'one')
-    workdir_lib.write_atomic(file, b'')
-    self.assertEqual(file.read_bytes(), b'')
-    self.assertEqual(os.listdir(self.root), ['x'])
-
-  def test_order_that_survives_a_power_cut(self):
-    # Data before the name, the name before the directory.
-    calls = []
-    fsync, replace = os.fsync, os.replace
-
-    def spy_fsync(fd):
-      kind = 'directory' if os.path.isdir(f'/proc/self/fd/{fd}') else 'file'
-      calls.append(f'sync {kind}')
-      fsync(fd)
-
-    def spy_replace(*args):
-      calls.append('rename')
-      replace(*args)
-
-    with absltest.mock.patch.multiple(os, fsync=spy_fsync, replace=spy_replace):
-      workdir_lib.write_atomic(self.root / 'x', b'data')
-    self.assertEqual(calls, ['sync file', 'rename', 'sync directory'])
 
 
 class ManifestTest(WorkdirTestCase):

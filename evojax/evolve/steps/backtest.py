@@ -30,7 +30,7 @@ from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
-from evojax.runtime import workdir as workdir_lib
+from evojax.runtime import durable
 from evojax.training import arm as arm_lib
 from evojax.training import reward_parts
 from evojax.training import reward_pipeline
@@ -67,7 +67,7 @@ def backtest(
     # A crash has no numbers to store: another run may repair the cause.
     if run.primary and not crash:
       path.parent.mkdir(exist_ok=True)
-      workdir_lib.write_json(path, stored, indent=None, sort_keys=True)
+      durable.write_json(path, stored, indent=None, sort_keys=True)
   predicted = stored['predicted'] and tuple(stored['predicted'])
   return records.Backtest(
       trial=design.trial,

@@ -1,0 +1,71 @@
+"""Writes that are complete and durable, or leave the old file as it was."""
+
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+
+class DiskError(OSError):
+  """A file could not be written; an older version of it is intact."""
+
+
+def sync_directory(path: pathlib.Path) -> None:
+  """Make a rename or unlink inside a directory durable."""
+  fd = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(fd)
+  finally:
+    os.close(fd)
+
+
+def error(path: pathlib.Path, size: int, problem: OSError) -> DiskError:
+  """Return the error for a write that failed."""
+  parent = next(p for p in (path.parent, *path.parents) if p.exists())
+  free = shutil.disk_usage(parent).free
+  return DiskError(
+      problem.errno,
+      f'cannot write {path} ({size:,} bytes needed, {free:,} free):'
+      f' {problem.strerror or problem}. Free space there or raise the quota,'
+      ' then run the same command again: it resumes from the last checkpoint',
+  )
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+  """Write everything; `os.write` stops short on a disk that fills up."""
+  view = memoryview(data)
+  while view:
+    view = view[os.write(fd, view) :]
+
+
+def write_atomic(
+    path: str | os.PathLike[str], data: bytes | memoryview
+) -> None:
+  """Write a file that is either complete and durable or unchanged.
+
+  Args:
+    path: The file; an older one is replaced. Its directory exists.
+    data: All of its contents.
+
+  Raises:
+    DiskError: If the disk is full or the path cannot be written.
+  """
+  path = pathlib.Path(path)
+  # A fixed name, so that the next write replaces what a killed one left.
+  temporary = path.with_name(f'.{path.name}.tmp')
+  try:
+    with temporary.open('wb', buffering=0) as file:
+      write_all(file.fileno(), data)
+      os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+  except OSError as problem:
+    temporary.unlink(missing_ok=True)
+    raise error(path, len(data), problem) from problem
+
+
+def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
+  """Write a JSON value as `write_atomic` does; `options` as of `json.dumps`."""
+  options = {'indent': 2, 'allow_nan': False} | options
+  write_atomic(path, (json.dumps(value, **options) + '\n').encode())

@@ -1,0 +1,132 @@
+"""Locks of folders on this machine, which name their holders.
+
+    <folder>/.lock    'pid 7 on host since ...' while process 7 holds the lock
+
+The kernel drops a lock when its process dies. For folders in an object store,
+see `lease`.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import pathlib
+
+from evojax.runtime import durable
+
+NAME = '.lock'
+_held: set[int] = set()
+
+
+class HeldError(OSError):
+  """Another process holds the lock."""
+
+  def __init__(self, folder: pathlib.Path, holder: str):
+    """Record the holder.
+
+    Args:
+      folder: The folder.
+      holder: Text that its process has written into the lock.
+    """
+    super().__init__(f'{folder} is in use by {holder}')
+    self.holder = holder
+
+
+@dataclasses.dataclass
+class Lock:
+  """A lock that is held.
+
+  The file names the holder meanwhile, and is as it was found afterwards.
+  """
+
+  path: pathlib.Path
+  fd: int
+  found: bytes | None  # None: there was no file.
+
+  def write(self, text: bytes) -> None:
+    """Replace the text; on a full disk, the old text stays."""
+    os.pwrite(self.fd, text, 0)
+    os.ftruncate(self.fd, len(text))
+
+  def release(self) -> None:
+    """Give the lock back."""
+    with contextlib.suppress(OSError):
+      if self.found is None:
+        self.path.unlink()
+      elif os.pread(self.fd, 4096, 0) != self.found:
+        self.write(self.found)
+    _held.discard(self.fd)
+    os.close(self.fd)
+
+
+def take(folder: pathlib.Path, holder: str) -> Lock:
+  """Take the lock of a folder.
+
+  Args:
+    folder: The folder, which exists.
+    holder: Text that tells other processes who holds it.
+
+  Raises:
+    HeldError: If another process holds it.
+    durable.DiskError: If the disk is full.
+  """
+  path, text = folder / NAME, holder.encode()
+  lock = None
+  try:
+    while lock is None:
+      lock = _try(path)
+    lock.write(text)
+  except HeldError:
+    raise
+  except OSError as error:
+    if lock is not None:
+      lock.release()
+    raise durable.error(path, len(text), error) from error
+  return lock
+
+
+def _try(path: pathlib.Path) -> Lock | None:
+  """Lock a file; None if its last holder has just removed it."""
+  new = not path.exists()
+  fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+  try:
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not path.exists() or path.stat().st_ino != os.fstat(fd).st_ino:
+      os.close(fd)
+      return None
+  except BlockingIOError as error:
+    holder = os.read(fd, 4096).decode() or 'a process that just started'
+    os.close(fd)
+    raise HeldError(path.parent, holder) from error
+  except OSError:
+    os.close(fd)
+    raise
+  _held.add(fd)
+  # Not truncated yet: the last holder's text may still be in the file.
+  return Lock(path, fd, None if new else os.read(fd, 4096))
+
+
+def is_held(folder: pathlib.Path) -> bool:
+  """Return True if a process holds the lock of a folder; changes nothing."""
+  try:
+    fd = os.open(folder / NAME, os.O_RDONLY)
+  except OSError:  # Nobody has locked it.
+    return False
+  try:
+    # A shared lock, which is given back at once: others may ask as well.
+    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  finally:
+    os.close(fd)
+  return False
+
+
+def _close_in_child() -> None:
+  """Close locks, or a forked child would hold them when its parent is dead."""
+  for fd in _held:
+    os.close(fd)
+  _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,45 @@
+"""Writes that are complete and durable, or leave the old file as it was."""
+
+import os
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+
+from evojax.runtime import durable
+
+
+class WriteAtomicTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+  def test_replaces(self):
+    file = self.folder / 'x'
+    durable.write_atomic(file, b'one')
+    durable.write_atomic(file, b'')
+    self.assertEqual(file.read_bytes(), b'')
+    self.assertEqual(os.listdir(self.folder), ['x'])
+
+  def test_order_that_survives_a_power_cut(self):
+    # Data before the name, the name before the directory.
+    calls = []
+    fsync, replace = os.fsync, os.replace
+
+    def spy_fsync(fd):
+      kind = 'directory' if os.path.isdir(f'/proc/self/fd/{fd}') else 'file'
+      calls.append(f'sync {kind}')
+      fsync(fd)
+
+    def spy_replace(*args):
+      calls.append('rename')
+      replace(*args)
+
+    with absltest.mock.patch.multiple(os, fsync=spy_fsync, replace=spy_replace):
+      durable.write_atomic(self.folder / 'x', b'data')
+    self.assertEqual(calls, ['sync file', 'rename', 'sync directory'])
+
+
+if __name__ == '__main__':
+  absltest.main()
