@@ -306,7 +306,8 @@ class DiskTest(absltest.TestCase):
     script = f"""
         import resource, sys
         sys.path[:0] = {sys.path!r}
-                from evojax.evidence import store
+        from evojax.evidence import store
+        from evojax.runtime import durable
         store.read_numbers({self.workdir!r}, 'train', 1, 'n_tokens', 'outcome')
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
         try:

@@ -29,8 +29,8 @@ import evojax
 from evojax.eval import race
 from evojax.evolve.steps import verify
 from evojax.ledger import chain
+from evojax.runtime import durable
 from evojax.runtime import storage
-from evojax.runtime import workdir
 from evojax.training import trainer as trainer_lib
 from tests import objects  # noqa: F401, which registers a scheme.
 from tests import tiny
@@ -114,7 +114,7 @@ def prepare_death(point):
     )
   elif point == 'summary':
     intercept(
-        workdir,
+        durable,
         'write_atomic',
         lambda path, *args: pathlib.Path(path).name == 'summary.json',
     )

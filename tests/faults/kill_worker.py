@@ -30,7 +30,7 @@ import evojax
 from evojax.eval import sealed
 from evojax.models import hf
 from evojax.runtime import checkpoint
-from evojax.runtime import workdir
+from evojax.runtime import durable
 from evojax.training import learner as learner_lib
 from evojax.training import trainer as trainer_lib
 
@@ -70,7 +70,7 @@ def saving():
     original(*args)
 
   checkpoint.Checkpointer._commit = slow
-  intercept(workdir, 'write_atomic', writes('meta.json'))
+  intercept(durable, 'write_atomic', writes('meta.json'))
 
 
 def exporting():
@@ -114,7 +114,7 @@ POINTS = dict(
         lambda *args, split, step, **kwargs: split == 'sealed' and step > 0,
     ),
     exporting=exporting,
-    summary=lambda: intercept(workdir, 'write_atomic', writes('summary.json')),
+    summary=lambda: intercept(durable, 'write_atomic', writes('summary.json')),
 )
 
 

@@ -415,7 +415,7 @@ import os, pathlib, resource, shutil, signal, sys
 sys.path[:0] = {path!r}
 import jax.numpy as jnp
 import numpy as np
-from evojax.runtime import checkpoint, workdir
+from evojax.runtime import checkpoint, durable
 
 def die(*_):
   os.kill(os.getpid(), signal.SIGKILL)
@@ -433,11 +433,11 @@ def no_room():
 
 POINTS = dict(
     orbax=lambda: before(checkpoint.Checkpointer, '_commit', lambda _: True),
-    meta=lambda: before(workdir, 'write_atomic', lambda p: 'meta' in p),
-    sums=lambda: before(workdir, 'write_atomic', lambda p: 'SHA' in p),
+    meta=lambda: before(durable, 'write_atomic', lambda p: 'meta' in p),
+    sums=lambda: before(durable, 'write_atomic', lambda p: 'SHA' in p),
     rename=lambda: before(os, 'rename', lambda p: p.endswith('2.tmp')),
     renamed=lambda: before(
-        workdir, 'sync_directory', lambda p: p.endswith('checkpoints')),
+        durable, 'sync_directory', lambda p: p.endswith('checkpoints')),
     old=lambda: before(os, 'rename', lambda p: p.endswith('000001')),
     trash=lambda: before(shutil, 'rmtree', lambda p: '.old' in p),
     full=no_room,
