@@ -158,14 +158,23 @@ def regret(final: records.Final) -> dict[str, Any] | None:
   }
 
 
+def _end(trial: history.Trial) -> str:
+  """Return the end of a sentence that counts trials like this one."""
+  found = trial.verify
+  if trial.status == 'discard' and found and found.threshold:
+    if found.e_value >= found.threshold:
+      if found.alerts:
+        return 'ahead, but raised a new critical alert'
+      return 'ahead, but not shown to be so on perturbed problems'
+  return _ENDS.get(trial.status, 'failed')
+
+
 def why_none(run: history.History) -> str:
   """Return why no change was kept, in one sentence; '' if one was."""
   tried = [trial for trial in run.trials if trial.kind != 'running']
   if run.kept or not tried:
     return ''
-  counts = collections.Counter(
-      _ENDS.get(trial.status, 'failed') for trial in tried
-  )
+  counts = collections.Counter(map(_end, tried))
   parts = [
       f'{count} {"was" if count == 1 else "were"} {end}'
       for end, count in counts.items()

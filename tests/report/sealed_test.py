@@ -29,6 +29,21 @@ class WhyNoneTest(absltest.TestCase):
         ' would have been seen with a probability of 80 % or more.',
     )
 
+  def test_the_evidence_was_enough_but_something_else_was_not(self):
+    run = samples.run(
+        *samples.trial(0, 'v0', '', 0.04, e_value=11.4, threshold=11.4),
+        *samples.trial(
+            1, 'v0', '', 0.04, e_value=12.0, threshold=11.4, alerts=('x',)
+        ),
+        *samples.trial(2, 'v0', '', 0.04, e_value=11.3, threshold=11.4),
+    )
+    self.assertEqual(
+        sealed.why_none(run),
+        'Nothing was kept: of 3 changes 1 was ahead, but not shown to be so on'
+        ' perturbed problems, 1 was ahead, but raised a new critical alert, 1'
+        ' was not shown to be better than the incumbent.',
+    )
+
   def test_something_was_kept_or_nothing_tried(self):
     kept = samples.run(*samples.trial(0, 'v0', 'v1', 0.01))
     self.assertEqual(sealed.why_none(kept), '')
