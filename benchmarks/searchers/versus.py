@@ -14,7 +14,8 @@ SETTINGS = (
     'coding_limit_half',
     'coding_rate_low',
 )
-FIRST_SEED = 100  # No recordings use the seeds from here on.
+# Recordings use smaller seeds, and 100 was looked at while rules were changed.
+FIRST_SEED = 101
 OWN = 'evojax'
 
 Row = Mapping[str, Any]

@@ -18,7 +18,7 @@ from evojax.eval import paired
 from evojax.ledger import records
 
 WORTH = 0.02  # The smallest gain that a race looks for, a fraction.
-MARGIN = 0.02  # A loss to exclude for a simplification or a kept change.
+MARGIN = 0.02  # A loss to exclude for a repair or a kept change.
 # One-sided levels of the perturbed gate and of the check at a longer horizon.
 GATE_LEVEL = 0.1
 HORIZON_LEVEL = 0.1
@@ -34,6 +34,8 @@ class Standing:
   e_value: float = 1.0
   differences: tuple[float, ...] = ()  # Differences of all pairs, oldest first.
   errors: tuple[float, ...] = ()  # Their standard errors over problems.
+  worth: float = WORTH  # It is dropped once this gain is unlikely.
+  margin: float = 0.0  # It must exclude a loss of this size; 0: show a gain.
 
   @property
   def mean(self) -> float:
@@ -94,7 +96,6 @@ def after_round(
     spread: float,
     alpha: float,
     last: bool,
-    margin: float = 0.0,
 ) -> Standing:
   """Return the standing of a candidate after one more round.
 
@@ -112,7 +113,6 @@ def after_round(
       so far, including this round and dropped candidates.
     alpha: See `alpha_of`; fixed before the round.
     last: Whether this is the candidate's last round; fixed before it.
-    margin: 0 to show a gain; MARGIN to show that a loss of MARGIN is excluded.
 
   Raises:
     ValueError: If the candidate had its last round.
@@ -123,7 +123,7 @@ def after_round(
         ' enter it again as a new candidate'
     )
   least = [max(error, spread) for error in errors]
-  p = paired.p_value(differences, least, null=-margin)
+  p = paired.p_value(differences, least, null=-standing.margin)
   target = 1 / (alpha * standing.e_value)
   step = float(paired.bet(p, target, last=last))
   return dataclasses.replace(
@@ -137,11 +137,14 @@ def after_round(
 
 
 def is_hopeful(
-    differences: Sequence[float], errors: Sequence[float], spread: float
+    differences: Sequence[float],
+    errors: Sequence[float],
+    spread: float,
+    worth: float = WORTH,
 ) -> bool:
   """Return whether more pairs of a candidate are worth their cost.
 
-  They are unless a gain of WORTH is unlikely, see `paired.is_hopeful`. This
+  They are unless a gain of `worth` is unlikely, see `paired.is_hopeful`. This
   rule can only lose a good change: what is dropped is never kept, so that no
   e-value gains from it.
 
@@ -149,11 +152,12 @@ def is_hopeful(
     differences: Differences of all pairs of the candidate so far, fractions.
     errors: Their standard errors over problems.
     spread: `paired.pooled_spread` of the race so far.
+    worth: The smallest gain of interest, a fraction.
   """
   if len(differences) < 2:
     return math.fsum(differences) > 0
   found = paired.gain(differences, [max(error, spread) for error in errors])
-  return paired.is_hopeful(found.value, found.standard_error, WORTH)
+  return paired.is_hopeful(found.value, found.standard_error, worth)
 
 
 def passed(
@@ -214,9 +218,10 @@ def sort_out(
     if s.rounds >= rounds:
       verdict = Verdict('drop', f'{points}, the last; e-value {s.e_value:.3g}')
     elif name not in waiting and not is_hopeful(
-        s.differences, s.errors, spread
+        s.differences, s.errors, spread, s.worth
     ):
-      least = f'a gain of {100 * WORTH:.0f} points is unlikely'
+      least = f'a gain of {100 * s.worth:.0f} points is unlikely'
+      least = least if s.worth else 'a gain is unlikely'
       verdict = Verdict('drop', f'{points}: {least}')
     elif name not in waiting and place >= places:
       verdict = Verdict('drop', f'{points}: in the worse half')
@@ -241,11 +246,13 @@ def gate(
     errors: Sequence[float],
     *,
     share: float = _SHARE,
+    margin: float = 0.0,
 ) -> Gate:
-  """Return whether a gain also shows on perturbed problems, within its error.
+  """Return whether a result also shows on perturbed problems, within its error.
 
-  holds: the gain there is above 0 at one-sided level GATE_LEVEL; a candidate
-  that only gains from the wording passes with at most that probability.
+  holds: the gain there is above -margin at one-sided level GATE_LEVEL; with a
+  margin of 0, a candidate that only gains from the wording passes with at most
+  that probability.
   fails: it is below half of the gain on plain problems, at the same level; the
   arms of a pair are the same, so the difference is taken per pair.
   open: the errors allow neither; score more pairs, or another round.
@@ -255,6 +262,7 @@ def gate(
     perturbed: Differences of the same pairs on perturbed problems, in order.
     errors: Standard errors of `perturbed` over problems.
     share: Part of the gain that must appear on perturbed problems.
+    margin: The `Standing.margin` of the candidate.
   """
   found = paired.gain(perturbed, errors, level=1 - 2 * GATE_LEVEL)
   # Positive if too much of the gain is missing.
@@ -267,7 +275,7 @@ def gate(
   if paired.p_value(missing, none) <= GATE_LEVEL:
     part = 'half' if share == _SHARE else f'{share:g}'
     return Gate('fails', found, f'{text}: less than {part} of the gain')
-  if found.low > 0:
+  if found.low > -margin:
     return Gate('holds', found, text)
   return Gate('open', found, f'{text}: may be nothing')
 

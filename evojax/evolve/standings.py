@@ -10,9 +10,12 @@ from evojax.eval import paired
 from evojax.eval import race as race_lib
 from evojax.evolve import opening
 from evojax.evolve import pairs
+from evojax.evolve.propose import remedies
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
+
+_FAULTS = ('critical', 'warning')  # Severities of findings that are not notes.
 
 
 def after_race(
@@ -76,7 +79,10 @@ def hopeful(
   def decide(trial: history_lib.Trial) -> bool:
     before, (found, errors) = of_record(trial), trained[trial.number]
     return race_lib.is_hopeful(
-        [*before.differences, *found], [*before.errors, *errors], spread
+        [*before.differences, *found],
+        [*before.errors, *errors],
+        spread,
+        before.worth,
     )
 
   # Decided in process 0, so that all processes have the same bits.
@@ -203,13 +209,18 @@ def rounds_of(trial: history_lib.Trial) -> list[records.Standing]:
 
 def of_record(trial: history_lib.Trial) -> race_lib.Standing:
   """Return a candidate's standing after its last round, for the rules."""
-  rows = rounds_of(trial)
+  rows, severity = rounds_of(trial), remedies.severity(trial)
   return race_lib.Standing(
       index=rows[-1].index if rows else 1,
       rounds=len(rows),
       e_value=rows[-1].e_value if rows else 1.0,
       differences=tuple(d for row in rows for d in row.differences),
       errors=tuple(e for row in rows for e in row.errors),
+      # A repair is not dropped for a small gain: a fault that stops learning
+      # costs little in a single round. That of a critical fault need only
+      # exclude a loss.
+      worth=0.0 if severity in _FAULTS else race_lib.WORTH,
+      margin=race_lib.MARGIN if severity == 'critical' else 0.0,
   )
 
 

@@ -63,13 +63,19 @@ class HalfTest(parameterized.TestCase):
       ('steady', (0.004, 0.004), 0.0, 0.0, False),
       # 8 pairs give more certainty than 2.
       ('many', (0.01,) * 8, 0.0, 0.02, False),
+      # 0.006 + 0.84 x 0.004 is less than 0.02; a repair need not gain as much.
+      ('small', (0.006, 0.006), 0.0057, 0.0, False),
+      ('repair', (0.006, 0.006), 0.0057, 0.0, True, 0.0),
+      ('harmful', (-0.006, -0.006), 0.0057, 0.0, False, 0.0),
       # One pair has no spread: its sign decides.
       ('one', (0.001,), 0.0, 0.0, True),
       ('none', (), 0.0, 0.02, False),
   )
-  def test_is_hopeful(self, differences, error, spread, expected):
+  def test_is_hopeful(
+      self, differences, error, spread, expected, worth=race.WORTH
+  ):
     errors = [error] * len(differences)
-    found = race.is_hopeful(differences, errors, spread)
+    found = race.is_hopeful(differences, errors, spread, worth)
     self.assertEqual(found, expected)
 
 
@@ -136,13 +142,12 @@ class RoundTest(parameterized.TestCase):
 
   def test_margin(self):
     same = lambda d, margin: race.after_round(
-        race.Standing(index=1),
+        race.Standing(index=1, margin=margin),
         d,
         _NONE,
         spread=0.0,
         alpha=0.05,
         last=False,
-        margin=margin,
     ).e_value
     level = [0.004, -0.006, 0.001, 0.002]
     self.assertLess(same(level, 0.0), 1)
@@ -213,6 +218,15 @@ class ChecksTest(parameterized.TestCase):
     agree = [0.03, 0.031, 0.03, 0.029]
     self.assertEqual(race.gate(agree, agree, _NONE).status, 'holds')
     self.assertEqual(race.gate(agree, agree, [0.05] * 4).status, 'open')
+
+  def test_gate_of_a_repair_excludes_a_loss(self):
+    small = [0.004, -0.003, 0.005, -0.002]
+    of = lambda margin: race.gate(small, small, _NONE, margin=margin).status
+    self.assertEqual((of(0.0), of(0.02)), ('open', 'holds'))
+    lost = [d - 0.03 for d in small]
+    self.assertNotEqual(
+        race.gate(small, lost, _NONE, margin=0.02).status, 'holds'
+    )
 
   @parameterized.parameters(
       # Lower bound: mean - t_{.9, 3} 0.01 / 2 with t = 1.6377 for the spread of

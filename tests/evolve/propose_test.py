@@ -37,6 +37,7 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import config_checks
 from tests.evolve import own_proposer
+from tests.ledger import samples
 
 MATH = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
 # Without diagnostics, which are not run here, since thousands are made.
@@ -591,9 +592,40 @@ class FindingsTest(parameterized.TestCase):
        {'optim.weight_decay': 100.0}, 'optim.weight_decay', 0.0),
   )  # fmt: skip
   def test_a_remedy(self, remedy, config, path, value):
-    made = self._proposed(self._finding(remedy), config=config)
+    found = self._finding(remedy)
+    made = self._proposed(found, config=config)
     self.assertEqual(made.trigger, 'a_check')
     self.assertEqual(made.after.overlay[path], value)
+    self.assertEqual(self._severity(found, made.delta.changes), 'warning')
+
+  def _severity(self, found, changes):
+    """The severity of the finding that a change of values repairs."""
+    delta = samples.record(records.Delta, changes=changes)
+    made = history_lib.Trial(
+        index=0,
+        number=0,
+        seconds={},
+        diagnose=samples.record(records.Diagnose, findings=(found,)),
+        design=samples.record(records.Design, delta=delta),
+    )
+    return remedies.severity(made)
+
+  @parameterized.parameters(
+      (('reward.weights.length', -2.0, 0.0), 'critical'),
+      (('reward.weights.length', -2.0, -1.0), ''),
+      (('reward.weights.format', 0.5, 0.0), ''),
+      (('optim.learning_rate', 1e-4, 5e-5), 'critical'),
+      (('optim.learning_rate', 1e-4, 2e-4), ''),
+      (('reward.py', 'ab12', 'changed'), ''),
+  )
+  def test_what_is_changed_counts_and_not_what_is_said(self, change, expected):
+    found = self._finding(
+        dict(setting='weight', part='length', value=0.0),
+        dict(setting='learning_rate', times=1 / 3),
+        dict(setting='reward_code'),
+        severity='critical',
+    )
+    self.assertEqual(self._severity(found, (change,)), expected)
 
   def test_functions_go_back_to_the_domains_own(self):
     right = 'e.outcome.astype(np.float32)'

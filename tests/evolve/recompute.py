@@ -70,9 +70,10 @@ def e_value(
     before: float,
     level: float,
     last: bool,
+    margin: float,
 ) -> float:
   """Return the e-value of a candidate after a round of pairs."""
-  mean, count = np.mean(found), len(found)
+  mean, count = np.mean(found) + margin, len(found)
   spread = np.std(found, ddof=1) / math.sqrt(count)
   if mean > 0:
     floors = np.maximum(errors, least)
@@ -92,6 +93,24 @@ def e_value(
 def level_of(index: int, promised: dict, kept: int) -> float:
   share = (1 / index) / sum(1 / i for i in range(1, promised['entries'] + 1))
   return promised['false_discovery_rate'] * share * (kept + 1)
+
+
+def margin_of(findings: list[dict], changes: list[list]) -> float:
+  """Return the loss that a change must exclude, 0 if it must show a gain."""
+  critical = [f for f in findings if f['severity'] == 'critical']
+  wanted = [remedy for f in critical for remedy in f['remedies']]
+  for path, _, after in changes:
+    for remedy in wanted:
+      part = f'reward.weights.{remedy["part"]}'
+      if remedy['setting'] == 'weight' and path == part:
+        if after == remedy['value']:
+          return 0.02
+      if (remedy['setting'], path, after) in (
+          ('max_tokens', 'rollout.token_limit', 0),
+          ('data', 'data.families', []),
+      ):
+        return 0.02
+  return 0.0
 
 
 def of_shadow(workdir: pathlib.Path, race: dict, trial: int) -> dict:
@@ -131,6 +150,8 @@ def compare(workdir: pathlib.Path) -> list[str]:
   known: dict[int, dict] = {}  # Trial -> results of its earlier rounds.
   kept: set[int] = set()  # Trials whose change can no longer be undone.
   every: list[list[float]] = []  # Differences of each candidate in each round.
+  findings: dict[int, list] = {}
+  margins: dict[int, float] = {}
   compared, differences = 0, []
   race: dict = {}
 
@@ -144,6 +165,11 @@ def compare(workdir: pathlib.Path) -> list[str]:
         )
 
   for row in rows:
+    if row['step'] == 'diagnose':
+      findings[row['trial']] = row['findings']
+    if row['step'] == 'design':
+      found = findings.get(row['trial'], [])
+      margins[row['trial']] = margin_of(found, row['delta']['changes'])
     if row['step'] == 'verify':
       if row['status'] == 'keep' and row['effect'] is not None:
         kept.add(row['trial'])
@@ -195,7 +221,15 @@ def compare(workdir: pathlib.Path) -> list[str]:
             state['rounds'] >= promised['patience']
             or row['round'] + 1 >= promised['rounds']
         )
-        state['e'] = e_value(d, s, pooled(every), state['e'], level, last)
+        state['e'] = e_value(
+            d,
+            s,
+            pooled(every),
+            state['e'],
+            level,
+            last,
+            margins.get(trial, 0.0),
+        )
         count, mean = len(state['d']), np.mean(state['d'])
         noise = math.sqrt(np.mean(np.square(state['s'])) / count)
         spread = np.std(state['d'], ddof=1) / math.sqrt(count)

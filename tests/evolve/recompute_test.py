@@ -51,7 +51,19 @@ class RecomputeTest(parameterized.TestCase):
         config=ml_collections.ConfigDict({'evolve': EVOLVE}),
     )
     opened = samples.record(records.Open, config={'evolve': EVOLVE})
-    rows = [opened]
+    # Trial 3 repairs a critical fault: it need only exclude a loss.
+    remedy = records.Remedy(setting='weight', part='length', value=0.0)
+    finding = samples.record(
+        records.Finding, severity='critical', remedies=(remedy,)
+    )
+    delta = samples.record(
+        records.Delta, changes=(('reward.weights.length', -2.0, 0.0),)
+    )
+    rows = [
+        opened,
+        samples.record(records.Diagnose, trial=3, findings=(finding,)),
+        samples.record(records.Design, trial=3, delta=delta),
+    ]
     run.recorder.find.return_value = opened
     for number, field in enumerate(FIELDS):
       run.recorder.history = samples.run(*rows)

@@ -200,6 +200,9 @@ def _passed(
   )
   alerts = decisions.decide(lambda: sorted(after - before))
   evidence = f'e-value {standing.e_value:.3g} >= {standing.threshold:.3g}'
+  margin = standings.of_record(trial).margin
+  if margin:
+    evidence += f' against a loss of {100 * margin:.0f} points'
   status, reasons = 'keep', [evidence]
   gate = _perturbed(run, race, trial, standing)
   if alerts:
@@ -278,4 +281,9 @@ def _perturbed(
       trial.number,
       perturbed=domain,
   )
-  return race_lib.gate(standing.differences, found, errors)
+  return race_lib.gate(
+      standing.differences,
+      found,
+      errors,
+      margin=standings.of_record(trial).margin,
+  )
