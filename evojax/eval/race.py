@@ -67,7 +67,9 @@ def alpha_of(index: int, most: int, kept: int, level: float) -> float:
     <= level,
 
   whatever the dependence between candidates and whenever the run stops. Before
-  anything is kept, this also bounds the probability of any false keep.
+  anything is kept, this also bounds the probability of any false keep. A keep
+  is false if the candidate is no better than the incumbent, or, with a margin,
+  worse by at least the margin.
 
   Args:
     index: j, the candidate's place in the order of entry, from 1. Fixed before
