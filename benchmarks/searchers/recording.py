@@ -30,8 +30,8 @@ from evojax.eval import estimates
 from evojax.eval import evaluate
 from evojax.evolve import diagnose
 from evojax.evolve import recorded
+from evojax.evolve import repairs
 from evojax.evolve.propose import library
-from evojax.evolve.propose import remedies
 from evojax.harness import delta
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
@@ -210,7 +210,7 @@ def _copy(state: Any) -> dict[str, Any]:
 
 def _class_of(remedy: Any, surface: surface_lib.Surface) -> str:
   """Return a remedy's intervention class; '' if no harness can do it."""
-  path = remedies.path_of(remedy)
+  path = repairs.path_of(remedy)
   if path.endswith('.py'):
     return delta.class_of(path.removesuffix('.py'), surface)
   try:

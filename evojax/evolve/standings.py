@@ -10,7 +10,7 @@ from evojax.eval import paired
 from evojax.eval import race as race_lib
 from evojax.evolve import opening
 from evojax.evolve import pairs
-from evojax.evolve.propose import remedies
+from evojax.evolve import repairs
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
@@ -209,7 +209,7 @@ def rounds_of(trial: history_lib.Trial) -> list[records.Standing]:
 
 def of_record(trial: history_lib.Trial) -> race_lib.Standing:
   """Return a candidate's standing after its last round, for the rules."""
-  rows, severity = rounds_of(trial), remedies.severity(trial)
+  rows, severity = rounds_of(trial), repairs.severity_of(trial)
   return race_lib.Standing(
       index=rows[-1].index if rows else 1,
       rounds=len(rows),

@@ -19,6 +19,7 @@ from evojax.diagnosis import rules as diagnosis_rules
 from evojax.domains import math as math_domain
 from evojax.evolve import diagnose
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import directions
@@ -608,7 +609,7 @@ class FindingsTest(parameterized.TestCase):
         diagnose=samples.record(records.Diagnose, findings=(found,)),
         design=samples.record(records.Design, delta=delta),
     )
-    return remedies.severity(made)
+    return repairs.severity_of(made)
 
   @parameterized.parameters(
       (('reward.weights.length', -2.0, 0.0), 'critical'),
@@ -664,6 +665,35 @@ class FindingsTest(parameterized.TestCase):
     made = self._proposed(first, second, history=[trial(made)])
     self.assertEqual(made.trigger, 'second')
 
+  def test_again_as_the_repair_of_a_critical_fault(self):
+    remedy = dict(setting='learning_rate', times=0.5)
+    first = self._finding(remedy)
+    made = self._proposed(first)
+    tried = lambda severity: dataclasses.replace(
+        trial(made),
+        diagnose=samples.record(
+            records.Diagnose,
+            findings=(self._finding(remedy, severity=severity),),
+        ),
+        design=samples.record(
+            records.Design,
+            delta=samples.record(
+                records.Delta,
+                changes=made.delta.changes,
+                sha256=made.delta.sha256,
+                before=made.delta.before,
+            ),
+        ),
+    )
+    critical = self._finding(remedy, severity='critical')
+    again = self._proposed(critical, history=[tried('warning')])
+    self.assertEqual(again.delta.sha256, made.delta.sha256)
+    self.assertIn('now it repairs a critical fault', again.note)
+    # It is tried once as a warning's remedy, and once as a critical one's.
+    for finding, severity in ((first, 'warning'), (critical, 'critical')):
+      other = self._proposed(finding, history=[tried(severity)])
+      self.assertNotEqual(other.delta.sha256, made.delta.sha256)
+
   def test_nothing_beside_the_remedy_of_what_is_critical(self):
     found = self._finding(
         dict(setting='learning_rate', times=0.5), severity='critical'
@@ -680,7 +710,7 @@ class FindingsTest(parameterized.TestCase):
     )
     self.assertNotEqual(self._proposed(found).trigger, 'a_check')
     (outside,) = remedies.outside(SURFACE, found)
-    self.assertEqual(remedies.path_of(outside), 'optim.eps')
+    self.assertEqual(repairs.path_of(outside), 'optim.eps')
 
 
 class MutationTest(parameterized.TestCase):

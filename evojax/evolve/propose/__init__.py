@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
@@ -179,7 +180,8 @@ def consider(
 
   Raises:
     ProposalError: If it is off the surface, is more than one factor, is vetoed,
-      leads back to a harness that was a parent, or was tried on this parent.
+      leads back to a harness that was a parent, or was tried on this parent,
+      unless it repairs a critical fault and was not tried as such.
   """
   surface = context.surface
   try:
@@ -224,8 +226,15 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
     ProposalError: If the change was tried on this parent.
   """
   before = [t for t in context.history if t.delta.sha256 == change.sha256]
+  severity = repairs.severity(context.findings, change.changes)
+  parent = context.parent.sha256
   for trial in before:
-    if trial.delta.before == context.parent.sha256:
+    # A change that has not shown a gain may repair a fault that shows later,
+    # and then need only exclude a loss.
+    judged = trial.verify and repairs.severity_of(trial) != 'critical'
+    if severity == 'critical' and judged:
+      continue
+    if trial.delta.before == parent:
       raise ProposalError(
           f'{change.factor}: this change was tried on this parent'
           f' ({_result(trial)}); more seeds of it are not another change'
@@ -233,10 +242,10 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
   if not before:
     return ''
   last = before[-1]
-  return (
-      f'tried before on {last.delta.before[:12]} ({_result(last)}); the parent'
-      f' is another one now, {context.parent.sha256[:12]}'
-  )
+  now = 'now it repairs a critical fault'
+  if last.delta.before != parent:
+    now = f'the parent is another one now, {parent[:12]}'
+  return f'tried before on {last.delta.before[:12]} ({_result(last)}); {now}'
 
 
 def _result(trial: history_lib.Trial) -> str:

@@ -1,0 +1,62 @@
+"""Values that remedies of a diagnosis set, and the changes that set them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from evojax.diagnosis import words
+from evojax.harness import spec
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
+
+FILES = ('reward.py', 'keep.py', 'weight.py')
+Change = tuple[str, Any, Any]  # Path, value before, value after.
+
+
+def path_of(remedy: records.Remedy) -> str:
+  """Return the config path or harness file that a remedy changes."""
+  return words.word('evojax', remedy.setting, remedy.part)
+
+
+def target(remedy: records.Remedy) -> Any:
+  """Return the value that a remedy sets; None if it scales the present one."""
+  if remedy.setting == 'max_tokens':
+    # Remove the training limit; sampling stops at rollout.max_tokens anyway.
+    return 0
+  return () if remedy.setting == 'data' else remedy.value
+
+
+def severity(
+    findings: Iterable[records.Finding], changes: Sequence[Change]
+) -> str:
+  """Return the severity of the worst finding that changes repair; '' if none.
+
+  What is changed counts, not what the proposer says. Functions of a harness
+  count as no repair: there are many ways to write one.
+
+  Args:
+    findings: The findings, worst first.
+    changes: The changed values.
+  """
+  for finding in findings:
+    for remedy in finding.remedies:
+      if any(_makes(change, remedy) for change in changes):
+        return finding.severity
+  return ''
+
+
+def severity_of(trial: history_lib.Trial) -> str:
+  """Return the `severity` of a trial, by the diagnosis that it began with."""
+  if trial.diagnose is None or trial.delta is None:
+    return ''
+  return severity(trial.diagnose.findings, trial.delta.changes)
+
+
+def _makes(change: Change, remedy: records.Remedy) -> bool:
+  """Return whether a change of a value is what a remedy asks for."""
+  path, before, after = change
+  if path != path_of(remedy) or path in FILES:
+    return False
+  value = target(remedy)
+  if value is not None:
+    return spec.as_float(after) == spec.as_float(value)
+  return bool(before) and (after / before - 1) * (remedy.times - 1) > 0
