@@ -78,11 +78,14 @@ def places(run: opening.Run, number: int) -> int | None:
     # use about half of rollout.max_tokens.
     most = run.config.rollout.max_tokens * grpo.prompts * grpo.group_size
     update = max(update, most / 2)
-  arm = e.updates * update * (1 + dev)
+  arms = e.updates * update * e.pairs  # Of one harness.
   left = e.tokens - spent
   # The incumbent's arms are paid for first.
-  payable = math.floor(left / (arm * e.pairs)) - 1 - others
-  return None if payable < 0 else min(free, payable)
+  payable = math.floor(left / (arms * (1 + dev))) - 1 - others
+  if payable >= 0:
+    return min(free, payable)
+  # Arms that are compared with none need no dev scores.
+  return 0 if not others and left >= arms else None
 
 
 def _first_trial(run: opening.Run, number: int) -> int:

@@ -123,22 +123,25 @@ class TokensTest(parameterized.TestCase):
       (0, 2),  # No limit.
       (1000 + 4 * 120 * 3, 2),
       (1000 + 4 * 120 * 3 - 1, 1),
-      (1000 + 4 * 120, 0),  # The incumbent trains alone.
-      (1000 + 4 * 120 - 1, None),
+      # The incumbent trains alone, and needs no dev scores.
+      (1000 + 4 * 120, 0),
+      (1000 + 4 * 80, 0),
+      (1000 + 4 * 80 - 1, None),
   )
   def test_as_many_as_the_tokens_pay_for(self, tokens, expected):
     self.assertEqual(self._places(tokens), expected)
 
   def test_what_else_is_paid(self):
-    self.assertEqual(self._places(1000 + 4 * 120 * 2, shadow=object()), 0)
+    enough = 1000 + 4 * 120 * 2  # Its arms are compared with the incumbent's.
+    self.assertEqual(self._places(enough, shadow=object()), 0)
+    self.assertIsNone(self._places(enough - 1, shadow=object()))
     # Tokens that 12 arms sampled for dev problems.
     spent = 1000 + 12 * 40
-    self.assertEqual(self._places(spent + 480, scored_by='dev'), 0)
-    self.assertIsNone(self._places(spent + 479, scored_by='dev'))
+    self.assertEqual(self._places(spent + 320, scored_by='dev'), 0)
+    self.assertIsNone(self._places(spent + 319, scored_by='dev'))
 
   def test_completions_may_become_longer(self):
-    # Half of 64 tokens for 4 completions, 8 updates, and half as much for dev.
-    arm = 8 * 32 * 4 * 1.5
+    arm = 8 * 32 * 4  # 8 updates of 4 completions with half of 64 tokens.
     self.assertEqual(self._places(1000 + 4 * arm, raced=False), 0)
     self.assertIsNone(self._places(1000 + 4 * arm - 1, raced=False))
 
