@@ -21,7 +21,8 @@ processes with different --settings may add to the same rows:
 --live trains policies on broken settings under separate seeds (`versus`):
 evojax, the searcher --best, PBT, the base policy under the reference recipe,
 and plain training of the seed. A job of 500,000 tokens takes about 8 minutes of
-one core. Jobs that have a row in --live_rows are not repeated.
+one core. Jobs that have a row in --live_rows are not repeated; `--live --jobs=`
+prints the table of the rows so far.
 """
 
 import pathlib
