@@ -58,7 +58,7 @@ class Command:
 class Process(Protocol):
   """A started command, with methods like those of `subprocess.Popen`."""
 
-  place: str  # Where the command runs, for the log.
+  place: str  # Place of the command, for messages: 'process 7'.
   has_devices: bool  # False while the command waits for devices.
 
   def poll(self) -> int | None:
@@ -390,7 +390,7 @@ class Pool:
       deaths.kills += 1
       what = f'it was ended by a signal {deaths.kills} times'
       again = deaths.kills < KILLS
-    else:  # It would fail again, so the user has to act.
+    else:  # The command would fail again, so the user has to act.
       self._failed[name] = (
           f'{name} ended with exit status {status}: {_last_line(command.log)};'
           f' see {command.log}. The same command tries it again'

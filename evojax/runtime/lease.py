@@ -175,7 +175,7 @@ class Lease:
     seen, since = _newest(self._store), time.monotonic()
     first = seen
     while not _has_ended(seen.content):
-      if seen.data != first.data:  # It was renewed.
+      if seen.data != first.data:  # The holder has renewed its lease.
         self._raise(seen)
       if time.monotonic() - since > TTL_SECONDS:
         break

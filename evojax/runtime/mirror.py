@@ -209,7 +209,7 @@ class Mirror:
     def download(name: str) -> bool:
       try:
         self._store.download(name, self.root / name)
-      except FileNotFoundError:  # It was deleted meanwhile.
+      except FileNotFoundError:  # The object was deleted meanwhile.
         return False
       return True
 
@@ -351,7 +351,7 @@ def _scan(root: pathlib.Path) -> dict[str, _Signature]:
       path = top / name
       if _is_unfinished(name) or path.is_symlink():
         continue
-      with contextlib.suppress(FileNotFoundError):  # It has just been deleted.
+      with contextlib.suppress(FileNotFoundError):  # Deleted just now.
         found[path.relative_to(root).as_posix()] = _signature(path)
   return found
 

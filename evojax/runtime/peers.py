@@ -5,11 +5,12 @@
     leave(status)    # The last call of a process.
 
 Each process writes a heartbeat to jax's key-value store, which process 0 holds,
-and reads those of the others. If a process ends or is silent for too long,
+and reads those of the others. If a process dies or is silent for too long,
 every other process prints a line that names it and exits with
 `preemption.AGAIN`: the same command, started again everywhere, continues the
-run. A slow operation is no problem while its process sends heartbeats. But if
-no process makes progress for `collective_seconds`, all end in the same way.
+run. If a process fails with an error, the others exit with its exit code. A
+slow operation is no problem while its process sends heartbeats. But if no
+process makes progress for `collective_seconds`, all exit with `AGAIN`, too.
 
 jax would abort a process from C++ if another one is missing. This is avoided:
 jax's own limit is longer than the one here, and processes reach process 0

@@ -184,7 +184,7 @@ class Progress(contextlib.AbstractContextManager):
     if arms is not None:
       stage = dataclasses.replace(self._stages[index], arms=arms)
       self._stages[index] = stage
-    # If arms train side by side, an arm may be entered after later ones.
+    # If arms train side by side, the display may already be ahead of this arm.
     if (index, arm) > (self._index, self._arm):
       if self._stage.replays and self._since is not None:
         self._units['replay'] += 1

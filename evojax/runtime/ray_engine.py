@@ -207,7 +207,7 @@ class Task:
     """Reserve a slice in a thread, because Ray's call blocks."""
     thread = futures.ThreadPoolExecutor(1)
     self._reserved = thread.submit(_reserve, self._share)
-    thread.shutdown(wait=False)  # It ends with the reservation.
+    thread.shutdown(wait=False)  # The thread ends after the reservation.
 
   def _take_place(self) -> bool:
     """Start the processes if the TPU slice is reserved; return True then."""

@@ -112,7 +112,7 @@ class Store:
     try:
       self._write(self._fs.pipe_file, self._path(name), data, mode='create')
     except FileExistsError:
-      # It may have been written by an attempt whose answer was lost.
+      # An earlier attempt, whose answer was lost, may have written the object.
       return self.read(name) == data
     return True
 
@@ -165,7 +165,7 @@ class Store:
     start = len(self._root.rstrip('/')) + 1
     objects = {path[start:]: info for path, info in found.items()}
     for name in objects:
-      # It would be downloaded to a place outside the target folder.
+      # Such an object would be downloaded to a path outside the target folder.
       if '..' in name.split('/') or name.startswith('/'):
         raise StorageError(
             f'{self.url} holds an object {name!r}, which is no path below it:'

@@ -121,7 +121,7 @@ def _default(name: str) -> Any:
 
 
 def _may_change(name: str, config: Mapping[str, Any], mode: str) -> bool:
-  """Tell if a resumed run may change a field."""
+  """Return True if a resumed run may change this field."""
   # Other modes race no arms, but they start from the seed harness, too.
   if mode not in ('evolve', 'aa') and name.startswith('evolve.'):
     return name != 'evolve.seed_harness'
