@@ -270,8 +270,8 @@ class Checkpointer:
       self._orbax.save(temporary / 'state', args=ocp.args.PyTreeSave(flat))
     except (OSError, ValueError, RuntimeError) as error:
       raise self._save_error(final, error) from error
-    # The interpreter joins this thread at exit, so that a program that does not
-    # call `wait` still finishes the checkpoint.
+    # The interpreter joins this thread at exit; therefore the checkpoint is
+    # finished even if the program does not call `wait`.
     self._pending = self._pool.submit(
         self._commit, temporary, final, meta, size
     )

@@ -1,4 +1,4 @@
-"""Run several commands of evojax at a time, started by an engine.
+"""A pool of evojax commands that an engine runs side by side.
 
     pool = Pool(ThisMachine(), workers=2)
     pool.submit(command)     # Starts the command if a worker is free.
@@ -28,9 +28,8 @@ from evojax.runtime import preemption
 # The status of a command whose machine was lost. Other statuses are exit
 # statuses (>= 0) and negated signals (< 0, as in subprocess).
 LOST = -1000
-# A command fails for good after so many ends by a signal (for example of the
-# kernel if memory is short), or after so many losses or preemptions of its
-# machine.
+# A command fails for good after KILLS ends by a signal (the kernel sends one if
+# memory is short), or after LOSSES losses or preemptions of its machine.
 KILLS, LOSSES = 3, 20
 # On a shared file system, other machines may see a new file this much later.
 _LATE_SECONDS = 60.0

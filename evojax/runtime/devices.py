@@ -1,4 +1,4 @@
-"""The devices of this process and the host memory beside them."""
+"""Peak numbers of devices, and release of host memory after compilations."""
 
 import collections
 import ctypes

@@ -115,7 +115,7 @@ class Mirror:
     self._known = {
         n: (size, None) for n, size in files['files'].items() if n in there
     }
-    # Users leave files in the inbox, so .files.json does not name them.
+    # .files.json does not name files that users have left in the inbox.
     self._known |= {n: (there[n]['size'], None) for n in _inbox(there)}
     names = [n for n in self._known if not _companion(n) and wanted(n)]
     self.root.parent.mkdir(parents=True, exist_ok=True)

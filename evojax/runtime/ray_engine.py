@@ -360,8 +360,8 @@ def _functions() -> tuple[Any, Any]:
       hosts: int,
       index: int,
   ) -> int:
-    # Ray cancels by SIGINT. If the cluster was started in the background of a
-    # script, its processes inherited that SIGINT is ignored.
+    # Ray cancels by SIGINT. If a script has started the cluster in the
+    # background, the cluster's processes ignore SIGINT by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     env = os.environ | {'PYTHONPATH': paths}
     # Ray sets this to the task's CPUs; float sums would depend on that number.
