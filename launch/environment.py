@@ -1,17 +1,18 @@
-"""Makes an environment with the pinned packages, or reuses the one it made.
+"""Create a Python environment with the pinned packages, or reuse it.
 
     python launch/environment.py [--dry_run] NAME [SET ...]
 
-Prints the path of the environment's Python, with --dry_run without making it;
-everything else goes to stderr.
-NAME '' is <checkout>/.venv, 'test' is <checkout>/.venv-test. A SET is a file
-requirements/SET.txt; 'accelerator' is the one for the hardware that is found.
-With EVOJAX_ENVIRONMENTS=DIR environments live in DIR/NAME-HASH instead, where
-many checkouts share them.
+This prints the path of the environment's Python; all other output goes to
+stderr. --dry_run prints the path without creating the environment. NAME '' is
+<checkout>/.venv, 'test' is <checkout>/.venv-test. A SET is a file
+requirements/SET.txt; 'accelerator' is the file for the detected hardware. With
+EVOJAX_ENVIRONMENTS=DIR, environments are in DIR/NAME-HASH instead, where many
+checkouts share them.
 
-An environment carries the hash of its pins in a stamp that is written last:
-one that was interrupted, or whose pins changed, is made anew. Only the
-standard library is used; uv installs if it can be had, pip otherwise.
+The hash of an environment's pins is in its stamp file, which is written last.
+An environment that is incomplete, or whose pins have changed, is created again.
+Only the standard library is used; packages are installed by uv if possible,
+otherwise by pip.
 """
 
 import contextlib
@@ -30,20 +31,21 @@ import venv
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ACCELERATORS = ('cpu', 'cuda12', 'cuda13', 'tpu')
-# Sets that name every package, base.txt's among them in other versions.
+# Sets that are installed without base.txt, since they need other versions of
+# its packages.
 ALONE = ('sglang', 'sglang_cpu', 'sglang_jax')
-# Sets that do not: what they need depends on the build that can be had.
+# Sets that do not list all dependencies, which differ between builds.
 OPEN = ('sglang', 'torch')
 UV = 'uv==0.13.8'
 STAMP = 'evojax-pins'
 
-_GOOGLE = '0x1ae0'  # PCI vendor; network cards and disks have it too.
+_GOOGLE = '0x1ae0'  # PCI vendor, also of Google's network cards and disks.
 # TPU v3, v4, v5p, v5e, v6e, 7x; see jax/_src/hardware_utils.py.
 _TPUS = ('0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076')
 
 
 def detect_accelerator(pci: pathlib.Path) -> str:
-  """One of ACCELERATORS: what jax can use here.
+  """Return the accelerator that jax can use here, one of ACCELERATORS.
 
   Args:
     pci: /sys/bus/pci/devices, which lists vendor and device ids.
@@ -68,7 +70,7 @@ def detect_accelerator(pci: pathlib.Path) -> str:
 
 
 def _detect_cuda() -> str:
-  """'cuda12' or 'cuda13' by the driver's version; 'cpu' without a GPU."""
+  """Return 'cuda12' or 'cuda13' by the driver's version; 'cpu' without GPU."""
   try:
     query = subprocess.run(
         ['nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader'],
@@ -87,7 +89,7 @@ def _detect_cuda() -> str:
 
 
 def requirement_files(sets: list[str]) -> list[pathlib.Path]:
-  """requirements/base.txt, unless a set stands alone, and those of the sets.
+  """Return the files of the sets, after base.txt unless a set is in ALONE.
 
   Raises:
     ValueError: If a set has no file.
@@ -107,7 +109,7 @@ def requirement_files(sets: list[str]) -> list[pathlib.Path]:
 
 
 def pins_hash(files: list[pathlib.Path]) -> str:
-  """Hash of which files they are and of what they and this script say."""
+  """Return a hash of the files' names and contents, and of this script."""
   digest = hashlib.sha256()
   for file in [pathlib.Path(__file__), *files]:
     digest.update(f'{file.name}\n'.encode() + file.read_bytes())
@@ -130,7 +132,7 @@ def _say(text: str) -> None:
 
 @contextlib.contextmanager
 def _lock(path: pathlib.Path):
-  """One process makes an environment; others wait for it."""
+  """Lock the creation of an environment; wait while another process does it."""
   with path.with_name(path.name + '.lock').open('w') as file:
     os.set_inheritable(file.fileno(), True)
     try:
@@ -151,22 +153,23 @@ def _works(python: pathlib.Path) -> bool:
 
 
 def _run(python: pathlib.Path, *arguments: str | pathlib.Path) -> None:
-  """Runs a module of the environment; its errors go to stderr."""
+  """Run a module of the environment; its errors go to stderr."""
   subprocess.run(
       [python, '-m', *arguments],
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
       check=True,
-      # The lock is inherited: an installer that outlives us still holds it.
+      # The child inherits the lock, so that an installer that outlives this
+      # process still holds it.
       close_fds=False,
   )
 
 
 def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
-  """Installs what the files list, by uv if possible.
+  """Install the packages that the files list, by uv if possible.
 
-  They name every package, so no dependency is looked for, but for those in
-  OPEN.
+  The files list every package, so dependencies are not resolved; files of OPEN
+  are the exception.
   """
   pip = ('pip', '--disable-pip-version-check', 'install', '--quiet')
   open_ = [file for file in files if file.stem in OPEN]
@@ -182,7 +185,8 @@ def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
           'install',
           '--quiet',
           '--no-deps',
-          # Now, or the first run prints the warnings of packages' sources.
+          # Otherwise the first run would compile and print the warnings of
+          # packages' sources.
           '--compile-bytecode',
           '--python',
           python,
@@ -197,7 +201,7 @@ def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
         *pip,
         '--retries',
         '0',
-        '--no-warn-conflicts',  # sglang_cpu leaves out much on purpose.
+        '--no-warn-conflicts',  # sglang_cpu omits many packages on purpose.
         '-c',
         files[0],
         '-r',
@@ -206,13 +210,13 @@ def _install(python: pathlib.Path, files: list[pathlib.Path]) -> None:
 
 
 def _make(path: pathlib.Path, files: list[pathlib.Path]) -> None:
-  """Makes the environment, without the stamp of a complete one.
+  """Create the environment; its stamp still says that it is incomplete.
 
   Raises:
     ValueError: If the path or this Python cannot be used.
   """
   python, stamp = path / 'bin' / 'python', path / STAMP
-  if stamp.exists():  # Ours, and out of date or interrupted.
+  if stamp.exists():  # Created by evojax, and outdated or incomplete.
     shutil.rmtree(path)
   if path.exists() and not _works(python):
     raise ValueError(
@@ -236,17 +240,17 @@ def _make(path: pathlib.Path, files: list[pathlib.Path]) -> None:
 def _python_of(
     name: str, sets: list[str]
 ) -> tuple[pathlib.Path, list[pathlib.Path], str]:
-  """Return the Python of an environment, its sets' files, and their hash."""
+  """Return an environment's Python, its requirement files, and their hash."""
   files = requirement_files(sets)
   pins = pins_hash(files)
   return environment_path(name, pins) / 'bin' / 'python', files, pins
 
 
 def ensure(name: str, sets: list[str]) -> pathlib.Path:
-  """Returns the Python of a complete environment; makes it if need be.
+  """Return the Python of a complete environment; create it if needed.
 
   Args:
-    name: '' or what distinguishes it from the one that runs evojax.
+    name: Name of the environment; '' is the one that runs evojax.
     sets: See `requirement_files`.
 
   Raises:
@@ -278,7 +282,7 @@ def ensure(name: str, sets: list[str]) -> pathlib.Path:
 
 
 def main(arguments: list[str]) -> int:
-  """Prints the Python of the environment; 1 if it cannot be had."""
+  """Print the path of the environment's Python; return the exit status."""
   dry_run = arguments[:1] == ['--dry_run']
   name, *sets = arguments[dry_run:]
   try:

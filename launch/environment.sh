@@ -1,14 +1,16 @@
-# Sourced by the launch scripts and test.sh, from the root of the checkout.
+# Functions for the launch scripts and test.sh, which source this file from the
+# root of the checkout.
 
-# suits PYTHON LOW HIGH: true if it runs and is >= LOW and < HIGH.
+# suits PYTHON LOW HIGH: true if PYTHON runs and its version is >= LOW, < HIGH.
 suits() {
   "$1" -c 'import sys
 low, high = [tuple(map(int, text.split("."))) for text in sys.argv[1:]]
 sys.exit(not low <= sys.version_info < high)' "$2" "$3" 2>/dev/null
 }
 
-# find_python [LOW HIGH [PATH ...]]: prints a Python >= LOW (3.11) and < HIGH:
-# $PYTHON, or else the first of the usual names and the paths that is one.
+# find_python [LOW HIGH [PATH ...]]: prints a Python >= LOW (3.11) and < HIGH.
+# It is $PYTHON if that is set, else the first suitable one of the usual names,
+# uv's Python and the PATHs.
 find_python() {
   local low="${1:-3.11}" high="${2:-4}" name
   local wanted="Python >= $low"
@@ -37,15 +39,15 @@ find_python() {
 }
 
 # environment NAME [SET ...]: prints the Python of an environment with pinned
-# packages, which is made the first time; see launch/environment.py. A dry run
-# makes nothing.
+# packages; the first call creates it, see launch/environment.py. A dry run
+# creates nothing.
 environment() {
   local python
   python="$(find_python)" &&
     "$python" launch/environment.py ${dry_run:+--dry_run} "$@"
 }
 
-# require_gpu REMEDY: ends the script where there is no NVIDIA GPU.
+# require_gpu REMEDY: ends the script if there is no NVIDIA GPU.
 require_gpu() {
   nvidia-smi -L >/dev/null 2>&1 && return
   echo 'error: nvidia-smi finds no GPU on this node; install its driver, or' \
@@ -53,8 +55,8 @@ require_gpu() {
   exit 1
 }
 
-# sglang_jax_environment [SET ...]: the same for sglang-jax, which has versions
-# of its own and needs a Python of its own.
+# sglang_jax_environment [SET ...]: like `environment` for sglang-jax, which
+# needs other versions of packages and of Python.
 sglang_jax_environment() {
   local python
   python="$(find_python 3.12 3.14 \
@@ -62,8 +64,8 @@ sglang_jax_environment() {
     "$python" launch/environment.py sglang_jax sglang_jax "$@"
 }
 
-# default_config CONFIG FLAGS: the flag for CONFIG if the flags name none. Flags
-# of its fields are refused where it stands there twice.
+# default_config CONFIG FLAGS: prints --config=CONFIG if FLAGS have no --config.
+# With two --config flags, evojax would reject flags of config fields.
 default_config() {
   local flag
   for flag in "${@:2}"; do
@@ -74,7 +76,7 @@ default_config() {
   echo "--config=$1"
 }
 
-dry_run='' # Or 1: `run` prints commands.
+dry_run='' # 1: `run` only prints commands.
 rest=()
 # take_dry_run FLAGS: sets dry_run, and rest to the flags without --dry_run.
 take_dry_run() {
@@ -88,17 +90,17 @@ take_dry_run() {
   done
 }
 
-# quoted WORD ...: prints a line that a shell reads as these words.
+# quoted WORD ...: prints the words in one line, quoted for a shell.
 quoted() {
   local line
   line="$(printf '%q ' "$@")"
   echo "${line% }"
 }
 
-# run COMMAND: runs it, and again, up to EVOJAX_RESTARTS times (10), where it is
-# to be started again: its exit status is 75, which says that another process of
-# the run is gone, or a signal ended it that was not sent to this script (139
-# and the like). SIGTERM is passed on. A dry run prints the command.
+# run COMMAND: runs COMMAND, and restarts it up to EVOJAX_RESTARTS times (10) if
+# its exit status is 75 (another process of the run is gone) or that of a signal
+# such as 139. After SIGTERM (passed on to COMMAND), SIGINT, or a status of 130
+# or 143, it is not restarted. A dry run prints the command.
 run() {
   if [[ -n "$dry_run" ]]; then
     quoted "$@"
@@ -107,19 +109,20 @@ run() {
   local left="${EVOJAX_RESTARTS:-10}" status
   run_child='' run_asked=''
   trap 'run_asked=1; [[ -z "$run_child" ]] || kill "$run_child" || :' TERM
-  trap 'run_asked=1' INT # The terminal has told the command as well.
+  trap 'run_asked=1' INT # The terminal sends SIGINT to the command, too.
   while [[ -z "$run_asked" ]]; do
     "$@" <&0 &
     run_child=$!
-    [[ -z "$run_asked" ]] || kill "$run_child" || : # It came before the number.
-    while :; do # A signal ends `wait`, too.
+    # SIGTERM may have arrived before run_child was set.
+    [[ -z "$run_asked" ]] || kill "$run_child" || :
+    while :; do # A signal also ends `wait`, so wait again.
       status=0
       wait "$run_child" || status=$?
       kill -0 "$run_child" 2>/dev/null || break
     done
     run_child=''
     [[ -z "$run_asked" ]] || break
-    # 130 and 143: somebody has stopped the command itself.
+    # 130 and 143: the user has stopped the command itself.
     if [[ $status -ne 75 && ($status -le 128 || $status -eq 130 ||
       $status -eq 143) ]]; then
       break
@@ -132,7 +135,7 @@ run() {
     fi
     left=$((left - 1))
     echo "[evojax] exit status $status: starting again, $left times left" >&2
-    # In short pieces: a signal before a `wait` would be seen at its end alone.
+    # Sleep in short pieces, because a trap runs only after `sleep` has ended.
     local pieces=$((10 * ${EVOJAX_RESTART_SECONDS:-5}))
     while [[ $pieces -gt 0 && -z "$run_asked" ]]; do
       sleep 0.1

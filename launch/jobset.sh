@@ -7,18 +7,19 @@
 #     --volume=CLAIM:/mnt --config=configs/math.py:qwen3_8b \
 #     --config.model.path=/mnt/models/Qwen3-8B --workdir=/mnt/runs/math
 #
-#   --image         holds the checkout in /evojax, and Python >= 3.11
-#   --accelerator, --topology   as the labels of the node pool say
-#   --slices        1; more of them share each batch, see config.mesh.slice
-#   --chips_per_host  4
+#   --image         image with the checkout in /evojax, and Python >= 3.11
+#   --accelerator, --topology   values of the node pool's labels
+#   --slices        number of slices (1), which share each batch, see
+#                   config.mesh.slice
+#   --chips_per_host  chips per host (4)
 #   --volume        CLAIM:PATH, a volume claim that all hosts mount
-#   --restarts      10
-#   --spot          on spot machines
+#   --restarts      largest number of restarts (10)
+#   --spot          use spot machines
 #   --dry_run       print the YAML, for `kubectl apply -f -`, and start nothing
 #
-# All other flags are evojax's. Where the process of one host ends, JobSet ends
-# all of them and starts them again from the last checkpoint, --restarts times;
-# exit status 2, an error of the user's, ends the run.
+# All other flags are passed to evojax. If the process of one host fails, JobSet
+# ends all of them and starts them again from the last checkpoint, up to
+# --restarts times. Exit status 2, an error of the user, ends the run.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -47,7 +48,7 @@ refuse() {
   echo "error: $1" >&2
   exit 2
 }
-# A job's name gets a suffix, and a pod's name another one; 63 in all.
+# Suffixes are added to the names of jobs and pods; the limit is 63 characters.
 [[ "$name" =~ ^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$ ]] ||
   refuse "--name=$name: wanted at most 40 of a-z, 0-9 and -, such as math"
 [[ "$image" =~ ^[^\'[:space:]]+$ ]] ||
@@ -74,7 +75,7 @@ if [[ $slices -gt 1 && "${flags[*]-}" != *--config.mesh.slice=* ]]; then
   flags+=("--config.mesh.slice=$slices")
 fi
 
-# item INDENT TEXT: one item of a YAML list, as it is.
+# item INDENT TEXT: prints one item of a YAML list, quoted.
 item() {
   printf "%$1s- '%s'\n" '' "${2//\'/\'\'}"
 }

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Runs evojax on a Ray cluster, its arms on the machines of the cluster:
+# Runs evojax on a Ray cluster, whose machines run the arms:
 #
 #   RAY_ADDRESS=http://HEAD:8265 bash launch/ray_job.sh \
 #     --workers=6 --arm_resources=TPU=4 --workdir=/mnt/runs/math [flags of evojax]
 #
-# `ray job submit` starts the run on the head node and shows what it prints. All
-# machines have this checkout and --workdir under the same paths; the head node
-# and this one need the package ray[default]. Ctrl-C or SIGTERM here ends the
-# job, which saves, with all of its arms. Where the run says so by exit status
-# 75, it is started again, up to EVOJAX_RESTARTS times (10). --dry_run prints
-# the commands and starts nothing.
+# `ray job submit` starts the run on the head node and shows its output. All
+# machines need this checkout and --workdir at the same paths; the head node and
+# this machine need the package ray[default]. Ctrl-C or SIGTERM here stops the
+# job with all its arms; they save first. If the run ends with status 75, it is
+# restarted, up to EVOJAX_RESTARTS times (10). --dry_run prints the commands and
+# starts nothing.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 take_dry_run "$@"
 set -- ${rest[@]+"${rest[@]}"}
-if [[ "${1:-}" == --driver ]]; then # On the head node.
+if [[ "${1:-}" == --driver ]]; then # This part runs on the head node.
   shift
   python="$(environment ray accelerator ray)"
   config="$(default_config configs/math.py "$@")"

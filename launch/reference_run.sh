@@ -8,19 +8,19 @@
 # DATA  a JSONL file with lines {"question": ..., "answer": "... #### 42"}, or a
 #       directory with train.jsonl and, for the scores, test.jsonl.
 #
-# On all TPUs or GPUs of this machine; without one add
+# It uses all TPUs or GPUs of this machine; on a CPU, add
 # --config=configs/gsm8k.py:smoke. On several machines, start the training with
-# tpu_pod.sh or gpu_node.sh and the flags that --dry_run shows here, and record
+# tpu_pod.sh or gpu_node.sh and the flags that --dry_run prints here, and record
 # it with `python -m benchmarks.reference --record=WORKDIR`. The same command
 # continues a run. --config.evolve.dollars_per_device_hour=PRICE adds the cost,
-# --workdir=DIR says where the run is kept (runs/reference-NAME).
+# --workdir=DIR sets the directory of the run (runs/reference-NAME).
 set -euo pipefail
 usage='bash launch/reference_run.sh DIR DATA [flags of evojax]'
 if [[ $# -lt 2 || "$1" == -* || "$2" == -* ]]; then
   echo "error: wanted: $usage" >&2
   exit 2
 fi
-# Relative paths are of the caller's directory, as in any command.
+# Relative paths DIR and DATA are relative to the caller's directory.
 model="$(realpath -m -- "$1")" data="$(realpath -m -- "$2")"
 shift 2
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."

@@ -5,9 +5,9 @@
 #     [other flags of sglang.launch_server, e.g. --tp-size=2 --api-key=...]
 #
 # For a policy that fits one GPU, start one server per GPU and list all of them
-# in config.rollout.urls. It has its own environment, which the first run
-# installs. The directory that config.rollout.weights_dir names must be mounted
-# here, under the same path.
+# in config.rollout.urls. The server has its own environment, which the first
+# run installs. The directory config.rollout.weights_dir must be mounted here,
+# under the same path.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -15,5 +15,5 @@ source launch/environment.sh
 require_gpu 'serve with launch/sglang_jax.sh'
 
 python="$(environment sglang sglang)"
-# Seeds of samples are heeded only so.
+# SGLang uses the seeds of requests only with this flag.
 exec "$python" -m sglang.launch_server --enable-deterministic-inference "$@"

@@ -1,18 +1,20 @@
-"""Serves a policy with mainline SGLang on a CPU, to try things out.
+"""Serve a policy with mainline SGLang on a CPU, for experiments.
 
-Run by launch/sglang_cpu.sh in an environment of its own; takes the flags of
-sglang.launch_server. On PyPI, SGLang 0.5.23 is for GPUs. Here it runs as it is,
-but for what its packages lack on a CPU:
+launch/sglang_cpu.sh runs this script in its own environment. It takes the flags
+of sglang.launch_server. On PyPI, SGLang 0.5.23 is for GPUs. Here it runs
+unchanged except for parts that are missing on a CPU:
 
-  sgl_kernel   SGLang imports it in any case. An empty module has its name, of
-               which nothing is needed with the flags below but the hash that
-               seeds are made of; what is called anyway raises.
-  torchvision  Describes two operators of its library to torch, which fails
-               where that library does not fit torch. They are declared first.
-  seeds        Are heeded by deterministic inference alone, which exchanges
-               kernels for others that are for GPUs; here it leaves torch's.
+  sgl_kernel   SGLang always imports it. A module without content replaces it.
+               With the flags below SGLang calls only its hash for seeds, which
+               is defined here; a call of anything else raises.
+  torchvision  At import it describes two operators of its binary library to
+               torch. This fails if the library does not fit the version of
+               torch, so the operators are declared here first.
+  seeds        SGLang uses the seeds of requests only in deterministic mode,
+               which replaces torch's kernels by kernels for GPUs. Here torch's
+               kernels are kept.
 
-All of it happens in SGLang's processes; no file of a package is touched.
+The changes are made inside SGLang's processes; no file of a package is changed.
 """
 
 import importlib
@@ -35,13 +37,13 @@ _FLAGS = (
     '--enable-deterministic-inference',
     '--disable-overlap-schedule',
     '--disable-radix-cache',
-    '--mem-fraction-static=0.1',  # It fills what it may have.
+    '--mem-fraction-static=0.1',  # The server uses all memory it may have.
 )
 _UINT32 = 0xFFFFFFFF
 
 
 class _Absent:
-  """Anything of a package that is not there."""
+  """A placeholder for an attribute of a missing package; a call raises."""
 
   def __init__(self, name: str):
     self._name = name
@@ -60,14 +62,14 @@ class _Absent:
 
 
 class _AbsentModule(types.ModuleType):
-  """A module of it."""
+  """A module of a missing package."""
 
   def __getattr__(self, name: str) -> _Absent:
     return getattr(_Absent(self.__name__), name)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-  """Finds sgl_kernel and all modules within."""
+  """An importer of sgl_kernel and its submodules as placeholders."""
 
   def find_spec(self, fullname, path=None, target=None):
     del path, target
@@ -85,7 +87,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def murmur_hash32(
     seed: torch.Tensor, positions: torch.Tensor, col_indices: torch.Tensor
 ) -> torch.Tensor:
-  """MurmurHash3 of seed, position and column, as SGLang's GPU kernel has it.
+  """Return MurmurHash3 of seed, position and column, as SGLang's GPU kernel.
 
   See sglang/kernels/ops/sampling/murmur_hash.py.
 
@@ -97,21 +99,21 @@ def murmur_hash32(
   Returns:
     [n, m], uint32.
   """
-  # Products of int64 wrap, which leaves their low 32 bits right.
+  # Products of int64 may overflow, but their low 32 bits are correct.
   rotate = lambda x, r: (x << r | x >> 32 - r) & _UINT32
   seed, positions = seed.to(torch.int64)[:, None], positions.long()[:, None]
   h = torch.zeros_like(seed)
   for k in (seed, seed >> 32, positions, col_indices.long()[None]):
     k = rotate((k & _UINT32) * 0xCC9E2D51 & _UINT32, 15)
     h = rotate(h ^ k * 0x1B873593 & _UINT32, 13) * 5 + 0xE6546B64 & _UINT32
-  h = h ^ 16  # Bytes.
+  h = h ^ 16  # Length of the hashed input in bytes.
   h = (h ^ h >> 16) * 0x85EBCA6B & _UINT32
   h = (h ^ h >> 13) * 0xC2B2AE35 & _UINT32
   return (h ^ h >> 16).to(torch.uint32)
 
 
 def _declare(library: str, **operators: str) -> torch.library.Library:
-  """Operators by their signatures, for as long as the result lives."""
+  """Declare operators by signature; they exist as long as the result does."""
   fragment = torch.library.Library(library, 'FRAGMENT')
   for name, signature in operators.items():
     fragment.define(name + signature)
@@ -119,7 +121,7 @@ def _declare(library: str, **operators: str) -> torch.library.Library:
 
 
 def _import_torchvision() -> torch.library.Library | None:
-  """Imports it, also where it has no library for this torch."""
+  """Import torchvision even if its library does not fit this torch."""
   try:
     importlib.import_module('torchvision')
     return None
@@ -131,7 +133,7 @@ def _import_torchvision() -> torch.library.Library | None:
 
 
 def _heed_seeds() -> torch.library.Library:
-  """Lets deterministic inference do without kernels for GPUs."""
+  """Make deterministic inference work without GPU kernels."""
   library = _declare(
       _KERNELS, murmur_hash32_cpu='(Tensor seed, Tensor p, Tensor c) -> Tensor'
   )
@@ -143,10 +145,10 @@ def _heed_seeds() -> torch.library.Library:
   return library
 
 
-# The processes that SGLang starts import this file too, before anything else.
+# The processes that SGLang starts also import this file, before anything else.
 os.environ |= {
     'SGLANG_USE_CPU_ENGINE': '1',
-    # Compiling the sampler takes half a minute, and a compiler.
+    # Compiling the sampler takes half a minute and needs a C++ compiler.
     'TORCHDYNAMO_DISABLE': '1',
 }
 sys.meta_path.insert(0, _Finder())

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Serves a policy with mainline SGLang on a CPU, to try things out:
+# Serves a policy with mainline SGLang on a CPU, for experiments only; for real
+# runs use launch/sglang.sh on GPUs:
 #
 #   bash launch/sglang_cpu.sh --model-path=DIR --port=30000 [its other flags]
 #
-# It has its own environment, under Python 3.11 to 3.13; the first run installs
-# it, 3 GB. See launch/sglang_cpu.py for what is different on a CPU. For
-# work there is launch/sglang.sh, on GPUs.
+# The server has its own environment with Python 3.11 to 3.13; the first run
+# installs it (3 GB). See launch/sglang_cpu.py for the differences on a CPU.
 #
-# The suite asks the same of it as of the other servers:
+# The tests of servers can be run with it:
 #
 #   EVOJAX_SGLANG_PYTHON="$(bash launch/sglang_cpu.sh --python)" \
 #     bash test.sh -m real_sglang tests/contract

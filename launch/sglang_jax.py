@@ -1,21 +1,22 @@
-"""Serves a policy with sglang-jax, whose weights a trainer can exchange.
+"""Serve a policy with sglang-jax; a trainer can replace its weights.
 
-Run by launch/sglang_jax.sh in an environment of its own; takes the flags of
-sglang-jax. Version 0.1.0rc0 cannot exchange the weights of a running server.
-This runs it in one process, unchanged, and adds
+launch/sglang_jax.sh runs this script in its own environment. It takes the flags
+of sglang-jax. Version 0.1.0rc0 cannot replace the weights of a running server.
+This script runs it in one process, with its files unchanged, and adds the
+endpoints
 
-    POST /update_weights_from_disk   as mainline SGLang has it:
+    POST /update_weights_from_disk   as in mainline SGLang:
         {model_path, weight_version, abort_all_requests, flush_cache}
         -> {success, message, weight_version, num_paused_requests}
-    GET /model_info                  as /get_model_info, and weight_version
+    GET /model_info                  /get_model_info with weight_version
 
-and to meta_info of every answer weight_version and weight_versions, the spans
-[{version, start, end}] of its tokens.
+To the meta_info of every answer it adds weight_version and weight_versions: the
+spans [{version, start, end}] of the answer's tokens.
 
-The exchange is one more request of the scheduler, which carries it out between
-two batches: what runs is put back into the queue, with its tokens, and goes on
-with the new weights after a fresh prefill. Until the new weights are complete
-the old ones serve, so for a moment both are in memory.
+The update is an additional request to the scheduler, which executes it between
+two batches: running requests are put back into the queue, with their tokens,
+and continue with the new weights after a new prefill. The old weights are kept
+until the new ones are complete, so for a moment both are in memory.
 """
 
 import asyncio
@@ -37,16 +38,16 @@ from sgl_jax.srt.managers import tokenizer_manager
 from sgl_jax.srt.server_args import ServerArgs
 from sgl_jax.srt.utils import kill_process_tree
 
-_FIRST_VERSION = 'default'  # Of the weights it starts with, as in mainline.
-# Request -> [(version, number of its first token), ...]. Begun by the
-# scheduler's thread, ended by the HTTP server's, when the last answer of a
-# request passes there: they share the process.
+_FIRST_VERSION = 'default'  # Version of the initial weights, as in mainline.
+# Request -> [(version, number of its first token), ...]. The scheduler's thread
+# adds an entry; the HTTP server's thread, in the same process, removes it after
+# the last answer to the request.
 _spans: dict[str, list[tuple[str, int]]] = {}
 
 
 @dataclasses.dataclass
 class UpdateWeights(io_struct.BaseReq):
-  """To the scheduler, of every host."""
+  """A request to the scheduler of every host to load new weights."""
 
   model_path: str
   weight_version: str
@@ -55,7 +56,7 @@ class UpdateWeights(io_struct.BaseReq):
 
 @dataclasses.dataclass
 class Updated(io_struct.BaseReq):
-  """Its answer."""
+  """The answer to UpdateWeights."""
 
   success: bool
   message: str
@@ -64,7 +65,7 @@ class Updated(io_struct.BaseReq):
 
 
 class Scheduler(scheduler_lib.Scheduler):
-  """sglang-jax's scheduler with one more request."""
+  """sglang-jax's scheduler, extended by UpdateWeights."""
 
   def __init__(self, *arguments: Any, **keywords: Any):
     self.weight_version = _FIRST_VERSION
@@ -72,16 +73,16 @@ class Scheduler(scheduler_lib.Scheduler):
     self._request_dispatcher._mapping.append((UpdateWeights, self._update))
 
   def handle_generate_request(self, request: Any) -> Any:
-    """Queues a request, and notes which weights it begins with."""
-    if self.node_rank == 0:  # Where its answer leaves.
+    """Queue a request, and record the version of the weights it begins with."""
+    if self.node_rank == 0:  # The node that sends the answers.
       _spans[request.rid] = [(self.weight_version, 0)]
     return super().handle_generate_request(request)
 
   def pause_generation(self, request: Any) -> Any:
-    """Stops; in 'retract' mode with all running requests in the queue.
+    """Pause; in 'retract' mode all running requests return to the queue.
 
-    0.1.0rc0 forgets those that are prefilled but not decoded yet: they must be
-    among the running ones first.
+    0.1.0rc0 forgets requests that are prefilled but not decoded yet. Therefore
+    they are added to the running requests first.
     """
     if request.mode == 'retract':
       if self.enable_overlap and self.last_batch:
@@ -97,16 +98,17 @@ class Scheduler(scheduler_lib.Scheduler):
     return super().pause_generation(request)
 
   def _update(self, request: UpdateWeights) -> Updated:
-    """Exchanges the weights; the old ones stay if the new ones do not fit."""
+    """Replace the weights; the old ones stay if the new ones do not fit."""
     was_paused = self._engine_paused
     self.pause_generation(io_struct.PauseGenerationReqInput(mode='retract'))
     waiting, self.waiting_queue = self.waiting_queue, []
     try:
       self._load(request.model_path)
-      # Keys and values of the old weights, of the retracted requests too.
+      # The cache holds keys and values of the old weights, also those of the
+      # retracted requests.
       if request.flush_cache or waiting:
         flushed, message, _ = self.flush_cache()
-        assert flushed, message  # Nothing runs or waits.
+        assert flushed, message  # No request is running or waiting.
     except (OSError, ValueError, KeyError, RuntimeError) as error:
       return Updated(False, str(error), self.weight_version, len(waiting))
     finally:
@@ -119,11 +121,11 @@ class Scheduler(scheduler_lib.Scheduler):
     return Updated(True, 'Succeeded.', self.weight_version, len(waiting))
 
   def _load(self, path: str) -> None:
-    """Reads the weights and swaps them in, all or none."""
+    """Load the weights from a directory; replace all of them or none."""
     runner = self.tp_worker.get_model_runner()
     config = runner.model_config
     if _tensors(path) != _tensors(config.model_path):
-      # The loader would keep the old values of those that are missing.
+      # The loader would keep the old values of missing tensors.
       raise ValueError(f'{path} is no policy of the shape that is served')
     before, config.model_path = config.model_path, path
     try:
@@ -142,7 +144,7 @@ class Scheduler(scheduler_lib.Scheduler):
 
 
 def _tensors(path: str) -> dict[str, list[int]]:
-  """Shape by name of every tensor in a directory, from the files' headers."""
+  """Return the shape of every tensor in a directory's files, by name."""
   shapes = {}
   for name in sorted(pathlib.Path(path).glob('*.safetensors')):
     with name.open('rb') as file:
@@ -156,12 +158,12 @@ def _tensors(path: str) -> dict[str, list[int]]:
 
 
 class TokenizerManager(tokenizer_manager.TokenizerManager):
-  """sglang-jax's front, with the exchange and with versions in its answers."""
+  """sglang-jax's front end with weight updates and versions in its answers."""
 
   def __init__(self, *arguments: Any, **keywords: Any):
     super().__init__(*arguments, **keywords)
     self.weight_version = _FIRST_VERSION
-    self._unnamed = 0  # Exchanges that did not name their version.
+    self._unnamed = 0  # Number of updates that did not name their version.
     self._updating = asyncio.Lock()
     self._updates = tokenizer_manager._Communicator(self.send_to_scheduler, 1)
     self._result_dispatcher._mapping.append(
@@ -169,10 +171,10 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
     )
 
   def _handle_batch_output(self, output: Any) -> None:
-    """Puts answers where they are waited for, stamped.
+    """Deliver answers with the versions of their weights.
 
-    All pass here that the scheduler gives: of requests whose client has gone,
-    and of each of n samples, under ids that only the parent knows.
+    All answers of the scheduler pass through here, also those of requests whose
+    client is gone, and those of each of n samples, whose ids are internal.
     """
     states = [self.rid_to_state.get(rid) for rid in output.rids]
     super()._handle_batch_output(output)
@@ -185,10 +187,10 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
         _spans.pop(rid, None)
 
   def _handle_abort_req(self, aborted: Any) -> None:
-    """Ends a request that was still waiting.
+    """End a request that was still waiting.
 
-    0.1.0rc0 keeps it in its books, and a pause in 'abort' mode, which waits
-    until they are empty, would never end.
+    0.1.0rc0 keeps it in `rid_to_state`. A pause in 'abort' mode waits until
+    that dict is empty, so it would never end.
     """
     super()._handle_abort_req(aborted)
     state = self.rid_to_state.pop(aborted.rid)
@@ -196,7 +198,7 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
     _spans.pop(aborted.rid, None)
 
   async def update_weights(self, body: dict[str, Any]) -> Updated:
-    """Exchanges the weights, one exchange at a time."""
+    """Replace the weights; concurrent updates run one after the other."""
     self.auto_create_handle_loop()
     async with self._updating:
       abort = body.get('abort_all_requests', False) and not self.is_pause
@@ -209,8 +211,8 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
         (answer,) = await self._updates(
             UpdateWeights(
                 model_path=body['model_path'],
-                # Mainline would keep the old name: a trainer could not know
-                # that somebody else exchanged the weights.
+                # Mainline would keep the old name; then a trainer could not
+                # detect that another client has replaced the weights.
                 weight_version=body.get('weight_version')
                 or f'unnamed-{self._unnamed}',
                 flush_cache=body.get('flush_cache', True),
@@ -226,9 +228,9 @@ class TokenizerManager(tokenizer_manager.TokenizerManager):
 
 
 def _stamp(meta: dict[str, Any]) -> None:
-  """Adds which weights sampled an answer's tokens."""
+  """Add the versions of the weights that sampled an answer's tokens."""
   spans = _spans.get(meta['id'])
-  if spans is None:  # Of another node's scheduler.
+  if spans is None:  # The scheduler of another node handled the request.
     return
   ends = [start for _, start in spans[1:]] + [meta['completion_tokens']]
   meta['weight_version'] = spans[-1][0]
@@ -241,7 +243,7 @@ def _stamp(meta: dict[str, Any]) -> None:
 
 @http_server.app.get('/model_info')
 async def model_info() -> dict[str, Any]:
-  """The model that is served."""
+  """Return information on the served model."""
   manager = http_server._global_state.tokenizer_manager
   return dict(
       await http_server.get_model_info(), weight_version=manager.weight_version
@@ -252,7 +254,7 @@ async def model_info() -> dict[str, Any]:
 async def update_weights_from_disk(
     request: fastapi.Request,
 ) -> responses.JSONResponse:
-  """Mainline's endpoint of that name."""
+  """Handle mainline's endpoint of the same name."""
   try:
     body = await request.json()
   except ValueError:
@@ -274,7 +276,7 @@ async def update_weights_from_disk(
 
 
 def main() -> None:
-  """Serves until it is told to stop."""
+  """Serve until the process is stopped."""
   arguments = ServerArgs.from_cli()
   arguments.enable_single_process = True
   scheduler_lib.Scheduler = Scheduler

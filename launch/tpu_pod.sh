@@ -6,15 +6,16 @@
 #     --command='bash evojax/launch/tpu_pod.sh --config=configs/math.py:qwen3_0p6b
 #       --config.model.path=/mnt/models/Qwen3-0.6B --workdir=/mnt/runs/math'
 #
-# The exit code is that of evojax: 75 on all workers says that SIGTERM came or
-# that a worker is gone, and that the same command, started again everywhere,
-# continues the run; the script does not start it again itself.
+# --workdir and --config.model.path must be on a mount that all workers share (a
+# bucket by gcsfuse, Filestore); only worker 0 writes metrics and evidence. If
+# the process of one worker is gone, all others end, and each worker starts its
+# own again from the last checkpoint, up to EVOJAX_RESTARTS times (10).
+# --dry_run prints the command and starts nothing.
 #
-# --workdir and --config.model.path are on a mount that all workers share (a
-# bucket by gcsfuse, Filestore); worker 0 alone writes metrics and evidence.
-# Where the process of one worker is gone, all others end, and each worker
-# starts its own again from the last checkpoint, up to EVOJAX_RESTARTS times
-# (10). --dry_run prints the command and starts nothing.
+# The exit code is that of evojax. 75 on all workers means that SIGTERM arrived
+# or that a worker was still gone after the last restart: the same command,
+# started again everywhere, continues the run. After SIGTERM the script does not
+# restart it.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -26,6 +27,7 @@ export EVOJAX_ACCELERATOR=tpu
 python="$(environment '' accelerator)"
 # Workers find each other through the metadata server of the slice.
 config="$(default_config configs/math.py "$@")"
-# Without a CPU fallback a TPU that cannot be used is an error.
+# With an explicit tpu, jax raises an error if it cannot use the TPU, instead of
+# computing on the CPU.
 run env JAX_PLATFORMS=tpu,cpu "$python" -m evojax.main ${config:+"$config"} \
   "--parent=$$" --distributed "$@"

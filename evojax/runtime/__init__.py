@@ -1,1 +1,1 @@
-"""Parts that every process needs: workdir, checkpoints, metrics, devices."""
+"""Parts that every process uses: workdir, checkpoints, metrics, devices."""

@@ -2,12 +2,13 @@
 
     <directory>/step_000012/state/       arrays, written by Orbax (OCDBT)
     <directory>/step_000012/meta.json    metadata, shapes and dtypes by path
-    <directory>/step_000012/SHA256SUMS   of every file: `sha256sum -c` reads it
+    <directory>/step_000012/SHA256SUMS   hash of every file, for `sha256sum -c`
 
 A step is written as `step_000012.tmp`, made durable, and renamed: a directory
-without the suffix is complete. In an object store, which cannot rename it,
-`mirror` makes it appear as a whole. Orbax does not checksum array data, so that
-a file that is damaged later yields other numbers; a restore checks the sums.
+without the suffix is complete. An object store cannot rename directories; there
+`mirror` makes all files of a step valid at once. Orbax does not checksum array
+data, so a file that is damaged later would silently give wrong numbers;
+therefore a restore checks the hashes.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,12 +37,12 @@ PyTree = Any
 _STEP = re.compile(r'step_(\d{6,})')
 _UNFINISHED = '.tmp'
 _SUMS = 'SHA256SUMS'
-# Orbax would give up a large checkpoint on slow disks after ten minutes;
-# whether the other processes live is for `peers` to say.
+# Orbax's default of ten minutes is too short for a large checkpoint on a slow
+# disk. Dead processes are detected by `peers`, not by this limit.
 _BARRIER_SECONDS = 3600
-# Assumed speed of a process that has not saved yet, as to a slow network disk.
+# Assumed speed before a process's first save: that of a slow network disk.
 _BYTES_PER_SECOND = 100e6
-_SUMS_SECONDS = 600.0  # For another process to read what it has written.
+_SUMS_SECONDS = 600.0  # Limit for another process to hash its files.
 
 
 class CheckpointError(ValueError):
@@ -49,7 +50,7 @@ class CheckpointError(ValueError):
 
 
 def _form(leaf: Any) -> dict[str, Any]:
-  """Return shape and dtype of a leaf; typed keys have dtypes as 'key<fry>'."""
+  """Return a leaf's shape and dtype; typed keys have dtypes like 'key<fry>'."""
   return {'shape': list(leaf.shape), 'dtype': str(leaf.dtype)}
 
 
@@ -76,11 +77,11 @@ def _digest(path: pathlib.Path) -> str:
 def _sums(
     folder: pathlib.Path, counts: Callable[[str], bool] = lambda name: True
 ) -> dict[str, str]:
-  """Return relative path -> SHA-256 of every file but the list itself.
+  """Return relative path -> SHA-256 of every file except SHA256SUMS.
 
   Args:
     folder: Directory of a step.
-    counts: Whether a file is wanted, by its relative path.
+    counts: Takes a relative path; returns True if the file is wanted.
   """
   found = (path for path in sorted(folder.rglob('*')) if path.is_file())
   paths = [path for path in found if path != folder / _SUMS]
@@ -91,13 +92,14 @@ def _sums(
 
 
 def _shared_sums(folder: pathlib.Path) -> dict[str, str] | None:
-  """Return `_sums` in process 0; each process reads what it has written.
+  """Return the hashes of all files in process 0, None in the others.
 
-  Orbax gives the files of every process a folder of their own. Process 0 waits
-  for the sums of the others, and reads what they have in common.
+  Each process hashes its own files, which Orbax writes to a separate folder per
+  process. Process 0 also hashes the common files, and waits for the hashes of
+  the other processes.
 
   Raises:
-    OSError: If one of the others sends none.
+    OSError: If another process sends no hashes in time.
   """
   own = lambda index: f'state/ocdbt.process_{index}/'
   sent = lambda index: folder / f'.sums-{index}.json'
@@ -123,7 +125,7 @@ def _shared_sums(folder: pathlib.Path) -> dict[str, str] | None:
 
 
 def _damage(path: pathlib.Path) -> str:
-  """Return what differs from the step that was written; '' if nothing does."""
+  """Return a text that describes the damage to a step; '' if it is intact."""
   mirror.fetch(path)
   try:
     lines = (path / _SUMS).read_text().splitlines()
@@ -142,7 +144,7 @@ def _damage(path: pathlib.Path) -> str:
 
 
 def steps_in(directory: pathlib.Path) -> dict[int, pathlib.Path]:
-  """Return the checkpoints in a directory by step, ascending and unchecked."""
+  """Return a directory's checkpoints by step, ascending; none is checked."""
   names = os.listdir(directory) if directory.is_dir() else ()
   found = {
       int(m[1]): directory / m[0] for n in names if (m := _STEP.fullmatch(n))
@@ -158,7 +160,7 @@ def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
     abstract_state: See `Checkpointer.restore_latest`.
 
   Raises:
-    CheckpointError: If it is damaged or holds another state.
+    CheckpointError: If it is damaged or does not match `abstract_state`.
   """
   step = _STEP.fullmatch(path.name)
   if step is None or not path.is_dir():
@@ -174,8 +176,8 @@ def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
 class Checkpointer:
   """Saves and restores the state of a run.
 
-  All processes of a run call `save`, `wait` and `restore_latest` together;
-  process 0 owns the directory, which all of them see.
+  All processes of a run call `save`, `wait` and `restore_latest` together. The
+  directory is shared by all of them; process 0 owns it.
   """
 
   def __init__(
@@ -186,13 +188,13 @@ class Checkpointer:
       keep: int,
       retained: Collection[int] = (),
   ):
-    """Check the arguments; nothing on disk is touched.
+    """Check the arguments; do not touch the disk.
 
     Args:
-      directory: The directory of the step directories.
+      directory: The directory that holds the step directories.
       every: Steps between checkpoints, >= 1.
       keep: Number of newest checkpoints that are kept, >= 1.
-      retained: Steps whose checkpoints stay beside the newest ones.
+      retained: Steps whose checkpoints are kept in addition.
 
     Raises:
       ValueError: If every or keep is < 1.
@@ -215,7 +217,7 @@ class Checkpointer:
     self._pending: concurrent.futures.Future[None] | None = None
 
   def due(self, step: int) -> bool:
-    """Tell if a checkpoint is due after `step` finished steps."""
+    """Return True if a checkpoint is due after `step` finished steps."""
     return step % self._every == 0
 
   def path_of(self, step: int) -> pathlib.Path:
@@ -223,14 +225,14 @@ class Checkpointer:
     return self.directory / f'step_{step:06d}'
 
   def steps(self) -> list[int]:
-    """Return steps that have a directory, ascending, without checking them."""
+    """Return the steps that have a directory, ascending; none is checked."""
     return list(steps_in(self.directory))
 
   def estimate(self, state: PyTree) -> tuple[int, float]:
     """Return the bytes of a state, and the seconds until a save is durable.
 
-    As fast as this process's last save; 100 MB/s before the first one. A save
-    that is not complete comes first.
+    The speed is that of this process's last save, 100 MB/s before the first
+    one. The rest of a save in progress is included.
     """
     size = sum(x.nbytes for x in _flatten(state).values())
     wrote, seconds = self._measured
@@ -246,7 +248,7 @@ class Checkpointer:
       step: Number of finished steps; an older checkpoint of it is replaced.
       state: Pytree of jax arrays (typed keys included), NumPy arrays and
         numbers.
-      metadata: JSON values beside the state: config hash, versions, ...
+      metadata: JSON values saved with the state: config hash, versions, ...
 
     Raises:
       CheckpointError: If this or the previous save failed. Older checkpoints
@@ -268,7 +270,8 @@ class Checkpointer:
       self._orbax.save(temporary / 'state', args=ocp.args.PyTreeSave(flat))
     except (OSError, ValueError, RuntimeError) as error:
       raise self._save_error(final, error) from error
-    # An exit without `wait` still finishes the checkpoint.
+    # The interpreter joins this thread at exit; therefore the checkpoint is
+    # finished even if the program does not call `wait`.
     self._pending = self._pool.submit(
         self._commit, temporary, final, meta, size
     )
@@ -333,7 +336,7 @@ class Checkpointer:
     return jax.tree.unflatten(treedef, [arrays[path] for path in wanted]), meta
 
   def _make_room(self, temporary: pathlib.Path, size: int) -> None:
-    """Create the directory; remove what killed saves left behind.
+    """Create the directory; remove the rests of killed saves.
 
     Raises:
       CheckpointError: If the disk has less than `size` bytes left.
@@ -345,7 +348,7 @@ class Checkpointer:
       temporary.mkdir()
     except OSError as error:
       raise self._save_error(temporary, error) from error
-    # A save that fills the disk half way would break the evidence as well.
+    # A save that fills the disk would make writes of evidence fail, too.
     free = shutil.disk_usage(self.directory).free
     if free < size:
       raise CheckpointError(
@@ -370,7 +373,7 @@ class Checkpointer:
       meta: dict[str, Any],
       size: int,
   ) -> None:
-    """Complete a save beside the training: sums, rename, delete old steps."""
+    """Complete a save in a thread: hash, rename, delete old steps."""
     try:
       with waits.at(f'checkpoint {meta["step"]}'):
         self._orbax.wait_until_finished()
@@ -379,7 +382,7 @@ class Checkpointer:
           path = temporary / 'meta.json'
           durable.write_json(path, meta, indent=1, allow_nan=True)
         found = _shared_sums(temporary)
-      if found is None:  # The other processes have no more to do.
+      if found is None:  # Only process 0 continues.
         return
       sums = ''.join(f'{digest}  {name}\n' for name, digest in found.items())
       durable.write_atomic(temporary / _SUMS, sums.encode())
@@ -391,7 +394,7 @@ class Checkpointer:
       os.rename(temporary, final)
       durable.sync_directory(self.directory)
       self._damaged.discard(meta['step'])
-      mirror.publish(self.directory)  # On an object store, durable from here.
+      mirror.publish(self.directory)  # In an object store, durable from here.
       self._measured = max(1, size), time.monotonic() - self._began
       self._delete_old()
       mirror.publish(self.directory)
@@ -400,21 +403,22 @@ class Checkpointer:
       raise self._save_error(final, error) from error
 
   def _remove(self, path: pathlib.Path) -> None:
-    """Delete a step; no kill leaves a directory that looks complete."""
+    """Delete a step; a kill never leaves a directory that looks complete."""
     trash = path.with_name(path.name + '.old' + _UNFINISHED)
     os.rename(path, trash)
     durable.sync_directory(self.directory)
     shutil.rmtree(trash)
 
   def _delete_old(self) -> None:
-    # Damaged steps do not count, or they would push out the last intact one.
+    # Damaged steps do not count; otherwise they could displace the last intact
+    # one.
     intact = [step for step in self.steps() if step not in self._damaged]
     for step in self.steps():
       if step < min(intact[-self._keep :]) and step not in self._retained:
         self._remove(self.path_of(step))
 
   def _newest_intact(self) -> tuple[int | None, str]:
-    """Return the newest intact step, if any, and what is wrong with others."""
+    """Return the newest intact step, if any, and the damage of newer ones."""
     for leftover in sorted(self.directory.glob('step_*' + _UNFINISHED)):
       logging.warning(
           'checkpoint %s was cut off while it was written; it is ignored',
@@ -438,7 +442,7 @@ class Checkpointer:
       saved: Mapping[str, dict[str, Any]],
       wanted: Mapping[str, Any],
   ) -> None:
-    """Raise CheckpointError if shapes or dtypes differ, naming every path."""
+    """Raise CheckpointError if shapes or dtypes differ, with their paths."""
     made = {path: _form(leaf) for path, leaf in wanted.items()}
     shown = lambda form: '{dtype}{shape}'.format(**form) if form else '(absent)'
     lines = [

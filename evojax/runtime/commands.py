@@ -1,12 +1,12 @@
-"""Commands of evojax that run side by side, wherever an engine starts them.
+"""A pool of evojax commands that an engine runs side by side.
 
     pool = Pool(ThisMachine(), workers=2)
-    pool.submit(command)     # May start it.
-    pool.advance()           # Again and again: starts what can be started.
-    pool.check(command.name)  # Raises if it failed for good.
+    pool.submit(command)     # Starts the command if a worker is free.
+    pool.advance()           # Called repeatedly; starts waiting commands.
+    pool.check(command.name)  # Raises if the command failed for good.
 
-What a command has done is on disk, and so is how far it is: it is run again
-where something else than itself ended it.
+A command keeps its result and its progress on disk. Therefore a command that
+was ended by a signal or lost its machine is started again and continues.
 """
 
 import collections
@@ -25,18 +25,18 @@ from typing import Protocol, runtime_checkable
 from evojax.runtime import output
 from evojax.runtime import preemption
 
-# The status of a command whose machine went away, beside exit statuses (>= 0)
-# and signals (< 0, as of subprocess).
+# The status of a command whose machine was lost. Other statuses are exit
+# statuses (>= 0) and negated signals (< 0, as in subprocess).
 LOST = -1000
-# Times that a command is ended by a signal, such as that of a machine which is
-# short of memory, or by the end or the preemption of its machine.
+# A command fails for good after KILLS ends by a signal (the kernel sends one if
+# memory is short), or after LOSSES losses or preemptions of its machine.
 KILLS, LOSSES = 3, 20
-# A shared file system may show a file to other machines only so much later.
+# On a shared file system, other machines may see a new file this much later.
 _LATE_SECONDS = 60.0
 
 
 class CommandError(OSError):
-  """A command ended without its result; names its log."""
+  """A command ended without its result; the message names its log."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Command:
 
   name: str  # Unique in its pool, for messages.
   flags: tuple[str, ...]
-  log: pathlib.Path  # What it prints is appended.
-  is_done: Callable[[], bool]  # Whether its result is on disk.
+  log: pathlib.Path  # Its output is appended here.
+  is_done: Callable[[], bool]  # Returns True if the result is on disk.
 
   def argv(self) -> list[str]:
     """Return the program and its arguments."""
@@ -55,35 +55,35 @@ class Command:
 
 @runtime_checkable
 class Process(Protocol):
-  """A started command, as `subprocess.Popen`."""
+  """A started command, with methods like those of `subprocess.Popen`."""
 
-  place: str  # Where it runs, for whoever reads the log.
-  has_devices: bool  # False while it waits for them.
+  place: str  # Place of the command, for messages: 'process 7'.
+  has_devices: bool  # False while the command waits for devices.
 
   def poll(self) -> int | None:
-    """Return its status, None before its end."""
+    """Return the status; None before the command's end."""
 
   def terminate(self) -> None:
-    """Ask it to save and to end."""
+    """Request that the command saves and ends."""
 
   def kill(self) -> None:
-    """End it; what it has not saved is not wanted."""
+    """End the command at once; unsaved work is lost."""
 
   def wait(self) -> int:
-    """Return its status once it has ended."""
+    """Wait until the command has ended; return its status."""
 
 
 @runtime_checkable
 class Engine(Protocol):
   """A way to start commands: on this machine, or on those of a cluster."""
 
-  devices: int  # Those of a command, beside those of this process.
+  devices: int  # Devices per command; 0 if it shares those of this process.
 
   def start(self, command: Command) -> Process:
     """Start a command."""
 
   def close(self) -> None:
-    """Give back what the engine holds; all commands have ended."""
+    """Free the engine's resources; called after all commands have ended."""
 
 
 class _Child(subprocess.Popen):
@@ -102,7 +102,7 @@ class ThisMachine:
   devices = 0
 
   def start(self, command: Command) -> Process:
-    """Start a command, which ends when this process does."""
+    """Start a command that ends when this process ends."""
     with open(command.log, 'ab') as log:
       return _Child(
           [*command.argv(), f'--parent={os.getpid()}'],
@@ -110,7 +110,7 @@ class ThisMachine:
           stdout=log,
           stderr=log,
           env=os.environ | {'PYTHONPATH': python_path()},
-          # Ctrl-C reaches this process alone, which then lets commands save.
+          # Ctrl-C then reaches only this process, which lets the commands save.
           start_new_session=True,
       )
 
@@ -122,15 +122,15 @@ class ThisMachine:
 class Share:
   """The part of a cluster that a command gets."""
 
-  resources: Mapping[str, float]  # Of every machine: {'CPU': 4.0}.
-  hosts: int = 1  # Machines; with several, each runs one of its processes.
-  # A whole TPU slice, all of whose machines it gets: 'v5p' and '2x2x2'.
+  resources: Mapping[str, float]  # On each of its machines: {'CPU': 4.0}.
+  hosts: int = 1  # Machines; each runs one process of the command.
+  # A TPU slice, e.g. 'v5p' and '2x2x2'; the command gets all its machines.
   chip: str = ''
   topology: str = ''
 
 
 def share(wanted: Sequence[str], hosts: str = '') -> Share:
-  """Return what Ray is asked for per command.
+  """Return the part of a Ray cluster that each command requests.
 
   Args:
     wanted: --arm_resources, see `resources`.
@@ -138,7 +138,8 @@ def share(wanted: Sequence[str], hosts: str = '') -> Share:
       empty: one machine.
 
   Raises:
-    ValueError: If one of them is malformed, or if a slice comes with resources.
+    ValueError: If an argument is malformed, or if a slice is combined with
+      resources.
   """
   found = resources(wanted)
   if not hosts or re.fullmatch(r'[1-9]\d*', hosts):
@@ -158,10 +159,10 @@ def share(wanted: Sequence[str], hosts: str = '') -> Share:
 
 
 def resources(wanted: Sequence[str]) -> dict[str, float]:
-  """Return the resources of a machine: ('CPU=4', 'TPU=8') as a dict.
+  """Parse resources such as ('CPU=4', 'TPU=8') into a dict.
 
   Raises:
-    ValueError: If one is not NAME=NUMBER.
+    ValueError: If an item is not NAME=NUMBER with a number above 0.
   """
   found = {}
   for text in wanted:
@@ -178,23 +179,23 @@ def resources(wanted: Sequence[str]) -> dict[str, float]:
 def open_engine(
     kind: str, wanted: Sequence[str] = (), hosts: str = ''
 ) -> Engine:
-  """Return what starts commands.
+  """Return the engine that starts commands.
 
   Args:
     kind: 'local' or 'ray'.
-    wanted: What Ray gives to a command of a machine, see `resources`.
-    hosts: On which machines, see `share`.
+    wanted: Resources that Ray gives a command per machine, see `resources`.
+    hosts: Number of machines or TPU slice of a command, see `share`.
 
   Raises:
-    ValueError: If there is no Ray cluster, or no Ray, or if it is not said what
-      a command gets.
+    ValueError: If there is no Ray cluster, the package ray is missing, or
+      neither resources nor a TPU slice is given.
   """
   if kind == 'local':
     return ThisMachine()
   given = share(wanted, hosts)
   if (
       not wanted and not given.topology
-  ):  # Without a GPU that it asked for, a run would train on CPUs.
+  ):  # Without a requested GPU, a run would silently train on CPUs.
     raise ValueError(
         '--executor=ray needs --arm_resources: what each gets of a machine,'
         ' CPU=1 or GPU=1'
@@ -212,15 +213,15 @@ def open_engine(
 
 
 def python_path() -> str:
-  """Return where code of the user's own is found as it is here."""
+  """Return a PYTHONPATH by which a command finds the same user code."""
   return os.pathsep.join(path for path in sys.path if path)
 
 
 class Meter:
-  """Device-seconds of commands that have devices of their own."""
+  """A counter of device-seconds of commands that have their own devices."""
 
   def __init__(self, clock: Callable[[], float] = time.monotonic):
-    """Count from 0.
+    """Start at 0.
 
     Args:
       clock: Returns seconds.
@@ -229,11 +230,11 @@ class Meter:
     self._began: dict[str, tuple[float, int]] = {}
 
   def begin(self, name: str, devices: int) -> None:
-    """Count a command that has so many devices, unless it is counted."""
+    """Start counting a command with `devices` devices, if it has not begun."""
     self._began.setdefault(name, (self._clock(), devices))
 
   def end(self, name: str) -> None:
-    """Count a command no longer; it may never have had its devices."""
+    """Stop counting a command; no-op if it never got its devices."""
     if name in self._began:
       began, devices = self._began.pop(name)
       self._ended += (self._clock() - began) * devices
@@ -247,38 +248,39 @@ class Meter:
 
 @dataclasses.dataclass
 class _Deaths:
-  """How often something else than a command ended it."""
+  """How often a command was ended from outside."""
 
   kills: int = 0
   losses: int = 0
 
 
 class Pool:
-  """Runs commands, so many at a time, in the order in which they came.
+  """Runs up to `workers` commands at a time, in order of submission.
 
-  Nothing here takes longer where more commands wait or have ended.
+  The cost of a call does not grow with the number of waiting or ended commands.
   """
 
   def __init__(self, engine: Engine, workers: int, meter: Meter | None = None):
-    """Start nothing yet.
+    """Create an empty pool.
 
     Args:
       engine: Starts the commands.
-      workers: Commands at a time.
-      meter: Gets the device-seconds of commands on devices of their own.
+      workers: Largest number of commands that run at a time.
+      meter: Counts the device-seconds of commands that have their own devices.
     """
     self._engine, self._workers = engine, workers
     self._meter = meter or Meter()
     self._queue: collections.OrderedDict[str, Command]
     self._queue = collections.OrderedDict()
     self._running: dict[str, tuple[Command, Process]] = {}
-    self._ended: dict[str, float] = {}  # When, of those whose result is late.
+    # Seconds at which a command ended whose result is not visible yet.
+    self._ended: dict[str, float] = {}
     self._failed: dict[str, str] = {}
     self._deaths: dict[str, _Deaths] = {}
 
   @property
   def running(self) -> tuple[str, ...]:
-    """Names of the commands that have a worker."""
+    """Names of the commands that are running."""
     return tuple(self._running)
 
   @property
@@ -288,18 +290,18 @@ class Pool:
 
   @property
   def deaths(self) -> tuple[int, int]:
-    """How many workers signals have ended, and how many lost machines."""
+    """Number of ends by a signal, and of ends by the loss of a machine."""
     found = self._deaths.values()
     return sum(d.kills for d in found), sum(d.losses for d in found)
 
   def submit(self, command: Command) -> None:
-    """Queue a command that is not done; start it if a worker is free."""
+    """Queue a command whose result is missing; start it if a worker is free."""
     self._failed.pop(command.name, None)
     self._queue[command.name] = command
     self._fill()
 
   def advance(self) -> None:
-    """Look after those that have ended, and start others in their place."""
+    """Handle commands that have ended, and start others in their place."""
     for command, process in list(self._running.values()):
       status = process.poll()
       if process.has_devices and command.name not in self._ended:
@@ -309,18 +311,19 @@ class Pool:
     self._fill()
 
   def check(self, name: str) -> None:
-    """Raise if a command will not be run again.
+    """Raise an error if a command has failed for good.
 
     Raises:
-      CommandError: With the reason; once it is said, it may be submitted again.
+      CommandError: With the reason. It is raised once; afterwards the command
+        may be submitted again.
     """
     if name in self._failed:
       raise CommandError(self._failed.pop(name))
 
   def finish(self, name: str) -> None:
-    """Wait for the end of a command that is done, and free its worker.
+    """Wait for the end of a command whose result is on disk; free its worker.
 
-    It may still save what nobody needs.
+    The command may still be saving files that nothing needs.
     """
     if name in self._running:
       _, process = self._running[name]
@@ -328,7 +331,7 @@ class Pool:
       self._leave(name)
 
   def cancel(self, name: str) -> None:
-    """End a command that is not wanted any more."""
+    """End a command that is no longer wanted."""
     if name in self._running:
       _, process = self._running[name]
       process.kill()
@@ -338,7 +341,7 @@ class Pool:
     self._failed.pop(name, None)
 
   def close(self) -> None:
-    """End all commands; they save, and the same commands continue."""
+    """End all commands; they save first, so that a new start continues them."""
     self._queue.clear()
     for _, process in self._running.values():
       process.terminate()
@@ -366,7 +369,7 @@ class Pool:
     self._meter.end(name)
 
   def _end(self, command: Command, status: int) -> None:
-    """Say what becomes of a command that has ended."""
+    """Finish, repeat or fail a command that has ended."""
     name = command.name
     if command.is_done():
       self._leave(name)
@@ -386,7 +389,7 @@ class Pool:
       deaths.kills += 1
       what = f'it was ended by a signal {deaths.kills} times'
       again = deaths.kills < KILLS
-    else:  # The user's to mend: it would fail again.
+    else:  # The command would fail again, so the user has to act.
       self._failed[name] = (
           f'{name} ended with exit status {status}: {_last_line(command.log)};'
           f' see {command.log}. The same command tries it again'

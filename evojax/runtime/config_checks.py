@@ -1,7 +1,7 @@
-"""Checks of a whole config: bounds of its fields, and fields that contradict.
+"""Checks of a whole config: bounds of fields, and contradictions between them.
 
-A check sees the config alone: it runs before a device is touched or a file is
-read, and everything that is wrong is reported at once.
+The checks use nothing but the config. They run before a device is touched or a
+file is read, and report all problems at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ import ml_collections
 
 from evojax import config as config_lib
 
-# A field of config.grpo, the field without which it does nothing, and a remedy.
+# A field of config.grpo, the field that enables it, and a value of the latter.
 _PARTS = (
     ('tis_mode', 'tis_cap', '3'),
     ('tis_floor', 'tis_cap', '3'),
@@ -31,9 +31,9 @@ def validate(config: ml_collections.ConfigDict, *, arm: bool = False) -> None:
   """Check values and their combinations.
 
   Args:
-    config: Of a run or of an arm.
-    arm: Whether it is of an arm of a race, which may be shorter than its
-      warm-up: then the diagnosis says what that does.
+    config: The config of a run or of an arm.
+    arm: True for an arm of a race. An arm may be shorter than its warm-up; the
+      diagnosis reports the effect.
 
   Raises:
     config.ConfigError: Naming each field, its value and the remedy.
@@ -43,7 +43,8 @@ def validate(config: ml_collections.ConfigDict, *, arm: bool = False) -> None:
       for path, value in config_lib.flatten(config).items()
       if (problem := config_lib.declaration(path).problem(value))
   ]
-  # Combinations come second: they divide by values that must not be 0.
+  # Combinations are checked second, because these checks divide by values that
+  # must not be 0.
   if not problems:
     found = _training(config, arm) | _rollout(config) | _run(config)
     problems = [line for line, wrong in found.items() if wrong]
@@ -53,10 +54,10 @@ def validate(config: ml_collections.ConfigDict, *, arm: bool = False) -> None:
 def check_mesh(
     config: ml_collections.ConfigDict, sizes: Mapping[str, int]
 ) -> None:
-  """Check what is split over devices, once it is known how many there are.
+  """Check that sizes split evenly over the mesh, once its sizes are known.
 
   Args:
-    config: A valid one, which may leave a size of the mesh open.
+    config: A valid config, in which a size of the mesh may be -1 (open).
     sizes: Axis of the mesh -> its size.
 
   Raises:
@@ -74,12 +75,12 @@ def _refuse(problems: Sequence[str]) -> None:
     raise config_lib.ConfigError(f'the config does not describe a run:{lines}')
 
 
-# Each of these returns every line of a message with its condition: the line is
-# reported where the condition holds.
+# Each of these functions returns a dict: line of the message -> its condition.
+# A line is reported if its condition holds.
 
 
 def _training(c: ml_collections.ConfigDict, arm: bool) -> dict[str, Any]:
-  """Check the model, how training samples, the update and the reward."""
+  """Check the model, the sampling, the update and the reward."""
   r, g = c.rollout, c.grpo
   per_update = g.minibatches * g.micro_groups
   return {
@@ -137,10 +138,10 @@ def _training(c: ml_collections.ConfigDict, arm: bool) -> dict[str, Any]:
 
 
 def corrects_sampler(c: ml_collections.ConfigDict) -> bool:
-  """Return whether the update allows for a sampler with other log-probs.
+  """Return True if the update corrects for a sampler's different log-probs.
 
-  It weights by their ratio, or rejects where they differ too much. A veto, of
-  single tokens that are far too unlikely, is not enough.
+  It does so by importance weights (tis_cap) or by rejection (reject). A veto of
+  single tokens that are far too unlikely is not enough.
   """
   return c.grpo.tis_cap > 0 or c.grpo.reject != 'none'
 
@@ -154,7 +155,7 @@ def _is_date(text: str) -> bool:
 
 
 def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Check servers, and log-probs of rollouts that are not the update's."""
+  """Check servers, and rollouts whose log-probs differ from the update's."""
   r = c.rollout
   corrected = corrects_sampler(c)
   dtypes = (c.model.compute_dtype, c.model.param_dtype)

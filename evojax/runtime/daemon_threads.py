@@ -1,6 +1,6 @@
-"""Threads that the exit of the process does not wait for.
+"""A pool of threads that do not keep the process alive at its exit.
 
-Those of concurrent.futures are joined at the exit: work that never ends would
+The threads of concurrent.futures are joined at exit: work that never ends would
 keep the process alive.
 """
 
@@ -10,7 +10,7 @@ import threading
 
 
 class DaemonThreads:
-  """At most so many threads; one that never ends holds up nobody."""
+  """Up to `most` daemon threads; one that hangs can be replaced."""
 
   def __init__(self, most: int, name: str):
     self._name = name
@@ -26,12 +26,12 @@ class DaemonThreads:
       self._start()
 
   def replace(self) -> None:
-    """Start one more thread in place of one whose work may never end."""
+    """Start another thread in place of one whose work may never end."""
     self._most += 1
     self._start()
 
   def end(self) -> None:
-    """Let the threads end once they have nothing to do."""
+    """Let the threads end once their work is done."""
     for _ in range(self._count):
       self._work.put(None)
 

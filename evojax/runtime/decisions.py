@@ -1,7 +1,7 @@
-"""Choices that all processes of a run have to share.
+"""Choices that must be equal in all processes of a run.
 
-Process 0 decides and the others receive its answer, so that they take the same
-branches and use the devices together.
+Process 0 decides and the others receive its answer, so that all processes take
+the same branches and use the devices together.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,18 @@ _DECIDING = contextvars.ContextVar('deciding', default=False)
 
 
 def decide(choose: Callable[[], Any]) -> Any:
-  """Return process 0's choice in every process.
+  """Return process 0's choice in every process; all must call this.
 
   Args:
     choose: Called in process 0 only. It must not use devices, because the
       other processes would not take part.
 
   Returns:
-    The JSON value that `choose` returned, tuples as lists.
+    The JSON value that `choose` returned, with tuples as lists.
 
   Raises:
-    RuntimeError: Inside another decision, where the others are not asked.
+    RuntimeError: If it is called inside `choose`, where the other processes
+      would not take part.
   """
   if _DECIDING.get():
     raise RuntimeError('a decision inside a decision')
@@ -40,7 +41,7 @@ def decide(choose: Callable[[], Any]) -> Any:
     finally:
       _DECIDING.reset(token)
   if jax.process_count() > 1:
-    # The size travels first: all processes must pass arrays of one shape.
+    # The size is sent first: all processes must pass arrays of equal shape.
     size = int(sharding.broadcast(np.int64(len(text))))
     data = np.zeros(size, np.uint8)
     data[: len(text)] = np.frombuffer(text, np.uint8)

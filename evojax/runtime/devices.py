@@ -1,4 +1,4 @@
-"""The devices of this process and the host memory beside them."""
+"""Peak numbers of devices, and release of host memory after compilations."""
 
 import collections
 import ctypes
@@ -16,17 +16,17 @@ class Device:
   """Peak numbers of one device."""
 
   name: str
-  flops: float  # Peak of dense bfloat16 products, FLOP/s; CPU: float32.
-  bandwidth: float  # Bytes/s from its memory.
+  flops: float  # Peak FLOP/s of dense bfloat16 products; CPU: float32.
+  bandwidth: float  # Memory bandwidth, bytes/s.
   memory_bytes: int  # Bytes that programs may use.
-  platform: str = 'accelerator'  # Or cpu.
+  platform: str = 'accelerator'  # accelerator | cpu.
 
 
 _GIB = 2**30
-# Keys are beginnings of jax's device_kind; the longest that fits counts. The
-# numbers of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e (XLA
-# gives programs 15.75 of a v5e's 16 GiB); those of GPUs, SXM where no form is
-# named, from NVIDIA's data sheets, without sparsity.
+# Keys are prefixes of jax's device_kind; the longest match is used. The numbers
+# of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e (XLA gives
+# programs 15.75 of a v5e's 16 GiB). The numbers of GPUs are from NVIDIA's data
+# sheets, without sparsity, for the SXM form unless the name says otherwise.
 DEVICES = {
     'TPU v4': Device('TPU v4', 275e12, 1.228e12, 32 * _GIB),
     'TPU v5 lite': Device('TPU v5e', 197e12, 0.819e12, int(15.75 * _GIB)),
@@ -41,13 +41,13 @@ DEVICES = {
 
 
 def peaks(kind: str) -> Device | None:
-  """Return the peak numbers of jax's device_kind; None if it is unknown."""
+  """Return the peak numbers for a jax device_kind; None if it is unknown."""
   known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
   return DEVICES[max(known, key=len)] if known else None
 
 
 def describe() -> str:
-  """Return one line that says what this process computes on."""
+  """Return one line about devices, host cores and jax's version."""
   kinds = collections.Counter(
       f'{device.platform} ({device.device_kind})' for device in jax.devices()
   )
@@ -57,19 +57,19 @@ def describe() -> str:
   )
 
 
-@functools.cache  # One listener per process.
+@functools.cache  # Registers one listener per process.
 def trim_memory_after_compiling() -> None:
   """Return the compiler's freed memory to the system after each compilation.
 
-  glibc keeps what XLA frees, a few hundred megabytes after a train step; its
-  temporaries would come on top of that. Elsewhere this does nothing.
+  glibc keeps memory that XLA frees, a few hundred megabytes after a train step,
+  in addition to the program's own memory. Without glibc this does nothing.
   """
   trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
   if trim is None:
     return
 
   def listen(event: str, duration: float, **_) -> None:
-    # Small programs leave little behind; a trim for each would cost more.
+    # Small programs leave little memory; trimming after each would cost more.
     if event == _COMPILED and duration > 0.1:
       trim(0)
 

@@ -1,4 +1,4 @@
-"""Writes that are complete and durable, or leave the old file as it was."""
+"""Durable file writes; a write that fails leaves the old file unchanged."""
 
 import json
 import os
@@ -45,14 +45,14 @@ def write_atomic(
   """Write a file that is either complete and durable or unchanged.
 
   Args:
-    path: The file; an older one is replaced. Its directory exists.
-    data: All of its contents.
+    path: The file, which is replaced if it exists; its directory must exist.
+    data: The whole content.
 
   Raises:
     DiskError: If the disk is full or the path cannot be written.
   """
   path = pathlib.Path(path)
-  # A fixed name, so that the next write replaces what a killed one left.
+  # A fixed name, so that the next write replaces the rest of a killed write.
   temporary = path.with_name(f'.{path.name}.tmp')
   try:
     with temporary.open('wb', buffering=0) as file:
@@ -66,6 +66,6 @@ def write_atomic(
 
 
 def write_json(path: pathlib.Path, value: Any, **options: Any) -> None:
-  """Write a JSON value as `write_atomic` does; `options` as of `json.dumps`."""
+  """Write JSON as `write_atomic` does; `options` are those of `json.dumps`."""
   options = {'indent': 2, 'allow_nan': False} | options
   write_atomic(path, (json.dumps(value, **options) + '\n').encode())

@@ -1,4 +1,4 @@
-"""The packages that evojax needs, and the command that installs them."""
+"""A check for missing packages that prints the command that installs them."""
 
 import importlib.util
 import shlex
@@ -6,7 +6,7 @@ import sys
 
 
 def require(*names: str) -> None:
-  """End the program with one line if one of these modules is not installed."""
+  """End the program with a message if one of these modules is missing."""
   for name in names:
     if importlib.util.find_spec(name.partition('.')[0]) is None:
       command = shlex.join(['bash', 'launch/local.sh', *sys.argv[1:]])

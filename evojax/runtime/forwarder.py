@@ -1,8 +1,9 @@
-"""A connection to another machine that stays open when that machine is gone.
+"""A local connection that stays open when the remote machine is gone.
 
 jax's client of the coordination service aborts its process, with a dozen lines
-from C++, at the moment when the connection breaks. Through a forwarder it never
-sees that: whoever asks for `lost` says what has happened, and decides.
+from C++, as soon as its connection breaks. A client that connects through a
+forwarder does not see the break. `lost` records it, and other code (see
+`peers`) decides what to do.
 """
 
 import contextlib
@@ -15,17 +16,17 @@ _RETRY_SECONDS = 0.2
 
 
 class Forwarder:
-  """Forwards a port of this machine to an address, in threads."""
+  """Threads that forward a local port to a remote address."""
 
   def __init__(self, address: str):
     """Listen on a free port of this machine.
 
     Args:
-      address: HOST:PORT; it need not be up yet.
+      address: HOST:PORT of a server, which may start later.
     """
     host, _, port = address.rpartition(':')
     self._target = host.strip('[]'), int(port)
-    # Seconds on the monotonic clock; None while nothing has broken.
+    # When the remote side broke, on the monotonic clock; None: it has not.
     self.lost: float | None = None
     self._socket = socket.create_server(('127.0.0.1', 0))
     self.address = f'127.0.0.1:{self._socket.getsockname()[1]}'
@@ -40,17 +41,17 @@ class Forwarder:
       self._run(self._serve, near)
 
   def _serve(self, near: socket.socket) -> None:
-    """Connect a client to the address, as soon as it can be reached."""
+    """Connect a client to the address as soon as the server is reachable."""
     while self.lost is None:
       with contextlib.suppress(OSError):
         far = socket.create_connection(self._target, timeout=10)
         break
       time.sleep(_RETRY_SECONDS)
     else:
-      return  # The client waits for the end of its process.
+      return  # The client's connection stays open until its process ends.
     for end in (near, far):
       end.settimeout(None)
-      # Messages are small, and somebody waits for each.
+      # Send small messages at once, because the receiver waits for each.
       end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     self._run(self._pump, far, near, True)
     self._pump(near, far, False)
@@ -64,6 +65,6 @@ class Forwarder:
         sink.sendall(chunk)
     if inwards:
       self.lost = self.lost or time.monotonic()
-    else:  # The client has closed it; the other end hears of that.
+    else:  # The client has closed its side: close the remote one, too.
       with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""What a start finds in a workdir, to be put back if it comes to nothing."""
+"""A record of a workdir before a start, to restore it if the start fails."""
 
 from collections.abc import Iterator
 import contextlib
@@ -9,21 +9,21 @@ import time
 from evojax.runtime import durable
 from evojax.runtime import locks
 
-# Files that are replaced or appended to before the first step: those of the run
-# and of its arms, and the scores of policies that are not trained.
+# Files that a start may replace or append to before its first step: those of
+# the run and of its arms, and the scores of the untrained policy.
 _REPLACED = ('*', 'arms/*/*', 'evidence/*/step_000000.parquet')
-# The user may leave a file there at any moment.
+# Not restored: the user may leave files in the inbox at any moment.
 _NOT_OURS = ('inbox',)
 _ATTEMPTS = 20
 
 
 def missing(path: pathlib.Path) -> list[pathlib.Path]:
-  """Return a directory and its parents as far as they are not there."""
+  """Return those of a directory and its parents that do not exist."""
   return [each for each in (path, *path.parents) if not each.exists()]
 
 
 def remove(folders: list[pathlib.Path]) -> None:
-  """Remove directories, from the deepest up to the first that is not empty."""
+  """Remove empty directories, deepest first; stop at the first other one."""
   with contextlib.suppress(OSError):
     for folder in folders:
       folder.rmdir()
@@ -33,11 +33,11 @@ class Found:
   """The contents of a directory before a start."""
 
   def __init__(self, root: pathlib.Path, new: list[pathlib.Path]):
-    """Read them, while no other process can change them.
+    """Read the contents; the caller holds the directory's lock.
 
     Args:
       root: The directory.
-      new: It and its parents as far as this start has made them.
+      new: The directory and its parents, if this start has created them.
     """
     self.new, self._root = new, root
     self._names = set(_below(root))
@@ -49,15 +49,15 @@ class Found:
     }
 
   def put_back(self) -> None:
-    """Make the directory what it was; other threads may still be writing."""
+    """Restore the directory; repeat while other threads still write to it."""
     for _ in range(_ATTEMPTS):
       if not self._restore():
         return
       time.sleep(0.02)
 
   def _restore(self) -> bool:
-    """Undo what differs; return whether anything did."""
-    # The deepest first: a directory has to be empty.
+    """Undo all differences; return True if there were any."""
+    # Deepest first, because a directory must be empty to be removed.
     new = [path for path in _below(self._root) if path not in self._names]
     for path in reversed(new):
       with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ class Found:
 
 
 def _below(root: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yield everything below a directory but its lock, parents first."""
+  """Yield all paths below a directory, parents first; not lock and inbox."""
   for folder, folders, files in os.walk(root):
     top = pathlib.Path(folder)
     if top == root:

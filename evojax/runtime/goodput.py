@@ -1,12 +1,11 @@
-"""Goodput: the share of a training's wall time that its useful steps took.
+"""Goodput: the share of a training's wall time spent in useful steps.
 
-<workdir>/times.jsonl   a line per finished step, repeated ones too
+<workdir>/times.jsonl   one line per finished step, including repeated steps
 
-The wall time begins with the first step. A step that a restart repeats is
-useful once, as it was made last. The seconds lost to restarts are those between
-two steps that different starts made: the steps in between that nobody saved,
-the time without a process, and the time until the new one begins its first
-step.
+The wall time begins with the first step. If a restart repeats a step, only the
+last execution is useful. The seconds lost to restarts are the gaps between
+useful steps of different starts. A gap contains the unsaved steps, the time
+without a process, and the time until the new process begins its first step.
 """
 
 from collections.abc import Callable
@@ -27,30 +26,31 @@ class _Step(NamedTuple):
   """A finished step."""
 
   step: int  # Counted from 1.
-  start: int  # Which start of the training made it, from 0.
+  start: int  # Number of the training's start that made it, from 0.
   began: float  # Unix time.
   ended: float
 
 
 class Clock(contextlib.AbstractContextManager):
-  """Notes when the steps of a training end; a context manager."""
+  """Records when the steps of a training end; a context manager."""
 
   def __init__(
       self, folder: pathlib.Path, clock: Callable[[], float] = time.time
   ):
-    """Read what former starts noted; write nothing yet.
+    """Read the records of earlier starts; write nothing yet.
 
     Args:
-      folder: Holds the file.
+      folder: The folder of the file.
       clock: Returns Unix time; clocks of several machines may differ.
     """
     self._path, self._clock = folder / FILE, clock
-    self._steps: list[_Step] = []  # Those that count.
+    self._steps: list[_Step] = []  # Useful steps: the last execution of each.
     self._first, self._start = math.inf, 0
     self._whole = b''
     found = self._path.read_bytes() if self._path.exists() else b''
     for line in found.splitlines(keepends=True):
-      with contextlib.suppress(ValueError, TypeError):  # A kill cut it off.
+      # A killed process may have written a part of a line.
+      with contextlib.suppress(ValueError, TypeError):
         self._count(_Step(**json.loads(line)))
         self._whole += line
     self._is_torn = self._whole != found
@@ -62,7 +62,7 @@ class Clock(contextlib.AbstractContextManager):
     return self._steps[-1].ended - self._first if self._steps else 0.0
 
   def _count(self, step: _Step) -> None:
-    """Count a step, in the place of what it repeats."""
+    """Add a useful step in place of the steps that it repeats."""
     while self._steps and self._steps[-1].step >= step.step:
       self._steps.pop()
     self._steps.append(step)
@@ -87,22 +87,22 @@ class Clock(contextlib.AbstractContextManager):
       raise durable.error(self._path, len(text), error) from error
 
   def finish(self, step: int, seconds: float) -> dict[str, float]:
-    """Note a step that has just ended; return the metrics up to here.
+    """Record a step that has just ended; return the metrics up to here.
 
     Args:
-      step: Its number, counted from 1.
-      seconds: What it took.
+      step: Number of the step, counted from 1.
+      seconds: Duration of the step.
 
     Returns:
-      goodput, a share of the wall time so far; restarts, their number;
-      lost_seconds, the wall time that they cost.
+      goodput: useful share of the wall time so far; restarts: number of
+      restarts; lost_seconds: wall time lost to restarts.
 
     Raises:
       durable.DiskError: If the disk is full.
     """
     now = self._clock()
     if self._file is None:
-      self._mine = self._start  # Former starts without a step do not count.
+      self._mine = self._start  # Starts that finished no step do not count.
     made = _Step(step, self._mine, now - seconds, now)
     self._write(made)
     self._count(made)
@@ -112,7 +112,7 @@ class Clock(contextlib.AbstractContextManager):
         lost += max(each.began - end, 0.0)
       end, start = each.ended, each.start
     useful = math.fsum(each.ended - each.began for each in self._steps)
-    # Where clocks differ, the wall time may seem shorter than its steps.
+    # If clocks differ, the wall time may seem shorter than the sum of steps.
     wall = max(self.wall, useful)
     return {
         'goodput': useful / wall if wall else 1.0,
@@ -135,8 +135,8 @@ def open_clock(
 
 
 def wall_seconds(folder: str | os.PathLike[str]) -> float:
-  """Return the seconds from the first step's beginning to the last one's end.
+  """Return the seconds from the first step's start to the last step's end.
 
-  Time without a process is among them; 0 where no step has ended.
+  Time without a process is included. 0 if no step has ended.
   """
   return Clock(pathlib.Path(folder)).wall

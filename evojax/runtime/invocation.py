@@ -1,11 +1,11 @@
-"""The command that started this process, as a user can type it again."""
+"""The command line that started this process, for messages to the user."""
 
 from collections.abc import Collection
 import os
 import shlex
 import sys
 
-# Set by the launch scripts, which find the environment of their own.
+# Set by launch scripts that users call directly; replaces the Python command.
 LAUNCHER = 'EVOJAX_LAUNCHER'
 
 
@@ -13,13 +13,13 @@ def command(*flags: str, without: Collection[str] = ()) -> str:
   """Return the command line of this process, quoted for a shell.
 
   Args:
-    *flags: Added at the end.
-    without: Names of flags that are left out, with their values.
+    *flags: Flags added at the end.
+    without: Names of flags to leave out with their values.
 
   Returns:
-    The command; '' if the process is a program of the user's own.
+    The command; '' if the process is the user's own program.
   """
-  # While a config file is run, argv[0] is its name.
+  # `orig_argv` too, because argv[0] is the config file while that is executed.
   ours = sys.argv[0].replace(os.sep, '/').endswith('evojax/main.py')
   if not ours and 'evojax.main' not in sys.orig_argv:
     return ''
@@ -29,7 +29,7 @@ def command(*flags: str, without: Collection[str] = ()) -> str:
     if name not in without:
       arguments.append(argument)
     elif not equals:
-      next(rest, None)  # Its value.
+      next(rest, None)  # Skip the flag's value.
   launcher = os.environ.get(LAUNCHER)
   if not launcher:
     launcher = shlex.join([sys.orig_argv[0], '-m', 'evojax.main'])

@@ -1,13 +1,13 @@
 """A lease on the folder of a store: one process at a time works there.
 
-    <folder>/.lease/000007.json    of the seventh process that worked there
+    <folder>/.lease/000007.json    the lease of the folder's seventh process
 
 Unlike a kernel, a store does not drop locks when a process dies. Therefore the
 holder renews its object. A process that wants the folder watches the object by
-its own clock, and takes over once nothing has changed for TTL_SECONDS: it
-creates the object with the next number, by a write that succeeds for only one
-of several processes. A holder that was stopped for too long finds a higher
-number and writes no more.
+its own clock, and takes over once the object has not changed for TTL_SECONDS:
+it creates the object with the next number, by a write that succeeds for only
+one of several processes. A holder that was paused for too long finds a higher
+number and stops writing.
 """
 
 import dataclasses
@@ -37,11 +37,11 @@ class LeaseError(OSError):
 
 
 def _place() -> dict[str, Any]:
-  """Return values that identify this process on this machine."""
+  """Return values that identify this process; {} if the system has none."""
   boot = pathlib.Path('/proc/sys/kernel/random/boot_id')
   if not boot.exists():
     return {}
-  # Each container numbers its own processes.
+  # The namespace is included because each container numbers its own processes.
   namespace = os.readlink('/proc/self/ns/pid')
   return {
       'machine': f'{boot.read_text().strip()} {namespace}',
@@ -51,7 +51,7 @@ def _place() -> dict[str, Any]:
 
 
 def _start_of(pid: int) -> str:
-  """Return when a process began, in ticks since boot; '' if it is gone."""
+  """Return a process's start in ticks since boot; '' if it has ended."""
   try:
     text = pathlib.Path(f'/proc/{pid}/stat').read_text()
   except OSError:
@@ -61,9 +61,9 @@ def _start_of(pid: int) -> str:
 
 
 def _has_ended(content: dict[str, Any]) -> bool:
-  """Tell if a holder gave the lease back, or was a process here that is gone.
+  """Return True if a holder has released its lease or is known to be dead.
 
-  A process on another machine is assumed to run.
+  Only processes of this machine can be known to be dead.
   """
   if content['released']:
     return True
@@ -75,7 +75,7 @@ def _has_ended(content: dict[str, Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-  """The newest object of a folder's leases."""
+  """The newest lease object of a folder."""
 
   number: int  # 0: there was none.
   data: bytes
@@ -91,7 +91,7 @@ def _newest(store: storage.Store) -> _Seen:
       data = store.read(_name(numbers[-1]))
       return _Seen(numbers[-1], data, json.loads(data))
     except FileNotFoundError:
-      continue  # Whoever came later has deleted it.
+      continue  # A later holder has deleted it.
 
 
 def _name(number: int) -> str:
@@ -99,7 +99,7 @@ def _name(number: int) -> str:
 
 
 def is_held(store: storage.Store) -> bool:
-  """Tell if a process works on the folder, or did until TTL_SECONDS ago."""
+  """Return True if a process holds a lease renewed within TTL_SECONDS."""
   seen = _newest(store)
   if _has_ended(seen.content):
     return False
@@ -107,15 +107,15 @@ def is_held(store: storage.Store) -> bool:
 
 
 class Lease:
-  """A lease that this process holds, and renews in a thread."""
+  """A lease that this process holds; a thread renews it."""
 
   def __init__(self, store: storage.Store):
-    """Take the lease; where its holder seems to be dead, wait for TTL_SECONDS.
+    """Take the lease; wait TTL_SECONDS if its holder may be dead.
 
     Raises:
       LeaseError: If another process holds it.
-      storage.StorageError: If the store does not answer, or lets a write that
-        only creates replace an object.
+      storage.StorageError: If the store does not answer, or if its `create`
+        replaces an existing object.
     """
     self._store = store
     seen = self._wait()
@@ -144,18 +144,18 @@ class Lease:
     threading.Thread(target=self._renew, daemon=True).start()
 
   def check(self) -> None:
-    """Raise if another process may have taken the lease over.
+    """Raise an error if this process has lost the lease.
 
     Raises:
-      LeaseError: If one has.
+      LeaseError: If another process has taken it over, or it was deleted.
     """
     seen = _newest(self._store)
-    # A folder that was deleted as a whole has no number at all.
+    # If the whole folder was deleted, the number is 0.
     if seen.number != self._number:
       self._raise(seen)
 
   def release(self) -> None:
-    """Give the lease back, if it is still held."""
+    """Release the lease, if it is still held."""
     self._stop.set()
     with self._lock:
       if _newest(self._store).number == self._number:
@@ -167,11 +167,15 @@ class Lease:
     return json.dumps(content, indent=2, sort_keys=True).encode()
 
   def _wait(self) -> _Seen:
-    """Return the newest lease once its holder has ended."""
+    """Wait until the newest lease has ended or expired; return it.
+
+    Raises:
+      LeaseError: If its holder renews it.
+    """
     seen, since = _newest(self._store), time.monotonic()
     first = seen
     while not _has_ended(seen.content):
-      if seen.data != first.data:  # It was renewed.
+      if seen.data != first.data:  # The holder has renewed its lease.
         self._raise(seen)
       if time.monotonic() - since > TTL_SECONDS:
         break
@@ -192,6 +196,6 @@ class Lease:
           if not self._stop.is_set():
             self._store.write(_name(self._number), self._data())
         except LeaseError:
-          return  # The next `check` of whoever writes says so.
+          return  # The thread that writes finds out by its own `check`.
         except OSError:
           continue  # The store may answer again in time.

@@ -1,4 +1,4 @@
-"""Locks of folders on this machine, which name their holders.
+"""Locks of folders on this machine; each lock file names its holder.
 
     <folder>/.lock    'pid 7 on host since ...' while process 7 holds the lock
 
@@ -26,7 +26,7 @@ class HeldError(OSError):
 
     Args:
       folder: The folder.
-      holder: Text that its process has written into the lock.
+      holder: Text that the other process has written into the lock file.
     """
     super().__init__(f'{folder} is in use by {holder}')
     self.holder = holder
@@ -36,20 +36,20 @@ class HeldError(OSError):
 class Lock:
   """A lock that is held.
 
-  The file names the holder meanwhile, and is as it was found afterwards.
+  The file names the holder until the release, which restores the old file.
   """
 
   path: pathlib.Path
   fd: int
-  found: bytes | None  # None: there was no file.
+  found: bytes | None  # Earlier content; None: there was no file.
 
   def write(self, text: bytes) -> None:
-    """Replace the text; on a full disk, the old text stays."""
+    """Replace the text; if the disk is full, the old text stays."""
     os.pwrite(self.fd, text, 0)
     os.ftruncate(self.fd, len(text))
 
   def release(self) -> None:
-    """Give the lock back."""
+    """Release the lock."""
     with contextlib.suppress(OSError):
       if self.found is None:
         self.path.unlink()
@@ -64,7 +64,7 @@ def take(folder: pathlib.Path, holder: str) -> Lock:
 
   Args:
     folder: The folder, which exists.
-    holder: Text that tells other processes who holds it.
+    holder: Text that names the holder to other processes.
 
   Raises:
     HeldError: If another process holds it.
@@ -86,7 +86,7 @@ def take(folder: pathlib.Path, holder: str) -> Lock:
 
 
 def _try(path: pathlib.Path) -> Lock | None:
-  """Lock a file; None if its last holder has just removed it."""
+  """Lock a file; return None if its last holder has just removed it."""
   new = not path.exists()
   fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
   try:
@@ -102,7 +102,8 @@ def _try(path: pathlib.Path) -> Lock | None:
     os.close(fd)
     raise
   _held.add(fd)
-  # Not truncated yet: the last holder's text may still be in the file.
+  # The file is not truncated yet: it may hold the last holder's text, which
+  # `release` restores.
   return Lock(path, fd, None if new else os.read(fd, 4096))
 
 
@@ -113,7 +114,7 @@ def is_held(folder: pathlib.Path) -> bool:
   except OSError:  # Nobody has locked it.
     return False
   try:
-    # A shared lock, which is given back at once: others may ask as well.
+    # A shared lock, released at once, so that several processes can test.
     fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
   except BlockingIOError:
     return True
@@ -123,7 +124,7 @@ def is_held(folder: pathlib.Path) -> bool:
 
 
 def _close_in_child() -> None:
-  """Close locks, or a forked child would hold them when its parent is dead."""
+  """Close locks; a forked child would hold them after its parent's death."""
   for fd in _held:
     os.close(fd)
   _held.clear()

@@ -1,30 +1,30 @@
-"""A bound on what a process that runs for months writes to its log."""
+"""A bound on the log of a process that may run for months."""
 
 import dataclasses
 import logging
 import time
 
-_CHARS = 2000  # Longest line; tracebacks are cut in their middle.
-_LINES = 10  # Different lines of one statement within its window.
+_CHARS = 2000  # Limit per message with traceback; longer ones lose the middle.
+_LINES = 10  # Different messages per logging statement and time window.
 _FIRST_SECONDS, _LAST_SECONDS = 30.0, 3600.0
 
 
 @dataclasses.dataclass
 class _Site:
-  """A statement that logs."""
+  """The current time window of one logging statement."""
 
-  end: float  # When its window ends, by time.monotonic().
-  seconds: float = _FIRST_SECONDS
-  texts: set[str] = dataclasses.field(default_factory=set)
-  left_out: int = 0
+  end: float  # End of the window, by time.monotonic().
+  seconds: float = _FIRST_SECONDS  # Length of the window.
+  texts: set[str] = dataclasses.field(default_factory=set)  # Logged messages.
+  left_out: int = 0  # Messages left out.
 
 
 class Limit(logging.Filter):
-  """A filter that shortens lines and leaves out what repeats.
+  """A filter that shortens messages and leaves out repetitions.
 
-  Within a window of time a statement logs a line once, and at most `_LINES`
-  different ones. The next line after the window says how many were left out,
-  and the next window is twice as long, up to an hour.
+  Within a time window a logging statement logs each message once, and at most
+  `_LINES` different ones. The first message after the window includes how many
+  were left out. If any were, the next window is twice as long, up to an hour.
   """
 
   def __init__(self):

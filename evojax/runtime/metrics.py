@@ -21,7 +21,7 @@ import numpy as np
 from evojax.runtime import durable
 from evojax.runtime import waits
 
-# Metric -> the group that its curve stands in, where it is not 'train'.
+# Metric -> the group of its curve, if the group is not 'train'.
 _GROUPS = {
     **dict.fromkeys(
         'reward reward_std_in_group outcome dead_groups groups'
@@ -38,10 +38,10 @@ _GROUPS = {
 
 
 def tag(name: str) -> str:
-  """Return the name of a metric's curve: 'train/loss', 'reward/outcome'."""
+  """Return the name of a metric's curve, e.g. 'train/loss'."""
   if name.startswith('seconds/'):
     return name.replace('seconds', 'time', 1)
-  if '/' in name:  # Scores have the group of their split: 'dev/avg_at_k'.
+  if '/' in name:  # Scores already name their split: 'dev/avg_at_k'.
     return name
   group = _GROUPS.get(name, 'train')
   if name.startswith('part_'):
@@ -65,8 +65,8 @@ def check_available(wandb: str) -> None:
 
 
 def _number(value: Any) -> float | int | bool | str | None:
-  """Return a JSON value; NaN and infinities become null in strict JSON."""
-  # bool is a kind of int, which would turn it into 0 or 1.
+  """Return a JSON value; NaN and infinities become None, null in the file."""
+  # bool is a subclass of int: without this test it would become 0 or 1.
   if isinstance(value, (bool, str)) or value is None:
     return value
   if isinstance(value, (int, np.integer)):
@@ -76,21 +76,22 @@ def _number(value: Any) -> float | int | bool | str | None:
 
 
 def newest(workdir: pathlib.Path) -> dict[str, Any]:
-  """Return the last whole row of a run's metrics; {} if there is none."""
+  """Return the last complete row of a run's metrics; {} if there is none."""
   try:
     lines = (workdir / 'metrics.jsonl').read_bytes().splitlines()
   except OSError:
     return {}
   for line in reversed(lines):
-    with contextlib.suppress(ValueError):  # A kill, or the writer, cut it off.
+    # The line may be incomplete: it is being written, or its writer was killed.
+    with contextlib.suppress(ValueError):
       return json.loads(line)
   return {}
 
 
 class MetricWriter(contextlib.AbstractContextManager):
-  """Appends metric rows; a resumed run continues them without duplicates.
+  """A writer of metric rows; a resumed run continues without duplicates.
 
-  A context manager. With several hosts only process 0 makes one.
+  A context manager. With several hosts, only process 0 creates one.
   """
 
   def __init__(
@@ -109,7 +110,7 @@ class MetricWriter(contextlib.AbstractContextManager):
     Args:
       workdir: The run's directory.
       step: Step of the checkpoint the run starts from, 0 for a new run. Rows
-        of later steps are dropped: the run writes them again.
+        of later steps are dropped, because the run writes them again.
       tensorboard: True to write event files.
       wandb: Mode of W&B: disabled, offline or online.
       wandb_project: W&B project.
@@ -126,24 +127,24 @@ class MetricWriter(contextlib.AbstractContextManager):
     self._file = self._sinks.enter_context(self._path.open('ab', buffering=0))
     self._tensorboard = self._wandb = None
     if tensorboard:
-      import tensorboardX  # Here: half a second that `tensorboard=False` saves.
+      import tensorboardX  # Imported here because it takes half a second.
 
       self._tensorboard = tensorboardX.SummaryWriter(
           str(pathlib.Path(workdir, 'tensorboard')),
           purge_step=step + 1,
-          # Default names differ by the second, so that a quick restart would
-          # overwrite the file.
+          # Default names contain the time in seconds: a restart within the same
+          # second would overwrite the file.
           filename_suffix=f'.{time.time_ns()}',
       )
       self._sinks.callback(self._tensorboard.close)
     if wandb != 'disabled':
-      import wandb as wandb_lib  # Optional.
+      import wandb as wandb_lib  # Imported here because it is optional.
 
       saved = pathlib.Path(workdir, 'wandb_id')
       self._wandb = wandb_lib.init(
           project=wandb_project,
           name=name or None,
-          # The id that the directory keeps, so that a restart goes on.
+          # The saved id makes a restart continue the same W&B run.
           id=saved.read_text().strip() if saved.exists() else None,
           resume='allow',
           mode=wandb,
@@ -154,13 +155,13 @@ class MetricWriter(contextlib.AbstractContextManager):
       durable.write_atomic(saved, f'{self._wandb.id}\n'.encode())
 
   def _rewind(self, step: int) -> set[str]:
-    """Drop rows after `step` and a torn last line; return names at `step`."""
+    """Drop rows after `step` and incomplete lines; return names at `step`."""
     names, kept = set(), []
     data = self._path.read_bytes() if self._path.exists() else b''
     for line in data.splitlines():
       try:
         row = json.loads(line)
-      except ValueError:  # A kill cut the line off.
+      except ValueError:  # The line is incomplete: its writer was killed.
         continue
       if row['step'] <= step:
         kept.append(line + b'\n')
@@ -173,13 +174,13 @@ class MetricWriter(contextlib.AbstractContextManager):
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Append one row.
 
-    A metric is written once per step: where a step is written again after a
+    A metric is written once per step: if a step is written again after a
     resume, the first value stays.
 
     Args:
-      step: Not smaller than the last one.
+      step: The step; it must not be smaller than the last one.
       metrics: Host numbers by name, e.g. 'reward'. NaN and infinities are
-        written as null. Curves have the names of `tag`.
+        written as null. `tag` gives the names of curves.
 
     Raises:
       ValueError: If the step goes back.
@@ -194,7 +195,7 @@ class MetricWriter(contextlib.AbstractContextManager):
     if not row:
       return
     self._written |= set(row)
-    # One unbuffered write: a kill tears the last line at most.
+    # One unbuffered write: a kill leaves at most one incomplete line, the last.
     line = json.dumps({'step': step, **row}, allow_nan=False) + '\n'
     try:
       durable.write_all(self._file.fileno(), line.encode())
@@ -205,8 +206,8 @@ class MetricWriter(contextlib.AbstractContextManager):
       for name, value in row.items():
         if not isinstance(value, str):
           self._tensorboard.add_scalar(name, value, step)
-      # A resumed run does not write these rows again, so that a kill must not
-      # find them in the queue.
+      # A resumed run does not write these rows again, so they must not be lost
+      # in a queue if the process is killed.
       self._tensorboard.flush()
     if self._wandb is not None:
       self._wandb.log(row, step=step)
@@ -223,7 +224,7 @@ class Phases:
   """Wall time by phase: `with phases('rollout'): ...`.
 
   Time in an inner phase does not count for the outer one, so that phases add up
-  to the time since the start; time outside of all phases is 'other'. jax runs
+  to the time since the start. Time outside all phases is 'other'. jax runs
   asynchronously: a phase that starts device work has to wait for its result.
   """
 
@@ -252,13 +253,13 @@ class Phases:
       self._stack.pop()
 
   def lap(self) -> dict[str, float]:
-    """Return seconds per phase since the last lap, e.g. of one step."""
+    """Return the seconds per phase since the last call, e.g. for one step."""
     self._charge()
     last, self._lap = self._lap, self.seconds.copy()
     return {name: total - last[name] for name, total in self._lap.items()}
 
   def row(self) -> dict[str, float]:
-    """Return the last lap as metrics: 'seconds/<phase>'."""
+    """Start a new lap; return the last one as metrics 'seconds/<phase>'."""
     return {f'seconds/{name}': s for name, s in self.lap().items()}
 
   def shares(self) -> dict[str, float]:
@@ -268,7 +269,7 @@ class Phases:
     return {name: s / total for name, s in self.seconds.most_common()}
 
   def summary(self) -> str:
-    """Return one line: 'rollout 12.3 s (60.0 %), update ...'."""
+    """Return one line, e.g. 'rollout 12.3 s (60.0%), update ...'."""
     return ', '.join(
         f'{name} {self.seconds[name]:.1f} s ({share:.1%})'
         for name, share in self.shares().items()

@@ -1,23 +1,23 @@
-"""A run whose workdir is in an object store works on a copy of it here.
+"""Local copies of workdirs that are in an object store.
 
-    with opened('gs://bucket/runs/grpo') as path:   # A folder of this machine.
+    with opened('gs://bucket/runs/grpo') as path:   # A folder on this machine.
       ...                                           # Files, as in any workdir.
 
-What a run reads and writes are files of the copy; `publish` sends what is new
-to the store, under the same names, whenever a checkpoint is complete and
-whenever the ledger has a new row:
+A run reads and writes the files of the copy. `publish` uploads new files to the
+store, under the same names, whenever a checkpoint is complete and whenever the
+ledger has a new row:
 
     <url>/...                  the files of the workdir
-    <url>/.files.json          the names of those that count, written last
+    <url>/.files.json          the names of the valid files, written last
     <url>/ledger/000003.json   one object per row of ledger.jsonl
     <url>/.lease/000001.json   see `lease`
 
-A kill in the middle leaves objects that .files.json does not name. Readers
-ignore them, so that a checkpoint, a harness or an arm is complete or absent.
-Rows are written after .files.json, each by a write that only creates an object,
-so that a second writer cannot add one. Parameters are large and are only
-downloaded when they are read, see `fetch`; all other files are there from the
-start.
+A process that is killed during an upload leaves objects that .files.json does
+not name. Readers ignore them, so that a checkpoint, a harness or an arm is
+complete or absent. Rows are written after .files.json, each by a write that
+never replaces an object, so that a second writer cannot add one. Parameters are
+large and are downloaded only when they are read, see `fetch`; all other files
+are downloaded at the start.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -38,22 +38,26 @@ from evojax.runtime import storage
 
 _FILES = '.files.json'
 _LEDGER, _ROWS, _INBOX = 'ledger.jsonl', 'ledger', 'inbox'
-# Folders that are not sent: servers read them here, see rollout/weights.py.
+# Folders that are not uploaded: servers on this machine read them, see
+# rollout/weights.py.
 _HERE_ONLY = ('weights',)
-# Large files that are rarely read, and a file that is replaced together with
-# them and is always here.
+# Large files that are rarely read, each with a companion: a file that is always
+# downloaded and is replaced together with the large file.
 _ON_DEMAND = (
     (re.compile(r'(.*checkpoints/step_\d+/)state/.+'), 'SHA256SUMS'),
     (re.compile(r'(.*/)?[^/]+\.safetensors'), 'config.json'),
 )
 _CHECKPOINT = re.compile(r'(.*/)?checkpoints/step_\d+/')
 
-# Size, time in ns, inode: another one after every change.
+# Size, modification time in ns, inode: differs after every change of a file.
 _Signature = tuple[int, int, int]
 
 
 def _companion(name: str) -> str | None:
-  """Return the file that tells if one that is not here still counts."""
+  """Return the companion of a file that is downloaded on demand, else None.
+
+  While the companion is unchanged, a copy in the store is still valid.
+  """
   for pattern, companion in _ON_DEMAND:
     if match := pattern.fullmatch(name):
       return (match[1] or '') + companion
@@ -61,14 +65,14 @@ def _companion(name: str) -> str | None:
 
 
 class Mirror:
-  """A folder of this machine and the folder of a store that it stands for."""
+  """A folder of an object store and its copy on this machine."""
 
   def __init__(self, url: str, root: pathlib.Path):
-    """Open the store; nothing is asked of it yet.
+    """Open the store without a request to it.
 
     Args:
-      url: Of the folder in the store.
-      root: The folder here, which is this object's alone.
+      url: URL of the folder in the store.
+      root: The local folder, which only this object uses.
     """
     self.url, self.root = url.rstrip('/'), root
     self._store = storage.Store(url)
@@ -76,19 +80,19 @@ class Mirror:
     self._lease: lease_lib.Lease | None = None
     self._publishes = False
     self._files, self._count = b'', 0
-    # Files in .files.json: size, and the file here if there is one.
+    # Files in .files.json: size, and the signature of the local copy if any.
     self._known: dict[str, tuple[int, _Signature | None]] = {}
     self._rows: list[bytes] = []
 
   def pull(self, wanted: Callable[[str], bool] = lambda name: True) -> None:
-    """Make the folder here equal to that of the store.
+    """Make the local folder equal to that of the store.
 
     Args:
-      wanted: Whether a file is needed, by its name.
+      wanted: Takes a file's name; returns True if the file is needed.
 
     Raises:
       storage.StorageError: If the store does not answer, the disk is full, or
-        the folder holds what no run has written.
+        the folder holds files that no run has written.
     """
     shutil.rmtree(self.root, ignore_errors=True)
     try:
@@ -97,7 +101,7 @@ class Mirror:
       self._files = b''
     there = self._store.list()
     if not self._files:
-      # A run that was copied there by other means would look like none.
+      # A run that was copied there by other tools would look like no run.
       for name in there:
         if not name.startswith((f'{_INBOX}/', '.')):
           raise storage.StorageError(
@@ -107,11 +111,11 @@ class Mirror:
           )
     files = json.loads(self._files or b'{"count": 0, "files": {}}')
     self._count = files['count']
-    # Files that somebody has deleted do not count any more.
+    # Files that somebody has deleted from the store are no longer valid.
     self._known = {
         n: (size, None) for n, size in files['files'].items() if n in there
     }
-    # Users leave files there, which no run has written.
+    # .files.json does not name files that users have left in the inbox.
     self._known |= {n: (there[n]['size'], None) for n in _inbox(there)}
     names = [n for n in self._known if not _companion(n) and wanted(n)]
     self.root.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +126,7 @@ class Mirror:
     self._pull_rows(rows)
 
   def begin(self) -> None:
-    """Take the lease of the folder; see again what it holds.
+    """Take the lease of the folder; download it again if it has changed.
 
     Raises:
       lease.LeaseError: If another process holds it.
@@ -139,7 +143,7 @@ class Mirror:
       self.pull()
 
   def keep(self) -> None:
-    """Send what is new from here on; before, nothing in the store changes.
+    """Upload new files from here on; before, nothing in the store changes.
 
     Raises:
       OSError: As `publish` does.
@@ -147,9 +151,9 @@ class Mirror:
     if self._publishes or self._lease is None:
       return
     self._publishes = True
-    if not self._files:  # From here on, the folder is that of a run.
+    if not self._files:  # Marks the folder as that of a run.
       self._write_files({})
-    # A kill may have left parts of a checkpoint, which are large.
+    # A killed process may have left parts of a checkpoint, which are large.
     left = [
         name
         for name in self._store.list()
@@ -159,7 +163,7 @@ class Mirror:
     self.publish()
 
   def publish(self) -> None:
-    """Send what is new, whole or not at all as a reader sees it.
+    """Upload new files; a reader sees all of them or none.
 
     Raises:
       lease.LeaseError: If another process has taken the folder over.
@@ -170,7 +174,7 @@ class Mirror:
         self._publish()
 
   def fetch(self, path: pathlib.Path) -> None:
-    """Download what belongs to a folder here and was left in the store.
+    """Download the files of a local folder that are still only in the store.
 
     Raises:
       storage.StorageError: If the store does not answer, or the disk is full.
@@ -185,27 +189,27 @@ class Mirror:
       self._download(names)
 
   def in_use(self) -> bool:
-    """Tell if a process works on the folder in the store."""
+    """Return True if another process works on the folder in the store."""
     return self._lease is None and lease_lib.is_held(self._store)
 
   def put(self, name: str) -> None:
-    """Send one file, whoever holds the lease: a page, which nobody reads."""
+    """Upload one file without the lease: a page, which no run reads."""
     self._store.upload(self.root / name, name)
 
   def release(self) -> None:
-    """Give the lease back; nothing is sent any more."""
+    """Release the lease; nothing is uploaded afterwards."""
     with self._lock:
       lease, self._lease, self._publishes = self._lease, None, False
       if lease is not None:
         lease.release()
 
   def _download(self, names: list[str]) -> None:
-    """Download files that are known."""
+    """Download files of `_known`, and drop those that have been deleted."""
 
     def download(name: str) -> bool:
       try:
         self._store.download(name, self.root / name)
-      except FileNotFoundError:  # It was deleted meanwhile.
+      except FileNotFoundError:  # The object was deleted meanwhile.
         return False
       return True
 
@@ -223,7 +227,7 @@ class Mirror:
     """Write the ledger from its rows.
 
     Raises:
-      storage.StorageError: If one of them is missing.
+      storage.StorageError: If a row is missing.
     """
     for number, name in enumerate(names):
       if name != _row(number):
@@ -237,7 +241,7 @@ class Mirror:
       (self.root / _LEDGER).write_bytes(b''.join(self._rows))
 
   def _publish(self) -> None:
-    """Send files, then .files.json, then rows; delete what is gone."""
+    """Upload files, then .files.json, then rows; remove files deleted here."""
     assert self._lease is not None
     self._lease.check()
     local = _scan(self.root)
@@ -260,7 +264,7 @@ class Mirror:
     self._publish_rows()
 
   def _write_files(self, sizes: Mapping[str, int]) -> None:
-    """Write which files count; another text each time."""
+    """Write .files.json; the count makes every version differ."""
     self._count += 1
     files = {'count': self._count, 'files': sizes}
     self._store.write(_FILES, json.dumps(files, sort_keys=True).encode())
@@ -269,30 +273,31 @@ class Mirror:
     return self._known.get(name, (0, None))[1]
 
   def _upload(self, name: str) -> int:
-    """Send a file; return its size, or -1 if it is gone."""
+    """Upload a file; return its size in bytes, or -1 if it is gone."""
     try:
       return self._store.upload(self.root / name, name)
     except FileNotFoundError:
       return -1
 
   def _publish_rows(self) -> None:
-    """Create an object for each row that has none; pull the user's inbox.
+    """Create an object for each new row; download new files of the inbox.
 
     Raises:
-      lease.LeaseError: If another process has written one.
+      lease.LeaseError: If another process has written a row.
     """
     path = self.root / _LEDGER
     if not path.exists():
       return
     rows = path.read_bytes().splitlines(keepends=True)
-    if rows and not rows[-1].endswith(b'\n'):  # It is being written.
+    if rows and not rows[-1].endswith(b'\n'):  # The last one is being written.
       rows.pop()
     same = 0
     while same < min(len(rows), len(self._rows)):
       if rows[same] != self._rows[same]:
         break
       same += 1
-    # Rows that were damaged are in a file of their own now.
+    # Rows that are no longer in the ledger were damaged; they have been moved
+    # to another file, which is uploaded like any other.
     for number in reversed(range(same, len(self._rows))):
       self._store.remove(_row(number))
     del self._rows[same:]
@@ -319,7 +324,7 @@ def _rows(names: Collection[str]) -> list[str]:
 
 
 def _inbox(names: Collection[str]) -> list[str]:
-  """Return the files that a user or a run has left in the inbox."""
+  """Return the complete files that a user or a run has left in the inbox."""
   below = (name for name in names if name.startswith(f'{_INBOX}/'))
   return [n for n in below if not any(map(_is_unfinished, n.split('/')))]
 
@@ -334,7 +339,7 @@ def _signature(path: pathlib.Path) -> _Signature:
 
 
 def _scan(root: pathlib.Path) -> dict[str, _Signature]:
-  """Return the files that count: none that is being written, or hidden."""
+  """Return the files to upload, without hidden or unfinished ones."""
   found = {}
   for folder, folders, files in os.walk(root):
     top = pathlib.Path(folder)
@@ -346,7 +351,7 @@ def _scan(root: pathlib.Path) -> dict[str, _Signature]:
       path = top / name
       if _is_unfinished(name) or path.is_symlink():
         continue
-      with contextlib.suppress(FileNotFoundError):  # It has just been deleted.
+      with contextlib.suppress(FileNotFoundError):  # Deleted just now.
         found[path.relative_to(root).as_posix()] = _signature(path)
   return found
 
@@ -354,17 +359,18 @@ def _scan(root: pathlib.Path) -> dict[str, _Signature]:
 # ------------------------------------------------------------------ by path
 
 _opened: list[Mirror] = []
-_urls: dict[str, str] = {}  # By folder; messages come after the end as well.
+# URL by local folder; kept after `opened`, because later messages need it.
+_urls: dict[str, str] = {}
 
 
 def of(path: str | os.PathLike[str]) -> Mirror | None:
-  """Return the mirror that a path of this machine is in, if it is in one."""
+  """Return the mirror that contains a local path; None if none does."""
   path = pathlib.Path(path)
   return next((m for m in _opened if path.is_relative_to(m.root)), None)
 
 
 def publish(path: pathlib.Path) -> None:
-  """Send what is new in the workdir of a path, if that is in a store.
+  """Upload new files of a path's workdir, if the workdir is in a store.
 
   Raises:
     OSError: As `Mirror.publish` does.
@@ -374,7 +380,7 @@ def publish(path: pathlib.Path) -> None:
 
 
 def fetch(path: pathlib.Path) -> None:
-  """Download what belongs to a folder, if its workdir is in a store.
+  """Download the missing files of a folder, if its workdir is in a store.
 
   Raises:
     storage.StorageError: As `Mirror.fetch` does.
@@ -384,14 +390,14 @@ def fetch(path: pathlib.Path) -> None:
 
 
 def shown(text: str) -> str:
-  """Return a text with the URLs of the folders that stand for them here."""
+  """Return a text in which the URLs replace the paths of their local copies."""
   for root, url in _urls.items():
     text = text.replace(root, url)
   return text
 
 
 def put(path: pathlib.Path) -> None:
-  """Send one file, if its workdir is in a store; see `Mirror.put`."""
+  """Upload one file, if its workdir is in a store; see `Mirror.put`."""
   if found := of(path):
     found.put(path.relative_to(found.root).as_posix())
 
@@ -400,11 +406,12 @@ def put(path: pathlib.Path) -> None:
 def opened(
     path: str, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[str]:
-  """Yield the path of a workdir on this machine, which may be in a store.
+  """Yield the local path of a workdir, which may be in a store.
 
   Args:
-    path: A path, which is yielded, or a URL.
-    wanted: Whether a file is needed, by its name; all are where a run goes on.
+    path: A path, which is yielded unchanged, or a URL.
+    wanted: Takes a file's name; returns True if the file is needed. A run that
+      continues needs all files.
 
   Raises:
     storage.StorageError: If the store cannot be used or does not answer.
@@ -417,7 +424,7 @@ def opened(
     mirror = _open(path, folder / name, wanted)
     try:
       yield str(mirror.root)
-      mirror.publish()  # A page, say, that was made after the run's end.
+      mirror.publish()  # Files may be written after the run's end: a page.
     finally:
       try:
         mirror.release()
@@ -430,11 +437,11 @@ def opened(
 def opened_below(
     path: str, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[str]:
-  """Yield the path of a folder with workdirs, all of which are only read.
+  """Yield the local path of a folder of workdirs that are only read.
 
   Args:
-    path: A path, which is yielded, or a URL.
-    wanted: Whether a file is needed, by its name in its workdir.
+    path: A path, which is yielded unchanged, or a URL.
+    wanted: Takes a file's name in its workdir; returns True if it is needed.
 
   Raises:
     storage.StorageError: If the store cannot be used or does not answer.
@@ -460,7 +467,7 @@ def opened_below(
 def _open(
     url: str, root: pathlib.Path, wanted: Callable[[str], bool]
 ) -> Mirror:
-  """Return a mirror that is found by its path from here on."""
+  """Download a workdir and register its mirror, so that `of` finds it."""
   mirror = Mirror(url, root)
   mirror.pull(wanted)
   _opened.append(mirror)
@@ -470,7 +477,7 @@ def _open(
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[pathlib.Path]:
-  """Yield a folder of this process; remove those of processes that are gone."""
+  """Yield a new folder for this process; remove those of dead processes."""
   base = storage.cache_folder() / 'runs'
   base.mkdir(parents=True, exist_ok=True)
   for old in base.iterdir():

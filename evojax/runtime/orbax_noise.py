@@ -1,4 +1,4 @@
-"""Log lines of Orbax about a save that failed."""
+"""A filter for Orbax's log lines about a failed save."""
 
 from collections.abc import Callable
 import sys
@@ -8,14 +8,14 @@ from absl import logging
 
 
 def hush(debug: Callable[[], bool]) -> None:
-  """Leave a failed save to the one error that `checkpoint` raises for it.
+  """Suppress messages that repeat the error `checkpoint` raises.
 
-  Otherwise Orbax logs a traceback per thread, asyncio logs each failed task
-  whose result nobody read, and each unfinished write complains that its event
-  loop is gone.
+  Without this, after a failed save Orbax logs a traceback per thread, asyncio
+  logs each failed task whose result was not read, and each unfinished write
+  prints that its event loop is closed.
 
   Args:
-    debug: Called at each event; tells if it is to be shown all the same.
+    debug: Called at each event; returns True if it is to be shown anyway.
   """
   logging.get_absl_handler().addFilter(
       lambda record: debug()
@@ -29,5 +29,5 @@ def hush(debug: Callable[[], bool]) -> None:
       hook(event)
 
   sys.unraisablehook = unraisable
-  # Coroutines that a failure kept from starting complain in the same way.
+  # Coroutines that were not started because of a failure cause such a warning.
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')

@@ -1,11 +1,11 @@
-"""Printing: lines are wrapped at words, and kept in the log of a run.
+"""Printing with lines wrapped at words and copied to the log of a run.
 
     say('A sentence of any length.')  # error=True: to stderr.
     console().print(table)            # Tables of rich.
-    with log_to(workdir): ...         # Both go to workdir/log.txt as well.
+    with log_to(workdir): ...         # Both also go to workdir/log.txt.
 
-Whatever a run prints goes through here, so that lines fit 80 columns and the
-log holds all of them.
+All output of a run goes through this module, so that lines fit 80 columns and
+the log contains all of them.
 """
 
 import collections
@@ -28,12 +28,12 @@ from evojax.runtime import wrapping
 LOG = 'log.txt'
 _STAMP = '%H:%M:%S '
 _MARGIN = len('22:14:05 ')
-LOGGED = wrapping.WIDTH - _MARGIN  # Columns of what stands in the log.
+LOGGED = wrapping.WIDTH - _MARGIN  # Columns of a text in the log.
 _ESCAPES = re.compile(r'\x1b\[[0-?]*[ -/]*[@-~]')
 
 
 def width() -> int:
-  """Return the columns that a line may have: 80, or those of the terminal."""
+  """Return the columns of a line: 80, or fewer in a narrower terminal."""
   try:
     columns = os.get_terminal_size(sys.__stdout__.fileno()).columns
   except (OSError, ValueError, AttributeError):  # No terminal, or no stdout.
@@ -48,8 +48,8 @@ def say(
 
   Args:
     text: One or more lines of any length.
-    error: Whether it goes to stderr.
-    logged: What the log keeps of it; None: the same text.
+    error: True to print to stderr.
+    logged: The text for the log; None: the same text.
   """
   stream = sys.stderr if error else sys.stdout
   text = mirror.shown(text)
@@ -58,7 +58,7 @@ def say(
 
 
 def log(text: str) -> None:
-  """Keep a text in the log without printing it."""
+  """Write a text to the log without printing it."""
   lines = wrapping.wrap(mirror.shown(text), LOGGED)
   _log.add(f'\n{" " * _MARGIN}'.join(lines))
 
@@ -70,7 +70,7 @@ def console() -> console_lib.Console:
 
 @contextlib.contextmanager
 def log_to(workdir: pathlib.Path) -> Iterator[None]:
-  """Log everything that is printed, and what ends the run, to a workdir."""
+  """Log all output, and an error that ends the run, to a workdir."""
   _log.open(workdir / LOG)
   try:
     yield
@@ -95,7 +95,7 @@ class _Tee(io.TextIOBase):
     sys.stdout.write(text)
     sys.stdout.flush()
     plain = _ESCAPES.sub('', text).strip('\n')
-    if plain.count('\n'):  # A table keeps its columns, its stamp lies above it.
+    if plain.count('\n'):  # Below the time stamp, a table keeps its columns.
       _log.add('\n' + '\n'.join(map(str.rstrip, plain.split('\n'))))
     elif plain:
       log(plain)
@@ -103,12 +103,12 @@ class _Tee(io.TextIOBase):
 
 
 class _Log:
-  """The log of this process; it waits for the file to be opened."""
+  """The log of this process; it buffers entries until the file is open."""
 
   def __init__(self):
     self._fd: int | None = None
     self._day = ''
-    # Lines from before a workdir is open belong to its log as well.
+    # Entries from before the workdir was opened; they belong to its log, too.
     self._early: collections.deque[tuple[datetime.datetime, str]]
     self._early = collections.deque(maxlen=1000)
 
@@ -116,7 +116,7 @@ class _Log:
     """Append to a file from here on."""
     early, self._day = list(self._early), ''
     self._early.clear()
-    with contextlib.suppress(OSError):  # A run does not need its log.
+    with contextlib.suppress(OSError):  # A run can continue without its log.
       self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
       log(f'process {os.getpid()}: {shlex.join(sys.argv)}')
       for entry in early:
@@ -140,7 +140,7 @@ class _Log:
     entry = f'{when:{_STAMP}}{text}\n'
     if (day := f'{when:%Y-%m-%d}') != self._day:
       entry, self._day = f'{day}\n{entry}', day
-    # On a full disk the run goes on: its checkpoints say what is wrong.
+    # If the disk is full, the next checkpoint reports it; the log need not.
     with contextlib.suppress(OSError):
       durable.write_all(self._fd, entry.encode(errors='replace'))
 

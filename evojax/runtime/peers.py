@@ -1,18 +1,20 @@
-"""Processes of a run that watch each other, so that none waits for a dead one.
+"""Heartbeats between the processes of a run, so that none waits for a dead one.
 
-    join(...)        # jax.distributed, and threads that watch the others
-    blame()          # does not return if another process is the reason
-    leave(status)    # the last thing that a process does
+    join(...)        # Starts jax.distributed and threads that watch the others.
+    blame()          # Does not return if another process caused the failure.
+    leave(status)    # The last call of a process.
 
 Each process writes a heartbeat to jax's key-value store, which process 0 holds,
-and reads those of the others. Who is gone, or has been silent for too long, is
-named in one line by every other process, and all end with `preemption.AGAIN`:
-the same command, started again everywhere, continues the run. How long
-something takes does not matter, as long as its process lives. Only where no
-process gets any further for hours is one line the end of all, too.
+and reads those of the others. If a process dies or is silent for too long,
+every other process prints a line that names it and exits with
+`preemption.AGAIN`: the same command, started again everywhere, continues the
+run. If a process fails with an error, the others exit with its exit code. A
+slow operation is no problem while its process sends heartbeats. But if no
+process makes progress for `collective_seconds`, all exit with `AGAIN`, too.
 
-jax would abort a process from C++ when it misses another one. It never comes to
-that: its own limit is longer, and process 0 is reached through a forwarder.
+jax would abort a process from C++ if another one is missing. This is avoided:
+jax's own limit is longer than the one here, and processes reach process 0
+through a forwarder.
 """
 
 from collections.abc import Mapping
@@ -35,50 +37,51 @@ from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import waits
 
-# Without a heartbeat for so long, a process counts as dead.
+# A process without a heartbeat for this long counts as dead.
 SILENT_SECONDS = 40.0
 _BEAT_SECONDS = 2.0
-# Others hear of what this process says within so long.
+# Time within which other processes read a message of this one.
 _GRACE_SECONDS = 5.0
-# jax's own limit: only where the threads here cannot run.
+# jax's own limit; it applies only if the threads here cannot run.
 _JAX_SECONDS = 150
 _JOIN_SECONDS = 300
 _EXIT_SECONDS = 30.0
 _BEATS, _VERDICTS = 'evojax/peers/', 'evojax/verdicts/'
-# A process that ends like this ends together with all others.
+# Exit statuses of a regular end, for which a process waits for all others.
 _IN_ORDER = (0, *preemption.STATUSES.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class Beat:
-  """The last report of a process about itself."""
+  """A heartbeat: the state of a process."""
 
   host: str
-  number: int  # Counts its heartbeats.
-  doing: str
-  waits: bool  # It waits for other processes.
-  changes: int  # Of what it does; see `waits.State`.
-  ended: int | None = None  # The exit status that it is about to have.
+  number: int  # Counts the heartbeats of the process.
+  doing: str  # Current activity, for messages.
+  waits: bool  # The process waits for other processes.
+  changes: int  # Number of changes of its state; see `waits.State`.
+  ended: int | None = None  # Exit status of a process that is about to end.
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """Why all processes end, and how."""
+  """The reason why all processes end, and their exit status."""
 
   text: str
   status: int
 
 
 class Table:
-  """The heartbeats of all processes, as one of them sees them."""
+  """The heartbeats of all processes, as one process has read them."""
 
   def __init__(self, process: int, count: int, stuck_s: int, now: float):
-    """Know of nobody yet.
+    """Create an empty table.
 
     Args:
       process: Number of this process.
       count: Number of processes.
-      stuck_s: Seconds in which some process has to get further; 0: any number.
+      stuck_s: Seconds within which at least one process must make progress; 0:
+        no limit.
       now: Seconds on the clock that later calls use.
     """
     self._process, self._stuck_s = process, stuck_s
@@ -88,7 +91,7 @@ class Table:
     self._failed: float | None = None
 
   def update(self, beats: Mapping[int, Beat], now: float) -> None:
-    """Take over what was read from the store."""
+    """Record heartbeats that were read from the store at `now`."""
     self._read = now
     for process, beat in beats.items():
       last = self.beats.get(process)
@@ -101,26 +104,26 @@ class Table:
     self.beats.update(beats)
 
   def numbers(self) -> dict[int, int]:
-    """Return the number of the newest heartbeat of each process, from 0 on."""
+    """Return each process's newest heartbeat number; 0: none yet."""
     beats = self.beats
     return {p: beats[p].number if p in beats else 0 for p in self._heard}
 
   def all_ended(self) -> bool:
-    """Return whether every process is about to end in good order."""
+    """Return True if every process is about to end with a regular status."""
     return all(
         process in self.beats and self.beats[process].ended in _IN_ORDER
         for process in self._heard
     )
 
   def judge(self, now: float, lost: float | None = None) -> Verdict | None:
-    """Return why this process has to end; None if all is well.
+    """Return the reason why this process has to end; None if there is none.
 
-    Call it every few seconds: a gap between two calls counts as a stop of this
-    process.
+    Call it every few seconds: a long gap between two calls means that this
+    process was paused.
 
     Args:
       now: Seconds.
-      lost: When the connection to process 0 broke, if it did.
+      lost: Time at which the connection to process 0 broke, if it did.
     """
     ticked, self._ticked = self._ticked, now
     if self.all_ended():
@@ -132,7 +135,8 @@ class Table:
           preemption.AGAIN,
       )
     if self._failed is not None:
-      # A mistake in the config is found by all of them at the same time.
+      # An error in the config makes all processes fail at the same time; each
+      # then ends with its own message.
       if now - self._failed < _GRACE_SECONDS:
         return None
       number, beat = next(
@@ -182,7 +186,7 @@ class Table:
 
 
 class _Watch:
-  """The threads of this process that write, read and judge."""
+  """The threads of this process that write, read and judge heartbeats."""
 
   def __init__(
       self,
@@ -195,25 +199,25 @@ class _Watch:
     self._client = distributed.global_state.client
     self._host = socket.gethostname()
     self._number, self._ended = 0, None
-    self._lock = threading.Lock()  # Of the table.
-    self._writing = threading.Lock()  # A heartbeat overtakes no other.
-    self._ending = threading.Lock()  # Held for good once this process ends.
+    self._lock = threading.Lock()  # Guards the table.
+    self._writing = threading.Lock()  # Keeps heartbeats in order.
+    self._ending = threading.Lock()  # Never released once this process ends.
     self.stopped = threading.Event()
     self._table = Table(process, count, stuck_s, time.monotonic())
     for work in (self._beat, self._judge):
       threading.Thread(target=work, daemon=True).start()
 
   def end(self, status: int) -> None:
-    """Tell the others with which status this process is about to end."""
+    """Send the others the status with which this process is about to end."""
     self._ended = status
     tell = threading.Thread(target=self._write, daemon=True)
     tell.start()
-    tell.join(timeout=_GRACE_SECONDS)  # The store may be gone.
+    tell.join(timeout=_GRACE_SECONDS)  # The store may be unreachable.
 
   def wait_for_beats(self) -> None:
-    """Wait until each of the others has shown that it lives now."""
+    """Wait until each other process has sent a heartbeat after this call."""
     before = self._table.numbers()
-    # A first new number may belong to a heartbeat from before the call.
+    # The first new number may belong to a heartbeat sent before this call.
     alive = lambda: all(
         number >= before.get(process, 0) + 2
         for process, number in self._table.numbers().items()
@@ -222,7 +226,7 @@ class _Watch:
       time.sleep(_BEAT_SECONDS / 10)
 
   def wait_for_all(self) -> None:
-    """Wait until all others are about to end, too."""
+    """Wait until all other processes are about to end, too."""
     while not self._table.all_ended():
       time.sleep(_BEAT_SECONDS / 10)
 
@@ -241,7 +245,8 @@ class _Watch:
       self._set(f'{_BEATS}{self.process}', beat)
 
   def _set(self, key: str, value: Beat | Verdict) -> None:
-    # `Table.judge` decides by the duration of a failure what it means.
+    # Failed writes and reads are ignored here: `Table.judge` ends the process
+    # if they last too long.
     with contextlib.suppress(jax.errors.JaxRuntimeError):
       self._client.key_value_set(
           key, json.dumps(dataclasses.asdict(value)), allow_overwrite=True
@@ -258,19 +263,23 @@ class _Watch:
       self._end(Verdict(**json.loads(text)), told=True)
 
   def _beat(self) -> None:
-    """Write and read; a call to a store that is gone may hang for minutes."""
+    """Write and read heartbeats until the end.
+
+    This is a thread of its own, because calls to a store that is gone may hang
+    for minutes.
+    """
     while not self.stopped.is_set():
       self._write()
       with contextlib.suppress(jax.errors.JaxRuntimeError):
         self._read()
-      # All is sooner said where this process is about to end.
+      # Near its end, this process writes and reads more often to end sooner.
       wait = _BEAT_SECONDS if self._ended is None else _BEAT_SECONDS / 10
       self.stopped.wait(wait)
 
   def _judge(self) -> None:
     while not self.stopped.wait(_BEAT_SECONDS / 2):
       if self._ended not in (None, *_IN_ORDER):
-        return  # It says itself why it ends.
+        return  # This process has failed and prints its own error.
       lost = self._forwarder and self._forwarder.lost
       with self._lock:
         verdict = self._table.judge(time.monotonic(), lost)
@@ -278,9 +287,14 @@ class _Watch:
         self._end(verdict)
 
   def _end(self, verdict: Verdict, *, told: bool = False) -> None:
-    """Say why, tell the others, and end this process."""
+    """Print the verdict, send it to the others, and end this process.
+
+    Args:
+      verdict: The reason and the exit status.
+      told: True if the verdict came from another process.
+    """
     if not self._ending.acquire(blocking=False):
-      return  # The other thread is at it.
+      return  # The other thread already ends the process.
     key = f'{_VERDICTS}{self.process}'
     tell = threading.Thread(target=self._set, args=(key, verdict), daemon=True)
     if not told:
@@ -290,7 +304,7 @@ class _Watch:
     text = f'{verdict.text}; exit code {verdict.status}{remedy}'
     output.log(text)
     os.write(2, f'{text}\n'.encode(errors='replace'))
-    if self.process == 0:  # The store ends with it.
+    if self.process == 0:  # The store ends with it, so let the others read.
       time.sleep(_GRACE_SECONDS)
     elif not told:
       tell.join(timeout=1)
@@ -309,18 +323,20 @@ def join(
 ) -> None:
   """Join the other processes of the run, and watch them from here on.
 
+  Under Slurm, on a TPU pod and under Open MPI, jax finds the first three
+  arguments by itself.
+
   Args:
-    coordinator: HOST:PORT, a free port of the host of process 0; like the other
-      two, found by jax where Slurm, a TPU pod or Open MPI tells.
+    coordinator: HOST:PORT, a free port on the host of process 0.
     processes: Number of processes.
-    process: Number of this one.
-    collective_seconds: Time in which at least one process has to get further
-      while processes wait for each other; 0: any.
+    process: Number of this process.
+    collective_seconds: Time within which at least one process must make
+      progress while processes wait for each other; 0: no limit.
 
   Raises:
-    ValueError: If one of the three is neither given nor found.
+    ValueError: If one of the first three is neither given nor found.
   """
-  # Signals are heard by `preemption`.
+  # `preemption` handles the signals.
   jax.config.update('jax_enable_preemption_service', False)
   coordinator = coordinator or os.environ.get('JAX_COORDINATOR_ADDRESS')
   local = None
@@ -362,9 +378,10 @@ def join(
       processes,
       process,
       local,
-      # Found already; where all three are given, Slurm would take one GPU.
+      # Detection is done above; if all three are given, jax would use one GPU
+      # per process under Slurm.
       'deactivate',
-      # It would abort the process.
+      # Longer than `give_up` waits, because jax would abort the process.
       initialization_timeout=2 * _JOIN_SECONDS,
       heartbeat_timeout_seconds=_JAX_SECONDS,
   )
@@ -375,20 +392,21 @@ def join(
 
 
 def blame() -> None:
-  """Return after an error if all processes of the run live.
+  """Return only if all processes of the run are alive; call it after an error.
 
-  What waits for a process that is gone fails before it is known that it is
-  gone: then this process ends here, as soon as that is known.
+  A call that waits for a dead process may fail before the heartbeats show that
+  the process is dead. In this case this process ends here, and the message
+  names the dead one.
   """
   if _watch:
     _watch.wait_for_beats()
 
 
 def leave(status: int) -> None:
-  """End together with the others, or without them after a failure.
+  """Wait for the end of all processes, or exit at once after a failure.
 
   Args:
-    status: Exit status. If the process failed, it ends here.
+    status: Exit status. If it means a failure, this call does not return.
   """
   if _watch is None:
     return
@@ -396,7 +414,8 @@ def leave(status: int) -> None:
   if status in _IN_ORDER:
     _watch.wait_for_all()
     _watch.stopped.set()
-    # All that is left is that jax leaves its service, together with the others.
+    # After this, jax only leaves its coordination service; the timer ends the
+    # process if that hangs.
     timer = threading.Timer(_EXIT_SECONDS, preemption.exit_now, [status])
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""Modules that a config names: by a short key, or by the user's dotted path."""
+"""Import of modules that a config names by a short key or a dotted path."""
 
 from collections.abc import Mapping
 import importlib
@@ -11,12 +11,12 @@ def load(
   """Import the module that a field of the config names.
 
   Args:
-    field: The field, for the messages: 'domain.name'.
-    name: A key of `known`, or the dotted path of a module of the user's own.
+    field: The field, for error messages: 'domain.name'.
+    name: A key of `known`, or the dotted path of the user's own module.
     known: Short name -> dotted path.
-    needs: The function that the module must have, as 'make(**kwargs) that
+    needs: The function that the module must have, e.g. 'make(**kwargs) that
       returns a domain'.
-    example: A dotted path to show, as 'my_package.my_domain'.
+    example: A dotted path for error messages, e.g. 'my_package.my_domain'.
 
   Raises:
     ValueError: If there is no such module, or it lacks the function.
@@ -30,7 +30,7 @@ def load(
   try:
     module = importlib.import_module(path)
   except ModuleNotFoundError as error:
-    # An import that fails inside the user's module is shown as it is.
+    # A failed import inside the user's module is raised unchanged.
     if error.name is None or not f'{path}.'.startswith(f'{error.name}.'):
       raise
     raise ValueError(

@@ -1,14 +1,14 @@
-"""SIGINT (Ctrl-C) and SIGTERM ask a program to save its state and to end.
+"""Handling of SIGINT (Ctrl-C) and SIGTERM: save the state, then end.
 
-    listen()                     the first line of a program: a signal ends it
-    with stop_flag() as asked:   polled by a run, between two of its steps
-      note()                     from here on there is something to save
+    listen()                     First line of a program: a signal ends it.
+    with stop_flag() as asked:   A run polls the list between two steps.
+      note()                     From here on there is something to save.
 
-Until `note` a signal ends the program at once, whatever it is doing: importing,
-compiling, or inside a callback whose exceptions are swallowed. After it, the
-first signal is left to the code that polls. A second one ends the program at
-once in any case. Only the standard library is used, and little of it: this is
-imported before anything else.
+Before `note`, a signal ends the program at once, even while it imports,
+compiles, or runs a callback whose exceptions are swallowed. After `note`, the
+first signal is handled by the code that polls. A second signal ends the program
+at once in any case. Only a small part of the standard library is used, because
+this module is imported before all others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,20 +23,22 @@ import time
 from evojax.runtime import invocation
 from evojax.runtime import wrapping
 
-# Exit code of a process that another start of the same command continues: its
-# machine is taken away, or another process of the run is gone. EX_TEMPFAIL of
-# sysexits.h; engines take 143, what a shell says of SIGTERM, for a crash.
+# Exit code of a process whose run continues if the same command is started
+# again: its machine is taken away, or another process of the run is gone. It is
+# EX_TEMPFAIL of sysexits.h. Not 143, the shell's code for SIGTERM: job engines
+# treat that as a crash.
 AGAIN = 75
-# Exit code after a signal. Whoever presses Ctrl-C wants no other start.
+# Exit code after a signal. After Ctrl-C, the run must not be started again.
 STATUSES = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: AGAIN}
 SIGNALS = tuple(STATUSES)
-# A launcher passes on the Ctrl-C that the terminal sent to all of its group.
+# A second signal this soon counts as the same one: the terminal sends Ctrl-C to
+# the whole process group, and a launcher passes it on once more.
 _SAME_SECONDS = 0.5
-# Seconds from SIGTERM to SIGKILL where a machine is taken away, less 5; whoever
-# is left behind by its parent has as long to save.
+# Time to save after SIGTERM. A machine that is taken away sends SIGKILL after
+# 30 s; 5 s are a margin. A process that lost its parent has the same time.
 SAVE_SECONDS = 25.0
 _FOLLOW_SECONDS = 0.5
-# A display that is written again and again hides the cursor.
+# The live progress display hides the cursor.
 _SHOW_CURSOR = b'\x1b[?25h'
 
 
@@ -44,25 +46,25 @@ class Preempted(SystemExit):
   """A signal arrived; the state is saved and the same command continues."""
 
   def __init__(self, asked: Sequence[int] = ()):
-    """Take the exit code of the first signal.
+    """Set the exit code according to the first signal.
 
     Args:
-      asked: Signals that arrived; none where another host was asked.
+      asked: Signals that arrived; empty if another host received the signal.
     """
     super().__init__(STATUSES[signal.Signals(asked[0])] if asked else AGAIN)
 
 
 class Interrupted(RuntimeError):
-  """A run was asked to stop in the middle of what it can do again later."""
+  """A run must stop in the middle of work that can be repeated later."""
 
 
 class _Program:
-  """The state of this process, as the thread that hears signals sees it."""
+  """The state of this process that its signal thread uses."""
 
-  listens = False
-  noted = False
+  listens = False  # `listen` was called.
+  noted = False  # `note` was called.
   terminated: float | None = None  # When SIGTERM came, on the monotonic clock.
-  lock = threading.Lock()  # Held for good by whoever ends the process.
+  lock = threading.Lock()  # Never released by the thread that ends the process.
 
   @staticmethod
   def put_back() -> None:
@@ -70,10 +72,10 @@ class _Program:
 
 
 def listen() -> None:
-  """Answer to signals from here on; call it once, in the main thread.
+  """Handle signals from here on; call it once, in the main thread.
 
-  A thread hears them: the main one runs Python's handlers between two lines of
-  Python only, and an import or a compilation takes seconds.
+  A separate thread receives them. The main thread runs Python's signal handlers
+  only between bytecodes, and a compilation may block it for many seconds.
   """
   hears, told = os.pipe()
   os.set_blocking(told, False)
@@ -86,14 +88,14 @@ def listen() -> None:
 
 
 def _wait(number: int = 0, frame: object = None) -> None:
-  """Keep the main thread from changing anything while the program ends."""
+  """Block the main thread before `note`, while the signal thread ends it."""
   del number, frame
   while not _Program.noted:
     time.sleep(1)
 
 
 def _forget() -> None:
-  """Let signals end a forked child, and not be told to its parent."""
+  """Restore default signals in a forked child, which shares the pipe."""
   with contextlib.suppress(ValueError):
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
@@ -101,7 +103,7 @@ def _forget() -> None:
 
 
 def _hear(pipe: int) -> None:
-  """Answer to each signal; runs in a thread of its own."""
+  """Handle each signal; runs in the signal thread."""
   first = None
   while numbers := os.read(pipe, 1):
     if numbers[0] not in SIGNALS:
@@ -114,10 +116,10 @@ def _hear(pipe: int) -> None:
 
 
 def exit_now(status: int) -> None:
-  """End the process, and leave the terminal as it was.
+  """End the process and show the terminal's cursor.
 
-  No exception, which a callback could swallow, and no handlers at exit, which
-  would wait for what the other threads compute.
+  This raises no exception, because a callback could swallow it, and runs no
+  exit handlers, because they would wait for other threads.
   """
   with contextlib.suppress(OSError):
     if os.isatty(1):
@@ -127,13 +129,13 @@ def exit_now(status: int) -> None:
 
 def _end_unless_noted(number: int) -> None:
   """End the process if there is nothing to save."""
-  # The main thread may have been stopped in the middle of `note`.
+  # Do not wait forever: the main thread may be blocked in the middle of `note`.
   _Program.lock.acquire(timeout=1)
   if _Program.noted:
     _Program.lock.release()
     return
   _Program.put_back()
-  # The main thread may have been stopped while it was printing.
+  # In a thread: the blocked main thread may hold stdout's lock.
   flush = threading.Thread(target=sys.stdout.flush, daemon=True)
   flush.start()
   flush.join(timeout=1)
@@ -145,7 +147,7 @@ def _end_unless_noted(number: int) -> None:
 
 
 def put_back_with(put_back: Callable[[], None]) -> None:
-  """Say what undoes what this start changes, if a signal ends it."""
+  """Register a function that undoes this start's changes after a signal."""
   _Program.put_back = staticmethod(put_back)
 
 
@@ -156,9 +158,9 @@ def note() -> None:
 
 
 def follow(parent: int) -> None:
-  """Send this process SIGTERM once its parent is gone, and again if need be.
+  """Send this process SIGTERM once its parent is gone, then a second one.
 
-  What is killed must not leave commands that write into its workdir.
+  Otherwise the commands of a killed run would go on writing to its workdir.
 
   Args:
     parent: Number of the process that started this one.
@@ -175,9 +177,9 @@ def follow(parent: int) -> None:
 
 
 def seconds_left() -> float:
-  """Return the seconds in which this process may save; infinite if any.
+  """Return the seconds that are left to save; infinite before SIGTERM.
 
-  Whoever presses Ctrl-C waits; a machine that is taken away does not.
+  There is no limit after Ctrl-C, because the user waits.
   """
   if _Program.terminated is None:
     return math.inf
@@ -185,11 +187,11 @@ def seconds_left() -> float:
 
 
 def line(asked: list[int], state: str) -> str:
-  """Return what to tell the user: signal, what is saved, how to continue.
+  """Return a message for the user: signal, saved state, how to continue.
 
   Args:
-    asked: Signals that arrived; none where another host was asked.
-    state: What is saved, as '3 steps are saved in runs/x'.
+    asked: Signals that arrived; empty if another host received the signal.
+    state: The saved state, such as '3 steps are saved in runs/x'.
   """
   name = signal.Signals(asked[0] if asked else signal.SIGTERM).name
   command = invocation.command()
@@ -199,7 +201,7 @@ def line(asked: list[int], state: str) -> str:
 
 @contextlib.contextmanager
 def stop_flag() -> Iterator[list[int]]:
-  """Yield a list that is non-empty once SIGINT or SIGTERM has arrived."""
+  """Yield a list that is not empty once SIGINT or SIGTERM has arrived."""
   asked: list[int] = []
   old, first = {}, []
 
@@ -213,11 +215,12 @@ def stop_flag() -> Iterator[list[int]]:
     if not asked:
       asked.append(number)
     elif not _Program.listens and first[-1] - first[0] > _SAME_SECONDS:
-      # The program that called us has asked twice: it decides what happens.
+      # The second signal in a program that embeds evojax: use its own handler.
       signal.signal(number, old[number])
       signal.raise_signal(number)
 
-  # Outside of the main thread it fails: there the embedding program decides.
+  # Handlers can be set only in the main thread; in other threads, those of the
+  # embedding program stay.
   with contextlib.suppress(ValueError):
     for number in SIGNALS:
       old[number] = signal.signal(number, hear)

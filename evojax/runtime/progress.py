@@ -1,8 +1,9 @@
 """Progress of a whole run in one line, with the time left to its end.
 
-A run is a list of stages, each so many arms of so many steps, and scores. What
-is left of them is known at any time; how long it takes follows from the seconds
-that a completion took so far, in training and in scoring.
+A run is a list of stages; a stage trains a number of arms for a number of steps
+each, and scores them. The remaining completions are known at any time. The time
+that they take is estimated from the mean seconds per completion so far, in
+training and in scoring.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +18,8 @@ import numpy as np
 
 from evojax.runtime import output
 
-# (metric, heading, format), the most important first: a line leaves out the
-# last ones that do not fit.
+# (metric, heading, format), most important first: a line omits those that do
+# not fit.
 FIELDS = (
     ('outcome', 'solved', '{:.1%}'),
     ('reward', 'reward', '{:.3f}'),
@@ -31,39 +32,40 @@ FIELDS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-  """A part of a run: arms that are trained and scored one after the other."""
+  """A part of a run: arms that are trained and scored."""
 
-  name: str  # As a line shows it: 'round 0 (1/6) incumbent'.
-  arms: int = 1  # At most.
-  expected: float | int | None = None  # Arms; None: all of them.
-  steps: int = 0  # Updates of an arm.
-  prompts: int = 0  # Prompts of a step.
-  group_size: int = 0
-  side_by_side: bool = False  # Workers may train its arms at the same time.
-  replays: bool = False  # The steps learn from rollouts that are there.
-  scores: int = 1  # How often an arm is scored; the last time at its end.
-  problems: int = 0  # Problems of a score.
-  samples: int = 0  # Samples of each problem.
+  name: str  # Shown in the line: 'round 0 (1/6) incumbent'.
+  arms: int = 1  # Largest number of arms.
+  expected: float | int | None = None  # Expected arms; None: all of them.
+  steps: int = 0  # Updates per arm.
+  prompts: int = 0  # Prompts per step.
+  group_size: int = 0  # Completions per prompt.
+  side_by_side: bool = False  # Workers may train arms at the same time.
+  replays: bool = False  # The steps learn from saved rollouts.
+  scores: int = 1  # Times an arm is scored; the last time is at its end.
+  problems: int = 0  # Problems per score.
+  samples: int = 0  # Samples per problem.
 
   @property
   def completions(self) -> int:
-    """The completions of a step."""
+    """The completions per step."""
     return self.prompts * self.group_size
 
   @property
   def scored(self) -> int:
-    """The completions of a score."""
+    """The completions per score."""
     return self.problems * self.samples
 
   def left(
       self, arm: int, step: int, replay_known: bool = False
   ) -> dict[str, float | int]:
-    """Return what is left after so many arms and steps of the next one.
+    """Return the units of work that are left in this stage, by kind.
 
     Args:
-      arm: Arms that are done.
-      step: Steps of the next one that are done.
-      replay_known: A stage of replays is counted as one, not by its parts.
+      arm: Number of finished arms.
+      step: Number of finished steps of the next arm.
+      replay_known: True if the time of a whole stage of replays was measured:
+        such a stage then counts as one unit of 'replay'.
     """
     arms = max(self.arms - arm - (step / self.steps if self.steps else 0), 0)
     whole = max(self.arms - arm, 0)
@@ -87,7 +89,7 @@ def duration(seconds: float | int) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-  """Return values as at most `width` blocks, averages where there are more."""
+  """Return values as up to `width` block characters; average if needed."""
   if not values:
     return ''
   cuts = np.array_split(np.asarray(values, np.float64), min(width, len(values)))
@@ -100,7 +102,7 @@ def sparkline(values: list[float], width: int) -> str:
 def _fit(line: str, cells: Sequence[str], end: str, columns: int) -> str:
   """Return a line with as many cells as fit before its end.
 
-  The first cell is worth more than the end.
+  If the first cell and the end do not both fit, the end is left out.
   """
   if cells and len(line + cells[0] + end) > columns:
     end = ''
@@ -111,10 +113,10 @@ def _fit(line: str, cells: Sequence[str], end: str, columns: int) -> str:
 
 
 class Progress(contextlib.AbstractContextManager):
-  """Shows how far a run is; a context manager.
+  """A display of a run's progress; a context manager.
 
-  In a terminal, two lines that are written again and again below what else is
-  printed. Elsewhere (a file, CI, a notebook) one plain line per step.
+  In a terminal, it is two lines that are updated in place below other output.
+  Elsewhere (a file, CI, a notebook), it is one plain line per step.
   """
 
   def __init__(
@@ -128,21 +130,22 @@ class Progress(contextlib.AbstractContextManager):
     """Prepare the display.
 
     Args:
-      stages: What the run does, in order, as far as it is known.
-      every: Steps between plain lines; the last one of an arm has a line.
-      shown: False where another process shows the run.
-      clock: Seconds.
+      stages: The stages of the run in order, as far as they are known.
+      every: Steps between plain lines; an arm's last step always has a line.
+      shown: False if another process shows the progress.
+      clock: Returns seconds.
     """
     self._stages, self._every, self._clock = list(stages), every, clock
     self._shown, self._live = shown, None
     self._index = self._arm = self._step = 0
-    # Seconds and units of 'train', 'score' and 'arm', whose seconds are those
-    # that are neither.
+    # Measured seconds and units of work by kind. The seconds of 'arm' are the
+    # rest of the time, which `left` computes.
     self._seconds = dict.fromkeys(('train', 'score', 'replay'), 0.0)
     self._units = dict.fromkeys((*self._seconds, 'arm'), 0.0)
-    # Compilation is not part of the pace: it counts from the first step's end.
+    # End of the first step, which contains the compilation: the pace is
+    # measured from there on.
     self._since: float | None = None
-    # When a stage began, or arms side by side were last seen to go on.
+    # Time at which the current arm began, or of the last `update_beside`.
     self._changed = 0.0
     self._solved: list[float] = []
 
@@ -153,7 +156,7 @@ class Progress(contextlib.AbstractContextManager):
 
       terminal = console.Console(highlight=False)
       if not terminal.is_dumb_terminal:
-        # A thread that refreshes would write between the lines of others.
+        # A refreshing thread would write into the output of other threads.
         self._live = live.Live(console=terminal, auto_refresh=False)
         self._live.start()
     return self
@@ -162,7 +165,7 @@ class Progress(contextlib.AbstractContextManager):
     self.close()
 
   def close(self) -> None:
-    """End the display; what is printed later stands below it."""
+    """End the display; later output appears below it."""
     if self._live is not None:
       self._live.stop()
       self._live = None
@@ -170,18 +173,18 @@ class Progress(contextlib.AbstractContextManager):
   # --------------------------------------------------------------- how far
 
   def enter(self, name: str, *, arm: int = 0, arms: int | None = None) -> None:
-    """Begin an arm of a stage; what comes before it is done or not needed.
+    """Begin an arm of a stage; earlier arms and stages are done or skipped.
 
     Args:
-      name: Of the stage.
-      arm: Arms of it that are done.
-      arms: How many it has, where only now that is known.
+      name: Name of the stage.
+      arm: Number of arms of the stage before this one.
+      arms: New number of arms, if it has become known only now.
     """
     index = [stage.name for stage in self._stages].index(name)
     if arms is not None:
       stage = dataclasses.replace(self._stages[index], arms=arms)
       self._stages[index] = stage
-    # Where arms train side by side, several are begun before one has ended.
+    # If arms train side by side, the display may already be ahead of this arm.
     if (index, arm) > (self._index, self._arm):
       if self._stage.replays and self._since is not None:
         self._units['replay'] += 1
@@ -198,7 +201,7 @@ class Progress(contextlib.AbstractContextManager):
 
     Args:
       step: The step, counted from 1.
-      metrics: Host numbers by name, of which FIELDS are shown.
+      metrics: Host numbers by name; those in FIELDS are shown.
     """
     stage = self._stage
     if self._since is None:
@@ -213,11 +216,11 @@ class Progress(contextlib.AbstractContextManager):
     self._show(f'{name} step {step}/{stage.steps}', metrics, due)
 
   def update_beside(self, steps: int, metrics: Mapping[str, Any]) -> None:
-    """Show how far the arms of a stage are that train side by side.
+    """Show the progress of a stage whose arms train side by side.
 
     Args:
-      steps: Finished ones of all arms.
-      metrics: Of the newest step.
+      steps: Number of finished steps of all arms together.
+      metrics: Metrics of the newest step.
     """
     stage, now = self._stage, self._clock()
     done = self._arm * stage.steps + self._step
@@ -235,7 +238,7 @@ class Progress(contextlib.AbstractContextManager):
 
   @contextlib.contextmanager
   def scoring(self, completions: int) -> Iterator[None]:
-    """Measure how long completions take that score a policy."""
+    """Measure the time of the completions that score a policy."""
     began = self._clock()
     yield
     if self._since is not None:
@@ -251,12 +254,12 @@ class Progress(contextlib.AbstractContextManager):
   def left(self) -> float | None:
     """Return the seconds left to the end of the run, at the pace so far.
 
-    None before the second step: nothing is measured yet.
+    None before the end of the second step, because nothing is measured yet.
     """
     if not self._seconds['train']:
       return None
     pace = {k: s / (self._units[k] or 1) for k, s in self._seconds.items()}
-    if not self._units['score']:  # A step without its update.
+    if not self._units['score']:  # Assumption: sampling is half of a step.
       pace['score'] = pace['train'] / 2
     other = self._clock() - self._since - sum(self._seconds.values())
     pace['arm'] = max(other, 0.0) / self._units['arm']
@@ -269,7 +272,7 @@ class Progress(contextlib.AbstractContextManager):
   # ------------------------------------------------------------------ show
 
   def _show(self, where: str, metrics: Mapping[str, Any], due: bool) -> None:
-    """Show a line where one is due, and the live block."""
+    """Print or log a line if one is due, and update the live block."""
     if not self._shown:
       return
     left, end = self.left(), ''
@@ -293,7 +296,7 @@ class Progress(contextlib.AbstractContextManager):
         output.log(logged)
 
   def _block(self, line: str, left: float | None) -> Any:
-    """Return the line above a bar of the whole run and the solved shares."""
+    """Return the line above a bar of the run and the shares solved so far."""
     from rich import console
     from rich import progress_bar
     from rich import table

@@ -1,12 +1,13 @@
-"""Commands as tasks of a Ray cluster, each in a placement group of its own.
+"""Commands as tasks of a Ray cluster, each in its own placement group.
 
-A command with several machines, or with a TPU slice, has one process on each;
-they join by jax.distributed.
+A command with several machines, or with a TPU slice, has one process per
+machine; the processes join by jax.distributed.
 
-Ray places a command and reports deaths; it keeps no state that counts. All of
-its machines need this checkout, its environment and the workdir at the same
-paths. RAY_ADDRESS names the cluster; without it, the one of this machine is
-taken (`ray start --head`). The only module that imports ray.
+Ray places commands and reports their deaths; all state of a run is on disk, not
+in Ray. All machines of the cluster need this checkout, its environment and the
+workdir at the same paths. RAY_ADDRESS names the cluster; without it, the
+cluster of this machine is used (`ray start --head`). No other module imports
+ray.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ import threading
 import time
 from typing import Any
 
-# Before ray is imported: it would report to its makers.
+# Set before ray is imported, so that ray sends no usage statistics.
 os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
 
 import ray
@@ -35,8 +36,9 @@ from evojax.runtime import commands
 from evojax.runtime import output
 from evojax.runtime import preemption
 
-_SAY_SECONDS = 30.0  # After them, a command says what it waits for.
-# Processes of one command notice within a minute that another has ended.
+_SAY_SECONDS = 30.0  # A command that waits longer for machines prints so.
+# After a failure of one process, the others of its command may take this long
+# to end; `peers` makes them notice within a minute.
 _PEERS_SECONDS = 90.0
 
 
@@ -47,8 +49,8 @@ class Ray:
     """Join the cluster.
 
     Args:
-      share: What every command gets: 'CPU', 'GPU', 'TPU', or names of the
-        cluster's own.
+      share: What every command gets. Its resources are 'CPU', 'GPU', 'TPU' and
+        custom resources of the cluster.
 
     Raises:
       ValueError: If there is no cluster, or no such TPU slice.
@@ -69,13 +71,14 @@ class Ray:
           ' others), or use --executor=local'
       ) from error
     finally:
-      # Ray would end this process at SIGTERM; what is here to be saved, is.
+      # Restore the handlers that Ray replaced: its SIGTERM handler would end
+      # this process before it has saved.
       if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
           signal.signal(number, handler)
 
   def start(self, command: commands.Command) -> 'Task':
-    """Queue a command with the cluster; it ends when this process does."""
+    """Queue a command in the cluster; it ends when this process ends."""
     return Task(command, self._share)
 
   def close(self) -> None:
@@ -84,10 +87,11 @@ class Ray:
 
 
 def _devices(share: commands.Share) -> int:
-  """Return the accelerators of a command, or its machines without any.
+  """Return a command's number of accelerators; of machines if it has none.
 
   Raises:
-    ValueError: If a TPU slice has a topology that its chip does not come in.
+    ValueError: If Ray does not know the chip of a TPU slice, or the chip has no
+      such topology.
   """
   if not share.topology:
     accelerators = [share.resources.get(name, 0) for name in ('TPU', 'GPU')]
@@ -108,12 +112,12 @@ class _Place:
 
   group: Any  # Ray's PlacementGroup, with one bundle per machine.
   hosts: int
-  resources: Mapping[str, float]  # Of each.
+  resources: Mapping[str, float]  # Of each machine.
   release: Callable[[], None]
 
 
 def _reserve(share: commands.Share) -> _Place:
-  """Ask for machines; a TPU slice is waited for.
+  """Request machines; this blocks only for a TPU slice, until it is reserved.
 
   Raises:
     TimeoutError: If no slice is free.
@@ -138,23 +142,25 @@ def _reserve(share: commands.Share) -> _Place:
 
 
 class Task:
-  """A command that the cluster runs, or will run, on one machine or several."""
+  """A command that runs or waits in the cluster, on one machine or several."""
 
   has_devices = False
 
   def __init__(self, command: commands.Command, share: commands.Share):
-    """Ask for its machines.
+    """Request the machines of a command.
 
     Args:
-      command: What is run.
-      share: What it gets.
+      command: The command.
+      share: The part of the cluster that it gets.
     """
     self._command, self._share = command, share
     self._status: int | None = None
     self._asked, self._said = time.monotonic(), False
     self._place: _Place | None = None
-    self._ends: dict[int, ray.ObjectRef] = {}  # Of processes that run.
-    self._statuses: dict[int, int] = {}  # Of those that have ended.
+    # By number of the process: the future result of a running process, and the
+    # status of one that has ended.
+    self._ends: dict[int, ray.ObjectRef] = {}
+    self._statuses: dict[int, int] = {}
     self._failed_at = math.inf
     if share.topology:
       self._reserve_slice()
@@ -163,7 +169,7 @@ class Task:
 
   @property
   def place(self) -> str:
-    """The machines and resources that it asked for."""
+    """The machines and resources that the command requests."""
     share = self._share
     if share.topology:
       return f'a TPU slice of Ray, {share.chip} {share.topology}'
@@ -173,7 +179,7 @@ class Task:
     return f'a task of Ray with {each}'
 
   def poll(self) -> int | None:
-    """Return its status, None before its end."""
+    """Return the status; None before the command's end."""
     if self._status is not None:
       return self._status
     if self._place is None and not self._take_place():
@@ -187,7 +193,8 @@ class Task:
         self._statuses[index] = self._find_status(end)
         del self._ends[index]
     if any(self._statuses.values()):
-      # The others notice it by themselves, or they wait for it forever.
+      # The others should notice the failure by themselves; if they do not, they
+      # would wait forever, so they are cancelled.
       self._failed_at = min(self._failed_at, time.monotonic())
       if time.monotonic() > self._failed_at + _PEERS_SECONDS:
         self._cancel()
@@ -197,21 +204,21 @@ class Task:
     return self._status
 
   def _reserve_slice(self) -> None:
-    """Reserve a slice in a thread: Ray has no call that returns at once."""
+    """Reserve a slice in a thread, because Ray's call blocks."""
     thread = futures.ThreadPoolExecutor(1)
     self._reserved = thread.submit(_reserve, self._share)
-    thread.shutdown(wait=False)  # It ends with the reservation.
+    thread.shutdown(wait=False)  # The thread ends after the reservation.
 
   def _take_place(self) -> bool:
-    """Start the processes once a TPU slice is reserved."""
+    """Start the processes if the TPU slice is reserved; return True then."""
     if not self._reserved.done():
       return False
     try:
       place = self._reserved.result()
-    except TimeoutError:  # None was free.
+    except TimeoutError:  # No slice was free.
       self._reserve_slice()
       return False
-    except RuntimeError as error:  # A machine does not say what it is part of.
+    except RuntimeError as error:  # A machine does not name its slice.
       self._log(f'error: Ray cannot reserve {self.place}: {error}')
       self._status = 1
       return False
@@ -238,7 +245,7 @@ class Task:
     ]
     run, find_address = _functions()
     address = None
-    if place.hosts > 1:  # It is found where the first process will run.
+    if place.hosts > 1:  # The address is that of the first process's machine.
       address = find_address.options(
           num_cpus=0, scheduling_strategy=strategies[0]
       ).remote()
@@ -248,14 +255,14 @@ class Task:
           num_gpus=place.resources.get('GPU', 0),
           resources=others,
           scheduling_strategy=strategy,
-          max_retries=0,  # They are counted, see `commands.Pool`.
+          max_retries=0,  # `commands.Pool` counts and repeats failures.
           name=self._command.name,
       )
       self._ends[index] = task.remote(
           self._command.argv(),
           os.getcwd(),
           commands.python_path(),
-          # One log each: machines cannot append to one file together.
+          # One log per process: machines cannot append to one shared file.
           f'{self._command.log}.{index}' if index else str(self._command.log),
           os.environ.get('OMP_NUM_THREADS'),
           address,
@@ -291,7 +298,7 @@ class Task:
       ray.cancel(end)
 
   def terminate(self) -> None:
-    """Ask it to save and to end."""
+    """Request that the command saves and ends."""
     if self.poll() is not None:
       return
     if self._place is not None:
@@ -300,26 +307,28 @@ class Task:
     self._status = preemption.AGAIN
     self._reserved.add_done_callback(_give_back)
 
-  # The folder of a cancelled command is deleted, so it must have ended by then.
+  # A killed command must really have ended, because its folder is deleted
+  # afterwards; therefore it is ended as by `terminate`.
   kill = terminate
 
   def wait(self) -> int:
-    """Return its status once it has ended."""
+    """Wait until the command has ended; return its status."""
     while self.poll() is None:
       ray.wait(list(self._ends.values()), num_returns=1, timeout=1)
     return self._status
 
 
 def _give_back(reserved: futures.Future[_Place]) -> None:
-  """Release a slice that nobody waits for any more."""
+  """Release a slice that was reserved after its command was terminated."""
   if reserved.exception() is None:
     reserved.result().release()
 
 
 def _joint(statuses: Iterable[int]) -> int:
-  """Return the status of a command from those of its processes.
+  """Return the status of a command from the statuses of its processes.
 
-  One that ends ends the others, each in its own way: what explains most counts.
+  When one process ends, the others end too, with different statuses. The status
+  that is closest to the cause is returned.
   """
 
   def rank(status: int) -> int:
@@ -337,7 +346,8 @@ def _joint(statuses: Iterable[int]) -> int:
 def _functions() -> tuple[Any, Any]:
   """Return the task that runs a process, and one that finds an address.
 
-  They are sent by their source, for which they must not use anything of evojax.
+  They are local functions because Ray then sends them by value; therefore they
+  must not use anything of evojax.
   """
 
   def run(
@@ -350,11 +360,11 @@ def _functions() -> tuple[Any, Any]:
       hosts: int,
       index: int,
   ) -> int:
-    # Ray cancels by SIGINT, which all processes of a cluster ignore that was
-    # started in the background of a script.
+    # Ray cancels by SIGINT. If a script has started the cluster in the
+    # background, the cluster's processes ignore SIGINT by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     env = os.environ | {'PYTHONPATH': paths}
-    # Ray sets it to the CPUs of the task; sums of floats would depend on it.
+    # Ray sets this to the task's CPUs; float sums would depend on that number.
     env.pop('OMP_NUM_THREADS', None)
     if omp:
       env['OMP_NUM_THREADS'] = omp
@@ -364,7 +374,7 @@ def _functions() -> tuple[Any, Any]:
       file.write(f'on {socket.gethostname()}\n'.encode())
       file.flush()
       process = subprocess.Popen(
-          # It ends when this process does.
+          # --parent makes it end when this process ends.
           [*argv, *(joined if address else ()), f'--parent={os.getpid()}'],
           cwd=folder,
           stdin=subprocess.DEVNULL,
@@ -374,11 +384,11 @@ def _functions() -> tuple[Any, Any]:
       )
     try:
       while process.poll() is None:
-        time.sleep(0.1)  # `Popen.wait` would not hear that it is cancelled.
+        time.sleep(0.1)  # `Popen.wait` would not notice a cancellation.
     except BaseException:
       process.terminate()
       try:
-        process.wait(60)  # It ends its update, and saves.
+        process.wait(60)  # Time to finish an update and to save.
       except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -1,13 +1,13 @@
 """The device mesh, and the rules that map logical axes of arrays to it.
 
-Arrays name their axes by meaning ('batch', 'embed', 'mlp', ...); RULES says
-which mesh axes split them. Mesh axes: `slice` and `data` replicate parameters
-and split the batch, `fsdp` splits both, `tensor` splits heads and MLP width.
-The network between slices of TPUs is far slower than the links within one: in
-an update gradients alone cross `slice`, beside scalars, see `per_slice`. `fsdp`
-and `tensor` together split the vocabulary, both in embedding tables and in
-logits: that way hidden states travel to the table, which is far larger than
-they are.
+The axes of arrays have logical names ('batch', 'embed', 'mlp', ...); RULES maps
+them to the mesh axes that split them. Mesh axes: `slice` and `data` replicate
+parameters and split the batch, `fsdp` splits both, `tensor` splits heads and
+MLP width. The network between slices of TPUs is far slower than the links
+within a slice; therefore an update sends only gradients and scalars across
+`slice`, see `per_slice`. `fsdp` and `tensor` together split the vocabulary, in
+embedding tables and in logits, so that hidden states are sent to the table,
+which is far larger than they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +22,16 @@ import numpy as np
 from evojax.runtime import waits
 
 P = jax.sharding.PartitionSpec
-# An abstract mesh has no devices here; programs can be compiled for it.
+# An abstract mesh has no devices on this machine, but programs can be compiled
+# for it.
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 MESH_AXES = ('slice', 'data', 'fsdp', 'tensor')
 RULES = {
     'batch': ('slice', 'data', 'fsdp'),
-    # The batch where fsdp splits another axis.
+    # The batch of an array in which fsdp splits another axis.
     'replica': ('slice', 'data'),
-    'row': ('data', 'fsdp'),  # A batch that every slice has whole.
+    'row': ('data', 'fsdp'),  # A batch that every slice holds completely.
     'vocab': ('fsdp', 'tensor'),
     'embed': 'fsdp',
     'kv_heads': 'tensor',
@@ -51,17 +52,16 @@ def make_mesh(
   """Build the mesh over `devices`, by default all devices of all processes.
 
   Args:
-    data: Size of the axis; -1, for one of the axes, takes the devices that are
-      left.
+    data: Size of the axis; -1, for one of the axes, uses all remaining devices.
     fsdp: As `data`.
     tensor: As `data`.
-    slice: As `data`: the number of slices that TPUs lie in. Other devices are
-      divided in their order, so that a part is whole machines.
+    slice: As `data`; the number of TPU slices. Other devices are divided in
+      order into as many parts, so that a part consists of whole machines.
     devices: The devices of the mesh.
 
   Raises:
-    ValueError: If the axes do not multiply to the number of devices, or if the
-      devices lie in another number of slices.
+    ValueError: If the product of the axes is not the number of devices, or if
+      the devices belong to another number of slices.
   """
   devices = jax.devices() if devices is None else devices
   shape, count = [slice, data, fsdp, tensor], len(devices)
@@ -80,7 +80,7 @@ def make_mesh(
     return jax.make_mesh(
         tuple(shape), MESH_AXES, devices=devices, axis_types=types
     )
-  # Each slice by its own wiring.
+  # Order the devices of each slice by that slice's own topology.
   within = [
       jax.make_mesh(
           (1, *shape[1:]), MESH_AXES, devices=each, axis_types=types
@@ -94,7 +94,8 @@ def _slices(devices: Sequence[Any], count: int) -> list[list[Any]]:
   """Return the devices of each slice, in the order of the slices.
 
   Raises:
-    ValueError: If TPUs lie in another number of slices, or unevenly.
+    ValueError: If TPUs belong to another number of slices, or if the slices
+      differ in size.
   """
   found: dict[int, list[Any]] = {}
   for device in devices:
@@ -113,13 +114,13 @@ def _slices(devices: Sequence[Any], count: int) -> list[list[Any]]:
 
 
 def spec(axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
-  """Return the partition spec of an array whose axes are named."""
+  """Return the partition spec of an array with these logical axes."""
   return P(*(RULES[axis] for axis in axes))
 
 
 def shardings(mesh: AnyMesh, axes: Any) -> Any:
   """Return named shardings for a tree whose leaves are tuples of axis names."""
-  # The axes of one array, and not a tuple of arrays.
+  # True for the axis names of one array, False for a tuple of arrays.
   named = lambda node: isinstance(node, tuple) and all(
       isinstance(axis, str | None) for axis in node
   )
@@ -128,28 +129,28 @@ def shardings(mesh: AnyMesh, axes: Any) -> Any:
 
 
 def replicated(mesh: AnyMesh) -> jax.sharding.NamedSharding:
-  """Return the sharding of an array that every device holds whole."""
+  """Return the sharding of an array that every device holds completely."""
   return jax.sharding.NamedSharding(mesh, P())
 
 
 def batch_shards(mesh: AnyMesh) -> int:
-  """Return over how many devices the mesh splits a batch."""
+  """Return the number of parts into which the mesh splits a batch."""
   return math.prod(mesh.shape[axis] for axis in RULES['batch'])
 
 
 def replicas(mesh: AnyMesh) -> int:
-  """Return how many times the mesh holds all parameters."""
+  """Return the number of copies of the parameters on the mesh."""
   return math.prod(mesh.shape[axis] for axis in RULES['replica'])
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-  """Pin the layout of an activation; a no-op outside a mesh context."""
-  # One device needs no layout, and constraints would only slow its compiler.
+  """Constrain an activation's layout; a no-op outside a mesh context."""
+  # On one device, constraints would only slow the compiler.
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or math.prod(mesh.axis_sizes) == 1:
     return x
   layout = spec(axes)
-  if manual := mesh.manual_axes:  # `per_slice`: an array is that of one slice.
+  if manual := mesh.manual_axes:  # Inside `per_slice`, x is one slice's part.
     within = lambda part: tuple(a for a in part if a not in manual)
     layout = P(*(within(p) if isinstance(p, tuple) else p for p in layout))
   return jax.lax.with_sharding_constraint(x, layout)
@@ -161,17 +162,18 @@ def per_slice(
     arguments: tuple[Any, ...],
     results: Any,
 ) -> Callable[..., Any]:
-  """Run a function in every slice, on that slice's part of the arrays.
+  """Return a function that runs in every slice on that slice's arrays.
 
-  Nothing crosses slices but what the function itself sums over the axis
-  `slice`; within a slice arrays are partitioned by the compiler, as elsewhere.
+  Data crosses slices only in sums of the function over the axis `slice`. Within
+  a slice, the compiler partitions arrays as elsewhere.
 
   Args:
-    function: Of arrays; itself where the mesh has one slice.
-    mesh: The devices; the caller is within `use`.
-    arguments: Of each argument a tree of partition specs, or one for all its
-      leaves, which name 'slice' or nothing.
-    results: The same of its results.
+    function: Function of arrays; it is returned unchanged if the mesh has one
+      slice.
+    mesh: The mesh; call the result within `use(mesh)`.
+    arguments: For each argument a tree of partition specs, or one spec for all
+      its leaves. A spec names 'slice' or no axis.
+    results: Partition specs of the results, in the same form.
   """
   if mesh.shape['slice'] == 1:
     return function
@@ -186,17 +188,17 @@ def per_slice(
 
 
 def per_replica(rank: int) -> tuple[str | None, ...]:
-  """Return axes of a batch [B, ...] that replicas split; () for rank 0."""
+  """Return the axes of a batch [B, ...] split by 'replica'; () for rank 0."""
   return ('replica', *(None,) * (rank - 1))[:rank]
 
 
 def use(mesh: jax.sharding.Mesh) -> contextlib.AbstractContextManager[Any]:
-  """Return a context in which `constrain` knows the mesh."""
+  """Return a context in which `constrain` applies to this mesh."""
   return jax.set_mesh(mesh)
 
 
 def placed(shapes: Any, shardings: Any) -> Any:
-  """Return the shapes of arrays that say where each would lie."""
+  """Return a tree of ShapeDtypeStructs with their shardings."""
   return jax.tree.map(
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
       shapes,
@@ -205,7 +207,7 @@ def placed(shapes: Any, shardings: Any) -> Any:
 
 
 def to_device(tree: Any, sharding: Any) -> Any:
-  """Place host arrays that are equal in every process on the mesh.
+  """Copy host arrays, which are equal in every process, to the mesh.
 
   The transfer is explicit, so that `jax_transfer_guard = disallow` can stay on
   around a step.
@@ -213,7 +215,7 @@ def to_device(tree: Any, sharding: Any) -> Any:
 
   def place(x, s):
     x = np.asarray(x)
-    # The guard takes transfers by callback for implicit ones.
+    # The guard would treat transfers by callback as implicit ones.
     with jax.transfer_guard('allow'):
       return jax.make_array_from_callback(x.shape, s, lambda index: x[index])
 
@@ -223,7 +225,7 @@ def to_device(tree: Any, sharding: Any) -> Any:
 
 
 def to_host(tree: Any) -> Any:
-  """Copy arrays to the host, whole, in every process."""
+  """Copy complete arrays to the host in every process; all must call it."""
   if jax.process_count() == 1:
     return jax.device_get(tree)
   with jax.transfer_guard('allow'), waits.at('all-gather', others=True):
@@ -231,10 +233,10 @@ def to_host(tree: Any) -> Any:
 
 
 def all_gather(data: bytes) -> list[bytes]:
-  """Return what every process gave, in their order; all must call it."""
+  """Return the data of all processes, by process; all must call it."""
   if jax.process_count() == 1:
     return [data]
-  # Sizes travel first: all processes must pass arrays of one shape.
+  # Sizes are sent first: all processes must pass arrays of equal shape.
   sizes = _stack(np.array(len(data), np.int64))
   padded = np.zeros(int(sizes.max()), np.uint8)
   padded[: len(data)] = np.frombuffer(data, np.uint8)
@@ -243,26 +245,26 @@ def all_gather(data: bytes) -> list[bytes]:
 
 
 def _stack(x: np.ndarray) -> np.ndarray:
-  """Return a host array of every process, stacked."""
+  """Return the stacked host arrays of all processes."""
   with jax.transfer_guard('allow'):
     return np.asarray(multihost_utils.process_allgather(x))
 
 
 def in_any_process(flag: bool) -> bool:
-  """Return whether a flag is set in one of the processes; all must ask."""
+  """Return True if the flag is set in any process; all must call it."""
   return bool(np.any(to_host(np.array([flag]))))
 
 
 def is_primary() -> bool:
-  """Tell if this is process 0, which owns the run's directory.
+  """Return True in process 0, which owns the run's directory.
 
-  No device is touched where there is only one process.
+  If there is only one process, this touches no device.
   """
   return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def broadcast(tree: Any) -> Any:
-  """Return process 0's host arrays in every process."""
+  """Return process 0's host arrays in every process; all must call it."""
   if jax.process_count() == 1:
     return tree
   with jax.transfer_guard('allow'), waits.at('broadcast', others=True):

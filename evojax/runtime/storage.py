@@ -1,13 +1,13 @@
-"""Object stores: gs://, s3:// and whatever else fsspec knows.
+"""Object stores: gs://, s3:// and other schemes that fsspec supports.
 
     store = Store('gs://bucket/runs/grpo')
     store.write('metrics.jsonl', data)      # An older object is replaced.
     store.create('ledger/000003.json', row) # False if another one is there.
     path = cached('gs://bucket/models/qwen3-0p6b')
 
-An object is complete or absent; there is no rename, no lock and no append, and
-no operation on a folder. Calls that fail are made again, a bounded number of
-times, after longer and longer waits.
+An object is complete or absent; there is no rename, no lock, no append and no
+operation on a folder. Failed calls are repeated up to _ATTEMPTS times, with
+exponential backoff.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -30,14 +30,15 @@ _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0  # Seconds; doubled after each attempt.
 _THREADS = 16
 _AT_ONCE_BYTES = 1 << 23  # Files up to this size are sent from memory.
-# Package of a scheme, and how it is installed.
+# Package that a scheme needs, and the command that installs it.
 _GCS = 'gcsfs', 'pip install -r requirements/gcs.txt'
 _EXTRAS = {
     'gs': _GCS,
     'gcs': _GCS,
     's3': ('s3fs', 'pip install --no-deps -r requirements/s3.txt'),
 }
-# Answers of a store, final errors and bugs: a repeated call would not help.
+# Errors after which a repeated call would not help: answers of the store, final
+# errors, and bugs.
 _ANSWERS = (FileNotFoundError, FileExistsError)
 _FINAL = (
     PermissionError,
@@ -47,7 +48,7 @@ _FINAL = (
     ImportError,
 )
 _BUGS = (TypeError, AttributeError, NameError)
-# Fields that differ between two versions of an object; each store has some.
+# Metadata that differs between versions of an object; a store has some of it.
 _IDENTITY = (
     *('size', 'etag', 'ETag', 'md5Hash', 'crc32c', 'generation'),
     *('mtime', 'LastModified', 'last_modified', 'created'),
@@ -55,17 +56,17 @@ _IDENTITY = (
 
 
 class StorageError(OSError):
-  """A store cannot be used, or did not answer; the message says what to do."""
+  """A store is unusable or does not answer; the message names a remedy."""
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-  """Tell if a path names a store, as 'gs://bucket/x' does."""
+  """Return True if a path is a URL, such as 'gs://bucket/x'."""
   return '://' in os.fspath(path)
 
 
 def cache_folder() -> pathlib.Path:
-  """Return the folder of this machine for copies of what stores hold."""
-  # Where a home directory is small, the standard variable names another disk.
+  """Return the local folder for copies of objects."""
+  # If the home directory is small, the user sets this standard variable.
   base = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
   return pathlib.Path(base).expanduser().absolute() / 'evojax' / 'remote'
 
@@ -73,45 +74,45 @@ def cache_folder() -> pathlib.Path:
 class Store:
   """The objects below a URL, by names relative to it, such as 'a/b.json'.
 
-  Every method raises StorageError where the store does not answer.
+  Every method raises StorageError if the store does not answer.
   """
 
   def __init__(self, url: str):
-    """Open the file system; nothing is asked of the store yet.
+    """Open the file system without a request to the store.
 
     Args:
-      url: Of a folder, 'gs://bucket/folder'.
+      url: URL of a folder, 'gs://bucket/folder'.
 
     Raises:
-      StorageError: If its scheme is unknown or needs a package.
+      StorageError: If its scheme is unknown or needs a missing package.
     """
     self.url = url.rstrip('/')
     self._fs = _file_system(self.url)
     self._root = self._fs._strip_protocol(self.url)
 
   def read(self, name: str) -> bytes:
-    """Return an object.
+    """Return the content of an object.
 
     Raises:
-      FileNotFoundError: If it is not there.
+      FileNotFoundError: If there is no such object.
     """
     return self._call(self._fs.cat_file, self._path(name))
 
   def write(self, name: str, data: bytes) -> None:
-    """Write an object; an older one is replaced."""
+    """Write an object, replacing an older one."""
     self._write(self._fs.pipe_file, self._path(name), data)
 
   def create(self, name: str, data: bytes) -> bool:
-    """Write an object unless one with another content has the name.
+    """Write an object unless the name is taken.
 
     Returns:
-      Whether the object is there with this content. Of several processes that
-      write different ones, one gets True.
+      True if the object exists with this content, False if it has another
+      content. If several processes write different contents, one gets True.
     """
     try:
       self._write(self._fs.pipe_file, self._path(name), data, mode='create')
     except FileExistsError:
-      # An attempt whose answer was lost has written it.
+      # An earlier attempt, whose answer was lost, may have written the object.
       return self.read(name) == data
     return True
 
@@ -122,7 +123,7 @@ class Store:
       FileNotFoundError: If there is no such file.
     """
     size = file.stat().st_size
-    if size <= _AT_ONCE_BYTES:  # A file that grows is sent as it is now.
+    if size <= _AT_ONCE_BYTES:  # A growing file: return the size that is sent.
       data = file.read_bytes()
       self.write(name, data)
       return len(data)
@@ -130,10 +131,10 @@ class Store:
     return size
 
   def download(self, name: str, file: pathlib.Path) -> None:
-    """Write an object to a file, whole or not at all.
+    """Write an object to a file, completely or not at all.
 
     Raises:
-      FileNotFoundError: If the object is not there.
+      FileNotFoundError: If there is no such object.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f'.{file.name}.part')
@@ -144,15 +145,15 @@ class Store:
       part.unlink(missing_ok=True)
 
   def remove(self, name: str) -> None:
-    """Delete an object, which need not be there."""
+    """Delete an object if it exists."""
     with contextlib.suppress(FileNotFoundError):
       self._call(self._fs.rm_file, self._path(name))
 
   def list(self, folder: str = '') -> dict[str, dict[str, Any]]:
-    """Return what the store tells of the objects below a folder, by name.
+    """Return the metadata of the objects below a folder, by object name.
 
     Raises:
-      StorageError: If a name is that of no file below a folder.
+      StorageError: If a name is not a path below the folder.
     """
     self._fs.invalidate_cache()
     try:
@@ -164,7 +165,7 @@ class Store:
     start = len(self._root.rstrip('/')) + 1
     objects = {path[start:]: info for path, info in found.items()}
     for name in objects:
-      # It would be written outside of the folder that it is downloaded to.
+      # Such an object would be downloaded to a path outside the target folder.
       if '..' in name.split('/') or name.startswith('/'):
         raise StorageError(
             f'{self.url} holds an object {name!r}, which is no path below it:'
@@ -174,7 +175,7 @@ class Store:
     return {n: i for n, i in objects.items() if n and not n.endswith('/')}
 
   def _write(self, function: Callable[..., Any], *args: Any, **kwargs: Any):
-    """Call the store; what is not found can only be the bucket."""
+    """Call a writing function; FileNotFoundError means a missing bucket."""
     try:
       self._call(function, *args, **kwargs)
     except FileNotFoundError as error:
@@ -187,13 +188,13 @@ class Store:
     return f'{self._root}/{name}'
 
   def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any):
-    """Call the store, again and again if it fails."""
+    """Call the store; repeat a call that fails, with exponential backoff."""
     for attempt in range(_ATTEMPTS):
       try:
         return function(*args, **kwargs)
       except (*_ANSWERS, *_BUGS):
         raise
-      # Every kind of store has errors of its own; not all are OSErrors.
+      # Each kind of store has its own error classes; not all are OSErrors.
       except Exception as error:
         if attempt == _ATTEMPTS - 1 or isinstance(error, _FINAL):
           raise StorageError(
@@ -207,12 +208,12 @@ class Store:
 
 
 def _file_system(url: str) -> Any:
-  """Return the file system of a URL.
+  """Return the fsspec file system of a URL.
 
   Raises:
-    StorageError: If its scheme is unknown or needs a package.
+    StorageError: If its scheme is unknown or needs a missing package.
   """
-  import fsspec  # Here: most runs have no use for it.
+  import fsspec  # Imported here because most runs do not need it.
 
   scheme = url.partition('://')[0]
   package, command = _EXTRAS.get(scheme, ('a package', 'pip install it'))
@@ -229,23 +230,23 @@ def _file_system(url: str) -> Any:
     ) from error
   if scheme in ('file', 'local'):
     raise StorageError(f'{url}: pass a folder of this machine as a plain path')
-  # A listing that is kept would not show what other processes write.
+  # A cached listing would not show objects that other processes write.
   return kind(use_listings_cache=False, skip_instance_cache=True)
 
 
 def in_parallel(
     function: Callable[[str], Any], names: Collection[str]
 ) -> dict[str, Any]:
-  """Return function(name) by name; the first error is raised at the end."""
+  """Return function(name) by name; raise the first error after all calls."""
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
     return dict(zip(names, pool.map(function, names), strict=True))
 
 
 def check_room(folder: pathlib.Path, size: int, what: str) -> None:
-  """Raise if the disk of a folder has no room for a download.
+  """Raise an error if a folder's disk has no room for a download.
 
   Raises:
-    StorageError: Names the variable that moves the folder.
+    StorageError: With `what` and the variable that moves the folder.
   """
   free = shutil.disk_usage(folder).free
   if free < size:
@@ -258,16 +259,16 @@ def check_room(folder: pathlib.Path, size: int, what: str) -> None:
 # ---------------------------------------------------------------------- models
 
 
-@functools.cache  # Within one process, a model stays what it is.
+@functools.cache  # Within one process, a model does not change.
 def cached(url: str) -> pathlib.Path:
-  """Return a copy of a model's directory; it is downloaded once per machine.
+  """Return a copy of a model's directory; download it once per machine.
 
-  Before it is used again, every file is compared with the store by what the
-  store tells of it, and with the download by its SHA-256. Folders inside are
-  left out: nothing reads them.
+  Before a copy is used again, every file is checked: its metadata against the
+  store, its SHA-256 against the download. Subfolders are left out, because
+  nothing reads them.
 
   Args:
-    url: Of a Hugging Face directory.
+    url: URL of a Hugging Face directory.
 
   Raises:
     StorageError: If the store does not answer or holds no such directory, or
@@ -290,7 +291,7 @@ def cached(url: str) -> pathlib.Path:
 def _fill(
     store: Store, folder: pathlib.Path, listed: Mapping[str, dict[str, Any]]
 ) -> None:
-  """Make a folder hold the listed objects and no others."""
+  """Make a folder contain exactly the listed objects."""
   record = folder / '.remote.json'
   known = json.loads(record.read_text()) if record.exists() else {}
   identity = {
@@ -332,7 +333,7 @@ def _fill(
 
 @contextlib.contextmanager
 def _alone(folder: pathlib.Path) -> Iterator[None]:
-  """Make a folder, and wait until no other process works on it."""
+  """Create a folder and lock it; wait while another process holds the lock."""
   folder.mkdir(parents=True, exist_ok=True)
   with (folder / '.lock').open('w') as file:
     fcntl.flock(file, fcntl.LOCK_EX)

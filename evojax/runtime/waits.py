@@ -1,4 +1,4 @@
-"""The present work of this process, for threads that report it.
+"""The current work of this process, for threads that report it.
 
     with waits.at('rollout'):                   # A phase of the work,
       with waits.at('broadcast', others=True):  # which waits for all processes.
@@ -22,11 +22,11 @@ _changes = 0
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """The present work of a process."""
+  """The current work of a process."""
 
-  names: tuple[str, ...]  # From the outermost to the innermost.
-  waits: bool  # Whether it waits for other processes.
-  changes: int  # How often it has begun or ended something.
+  names: tuple[str, ...]  # In the order in which the blocks were entered.
+  waits: bool  # True if a block waits for other processes.
+  changes: int  # Number of blocks entered or left so far.
 
   def __str__(self) -> str:
     names = ', '.join(self.names)
@@ -38,8 +38,8 @@ def at(name: str, *, others: bool = False) -> Iterator[None]:
   """Register work of this thread until the block ends.
 
   Args:
-    name: Name of the work, for a message.
-    others: True if it ends only once all processes have reached it.
+    name: Name of the work, for messages.
+    others: True if the block ends only once all processes have reached it.
   """
   global _changes
   number = next(_numbers)
@@ -55,7 +55,7 @@ def at(name: str, *, others: bool = False) -> Iterator[None]:
 
 
 def state() -> State:
-  """Return the work of this process at this moment."""
+  """Return the current work of this process."""
   with _lock:
     entered, changes = tuple(_entered.values()), _changes
   names = tuple(name for name, _ in entered)

@@ -5,9 +5,9 @@
     <workdir>/.lock           held while a process works on the run
 
 The directory is a local path, a mount, or the copy of a folder in an object
-store, see `mirror`. With several hosts it is shared, and process 0 alone locks
-and writes. It belongs to the mode that made it. A start that ends before
-`Workdir.keep` leaves it as it was.
+store, see `mirror`. With several hosts the directory is shared, and only
+process 0 locks and writes it. It belongs to the mode that made it. A start that
+ends before `Workdir.keep` leaves the directory unchanged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,9 +41,9 @@ from evojax.runtime import preemption
 from evojax.runtime import storage
 
 # Config fields that a resumed run may change, because training does not depend
-# on them; on `mesh` only by the order of sums, of which a warning tells. An
-# entry covers everything below it. `steps` may change too where the learning
-# rate does not depend on it: see `_may_change`.
+# on them. Exception: `mesh` changes the order of sums, so a change of it logs a
+# warning. An entry covers everything below it. `steps` may change too if the
+# learning rate does not depend on it: see `_may_change`.
 FREE_FIELDS = (
     'name',
     'checkpoint',
@@ -59,7 +59,7 @@ FREE_FIELDS = (
 _PACKAGES = (
     'jax jaxlib flax optax orbax-checkpoint transformers pyarrow reasoning-gym'
     ' sympy'
-    # Packages that code in the box sees, see `sandbox.image`.
+    # Packages that code in the box can import, see `sandbox.image`.
     ' iniconfig numpy packaging pluggy pygments pytest'
 ).split()
 # A resumed run is bit-equal only if these are the same.
@@ -74,8 +74,8 @@ _NUMERICS = (
     'chat_template',
 )
 
-_LOCK_SECONDS = 60  # A process that was asked to stop ends its update first.
-# File -> the mode that makes it, where config.json does not name the mode.
+_LOCK_SECONDS = 60  # A process that is being stopped finishes its update first.
+# File -> the mode that writes it; used if config.json does not name the mode.
 _TRACES = {
     'ledger.jsonl': 'evolve',
     'metrics.jsonl': 'train',
@@ -96,7 +96,7 @@ def _now() -> str:
 def _refused_changes(
     old: Mapping[str, Any], new: Mapping[str, Any], mode: str
 ) -> str:
-  """Return a line for each field that differs and may not; '' without any."""
+  """Return a line per field that must not differ but does; '' if none does."""
   was, now = config_lib.flatten(old), config_lib.flatten(new)
   pairs = {
       name: (
@@ -113,7 +113,7 @@ def _refused_changes(
 
 
 def _default(name: str) -> Any:
-  """Return a field's default as JSON: so a run without the field ran."""
+  """Return a field's default as JSON; a run without the field used it."""
   declared = config_lib.declaration(name)
   if not declared.path or isinstance(declared.default, type):
     return '(absent)'
@@ -121,18 +121,18 @@ def _default(name: str) -> Any:
 
 
 def _may_change(name: str, config: Mapping[str, Any], mode: str) -> bool:
-  """Tell if a resumed run may change a field."""
-  # Other modes race no arms, but start from the seed harness, too.
+  """Return True if a resumed run may change this field."""
+  # Other modes race no arms, but they start from the seed harness, too.
   if mode not in ('evolve', 'aa') and name.startswith('evolve.'):
     return name != 'evolve.seed_harness'
   if name == 'steps':
     return config.get('optim', {}).get('schedule') == 'constant'
-  # With dots, or 'log' would cover a field 'log_prob' as well.
+  # Names end with a dot here; otherwise 'log' would cover 'log_prob' as well.
   return any(f'{name}.'.startswith(f'{free}.') for free in FREE_FIELDS)
 
 
 def _fork_command(path: pathlib.Path) -> str:
-  """Return this process's command with a new directory that forks the old."""
+  """Return this command, changed to fork the run into a new directory."""
   fork = path.with_name(path.name + '-fork')
   flags = f'--workdir={fork}', f'--fork_from={path}'
   command = invocation.command(*flags, without=('workdir', 'fork_from'))
@@ -171,14 +171,14 @@ def in_use(path: str | os.PathLike[str]) -> bool:
 def lock_folder(path: pathlib.Path) -> Iterator[None]:
   """Hold the lock of a folder that one process at a time may work on.
 
-  A process that is being stopped gives it back once it has saved, so another
-  one is waited for.
+  This waits up to _LOCK_SECONDS for another holder, because a process that is
+  being stopped releases its lock only after it has saved.
 
   Args:
     path: The folder.
 
   Raises:
-    WorkdirError: If another process holds it for longer.
+    WorkdirError: If another process holds the lock for longer.
   """
   deadline = time.monotonic() + _LOCK_SECONDS
   while True:
@@ -199,20 +199,20 @@ def lock_folder(path: pathlib.Path) -> Iterator[None]:
 class Workdir(contextlib.AbstractContextManager):
   """An open run directory.
 
-  As a context manager it gives the lock back at the end; after an error before
-  `keep` it puts back what it found.
+  As a context manager it releases the lock at the end; after an error before
+  `keep` it restores the directory as it was before this start.
   """
 
   path: pathlib.Path
   resumed: bool  # The directory held this run already.
   _lock: locks.Lock | None = None  # None in all processes but the first.
-  _found: found_lib.Found | None = None  # None once what is written stays.
-  _mirror: mirror_lib.Mirror | None = None  # Of a directory in a store.
+  _found: found_lib.Found | None = None  # Earlier files; None after `keep`.
+  _mirror: mirror_lib.Mirror | None = None  # None for a local directory.
 
   def keep(self) -> None:
-    """Let what this start has written stay: its first step is about to begin.
+    """Keep the files that this start has written; its first step begins next.
 
-    From here on, signals are left to the code that polls them.
+    From here on, signals are handled by the code that polls them.
     """
     preemption.note()
     self._found = None
@@ -220,7 +220,7 @@ class Workdir(contextlib.AbstractContextManager):
       self._mirror.keep()
 
   def close(self) -> None:
-    """Give the lock back, and keep what was written."""
+    """Keep the written files and release the lock."""
     try:
       self.keep()
       if self._mirror:
@@ -234,7 +234,7 @@ class Workdir(contextlib.AbstractContextManager):
       lock.release()
 
   def put_back(self) -> None:
-    """Make the directory what it was before this start."""
+    """Restore the directory as it was before this start."""
     found, self._found = self._found, None
     if found is None:
       return
@@ -242,7 +242,7 @@ class Workdir(contextlib.AbstractContextManager):
     self._release()
     found_lib.remove(found.new)
     if self._mirror:
-      with contextlib.suppress(OSError):  # It ends by itself.
+      with contextlib.suppress(OSError):  # The lease expires by itself.
         self._mirror.release()
 
   def __exit__(self, kind: type[BaseException] | None, *_) -> None:
@@ -251,13 +251,14 @@ class Workdir(contextlib.AbstractContextManager):
     self.close()
 
   def record_start(self, **run: Any) -> dict[str, Any] | None:
-    """Add this start to manifest.json and return its entry; process 0 does.
+    """Add this start to manifest.json and return its entry.
 
-    A warning names what changed since the last start and changes the numerics:
-    a resumed run is correct then, but not bit-equal. Touches the devices.
+    Only process 0 does so; others return None. If a setting that influences
+    numerics differs from the last start, a warning names it: the resumed run is
+    correct, but not bit-equal. Touches the devices.
 
     Args:
-      **run: JSON values that the entry holds beside what the run runs on.
+      **run: JSON values that are added to `environment` in the entry.
     """
     if self._lock is None:
       return None
@@ -276,7 +277,7 @@ class Workdir(contextlib.AbstractContextManager):
 
 
 def _git_commit() -> str:
-  """Return the commit of this checkout; it ends in '-dirty' if changed."""
+  """Return the commit of this checkout, with '-dirty' if it has changes."""
   root = pathlib.Path(__file__).resolve().parents[2]
   if not (root / '.git').exists() or shutil.which('git') is None:
     return ''
@@ -288,9 +289,9 @@ def _git_commit() -> str:
 
 
 def environment() -> dict[str, Any]:
-  """Return what this process runs on: versions, devices, commit, command."""
+  """Return versions, devices, commit and command of this process."""
   versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-  import jax  # Imported here: most users of this module touch no device.
+  import jax  # Imported here because most users of this module need no device.
 
   device = jax.devices()[0]
   return {
@@ -371,11 +372,11 @@ def check(
     mode: See `open_workdir`.
 
   Returns:
-    True if the directory holds this very run.
+    True if the directory already holds this run.
 
   Raises:
-    WorkdirError: If the path cannot be one of a run, or if it holds a run of
-      another mode or with another config.
+    WorkdirError: If the path cannot hold a run, or if it holds a run of another
+      mode or with another config.
   """
   path = _local(path)
   saved = path / 'config.json'
@@ -408,7 +409,8 @@ def check(
 
 def _local(path: str | os.PathLike[str]) -> pathlib.Path:
   """Return the absolute path of a directory of this machine."""
-  # It would become a local folder named 'gs:', whose loss nobody expects.
+  # Otherwise a URL would become a local folder named 'gs:', and the run would
+  # be lost with this machine.
   if storage.is_remote(path):
     raise WorkdirError(
         f'workdir {path} is not a path of this machine; `evojax.run` and the'
@@ -462,8 +464,9 @@ def open_workdir(
     primary: True in process 0 of the run; others touch nothing.
 
   Returns:
-    The open directory. `resumed` tells if it held this run before; processes
-    other than the first may see a config that the first has just written.
+    The open directory. In process 0, `resumed` is True if the directory held
+    this run before; in others it may also be True because process 0 has just
+    written the config.
 
   Raises:
     WorkdirError: If the path cannot be used, another process works on it, or
@@ -484,7 +487,7 @@ def open_workdir(
   except BaseException:
     found_lib.remove(new)
     raise
-  # Only now: until then, files may be those of another process.
+  # Read the files only under the lock: before, another process may change them.
   found = found_lib.Found(path, new)
   workdir = Workdir(path, saved.exists(), lock, found, mirror)
   preemption.put_back_with(workdir.put_back)

@@ -1,8 +1,9 @@
-"""Processes that answer requests, one at a time each, and are killed when late.
+"""Worker processes that answer requests and are killed if they are late.
 
-A worker is a script that is started with the number of a socket, over which it
-reads and writes one line of JSON per message. It is a fresh interpreter: a fork
-would copy the threads and locks of a process that runs JAX.
+A worker is a script that gets the number of a socket as an argument. Over the
+socket it reads and writes one line of JSON per message, one request at a time.
+It runs in a new interpreter, because a fork would copy the threads and locks of
+a process that runs JAX.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,16 +38,16 @@ class DeadError(Exception):
 
 
 class Worker:
-  """One process, of a session of its own: Ctrl-C does not reach it."""
+  """One worker process, in its own session so that Ctrl-C does not reach it."""
 
   def __init__(self, script: str, *arguments: int):
     ours, theirs = socket.socketpair()
-    # Code of the user's own is found as it is here; '' is the working
-    # directory.
+    # The worker finds the user's own code as this process does; '' in sys.path
+    # means the working directory.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with theirs:
       self._process = subprocess.Popen(
-          # With -P the modules beside the script do not hide others.
+          # With -P, modules in the script's folder do not hide others.
           [
               sys.executable,
               '-P',
@@ -54,22 +55,24 @@ class Worker:
               *map(str, (theirs.fileno(), os.getpid(), *arguments)),
           ],
           stdin=subprocess.DEVNULL,
-          # What it prints may be text of a policy: nothing for a terminal.
+          # Its output may contain text of a policy, which must not reach a
+          # terminal.
           stdout=subprocess.DEVNULL,
           stderr=subprocess.DEVNULL,
           pass_fds=[theirs.fileno()],
-          # The devices are the trainer's.
+          # Only the trainer may use the devices.
           env=os.environ | {'PYTHONPATH': paths, 'JAX_PLATFORMS': 'cpu'},
           start_new_session=True,
       )
     self._socket, self._rest = ours, b''
 
   def ask(self, message: Any, timeout_s: float) -> Any:
-    """Return the answer to a message.
+    """Send a message and return the answer.
 
     Raises:
-      LateError: If it takes longer; the process is killed.
-      DeadError: If the process ended.
+      LateError: If there is no answer in time; the process is killed.
+      DeadError: If the process ended without an answer, or the answer is not
+        JSON; the process is killed if it still runs.
     """
     deadline = time.monotonic() + timeout_s
     left = lambda: max(deadline - time.monotonic(), 1e-3)
@@ -93,8 +96,8 @@ class Worker:
       raise DeadError(self.end()) from error
 
   def end(self) -> str:
-    """Kill the process with its children; return how it ended."""
-    # Before it is reaped its number cannot be that of another process.
+    """Kill the process with its children; return its status as text."""
+    # Kill only an unreaped process: later its number may belong to another one.
     if self._process.returncode is None:
       with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -104,14 +107,14 @@ class Worker:
 
 
 class Pool:
-  """Workers that share the requests of a call."""
+  """A pool of workers that share the requests of a call."""
 
   def __init__(self, count: int, start: Callable[[], Worker]):
-    """Start nothing yet.
+    """Create a pool; workers are started when they are needed.
 
     Args:
-      count: Workers at a time.
-      start: Returns a worker that is ready.
+      count: Number of workers.
+      start: Starts a worker and returns it when it is ready.
     """
     self.count, self._start = count, start
     self._lock = threading.Lock()
@@ -123,27 +126,28 @@ class Pool:
   def map(
       self, function: Callable[[Any], Any], requests: Iterable[Any]
   ) -> list[Any]:
-    """Return `function` of each request, in their order.
+    """Return `function(request)` for each request, in order.
 
-    The function may call `ask`. Whatever it raises ends all workers.
+    The function may call `ask`. If it raises, all workers are ended.
     """
     self._closed = False
     if self._executor is None:
-      # A worker ends with the thread that started it: threads stay.
+      # The threads are kept, because a worker ends with the thread that started
+      # it.
       self._executor = concurrent.futures.ThreadPoolExecutor(self.count)
     try:
       return list(self._executor.map(function, requests))
-    except BaseException:  # Ctrl-C too: nobody waits for them any more.
+    except BaseException:  # Includes Ctrl-C: the answers are not needed.
       self.close()
       raise
 
   def open(self) -> None:
-    """Start a worker, unless there is one; raises what that raises."""
+    """Start a worker unless there is one; its errors are raised here."""
     self.map(lambda _: self._mine(), [None])
 
   def _mine(self) -> Worker:
-    """Return the worker of the calling thread, started if need be."""
-    if self._closed:  # Meanwhile: nothing is started that nobody would end.
+    """Return the worker of the calling thread; start it if there is none."""
+    if self._closed:  # `close` would not end a worker that starts now.
       raise concurrent.futures.CancelledError
     worker = getattr(self._own, 'worker', None)
     if worker not in self._workers:
@@ -153,11 +157,11 @@ class Pool:
     return worker
 
   def ask(self, message: Any, timeout_s: float) -> Any:
-    """Return the answer of the calling thread's worker, started if need be.
+    """Return the answer of the calling thread's worker; start it if needed.
 
     Raises:
-      LateError: If it takes longer.
-      DeadError: If the worker ended.
+      LateError: If there is no answer in time.
+      DeadError: If the worker ended without an answer.
     """
     worker = self._mine()
     try:
@@ -168,7 +172,7 @@ class Pool:
       raise
 
   def close(self) -> None:
-    """End all workers; the next call starts others."""
+    """End all workers; the next call of `map` starts new ones."""
     self._closed = True
     if self._executor is not None:
       self._executor.shutdown(wait=False, cancel_futures=True)

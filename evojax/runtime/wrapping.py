@@ -1,17 +1,17 @@
-"""Lines of at most so many columns, broken between words.
+"""Wrapping of text into lines of limited width, broken between words.
 
-Only the standard library is used: what ends a program while it starts prints
-through this, too.
+Only the standard library is used, because messages are also printed before
+other packages are imported.
 """
 
 import re
 import textwrap
 
 WIDTH = 80
-# A text of a proposer or a server must not move the cursor.
+# A text from a proposer or a server must not control the terminal.
 _CONTROL = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]')
 
-# The two ways in which evojax is started, at the beginning of a line.
+# A line that begins with one of the two commands that start evojax.
 _COMMAND = re.compile(r'\s*(?:\S*python[\d.]* -m|bash) \S')
 _ARGUMENT = re.compile(r"(?:'[^']*'|[^\s'])+")
 
@@ -19,9 +19,9 @@ _ARGUMENT = re.compile(r"(?:'[^']*'|[^\s'])+")
 def wrap(text: str, columns: int) -> list[str]:
   """Return the lines of a text, broken between words only.
 
-  A line goes on under its own indentation, a command behind a backslash, so
-  that a shell takes it as it is. A word that is longer than a line, such as a
-  path, stays whole.
+  A continued line keeps its indentation. A command is continued by backslashes,
+  so that it can be pasted into a shell. A word that is longer than a line, such
+  as a path, is not broken. Control characters are escaped.
   """
   text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
   lines = []
