@@ -154,6 +154,7 @@ class Workers(Executor):
     """
     self._pool, self._stop_if_asked = pool, stop_if_asked
     self._progress, self._shown = progress, time.monotonic()
+    self._before = 0  # Steps of the stage before these arms.
     # Arms of this stage that have not ended, and the newest metrics of every
     # arm that trains side by side with them.
     self._left: dict[str, arm_lib.ArmJob] = {}
@@ -163,6 +164,7 @@ class Workers(Executor):
     """Queue an arm that has not ended; start it if a worker is free."""
     if not self._left:
       self._newest, self._shown = {}, time.monotonic()
+      self._before = self._progress.done
     self._newest[job.folder] = {}
     self._left[job.folder] = job
     if arm_lib.result(job.path) is None:
@@ -193,7 +195,7 @@ class Workers(Executor):
       if folder in self._left:
         self._newest[folder] = metrics_lib.newest(self._left[folder].path)
     newest = self._newest.values()
-    steps = sum(row.get('step', 0) for row in newest)
+    steps = self._before + sum(row.get('step', 0) for row in newest)
     furthest = max(newest, key=lambda row: row.get('step', 0), default={})
     self._progress.update_beside(steps, furthest)
     self._shown = now

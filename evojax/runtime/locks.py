@@ -91,9 +91,12 @@ def _try(path: pathlib.Path) -> Lock | None:
   fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
   try:
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if not path.exists() or path.stat().st_ino != os.fstat(fd).st_ino:
+    if path.stat().st_ino != os.fstat(fd).st_ino:
       os.close(fd)
       return None
+  except FileNotFoundError:  # Its last holder has just removed it.
+    os.close(fd)
+    return None
   except BlockingIOError as error:
     holder = os.read(fd, 4096).decode() or 'a process that just started'
     os.close(fd)

@@ -196,6 +196,11 @@ class Progress(contextlib.AbstractContextManager):
   def _stage(self) -> Stage:
     return self._stages[self._index]
 
+  @property
+  def done(self) -> int:
+    """Number of finished steps of the stage."""
+    return self._arm * self._stage.steps + self._step
+
   def update(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Show a finished step of the arm.
 
@@ -219,11 +224,11 @@ class Progress(contextlib.AbstractContextManager):
     """Show the progress of a stage whose arms train side by side.
 
     Args:
-      steps: Number of finished steps of all arms together.
+      steps: Number of finished steps of all arms of the stage together.
       metrics: Metrics of the newest step.
     """
     stage, now = self._stage, self._clock()
-    done = self._arm * stage.steps + self._step
+    done = self.done
     if steps <= done:
       return
     if self._since is None:

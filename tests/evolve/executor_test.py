@@ -38,6 +38,14 @@ if what != 'done':
 """
 
 
+def one_stage():
+  """The progress of a stage with three arms of four steps."""
+  stage = progress_lib.Stage(
+      name='arm', arms=3, steps=4, prompts=1, group_size=1
+  )
+  return progress_lib.Progress([stage])
+
+
 class Engine(commands.ThisMachine):
   """Starts the small programs, and records which it started."""
 
@@ -72,13 +80,7 @@ class WorkersTest(parameterized.TestCase):
     return [dataclasses.replace(job, folder=f'arms/{i}') for i in range(count)]
 
   def local(self, workers=2, stop_if_asked=lambda: None):
-    self.shown = progress_lib.Progress(
-        [
-            progress_lib.Stage(
-                name='arm', arms=3, steps=4, prompts=1, group_size=1
-            )
-        ]
-    )
+    self.shown = one_stage()
     pool = commands.Pool(self.engine, workers)
     self.addCleanup(pool.close)
     return executor.Workers(pool, stop_if_asked, self.shown)
@@ -114,6 +116,17 @@ class WorkersTest(parameterized.TestCase):
     self.assertStartsWith(lines[0], 'arm 3 arms, step 2/12  solved 50.0%')
     self.assertStartsWith(lines[-1], 'arm 3 arms, step 8/12  solved 50.0%')
     self.assertLen(lines, 4)  # One for each step that both have made.
+    # The next arms of the stage begin once these have ended.
+    self.shown.enter('arm', arm=2)
+    *_, third = self.jobs(3)
+    local._stop_if_asked = lambda: asked.append(
+        self._train([third], len(asked) - first)
+    )
+    first = len(asked)
+    local.submit(third)
+    local.wait(third)
+    last = out.getvalue().splitlines()[-1]
+    self.assertStartsWith(last, 'arm 3 arms, step 12/12  solved 50.0%')
 
   def _train(self, jobs, step):
     for job in jobs:
@@ -250,7 +263,7 @@ class WorkersTest(parameterized.TestCase):
           absltest.mock.Mock(
               spec=executor.InProcess,
               stop_if_asked=stop,
-              progress=progress_lib.Progress([]),
+              progress=one_stage(),
           ),
       ) as local:
         for job in jobs:
@@ -309,7 +322,7 @@ class PlacementTest(parameterized.TestCase):
             absltest.mock.Mock(
                 spec=executor.InProcess,
                 stop_if_asked=lambda: None,
-                progress=progress_lib.Progress([]),
+                progress=one_stage(),
             ),
         ),
     ):
