@@ -187,7 +187,7 @@ class History:
     return self.all(records.Version)
 
   def version(self, name: str) -> records.Version:
-    """Return the version with a name."""
+    """Return the version of this name."""
     return next(v for v in self.versions if v.version == name)
 
   @functools.cached_property

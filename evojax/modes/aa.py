@@ -114,7 +114,7 @@ def _open(
     workdir: str,
     placement: executor_lib.Placement,
 ) -> Iterator[tuple[opening.Training, Any]]:
-  """Yield a `Training` and a function that raises after a signal."""
+  """Yield an opened `Training`, and a function that raises after a signal."""
   primary = sharding.is_primary()
   if primary:
     workdir_lib.check(workdir, config, 'aa')

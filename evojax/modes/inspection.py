@@ -188,7 +188,7 @@ def _ends(data: pd.DataFrame) -> tuple[int, int]:
 
 
 def _pick(data: pd.DataFrame, problem: str) -> str:
-  """Return the problem_id for an index or the start of an id."""
+  """Return the problem_id that an index, or the start of an id, refers to."""
   ids = data['problem_id'].drop_duplicates().tolist()
   # Ids have 16 digits, so a short decimal number is an index.
   if problem.isdecimal() and len(problem) <= 5 and int(problem) < len(ids):

@@ -101,12 +101,12 @@ class Run:
 
   @property
   def samples_here(self) -> bool:
-    """Whether this process samples, rather than a server."""
+    """True if this process samples, False if servers do."""
     return self.config.rollout.kind == 'engine'
 
   @property
   def copies_weights(self) -> bool:
-    """Whether the engine holds its own copy of the weights.
+    """True if the engine holds its own copy of the weights.
 
     It does if the weights are used in another dtype or sharding than they are
     stored in, or if it samples while the update runs.
@@ -120,14 +120,14 @@ class Run:
 
   @property
   def on_cpu(self) -> bool:
-    """Whether the devices are those of this machine and are CPUs."""
+    """True if the devices are those of this machine and are CPUs."""
     return isinstance(self.mesh, jax.sharding.Mesh) and (
         self.mesh.devices.flat[0].platform == 'cpu'
     )
 
   @property
   def scores(self) -> bool:
-    """Whether log-probs are computed in a program before the update."""
+    """True if log-probs are computed in a program before the update."""
     return self.algorithm.reference or not self.algorithm.on_policy
 
   @functools.cached_property
