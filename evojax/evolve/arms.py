@@ -43,8 +43,8 @@ def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
       # Sealed problems are for the final policies alone.
       'eval.sealed': False,
       'checkpoint.every': max(fitting, default=1),
-      # Those at the half and the end stay as well, see `arm.retained`: with the
-      # one that is being written, an arm has at most four at once.
+      # The checkpoints at the half and the end stay as well, see
+      # `arm.retained`. With the one being written, an arm has at most four.
       'checkpoint.keep': min(run.config.checkpoint.keep, _NEWEST),
   }
 

@@ -28,7 +28,7 @@ class Compared:
 
 
 def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
-  """Open the runs of --compare before anything is paid for.
+  """Open the runs of --compare; the check comes before any costly work.
 
   Raises:
     ValueError: If one is not finished, or its policy has another architecture.
@@ -59,8 +59,10 @@ def place(
 ) -> dict[str, Compared]:
   """Return the compared runs by the names of their score folders.
 
-  Runs of the same recipe are told apart by a hash of their directories; a run
-  that was scored before keeps its name. Call this in process 0 only.
+  The name is that of the recipe or, if another run has it, that of the run's
+  directory, numbered if needed. A run is identified by its workdir and a hash
+  of its weights, so that a run that was scored before keeps its name. Call this
+  in process 0 only.
   """
   placed: dict[str, Compared] = {}
   for other in compared:

@@ -40,18 +40,19 @@ class Placement:
 
   executor: str = 'inprocess'
   workers: int = 0  # Arms trained at a time; unused by 'inprocess'.
-  # For 'ray': resources of one arm, such as 'TPU=4'; (): as this process has.
+  # For 'ray': resources of one arm, such as 'TPU=4'; () means those that this
+  # process has.
   arm_resources: Sequence[str] = ()
-  arm_hosts: str = ''  # Of 'ray': machines of an arm, see `commands.share`.
+  arm_hosts: str = ''  # For 'ray': machines of an arm, see `commands.share`.
 
   def check(self, sampler: str) -> None:
-    """Raise if arms cannot be placed like this; touches no device.
+    """Check that arms can be placed in this way, without using a device.
 
     Args:
       sampler: config.rollout.kind.
 
     Raises:
-      ValueError: Names the flag, its value and the remedy.
+      ValueError: If they cannot; the message names flag, value and remedy.
     """
     kind = self.executor
     if kind not in KINDS:
@@ -232,7 +233,7 @@ def _command(job: arm_lib.ArmJob) -> commands.Command:
 def _resources_here() -> tuple[str, ...]:
   """Return the resources of this process, in Ray's units.
 
-  Results differ on devices of another kind or number.
+  Arms need the same kind and number of devices to give the same results.
   """
   kind = jax.default_backend().upper()
   return (f'{kind}={1 if kind == "CPU" else jax.local_device_count()}',)

@@ -24,7 +24,8 @@ from evojax.training import arm as arm_lib
 # they change the problems, the sampling, the maximum length, or what an
 # environment offers.
 SAMPLED_OTHERWISE = ('data', 'exploration', 'length', 'tools')
-# In standard errors. The bound is high because it is tested on every arm.
+# Least clear difference, in standard errors. It is high because it is applied
+# to every arm.
 _CLEARLY = 3.0
 
 
@@ -39,9 +40,10 @@ def on_dev(
   """Return an arm's last state with the dev problems of its pair.
 
   No other pair gets these problems, as far as the split suffices; the spread
-  between pairs then includes how the effect varies with the problems. Where a
-  harness may change the environment, the evaluator's own environment is used: a
-  history that gives the fix away must not make a harness look good.
+  between pairs then includes how the effect varies with the problems. If a
+  harness may change the environment, the evaluator's own environment is used:
+  otherwise a harness would look good by showing, say, a git history that
+  contains the fix.
 
   Args:
     run: The run.

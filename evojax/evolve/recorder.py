@@ -29,7 +29,7 @@ def made_from(step: type[T], source: Any, /, **fields: Any) -> T:
   Args:
     step: The record, or a part of one.
     source: An object with attributes named like fields of the record.
-    **fields: Fields that it lacks, or that shall differ.
+    **fields: Fields that the source lacks, or that are to differ from it.
   """
   names = [field.name for field in dataclasses.fields(step)]
   # `asdict` would turn nested records into dictionaries.
@@ -56,7 +56,7 @@ class Recorder:
 
     Args:
       ledger: The ledger in process 0; None in the others.
-      budget: What the run may spend.
+      budget: Limits of the run's cost.
       preempted: Raises `Preempted` after a signal; called before every step.
       keep: Called before anything is computed, see `Workdir.keep`.
       meter: Counts the device-seconds of jobs that have their own devices.
@@ -102,7 +102,8 @@ class Recorder:
 
   def append(self, record: R) -> R:
     """Append a row for all work since the last one; return its record."""
-    if not isinstance(record, records.Open):  # It counts earlier spending.
+    # After `Open` alone, a start that fails still leaves the workdir as it was.
+    if not isinstance(record, records.Open):
       self._keep()
     seconds, spent = self._spent()
     self._since += seconds

@@ -30,8 +30,9 @@ def severity(
 ) -> str:
   """Return the severity of the worst finding that changes repair; '' if none.
 
-  What is changed counts, not what the proposer says. Functions of a harness
-  count as no repair: there are many ways to write one.
+  Only the changed values decide, not the text of the proposer. A changed
+  function of a harness never counts as a repair, because there are many ways to
+  write one.
 
   Args:
     findings: The findings, worst first.
@@ -52,7 +53,7 @@ def severity_of(trial: history_lib.Trial) -> str:
 
 
 def _makes(change: Change, remedy: records.Remedy) -> bool:
-  """Return whether a change of a value is what a remedy asks for."""
+  """Return whether a change of a value carries out a remedy."""
   path, before, after = change
   if path != path_of(remedy) or path in FILES:
     return False

@@ -50,7 +50,7 @@ def effect(
   e = run.config.evolve
   ends: dict[str, list[str]] = {harness: [] for harness in harnesses}
   count = min(e.replay_updates, len(steps))
-  # No arm uses this seed, so the replayed policies did not train on these.
+  # No arm uses this seed, so the scores are on problems of their own.
   digest = hashlib.sha256(f'replay {run.config.seed}'.encode()).digest()
 
   def scores(
@@ -86,7 +86,7 @@ def effect(
     chosen = follow if len(follow) == count else steps[-count:]
     before, after = (scores(h, checkpoint, chosen) for h in harnesses)
     gains.append(after - before)
-  # Problems are the statistical unit: checkpoints share them and are no sample.
+  # Problems are the statistical unit, because all checkpoints share them.
   before, after = ends.values()
   return Replayed(
       effect=estimates.over_problems(np.mean(gains, axis=0)),

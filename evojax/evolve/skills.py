@@ -197,9 +197,9 @@ def learned(
     after: The harness with the change.
     before: Flat config values under the parent.
     surface: The fields that a harness of the run may set.
-    trigger: The alert that called for the change.
+    trigger: The alert that led to the change.
     hypothesis: Why it should work.
-    evidence: What the trial measured.
+    evidence: The results of the trial.
 
   Returns:
     The skill; relative for numbers on a logarithmic scale, otherwise absolute.
@@ -254,7 +254,7 @@ def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
   Writing the same skill again changes nothing.
 
   Raises:
-    SkillError: If the file that is there is damaged.
+    SkillError: If the existing file is damaged.
     durable.DiskError: If the disk is full.
   """
   root = pathlib.Path(root)
@@ -333,10 +333,11 @@ def read_all(
 def matching(
     library: Sequence[Skill], domain: str, measures: Sequence[records.Measure]
 ) -> list[Skill]:
-  """Return the skills whose alert fires here, those with most evidence first.
+  """Return the skills whose alert fires here.
 
-  A skill applies in the domains in which it held, and in any domain once it
-  has held in CROSS_DOMAIN of them.
+  They are sorted by the lower end of their expected effect, highest first. A
+  skill applies in the domains in which it held, and in any domain once it has
+  held in CROSS_DOMAIN of them.
   """
   alerts = diagnose.alerts(measures)
   usable = [

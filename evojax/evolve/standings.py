@@ -15,7 +15,7 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
-_FAULTS = ('critical', 'warning')  # Severities of findings that are not notes.
+_FAULTS = ('critical', 'warning')  # Severities of findings that are faults.
 
 
 def after_race(
@@ -38,8 +38,8 @@ def after_race(
       pairs.differences(run, number, arms, scored_by, 'candidate', t.number)
       for t in field
   ]
-  # Dropped candidates count too. A candidate whose arms agree by chance is then
-  # not taken to have less spread than the whole race.
+  # The spread is pooled over all candidates, dropped ones included, so that a
+  # candidate whose arms agree by chance gets no smaller spread.
   groups = [*_groups(run, number), *(found for found, _ in compared)]
   spread = paired.pooled_spread(groups) or 0.0
   return tuple(
@@ -176,7 +176,7 @@ def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
 def detectable(
     run: opening.Run, spread: float, errors: Sequence[float], alpha: float
 ) -> float | None:
-  """Return the effect that a candidate passes with at 80 % power.
+  """Return the effect with which a candidate passes at 80 % power.
 
   Args:
     run: The run.
@@ -216,9 +216,9 @@ def of_record(trial: history_lib.Trial) -> race_lib.Standing:
       e_value=rows[-1].e_value if rows else 1.0,
       differences=tuple(d for row in rows for d in row.differences),
       errors=tuple(e for row in rows for e in row.errors),
-      # A repair is not dropped for a small gain: a fault that stops learning
-      # costs little in a single round. That of a critical fault need only
-      # exclude a loss.
+      # A repair is not dropped for a small gain, because a fault that stops
+      # learning costs little in a single round. The repair of a critical fault
+      # need only exclude a loss.
       worth=0.0 if severity in _FAULTS else race_lib.WORTH,
       margin=race_lib.MARGIN if severity == 'critical' else 0.0,
   )

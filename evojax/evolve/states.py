@@ -66,8 +66,8 @@ class States:
 
       start + outer_learning_rate (mean - start).
 
-    Both of Adam's moments are averaged. All is computed in float32. Step counts
-    are those of the first arm.
+    Both of Adam's moments are averaged. All sums are computed in float32. Step
+    counts are those of the first arm.
 
     Args:
       checkpoints: Checkpoints of the arms, after equally many updates.

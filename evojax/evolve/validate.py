@@ -234,7 +234,7 @@ def backtest(trials: Sequence[PastTrial]) -> Validation:
 
 @dataclasses.dataclass(frozen=True)
 class _Test:
-  """One way in which a number may earn its place."""
+  """One test of whether a number agrees with the records beyond chance."""
 
   text: str
   p: float  # Probability of such agreement by chance, two-sided.
@@ -243,7 +243,7 @@ class _Test:
 def _earned(
     names: Sequence[str], tests: Callable[[str], list[_Test]]
 ) -> Validation:
-  """Keep a function with a number that beats chance; best reasons first."""
+  """Keep a function if a number of it beats chance; best tests come first."""
   found = sorted((t for name in names for t in tests(name)), key=lambda t: t.p)
   level = LEVEL / len(names)
   passed = [t for t in found if t.p <= level]
@@ -261,7 +261,7 @@ def _follows(
     wanted: Float[np.ndarray, 'N'],
     what: str,
 ) -> _Test:
-  """Test the rank agreement of a number with what it should follow."""
+  """Test the rank agreement of a number with the values it should follow."""
   if len(values) < LEAST:
     return _Test(f'{name}: only {len(values)} values beside {what}', 1.0)
   if not np.ptp(values):

@@ -1,8 +1,8 @@
-"""The cost of a run so far and what is left, from its ledger alone.
+"""The cost of a run so far, and its remaining budget, from its ledger alone.
 
-Only rows count: work that a kill interrupted has no row, and is done and paid
-for once more. A device-second is a second of one device, be it of the run's own
-processes or of a machine that an arm trains on.
+Only rows count: work that a kill interrupted has no row, so it is not counted,
+and it is done again. A device-second is one second of one device, whether the
+run's own processes use the device or an arm trains on it elsewhere.
 """
 
 from collections import defaultdict
@@ -23,8 +23,8 @@ def spent(rows: Rows) -> float:
 def by_version(rows: Rows) -> dict[str, float]:
   """Return the device-seconds of each version, in the order of the ledger.
 
-  A row of a trial counts for the version that the trial made. Rows that belong
-  to no version (a trial without one, a sealed evaluation) stand under ''.
+  A row of a trial counts for the version that the trial made. Rows without a
+  version (of a trial that made none, of a sealed evaluation) count for ''.
   """
   made = {
       row.record.trial: row.record.version
@@ -63,7 +63,7 @@ def per_point(rows: Rows) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """Limits of a run; 0 is none."""
+  """Limits of a run's cost, and the price of a device; 0 means no limit."""
 
   device_seconds: float | int = 0
   dollars: float | int = 0
@@ -81,7 +81,7 @@ class Budget:
 
   @property
   def limit(self) -> float:
-    """Device-seconds that both limits allow; infinite without any."""
+    """The smaller of both limits, in device-seconds; infinite without any."""
     limits = [math.inf]
     if self.device_seconds:
       limits.append(float(self.device_seconds))

@@ -1,4 +1,4 @@
-"""Predicted against realised effects, over the trials that realised one."""
+"""Comparison of predicted effects with the effects that trials realised."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -11,16 +11,15 @@ from evojax.ledger import records
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-  """Signs over the realised effects whose interval excludes 0."""
+  """Counts of signs over the realised effects whose interval excludes 0."""
 
-  decided: int
+  decided: int  # Number of these effects.
   right: int  # Effects whose sign was predicted.
-  base: int  # Effects that always naming the commoner sign gets right.
+  base: int  # Effects with the more common sign: the baseline for `right`.
 
 
-# Before any prediction was tested, they are believed to be right but for the
-# spread between seeds, which no replay has. That counts as one test of a
-# prediction of _TYPICAL.
+# The prior: predictions are right, except for the spread between seeds, which
+# no replay can show. It has the weight of one tested prediction of _TYPICAL.
 _TYPICAL, _SPREAD = 0.03, 0.02
 Z95 = 1.96
 
@@ -29,14 +28,14 @@ Z95 = 1.96
 class Trust:
   """The worth of predictions: realised = slope x predicted + an error."""
 
-  slope: float = 1.0  # 0: nothing, 1: they are taken at their word.
+  slope: float = 1.0  # 0: predictions are worthless, 1: they are unbiased.
   spread: float = _SPREAD  # Standard deviation of the error, a fraction.
   compared: int = 0  # Predictions that were tested.
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Trials of one class, proposer or statistic."""
+  """Results over the trials of one class, proposer or statistic."""
 
   name: str
   trials: int
@@ -44,7 +43,7 @@ class Row:
   predicted: float | None  # Mean midpoint.
   realised: float | None  # Mean.
   covered: int  # Realised effects inside the predicted interval.
-  compared: int  # Trials that have both.
+  compared: int  # Trials with a predicted and a realised effect.
   signs: Signs
 
 
@@ -78,16 +77,16 @@ def signs(trials: Sequence[history.Trial], predict: Predict) -> Signs:
 
 
 def trust(trials: Sequence[history.Trial], predict: Predict) -> Trust:
-  """Return what the predictions about some trials were worth.
+  """Return how far the predictions about some trials can be trusted.
 
-  The slope is that of a ridge regression of realised on predicted effects
-  through 0 that is drawn to 1, within [0, 1]; the spread is that of its
-  residuals, drawn to the one of the prior. A class that mispredicts so loses
-  weight, and wins it back by predicting right.
+  The slope is from a ridge regression, through 0, of realised on predicted
+  effects; it is shrunk towards 1 and clipped to [0, 1]. The spread is that of
+  the residuals, shrunk towards that of the prior. So a class with wrong
+  predictions loses weight, and regains it with right ones.
 
   Args:
-    trials: Of one class, say.
-    predict: The prediction, a fraction.
+    trials: The trials, for instance those of one intervention class.
+    predict: Returns the predicted interval of a trial, in fractions.
   """
   pairs = [(middle(predict(t)), t.effect) for t in compared(trials, predict)]
   over = _TYPICAL**2 + math.fsum(p * r for p, r in pairs)
@@ -98,10 +97,11 @@ def trust(trials: Sequence[history.Trial], predict: Predict) -> Trust:
 
 
 def corrected(interval: records.Interval, worth: Trust) -> records.Interval:
-  """Return a 95 % interval as wide as such predictions deserve.
+  """Return a predicted 95 % interval, corrected for past predictions.
 
-  Its middle is shrunk by the slope; the spread widens it. A replay vetoes by
-  the upper end of this one, and the queue is sorted by its middle.
+  Its middle is multiplied by the slope, and the spread widens it. A replay
+  vetoes a candidate by the upper end of the corrected interval, and the queue
+  is sorted by its middle.
   """
   half = (interval[1] - interval[0]) / 2
   half = math.hypot(worth.slope * half, Z95 * worth.spread)
@@ -110,9 +110,9 @@ def corrected(interval: records.Interval, worth: Trust) -> records.Interval:
 
 
 def pooled(intervals: Sequence[records.Interval]) -> records.Interval:
-  """Return the 95 % interval that several, as if independent, give together.
+  """Combine several 95 % intervals, as if independent, into one.
 
-  Each counts by its inverse variance: what is vague moves little.
+  Each is weighted by its inverse variance, so a wide one changes little.
 
   Args:
     intervals: At least one, each with a width above 0.

@@ -1,17 +1,17 @@
-"""The append-only record of a run that evolves.
+"""The ledger: the append-only record of a run that evolves, as a hash chain.
 
-One line per step of the meta-loop, `<workdir>/ledger.jsonl`:
+`<workdir>/ledger.jsonl` has one line per step of the meta-loop:
 
     {"hash": ..., "measured": {...}, "measured_sha256": ..., "payload": {...}}
 
-payload, {'n', 'step', ...}, is what was decided and found: the same run gives
+payload, {'n', 'step', ...}, holds findings and decisions: the same run gives
 the same payloads, byte for byte. hash = sha256(previous hash + payload), so the
-last hash stands for all of them. measured (seconds, memory) differs between
-runs; it is outside the chain, under a checksum of its own.
+last hash identifies all payloads. measured (seconds, memory) differs between
+runs, so it is not part of the chain and has its own checksum.
 
 Every line is canonical JSON (sorted keys, no spaces, ASCII, floats as Python's
-repr, no NaN) and is compared as bytes: any change of any byte shows. Locking is
-`workdir`'s; two processes must not append to one ledger.
+repr, no NaN) and is compared as bytes, so a change of any byte is detected. Two
+processes must not append to one ledger; `runtime.workdir` holds the lock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,11 +38,11 @@ class LedgerError(ValueError):
 
 
 def canonical_json(value: Any) -> str:
-  """Return the one text that a JSON value is written as.
+  """Return the canonical text of a JSON value.
 
   Raises:
     LedgerError: If the value holds NaN, infinity, a key that is no string, or
-      an object that JSON does not know, such as an array; names the place.
+      an object that is not JSON, such as an array; the message names its place.
   """
   _check(value, '')
   return json.dumps(value, sort_keys=True, separators=(',', ':'))
@@ -92,17 +92,18 @@ def _parse(line: bytes, previous: str, n: int) -> Row | None:
   try:
     row = json.loads(line)
     true = _make(previous, row['payload'], row['measured'])
-    # As bytes: JSON that says the same in other words is not what was written.
+    # The bytes are compared: equal JSON in another spelling was not written by
+    # this code.
     if true['payload']['n'] == n and _line(true) == line:
       return true
-  # A damaged line may be anything, nested a hundred thousand deep included.
+  # A damaged line may be anything; deep nesting raises RecursionError.
   except (ValueError, KeyError, TypeError, RecursionError):
     pass
   return None
 
 
 def _longest_true_prefix(data: bytes) -> tuple[list[Row], int]:
-  """Return the rows of the longest true prefix and its length in bytes."""
+  """Return the rows of the longest valid prefix and its length in bytes."""
   rows, end, head = [], 0, START
   while newline := data.find(b'\n', end) + 1:
     row = _parse(data[end:newline], head, len(rows))
@@ -114,9 +115,9 @@ def _longest_true_prefix(data: bytes) -> tuple[list[Row], int]:
 
 
 def read(path: str | os.PathLike[str]) -> list[Row]:
-  """Return the rows of the longest true prefix; change nothing on disk.
+  """Return the rows of the longest valid prefix; change nothing on disk.
 
-  Reports call it, also while a run still writes.
+  It is safe while a run still appends, so reports use it.
 
   Raises:
     FileNotFoundError: If there is no ledger.
@@ -130,13 +131,13 @@ class Ledger:
   def __init__(self, path: str | os.PathLike[str], sandbox: str = ''):
     """Open or create the ledger.
 
-    A kill may leave a torn last line. This line, and all else that does not
-    belong to the chain, is moved to `<path>.damaged-<n>` and a warning says so.
+    A kill may leave an incomplete last line. That line, and all else after the
+    valid prefix, is moved to `<path>.damaged-<n>` and a warning is logged.
 
     Args:
-      path: The file. Its directory exists.
-      sandbox: Tier of the box that untrusted code runs in; it stands in every
-        row that is added. '' where none runs.
+      path: The file, whose directory must exist.
+      sandbox: Tier of the box that runs untrusted code, which is added to every
+        new row; '' if no untrusted code runs.
     """
     self._sandbox = sandbox
     self._path = pathlib.Path(path)
@@ -149,7 +150,7 @@ class Ledger:
       self._set_aside(data[self._end :])
 
   def _set_aside(self, tail: bytes) -> None:
-    """Move what follows the true prefix into another file."""
+    """Move the bytes after the valid prefix into another file."""
     taken = {p.name for p in self._path.parent.iterdir()}
     name = lambda n: f'{self._path.name}.damaged-{n}'
     aside = self._path.with_name(
@@ -171,10 +172,10 @@ class Ledger:
     )
 
   def _write(self, at: int, data: bytes) -> None:
-    """Write at the end, durably; after an error the file is as before."""
+    """Append bytes and fsync; after an error the file is unchanged."""
     fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-      # Two writers would each chain their rows to a head the other replaced.
+      # Rows of a second writer would break the chain.
       size = os.fstat(fd).st_size
       if size != at:
         raise LedgerError(
@@ -187,7 +188,7 @@ class Ledger:
           done += os.pwrite(fd, data[done:], at + done)
         os.fsync(fd)
       except OSError as error:
-        # Half a row would be taken for damage when the ledger is opened next.
+        # Half a row would count as damage when the ledger is opened again.
         os.ftruncate(fd, at)
         raise OSError(
             error.errno or errno.EIO,
@@ -204,18 +205,19 @@ class Ledger:
     """Add a row; it is on disk when this returns.
 
     Args:
-      step: The step that was done: 'train', 'diagnose', 'verify', ...
-      data: Findings and decisions, JSON values. 'n', 'step' and 'sandbox'
-        are taken.
+      step: Name of the step: 'train', 'diagnose', 'verify', ...
+      data: Findings and decisions, JSON values. The keys 'n', 'step' and
+        'sandbox' are reserved.
       measured: Times and memory, numbers.
 
     Returns:
-      The row, as a reader of the file gets it (tuples are lists).
+      The row, as read back from the file (tuples are lists).
 
     Raises:
       LedgerError: If a value is not JSON, or another process wrote to the file.
-      OSError: If the disk is full; the ledger is as before. Or if the store
-        that the workdir is in does not answer, or another process works there.
+      OSError: If the disk is full; the ledger is unchanged then. Also if the
+        workdir is in an object store that does not answer or that another
+        process uses.
     """
     if taken := {'n', 'step', 'sandbox'} & data.keys():
       raise LedgerError(f'{sorted(taken)} are set by the ledger; rename yours')

@@ -1,8 +1,8 @@
-"""A run as its ledger tells it: trials, versions, lineage, cost.
+"""The history of a run, from its ledger: trials, versions, lineage, cost.
 
-A page is built while a run goes on, after it failed, and from a ledger whose
-last line was torn by a kill. So every row may still be missing, and what
-follows the longest true prefix is left out, and said to be.
+Pages are built from it while a run is in progress, after it failed, and after a
+kill cut off the ledger's last line. So any row may still be missing, and bytes
+after the longest valid prefix are left out; `History.dropped` counts them.
 """
 
 from collections import defaultdict
@@ -18,28 +18,28 @@ from typing import Any
 from evojax.ledger import chain
 from evojax.ledger import records
 
-# Verdict on a change that the machine was too busy to judge.
+# Verdict on a change that was not judged because the machine was too busy.
 BUSY = 'machine_busy'
-# Verdicts on changes that may be proposed again: they were not judged.
+# Verdicts on changes that were not judged and so may be proposed again.
 UNTRIED = (BUSY, 'superseded')
 
 
 def _of(step: str, field: str, before: Any = None) -> property:
-  """Return a property: a field of a step, or `before` until it is done."""
+  """Return a property: a field of a step's record, or `before` without one."""
   return property(lambda trial: getattr(getattr(trial, step), field, before))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-  """A change under test: its records; of two rows of one step the later counts.
+  """A change under test, with the last record of each of its steps.
 
-  Rounds race several changes. Each gets an equal share of their cost.
+  A round races several changes, and its cost is split equally between them.
   """
 
   index: int  # 0, 1, ... in the order in which trials began.
   number: int  # The ledger's `trial`.
   seconds: Mapping[str, float]  # Step -> device-seconds of all its rows.
-  races: Sequence[records.Race] = ()  # Rounds that it took part in.
+  races: Sequence[records.Race] = ()  # Rounds in which it was raced.
   diagnose: records.Diagnose | None = None
   hypothesize: records.Hypothesize | None = None
   design: records.Design | None = None
@@ -55,13 +55,13 @@ class Trial:
   delta = _of('design', 'delta')
   intervention_class = _of('delta', 'intervention_class', '')
   backtested = _of('backtest', 'predicted')
-  made = _of('verify', 'version', '')  # The version, where the change is kept.
+  made = _of('verify', 'version', '')  # The new version if it is kept, else ''.
   effect = _of('verify', 'effect')
   mde = _of('standing', 'detectable')  # The minimum detectable effect.
 
   @property
   def name(self) -> str:
-    """The version it made, or 'trial 3' if nothing was kept."""
+    """The version that it made, or 'trial 3' if it was not kept."""
     return self.made or f'trial {self.number}'
 
   @property
@@ -75,7 +75,7 @@ class Trial:
 
   @property
   def kind(self) -> str:
-    """'keep', 'discard', 'failed' or 'running': how a verdict is drawn."""
+    """The class of the status: 'keep', 'discard', 'failed' or 'running'."""
     if self.status in ('vetoed', 'superseded', 'taken back'):
       return 'discard'
     # Every failure has a status of its own.
@@ -84,7 +84,7 @@ class Trial:
 
   @property
   def realised(self) -> records.Interval | None:
-    """The interval of the effect."""
+    """The 95 % interval of the measured effect; None without an effect."""
     if self.effect is None:
       return None
     return self.verify.low, self.verify.high
@@ -97,13 +97,13 @@ class Trial:
 
   @property
   def standing(self) -> records.Standing | None:
-    """How it stood after its last round."""
+    """Its standing after its last round; None if it was never raced."""
     found = [s for race in self.races for s in race.standings]
     return next((s for s in found[::-1] if s.trial == self.number), None)
 
   @property
   def arms(self) -> list[records.RacedArm]:
-    """Its arms and those of the incumbent beside them, of its last round."""
+    """The arms of its last round: its own and the incumbent's."""
     arms = self.races[-1].arms if self.races else ()
     raced = [arm for arm in arms if arm.role != 'shadow']
     return [arm for arm in raced if arm.trial in (None, self.number)]
@@ -119,11 +119,11 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-  """The rows of a run, and what follows from them."""
+  """The rows of a run, and properties computed from them."""
 
   rows: Sequence[records.Row]
-  dropped: int = 0  # Bytes at the end of the file that are no true rows.
-  ended: str = ''  # Why the run ended; '' while it runs or nothing says so.
+  dropped: int = 0  # Bytes at the end of the file that are no valid rows.
+  ended: str = ''  # Why the run ended; '' if it has not ended or it is unknown.
 
   def find(self, step: type[records.R], **match: Any) -> records.R | None:
     """Return the last record of a step whose fields have these values."""
@@ -171,7 +171,7 @@ class History:
 
   @functools.cached_property
   def races(self) -> list[records.Race]:
-    """All rounds; of two rows of one round the later counts."""
+    """All rounds, each by its last row."""
     return list({race.round: race for race in self.all(records.Race)}.values())
 
   @property
@@ -187,7 +187,7 @@ class History:
     return self.all(records.Version)
 
   def version(self, name: str) -> records.Version:
-    """Return the version of a name."""
+    """Return the version of this name."""
     return next(v for v in self.versions if v.version == name)
 
   @functools.cached_property
@@ -201,18 +201,18 @@ class History:
 
   @functools.cached_property
   def head(self) -> str:
-    """The version that training goes on from."""
+    """The newest version, from which training continues."""
     return self.versions[-1].version if self.versions else self.base_version
 
   @functools.cached_property
   def parents(self) -> dict[str, str]:
-    """Version or trial -> the version that it changed; the base has none."""
+    """Version or trial -> its parent version. The base is not in it."""
     made = {v.version: v.parent for v in self.versions if v.parent}
     tried = {t.name: t.parent for t in self.trials if t.name not in made}
     known = {self.base_version}
     parents = {}
     for name, parent in {**made, **tried}.items():
-      # A parent that is not known would make a cycle.
+      # A parent that comes later could make a cycle, so the base replaces it.
       parents[name] = parent if parent in known else self.base_version
       if name in made:
         known.add(name)
@@ -228,9 +228,9 @@ class History:
 
   @functools.cached_property
   def levels(self) -> dict[str, float]:
-    """Version or trial -> summed effects from the base to it, a fraction.
+    """Version or trial -> sum of effects from the base to it, a fraction.
 
-    The version that takes a change back loses its effect again.
+    A version that takes a change back loses the effect of that change.
     """
     effects = {trial.name: trial.effect or 0.0 for trial in self.trials}
     taken = {t.shadow.round: t for t in self.trials if t.status == 'taken back'}
@@ -246,7 +246,7 @@ class History:
 
   @property
   def sandboxes(self) -> list[str]:
-    """The tiers of the box that the run's rows were made in, sorted."""
+    """The tiers of the box under which the run's rows were made, sorted."""
     return sorted({row.sandbox for row in self.rows if row.sandbox})
 
   @property
@@ -263,23 +263,23 @@ class History:
 
   @property
   def trained_tokens(self) -> int:
-    """Tokens sampled to train all arms, each of them counted once."""
+    """Tokens sampled to train all arms; each arm counts once."""
     own = [*self.all(records.Retrain), *([self.base] if self.base else [])]
     raced = [arm for race in self.races for arm in race.arms]
-    # By folder: an arm that is listed twice was trained once.
+    # An arm that is in two rows was trained once, so arms are keyed by folder.
     once = {arm.folder: arm.sampled_tokens for arm in [*own, *raced]}
     return sum(once.values())
 
   @property
   def policy_tokens(self) -> int:
-    """Tokens sampled to train what became the policy."""
+    """Tokens sampled to train the states that became the policy."""
     return self._base_tokens + sum(
         version.sampled_tokens for version in self.all(records.Promote)
     )
 
   @property
   def _base_tokens(self) -> int:
-    """Those of version 0, unless its training was left out."""
+    """Tokens sampled to train version 0; 0 if its training was left out."""
     if self.base is None or self.base.is_left_out:
       return 0
     return self.base.sampled_tokens
@@ -291,14 +291,14 @@ class History:
 
   @functools.cached_property
   def tokens_by_use(self) -> dict[str, int]:
-    """Tokens sampled to train, by what became of them; and those of scores.
+    """Tokens sampled to train, by their use; and 'scores', those to score.
 
-    Dev scores are counted once the run has its sealed scores.
+    Tokens of scores are known only after the sealed scores of the run.
     """
     in_policy = {
         folder
         for version in self.all(records.Promote)
-        # Versions of former trees have no sources but their own arm.
+        # Versions made before there were sources consist of their own arm.
         for folder in (version.folder, *(s.folder for s in version.sources))
     }
     uses = dict.fromkeys(
@@ -313,7 +313,7 @@ class History:
       uses[use] += arm.sampled_tokens
     uses['replays'] = self.replayed_tokens
     if final := self.find(records.Final):
-      # Former trees called a policy 'evolved' that was retrained.
+      # Older runs name this policy 'continued', see `records.Final`.
       raced = final.compute.get('continued', final.compute['evolved'])
       uses['scores'] = max(0, raced.total - sum(uses.values()))
     return uses
@@ -334,26 +334,26 @@ class History:
 
 
 def _ended(path: pathlib.Path, head: str) -> str:
-  """Return why the run ended, from a summary that was written at this head."""
+  """Return why the run ended, if its summary was written at this head."""
   try:
     summary = json.loads(path.read_bytes())
   except (OSError, ValueError):
     return ''
-  # A summary of another head is from before the run went on.
+  # A summary with another head is outdated: the run was continued after it.
   if not isinstance(summary, dict) or summary.get('ledger_head') != head:
     return ''
   return str(summary.get('ended', ''))
 
 
 def read(workdir: str | os.PathLike[str]) -> History:
-  """Return the history of a run, as far as its ledger is true.
+  """Return the history of a run, from the valid prefix of its ledger.
 
   Args:
     workdir: The run's directory; nothing in it is changed.
 
   Raises:
-    ValueError: If there is no ledger, no whole row in it, or a row that does
-      not hold what its record declares.
+    ValueError: If there is no ledger, if it holds no valid row, or if a row
+      does not match the declaration of its record.
   """
   path = pathlib.Path(workdir, 'ledger.jsonl')
   if not path.is_file():
@@ -378,9 +378,9 @@ def read(workdir: str | os.PathLike[str]) -> History:
 
 
 def in_a_row(version: records.Version) -> list[str]:
-  """Return the folders of arms, each of which continues the one before.
+  """Return the folders of a version's arms, each continuing the one before.
 
-  Where a version is a mean, one arm stands for all.
+  If the version is a mean of arms, one arm represents all of them.
   """
   sources = getattr(version, 'sources', ())
   if sources and sources[-1].weight == 1:

@@ -1,4 +1,4 @@
-"""Milestones: what a run had cost when its policy reached a score."""
+"""Milestones: the cost of a run up to when its policy reached a score."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -25,17 +25,19 @@ class Milestone:
 def reached(
     run: history_lib.History, scores: Sequence[float] = SCORES
 ) -> list[Milestone]:
-  """Return what the policy had cost when it first reached each score.
+  """Return the cost of the run when its policy first reached each score.
 
-  The score of a version is the mean over the arms that it is made of, of what
-  they were compared by. Tokens of dev scores are not in the ledger's rows.
+  The score of a version is the mean score of its source arms, by which they
+  were compared in their round. For version 0 it is the mean outcome over the
+  second half of its training. Tokens of dev scores are not counted, because the
+  ledger does not hold them.
 
   Args:
     run: The run.
-    scores: Fractions in rising order. Those never reached have no milestone.
+    scores: Fractions in rising order. A score never reached has no milestone.
   """
   tokens, seconds = 0, []
-  # Arms by folder; what a resumed run wrote twice counts once.
+  # Arms by folder, so that an arm that a resumed run wrote twice counts once.
   arms: dict[str, records.RacedArm] = {}
   found: list[Milestone] = []
   for row in run.rows:

@@ -1,13 +1,13 @@
 """The records of the ledger: one frozen dataclass per step of the loop.
 
 Every row is written from a record (`append`) and read back into one (`parse`);
-only this package knows the keys of a row on disk. A row holds the fields of its
+no other package uses the keys of a row on disk. A row holds the fields of its
 record and `schema`, the version of that record. Rows of an older version are
 upgraded one version at a time by `_UPGRADES`; the frozen workdirs in
-tests/frozen hold rows of every version there was.
+tests/frozen hold rows of every version.
 
-To change a record: change its fields, add 1 to its VERSION, and add the
-function that turns a row of the former version into one of the new.
+To change a record: change its fields, add 1 to its VERSION, and add to
+`_UPGRADES` a function that turns a row of the former version into a new one.
 """
 
 import collections
@@ -39,19 +39,19 @@ _BEYOND = {'>': operator.gt, '<': operator.lt}
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """One number about a version and how alarming it is."""
+  """One diagnostic of a version: a number and its alarm level."""
 
   name: str
   layer: str  # One of `harness.run.LAYERS`.
   unit: str
-  value: float | None  # None where level is 'failed'.
+  value: float | None  # None if level is 'failed'.
   warn: Threshold | None
   critical: Threshold | None
   level: str  # 'ok', 'warn', 'critical' or 'failed'.
   # Why a diagnostic failed (crash, hang, name_taken, ...), or why a value
   # beyond a threshold raises no alert.
   status: str = ''
-  calls_for: tuple[str, ...] = ()  # Intervention classes that may mend it.
+  calls_for: tuple[str, ...] = ()  # Intervention classes that may repair it.
 
   @property
   def beyond(self) -> str:
@@ -67,30 +67,30 @@ class Measure:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remedy:
-  """A change of one setting that may mend what a diagnosis found."""
+  """A change of one setting that may repair a fault found by a diagnosis."""
 
   setting: str  # A name of `diagnosis.words`, or a config path.
-  part: str = ''  # Of the reward, where the setting is 'weight'.
-  # The new value; None: the present value is multiplied by `times`.
+  part: str = ''  # The reward part, if the setting is 'weight'.
+  # The new value; None multiplies the present value by `times`.
   value: float | int | str | None = None
   times: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-  """One finding of `evojax-diagnose`, as the meta-loop keeps it."""
+  """One finding of `evojax-diagnose`, as stored by the meta-loop."""
 
   check: str
   severity: str  # One of `diagnosis.findings.SEVERITIES`.
   text: str
-  remedies: tuple[Remedy, ...]  # The likeliest first.
+  remedies: tuple[Remedy, ...]  # The most likely first.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Delta:
   """The one factor in which a candidate differs from its parent."""
 
-  sha256: str  # Identity of the change, independent of the parent.
+  sha256: str  # Hash of the change, independent of the parent.
   factor: str
   kind: str  # 'recipe' (a config value) or 'harness' (a function).
   intervention_class: str
@@ -104,18 +104,18 @@ class Delta:
 class Trained:
   """The training of a policy under a harness."""
 
-  folder: str  # Place of evidence and checkpoints, below the workdir.
+  folder: str  # Folder of evidence and checkpoints, relative to the workdir.
   harness: str  # Hash.
-  start: str  # Fingerprint of the state that it started from.
-  end: str  # Fingerprint of the state that it reached.
-  updates: int  # 0 where nothing was trained.
-  outcome: tuple[float, ...]  # Share of solved rollouts of each update.
+  start: str  # Fingerprint of the state before training.
+  end: str  # Fingerprint of the state after training.
+  updates: int  # 0 if nothing was trained.
+  outcome: tuple[float, ...]  # Share of solved rollouts, one for each update.
   sampled_tokens: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arm(Trained):
-  """A harness and a seed, trained from a checkpoint: also `arm.json`."""
+  """A harness trained from a checkpoint, under a seed; stored in `arm.json`."""
 
   VERSION: ClassVar[int] = 1
 
@@ -129,38 +129,42 @@ class RacedArm(Arm):
   """An arm of a round. Arms of one pair share problems and sampler seeds."""
 
   role: str  # 'incumbent', 'candidate' or 'shadow'.
-  trial: int | None  # The change that it is about; None for the incumbent.
+  trial: int | None  # Trial whose change it tests; None for the incumbent.
   pair: int  # 0, 1, ...
-  # Share solved by which the pairs of a round are compared, of the arm's own
-  # rollouts or of dev problems; None: it ended before it had one.
+  # Solved share by which the pairs of a round are compared: of the arm's own
+  # rollouts or of dev problems. None if the arm ended before it had one.
   score: float | None
-  dev: str  # Folder of its dev evidence, if any was needed.
+  dev: str  # Folder of its dev evidence; '' if it has none.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standing:
-  """A candidate after a round; differences are to the incumbent, fractions."""
+  """The results of a candidate after a round.
+
+  Differences are candidate minus incumbent, as fractions of solved problems.
+  """
 
   trial: int
   index: int  # 1, 2, ...: the order in which candidates entered the race.
-  rounds: int  # In which it was raced so far.
+  rounds: int  # Number of rounds it has raced so far.
   differences: tuple[float, ...]  # One for each pair of this round.
-  errors: tuple[float, ...]  # Their standard errors by problems.
-  pairs: int  # Over all its rounds; what follows is over them, too.
-  effect: float | None  # Mean difference; None: too few pairs.
+  errors: tuple[float, ...]  # Their standard errors over problems.
+  # The fields from here on are over all its rounds.
+  pairs: int
+  effect: float | None  # Mean difference; None if there are too few pairs.
   standard_error: float | None
   low: float | None  # 95 % interval of the effect.
   high: float | None
   e_value: float  # Evidence for an effect above 0.
-  threshold: float | None  # The e-value that keeps it; None: not tested.
-  detectable: float | None  # Effect that is found with probability 0.8.
+  threshold: float | None  # The e-value that keeps it; None if not tested.
+  detectable: float | None  # Effect that is detected with probability 0.8.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-  """A state that went into a policy."""
+  """A trained state that is part of a policy's weighted mean."""
 
-  folder: str  # The arm's.
+  folder: str  # Folder of the arm.
   harness: str  # Hash.
   end: str  # Fingerprint of the state.
   weight: float
@@ -168,7 +172,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """A mean with its 95 % interval, a fraction of solved problems."""
+  """A mean fraction of solved problems, with its 95 % interval."""
 
   value: float
   standard_error: float
@@ -178,29 +182,29 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokens:
-  """Tokens sampled to train one policy, and in its whole run."""
+  """Tokens sampled on behalf of one policy."""
 
-  training: int
-  total: int
+  training: int  # To train this policy.
+  total: int  # In its whole run.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Validity:
-  """The predictions about one trial beside what it realised."""
+  """The predicted effects of one trial and the effect that it realised."""
 
   intervention_class: str
   proposer: str
   predicted: float  # Middle of the interval that the proposer expected.
-  replayed: float | None  # Effect of the replayed updates; None: not known.
+  replayed: float | None  # Effect of the replayed updates; None if unknown.
   realised: float | None
-  # None where nothing was realised or the prediction has no sign.
+  # None if nothing was realised or the prediction has no sign.
   sign_agrees: bool | None
   replay_sign_agrees: bool | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-  """The cost of a row. It differs between equal runs: no hash covers it."""
+  """The cost of a row. No chain hash covers it, as it differs between runs."""
 
   seconds: float = 0.0
   device_seconds: float = 0.0  # Seconds of all devices of the run.
@@ -216,13 +220,13 @@ _FORMER = {'trial': 'race'}  # Former names of steps.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-  """The findings and decisions of one step, which the class is named after."""
+  """The findings and decisions of one step; the class has the step's name."""
 
   STEP: ClassVar[str]
   VERSION: ClassVar[int] = 1
 
   def __init_subclass__(cls, step: bool = True):
-    """Name the step; `step` is False for the common fields of several."""
+    """Register the step; `step=False` marks a base class of several records."""
     cls.STEP = cls.__name__.lower()
     if step:
       STEPS[cls.STEP] = cls
@@ -233,8 +237,10 @@ class Version(Record, Trained, step=False):
   """A harness with the policy that it trained: a node of the lineage."""
 
   version: str  # 'v0', 'v1', ...
-  parent: str | None  # Its version; None for the first.
-  checkpoint: str  # The state `end`, where training goes on, in the workdir.
+  parent: str | None  # Version of the parent; None for the first.
+  # Checkpoint of the state `end`, from which training goes on, relative to the
+  # workdir.
+  checkpoint: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,14 +252,14 @@ class OfTrial(Record, step=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Open(Record):
-  """The run as it began."""
+  """The start of a run."""
 
   config: dict[str, Any]  # Resolved, nested.
   config_sha256: str
   harness: str  # Hash of the seed harness.
   proposer: str
-  jax: str  # Its version.
-  forked: str  # '<run>:<version>' that it started from, or ''.
+  jax: str  # Version of JAX.
+  forked: str  # '<run>:<version>' that the run was forked from, or ''.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -275,7 +281,7 @@ class Diagnose(OfTrial):
 
   VERSION: ClassVar[int] = 3
 
-  round: int  # In which the trial began.
+  round: int  # Round in which the trial began.
   version: str
   measures: tuple[Measure, ...]
   alerts: tuple[str, ...]  # Names of the alarming measures, worst first.
@@ -287,22 +293,22 @@ class Diagnose(OfTrial):
 class Hypothesize(OfTrial):
   """A proposal; all but `version` is empty if there was nothing to propose."""
 
-  version: str  # The parent.
+  version: str  # Version of the parent.
   proposer: str = ''
-  trigger: str = ''  # Alert or rule that called for it.
+  trigger: str = ''  # Alert or rule that led to the proposal.
   hypothesis: str = ''
   expected: Interval | None = None  # Effect on Avg@k, fractions.
   criterion: str = ''
   rollback: str = ''
   source: str = ''  # Paper, equation or earlier trial.
   skill: str = ''  # Hash of the skill that it applies.
-  note: str = ''  # Why something is tried again.
+  note: str = ''  # Why a change is tried again.
   harness: str = ''  # Hash of the candidate.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Design(OfTrial):
-  """The candidate and its difference from the parent, checked."""
+  """The candidate and its checked difference from the parent."""
 
   harness: str
   delta: Delta
@@ -310,9 +316,9 @@ class Design(OfTrial):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Admit(OfTrial):
-  """The decision of the gate."""
+  """The decision of the gate on a candidate."""
 
-  reasons: tuple[str, ...]  # Why the candidate is refused; () admits it.
+  reasons: tuple[str, ...]  # Reasons for a refusal; () if it is admitted.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -322,20 +328,21 @@ class Backtest(OfTrial):
   VERSION: ClassVar[int] = 2
 
   key: str  # Hash of all inputs, '' after a crash.
-  statistics: dict[str, float | str]  # A text says why there is no number.
+  statistics: dict[str, float | str]  # A text is the reason for no number.
   predicted: Interval | None  # 95 % interval of the replayed effect.
-  sampled_tokens: int = 0  # To score the replays.
+  sampled_tokens: int = 0  # Tokens sampled to score the replays.
   crash: str = ''
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Race(Record):
-  """The arms of a round, and how candidates stand after it."""
+  """The arms of a round, and the standings of candidates after it."""
 
-  VERSION: ClassVar[int] = 2  # 0 and 1: a trial of one change, step 'trial'.
+  # Versions 0 and 1 were a trial of one change, under the step 'trial'.
+  VERSION: ClassVar[int] = 2
 
   round: int
-  version: str  # The round started from its state.
+  version: str  # Version from whose state the round started.
   start: str  # Fingerprint of that state.
   scored_by: str  # 'rollouts' of the arms, or 'dev' problems.
   arms: tuple[RacedArm, ...]
@@ -344,14 +351,14 @@ class Race(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verify(OfTrial):
-  """The verdict on a candidate; numbers are None where it was not raced."""
+  """The verdict on a candidate; numbers are None if it was not raced."""
 
   VERSION: ClassVar[int] = 2
 
-  version: str  # The version that was made, '' unless kept.
+  version: str  # The version that the change made, '' unless it is kept.
   status: str  # 'keep', 'discard', 'disqualified', 'crash', ...
   reasons: tuple[str, ...]  # One sentence per condition that decided.
-  alerts: tuple[str, ...] = ()  # Critical alerts that the candidate alone has.
+  alerts: tuple[str, ...] = ()  # Critical alerts that the incumbent lacks.
   effect: float | None = None  # Candidate minus incumbent, a fraction.
   standard_error: float | None = None
   low: float | None = None  # 95 % interval of the effect.
@@ -366,31 +373,31 @@ class Verify(OfTrial):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shadow(OfTrial):
-  """The policy as it would be without a kept change, beside the one that is.
+  """A comparison of the policy with its shadow, which lacks a kept change.
 
-  The former harness trains on for some rounds: what helped at first may hurt
-  later.
+  The former harness trains the shadow for some more rounds, because a change
+  that helped at first may hurt later.
   """
 
   round: int
-  look: int  # 0 when the change is kept, then 1, 2, ...
+  look: int  # Index of the comparison; 0 is when the change is kept.
   harness: str  # Hash of the former harness.
-  checkpoint: str  # The shadow's state, in the workdir.
-  end: str  # Its fingerprint.
-  folder: str  # The folder of its first arm.
-  differences: tuple[float, ...]  # Policy minus shadow, of the round's pairs.
-  errors: tuple[float, ...]  # Their standard errors by problems.
-  decision: str  # 'go_on', 'keep', or 'drop': the change is taken back.
+  checkpoint: str  # Checkpoint of the shadow, relative to the workdir.
+  end: str  # Fingerprint of the shadow's state.
+  folder: str  # Folder of the shadow's first arm.
+  differences: tuple[float, ...]  # Policy minus shadow, one per pair.
+  errors: tuple[float, ...]  # Their standard errors over problems.
+  decision: str  # 'go_on', 'keep', or 'drop', which takes the change back.
   reason: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Promote(Version):
-  """The policy that a round leaves, under the harness that won it."""
+  """The policy after a round, under the harness that won the round."""
 
   VERSION: ClassVar[int] = 3
 
-  round: int | None  # None: a kept change that trains nothing made it.
+  round: int | None  # None if a kept change that trains nothing made it.
   # The policy is x + outer_learning_rate (m - x), where x is the state that the
   # sources started from and m is their weighted mean.
   outer_learning_rate: float
@@ -399,11 +406,11 @@ class Promote(Version):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Accumulate(OfTrial):
-  """The lessons of a trial: a skill, and how predictions did."""
+  """The lessons of a trial: a skill, and the validity of its predictions."""
 
   VERSION: ClassVar[int] = 2
 
-  skill: str  # Hash of the skill that was written, or ''.
+  skill: str  # Hash of the skill that was written; '' if none.
   validity: Validity
 
 
@@ -426,16 +433,16 @@ class Seal(Record):
 class Final(Record):
   """Sealed scores of all policies on the same problems.
 
-  'evolved' is the policy of the head, and 'retrained' one that its harness
-  trained from the base policy. Runs before the race called them 'continued' and
-  'evolved'.
+  'evolved' is the policy of the head; 'retrained' is a policy that the head's
+  harness trained from the base policy. Runs before there were races named these
+  'continued' and 'evolved'.
   """
 
   harness: str
-  version: str  # The head.
+  version: str  # Version of the head.
   problems: int
   samples: int  # Completions of each problem.
-  scores: dict[str, Estimate | None]  # None where a policy was not brought in.
+  scores: dict[str, Estimate | None]  # By policy; None for a policy not scored.
   gains: dict[str, Estimate]  # Over the base policy.
   evolved_over: dict[str, Estimate]  # The evolved policy minus another.
   compute: dict[str, Tokens]
@@ -463,12 +470,12 @@ _class = _renamed('klass', 'intervention_class')
 
 
 def _arm_1(arm: dict) -> dict:
-  """Upgrade an arm of a trial: its `arm` was the folder of the dev scores."""
+  """Upgrade an arm of a trial, whose `arm` was the folder of its dev scores."""
   return _renamed('trained', 'folder')(_renamed('arm', 'scores')(arm))
 
 
 def _race_2(row: dict) -> dict:
-  """Return the round that a trial of one change amounts to."""
+  """Upgrade a trial of one change to a round with one candidate."""
   number, count = row['trial'], collections.Counter()
   arms = []
   for arm in row['arms']:
@@ -500,16 +507,16 @@ def _race_2(row: dict) -> dict:
 
 
 def _without(*names: str) -> Callable[[dict], dict]:
-  """Return an upgrade that forgets fields."""
+  """Return an upgrade that drops fields."""
   return lambda row: {k: v for k, v in row.items() if k not in names}
 
 
-# Fields of the test at a fixed level that a trial made.
+# Fields of the fixed-level significance test that trials used before races.
 _FIXED = ('df', 'p', 'alpha', 'sigma_seed', 'se_problems', 'wilcoxon_p')
 
 
-# (class, version of the row) -> the row of the next version. Version 0 is what
-# was written before rows had one.
+# (class, version of the row) -> function that returns the row of the next
+# version. Rows without a version are of version 0.
 _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     (Arm, 0): _folder,
     (Train, 0): _folder,
@@ -519,7 +526,7 @@ _UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     | {'measures': [m | {'calls_for': []} for m in row['measures']]},
     (Diagnose, 1): lambda row: row | {'round': row['trial']},
     (Diagnose, 2): lambda row: row | {'findings': []},
-    # A row without a proposal held its version and an empty proposer alone.
+    # A row without a proposal held only its version and an empty proposer.
     (Hypothesize, 0): lambda row: dataclasses.asdict(
         Hypothesize(trial=0, version='')
     )
@@ -552,21 +559,21 @@ def _clipped(value: Any) -> str:
 
 
 def to_json(record: Arm | Record) -> dict[str, Any]:
-  """Return the fields of a record and its version as JSON values."""
+  """Return the fields of a record, and its version, as JSON values."""
   fields = {'schema': record.VERSION, **dataclasses.asdict(record)}
   return json.loads(json.dumps(fields))  # Lists for tuples.
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
-  """Return the record that `to_json` wrote, now or in an older version.
+  """Return the record that `to_json` of this or an older version wrote.
 
   Args:
-    cls: A dataclass with a VERSION: a record, `Arm`, a skill of `evolve`.
+    cls: A dataclass with a VERSION: a record, `Arm` or `evolve.skills.Skill`.
     values: JSON values; without `schema` they are of version 0.
 
   Raises:
     RecordError: If a field is missing, unknown or of another type, or the row
-      is of a newer version; names the record, the field and the value.
+      is of a newer version; the message names the record, field and value.
   """
   values = dict(values)
   version = values.pop('schema', 0)
@@ -595,10 +602,10 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _read(hint: Any, value: Any, place: str) -> Any:
-  """Return a JSON value as the type of a field.
+  """Return a JSON value converted to the type of a field.
 
   Raises:
-    RecordError: If it is of another type.
+    RecordError: If the value does not have that type.
   """
   origin, args = typing.get_origin(hint), list(typing.get_args(hint))
   if hint is Any:
@@ -607,7 +614,7 @@ def _read(hint: Any, value: Any, place: str) -> Any:
     if value is None and types.NoneType in args:
       return None
     options = [arg for arg in args if arg is not types.NoneType]
-    # Not isinstance: to it, True is an int.
+    # isinstance would accept True as an int.
     matching = [arg for arg in options if type(value) is arg]
     return _read((matching or options)[0], value, place)
   if dataclasses.is_dataclass(hint) and isinstance(value, dict):
@@ -630,7 +637,7 @@ def _read(hint: Any, value: Any, place: str) -> Any:
       return tuple(
           _read(args[i], item, f'{place}[{i}]') for i, item in enumerate(value)
       )
-  if hint is float and type(value) is int:  # JSON has one kind of number.
+  if hint is float and type(value) is int:  # JSON may hold 1 for 1.0.
     return float(value)
   if type(value) is hint:
     return value
@@ -644,9 +651,9 @@ class Row:
 
   n: int  # 0, 1, ... in the order of the ledger.
   record: Record
-  schema: int  # Version in which the record was written.
-  hash: str  # Covers this row and all before it.
-  sandbox: str  # Tier of the box that untrusted code ran in, '' for none.
+  schema: int  # Version of the record as written.
+  hash: str  # Hash over this row and all before it.
+  sandbox: str  # Tier of the box that ran untrusted code, '' for none.
   measured: Measured
 
 
@@ -661,9 +668,10 @@ def append(
   Raises:
     chain.LedgerError: If a value is not JSON (NaN, an array), or another
       process wrote to the file.
-    OSError: If the disk is full; the ledger is as before.
+    OSError: If the disk is full; the ledger is unchanged.
   """
-  # Not `to_json`: the chain names the place of what is no JSON value.
+  # `to_json` is not used, because the chain's error names the field of a value
+  # that is not JSON.
   fields = {'schema': record.VERSION, **dataclasses.asdict(record)}
   return ledger.append(record.STEP, fields, dataclasses.asdict(measured))
 

@@ -1,1 +1,1 @@
-"""The modes of the command line, one file per mode that is not a loop."""
+"""The modes of the command line, one file per --mode, and their helpers."""

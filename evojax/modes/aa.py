@@ -1,13 +1,14 @@
-"""--mode=aa: how often a race keeps something where nothing is better.
+"""--mode=aa: an A/A test, which measures how often races keep equal arms.
 
     python -m evojax.main --config=configs/math.py --mode=aa --workdir=DIR
 
-Version 0 is trained as a run that evolves trains it, and from its state equal
-arms: the seed harness under a seed each. Races between groups of these arms
-are decided by the rules of the config. What they keep is kept falsely.
+Version 0 is trained as in a run that evolves. Then equal arms are trained from
+its state: all under the seed harness, each with another seed. Races between
+groups of these arms are simulated by the rules of the config. Everything that
+they keep is a false keep, because no arm is better than another.
 
-    <workdir>/arms/v0, arms/aa-000, ...   evidence and results, as of any arms
-    <workdir>/aa.json                     the rate and how it was made
+    <workdir>/arms/v0, arms/aa-000, ...   evidence and results of the arms
+    <workdir>/aa.json                     the rate and how it was measured
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,11 +43,11 @@ from evojax.training import stages
 
 RESULT = 'aa.json'
 POWER = 0.8
-# Rounds that there are arms for: with those of one, every simulated round would
-# have the same arms.
+# Arms are trained for this many rounds. With the arms of only one, every
+# simulated round would consist of the same arms.
 ROUNDS = 2
-# Simulated runs with the arms as they are, resamples of the arms, and runs with
-# each: two minutes at most on one core.
+# Simulated runs with the arms as they are; resamples of the arms; runs with
+# each resample. They take two minutes at most on one core.
 RUNS, RESAMPLES, RESAMPLED_RUNS = 4000, 100, 300
 
 
@@ -55,13 +56,13 @@ def run(
     workdir: str,
     **placement: Any,
 ) -> dict[str, Any]:
-  """Train equal arms, and say how often races between them keep one.
+  """Train equal arms, and measure how often races between them keep one.
 
   Args:
-    config: Of a run that evolves.
-    workdir: A directory of its own; the same call continues, and trains no arm
-      again that has ended.
-    **placement: Where arms are trained: fields of `executor.Placement`.
+    config: Config of a run that evolves.
+    workdir: Directory of this measurement; the same call continues it, without
+      training finished arms again.
+    **placement: Fields of `executor.Placement`: where arms are trained.
 
   Returns:
     The content of workdir/aa.json.
@@ -84,7 +85,10 @@ def run(
 
 
 def _check(config: ml_collections.ConfigDict) -> None:
-  """Raise ValueError if the config has no race, or a limit that is not kept."""
+  """Raise ValueError if the config has no race, or has a cost limit.
+
+  This mode has no ledger, so it could not enforce a limit.
+  """
   e = config.evolve
   if not e.rounds:
     raise ValueError(
@@ -110,7 +114,7 @@ def _open(
     workdir: str,
     placement: executor_lib.Placement,
 ) -> Iterator[tuple[opening.Training, Any]]:
-  """Yield what trains arms, and a function that raises after a signal."""
+  """Yield an opened `Training`, and a function that raises after a signal."""
   primary = sharding.is_primary()
   if primary:
     workdir_lib.check(workdir, config, 'aa')
@@ -150,10 +154,10 @@ def _open(
 
 
 def _train(run_: opening.Training) -> list[records.Arm]:
-  """Train version 0 and equal arms from its state, or return those there are.
+  """Return equal arms from the state of version 0; train those not yet there.
 
   Raises:
-    ValueError: If arms that are there had another harness.
+    ValueError: If existing arms were trained under another harness.
   """
   if run_.primary:
     spec.write(run_.seed, run_.path / 'harness')
@@ -177,7 +181,7 @@ def _train(run_: opening.Training) -> list[records.Arm]:
     ]
     trained = arms_lib.train_all(run_, jobs, stages.equal_arms(number))
     found += [arm for arm in trained if arm]
-    if run_.primary:  # Evidence is what arms are scored by.
+    if run_.primary:  # Arms are scored by their evidence alone.
       for job in jobs:
         shutil.rmtree(job.path / 'checkpoints', ignore_errors=True)
   for arm in (first, *found):
@@ -203,11 +207,11 @@ def measure(
 
   Args:
     run_: The run.
-    arms: Equal ones.
-    stop_if_asked: Called now and then; what it raises ends the simulation.
+    arms: Equal arms.
+    stop_if_asked: Called between simulations; may raise to end them.
 
   Raises:
-    ValueError: If fewer arms have a score than a round takes.
+    ValueError: If fewer arms have a score than a round needs.
   """
   e = run_.config.evolve
   groups = {
@@ -215,7 +219,7 @@ def measure(
       for arm in arms
       if pairs.is_scored(arm, 'rollouts')
   }
-  # A standard error takes two groups that were graded.
+  # A standard error needs at least two graded groups.
   scored = {arm: g for arm, g in groups.items() if len(g) > 1}
   least = (1 + e.candidates) * e.pairs
   if len(scored) < least:
@@ -274,12 +278,12 @@ def measure(
           )
       ],
   )
-  # To the last bit the same in every process.
+  # All processes get the numbers of one, so that they agree to the last bit.
   return decisions.decide(lambda: found | dict(text=sentences(found)))
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
-  """Return what aa.json says, in lines to print."""
+  """Return the content of aa.json as sentences, one per line to print."""
   races, rate, arms = found['races'], found['rate'], found['arms']
   low, high, bound = rate['low'], rate['high'], found['bound']
   if low > bound:

@@ -2,9 +2,9 @@
 
     python -m evojax.main --mode=arm --job=WORKDIR/arms/NAME/job.json
 
-The result is the arm.json beside the job, and the last line of the output.
-SIGINT or SIGTERM saves and exits, see `preemption.STATUSES`; the same job then
-continues.
+The result is written to arm.json beside the job file and printed as the last
+line of the output. After SIGINT or SIGTERM the process saves and exits with a
+code of `preemption.STATUSES`; the same command then continues the arm.
 """
 
 import json
@@ -26,10 +26,11 @@ def run(job_file: str) -> None:
   """Train the arm of a job file.
 
   Args:
-    job_file: What `ArmJob.to_json` wrote.
+    job_file: Path of a job.json, whose text is from `ArmJob.to_json`.
 
   Raises:
-    ValueError: If the file is missing or wrong, or the arm is being trained.
+    ValueError: If the file is missing or wrong, or if another process is
+      training the arm.
     Preempted: After SIGINT or SIGTERM, with everything saved.
   """
   if not job_file:

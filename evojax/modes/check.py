@@ -1,8 +1,9 @@
-"""--mode=check: a config, a domain, a proposer, a reward, harnesses.
+"""--mode=check: check a config, its domain, proposer and reward, and harnesses.
 
 Nothing is trained and no weights are loaded. Functions are tried on synthetic
-completions of the domain's first problems, see `episodes.synthetic`. What no
-part is to blame for is found by the checks of the run itself.
+completions of the domain's first problems, see `episodes.synthetic`. If every
+part is accepted, the checks that a run makes before its first step are made,
+too: they find what is wrong between the parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,13 +39,14 @@ def run(
     paths: Sequence[str] = (),
     workdir: str | None = None,
 ) -> int:
-  """Print what would be refused and why, and what the config sets.
+  """Print what is refused and why, and the config fields that differ.
 
   Args:
     config: The config of a run; its values, domain, proposer and reward are
       checked.
     paths: Directories of harnesses, checked as that run would use them.
-    workdir: Directory in which the run would start or go on, if it is named.
+    workdir: Directory in which the run would start or continue; None skips its
+      check.
 
   Returns:
     An exit code: 0 if nothing is refused, else 1.
@@ -80,7 +82,7 @@ def run(
       report(f'grader {grader.path}', [], said)
       for note in notes:
         output.say(f'  warning: {note}')
-    # A harness brings a reward of its own.
+    # A harness has its own reward, so the domain's would not be used.
     if not paths or config.reward.parts:
       reasons, notes = _check_reward(config, domain)
       report(f'reward {config.reward.parts or "of the domain"}', reasons)
@@ -104,7 +106,7 @@ def run(
 
 
 def _start(config: ml_collections.ConfigDict) -> None:
-  """Do what a run does before its first step, but for its workdir."""
+  """Do what a run does before its first step, without opening a workdir."""
   if config.evolve.rounds:
     setup, *_ = opening.check(config, opening.Options())
   else:
@@ -124,7 +126,7 @@ def _changed_fields(config: ml_collections.ConfigDict) -> list[str]:
 
 
 def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
-  """Return the lines of the error that a check raises, if it does."""
+  """Return the lines of the error that a check raises; [] if it raises none."""
   try:
     check(*args)
   except (ValueError, OSError, probe.WeakSandboxError) as error:
@@ -133,7 +135,7 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def _tried(grader: graders.Grader, view: views.View) -> tuple[str, list[str]]:
-  """Return how a grader of the user's own judged attempts, and warnings.
+  """Return a summary of a user's grader on synthetic attempts, and warnings.
 
   Args:
     grader: The grader.
@@ -146,7 +148,7 @@ def _tried(grader: graders.Grader, view: views.View) -> tuple[str, list[str]]:
   form, right = str(view.completion[0][best]), scores[0][best]
   nothing = np.nanmax(scores[empty], initial=grader.low)
   notes = []
-  if not right >= grader.threshold:  # Nor where it is not a number.
+  if not right >= grader.threshold:  # Also true if the score is NaN.
     notes.append(
         f'no form of the reference answer scores as right, which takes'
         f' {grader.threshold:g}; the best is {form!r:.80} with {right:g}'

@@ -23,14 +23,14 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   """Score the policy at config.model.path, or that of a finished run.
 
   Args:
-    config: The config; its eval.split, eval.problems and eval.samples say on
-      which problems.
-    workdir: The directory that gets the evidence and eval.json. If it holds a
-      run, that run's policy is scored, and the directory beside it named
-      <workdir>-policy-eval gets them: the run's own evidence stays as it is.
+    config: The config; its eval.split, eval.problems and eval.samples choose
+      the problems.
+    workdir: Directory for the evidence and eval.json. If it holds a run, that
+      run's policy is scored, and the files go to <workdir>-policy-eval beside
+      it, so that the run's own evidence stays as it is.
 
   Returns:
-    The content of workdir/eval.json.
+    The content of eval.json.
 
   Raises:
     ValueError: If anything is wrong with the config, see

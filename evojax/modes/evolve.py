@@ -1,4 +1,4 @@
-"""--mode=evolve: the meta-loop, or the policy alone where nothing is tried."""
+"""--mode=evolve: the meta-loop; with evolve.rounds = 0, training alone."""
 
 from typing import Any
 
@@ -18,13 +18,14 @@ def run(
   """Evolve policy and harness; with evolve.rounds = 0, train a policy alone.
 
   Args:
-    config: Of the run.
+    config: Config of the run.
     workdir: The run's directory; the same call continues it.
     fork_from: Workdir of another run to start from.
-    **options: Further ones of `evolve.loop.run`.
+    **options: Further options of `evolve.loop.run`.
 
   Raises:
-    ValueError: If an option needs a run that evolves, or as the loops do.
+    ValueError: If an option needs a run that evolves and this one does not, or
+      if `evolve.loop.run` or `train.run` raises it.
   """
   if config.evolve.rounds and (stored := mirror.of(workdir)):
     raise ValueError(

@@ -1,9 +1,9 @@
-"""--mode=inspect: the evidence of runs, in a terminal.
+"""--mode=inspect: show the evidence of runs in a terminal.
 
-Without a problem, one row per problem shows its solved share at each
-evaluation. With one, every completion of it is shown, across steps or runs, and
-token by token if asked. Only evidence is read, so the run may still be going
-on.
+If no problem is named, each problem gets one row with its solved share at each
+evaluation. If one is named, its completions are shown, across steps or runs,
+and token by token on request. Only evidence is read, so the run may still be in
+progress.
 """
 
 import bisect
@@ -37,16 +37,16 @@ _SAMPLE_COLUMNS = (
 )
 _TOKEN_COLUMNS = 'prompt_tokens tokens sampler_logprobs'.split()
 _TURN_COLUMNS = ('turn_tokens', 'observation_tokens', 'turn_advantages')
-# Where a run that evolves has its evidence, in the order in which it is shown.
+# Folders with the evidence of a run that evolves, in order of preference.
 _PLACES = ('sealed/*', 'rounds/*/*', 'trials/*/*', 'arms/*')
 _KEYS = 'problem_id family prompt point'.split()
 _FINISH = {code: name for name, code in schema.FINISH_REASON.items()}
 _MAX_POINTS = 8  # Evaluations side by side in a table.
-_WIDE = 100  # Columns of a terminal from which on ids are whole.
-_QUESTION = 20  # The fewest characters of a question that say something.
-# Colours of a token's probability, by lower bounds.
+_WIDE = 100  # Least width of a terminal, in columns, for ids in full.
+_QUESTION = 20  # Least number of characters of a question worth showing.
+# Bounds of a token's probability, and the colours between them.
 _BOUNDS, _COLOURS = (0.1, 0.5, 0.9), ('red', 'dark_orange', 'yellow', 'default')
-# The look of a table's columns by heading; numbers stand on the right.
+# Style of a table's columns by heading; others are right-aligned numbers.
 _LOOKS = {
     **dict.fromkeys(('#', 't', 'sample'), dict(justify='right', style='dim')),
     'problem': dict(style='cyan', no_wrap=True),
@@ -64,7 +64,7 @@ _CELLS = 'sample solved reward advantage tokens log-prob end completion'.split()
 
 
 def _labels(workdirs: Sequence[str]) -> list[str]:
-  """Return the shortest distinct names of the runs."""
+  """Return the shortest ends of the runs' paths that are all distinct."""
   paths = [pathlib.Path(workdir).absolute().parts for workdir in workdirs]
   for count in range(1, max(map(len, paths)) + 1):
     names = [os.path.join(*path[-count:]) for path in paths]
@@ -74,28 +74,30 @@ def _labels(workdirs: Sequence[str]) -> list[str]:
 
 
 def _named(folders: Sequence[pathlib.Path], root: pathlib.Path) -> str:
-  """Return the name of the last of some folders of a run, and their number."""
+  """Return the name of the last folder, and how many more there are."""
   more = f' and {len(folders) - 1} more' * (len(folders) > 1)
   return f'{folders[-1].relative_to(root)}{more}'
 
 
 def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
-  """Return where the evidence of a run lies that is shown, unless told.
+  """Return the folders of a run whose evidence is shown by default.
 
-  A run that trains has it in its own directory. One that evolves has the final
-  scores in sealed/NAME, the dev scores of an arm in rounds/NUMBER/NAME, and its
-  training in arms/NAME: of these, the newest trial, and the newest arm unless
-  there is a final one.
+  A run that trains has its evidence in its own directory. A run that evolves
+  has the final scores in sealed/NAME, the dev scores of an arm in
+  rounds/NUMBER/NAME and the arm's training in arms/NAME. The default is the
+  first of these that exists: all final scores, the newest round, or one arm:
+  arms/final, else the newest.
 
   Args:
     workdir: The run, or a folder with evidence.
-    split: '' is what there is: dev, or else the first of the places above.
+    split: Split of the evidence. '' chooses: in a run that trains dev, if it
+      has one; in a run that evolves the split of the first folder above.
 
   Returns:
-    Folders, split, and a line about what else there is, which may be ''.
+    Folders, split, and a note about the other evidence, which may be ''.
 
   Raises:
-    ValueError: If there is no such evidence; names what there is.
+    ValueError: If there is no such evidence; the message lists what there is.
   """
   root = pathlib.Path(workdir).expanduser()
   if own := store.splits(root):
@@ -127,8 +129,9 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
       folders = [max(places[wanted], key=at)]
   else:  # The newest round, or all final scores.
     folders = [p for p in folders if p.parent == folders[-1].parent]
-  # The first and the last are compared: base and evolved, or incumbent and
-  # candidate, whose folders are r003-incumbent-0 and r003-t001-0.
+  # Flips compare the first folder with the last, so base comes first and
+  # evolved last, and an incumbent (r003-incumbent-0) before a candidate
+  # (r003-t001-0).
   other = lambda p: 'child' in p.name or '-t' in p.name
   folders.sort(key=lambda p: (p.name == 'evolved', other(p), p.name))
   shown = ', '.join(str(folder.relative_to(root)) for folder in folders)
@@ -160,7 +163,7 @@ def _point_names(data: pd.DataFrame) -> dict[int, str]:
   """Return point -> 'step 10', with the run's name if there are several."""
   points = data.drop_duplicates('point')
   several = points['run'].nunique() > 1
-  if several and points['run'].is_unique:  # The steps say nothing then.
+  if several and points['run'].is_unique:  # The run alone names the point.
     return dict(zip(points['point'], points['run'], strict=True))
   return {
       row.point: f'{row.run} ' * several + f'step {row.step}'
@@ -185,7 +188,7 @@ def _ends(data: pd.DataFrame) -> tuple[int, int]:
 
 
 def _pick(data: pd.DataFrame, problem: str) -> str:
-  """Return the problem_id that an index of the overview or a prefix names."""
+  """Return the problem_id that an index, or the start of an id, refers to."""
   ids = data['problem_id'].drop_duplicates().tolist()
   # Ids have 16 digits, so a short decimal number is an index.
   if problem.isdecimal() and len(problem) <= 5 and int(problem) < len(ids):
@@ -203,7 +206,8 @@ def _pick(data: pd.DataFrame, problem: str) -> str:
 def _shares(data: pd.DataFrame) -> pd.DataFrame:
   """Return the solved share per problem (in order of appearance) and point.
 
-  The index holds what a table shows of a problem: id, family and prompt.
+  The index holds the columns that identify a problem in a table: id, family and
+  prompt.
   """
   return data.groupby(_KEYS, sort=False)['outcome'].mean().unstack()
 
@@ -238,7 +242,7 @@ def _logprob(value: float) -> str:
 
 
 def _only_flipped(data: pd.DataFrame) -> pd.DataFrame:
-  """Return the samples whose outcome differs between the two ends."""
+  """Return the samples whose outcome differs between the points of `_ends`."""
   before, after = _ends(data)
   ends = data[data['point'].isin((before, after))]
   return ends[ends.groupby('sample')['outcome'].transform('nunique') > 1]
@@ -249,11 +253,11 @@ class _Screen:
   """Prints tables of evidence.
 
   Attributes:
-    console: Where they are printed.
-    limit: The most rows of a table.
-    flips: Whether only what changed is shown.
+    console: The console to print on.
+    limit: Maximum number of rows of a table.
+    flips: Whether only changed problems or samples are shown.
     tokens: Whether each token of a completion is shown.
-    decode: Text of token ids; without it their numbers are shown.
+    decode: Returns the text of token ids; None shows the ids.
     actions: Code of a tool -> its name.
   """
 
@@ -282,7 +286,7 @@ class _Screen:
     return table
 
   def show_rest(self, limit: int, total: int, rows: str) -> None:
-    """Say how many rows a table leaves out, if it does."""
+    """Print how many of a table's rows are shown, if some are not."""
     if total > limit:
       self.console.print(
           f'{limit} of {total} {rows}; a higher --limit shows more'
@@ -293,9 +297,9 @@ class _Screen:
     shares, names = _shares(data), _point_names(data)
     if data['run'].nunique() == 1:
       names = {p: name.removeprefix('step ') for p, name in names.items()}
-    # A narrow terminal loses the questions first, then points.
+    # For a narrow terminal the questions are dropped first, then points.
     for count in range(min(len(names), _MAX_POINTS), 0, -1):
-      # Spread evenly from the first to the last.
+      # The chosen points are spread evenly from the first to the last.
       shown = np.linspace(0, len(names) - 1, count).round()
       chosen = {p: names[p] for p in (sorted(names)[int(i)] for i in shown)}
       table = self._overview(shares, chosen, questions=True)
@@ -313,7 +317,7 @@ class _Screen:
       )
 
   def _fits(self, table: rich_table.Table, spare: int = 0) -> bool:
-    # A measure is never wider than the console that it is of.
+    # Rich caps a measured width at the console's, so a wide one is assumed.
     wide = self.console.options.update_width(1000)
     needed = self.console.measure(table, options=wide).minimum + spare
     return needed <= self.console.width
@@ -321,13 +325,13 @@ class _Screen:
   def _overview(
       self, shares: pd.DataFrame, points: dict[int, str], questions: bool
   ) -> rich_table.Table:
-    """Return the table of `show_overview`, of some of the points."""
+    """Return the table of `show_overview` for some of the points."""
     heads = ['#', 'problem', 'family', *points.values()]
     table = self.table(
         f'{len(shares)} problems, share solved',
         heads + ['question'] * questions,
     )
-    # The beginning of an id names a problem, too.
+    # A short id is enough: --problem accepts the start of an id.
     digits = 8 if self.console.width < _WIDE else None
     rows = shares.head(self.limit).iterrows()
     for index, ((problem_id, family, prompt), row) in enumerate(rows):
@@ -455,8 +459,8 @@ class _Screen:
       lines.append(
           (str(t), text, str(int(mask)), logprob, rewards.get(t, ''), own)
       )
-    # Blocks stand side by side in a wide terminal. Elsewhere one token is one
-    # line, for grep.
+    # In a wide terminal, blocks of tokens are put side by side. Output to a
+    # file has one token per line, so that grep works.
     wide = self.console.is_terminal
     columns = max(1, self.console.width // 60) if wide else 1
     height = max(1, -(-len(lines) // columns))
@@ -469,7 +473,7 @@ class _Screen:
     self.console.print(grid)
 
   def text(self, token: int) -> str:
-    """Return a token with visible whitespace; its id where it has no text."""
+    """Return a token with visible whitespace; its id if it has no text."""
     text = self.decode([token]) if self.decode is not None else ''
     return markup.escape(repr(text)[1:-1]) if text else f'<{token}>'
 
@@ -485,21 +489,22 @@ def run(
     decode: Callable[[list[int]], str] | None = None,
     out: io.TextIOBase | None = None,
 ) -> None:
-  """Print problems, one problem, or what changed.
+  """Print problems, one problem, or only what changed.
 
   Args:
     workdirs: One run, or several to compare; see `find`.
     problem: Index in the overview, or the start of a problem_id; empty shows
       all problems.
-    split: Split whose evidence is read; '' is what there is.
-    flips: Only problems (or samples of the problem) whose outcome changed
+    split: Split whose evidence is read; '' chooses, see `find`.
+    flips: Show only problems (or samples of the problem) whose outcome changed
       between the first and the last step of a run, or, with several runs,
       between the last steps of the first and the last run.
     tokens: Show each token with its mask, log-prob, reward and advantage; only
       with a problem.
-    limit: The most rows of a table.
-    decode: Text of token ids; without it their numbers are shown.
-    out: Where to print, stdout by default. Colours only in a terminal.
+    limit: Maximum number of rows of a table.
+    decode: Returns the text of token ids; None shows the ids.
+    out: Stream to print to, stdout by default. Colours are used in a terminal
+      only.
 
   Raises:
     ValueError: If there is no such evidence or problem.
@@ -515,7 +520,7 @@ def run(
     folders += found
     notes += [note] * bool(note)
   declared = store.declaration(folders[-1], split)
-  # Older evidence has no texts of turns.
+  # Columns about turns are optional: older evidence lacks them.
   columns += [c.name for c in declared if c.name in wanted]
   data = _load(folders, split, columns)
   out = out or sys.stdout

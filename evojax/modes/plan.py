@@ -1,9 +1,10 @@
-"""--mode=plan: the cost of a run, worked out before anything is paid for.
+"""--mode=plan: estimate the memory, tokens and time of a run before it starts.
 
-A small policy on a mesh that is here is compiled ahead of time, and the
-compiler's own numbers are shown; a large one, or a mesh that is elsewhere (a
-pod, planned on a laptop), gets bounds, see `plan_memory`. FLOPs are those of
-the matrix products, two per multiply-add; every sequence counts at its longest.
+For a small policy on the devices of this machine, the programs are compiled
+ahead of time and the compiler reports their memory. For a large policy, or for
+devices elsewhere (a pod that is planned on a laptop), memory is bounded, see
+`plan_memory`. FLOPs are those of matrix products, two per multiply-add. Every
+sequence counts at its maximum length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,12 +35,12 @@ from evojax.training import settings
 from evojax.training import stages
 from evojax.training import update as update_lib
 
-# Up to this many parameters programs are compiled for their temporaries.
+# Programs of policies with at most this many parameters are compiled.
 _COMPILE_PARAMETERS = 50_000_000
 
-# Seconds that are no matrix products, as estimated for two CPU cores: to start,
-# to compile a program, for what surrounds a step (evidence, the box, small
-# batches), an arm (checkpoints) and a round (gate, backtest, page).
+# Seconds spent outside matrix products, estimated for two CPU cores: to start,
+# to compile a program, and per step (evidence, the box, small batches), per arm
+# (checkpoints) and per round (gate, backtest, page).
 _START, _PROGRAM, _STEP, _ARM, _ROUND = 12.0, 3.0, 0.15, 0.5, 2.0
 
 
@@ -49,7 +50,7 @@ class Work:
 
   flops: int | float
   formula: str
-  # Bytes that every device must read for it; 0: not bound by memory.
+  # Bytes that every device must read for it; 0 if not bound by memory.
   bytes_per_device: int | float = 0
 
 
@@ -58,18 +59,18 @@ class Arm:
   """One arm of a stage of a run that evolves."""
 
   stage: progress.Stage
-  tokens: int  # Sampled, at most.
-  work: Mapping[str, Work]
-  other: float  # Seconds of everything else.
+  tokens: int  # Maximum number of sampled tokens.
+  work: Mapping[str, Work]  # By phase.
+  other: float  # Seconds outside matrix products.
 
   def seconds(self, device: devices_lib.Device, devices: int) -> float:
-    """Return the wall time on so many devices."""
+    """Return the wall time on a number of devices."""
     return sum(_seconds(self.work, device, devices).values()) + self.other
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """A run on one kind of device."""
+  """The time of a run on one kind of device, and whether it fits."""
 
   device: devices_lib.Device
   seconds: Mapping[str, float]  # By phase; all devices work together.
@@ -85,14 +86,14 @@ class Plan:
   parameters: int
   trained: int
   resident: Mapping[str, int]  # Kept between programs.
-  gradients: int  # Within the update's temporaries.
+  gradients: int  # Part of the update's temporaries.
   temporaries: Mapping[str, int]  # By program.
   exact: bool  # Temporaries come from the compiler.
-  programs: Mapping[str, int]  # How many are compiled, at most.
-  tokens: Mapping[str, tuple[int, int]]  # (sampled, prompt), at most.
+  programs: Mapping[str, int]  # Maximum number compiled, by kind.
+  tokens: Mapping[str, tuple[int, int]]  # Maximum of (sampled, prompt).
   work: Mapping[str, Work]
   arms: Sequence[Arm]  # One for each stage of --mode=evolve.
-  # The one that is here, or those it may run on.
+  # The kind of device of this machine, or all kinds that the run may use.
   known: Sequence[devices_lib.Device]
 
   @property
@@ -124,7 +125,7 @@ class Plan:
     return sum(self.resident.values()) + max(self.temporaries.values())
 
   def remedies(self, device: devices_lib.Device) -> list[plan_remedies.Remedy]:
-    """Return up to three remedies, those with which the run fits first."""
+    """Return up to three remedies; those that make the run fit come first."""
     return sorted(
         self._remedies, key=lambda each: each.peak > device.memory_bytes
     )[:3]
@@ -135,17 +136,17 @@ class Plan:
 
 
 def plan(config: ml_collections.ConfigDict, *, mesh_auto: bool = False) -> Plan:
-  """Work out what `training.loop.run(config)` would cost.
+  """Estimate the cost of `training.loop.run(config)`.
 
   Args:
-    config: The config of a run. A mesh without -1 may be larger than the
-      devices that are here.
-    mesh_auto: Look for a mesh of as many devices that the run fits on, print
-      what is found, and plan that one.
+    config: The config of a run. A mesh without -1 may have more devices than
+      this machine.
+    mesh_auto: Search for a mesh with as many devices on which the run fits,
+      print the result, and plan the run on that mesh.
 
   Raises:
     ValueError: If the config, the model directory or the mesh is wrong, or if
-      the run fits on no such mesh.
+      `mesh_auto` finds no mesh on which the run fits.
   """
   if mesh_auto:
     policy = settings.open_policy(config)
@@ -158,10 +159,10 @@ def plan(config: ml_collections.ConfigDict, *, mesh_auto: bool = False) -> Plan:
 
 
 def _grading(config: ml_collections.ConfigDict) -> float:
-  """Return the seconds of grading a completion, as measured on a few."""
+  """Measure the seconds of grading one completion, on a few synthetic ones."""
   domain = settings.make_domain(config)
   seconds = []
-  for _ in range(2):  # The first call starts what grades.
+  for _ in range(2):  # The first call may start grader processes.
     began = time.perf_counter()
     view, _ = synthetic.make_view(domain, config)
     seconds.append(time.perf_counter() - began)
@@ -174,13 +175,13 @@ def estimate(
     devices: Sequence[Any],
     grading: float = 0.0,
 ) -> Plan:
-  """Work out what `plan` does, for a policy that is open already.
+  """Return the plan of a run whose policy is already open.
 
   Args:
     config: See `plan`.
-    policy: That of the config.
-    devices: Those that are here.
-    grading: Seconds of grading a completion.
+    policy: The policy of the config.
+    devices: The devices of this machine.
+    grading: Seconds of grading one completion.
   """
   sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
   here = -1 in sizes or math.prod(sizes) == len(devices)
@@ -226,22 +227,23 @@ def estimate(
 
 
 def _programs(run: plan_memory.Run) -> dict[str, int]:
-  """Return the number of programs that a run compiles at most, by kind."""
+  """Return the maximum number of programs that a run compiles, by kind."""
   shapes = 1
-  if run.config.grpo.layout == 'packed':  # One per bucket of rows.
+  if run.config.grpo.layout == 'packed':  # One program per bucket of rows.
     rows = run.batch['tokens'].shape[1]
     shapes = -(-rows // update_lib.PACKED_ROWS_BUCKET)
   programs = dict(update=shapes)
   if run.scores:
     programs['score'] = shapes
-  # Small programs make the optimizer's moments and the sampler's seed, once.
+  # Two small programs make the optimizer's moments and the sampler's seed.
   programs['set-up'] = 2
   if run.samples_here:
     inserts = len(run.slots.prompt_lengths)
     programs |= dict(prefill=1, insert=inserts, decode=1)
     if run.slots.shapes.prefix_chunks:
       programs['copy'] = 2  # Chunks to and from the prefix cache.
-    # One makes free slots, and one the sampler's weights where it has its own.
+    # One makes the empty slots, and one the sampler's own copy of the weights,
+    # if it has one.
     programs['set-up'] += 1 + run.copies_weights
   return programs
 
@@ -254,7 +256,7 @@ def _evaluations(config: ml_collections.ConfigDict) -> tuple[int, int]:
 
 
 def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
-  """Return (sampled, prompt) tokens by stage, each sequence at its longest."""
+  """Return the maximum numbers of (sampled, prompt) tokens by part of a run."""
   c = config
   new, prompt = c.rollout.max_tokens, c.data.max_prompt_tokens
   prompts = c.grpo.prompts * (1 + c.grpo.refill_rounds)
@@ -277,7 +279,7 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 def _forwards(
     run: plan_memory.Run, times: int, unit: str, *counts: int, read: int = 0
 ) -> Work:
-  """Return so many forward passes; see `flops.forward` for the counts."""
+  """Return the work of forward passes; `flops.forward` explains the counts."""
   listed = ', '.join(f'{count:,}' for count in counts)
   return Work(
       flops=times * flops.forward(run.cfg, *counts),
@@ -289,14 +291,21 @@ def _forwards(
 def _sampling(
     run: plan_memory.Run, calls: int, prompts: int, samples: int
 ) -> tuple[Work, ...]:
-  """Return prefill and decoding of so many calls; nothing with servers."""
+  """Return the work of (prefill, decode); () if servers sample.
+
+  Args:
+    run: The run.
+    calls: Number of sampling calls.
+    prompts: Prompts of one call.
+    samples: Completions of one prompt.
+  """
   if not run.samples_here:
     return ()
   r, prompt = run.config.rollout, run.config.data.max_prompt_tokens
   rows, slots, length = r.prefill_rows, r.decode_slots, prompt + r.max_tokens
   read = plan_memory.bytes_of((run.sampler_weights, run.arrays[0]))
   blocks = calls * -(-prompts // rows)
-  # The first token comes with the prefill.
+  # The prefill already samples the first token.
   steps = calls * -(-prompts * samples // slots) * (r.max_tokens - 1)
   prefills = rows * prompt, rows * prompt**2, rows
   decodes = slots, slots * length, slots
@@ -307,7 +316,7 @@ def _sampling(
 
 
 def _work(run: plan_memory.Run) -> dict[str, Work]:
-  """Return the run's computation by phase, without that of servers."""
+  """Return the run's work by phase, without the work of servers."""
   c = run.config
   calls = c.steps * (1 + c.grpo.refill_rounds)
   sampled = _sampling(run, calls, c.grpo.prompts, c.grpo.group_size)
@@ -321,7 +330,7 @@ def _work(run: plan_memory.Run) -> dict[str, Work]:
 
 
 def _updates(run: plan_memory.Run) -> dict[str, Work]:
-  """Return the computation of the run's updates by phase."""
+  """Return the work of the run's updates by phase."""
   c, cfg, work = run.config, run.cfg, {}
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
   group, length = c.grpo.group_size, prompt + new
@@ -335,7 +344,8 @@ def _updates(run: plan_memory.Run) -> dict[str, Work]:
   if run.scores:
     passes = (not run.algorithm.on_policy) + run.algorithm.reference
     work['score'] = forwards(passes * groups, 'groups', tokens, pairs, logits)
-  # Activations that are not kept are computed again in the backward pass.
+  # Activations that are not kept are recomputed in the backward pass: one more
+  # forward pass through the layers or the head.
   layers = flops.passes(cfg) + (cfg.remat == 'full')
   head = flops.passes(cfg) + (c.model.logprob_chunk > 0)
   once = forwards(c.grpo.epochs * groups, 'groups', tokens, pairs, logits)
@@ -369,7 +379,7 @@ def _arm(run: plan_memory.Run, stage: progress.Stage, grading: float) -> Arm:
   """Return the cost of an arm of a stage.
 
   Args:
-    run: Its steps and sizes are those of the last stage.
+    run: The run, whose steps and batch sizes are replaced by the stage's.
     stage: One of `stages.of_evolution`.
     grading: Seconds of grading a completion.
   """
@@ -407,9 +417,10 @@ def _evolution(
 
   Args:
     plan_: The plan.
-    device: Where it runs.
-    most: True for what the run can cost at most, False for what it should.
-    workers: Meshes like that of the plan, which train arms at the same time.
+    device: The kind of device of the mesh.
+    most: True for the maximum cost, False for the expected cost.
+    workers: Number of meshes, like that of the plan, that train arms at the
+      same time.
   """
   rounds = plan_.config.evolve.rounds
   start = _START + _PROGRAM * sum(plan_.programs.values())
@@ -449,7 +460,7 @@ def show(plan: Plan, workers: int = 0) -> None:
 
   Args:
     plan: The plan.
-    workers: Those of --mode=evolve that train arms side by side.
+    workers: Number of workers of --mode=evolve that train arms in parallel.
   """
   write, config, grpo = output.say, plan.config, plan.config.grpo
   axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
@@ -511,7 +522,7 @@ def show(plan: Plan, workers: int = 0) -> None:
 
 
 def _show_evolution(plan: Plan, workers: int) -> None:
-  """Print what all of --mode=evolve costs, of which the above is the end."""
+  """Print the cost of a whole run of --mode=evolve, by part and device."""
   evolve = plan.config.evolve
   output.say(
       f'\n--mode=evolve, {evolve.rounds} rounds: as expected, and (at most).'
@@ -551,10 +562,10 @@ def _beside(
     workers: int,
     price: budget.Budget,
 ) -> str:
-  """Return what the run costs with workers on meshes of their own.
+  """Return a line with the run's cost if workers have meshes of their own.
 
-  As the run itself counts: its own mesh all the time, that of a worker while
-  the worker trains an arm.
+  Device-seconds count as in the run's ledger: those of the run's own mesh all
+  the time, those of a worker's mesh only while the worker trains an arm.
   """
   texts = []
   for most in (False, True):
@@ -571,7 +582,7 @@ def _beside(
 
 
 def _trained(plan: Plan, device: devices_lib.Device, most: bool) -> float:
-  """Return the seconds in which arms of a run that evolves are trained."""
+  """Return the seconds of training all arms of a run, one after the other."""
   found = []
   for arm in plan.arms:
     stage = arm.stage

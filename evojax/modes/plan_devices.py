@@ -1,4 +1,4 @@
-"""The devices of a plan, and what share of their peak it assumes."""
+"""The devices of a plan, and the shares of their peak that it assumes."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -11,10 +11,10 @@ import ml_collections
 from evojax.models import flops
 from evojax.runtime import devices as devices_lib
 
-# Shares of the peak that are assumed for matrix products in updates and
-# prefills, and in decode steps; and of the bandwidth in decode steps that
-# memory bounds. On CPU they are what benchmarks/grpo_step.py measures,
-# elsewhere modest estimates.
+# Assumed shares of the peak FLOP/s in updates and prefills ('update') and in
+# decode steps ('decode'), and of the memory bandwidth in decode steps that
+# memory bounds. benchmarks/grpo_step.py measured those for CPUs; the others are
+# cautious estimates.
 UTILISATION = {
     'cpu': dict(update=0.65, decode=0.35, bandwidth=0.5),
     'accelerator': dict(update=0.40, decode=0.30, bandwidth=0.5),
@@ -24,11 +24,12 @@ UTILISATION = {
 def known(
     mesh: ml_collections.ConfigDict, devices: Sequence[Any]
 ) -> list[devices_lib.Device]:
-  """Return the devices that are here, or all that a mesh may be made of.
+  """Return the kinds of device that a mesh may consist of.
 
   Args:
-    mesh: Sizes of all axes; -1 takes the devices that are here.
-    devices: Those that are here.
+    mesh: Sizes of all axes. If one is -1, or if they multiply to the number of
+      devices here, the result is this machine's kind; else every known kind.
+    devices: The devices of this machine.
   """
   sizes = list(mesh.values())
   if -1 in sizes or math.prod(sizes) == len(devices):
@@ -37,7 +38,11 @@ def known(
 
 
 def local(devices: Sequence[Any]) -> devices_lib.Device:
-  """Return the peak numbers of the devices that are here."""
+  """Return the peak numbers of each device of this machine.
+
+  Raises:
+    ValueError: If the kind of device is unknown.
+  """
   kind, platform = devices[0].device_kind, devices[0].platform
   if platform == 'cpu':
     memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')

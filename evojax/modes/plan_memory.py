@@ -1,8 +1,8 @@
-"""Memory of a run per device, worked out from the shapes of its arrays.
+"""Memory of a run per device, computed from the shapes of its arrays.
 
-Parameters, moments and caches are shapes with shardings; nothing is read to a
-device. What programs need for themselves comes from the compiler where it can
-be asked, and from bounds elsewhere.
+Parameters, moments and caches are shapes with shardings; nothing is loaded onto
+a device. The temporaries of programs are reported by the compiler if the
+devices are here, and bounded otherwise.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ from evojax.training import engines
 from evojax.training import settings
 from evojax.training import update as update_lib
 
-# Copies of the hidden states of all targets that an update holds at once, as
-# XLA compiles it for TPUs.
+# Number of copies of all targets' hidden states that an update holds at once,
+# as compiled by XLA for TPUs.
 _HIDDEN = 5
-# Weights of a stack of layers that XLA lays out anew for decoding on TPUs.
+# Stacked weights that XLA copies into another layout for decoding on TPUs.
 _LAID_ANEW = ('qkv', 'gate_up')
 
 
@@ -38,7 +38,7 @@ class Run:
 
   config: ml_collections.ConfigDict
   policy: policy_lib.Policy
-  mesh: sharding.AnyMesh  # Abstract where its devices are elsewhere.
+  mesh: sharding.AnyMesh  # Abstract if its devices are not on this machine.
 
   @property
   def cfg(self) -> decoder.DecoderConfig:
@@ -90,26 +90,26 @@ class Run:
 
   @functools.cached_property
   def slots(self) -> slots_lib.Slots:
-    """The sampler, which holds shapes only."""
+    """The sampler; no arrays are allocated for it."""
     return engines.make_engine(self.config, self.policy, self.mesh).slots
 
   @functools.cached_property
   def arrays(self) -> tuple[Any, Any, Any]:
-    """Shapes of decode slots' caches, prefill rows, and the prefix cache."""
+    """Shapes of the decode slots' caches, prefill rows and prefix cache."""
     state, rows, pool = self.slots.arrays()
     return state.cache, rows, pool
 
   @property
   def samples_here(self) -> bool:
-    """Tell whether this process samples, and not a server."""
+    """True if this process samples, False if servers do."""
     return self.config.rollout.kind == 'engine'
 
   @property
   def copies_weights(self) -> bool:
-    """Tell whether the engine holds weights of its own.
+    """True if the engine holds its own copy of the weights.
 
-    It does where they are used in another form than they are stored in, or
-    where it samples beside the update.
+    It does if the weights are used in another dtype or sharding than they are
+    stored in, or if it samples while the update runs.
     """
     model = self.config.model
     return bool(
@@ -120,14 +120,14 @@ class Run:
 
   @property
   def on_cpu(self) -> bool:
-    """Tell whether the devices are here and are CPUs."""
+    """True if the devices are those of this machine and are CPUs."""
     return isinstance(self.mesh, jax.sharding.Mesh) and (
         self.mesh.devices.flat[0].platform == 'cpu'
     )
 
   @property
   def scores(self) -> bool:
-    """Tell whether log-probs are computed apart from the update."""
+    """True if log-probs are computed in a program before the update."""
     return self.algorithm.reference or not self.algorithm.on_policy
 
   @functools.cached_property
@@ -144,7 +144,7 @@ class Run:
 
   @functools.cached_property
   def sampler_weights(self) -> Any:
-    """Shapes of the weights as the engine holds them: whole along fsdp."""
+    """Shapes of the engine's copy of the weights, not split along fsdp."""
     return sharding.placed(
         _cast(self.params, self.cfg.compute_dtype),
         sharding.shardings(
@@ -166,7 +166,7 @@ def bytes_of(placed: Any) -> int:
 
 
 def resident(run: Run) -> dict[str, int]:
-  """Return the bytes per device of what stays between programs."""
+  """Return the bytes per device of the arrays that stay between programs."""
   memory = {
       'parameters': bytes_of((run.state['params'], run.state['frozen'])),
       'optimizer moments': bytes_of(run.state['moments']),
@@ -176,7 +176,7 @@ def resident(run: Run) -> dict[str, int]:
   if run.samples_here:
     cache, rows, pool = map(bytes_of, run.arrays)
     memory |= {'rollout cache': cache, 'prefill rows': rows}
-    if pool:  # Episodes of several turns find their earlier ones there.
+    if pool:  # The prefix cache holds the earlier turns of episodes.
       memory['prefix cache'] = pool
     if run.copies_weights:
       memory['sampler weights'] = bytes_of(run.sampler_weights)
@@ -190,7 +190,7 @@ def peak(run: Run) -> int:
 
 
 def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
-  """Lower the programs of a run at their shapes: (name, ready to compile)."""
+  """Yield (name, lowered program) for each program of a run."""
   whole = sharding.replicated(run.mesh)
   scalar_of = functools.partial(jax.ShapeDtypeStruct, (), sharding=whole)
   scalar = scalar_of(jnp.float32)
@@ -217,28 +217,29 @@ def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
 
 
 def compiled(run: Run) -> Iterator[tuple[str, int]]:
-  """Compile the programs: (name, temporary bytes per device) of each."""
+  """Compile each program; yield (name, temporary bytes per device)."""
   for name, lowered in lower(run):
     yield name, fresh_bytes(name, lowered.compile().memory_analysis())
 
 
 def fresh_bytes(name: str, memory: Any) -> int:
-  """Return what a program takes beside what stays between programs.
+  """Return the bytes that a program needs beside those of `resident`.
 
   Args:
-    name: As `lower` names the program.
-    memory: The compiler's analysis of it.
+    name: The program's name from `lower`.
+    memory: The compiler's memory analysis of the program.
   """
   fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  # The copy of the weights stays; the one before it is gone already.
+  # The output of 'weights' is the engine's copy, which `resident` counts; the
+  # former copy has been freed before.
   return memory.temp_size_in_bytes + (0 if name == 'weights' else fresh)
 
 
 def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
-  """Bound the programs: (name, temporary bytes per device) of each.
+  """Yield (name, upper bound on the temporary bytes per device) of programs.
 
-  The bounds count what must be alive at once. They are on the safe side: a
-  compiler that fuses well needs less.
+  A bound counts the arrays that must be alive at once. It is on the safe side:
+  a compiler that fuses well needs less.
   """
   yield 'update', _update_bytes(run)
   if run.scores:
@@ -248,7 +249,7 @@ def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
 
 
 def _token_bytes(run: Run) -> float:
-  """Return the bytes per token of a layer, without its scores of the keys."""
+  """Return the bytes of a layer's activations per token, without scores."""
   cfg, item = run.cfg, _item(run)
   d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
   split = (2 * (n + 2 * k) * h + n * h + 3 * cfg.intermediate_size) * item
@@ -261,13 +262,13 @@ def _item(run: Run) -> int:
 
 
 def _score_of_keys(run: Run, queries: int | float, slots: int) -> float:
-  """Return the bytes of the scores of queries, and of their softmax."""
+  """Return the bytes of the attention scores of queries and their softmax."""
   heads = run.cfg.num_heads / run.mesh.shape['tensor']
   return queries * slots * heads * (4 + _item(run))
 
 
 def _logit_bytes(run: Run) -> float:
-  """Return the bytes per token of its logits, beside its hidden state."""
+  """Return the bytes of one token's logits and hidden state."""
   cfg, mesh = run.cfg, run.mesh.shape
   vocab = cfg.vocab_rows * 4 / (mesh['fsdp'] * mesh['tensor'])
   return vocab + cfg.hidden_size * _item(run)
@@ -275,26 +276,28 @@ def _logit_bytes(run: Run) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Forward:
-  """A forward pass over a micro-batch: its numbers on one device."""
+  """The sizes of a forward pass over a micro-batch, on one device."""
 
   tokens: float
-  targets: float  # Tokens that are scored; fsdp splits the vocabulary instead.
-  alive: float  # Of them, those whose logits are alive at once.
-  layer: float  # Bytes of a layer's activations, without scores.
-  scores: float  # Bytes of the scores that are alive at once.
-  # Scores are computed, and computed again, in blocks: of no sequences, of
-  # some, or of all, prompts included.
+  # Tokens whose log-probs are computed. They are not split along fsdp, which
+  # splits the vocabulary instead.
+  targets: float
+  alive: float  # Targets whose logits are alive at once.
+  layer: float  # Bytes of a layer's activations, without attention scores.
+  scores: float  # Bytes of the attention scores that are alive at once.
+  # Attention scores are computed, and recomputed, in blocks of queries for 0:
+  # no sequences, 1: some of them, 2: all of them, prompts included.
   blocks: int
-  weights: float  # Bytes of what is cast and gathered for use.
+  weights: float  # Bytes of the weights that are cast and gathered for use.
 
 
 def _shards(run: Run) -> tuple[int, int]:
-  """Return over how many devices, and replicas, a batch is split."""
+  """Return the numbers of devices and of replicas that share a batch."""
   return sharding.batch_shards(run.mesh), sharding.replicas(run.mesh)
 
 
 def _forward(run: Run) -> _Forward:
-  """Return the numbers of a forward pass of the update."""
+  """Return the sizes of a forward pass of the update."""
   c, cfg, mesh = run.config, run.cfg, run.mesh.shape
   shards, replicas = _shards(run)
   length = c.data.max_prompt_tokens + c.rollout.max_tokens
@@ -313,7 +316,8 @@ def _forward(run: Run) -> _Forward:
   pairs = list(zip(rows, lengths, strict=True))
   tokens = sum(row * each for row, each in pairs) / shards
   queries = sum(row * at_once(each) for row, each in pairs) / shards
-  # A layer is cast and gathered over fsdp for use, and the next one with it.
+  # Two layers are cast and gathered along fsdp at a time: one in use and the
+  # next one.
   used = 0.0
   if run.copies_weights:
     used += 2 * bytes_of(run.sampler_weights['layers']) / cfg.num_layers
@@ -336,14 +340,15 @@ def _update_bytes(run: Run) -> float:
   cfg, item, f = run.cfg, _item(run), _forward(run)
   d, h, n, k = (cfg.hidden_size, cfg.head_dim, cfg.num_heads, cfg.num_kv_heads)
   tensor = run.mesh.shape['tensor']
-  saved = {  # What each layer keeps for the backward pass.
+  saved = {  # Bytes that each layer keeps for the backward pass.
       'none': f.layer + (0 if f.blocks else f.scores),
       'dots': f.tokens
       * (3 * d + ((n + 2 * k) * h + 2 * cfg.intermediate_size) / tensor)
       * item,
       'full': f.tokens * d * item,
   }[cfg.remat]
-  # Without recomputation copies of all weights wait for the backward pass.
+  # Without recomputation, the copies of all weights are kept for the backward
+  # pass.
   copies = run.copies_weights and cfg.remat == 'none'
   waiting = bytes_of(run.sampler_weights['layers']) if copies else 0
   return (
@@ -352,17 +357,17 @@ def _update_bytes(run: Run) -> float:
       + cfg.num_layers * saved
       + waiting
       + 2 * (f.layer + f.scores + f.weights)
-      # Seen where prompts are in blocks, too: a third copy of a layer.
+      # A third copy of a layer was observed where prompts are in blocks, too.
       + (f.blocks == 2) * f.layer
       + 3 * f.alive * _logit_bytes(run)
-      # Hidden states are whole along fsdp to be scored, in chunks, and so are
-      # their gradients.
+      # Hidden states, and their gradients, are gathered along fsdp to compute
+      # log-probs in chunks.
       + _HIDDEN * f.targets * d * item
   )
 
 
 def _score_bytes(run: Run) -> float:
-  """Bound the temporaries of log-probs without gradient."""
+  """Bound the temporaries of computing log-probs without gradient."""
   f = _forward(run)
   hidden = 2 * f.targets * run.cfg.hidden_size * _item(run)
   layer = 2 * (f.layer + f.scores + f.weights)
@@ -381,8 +386,9 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   rows, slots = shapes.prefill_rows, shapes.decode_slots
   if run.copies_weights:
     yield 'weights', bytes_of(run.sampler_weights)
-  # A layer of a donated cache is read beside the new one. A stack of layers is
-  # made anew, beside the old one; in decode steps on CPU alone.
+  # One layer of a donated cache is alive together with its new version. If
+  # layers are stacked, the whole new stack is alive beside the old one; in
+  # decode steps only on CPU.
   scan = cfg.scan_layers
   copied = (1 + scan) / cfg.num_layers
   tokens = rows / of_rows * shapes.chunk
@@ -393,8 +399,8 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
       + 2 * layer
       + slices * rows / replicas * _logit_bytes(run)
   )
-  # A row may go to another device, so that each device gathers all rows, of a
-  # stack of layers one layer at a time.
+  # A row may move to another device, so each device gathers all rows. If layers
+  # are stacked, it gathers one layer at a time.
   at_once = cfg.num_layers if scan else 1
   gathered = 2 * of_rows * kept / at_once
   vocab = 6 * rows * cfg.vocab_rows * 4

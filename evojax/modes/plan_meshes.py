@@ -1,9 +1,10 @@
-"""A mesh of so many devices that a run fits on: `--config.mesh.auto`.
+"""The search for a mesh on which a run fits: `--config.mesh.auto`.
 
-Every mesh of as many devices as the config's is bounded. Of those that leave
-5 % of a device's memory free, the one that splits least is taken: first as few
-parts as possible along `tensor`, whose sums every layer waits for, then along
-`fsdp`.
+The number of devices is that of the config's mesh. The memory of the run is
+bounded on every mesh of that many devices. Of the meshes that leave 5 % of a
+device's memory free, the least split one is chosen: first the fewest parts
+along `tensor`, because every layer waits for the sums over that axis, then the
+fewest along `fsdp`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,43 +23,43 @@ from evojax.runtime import config_checks
 from evojax.runtime import devices as devices_lib
 from evojax.runtime import sharding
 
-# Share of a device's memory to use; the bounds do not cover everything.
+# Largest share of a device's memory to use; the bounds do not cover everything.
 _SHARE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-  """A mesh that describes a run, and what the run needs on it."""
+  """A mesh that is valid for a run, and the memory that the run needs on it."""
 
   sizes: Mapping[str, int]  # By axis.
-  peak: int  # Bytes per device, by bounds.
+  peak: int  # Upper bound on the bytes per device.
 
   def __str__(self) -> str:
     return ' '.join(f'--config.mesh.{k}={v}' for k, v in self.sizes.items())
 
   def fits(self, device: devices_lib.Device) -> bool:
-    """Return whether the run fits on such a device."""
+    """Return whether the run fits on devices of this kind."""
     return self.peak <= _SHARE * device.memory_bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Meshes:
-  """All meshes of so many devices that a run can have, least split first."""
+  """All valid meshes of a number of devices for a run, least split first."""
 
   devices: int
   meshes: Sequence[Mesh]
-  known: Sequence[devices_lib.Device]  # What they may be made of.
+  known: Sequence[devices_lib.Device]  # Kinds of device they may consist of.
 
   def of(self, device: devices_lib.Device) -> Mesh | None:
-    """Return the mesh to take of such devices, None if the run fits on none."""
+    """Return the mesh to use on a kind of device, None if the run fits none."""
     return next((m for m in self.meshes if m.fits(device)), None)
 
   @property
   def chosen(self) -> Mesh:
-    """The mesh for the smallest devices that hold the run.
+    """The mesh for the kind of device with the least memory that holds the run.
 
     Raises:
-      ValueError: If no known device does.
+      ValueError: If the run fits on no known kind of device.
     """
     by_memory = sorted(self.known, key=lambda device: device.memory_bytes)
     for device in by_memory:
@@ -74,7 +75,7 @@ class Meshes:
     )
 
   def lines(self) -> list[str]:
-    """Return a line for each known device, and the flags of what is chosen."""
+    """Return a line per known kind of device, and the flags of the choice."""
     found = [f'--config.mesh.auto, {self.devices} devices, 5 % of each left']
     for device in self.known:
       needs = 'no mesh fits'
@@ -90,15 +91,15 @@ def find(
     policy: policy_lib.Policy,
     devices: Sequence[Any],
 ) -> Meshes:
-  """Return the meshes of as many devices as the config's mesh has.
+  """Return the meshes with as many devices as the config's mesh.
 
   Args:
-    config: Of the run, which may be wrong in its mesh alone.
-    policy: That of the config.
-    devices: Those that are here.
+    config: Config of the run, valid apart from its mesh.
+    policy: The policy of the config.
+    devices: The devices of this machine.
 
   Raises:
-    ValueError: If the config is wrong, or describes a run on no such mesh.
+    ValueError: If the config is wrong, or valid on no mesh of that size.
   """
   sizes = [config.mesh[axis] for axis in sharding.MESH_AXES]
   count = len(devices) if -1 in sizes else math.prod(sizes)
@@ -107,7 +108,8 @@ def find(
         f'config.mesh={config.mesh.to_dict()} names no number of devices: pass'
         ' --config.mesh.data=16 for a mesh of 16'
     )
-  slices = max(config.mesh.slice, 1)  # They are what the machines are.
+  # The number of slices is given by the machines, so it is not searched.
+  slices = max(config.mesh.slice, 1)
   count //= slices
   mesh = jax.sharding.AbstractMesh((slices, count, 1, 1), sharding.MESH_AXES)
   run, found = plan_memory.Run(config, policy, mesh), []
@@ -117,7 +119,7 @@ def find(
     fields = {f'mesh.{axis}': size for axis, size in axes.items()}
     if other := plan_remedies.changed(run, fields):
       found.append(Mesh(axes, plan_memory.peak(other)))
-  if not found:  # Why not, of the mesh that splits the batch least.
+  if not found:  # These raise the reason, for the mesh with the batch unsplit.
     alone = with_mesh(config, Mesh(dict(data=1, fsdp=1, tensor=count), 0))
     config_checks.validate(alone)
     policy_lib.check_shards(policy.path, policy.cfg, 1, count)

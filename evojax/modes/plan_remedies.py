@@ -1,7 +1,8 @@
-"""Remedies that make a run smaller; each is planned before it is named.
+"""Changes of the config that make a run need less memory.
 
-A remedy changes some fields of the config. It may be another mesh of the same
-devices, so that a mesh that fits is found where there is one.
+The memory of the run is bounded under each change, and only changes that reduce
+it are returned. All meshes of the same number of devices are among them, so a
+mesh that fits is found if there is one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from evojax.modes import plan_memory
 from evojax.runtime import config_checks
 from evojax.runtime import sharding
 
-# Halved, these shrink what lies beside the weights.
+# Fields to halve; they set the size of caches and activations.
 _HALVED = 'rollout.decode_slots', 'rollout.prefill_rows', 'grpo.micro_groups'
 _SET = (
     ('model.remat', 'full'),
@@ -28,17 +29,17 @@ _SET = (
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-  """Fields of the config that make a run smaller."""
+  """A change of the config that reduces the memory of a run."""
 
-  fields: Mapping[str, Any]
-  peak: int  # Bytes per device with them, by bounds.
+  fields: Mapping[str, Any]  # Config path -> new value.
+  peak: int  # Upper bound on the bytes per device after the change.
 
   def __str__(self) -> str:
     return ' '.join(f'--config.{k}={v}' for k, v in self.fields.items())
 
 
 def find(run: plan_memory.Run) -> list[Remedy]:
-  """Return the remedies that help, the smallest run first."""
+  """Return the changes that reduce memory, the smallest peak first."""
   now, found = plan_memory.peak(run), []
   for fields in _changes(run):
     other = changed(run, fields)
@@ -48,7 +49,7 @@ def find(run: plan_memory.Run) -> list[Remedy]:
 
 
 def meshes(count: int) -> list[tuple[int, int, int]]:
-  """Return all meshes of so many devices: (data, fsdp, tensor)."""
+  """Return all meshes (data, fsdp, tensor) of a number of devices."""
   divisors = [n for n in range(1, count + 1) if count % n == 0]
   return [
       (count // (f * t), f, t)
@@ -59,15 +60,15 @@ def meshes(count: int) -> list[tuple[int, int, int]]:
 
 
 def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
-  """Yield fields with values that may help."""
+  """Yield changes that may help, as config path -> new value."""
   shape = tuple(run.mesh.shape[axis] for axis in sharding.MESH_AXES)
   slices, data, fsdp, tensor = shape
-  # And twice as many devices.
+  # Meshes of the same devices, and one of twice as many.
   for sizes in [*meshes(data * fsdp * tensor), (data, 2 * fsdp, tensor)]:
     sizes = (slices, *sizes)
     if sizes != shape:
       changed = zip(sharding.MESH_AXES, sizes, strict=True)
-      # The slices are what the machines are.
+      # The number of slices is given by the machines.
       yield {f'mesh.{a}': size for a, size in changed if a != 'slice'}
   for field in _HALVED:
     group, name = field.split('.')
@@ -79,7 +80,7 @@ def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
 def changed(
     run: plan_memory.Run, fields: Mapping[str, Any]
 ) -> plan_memory.Run | None:
-  """Return a run with other values, None where they describe none."""
+  """Return the run with some fields changed; None if the result is invalid."""
   config = run.config.copy_and_resolve_references()
   with config.unlocked():
     config.update_from_flattened_dict(fields)

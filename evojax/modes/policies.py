@@ -11,14 +11,18 @@ from evojax.runtime import workdir as workdir_lib
 def of_run(
     config: ml_collections.ConfigDict, workdir: str
 ) -> ml_collections.ConfigDict | None:
-  """Return the config with the policy of a run; None where there is no run.
+  """Return the config with model.path set to the policy of a finished run.
 
   Args:
-    config: Its model.path names another policy.
-    workdir: Of a run that trained one, or of anything else.
+    config: The config; its own model.path is replaced in a copy.
+    workdir: Directory that may hold a run.
+
+  Returns:
+    The changed copy, or None if the directory holds no run, or only a run of
+    --mode=eval, which trains nothing.
 
   Raises:
-    ValueError: If the run has no policy, or none yet.
+    ValueError: If the run leaves no policy, or has not ended.
   """
   path = pathlib.Path(workdir).expanduser()
   mode = workdir_lib.owner(path)

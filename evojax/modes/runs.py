@@ -4,9 +4,9 @@
     python -m evojax.main --mode=runs --workdir=runs --format=csv > runs.csv
     python -m evojax.main --mode=runs --format=html > runs/runs.html
 
-Files are read and nothing else: no lock is taken and nothing is written, so
-that runs which go on are not disturbed. A directory that evojax did not make is
-passed over, and one that cannot be read is listed with the reason.
+Files are only read: no lock is taken and nothing is written, so runs in
+progress are not disturbed. Directories that evojax did not make are skipped,
+and a run that cannot be read is listed with the reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,10 @@ from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import progress
 
-# Errors from reading a broken file as if it were whole.
+# Errors that reading a damaged file may raise.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 _CONDITION = re.compile(r'([\w./]+)(!=|=|<|>)(.*)', re.DOTALL)
-# Fields of a run, beside those of its config: 'config.grpo.group_size', ...
+# Fields of a run, without those of its config ('config.grpo.group_size', ...).
 FIELDS = (
     *('name', 'mode', 'state', 'step', 'steps', 'split'),
     *('base', 'score', 'low', 'high', 'gain', 'gain_low', 'gain_high'),
@@ -53,11 +53,11 @@ def run(
   Args:
     root: The directory.
     sort: Field to sort by; '-score' puts the largest first.
-    only: Conditions on fields, 'score>0.5'; a run is shown if all hold.
+    only: Conditions on fields, such as 'score>0.5'; a run is shown if all hold.
     format: 'table', 'csv', 'json' or 'html'.
 
   Raises:
-    ValueError: If the directory is not there, or a field is unknown.
+    ValueError: If the directory does not exist, or a field is unknown.
   """
   path = pathlib.Path(root).expanduser()
   if not path.is_dir():
@@ -71,7 +71,7 @@ def run(
     rows = [row for row in rows if _holds(row, condition, known)]
   name = sort.removeprefix('-')
   _check_field(name, known, f'--sort={sort}')
-  # The sort is stable, and runs without a value come last either way.
+  # The sort is stable. Runs without a value come last in both directions.
   key = lambda row: _sortable(row.get(name))
   there = [row for row in rows if row.get(name) is not None]
   there.sort(key=key, reverse=sort.startswith('-'))
@@ -88,19 +88,22 @@ def run(
 
 
 def find(root: pathlib.Path) -> list[pathlib.Path]:
-  """Return the workdirs below a directory, which may be one itself."""
+  """Return the workdirs below a directory, or the directory if it is one."""
   found = []
   for folder, folders, files in os.walk(root):
     path = pathlib.Path(folder)
     if _is_run(path, files):
       found.append(path)
-      folders.clear()  # Arms are parts of it.
+      folders.clear()  # The arms below a run are parts of it.
     folders[:] = sorted(f for f in folders if not f.startswith('.'))
   return found
 
 
 def _is_run(path: pathlib.Path, files: Sequence[str]) -> bool:
-  """Tell a workdir from others; models have a config.json as well."""
+  """Return whether a directory is a workdir.
+
+  A config.json alone does not show it: model directories have one as well.
+  """
   if 'config.json' not in files:
     return 'ledger.jsonl' in files
   if {'manifest.json', 'ledger.jsonl', 'metrics.jsonl'} & set(files):
@@ -117,11 +120,11 @@ def _is_run(path: pathlib.Path, files: Sequence[str]) -> bool:
 
 
 def read(path: pathlib.Path, root: pathlib.Path) -> Row:
-  """Return the fields of a run; what cannot be read is missing.
+  """Return the fields of a run; those that cannot be read are missing.
 
   Args:
     path: Its workdir.
-    root: What its name is relative to.
+    root: Directory that the run's name is relative to.
   """
   name = str(path.relative_to(root))
   row: Row = dict(name=path.name if name == '.' else name, mode='', state='')
@@ -146,10 +149,10 @@ def read(path: pathlib.Path, root: pathlib.Path) -> Row:
 
 
 def is_held(path: pathlib.Path) -> bool:
-  """Tell if a process of this machine works on a run, without asking the lock.
+  """Return whether a process of this machine works on a run.
 
-  To try the lock would refuse it to a run that starts at that moment. In an
-  object store, a process of any machine is found.
+  The lock is not tried, because a run that starts at that moment would be
+  refused. For a run in an object store, processes of all machines count.
   """
   if found := mirror.of(path):
     return found.in_use()
@@ -159,7 +162,8 @@ def is_held(path: pathlib.Path) -> bool:
     if found is None or found[2] != socket.gethostname():
       return False
     os.kill(int(found[1]), 0)
-    # The file stays when its process ends, and numbers of processes come again.
+    # The lock file outlives its process, and process ids are reused, so the
+    # kernel's table of locks decides where there is one.
     table = pathlib.Path('/proc/locks')
     return not table.exists() or f':{lock.stat().st_ino} ' in table.read_text()
   except PermissionError:  # A process of another user.
@@ -169,25 +173,25 @@ def is_held(path: pathlib.Path) -> bool:
 
 
 def _metrics(path: pathlib.Path) -> list[Row]:
-  """Return the rows of metrics.jsonl that are whole."""
+  """Return the complete rows of metrics.jsonl."""
   found = []
   with (path / 'metrics.jsonl').open('rb') as file:
     for line in file:
       try:
         found.append(json.loads(line))
       except ValueError:
-        continue  # A kill cut it off.
+        continue  # The row was cut off when the process was killed.
   return found
 
 
 def _summary(path: pathlib.Path) -> Row:
-  """Return summary.json, {} while there is none."""
+  """Return the content of summary.json, {} if it does not exist yet."""
   path = path / 'summary.json'
   return json.loads(path.read_bytes()) if path.exists() else {}
 
 
 def _training(path: pathlib.Path, row: Row) -> Row:
-  """Return what a run of --mode=train has found, or another one with steps."""
+  """Return the results of a run of --mode=train, or of one like it (eval)."""
   steps = row.get('config.steps', 0)
   rows = _metrics(path) if (path / 'metrics.jsonl').exists() else []
   step = max((r['step'] for r in rows), default=0)
@@ -200,7 +204,8 @@ def _training(path: pathlib.Path, row: Row) -> Row:
     return found | dict(state='finished', **_dev(metrics))
   trained = [r for r in rows if 'sampled_tokens' in r]
   if trained:
-    # Where not every step is logged, the others took as many.
+    # If not every step is logged, the others are assumed to have as many
+    # tokens as the logged ones.
     share = step / len(trained)
     found['tokens'] = round(share * sum(r['sampled_tokens'] for r in trained))
     found['seconds'] = sum(
@@ -220,7 +225,7 @@ def _training(path: pathlib.Path, row: Row) -> Row:
 
 
 def _equal_arms(path: pathlib.Path) -> Row:
-  """Return how far a run of --mode=aa is, in arms."""
+  """Return the progress of a run of --mode=aa, counted in arms."""
   done = len(list(path.glob('arms/aa-*/arm.json')))
   ended = (path / 'aa.json').exists()
   state = 'finished' if ended else f'stopped after {done} equal arms'
@@ -228,7 +233,7 @@ def _equal_arms(path: pathlib.Path) -> Row:
 
 
 def _dollars(path: pathlib.Path, row: Row, seconds: float) -> float | None:
-  """Return the price of a run's seconds on all its devices, if it has one."""
+  """Return the price of all devices for some seconds; None without a price."""
   price = row.get('config.evolve.dollars_per_device_hour')
   if not price or not (path / 'manifest.json').exists():
     return None
@@ -237,7 +242,7 @@ def _dollars(path: pathlib.Path, row: Row, seconds: float) -> float | None:
 
 
 def _dev(metrics: Mapping[str, Any]) -> Row:
-  """Return the score in a row of metrics, {} if it has none."""
+  """Return the score in a row of metrics, {} if there is none."""
   for split in ('dev', 'sealed'):
     if metrics.get(f'{split}/avg_at_k') is not None:
       names = {'value': ''} | {end: f'_{end}' for end in ('low', 'high')}
@@ -254,10 +259,10 @@ def _score(split: str, estimate: Mapping[str, Any]) -> Row:
 
 
 def _evolving(path: pathlib.Path, row: Row) -> Row:
-  """Return what a run that evolves has found, as its ledger says."""
+  """Return the results of a run that evolves, from its ledger."""
   run_ = history_lib.read(path)
   opened = run_.find(records.Open)
-  # Runs of former trees had as many rounds as trials.
+  # Older configs have `trials`, each of which is one round now.
   evolve = opened.config['evolve'] if opened else {}
   rounds = evolve.get('rounds', evolve.get('trials', 0))
   done = len(run_.races)
@@ -299,16 +304,16 @@ def _check_field(name: str, known: Mapping[str, Any], flag: str) -> None:
 
 
 def _sortable(value: Any) -> tuple[int, Any]:
-  """Return a key under which numbers come before texts."""
+  """Return a sort key that puts numbers before texts."""
   number = isinstance(value, (int, float)) and not isinstance(value, bool)
   return (0, value) if number else (1, str(value))
 
 
 def _holds(row: Row, condition: str, known: Mapping[str, Any]) -> bool:
-  """Tell if a condition holds of a run.
+  """Return whether a condition holds for a run.
 
   Raises:
-    ValueError: If it is none, or names no field.
+    ValueError: If the condition is malformed, or its field is unknown.
   """
   match = _CONDITION.fullmatch(condition)
   if match is None:
@@ -332,7 +337,7 @@ def _holds(row: Row, condition: str, known: Mapping[str, Any]) -> bool:
 def differences(rows: Sequence[Row]) -> dict[str, str]:
   """Return the config fields in which runs differ, with the commonest value.
 
-  A run that is older than a field has its default.
+  A run made before a field existed gets the field's default, in its row, too.
   """
   defaults = {
       f'config.{field.path}': field.default
@@ -356,14 +361,14 @@ def differences(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-  """Return a value of a config as one writes it on the command line."""
+  """Return a config value as it is written on the command line."""
   if isinstance(value, (list, tuple)):
     value = f'({", ".join(map(str, value))})'
   return '-' if value is None else str(value)
 
 
 def _cells(row: Row) -> dict[str, str]:
-  """Return the texts of a run by heading, the most important ones first."""
+  """Return the cells of a run by heading, the most important ones first."""
   number = lambda name, form: '-' if row.get(name) is None else form(row[name])
   score = number('score', report_lib.percent)
   if None not in (row.get('low'), row.get('high')):
@@ -381,7 +386,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def _show(root: pathlib.Path, rows: Sequence[Row]) -> None:
-  """Print a table; what has no room stands in lines below a run."""
+  """Print a table; cells that do not fit are listed in a line below the run."""
   if not rows:
     output.say(f'no runs below {root}')
     return
@@ -415,19 +420,19 @@ def _show(root: pathlib.Path, rows: Sequence[Row]) -> None:
 
 
 def _notes(row: Row, usual: Mapping[str, str]) -> list[str]:
-  """Return in which fields a run differs, and why it cannot be read."""
+  """Return the fields in which a run differs, and why it cannot be read."""
   notes = [
       f'{name.removeprefix("config.")}={_text(row.get(name))}'
       for name, value in usual.items()
       if _text(row.get(name)) != value and name in row
-      # Fields of the meta-loop say nothing about a policy trained alone.
+      # Fields of the meta-loop do not matter for a policy trained alone.
       and not (row['mode'] != 'evolve' and name.startswith('config.evolve.'))
   ]
   return notes + [row['state']] * row['state'].startswith('broken')
 
 
 def _below(rows: Sequence[Row], usual: Mapping[str, str]) -> list[str]:
-  """Return what is said below a table of runs."""
+  """Return the lines below a table of runs."""
   found = []
   if usual:
     listed = (f'{n.removeprefix("config.")}={v}' for n, v in usual.items())
@@ -444,16 +449,17 @@ def page(
     rows: Sequence[Row],
     settings: Sequence[Mapping[str, str]] = (),
 ) -> str:
-  """Return a page whose links work where it is stored below the directory.
+  """Return an HTML page of runs; its links work if it is stored in `root`.
 
   Args:
     root: The directory.
     rows: The runs below it.
-    settings: Texts by heading: the table of a sweep, which these runs are.
+    settings: Rows of a sweep's table, cells by heading, if the runs are the
+      points of a sweep.
   """
   usual, runs = differences(rows), []
   for row in rows:
-    # The directory may be the run itself.
+    # If the root is itself the run, its name is no folder below the root.
     folder = row['name'] if (root / row['name']).is_dir() else '.'
     link = f'{folder}/report.html'
     runs.append(
@@ -484,7 +490,7 @@ def page(
 
 
 def _plain(rows: Sequence[Row]) -> tuple[list[str], list[Row]]:
-  """Return the fields of a file, and the rows in them without NaN."""
+  """Return the fields of a CSV or JSON file, and the rows without NaN."""
   fields = [*FIELDS, *differences(rows)]
   finite = (
       lambda v: None if isinstance(v, float) and not math.isfinite(v) else v
@@ -493,7 +499,7 @@ def _plain(rows: Sequence[Row]) -> tuple[list[str], list[Row]]:
 
 
 def _csv(rows: Sequence[Row]) -> str:
-  """Return comma-separated values with a heading, for spreadsheets, pandas."""
+  """Return comma-separated values with a header, for spreadsheets or pandas."""
   fields, plain = _plain(rows)
   out = io.StringIO()
   writer = csv.DictWriter(out, fields, lineterminator='\n')

@@ -63,12 +63,12 @@ def run(
   that run get config.serve.shutdown_seconds to finish.
 
   Args:
-    config: From a file in configs/, with overrides applied.
+    config: The config, with overrides applied.
     port: The port to listen on; 0 takes a free one, which is printed.
-    host: The address to listen on; 0.0.0.0 is all of them.
-    workdir: Of a finished run, whose policy is served under the name of the
-      directory; '' serves config.model.path under its own name.
-    hosts: Further names of the server in clients' URLs; '*': any.
+    host: The address to listen on; 0.0.0.0 means all addresses.
+    workdir: Directory of a finished run, whose policy is served under the name
+      of the directory; '' serves config.model.path under its own name.
+    hosts: Further host names that clients may use in URLs; '*' allows any.
     weights_root: Directories below which clients may name new weights; see
       `_roots`.
     insecure: Whether other machines may be served without a key.
@@ -122,7 +122,7 @@ def _check_public(config: _Config, host: str) -> None:
     found = socket.getaddrinfo(host or '0.0.0.0', None)
     addresses = [ipaddress.ip_address(a[4][0].split('%')[0]) for a in found]
   except OSError:
-    return  # `listen` says what is wrong with it.
+    return  # `listen` reports what is wrong with the address.
   if not all(address.is_loopback for address in addresses):
     raise ValueError(
         f'--host={host}: everybody who reaches this address could sample'
@@ -134,10 +134,11 @@ def _check_public(config: _Config, host: str) -> None:
 def _roots(
     config: _Config, policy: _Policy, weights_root: Sequence[str]
 ) -> tuple[str, ...]:
-  """Return the real directories that new weights may lie in or below.
+  """Return the resolved directories that new weights may lie in or below.
 
-  Without --weights_root these are where a trainer on this machine writes: the
-  runs of this directory, and config.rollout.weights_dir; and the policy's own.
+  The policy's own directory is always one of them. Without --weights_root, the
+  others are those that a trainer on this machine writes to: ./runs and
+  config.rollout.weights_dir.
   """
   given = weights_root or ('runs', config.rollout.weights_dir)
   paths = [pathlib.Path(path).expanduser() for path in given if path]
@@ -168,7 +169,7 @@ def _settings(
           'max_queued_requests': c.max_waiting,
           'chunked_prefill_size': c.prefill_chunk,
           'dtype': config.model.compute_dtype,
-          'enable_deterministic_sampling': True,  # Requests' seeds count.
+          'enable_deterministic_sampling': True,  # Seeds of requests are used.
       },
   )
 
@@ -225,7 +226,7 @@ def make_service(config: _Config, policy: _Policy) -> service_lib.Service:
 
 
 def _open_policy(config: _Config, path: str) -> _Policy:
-  """Open the policy at a path as the one that is served."""
+  """Open the policy at a path, with the shards and context of the server."""
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
@@ -238,7 +239,7 @@ def listen(host: str, port: int, client_seconds: float) -> socket.socket:
   """Return a listening socket; the kernel ends its dead connections.
 
   Args:
-    host: Address, of IPv4 or IPv6.
+    host: IPv4 or IPv6 address, or a host name.
     port: 0 takes a free one.
     client_seconds: Time that a client may leave sent data unread.
 
@@ -318,8 +319,8 @@ class _Server(uvicorn.Server):
         )
     )
     self.service: service_lib.Service | None = None
-    self.error: BaseException | None = None  # Of `make`.
-    self.signalled = ''  # Name of the signal that ends it.
+    self.error: BaseException | None = None  # Raised by `make` or `warm_up`.
+    self.signalled = ''  # Name of the signal that ends the server.
     self._host = app.host
     self._make = make
     self._seconds = seconds
@@ -346,7 +347,7 @@ class _Server(uvicorn.Server):
     # The error is raised again where the server was called.
     except BaseException as e:  # pylint: disable=broad-except
       self.error = e
-    # A signal that came first has ended the loop.
+    # If a signal came first, the event loop is closed already.
     with contextlib.suppress(RuntimeError):
       self._loop.call_soon_threadsafe(self._open)
 
@@ -354,7 +355,7 @@ class _Server(uvicorn.Server):
     if self.error:
       self.should_exit = True
       return
-    # The objects that exist now stay. Searching them for garbage again and
+    # The objects that exist now will stay. Searching them for garbage again and
     # again took a tenth of the server's time, so they are frozen, and younger
     # objects are searched less often.
     gc.collect()

@@ -1,15 +1,16 @@
-"""--mode=sweep: one config under many settings and seeds, and a table of them.
+"""--mode=sweep: run one config under many settings and seeds; show a table.
 
     python -m evojax.main --mode=sweep --config=configs/math.py
         --sweep=configs/sweeps/reference.py [--executor=local --workers=2]
 
-A sweep is a file of constants: SETTINGS (name -> fields), SEEDS, and optionally
-GRID (field -> values, every combination of which every setting gets) and MODE.
-A point is one setting under one seed: a command of its own with a workdir of
-its own, <workdir>/<setting>/seed-<n>. What is finished is not run again, so the
-same command continues, and with more settings or seeds it adds to the table.
+A sweep is a Python file of constants: SETTINGS (name -> fields), SEEDS, and
+optionally MODE and GRID (field -> values; every setting is run with every
+combination of them). A point is one setting under one seed. It runs as its own
+command in its own workdir, <workdir>/<setting>/seed-<n>. Finished points are
+not run again, so the same command continues a sweep, and after settings or
+seeds were added it runs only the new points.
 
-    <workdir>/sweep.json, sweep.html    the table, new after every point
+    <workdir>/sweep.json, sweep.html    the table, rewritten after every point
     <workdir>/array.sh                  with --executor=slurm, for sbatch
 """
 
@@ -47,7 +48,7 @@ _POLL_SECONDS = 0.5
 class Sweep:
   """The content of a sweep's file."""
 
-  settings: Mapping[str, Mapping[str, Any]]  # With the grid.
+  settings: Mapping[str, Mapping[str, Any]]  # Combined with the grid.
   seeds: Sequence[int]
   mode: str
 
@@ -76,27 +77,28 @@ def run(
     arm_hosts: str,
     dry_run: bool,
 ) -> int:
-  """Run the points of a sweep that have not ended, and show their table.
+  """Run the unfinished points of a sweep, and show the table of all points.
 
   Args:
-    config: What the points change.
+    config: The config that the settings change.
     workdir: Directory of the sweep.
-    sweep: The file.
-    source: Value of --config that `config` is from.
-    given: Fields that the command line sets; they hold for every point.
-    flags: Others that every point gets.
+    sweep: Path of the sweep's file.
+    source: The value of --config from which `config` was loaded.
+    given: Fields set on the command line; they hold for every point unless its
+      setting sets them.
+    flags: Further flags that every point gets.
     executor: 'inprocess' (one after the other), 'local', 'ray' or 'slurm'.
-    workers: Points at a time.
-    arm_resources: What Ray gives to a point of a machine.
-    arm_hosts: On which machines, see `commands.share`.
-    dry_run: Whether to print the commands alone.
+    workers: Number of points that run at a time.
+    arm_resources: Ray resources of a point on each of its machines.
+    arm_hosts: Machines of a point under Ray, see `commands.share`.
+    dry_run: Print the commands and run nothing.
 
   Returns:
-    An exit code: 1 if points failed.
+    An exit code: 1 if points failed, else 0.
 
   Raises:
-    ValueError: If the file or a setting is wrong; nothing has begun.
-    Preempted: After SIGINT or SIGTERM; what has begun is saved.
+    ValueError: If the file or a setting is wrong; nothing has been started.
+    Preempted: After SIGINT or SIGTERM; points in progress have been saved.
   """
   read_ = read(sweep)
   root = pathlib.Path(workdir).expanduser().absolute()
@@ -130,10 +132,10 @@ def run(
 
 
 def read(path: str) -> Sweep:
-  """Return what a file says.
+  """Return the sweep that a file describes.
 
   Raises:
-    ValueError: If there is none, or it is not a sweep.
+    ValueError: If there is no such file, or it does not describe a sweep.
   """
   if not path:
     raise ValueError(
@@ -144,7 +146,7 @@ def read(path: str) -> Sweep:
   try:
     found = runpy.run_path(path)
   except Exception as error:  # pylint: disable=broad-except
-    # The user's program: any error is theirs.
+    # The file is the user's program, so it may raise anything.
     name = type(error).__name__
     raise ValueError(f'--sweep={path}: {name}: {error}') from error
   settings, grid = found.get('SETTINGS', {'all': {}}), found.get('GRID', {})
@@ -176,7 +178,7 @@ def _times(
           for field, value in chosen.items()
           if len(grid[field]) > 1
       ]
-      # A field of the setting itself is what the setting is about.
+      # A setting's own value of a field overrides the grid's.
       found[','.join([name, *varied])] = chosen | dict(fields)
   return found
 
@@ -188,10 +190,10 @@ def check(
     name: str,
     fields: Mapping[str, Any],
 ) -> None:
-  """Check a setting before anything begins.
+  """Check a setting before anything is started.
 
   Raises:
-    ValueError: If it names no field, or makes no run.
+    ValueError: If it has an unknown field, or its config is invalid.
   """
   fields = dict(fields)
   try:
@@ -222,7 +224,8 @@ def make_points(
 ) -> Iterator[Point]:
   """Yield the points: all settings under the first seed, and so on.
 
-  A sweep that is stopped has compared all settings under some seeds.
+  In this order, a sweep that is stopped early has compared all settings under
+  some of the seeds.
   """
   for seed, (name, fields) in itertools.product(
       sweep.seeds, sweep.settings.items()
@@ -256,12 +259,12 @@ def _is_finished(path: pathlib.Path) -> bool:
 
 
 def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
-  """Run points; return why some failed.
+  """Run points; return one message for each that failed.
 
   Args:
-    pool: Runs them.
+    pool: Runs the points; closed at the end.
     left: The points.
-    after: Called whenever some have ended.
+    after: Called whenever points have ended.
   """
   failed, waiting = [], {point.command.name: point for point in left}
   with preemption.stop_flag() as asked, contextlib.closing(pool):
@@ -291,7 +294,7 @@ def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
 def write_array(
     root: pathlib.Path, left: Sequence[Point], workers: int
 ) -> pathlib.Path:
-  """Write a script for `sbatch` that runs one point per task of an array."""
+  """Write an `sbatch` script of a job array with one task per point."""
   at_once = f'%{workers}' if workers else ''
   lines = [
       '#!/usr/bin/env bash',
@@ -316,10 +319,10 @@ def write_array(
 
 
 def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
-  """Return one row per setting, over its finished seeds.
+  """Return one row per setting, with means over its finished seeds.
 
-  The spread is that of seeds. `over` is the difference to the first setting
-  under the seeds that both have, pair by pair.
+  Intervals show the spread between seeds. `over` is the mean difference to the
+  first setting, paired by seed, over the seeds that both have finished.
 
   Returns:
     JSON values: setting, seeds (finished), of (all), split, and score, gain and
@@ -377,7 +380,7 @@ def write_table(
 
 
 def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-  """Return the texts of a table by heading."""
+  """Return the cells of each row of a table by heading."""
   found = []
   for row in rows:
     texts = {'setting': row['setting'], 'seeds': f'{row["seeds"]}/{row["of"]}'}

@@ -1,4 +1,4 @@
-"""--mode=train: GRPO alone, with the page of the run."""
+"""--mode=train: train with GRPO alone, and keep the run's page up to date."""
 
 import pathlib
 from typing import Any
@@ -14,10 +14,10 @@ from evojax.training import loop
 def run(
     config: ml_collections.ConfigDict, workdir: str, *, fork_from: str = ''
 ) -> dict[str, Any]:
-  """Train a policy; its page is new at most steps and at the end.
+  """Train a policy; rebuild its page during the run and at the end.
 
   Args:
-    config: Of the run.
+    config: Config of the run.
     workdir: The run's directory; the same call continues it.
     fork_from: See `loop.run`.
 
@@ -25,7 +25,7 @@ def run(
     The summary that is also in workdir/summary.json.
 
   Raises:
-    ValueError: As `loop.run` does.
+    ValueError: If `loop.run` raises it.
   """
   path = pathlib.Path(workdir).expanduser()
   with page.Live(path) as live:

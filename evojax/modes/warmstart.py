@@ -23,7 +23,8 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
   Args:
     config: `config.warmstart` describes model and training, `config.domain` the
       domain.
-    workdir: Gets the policy, a Hugging Face directory, in workdir/policy.
+    workdir: Directory of the run; the policy, a Hugging Face directory, is
+      written to workdir/policy.
 
   Returns:
     The path of the policy.

@@ -1,4 +1,4 @@
-"""Diagnose: what is wrong with the version that a trial starts from."""
+"""Diagnose: the measures and faults of the version that a trial changes."""
 
 from evojax.evolve import diagnose as diagnose_lib
 from evojax.evolve import opening

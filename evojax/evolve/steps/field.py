@@ -38,8 +38,8 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   for trial in range(first, first + stages.TRIES * free):
     if len(racing) >= full or not _begin(run, number, trial):
       break
-    # Read only now: a kill between backtest and verdict leaves such a
-    # candidate.
+    # Read after `_begin`: a trial that a kill stopped between its backtest and
+    # its verdict looks like a candidate until then.
     racing = [t for t in _undecided(run) if t.number <= trial]
   return racing
 
@@ -109,7 +109,11 @@ def _undecided(run: opening.Run) -> list[history_lib.Trial]:
 
 
 def _begin(run: opening.Run, number: int, trial: int) -> bool:
-  """Take a change up to its race or its verdict; False: nothing to try."""
+  """Do the steps of a trial up to its race, or up to a verdict without one.
+
+  Returns:
+    Whether there was a proposal.
+  """
   record = run.recorder.record
   if found := run.recorder.find(records.Diagnose, trial=trial):
     # After a kill following 'promote', the newest version is not its parent.

@@ -56,7 +56,8 @@ def _choose(
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
     return records.Hypothesize(**row)
-  # Written before the row that names it; after a kill it is written again.
+  # The harness is written before the row that names it. After a kill between
+  # the two, it is written again.
   spec.write(proposal.after, run.path / 'harness')
   row |= dict(harness=proposal.after.sha256)
   row |= dict(expected=tuple(map(float, proposal.expected)))

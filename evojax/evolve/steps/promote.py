@@ -132,8 +132,8 @@ def advance(
 ) -> records.Promote:
   """Return the policy after a round, trained by the arms of the winner.
 
-  Arms of a candidate that was not kept are left out: the run does not claim the
-  harness that trained them.
+  Arms of a candidate that was not kept are left out, because its harness is not
+  part of the run's result.
 
   Args:
     run: The run.

@@ -289,7 +289,7 @@ def _train(
   for (entrant, pair), arm in zip(places, trained, strict=True):
     if arm is None:
       continue
-    # From different states, arms would compare policies instead of harnesses.
+    # Arms from different states would compare policies instead of harnesses.
     wanted = entrant.starts[pair].fingerprint
     if arm.start != wanted:
       raise RuntimeError(

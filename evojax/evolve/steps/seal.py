@@ -1,8 +1,8 @@
-"""Seal: the source of the problems that decide what a run may claim.
+"""Seal: the random seed of the sealed problems, which give the final scores.
 
-They are drawn from the head of the ledger, which no longer changes, and from a
-salt that did not exist before: no training step and no proposal can have seen
-them.
+It is derived from the head of the ledger, which no longer changes, and from a
+salt that did not exist before, so no training step and no proposal can have
+seen these problems.
 """
 
 import hashlib

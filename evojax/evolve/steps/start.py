@@ -1,4 +1,4 @@
-"""The first two rows: how a run was opened, and its version 0."""
+"""The first two rows of a run: Open, and Train for version 0."""
 
 import pathlib
 
@@ -58,7 +58,7 @@ def check_opened(run: opening.Run, opened: records.Open) -> None:
 
 
 def train_seed(run: opening.Training) -> records.Arm:
-  """Train the seed harness from the base policy; print what is unusual.
+  """Train the seed harness from the base policy; warn if it starts badly.
 
   Raises:
     ValueError: If training fails.

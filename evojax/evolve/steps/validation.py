@@ -40,7 +40,8 @@ def validated(
     if any(m.name == name and m.status == 'name_taken' for m in measures):
       return validate.discarded(f'{name} gives a number a name that is taken')
     found = validate.diagnostic(_readings(run, functions, name))
-  # Every process reads, one decides: rounding must not make them disagree.
+  # Every process reads the numbers, but process 0 decides, so that rounding
+  # cannot make processes disagree.
   kept, reasons = decisions.decide(lambda: dataclasses.astuple(found))
   return validate.Validation(kept, tuple(reasons))
 

@@ -88,9 +88,10 @@ def after_race(
 ) -> dict[int, records.Verify]:
   """Return the verdicts on a round's candidates; the others race on.
 
-  At most one is kept. The others end with the incumbent that they were compared
-  with, and may be proposed again. None is kept while the shadow of an earlier
-  change trains: the shadow would then compare two changes, and end too early.
+  At most one is kept. The others then end, because the incumbent that they were
+  compared with is gone, and may be proposed again. None is kept while the
+  shadow of an earlier change trains: the shadow would then compare two changes,
+  and end too early.
 
   Args:
     run: The run.
@@ -241,8 +242,8 @@ def _verdict(
 def _criticals(run: opening.Run, arm: records.RacedArm) -> set[str]:
   """Return the critical alerts of an arm that count against it.
 
-  Alerts about the signal do not count: they say what to change next, and a
-  policy that solves more leaves more groups without a signal.
+  Alerts about the signal do not count: they suggest what to change next, and a
+  policy that solves more has more groups without a signal.
   """
   found = recorded.measure(run, arm.folder, arm.harness, arm.outcome)
   return {
