@@ -245,7 +245,7 @@ def _earned(
 ) -> Validation:
   """Keep a function if a number of it beats chance; best tests come first."""
   found = sorted((t for name in names for t in tests(name)), key=lambda t: t.p)
-  level = LEVEL / len(names)
+  level = LEVEL / len(found)  # Bonferroni; a number may have two tests.
   passed = [t for t in found if t.p <= level]
   sign = '<=' if passed else '>'
   shown = (passed or found)[:_MOST_REASONS]

@@ -76,7 +76,7 @@ class Budget:
     if self.dollars and not self.dollars_per_device_hour:
       raise ValueError(
           f'dollars={self.dollars} limits nothing at dollars_per_device_hour=0;'
-          ' set what an hour of all devices costs'
+          ' set the price of one device for an hour'
       )
 
   @property

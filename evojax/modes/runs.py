@@ -375,7 +375,7 @@ def _cells(row: Row) -> dict[str, str]:
     score += f' {report_lib.interval(row)}'
   state = row['state'].partition(':')[0]
   return {
-      'state': re.sub(' at (?:step|trial) (.*) of ', r' \1/', state),
+      'state': re.sub(' at (?:step|trial|round) (.*) of ', r' \1/', state),
       'score': score,
       'gain': number('gain', report_lib.points),
       'time': number('seconds', progress.duration),

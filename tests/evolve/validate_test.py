@@ -136,6 +136,18 @@ class DiagnosticTest(parameterized.TestCase):
     ]
     self.assertFalse(validate.diagnostic(silent).kept)
 
+  def test_a_number_and_its_alert_share_the_level(self):
+    rng = np.random.default_rng(3)
+    found = validate.diagnostic(
+        [
+            version('v0', SCORES, rng.random(8)),
+            version('v1', SCORES, rng.random(8), alerts=['x']),
+        ]
+    )
+    self.assertLen(found.reasons, 2)
+    for reason in found.reasons:
+      self.assertEndsWith(reason, f'{validate.LEVEL / 2:.3g}')
+
   def test_an_alert_by_chance_is_discarded(self):
     rng = np.random.default_rng(3)
     found = validate.diagnostic(
