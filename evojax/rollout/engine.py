@@ -116,7 +116,7 @@ class Engine:
   def finish(
       self, pending: concurrent.futures.Future[list[records.Episode]]
   ) -> list[records.Episode]:
-    """Return the episodes that `begin` started to sample, or raise the error."""
+    """Wait for what `begin` started; return episodes, or raise its error."""
     return pending.result()
 
   def generate(
