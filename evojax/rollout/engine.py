@@ -182,7 +182,7 @@ class Engine:
 
 
 class _Stream:
-  """The requests of one call, or of the turns of some episodes."""
+  """A stream of requests; see `Engine.stream`."""
 
   def __init__(
       self,

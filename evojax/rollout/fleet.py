@@ -66,7 +66,7 @@ class Fleet:
   """The servers of a run.
 
   All methods must run in the event loop in which `start` ran, except for
-  `refuse`, which any thread may call.
+  `refuse` and `trust`, which any thread may call.
   """
 
   def __init__(
@@ -127,7 +127,7 @@ class Fleet:
             keepalive_expiry=_KEEP_ALIVE_SECONDS,
         ),
     )
-    self._changed = asyncio.Event()  # Replaced whenever it is set.
+    self._changed = asyncio.Event()  # Set at a change, then replaced.
     self._versions: list[str] = []  # All versions that were installed.
     self._tasks: set[asyncio.Task] = set()
     self._fatal: answers.DisagreementError | None = None
@@ -400,7 +400,7 @@ class Fleet:
     except (httpx2.HTTPError, TimeoutError) as error:
       if isinstance(error, httpx2.TimeoutException):
         what = f'no answer to {path} in {self.timeout_seconds:g} s'
-      else:  # `_watch` has said why.
+      else:  # After a TimeoutError, `_watch` has stored the reason.
         hangs = isinstance(error, TimeoutError)
         what = server.error if hangs else _described(error)
       self._lost(server, what)

@@ -284,7 +284,9 @@ class Scheduler:
       live, ended = self.live, self.slots.advance()
       if ended:
         self._end(ended)
-      if self.live == live:  # Jobs that sample nothing take no slot.
+      # Chunks after which a slot was filled do not count towards the limit.
+      # (Jobs that sample nothing fill no slot.)
+      if self.live == live:
         chunks += 1
 
   def _most_chunks(self) -> int:

@@ -186,7 +186,8 @@ def train(
   done = result(job.path)
   if done is not None:
     return done
-  spec.load(pathlib.Path(job.workdir, 'harness'), job.harness)  # Checks it.
+  # Only to check the harness.
+  spec.load(pathlib.Path(job.workdir, 'harness'), job.harness)
   setup, primary = setup.under(job.arm_config()), sharding.is_primary()
   if primary:
     job.path.mkdir(parents=True, exist_ok=True)

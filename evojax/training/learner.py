@@ -56,7 +56,7 @@ class Learner:
     self.state = init(base)
 
   def start_from(self, checkpoint: pathlib.Path) -> None:
-    """Restore parameters and moments of a checkpoint, but not its step."""
+    """Restore parameters and moments of a checkpoint; `step` is not changed."""
     saved = checkpoint_lib.restore(checkpoint, abstract_state(self.state))
     self.state.update(saved['learner'])
 

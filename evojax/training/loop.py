@@ -179,7 +179,8 @@ def _run(
       if trainer.step == min(first_steps.STEPS, config.steps):
         if line := first_steps.warning(path) if primary else '':
           say(line)
-      # Before the checkpoint: a kill in between repeats the evaluation.
+      # Evaluate before the checkpoint is saved, so that after a kill in between
+      # the evaluation is repeated.
       if due_for_score():
         evaluate()
 
