@@ -36,8 +36,8 @@ from evojax.sandbox import probe
 from evojax.training import reward_parts
 from evojax.training import settings
 
-# Maximum number of problems of a data set whose prompts are checked, which takes
-# some seconds.
+# Maximum number of problems of a data set whose prompts are checked. The check
+# of so many takes some seconds.
 _MOST_RENDERED = 10_000
 
 
