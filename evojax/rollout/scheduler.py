@@ -269,7 +269,8 @@ class Scheduler:
   def _segment(self) -> int:
     """Return the number of decode steps of the next segment."""
     if self._jobs_may_come:
-      # The more slots are empty, the less may a new job wait for one of them.
+      # The more slots are empty, the shorter the segment, since a new job waits
+      # for its end.
       return max(1, self._every * self.live // len(self.running))
     stops = any(entry and entry.job.params.stop for entry in self.running)
     comes = self.queued or self.expecting

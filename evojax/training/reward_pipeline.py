@@ -54,6 +54,7 @@ class RewardedBatch:
     known = lambda x: np.where(self.graded, x, np.nan).reshape(-1)
     turns = self.rollouts.n_turns.reshape(-1)
     flat = self.advantages.reshape(len(turns), -1)
+    # 'turn_advantages' is empty for one turn, where 'advantage' is the same.
     trained = np.where((turns > 1) & self.graded.reshape(-1), turns, 0)
     return {
         'reward': known(self.rewards),
