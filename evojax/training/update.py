@@ -2,8 +2,7 @@
 
 `update_step` is compiled once. Scalars that a researcher or a harness may
 change (learning rate, clip bounds, KL coefficient, temperature, ...) are
-traced, so that a change compiles nothing. `Algorithm` holds the settings whose
-change does compile a new program.
+traced; only a change of a setting in `Algorithm` compiles a new program.
 
 A batch is a dict of arrays with a leading axis of M micro-batches of p groups
 each, made by `make_batch`. Dropped groups come last, in micro-batches that are
@@ -162,8 +161,7 @@ def make_batch(
   Returns:
     The batch; the number of micro-batches that hold a kept group; and the order
     [P] of the groups in the batch. The batch's 'mask' [M, p, G, Lc] is True at
-    the sampled tokens of included episodes, and False at observations, which
-    the policy reads but is not trained on.
+    the sampled tokens of included episodes, but not at observations.
 
   Raises:
     ValueError: If micro_groups does not divide P, a sequence is too long, or
@@ -380,8 +378,7 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
 
   Returns:
     A tuple of the gradients, the loss, and the metrics' sums over tokens; the
-    metrics' maxima over tokens; and arrays [M, p, G] with one value per
-    episode.
+    metrics' maxima over tokens; and values per episode [M, p, G].
   """
   mask = batch['mask']
   # If tokens are rejected, their number is known only after the forward passes;
@@ -563,8 +560,7 @@ def _checksums(leaves: list[jax.Array]) -> jax.Array:
       )
     # Odd multipliers, so that a change of one word always changes the sum.
     a, b = 2 * place + 1, (place * jnp.uint32(2654435761)) | 1
-    # In the first sum, two changes by 2^31 cancel each other. The mix of bits
-    # makes them differ in the second sum.
+    # Two changes by 2^31 cancel in the first sum; mixed bits show them here.
     mixed = words ^ (words >> 15)
     return jnp.stack([jnp.sum(words * a), jnp.sum(mixed * b)])
 
