@@ -1,1 +1,1 @@
-"""Sampling: the in-process engine."""
+"""Sampling: the in-process engine, and the client of servers."""

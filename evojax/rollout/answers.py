@@ -1,8 +1,8 @@
-"""Bodies and answers of SGLang's POST /generate.
+"""Request bodies and answers of SGLang's POST /generate.
 
-Pure functions. A wrong number from a server would silently train the policy on
-noise, so everything that can be checked is checked; a contradiction raises an
-error that names the server, the field, the values and the remedy.
+All functions are pure. A wrong number from a server would silently train the
+policy on noise, so everything that can be checked is checked; a contradiction
+raises an error that names the server, the field, the values and the remedy.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,18 +13,18 @@ from typing import Any
 
 from evojax import records
 
-# A log-softmax rounds to at most this; a larger value is no log-prob.
+# Rounding may lift a log-softmax up to this; a larger value is no log-prob.
 _ABOVE_ZERO = 1e-3
-_SHOWN = 200  # Characters of a wrong value.
+_SHOWN = 200  # Characters of a wrong value that an error shows.
 _IS_SGLANG = 'is it an SGLang server, of a version in launch/?'
 
 
 class DisagreementError(ValueError):
-  """A server does not serve what this run trains; no retry would help."""
+  """A server does not serve the policy of this run; no retry would help."""
 
 
 _Spans = tuple[tuple[str, int], ...]
-# (holds, field, value, wanted, remedy): raises unless it holds.
+# need(holds, field, value, wanted, remedy): raises unless `holds` is true.
 _Need = Callable[..., None]
 
 
@@ -35,18 +35,19 @@ class Part:
   tokens: tuple[int, ...]
   logprobs: tuple[float, ...]  # Under softmax(logits / temperature).
   reason: str  # 'stop' | 'length' | 'abort'.
-  # (version, end): these weights sampled the tokens up to `end`; () if the
-  # server does not say.
+  # (version, end): the weights `version` sampled the tokens up to `end`. Empty
+  # if the server does not report versions.
   spans: _Spans
 
 
 def seed_of(request: records.Request, sampled: int = 0) -> int:
-  """Return the seed of a sample: 31 bits, as SGLang's samplers take.
+  """Return the seed of a sample: 31 bits, as SGLang's samplers expect.
 
   Args:
-    request: The request; its seed, problem_key and sample enter.
-    sampled: Tokens that a resumed completion has already. They enter, too:
-      otherwise the resumed part would repeat the noise of the first.
+    request: The request; the seed depends on its seed, problem_key and sample.
+    sampled: Number of tokens that a resumed completion already has. The seed
+      depends on it, too; otherwise the resumed part would be sampled with the
+      same noise as the first part.
   """
   key = (request.seed, request.problem_key, request.sample, sampled)
   digest = hashlib.blake2b(repr(key).encode(), digest_size=4).digest()
@@ -60,8 +61,8 @@ def ask(
 
   Args:
     request: The completion to sample.
-    tokens: Tokens that aborted requests have sampled of it already.
-    eos_ids: Tokens that end a completion, whatever the server's files say.
+    tokens: Tokens of the completion that aborted requests already sampled.
+    eos_ids: Tokens that end a completion, whatever the server's own files say.
   """
   p = request.params
   stop_ids = p.stop_token_ids if p.ignore_eos else (*eos_ids, *p.stop_token_ids)
@@ -102,10 +103,10 @@ def read(
     vocab_size: int,
     eos_ids: Sequence[int],
 ) -> Part:
-  """Check an answer and return what it adds to a completion.
+  """Check an answer and return the part that it adds to a completion.
 
   Args:
-    answer: JSON of a 200 answer.
+    answer: JSON of an answer with status 200.
     body: The request, from `ask`, with its rid.
     url: Address of the server, for errors.
     vocab_size: V of the policy.
@@ -140,7 +141,7 @@ def read(
       ' the policy of config.model.path',
   )
   if reason == 'abort' and tokens[-1] in ends:
-    reason = 'stop'  # Servers look at an abort before they look at the token.
+    reason = 'stop'  # Servers report an abort even if the last token is a stop.
   return Part(tokens, logprobs, reason, _spans(meta, n, need))
 
 
@@ -166,7 +167,7 @@ def _read_counts(
   need(known, 'meta_info.finish_reason', finish, wanted)
   n, field = meta.get('completion_tokens'), 'meta_info.completion_tokens'
   asked = body['sampling_params']['max_new_tokens']
-  # A bool is an int, but no number of tokens.
+  # A bool is an int, but not a number of tokens.
   need(type(n) is int and 0 <= n <= asked, field, n, f'0 to {asked}')
   if reason == 'abort' and n == 0:
     return meta, reason, n
@@ -190,7 +191,7 @@ def _read_tokens(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
   """Return the sampled tokens and their log-probs."""
   pairs, field = meta.get('output_token_logprobs'), 'output_token_logprobs'
-  # sglang-jax repeats earlier tokens in front when an answer is long.
+  # In long answers, sglang-jax repeats earlier tokens at the front.
   pairs = pairs[-n:] if isinstance(pairs, list) else ()
   value, wanted = f'{len(pairs)} entries', f'{n} (completion_tokens)'
   need(len(pairs) == n, f'meta_info.{field}', value, wanted)
@@ -221,7 +222,7 @@ def _read_tokens(
 
 
 def _spans(meta: dict[str, Any], n: int, need: _Need) -> _Spans:
-  """Return (version, end) of each run of tokens with the same weights."""
+  """Return (version, end) of each span of tokens from the same weights."""
   spans = meta.get('weight_versions')
   if spans is None:
     version = meta.get('weight_version')

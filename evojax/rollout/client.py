@@ -1,9 +1,9 @@
-"""A rollout engine made of SGLang servers.
+"""A rollout engine that samples on SGLang servers.
 
-`SGLangEngine` is to training what the engine in this process is: it takes
-requests and weights. Behind it are servers: sglang, sglang-jax, or evojax's
-own. With several processes, process 0 alone talks to them; every process gets
-the same completions, or the same error.
+`SGLangEngine` has the same interface as the in-process engine: it takes
+requests and weights. The servers run sglang, sglang-jax, or evojax's own
+server. With several processes, only process 0 talks to the servers; every
+process gets the same completions, or an error.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from evojax.runtime import sharding
 
 _Requests, _Episodes = Sequence[records.Request], list[records.Episode]
 _Arrays = dict[str, np.ndarray]
-_Future = concurrent.futures.Future[Any] | None  # None but in process 0.
-_WATCH_SECONDS = 0.5  # Between two looks whether the run is to stop.
+_Future = concurrent.futures.Future[Any] | None  # None except in process 0.
+_WATCH_SECONDS = 0.5  # Between two checks whether the run was asked to stop.
 _ERROR_BYTES = 4096  # Size of an error that is sent to all processes.
 
 
@@ -52,35 +52,36 @@ class SGLangEngine:
       stopping: Callable[[], bool] = lambda: False,
       **options: Any,
   ):
-    """Probe the servers; returns once one of them is up.
+    """Probe the servers, and return once one of them is up.
 
     Args:
       urls: http://HOST:PORT of each server; () where urls_file names them.
       model: The policy.
-      weights_folder: Where new weights are put for the servers, which see it
-        under the same path; belongs to this run alone.
-      urls_file: Names the servers, which join and leave as it changes; see
-        `roster`.
+      weights_folder: Folder for new weights. The servers must see it under the
+        same path, and no other run may use it.
+      urls_file: File that names the servers, which join and leave as the file
+        changes; see `roster`.
       concurrency: Requests in flight per server.
-      timeout_seconds: How long a request, or all servers, may be silent.
-      stopping: See `records.RolloutEngine`; only process 0 asks.
-      **options: Keys and `transport`; see `fleet.Fleet`.
+      timeout_seconds: Longest time that a request may go unanswered, or that
+        all servers may be unusable.
+      stopping: See `records.RolloutEngine`; only process 0 calls it.
+      **options: API keys and `transport`; see `fleet.Fleet`.
 
     Raises:
       answers.DisagreementError: If a server does not fit the policy.
       fleet.FleetError: If no server is up in time.
-      ValueError: If the file of URLs is wrong.
+      ValueError: If the file of URLs is invalid.
     """
     self.model = model
     self.stopping = stopping
     self.policy_version = -1
-    # Versions of this engine's weights are not those of another run's, or of
-    # an earlier start of this run.
+    # Part of the name of every weight version: distinguishes the weights of
+    # this engine from those of other runs and of earlier starts of this run.
     self._name = secrets.token_hex(4)
     self._versions: dict[str, int] = {}
     self._folder = weights_lib.WeightFolder(weights_folder)
     self._metrics: dict[str, float] = {}
-    self._resumed = 0  # Requests that went on after an abort.
+    self._resumed = 0  # How often a request was aborted and then continued.
     self._comparison = comparison_lib.Comparison(
         model, sample=self._sample, on_primary=self._on_primary
     )
@@ -111,18 +112,18 @@ class SGLangEngine:
   # ------------------------------------------------------------- interface
 
   def generate(self, requests: _Requests) -> _Episodes:
-    """Sample every request; episodes come in the order of the requests.
+    """Sample every request; return the episodes in the order of the requests.
 
     Raises:
       ValueError: If no weights were installed, or a request does not fit.
       answers.DisagreementError: If a server does not serve this policy.
-      fleet.FleetError: If no server could be used for too long.
+      fleet.FleetError: If no server was usable for too long.
       preemption.Interrupted: If the run was asked to stop.
     """
     return self.finish(self.begin(requests))
 
   def begin(self, requests: _Requests) -> Callable[[], _Episodes]:
-    """Start `generate`; weights must stay until `finish`.
+    """Start `generate`; the weights must not change before `finish`.
 
     Raises:
       ValueError: If no weights were installed, or a request does not fit.
@@ -143,7 +144,7 @@ class SGLangEngine:
     return wait
 
   def check(self, requests: Iterable[records.Request]) -> None:
-    """Refuse requests that do not fit.
+    """Refuse requests that do not fit the limits of the model.
 
     Raises:
       ValueError: If no weights were installed, or a request does not fit.
@@ -154,35 +155,35 @@ class SGLangEngine:
       request.check(self.model.max_prompt_tokens, self.model.max_tokens)
 
   def finish(self, pending: Callable[[], _Episodes]) -> _Episodes:
-    """Return the episodes of what `begin` started; see `generate`."""
+    """Return the episodes of the requests given to `begin`; see `generate`."""
     return pending()
 
   def stream(
       self, ended: Callable[[int, records.Episode | BaseException], None]
   ) -> records.Stream:
-    """Return what samples requests that come while others run.
+    """Return a stream, which accepts requests while others are sampled.
 
-    It samples in a thread of its own; `ended` is called there. It is for a run
-    of one process: others would not get the episodes.
+    The stream samples in a separate thread and calls `ended` there. It is for
+    runs of one process, since other processes would not get the episodes.
     """
     return _Stream(self, ended)
 
   def update_weights(self, params: Any, version: int) -> None:
-    """Give the weights to all servers, and check that they have them.
+    """Send the weights to all servers, and check that they sample with them.
 
     Args:
-      params: On the device.
-      version: Stamped on every completion sampled from now on.
+      params: The parameters, on the device.
+      version: Recorded with every completion sampled from now on.
 
     Raises:
-      answers.DisagreementError: If a server refuses them, or samples from
-        other ones.
-      fleet.FleetError: If no server could be used for too long.
-      OSError: If they cannot be written.
+      answers.DisagreementError: If a server refuses the weights, or samples
+        with other weights.
+      fleet.FleetError: If no server was usable for too long.
+      OSError: If the weights cannot be written.
     """
     started = time.perf_counter()
     name = f'{version:06d}-{self._name}-{len(self._versions)}'
-    # In threads: the loop must go on answering servers while the disk works.
+    # Files are handled in threads, so that the event loop is not blocked.
     self._on_primary(lambda: asyncio.to_thread(self._folder.prepare))
 
     async def halves() -> _Arrays:
@@ -211,7 +212,7 @@ class SGLangEngine:
     }
 
   def metrics(self) -> dict[str, float]:
-    """Return seconds of the last update, and failures since the start."""
+    """Return the seconds of the last update, and failures since the start."""
     if self._fleet is None:
       return dict(self._metrics)
     return self._metrics | {
@@ -221,15 +222,15 @@ class SGLangEngine:
     }
 
   def compilations(self) -> int:
-    """Return 0: the servers compile."""
+    """Return 0, since the servers compile the programs."""
     return 0
 
   def servers(self) -> Sequence[servers_lib.Server]:
-    """Return the state of each server; empty in all processes but 0."""
+    """Return the state of each server; empty except in process 0."""
     return self._fleet.servers if self._fleet else ()
 
   def close(self) -> None:
-    """End connections and the thread; the servers go on."""
+    """Close the connections and end the thread; the servers keep running."""
     if self._loop is None:
       return
     if self._fleet is not None:
@@ -243,7 +244,7 @@ class SGLangEngine:
   # -------------------------------------------------------------- sampling
 
   async def _sample_all(self, requests: _Requests) -> _Episodes:
-    """Sample all requests, as many at a time as the servers take."""
+    """Sample all requests, as many at a time as the servers accept."""
     completions: list[records.Episode | None] = [None] * len(requests)
 
     async def work(i: int) -> None:
@@ -255,7 +256,7 @@ class SGLangEngine:
         await asyncio.sleep(_WATCH_SECONDS)
       raise preemption.Interrupted
 
-    async with asyncio.TaskGroup() as group:  # One fails: none goes on.
+    async with asyncio.TaskGroup() as group:  # One failure cancels all tasks.
       watching = group.create_task(watch())
       async with asyncio.TaskGroup() as workers:
         for i in range(len(requests)):
@@ -268,7 +269,7 @@ class SGLangEngine:
       self, request: records.Request, server: str = ''
   ) -> records.Episode:
     """Sample one completion; an aborted request resumes where it stopped."""
-    # `versions` are the weights that sampled each token.
+    # `versions` holds the version of the weights that sampled each token.
     sampled = tokens, logprobs, versions = [], [], []
     model = self.model
     read = functools.partial(
@@ -285,8 +286,8 @@ class SGLangEngine:
       for name, end in part.spans or (default,):
         versions += [self._number(name)] * (begin + end - len(versions))
       reason = part.reason
-      # A stop string may begin in an earlier part, which the server does not
-      # know; and a server reports an abort before it looks at the text.
+      # The server cannot find these stop strings: one may begin in an earlier
+      # part, and an aborted answer is not searched for them.
       if begin or reason == 'abort':
         if hit := stops.find(tokens, request.params.stop, model.decode):
           reason = 'stop'
@@ -310,12 +311,12 @@ class SGLangEngine:
         logprobs=np.array(logprobs, np.float32),
         finish_reason='length' if reason == 'abort' else reason,
         policy_version=min(versions),
-        text='',  # `packed.unpack` decodes the tokens, in every process.
+        text='',  # `packed.unpack` decodes the tokens in every process.
         version_spans=packed_lib.spans(np.array(versions)),
     )
 
   def _number(self, name: str) -> int:
-    """Return the version that this run sent to servers under a name."""
+    """Return the number of the version that servers know by a name."""
     if name not in self._versions:
       raise answers.DisagreementError(
           f'tokens were sampled with weights {name!r}, which this run never'
@@ -328,11 +329,13 @@ class SGLangEngine:
   def _on_primary(
       self, work: Callable[[], Any], empty: _Arrays | None = None
   ) -> Any:
-    """Run a coroutine in process 0; all get its result, or its error.
+    """Run a coroutine in process 0; return its result in all processes.
+
+    If the coroutine fails, every process raises an error.
 
     Args:
-      work: Makes the coroutine.
-      empty: Arrays with the shapes of its result.
+      work: Creates the coroutine.
+      empty: Arrays with the shapes and dtypes of its result.
     """
     return self._share(self._run(work), empty)
 
@@ -343,7 +346,7 @@ class SGLangEngine:
     return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
   def _share(self, future: _Future, empty: _Arrays | None) -> Any:
-    """Return process 0's result, or raise its error, in all processes."""
+    """Return process 0's result in all processes, or raise an error in all."""
     result, error, message = empty, None, np.zeros(_ERROR_BYTES, np.uint8)
     if future is not None:
       try:
@@ -395,11 +398,11 @@ class _Stream:
       self._futures.append(self._client._run(work))
 
   def work(self) -> bool:
-    """Return False: the servers sample."""
+    """Return False, since the servers do all the work."""
     return False
 
   async def _sample(self, number: int, request: records.Request) -> None:
-    # The caller waits for `ended`, whatever happens here.
+    # The caller waits for `ended`, so it is called after any error, too.
     try:
       async with self._client._fleet.turns:
         found = await self._client._sample(request)

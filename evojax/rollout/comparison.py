@@ -1,9 +1,10 @@
 """Comparisons of servers with the policy of this process.
 
-A server that says it fits is asked for its tokens of a text, and for samples of
-a probe after every update: their log-probs must be those of the trainer's own
-forward pass. One that joins between two updates is compared with servers that
-were.
+A server's own description of its model is checked first, then the tokens into
+which it splits a text. After every update of the weights each server samples
+completions of a short prompt, the probe: their log-probs must equal those of
+the trainer's own forward pass. A server that joins between two updates is
+compared with a server that has passed this comparison.
 """
 
 import asyncio
@@ -25,36 +26,41 @@ from evojax.rollout import servers as servers_lib
 PROBE_TOKENS = 16
 _PROBE_TEMPERATURES = (1.0, 0.6)
 PROBES = len(_PROBE_TEMPERATURES)  # Samples of each server after an update.
-# Mean difference of log-probs, in nats, that the same weights may show.
+# Mean difference of log-probs, in nats per token, that is allowed between this
+# process and a server with the same weights.
 _TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.05}
-# A server that computes in bfloat16 may differ from float32 by this many times
-# what the forward pass of this process does: another order of the same sums.
+# The difference that bfloat16 makes in the forward pass of this process is
+# measured. A server that computes in bfloat16 may differ from float32 by this
+# many times as much, because it adds the same numbers in another order.
 _ROUNDING = 4.0
-# The same of a text that one server reads twice with the same weights.
+# The difference that is allowed when one server scores the same text twice with
+# the same weights, in nats per token.
 _READ_TWICE = {'float32': 1e-3, 'bfloat16': 0.05}
-# Says more of a tokenizer than plain words: digits, white space, rare letters.
+# Digits, white space and rare letters: tokenizers differ more on these than on
+# plain words.
 _TEXT = 'Add 12 + 345: "naïve"?\n\t数'
 _Arrays = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """The policy that the servers serve, as far as the client needs it."""
+  """The parts of the policy that the client of the servers needs."""
 
   vocab_size: int  # Rows of the embedding table.
   eos_ids: tuple[int, ...]
   decode: Callable[[Sequence[int]], str]  # Without special tokens.
-  encode: Callable[[str], Sequence[int]]  # Adds nothing.
+  encode: Callable[[str], Sequence[int]]  # Adds no special tokens.
   max_prompt_tokens: int
   max_tokens: int
-  dtype: str  # 'float32', or 'bfloat16' if anything is computed or sent so.
-  # Writes a Hugging Face directory. All processes must call it and `score` at
-  # the same time: both compute on arrays that are spread over them.
-  # (params, path, dtype): the dtype is 'bfloat16' or the parameters' own, ''.
+  # 'bfloat16' if anything is computed or stored in it, else 'float32'.
+  dtype: str
+  # export(params, path, dtype) writes a Hugging Face directory; the dtype is
+  # 'bfloat16', or '' for that of the config. All processes must call `export`
+  # and `score` together, since their arrays are sharded over all processes.
   export: Callable[[Any, pathlib.Path, str], None]
   score: parity.Scorer
   score_bfloat16: parity.Scorer  # The same, computed in bfloat16.
-  corrected: bool  # The update corrects for log-probs that differ a little.
+  corrected: bool  # Whether the update corrects for small differences.
   probe: tuple[int, ...]  # A short prompt.
 
 
@@ -62,8 +68,9 @@ class Comparison:
   """Compares the servers of one fleet with the policy.
 
   Attributes:
-    fleet: The servers; None in all processes but 0.
-    gap: Largest gap of log-probs at the last comparison, in nats per token.
+    fleet: The servers; None except in process 0.
+    gap: Largest mean difference of log-probs at the last comparison, in nats
+      per token.
   """
 
   def __init__(
@@ -73,29 +80,35 @@ class Comparison:
       sample: Callable[..., Awaitable[records.Episode]],
       on_primary: Callable[..., Any],
   ):
-    """Compare nothing yet.
+    """Store the arguments; nothing is compared yet.
 
     Args:
       model: The policy.
-      sample: (request, url) -> an episode of that server.
+      sample: (request, url) -> an episode that the server at `url` sampled.
       on_primary: See `SGLangEngine._on_primary`.
     """
     self._model = model
     self._sample, self._on_primary = sample, on_primary
     self.fleet: fleet_lib.Fleet | None = None
     self.gap = 0.0
-    self._rounding: set[str] = set()  # URLs that differ as bfloat16 does.
-    # URL -> the weights that were compared, and a text's log-probs with them.
+    # URLs of servers that differ from the policy by the rounding of bfloat16.
+    self._rounding: set[str] = set()
+    # URL -> version of the weights at the last comparison, and the log-probs of
+    # `_TEXT` under them.
     self._read: dict[str, tuple[str, np.ndarray]] = {}
-    self._version = -1  # Of the policy, at the last comparison.
-    # The weights of the last comparison, and the probes of one server whose
-    # log-probs were the policy's.
+    self._version = -1  # Version of the policy at the last comparison.
+    # Version of the weights at the last comparison, and the probes of one
+    # server that passed it.
     self._probed: tuple[str, list[records.Episode]] = '', []
 
   async def check_server(
       self, server: servers_lib.Server, info: Mapping[str, Any]
   ) -> None:
-    """Compare what a server says of its model with the policy."""
+    """Compare a server's description of its model with the policy.
+
+    Raises:
+      answers.DisagreementError: If the two do not fit.
+    """
     if not server.abilities.seeds:
       logging.warning(
           '%s does not say that it heeds sampling_seed: a resumed run will'
@@ -121,15 +134,18 @@ class Comparison:
     await self._check_tokenizer(server)
 
   async def _check_tokenizer(self, server: servers_lib.Server) -> None:
-    """Let a server tokenise a text, where it reports the tokens.
+    """Check how a server tokenises a text, if it reports the tokens.
 
-    The client sends and reads tokens, but a server ends a completion at
-    strings and special tokens, which it finds with its own tokenizer.
+    The client sends and reads tokens only, but the server uses its own
+    tokenizer to find the stop strings and special tokens that end a completion.
+
+    Raises:
+      answers.DisagreementError: If its tokens are not those of the policy.
     """
     read = await self.fleet.read_text(server, _TEXT)
     theirs = read and [token for _, token in read]
     ours = list(self._model.encode(_TEXT))
-    # A server may put a token for the beginning in front of a text.
+    # A server may put a beginning-of-sequence token before the text.
     if theirs is not None and ours not in (theirs, theirs[1:]):
       raise answers.DisagreementError(
           f'{server.url} reads {_TEXT!r} as tokens {theirs}, this run as'
@@ -138,18 +154,21 @@ class Comparison:
       )
 
   async def _read_text(self, server: servers_lib.Server) -> np.ndarray:
-    """Return a server's log-probs of a text; empty if it tells none."""
+    """Return a server's log-probs of `_TEXT`; empty if it reports none."""
     read = await self.fleet.read_text(server, _TEXT) or ()
     return np.array([x for x, _ in read if x is not None], np.float64)
 
   async def _check_unchanged(self, server: servers_lib.Server) -> None:
     """Check that a server still has the weights that were compared.
 
-    Versions tell most exchanges by others; not those that keep the name, as
-    mainline SGLang's do by default, and no broken memory.
+    If somebody else replaces the weights, the version that the server reports
+    usually changes. It does not if the new weights have the same name, as by
+    default in mainline SGLang, nor if memory is corrupted. The log-probs of a
+    text show these cases, too.
 
     Raises:
-      answers.DisagreementError: If it has not: what it sampled is not ours.
+      answers.DisagreementError: If the weights differ, so that the samples are
+        not those of this run's policy.
     """
     version, before = self._read.get(server.url, ('', np.zeros(0)))
     now = await self._read_text(server)
@@ -171,16 +190,16 @@ class Comparison:
     """Check that all servers still have the weights that were compared.
 
     Raises:
-      answers.DisagreementError: If one has not.
+      answers.DisagreementError: If a server has other weights.
     """
     up = [server for server in self.fleet.servers if server.up]
     await asyncio.gather(*map(self._check_unchanged, up))
 
   async def vouch(self, server: servers_lib.Server) -> None:
-    """Trust a server whose probes are those of servers that were compared.
+    """Trust a server if its probes equal those of a server that was compared.
 
-    One that joins between two updates samples at once then; otherwise it waits
-    for the next comparison with the policy.
+    A server that joins between two updates can then sample at once; otherwise
+    it waits for the next comparison with the policy.
     """
     version, known = self._probed
     if not known or server.weights != version:
@@ -189,11 +208,11 @@ class Comparison:
     found = await asyncio.gather(*(self._sample(r, server.url) for r in asked))
     read = await self._read_text(server)
     if not server.up or server.weights != version or self._probed[1] != known:
-      return  # Another answered, or there are newer weights to compare.
+      return  # Another server answered, or newer weights were installed.
     pairs = list(zip(known, found, strict=True))
     if all(np.array_equal(a.tokens, b.tokens) for a, b in pairs):
       gap = max(_mean_gap(a.logprobs, b.logprobs) for a, b in pairs)
-      # Each may differ from the policy by the tolerance.
+      # Each of the two servers may differ from the policy by the tolerance.
       if gap <= 2 * _TOLERANCE[self._model.dtype]:
         self._read[server.url] = version, read
         self.fleet.trust((server.url,))
@@ -201,16 +220,16 @@ class Comparison:
   def check_parity(self, params: Any, version: int) -> None:
     """Compare log-probs of samples with the forward pass in this process.
 
-    It proves at once that weights, vocabulary, order of tokens and the meaning
-    of temperature agree. All processes call it.
+    Equal log-probs show that weights, vocabulary, order of the tokens and the
+    meaning of temperature agree. All processes must call this method together.
 
     Args:
       params: The weights that the servers were given.
-      version: Of these weights.
+      version: Version of these weights.
 
     Raises:
-      answers.DisagreementError: If a server samples from other weights, unless
-        it has only just joined: then it is left out.
+      answers.DisagreementError: If a server samples with other weights. A
+        server that joined since the last comparison is left out instead.
     """
     self._version, self.gap = version, 0.0
     count = min(PROBE_TOKENS, self._model.max_tokens)
@@ -221,7 +240,7 @@ class Comparison:
     async def known() -> _Arrays:
       return rows
 
-    # As many rows in every process; only one knows the servers.
+    # All processes need the same number of rows; only process 0 knows it.
     rows = int(self._on_primary(known, rows)['rows'])
     weights = lambda: self.fleet.weights.version
     url_of = lambda i: servers[i].url if servers else f'server {i}'
@@ -256,7 +275,7 @@ class Comparison:
       pairs = list(zip(asked, found, strict=True))
       for (i, _), episode in pairs:
         probes.setdefault(servers[i].url, []).append(episode)
-      # Another server answered the probes of one that died meanwhile.
+      # If a server died meanwhile, another server answered its probes.
       lost = {i for (i, _), e in pairs if e is None or not servers[i].up}
       return packed(found, [-1 if i in lost else i for i, _ in asked])
 
@@ -302,15 +321,16 @@ class Comparison:
       exact: float,
       allowed: float,
   ) -> answers.DisagreementError | None:
-    """Return what a probe says against a server, None if it fits.
+    """Return the error that a probe shows, or None if the server fits.
 
     Args:
-      url: Of the server.
-      gap: Between its log-probs and the policy's, in nats per token.
-      raw: The same, of the policy's log-probs at temperature 1.
-      temperature: Of the probe.
-      exact: Gap that rounding may make in the run's own dtype.
-      allowed: The same in bfloat16.
+      url: URL of the server.
+      gap: Mean difference between its log-probs and the policy's, in nats per
+        token.
+      raw: The same, with the policy's log-probs at temperature 1.
+      temperature: Temperature of the probe.
+      exact: Largest gap that rounding in the run's own dtype explains.
+      allowed: Largest gap that rounding in bfloat16 explains.
     """
     if temperature != 1 and gap > allowed >= raw:
       return answers.DisagreementError(
@@ -335,10 +355,11 @@ class Comparison:
     return None
 
   def _accept_rounding(self, url: str, gap: float) -> None:
-    """Say once that a server computes in bfloat16, unlike this run.
+    """Accept a server that computes in bfloat16, unlike this run; log it once.
 
     Raises:
-      answers.DisagreementError: If the training would not correct for it.
+      answers.DisagreementError: If the update does not correct for the
+        difference.
     """
     message = (
         f'{url} and this run differ by {gap:.2g} nats per token, as bfloat16'
@@ -354,10 +375,10 @@ class Comparison:
     logging.warning('%s: the update corrects for it', message)
 
   def _probe(self, sample: int, weights: str) -> records.Request:
-    """Return a request at one of the temperatures, for some weights."""
+    """Return request number `sample` of the probe, for a version of weights."""
     return records.Request(
         prompt_tokens=self._model.probe,
-        seed=int(weights.partition('-')[0]),  # As the version of the policy.
+        seed=int(weights.partition('-')[0]),  # The version of the policy.
         problem_key=0,
         sample=sample,
         params=records.SamplingParams(

@@ -1,10 +1,10 @@
 """The in-process rollout engine: JAX, a key/value cache, continuous batching.
 
-A request batch goes in, its episodes come out. `slots` computes and `scheduler`
-assigns the slots, as they do for a server; here the caller's thread drives
-them, so that all processes of a run make the same calls in the same order. At
-the engine's shapes a sample's tokens and log-probs are bit-equal whatever runs
-beside it.
+The engine takes a request batch and returns its episodes. As in a server,
+`slots` computes and `scheduler` assigns the slots; here the caller's thread
+drives both, so that all processes of a run make the same calls in the same
+order. At fixed shapes, a sample's tokens and log-probs are bit-equal whatever
+other samples are computed at the same time.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _NEUTRAL = records.SamplingParams()
 
 
 class Engine:
-  """A sampler with weights of its own; see `records.RolloutEngine`."""
+  """A sampler that computes in this process; see `records.RolloutEngine`."""
 
   def __init__(
       self,
@@ -43,7 +43,7 @@ class Engine:
       mesh: sharding.AnyMesh | None = None,
       stopping: Callable[[], bool] = lambda: False,
   ):
-    """Compile nothing yet.
+    """Create the engine; nothing is compiled yet.
 
     Args:
       cfg: Shape of the policy.
@@ -51,12 +51,14 @@ class Engine:
         `SamplingParams.max_tokens` are refused.
       eos_ids: Tokens that end a completion.
       decode_text: Token ids -> text without special tokens.
-      refill_every: Decode steps between refills; 0 waits for all rows.
-      copy_weights: Whether the weights that it is given may be donated while
-        it samples.
-      mesh: Where to run; default: the first device.
-      stopping: Asked before each segment of decoding, see
-        `records.RolloutEngine`. Processes that sample together must agree.
+      refill_every: Decode steps between refills; with 0, free slots are
+        refilled only once all rows have ended.
+      copy_weights: Whether to copy the weights; needed if the caller donates
+        their buffers while the engine samples.
+      mesh: Devices that compute; default: the first device.
+      stopping: Called before each segment of decoding, see
+        `records.RolloutEngine`. It must return the same value in all processes
+        that sample together.
     """
     self.stopping = stopping
     self.policy_version = -1
@@ -76,30 +78,30 @@ class Engine:
   def compilations(self) -> int:
     """Return the number of programs compiled so far.
 
-    At most 3 for the life of the engine, plus 2 that copy chunks where it has a
-    prefix cache, and 1 per doubling of the chunk up to the longest prompt.
+    An engine compiles at most 3 programs, 2 more that copy chunks if it has a
+    prefix cache, and 1 more per doubling of the chunk up to the longest prompt.
     """
     return self.slots.programs
 
   def metrics(self) -> Mapping[str, float]:
-    """Return nothing: there are no servers, and no weights to send to them."""
+    """Return no metrics, since there are no servers to report about."""
     return {}
 
   def close(self) -> None:
-    """Wait for what `begin` started."""
+    """Wait for the sampling that `begin` started."""
     self._thread.shutdown()
 
   def update_weights(self, params: decoder.Params, version: int) -> None:
-    """Install weights; keys computed with the old ones are never read again.
+    """Install weights, and drop everything computed with the old weights.
 
     Args:
-      params: On the device. The engine keeps references, not copies, where
-        their dtype is the compute dtype already and fsdp splits nothing,
-        unless it was made with `copy_weights`.
-      version: Stamped on every completion sampled from now on.
+      params: The parameters, on the device. Without `copy_weights` the engine
+        keeps references to them, not copies, if they already have the compute
+        dtype and are not split by fsdp.
+      version: Recorded with every completion sampled from now on.
     """
     if self._copy_weights:
-      self.slots.params = None  # Freed before the new ones are made.
+      self.slots.params = None  # Free the old weights before the copy is made.
       params = jax.tree.map(jnp.copy, params)
     self.slots.install(params)
     self._schedule.forget_prefixes()
@@ -108,26 +110,26 @@ class Engine:
   def begin(
       self, requests: Sequence[records.Request]
   ) -> concurrent.futures.Future[list[records.Episode]]:
-    """Start `generate` in a thread; the weights must stay until `finish`."""
+    """Start `generate` in a thread; weights must not change before `finish`."""
     return self._thread.submit(self.generate, requests)
 
   def finish(
       self, pending: concurrent.futures.Future[list[records.Episode]]
   ) -> list[records.Episode]:
-    """Return the episodes of what `begin` started, or raise its error."""
+    """Wait for what `begin` started; return episodes, or raise its error."""
     return pending.result()
 
   def generate(
       self, requests: Sequence[records.Request]
   ) -> list[records.Episode]:
-    """Sample every request; episodes come in the order of the requests.
+    """Sample every request; return the episodes in the order of the requests.
 
-    Equal prompts should be neighbours: as long as a row holds a prompt, it is
-    prefilled once. A later turn of an episode, whose prompt begins with the
-    prompt of an earlier one, takes those whole chunks from the prefix cache
-    until the weights change. What an earlier turn sampled is prefilled once
-    more, with the next turn: the cache holds nothing that decoding computed,
-    or a sample's bits would depend on whether it was found there.
+    Equal prompts should be neighbours: a prompt is prefilled only once while a
+    row holds it. The prompt of a later turn of an episode begins with that of
+    an earlier turn; its whole chunks are taken from the prefix cache, until the
+    weights change. The tokens that an earlier turn sampled are prefilled again
+    with the next turn. The cache holds nothing that decoding computed, because
+    the bits of a sample would then depend on whether the cache had it.
 
     Raises:
       ValueError: If a request does not fit the engine's shapes, or no weights
@@ -144,18 +146,18 @@ class Engine:
   def stream(
       self, ended: Callable[[int, records.Episode], None]
   ) -> records.Stream:
-    """Return what samples requests that come while others run.
+    """Return a stream, which accepts requests while others are sampled.
 
-    `generate` is a stream that gets all of them at once. The caller's thread
-    samples, in `work`.
+    `generate` is a stream that gets all requests at once. Sampling happens in
+    the caller's thread, in `work`.
     """
     return _Stream(self, ended, expecting=True)
 
   def check(self, requests: Iterable[records.Request]) -> None:
-    """Refuse requests that do not fit.
+    """Refuse requests that do not fit the engine.
 
     Raises:
-      ValueError: As `generate`.
+      ValueError: As in `generate`.
     """
     if self.slots.params is None:
       raise ValueError('Engine.generate before Engine.update_weights.')
@@ -180,7 +182,7 @@ class Engine:
 
 
 class _Stream:
-  """The requests of one call, or of the turns of some episodes."""
+  """A stream of requests; see `Engine.stream`."""
 
   def __init__(
       self,
@@ -198,7 +200,7 @@ class _Stream:
 
   def __exit__(self, *_: Any) -> None:
     self._schedule.expecting = False
-    if self._schedule.busy:  # An error: the next call must not go on with this.
+    if self._schedule.busy:  # After an error: drop the unfinished requests.
       self._engine._schedule = self._engine._new_schedule()
 
   def submit(self, requests: Mapping[int, records.Request]) -> None:
@@ -221,7 +223,11 @@ class _Stream:
     self._schedule.waiting.add(entries)
 
   def work(self) -> bool:
-    """Decode a segment; False if there is nothing to sample."""
+    """Decode one segment; return False if there is nothing to sample.
+
+    Raises:
+      preemption.Interrupted: If the run was asked to stop.
+    """
     if not self._schedule.busy:
       return False
     if self._engine.stopping():
@@ -239,7 +245,7 @@ class _Stream:
 
 
 def _refuse_adjustments(params: records.SamplingParams) -> None:
-  """Refuse what the programs for training do not compile.
+  """Refuse sampling parameters that the programs for training do not support.
 
   Raises:
     ValueError: Naming the field, its value and the remedy.

@@ -1,12 +1,12 @@
 """Several SGLang servers used as one: probing, balancing, retries, revival.
 
-All of it runs in one event loop. A server is up, or a task of its own tries to
-bring it up: probes it and gives it the current weights. Requests go to the
-least loaded server that is up and has those weights. One that dies or hangs
-costs what it was just sampling: that is sent elsewhere, or again once it is
-back, which is safe because sampling changes nothing on a server and an answer
-counts once, when it is whole. Where a file names the servers, they join and
-leave as it changes.
+Everything runs in one event loop. While a server is not up, a task tries to
+bring it up: it probes the server and gives it the current weights. A request
+goes to the least loaded server that is up and has the current weights. If a
+server dies or hangs, its unfinished requests are sent to another server, or
+again to the same one once it is back. This is safe because sampling changes
+nothing on a server, and only a complete answer is used, once. If a file names
+the servers, they join and leave as the file changes.
 """
 
 import asyncio
@@ -23,46 +23,51 @@ from evojax.rollout import answers
 from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
 
-# Uvicorn drops idle connections after 5 s; never meet that moment.
+# Uvicorn drops idle connections after 5 s. The client drops them earlier, so
+# that no request is sent on a connection that is just being closed.
 _KEEP_ALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 5.0
 _PROBE_SECONDS = 30.0
-# While it owes an answer, a server is asked this often whether it hangs.
+# A server with pending requests is checked this often for a hang.
 _WATCH_SECONDS = 10.0
-_REMIND_SECONDS = 30.0  # Between two lines about a server that stays down.
-_FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 5.0
-_LOOK_SECONDS = 1.0  # Between two looks at the file of URLs.
-# Server errors (500) that a request may meet before they are its own fault.
+_REMIND_SECONDS = 30.0  # Between two log lines about a server that stays down.
+_FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 5.0  # Seconds between two attempts.
+_LOOK_SECONDS = 1.0  # Between two reads of the file of URLs.
+# Failures of one request, per server, after which the request is given up.
 _MAX_FAILURES = 4
 # How long a run that was asked to stop waits for a server that is down.
 _STOPPING_SECONDS = 2.0
 
 
 class FleetError(ConnectionError):
-  """No server could be used for as long as the run waits for one."""
+  """No server was usable for as long as the run waits for one."""
 
 
-# Errors of servers that end a run; its state is that of the last finished step.
+# Errors of servers that end a run, in the state of the last finished step.
 ERRORS = (FleetError, answers.DisagreementError)
 
 
 class _GoneError(Exception):
-  """A server cannot be used now; its revival is under way."""
+  """A server is unusable now; a task tries to bring it up again."""
 
 
 class _LaterError(Exception):
-  """A server is busy; nothing was done."""
+  """A server is too busy and did nothing with the request."""
 
 
 _Json = dict[str, Any]
-# A server that raises one of these cannot be used now, but perhaps later.
+# After one of these errors a server is unusable now, but perhaps not later.
 _UNUSABLE = (_GoneError, _LaterError, httpx2.HTTPError)
 _Server = servers_lib.Server
 _May = Callable[[_Server], bool]
 
 
 class Fleet:
-  """The servers; every method runs in the loop that `start` ran in."""
+  """The servers of a run.
+
+  All methods must run in the event loop in which `start` ran, except for
+  `refuse` and `trust`, which any thread may call.
+  """
 
   def __init__(
       self,
@@ -78,31 +83,33 @@ class Fleet:
       stopping: Callable[[], bool] = lambda: False,
       transport: Any = None,
   ):
-    """Connect to no server yet.
+    """Create the fleet; it does not connect to any server yet.
 
     Args:
       urls: Addresses of the servers, without a path.
       concurrency: Requests in flight per server.
-      timeout_seconds: How long a request, or the whole fleet, may be silent.
+      timeout_seconds: Longest time that a request may go unanswered, or that
+        all servers may be unusable.
       api_key: Sent as bearer token; '' sends none.
-      admin_key: The same for weights; '' sends api_key.
-      roster: Names the servers in place of `urls`, which is empty then.
+      admin_key: Sent in place of api_key with updates of the weights; '' sends
+        api_key.
+      roster: Names the servers; `urls` is empty then.
       check: Awaited for every server that comes up, with its model and
         server info; raises DisagreementError if it does not fit the run.
       vouch: Awaited for every server that is up and not trusted yet; may trust
         it.
-      stopping: Returns True once the run was asked to stop: then it does not
-        wait long for servers that are down.
-      transport: In place of the network, in tests.
+      stopping: Returns True once the run was asked to stop; from then on the
+        fleet waits only briefly for servers that are down.
+      transport: Replaces the network, in tests.
     """
     self.servers = [_Server(url) for url in roster_lib.parse_urls(urls)]
     self.weights: servers_lib.Weights | None = None
-    self.resent = 0  # Requests that were sent again, since the start.
+    self.resent = 0  # Number of requests that were sent again.
     self._concurrency = concurrency
     self.timeout_seconds = timeout_seconds
     self._roster = roster
     self._check, self._vouch = check, vouch
-    # At least one turn: it finds out that there is no server.
+    # Without servers there is one turn: its request raises the FleetError.
     self._turns_of = lambda: concurrency * max(len(self.servers), 1)
     self.turns = servers_lib.Turns(self._turns_of())
     self._stopping = stopping
@@ -110,7 +117,7 @@ class Fleet:
     self._admin = bearer(admin_key or api_key)
     self._http = httpx2.AsyncClient(
         headers=bearer(api_key),
-        # Servers of a cluster are not behind the proxy to the world.
+        # Ignore proxy settings: the servers are in the same cluster.
         trust_env=False,
         transport=transport,
         timeout=httpx2.Timeout(timeout_seconds, connect=_CONNECT_SECONDS),
@@ -120,18 +127,18 @@ class Fleet:
             keepalive_expiry=_KEEP_ALIVE_SECONDS,
         ),
     )
-    self._changed = asyncio.Event()  # Replaced whenever it is set.
-    self._versions: list[str] = []  # All that were installed.
+    self._changed = asyncio.Event()  # Set at a change, then replaced.
+    self._versions: list[str] = []  # All versions that were installed.
     self._tasks: set[asyncio.Task] = set()
     self._fatal: answers.DisagreementError | None = None
 
   async def start(self) -> None:
-    """Probe all servers; returns when one is up, others may follow.
+    """Probe all servers; return when one is up, while others may follow.
 
     Raises:
-      DisagreementError: If one does not fit the run.
-      FleetError: If none came up in time.
-      ValueError: If the file of URLs is wrong.
+      DisagreementError: If a server does not fit the run.
+      FleetError: If no server came up in time.
+      ValueError: If the file of URLs is invalid.
     """
     self._loop = asyncio.get_running_loop()
     if self._roster is not None:
@@ -173,7 +180,7 @@ class Fleet:
         self._change_to(urls)
 
   def _change_to(self, urls: tuple[str, ...]) -> None:
-    """Use these servers; those that were refused get another chance."""
+    """Use these servers; servers that were left out are tried again."""
     known = {server.url: server for server in self.servers}
     for url in known.keys() - urls:
       self._leave(known[url])
@@ -192,7 +199,7 @@ class Fleet:
     self._notify()
 
   def _leave(self, server: _Server) -> None:
-    """Use a server no more; what it owes is sent elsewhere."""
+    """Stop using a server; its pending requests are sent to other servers."""
     logging.warning(
         '%s leaves; its requests that are sent again: %d',
         server.url,
@@ -206,7 +213,7 @@ class Fleet:
       waits.reschedule(self._loop.time())
 
   def refuse(self, url: str, error: Exception) -> None:
-    """Leave a newcomer out that does not fit; from any thread."""
+    """Leave out a newcomer that does not fit; callable from any thread."""
 
     def leave_out() -> None:
       for server in self.servers:
@@ -226,24 +233,26 @@ class Fleet:
   async def generate(
       self, body: _Json, read: Callable[..., answers.Part], *, only: str = ''
   ) -> answers.Part:
-    """Return one answer to one request, from whichever server gives it.
+    """Send a request until one of the servers answers it; return the answer.
 
     Args:
       body: Body of POST /generate, without a rid.
-      read: (answer, body, url=url) -> what it says; raises DisagreementError.
-      only: URL of the one server to ask, as long as it is up, whether it is
-        trusted or not.
+      read: (answer, body, url=url) -> the part that it adds; raises
+        DisagreementError.
+      only: URL of the server to use while it is up, trusted or not.
 
     Raises:
-      DisagreementError: If a server refuses the request or answers nonsense.
-      FleetError: If no server can be used for too long.
+      DisagreementError: If a server refuses the request or gives an invalid
+        answer.
+      FleetError: If no server is usable for too long, or the request fails too
+        often.
     """
     failures, pause, busy_since = 0, _FIRST_BACKOFF, 0.0
     while True:
       may = self._has_weights if only else self._serves
       server = await self._pick(may, only)
       server.in_flight += 1
-      # A server may still hold an earlier attempt under its name.
+      # A new rid, since a server may still hold an earlier attempt.
       attempt = {**body, 'rid': uuid.uuid4().hex}
       try:
         answer = await self._post(server, '/generate', attempt)
@@ -270,7 +279,7 @@ class Fleet:
       self.resent += 1
 
   def _has_weights(self, server: _Server) -> bool:
-    """Return True if a server can sample from the current weights now."""
+    """Return True if a server can sample with the current weights now."""
     current = self.weights.version if self.weights else ''
     return server.weights == current and server.in_flight < self._concurrency
 
@@ -279,11 +288,11 @@ class Fleet:
     return server.trusted and self._has_weights(server)
 
   def trust(self, urls: Collection[str]) -> None:
-    """Say that the log-probs of these servers are the policy's.
+    """Mark servers whose log-probs equal the policy's as trusted.
 
-    A server that was not there when they were last compared is compared with
-    one that was, or waits for the next time; one that comes back is given the
-    weights, and was trusted before.
+    A server that joins later is not trusted until `vouch` has compared it with
+    another server, or the next update with the policy. A server that comes back
+    stays trusted; it only has to take the current weights.
     """
     for server in self.servers:
       if server.url in urls:
@@ -291,16 +300,17 @@ class Fleet:
     self._loop.call_soon_threadsafe(self._notify)
 
   def _is_stale(self, server: _Server, answer: Any) -> bool:
-    """Return True if an answer is of other weights; give the server ours.
+    """Return True if an answer was sampled with other weights than this run's.
 
-    That happens when somebody restarted the server since it took the weights.
+    This happens if somebody restarted the server after it took the weights. The
+    server is then brought up again, with the current weights.
 
     Raises:
-      DisagreementError: If it keeps answering with other weights.
+      DisagreementError: If the server keeps answering with other weights.
     """
     meta = answer.get('meta_info') if isinstance(answer, dict) else None
     if not isinstance(meta, dict):
-      return False  # `answers.read` raises an error that says so.
+      return False  # `answers.read` raises an error for such an answer.
     version = meta.get('weight_version')
     if version is None and server.abilities.reports_version:
       raise answers.DisagreementError(
@@ -325,8 +335,8 @@ class Fleet:
     """Wait for a server that may be used; return the least loaded one.
 
     Raises:
-      FleetError: If none was up for too long.
-      DisagreementError: If one does not fit the run.
+      FleetError: If no server was usable for too long.
+      DisagreementError: If a server does not fit the run.
     """
     silent_since = time.monotonic()
     while True:
@@ -363,7 +373,7 @@ class Fleet:
     )
 
   def _notify(self) -> None:
-    """Wake all that wait for a server."""
+    """Wake all tasks that wait for a server."""
     self._changed.set()
     self._changed = asyncio.Event()
 
@@ -374,10 +384,12 @@ class Fleet:
       body: _Json,
       headers: _Json | None = None,
   ) -> Any:
-    """Return the JSON of a 200 answer; see `_UNUSABLE` for other ones.
+    """Return the JSON of an answer with status 200.
 
     Raises:
-      DisagreementError: If the server refuses, or answers no JSON.
+      DisagreementError: If the server refuses, or the answer is not JSON.
+      _GoneError: If the server does not answer, or answers with a server error.
+      _LaterError: If the server is too busy.
     """
     url = server.url + path
     try:
@@ -388,7 +400,7 @@ class Fleet:
     except (httpx2.HTTPError, TimeoutError) as error:
       if isinstance(error, httpx2.TimeoutException):
         what = f'no answer to {path} in {self.timeout_seconds:g} s'
-      else:  # `_watch` has said why.
+      else:  # After a TimeoutError, `_watch` has stored the reason.
         hangs = isinstance(error, TimeoutError)
         what = server.error if hangs else _described(error)
       self._lost(server, what)
@@ -419,7 +431,7 @@ class Fleet:
     )
 
   async def _abort(self, server: _Server, rid: str | None) -> None:
-    """Spare a slow server the rest of a sample nobody waits for."""
+    """Abort a request for which nobody waits any more, to save work."""
     if rid is None or not (server.abilities and server.abilities.abort):
       return
     url, body = f'{server.url}/abort_request', {'rid': rid, 'abort_all': False}
@@ -429,12 +441,14 @@ class Fleet:
   async def read_text(
       self, server: _Server, text: str
   ) -> list[tuple[float | None, int]] | None:
-    """Return a server's (log-prob, token) of a text; None if it tells none.
+    """Return a server's (log-prob, token) pairs of a text.
 
-    The first token has no log-prob.
+    The log-prob of the first token is None. The result is None if the server
+    reports no pairs, or is unusable now.
 
     Raises:
-      DisagreementError: If the server refuses it, or keeps other weights.
+      DisagreementError: If the server refuses the text, or keeps answering with
+        other weights.
     """
     body = {
         'rid': uuid.uuid4().hex,
@@ -460,13 +474,13 @@ class Fleet:
     return 'bfloat16' if found == {'bfloat16'} else ''
 
   async def install(self, weights: servers_lib.Weights) -> None:
-    """Give all servers new weights, in parallel; one at least has to take.
+    """Give all servers new weights in parallel; wait until one can sample.
 
-    The others get them when they come back.
+    Servers that are down get the weights when they come back.
 
     Raises:
-      DisagreementError: If a server refuses them or has no way to take any.
-      FleetError: If no server is left for too long.
+      DisagreementError: If a server refuses the weights, or cannot take any.
+      FleetError: If no server is usable for too long.
     """
     self.weights = weights
     self._versions.append(weights.version)
@@ -477,10 +491,10 @@ class Fleet:
     await self._pick(self._has_weights)
 
   async def _exchange(self, server: _Server) -> None:
-    """Give weights to a server that is up; one that fails is revived."""
+    """Give the weights to a server that is up; revive it if that fails."""
     try:
-      # One that hangs is known in less time than weights may take to load.
-      # (Mainline takes a second for /health.)
+      # A server that hangs is found in less time than weights may take to load.
+      # (Not by /health, for which mainline SGLang takes a second.)
       await self._get(server, server.abilities.model_info)
       while server.up and server.weights != self.weights.version:
         await self._give_weights(server)
@@ -508,7 +522,7 @@ class Fleet:
       answer = await self._post(server, path, body, self._admin)
     except answers.DisagreementError:
       if self.weights is not weights:
-        return  # There are newer ones, which it may take.
+        return  # There are newer weights by now, which it may accept.
       raise
     finally:
       server.taking = ''
@@ -532,7 +546,7 @@ class Fleet:
   # -------------------------------------------------------------- revival
 
   def _lost(self, server: _Server, error: str) -> None:
-    """Take a server out of use until its revival succeeds; say so once."""
+    """Take a server out of use until its revival succeeds; log it once."""
     if server.left or server.refused:
       return
     server.error = error
@@ -547,11 +561,11 @@ class Fleet:
       self._revive(server)
 
   async def _watch(self, server: _Server) -> None:
-    """Lose a server that hangs, over and over.
+    """Check regularly whether a server hangs, and take it out of use if so.
 
-    A process that is stopped, or a machine that is gone, leaves connections
-    open: without this, what it owes would be waited for as long as the longest
-    answer may take.
+    If a process is stopped or a machine disappears, its connections stay open.
+    Without this check, its pending requests would wait until their timeout,
+    which is as long as the longest answer may take.
     """
     while True:
       await asyncio.sleep(_WATCH_SECONDS)
@@ -565,7 +579,7 @@ class Fleet:
         for waits in server.waits:
           waits.reschedule(self._loop.time())
       except httpx2.HTTPError:
-        pass  # Its pending requests fail by themselves.
+        pass  # Then its pending requests fail without our help.
 
   def _revive(self, server: _Server) -> None:
     server.revival = self._spawn(self._bring_up(server))
@@ -573,7 +587,7 @@ class Fleet:
   async def _bring_up(self, server: _Server) -> None:
     """Probe a server and give it the weights, until both succeed."""
     pause, known = _FIRST_BACKOFF, server.abilities is not None
-    # One that was up is known to be lost.
+    # If it was up before, its loss was logged already.
     told = time.monotonic() if known else -_REMIND_SECONDS
     while not server.up:
       try:
@@ -598,7 +612,8 @@ class Fleet:
       logging.warning('%s is back', server.url)
     self._notify()
     if server.up and self.weights and not server.trusted:
-      with contextlib.suppress(*_UNUSABLE, *ERRORS):  # The next update decides.
+      # After an error it stays untrusted until the next update's comparison.
+      with contextlib.suppress(*_UNUSABLE, *ERRORS):
         await self._vouch(server)
 
   async def _get(self, server: _Server, path: str) -> Any:
@@ -619,11 +634,16 @@ class Fleet:
     return await self._http.get(server.url + path, timeout=_PROBE_SECONDS)
 
   async def _has(self, server: _Server, path: str) -> bool:
-    """Return True if a path takes a POST; a GET of it does nothing."""
+    """Return True if a path exists; a GET of a path for POST does nothing."""
     return (await self._fetch(server, path)).status_code != 404
 
   async def _probe(self, server: _Server) -> None:
-    """Find out what a server is, and whether it is up at all."""
+    """Read a server's state and abilities, and check that it fits the run.
+
+    Raises:
+      DisagreementError: If it does not fit, or is not an SGLang server.
+      _GoneError: If the server is not up.
+    """
     health = await self._fetch(server, '/health')
     if health.status_code != 200:
       raise _GoneError(_refused(server.url + '/health', health))
@@ -650,19 +670,19 @@ class Fleet:
         version=str(info.get('version') or ''),
         dtype=str(info.get('dtype') or ''),
     )
-    # It may have been restarted since we gave it weights.
+    # The server may have been restarted after it took the weights.
     keeps = self.weights and version == self.weights.version
     server.weights = version if keeps else ''
     await self._check(server, {**model, **info})
 
 
 def _refused(url: str, response: httpx2.Response) -> str:
-  """Return what a server answered that is not up, or not for this client."""
+  """Return one line about an answer whose status is not 200."""
   return f'{url} answered {response.status_code} {response.text[:300]}'.strip()
 
 
 def _described(error: Exception) -> str:
-  """Return what is wrong with a server; errors of HTTP may have no text."""
+  """Return the text of an error, with the class of an HTTP error."""
   if isinstance(error, httpx2.HTTPError):
     return f'{type(error).__name__} {error}'.strip()
   return str(error)

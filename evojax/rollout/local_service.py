@@ -1,7 +1,7 @@
 """The `service.Service` over slots of this process: one thread schedules them.
 
-Whatever touches the device happens in that thread, between two segments of
-decoding: callers leave a command and wait for its answer.
+Only that thread touches the device. Callers queue a command, which the thread
+carries out between two segments of decoding, and wait for the result.
 """
 
 import collections
@@ -23,7 +23,7 @@ from evojax.runtime import sharding
 
 
 def _between_segments(method: Callable[..., Any]) -> Callable[..., Any]:
-  """Have the service's thread run a method, between two segments."""
+  """Wrap a method so that the service's thread runs it between two segments."""
 
   @functools.wraps(method)
   def call(self: 'LocalService', *args, **kwargs) -> Any:
@@ -46,16 +46,16 @@ class LocalService:
       refill_every: int,
       max_waiting: int,
   ):
-    """Start the thread.
+    """Install the first weights and start the thread.
 
     Args:
-      slots: With limits; nobody else may use them.
+      slots: Slots made with limits; nobody else may use them.
       decode_text: Token ids -> text without special tokens.
       load: Directory -> parameters on the device; raises ValueError if they are
-        of another shape. Called in the thread of the caller.
+        of another shape. It runs in the caller's thread.
       path: Directory of the first weights.
       version: Version of the first weights.
-      refill_every: Decode steps between looks at the queue.
+      refill_every: Decode steps between two checks of the queue.
       max_waiting: Jobs that may wait for a slot.
 
     Raises:
@@ -80,10 +80,10 @@ class LocalService:
     self._counts = collections.Counter()  # Fields of `service.Stats`.
     self._commands: list[tuple[Callable[[], Any], futures.Future]] = []
     self._error: BaseException | None = None
-    self._ended = False  # From then on commands are not carried out.
+    self._ended = False  # If True, no more commands are carried out.
     self._new: list[list[scheduler.Entry]] = []
-    # Guards everything above that callers touch; the thread holds it only to
-    # take what is new, never while the device works.
+    # Guards everything above that callers touch. The thread never holds it
+    # while the device works.
     self._lock = threading.Condition()
     self._updating = threading.Lock()
     self._thread = threading.Thread(
@@ -109,7 +109,7 @@ class LocalService:
       jobs: Sequence[service.Job],
       listeners: Sequence[service.Listener],
   ) -> None:
-    # Samples of one prompt share what is checked: once is enough.
+    # Samples of one prompt share all that is checked, so one check suffices.
     same = lambda j: (
         id(j.prompt_tokens),
         id(j.params),
@@ -177,7 +177,7 @@ class LocalService:
   def update_weights(
       self, path: str, version: str, *, abort_all: bool, flush: bool
   ) -> int:
-    del flush  # The tree is of one version; another one empties it.
+    del flush  # New weights always empty the prefix cache.
 
     def install() -> int:
       if abort_all:
@@ -192,7 +192,7 @@ class LocalService:
       return running
 
     with self._updating:
-      params = self._load(path)  # While the thread goes on sampling.
+      params = self._load(path)  # Meanwhile the thread continues to sample.
       return self._call(install)
 
   @_between_segments
@@ -244,7 +244,7 @@ class LocalService:
     deadline = time.monotonic() + timeout
     while self._entries and time.monotonic() < deadline and not self._error:
       time.sleep(0.02)
-    with self._lock:  # The thread may have ended already: nothing is left.
+    with self._lock:  # If the thread has ended already, this does nothing.
       self._leave(lambda: self._abort_all('the service is shutting down'))
       self._leave(None)
     self._thread.join()
@@ -252,7 +252,7 @@ class LocalService:
   # -------------------------------------------------------------------- checks
 
   def _check(self, job: service.Job) -> None:
-    """Refuse what does not fit the shapes.
+    """Refuse a job that does not fit the shapes and limits.
 
     Raises:
       ValueError: Naming the field, its value and the remedy.
@@ -313,8 +313,8 @@ class LocalService:
   # ---------------------------------------------------------------- the thread
 
   def _call(self, do: Callable[[], Any]) -> Any:
-    """Run in the thread, between two segments; return what it returns."""
-    # A listener runs in the thread and would wait for itself.
+    """Run a function in the thread, between two segments; return its result."""
+    # A listener already runs in the thread; waiting would be a deadlock.
     if threading.current_thread() is self._thread:
       return do()
     with self._lock:
@@ -323,7 +323,7 @@ class LocalService:
     return answer.result()
 
   def _leave(self, do: Callable[[], Any] | None) -> futures.Future:
-    """Leave a command for the thread; the lock is held. None ends it."""
+    """Queue a command for the thread; None ends it. The lock must be held."""
     answer: futures.Future = futures.Future()
     if not self._ended:
       self._commands.append((do, answer))
@@ -342,7 +342,7 @@ class LocalService:
       self._end(None)
 
   def _end(self, error: BaseException | None) -> None:
-    """Answer everybody who still waits, once the thread ends."""
+    """Answer all pending commands and jobs when the thread ends."""
     message = (
         f'sampling failed: {error!r}' if error else 'the service is closed'
     )
@@ -358,13 +358,14 @@ class LocalService:
     for entry in entries:
       try:
         entry.listener(entry, end)
-      except Exception:  # It is one listener's; pylint: disable=broad-except
+      # The other listeners must still be called.
+      except Exception:  # pylint: disable=broad-except
         logging.exception('a listener failed')
 
   def _turn(self) -> bool:
-    """Carry out commands, take new jobs, do a step. False: it is closed."""
+    """Carry out commands, take new jobs, do one step; return False to end."""
     if not self._can_step():
-      self._schedule.notify()  # The next step may come much later.
+      self._schedule.notify()  # The next step may be much later.
     with self._lock:
       while not (self._commands or self._new or self._can_step()):
         self._lock.wait()
@@ -373,17 +374,18 @@ class LocalService:
       self._new = []
       count = len(self._commands)
     if count:
-      # Listeners get what was sampled before a command before it acts.
+      # Before a command acts, listeners get all tokens sampled so far.
       self._schedule.notify()
     for _ in range(count):
       do, answer = self._commands[0]
       if do is None:
-        return False  # Later commands fail, as if the thread had died.
+        return False  # `_end` fails the commands that are left.
       try:
         answer.set_result(do())
       except ValueError as error:  # The caller's mistake.
         answer.set_exception(error)
-      with self._lock:  # Only now: `_end` answers it if the thread dies of it.
+      # Removed only now: if the command kills the thread, `_end` answers it.
+      with self._lock:
         del self._commands[0]
     if self._can_step():
       self._schedule.step()
@@ -402,12 +404,12 @@ class LocalService:
       entry: scheduler.Entry,
       progress: scheduler.Progress,
   ) -> None:
-    """Count what the scheduler reports of an entry, and send it as a chunk."""
+    """Count the progress of an entry, and send it to a listener as a chunk."""
     job, finish, cached = entry.job, progress.finish, progress.cached_tokens
     new = _tokens(progress.tokens, progress.scores, job.top_logprobs)
     prompt = _tokens(job.prompt_tokens, progress.prompt, job.top_logprobs)
     prompt = prompt[job.logprob_start :]
-    if prompt and job.logprob_start == 0:  # Nothing comes before it.
+    if prompt and job.logprob_start == 0:  # The first token has no log-prob.
       prompt = (service.Token(prompt[0].token, None), *prompt[1:])
     with self._lock:
       if finish:
@@ -422,7 +424,7 @@ class LocalService:
 def _tokens(
     tokens: Sequence[int], scores: slots_lib.Scores | None, count: int
 ) -> tuple[service.Token, ...]:
-  """Return scored tokens, each with the `count` most probable ones."""
+  """Return tokens with their log-probs and the `count` most probable ones."""
   if scores is None:
     return ()
   top, best = ((),) * len(tokens), scores.best

@@ -1,4 +1,4 @@
-"""Completions as arrays of known shapes, to broadcast and to save."""
+"""Completions as arrays whose shapes are known, to broadcast and to save."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,15 +11,16 @@ from evojax.rollout import stops
 def pack(
     completions: Sequence[records.Episode | None], width: int
 ) -> dict[str, np.ndarray]:
-  """Pack everything but the text, which the tokens determine.
+  """Pack all fields of completions except the text, which the tokens determine.
 
   Args:
     completions: [B]; None leaves a row of zeros.
-    width: L, at least the longest completion.
+    width: L, at least the length of the longest completion.
 
   Returns:
     tokens int32 [B, L], logprobs float32 [B, L], versions int32 [B, L] of the
-    weights that sampled each token, lengths int32 [B], reasons int32 [B].
+    weights that sampled each token, lengths int32 [B], and reasons int32 [B],
+    indices into `records.EPISODE_ENDS`.
   """
   b = len(completions)
   arrays = dict(
@@ -47,10 +48,10 @@ def unpack(
     requests: Sequence[records.Request],
     decode: Callable[[Sequence[int]], str],
 ) -> list[records.Episode]:
-  """Return the episodes of some requests, bit for bit as they were packed.
+  """Return the episodes of some requests, bit-equal to those that were packed.
 
   Args:
-    arrays: From `pack`; rows beyond the requests are left alone.
+    arrays: Arrays from `pack`; rows beyond the requests are ignored.
     requests: The requests; their stop strings cut the texts.
     decode: Token ids -> text without special tokens.
   """

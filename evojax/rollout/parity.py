@@ -1,7 +1,7 @@
 """Log-probs under the policy of this process, to compare with a server's.
 
-If a server and this process agree on the log-probs of sampled tokens, they hold
-the same weights, number their tokens alike and mean the same by temperature.
+If a server and this process agree on the log-probs of sampled tokens, they have
+the same weights, the same token ids and the same meaning of temperature.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ def make_scorer(
     rows: int,
     length: int,
 ) -> Scorer:
-  """Make a scorer of one shape, compiled once.
+  """Return a scorer of one shape, which is compiled once.
 
   Args:
     cfg: Shape of the policy.
     mesh: The devices that hold its parameters.
-    rows: Rows that are computed at once; padded to a multiple of the mesh's
-      batch axes.
-    length: Most tokens of a row, prompt and completion.
+    rows: Rows that are computed at once; rounded up to a multiple of the
+      mesh's batch shards.
+    length: Maximum number of tokens of a row, prompt and completion together.
   """
   shards = sharding.batch_shards(mesh)
   rows = -(-rows // shards) * shards
@@ -44,7 +44,7 @@ def make_scorer(
   def score(params, tokens, segments, temperatures):
     positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)
     hidden = decoder.forward(cfg, params, tokens, positions, segments)
-    # All logits at once: these are few tokens.
+    # The tokens are so few that all logits fit into memory at once.
     logits = decoder.logits(cfg, params, hidden[:, :-1])
     scores = jax.nn.log_softmax(logits / temperatures[:, None, None], -1)
     return jnp.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0]

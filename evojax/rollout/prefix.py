@@ -1,8 +1,9 @@
 """A radix tree of the prompt chunks that the prefix cache holds.
 
-Host side only: the keys and values lie in `slots.Slots`. A node is one chunk of
-C tokens after all the chunks above it; what a chunk holds depends on them and
-on the weights, so the tree is emptied when the weights change.
+The tree is on the host; the keys and values are in `slots.Slots`. A node stands
+for one chunk of C tokens that follows all the chunks above it. Its keys and
+values depend on those chunks and on the weights, so the tree is emptied when
+the weights change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,42 +14,43 @@ Chunk = tuple[int, ...]
 
 @dataclasses.dataclass
 class _Node:
-  place: int  # Where its keys and values lie in the pool.
+  place: int  # Index of its keys and values in the pool.
   parent: '_Node | None'
   chunk: Chunk
-  used: int  # When it was last asked for.
+  used: int  # Value of the tree's clock when it was last used.
   children: 'dict[Chunk, _Node]' = dataclasses.field(default_factory=dict)
 
 
 class PrefixTree:
-  """Chunks by the tokens that lead to them; the oldest are evicted first."""
+  """The chunks of the pool; the least recently used are evicted first."""
 
   def __init__(self, places: int, chunk: int):
     """Make an empty tree.
 
     Args:
-      places: Chunks that the pool holds.
-      chunk: C, tokens of a chunk.
+      places: Number of chunks that the pool can hold.
+      chunk: C, number of tokens of a chunk.
     """
     self.places = places
     self.chunk = chunk
     self.clear()
 
   def clear(self) -> None:
-    """Forget everything."""
+    """Remove all chunks."""
     self._root = _Node(-1, None, (), 0)
     self._free = list(range(self.places))[::-1]
     self._leaves: dict[int, _Node] = {}  # Nodes without children, by place.
     self._clock = 0
 
   def __len__(self) -> int:
-    """Return the number of tokens that are held."""
+    """Return the number of tokens in the tree."""
     return (self.places - len(self._free)) * self.chunk
 
   def match(self, tokens: Sequence[int]) -> list[int]:
-    """Return the places of the longest run of whole chunks at the beginning.
+    """Return the places of the longest cached prefix of whole chunks.
 
-    At least the last token stays out, since its logits are not held.
+    The last token is never part of it: it must be computed, because the cache
+    does not hold its logits.
     """
     self._clock += 1
     node, places = self._root, []
@@ -66,11 +68,11 @@ class PrefixTree:
     """Insert the whole chunks of some prompts.
 
     Returns:
-      (number of the prompt, index of the chunk in it, its place), for those
-      that are new; their keys and values are to be copied there. No place
-      comes twice: all can be copied at once.
+      (index of the prompt, index of the chunk in it, place) of each new chunk;
+      the caller copies its keys and values to that place. The places are
+      distinct, so all chunks can be copied at once.
     """
-    # One time for all prompts, so that none takes the place of another's chunk.
+    # All prompts share one time, so that none evicts a chunk of another.
     self._clock += 1
     return [
         (number, *new)

@@ -1,8 +1,9 @@
-"""The compiled programs of the sampler and the arrays they work on.
+"""The compiled programs of the sampler, and the arrays on which they work.
 
-Pure functions; `slots.Slots` compiles and calls them. Axis letters: B decode
-slots, R rows that are prefilled, C tokens of a chunk, W = chunks * C tokens of
-a prefilled row, S cache slots of a decode slot, Lc tokens sampled at most.
+All programs are pure functions; `slots.Slots` compiles and calls them. Axis
+letters: B decode slots, R rows in which prompts are prefilled, C tokens of a
+chunk, W = chunks * C tokens of such a row, S cache positions of a decode slot,
+Lc maximum number of sampled tokens.
 """
 
 from collections.abc import Callable
@@ -22,9 +23,9 @@ class State:
   """The decode slots, each with one sequence."""
 
   cache: Any  # Per layer (keys, values), each [B, K, S, H].
-  token: Any  # int32 [B], sampled last, not yet in the cache.
-  position: Any  # int32 [B], where `token` goes in the cache.
-  count: Any  # int32 [B], tokens sampled.
+  token: Any  # int32 [B], the last sampled token; not yet in the cache.
+  position: Any  # int32 [B], position of `token` in the cache.
+  count: Any  # int32 [B], number of sampled tokens.
   done: Any  # bool [B]
   tokens: Any  # int32 [B, Lc]
   logprobs: Any  # float32 [B, Lc]
@@ -39,45 +40,61 @@ class Prefilled:
   """The rows in which prompts are prefilled."""
 
   cache: Any  # Per layer (keys, values), each [R, K, W, H].
-  logits: Any  # float32 [R, V], of the token after each prompt.
+  logits: Any  # float32 [R, V], logits of the token after each prompt.
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """The next tokens of some rows; the others are left as they are."""
+  """The next tokens of some rows; the other rows do not change."""
 
   tokens: Any  # int32 [R, C]
-  start: Any  # int32 [R], position of the first token; W leaves the row alone.
-  last: Any  # int32 [R], index of the prompt's last token in it, or -1.
+  # int32 [R], position of the chunk's first token; W: the row does not change.
+  start: Any
+  # int32 [R], index within the chunk of the prompt's last token; -1: not there.
+  last: Any
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Insertion:
-  """Sequences that take decode slots, at most R at once."""
+  """Sequences that start in decode slots, at most R at once."""
 
   slot: Any  # int32 [R]; B inserts nothing.
-  source: Any  # int32 [R], the prefilled row that it begins with.
-  length: Any  # int32 [R], tokens that were prefilled.
-  count: Any  # int32 [R], tokens of these that were sampled earlier.
-  prior: Any  # int32 [R, Lc], the tokens sampled earlier.
+  source: Any  # int32 [R], the row that holds the prefilled tokens.
+  length: Any  # int32 [R], number of prefilled tokens.
+  # int32 [R], how many of them were sampled earlier; the rest is the prompt.
+  count: Any
+  prior: Any  # int32 [R, Lc], the tokens that were sampled earlier.
   params: Any  # sampling.Params
 
 
 def prefill(cfg, params, rows: Prefilled, chunk: Chunk) -> Prefilled:
-  """Prefill a chunk of some rows, and keep logits where a prompt ends in it."""
+  """Prefill a chunk of some rows; keep the logits of prompts that end in it."""
   hidden, cache = decoder.extend(
       cfg, params, chunk.tokens, chunk.start, rows.cache
   )
-  # [R, D] before the matrix product: the logits of one token are wanted.
+  # Only one token's logits are needed, so the matrix product is on [R, D].
   picked = jnp.take_along_axis(hidden, chunk.last.clip(0)[:, None, None], 1)
   new = decoder.logits(cfg, params, picked[:, 0])
   return Prefilled(cache, jnp.where(chunk.last[:, None] >= 0, new, rows.logits))
 
 
 def score(cfg, top, params, rows: Prefilled, chunk: Chunk, targets):
-  """Prefill, and return log-probs [R, C] of the targets and the best tokens."""
+  """Prefill a chunk, and return log-probs of the target and the best tokens.
+
+  Args:
+    cfg: Shape of the policy.
+    top: K, how many of the most probable tokens are returned.
+    params: Weights of the policy.
+    rows: Prompts that are being prefilled; donated.
+    chunk: Their next tokens.
+    targets: int32 [R, C], the token after each token of the chunk.
+
+  Returns:
+    The rows, and a pair: log-probs of the targets, float32 [R, C], and the most
+    probable tokens in their places, `sampling.Best` [R, C, K].
+  """
   hidden, cache = decoder.extend(
       cfg, params, chunk.tokens, chunk.start, rows.cache
   )
@@ -92,14 +109,15 @@ def score(cfg, top, params, rows: Prefilled, chunk: Chunk, targets):
 def insert(
     eos_ids, longest: int, state: State, rows: Prefilled, new: Insertion
 ) -> State:
-  """Start sequences in decode slots; each samples its first token.
+  """Start sequences in decode slots, and sample the first token of each.
 
   Args:
     eos_ids: Tokens that end a sequence.
-    longest: Tokens of the prefilled rows that are copied; a shape.
+    longest: Number of tokens that are copied from each prefilled row; static,
+      since it is a shape.
     state: The decode slots; donated.
     rows: Prefilled prompts.
-    new: Which slot takes which row, and how it samples.
+    new: The slot, the row and the sampling parameters of each sequence.
   """
   slot, source, prior = new.slot, new.source, new.prior
   put = lambda old, x: old.at[slot].set(x.astype(old.dtype), mode='drop')
@@ -143,10 +161,10 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
   Args:
     cfg: Shape of the policy.
     eos_ids: Tokens that end a sequence.
-    params: Its weights.
+    params: Weights of the policy.
     state: The decode slots; donated.
     halted: bool [B], rows that end before the first step.
-    steps: int32, a traced number: fewer are made once no row is live.
+    steps: int32 scalar, traced. The loop ends earlier if no row is live.
   """
   row, keys = state.params, state.keys
   rows = jnp.arange(state.token.shape[0])
@@ -161,8 +179,8 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
         row, keys, s.count, logits, s.tokens, live, **rest
     )
     count = s.count + live
-    # A finished row computes on, into a position that it already owns: to skip
-    # it would change the shape. Its results are dropped.
+    # A finished row is still computed, because skipping it would change the
+    # shape. Its results are dropped; in the cache it writes to its own place.
     at = jnp.where(live, s.count, s.tokens.shape[1])
     put = lambda old, new: old.at[rows, at].set(new, mode='drop')
     stop = sampling.ends(row, token, eos_ids)
@@ -178,7 +196,7 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
         best=jax.tree.map(put, s.best, best),
     )
 
-  # Arrays that no step changes stay out of the loop's carry.
+  # Arrays that no step changes are kept out of the loop's carry.
   done = state.done | halted
   loop = dataclasses.replace(state, done=done, params=None, keys=None)
   _, loop = jax.lax.while_loop(
@@ -190,7 +208,7 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
 
 
 def _top(state: State) -> int:
-  """Return how many of the most probable tokens the slots keep."""
+  """Return K, how many of the most probable tokens the slots keep."""
   return 0 if state.best is None else state.best.tokens.shape[-1]
 
 
@@ -206,7 +224,14 @@ def recent(width: int, view: Any, start: jax.Array) -> Any:
 
 
 def load_chunks(rows: Prefilled, pool: Any, ids: jax.Array) -> Prefilled:
-  """Begin rows with the chunks ids [R, N] of the prefix cache; -1 ends."""
+  """Copy chunks of the prefix cache to the beginnings of rows.
+
+  Args:
+    rows: The rows; donated.
+    pool: Keys and values of the prefix cache, per layer [chunks, K, C, H].
+    ids: int32 [R, N], the chunk of the cache to copy to chunk n of row r; where
+      it is -1, the row's own chunk stays.
+  """
 
   def load(row, layer, chunks):  # [*layer, R, K, W, H], [pool, K, C, H]
     found = jnp.moveaxis(chunks[ids.clip(0)], 1, 2)  # [R, K, N, C, H]
@@ -229,11 +254,17 @@ def store_chunks(pool: Any, rows: Prefilled, ids: jax.Array) -> Any:
 
 
 def _copy(write: Callable[..., Any], to: Any, source: Any) -> Any:
-  """Return a cache after write(to, index of a layer, layer of the source).
+  """Copy a cache layer by layer; return the cache that was written to.
 
-  Sequences move to other devices, for which all of them are gathered: of a
-  stack of layers only one at a time, since that of all may be as large as the
-  cache.
+  Sequences may move to other devices. For this, a layer of the source is
+  gathered on all devices. Stacked layers are copied one at a time, since all of
+  them together may be as large as the cache.
+
+  Args:
+    write: (to, index, layer) -> `to` after the layer of the source was written
+      to it; the index is () or (i,) and precedes the axes of the layer.
+    to: Per layer keys and values, or stacks of layers.
+    source: The same, to read.
   """
 
   def one(to, source):

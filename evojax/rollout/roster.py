@@ -1,11 +1,11 @@
-"""The servers of a run that may change: a file with a URL per line.
+"""The file that names the servers of a run, with one URL per line.
 
     # Servers of the run; read again whenever it changes.
     http://host-a:30000
     http://host-b:30000
 
-A change counts once two looks found the same text: a half-written file takes no
-server away.
+The servers may change during the run. A change takes effect once two reads in a
+row found the same text, so that no server is lost to a half-written file.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from evojax.runtime import config_checks
 
 
 class Roster:
-  """The URLs that a file names, as of the last look."""
+  """The URLs that a file names."""
 
   def __init__(self, path: str | os.PathLike[str]):
-    """Read nothing yet."""
+    """Store the path; nothing is read yet."""
     self.path = pathlib.Path(path).expanduser()
-    self._text = self._seen = ''
-    self._told = ''  # What was wrong, as the caller was told last.
+    self._text = self._seen = ''  # The text in use, and the text last read.
+    self._told = ''  # The last fault that was raised.
 
   def read(self) -> tuple[str, ...]:
     """Return the URLs.
 
     Raises:
-      ValueError: If the file cannot be read, names no server, or a line is no
-        URL.
+      ValueError: If the file cannot be read, names no server, or has a line
+        that is not a URL.
     """
     try:
       self._text = self._seen = self.path.read_text()
@@ -47,11 +47,11 @@ class Roster:
     return urls
 
   def changed(self) -> tuple[str, ...] | None:
-    """Return the URLs where they may be others than at the last look.
+    """Read the file again; return its URLs if it changed, otherwise None.
 
     Raises:
-      ValueError: As `read`, but that it may name no server; once for each
-        fault.
+      ValueError: As in `read`, except that the file may name no server. The
+        same fault is raised only once in a row.
     """
     try:
       text = self.path.read_text()
@@ -86,5 +86,5 @@ class Roster:
 
 
 def parse_urls(urls: Sequence[str]) -> tuple[str, ...]:
-  """Return URLs as a fleet names them, each once."""
+  """Return URLs without duplicates and without a slash at the end."""
   return tuple(dict.fromkeys(url.rstrip('/') for url in urls))

@@ -1,8 +1,8 @@
-"""Samples the next token of every row.
+"""Sampling of the next token of every row.
 
 Every operation is row-wise, so that a row's token does not depend on its
-neighbours. What is slow stands under a condition on the whole batch: it runs
-only while a live row asks for it, and the other rows pass through unchanged.
+neighbours. Slow operations are under a condition on the whole batch: they run
+only if a live row requests them, and leave the other rows unchanged.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ import numpy as np
 from evojax.rollout import service
 
 NEG_INF = -1e30
-# A token beyond every vocabulary: scatters drop what it is to get.
+# A token beyond every vocabulary: scatters drop values for it.
 _NOWHERE = np.iinfo(np.int32).max
-# Fields of `records.SamplingParams` that are fields of `Params`, too.
+# Fields of `records.SamplingParams` that are also fields of `Params`.
 _SAMPLED = (
     'max_tokens',
     'temperature',
@@ -27,7 +27,8 @@ _SAMPLED = (
     'min_p',
     'ignore_eos',
 )
-# Those that are fields of `Adjustments`, and all that need it.
+# Fields of `records.SamplingParams` that are also fields of `Adjustments`, and
+# all fields that need `Adjustments`.
 _PENALTIES = ('frequency_penalty', 'presence_penalty', 'repetition_penalty')
 _CHANGED = ('min_tokens', *_PENALTIES)
 ADJUSTED = (*_CHANGED, 'stop_token_ids', 'logit_bias')
@@ -35,23 +36,24 @@ ADJUSTED = (*_CHANGED, 'stop_token_ids', 'logit_bias')
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """Limits of what a request may ask for: sizes of compiled arrays."""
+  """Limits of what a request may ask for; they are sizes of compiled arrays."""
 
-  stop_ids: int = 8
-  logit_bias: int = 64
-  top_logprobs: int = 20
+  stop_ids: int = 8  # Stop tokens of a request.
+  logit_bias: int = 64  # Tokens with a bias.
+  top_logprobs: int = 20  # Reported log-probs per token.
 
 
 def _rows(dtype: type, neutral: int = 0, limit: str = '') -> Any:
-  """Declare an array with an entry per row, or as many as a limit says.
+  """Declare a field with an array [B], or [B, limit] if a limit is named.
 
-  In its place the field may hold whatever JAX maps a tree to: shapes,
-  shardings, names of axes.
+  After JAX maps over the dataclass, the field may hold something else in place
+  of the array: a shape, a sharding, or names of axes.
 
   Args:
-    dtype: Of the array.
-    neutral: Its value in rows that ask for nothing special.
-    limit: The field of `Limits` that says how many entries a row has.
+    dtype: Dtype of the array.
+    neutral: Its value in rows that request nothing special.
+    limit: Name of the field of `Limits` that holds the number of entries per
+      row; '' for one entry.
   """
   return dataclasses.field(metadata=dict(neutral=dtype(neutral), limit=limit))
 
@@ -61,7 +63,7 @@ def _rows(dtype: type, neutral: int = 0, limit: str = '') -> Any:
 class Adjustments:
   """Changes of the logits of each row before it samples."""
 
-  min_tokens: Any = _rows(np.int32)  # No end of sequence before so many.
+  min_tokens: Any = _rows(np.int32)  # Fewest tokens before a sequence may end.
   stop_ids: Any = _rows(np.int32, -1, 'stop_ids')
   frequency_penalty: Any = _rows(np.float32)
   presence_penalty: Any = _rows(np.float32)
@@ -76,7 +78,7 @@ class Adjustments:
 class Params:
   """Sampling parameters of each row."""
 
-  # The row's random key is made of these three.
+  # The row's random key is derived from these three.
   seed: Any = _rows(np.uint32)
   problem: Any = _rows(np.uint32)
   sample: Any = _rows(np.uint32)
@@ -86,7 +88,7 @@ class Params:
   top_k: Any = _rows(np.int32, -1)  # <= 0 is off.
   min_p: Any = _rows(np.float32)  # 0 is off.
   ignore_eos: Any = _rows(np.bool_)
-  adjust: Any = None  # Adjustments; None compiles nothing of it.
+  adjust: Any = None  # Adjustments; with None their code is not compiled.
 
 
 @jax.tree_util.register_dataclass
@@ -99,11 +101,11 @@ class Best:
 
 
 def neutral_params(rows: int, limits: Limits | None) -> Params:
-  """Return host arrays of rows that ask for nothing special.
+  """Return host arrays for rows that request nothing special.
 
   Args:
     rows: B.
-    limits: Sizes of what requests may ask for; None leaves `adjust` out.
+    limits: Sizes of the arrays of `Adjustments`; None leaves `adjust` out.
   """
 
   def make(kind):
@@ -161,18 +163,19 @@ def sample(
   Args:
     params: Sampling parameters of each row.
     keys: Key data of each row.
-    count: int32, tokens the row has sampled so far; folded into its key.
-    logits: float32, unscaled.
-    history: int32, the row's sampled tokens up to `count`; penalties read it.
-    live: Rows whose result is used. What only other rows ask for is skipped.
+    count: int32, tokens that the row has sampled so far; folded into its key.
+    logits: float32, not divided by the temperature.
+    history: int32, the row's sampled tokens up to `count`; used by penalties.
+    live: Rows whose results are used. Work that only other rows request is
+      skipped.
     eos_ids: Tokens that end a sequence.
     top: K, how many of the most probable tokens are returned.
 
   Returns:
     Tokens; their log-probs under softmax(logits / temperature), not
-    renormalised for the filters, as SGLang reports them; and the most probable
-    tokens (None without `params.adjust`). A greedy row has the log-probs of
-    temperature 1.
+    renormalised after top-k, top-p and min-p, as SGLang reports them; and the
+    most probable tokens (None without `params.adjust`). The log-probs of a
+    greedy row are those of temperature 1.
   """
   adjust = params.adjust
   if adjust is not None:
@@ -237,7 +240,7 @@ def ends(
 
 
 def best(logprobs: Float[Array, '*B V'], count: int) -> Best:
-  """Return the `count` best tokens; beyond the vocabulary, NEG_INF."""
+  """Return the `count` best tokens; if V < count, the rest have NEG_INF."""
   found = min(count, logprobs.shape[-1])
   top, ids = jax.lax.top_k(logprobs, found)
   missing = [(0, 0)] * (top.ndim - 1) + [(0, count - found)]
@@ -249,8 +252,8 @@ def best(logprobs: Float[Array, '*B V'], count: int) -> Best:
 def _filter(logits, top_p, top_k, min_p):
   """Mask the logits [B, V] outside top-k, top-p and min-p of each row.
 
-  Each filter looks at the unfiltered distribution, and the most probable
-  token always stays. Ties at a bound are all kept.
+  Each filter is computed from the unfiltered distribution, and the most
+  probable token is always kept. All tokens that tie at a bound are kept.
   """
   probs = jax.nn.softmax(logits, -1)
   ranked = -jnp.sort(-probs, -1)  # Descending.
@@ -265,9 +268,9 @@ def _filter(logits, top_p, top_k, min_p):
 
 
 def _adjust(adjust, count, logits, history, eos_ids):
-  """Apply to logits [B, V] penalties, the bias, and `min_tokens`.
+  """Apply the penalties, the bias, and `min_tokens` to logits [B, V].
 
-  The penalties are for the first `count` [B] tokens of `history` [B, L].
+  The penalties count the first `count` [B] tokens of `history` [B, L].
   """
   batch, vocab = logits.shape
   rows = jnp.arange(batch)[:, None]

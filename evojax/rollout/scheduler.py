@@ -1,9 +1,9 @@
-"""Continuous batching on the host: which job gets a decode slot.
+"""Continuous batching on the host: the assignment of jobs to decode slots.
 
-Jobs wait in groups, one per caller, which take turns, so that a thousand jobs
-of one caller do not hold up one job of another. Prompts are prefilled in rows,
-copied into free slots, and decoded in segments; between two segments finished
-slots are refilled and new jobs are seen.
+Jobs wait in one group per caller. The groups take turns, so that a thousand
+jobs of one caller do not delay the only job of another. Prompts are prefilled
+in rows, copied into free slots, and decoded in segments of several steps;
+between two segments, finished slots are refilled and new jobs are taken.
 """
 
 import collections
@@ -20,14 +20,15 @@ from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
 from evojax.rollout import stops as stops_lib
 
-# Decode steps between looks at the text when stop strings are in use.
+# Decode steps between two searches for stop strings.
 _STOP_CHECK_STEPS = 16
-# Chunks that are prefilled between two segments of decoding; more of them where
-# many prompts fill many empty slots, which decoding computes like full ones.
+# Chunks that are prefilled between two segments of decoding. In a burst, when
+# many prompts wait for many empty slots, more chunks pay off, because decoding
+# computes empty slots at the cost of full ones.
 _CHUNKS_PER_STEP, _CHUNKS_PER_BURST = 4, 16
 
-# A row holds a prompt, which may be scored. A scored prompt is prefilled by a
-# program of its own, whose bits differ.
+# Key of a row: its tokens, and whether they are scored. Scored prompts have
+# their own program, whose results are not bit-equal to those of the other.
 _Key = tuple[tuple[int, ...], bool]
 
 
@@ -39,14 +40,14 @@ class Progress:
   finish: service.Finish | None
   tokens: Sequence[int] = ()
   scores: slots_lib.Scores | None = None  # Log-probs of these tokens.
-  # In the first one only:
+  # In the first Progress of a job only:
   prompt: slots_lib.Scores | None = None
   cached_tokens: int = 0
 
 
 @dataclasses.dataclass(eq=False)
 class Entry:
-  """A job and what it has so far."""
+  """A job and its tokens so far."""
 
   job: service.Job
   listener: 'Callable[[Entry, Progress], None]'
@@ -56,10 +57,10 @@ class Entry:
   logprobs: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.float32)
   )
-  started: bool = False  # Its listener has been called.
-  cached_tokens: int = 0
+  started: bool = False  # Whether a Progress was made for its listener.
+  cached_tokens: int = 0  # Prompt tokens that needed no prefill.
   scores: slots_lib.Scores | None = None  # Log-probs of its prompt.
-  group: 'str | int' = 0  # Its caller, or a number where none is known.
+  group: 'str | int' = 0  # Its caller, or the number of its batch.
 
   @property
   def scored(self) -> bool:
@@ -68,9 +69,10 @@ class Entry:
 
   @property
   def key(self) -> _Key:
-    """Key of the row that it can start from.
+    """Key of a row from which it can start.
 
-    Its tokens are the prompt, and samples of an earlier stay.
+    The tokens are the prompt and, if the job was in a slot before, all tokens
+    that it sampled there.
     """
     return (*self.job.prompt_tokens, *self.tokens.tolist()), self.scored
 
@@ -79,7 +81,7 @@ class _Turns:
   """Groups of waiting entries, served in turn."""
 
   def __init__(self):
-    # Caller -> its entries, a deque; the caller whose turn is next comes first.
+    # Caller -> deque of its entries; the caller whose turn is next comes first.
     self._groups = collections.OrderedDict()
     self._next = 0
 
@@ -91,7 +93,7 @@ class _Turns:
       yield from group
 
   def add(self, entries: Sequence[Entry]) -> None:
-    """Queue entries behind those of their callers; new groups come last."""
+    """Append entries to their callers' groups; new groups come last."""
     self._next += 1
     for entry in entries:
       entry.group = entry.job.caller or self._next
@@ -108,14 +110,14 @@ class _Turns:
     return (group[0] for group in self._groups.values())
 
   def pop(self, head: Entry) -> Entry:
-    """Take out one of the heads; its caller has the last turn now."""
+    """Remove one of the heads; its caller's next turn comes last now."""
     self.remove(head)
     if head.group in self._groups:
       self._groups.move_to_end(head.group)
     return head
 
   def remove(self, entry: Entry) -> bool:
-    """Take an entry out; False if it does not wait."""
+    """Remove an entry; return False if it is not waiting."""
     group = self._groups.get(entry.group, ())
     if entry not in group:
       return False
@@ -126,7 +128,7 @@ class _Turns:
 
 
 class Scheduler:
-  """The state of all jobs; one thread at a time."""
+  """The state of all jobs; only one thread at a time may use it."""
 
   def __init__(
       self,
@@ -136,19 +138,20 @@ class Scheduler:
       refill_every: int,
       jobs_may_come: bool,
   ):
-    """Start with nothing to do.
+    """Create a scheduler without jobs.
 
     Args:
-      slots: The device side.
+      slots: The decode slots on the device.
       decode_text: Token ids -> text without special tokens.
-      refill_every: Decode steps between refills; 0 waits for all rows.
-      jobs_may_come: Whether jobs come while others run, so that a segment must
-        be short even while none waits.
+      refill_every: Decode steps between refills; with 0, free slots are
+        refilled only once all rows have ended.
+      jobs_may_come: Whether jobs may come at any time, so that segments must be
+        short even while no job waits.
     """
     self.slots = slots
     self.version = ''
-    # Jobs are expected beyond those that are queued: it looks for them as often
-    # as slots are refilled.
+    # If True, the caller expects more jobs, so segments are as short as when
+    # jobs are queued.
     self.expecting = False
     self.waiting = _Turns()
     shapes = slots.shapes
@@ -157,20 +160,19 @@ class Scheduler:
     self._decode_text = decode_text
     self._refill_every = refill_every
     self._jobs_may_come = jobs_may_come
-    # Decode steps between two looks of the host, where it must look.
+    # Decode steps of a segment, if the host must check the slots regularly.
     self._every = refill_every or _STOP_CHECK_STEPS
-    # Tokens of a slot that a segment can bring, at most: the prefill samples
-    # one, too.
+    # Maximum number of tokens that a slot can gain in a segment: one per step,
+    # and the first one, which is sampled after the prefill.
     most = 1 + self._every if jobs_may_come else shapes.max_tokens
     self.width = min(most, shapes.max_tokens)
-    # Rows that an earlier scheduler may have left behind end, too.
+    # All True: this also ends rows that an earlier scheduler left running.
     self._halted = np.ones(shapes.decode_slots, bool)
     self._unsent: list[tuple[Entry, Progress]] = []
-    # Row of each prompt that is held, the least recently used first.
+    # Prompt -> the row that holds it, the least recently used first.
     self._rows: dict[_Key, int] = {}
     self._cached_chunks: dict[int, int] = {}  # Row -> chunks from the cache.
-    # Entries whose prompts are being prefilled, and in which rows; in order of
-    # arrival.
+    # Entries whose prompts are being prefilled -> the row, in order of arrival.
     self._pending: dict[Entry, int] = {}
     slots.forget_rows()
 
@@ -178,7 +180,7 @@ class Scheduler:
 
   @property
   def busy(self) -> bool:
-    """True if a step would do anything."""
+    """True if there is any job that has not ended."""
     return bool(self.queued or self.live)
 
   @property
@@ -196,12 +198,12 @@ class Scheduler:
     return [*filter(None, self.running), *self._pending, *self.waiting]
 
   def abort(self, entry: Entry, message: str = '') -> None:
-    """End an entry that has not ended yet; it keeps its tokens."""
+    """End an entry, if it has not ended yet; it keeps its tokens."""
     if entry in self.running:
       self._release(self.running.index(entry))
     elif entry in self._pending:
       row = self._pending.pop(entry)
-      if row not in self._pending.values():  # Nobody wants it any more.
+      if row not in self._pending.values():  # No other entry needs the row.
         self._rows = {k: r for k, r in self._rows.items() if r != row}
         self.slots.assign({row: ()}, {}, ())
     elif not self.waiting.remove(entry):
@@ -211,7 +213,7 @@ class Scheduler:
     self.notify()
 
   def retract(self) -> None:
-    """Queue everything again, to be prefilled with the tokens so far."""
+    """Queue all entries again, to be prefilled with their tokens so far."""
     self.forget_rows()
     for slot, entry in reversed(list(enumerate(self.running))):
       if entry is not None:
@@ -226,12 +228,12 @@ class Scheduler:
     self.slots.forget_rows()
 
   def forget_prefixes(self) -> None:
-    """Empty rows and prefix cache."""
+    """Empty the rows and the prefix cache."""
     self.forget_rows()
     self.tree.clear()
 
   def _release(self, slot: int) -> None:
-    """Free a slot whose sequence may not be done."""
+    """Free a slot, and end its sequence if that is not done."""
     self.running[slot] = None
     self._halted[slot] = True
 
@@ -240,32 +242,35 @@ class Scheduler:
   def step(self) -> None:
     """Refill slots and decode a segment.
 
-    Listeners are called by the next step, while the device is busy, or by
+    Listeners are called in the next step, while the device is busy, or by
     `notify`.
     """
     self._refill()
     if self.live:
       halted, self._halted = self._halted, np.zeros_like(self._halted)
       self.slots.decode(halted, self._segment())
-      # Beside the device's work: listeners take the host's time.
+      # Listeners take time on the host, so they run while the device works.
       self.notify()
       self._collect()
     elif self._pending:
       self.notify()
-      self.slots.wait()  # Jobs that come now are not behind many chunks.
+      # Otherwise many chunks could queue on the device before jobs that come
+      # now.
+      self.slots.wait()
     if not self.busy:
       self.notify()
 
   def notify(self) -> None:
-    """Call the listeners with what they have not got yet."""
+    """Call the listeners with all progress that was not sent yet."""
     unsent, self._unsent = self._unsent, []
     for entry, progress in unsent:
       entry.listener(entry, progress)
 
   def _segment(self) -> int:
-    """Decode steps until the host must look again."""
+    """Return the number of decode steps of the next segment."""
     if self._jobs_may_come:
-      # The emptier the slots, the more a job that comes meanwhile would lose.
+      # The more slots are empty, the shorter the segment, since a new job waits
+      # for its end.
       return max(1, self._every * self.live // len(self.running))
     stops = any(entry and entry.job.params.stop for entry in self.running)
     comes = self.queued or self.expecting
@@ -274,13 +279,15 @@ class Scheduler:
     return self.slots.shapes.max_tokens
 
   def _refill(self) -> None:
-    """Fill free slots, as far as prefilled chunks may be waited for."""
+    """Fill free slots, with a limit on the chunks that are prefilled for it."""
     chunks = 0
     while chunks < self._most_chunks() and self._begin():
       live, ended = self.live, self.slots.advance()
       if ended:
         self._end(ended)
-      if self.live == live:  # Jobs that sample nothing take no slot.
+      # Chunks after which a slot was filled do not count towards the limit.
+      # (Jobs that sample nothing fill no slot.)
+      if self.live == live:
         chunks += 1
 
   def _most_chunks(self) -> int:
@@ -293,7 +300,7 @@ class Scheduler:
     return _CHUNKS_PER_STEP
 
   def _begin(self) -> bool:
-    """Take entries from the queue; False where no prompt is to be prefilled."""
+    """Take entries from the queue; return whether prompts must be prefilled."""
     free = self.running.count(None) - len(self._pending)
     filling = set(self._pending.values())
     held = [row for row in self._rows.values() if row not in filling]
@@ -308,7 +315,8 @@ class Scheduler:
         break
       key = entry.key
       if key in self._rows:
-        row = self._rows[key] = self._rows.pop(key)  # The last to be replaced.
+        # Move the row to the end of the order in which rows are replaced.
+        row = self._rows[key] = self._rows.pop(key)
       elif key in fresh:
         row = fresh[key]
       else:
@@ -330,22 +338,23 @@ class Scheduler:
     return bool(self._pending)
 
   def _newcomer(self, rows: Sequence[int]) -> Entry | None:
-    """Return the entry that takes the first of the free rows, if any does."""
+    """Return the entry that takes the first of the free rows, or None."""
     if not rows:
       return None
     heads = self.waiting.heads()
     if len(rows) > 1 or self.slots.shapes.prefill_rows == 1:
       return next(heads)
-    # However many long prompts come, a short one need not wait for them.
+    # The last free row is kept for short prompts, so that these do not wait for
+    # long ones.
     short = self.slots.shapes.chunk * _CHUNKS_PER_STEP
     return next((entry for entry in heads if len(entry.key[0]) <= short), None)
 
   def _prefill(self, fresh: dict[_Key, int]) -> None:
-    """Give rows prompts in place of what they held."""
+    """Assign new prompts to rows, in place of the old ones."""
     taken = set(fresh.values())
     kept = {key: row for key, row in self._rows.items() if row not in taken}
     self._rows = kept | fresh
-    # A scored prompt takes nothing from the cache, which has no scores.
+    # A scored prompt uses no cached chunks, since the cache has no scores.
     cached = {
         row: () if scored else self.tree.match(context)
         for (context, scored), row in fresh.items()
@@ -358,9 +367,9 @@ class Scheduler:
     )
 
   def _end(self, rows: Collection[int]) -> None:
-    """Cache the chunks of rows that are done, and start their entries."""
+    """Cache the chunks of prefilled rows, and start the entries that waited."""
     ended = {key: row for key, row in self._rows.items() if row in rows}
-    # A scored chunk is not bit-equal to one of the other program.
+    # Scored chunks are not cached: they are not bit-equal to unscored ones.
     plain = [(row, key[0]) for key, row in ended.items() if not key[1]]
     new = self.tree.insert([context for _, context in plain])
     if new:
@@ -371,12 +380,12 @@ class Scheduler:
     self._insert(waited)
     for key in ended:
       if key[1]:
-        del self._rows[key]  # Its scores are of no use to others.
+        del self._rows[key]  # No other job can use a scored row.
 
   def _insert(self, entries: Sequence[tuple[Entry, int]]) -> None:
-    """Put entries into slots, each with the prompt that its row holds.
+    """Start entries in free slots, each from the prompt in its row.
 
-    Those that sample nothing have ended, once their prompt is read.
+    An entry with max_tokens=0 samples nothing and ends here.
     """
     free = (b for b, entry in enumerate(self.running) if entry is None)
     starts = []
@@ -388,14 +397,14 @@ class Scheduler:
         continue
       slot = next(free)
       self.running[slot] = entry
-      self._halted[slot] = False  # That was the slot's previous tenant.
+      self._halted[slot] = False  # The flag was for the slot's last entry.
       start = slots_lib.Start(slot, source, entry.job, entry.tokens)
       starts.append(start)
     if starts:
       self.slots.insert(starts)
 
   def _collect(self) -> None:
-    """Send what was sampled, and free the slots of those that ended."""
+    """Send the tokens of a segment, and free the slots of ended entries."""
     known = [len(entry.tokens) if entry else 0 for entry in self.running]
     top = any(entry and entry.job.top_logprobs for entry in self.running)
     found = self.slots.fetch(np.array(known, np.int32), self.width, top=top)
@@ -415,7 +424,7 @@ class Scheduler:
         self._send(entry, best, known[b], finish)
 
   def _finish(self, entry: Entry, done: bool) -> service.Finish | None:
-    """Cut an entry after its first stop string; return why it ended."""
+    """Cut an entry after its first stop string; return why it ended, if so."""
     params = entry.job.params
     hit = stops_lib.find(entry.tokens.tolist(), params.stop, self._decode_text)
     if hit:
@@ -438,7 +447,7 @@ class Scheduler:
       known: int,
       finish: service.Finish | None,
   ) -> None:
-    """Leave the tokens from `known` on for the entry's listener."""
+    """Queue the tokens from index `known` on for the entry's listener."""
     first, entry.started = not entry.started, True
     progress = Progress(
         self.version,

@@ -1,4 +1,4 @@
-"""The state of one server, and of the weights that it is to serve."""
+"""The state of one server, the weights it must serve, and turns of requests."""
 
 import asyncio
 import collections
@@ -8,21 +8,22 @@ import dataclasses
 
 import httpx2
 
-# Seconds of rest that a busy server gets: by itself, at least, at most.
+# Seconds for which a busy server gets no requests: the default, and the bounds
+# for a time that the server itself gives.
 _REST, _SHORTEST_REST, _LONGEST_REST = 0.1, 0.05, 30.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Abilities:
-  """Abilities of a server, and what it reports of itself."""
+  """Abilities of a server, as it reports them."""
 
-  model_info: str  # Which of the two paths it has; '' if none.
-  update: bool  # POST /update_weights_from_disk.
-  abort: bool  # POST /abort_request.
-  seeds: bool  # It says that it heeds sampling_seed.
-  reports_version: bool  # weight_version is in model_info.
-  version: str  # The version of its software.
-  dtype: str  # In which it computes; '' or 'auto' where it does not tell.
+  model_info: str  # The path it has: '/model_info' or '/get_model_info'.
+  update: bool  # Whether it has POST /update_weights_from_disk.
+  abort: bool  # Whether it has POST /abort_request.
+  seeds: bool  # Whether it reports that it uses sampling_seed.
+  reports_version: bool  # Whether its model info has weight_version.
+  version: str  # Version of its software.
+  dtype: str  # Dtype in which it computes; '' or 'auto' if not reported.
 
 
 @dataclasses.dataclass
@@ -31,46 +32,48 @@ class Server:
 
   url: str
   up: bool = False
-  abilities: Abilities | None = None  # As the last probe found them.
-  weights: str = ''  # Version that it serves, as far as we gave it one.
-  taking: str = ''  # Version that it is being given.
+  abilities: Abilities | None = None  # Result of the last probe.
+  weights: str = ''  # Version that it serves; '' if not from this fleet.
+  taking: str = ''  # Version that is being sent to it now.
   trusted: bool = False  # Its log-probs were compared with the policy's.
-  # It joined in mid-run and was not compared: if it does not fit, it is left
-  # out, and the run goes on.
+  # It joined during the run and was not compared yet. If it does not fit, it is
+  # left out, and the run continues.
   newcomer: bool = False
-  refused: bool = False  # It is left out, until the file of URLs changes.
-  left: bool = False  # The file of URLs names it no more.
-  in_flight: int = 0
-  rests_until: float = 0.0  # It asked for a pause.
-  stale: int = 0  # Answers in a row from weights that it was not given here.
+  refused: bool = False  # It is left out until the file of URLs changes.
+  left: bool = False  # The file of URLs does not name it any more.
+  in_flight: int = 0  # Requests that wait for its answers.
+  rests_until: float = 0.0  # No requests before this time.monotonic().
+  stale: int = 0  # Successive answers from weights that this run did not send.
   error: str = 'never answered'  # Why it is not up.
-  revival: asyncio.Task | None = None
-  watch: asyncio.Task | None = None
-  # One for each POST that waits for an answer; to end it is to give up waiting.
+  revival: asyncio.Task | None = None  # Brings it up.
+  watch: asyncio.Task | None = None  # Checks whether it hangs.
+  # One timeout for each POST that waits for an answer; `Fleet._watch` lets them
+  # expire to give up waiting.
   waits: set[asyncio.Timeout] = dataclasses.field(default_factory=set)
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """The weights that all servers are to serve."""
+  """The weights that all servers must serve."""
 
   version: str
   path: str
 
 
 class Turns:
-  """Requests take turns, as many at a time as the servers take; `async with`.
+  """A first-come, first-served semaphore whose size may change.
 
-  A semaphore, first come, first served, whose size may change.
+  It limits the requests in flight to what the servers accept; used with
+  `async with`.
   """
 
   def __init__(self, size: int):
-    """Let so many in at a time."""
+    """Allow `size` holders at a time."""
     self._size, self._taken = size, 0
     self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
 
   def resize(self, size: int) -> None:
-    """Let so many in from now on; nobody is put out."""
+    """Allow `size` holders from now on; present holders may finish."""
     self._size = size
     self._let_in()
 
@@ -81,7 +84,7 @@ class Turns:
     try:
       await turn
     except asyncio.CancelledError:
-      if turn.cancelled():  # It is still in the queue, and will be passed over.
+      if turn.cancelled():  # It is still queued, and `_let_in` skips it.
         raise
       await self.__aexit__()
       raise
@@ -100,7 +103,11 @@ class Turns:
 
 @contextlib.asynccontextmanager
 async def waiting(server: Server) -> AsyncIterator[None]:
-  """Wait for an answer, until `Fleet._watch` gives it up: TimeoutError."""
+  """Return a context in which to wait for a server's answer.
+
+  Raises:
+    TimeoutError: If `Fleet._watch` finds that the server hangs.
+  """
   async with asyncio.timeout(None) as waits:
     server.waits.add(waits)
     try:
@@ -110,7 +117,7 @@ async def waiting(server: Server) -> AsyncIterator[None]:
 
 
 def retry_after(response: httpx2.Response) -> float:
-  """Return the seconds that a busy server asks for, within reason."""
+  """Return the seconds to wait for a busy server: its Retry-After, bounded."""
   try:
     asked = float(response.headers['Retry-After'])
   except (KeyError, ValueError):

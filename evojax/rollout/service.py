@@ -1,8 +1,9 @@
-"""The interface of a sampler that serves: jobs come while others run.
+"""The interface of a sampler for servers, which takes jobs while others run.
 
-A `Service` owns decode slots and a thread that schedules them. Any thread
-submits jobs and gets their tokens as they come; the weights are exchanged
-between two decode steps, and every token carries the version that sampled it.
+A `Service` owns decode slots and a thread that schedules them. Any thread may
+submit jobs and gets their tokens as they are sampled. The weights can be
+exchanged between two decode steps, and every token is reported with the version
+of the weights that sampled it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ class QueueFullError(Exception):
 
 
 class ServiceFailedError(RuntimeError):
-  """The service is closed or its thread died: it samples no more."""
+  """The service samples no more: it is closed, or its thread died."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +31,12 @@ class Job:
   prompt_tokens: tuple[int, ...]
   params: records.SamplingParams  # With max_tokens=0 the prompt is only read.
   seed: int  # uint32; equal keys, prompts and weights give equal samples.
-  problem: int = 0  # uint32, part of the random key, as the seed.
-  sample: int = 0  # The same.
-  # First position of the prompt whose log-prob is wanted; None: no position.
+  problem: int = 0  # uint32, part of the random key.
+  sample: int = 0  # uint32, part of the random key.
+  # First prompt position whose log-prob is reported; None: none are reported.
   logprob_start: int | None = None
-  top_logprobs: int = 0  # Most probable tokens to report beside each token.
-  caller: str = ''  # Callers take turns; '' makes its batch a caller.
+  top_logprobs: int = 0  # How many most probable tokens to report per token.
+  caller: str = ''  # Callers take turns; '': each submitted batch is a caller.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +53,19 @@ class Finish:
   """The reason why a job ended."""
 
   reason: Literal['stop', 'length', 'abort']
-  matched: int | str | None = None  # Token or string that stopped it.
+  matched: int | str | None = None  # The stop token or string that was found.
   message: str = ''  # Why it was aborted.
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """The tokens of a job since its last chunk; the last one has `finish`.
+  """The tokens of a job since its previous chunk; the last chunk has `finish`.
 
-  Tokens are never taken back, and a token that stops a sample comes in the
-  chunk that reports the stop.
+  Tokens are never taken back. A stop token is in the chunk that reports the
+  stop.
   """
 
-  tokens: tuple[Token, ...]  # A stop token is among them.
+  tokens: tuple[Token, ...]  # Includes a stop token.
   version: str  # Version of the weights that sampled these tokens.
   finish: Finish | None = None
   # In the first chunk only:
@@ -72,49 +73,52 @@ class Chunk:
   cached_tokens: int = 0  # Prompt tokens found in the prefix cache.
 
 
-# Called in the service's thread, never after the chunk that has `finish`. It
-# must return at once: hand the chunk to a loop (`loop.call_soon_threadsafe`).
+# A listener is called in the service's thread, with `finish` in its last call.
+# It must return at once, for example after it has handed the chunk to an event
+# loop (`loop.call_soon_threadsafe`).
 Listener = Callable[[Chunk], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-  """Counters for /metrics and for finding leaks; all are exact."""
+  """Exact counters, for /metrics and for finding leaks."""
 
   running: int  # Jobs in a decode slot.
-  waiting: int
+  waiting: int  # Jobs without one.
   slots: int
-  prompt_tokens: int = 0  # Since the start, as everything below.
+  prompt_tokens: int = 0  # This and the counters below: since the start.
   generated_tokens: int = 0
   cached_tokens: int = 0
   finished: int = 0
   aborted: int = 0
-  refused: int = 0  # Because the queue was full.
+  refused: int = 0  # Jobs refused because the queue was full.
   weight_updates: int = 0
-  cached_prefix_tokens: int = 0  # Now in the prefix cache.
+  cached_prefix_tokens: int = 0  # In the prefix cache now, not since the start.
 
 
 @runtime_checkable
 class Service(Protocol):
-  """Continuous batching behind a thread; every method may be called from any.
+  """Continuous batching in a thread; all methods may be called from any thread.
 
   Once the service has failed or is closed, methods raise ServiceFailedError.
   """
 
   @property
   def alive(self) -> bool:
-    """True while tokens may come: the thread neither died nor was closed."""
+    """True while the service can sample: it neither failed nor was closed."""
 
   @property
   def version(self) -> str:
-    """Version of the weights that the next token is sampled with."""
+    """Version of the weights that will sample the next token."""
 
   @property
   def paused(self) -> bool:
     """True between `pause` and `resume`."""
 
   def warm_up(self) -> None:
-    """Compile all that any job may need; blocks. Call it before the first job.
+    """Compile all programs that a job may need; return when it is done.
+
+    It must be called before the first job.
 
     Raises:
       ServiceFailedError: If a program cannot be compiled or does not run.
@@ -125,25 +129,33 @@ class Service(Protocol):
 
     Raises:
       QueueFullError: If they do not fit into the queue.
-      ValueError: If a job does not fit the engine's shapes (prompt too long, a
-        token outside the vocabulary), naming the field; or the rid is in use.
+      ValueError: If a job does not fit the engine's shapes (for example a
+        prompt that is too long, or a token outside the vocabulary), naming the
+        field; or if a rid is in use.
     """
 
   def abort(self, rid: str, message: str = '') -> bool:
-    """End a job with reason 'abort'; it keeps its tokens. False: unknown.
+    """End a job with reason 'abort'; it keeps its tokens.
 
-    Returns at once; the job may yet end otherwise, or get another chunk.
+    The method does not wait: the job may still get a chunk, or end for another
+    reason.
+
+    Returns:
+      False if there is no such job.
     """
 
   def abort_all(self, message: str = '') -> int:
-    """End all jobs; returns at once how many there are."""
+    """End all jobs; return their number without waiting for their end."""
 
   def pause(self, mode: Literal['abort', 'retract', 'in_place']) -> None:
-    """Stop sampling; returns when no decode step runs any more.
+    """Stop sampling; return when no decode step is running any more.
 
-    abort: all jobs end. retract: running jobs go back to the queue, with their
-    tokens, and are prefilled anew. in_place: they keep their keys and values.
-    Jobs submitted meanwhile wait.
+    Jobs that are submitted during the pause wait.
+
+    Args:
+      mode: 'abort' ends all jobs. 'retract' puts running jobs back into the
+        queue with their tokens; they are prefilled again later. 'in_place'
+        keeps running jobs in their slots, with keys and values.
     """
 
   def resume(self) -> None:
@@ -152,44 +164,52 @@ class Service(Protocol):
   def update_weights(
       self, path: str, version: str, *, abort_all: bool, flush: bool
   ) -> int:
-    """Load a Hugging Face directory of the same shape; blocks until done.
+    """Load a Hugging Face directory of the same shape; return when it is done.
 
-    Nothing is sampled meanwhile; running jobs go on with the new weights.
+    No token is sampled while the weights are exchanged; running jobs continue
+    with the new weights.
 
     Args:
       path: The directory.
-      version: Stamped on every token from now on.
-      abort_all: Ends all jobs first.
-      flush: Empties the prefix cache (its entries are of the old version, and
-        are never used for the new one in any case).
+      version: Reported with every token from now on.
+      abort_all: Whether all jobs are ended first.
+      flush: Whether the prefix cache is emptied. Entries of the old version are
+        never used with the new weights in any case.
 
     Returns:
-      Jobs that were running.
+      Number of jobs that were running.
 
     Raises:
-      ValueError: If the directory is no policy of this shape; the old weights
-        stay.
+      ValueError: If the directory is not a policy of this shape; the old
+        weights stay.
     """
 
   def flush(self) -> bool:
-    """Empty the prefix cache; while jobs run, do nothing and return False."""
+    """Empty the prefix cache; while there are jobs, return False instead."""
 
   def release_memory(self, tags: Sequence[str]) -> None:
-    """Free the memory that `tags`, of MEMORY, name, until `restore_memory`.
+    """Free the named parts of the memory until `restore_memory`.
+
+    Args:
+      tags: Names of MEMORY.
 
     Raises:
       ValueError: If jobs are running or a tag is unknown.
     """
 
   def restore_memory(self, tags: Sequence[str]) -> None:
-    """Allocate again; weights are read again from where they last came.
+    """Allocate memory again; weights are read from their last directory.
+
+    Args:
+      tags: Names of MEMORY.
 
     Raises:
-      ValueError: If a tag is unknown, or that directory is no policy any more.
+      ValueError: If a tag is unknown, or the directory no longer is a policy of
+        this shape.
     """
 
   def stats(self) -> Stats:
     """Return a consistent snapshot."""
 
   def close(self, timeout: float) -> None:
-    """Refuse new jobs, wait `timeout` seconds for old ones, abort the rest."""
+    """Refuse new jobs, wait `timeout` seconds for others, then abort them."""

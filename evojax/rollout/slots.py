@@ -2,15 +2,16 @@
 
 A fixed number of slots is decoded in lock step; each holds one sequence with
 its keys, values and random key. Prompts are prefilled in rows, chunk by chunk,
-and copied into slots. Every array has one shape for the life of the object, so
-the programs are compiled once and, at that shape, what a row computes is
-bit-equal whatever runs beside it: its key is fold(seed, problem, sample,
-token), its cache slot is its position, and every operation is row-wise.
+and copied into slots. Every array keeps its shape for the life of the object,
+so each program is compiled once. At these shapes the results of a row are
+bit-equal whatever the other rows hold, because every operation is row-wise: the
+row's random key is fold(seed, problem, sample, token), and a token's place in
+the cache is its position.
 
-A chunk depends on nothing but the tokens up to its end, so that a chunk found
-in the prefix cache is bit-equal to one that is computed. A row whose prompt is
-done takes the next one: a long prompt holds up neither the slots that decode
-nor the prompts behind it. By default the chunk is a whole prompt.
+The keys and values of a chunk depend only on the tokens up to its end, so a
+chunk from the prefix cache is bit-equal to a computed one. A row whose prompt
+is done takes the next prompt; thus a long prompt delays neither the decoding
+nor the prompts after it. By default, a chunk is a whole prompt.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,12 +35,12 @@ class Shapes:
   """Sizes of the sampler's arrays, fixed for its life."""
 
   max_prompt_tokens: int  # Lp, the longest sequence that is prefilled.
-  max_tokens: int  # Lc, most tokens that are sampled of a sequence.
+  max_tokens: int  # Lc, maximum number of sampled tokens per sequence.
   decode_slots: int  # B, sequences decoded at once.
   prefill_rows: int  # R, prompts prefilled at once.
-  prefill_chunk: int = 0  # Tokens prefilled at once; 0: whole prompts.
-  prefix_chunks: int = 0  # Chunks that the prefix cache holds.
-  context_tokens: int = 0  # Prompt and samples together; 0: Lp + Lc.
+  prefill_chunk: int = 0  # Tokens of a prompt prefilled at once; 0: all.
+  prefix_chunks: int = 0  # Chunks that the prefix cache can hold.
+  context_tokens: int = 0  # Most tokens of prompt and samples; 0: Lp + Lc.
 
   @property
   def chunk(self) -> int:
@@ -53,52 +54,53 @@ class Shapes:
 
   @property
   def context(self) -> int:
-    """S, tokens that a decode slot has room for."""
+    """S, the number of tokens that fit into a decode slot."""
     return self.context_tokens or self.max_prompt_tokens + self.max_tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """A sequence that takes a slot."""
+  """A sequence that starts in a slot."""
 
   slot: int
   source: int  # The row that holds its prefilled prompt.
   job: service.Job
-  prior: np.ndarray  # int32 [n], tokens sampled earlier; they were prefilled.
+  # int32 [n], tokens that it sampled earlier; they are prefilled, too.
+  prior: np.ndarray
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Log-probs of L tokens; the first one of a prompt has none."""
+  """Log-probs of L tokens; the first token of a prompt has zeros instead."""
 
   logprobs: np.ndarray  # float32 [L]
-  best: sampling.Best | None  # [L, K], where they are wanted.
+  best: sampling.Best | None  # [L, K]; None if not requested.
 
 
 @dataclasses.dataclass
 class _Row:
-  """A row of prefill."""
+  """A row in which a prompt is prefilled."""
 
-  prompt: tuple[int, ...] = ()  # (): none.
-  chunks: int = 0  # Chunks of it that are done.
-  scores: Scores | None = None  # Where the prompt's own log-probs are wanted.
+  prompt: tuple[int, ...] = ()  # (): the row is empty.
+  chunks: int = 0  # Number of chunks of the prompt that are done.
+  scores: Scores | None = None  # Log-probs of the prompt, if requested.
 
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
   """Sampled tokens of all slots, on the host."""
 
-  first: np.ndarray  # int32 [B], which token of the row column 0 holds.
+  first: np.ndarray  # int32 [B], index in the row of the token in column 0.
   done: np.ndarray  # bool [B]
-  count: np.ndarray  # int32 [B], all tokens of the row.
+  count: np.ndarray  # int32 [B], number of all sampled tokens of the row.
   tokens: np.ndarray  # int32 [B, W]
   logprobs: np.ndarray  # float32 [B, W]
   best: sampling.Best | None  # [B, W, K]
 
 
 class Slots:
-  """Device state and the programs over it; one thread at a time."""
+  """The state on the device and its programs, for one thread at a time."""
 
   def __init__(
       self,
@@ -109,15 +111,15 @@ class Slots:
       limits: sampling.Limits | None = None,
       mesh: sharding.AnyMesh | None = None,
   ):
-    """Compile and allocate nothing yet.
+    """Prepare the programs; nothing is compiled or allocated yet.
 
     Args:
       cfg: Shape of the policy.
       shapes: Sizes of the arrays.
       eos_ids: Tokens that end a sequence.
       limits: How many stop tokens, biases and reported log-probs a request may
-        ask for; None compiles neither these nor penalties.
-      mesh: Where to run; default: the first device.
+        ask for. With None, code for these and for penalties is not compiled.
+      mesh: Devices that compute; default: the first device.
     """
     self.cfg = cfg
     self.shapes = shapes
@@ -129,7 +131,7 @@ class Slots:
     self.params: Any = None
     self._top = limits.top_logprobs if limits else 0
     self._replicated = sharding.replicated(self.mesh)
-    # Allocated when first needed; every slot is free then.
+    # Allocated when first needed; at first, every slot is free.
     self._state: programs_lib.State | None = None
     self._prefilled: programs_lib.Prefilled | None = None
     self._pool: Any = None  # Keys and values of the prefix cache.
@@ -138,17 +140,17 @@ class Slots:
     self._empty = jax.jit(self._allocate, out_shardings=layout)
 
     def jit(function, *fixed, **options):
-      # `partial`, even of nothing: jit counts programs by function, and must
-      # not count those of another object.
+      # jit counts compiled programs per function. A `partial`, even without
+      # arguments, is a new function, so that other objects are not counted.
       return jax.jit(functools.partial(function, *fixed), **options)
 
-    # Results lie where the arguments do: otherwise the next call would compile
-    # another program.
+    # Results must have the shardings of the arguments; otherwise the next call
+    # would compile another program.
     to_rows = dict(donate_argnums=1, out_shardings=prefilled)
     to_state = dict(donate_argnums=1, out_shardings=state)
     scored = to_rows | dict(out_shardings=(prefilled, self._replicated))
-    # Every slice prefills all prompts: their keys and values would take far
-    # longer from one slice to another.
+    # Every slice prefills all prompts, because sending their keys and values
+    # from slice to slice would take far longer.
     whole = sharding.P()
     everywhere = lambda function, count: sharding.per_slice(
         function, self.mesh, (whole,) * count, whole
@@ -164,7 +166,8 @@ class Slots:
     copied = lambda place: dict(donate_argnums=0, out_shardings=place)
     self._load = jit(programs_lib.load_chunks, **copied(prefilled))
     self._store = jit(programs_lib.store_chunks, **copied(pool))
-    # Whole along fsdp: otherwise every decoded token would gather the weights.
+    # Not split by fsdp; otherwise the weights would be gathered for every
+    # decoded token.
     axes = decoder.logical_axes(cfg, gathered=True)
     cast = lambda x: x.astype(cfg.compute_dtype)
     self._cast = jax.jit(
@@ -174,36 +177,36 @@ class Slots:
 
   @property
   def programs(self) -> int:
-    """Number of compiled programs, but for those that only allocate or cast."""
+    """Number of compiled programs, except those that only allocate or cast."""
     sampler = (self._prefill, self._score, self._insert, self._decode)
     copies = (self._recent, self._load, self._store)
     return sum(program._cache_size() for program in (*sampler, *copies))
 
   def install(self, params: decoder.Params) -> None:
-    """Take weights; see `Engine.update_weights`."""
-    self.params = None  # Freed before the new ones are made.
+    """Install weights; see `Engine.update_weights`."""
+    self.params = None  # Free the old weights before the new ones are made.
     self.params = params if self._usable(params) else self._cast(params)
 
   def _usable(self, params: Any) -> bool:
-    """Return whether programs can read weights as they are stored."""
+    """Return whether the programs can use weights as they are stored."""
     same = jax.tree.leaves(params)[0].dtype == self.cfg.compute_dtype
     return same and self.mesh.shape['fsdp'] == 1
 
   def arrays(self) -> tuple[programs_lib.State, programs_lib.Prefilled, Any]:
-    """Return shapes and places of slots, rows and prefix cache."""
+    """Return shapes and shardings of slots, rows and prefix cache."""
     return sharding.placed(jax.eval_shape(self._allocate), self._layout())
 
   def lower(self, stored: Any, params: Any) -> Iterator[tuple[str, Any]]:
-    """Lower the programs that training needs; nothing runs.
+    """Lower the programs that training needs, without running them.
 
     Args:
-      stored: Shapes and places of the weights as `install` takes them.
-      params: Those of the weights as they are used.
+      stored: Shapes and shardings of the weights that `install` gets.
+      params: Shapes and shardings of the weights that the programs use.
 
     Yields:
-      'weights' (what `install` runs where the two differ), 'prefill', 'insert'
-      and 'decode', and where there is a prefix cache 'load' and 'store', each a
-      `jax.stages.Lowered`.
+      Pairs of a name and a `jax.stages.Lowered`: 'weights' (the program of
+      `install`, if it has to convert the weights), 'prefill', 'insert',
+      'decode', and with a prefix cache 'load' and 'store'.
     """
     if not self._usable(stored):
       yield 'weights', self._cast.lower(stored)
@@ -224,14 +227,14 @@ class Slots:
       yield 'store', self._store.lower(pool, prefilled, ids)
 
   def free(self) -> None:
-    """Give the memory of caches back; all slots must be free."""
+    """Free the memory of all caches; no slot may be in use."""
     self._state = self._prefilled = self._pool = None
 
   def warm_up(self, width: int) -> None:
-    """Compile all programs of a service: each runs once, and does nothing.
+    """Compile all programs of a service by running each once, without effect.
 
     Args:
-      width: Tokens of a slot that `fetch` will be asked for.
+      width: The width with which `fetch` will be called.
     """
     self._make()
     self._prefill_chunk(())
@@ -254,12 +257,12 @@ class Slots:
       cached: Mapping[int, Sequence[int]],
       scored: Collection[int],
   ) -> None:
-    """Give rows prompts, for `advance` to prefill.
+    """Assign prompts to rows; `advance` prefills them.
 
     Args:
-      prompts: By row; they replace what the row held. (): the row gets none.
-      cached: Chunks of the prefix cache that the prompts of rows begin with.
-      scored: Rows whose prompts' own log-probs are wanted.
+      prompts: Row -> its new prompt, in place of the old one; () empties it.
+      cached: Row -> chunks of the prefix cache with which its prompt begins.
+      scored: Rows that must return the log-probs of their prompts.
     """
     self._make()
     for r, prompt in prompts.items():
@@ -274,19 +277,20 @@ class Slots:
       self._load_prefixes(cached)
 
   def forget_rows(self) -> None:
-    """Drop all prompts, for they were prefilled with other weights."""
+    """Drop all prompts, because they were prefilled with other weights."""
     self._rows = [_Row() for _ in self._rows]
 
   def advance(self) -> list[int]:
     """Prefill the next chunk of every row's prompt.
 
     Returns:
-      Rows whose prompts are done by it.
+      Rows whose prompts are done now.
     """
     rows = [r for r in range(len(self._rows)) if not self._prefilled_row(r)]
     plain = [r for r in rows if self._rows[r].scores is None]
     scored = [r for r in rows if self._rows[r].scores is not None]
-    # Two programs, since all logits of a chunk cost far more than the last.
+    # Two programs, since the logits of all tokens of a chunk cost far more than
+    # those of its last token.
     if plain:
       self._prefill_chunk(plain)
     if scored:
@@ -300,7 +304,7 @@ class Slots:
     return self._rows[row].scores
 
   def wait(self) -> None:
-    """Return when the device has done what `advance` began."""
+    """Wait until the device has finished the last `advance`."""
     jax.block_until_ready(self._prefilled)
 
   def _prefilled_row(self, r: int) -> bool:
@@ -313,7 +317,7 @@ class Slots:
     )
 
   def _score_chunk(self, rows: Sequence[int]) -> None:
-    """Prefill the next chunk of some rows, and note their log-probs."""
+    """Prefill the next chunk of some rows, and store its log-probs."""
     size, chunk = self.shapes.chunk, self._chunk(rows)
     targets = np.zeros_like(chunk.tokens)
     for r in rows:
@@ -324,7 +328,7 @@ class Slots:
     )
     found = jax.tree.leaves(sharding.to_host(found))
     for r in rows:
-      # The score of a token stands at its own position.
+      # A chunk scores the token after each of its own, hence + 1.
       at = chunk.start[r] + 1
       for all_scores, new in zip(
           jax.tree.leaves(self._rows[r].scores), found, strict=True
@@ -351,7 +355,7 @@ class Slots:
     return chunk
 
   def _load_prefixes(self, cached: Mapping[int, Sequence[int]]) -> None:
-    """Begin rows with chunks of the prefix cache."""
+    """Copy chunks of the prefix cache to the beginnings of rows."""
     shape = self.shapes.prefill_rows, self.shapes.row_chunks
     ids = np.full(shape, -1, np.int32)
     for r, chunks in cached.items():
@@ -359,13 +363,14 @@ class Slots:
     self._prefilled = self._call(self._load, self._prefilled, self._pool, ids)
 
   def store(self, places: Sequence[tuple[int, int, int]]) -> None:
-    """Copy chunks of rows that are prefilled into the prefix cache.
+    """Copy chunks of prefilled rows into the prefix cache.
 
     Args:
-      places: (row, chunk of the row, chunk of the cache), the latter distinct.
+      places: (row, index of a chunk of the row, place in the cache); the places
+        are distinct.
     """
     shape = self.shapes.prefill_rows, self.shapes.row_chunks
-    # A place beyond the last is nowhere.
+    # The default is beyond the last place, where nothing is written.
     ids = np.full(shape, self.shapes.prefix_chunks, np.int32)
     for row, chunk, place in places:
       ids[row, chunk] = place
@@ -374,14 +379,14 @@ class Slots:
   # ------------------------------------------------------------------- decode
 
   def insert(self, starts: Sequence[Start]) -> None:
-    """Put sequences into slots; each samples its first token.
+    """Start sequences in slots, and sample the first token of each.
 
     Args:
-      starts: At most as many as there are free slots; the rows they start
-        from are prefilled.
+      starts: At most as many as there are free slots; their rows must be
+        prefilled.
     """
-    # As many at once as there are rows: the copies of a program for all slots
-    # would take as much memory as the slots.
+    # At most as many at once as there are rows: a program for all slots would
+    # need copies as large as the slots themselves.
     width = self.shapes.prefill_rows
     for first in range(0, len(starts), width):
       some = starts[first : first + width]
@@ -412,14 +417,17 @@ class Slots:
 
   @property
   def prompt_lengths(self) -> list[int]:
-    """The longest prompt of each program that puts sequences into slots."""
+    """Longest prompt of each compiled size of the program `insert`."""
     lengths = [self._bucket(1)]
     while lengths[-1] < self.shapes.max_prompt_tokens:
       lengths.append(self._bucket(lengths[-1] + 1))
     return lengths
 
   def _bucket(self, length: int) -> int:
-    """Return the least power of two of chunks that holds so many tokens."""
+    """Return the size of the smallest 2^n chunks that hold `length` tokens.
+
+    The size is at most that of a row, and of a slot.
+    """
     size = self.shapes.chunk
     while size < length:
       size *= 2
@@ -430,21 +438,22 @@ class Slots:
     """Decode at most `steps` tokens of every live row.
 
     Args:
-      halted: bool [B], rows that stop first; may not be changed afterwards.
-      steps: Fewer are made if no row is live any more.
+      halted: bool [B], rows that end before the first step. The array must not
+        be changed afterwards.
+      steps: Maximum number of steps; fewer are made if no row is live.
     """
     self._state = self._call(
         self._decode, self.params, self._state, halted, np.int32(steps)
     )
 
   def fetch(self, start: np.ndarray, width: int, *, top: bool) -> Samples:
-    """Return what was sampled.
+    """Return sampled tokens of all slots.
 
     Args:
-      start: int32 [B], the first token of each row that is wanted.
-      width: W, how many are; few different ones, each is a program. From Lc
-        on, whole rows are returned.
-      top: Whether the most probable tokens are wanted, too.
+      start: int32 [B], index of the first token of each row to return.
+      width: W, how many tokens of each row to return. Each different width
+        compiles a program. Widths >= Lc return whole rows.
+      top: Whether to return the most probable tokens, too.
     """
     s = self._state
     view = s.tokens, s.logprobs, s.best if top else None
@@ -459,19 +468,19 @@ class Slots:
   def _call(self, program: Callable[..., Any], *args: Any) -> Any:
     """Call a program; host arrays must be equal in every process.
 
-    The program takes them itself: to put twenty small ones on the device first
-    would cost ten times as much.
+    The host arrays are passed as they are: an explicit transfer of about twenty
+    small arrays would take ten times as long.
     """
     with jax.transfer_guard_host_to_device('allow'):
       return program(*args)
 
   def _make(self) -> None:
-    """Allocate what is not there yet."""
+    """Allocate all arrays, unless that is done."""
     if self._state is None:
       self._state, self._prefilled, self._pool = self._empty()
 
   def _allocate(self) -> tuple[Any, ...]:
-    """Return free slots, empty rows of prefill, and the prefix cache."""
+    """Return free slots, empty rows, and an empty prefix cache."""
     shapes, vocab = self.shapes, self.cfg.vocab_rows
     b, lc = shapes.decode_slots, shapes.max_tokens
     cache = functools.partial(decoder.empty_cache, self.cfg)
@@ -498,7 +507,7 @@ class Slots:
     return state, prefilled, pool and cache(pool, shapes.chunk)
 
   def _layout(self) -> tuple[Any, ...]:
-    """Return shardings of `_allocate`: rows over batch, heads over tensor."""
+    """Return shardings for `_allocate`: rows over batch, heads over tensor."""
     state, prefilled, pool = jax.eval_shape(self._allocate)
     layers = ('layers',) if self.cfg.scan_layers else ()
     axes = lambda rows: (*layers, rows, 'kv_heads', None, None)
@@ -508,7 +517,7 @@ class Slots:
         self.mesh,
         (
             dataclasses.replace(by_row, cache=of_cache(state.cache, 'batch')),
-            # Logits are gathered by the slots, which lie elsewhere.
+            # Replicated, since slots on any device may read these logits.
             programs_lib.Prefilled(of_cache(prefilled.cache, 'row'), ()),
             of_cache(pool, 'row'),
         ),

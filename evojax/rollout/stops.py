@@ -1,4 +1,4 @@
-"""Stop strings: where a completion ends, in its text and in its tokens."""
+"""Stop strings: the end of a completion in its text and in its tokens."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,17 @@ def find(
     stops: Sequence[str],
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[int, str] | None:
-  """Return (length, stop string) of the fewest tokens whose text holds one."""
+  """Return how many tokens reach the first stop string, and this string.
+
+  Args:
+    tokens: Token ids of a completion.
+    stops: Stop strings.
+    decode: Token ids -> text.
+
+  Returns:
+    (number of tokens, stop string): the fewest first tokens whose text contains
+    a stop string; None if there is none.
+  """
   if not stops or first(decode(tokens), stops) is None:
     return None
   prefixes = range(1, len(tokens) + 1)

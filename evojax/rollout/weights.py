@@ -1,11 +1,11 @@
-"""Weights on their way to servers: one directory per version.
+"""Weights that are passed to servers as files, one directory per version.
 
-    <folder>/<version>/     a Hugging Face directory, complete
+    <folder>/<version>/     a complete Hugging Face directory
 
-Trainer and servers see the folder under the same path: one machine, or a
-mount that all of them share. A version is written under another name and
-renamed, so that a reader never finds a part of it. Nothing waits for a disk: a
-run that goes on after a loss of power writes its weights anew.
+Trainer and servers must see the folder under the same path: on one machine, or
+on a shared mount. A version is written under another name and then renamed, so
+that a reader never finds an incomplete one. The files are not synced to disk,
+because a run that resumes after a power loss writes its weights again.
 """
 
 from collections.abc import Collection
@@ -14,15 +14,17 @@ import pathlib
 import shutil
 
 _UNFINISHED = '.new-'
-_KEEP = 2  # A server that comes back may still read the previous version.
+# Newest versions that are kept: a server that comes back may still read the
+# previous one.
+_KEEP = 2
 
 
 class WeightFolder:
-  """The writer of versions, which also removes old ones.
+  """The folder of one run: creates new versions and removes old ones.
 
-  It belongs to one run and removes what an earlier process of the run left.
-  Only process 0 calls the methods; all processes write between `prepare` and
-  `commit`.
+  It also removes versions that an earlier process of the run left. Only process
+  0 may change the folder; all processes write a version between `prepare` and
+  `commit`, into `unfinished`.
   """
 
   def __init__(self, folder: str | os.PathLike[str]):
@@ -34,14 +36,14 @@ class WeightFolder:
     return self.folder / version
 
   def unfinished(self, version: str) -> pathlib.Path:
-    """Return the directory in which a version is written, until `commit`."""
+    """Return the directory in which a version is written until `commit`."""
     return self.folder / (_UNFINISHED + version)
 
   def prepare(self) -> None:
-    """Make the folder, and remove what an earlier process left in it.
+    """Create the folder, and remove versions that earlier processes left in it.
 
     Raises:
-      OSError: If the folder cannot be made.
+      OSError: If the folder cannot be created.
     """
     self.folder.mkdir(parents=True, exist_ok=True)
     for path in self.folder.iterdir():
@@ -49,7 +51,7 @@ class WeightFolder:
         shutil.rmtree(path, ignore_errors=True)
 
   def commit(self, version: str) -> None:
-    """Give a version its name once it is complete.
+    """Rename a complete version from `unfinished` to its own name.
 
     Raises:
       OSError: If the directory cannot be renamed.
@@ -61,12 +63,12 @@ class WeightFolder:
     self._written.append(version)
 
   def remove_old(self, needed: Collection[str], keep: int = _KEEP) -> None:
-    """Remove what was written here, but for the newest `keep` and `needed`."""
+    """Remove versions of this object, except the newest `keep` and `needed`."""
     for version in self._written[: max(len(self._written) - keep, 0)]:
       if version not in needed:
         shutil.rmtree(self.path_of(version), ignore_errors=True)
         self._written.remove(version)
 
   def clear(self) -> None:
-    """Remove all that was written here."""
+    """Remove all versions of this object."""
     self.remove_old((), keep=0)

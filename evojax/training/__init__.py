@@ -1,1 +1,1 @@
-"""The GRPO loop, top to bottom, for every domain."""
+"""The GRPO training loop, for all domains."""

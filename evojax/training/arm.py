@@ -1,8 +1,9 @@
 """An arm: one harness and one seed, trained from a checkpoint for some updates.
 
-An arm is data in (`ArmJob`) and data out (`ledger.records.Arm`, which is also
-`arm.json` in the arm's folder), so that any process can train it: the one that
-runs the meta-loop, or one of its own (`--mode=arm --job=JOB.json`).
+The input of an arm is an `ArmJob`, its result a `ledger.records.Arm`, which is
+also stored as `arm.json` in the arm's folder. Both are plain data, so that any
+process can train an arm: the one that runs the meta-loop, or a separate one
+(`--mode=arm --job=JOB.json`).
 """
 
 from collections.abc import Callable, Mapping
@@ -40,21 +41,22 @@ RESULT = 'arm.json'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArmJob:
-  """All that an arm depends on.
+  """All inputs of an arm.
 
-  Folders are relative to `workdir`, so that rows of the ledger, which repeat
-  them, stay true where a run is moved.
+  Folders are relative to `workdir`. Rows of the ledger repeat them, and stay
+  valid if the workdir is moved.
   """
 
-  workdir: str  # Absolute path of the run.
-  folder: str  # Of the arm's evidence, checkpoints and result.
-  config: Mapping[str, Any]  # The run's config, resolved, nested.
+  workdir: str  # Absolute path of the run's workdir.
+  folder: str  # Folder of the arm's evidence, checkpoints and result.
+  config: Mapping[str, Any]  # The run's config, resolved, as nested mappings.
   changes: Mapping[str, Any]  # Dotted config path -> value for this arm.
-  harness: str  # Hash of the harness, which lies in workdir/harness.
-  start: str  # Checkpoint that it starts from; '' is the base policy.
-  label: str  # One line for whoever watches the progress.
-  # Outcomes of the incumbent's arms, one list per arm and one value per update:
-  # the arm is compared with them at its half. Empty: it always ends.
+  harness: str  # Hash of the harness, which is in workdir/harness.
+  start: str  # Checkpoint from which it starts; '': the base policy.
+  label: str  # One line that describes the arm in progress output.
+  # Outcomes of the incumbent's arms: one tuple per arm, one value per update.
+  # After half of its updates, the arm is compared with them, and may be
+  # stopped. Empty: no comparison.
   incumbents: tuple[tuple[float, ...], ...] = ()
 
   @property
@@ -63,9 +65,9 @@ class ArmJob:
     return pathlib.Path(self.workdir, self.folder)
 
   def arm_config(self) -> ml_collections.ConfigDict:
-    """Return the run's config with the arm's changes, which names its harness.
+    """Return the run's config with the arm's changes and its harness's path.
 
-    The values of the harness are not in it: `Setup.under` applies them.
+    The harness's own values are not applied here, but by `Setup.under`.
     """
     config = config_lib.from_mapping(self.config).unlock()
     harness = pathlib.Path(self.workdir, 'harness', self.harness)
@@ -83,7 +85,7 @@ def read_job(path: pathlib.Path) -> ArmJob:
   """Return the job in a file.
 
   Raises:
-    ValueError: If the file is not a job; names the field and its value.
+    ValueError: If the file is not a job, naming the field and its value.
   """
   try:
     fields = json.loads(path.read_text())
@@ -112,7 +114,7 @@ def read_job(path: pathlib.Path) -> ArmJob:
 
 
 class _Stopped(Exception):
-  """An arm ends before its last update."""
+  """Raised to end an arm before its last update."""
 
   def __init__(self, status: str, why: str):
     super().__init__(why)
@@ -120,12 +122,12 @@ class _Stopped(Exception):
 
 
 def checkpoint_of(folder: str | pathlib.Path, updates: int) -> pathlib.Path:
-  """Return the checkpoint of an arm after so many updates."""
+  """Return the path of an arm's checkpoint after some number of updates."""
   return pathlib.Path(folder) / 'checkpoints' / f'step_{updates:06d}'
 
 
 def retained(folder: pathlib.Path, updates: int) -> list[pathlib.Path]:
-  """Return the checkpoints that stay: at the half, for replays, and the end."""
+  """Return the checkpoints to keep: at half, for replays, and at the end."""
   paths = [checkpoint_of(folder, n) for n in _retained_steps(updates)]
   return [path for path in paths if path.exists()]
 
@@ -151,7 +153,7 @@ def sampled_tokens(folder: pathlib.Path, split: str = 'train') -> int:
 
 
 def result(folder: pathlib.Path) -> records.Arm | None:
-  """Return what a finished arm left, in every process; None before its end."""
+  """Return an arm's stored result, in every process; None if unfinished."""
   path = folder / RESULT
   stored = decisions.decide(
       lambda: json.loads(path.read_bytes()) if path.exists() else None
@@ -167,16 +169,16 @@ def train(
     stop_if_asked: Callable[[], None],
     show: Callable[[int, Mapping[str, Any]], None] = lambda *_: None,
 ) -> records.Arm:
-  """Train an arm to its end; a second call returns what the first found.
+  """Train an arm to its end; if that was done before, return its result.
 
   Args:
     job: The arm.
-    setup: Of the run, which the arm's harness and changes are laid over.
-    engine: Sampler of the shapes of the run; it gets the arm's weights.
-    phases: Counts the time of each stage.
-    stop_if_asked: Called before every update. What it raises ends the arm
-      after a checkpoint; the same job then continues.
-    show: Called with every finished step and its metrics.
+    setup: Setup of the run; the arm's harness and changes are applied to it.
+    engine: Sampler with the shapes of the run; it gets the arm's weights.
+    phases: Measures the time of each stage.
+    stop_if_asked: Called before every update. If it raises, a checkpoint is
+      saved and the error passed on; a later call with the same job continues.
+    show: Called with the number and the metrics of every finished step.
 
   Raises:
     ValueError: If the harness is refused, or another process trains the arm.
@@ -184,7 +186,8 @@ def train(
   done = result(job.path)
   if done is not None:
     return done
-  spec.load(pathlib.Path(job.workdir, 'harness'), job.harness)  # Checks it.
+  # Only to check the harness.
+  spec.load(pathlib.Path(job.workdir, 'harness'), job.harness)
   setup, primary = setup.under(job.arm_config()), sharding.is_primary()
   if primary:
     job.path.mkdir(parents=True, exist_ok=True)
@@ -203,7 +206,7 @@ def train(
     arm = _train(job, trainer, stop_if_asked, show)
     if primary:
       if arm.status == 'done':
-        # The others were only to resume from.
+        # The other checkpoints served only to resume the arm.
         keep = retained(job.path, setup.config.steps)
         for path in (job.path / 'checkpoints').iterdir():
           if path not in keep:
@@ -219,14 +222,14 @@ def _train(
     stop_if_asked: Callable[[], None],
     show: Callable[[int, Mapping[str, Any]], None],
 ) -> records.Arm:
-  """Train, and return how it ended."""
+  """Train the arm, and return its result."""
   config, folder, began = trainer.config, job.path, time.monotonic()
   limit, half = config.evolve.arm_seconds, config.steps // 2
 
   def before_step() -> None:
     try:
       stop_if_asked()
-    except BaseException:  # Whatever the reason, what was paid for is saved.
+    except BaseException:  # Save the finished updates, whatever the reason.
       trainer.save()
       raise
     if limit and time.monotonic() - began > limit:
@@ -240,7 +243,7 @@ def _train(
     write(trainer.step, log | trainer.phases.row())
     show(trainer.step, log)
 
-  trainer.phases.lap()  # The time before is that of other arms.
+  trainer.phases.lap()  # Discard the time that other arms used.
   status, why = 'done', ''
   name = f'{config.name}/{folder.name}'
   with (
@@ -277,6 +280,6 @@ def _train(
 
 
 def _compare(job: ArmJob, updates: int) -> str | None:
-  """Return why the arm should stop after so many updates, or None."""
+  """Return why the arm should stop after `updates` updates, or None."""
   incumbents = np.array(job.incumbents, np.float64)[:, :updates]
   return futility.early(np.array(outcomes(job.path)[:updates]), incumbents)

@@ -27,8 +27,8 @@ from evojax.runtime import sharding
 def shapes(config: ml_collections.ConfigDict) -> slots.Shapes:
   """Return the sizes of a sampler's arrays.
 
-  With turns, a prompt is an episode up to its last turn: it is prefilled in
-  chunks, and the prefix cache has room for those of every slot.
+  In episodes of several turns, the prompt of a turn is the episode so far. It
+  is prefilled in chunks, and the prefix cache can hold those of all slots.
   """
   r, prompt = config.rollout, config.data.max_prompt_tokens
   rows = dict(decode_slots=r.decode_slots, prefill_rows=r.prefill_rows)
@@ -46,9 +46,9 @@ def shapes(config: ml_collections.ConfigDict) -> slots.Shapes:
   )
 
 
-# Servers whose probes are scored at once, where a file names the servers.
+# Servers whose probes are scored at once, if a file names the servers.
 _SERVERS = 4
-# Errors that end a step of training; it is repeated when the run continues.
+# Errors that end a training step, which is repeated when the run continues.
 ERRORS = (*fleet.ERRORS, preemption.Interrupted)
 
 
@@ -57,14 +57,15 @@ def make_engine(
     policy: policy_lib.Policy,
     mesh: sharding.AnyMesh,
 ) -> engine_lib.Engine:
-  """Return an engine in this process, at the fixed shapes of the config."""
+  """Return an engine in this process, with the fixed shapes of the config."""
   return engine_lib.Engine(
       policy.cfg,
       shapes(config),
       eos_ids=policy.tokenizer.eos_ids,
       decode_text=policy.tokenizer.decode,
       refill_every=config.rollout.refill_every,
-      # While the next step is sampled, the update takes the buffers over.
+      # With prefetch, the update donates the weights' buffers while the engine
+      # still samples the next step with these weights.
       copy_weights=bool(config.rollout.queue_depth),
       mesh=mesh,
   )
@@ -83,13 +84,13 @@ def open_sampler(
     config: The config of the run.
     policy: The policy of the run.
     mesh: The devices that hold the parameters.
-    workdir: Directory of the weights that servers load, unless
+    workdir: Parent of the directory of weights that servers load, unless
       config.rollout.weights_dir names another.
     stopping: Returns whether this process was asked to stop.
 
   Raises:
-    ValueError: If a key is missing, a server does not fit the policy, or what
-      is split over the devices has no such number of parts.
+    ValueError: If a key is missing, a server does not fit the policy, or arrays
+      cannot be split evenly over the devices.
     fleet.FleetError: If no server is up in time.
   """
   config_checks.check_mesh(config, mesh.shape)
@@ -103,10 +104,10 @@ def open_sampler(
   key = lambda name: config_lib.read_key(r[name], f'config.rollout.{name}')
   folder = workdir / 'weights'
   if r.weights_dir:
-    # Other runs may use the same directory.
+    # A subfolder per run, since other runs may use the same directory.
     run = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:12]
     folder = pathlib.Path(r.weights_dir).expanduser() / 'weights' / run
-  # Any short text will do: servers must score it as this process does.
+  # Any short text is a good probe; servers must score it as this process does.
   probe = tuple(tokenizer.encode('12 + 34 ='))
 
   def scorer(cfg: decoder.DecoderConfig) -> parity.Scorer:
@@ -147,9 +148,16 @@ def open_sampler(
 
 @contextlib.contextmanager
 def stopped(asked: list[int]) -> Iterator[None]:
-  """Turn what a signal interrupts into `Preempted`: the run ends.
+  """Convert errors that follow a signal to `Preempted`, which ends the run.
 
-  A failure of servers counts: after a signal they may be gone.
+  A failure of all servers is converted, too: after a signal to the whole job,
+  the servers may have ended.
+
+  Args:
+    asked: The signals received so far.
+
+  Raises:
+    preemption.Preempted: If there was a signal and sampling failed.
   """
   try:
     yield

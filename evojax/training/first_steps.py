@@ -1,7 +1,7 @@
-"""The first steps of a run: do they hold anything to learn from?
+"""A check whether the first steps of a run contain a learning signal.
 
-A group teaches by the differences of its rewards. Where all rewards of a group
-are equal (a dead group), its advantages are 0 and the update ignores it.
+The policy learns from differences of rewards within a group. If all rewards of
+a group are equal (a dead group), its advantages are 0 and it has no effect.
 """
 
 import pathlib
@@ -11,9 +11,11 @@ import numpy as np
 from evojax.evidence import store
 from evojax.rl import filters
 
-STEPS = 3  # Later ones are the policy's own doing.
-_DEAD = 0.9  # Share of dead groups from which on little is learned.
-_FEW = 0.1  # Share solved up to which dead groups are all wrong.
+STEPS = 3  # Later steps depend on what the policy has learned.
+_DEAD = 0.9  # If at least this share of the groups is dead, little is learned.
+# If at most this share is solved, dead groups count as all wrong; if at least 1
+# minus this share, as all right.
+_FEW = 0.1
 _REMEDY = {
     'hard': (
         'the problems are too hard for this policy: train on easier ones'
@@ -34,10 +36,10 @@ _REMEDY = {
 
 
 def warning(workdir: pathlib.Path) -> str:
-  """Return a line for whoever watches a run without signal; '' with signal.
+  """Return a line that warns of a run without learning signal, otherwise ''.
 
   Args:
-    workdir: Holds the evidence of the first steps.
+    workdir: Workdir with the evidence of the first steps.
   """
   steps = store.list_steps(workdir, 'train')[:STEPS]
   shares = [_shares(workdir, step) for step in steps]
@@ -59,7 +61,7 @@ def warning(workdir: pathlib.Path) -> str:
 
 
 def _shares(workdir: pathlib.Path, step: int) -> tuple[float, float]:
-  """Return the shares of solved completions and of dead groups of a step."""
+  """Return a step's shares of solved completions and of dead groups."""
   columns = 'group', 'graded', 'outcome', 'reward'
   group, graded, outcome, reward = store.read_numbers(
       workdir, 'train', step, *columns

@@ -1,7 +1,7 @@
 """The state that training changes, and the updates that change it.
 
-A learner needs rollouts with rewards, from wherever they come: a trainer
-samples them, a backtest reads them from recorded evidence. It writes nothing.
+A learner needs rollouts with rewards: a trainer samples them, and a backtest
+reads them from recorded evidence. The learner writes no files.
 """
 
 import pathlib
@@ -23,11 +23,11 @@ from evojax.training import update as update_lib
 
 
 class Learner:
-  """Parameters, optimizer moments and the number of updates behind them.
+  """Parameters, optimizer moments and the number of finished steps.
 
   Attributes:
-    state: See `update.init_state`; a new one after every update.
-    step: Updates so far, the version of the parameters.
+    state: See `update.init_state`; replaced by every update.
+    step: Number of finished steps, which is the version of the parameters.
     reference: Parameters of the reference policy; None without a KL term.
   """
 
@@ -37,7 +37,7 @@ class Learner:
       mesh: jax.sharding.Mesh,
       phases: metrics_lib.Phases,
   ):
-    """Put the base policy's parameters and zero moments on the devices."""
+    """Load the base policy's parameters, and make moments of zeros."""
     c, cfg = setup.config, setup.policy.cfg
     self.config, self.mesh, self.step = c, mesh, 0
     self.algorithm = settings.algorithm(c)
@@ -50,23 +50,23 @@ class Learner:
     )
     base = setup.base_params(mesh)
     self.reference = base if self.algorithm.reference else None
-    # The reference lives on; otherwise the state takes the buffers over.
+    # If there is no reference, the state takes over the buffers of `base`.
     donate = not self.algorithm.reference
     init = update_lib.compiled(update_lib.init_state, *program, donate=donate)
     self.state = init(base)
 
   def start_from(self, checkpoint: pathlib.Path) -> None:
-    """Take parameters and moments of a checkpoint; steps are counted from 0."""
+    """Restore parameters and moments of a checkpoint; `step` is not changed."""
     saved = checkpoint_lib.restore(checkpoint, abstract_state(self.state))
     self.state.update(saved['learner'])
 
   @property
   def params(self) -> decoder.Params:
-    """The parameters a sampler needs."""
+    """The parameters that a sampler needs."""
     return update_lib.policy_params(self._cfg, self.state)
 
   def fingerprint(self) -> str:
-    """Return 64 hex digits of parameters and moments; see `update`."""
+    """Return 64 hex digits of the trained state; see `update.fingerprint`."""
     return update_lib.fingerprint(_trained(self.state))
 
   def compilations(self) -> int:
@@ -76,18 +76,20 @@ class Learner:
   def learn(
       self, batch: reward_pipeline.RewardedBatch
   ) -> tuple[dict[str, float], np.ndarray]:
-    """Update the policy on the groups of a batch; kept ones come first.
+    """Update the policy on at most config.grpo.prompts groups of a batch.
+
+    Kept groups are used first.
 
     Returns:
-      Metrics, means over the updates made, and where some are rejected the
-      numbers of episodes, and of groups of which none is left, and mfu where
-      the peak of the devices is known; and float32 [P, G], the mean
-      |old_logprobs - sampler_logprobs| of each episode, NaN where the update
-      did not see it.
+      Metrics, as means over the updates; and float32 [P, G], the mean
+      |old_logprobs - sampler_logprobs| of each episode, NaN if the episode was
+      not in the update. If the algorithm rejects tokens, the metrics also have
+      the number of rejected episodes, and of groups that lost all episodes by
+      it; if the peak of the devices is known, they have 'mfu'.
 
     Raises:
       update.NonFiniteError: If the loss or a gradient is not finite. The state
-        is the last good one.
+        is then the last finite one.
     """
     c = self.config.grpo
     # Refill rounds may bring more groups than the update has room for.
@@ -103,7 +105,8 @@ class Learner:
     ]
     before = self._phases.seconds['update']
     with self._phases('update'), sharding.use(self.mesh):
-      # Before the first update: both are of the policy at the step's start.
+      # Before the first update, since old log-probs are those of the policy at
+      # the start of the step.
       for _, arrays, _ in minibatches:
         if not self.algorithm.on_policy:
           arrays['old_logprobs'] = self._score(
@@ -123,7 +126,7 @@ class Learner:
           update_lib.check_finite(metrics, self.step)
           del metrics['finite']
           logs.append(metrics)
-          # Later epochs compare with the same old log-probs again.
+          # Later epochs have the same old log-probs, hence the same results.
           if epoch == 0:
             gap[order] = rows['gap'].reshape(-1, c.group_size)
             rejected[order] = rows['rejected'].reshape(-1, c.group_size)
@@ -144,10 +147,10 @@ class Learner:
       groups: np.ndarray,
       seconds: float,
   ) -> dict[str, float]:
-    """Return the model FLOPs utilisation of an update, see `flops.model`.
+    """Return {'mfu': model FLOPs utilisation} of a step; see `flops.model`.
 
-    The share of the peak that scores and updates of the groups that train reach
-    together; nothing where the peak is not known.
+    The FLOPs are those of scoring and updating on the included episodes, as a
+    share of the peak of the devices; empty if the peak is not known.
     """
     peak = devices.peaks(self.mesh.devices.flat[0].device_kind)
     if peak is None or not seconds:
@@ -164,7 +167,10 @@ class Learner:
   def _minibatch(
       self, batch: reward_pipeline.RewardedBatch, groups: np.ndarray
   ) -> tuple[np.ndarray, update_lib.Batch, jax.Array]:
-    """Return the groups as laid out, their arrays, and live micro-batches."""
+    """Return the groups in the order of the batch, the batch, and `live`.
+
+    `live` is the number of micro-batches that hold a kept group.
+    """
     c, g = self.config, self.config.grpo.group_size
     index = (groups[:, None] * g + np.arange(g)).reshape(-1)
     rollouts = batch.rollouts
@@ -195,13 +201,13 @@ def _trained(state: update_lib.State) -> dict[str, Any]:
 def checkpoint_tree(
     state: update_lib.State, key: Any, cursor: int, step: int
 ) -> dict[str, Any]:
-  """Return the arrays of a checkpoint: all that the next step depends on.
+  """Return the arrays of a checkpoint, on which the next step depends.
 
   Args:
     state: See `update.init_state`.
     key: The run's random key.
-    cursor: Problems of the stream that are used up.
-    step: Updates so far.
+    cursor: Number of problems of the stream that are used up.
+    step: Number of finished steps.
   """
   return dict(
       learner=_trained(state),
@@ -212,9 +218,9 @@ def checkpoint_tree(
 
 
 def abstract_state(state: update_lib.State) -> dict[str, Any]:
-  """Return a tree with shapes and places of a checkpoint, to restore one."""
+  """Return shapes and shardings of a checkpoint's arrays, to restore one."""
   key = jax.eval_shape(lambda: jax.random.key(0))
-  # Replicated, as the count of steps is.
+  # Replicated, like the count of steps.
   whole = state['step'].sharding
   key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
   return checkpoint_tree(state, key, 0, 0)

@@ -2,8 +2,8 @@
 
     sample -> grade -> reward -> advantages -> update -> weights -> log, save
 
-Each stage of a step is one call of `trainer.Trainer`. This module opens the
-workdir, repeats the steps, evaluates, saves, and answers to signals.
+Each stage of a step is one method of `trainer.Trainer`. This module opens the
+workdir, repeats the steps, evaluates, saves, and handles signals.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,20 +54,21 @@ def run(
   Args:
     config: The config of a file in configs/, with overrides applied.
     workdir: The run's directory, created if needed.
-    fork_from: Workdir of another run, whose newest checkpoint a new workdir
-      starts from.
+    fork_from: Workdir of another run. A new workdir starts from its newest
+      checkpoint.
     watch: Called by process 0 before each step, and after the last one.
 
   Returns:
-    The summary that is also in workdir/summary.json.
+    The summary, which is also stored in workdir/summary.json.
 
   Raises:
-    ValueError: If the config, the model, the domain or the workdir is wrong.
+    ValueError: If the config, the model, the domain or the workdir is invalid.
     update.NonFiniteError: If training diverged.
     preemption.Preempted: After SIGINT or SIGTERM, with the state saved.
   """
   primary = sharding.is_primary()
-  if primary:  # Again once the lock is held, but what is slow comes later.
+  # Checked again once the lock is held; this early check precedes slow work.
+  if primary:
     workdir_lib.check(workdir, config, 'train')
   newest = _checkpoint_of(fork_from) if fork_from and primary else None
   setup = setup_lib.prepare(config)
@@ -95,7 +96,7 @@ def _checkpoint_of(fork_from: str) -> pathlib.Path:
   """Return the newest checkpoint of another run.
 
   Raises:
-    ValueError: If it has none.
+    ValueError: If there is none.
   """
   source = pathlib.Path(fork_from).expanduser()
   found = checkpoint_lib.steps_in(source / 'checkpoints')
@@ -111,7 +112,7 @@ def _checkpoint_of(fork_from: str) -> pathlib.Path:
 
 
 def _fork(newest: pathlib.Path, target: pathlib.Path) -> None:
-  """Copy another run's newest checkpoint, unless there is one already."""
+  """Copy another run's checkpoint, unless the workdir has checkpoints."""
   if (target / 'checkpoints').exists():
     return
   temporary = target / 'checkpoints.tmp'
@@ -126,7 +127,7 @@ def _run(
     asked: list[int],
     watch: Callable[[], None],
 ) -> dict[str, Any]:
-  """Train and evaluate, between an opened workdir and the summary."""
+  """Train and evaluate in an opened workdir; return the summary."""
   config, path, phases = trainer.config, directory.path, trainer.phases
   directory.record_start(
       chat_template=trainer.setup.policy.tokenizer.template,
@@ -154,7 +155,7 @@ def _run(
         say(f'step {trainer.step}: dev Avg@{config.eval.samples} {score}')
 
     def stop_if_asked() -> None:
-      # The signal reaches hosts at different times, but they save together.
+      # The signal reaches hosts at different times, but all must save together.
       if not sharding.in_any_process(bool(asked)):
         return
       with phases('checkpoint'):
@@ -178,7 +179,8 @@ def _run(
       if trainer.step == min(first_steps.STEPS, config.steps):
         if line := first_steps.warning(path) if primary else '':
           say(line)
-      # Before the checkpoint: a kill in between repeats the evaluation.
+      # Evaluate before the checkpoint is saved, so that after a kill in between
+      # the evaluation is repeated.
       if due_for_score():
         evaluate()
 
@@ -193,7 +195,8 @@ def _run(
     try:
       if trainer.step:
         say(f'continuing from step {trainer.step}')
-        if due_for_score() and not is_scored():  # A signal came meanwhile.
+        # The last process may have ended before it evaluated this step.
+        if due_for_score() and not is_scored():
           evaluate()
       else:
         if config.log.tensorboard:
@@ -205,7 +208,9 @@ def _run(
       evaluate()
       return _finish(trainer, evaluations)
     except (fleet.FleetError, preemption.Interrupted):
-      stop_if_asked()  # After a signal, servers may be gone: save and end.
+      # After a signal the servers may have ended, too. Then this is not an
+      # error: save and end.
+      stop_if_asked()
       raise
 
 
@@ -216,11 +221,12 @@ def open_metrics(
   """Open the metrics of a trainer.
 
   Args:
-    trainer: Rows continue after its step.
+    trainer: The trainer; rows of later steps than its own are dropped.
     name: Name of the run in W&B.
 
   Yields:
-    A function that writes the metrics of a step, which process 0 alone does.
+    A function (step, metrics) that writes a row; it does nothing except in
+    process 0.
   """
   if not sharding.is_primary():
     yield lambda *_: None
@@ -240,10 +246,10 @@ def loop(
     before_step: Callable[[], None],
     after_step: Callable[[dict[str, float]], None],
 ) -> None:
-  """Train the steps that are left, and save each checkpoint that is due.
+  """Train the remaining steps, and save each checkpoint that is due.
 
   Args:
-    trainer: Anywhere between its first and its last step.
+    trainer: The trainer, at any step.
     before_step: Called before each step. It may raise to stop the training.
     after_step: Called with the metrics of each step, before its checkpoint.
   """
@@ -254,8 +260,8 @@ def loop(
   ):
     while trainer.step < config.steps:
       before_step()
-      # An array that crosses to the device unasked is a bug: every step would
-      # wait for it.
+      # An implicit transfer of an array to the device is a bug, because every
+      # step would wait for it.
       with (
           profile(trainer.step),
           jax.transfer_guard('disallow'),
@@ -264,7 +270,7 @@ def loop(
         log = trainer.train_step()
       if clock is not None:
         log |= clock.finish(trainer.step, log['step_seconds'])
-      with _saved_at_the_end(trainer):  # It may evaluate.
+      with _saved_at_the_end(trainer):  # It may evaluate, and lose servers.
         after_step(log)
       if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
         with trainer.phases('checkpoint'):
@@ -273,7 +279,7 @@ def loop(
 
 @contextlib.contextmanager
 def _saved_at_the_end(trainer: trainer_lib.Trainer) -> Iterator[None]:
-  """Save the finished steps where servers or a signal end the run."""
+  """Save the finished steps if an error of servers or a signal ends the run."""
   try:
     yield
   except engines.ERRORS:
@@ -286,11 +292,11 @@ def _saved_at_the_end(trainer: trainer_lib.Trainer) -> Iterator[None]:
 def _profiler(
     config: ml_collections.ConfigDict, path: pathlib.Path
 ) -> Iterator[Callable[[int], contextlib.AbstractContextManager[None]]]:
-  """Record the steps of the config's profiler window.
+  """Profile the steps of the window in config.log.
 
   Yields:
-    A function of a step's number, counted from 0, which returns the context of
-    the step. A trace ends with the window, with the training, or with an error.
+    A function that takes a step's number, counted from 0, and returns a context
+    for the step. The trace ends with the window, the training, or an error.
   """
   first = config.log.profile_start
   window = range(first, first + config.log.profile_steps) if first >= 0 else ()
@@ -299,7 +305,7 @@ def _profiler(
     @contextlib.contextmanager
     def record(step: int) -> Iterator[None]:
       nonlocal tracing
-      # A run that goes on from within the window records the rest of it.
+      # A run that resumes within the window records the rest of it.
       if step in window and not tracing:
         jax.profiler.start_trace(str(path / 'profile'))
         trace.callback(jax.profiler.stop_trace)
@@ -316,7 +322,7 @@ def _finish(
     trainer: trainer_lib.Trainer,
     evaluations: dict[int, evaluate_lib.EvalResult],
 ) -> dict[str, Any]:
-  """Score the trained policy against its base, export it, and sum up."""
+  """Compare the trained policy with its base, export it, and summarise."""
   config, path, setup = trainer.config, trainer.workdir, trainer.setup
   primary = sharding.is_primary()
 
@@ -338,7 +344,7 @@ def _finish(
           primary=primary,
       )
   elif trainer.step:
-    if 0 not in evaluations:  # A resumed run has not scored its base.
+    if 0 not in evaluations:  # A resumed process has not scored the base.
       install_base()
       evaluations[0] = trainer.evaluate(0, None)
     reports['dev'] = report_lib.report_gain(

@@ -1,7 +1,7 @@
-"""Named reward parts of stored evidence, weighted and added up.
+"""Reward parts, computed from stored evidence, and their weighted sum.
 
-Grading runs programs and is slow; a reward is arithmetic on what was graded.
-It is linear in its weights, and every part is logged beside the sum.
+Grading runs programs and is slow; a reward is only arithmetic on stored grades.
+It is linear in its weights, and every part is logged in addition to the sum.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,20 +24,26 @@ class RewardError(ValueError):
 
 
 class RewardWarning(UserWarning):
-  """A reward of the user's own does something that no harness may do."""
+  """A reward function of the user does something that no harness may do."""
 
 
 def load_parts(path: str, default: Parts) -> Parts:
-  """Return the function at a dotted path, or the domain's own for ''.
+  """Return the reward function at a dotted path, or the domain's own for ''.
 
-  Beside `parts(evidence view)` it may have TRL's signature (prompts,
-  completions, **columns) -> list of float, or verl's compute_score(data_source,
-  solution_str, ground_truth, extra_info) -> float. Such a function becomes one
-  part with its own name, beside the domain's; it is warned about, because it
-  reads text and runs in this process.
+  Its signature is `parts(evidence view)`, or that of TRL, (prompts,
+  completions, **columns) -> list of float, or that of verl,
+  compute_score(data_source, solution_str, ground_truth, extra_info) -> float. A
+  function of TRL or verl becomes one part with the function's name, in addition
+  to the domain's parts. It causes a warning, because it reads text and runs in
+  this process.
+
+  Args:
+    path: Dotted path of a function, or ''.
+    default: The domain's own parts.
 
   Raises:
-    RewardError: If nothing callable is there, or its name fits no part.
+    RewardError: If there is no function at the path, or its name cannot be the
+      name of a part.
   """
   if not path:
     return default
@@ -68,34 +74,34 @@ def load_parts(path: str, default: Parts) -> Parts:
 
 
 def reader(parts: Parts) -> str:
-  """Return the reader whose view these parts need, see schema.READERS."""
+  """Return the reader whose view these parts need; see schema.READERS."""
   return getattr(parts, 'reader', 'reward')
 
 
 def offers(parts: Parts, view: Any) -> str:
-  """Return what parts may read, once they were called."""
+  """Return a list, as text, of what parts may read; valid after their call."""
   own = 'valid', 'max_tokens', 'codes', *view.columns
   return getattr(parts, 'offers', ', '.join(f'e.{name}' for name in own))
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
-  """Return parameters by name, or none where Python does not know them."""
+  """Return parameters by name; empty if Python cannot find them."""
   try:
     return inspect.signature(function).parameters
-  except (TypeError, ValueError):  # Written in C.
+  except (TypeError, ValueError):  # The function is written in C.
     return {}
 
 
 class _TextReward:
-  """A function of texts as one part, beside those of the domain.
+  """A function of texts as one part, in addition to the parts of the domain.
 
-  A subclass names its library (KIND), what tells it apart (SIGNATURE) and what
-  it may ask for before the columns (GIVEN), and scores lists of prompts,
-  completions and columns (`_scores`).
+  A subclass defines the name of its library (KIND), a parameter that only its
+  functions have (SIGNATURE), the arguments other than columns (GIVEN), and
+  `_scores`, which scores lists of prompts and completions.
 
   Attributes:
-    reader: Texts are open to diagnostics; see `reader`.
-    offers: What the function may ask for, once it was called.
+    reader: The reader 'diagnostic', since it may read texts; see `reader`.
+    offers: The arguments that the function may have, set by its first call.
   """
 
   reader = 'diagnostic'
@@ -131,7 +137,7 @@ class _TextReward:
           f'config.reward.parts={self._path!r}: the domain has a part'
           f' {self.name!r} already; rename the function'
       )
-    # The function sees graded completions alone; the others score 0.
+    # The function gets graded completions only; the others score 0.
     scores, columns = np.zeros(view.valid.shape, np.float32), _columns(view)
     self.offers = f'{self.GIVEN}, {", ".join(sorted(columns))}'
     scores[view.valid] = self._scores(
@@ -142,7 +148,7 @@ class _TextReward:
     return {**parts, self.name: scores}
 
   def _accepted(self, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the arguments that the function has parameters for."""
+    """Return the arguments for which the function has parameters."""
     known = self._parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
     return {n: v for n, v in given.items() if takes_all or n in known}
@@ -168,9 +174,9 @@ class _TextReward:
 
 
 def _columns(view: Any) -> dict[str, list[Any]]:
-  """Return what a reward may read of the valid completions, as Python values.
+  """Return the columns of valid completions that a reward may read, as lists.
 
-  completion_ids, all tokens after the prompt, has the name that TRL gives it.
+  Tokens after the prompt are in 'completion_ids', as TRL names them.
   """
   closed = {c.name for c in schema.CORE if 'reward' not in c.readers}
   found = {
@@ -190,18 +196,18 @@ def _columns(view: Any) -> dict[str, list[Any]]:
 class TrlReward(_TextReward):
   """TRL's `reward_func(prompts, completions, completion_ids, **columns)`.
 
-  Called once a step with a list of all valid completions. Prompts and
-  completions are texts, as for a standard data set; a function that fails on
-  texts gets messages, as for a conversational one. Columns are those of the
-  evidence that rewards may read. None counts as 0, as in TRL.
+  The function is called once per batch, with all valid completions. Prompts and
+  completions are texts, as in TRL's standard data sets; a function that fails
+  on texts gets messages, as in TRL's conversational ones. Columns are those of
+  the evidence that rewards may read. A score None counts as 0, as in TRL.
   """
 
   KIND, SIGNATURE, GIVEN = 'TRL', 'completions', 'prompts, completions'
 
-  _form: int | None = None  # 0: texts, 1: messages, None: not known yet.
+  _form: int | None = None  # 0: texts; 1: messages; None: not known yet.
 
   def _scores(self, prompts, completions, columns):
-    # The texts last: a column of the same name must not hide them.
+    # The texts come last, so that no column of the same name replaces them.
     texts = {'prompts': prompts, 'completions': completions}
     given = self._accepted(columns | texts)
     missing = [
@@ -231,7 +237,7 @@ class TrlReward(_TextReward):
     return [0.0 if s is None else self._number(s) for s in scores]
 
   def _call(self, given: Mapping[str, Any]) -> Any:
-    """Call with texts, or with messages where only those work."""
+    """Call the function with texts, or with messages if texts fail."""
     roles = {'prompts': 'user', 'completions': 'assistant'}
     messages = {
         name: [[{'role': role, 'content': text}] for text in given[name]]
@@ -255,8 +261,9 @@ class TrlReward(_TextReward):
 class VerlReward(_TextReward):
   """verl's `compute_score(data_source, solution_str, ground_truth, ...)`.
 
-  Called once per completion. `ground_truth` is withheld: whatever touches it is
-  refused. `extra_info` holds the prompt and the evidence that rewards may read.
+  The function is called once per completion. `ground_truth` is withheld: any
+  use of it raises RewardError. `extra_info` holds the prompt and the evidence
+  that rewards may read.
   """
 
   KIND, SIGNATURE = 'verl', 'solution_str'
@@ -275,7 +282,8 @@ class VerlReward(_TextReward):
       )
       try:
         score = self._function(**self._accepted(given))
-      except TypeError as error:  # `in`, replace and re take texts only.
+      # `in`, str.replace and re raise TypeError if ground_truth is not a text.
+      except TypeError as error:
         if not re.search('_GroundTruth|must be string', str(error)):
           raise
         raise self._withheld('ground_truth') from error
@@ -286,7 +294,7 @@ class VerlReward(_TextReward):
 
 
 class _GroundTruth:
-  """Takes the place of the answer that verl passes; refuses every use."""
+  """A substitute for the reference answer that verl passes; any use raises."""
 
   def __init__(self, refusal: RewardError):
     self.__dict__['refusal'] = refusal
@@ -306,12 +314,12 @@ class _GroundTruth:
 def compute(
     parts: Parts, view: Any, weights: Mapping[str, float]
 ) -> tuple[Float[np.ndarray, 'P G'], dict[str, Float[np.ndarray, 'P G']]]:
-  """Evaluate the weighted parts on a view.
+  """Evaluate the parts on a view, and return their weighted sum.
 
   Args:
     parts: view -> {name: float [P, G]}.
     view: An evidence view; `view.valid` gives the shape.
-    weights: Weight of each part; parts without one are not part of the reward.
+    weights: Part -> its weight; parts without a weight are left out.
 
   Returns:
     float32 [P, G] rewards, and the parts named in `weights`, before weighting.
@@ -321,7 +329,7 @@ def compute(
       or the sum is not finite.
   """
   shape = view.valid.shape
-  # Nothing about the result is trusted: it may come from a user's function.
+  # The result is checked completely, since it may come from a user's function.
   found = parts(view)
   if not isinstance(found, Mapping):
     raise RewardError(
@@ -349,7 +357,7 @@ def compute(
           f'reward part {name!r} has shape {part.shape}; it must be [P, G] ='
           f' {shape}'
       )
-    # A part may say anything of an episode that was not graded.
+    # Values of episodes that were not graded are ignored, whatever they are.
     part = np.where(view.valid, part, 0)
     bad = np.argwhere(~np.isfinite(part)).tolist()
     if bad:

@@ -2,7 +2,8 @@
 
     graded rows -> reward parts -> rewards -> advantages -> turns, kept groups
 
-It reads evidence rows alone, so that recorded rollouts get what live ones do.
+It reads evidence rows only, so that recorded rollouts are rewarded exactly like
+live ones.
 """
 
 from collections.abc import Sequence
@@ -21,16 +22,17 @@ from evojax.training import setup as setup_lib
 
 @dataclasses.dataclass(frozen=True)
 class RewardedBatch:
-  """Rollouts of P groups of G episodes, and what an update learns from them.
+  """P groups of G episodes, with their rewards and advantages.
 
-  What could not be graded has reward and advantage 0 and enters no update.
+  Episodes that could not be graded have reward and advantage 0, and enter no
+  update.
   """
 
   rollouts: collect.RolloutBatch
   graded: Bool[np.ndarray, 'P G']
   rewards: Float[np.ndarray, 'P G']
   parts: dict[str, Float[np.ndarray, 'P G']]  # Before weighting.
-  # One advantage per turn, before groups are dropped; 0 at padding.
+  # One advantage per turn, computed before groups are dropped; 0 at padding.
   advantages: Float[np.ndarray, 'P G A']
   kept: Bool[np.ndarray, 'P']  # Groups that enter the update.
 
@@ -47,11 +49,12 @@ class RewardedBatch:
 
   @property
   def columns(self) -> dict[str, Any]:
-    """Evidence of the stage 'reward', B values by column."""
-    # The reward of what was not graded is unknown, not 0.
+    """Evidence of the stage 'reward': column -> B values."""
+    # The reward of an episode that was not graded is unknown, not 0.
     known = lambda x: np.where(self.graded, x, np.nan).reshape(-1)
     turns = self.rollouts.n_turns.reshape(-1)
     flat = self.advantages.reshape(len(turns), -1)
+    # 'turn_advantages' is empty for one turn, where 'advantage' is the same.
     trained = np.where((turns > 1) & self.graded.reshape(-1), turns, 0)
     return {
         'reward': known(self.rewards),
@@ -68,10 +71,10 @@ class RewardedBatch:
 
 
 class RewardPipeline:
-  """The stage that turns graded rollouts into advantages and kept groups.
+  """The stage that computes advantages and kept groups from graded rollouts.
 
   Attributes:
-    keep_state: State of the harness's filter, which goes from batch to batch.
+    keep_state: State of the harness's filter, passed from batch to batch.
   """
 
   def __init__(self, setup: setup_lib.Setup):
@@ -81,7 +84,7 @@ class RewardPipeline:
       self.keep_state = setup.functions.init()
 
   def __call__(self, rollouts: collect.RolloutBatch) -> RewardedBatch:
-    """Reward a batch of whole groups, and move the filter's state on.
+    """Reward a batch of whole groups, and update the filter's state.
 
     Raises:
       reward_parts.RewardError: If a part does not fit, or is not finite.
@@ -91,15 +94,16 @@ class RewardPipeline:
     graded = rollouts.graded
     e = self._setup.view(rollouts.rows)
     rewards, parts = self._setup.rewards(e)
-    # Advantages compare an episode with its whole group; groups without
-    # signal are dropped afterwards, and leave loss and denominator.
+    # An advantage compares an episode with its whole group. Groups without
+    # signal are dropped afterwards, from the loss and from its denominator.
     advantages = np.asarray(
         advantages_lib.ADVANTAGES[config.grpo.advantage](rewards, e.valid)
     )
     turns = rollouts.n_turns
     weights = np.ones((*graded.shape, int(turns.max())), np.float32)
     if functions and functions.has('weight'):
-      credit = functions.weight(e)  # As many turns as a graded episode has.
+      # Its last axis may be shorter: it covers the turns of graded episodes.
+      credit = functions.weight(e)
       weights[..., : credit.shape[-1]] = credit
     kept = filters.KEEP[config.grpo.keep](rewards, e.outcome, e.valid)
     if functions and functions.has('keep'):
@@ -116,7 +120,7 @@ class RewardPipeline:
 
 
 def join(batches: Sequence[RewardedBatch]) -> RewardedBatch:
-  """Return the rollout rounds of one step as one batch, in their order."""
+  """Join the rollout rounds of one step into one batch, in their order."""
   if len(batches) == 1:
     return batches[0]
   turns = max(b.advantages.shape[-1] for b in batches)

@@ -1,4 +1,4 @@
-"""The update's and the sampler's settings, read off a config."""
+"""Settings of the update, the policy, the domain and the sampler."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -20,9 +20,10 @@ def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
   """Return the part of the config that is compiled into the update."""
   grpo, optim = config.grpo, config.optim
   return update_lib.Algorithm(
-      # The only update of a step: its ratio is 1 and needs no second forward.
+      # With one update per step, old log-probs are the current ones (the ratio
+      # is 1), so that no extra forward pass is needed.
       on_policy=grpo.epochs == 1 and grpo.minibatches == 1,
-      # Compiled only if it is on: it costs a forward pass.
+      # Compiled only if it is used, since it costs a forward pass.
       reference=grpo.kl_coef > 0,
       tis_mode=grpo.tis_mode if grpo.tis_cap > 0 else '',
       reject=grpo.reject,
@@ -37,14 +38,14 @@ def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
 def open_policy(
     config: ml_collections.ConfigDict, path: str = ''
 ) -> policy_lib.Policy:
-  """Open the policy of a run, or one trained from it.
+  """Open the policy of a run, or a policy trained from it.
 
   Args:
-    config: Of the run.
-    path: As config.model.path, which it replaces; empty: that of the config.
+    config: The config of the run.
+    path: Replaces config.model.path, unless it is empty.
 
   Returns:
-    As `models.policy.open_policy`, which says what it raises.
+    The policy; see `models.policy.open_policy`, also for errors.
   """
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
@@ -58,11 +59,15 @@ def open_policy(
 def make_domain(
     config: ml_collections.ConfigDict, families: Sequence[str] = ()
 ) -> base.Domain:
-  """Return the domain of a config, with its judge, or a slice of its families.
+  """Return the domain of a config, with its judge.
+
+  Args:
+    config: The config.
+    families: Problem families to keep; empty: all of them.
 
   Raises:
-    ValueError: If a field of the domain is impossible, or if a slice is asked
-      for and the domain has no families.
+    ValueError: If a field of the domain is invalid, or if families are given
+      and the domain has none.
   """
   kwargs = config.domain.kwargs.to_dict()
   if families and 'families' not in kwargs:
@@ -74,7 +79,8 @@ def make_domain(
   domain = domains.make(config.domain.name, **kwargs | chosen)
   if not config.domain.judge:
     return domain
-  from evojax.domains import judged  # Most runs have none: no HTTP client.
+  # Imported here because most runs have no judge and need no HTTP client.
+  from evojax.domains import judged
 
   return judged.wrap(domain, config.domain.judge.to_dict())
 
@@ -82,7 +88,7 @@ def make_domain(
 def hyperparameters(
     config: ml_collections.ConfigDict, step: int
 ) -> dict[str, np.float32]:
-  """Return the traced scalars of a step."""
+  """Return the values of `update.HYPERPARAMETERS` at a step."""
   values = dict(config.optim) | dict(config.rollout) | dict(config.grpo)
   values['learning_rate'] = config_lib.learning_rate(config)(step)
   return {name: np.float32(values[name]) for name in update_lib.HYPERPARAMETERS}
@@ -91,7 +97,7 @@ def hyperparameters(
 def sampling_params(
     config: ml_collections.ConfigDict,
 ) -> records.SamplingParams:
-  """Return how training samples."""
+  """Return the sampling parameters of training."""
   return records.SamplingParams(
       max_tokens=config_lib.token_limit(config),
       turn_tokens=config.rollout.turn_tokens,
@@ -101,9 +107,10 @@ def sampling_params(
 
 
 def eval_params(config: ml_collections.ConfigDict) -> records.SamplingParams:
-  """Return how evaluation samples: at its own temperature and limit of tokens.
+  """Return the sampling parameters of evaluation.
 
-  A harness may change those of training; scores must stay comparable.
+  Temperature and token limit are separate from those of training, which a
+  harness may change, so that scores stay comparable.
   """
   return dataclasses.replace(
       sampling_params(config),

@@ -1,7 +1,7 @@
-"""All that a run needs before a device is touched, built and checked once.
+"""All that a run needs before it uses a device, built and checked once.
 
-A harness lies over a setup: `Setup.under` returns that of an arm or a replay
-without opening domain and policy, or grading, a second time.
+`Setup.under` applies a harness to a setup: it returns the setup of an arm or a
+replay without opening domain and policy, or grading the probe, a second time.
 """
 
 from collections.abc import Mapping
@@ -36,28 +36,31 @@ from evojax.sandbox import probe
 from evojax.training import reward_parts
 from evojax.training import settings
 
-_MOST_RENDERED = 10_000  # Problems of a data set: some seconds.
+# Maximum number of problems of a data set whose prompts are checked. The check
+# of so many takes some seconds.
+_MOST_RENDERED = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """All that a run, an arm or a replay needs before a device is touched."""
+  """All that a run, an arm or a replay needs before it uses a device."""
 
   config: ml_collections.ConfigDict  # With the harness's overlay applied.
   domain: base.Domain
-  # Gives the training problems: the slice of `domain` at config.data.families.
+  # Source of the training problems: `domain`, or only its families that
+  # config.data.families names.
   training_domain: base.Domain
   policy: policy_lib.Policy
-  synthetic: synthetic_lib.Evidence  # Functions are tried on it.
-  probe_rows: dict[str, Any]  # One graded problem, to try rewards on.
+  synthetic: synthetic_lib.Evidence  # For trial calls of harness functions.
+  probe_rows: dict[str, Any]  # Rows of one graded problem, to try rewards.
   columns: tuple[schema.Column, ...]
   parts: reward_parts.Parts
-  reader: str = 'reward'  # What the view that the parts see is open to.
+  reader: str = 'reward'  # The reader in schema.READERS whose view parts get.
   harness: spec.Harness | None = None
-  functions: run.Functions | None = None  # The harness's, run in the box.
+  functions: run.Functions | None = None  # The harness's, run in the sandbox.
 
   def base_params(self, mesh: jax.sharding.Mesh) -> decoder.Params:
-    """Read the weights of the base policy to the devices of a mesh."""
+    """Load the weights of the base policy onto the devices of a mesh."""
     dtype, seed = self.config.model.param_dtype, self.config.seed
     return policy_lib.load_params(
         self.policy, mesh, param_dtype=dtype, seed=seed
@@ -65,7 +68,7 @@ class Setup:
 
   @property
   def version(self) -> str:
-    """Hash of the harness that trains; 'seed' where there is none."""
+    """Hash of the harness that trains; 'seed' without a harness."""
     return self.harness.sha256 if self.harness else 'seed'
 
   def scorer(
@@ -75,13 +78,13 @@ class Setup:
       *,
       version: str | None = None,
   ) -> evaluate_lib.Scorer:
-    """Return what scores the weights that an engine holds, as the run does.
+    """Return a scorer for the weights in an engine, with the run's settings.
 
     Args:
       engine: Sampler with the weights to score.
-      phases: Counts the time of rollout, grade and log.
-      version: Hash of the harness that trained the weights, by default the
-        setup's own; see the evidence column `version`.
+      phases: Measures the time of rollout, grade and log.
+      version: Hash of the harness that trained the weights, by default that of
+        this setup; see the evidence column `version`.
     """
     return evaluate_lib.Scorer(
         engine=engine,
@@ -94,7 +97,7 @@ class Setup:
     )
 
   def view(self, rows: Mapping[str, Any]) -> views.View:
-    """Return the view of rows that the reward's parts get."""
+    """Return the view of rows that is passed to the reward parts."""
     limit = config_lib.token_limit(self.config)
     return collect.view(rows, self.columns, limit, self.reader)
 
@@ -113,13 +116,15 @@ class Setup:
   def under(self, config: ml_collections.ConfigDict) -> 'Setup':
     """Return the setup of an arm or a replay of this run.
 
+    The policy is not opened again, and the domain only if its section of the
+    config differs.
+
     Args:
-      config: The run's config without an overlay, with the arm's seed, shapes
-        and numbers; `harness.path` names the harness. The policy stays open,
-        and so does the domain unless its section differs.
+      config: The run's config without an overlay, with the changes of the arm;
+        `harness.path` names the harness.
 
     Raises:
-      ValueError: If the harness, a value or a part does not fit, as `prepare`.
+      ValueError: If the harness, a value or a part does not fit; see `prepare`.
     """
     return _build(config, opened=self)
 
@@ -127,8 +132,8 @@ class Setup:
 def prepare(config: ml_collections.ConfigDict) -> Setup:
   """Check and build everything that needs no device.
 
-  The reward is tried on one graded problem, so that a wrong weight or a broken
-  function of the user's own shows up here and not after the first rollout.
+  The reward is computed for one graded problem, so that a wrong weight or a
+  broken function of the user is found here and not after the first rollout.
 
   Args:
     config: The config of the run; `harness.path` names the harness that trains
@@ -144,9 +149,10 @@ def prepare(config: ml_collections.ConfigDict) -> Setup:
 
 
 def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
-  """Return the setup of a config, with what `opened` holds of it already."""
+  """Return the setup of a config, reusing the fitting parts of `opened`."""
   policy = opened and opened.policy
-  # Synthetic evidence and the probe are of the domain's own problems.
+  # Synthetic evidence and the probe belong to a domain, so another domain needs
+  # new ones.
   if opened is not None and config.domain != opened.config.domain:
     opened = None
   domain = opened.domain if opened else settings.make_domain(config)
@@ -159,9 +165,9 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
     if config.domain != section:
       domain, opened = settings.make_domain(config), None
     if harness.files:
-      probe.tier()  # A machine without a box for such code says so now.
+      probe.tier()  # Raises now if this machine has no sandbox for such code.
       functions = run.Functions(harness)
-  # After the overlay: a harness may set values that only together are wrong.
+  # After the overlay, because its values may be invalid only in combination.
   config_checks.validate(config, arm=opened is not None)
   metrics_lib.check_available(config.log.wandb)
   families = config.data.families
@@ -178,12 +184,13 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
         + ''.join(f'\n  {reason}' for reason in refused)
     )
   policy = policy or settings.open_policy(config)
-  # The harness's parts replace the domain's, but not those the user brought.
+  # The harness's parts replace those of the domain, but are added to those of
+  # the user.
   parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
   reader = reward_parts.reader(parts)
   if functions and functions.has('reward'):
     own = parts if config.reward.parts else lambda e: {}
-    # The weights in the harness's overlay say which of them count.
+    # The weights in the harness's overlay select the parts that count.
     parts = lambda e: {**own(e), **functions.parts(e)}
   setup = Setup(
       config=config,
@@ -206,7 +213,7 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
 
 
 def _check_turns(setup: Setup) -> None:
-  """Refuse episodes of several turns that the sampler has no room for.
+  """Check the settings that a domain with episodes of several turns needs.
 
   Raises:
     ValueError: Naming the field, its value and the remedy.
@@ -230,11 +237,11 @@ def _check_turns(setup: Setup) -> None:
 
 
 def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:
-  """Render the first problems of splits, under the seed of the config.
+  """Render the first problems of splits, with the seed of the config.
 
   Args:
-    setup: Of the run.
-    counts: Problems that are asked at once, by split.
+    setup: Setup of the run.
+    counts: Split -> number of problems that are taken at once.
 
   Raises:
     ValueError: If a split is too small, a prompt is too long, or the chat
@@ -244,7 +251,8 @@ def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:
   for split, count in counts.items():
     domain = setup.training_domain if split == 'train' else setup.domain
     source = domain.source(split, config.seed)
-    if isinstance(source, sources.FiniteSource):  # All are asked some day.
+    # All problems of a finite source are used sooner or later.
+    if isinstance(source, sources.FiniteSource):
       count = max(count, min(len(source), _MOST_RENDERED))
     asked = source.take(0, count)
     collect.render(setup.policy.tokenizer, asked, config.data.max_prompt_tokens)
@@ -253,11 +261,12 @@ def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:
 def _grade_one(setup: Setup) -> dict[str, Any]:
   """Check the problems of every split; return rows of one graded problem.
 
-  The rows are two samples of an empty completion. Sealed problems are asked
-  last in a run: one whose prompt is too long must not show up only then.
+  The rows are two samples of a completion without text. Sealed problems are
+  checked, too: they are used at the end of a run, which is too late to find a
+  prompt that is too long.
 
   Raises:
-    ValueError: As `check_problems`.
+    ValueError: As in `check_problems`.
   """
   config = setup.config
   counts = {'train': config.grpo.prompts, 'dev': config.eval.problems}

@@ -1,4 +1,4 @@
-"""The stages of a run, as its config implies them: for progress and plans."""
+"""The stages of a run, derived from its config, for progress and plans."""
 
 import dataclasses
 from typing import Any
@@ -9,13 +9,14 @@ from evojax import config as config_lib
 from evojax.eval import paired
 from evojax.runtime import progress
 
-TRIES = 3  # Changes that are looked for, at most, for a free place of a round.
+TRIES = 3  # Maximum number of changes that are tried per free place of a round.
 FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
-# Estimated probabilities: a candidate's race ends in a round, it is ahead after
-# half of its pairs, a round is scored on dev problems, a change reaches its
-# level and is scored on perturbed problems.
+# Estimated probabilities that a candidate's race ends in a round; that it leads
+# after half of its pairs; that a round is scored on dev problems; and that a
+# change reaches its level and is scored on perturbed problems.
 _DECIDED, _LEAD, _OTHERWISE, _KEPT = 0.6, 0.4, 0.2, 0.3
-_USED = 0.5  # Part of the limit that a completion uses, about.
+# Estimated share of the token limit that a completion uses.
+_USED = 0.5
 
 
 def of_training(config: ml_collections.ConfigDict) -> list[progress.Stage]:
@@ -41,7 +42,7 @@ def of_training(config: ml_collections.ConfigDict) -> list[progress.Stage]:
 def of_round(
     config: ml_collections.ConfigDict, number: int
 ) -> list[progress.Stage]:
-  """Return the stages of a round; every one may end early."""
+  """Return the stages of a round; each of them may end early."""
   e, grpo = config.evolve, config.grpo
   step = dict(prompts=grpo.prompts, group_size=grpo.group_size)
 
@@ -52,11 +53,12 @@ def of_round(
   racing, new = _field(e, number)
   half = paired.first_half(e.pairs)
   rest = e.pairs - half
-  # A candidate that samples differently has all arms scored on dev problems.
+  # If a candidate samples differently, all arms are scored on dev problems.
   scored = dict(problems=e.problems, samples=e.samples)
   arms = (1 + e.candidates) * e.pairs
   return [
-      # Parent and candidate, from an early and a late checkpoint.
+      # A backtest has four arms: parent and candidate, each from an early and
+      # from a late checkpoint.
       stage(
           'backtest',
           4 * TRIES * e.candidates,
@@ -97,7 +99,7 @@ def of_round(
 
 
 def _field(evolve: ml_collections.ConfigDict, number: int) -> tuple[float, ...]:
-  """Return how many candidates race in a round and enter it, as expected."""
+  """Return the expected numbers of candidates: racing in a round, and new."""
   racing = new = entered = 0.0
   for _ in range(number + 1):
     racing *= 1 - _DECIDED
@@ -109,18 +111,18 @@ def _field(evolve: ml_collections.ConfigDict, number: int) -> tuple[float, ...]:
 def round_name(
     config: ml_collections.ConfigDict, number: int, what: str
 ) -> str:
-  """Return the name of a stage of a round; rounds are numbered from 0."""
+  """Return the name of a stage of a round; `number` counts from 0."""
   return f'round {number} ({number + 1}/{config.evolve.rounds}) {what}'
 
 
 def of_evolution(
     config: ml_collections.ConfigDict, compared: int = 0
 ) -> list[progress.Stage]:
-  """Return the stages of a run that evolves.
+  """Return the stages of a run that evolves its harness.
 
   Args:
-    config: Of the run.
-    compared: Policies of other runs that are scored beside it.
+    config: The config of the run.
+    compared: Number of policies of other runs that are scored, too.
   """
   c, e = config, config.evolve
   first = progress.Stage(
@@ -135,7 +137,8 @@ def of_evolution(
       prompts=c.grpo.prompts,
       group_size=c.grpo.group_size,
   )
-  # The base policy, the evolved one, and one that its harness trained anew.
+  # Arms: the base policy, the evolved policy, and with evolve.retrain a policy
+  # that the evolved harness trains from the start.
   sealed = progress.Stage(
       name=SEALED,
       arms=2 + e.retrain + compared,
@@ -152,7 +155,7 @@ def of_evolution(
 
 
 def _rounds(config: ml_collections.ConfigDict) -> int:
-  """Return how many rounds of a run evolve.tokens pays for, about."""
+  """Estimate how many rounds of a run fit into its budget evolve.tokens."""
   e, grpo = config.evolve, config.grpo
   if not e.tokens:
     return e.rounds
@@ -167,14 +170,14 @@ def _rounds(config: ml_collections.ConfigDict) -> int:
 
 
 def equal_arms(number: int) -> str:
-  """Return the name of a stage of --mode=aa; they are numbered from 0."""
+  """Return the name of a stage of --mode=aa; `number` counts from 0."""
   return f'equal arms ({number + 1})'
 
 
 def of_equal_arms(
     config: ml_collections.ConfigDict, rounds: int
 ) -> list[progress.Stage]:
-  """Return the stages of --mode=aa: version 0, and the arms of some rounds."""
+  """Return the stages of --mode=aa: version 0, and the arms of each round."""
   e = config.evolve
   step = dict(prompts=config.grpo.prompts, group_size=config.grpo.group_size)
   arms = (1 + e.candidates) * e.pairs

@@ -2,8 +2,8 @@
 
     sample -> grade -> reward -> advantages -> update -> weights
 
-A domain brings data and a grader, a harness changes config values and the
-reward. No stage here knows which domain or harness it serves.
+A domain provides data and a grader; a harness changes config values and the
+reward. No stage here depends on a particular domain or harness.
 """
 
 import base64
@@ -49,10 +49,10 @@ class Trainer:
   Attributes:
     learner: Parameters, moments and the number of finished steps.
     rewards: The reward pipeline, with the state of the harness's filter.
-    cursor: Problems of the train stream that are used up.
+    cursor: Number of problems of the train stream that are used up.
     prefetching: The next step's first request batch, while it is sampled.
-    prefetched: That request batch with its episodes, once it is sampled.
-    start: Fingerprint of the parameters and moments that the run started from.
+    prefetched: The next step's first request batch with its episodes.
+    start: Fingerprint of the parameters and moments at the start of the run.
     saved_step: Step of the newest checkpoint.
   """
 
@@ -70,15 +70,15 @@ class Trainer:
     """Build mesh, state and engine, and restore the newest checkpoint.
 
     Args:
-      setup: From `setup.prepare` or `Setup.under`.
-      workdir: Holds the run's evidence and checkpoints.
-      phases: Counts the time of each stage.
-      engine: The engine of another trainer with the same shapes; it gets this
-        one's weights. Default: a new one.
-      start: Directory of a checkpoint whose parameters and moments a new run
-        starts from, at step 0 and with its own problems and random numbers.
+      setup: Result of `setup.prepare` or `Setup.under`.
+      workdir: Directory of the run's evidence and checkpoints.
+      phases: Measures the time of each stage.
+      engine: The engine of another trainer with the same shapes; it gets the
+        weights of this trainer. Default: a new engine.
+      start: Directory of a checkpoint. A new run starts from its parameters and
+        moments, but at step 0 and with its own problems and random numbers.
         Default: the policy of config.model.path.
-      retained: Steps whose checkpoints stay beside the newest ones.
+      retained: Steps whose checkpoints are kept in addition to the newest ones.
       stopping: Returns whether the run was asked to stop; see `fleet.Fleet`.
     """
     c = self.config = setup.config
@@ -107,10 +107,11 @@ class Trainer:
           self.engine, setup.policy.tokenizer, setup.domain
       )
       # The order of a restore: (1) the base policy's weights, for the
-      # reference, for frozen parameters and for a new run; (2) the optimizer's
-      # zeros; (3) the newest intact checkpoint over both; (4) the engine.
+      # reference, for frozen parameters and for a new run; (2) zeros for the
+      # optimizer; (3) the newest intact checkpoint, which replaces both; (4)
+      # the weights of the engine.
       self.learner = learner_lib.Learner(setup, self.mesh, phases)
-      # On every device of every process, as a checkpoint wants it.
+      # Replicated on the devices of all processes, as checkpoints require.
       seed = sharding.to_device(np.uint32(c.seed), self._replicated)
       make_key = jax.jit(jax.random.key, out_shardings=self._replicated)
       self.key = make_key(seed)
@@ -127,11 +128,14 @@ class Trainer:
 
   @property
   def step(self) -> int:
-    """Finished steps, the version of the weights."""
+    """Number of finished steps, which is also the version of the weights."""
     return self.learner.step
 
   def _restore(self, start: pathlib.Path | None) -> str:
-    """Restore the newest checkpoint; return the fingerprint of the start."""
+    """Restore the newest checkpoint; return the fingerprint of the run's start.
+
+    A run without checkpoints starts from `start`, or else from the base policy.
+    """
     learner = self.learner
     restored = self.checkpointer.restore_latest(
         learner_lib.abstract_state(learner.state)
@@ -145,14 +149,15 @@ class Trainer:
     learner.state.update(saved['learner'])
     learner.step = meta['step']
     self.key, self.cursor = saved['key'], int(saved['cursor'])
-    # The filter's state, too small to be sharded, is in the metadata.
+    # The filter's state is in the metadata, since it is too small to shard.
     self.rewards.keep_state = {
         name: np.array(values, np.float32)
         for name, values in metadata['keep_state'].items()
     }
     if 'ahead' in metadata:
       self.cursor, packed = metadata['ahead']
-      # A fork may have other problems, prompts or sampling parameters.
+      # With another config, as in a fork, problems, prompts or sampling
+      # parameters may differ; then the prefetched episodes are not used.
       if metadata['config_sha256'] == config_lib.sha256(self.config):
         asked = self.next_requests(self.config.grpo.prompts, self.step, 0)
         decode = self.setup.policy.tokenizer.decode
@@ -160,10 +165,10 @@ class Trainer:
     return metadata['start']
 
   def save(self) -> None:
-    """Start a checkpoint of the finished step, unless it has one.
+    """Start to write a checkpoint of the finished step, unless it has one.
 
-    After SIGTERM there is none if it would not be durable in time; then the
-    last one counts, and a line says so.
+    After SIGTERM it is not written if it would not be durable in time. Then a
+    message is printed, and the run will resume from the last checkpoint.
     """
     if self.saved_step == self.step:
       return
@@ -182,7 +187,7 @@ class Trainer:
         keep_state={name: values.tolist() for name, values in state.items()},
     )
     if self.prefetched:
-      # The cursor before it; it draws the same problems again.
+      # The cursor before the prefetch; a restore takes the same problems again.
       first = self.cursor - len(self.prefetched[0].problems)
       metadata['ahead'] = [first, _pack(self.prefetched[1])]
     self.checkpointer.save(self.step, tree, metadata)
@@ -190,7 +195,7 @@ class Trainer:
 
   def _too_late(self, tree: Any) -> str:
     """Return why a checkpoint would not be durable in time; '' if it would."""
-    # Any of the processes may have heard the signal.
+    # Perhaps only some of the processes have got the signal.
     left = sharding.to_host(np.array([preemption.seconds_left()])).min().item()
     size, seconds = self.checkpointer.estimate(tree)
     if not decisions.decide(lambda: seconds > left):
@@ -203,15 +208,15 @@ class Trainer:
     )
 
   def install(self) -> None:
-    """Give the engine the current weights; their version is the step."""
+    """Install the current weights in the engine; their version is the step."""
     self.engine.update_weights(self.learner.params, self.step)
 
   def close(self) -> None:
-    """Wait for the last checkpoint; close the engine unless it is another's."""
+    """Wait for the last checkpoint; close the engine if created here."""
     self._open.close()
 
   def compilations(self) -> int:
-    """Return the number of programs compiled so far, the engine's included."""
+    """Return the number of programs compiled so far, including the engine's."""
     return self.engine.compilations() + self.learner.compilations()
 
   # ---------------------------------------------------------------- stages
@@ -219,7 +224,7 @@ class Trainer:
   def next_requests(
       self, prompts: int, step: int, round_: int
   ) -> records.RequestBatch:
-    """Return requests of the next problems, for a rollout round of a step."""
+    """Return requests for the next problems, for a rollout round of a step."""
     problems = self.source.take(self.cursor, prompts)
     self.cursor += prompts
     counter = sharding.to_device(np.uint32([step, round_]), self._replicated)
@@ -233,7 +238,7 @@ class Trainer:
     )
 
   def start_prefetch(self) -> None:
-    """Start to sample the next step with the weights of this one."""
+    """Start to sample the next step with this step's weights."""
     if self.config.rollout.queue_depth and self.step + 1 < self.config.steps:
       asked = self.next_requests(self.config.grpo.prompts, self.step + 1, 0)
       self.prefetching = asked, self._player.begin(asked)
@@ -250,7 +255,7 @@ class Trainer:
         raise
 
   def roll_out(self) -> reward_pipeline.RewardedBatch:
-    """Roll out until P groups are kept, or the refill rounds are used up."""
+    """Sample and reward groups until P are kept or no refill round is left."""
     c = self.config.grpo
     self._refused, missing = 0, c.prompts
     oldest = self.step - self.config.rollout.max_staleness
@@ -265,7 +270,7 @@ class Trainer:
           episodes = self._player.play(asked)
         stale = [i for i, e in enumerate(episodes) if e.policy_version < oldest]
         self._refused += len(stale)
-        if stale:  # As prefetched rollouts may be: they are sampled again.
+        if stale:  # Prefetched rollouts may be too old; sample them again.
           again = self._player.play(asked, stale)
           for i, episode in zip(stale, again, strict=True):
             episodes[i] = episode
@@ -294,7 +299,8 @@ class Trainer:
       )
     with self.phases('reward'):
       batch = self.rewards(rollouts)
-      # A function may hit a time limit on one host only; all must agree.
+      # All hosts use the same values, since a function of the harness may hit
+      # its time limit on one host only.
       shared = ('rewards', 'advantages', 'kept', 'graded')
       values = {name: getattr(batch, name) for name in shared}
       return dataclasses.replace(batch, **sharding.broadcast(values))
@@ -302,11 +308,16 @@ class Trainer:
   def train_step(self) -> dict[str, float]:
     """Make one step; evidence is on disk before the update that uses it.
 
+    After each of the errors below, the state is that of the last finished step
+    and may be saved.
+
+    Returns:
+      Metrics of the step.
+
     Raises:
-      fleet.FleetError: If no server could be used for too long.
+      fleet.FleetError: If no server was usable for too long.
       answers.DisagreementError: If a server does not fit the run.
-      preemption.Interrupted: If the run was asked to stop. After all of them
-        the state is that of the last finished step, and may be saved.
+      preemption.Interrupted: If the run was asked to stop.
     """
     started = time.perf_counter()
     self._discard_later()
@@ -320,7 +331,7 @@ class Trainer:
     self.start_prefetch()
     try:
       metrics = self._train_on(batch)
-    finally:  # Nothing else may use the engine before.
+    finally:  # Until then, nothing else may use the engine.
       self.finish_prefetch()
     with self.phases('sync'):
       self.install()
@@ -333,11 +344,11 @@ class Trainer:
     return metrics
 
   def _discard_later(self) -> None:
-    """Delete evidence of later steps, once the first step is made.
+    """Delete evidence of later steps, when the first step begins.
 
-    A killed process may have written it, and it is about to be written again.
-    Dev evidence of a step is of the weights after it, train evidence of those
-    before.
+    A killed process may have written it, and it will be written again. Train
+    evidence of a step belongs to the weights before the step, dev evidence to
+    the weights after it.
     """
     if not self._discarded:
       store.discard_after(self.workdir, 'train', self.step - 1)
@@ -345,15 +356,15 @@ class Trainer:
       self._discarded = True
 
   def _train_on(self, batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
-    """Store a batch and update on it."""
+    """Store the evidence of a batch, and update the policy on the batch."""
     primary, step = sharding.is_primary(), self.step
     rows = batch.rollouts.rows
     if primary:
       with self.phases('evidence'):
         store.write_step(self.workdir, 'train', step, rows, self.setup.columns)
     with self.phases('checkpoint'):
-      # It is written beside this step's rollout. Were it not there after this
-      # step's update, a kill would repeat more than checkpoint.every steps.
+      # The last checkpoint was written during this step's rollout. Wait for it
+      # here, so that a kill never repeats more than checkpoint.every steps.
       self.checkpointer.wait()
     learned, gap = self.learner.learn(batch)
     if primary:
@@ -370,9 +381,9 @@ class Trainer:
   def evaluate(
       self, step: int, workdir: pathlib.Path | None
   ) -> evaluate_lib.EvalResult:
-    """Score the installed weights, of a step, on the run's dev problems."""
+    """Score the installed weights of a step on the run's dev problems."""
     c = self.config
-    # Weights of step 0 were trained by no harness.
+    # No harness has trained the weights of step 0.
     version = None if step else 'seed'
     with self.phases('eval'):
       return evaluate_lib.evaluate(
@@ -387,9 +398,9 @@ class Trainer:
 
 
 def _pack(episodes: Sequence[records.Episode]) -> str:
-  """Return episodes as text, bit for bit, for a checkpoint."""
+  """Return episodes as text for a checkpoint, without any loss of precision."""
   width = max(len(e.tokens) for e in episodes)
-  # Completions need nothing beyond tokens and versions; other episodes do.
+  # Plain completions are restored from arrays alone; other episodes are not.
   told = [
       None
       if _is_completion(e)
@@ -409,9 +420,10 @@ def _unpack(
     decode: Callable[[Sequence[int]], str],
 ) -> list[records.Episode]:
   """Return the episodes that `_pack` packed."""
-  # Into memory: the file would decompress an array at every access.
+  # Copied to a dict, since NpzFile decompresses an array at every access.
   arrays = dict(np.load(io.BytesIO(base64.b64decode(packed))))
-  told = json.loads(str(arrays.pop('told', '[]')))  # Older ones have none.
+  # Older checkpoints have no 'told'.
+  told = json.loads(str(arrays.pop('told', '[]')))
   episodes = packed_lib.unpack(arrays, requests, decode)
   for i, values in enumerate(told):
     if values is not None:
@@ -427,7 +439,7 @@ def _unpack(
 
 
 def _is_completion(e: records.Episode) -> bool:
-  """Return whether an episode is what a sampler returned, and no more."""
+  """Return whether an episode is a single completion without an environment."""
   plain = (records.Turn(len(e.tokens), text=e.text),)
   return e.turns == plain and e.state is None and not e.error
 
@@ -440,7 +452,7 @@ def _fold(key, counter):
 
 
 def _summary(batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
-  """Return metrics of the rollouts: of the arrays that train the policy."""
+  """Return metrics of the very rollouts and rewards that train the policy."""
   rows, graded = batch.rollouts.rows, batch.graded
   outcomes = np.asarray(rows['outcome'], bool).reshape(graded.shape)
   spread = np.ma.array(batch.rewards, mask=~graded).std(1).filled(0)

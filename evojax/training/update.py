@@ -1,13 +1,14 @@
 """One GRPO update: state, loss, gradient, optimizer.
 
-`update_step` is compiled once. Scalars that a researcher or a harness turns
-(learning rate, clip bounds, KL coefficient, temperature, ...) are traced, so
-that turning them compiles nothing; `Algorithm` holds what does.
+`update_step` is compiled once. Scalars that a researcher or a harness may
+change (learning rate, clip bounds, KL coefficient, temperature, ...) are
+traced; only a change of a setting in `Algorithm` compiles a new program.
 
 A batch is a dict of arrays with a leading axis of M micro-batches of p groups
 each, made by `make_batch`. Dropped groups come last, in micro-batches that are
-not run. Axis letters as in `evojax.records`; where a micro-batch has fewer
-groups than devices split it over, p and G are those of the parts of groups.
+not run. Axis letters are those of `evojax.records`. If a micro-batch has fewer
+groups than devices, groups are split into parts (see `config.group_parts`); p
+and G then count parts and the sequences of a part.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,13 +54,13 @@ HYPERPARAMETERS = (
 )
 
 
-# Rows of a packed micro-batch are rounded up to this, which bounds how many
-# shapes, hence programs, a run can meet.
+# The number of rows of a packed micro-batch is rounded up to a multiple of
+# this, which limits the number of shapes, and so of programs, in a run.
 PACKED_ROWS_BUCKET = 8
 
 
 class NonFiniteError(FloatingPointError):
-  """The loss or a gradient is not finite; the state was left as it was."""
+  """The loss or a gradient is not finite; the state was not changed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,33 +70,33 @@ class Algorithm:
   ratio: str = 'token'  # token | sequence.
   aggregation: str = 'sequence'  # sequence | token | constant.
   layout: str = 'shared'  # shared | packed.
-  # One epoch, one minibatch: old log-probs are the current ones.
+  # With one epoch and one minibatch, old log-probs are the current ones.
   on_policy: bool = True
-  reference: bool = False  # With a KL term.
+  reference: bool = False  # Whether there is a KL term to a reference policy.
   tis_mode: str = ''  # One of importance.MODES; empty: no importance weights.
   reject: str = 'none'  # One of importance.REJECTIONS.
   veto: bool = False  # Sequences with one very unlikely token are rejected.
   max_tokens: int = 64  # Lc.
-  logprob_chunk: int = 0
+  logprob_chunk: int = 0  # Tokens whose logits are computed at once; 0: all.
   b1: float = 0.9
   b2: float = 0.95
   eps: float = 1e-8
 
   @property
   def rejects(self) -> bool:
-    """Return whether tokens too far from the sampler leave the update."""
+    """Whether tokens with very different sampler log-probs are left out."""
     return self.veto or self.reject != 'none'
 
   @property
   def optimizer(self) -> optax.GradientTransformation:
-    """Adam's direction; learning rate and decay are applied by the step."""
+    """Adam's direction; `update_step` applies learning rate and decay."""
     return optax.scale_by_adam(self.b1, self.b2, self.eps)
 
 
 def init_state(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, params: decoder.Params
 ) -> State:
-  """Return the state of step 0. Under LoRA only the adapters are trained."""
+  """Return the state of step 0; with LoRA, only the adapters are trained."""
   trainable, frozen = lora.split(params) if cfg.lora_rank else (params, {})
   return dict(
       params=trainable,
@@ -108,7 +109,7 @@ def init_state(
 def state_shardings(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: sharding.AnyMesh
 ) -> State:
-  """Return the sharding of each leaf; moments lie beside their parameter."""
+  """Return the sharding of each leaf; moments are sharded like parameters."""
   axes = decoder.logical_axes(cfg)
   trainable, frozen = lora.split(axes) if cfg.lora_rank else (axes, {})
   trainable = sharding.shardings(mesh, trainable)
@@ -122,7 +123,7 @@ def state_shardings(
 
 
 def policy_params(cfg: decoder.DecoderConfig, state: State) -> decoder.Params:
-  """Return the parameters a sampler needs."""
+  """Return the parameters that a sampler needs."""
   if not cfg.lora_rank:
     return state['params']
   return lora.join(state['params'], state['frozen'])
@@ -140,31 +141,31 @@ def make_batch(
     layout: str = 'shared',
     shards: int = 1,
 ) -> tuple[Batch, int, np.ndarray]:
-  """Lay a step's groups out in micro-batches, kept groups first.
+  """Arrange a step's groups in micro-batches, kept groups first.
 
   Args:
     prompts: P * G int32 arrays, group-major.
     episodes: P * G episodes.
     advantages: float32 [P, G, A], one per turn; every token gets that of its
-      turn. A is at least the turns of the longest episode.
+      turn. A is at least the maximum number of turns of an episode.
     included: bool [P, G]; False takes an episode out of loss and denominator.
-      A group without any is dropped and costs no compute.
+      A group without included episodes is dropped and costs no compute.
     max_prompt_tokens: Lp.
     max_tokens: Lc, tokens after the prompt.
     micro_groups: p; must divide P.
-    layout: 'shared' (prompt once per group) or 'packed'. Groups whose prompts
-      differ among their members fall back to 'packed'.
+    layout: 'shared' (one prompt per group) or 'packed'. If the prompts within a
+      group differ, 'packed' is used in any case.
     shards: Devices over which each micro-batch is split; see
       `config.group_parts`.
 
   Returns:
-    The batch, the number of micro-batches that hold a kept group, and the
-    order [P] in which groups were laid out. Its 'mask' [M, p, G, Lc] is True at
-    the sampled tokens of included episodes: observations are read, not learnt.
+    The batch; the number of micro-batches that hold a kept group; and the order
+    [P] of the groups in the batch. The batch's 'mask' [M, p, G, Lc] is True at
+    the sampled tokens of included episodes, but not at observations.
 
   Raises:
     ValueError: If micro_groups does not divide P, a sequence is too long, or
-      there are more shards than the sequences of a micro-batch split over.
+      the sequences of a micro-batch do not split evenly over the shards.
   """
   groups, size, turns = advantages.shape
   parts = config_lib.group_parts(micro_groups, size, shards)
@@ -202,8 +203,8 @@ def make_batch(
         sequences, micro_parts, length, math.lcm(PACKED_ROWS_BUCKET, shards)
     )
     batch = dataclasses.asdict(packed)
-  # One per token, not one per turn: the most turns of a step are no shape of
-  # the compiled program, which therefore serves all.
+  # One advantage per token, not one per turn. So the number of turns, which
+  # varies from step to step, is not a shape of the compiled program.
   pairs = zip(by_turn, episodes, strict=True)
   by_token = [values[e.turn_of_token] for values, e in pairs]
   pad = lambda values: split(sequences.pad(values))
@@ -215,7 +216,7 @@ def make_batch(
 
 
 def batch_shardings(batch: Batch, mesh: sharding.AnyMesh) -> Batch:
-  """Split the groups, or packed rows, of a micro-batch over the batch axes."""
+  """Return shardings that split groups, or packed rows, over the batch axes."""
   return sharding.shardings(mesh, {name: (None, 'batch') for name in batch})
 
 
@@ -247,7 +248,7 @@ def _logprobs(
   aligned = logprobs_lib.sequence_logprobs(
       hidden, table, tokens, segments, temperature, **options
   )
-  # Back to [p, G, Lc]: from here on nothing knows about packing.
+  # Back to [p, G, Lc], so that later code does not depend on packing.
   return jax.tree.map(lambda x: x.reshape(-1)[micro['index']], aligned)
 
 
@@ -271,9 +272,10 @@ def score_step(
 
 
 def _mesh_of_slices(batch: Batch) -> jax.sharding.AbstractMesh | None:
-  """Return the mesh if each of its slices can compute its part by itself.
+  """Return the mesh if it has several slices that can compute independently.
 
-  Packed rows may hold sequences of several slices: the compiler sees to them.
+  They cannot with packed rows, which may hold sequences of several slices; then
+  the compiler partitions the computation.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.shape['slice'] == 1 or 'completions' not in batch:
@@ -282,7 +284,7 @@ def _mesh_of_slices(batch: Batch) -> jax.sharding.AbstractMesh | None:
 
 
 def _of_slice(algorithm: Algorithm, batch: Batch) -> Algorithm:
-  """Return the algorithm of one slice; a chunk is of tokens of all slices."""
+  """Return the algorithm for one slice, with its share of `logprob_chunk`."""
   mesh = _mesh_of_slices(batch)
   chunk = -(-algorithm.logprob_chunk // (mesh.shape['slice'] if mesh else 1))
   return dataclasses.replace(algorithm, logprob_chunk=chunk)
@@ -299,21 +301,21 @@ def update_step(
   """Make one optimizer update on a batch.
 
   The loss of the whole batch is accumulated over micro-batches with one
-  denominator (see `rl.losses`), so their number changes no result beyond
-  rounding.
+  denominator (see `rl.losses`), so the number of micro-batches changes the
+  result only by rounding.
 
   Args:
     cfg: Shape of the decoder.
-    algorithm: What is compiled in.
-    state: From `init_state`; donate it.
-    batch: From `make_batch`, with old_logprobs [M, p, G, Lc] unless on policy
-      and ref_logprobs, shaped alike, if there is a reference.
-    live: int32 scalar, micro-batches to run.
-    hyper: HYPERPARAMETERS by name, float32 scalars.
+    algorithm: The settings that are compiled in.
+    state: State from `init_state`; donate it.
+    batch: Batch from `make_batch`; with old_logprobs [M, p, G, Lc] unless on
+      policy, and with ref_logprobs [M, p, G, Lc] if there is a reference.
+    live: int32 scalar, number of micro-batches to run.
+    hyper: Name in HYPERPARAMETERS -> float32 scalar.
 
   Returns:
-    The new state (the old one where something is not finite), scalar metrics,
-    and per-episode arrays [M, p, G]: 'gap', the mean of
+    The new state (the old one if the loss or a gradient is not finite), scalar
+    metrics, and arrays [M, p, G] with one value per episode: 'gap', the mean of
     |old_logprobs - sampler_logprobs| over its sampled tokens, and 'rejected'.
   """
   (grads, loss, sums), largest, rows = _accumulate(
@@ -336,8 +338,8 @@ def update_step(
       moments=moments,
       step=state['step'] + 1,
   )
-  # A broken update must not reach the weights: the host stops on the metric,
-  # with the last good state in its hands.
+  # An update that is not finite must not reach the weights. The host stops on
+  # the metric 'finite', with the last finite state.
   finite = jnp.isfinite(loss) & jnp.isfinite(norm)
   new_state = jax.tree.map(
       lambda new, old: jnp.where(finite, new, old), new_state, state
@@ -351,7 +353,7 @@ def update_step(
 
 
 def _sampler_metrics(algorithm, sums):
-  """Return how trainer and sampler differ, and what the correction changed."""
+  """Return metrics of the sampler's difference, and of its correction."""
   tokens = jnp.maximum(sums['tokens'], 1.0)
   sequences = jnp.maximum(sums['sequences'], 1.0)
   metrics = {name: sums[name] / tokens for name in ('gap', 'sampler_kl')}
@@ -372,15 +374,15 @@ def _sampler_metrics(algorithm, sums):
 
 
 def _accumulate(cfg, algorithm, state, batch, live, hyper):
-  """Sum gradients, loss and metrics over the micro-batches that are live.
+  """Sum gradients, loss and metrics over the live micro-batches.
 
   Returns:
-    Gradients, the loss, and sums of the metrics over tokens; the largest values
-    of a token; and arrays of one value per episode [M, p, G].
+    A tuple of the gradients, the loss, and the metrics' sums over tokens; the
+    metrics' maxima over tokens; and values per episode [M, p, G].
   """
   mask = batch['mask']
-  # Only a forward pass shows which tokens are rejected, and so their number:
-  # sums are then divided at the end.
+  # If tokens are rejected, their number is known only after the forward passes;
+  # then the sums are divided at the end.
   denominator = 1.0
   if not algorithm.rejects:
     denominator = losses.denominator(
@@ -393,7 +395,7 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
 
     def summed(*arguments):
       totals, largest, rows = of_one(*arguments)
-      # All that crosses slices, once per update.
+      # The only communication between slices, once per update.
       totals = jax.lax.psum(totals, 'slice')
       return totals, jax.lax.pmax(largest, 'slice'), rows
 
@@ -408,7 +410,7 @@ def _accumulate(cfg, algorithm, state, batch, live, hyper):
 
 
 def _sum_up(cfg, algorithm, trainable, frozen, batch, live, hyper, denominator):
-  """Return what `_accumulate` does, not divided by a count yet."""
+  """Return the results of `_accumulate`, before the division by a count."""
   mask = batch['mask']
   loss_fn = functools.partial(_loss, cfg, algorithm, frozen, hyper, denominator)
 
@@ -435,7 +437,7 @@ def _sum_up(cfg, algorithm, trainable, frozen, batch, live, hyper, denominator):
 
 
 def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
-  """Return the loss of one micro-batch, and what `_accumulate` adds up."""
+  """Return the loss of one micro-batch, and its values for `_accumulate`."""
   params = lora.join(trainable, frozen) if cfg.lora_rank else trainable
   logprobs, entropy = _logprobs(
       cfg, algorithm, params, micro, hyper['temperature'], True
@@ -467,11 +469,12 @@ def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
 
 
 def _correct(algorithm, hyper, old, micro):
-  """Compare the trainer with the sampler, and correct for what differs.
+  """Compare the trainer with the sampler, and correct for the difference.
 
   Returns:
-    The tokens of the update [p, G, Lc] and their weights, or None; sums over
-    the sampled tokens; the largest values of one; and values per episode.
+    The mask [p, G, Lc] of the tokens in the update; their importance weights
+    [p, G, Lc], or None; the metrics' sums over the sampled tokens of the
+    micro-batch, and their maxima; and values per episode [p, G].
   """
   mask, sampler = micro['mask'], micro['sampler_logprobs']
   three = old, sampler, mask
@@ -509,7 +512,7 @@ def _correct(algorithm, hyper, old, micro):
   return kept, weights, sums, largest, rows
 
 
-@functools.cache  # Runs of one shape share the program.
+@functools.cache  # Arms with equal arguments share the program.
 def compiled(
     function: Callable[..., Any],
     cfg: decoder.DecoderConfig,
@@ -518,14 +521,14 @@ def compiled(
     *,
     donate: bool = True,
 ) -> Any:
-  """Return one of the three functions above, compiled for a mesh.
+  """Return one of three functions of this module, compiled for a mesh.
 
   Args:
     function: `init_state`, `update_step` or `score_step`.
-    cfg: Its first argument.
-    algorithm: Its second argument.
-    mesh: Devices of its results.
-    donate: True moves its next argument, a state or parameters, into them.
+    cfg: First argument of the function.
+    algorithm: Second argument of the function.
+    mesh: Devices of the results.
+    donate: Whether the third argument, a state or parameters, is donated.
   """
   whole, state = sharding.replicated(mesh), state_shardings(
       cfg, algorithm, mesh
@@ -544,7 +547,7 @@ def compiled(
 
 @jax.jit
 def _checksums(leaves: list[jax.Array]) -> jax.Array:
-  """Return uint32 [leaves, 2], sums of a leaf's words weighted by position."""
+  """Return uint32 [leaves, 2]: two sums of the words, weighted by position."""
 
   def checksum(x):
     x = jnp.atleast_1d(x)
@@ -555,9 +558,9 @@ def _checksums(leaves: list[jax.Array]) -> jax.Array:
       place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(
           jnp.uint32, words.shape, axis
       )
-    # Odd multipliers: no word's change is lost, in whatever place it is.
+    # Odd multipliers, so that a change of one word always changes the sum.
     a, b = 2 * place + 1, (place * jnp.uint32(2654435761)) | 1
-    # A product alone would let multiples of 2^31 cancel in pairs.
+    # Two changes by 2^31 cancel in the first sum; mixed bits show them here.
     mixed = words ^ (words >> 15)
     return jnp.stack([jnp.sum(words * a), jnp.sum(mixed * b)])
 
@@ -565,10 +568,10 @@ def _checksums(leaves: list[jax.Array]) -> jax.Array:
 
 
 def fingerprint(state: State) -> str:
-  """Return 64 hex digits that differ between states; the same on every mesh.
+  """Return 64 hex digits that identify a state, independent of the mesh.
 
-  They are a hash of two 32-bit checksums per leaf, computed on the devices.
-  They protect against mistakes, not against forgery.
+  They are a hash of two 32-bit checksums per leaf, which the devices compute.
+  They protect against mistakes, but not against forgery.
   """
   flat = jax.tree_util.tree_leaves_with_path(state)
   sums = sharding.to_host(_checksums([leaf for _, leaf in flat]))
@@ -585,7 +588,7 @@ def check_finite(metrics: dict[str, Any], step: int) -> None:
   """Stop a run whose loss or gradient is not finite.
 
   Raises:
-    NonFiniteError: With the values and what to try.
+    NonFiniteError: If so, with the values and a remedy.
   """
   if not metrics['finite']:
     raise NonFiniteError(
