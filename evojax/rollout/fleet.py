@@ -20,6 +20,7 @@ from absl import logging
 import httpx2
 
 from evojax.rollout import answers
+from evojax.rollout import probes
 from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
 
@@ -27,7 +28,6 @@ from evojax.rollout import servers as servers_lib
 # that no request is sent on a connection that is just being closed.
 _KEEP_ALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 5.0
-_PROBE_SECONDS = 30.0
 # A server with pending requests is checked this often for a hang.
 _WATCH_SECONDS = 10.0
 _REMIND_SECONDS = 30.0  # Between two log lines about a server that stays down.
@@ -47,17 +47,13 @@ class FleetError(ConnectionError):
 ERRORS = (FleetError, answers.DisagreementError)
 
 
-class _GoneError(Exception):
-  """A server is unusable now; a task tries to bring it up again."""
-
-
 class _LaterError(Exception):
   """A server is too busy and did nothing with the request."""
 
 
 _Json = dict[str, Any]
 # After one of these errors a server is unusable now, but perhaps not later.
-_UNUSABLE = (_GoneError, _LaterError, httpx2.HTTPError)
+_UNUSABLE = (probes.GoneError, _LaterError, httpx2.HTTPError)
 _Server = servers_lib.Server
 _May = Callable[[_Server], bool]
 
@@ -258,7 +254,7 @@ class Fleet:
         answer = await self._post(server, '/generate', attempt)
         if not self._is_stale(server, answer):
           return read(answer, attempt, url=server.url)
-      except _GoneError as error:
+      except probes.GoneError as error:
         failures += 1
         if failures >= _MAX_FAILURES * max(len(self.servers), 1):
           message = f'a request failed {failures} times, at last: {error}'
@@ -388,7 +384,7 @@ class Fleet:
 
     Raises:
       DisagreementError: If the server refuses, or the answer is not JSON.
-      _GoneError: If the server does not answer, or answers with a server error.
+      GoneError: If the server does not answer, or answers with a server error.
       _LaterError: If the server is too busy.
     """
     url = server.url + path
@@ -402,10 +398,10 @@ class Fleet:
         what = f'no answer to {path} in {self.timeout_seconds:g} s'
       else:  # After a TimeoutError, `_watch` has stored the reason.
         hangs = isinstance(error, TimeoutError)
-        what = server.error if hangs else _described(error)
+        what = server.error if hangs else probes.described(error)
       self._lost(server, what)
       await self._abort(server, body.get('rid'))
-      raise _GoneError(f'{server.url}: {what}') from error
+      raise probes.GoneError(f'{server.url}: {what}') from error
     except ValueError as error:
       raise answers.DisagreementError(
           f'{url} answered {response.text[:200]!r}, which is no JSON: is it an'
@@ -416,19 +412,11 @@ class Fleet:
       server.rests_until = time.monotonic() + servers_lib.retry_after(response)
       raise _LaterError('it is too busy')
     if status in (401, 403):
-      raise self._denied(server, path)
+      raise probes.denied(url)
     if status >= 500:
       self._lost(server, f'{path} answered {status}: {text}')
-      raise _GoneError(f'{url} answered {status}: {text}')
+      raise probes.GoneError(f'{url} answered {status}: {text}')
     raise answers.DisagreementError(f'{url} refused with {status}: {text}')
-
-  def _denied(self, server: _Server, path: str) -> answers.DisagreementError:
-    return answers.DisagreementError(
-        f"{server.url}{path} refused the key: put the server's --api-key into"
-        ' the environment variable that config.rollout.api_key_env names, and'
-        ' its --admin-api-key, if it has one, into that of'
-        ' config.rollout.admin_key_env'
-    )
 
   async def _abort(self, server: _Server, rid: str | None) -> None:
     """Abort a request for which nobody waits any more, to save work."""
@@ -463,7 +451,7 @@ class Fleet:
         return None
       pairs = answer['meta_info']['input_token_logprobs']
       return [(pair[0], pair[1]) for pair in pairs] or None
-    except (_GoneError, _LaterError, LookupError, TypeError):
+    except (probes.GoneError, _LaterError, LookupError, TypeError):
       return None
 
   # -------------------------------------------------------------- weights
@@ -495,15 +483,20 @@ class Fleet:
     try:
       # A server that hangs is found in less time than weights may take to load.
       # (Not by /health, for which mainline SGLang takes a second.)
-      await self._get(server, server.abilities.model_info)
+      await self._model_info(server)
       while server.up and server.weights != self.weights.version:
         await self._give_weights(server)
     except _UNUSABLE as error:
-      self._lost(server, _described(error))
+      self._lost(server, probes.described(error))
     except answers.DisagreementError as error:
       if not server.newcomer:
         raise
       self._refuse(server, error)
+
+  async def _model_info(self, server: _Server) -> _Json:
+    return await probes.read(
+        self._http, server.url + server.abilities.model_info
+    )
 
   async def _give_weights(self, server: _Server) -> None:
     """Make one server serve the current weights."""
@@ -534,7 +527,7 @@ class Fleet:
       )
     server.weights = weights.version
     if server.abilities.reports_version:
-      info = await self._get(server, server.abilities.model_info)
+      info = await self._model_info(server)
       if info.get('weight_version') != weights.version:
         raise answers.DisagreementError(
             f'{server.url}{server.abilities.model_info} says weight_version='
@@ -573,9 +566,9 @@ class Fleet:
         continue
       path = server.abilities.model_info
       try:
-        await self._fetch(server, path)
+        await probes.fetch(self._http, server.url + path)
       except httpx2.TimeoutException:
-        self._lost(server, f'no answer to {path} in {_PROBE_SECONDS:g} s')
+        self._lost(server, f'no answer to {path} in {probes.SECONDS:g} s')
         for waits in server.waits:
           waits.reschedule(self._loop.time())
       except httpx2.HTTPError:
@@ -596,7 +589,7 @@ class Fleet:
           await self._give_weights(server)
         server.up, server.error = True, ''
       except _UNUSABLE as error:
-        server.error = _described(error)
+        server.error = probes.described(error)
         if time.monotonic() - told >= _REMIND_SECONDS:
           logging.warning('%s is not up: %s', server.url, server.error)
           told = time.monotonic()
@@ -616,73 +609,17 @@ class Fleet:
       with contextlib.suppress(*_UNUSABLE, *ERRORS):
         await self._vouch(server)
 
-  async def _get(self, server: _Server, path: str) -> Any:
-    """Return the JSON object of a path; {} if the server does not have it."""
-    response = await self._fetch(server, path)
-    if response.status_code in (401, 403):
-      raise self._denied(server, path)
-    if response.status_code in (404, 405):
-      return {}
-    if response.status_code != 200:
-      raise _GoneError(_refused(server.url + path, response))
-    with contextlib.suppress(ValueError):
-      if isinstance(value := response.json(), dict):
-        return value
-    return {}
-
-  async def _fetch(self, server: _Server, path: str) -> httpx2.Response:
-    return await self._http.get(server.url + path, timeout=_PROBE_SECONDS)
-
-  async def _has(self, server: _Server, path: str) -> bool:
-    """Return True if a path exists; a GET of a path for POST does nothing."""
-    return (await self._fetch(server, path)).status_code != 404
-
   async def _probe(self, server: _Server) -> None:
     """Read a server's state and abilities, and check that it fits the run.
 
     Raises:
       DisagreementError: If it does not fit, or is not an SGLang server.
-      _GoneError: If the server is not up.
+      GoneError: If the server is not up.
     """
-    health = await self._fetch(server, '/health')
-    if health.status_code != 200:
-      raise _GoneError(_refused(server.url + '/health', health))
-    for path in ('/model_info', '/get_model_info'):
-      if model := await self._get(server, path):
-        break
-    else:
-      raise answers.DisagreementError(
-          f'{server.url} has neither /model_info nor /get_model_info: is it an'
-          ' SGLang server?'
-      )
-    info = await self._get(server, '/server_info')
-    info = info or await self._get(server, '/get_server_info')
+    found = await probes.probe(self._http, server.url)
+    server.abilities, model, info = found
     version = model.get('weight_version')
-    server.abilities = servers_lib.Abilities(
-        model_info=path,
-        update=await self._has(server, '/update_weights_from_disk'),
-        abort=await self._has(server, '/abort_request'),
-        seeds=bool(
-            info.get('enable_deterministic_sampling')
-            or info.get('enable_deterministic_inference')
-        ),
-        reports_version=version is not None,
-        version=str(info.get('version') or ''),
-        dtype=str(info.get('dtype') or ''),
-    )
     # The server may have been restarted after it took the weights.
     keeps = self.weights and version == self.weights.version
     server.weights = version if keeps else ''
     await self._check(server, {**model, **info})
-
-
-def _refused(url: str, response: httpx2.Response) -> str:
-  """Return one line about an answer whose status is not 200."""
-  return f'{url} answered {response.status_code} {response.text[:300]}'.strip()
-
-
-def _described(error: Exception) -> str:
-  """Return the text of an error, with the class of an HTTP error."""
-  if isinstance(error, httpx2.HTTPError):
-    return f'{type(error).__name__} {error}'.strip()
-  return str(error)

@@ -27,6 +27,7 @@ import safetensors.numpy
 from evojax import domains
 from evojax.rollout import answers
 from evojax.rollout import fleet
+from evojax.rollout import probes
 from evojax.training import loop
 from tests import compiled
 from tests import tiny
@@ -52,8 +53,8 @@ class Troubles(absltest.TestCase):
     key = {servers.KEY_VARIABLE: servers.KEY}
     cls.enterClassContext(mock.patch.dict(os.environ, key))
     # A run waits for seconds where it would wait for half a minute.
-    for name in ('_WATCH_SECONDS', '_PROBE_SECONDS'):
-      cls.enterClassContext(mock.patch.object(fleet, name, 2.0))
+    for module, name in ((fleet, '_WATCH_SECONDS'), (probes, 'SECONDS')):
+      cls.enterClassContext(mock.patch.object(module, name, 2.0))
     cls.folder = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )

@@ -21,6 +21,7 @@ from evojax import records
 from evojax.rollout import answers
 from evojax.rollout import client as client_lib
 from evojax.rollout import fleet as fleet_lib
+from evojax.rollout import probes
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import weights as weights_lib
 from evojax.runtime import preemption
@@ -1078,7 +1079,8 @@ class NetworkTest(parameterized.TestCase):
       goes_on.wait(20)
       return False
 
-    for name in ('_WATCH_SECONDS', '_PROBE_SECONDS', '_CONNECT_SECONDS'):
+    self.enter_context(mock.patch.object(probes, 'SECONDS', 0.3))
+    for name in ('_WATCH_SECONDS', '_CONNECT_SECONDS'):
       self.enter_context(mock.patch.object(fleet_lib, name, 0.3))
     urls = [self.serve(fake.Server('hangs'), hook)]
     urls += [self.serve(fake.Server('other'))] * (count - 1)
