@@ -70,7 +70,9 @@ def _learn(
 ) -> str:
   """Write the skill that a kept trial supports; return its hash, or ''."""
   known = proposal.trigger and not proposal.trigger.startswith('inbox/')
-  if verdict.status != 'keep' or verdict.effect is None or not known:
+  # The repair of a critical fault may be kept without a gain.
+  gained = verdict.effect is not None and verdict.effect > 0
+  if verdict.status != 'keep' or not gained or not known:
     return ''
   try:
     skill = skills_lib.learned(

@@ -11,6 +11,7 @@ from evojax.eval import perturb
 from evojax.eval import race as race_lib
 from evojax.evolve import opening
 from evojax.evolve import pairs
+from evojax.evolve import repairs
 from evojax.evolve.steps import hypothesize
 from evojax.evolve.steps import verify
 from evojax.harness import delta as delta_lib
@@ -88,6 +89,11 @@ class AfterRaceTest(parameterized.TestCase):
     with (
         mock.patch.object(verify, '_criticals', own),
         mock.patch.object(verify, '_perturbed', perturbed),
+        mock.patch.object(
+            repairs,
+            'severity_of',
+            lambda trial: options.get('severities', {}).get(trial.number, ''),
+        ),
     ):
       found = verify.after_race(run, race, field, options.get('shadow'))
     self.asked, self.found = asked, found
@@ -114,6 +120,22 @@ class AfterRaceTest(parameterized.TestCase):
     found = self._verdicts(standing(0, 0.02, 2.0), standing(1, 0.03, 4.0))
     self.assertEqual(found, {0: 'discard'})
     self.assertIn('worse half', self.found[0].reasons[0])
+
+  @parameterized.parameters('warning', 'critical')
+  def test_a_repair_is_not_dropped_for_a_small_gain(self, severity):
+    found = self._verdicts(standing(0, 0.01, 1.0), severities={0: severity})
+    self.assertEqual(found, {})
+    found = self._verdicts(standing(0, -0.01, 1.0), severities={0: severity})
+    self.assertEqual(found, {0: 'discard'})
+    self.assertIn('a gain is unlikely', self.found[0].reasons[0])
+
+  @parameterized.parameters(
+      ('critical', 'e-value 20 >= 20 against a loss of 2 points'),
+      ('warning', 'e-value 20 >= 20'),
+  )
+  def test_what_a_repair_has_shown(self, severity, reason):
+    self._verdicts(standing(0, 0.01, 20.0), severities={0: severity})
+    self.assertEqual(self.found[0].reasons, (reason,))
 
   def test_the_last_round_ends_all(self):
     found = self._verdicts(standing(0, 0.03, 5.0), number=2)
