@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 import functools
 import os
 import threading
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import probe
@@ -13,6 +13,7 @@ from evojax.sandbox import probe
 _LOCK = threading.Lock()
 
 
+@runtime_checkable
 class Closeable(Protocol):
   """An open resource."""
 

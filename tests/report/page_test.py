@@ -540,7 +540,9 @@ class PageTest(parameterized.TestCase):
     verdict = found.find('p', 'verdict')[0]['text']
     self.assertStartsWith(verdict, '0 of 2 changes kept')
     self.assertIn(
-        'Nothing was kept: of 2 changes 2 were not shown to be better', verdict
+        'Nothing was kept: of 2 changes 1 was ahead, but not shown to be so on'
+        ' perturbed problems, 1 was not shown to be better',
+        verdict,
     )
     self.assertIn('retrained from base</td>', self.text)
 
