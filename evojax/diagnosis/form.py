@@ -61,6 +61,7 @@ STEP = {
     'kl': 'to the reference, nats per token',
     'clip': 'share of tokens outside the clip bounds',
     'grad_norm': 'before clipping',
+    'descent': 'fall of the loss by an update, to first order',
     'learning_rate': '',
     'loss': '',
     'length': 'mean tokens of a completion',

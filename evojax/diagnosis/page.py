@@ -20,6 +20,7 @@ _DRAWN = {
     'entropy': 'entropy',
     'kl': 'ref_kl',
     'grad_norm': 'grad_norm',
+    'descent': 'descent',
     'clip': 'clip_low',
     'length': 'n_tokens',
     'truncated': 'truncated',

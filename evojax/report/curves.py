@@ -74,6 +74,9 @@ _NUMBERS = (
     _Number('entropy', 'nats per token', ('entropy',)),
     _Number('gradient norm', 'before it is clipped', ('grad_norm',)),
     _Number(
+        'descent', 'fall of the loss by an update, to first order', ('descent',)
+    ),
+    _Number(
         'clip fraction',
         'share of tokens whose gradient the clip bounds removed; 0 where a'
         ' batch gives one update',

@@ -324,8 +324,8 @@ def update_step(
   norm = optax.tree.norm(grads)
   clip = hyper['max_grad_norm']
   scale = jnp.where(clip > 0, jnp.minimum(1.0, clip / (norm + 1e-6)), 1.0)
-  grads = jax.tree.map(lambda g: g * scale, grads)
-  direction, moments = algorithm.optimizer.update(grads, state['moments'])
+  clipped = jax.tree.map(lambda g: g * scale, grads)
+  direction, moments = algorithm.optimizer.update(clipped, state['moments'])
 
   def apply(param, step):
     decay = hyper['weight_decay'] if param.ndim > 1 else 0.0
@@ -349,6 +349,11 @@ def update_step(
   metrics = {name: value / tokens for name, value in sums.items()}
   metrics |= _sampler_metrics(algorithm, sampler) | largest
   metrics.update(loss=loss, grad_norm=norm, finite=finite, tokens=tokens)
+  # How much this update lowers the loss, to first order. Since advantages have
+  # a standard deviation of 1, it is about the change of a token's log-prob.
+  metrics['descent'] = hyper['learning_rate'] * optax.tree.vdot(
+      grads, direction
+  )
   return new_state, metrics, rows
 
 

@@ -232,6 +232,10 @@ FAULTS = {
         lambda: _changed(learning_rate=1e-4 * _STEP / 500),
         ('warmup',),
     ),
+    'rate_low': (
+        lambda: _changed(descent=2e-5 + 1e-6 * _STEP),
+        ('hardly_moves',),
+    ),
     'clipped_gradient': (
         lambda: _changed(settings={'max_grad_norm': 1e-3}),
         ('gradient_clipped',),

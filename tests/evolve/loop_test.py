@@ -28,6 +28,7 @@ from evojax.evolve import loop
 from evojax.evolve import opening
 from evojax.evolve import propose
 from evojax.evolve import recorder as recorder_lib
+from evojax.evolve import repairs
 from evojax.evolve import scoring
 from evojax.evolve import skills
 from evojax.evolve import states
@@ -548,6 +549,88 @@ class ShadowTest(absltest.TestCase):
     self.assertEqual(back['end'], looked['end'])
     (trial,) = history.read(path).trials
     self.assertEqual((trial.status, trial.kind), ('taken back', 'discard'))
+
+
+class FollowedTest(absltest.TestCase):
+  """A chain that follows the repair of a critical fault."""
+
+  def _run(self, *patches):
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    queue(path, b=QUEUED)
+    with contextlib.ExitStack() as stack:
+      critical = lambda _: 'critical'
+      for patch in (
+          absltest.mock.patch.object(repairs, 'severity_of', critical),
+          *patches,
+      ):
+        stack.enter_context(patch)
+      evojax.run(tiny.evolving(evolve__entries=1), str(path))
+    rows = payloads(path)
+    race_, later = [row for row in rows if row['step'] == 'race']
+    promoted = next(
+        row for row in rows if row['step'] == 'promote' and row['round'] == 0
+    )
+    of_role = lambda role: [a for a in race_['arms'] if a['role'] == role]
+    return rows, race_, later, promoted, of_role
+
+  def test_all_its_arms_train_the_policy_once_it_is_kept(self):
+    rows, race_, _, promoted, of_role = self._run(
+        absltest.mock.patch.object(race, 'is_hopeful', lambda *_: True),
+        absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
+        absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
+    )
+    repair = of_role('candidate')
+    starts = [race_['start'], *(a['end'] for a in repair[:-1])]
+    self.assertEqual([a['start'] for a in repair], starts)
+    self.assertEqual([a['start'] for a in of_role('incumbent')], starts)
+    self.assertEqual(
+        [s['folder'] for s in promoted['sources']],
+        [a['folder'] for a in repair],
+    )
+    tokens = sum(a['sampled_tokens'] for a in repair)
+    self.assertEqual(promoted['sampled_tokens'], tokens)
+    self.assertEqual({a['harness'] for a in repair}, {promoted['harness']})
+    # The former harness did not train on, so no shadow continues it.
+    self.assertNotIn('shadow', [row['step'] for row in rows])
+
+  def test_none_of_its_arms_trains_the_policy_unless_it_is_kept(self):
+    goes_on = lambda racing, **_: {
+        name: race.Verdict('go_on', '') for name in racing
+    }
+    _, race_, later, promoted, of_role = self._run(
+        absltest.mock.patch.object(race, 'passed', lambda *_: []),
+        absltest.mock.patch.object(race, 'is_hopeful', lambda *_: True),
+        absltest.mock.patch.object(race, 'sort_out', goes_on),
+    )
+    self.assertLen(of_role('candidate'), 3)
+    first = of_role('incumbent')[0]
+    self.assertEqual(
+        [s['folder'] for s in promoted['sources']], [first['folder']]
+    )
+    self.assertEqual(promoted['end'], first['end'])
+    # It races on, and the chain is the incumbent's again.
+    self.assertEqual(later['start'], promoted['end'])
+    own = [a for a in later['arms'] if a['role'] == 'incumbent']
+    starts = [later['start'], *(a['end'] for a in own[:-1])]
+    for role in ('incumbent', 'candidate'):
+      arms = [a for a in later['arms'] if a['role'] == role]
+      self.assertEqual([a['start'] for a in arms], starts)
+
+  def test_the_chain_goes_back_once_a_gain_is_unlikely(self):
+    _, race_, _, promoted, of_role = self._run(
+        absltest.mock.patch.object(race, 'is_hopeful', lambda *_: False),
+    )
+    repair, own = of_role('candidate'), of_role('incumbent')
+    # Half of three pairs are two. The third goes on from the incumbent's own.
+    self.assertEqual([a['pair'] for a in repair], [0, 1])
+    self.assertEqual(
+        [a['start'] for a in own],
+        [race_['start'], repair[0]['end'], own[0]['end']],
+    )
+    self.assertEqual(
+        [s['folder'] for s in promoted['sources']],
+        [own[0]['folder'], own[2]['folder']],
+    )
 
 
 class SealedTest(absltest.TestCase):

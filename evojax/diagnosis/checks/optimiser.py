@@ -10,6 +10,41 @@ from evojax.ledger import records
 
 _SURE = 0.01
 _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
+# Descent per update, about the nats by which a token's log-prob changes. Sound
+# recipes of math and coding have 0.001 to 0.01; what moves nothing has less
+# than 0.0002 (BUILD_NOTES.md).
+_STILL = 3e-4
+_MOVING = 2e-3
+_FASTEST = 1000.0  # Largest factor of the learning rate.
+
+
+def _descent(run: form.Run) -> estimates.Interval | None:
+  """Return the descent of early updates if the policy hardly moves."""
+  if 'descent' not in run.steps:
+    return None
+  _, descent = run.series('descent')
+  # Later, a sound policy has solved most problems and moves less, too.
+  found = estimates.mean(descent[: max(len(descent) // 3, form.MIN_STEPS)])
+  return found if 0 < found.high < _STILL else None
+
+
+def hardly_moves(run: form.Run) -> findings.Finding | None:
+  """Detect updates that leave the policy nearly as it was."""
+  steps, descent = run.course('descent')
+  found = _descent(run)
+  if found is None or found.value <= 0:
+    return None
+  times = float(f'{min(_MOVING / found.value, _FASTEST):.0e}')
+  return findings.Finding(
+      check='hardly_moves',
+      severity='critical',
+      text=f'an update lowers the loss by only {found.value:.1e},'
+      f' {_MOVING:g} is usual: the policy hardly moves',
+      numbers=(findings.number('descent of an update', found),),
+      change=f'{words.word(run.format, "learning_rate")} x {times:g}',
+      remedies=(records.Remedy(setting='learning_rate', times=times),),
+      curves=(('descent', steps, descent),),
+  )
 
 
 def learning_rate_zero(run: form.Run) -> findings.Finding | None:
@@ -43,7 +78,7 @@ def warmup(run: form.Run) -> findings.Finding | None:
     numbers.append(
         findings.Number(name='share of the wanted rate', value=float(reached))
     )
-  severe = reached is not None and reached < 0.3
+  severe = bool(_descent(run)) or (reached is not None and reached < 0.3)
   return findings.Finding(
       check='warmup',
       severity='critical' if severe else 'warning',
@@ -71,7 +106,7 @@ def gradient_clipped(run: form.Run) -> findings.Finding | None:
     return None
   return findings.Finding(
       check='gradient_clipped',
-      severity='warning',
+      severity='critical' if _descent(run) else 'warning',
       text=f'the gradient is cut to {left.value:.2%} of its norm in every step',
       numbers=(findings.number('share of the norm that is left', left),),
       change=f'{words.word(run.format, "max_grad_norm")} {bound:g} ->'
@@ -235,4 +270,5 @@ CHECKS = (
     kl_strong,
     kl_explosion,
     logprob_gap,
+    hardly_moves,
 )

@@ -21,6 +21,7 @@ _METRICS = {
     'entropy': 'entropy',
     'kl': 'ref_kl',
     'grad_norm': 'grad_norm',
+    'descent': 'descent',
     'learning_rate': 'learning_rate',
     'loss': 'loss',
 }

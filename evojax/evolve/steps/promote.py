@@ -104,23 +104,40 @@ def trained_on(
 
   With the mean, those are all of its arms. In a chain it is the last one,
   unless an earlier one solved clearly more (the harm of a bad harness grows
-  from pair to pair), preceded by the arms that it continues: a candidate's arm
-  started where the incumbent's arms of earlier pairs ended.
+  from pair to pair), preceded by the arms that it continues. Where the chain
+  followed a candidate, the incumbent's arms that continue those of the
+  candidate are left out.
   """
   arms = arms_of(race, role, trial)
   if run.config.evolve.policy == 'mean' or not arms:
     return arms
-  scores = [pairs.own_scores(run, arm)[0] for arm in arms]
-  best = len(arms) - 1
+  lines = [_line(race, arm) for arm in arms]
+  if role == 'incumbent':
+    lines = [line for line in lines if {arm.role for arm in line} == {role}]
+  scores = [pairs.own_scores(run, line[-1])[0] for line in lines]
+  best = len(lines) - 1
   for i in reversed(range(best)):
     if pairs.is_clearly_worse(scores[best], than=scores[i]):
       best = i
-  found = [arms[best]]
-  earlier = arms if role == 'shadow' else arms_of(race, 'incumbent', None)
-  for arm in sorted(earlier, key=lambda arm: arm.pair, reverse=True):
-    if arm.pair < found[0].pair and arm.end == found[0].start:
-      found.insert(0, arm)
+  return lines[best]
+
+
+def _line(race: records.Race, arm: records.RacedArm) -> list[records.RacedArm]:
+  """Return the arms of a round that an arm continues, and the arm itself."""
+  found = [arm]
+  # Of two equal states, that of the arm's own harness counts.
+  order = lambda a: (-a.pair, a.role != arm.role)
+  for earlier in sorted(race.arms, key=order):
+    before = earlier.pair < found[0].pair and earlier.status == 'done'
+    if before and earlier.end == found[0].start:
+      found.insert(0, earlier)
   return found
+
+
+def has_followed(race: records.Race) -> bool:
+  """Return whether the chain of a round followed a candidate."""
+  starts = {arm.start for arm in race.arms}
+  return any(a.role == 'candidate' and a.end in starts for a in race.arms)
 
 
 def advance(

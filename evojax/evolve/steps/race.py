@@ -4,9 +4,12 @@ In a pair, the incumbent harness and each candidate train one arm each, from one
 state, on the same problems. config.evolve.policy says how the pairs follow each
 other. In a chain, a pair starts where the incumbent's arm of the previous pair
 ended, so that the incumbent trains as a single run would; an arm that ruined
-the policy is left out. With the mean, all pairs start from the newest version
-and train side by side. After a change was kept, its former harness keeps
-training in the same way for some rounds, from a state of its own: the shadow.
+the policy is left out. A chain follows the repair of a critical fault instead,
+in the first round of that repair: under a broken recipe the incumbent's arms
+teach little, and if the repair is kept, none of its training is thrown away.
+With the mean, all pairs start from the newest version and train side by side.
+After a change was kept, its former harness keeps training in the same way for
+some rounds, from a state of its own: the shadow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +21,7 @@ from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import recorder
+from evojax.evolve import repairs
 from evojax.evolve import standings
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
@@ -70,7 +74,14 @@ def race(
     RuntimeError: If arms started from another state than they should.
   """
   standings.announce(run, number, field)
-  trained = _train_on(run, number, _incumbent_and_shadow(run, version, shadow))
+  raced_trials = [*field, *_trials_of(run, shadow)]
+  scored_by = 'rollouts' if all(map(_is_alike, raced_trials)) else 'dev'
+  followed = _followed(run, field, shadow)
+  entrants = _incumbent_and_shadow(run, version, shadow)
+  if followed:
+    starts = entrants[0].starts
+    entrants.append(_candidate(run, version, followed, starts))
+  trained = _train_on(run, number, entrants, followed, scored_by)
   own = [(pair, e, arm) for e, pair, arm in trained if e.role == 'incumbent']
   incumbents = tuple(arm.outcome for *_, arm in own if arm.status == 'done')
   if not incumbents:
@@ -80,9 +91,8 @@ def race(
         f' {arm.status} {arm.why}'
     )
   starts = {pair: e.starts[pair] for pair, e, _ in own}
-  candidates = [_candidate(run, version, trial, starts) for trial in field]
-  alike = all(e.alike for e in (*candidates, *(e for e, *_ in trained)))
-  scored_by = 'rollouts' if alike else 'dev'
+  rest = [trial for trial in field if trial is not followed]
+  candidates = [_candidate(run, version, trial, starts) for trial in rest]
   raced = _scored(run, number, trained, scored_by)
   half = paired.first_half(run.config.evolve.pairs)
   # In a chain the incumbent improves from arm to arm, so that its arms are no
@@ -91,7 +101,7 @@ def race(
   early = [pair for pair in starts if pair < half]
   trained = _train(run, number, candidates, early, 'candidates', measure)
   raced += _scored(run, number, trained, scored_by)
-  hopeful = standings.hopeful(run, number, field, raced, scored_by)
+  hopeful = standings.hopeful(run, number, rest, raced, scored_by)
   left = [e for e in candidates if e.trial in hopeful]
   late = [pair for pair in starts if pair >= half]
   trained = _train(run, number, left, late, 'leaders', measure)
@@ -104,6 +114,33 @@ def race(
       arms=raced,
       standings=standings.after_race(run, number, field, raced, scored_by),
   )
+
+
+def _followed(
+    run: opening.Run,
+    field: Sequence[history_lib.Trial],
+    shadow: records.Shadow | None,
+) -> history_lib.Trial | None:
+  """Return the candidate that the chain of a round follows, if any.
+
+  It is the repair of a critical fault in its first round. If it is not kept,
+  the incumbent's arms that continue its arms are left out of the policy. This
+  can cost part of one round, so a repair that races on is not followed again.
+  """
+  if shadow or run.config.evolve.policy != 'chain':
+    return None
+  for trial in field:
+    if not trial.races and repairs.severity_of(trial) == 'critical':
+      return trial
+  return None
+
+
+def _trials_of(
+    run: opening.Run, shadow: records.Shadow | None
+) -> list[history_lib.Trial]:
+  """Return the trial of the change that a shadow goes without, if any."""
+  trials = run.recorder.history.trials
+  return [t for t in trials if shadow and t.number == shadow.trial]
 
 
 def _is_alike(trial: history_lib.Trial) -> bool:
@@ -133,8 +170,7 @@ def _incumbent_and_shadow(
           alike=True,
       )
   ]
-  if shadow:
-    trials = {t.number: t for t in run.recorder.history.trials}
+  for trial in _trials_of(run, shadow):
     found.append(
         entrant(
             _State(shadow.checkpoint, shadow.end),
@@ -142,7 +178,7 @@ def _incumbent_and_shadow(
             trial=shadow.trial,
             name='shadow',
             harness=shadow.harness,
-            alike=_is_alike(trials[shadow.trial]),
+            alike=_is_alike(trial),
         )
     )
   return found
@@ -168,31 +204,58 @@ def _candidate(
 
 
 def _train_on(
-    run: opening.Run, number: int, entrants: Sequence[_Entrant]
+    run: opening.Run,
+    number: int,
+    entrants: Sequence[_Entrant],
+    followed: history_lib.Trial | None,
+    scored_by: str,
 ) -> list[_Trained]:
   """Train the incumbent and the shadow, by config.evolve.policy.
 
   A chain ends with an arm that fails, which leaves no state to continue from. A
   pair without the incumbent's arm has nothing to compare.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+    entrants: The incumbent first, and the followed candidate, if any, last.
+    followed: The candidate whose arms the chain continues. If one of them fails
+      or a gain becomes unlikely, the chain goes back to where the incumbent's
+      own arms ended.
+    scored_by: 'rollouts' or 'dev'.
   """
   every = range(run.config.evolve.pairs)
   if run.config.evolve.policy == 'mean':
     return _train(run, number, entrants, every, 'incumbent')
+  half = paired.first_half(len(every))
+  own = entrants[0].starts[0]  # Where the incumbent's own arms end.
   found: list[_Trained] = []
   for pair in every:
     count = len(entrants)
     place = pair * count, (len(every) - 1 - pair) * count
     new = _train(run, number, entrants, [pair], 'incumbent', place=place)
     found += new
-    entrants = [
-        dataclasses.replace(
-            e, starts={**e.starts, pair + 1: _next_start(run, e, pair, arm)}
-        )
+    ends = {
+        e.role: _next_start(run, e, pair, arm)
         for e, _, arm in new
         if arm.status == 'done'
-    ]
-    if not any(e.role == 'incumbent' for e in entrants):
+    }
+    if 'incumbent' not in ends:
       break
+    if entrants[0].starts[pair] == own:
+      own = ends['incumbent']
+    # The state that the incumbent continues from, and the followed candidate.
+    ends['incumbent'] = ends.get('candidate', own)
+    if followed and pair + 1 == half:
+      raced = _scored(run, number, found, scored_by)
+      if not standings.hopeful(run, number, [followed], raced, scored_by):
+        ends = {role: end for role, end in ends.items() if role != 'candidate'}
+        ends['incumbent'] = own
+    entrants = [
+        dataclasses.replace(e, starts={**e.starts, pair + 1: ends[e.role]})
+        for e in entrants
+        if e.role in ends
+    ]
   return found
 
 
@@ -207,7 +270,10 @@ def _next_start(
   version = run.recorder.history.versions[-1]
   diagnosed = run.recorder.find(records.Diagnose, version=version.version)
   found = diagnosed.findings if diagnosed else ()
-  suspect = any(finding.severity == 'critical' for finding in found)
+  # The findings are about the incumbent's harness.
+  suspect = entrant.role != 'candidate' and any(
+      finding.severity == 'critical' for finding in found
+  )
   if pairs.is_wasted(run, arm, suspect=suspect):
     run.say(f'{arm.folder} is left out: it solves no more than at its start')
     return entrant.starts[pair]

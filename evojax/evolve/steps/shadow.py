@@ -31,13 +31,17 @@ def is_needed(race: records.Race, verdict: records.Verify, looks: int) -> bool:
   """Return whether the former harness could catch up while a shadow lasts.
 
   A harness that does not learn, or that at its pace in the round learns too
-  slowly, gets no shadow: its training would cost as much as the policy's.
+  slowly, gets no shadow: its training would cost as much as the policy's. Where
+  the chain followed the repair of a critical fault, the former harness has not
+  trained on, and has no state to continue from.
 
   Args:
     race: The round in which the change was kept.
     verdict: The verdict on the change.
     looks: Maximum number of rounds of a shadow.
   """
+  if promote.has_followed(race):
+    return False
   arms = promote.arms_of(race, 'incumbent', None)
   return bool(looks) and _could_catch_up(arms, verdict.low, looks)
 

@@ -88,6 +88,25 @@ class TrainedOnTest(absltest.TestCase):
   def test_a_policy_that_does_not_move(self):
     arms = [self._arm('incumbent', i, 'a', 'a') for i in range(3)]
     self.assertLen(self._trained_on(arms, {}), 3)
+    arms += [self._arm('candidate', i, 'a', 'a', 7) for i in range(3)]
+    self.assertLen(self._trained_on(arms, {}), 3)
+
+  def test_a_chain_that_followed_a_candidate(self):
+    arms = [
+        self._arm('candidate', i, 'abcd'[i], 'bcde'[i], 7) for i in range(4)
+    ]
+    arms += [self._arm('incumbent', i, 'abcd'[i], f'i{i}') for i in range(4)]
+    # The second arm of the candidate fails: the incumbent goes back to its own.
+    back = [*arms[:1], *arms[4:6]]
+    back += [
+        self._arm('incumbent', 2, 'i0', 'x'),
+        self._arm('incumbent', 3, 'x', 'y'),
+    ]
+    every = [f'candidate-{i}' for i in range(4)]
+    self.assertEqual(self._trained_on(arms, {}, 'candidate', 7), every)
+    self.assertEqual(self._trained_on(arms, {}), ['incumbent-0'])
+    own = ['incumbent-0', 'incumbent-2', 'incumbent-3']
+    self.assertEqual(self._trained_on(back, {}), own)
 
 
 if __name__ == '__main__':
