@@ -57,6 +57,29 @@ class FaultsTest(parameterized.TestCase):
     ]
     self.assertEqual(gap.since, 26)
 
+  def _examined(self, **changed):
+    run = made.run(made.rollouts(rise=0.8), **changed)
+    return {f.check: f for f in examine.examine(run).findings}
+
+  def test_the_learning_rate_of_a_policy_that_hardly_moves(self):
+    # 0.002 is usual; late in a sound run an update moves less.
+    for descent, times in ((2e-5, 100.0), (1.3e-4, 20.0), (1e-9, 1000.0)):
+      found = self._examined(descent=np.full(40, descent))['hardly_moves']
+      (remedy,) = found.remedies
+      self.assertEqual((remedy.setting, remedy.times), ('learning_rate', times))
+      self.assertEqual(found.severity, 'critical')
+    late = np.where(np.arange(40) < 20, 2e-3, 1e-5)
+    self.assertNotIn('hardly_moves', self._examined(descent=late))
+    self.assertNotIn('hardly_moves', self._examined(descent=np.full(40, 9e-4)))
+
+  def test_what_keeps_a_policy_from_moving_is_the_cause(self):
+    clipped = dict(settings={'max_grad_norm': 1e-3})
+    found = self._examined(**clipped)
+    self.assertEqual(found['gradient_clipped'].severity, 'warning')
+    found = self._examined(**clipped, descent=np.full(40, 1e-5))
+    self.assertEqual(found['gradient_clipped'].severity, 'critical')
+    self.assertNotIn('hardly_moves', found)
+
   def test_too_short(self):
     found = examine.examine(made.run(made.rollouts(steps=4)))
     self.assertEqual(found.verdict, 'too_short')

@@ -196,6 +196,9 @@ class LearnerTest(parameterized.TestCase):
     np.testing.assert_allclose(
         metrics['grad_norm'], optax.tree.norm(grads), rtol=1e-4
     )
+    # To first order, the loss falls by the gradient times the update.
+    fall = -optax.tree.vdot(grads, updates)
+    np.testing.assert_allclose(metrics['descent'], fall, rtol=1e-3)
 
   @parameterized.parameters(1, 4)
   def test_micro_batches_change_nothing(self, micro_groups):
@@ -432,6 +435,18 @@ class LearnerTest(parameterized.TestCase):
     clipped, _, _ = update(rollouts(), learning_rate=1e6, max_grad_norm=bound)
     np.testing.assert_allclose(length(free), metrics['grad_norm'], rtol=1e-2)
     np.testing.assert_allclose(length(clipped), bound, rtol=1e-2)
+
+  def test_descent_is_of_the_whole_gradient(self):
+    # The direction is of length 1 however much the gradient was clipped.
+    update = make_update(b1=0.0, b2=0.0, eps=1e-30)
+    _, free, _ = update(rollouts(), learning_rate=1e-3)
+    _, clipped, _ = update(rollouts(), learning_rate=1e-3, max_grad_norm=1e-3)
+    self.assertGreater(free['descent'], 0)
+    np.testing.assert_allclose(clipped['descent'], free['descent'], rtol=1e-3)
+    _, slow, _ = update(rollouts(), learning_rate=1e-5)
+    np.testing.assert_allclose(
+        slow['descent'], free['descent'] / 100, rtol=1e-3
+    )
 
   def test_lora_trains_adapters_alone(self):
     cfg = dataclasses.replace(CFG, lora_rank=2)
