@@ -48,7 +48,7 @@ def answer(
     if race.round == first:
       since = tokens
   found = dict(tokens=tokens, since=since, policy=str(policy), values=values)
-  diagnoses = [t.diagnose for t in history.trials if t.diagnose]
+  diagnoses = history.all(records.Diagnose)
   loud = [f for d in diagnoses for f in d.findings if f.severity != 'note']
   surface = surface_lib.recipe()
   outside = [r for f in loud for r in remedies.outside(surface, f)]
@@ -75,10 +75,9 @@ def answer(
 def _when(history: history_lib.History) -> int:
   """Return the tokens before the first finding that no harness can repair."""
   surface = surface_lib.recipe()
-  for trial in history.trials:
-    found = trial.diagnose.findings if trial.diagnose else ()
-    if any(remedies.outside(surface, f) for f in found):
-      before = [r for r in history.races if r.round < trial.diagnose.round]
+  for diagnosis in history.all(records.Diagnose):
+    if any(remedies.outside(surface, f) for f in diagnosis.findings):
+      before = [r for r in history.races if r.round < diagnosis.round]
       arms = [arm for race in before for arm in race.arms]
       return history.base.sampled_tokens + sum(a.sampled_tokens for a in arms)
   return 0

@@ -4,8 +4,8 @@
     (shadow  verify  accumulate)*  promote)*  retrain  seal  final
 
 In every round, changed harnesses race the incumbent one, and the training of
-the winner goes on as the policy. Rounds end when all are done, or when the
-rest of evolve.tokens does not pay for another. Every step is one row, written
+the winner goes on as the policy. Rounds end when all are done, or when
+evolve.tokens are spent; the last of them train the incumbent alone. Every step is one row, written
 after its files are on disk; a step that has a row is not done again. A run that
 was killed therefore continues where it stopped, and ends with the same rows as
 an uninterrupted run.
@@ -16,6 +16,7 @@ from typing import Any
 
 import ml_collections
 
+from evojax.evolve import costs
 from evojax.evolve import executor as executor_lib
 from evojax.evolve import opening
 from evojax.evolve import recorder as recorder_lib
@@ -93,7 +94,7 @@ def _steps(run_: opening.Run) -> str:
     run_.say('this run has ended; --fork_from it to race more changes')
   for number in range(0 if ended else rounds):
     if find(records.Promote, round=number) is None:
-      if field_lib.places(run_, number) is None:
+      if not costs.payable_pairs(run_, number):
         ended_by = 'tokens'
         break
       _round(run_, number)
@@ -120,7 +121,8 @@ def _round(run_: opening.Run, number: int) -> None:
   if race is None:
     field = field_lib.fill(run_, number)
     version = run_.recorder.history.versions[-1]
-    beside = shadow_lib.current(run_)
+    payable = field_lib.is_payable(run_, number)
+    beside = shadow_lib.current(run_) if payable else None
     race = record(
         records.Race,
         lambda: race_lib.race(run_, version, number, field, beside),

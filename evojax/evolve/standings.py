@@ -8,6 +8,7 @@ from typing import Any
 
 from evojax.eval import paired
 from evojax.eval import race as race_lib
+from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import repairs
@@ -43,7 +44,7 @@ def after_race(
   groups = [*_groups(run, number), *(found for found, _ in compared)]
   spread = paired.pooled_spread(groups) or 0.0
   return tuple(
-      _standing(run, number, trial, index, found, errors, spread)
+      _standing(run, number, trial, index, found, errors, spread, len(field))
       for trial, index, (found, errors) in zip(
           field, _indices(run, field), compared, strict=True
       )
@@ -111,6 +112,7 @@ def _standing(
     found: Sequence[float],
     errors: Sequence[float],
     spread: float,
+    candidates: int,
 ) -> records.Standing:
   """Return the standing of a candidate after one more round.
 
@@ -122,8 +124,9 @@ def _standing(
     found: Differences of the pairs of the round.
     errors: Their standard errors over problems.
     spread: Spread of all pairs of the race so far, see `race.after_round`.
+    candidates: Number of candidates in the round.
   """
-  last = is_last(run, number, trial)
+  last = is_last(run, number, trial, candidates)
   before = dataclasses.replace(of_record(trial), index=index)
   common = dict(
       trial=trial.number,
@@ -165,12 +168,23 @@ def _standing(
   return records.Standing(**common, **decisions.decide(judge))
 
 
-def is_last(run: opening.Run, number: int, trial: history_lib.Trial) -> bool:
-  """Return whether a round is the last one of a candidate."""
-  e = run.config.evolve
+def is_last(
+    run: opening.Run, number: int, trial: history_lib.Trial, candidates: int
+) -> bool:
+  """Return whether a round is the last one of a candidate.
+
+  It is fixed before the round, as the candidate bets all its evidence in it.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+    trial: The candidate.
+    candidates: Number of candidates in the round.
+  """
   # Only earlier rounds count, so that this round's row makes no difference.
   before = sum(race.round < number for race in trial.races)
-  return before + 1 >= e.patience or number + 1 >= e.rounds
+  spent = before + 1 >= run.config.evolve.patience
+  return spent or costs.is_last(run, number, candidates)
 
 
 def detectable(

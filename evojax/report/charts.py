@@ -127,7 +127,7 @@ def _begins(race: records.Race, start: int) -> dict[str, int]:
   """Return the update at which each arm of a round begins, by its folder."""
   known = {race.start: start}  # State -> update.
   found = {}
-  for arm in race.arms:  # The incumbent's come first.
+  for arm in race.arms:  # An arm comes after the one that it continues.
     found[arm.folder] = known.get(arm.start, start)
     known[arm.end] = found[arm.folder] + len(arm.outcome)
   return found

@@ -95,6 +95,34 @@ def level_of(index: int, promised: dict, kept: int) -> float:
   return promised['false_discovery_rate'] * share * (kept + 1)
 
 
+def is_last_paid(rows: list[dict], race: dict) -> bool:
+  """Return whether the tokens pay for no candidate in a further round."""
+  config = next(row['config'] for row in rows if row['step'] == 'open')
+  e, grpo = config['evolve'], config['grpo']
+  if not e['tokens']:
+    return False
+  dev = e['problems'] * e['samples']
+  dev /= e['updates'] * grpo['prompts'] * grpo['group_size']
+  base = next(row for row in rows if row['step'] == 'train')
+  spent, last, now = base['sampled_tokens'], [base], 0
+  for row in rows:
+    if row['step'] == 'diagnose':
+      now = row['round']
+    if row['step'] == 'backtest' and now < race['round']:
+      spent += row['sampled_tokens']
+    if row['step'] == 'race' and row['round'] < race['round']:
+      last = row['arms']
+      arms = sum(arm['sampled_tokens'] for arm in last)
+      spent += arms * (1 + dev if row['scored_by'] == 'dev' else 1)
+  update = max(arm['sampled_tokens'] / max(arm['updates'], 1) for arm in last)
+  rollout = config['rollout']
+  if rollout['token_limit'] and last == [base]:
+    longest = rollout['max_tokens'] * grpo['prompts'] * grpo['group_size']
+    update = max(update, longest / 2)
+  harness = e['pairs'] * e['updates'] * update * (1 + dev)
+  return e['tokens'] - spent < (len(race['standings']) + 3) * harness
+
+
 def margin_of(findings: list[dict], changes: list[list]) -> float:
   """Return the loss that a change must exclude, 0 if it must show a gain."""
   critical = [f for f in findings if f['severity'] == 'critical']
@@ -220,6 +248,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
         last = (
             state['rounds'] >= promised['patience']
             or row['round'] + 1 >= promised['rounds']
+            or is_last_paid(rows, row)
         )
         state['e'] = e_value(
             d,

@@ -3,11 +3,13 @@
     (diagnose  hypothesize  design  admit  backtest  [verify  accumulate])*
 
 A candidate that is refused by the gate or by its backtest, or that trains
-nothing, gets its verdict here and does not race.
+nothing, gets its verdict here and does not race. The training so far is
+diagnosed in every round, also where no candidate may enter any more.
 """
 
 import math
 
+from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import standings
 from evojax.evolve.propose import human
@@ -24,6 +26,10 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.training import stages
 
+# From this many on, the last entry of a run is for the repair of a critical
+# fault alone: faults that appear late would otherwise find none left.
+_ENTRIES_WITH_RESERVE = 3
+
 
 def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   """Return the candidates of a round: those still racing, then new ones.
@@ -32,9 +38,14 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   that refusals cannot keep a round from training.
   """
   first = _first_trial(run, number)
-  racing = _racing_on(run, first)
-  free = places(run, number) or 0
+  free = places(run, number)
+  racing = _racing_on(run, first) if is_payable(run, number) else []
   full = len(racing) + free
+  if not free:
+    diagnosis = _diagnose(run, number, first)
+    run.recorder.record(
+        records.Hypothesize, lambda: hypothesize.none(diagnosis), trial=first
+    )
   for trial in range(first, first + stages.TRIES * free):
     if len(racing) >= full or not _begin(run, number, trial):
       break
@@ -44,48 +55,46 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   return racing
 
 
-def places(run: opening.Run, number: int) -> int | None:
-  """Return how many candidates may enter a round; None: no further round.
+def places(run: opening.Run, number: int) -> int:
+  """Return how many candidates may enter a round.
 
   The number is at most evolve.candidates, at most what is left of
   evolve.entries, and at most what evolve.tokens pays for. Candidates that race
   on from the round before, and a shadow that trains on, have places of their
   own.
   """
-  e = run.config.evolve
+  others = _others(run, number)
+  free = min(run.config.evolve.candidates - others, _entries(run)[1])
+  # The arms of the incumbent and of these others are paid for first.
+  payable = costs.payable(run, number) - 1 - others
+  return max(math.floor(min(free, payable)), 0)
+
+
+def is_payable(run: opening.Run, number: int) -> bool:
+  """Return whether the tokens pay for what trains on from the round before.
+
+  If they do not, the incumbent trains alone in the round.
+  """
+  return costs.payable(run, number) >= 1 + _others(run, number)
+
+
+def _others(run: opening.Run, number: int) -> int:
+  """Return how many harnesses train on beside the incumbent."""
+  racing = _racing_on(run, _first_trial(run, number))
+  return len(racing) + (shadow.current(run) is not None)
+
+
+def _entries(run: opening.Run) -> tuple[int, int]:
+  """Return the number of promised entries, and how many of them are left."""
   promised = run.recorder.find(records.Open).config['evolve']['entries']
-  free = promised - len(standings.entered(run))
-  first = _first_trial(run, number)
-  others = len(_racing_on(run, first)) + (shadow.current(run) is not None)
-  free = max(min(e.candidates - others, free), 0)
-  if not e.tokens:
-    return free
-  history, grpo = run.recorder.history, run.config.grpo
-  # Sampling for dev scores, relative to the sampling of an arm's training.
-  dev = e.problems * e.samples / (e.updates * grpo.prompts * grpo.group_size)
-  # Replays of this round do not count: a killed process may have made some.
-  replays = [t.backtest for t in history.trials if t.number < first]
-  spent = history.trained_tokens
-  spent += sum(replay.sampled_tokens for replay in replays if replay)
-  for race in history.races:
-    if race.scored_by == 'dev':
-      spent += dev * sum(arm.sampled_tokens for arm in race.arms)
-  # The cost of the last arms; a harness may make completions longer.
-  last = history.races[-1].arms if history.races else [history.base]
-  update = max(a.sampled_tokens / max(a.updates, 1) for a in last)
-  if run.config.rollout.token_limit and not history.races:
-    # A candidate may lift the token limit of the first arm; completions then
-    # use about half of rollout.max_tokens.
-    most = run.config.rollout.max_tokens * grpo.prompts * grpo.group_size
-    update = max(update, most / 2)
-  arms = e.updates * update * e.pairs  # Of one harness.
-  left = e.tokens - spent
-  # The incumbent's arms are paid for first.
-  payable = math.floor(left / (arms * (1 + dev))) - 1 - others
-  if payable >= 0:
-    return min(free, payable)
-  # Arms that are compared with none need no dev scores.
-  return 0 if not others and left >= arms else None
+  return promised, promised - len(standings.entered(run))
+
+
+def _is_for_repairs(run: opening.Run, trial: int) -> bool:
+  """Return whether only the repair of a critical fault may enter as a trial."""
+  promised, left = _entries(run)
+  fresh = sum(not t.races and t.number < trial for t in _undecided(run))
+  return promised >= _ENTRIES_WITH_RESERVE and left - fresh <= 1
 
 
 def _first_trial(run: opening.Run, number: int) -> int:
@@ -108,6 +117,19 @@ def _undecided(run: opening.Run) -> list[history_lib.Trial]:
   return [t for t in trials if t.backtest and t.verify is None]
 
 
+def _diagnose(run: opening.Run, number: int, trial: int) -> records.Diagnose:
+  """Return the diagnosis that a trial begins with."""
+  # After a kill following 'promote', the newest version is not its parent.
+  run.progress.enter(stages.round_name(run.config, number, 'backtest'), arm=0)
+  return run.recorder.record(
+      records.Diagnose,
+      lambda: diagnose.diagnose(
+          run, number, trial, run.recorder.history.versions[-1]
+      ),
+      trial=trial,
+  )
+
+
 def _begin(run: opening.Run, number: int, trial: int) -> bool:
   """Do the steps of a trial up to its race, or up to a verdict without one.
 
@@ -115,21 +137,12 @@ def _begin(run: opening.Run, number: int, trial: int) -> bool:
     Whether there was a proposal.
   """
   record = run.recorder.record
-  if found := run.recorder.find(records.Diagnose, trial=trial):
-    # After a kill following 'promote', the newest version is not its parent.
-    version = run.recorder.history.version(found.version)
-  else:
-    version = run.recorder.history.versions[-1]
-  stage = stages.round_name(run.config, number, 'backtest')
-  run.progress.enter(stage, arm=0)
-  diagnosis = record(
-      records.Diagnose,
-      lambda: diagnose.diagnose(run, number, trial, version),
-      trial=trial,
-  )
+  diagnosis = _diagnose(run, number, trial)
+  version = run.recorder.history.version(diagnosis.version)
+  repairs_only = _is_for_repairs(run, trial)
   proposal = record(
       records.Hypothesize,
-      lambda: hypothesize.hypothesize(run, diagnosis, version),
+      lambda: hypothesize.hypothesize(run, diagnosis, version, repairs_only),
       trial=trial,
   )
   if not proposal.proposer:

@@ -8,6 +8,7 @@ from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import recorder
+from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import human
 from evojax.harness import spec
@@ -17,17 +18,35 @@ from evojax.runtime import decisions
 
 
 def hypothesize(
-    run: opening.Run, diagnosis: records.Diagnose, version: records.Version
+    run: opening.Run,
+    diagnosis: records.Diagnose,
+    version: records.Version,
+    repairs_only: bool,
 ) -> records.Hypothesize:
-  """Return the next proposal; a change in the user's inbox comes first."""
+  """Return the next proposal; a change in the user's inbox comes first.
+
+  Args:
+    run: The run.
+    diagnosis: The diagnosis of the version.
+    version: The version to change.
+    repairs_only: Whether the proposer may only repair a critical finding.
+  """
   fields = decisions.decide(
-      lambda: records.to_json(_choose(run, diagnosis, version))
+      lambda: records.to_json(_choose(run, diagnosis, version, repairs_only))
   )
   return records.from_json(records.Hypothesize, fields)
 
 
+def none(diagnosis: records.Diagnose) -> records.Hypothesize:
+  """Return the row of a diagnosis that nothing is proposed for."""
+  return records.Hypothesize(trial=diagnosis.trial, version=diagnosis.version)
+
+
 def _choose(
-    run: opening.Run, diagnosis: records.Diagnose, version: records.Version
+    run: opening.Run,
+    diagnosis: records.Diagnose,
+    version: records.Version,
+    repairs_only: bool,
 ) -> records.Hypothesize:
   """Return the choice of process 0."""
   e = run.config.evolve
@@ -51,8 +70,15 @@ def _choose(
       vetoes=human.vetoes(run.inbox),
   )
   proposal = human.propose(context, run.inbox)
-  if proposal is None:
+  if proposal is None and not repairs_only:
     proposal = propose_lib.load(e.proposer)(context)
+  elif proposal is None and any(
+      f.severity == 'critical' for f in diagnosis.findings
+  ):
+    proposal = propose_lib.load(e.proposer)(context)
+    changes = proposal.delta.changes if proposal else ()
+    if repairs.severity(diagnosis.findings, changes) != 'critical':
+      proposal = None
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
     return records.Hypothesize(**row)

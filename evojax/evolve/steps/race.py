@@ -18,6 +18,7 @@ import itertools
 
 from evojax.eval import paired
 from evojax.evolve import arms
+from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import recorder
@@ -81,7 +82,8 @@ def race(
   if followed:
     starts = entrants[0].starts
     entrants.append(_candidate(run, version, followed, starts))
-  trained = _train_on(run, number, entrants, followed, scored_by)
+  alone = not field and shadow is None
+  trained = _train_on(run, number, entrants, followed, scored_by, alone=alone)
   own = [(pair, e, arm) for e, pair, arm in trained if e.role == 'incumbent']
   incumbents = tuple(arm.outcome for *_, arm in own if arm.status == 'done')
   if not incumbents:
@@ -209,6 +211,8 @@ def _train_on(
     entrants: Sequence[_Entrant],
     followed: history_lib.Trial | None,
     scored_by: str,
+    *,
+    alone: bool,
 ) -> list[_Trained]:
   """Train the incumbent and the shadow, by config.evolve.policy.
 
@@ -223,8 +227,12 @@ def _train_on(
       or a gain becomes unlikely, the chain goes back to where the incumbent's
       own arms ended.
     scored_by: 'rollouts' or 'dev'.
+    alone: Whether the incumbent is compared with none; then the round may have
+      fewer pairs, as the last tokens pay for.
   """
   every = range(run.config.evolve.pairs)
+  if alone:
+    every = range(costs.payable_pairs(run, number))
   if run.config.evolve.policy == 'mean':
     return _train(run, number, entrants, every, 'incumbent')
   half = paired.first_half(len(every))
@@ -235,22 +243,21 @@ def _train_on(
     place = pair * count, (len(every) - 1 - pair) * count
     new = _train(run, number, entrants, [pair], 'incumbent', place=place)
     found += new
-    ends = {
-        e.role: _next_start(run, e, pair, arm)
-        for e, _, arm in new
-        if arm.status == 'done'
-    }
-    if 'incumbent' not in ends:
+    done = {e.role: (e, arm) for e, _, arm in new if arm.status == 'done'}
+    if 'incumbent' not in done:
       break
-    if entrants[0].starts[pair] == own:
-      own = ends['incumbent']
-    # The state that the incumbent continues from, and the followed candidate.
-    ends['incumbent'] = ends.get('candidate', own)
     if followed and pair + 1 == half:
       raced = _scored(run, number, found, scored_by)
       if not standings.hopeful(run, number, [followed], raced, scored_by):
-        ends = {role: end for role, end in ends.items() if role != 'candidate'}
-        ends['incumbent'] = own
+        done.pop('candidate', None)
+    ends = {
+        role: _next_start(run, e, pair, arm)
+        for role, (e, arm) in done.items()
+        # Else the arm continued the candidate's.
+        if role != 'incumbent' or e.starts[pair] == own
+    }
+    own = ends.get('incumbent', own)
+    ends['incumbent'] = ends.get('candidate', own)
     entrants = [
         dataclasses.replace(e, starts={**e.starts, pair + 1: ends[e.role]})
         for e in entrants

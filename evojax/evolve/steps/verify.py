@@ -5,6 +5,7 @@ import dataclasses
 
 from evojax.eval import perturb
 from evojax.eval import race as race_lib
+from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import recorded
@@ -131,7 +132,8 @@ def after_race(
       break
     del racing[name]
   # The last round of a run is the last round of every candidate.
-  rounds = e.patience if race.round + 1 < e.rounds else 0
+  ended = costs.is_last(run, race.round, len(race.standings))
+  rounds = 0 if ended else e.patience
   sorted_out = race_lib.sort_out(
       racing,
       rounds=rounds,
@@ -174,7 +176,7 @@ def _waits(
 
   None lets it race on; it can be kept after the decision about the shadow.
   """
-  if not standings.is_last(run, race.round, trial):
+  if not standings.is_last(run, race.round, trial, len(race.standings)):
     return None
   why = 'its evidence is enough, but the change before still has a shadow'
   return _verdict(standing, 'superseded', [why])
@@ -212,7 +214,7 @@ def _passed(
   if gate is not None:
     reasons.append(gate.reason)
     if gate.status == 'open' and not alerts:
-      if not standings.is_last(run, race.round, trial):
+      if not standings.is_last(run, race.round, trial, len(race.standings)):
         return None
     if gate.status != 'holds':
       status = 'discard'

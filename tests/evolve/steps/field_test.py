@@ -17,7 +17,7 @@ class FillTest(parameterized.TestCase):
 
   def _fill(self, outcomes, *, entered=0, candidates=2, shadow=None):
     """Return the trials in a first round's field, given `outcomes`."""
-    self.trials, self.rows, self.tried = [], [], 0
+    self.trials, self.rows, self.tried, self.idle = [], [], 0, []
     outcomes = iter(outcomes)
 
     def begin(run, number, trial):
@@ -46,8 +46,10 @@ class FillTest(parameterized.TestCase):
     run.recorder.history.trials = self.trials
     run.recorder.history.all.return_value = []
     run.recorder.find.return_value.config = {'evolve': {'entries': 3}}
+    diagnose = lambda run, number, trial: self.idle.append(trial)
     with (
         mock.patch.object(field, '_begin', begin),
+        mock.patch.object(field, '_diagnose', diagnose),
         mock.patch.object(
             field.standings, 'entered', lambda run: range(entered)
         ),
@@ -70,7 +72,10 @@ class FillTest(parameterized.TestCase):
 
   def test_no_more_than_were_promised(self):
     self.assertEqual(self._fill(['races'] * 9, entered=2), [0])
+    self.assertEmpty(self.idle)
     self.assertEqual(self._fill(['races'] * 9, entered=3), [])
+    # The training is diagnosed anyway.
+    self.assertEqual(self.idle, [0])
 
   def test_a_shadow_has_a_place(self):
     self.assertEqual(self._fill(['races'] * 9, shadow=object()), [0])
@@ -78,72 +83,65 @@ class FillTest(parameterized.TestCase):
 
 class TokensTest(parameterized.TestCase):
 
-  def _places(self, tokens, shadow=None, scored_by='rollouts', raced=True):
-    """Return the places after 1,000 tokens; an arm takes 80, and 40 for dev."""
-    evolve = dict(candidates=2, tokens=tokens, updates=8, pairs=4)
-    evolve |= dict(problems=8, samples=2)
-    grpo = dict(prompts=2, group_size=2)
-    rollout = dict(max_tokens=64, token_limit=16)
-    arm = samples.record(records.RacedArm, sampled_tokens=80, updates=8)
-    race = samples.record(
-        records.Race, arms=(arm,) * 12, scored_by=scored_by, standings=()
-    )
+  def _places(self, payable, others=0, entries=5):
     run = mock.Mock(
         spec=opening.Run,
         recorder=mock.Mock(),
-        config=ml_collections.ConfigDict(
-            {'evolve': evolve, 'grpo': grpo, 'rollout': rollout}
-        ),
+        config=ml_collections.ConfigDict({'evolve': {'candidates': 2}}),
     )
-    # The replay of an earlier trial, and one from this round.
-    trials = [
+    run.recorder.find.return_value.config = {'evolve': {'entries': entries}}
+    with (
+        mock.patch.object(field.standings, 'entered', lambda run: ()),
+        mock.patch.object(field.costs, 'payable', lambda run, n: payable),
+        mock.patch.object(field, '_others', lambda run, n: others),
+    ):
+      return field.places(run, 1), field.is_payable(run, 1)
+
+  @parameterized.parameters(
+      # Harnesses that are paid for, those that train on, places.
+      (float('inf'), 0, 2, True),
+      (3.0, 0, 2, True),
+      (2.9, 0, 1, True),
+      (1.9, 0, 0, True),
+      (0.1, 0, 0, False),
+      (4.0, 1, 1, True),
+      (2.9, 1, 0, True),
+      (1.9, 1, 0, False),
+  )
+  def test_as_many_as_the_tokens_pay_for(self, payable, others, places, enough):
+    self.assertEqual(self._places(payable, others), (places, enough))
+
+  def test_no_more_than_were_promised(self):
+    self.assertEqual(self._places(9.0, entries=1), (1, True))
+
+
+class ReserveTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      # Promised, entered, new in this round: is the rest for repairs?
+      (5, 3, 0, False),
+      (5, 3, 1, True),
+      (5, 4, 0, True),
+      # Two changes are too few to keep one back.
+      (2, 1, 0, False),
+  )
+  def test_the_last_entry(self, promised, entered, new, expected):
+    run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
+    config = {'evolve': {'entries': promised}}
+    run.recorder.find.return_value.config = config
+    run.recorder.history.trials = [
         history_lib.Trial(
             index=n,
             number=n,
             seconds={},
-            backtest=samples.record(records.Backtest, sampled_tokens=100),
-            verify=samples.record(records.Verify),
+            backtest=samples.record(records.Backtest, trial=n),
         )
-        for n in (0, 1)
+        for n in range(new)
     ]
-    history = mock.Mock(
-        races=[race] * raced, trials=trials, trained_tokens=900, base=arm
-    )
-    diagnosed = [mock.Mock(trial=n, round=n) for n in (0, 1)]
-    history.all.return_value = diagnosed
-    run.recorder.history = history
-    run.recorder.find.return_value.config = {'evolve': {'entries': 5}}
-    with (
-        mock.patch.object(field.standings, 'entered', lambda run: ()),
-        mock.patch.object(field.shadow, 'current', lambda run: shadow),
+    with mock.patch.object(
+        field.standings, 'entered', lambda _: range(entered)
     ):
-      return field.places(run, 1)
-
-  @parameterized.parameters(
-      (0, 2),  # No limit.
-      (1000 + 4 * 120 * 3, 2),
-      (1000 + 4 * 120 * 3 - 1, 1),
-      # The incumbent trains alone, and needs no dev scores.
-      (1000 + 4 * 120, 0),
-      (1000 + 4 * 80, 0),
-      (1000 + 4 * 80 - 1, None),
-  )
-  def test_as_many_as_the_tokens_pay_for(self, tokens, expected):
-    self.assertEqual(self._places(tokens), expected)
-
-  def test_what_else_is_paid(self):
-    enough = 1000 + 4 * 120 * 2  # Its arms are compared with the incumbent's.
-    self.assertEqual(self._places(enough, shadow=object()), 0)
-    self.assertIsNone(self._places(enough - 1, shadow=object()))
-    # Tokens that 12 arms sampled for dev problems.
-    spent = 1000 + 12 * 40
-    self.assertEqual(self._places(spent + 320, scored_by='dev'), 0)
-    self.assertIsNone(self._places(spent + 319, scored_by='dev'))
-
-  def test_completions_may_become_longer(self):
-    arm = 8 * 32 * 4  # 8 updates of 4 completions with half of 64 tokens.
-    self.assertEqual(self._places(1000 + 4 * arm, raced=False), 0)
-    self.assertIsNone(self._places(1000 + 4 * arm - 1, raced=False))
+      self.assertEqual(field._is_for_repairs(run, 9), expected)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,90 @@
+"""Sampled tokens of rounds: what was spent, and what the rest pays for.
+
+Only the rounds before a given one count, so that the numbers are the same
+before and after its row is written, and in a process that resumes the round.
+"""
+
+import math
+
+from evojax.evolve import opening
+
+
+def payable(run: opening.Run, number: int) -> float:
+  """Return how many harnesses evolve.tokens pays for in a round.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+
+  Returns:
+    The number of harnesses with all their pairs and dev scores, not rounded;
+    infinite without a limit.
+  """
+  left = _left(run, number)
+  return left / (run.config.evolve.pairs * _of_arm(run, number, dev=True))
+
+
+def payable_pairs(run: opening.Run, number: int) -> int:
+  """Return how many pairs of a round the tokens pay for, incumbent alone.
+
+  Arms that are compared with none need no dev scores.
+  """
+  pairs = _left(run, number) / _of_arm(run, number, dev=False)
+  return math.floor(min(max(pairs, 0), run.config.evolve.pairs))
+
+
+def is_last(run: opening.Run, number: int, candidates: int) -> bool:
+  """Return whether a round is the last one that candidates can race in.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+    candidates: How many candidates race in it.
+  """
+  # A further round trains at least the incumbent and one candidate.
+  further = payable(run, number) - (1 + candidates) < 2
+  return number + 1 >= run.config.evolve.rounds or further
+
+
+def _left(run: opening.Run, number: int) -> float:
+  """Return the tokens that are left for a round and those after it."""
+  if not run.config.evolve.tokens:
+    return math.inf
+  history = run.recorder.history
+  races = [race for race in history.races if race.round < number]
+  spent = float(history.base.sampled_tokens) if history.base else 0.0
+  for race in races:
+    factor = 1 + (_dev(run) if race.scored_by == 'dev' else 0)
+    spent += factor * sum(arm.sampled_tokens for arm in race.arms)
+  # Replays of this round do not count: a killed process may have made some.
+  begun = {t.number: t.diagnose.round for t in history.trials if t.diagnose}
+  spent += sum(
+      trial.backtest.sampled_tokens
+      for trial in history.trials
+      if trial.backtest and begun.get(trial.number, 0) < number
+  )
+  return run.config.evolve.tokens - spent
+
+
+def _dev(run: opening.Run) -> float:
+  """Return the sampling for dev scores, relative to that of an arm."""
+  e, grpo = run.config.evolve, run.config.grpo
+  return e.problems * e.samples / (e.updates * grpo.prompts * grpo.group_size)
+
+
+def _of_arm(run: opening.Run, number: int, *, dev: bool) -> float:
+  """Return the tokens of an arm, by those of the last arms.
+
+  Of these the most expensive counts, since a harness may make completions
+  longer.
+  """
+  e, grpo, history = run.config.evolve, run.config.grpo, run.recorder.history
+  races = [race for race in history.races if race.round < number]
+  last = races[-1].arms if races else [history.base]
+  update = max(arm.sampled_tokens / max(arm.updates, 1) for arm in last)
+  if run.config.rollout.token_limit and not races:
+    # A candidate may lift the token limit of the first arm; completions then
+    # use about half of rollout.max_tokens.
+    most = run.config.rollout.max_tokens * grpo.prompts * grpo.group_size
+    update = max(update, most / 2)
+  return e.updates * update * (1 + dev * _dev(run))

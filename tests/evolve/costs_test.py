@@ -1,0 +1,93 @@
+"""What a round costs, and what the rest of a run's tokens pays for."""
+
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import ml_collections
+
+from evojax.evolve import costs
+from evojax.evolve import opening
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
+from tests.ledger import samples
+
+_SPENT = 40 + 12 * 80 + 100  # The base, a round of 12 arms, a replay before.
+
+
+class CostsTest(parameterized.TestCase):
+
+  def _run(self, tokens, *, scored_by='rollouts', raced=True, more=()):
+    """Return a run before round 1; an arm takes 80 tokens, dev scores 40."""
+    evolve = dict(tokens=tokens, updates=8, pairs=4, rounds=9)
+    evolve |= dict(problems=8, samples=2)
+    grpo = dict(prompts=2, group_size=2)
+    rollout = dict(max_tokens=64, token_limit=16)
+    arm = samples.record(records.RacedArm, sampled_tokens=80, updates=8)
+    base = samples.record(records.Train, sampled_tokens=40, updates=8)
+    race = samples.record(
+        records.Race, round=0, arms=(arm,) * 12, scored_by=scored_by
+    )
+    run = mock.Mock(
+        spec=opening.Run,
+        recorder=mock.Mock(),
+        config=ml_collections.ConfigDict(
+            {'evolve': evolve, 'grpo': grpo, 'rollout': rollout}
+        ),
+    )
+    trials = [
+        history_lib.Trial(
+            index=n,
+            number=n,
+            seconds={},
+            diagnose=samples.record(records.Diagnose, trial=n, round=n),
+            backtest=samples.record(records.Backtest, sampled_tokens=100),
+        )
+        for n in (0, 1)
+    ]
+    run.recorder.history = mock.Mock(
+        races=[race] * raced + list(more), trials=trials, base=base
+    )
+    return run
+
+  def test_no_limit(self):
+    run = self._run(0)
+    self.assertEqual(costs.payable(run, 1), float('inf'))
+    self.assertEqual(costs.payable_pairs(run, 1), 4)
+    self.assertFalse(costs.is_last(run, 1, 2))
+    self.assertTrue(costs.is_last(run, 8, 2))
+
+  def test_harnesses_with_dev_scores(self):
+    run = self._run(_SPENT + 4 * 120 * 3)
+    self.assertAlmostEqual(costs.payable(run, 1), 3.0)
+    # Tokens that 12 arms sampled for dev problems.
+    run = self._run(_SPENT + 12 * 40 + 4 * 120, scored_by='dev')
+    self.assertAlmostEqual(costs.payable(run, 1), 1.0)
+
+  @parameterized.parameters((320, 4), (319, 3), (80, 1), (79, 0), (-5, 0))
+  def test_the_incumbent_alone(self, left, pairs):
+    self.assertEqual(costs.payable_pairs(self._run(_SPENT + left), 1), pairs)
+
+  def test_completions_may_become_longer(self):
+    arm = 8 * 32 * 4  # 8 updates of 4 completions with half of 64 tokens.
+    run = self._run(40 + 3 * arm, raced=False)
+    self.assertEqual(costs.payable_pairs(run, 0), 3)
+
+  def test_the_last_round_of_candidates(self):
+    # This round and the next, each with one candidate.
+    enough = _SPENT + 4 * 120 * (2 + 2)
+    self.assertFalse(costs.is_last(self._run(enough), 1, 1))
+    self.assertTrue(costs.is_last(self._run(enough - 1), 1, 1))
+    self.assertTrue(costs.is_last(self._run(enough), 1, 2))
+
+  def test_the_rounds_own_row_changes_nothing(self):
+    run = self._run(_SPENT + 4 * 120 * 4)
+    arm = samples.record(records.RacedArm, sampled_tokens=9000, updates=8)
+    row = samples.record(records.Race, round=1, arms=(arm,) * 8)
+    after = self._run(_SPENT + 4 * 120 * 4, more=[row])
+    self.assertEqual(costs.payable(run, 1), costs.payable(after, 1))
+    self.assertLess(costs.payable(after, 2), 0)
+
+
+if __name__ == '__main__':
+  absltest.main()
