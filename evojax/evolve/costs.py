@@ -82,9 +82,9 @@ def _of_arm(run: opening.Run, number: int, *, dev: bool) -> float:
   races = [race for race in history.races if race.round < number]
   last = races[-1].arms if races else [history.base]
   update = max(arm.sampled_tokens / max(arm.updates, 1) for arm in last)
-  if run.config.rollout.token_limit and not races:
-    # A candidate may lift the token limit of the first arm; completions then
-    # use about half of rollout.max_tokens.
+  if not races and (run.config.rollout.token_limit or not update):
+    # A candidate may lift the token limit of the first arm, and a fork has no
+    # first arm. Completions then use about half of rollout.max_tokens.
     most = run.config.rollout.max_tokens * grpo.prompts * grpo.group_size
     update = max(update, most / 2)
   return e.updates * update * (1 + dev * _dev(run))

@@ -73,6 +73,14 @@ class CostsTest(parameterized.TestCase):
     run = self._run(40 + 3 * arm, raced=False)
     self.assertEqual(costs.payable_pairs(run, 0), 3)
 
+  def test_a_fork_has_no_arm_before_its_first_round(self):
+    for tokens in (0, 4096):
+      run = self._run(tokens, raced=False)
+      run.recorder.history.base = samples.record(
+          records.Train, sampled_tokens=0, updates=0
+      )
+      self.assertEqual(costs.payable_pairs(run, 0), 4)
+
   def test_the_last_round_of_candidates(self):
     # This round and the next, each with one candidate.
     enough = _SPENT + 4 * 120 * (2 + 2)

@@ -154,6 +154,7 @@ class EndToEndTest(parameterized.TestCase):
             'promote', 'accumulate',
             'diagnose', 'hypothesize', 'design', 'admit', 'backtest', 'race',
             'promote',  # It continues racing; no other candidate may enter.
+            'diagnose', 'hypothesize',
             'race', 'verify', 'accumulate', 'promote',
             'retrain', 'seal', 'final',
         ],
@@ -354,7 +355,9 @@ class EndToEndTest(parameterized.TestCase):
       retrain.side_effect = ValueError('the end')
       with self.assertRaisesRegex(ValueError, 'the end'):
         evojax.run(retrained(evolve__rounds=3), str(path))
-    self.assertEqual(steps(path).count('diagnose'), 2)
+    # Every round is diagnosed; the first one twice, for the measurement.
+    self.assertEqual(steps(path).count('diagnose'), 4)
+    self.assertEqual(steps(path).count('design'), 2)
     # The incumbent continued alone.
     last = [r for r in payloads(path) if r['step'] == 'race'][-1]
     self.assertEqual((last['round'], last['standings']), (2, []))

@@ -116,7 +116,7 @@ def is_last_paid(rows: list[dict], race: dict) -> bool:
       spent += arms * (1 + dev if row['scored_by'] == 'dev' else 1)
   update = max(arm['sampled_tokens'] / max(arm['updates'], 1) for arm in last)
   rollout = config['rollout']
-  if rollout['token_limit'] and last == [base]:
+  if last == [base] and (rollout['token_limit'] or not update):
     longest = rollout['max_tokens'] * grpo['prompts'] * grpo['group_size']
     update = max(update, longest / 2)
   harness = e['pairs'] * e['updates'] * update * (1 + dev)

@@ -40,7 +40,7 @@ class FillTest(parameterized.TestCase):
         spec=opening.Run,
         recorder=mock.Mock(),
         config=ml_collections.ConfigDict(
-            {'evolve': {'candidates': candidates, 'tokens': 0}}
+            {'evolve': {'candidates': candidates}}
         ),
     )
     run.recorder.history.trials = self.trials
@@ -50,6 +50,7 @@ class FillTest(parameterized.TestCase):
     with (
         mock.patch.object(field, '_begin', begin),
         mock.patch.object(field, '_diagnose', diagnose),
+        mock.patch.object(field.costs, 'payable', lambda *_: float('inf')),
         mock.patch.object(
             field.standings, 'entered', lambda run: range(entered)
         ),

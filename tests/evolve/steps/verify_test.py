@@ -86,7 +86,9 @@ class AfterRaceTest(parameterized.TestCase):
       asked.append(trial.number)
       return gates and gate(gates[trial.number])
 
+    payable = options.get('payable', float('inf'))
     with (
+        mock.patch.object(verify.costs, 'payable', lambda *_: payable),
         mock.patch.object(verify, '_criticals', own),
         mock.patch.object(verify, '_perturbed', perturbed),
         mock.patch.object(
@@ -112,6 +114,13 @@ class AfterRaceTest(parameterized.TestCase):
   def test_what_is_not_clear_races_on(self):
     self.assertEqual(self._verdicts(standing(0, 0.03, 5.0)), {})
     self.assertEqual(self.asked, [])  # Perturbed problems cost samples.
+
+  def test_what_the_tokens_do_not_pay_for_ends(self):
+    # This round's two harnesses, and two of a further round.
+    self.assertEqual(self._verdicts(standing(0, 0.03, 5.0), payable=4.0), {})
+    found = self._verdicts(standing(0, 0.03, 5.0), payable=3.9)
+    self.assertEqual(found, {0: 'discard'})
+    self.assertIn('the last', self.found[0].reasons[0])
 
   def test_what_has_no_hope_or_is_in_the_worse_half_is_dropped(self):
     # 0.01 + 0.84 x 0.01 / sqrt(3) is below 2 points.
