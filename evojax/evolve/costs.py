@@ -4,9 +4,11 @@ Only the rounds before a given one count, so that the numbers are the same
 before and after its row is written, and in a process that resumes the round.
 """
 
+from collections.abc import Sequence
 import math
 
 from evojax.evolve import opening
+from evojax.ledger import records
 
 
 def payable(run: opening.Run, number: int) -> float:
@@ -54,8 +56,8 @@ def _left(run: opening.Run, number: int) -> float:
   races = [race for race in history.races if race.round < number]
   spent = float(history.base.sampled_tokens) if history.base else 0.0
   for race in races:
-    factor = 1 + (_dev(run) if race.scored_by == 'dev' else 0)
-    spent += factor * sum(arm.sampled_tokens for arm in race.arms)
+    spent += sum(arm.sampled_tokens for arm in race.arms)
+    spent += _scored_arms(run, race) * _dev(run) * _longest(race.arms)
   # Replays of this round do not count: a killed process may have made some.
   begun = {t.number: t.diagnose.round for t in history.trials if t.diagnose}
   spent += sum(
@@ -66,25 +68,40 @@ def _left(run: opening.Run, number: int) -> float:
   return run.config.evolve.tokens - spent
 
 
+def _scored_arms(run: opening.Run, race: records.Race) -> int:
+  """Return how many scores of arms a round sampled on problems of their own."""
+  passed = sum(
+      trial.verify is not None
+      and trial.verify.perturbed_effect is not None
+      and trial.races[-1].round == race.round
+      for trial in run.recorder.history.trials
+  )
+  plain = len(race.arms) if race.scored_by == 'dev' else 0
+  return plain + 2 * run.config.evolve.pairs * passed
+
+
 def _dev(run: opening.Run) -> float:
-  """Return the sampling for dev scores, relative to that of an arm."""
+  """Return the completions of a score, relative to those of an update."""
   e, grpo = run.config.evolve, run.config.grpo
-  return e.problems * e.samples / (e.updates * grpo.prompts * grpo.group_size)
+  return e.problems * e.samples / (grpo.prompts * grpo.group_size)
+
+
+def _longest(arms: Sequence[records.Train | records.RacedArm]) -> float:
+  """Return the tokens of an update, of the arm with the most."""
+  return max(arm.sampled_tokens / max(arm.updates, 1) for arm in arms)
 
 
 def _of_arm(run: opening.Run, number: int, *, dev: bool) -> float:
   """Return the tokens of an arm, by those of the last arms.
 
-  Of these the most expensive counts, since a harness may make completions
-  longer.
+  Of these the longest completions count, since a harness may make them longer.
   """
   e, grpo, history = run.config.evolve, run.config.grpo, run.recorder.history
   races = [race for race in history.races if race.round < number]
-  last = races[-1].arms if races else [history.base]
-  update = max(arm.sampled_tokens / max(arm.updates, 1) for arm in last)
+  update = _longest(races[-1].arms if races else [history.base])
   if not races and (run.config.rollout.token_limit or not update):
     # A candidate may lift the token limit of the first arm, and a fork has no
     # first arm. Completions then use about half of rollout.max_tokens.
     most = run.config.rollout.max_tokens * grpo.prompts * grpo.group_size
     update = max(update, most / 2)
-  return e.updates * update * (1 + dev * _dev(run))
+  return update * (e.updates + dev * _dev(run))

@@ -1,5 +1,6 @@
 """What a round costs, and what the rest of a run's tokens pays for."""
 
+import dataclasses
 from unittest import mock
 
 from absl.testing import absltest
@@ -62,6 +63,14 @@ class CostsTest(parameterized.TestCase):
     self.assertAlmostEqual(costs.payable(run, 1), 3.0)
     # Tokens that 12 arms sampled for dev problems.
     run = self._run(_SPENT + 12 * 40 + 4 * 120, scored_by='dev')
+    self.assertAlmostEqual(costs.payable(run, 1), 1.0)
+    # A candidate of round 0 passed, and its 4 pairs met perturbed problems.
+    run = self._run(_SPENT + 8 * 40 + 4 * 120)
+    run.recorder.history.trials[0] = dataclasses.replace(
+        run.recorder.history.trials[0],
+        verify=samples.record(records.Verify, perturbed_effect=0.1),
+        races=(run.recorder.history.races[0],),
+    )
     self.assertAlmostEqual(costs.payable(run, 1), 1.0)
 
   @parameterized.parameters((320, 4), (319, 3), (80, 1), (79, 0), (-5, 0))

@@ -101,8 +101,10 @@ def is_last_paid(rows: list[dict], race: dict) -> bool:
   e, grpo = config['evolve'], config['grpo']
   if not e['tokens']:
     return False
-  dev = e['problems'] * e['samples']
-  dev /= e['updates'] * grpo['prompts'] * grpo['group_size']
+  score = e['problems'] * e['samples'] / (grpo['prompts'] * grpo['group_size'])
+  longest = lambda arms: max(
+      arm['sampled_tokens'] / max(arm['updates'], 1) for arm in arms
+  )
   base = next(row for row in rows if row['step'] == 'train')
   spent, last, now = base['sampled_tokens'], [base], 0
   for row in rows:
@@ -112,14 +114,18 @@ def is_last_paid(rows: list[dict], race: dict) -> bool:
       spent += row['sampled_tokens']
     if row['step'] == 'race' and row['round'] < race['round']:
       last = row['arms']
-      arms = sum(arm['sampled_tokens'] for arm in last)
-      spent += arms * (1 + dev if row['scored_by'] == 'dev' else 1)
-  update = max(arm['sampled_tokens'] / max(arm['updates'], 1) for arm in last)
+      spent += sum(arm['sampled_tokens'] for arm in last)
+      if row['scored_by'] == 'dev':
+        spent += len(last) * score * longest(last)
+    decided = row['step'] == 'verify' and now < race['round']
+    if decided and row['perturbed_effect'] is not None:
+      spent += 2 * e['pairs'] * score * longest(last)
+  update = longest(last)
   rollout = config['rollout']
   if last == [base] and (rollout['token_limit'] or not update):
-    longest = rollout['max_tokens'] * grpo['prompts'] * grpo['group_size']
-    update = max(update, longest / 2)
-  harness = e['pairs'] * e['updates'] * update * (1 + dev)
+    most = rollout['max_tokens'] * grpo['prompts'] * grpo['group_size']
+    update = max(update, most / 2)
+  harness = e['pairs'] * update * (e['updates'] + score)
   return e['tokens'] - spent < (len(race['standings']) + 3) * harness
 
 
