@@ -306,8 +306,9 @@ FIELDS = (
     Field('evolve.candidates', 2, 'Changes that race the incumbent harness'
           ' concurrently.', 1),
     Field('evolve.entries', 5, 'Changes that may enter the race in a whole run.'
-          ' The more there are, the stronger the evidence each of them needs.',
-          1),
+          ' The more there are, the stronger the evidence each of them needs.'
+          ' The last of three or more is kept for the repair of a critical'
+          ' fault.', 1),
     Field('evolve.patience', 3, 'Maximum rounds of a candidate.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,

@@ -63,8 +63,9 @@ class _Race:
   """A run of evojax: rounds of pairs in a chain; see `evojax.evolve.steps`.
 
   Two gates are omitted because tables lack the data: perturbed problems, and
-  the limits on what a proposer may write. The mean of arms is omitted, too.
-  When no further round is affordable, the policy continues training.
+  the limits on what a proposer may write. Omitted, too, are the mean of arms,
+  the chain that follows the repair of a critical fault, and the entry that is
+  kept for one. When no further round is affordable, the policy continues training.
   """
 
   def __init__(
