@@ -27,6 +27,8 @@ _SAID_BY = {
         'dead_groups',
         'entropy_collapse',
     ),
+    # What a fall follows from has a remedy of its own.
+    'outcome_falling': ('inverted_sign', 'reward_hacking', 'length_gaming'),
     'hidden_goal': ('inverted_sign', 'reward_hacking', 'shaping_alone'),
     'shaping_alone': ('reward_hacking',),
     'gives_up': ('submits_at_once', 'echo_trap'),

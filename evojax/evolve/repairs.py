@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from evojax.diagnosis import findings as findings_lib
 from evojax.diagnosis import words
 from evojax.harness import spec
 from evojax.ledger import history as history_lib
@@ -45,11 +46,21 @@ def severity(
   return ''
 
 
-def severity_of(trial: history_lib.Trial) -> str:
-  """Return the `severity` of a trial, by the diagnosis that it began with."""
+def severity_of(trial: history_lib.Trial, before: int | None = None) -> str:
+  """Return the `severity` of a trial, the worst while it was under test.
+
+  Args:
+    trial: The trial.
+    before: Only the diagnoses of earlier rounds count; None counts all.
+  """
   if trial.diagnose is None or trial.delta is None:
     return ''
-  return severity(trial.diagnose.findings, trial.delta.changes)
+  found = [
+      severity(diagnosis.findings, trial.delta.changes)
+      for diagnosis in (trial.diagnose, *trial.later)
+      if before is None or diagnosis.round < before
+  ]
+  return next((s for s in findings_lib.SEVERITIES if s in found), '')
 
 
 def _makes(change: Change, remedy: records.Remedy) -> bool:

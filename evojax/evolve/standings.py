@@ -232,7 +232,9 @@ def of_record(trial: history_lib.Trial) -> race_lib.Standing:
       errors=tuple(e for row in rows for e in row.errors),
       # A repair is not dropped for a small gain, because a fault that stops
       # learning costs little in a single round. The repair of a critical fault
-      # need only exclude a loss.
+      # need only exclude a loss. If the fault becomes critical while it races,
+      # earlier rounds, in which it had to show a gain, still count: what loses
+      # that much has shown no gain either.
       worth=0.0 if severity in _FAULTS else race_lib.WORTH,
       margin=race_lib.MARGIN if severity == 'critical' else 0.0,
   )

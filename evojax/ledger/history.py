@@ -40,6 +40,7 @@ class Trial:
   number: int  # The ledger's `trial`.
   seconds: Mapping[str, float]  # Step -> device-seconds of all its rows.
   races: Sequence[records.Race] = ()  # Rounds in which it was raced.
+  later: Sequence[records.Diagnose] = ()  # Diagnoses while it was raced.
   diagnose: records.Diagnose | None = None
   hypothesize: records.Hypothesize | None = None
   design: records.Design | None = None
@@ -148,6 +149,10 @@ class History:
     )
     for row in self.rows:
       record, spent = row.record, row.measured.device_seconds
+      if isinstance(record, records.Diagnose):
+        for found in steps.values():
+          if 'backtest' in found and 'verify' not in found:
+            found.setdefault('later', []).append(record)
       if isinstance(record, records.OfTrial):
         steps[record.trial][record.STEP] = record
         seconds[record.trial][record.STEP] += spent

@@ -185,7 +185,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
   kept: set[int] = set()  # Trials whose change can no longer be undone.
   every: list[list[float]] = []  # Differences of each candidate in each round.
   findings: dict[int, list] = {}
-  margins: dict[int, float] = {}
+  changes: dict[int, list] = {}
   compared, differences = 0, []
   race: dict = {}
 
@@ -202,8 +202,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
     if row['step'] == 'diagnose':
       findings[row['trial']] = row['findings']
     if row['step'] == 'design':
-      found = findings.get(row['trial'], [])
-      margins[row['trial']] = margin_of(found, row['delta']['changes'])
+      changes[row['trial']] = row['delta']['changes']
     if row['step'] == 'verify':
       if row['status'] == 'keep' and row['effect'] is not None:
         kept.add(row['trial'])
@@ -263,7 +262,11 @@ def compare(workdir: pathlib.Path) -> list[str]:
             state['e'],
             level,
             last,
-            margins.get(trial, 0.0),
+            max(
+                margin_of(found, changes[trial])
+                for diagnosed, found in findings.items()
+                if diagnosed >= trial
+            ),
         )
         count, mean = len(state['d']), np.mean(state['d'])
         noise = math.sqrt(np.mean(np.square(state['s'])) / count)

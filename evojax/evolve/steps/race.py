@@ -77,7 +77,7 @@ def race(
   standings.announce(run, number, field)
   raced_trials = [*field, *_trials_of(run, shadow)]
   scored_by = 'rollouts' if all(map(_is_alike, raced_trials)) else 'dev'
-  followed = _followed(run, field, shadow)
+  followed = _followed(run, number, field, shadow)
   entrants = _incumbent_and_shadow(run, version, shadow)
   if followed:
     starts = entrants[0].starts
@@ -120,19 +120,22 @@ def race(
 
 def _followed(
     run: opening.Run,
+    number: int,
     field: Sequence[history_lib.Trial],
     shadow: records.Shadow | None,
 ) -> history_lib.Trial | None:
   """Return the candidate that the chain of a round follows, if any.
 
-  It is the repair of a critical fault in its first round. If it is not kept,
-  the incumbent's arms that continue its arms are left out of the policy. This
-  can cost part of one round, so a repair that races on is not followed again.
+  It is the repair of a critical fault, in its first round or in the round in
+  which its fault becomes critical. If it is not kept, the incumbent's arms that
+  continue its arms are left out of the policy. This can cost part of one round,
+  so a repair that races on is not followed again.
   """
   if shadow or run.config.evolve.policy != 'chain':
     return None
   for trial in field:
-    if not trial.races and repairs.severity_of(trial) == 'critical':
+    before = repairs.severity_of(trial, before=number)
+    if repairs.severity_of(trial) == 'critical' != before:
       return trial
   return None
 
