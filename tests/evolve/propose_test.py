@@ -609,7 +609,15 @@ class FindingsTest(parameterized.TestCase):
         diagnose=samples.record(records.Diagnose, findings=(found,)),
         design=samples.record(records.Design, delta=delta),
     )
-    return repairs.severity_of(made)
+    later = samples.record(records.Diagnose, round=2, findings=(found,))
+    none = samples.record(records.Diagnose, round=0, findings=())
+    after = dataclasses.replace(made, diagnose=none, later=(later,))
+    worst = repairs.severity_of(made)
+    # The same if it is found only while the change is raced.
+    self.assertEqual(repairs.severity_of(after), worst)
+    self.assertEqual(repairs.severity_of(after, before=2), '')
+    self.assertEqual(repairs.severity_of(after, before=3), worst)
+    return worst
 
   @parameterized.parameters(
       (('reward.weights.length', -2.0, 0.0), 'critical'),
@@ -703,6 +711,10 @@ class FindingsTest(parameterized.TestCase):
     racing = dataclasses.replace(tried, hypothesize=hypothesis, verify=None)
     self.assertIsNone(self._proposed(found, history=[racing]))
     self.assertIsNotNone(self._proposed(found, history=[tried]))
+    # Also if it entered because of something else.
+    hypothesis = dataclasses.replace(hypothesis, trigger='a_warning')
+    racing = dataclasses.replace(racing, hypothesize=hypothesis)
+    self.assertIsNone(self._proposed(found, history=[racing]))
 
   def test_what_no_harness_may_change(self):
     found = self._finding(

@@ -83,6 +83,24 @@ class HistoryTest(absltest.TestCase):
     )
     self.assertEmpty(run.trials)
 
+  def test_diagnoses_while_a_trial_was_raced(self):
+    diagnosis = lambda trial: samples.record(records.Diagnose, trial=trial)
+    of = lambda kind, n: samples.record(kind, trial=n)
+    begins = lambda n: [
+        diagnosis(n),
+        of(records.Design, n),
+        of(records.Backtest, n),
+    ]
+    run = samples.run(
+        *begins(0),
+        *begins(1),
+        diagnosis(2),
+        of(records.Verify, 0),
+        diagnosis(3)
+    )
+    later = [[d.trial for d in trial.later] for trial in run.trials]
+    self.assertEqual(later, [[1, 2], [2, 3]])
+
   def test_the_later_of_two_rows_counts_and_both_cost(self):
     first, second = (
         samples.record(records.Verify, trial=0, status=status)

@@ -17,6 +17,7 @@ import numpy as np
 
 from evojax.evolve import diagnose
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import agents
 from evojax.evolve.propose import changes
@@ -114,9 +115,13 @@ def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
   if found := _from_findings(context):
     return found
   critical = {f.check for f in context.findings if f.severity == 'critical'}
-  racing = [t for t in context.history if t.verify is None]
-  if any(trial.hypothesize.trigger in critical for trial in racing):
-    return None  # Faults are repaired before anything else is changed.
+  for trial in context.history:
+    changes = trial.delta.changes if trial.delta else ()
+    repairs_it = repairs.severity(context.findings, changes) == 'critical'
+    if trial.verify is None and (
+        repairs_it or trial.hypothesize.trigger in critical
+    ):
+      return None  # Faults are repaired before anything else is changed.
   return _from_skills(context) or _from_library(context)
 
 
