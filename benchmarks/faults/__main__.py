@@ -2,6 +2,8 @@
 
     python -m benchmarks.faults --system=evojax [--system=rival='CMD ARG ...']
         [--settings=DIR,...] [--seeds=3] [--tokens=1e6] [--out=runs/faults]
+    python -m benchmarks.faults --system=diagnose --tokens=1e5
+                                              what the checks name, in minutes
     python -m benchmarks.faults --list        what is planted, with status
     python -m benchmarks.faults --record      the queue of training runs
     python -m benchmarks.faults --creep       faults at a quarter dose, live
@@ -31,7 +33,10 @@ from benchmarks.faults import recording
 from benchmarks.faults import settings as settings_lib
 
 _SYSTEMS = flags.DEFINE_multi_string(
-    'system', [], "'evojax', or NAME=COMMAND; the job's path is appended."
+    'system',
+    [],
+    "'evojax', 'diagnose' (plain training, then a diagnosis) or NAME=COMMAND;"
+    " the job's path is appended.",
 )
 _SETTINGS = flags.DEFINE_list(
     'settings', [str(settings_lib.FOLDER)], 'Directories of settings.'

@@ -16,7 +16,10 @@ from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
 from benchmarks.faults import verdicts
 
-_OWN = f'{sys.executable} -m benchmarks.faults.own'
+_SHIPPED = {
+    name: f'{sys.executable} -m benchmarks.faults.{module}'
+    for name, module in (('evojax', 'own'), ('diagnose', 'diagnosed'))
+}
 Row = Mapping[str, Any]
 
 
@@ -29,10 +32,11 @@ def systems(given: Sequence[str]) -> dict[str, list[str]]:
   found = {}
   for text in given:
     name, is_, command = text.partition('=')
-    if text == 'evojax':
-      command = _OWN
+    if text in _SHIPPED:
+      command = _SHIPPED[text]
     elif not (name.isidentifier() and is_ and command.strip()):
-      raise ValueError(f"--system={text!r}: 'evojax', or NAME=COMMAND")
+      known = ', '.join(map(repr, _SHIPPED))
+      raise ValueError(f'--system={text!r}: {known} or NAME=COMMAND')
     found[name] = shlex.split(command)
   return found
 

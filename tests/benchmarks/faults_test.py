@@ -16,6 +16,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from benchmarks.faults import creep
+from benchmarks.faults import diagnosed
 from benchmarks.faults import evaluation
 from benchmarks.faults import jobs
 from benchmarks.faults import own
@@ -25,6 +26,7 @@ from benchmarks.faults import settings
 from benchmarks.faults import verdicts
 from evojax import domains
 from evojax import records
+from evojax.diagnosis import findings
 from evojax.eval import perturb
 from evojax.evolve.propose import directions
 from evojax.ledger import history as history_lib
@@ -364,7 +366,8 @@ class VerdictsTest(FolderTestCase):
 class MainTest(FolderTestCase):
 
   def test_systems(self):
-    found = evaluation.systems(['evojax', "rival=run 'a b' --x"])
+    found = evaluation.systems(['evojax', 'diagnose', "rival=run 'a b' --x"])
+    self.assertIn('benchmarks.faults.diagnosed', found['diagnose'])
     self.assertEqual(found['rival'], ['run', 'a b', '--x'])
     self.assertIn('benchmarks.faults.own', found['evojax'])
     for wrong in ('rival', 'rival=', 'a b=c'):
@@ -401,6 +404,34 @@ class MainTest(FolderTestCase):
     self.assertIn('repaired 0, named 1, missed 0', run())
     rows = (self.folder / 'out' / 'rows.jsonl').read_text().splitlines()
     self.assertLen(rows, 2)
+
+
+class DiagnosedTest(absltest.TestCase):
+
+  def test_causes_are_those_of_the_remedies(self):
+    def finding(severity, *remedies):
+      return findings.Finding(
+          check='a_check',
+          severity=severity,
+          text='',
+          remedies=tuple(
+              ledger_records.Remedy(**fields) for fields in remedies
+          ),
+      )
+
+    rate = finding('critical', dict(setting='learning_rate', times=0.1))
+    part = finding('warning', dict(setting='weight', part='length', value=0.0))
+    code = finding('warning', dict(setting='filter_code'))
+    grader = finding('critical', dict(setting='grader'))
+    outside = finding('critical', dict(setting='optim.eps', value=1e-8))
+    note = finding('note', dict(setting='data'))
+    for found, expected in (
+        ([rate, part, code], ['optimizer', 'reward']),
+        ([rate, rate, code], ['optimizer', 'filter']),
+        ([note, grader, outside], ['grader', 'outside']),
+        ([note], []),
+    ):
+      self.assertEqual(diagnosed.causes(found), expected)
 
 
 class MeasureTest(FolderTestCase):
