@@ -217,7 +217,7 @@ def sort_out(
   for place, name in enumerate(order):
     s = standings[name]
     points = f'{100 * s.mean:+.1f} points after {s.rounds} rounds'
-    if s.rounds >= rounds:
+    if s.rounds >= rounds or not s.e_value:  # It bet all, and lost.
       verdict = Verdict('drop', f'{points}, the last; e-value {s.e_value:.3g}')
     elif name not in waiting and not is_hopeful(
         s.differences, s.errors, spread, s.worth

@@ -63,6 +63,21 @@ def severity_of(trial: history_lib.Trial, before: int | None = None) -> str:
   return next((s for s in findings_lib.SEVERITIES if s in found), '')
 
 
+def is_due(trial: history_lib.Trial, number: int) -> bool:
+  """Return whether a trial's round is that of the repair of a critical fault.
+
+  It is the first round after a diagnosis calls the fault critical. The chain
+  follows the repair in it, and the repair bets all its evidence: what it has
+  trained would be thrown away with a further round.
+
+  Args:
+    trial: A candidate.
+    number: Number of the round.
+  """
+  before = severity_of(trial, before=number)
+  return severity_of(trial, before=number + 1) == 'critical' != before
+
+
 def _makes(change: Change, remedy: records.Remedy) -> bool:
   """Return whether a change of a value carries out a remedy."""
   path, before, after = change

@@ -184,7 +184,8 @@ def is_last(
   # Only earlier rounds count, so that this round's row makes no difference.
   before = sum(race.round < number for race in trial.races)
   spent = before + 1 >= run.config.evolve.patience
-  return spent or costs.is_last(run, number, candidates)
+  due = repairs.is_due(trial, number)
+  return spent or due or costs.is_last(run, number, candidates)
 
 
 def detectable(

@@ -186,6 +186,12 @@ class SortOutTest(parameterized.TestCase):
     )
     self.assertEqual(self._statuses(dict(a=0.05), rounds=3), dict(a='drop'))
 
+  def test_what_has_bet_all_ends(self):
+    found = race.sort_out(
+        {'a': _standing(0.05, e_value=0.0)}, rounds=3, spread=0.05
+    )
+    self.assertEqual(found['a'].status, 'drop')
+
   def test_kept_ends_the_race_of_all(self):
     found = self._statuses(dict(a=0.05, b=0.04), kept='b')
     self.assertEqual(found, dict(a='drop', b='keep'))

@@ -598,13 +598,9 @@ class FollowedTest(absltest.TestCase):
     self.assertNotIn('shadow', [row['step'] for row in rows])
 
   def test_none_of_its_arms_trains_the_policy_unless_it_is_kept(self):
-    goes_on = lambda racing, **_: {
-        name: race.Verdict('go_on', '') for name in racing
-    }
-    _, race_, later, promoted, of_role = self._run(
+    rows, race_, later, promoted, of_role = self._run(
         absltest.mock.patch.object(race, 'passed', lambda *_: []),
         absltest.mock.patch.object(race, 'is_hopeful', lambda *_: True),
-        absltest.mock.patch.object(race, 'sort_out', goes_on),
     )
     self.assertLen(of_role('candidate'), 3)
     first = of_role('incumbent')[0]
@@ -612,13 +608,14 @@ class FollowedTest(absltest.TestCase):
         [s['folder'] for s in promoted['sources']], [first['folder']]
     )
     self.assertEqual(promoted['end'], first['end'])
-    # It races on, and the chain is the incumbent's again.
-    self.assertEqual(later['start'], promoted['end'])
-    own = [a for a in later['arms'] if a['role'] == 'incumbent']
-    starts = [later['start'], *(a['end'] for a in own[:-1])]
-    for role in ('incumbent', 'candidate'):
-      arms = [a for a in later['arms'] if a['role'] == role]
-      self.assertEqual([a['start'] for a in arms], starts)
+    # It bet all in its round, and the chain is the incumbent's again.
+    (standing,) = race_['standings']
+    self.assertIn(standing['e_value'], (0.0, standing['threshold']))
+    (verdict,) = [row for row in rows if row['step'] == 'verify']
+    self.assertEqual(verdict['status'], 'discard')
+    self.assertEqual(later['standings'], [])
+    starts = [later['start'], *(a['end'] for a in later['arms'][:-1])]
+    self.assertEqual([a['start'] for a in later['arms']], starts)
 
   def test_the_chain_goes_back_once_a_gain_is_unlikely(self):
     _, race_, _, promoted, of_role = self._run(

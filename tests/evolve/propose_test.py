@@ -617,6 +617,8 @@ class FindingsTest(parameterized.TestCase):
     self.assertEqual(repairs.severity_of(after), worst)
     self.assertEqual(repairs.severity_of(after, before=2), '')
     self.assertEqual(repairs.severity_of(after, before=3), worst)
+    due = [repairs.is_due(after, number) for number in (1, 2, 3)]
+    self.assertEqual(due, [False, worst == 'critical', False])
     return worst
 
   @parameterized.parameters(

@@ -184,7 +184,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
   known: dict[int, dict] = {}  # Trial -> results of its earlier rounds.
   kept: set[int] = set()  # Trials whose change can no longer be undone.
   every: list[list[float]] = []  # Differences of each candidate in each round.
-  findings: dict[int, list] = {}
+  findings: dict[int, tuple[int, list]] = {}
   changes: dict[int, list] = {}
   compared, differences = 0, []
   race: dict = {}
@@ -200,7 +200,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
 
   for row in rows:
     if row['step'] == 'diagnose':
-      findings[row['trial']] = row['findings']
+      findings[row['trial']] = row['round'], row['findings']
     if row['step'] == 'design':
       changes[row['trial']] = row['delta']['changes']
     if row['step'] == 'verify':
@@ -255,6 +255,15 @@ def compare(workdir: pathlib.Path) -> list[str]:
             or row['round'] + 1 >= promised['rounds']
             or is_last_paid(rows, row)
         )
+        margins = [
+            (number, margin_of(found, changes[trial]))
+            for diagnosed, (number, found) in findings.items()
+            if diagnosed >= trial
+        ]
+        # All is bet in the round in which the fault becomes critical.
+        late = [m for number, m in margins if number == row['round']]
+        early = [m for number, m in margins if number < row['round']]
+        last = last or (any(late) and not any(early))
         state['e'] = e_value(
             d,
             s,
@@ -262,11 +271,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
             state['e'],
             level,
             last,
-            max(
-                margin_of(found, changes[trial])
-                for diagnosed, found in findings.items()
-                if diagnosed >= trial
-            ),
+            max(margin for _, margin in margins),
         )
         count, mean = len(state['d']), np.mean(state['d'])
         noise = math.sqrt(np.mean(np.square(state['s'])) / count)

@@ -126,16 +126,14 @@ def _followed(
 ) -> history_lib.Trial | None:
   """Return the candidate that the chain of a round follows, if any.
 
-  It is the repair of a critical fault, in its first round or in the round in
-  which its fault becomes critical. If it is not kept, the incumbent's arms that
-  continue its arms are left out of the policy. This can cost part of one round,
-  so a repair that races on is not followed again.
+  It is the first repair of a critical fault that is due, see `repairs.is_due`.
+  If it is not kept, the incumbent's arms that continue its arms are left out of
+  the policy, which can cost part of a round.
   """
   if shadow or run.config.evolve.policy != 'chain':
     return None
   for trial in field:
-    before = repairs.severity_of(trial, before=number)
-    if repairs.severity_of(trial) == 'critical' != before:
+    if repairs.is_due(trial, number):
       return trial
   return None
 

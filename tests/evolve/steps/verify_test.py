@@ -94,7 +94,9 @@ class AfterRaceTest(parameterized.TestCase):
         mock.patch.object(
             repairs,
             'severity_of',
-            lambda trial: options.get('severities', {}).get(trial.number, ''),
+            lambda trial, before=None: options.get('severities', {}).get(
+                trial.number, ''
+            ),
         ),
     ):
       found = verify.after_race(run, race, field, options.get('shadow'))
