@@ -65,7 +65,8 @@ class _Race:
   Two gates are omitted because tables lack the data: perturbed problems, and
   the limits on what a proposer may write. Omitted, too, are the mean of arms,
   the chain that follows the repair of a critical fault, and the entry that is
-  kept for one. When no further round is affordable, the policy continues training.
+  kept for one. When no further round is affordable, the policy continues
+  training.
   """
 
   def __init__(

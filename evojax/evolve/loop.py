@@ -5,10 +5,10 @@
 
 In every round, changed harnesses race the incumbent one, and the training of
 the winner goes on as the policy. Rounds end when all are done, or when
-evolve.tokens are spent; the last of them train the incumbent alone. Every step is one row, written
-after its files are on disk; a step that has a row is not done again. A run that
-was killed therefore continues where it stopped, and ends with the same rows as
-an uninterrupted run.
+evolve.tokens are spent; the last of them train the incumbent alone. Every step
+is one row, written after its files are on disk; a step that has a row is not
+done again. A run that was killed therefore continues where it stopped, and ends
+with the same rows as an uninterrupted run.
 """
 
 from collections.abc import Sequence

@@ -119,7 +119,6 @@ def _undecided(run: opening.Run) -> list[history_lib.Trial]:
 
 def _diagnose(run: opening.Run, number: int, trial: int) -> records.Diagnose:
   """Return the diagnosis that a trial begins with."""
-  # After a kill following 'promote', the newest version is not its parent.
   run.progress.enter(stages.round_name(run.config, number, 'backtest'), arm=0)
   return run.recorder.record(
       records.Diagnose,
@@ -138,6 +137,7 @@ def _begin(run: opening.Run, number: int, trial: int) -> bool:
   """
   record = run.recorder.record
   diagnosis = _diagnose(run, number, trial)
+  # After a kill following 'promote', the newest version is not its parent.
   version = run.recorder.history.version(diagnosis.version)
   repairs_only = _is_for_repairs(run, trial)
   proposal = record(

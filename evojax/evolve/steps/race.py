@@ -215,7 +215,7 @@ def _train_on(
     *,
     alone: bool,
 ) -> list[_Trained]:
-  """Train the incumbent and the shadow, by config.evolve.policy.
+  """Train what the chains of a round consist of, by config.evolve.policy.
 
   A chain ends with an arm that fails, which leaves no state to continue from. A
   pair without the incumbent's arm has nothing to compare.
@@ -223,7 +223,7 @@ def _train_on(
   Args:
     run: The run.
     number: Number of the round.
-    entrants: The incumbent first, and the followed candidate, if any, last.
+    entrants: The incumbent, then the shadow and the followed candidate, if any.
     followed: The candidate whose arms the chain continues. If one of them fails
       or a gain becomes unlikely, the chain goes back to where the incumbent's
       own arms ended.
