@@ -23,6 +23,8 @@ def payable(run: opening.Run, number: int) -> float:
     infinite without a limit.
   """
   left = _left(run, number)
+  if math.isinf(left):
+    return left
   return left / (run.config.evolve.pairs * _of_arm(run, number, dev=True))
 
 
@@ -31,8 +33,11 @@ def payable_pairs(run: opening.Run, number: int) -> int:
 
   Arms that are compared with none need no dev scores.
   """
-  pairs = _left(run, number) / _of_arm(run, number, dev=False)
-  return math.floor(min(max(pairs, 0), run.config.evolve.pairs))
+  left, pairs = _left(run, number), run.config.evolve.pairs
+  if math.isinf(left):
+    return pairs
+  paid = math.floor(left / _of_arm(run, number, dev=False))
+  return min(max(paid, 0), pairs)
 
 
 def is_last(run: opening.Run, number: int, candidates: int) -> bool:

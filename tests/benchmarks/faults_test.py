@@ -616,6 +616,7 @@ class OwnTest(absltest.TestCase):
         races=races,
         base=mock.Mock(sampled_tokens=100, outcome=(0.3, 0.4)),
     )
+    history.all.return_value = [trial.diagnose for trial in trials]
     final = mock.Mock(
         gains={'evolved': mock.Mock(value=sealed)},
         scores={'evolved': mock.Mock(value=level)},

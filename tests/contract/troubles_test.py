@@ -140,15 +140,16 @@ class Troubles(absltest.TestCase):
     found = [x for x in logs.output if 'is lost' in x]
     self.assertLen(found, lost, logs.output)
 
-  def until_lost(self, lines: list[str]) -> Callable[[], None]:
-    def wait():
-      deadline = time.monotonic() + 60
-      while not any('is lost' in x for x in lines):
-        if time.monotonic() > deadline:
-          return
-        time.sleep(0.1)
+  def until(self, lines: list[str], text: str) -> None:
+    """Waits until a line contains a text, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not any(text in x for x in lines):
+      if time.monotonic() > deadline:
+        return
+      time.sleep(0.1)
 
-    return wait
+  def until_lost(self, lines: list[str]) -> Callable[[], None]:
+    return lambda: self.until(lines, 'is lost')
 
   def assert_undisturbed(self, weights: bytes):
     """Asserts that training went as it does without trouble."""
@@ -217,16 +218,16 @@ class Troubles(absltest.TestCase):
     def name(*urls: str):
       file.write_text(''.join(f'{url}\n' for url in urls))
 
-    def known(*urls: str) -> Callable[[], None]:
-      def wait():
-        name(*urls)
-        time.sleep(4.0)  # Looked at twice, probed, given weights.
-
-      return wait
-
     with self.make(servers.MODEL) as new, self.make(servers.MODEL) as third:
       name(self.server.url)
-      with self.lines(lost=0) as lines:
+      # It leaves before anybody notices that it stalls.
+      patient = mock.patch.object(probes, 'SECONDS', 60.0)
+      with patient, self.lines(lost=0) as lines:
+
+        def join():
+          name(self.server.url, new.url)
+          self.until(lines, f'{new.url} joins')
+          time.sleep(2.0)  # Probed, and given weights.
 
         def stall_and_leave():
           new.signal(signal.SIGSTOP)
@@ -242,7 +243,7 @@ class Troubles(absltest.TestCase):
             'joined',
             urls=(),
             at={
-                0: known(self.server.url, new.url),
+                0: join,
                 1: stall_and_leave,
                 2: replace,
             },

@@ -98,9 +98,10 @@ def level_of(index: int, promised: dict, kept: int) -> float:
 def is_last_paid(rows: list[dict], race: dict) -> bool:
   """Return whether the tokens pay for no candidate in a further round."""
   config = next(row['config'] for row in rows if row['step'] == 'open')
-  e, grpo = config['evolve'], config['grpo']
+  e = config['evolve']
   if not e['tokens']:
     return False
+  grpo = config['grpo']
   score = e['problems'] * e['samples'] / (grpo['prompts'] * grpo['group_size'])
   longest = lambda arms: max(
       arm['sampled_tokens'] / max(arm['updates'], 1) for arm in arms
@@ -256,7 +257,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
             or is_last_paid(rows, row)
         )
         margins = [
-            (number, margin_of(found, changes[trial]))
+            (number, margin_of(found, changes.get(trial, [])))
             for diagnosed, (number, found) in findings.items()
             if diagnosed >= trial
         ]
@@ -271,7 +272,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
             state['e'],
             level,
             last,
-            max(margin for _, margin in margins),
+            max((margin for _, margin in margins), default=0.0),
         )
         count, mean = len(state['d']), np.mean(state['d'])
         noise = math.sqrt(np.mean(np.square(state['s'])) / count)

@@ -29,6 +29,7 @@ FIELDS = ((0, 1, 2), (1, 3, 4), (1, 3))
 EVOLVE = {
     'pairs': PAIRS,
     'rounds': 4,
+    'tokens': 0,
     'patience': 3,
     'entries': 5,
     'false_discovery_rate': 0.2,
