@@ -270,7 +270,7 @@ class EpisodeTest(parameterized.TestCase):
 
   def test_an_error_of_the_sampler_reaches_the_caller(self):
     asked = echo.asked(max_tokens=echo.TOKENS + 30)
-    with self.assertRaisesRegex(ValueError, 'prompt of 48 tokens'):
+    with self.assertRaisesRegex(ValueError, r'prompt of \d+ tokens; .* is 47'):
       self.play(echo.Domain(turns=99), asked)
     # The engine is unchanged.
     self.assertLen(self.play(echo.Domain()), 12)
