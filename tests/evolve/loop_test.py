@@ -557,9 +557,10 @@ class ShadowTest(absltest.TestCase):
 class FollowedTest(absltest.TestCase):
   """A chain that follows the repair of a critical fault."""
 
-  def _run(self, *patches):
+  def _run(self, *patches, rounds=1):
     path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
     queue(path, b=QUEUED)
+    options = dict(evolve__entries=1, evolve__rounds=rounds)
     with contextlib.ExitStack() as stack:
       # Critical in the first round of the repair.
       critical = lambda _, before=1: 'critical' if before else ''
@@ -568,9 +569,9 @@ class FollowedTest(absltest.TestCase):
           *patches,
       ):
         stack.enter_context(patch)
-      evojax.run(tiny.evolving(evolve__entries=1), str(path))
+      evojax.run(tiny.evolving(**options), str(path))
     rows = payloads(path)
-    race_, later = [row for row in rows if row['step'] == 'race']
+    race_, *later = [row for row in rows if row['step'] == 'race']
     promoted = next(
         row for row in rows if row['step'] == 'promote' and row['round'] == 0
     )
@@ -601,6 +602,7 @@ class FollowedTest(absltest.TestCase):
     rows, race_, later, promoted, of_role = self._run(
         absltest.mock.patch.object(race, 'passed', lambda *_: []),
         absltest.mock.patch.object(race, 'is_hopeful', lambda *_: True),
+        rounds=2,
     )
     self.assertLen(of_role('candidate'), 3)
     first = of_role('incumbent')[0]
@@ -613,9 +615,10 @@ class FollowedTest(absltest.TestCase):
     self.assertIn(standing['e_value'], (0.0, standing['threshold']))
     (verdict,) = [row for row in rows if row['step'] == 'verify']
     self.assertEqual(verdict['status'], 'discard')
-    self.assertEqual(later['standings'], [])
-    starts = [later['start'], *(a['end'] for a in later['arms'][:-1])]
-    self.assertEqual([a['start'] for a in later['arms']], starts)
+    (after,) = later
+    self.assertEqual(after['standings'], [])
+    starts = [after['start'], *(a['end'] for a in after['arms'][:-1])]
+    self.assertEqual([a['start'] for a in after['arms']], starts)
 
   def test_the_chain_goes_back_once_a_gain_is_unlikely(self):
     _, race_, _, promoted, of_role = self._run(
