@@ -31,6 +31,7 @@ from evojax.eval import perturb
 from evojax.evolve.propose import directions
 from evojax.ledger import history as history_lib
 from evojax.ledger import records as ledger_records
+from evojax.training import setup as setup_lib
 from tests.evolve import propose_test
 from tests.ledger import samples
 from tests.sandbox import attacks
@@ -144,6 +145,21 @@ class SettingsTest(FolderTestCase):
     self.assertGreaterEqual(len(pairs), 3)
     one = [s for s in found if settings.factor(s)]
     self.assertGreaterEqual(len(one), 10)
+
+  def test_prompts_of_shipped_ones_fit(self):
+    done = set()
+    for found in settings.find():
+      for config in (settings.planted(found), settings.clean(found)):
+        if found.base == 'swe' or config.domain.name == settings.TASK:
+          continue
+        limit = config.data.max_prompt_tokens
+        asked = str(config.domain), tuple(config.data.families), limit
+        if asked in done:
+          continue
+        done.add(asked)
+        with self.subTest(found.name):
+          setup_lib.check_problems(setup_lib.prepare(config), {'train': 64})
+    self.assertGreater(len(done), 4)
 
   def test_what_gains_without_a_repair_in_repositories(self):
     if missing := attacks.missing('T0'):
