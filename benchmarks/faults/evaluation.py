@@ -16,10 +16,7 @@ from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
 from benchmarks.faults import verdicts
 
-_SHIPPED = {
-    name: f'{sys.executable} -m benchmarks.faults.{module}'
-    for name, module in (('evojax', 'own'), ('diagnose', 'diagnosed'))
-}
+_SHIPPED = {'evojax': 'own', 'diagnose': 'diagnosed'}  # Modules beside this.
 Row = Mapping[str, Any]
 
 
@@ -33,7 +30,7 @@ def systems(given: Sequence[str]) -> dict[str, list[str]]:
   for text in given:
     name, is_, command = text.partition('=')
     if text in _SHIPPED:
-      command = _SHIPPED[text]
+      command = f'{sys.executable} -m benchmarks.faults.{_SHIPPED[text]}'
     elif not (name.isidentifier() and is_ and command.strip()):
       known = ', '.join(map(repr, _SHIPPED))
       raise ValueError(f'--system={text!r}: {known} or NAME=COMMAND')

@@ -27,7 +27,7 @@ _SAID_BY = {
         'dead_groups',
         'entropy_collapse',
     ),
-    # What a fall follows from has a remedy of its own.
+    # These findings explain the fall, and their remedies are more specific.
     'outcome_falling': ('inverted_sign', 'reward_hacking', 'length_gaming'),
     'hidden_goal': ('inverted_sign', 'reward_hacking', 'shaping_alone'),
     'shaping_alone': ('reward_hacking',),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import math
 
 from evojax.evolve import opening
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
 
@@ -59,30 +60,33 @@ def _left(run: opening.Run, number: int) -> float:
     return math.inf
   history = run.recorder.history
   races = [race for race in history.races if race.round < number]
+  trials = history.trials
   spent = float(history.base.sampled_tokens) if history.base else 0.0
   for race in races:
     spent += sum(arm.sampled_tokens for arm in race.arms)
-    spent += _scored_arms(run, race) * _dev(run) * _longest(race.arms)
+    scored = _scored_arms(race, trials, run.config.evolve.pairs)
+    spent += scored * _dev(run) * _longest(race.arms)
   # Replays of this round do not count: a killed process may have made some.
-  begun = {t.number: t.diagnose.round for t in history.trials if t.diagnose}
   spent += sum(
       trial.backtest.sampled_tokens
-      for trial in history.trials
-      if trial.backtest and begun.get(trial.number, 0) < number
+      for trial in trials
+      if trial.backtest and trial.diagnose.round < number
   )
   return run.config.evolve.tokens - spent
 
 
-def _scored_arms(run: opening.Run, race: records.Race) -> int:
+def _scored_arms(
+    race: records.Race, trials: Sequence[history_lib.Trial], pairs: int
+) -> int:
   """Return how many scores of arms a round sampled on problems of their own."""
   passed = sum(
       trial.verify is not None
       and trial.verify.perturbed_effect is not None
       and trial.races[-1].round == race.round
-      for trial in run.recorder.history.trials
+      for trial in trials
   )
   plain = len(race.arms) if race.scored_by == 'dev' else 0
-  return plain + 2 * run.config.evolve.pairs * passed
+  return plain + 2 * pairs * passed
 
 
 def _dev(run: opening.Run) -> float:

@@ -147,12 +147,16 @@ class History:
     seconds: dict[int, dict[str, float]] = defaultdict(
         lambda: defaultdict(float)
     )
+    racing: set[int] = set()
     for row in self.rows:
       record, spent = row.record, row.measured.device_seconds
       if isinstance(record, records.Diagnose):
-        for found in steps.values():
-          if 'backtest' in found and 'verify' not in found:
-            found.setdefault('later', []).append(record)
+        for number in racing:
+          steps[number].setdefault('later', []).append(record)
+      elif isinstance(record, records.Backtest):
+        racing.add(record.trial)
+      elif isinstance(record, records.Verify):
+        racing.discard(record.trial)
       if isinstance(record, records.OfTrial):
         steps[record.trial][record.STEP] = record
         seconds[record.trial][record.STEP] += spent

@@ -84,7 +84,7 @@ class Algorithm:
 
   @property
   def rejects(self) -> bool:
-    """Whether tokens with very different sampler log-probs are left out."""
+    """True if tokens with very different sampler log-probs are left out."""
     return self.veto or self.reject != 'none'
 
   @property

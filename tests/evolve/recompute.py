@@ -176,6 +176,37 @@ def same(stored: object, value: object) -> bool:
   )
 
 
+def margins_of(
+    findings: dict[int, tuple[int, list]], changes: list, trial: int
+) -> list[tuple[int, float]]:
+  """Return the round and the margin of each diagnosis since a trial began."""
+  return [
+      (number, margin_of(found, changes))
+      for diagnosed, (number, found) in findings.items()
+      if diagnosed >= trial
+  ]
+
+
+def is_last(
+    rows: list[dict],
+    race: dict,
+    rounds: int,
+    margins: list[tuple[int, float]],
+) -> bool:
+  """Return whether a candidate bets all its evidence in a round."""
+  config = next(row['config'] for row in rows if row['step'] == 'open')
+  e = config['evolve']
+  # All is bet in the round in which the fault becomes critical, too.
+  late = any(m for number, m in margins if number == race['round'])
+  early = any(m for number, m in margins if number < race['round'])
+  return (
+      rounds >= e['patience']
+      or race['round'] + 1 >= e['rounds']
+      or is_last_paid(rows, race)
+      or (late and not early)
+  )
+
+
 def compare(workdir: pathlib.Path) -> list[str]:
   """Return a sentence for every number that differs."""
   lines = (workdir / 'ledger.jsonl').read_text().splitlines()
@@ -204,9 +235,6 @@ def compare(workdir: pathlib.Path) -> list[str]:
       findings[row['trial']] = row['round'], row['findings']
     if row['step'] == 'design':
       changes[row['trial']] = row['delta']['changes']
-    if row['step'] == 'verify':
-      if row['status'] == 'keep' and row['effect'] is not None:
-        kept.add(row['trial'])
     # A harness that cannot catch up leaves no shadow; its change is final.
     if row['step'] == 'verify' and row['status'] == 'keep' and row['pairs']:
       kept.add(row['trial'])
@@ -251,27 +279,14 @@ def compare(workdir: pathlib.Path) -> list[str]:
       )
       if len(d) > 1:
         level = level_of(state['index'], promised, len(kept))
-        last = (
-            state['rounds'] >= promised['patience']
-            or row['round'] + 1 >= promised['rounds']
-            or is_last_paid(rows, row)
-        )
-        margins = [
-            (number, margin_of(found, changes.get(trial, [])))
-            for diagnosed, (number, found) in findings.items()
-            if diagnosed >= trial
-        ]
-        # All is bet in the round in which the fault becomes critical.
-        late = [m for number, m in margins if number == row['round']]
-        early = [m for number, m in margins if number < row['round']]
-        last = last or (any(late) and not any(early))
+        margins = margins_of(findings, changes.get(trial, []), trial)
         state['e'] = e_value(
             d,
             s,
             pooled(every),
             state['e'],
             level,
-            last,
+            is_last(rows, row, state['rounds'], margins),
             max((margin for _, margin in margins), default=0.0),
         )
         count, mean = len(state['d']), np.mean(state['d'])

@@ -116,11 +116,10 @@ def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
     return found
   critical = {f.check for f in context.findings if f.severity == 'critical'}
   for trial in context.history:
-    changes = trial.delta.changes if trial.delta else ()
-    repairs_it = repairs.severity(context.findings, changes) == 'critical'
-    if trial.verify is None and (
-        repairs_it or trial.hypothesize.trigger in critical
-    ):
+    if trial.verify is not None:
+      continue
+    changed = repairs.severity(context.findings, trial.delta.changes)
+    if trial.hypothesize.trigger in critical or changed == 'critical':
       return None  # Faults are repaired before anything else is changed.
   return _from_skills(context) or _from_library(context)
 

@@ -70,14 +70,12 @@ def _choose(
       vetoes=human.vetoes(run.inbox),
   )
   proposal = human.propose(context, run.inbox)
-  if proposal is None and not repairs_only:
-    proposal = propose_lib.load(e.proposer)(context)
-  elif proposal is None and any(
-      f.severity == 'critical' for f in diagnosis.findings
-  ):
+  critical = any(f.severity == 'critical' for f in diagnosis.findings)
+  if proposal is None and (critical or not repairs_only):
     proposal = propose_lib.load(e.proposer)(context)
     changes = proposal.delta.changes if proposal else ()
-    if repairs.severity(diagnosis.findings, changes) != 'critical':
+    found = repairs.severity(diagnosis.findings, changes)
+    if repairs_only and found != 'critical':
       proposal = None
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:

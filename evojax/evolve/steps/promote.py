@@ -125,7 +125,8 @@ def trained_on(
 def _line(race: records.Race, arm: records.RacedArm) -> list[records.RacedArm]:
   """Return the arms of a round that an arm continues, and the arm itself."""
   found = [arm]
-  # Of two equal states, that of the arm's own harness counts.
+  # If arms of two harnesses ended in equal states, because nothing moved the
+  # policy, the arm continues the one of its own harness.
   order = lambda a: (-a.pair, a.role != arm.role)
   for earlier in sorted(race.arms, key=order):
     before = earlier.pair < found[0].pair and earlier.status == 'done'
