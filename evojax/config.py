@@ -253,6 +253,10 @@ FIELDS = (
     Field('rollout.weights_dir', '', 'Directory for new weights, with the same'
           ' path for servers and this process: a mount that all machines share.'
           " Empty: the run's own."),
+    Field('rollout.weights_transport', 'folder', 'How servers get new weights:'
+          ' folder (they read the directory of weights) or tensors (sent over'
+          ' HTTP, for servers that cannot see it).',
+          choices=('folder', 'tensors')),
     Field('rollout.queue_depth', 0, 'Steps sampled in advance. 1 samples the'
           ' next step during the update of this one, with the weights before'
           ' it; grpo.tis_cap corrects for that.', 0, 1,

@@ -73,6 +73,10 @@ class ValidateTest(parameterized.TestCase):
     more = {
         'rollout__kind': {'rollout__urls': ('http://host:1',)},
         'grpo__tis_mode': {'grpo__tis_cap': 3.0},
+        'rollout__weights_transport': {
+            'rollout__kind': 'sglang',
+            'rollout__urls': ('http://host:1',),
+        },
     }
     for choice in declared.choices:
       others = {} if choice == declared.default else more.get(field, {})

@@ -164,6 +164,9 @@ def _settings(
       admin_key=key('admin_key_env'),
       connections=c.connections,
       body_bytes=c.body_bytes,
+      # They may be wider than those of the directory.
+      tensor_bytes=2
+      * sum(file.stat().st_size for file in policy.path.glob('*.safetensors')),
       client_seconds=c.client_seconds,
       info={
           'max_queued_requests': c.max_waiting,

@@ -57,15 +57,16 @@ class SGLangEngine:
     Args:
       urls: http://HOST:PORT of each server; () where urls_file names them.
       model: The policy.
-      weights_folder: Folder for new weights. The servers must see it under the
-        same path, and no other run may use it.
+      weights_folder: Folder for new weights, which no other run may use. The
+        servers must see it under the same path, unless they get tensors.
       urls_file: File that names the servers, which join and leave as the file
         changes; see `roster`.
       concurrency: Requests in flight per server.
       timeout_seconds: Longest time that a request may go unanswered, or that
         all servers may be unusable.
       stopping: See `records.RolloutEngine`; only process 0 calls it.
-      **options: API keys and `transport`; see `fleet.Fleet`.
+      **options: API keys, `weights_transport` and `transport`; see
+        `fleet.Fleet`.
 
     Raises:
       answers.DisagreementError: If a server does not fit the policy.

@@ -23,6 +23,7 @@ from evojax.rollout import answers
 from evojax.rollout import probes
 from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
+from evojax.rollout import transfer
 
 # Uvicorn drops idle connections after 5 s. The client drops them earlier, so
 # that no request is sent on a connection that is just being closed.
@@ -73,6 +74,7 @@ class Fleet:
       timeout_seconds: float,
       api_key: str = '',
       admin_key: str = '',
+      weights_transport: str = 'folder',
       roster: roster_lib.Roster | None = None,
       check: Callable[[_Server, Mapping[str, Any]], Awaitable[None]],
       vouch: Callable[[_Server], Awaitable[None]],
@@ -89,6 +91,7 @@ class Fleet:
       api_key: Sent as bearer token; '' sends none.
       admin_key: Sent in place of api_key with updates of the weights; '' sends
         api_key.
+      weights_transport: 'folder' or 'tensors'; see `transfer`.
       roster: Names the servers; `urls` is empty then.
       check: Awaited for every server that comes up, with its model and
         server info; raises DisagreementError if it does not fit the run.
@@ -109,6 +112,7 @@ class Fleet:
     self._turns_of = lambda: concurrency * max(len(self.servers), 1)
     self.turns = servers_lib.Turns(self._turns_of())
     self._stopping = stopping
+    self._weights_transport = weights_transport
     bearer = lambda key: {'Authorization': f'Bearer {key}'} if key else {}
     self._admin = bearer(admin_key or api_key)
     self._http = httpx2.AsyncClient(
@@ -501,30 +505,24 @@ class Fleet:
   async def _give_weights(self, server: _Server) -> None:
     """Make one server serve the current weights."""
     weights = self.weights
-    if not server.abilities.update:
-      raise answers.DisagreementError(
-          f'{server.url} has no /update_weights_from_disk (it is version'
-          f' {server.abilities.version!r}), so it cannot follow the training:'
-          ' start it with launch/sglang_jax.sh or launch/sglang.sh'
-      )
+    transfer.check(server, self._weights_transport)
     server.taking = weights.version
-    body = {'model_path': weights.path, 'weight_version': weights.version}
-    body |= {'abort_all_requests': False, 'flush_cache': True}
-    path = '/update_weights_from_disk'
+
+    def post(path: str, body: _Json) -> Awaitable[Any]:
+      return self._post(server, path, body, self._admin)
+
     try:
-      answer = await self._post(server, path, body, self._admin)
+      if self._weights_transport == 'tensors':
+        ranks = server.abilities.ranks
+        await transfer.from_tensors(post, server.url, weights, ranks)
+      else:
+        await transfer.from_folder(post, server.url, weights)
     except answers.DisagreementError:
       if self.weights is not weights:
         return  # There are newer weights by now, which it may accept.
       raise
     finally:
       server.taking = ''
-    if not isinstance(answer, dict) or not answer.get('success'):
-      raise answers.DisagreementError(
-          f'{server.url} did not take the weights in {weights.path}: {answer};'
-          ' it must see that directory under the same path'
-          ' (config.rollout.weights_dir) and serve a policy of this shape'
-      )
     server.weights = weights.version
     if server.abilities.reports_version:
       info = await self._model_info(server)

@@ -69,6 +69,9 @@ async def probe(
   abilities = servers_lib.Abilities(
       model_info=path,
       update=await _has(http, f'{url}/update_weights_from_disk'),
+      tensors=await _has(http, f'{url}/update_weights_from_tensor'),
+      ranks=_count(info, 'tp_size'),
+      replicas=_count(info, 'dp_size'),
       abort=await _has(http, f'{url}/abort_request'),
       seeds=bool(
           info.get('enable_deterministic_sampling')
@@ -79,6 +82,12 @@ async def probe(
       dtype=str(info.get('dtype') or ''),
   )
   return abilities, model, info
+
+
+def _count(info: dict[str, Any], name: str) -> int:
+  """Return a positive number of the server info; 1 if it is not reported."""
+  found = info.get(name)
+  return found if type(found) is int and found > 0 else 1
 
 
 async def _has(http: httpx2.AsyncClient, url: str) -> bool:

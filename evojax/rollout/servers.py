@@ -19,6 +19,9 @@ class Abilities:
 
   model_info: str  # The path it has: '/model_info' or '/get_model_info'.
   update: bool  # Whether it has POST /update_weights_from_disk.
+  tensors: bool  # Whether it has POST /update_weights_from_tensor.
+  ranks: int  # Its tensor-parallel ranks.
+  replicas: int  # Its data-parallel replicas.
   abort: bool  # Whether it has POST /abort_request.
   seeds: bool  # Whether it reports that it uses sampling_seed.
   reports_version: bool  # Whether its model info has weight_version.

@@ -2,10 +2,11 @@
 
     <folder>/<version>/     a complete Hugging Face directory
 
-Trainer and servers must see the folder under the same path: on one machine, or
-on a shared mount. A version is written under another name and then renamed, so
-that a reader never finds an incomplete one. The files are not synced to disk,
-because a run that resumes after a power loss writes its weights again.
+Trainer and servers must see the folder under the same path, on one machine or
+on a shared mount; `transfer` tells how other servers get the weights. A version
+is written under another name and then renamed, so that a reader never finds an
+incomplete one. The files are not synced to disk, because a run that resumes
+after a power loss writes its weights again.
 """
 
 from collections.abc import Collection

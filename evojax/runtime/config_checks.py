@@ -179,6 +179,10 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
           for name in _OF_SERVERS
           if r.kind == 'engine'
       },
+      f'rollout.weights_transport={r.weights_transport!r} is of servers, but'
+      " rollout.kind is 'engine': set --config.rollout.kind=sglang": (
+          r.kind == 'engine' and r.weights_transport != 'folder'
+      ),
       "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"
       " from the update's, which nothing corrects: set"
       ' --config.grpo.tis_cap=2': (

@@ -137,6 +137,7 @@ def open_sampler(
       ),
       weights_folder=folder,
       urls_file=r.urls_file,
+      weights_transport=r.weights_transport,
       concurrency=r.concurrency,
       timeout_seconds=r.timeout_seconds,
       api_key=key('api_key_env'),

@@ -89,6 +89,7 @@ class Contract(parameterized.TestCase):
   start = None
   updates_at_once = True  # Or when what runs is done, unless it is paused.
   survives_misfits = True  # Weights of another shape.
+  transports = 'folder', 'tensors'  # By which it takes weights.
   page = 16  # Of its prefix cache, in tokens; 0 if it has none.
   fewest = 0  # Tokens that are sampled where none is asked for.
   _pace = None  # Seconds per token of eight samples at once.
@@ -270,14 +271,20 @@ class Contract(parameterized.TestCase):
         ]
     )
 
-  def test_weights_go_there_and_back(self):
+  @parameterized.parameters('folder', 'tensors')
+  def test_weights_go_there_and_back(self, transport):
+    if transport not in self.transports:
+      with self.assertRaisesRegex(answers.DisagreementError, 'no /update_wei'):
+        with self.engine(weights_transport=transport):
+          pass
+      return
     rng = np.random.default_rng(0)
     changed = jax.tree.map(
         lambda x: x + 0.02 * rng.normal(size=x.shape).astype(np.float32),
         self.params,
     )
     asked = self.requests(4, 40)
-    with self.engine() as engine:
+    with self.engine(weights_transport=transport) as engine:
       before = engine.generate(asked)
       engine.update_weights(changed, 1)
       after = engine.generate(asked)
@@ -600,6 +607,7 @@ class SglangJaxTest(Contract):
 
   __test__ = True
   start = staticmethod(servers.sglang_jax)
+  transports = ('folder',)
   fewest = 1
 
 

@@ -23,6 +23,7 @@ from evojax.rollout import client as client_lib
 from evojax.rollout import fleet as fleet_lib
 from evojax.rollout import probes
 from evojax.rollout import servers as servers_lib
+from evojax.rollout import transfer
 from evojax.rollout import weights as weights_lib
 from evojax.runtime import preemption
 from tests.rollout import fake_sglang as fake
@@ -968,6 +969,83 @@ class WeightsTest(ClientTestCase):
 
   def assertEndsWith(self, text, end):
     self.assertTrue(text.endswith(end), (text, end))
+
+
+class TensorsTest(ClientTestCase):
+  """Weights that are sent to servers in the bodies of requests."""
+
+  def setUp(self):
+    super().setUp()
+    # Each tensor is sent in a request of its own.
+    self.enter_context(mock.patch.object(transfer, '_REQUEST_BYTES', 4))
+
+  def connect(self, **options):
+    return super().connect(weights_transport='tensors', **options)
+
+  def test_they_arrive(self):
+    self.servers[1].info['tp_size'] = 3
+    engine = self.connect()
+    asked = requests(20)
+    self.check(engine.generate(asked), asked)
+    engine.update_weights(0.25, 8)
+    self.check(engine.generate(asked), asked, 0.25)
+    for server, ranks in zip(self.servers, (1, 3)):
+      self.assertIsNone(server.received)
+      self.assertLen(server.updates, 4)
+      first, last = server.updates[-2:]
+      self.assertNotIn('weight_version', first)
+      self.assertEqual(last['weight_version'], server.version)
+      self.assertEqual(
+          [first['flush_cache'], last['flush_cache']], [False, True]
+      )
+      payloads = last['serialized_named_tensors']
+      self.assertEqual(payloads, payloads[:1] * ranks)
+
+  def test_server_that_dies_within_an_update_gets_all_of_it(self):
+    engine = self.connect()
+    server = self.servers[0]
+    server.fails_at = 4
+    engine.update_weights(0.25, 8)
+    self.assertFalse(server.up)
+    # It kept the process, with an update that is open, and half of the weights.
+    server.up = True
+    asked = requests(20)
+    deadline = time.monotonic() + 10
+    while engine.metrics()['fleet/servers_up'] < 2:
+      self.assertLess(time.monotonic(), deadline)
+      time.sleep(0.05)
+    self.check(engine.generate(asked), asked, 0.25)
+    self.assertNotEmpty(server.asked)
+    self.assertEqual(server.weight, 0.25)
+    self.assertLen(server.updates, 6)
+
+  def test_update_that_a_dead_trainer_left_open(self):
+    self.servers[0].received = {'first': 3.0}
+    asked = requests(8)
+    self.check(self.connect().generate(asked), asked)
+
+  def test_server_that_cannot(self):
+    self.servers[0].missing = ('/update_weights_from_tensor',)
+    with self.assertRaisesRegex(
+        answers.DisagreementError,
+        'server0:30000 has no /update_weights_from_tensor .*transport=folder',
+    ):
+      self.connect()
+
+  def test_replicas(self):
+    self.servers[1].info['dp_size'] = 2
+    with self.assertRaisesRegex(
+        answers.DisagreementError, 'server1:30000 has dp_size=2; .*one server'
+    ):
+      self.connect()
+
+  def test_no_directory(self):
+    engine = self.connect()
+    engine.model = fake.model(export=lambda weight, path, dtype: path.mkdir())
+    with self.assertRaisesRegex(
+        answers.DisagreementError, r'cannot be read: .*no \*.safetensors in'
+    ):
+      engine.update_weights(0.25, 8)
 
 
 class NetworkTest(parameterized.TestCase):

@@ -5,6 +5,7 @@ be checked without a model.
 """
 
 import asyncio
+import base64
 from collections.abc import Callable, Sequence
 import functools
 import json
@@ -14,8 +15,10 @@ from typing import Any
 import httpx2
 import ml_dtypes
 import numpy as np
+from safetensors import numpy as safetensors
 
 from evojax.rollout import comparison
+from evojax.rollout import torch_pickle
 
 VOCAB, EOS = 40, 0
 
@@ -78,6 +81,10 @@ def export(weight: float, path: pathlib.Path, dtype: str) -> None:
   path.mkdir()
   (path / 'dtype').write_text(dtype)
   (path / 'weight.json').write_text(json.dumps(weight))
+  # As tensors, the weight is a sum, so that a server needs all of them.
+  halves = {name: np.float64(weight / 2) for name in ('first', 'second')}
+  halves = {name: np.array([half], np.float32) for name, half in halves.items()}
+  safetensors.save_file(halves, path / 'model.safetensors')
 
 
 def model(**changes: Any) -> comparison.Model:
@@ -111,6 +118,8 @@ class Server:
     self.version: str | None = 'default'  # None: does not tell.
     self.asked: list[dict[str, Any]] = []  # Bodies of /generate.
     self.updates: list[dict[str, Any]] = []
+    self.received: dict[str, float] | None = None  # Tensors of an open update.
+    self.fails_at = 0  # Dies with the request with tensors of this number.
     self.busy = 0  # Next requests that get a 503.
     self.aborts: list[int] = []  # Next requests end after so many tokens.
     self.tokens_off = 0  # Added to all tokens of a text.
@@ -153,9 +162,35 @@ class Server:
       return 405, {}, {}
     if path == '/update_weights_from_disk':
       return self._update(body)
+    if path in ('/begin_weight_update', '/end_weight_update'):
+      return self._bracket(path.startswith('/begin'))
+    if path == '/update_weights_from_tensor':
+      return self._receive(body)
     if path == '/generate':
       return self._generate(body)
     return 200, {}, {}
+
+  def _bracket(self, opens: bool) -> tuple[int, dict[str, str], Any]:
+    if opens == (self.received is not None):
+      return 400, {}, {'success': False, 'message': 'wrong order'}
+    self.received = {} if opens else None
+    return 200, {}, {'success': True, 'message': ''}
+
+  def _receive(self, body: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
+    self.updates.append(body)
+    if self.received is None:
+      return 400, {}, {'success': False, 'message': 'no update is open'}
+    if len(self.updates) == self.fails_at:
+      self.up = False
+      raise httpx2.ReadError('connection reset')
+    payload = body['serialized_named_tensors'][0]
+    for tensor in torch_pickle.loads(base64.b64decode(payload)):
+      (value,) = np.frombuffer(tensor.data, np.float32)
+      self.received[tensor.name] = float(value)
+    self.weight = sum(self.received.values())
+    if 'weight_version' in body:
+      self.version = body['weight_version']
+    return 200, {}, {'success': True, 'message': ''}
 
   def _update(self, body: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
     self.updates.append(body)

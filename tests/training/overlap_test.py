@@ -308,6 +308,7 @@ class ConfigTest(absltest.TestCase):
     self.refuse('a server twice', rollout__kind='sglang', rollout__urls=twice)
     self.refuse("kind is 'engine'", rollout__urls=('http://host:1',))
     self.refuse("kind is 'engine'", rollout__weights_dir='/mnt')
+    self.refuse("kind is 'engine'", rollout__weights_transport='tensors')
     self.refuse("kind is 'engine'", rollout__urls_file='/mnt')
     self.refuse(
         "urls and rollout.urls_file='/mnt' both name",

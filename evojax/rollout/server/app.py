@@ -34,23 +34,25 @@ _SAMPLING = {
     '/v1/completions': ('POST', protocol.Completion, openai.prepare_completion),
     '/v1/chat/completions': ('POST', protocol.Chat, openai.prepare_chat),
 }
+_TENSORS = '/update_weights_from_tensor'
 # Path -> methods, model of the body, and the function that returns the answer.
 _MANAGING = {
     '/pause_generation': ('POST', protocol.Pause, _HOST.pause),
     '/continue_generation': ('POST', protocol.Empty, _HOST.resume),
     '/update_weights_from_disk': ('POST', protocol.Update, _HOST.update),
+    _TENSORS: ('POST', protocol.Tensors, _HOST.receive),
     '/begin_weight_update': ('POST', protocol.Empty, _HOST.begin_update),
     '/end_weight_update': ('POST', protocol.Empty, _HOST.end_update),
     '/release_memory_occupation': ('POST', protocol.Tags, _HOST.release),
     '/resume_memory_occupation': ('POST', protocol.Tags, _HOST.restore),
 }
 _FROM_DISK = (
-    'needs torch in the server; write a Hugging Face directory and call'
+    'needs torch in the server; call /update_weights_from_tensor with tensors'
+    ' by value, or write a Hugging Face directory and call'
     ' /update_weights_from_disk'
 )
 # SGLang's paths that are refused -> the reason, and what to call instead.
 _ELSEWHERE = {
-    '/update_weights_from_tensor': _FROM_DISK,
     '/update_weights_from_distributed': _FROM_DISK,
     '/update_weights_from_ipc': _FROM_DISK,
     '/init_weights_update_group': _FROM_DISK,
@@ -279,6 +281,9 @@ class App:
     """
     settings = self.host.settings
     body, most = bytearray(), settings.body_bytes
+    if model is protocol.Tensors:
+      # Base64 takes 4 bytes for 3, and each rank may get its own copy.
+      most += 3 * settings.tensor_bytes
 
     def check(size: int) -> None:
       if size > most:

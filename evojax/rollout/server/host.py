@@ -6,6 +6,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import pathlib
+import tempfile
 import time
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from evojax.rollout import service as service_lib
 from evojax.rollout.server import errors
 from evojax.rollout.server import metrics as metrics_lib
 from evojax.rollout.server import protocol
+from evojax.rollout.server import received
 from evojax.rollout.server import samples
 from evojax.rollout.server import settings as settings_lib
 from evojax.rollout.server import tokens
@@ -59,7 +61,10 @@ class Host:
     # Held by one pause, update or similar operation at a time.
     self._control = asyncio.Lock()
     self._released: set[str] = set()
-    self._updating = False  # Between begin_update and end_update.
+    # The tensors that arrived between begin_update and end_update.
+    self._received: received.ReceivedWeights | None = None
+    # The directory of the present weights, if they arrived as tensors.
+    self._weights_folder: tempfile.TemporaryDirectory | None = None
     self._pause_after_update = False
 
   def open(self, service: service_lib.Service) -> None:
@@ -259,24 +264,71 @@ class Host:
       self._pause_after_update = service.paused
       if not service.paused:
         await asyncio.to_thread(service.pause, 'in_place')
-      self._updating = True
+      most = self.settings.tensor_bytes
+      self._received = received.ReceivedWeights(most)
     return {'success': True, 'message': 'sampling waits'}
+
+  async def receive(self, asked: protocol.Tensors) -> _Answer:
+    """Hold tensors of new weights until `end_update`.
+
+    Raises:
+      ApiError: 400 if no update is open, or if they are not valid.
+    """
+    async with self._control:
+      self._check_update(is_open=True)
+      # The server is one rank, and the payloads of all ranks are alike.
+      payload = asked.serialized_named_tensors[0]
+      try:
+        await asyncio.to_thread(self._received.add, payload)
+      except ValueError as e:
+        raise errors.failure(f'the old weights stay: {e}') from e
+      if asked.abort_all_requests:
+        await asyncio.to_thread(self.service.abort_all, 'new weights')
+      if asked.weight_version is not None:
+        self._received.version = str(asked.weight_version)
+      held = len(self._received)
+    message = f'{held} tensors are held until /end_weight_update'
+    return {'success': True, 'message': message}
 
   async def end_update(self, _: protocol.Empty) -> _Answer:
     """End the update; continue sampling unless a client paused it.
 
+    Weights that arrived as tensors are installed first.
+
     Raises:
-      ApiError: 400 if no update is open.
+      ApiError: 400 if no update is open, or if the tensors are not those of a
+        policy of this shape; the update is closed then, too, and the old
+        weights stay.
     """
     async with self._control:
       self._check_update(is_open=True)
-      if not self._pause_after_update:
-        await asyncio.to_thread(self.service.resume)
-      self._updating = False
+      arrived, self._received = self._received, None
+      try:
+        if len(arrived):
+          await self._install_received(arrived)
+      finally:
+        if not self._pause_after_update:
+          await asyncio.to_thread(self.service.resume)
     return {'success': True, 'message': 'the update is closed'}
 
+  async def _install_received(self, arrived: received.ReceivedWeights) -> None:
+    model = pathlib.Path(self.settings.model_path)
+    try:
+      folder = await asyncio.to_thread(arrived.write, model)
+    except OSError as e:
+      raise errors.failure(f'the old weights stay: {e}') from e
+    try:
+      await self._install(folder.name, arrived.version, flush=True)
+    except errors.ApiError:
+      await asyncio.to_thread(folder.cleanup)
+      raise
+    # The service may read the directory again until the next update.
+    folder, self._weights_folder = self._weights_folder, folder
+    if folder is not None:
+      await asyncio.to_thread(folder.cleanup)
+
   def _check_update(self, *, is_open: bool) -> None:
-    if self._updating != is_open:
+    if (self._received is not None) != is_open:
       what, call = ('no', 'begin') if is_open else ('a', 'end')
       call = f'call /{call}_weight_update first'
       message = f'{what} weight update is open; {call}'
@@ -289,23 +341,46 @@ class Host:
       ApiError: 400 if the directory is not valid; the old weights stay.
     """
     async with self._control:
-      service = self.service
-      version = asked.weight_version
-      if version is None:
-        version = service.stats().weight_updates + 1
       try:
         path = await asyncio.to_thread(self._weights, asked.model_path)
-        running = await asyncio.to_thread(
-            service.update_weights,
-            path,
-            str(version),
-            abort_all=asked.abort_all_requests,
-            flush=asked.flush_cache,
-        )
       except (ValueError, OSError) as e:
         message = f'the old weights stay: {e}'
         raise errors.failure(message, num_paused_requests=0) from e
-      self._released.discard('weights')
+      return await self._install(
+          path,
+          asked.weight_version,
+          abort_all=asked.abort_all_requests,
+          flush=asked.flush_cache,
+      )
+
+  async def _install(
+      self,
+      path: str,
+      version: str | int | None,
+      *,
+      abort_all: bool = False,
+      flush: bool,
+  ) -> _Answer:
+    """Install a directory; without a version, updates are counted.
+
+    Raises:
+      ApiError: 400 if the directory is not valid; the old weights stay.
+    """
+    service = self.service
+    if version is None:
+      version = service.stats().weight_updates + 1
+    try:
+      running = await asyncio.to_thread(
+          service.update_weights,
+          path,
+          str(version),
+          abort_all=abort_all,
+          flush=flush,
+      )
+    except (ValueError, OSError) as e:
+      message = f'the old weights stay: {e}'
+      raise errors.failure(message, num_paused_requests=0) from e
+    self._released.discard('weights')
     return {
         'success': True,
         'message': f'the weights are of version {str(version)!r} now',

@@ -179,6 +179,19 @@ class Update(fields_lib.Model):
   flush_cache: bool = True
 
 
+class Tensors(fields_lib.Model):
+  """Body of /update_weights_from_tensor."""
+
+  refused = {'load_format': 'not served; send pairs of a name and a tensor'}
+  # One pickle in Base64 per tensor-parallel rank; see `torch_pickle`.
+  serialized_named_tensors: list[str] = pydantic.Field(
+      min_length=1, max_length=64
+  )
+  abort_all_requests: bool = False
+  weight_version: _Name | _Int | None = None
+  flush_cache: bool = True
+
+
 class Tags(fields_lib.Model):
   tags: list[str] | None = None
 

@@ -26,7 +26,9 @@ class Settings:
   # Real paths of directories; new weights must lie in one or below it.
   weight_roots: tuple[str, ...] = ()
   connections: int = 4096  # Most requests at a time.
-  body_bytes: int = 16 << 20  # Largest body of a request.
+  body_bytes: int = 16 << 20  # Largest body of a request without tensors.
+  # Largest size of all tensors of an update that arrives in requests.
+  tensor_bytes: int = 64 << 20
   # A client that sends its request, or reads the next part of a stream, more
   # slowly than this is disconnected.
   client_seconds: float = 60.0

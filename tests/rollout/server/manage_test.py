@@ -1,14 +1,21 @@
 """Endpoints of trainers and of those who watch, with and without keys."""
 
+import base64
 import collections
+import json
+import pathlib
 import tempfile
 import threading
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import httpx2
+import numpy as np
+from safetensors import numpy as safetensors
 
+from evojax.rollout import torch_pickle
 from tests.rollout.server import fakes
 
 _ADMIN = (
@@ -24,13 +31,21 @@ _ADMIN = (
 )
 
 
+def _tensor(name, *values):
+  data = np.array(values, np.float32).tobytes()
+  return torch_pickle.Tensor(name, 'F32', (len(values),), data)
+
+
 class ManageTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
     self.service = fakes.FakeService(slots=2, max_waiting=3)
     self.addCleanup(self.service.close, 0)
-    self.server = fakes.Server(self.service)
+    model = self.enter_context(tempfile.TemporaryDirectory())
+    for name in ('config.json', 'tokenizer.json', 'model.safetensors'):
+      pathlib.Path(model, name).write_text('{}')
+    self.server = fakes.Server(self.service, model_path=model)
     self.addCleanup(self.server.close)
     self.client = self.server.client()
     self.addCleanup(self.client.close)
@@ -220,8 +235,97 @@ class ManageTest(parameterized.TestCase):
     self._post('/end_weight_update')
     self.assertTrue(self.service.paused)
 
+  def _send(self, tensors, status: int = 200, **body):
+    payload = base64.b64encode(torch_pickle.dumps(tensors)).decode()
+    body |= {'serialized_named_tensors': [payload]}
+    return self._post('/update_weights_from_tensor', body, status)
+
+  def test_tensors(self):
+    def look(path, *args, load=self.service.update_weights, **kwargs):
+      found.update(safetensors.load_file(f'{path}/model.safetensors'))
+      found['files'] = {file.name for file in pathlib.Path(path).iterdir()}
+      return load(path, *args, **kwargs)
+
+    found = {}
+    self._post('/begin_weight_update')
+    with mock.patch.object(self.service, 'update_weights', look):
+      self._send([_tensor('a', 1.0, 2.0)])
+      self._send([_tensor('a', 3.0, 4.0), _tensor('b')], weight_version='new')
+      self.assertEmpty(self.service.updates)  # Until all of them are there.
+      self._post('/end_weight_update')
+    ((_, version, abort_all, _),) = self.service.updates
+    self.assertEqual((version, abort_all), ('new', False))
+    self.assertEqual(found['a'].tolist(), [3.0, 4.0])
+    self.assertEqual(found['b'].shape, (0,))
+    self.assertContainsSubset(['config.json', 'tokenizer.json'], found['files'])
+    self.assertFalse(self.service.paused)
+
+  def test_tensors_that_are_no_policy(self):
+    self._post('/begin_weight_update')
+    self._send([_tensor('a', 1.0)])
+    refuse = mock.Mock(side_effect=ValueError('a is no tensor of this policy'))
+    with mock.patch.object(self.service, 'update_weights', refuse):
+      answer = self._post('/end_weight_update', status=400)
+    self.assertIn('old weights stay: a is no', answer['message'])
+    self.assertFalse(self.service.paused)
+    folder = refuse.call_args.args[0]
+    self.assertFalse(pathlib.Path(folder).exists())
+    # Nothing of it is left for the next update.
+    self._post('/begin_weight_update')
+    self._post('/end_weight_update')
+    self.assertEmpty(self.service.updates)
+
+  def test_old_directory_is_removed(self):
+    folders = []
+    for _ in range(2):
+      self._post('/begin_weight_update')
+      self._send([_tensor('a', 1.0)])
+      self._post('/end_weight_update')
+      folders.append(pathlib.Path(self.service.updates[-1][0]))
+    self.assertEqual([f.exists() for f in folders], [False, True])
+
   @parameterized.parameters(
-      '/update_weights_from_tensor',
+      ({'serialized_named_tensors': ['no Base64!']}, 'old weights stay: '),
+      ({'serialized_named_tensors': ['gASVAA==']}, 'no pickle of tensors'),
+      # os.system('true')
+      (
+          {'serialized_named_tensors': ['Y29zCnN5c3RlbQooVnRydWUKdFIu']},
+          'os.sys',
+      ),
+      ({'serialized_named_tensors': []}, 'serialized_named_tensors'),
+      ({'serialized_named_tensors': 'abc'}, 'serialized_named_tensors'),
+      ({}, 'serialized_named_tensors'),
+      (
+          {
+              'serialized_named_tensors': ['gASVAA=='],
+              'load_format': 'flattened_bucket',
+          },
+          'load_format: not served',
+      ),
+  )
+  def test_tensors_that_are_none(self, body, message):
+    self._post('/begin_weight_update')
+    answer = self._post('/update_weights_from_tensor', body, 400)
+    self.assertIn(message, json.dumps(answer))
+    self._post('/end_weight_update')
+    self.assertEmpty(self.service.updates)
+
+  def test_tensors_without_an_update(self):
+    answer = self._send([_tensor('a', 1.0)], 400)
+    message = answer['error']['message']
+    self.assertIn('call /begin_weight_update first', message)
+
+  def test_too_many_tensors(self):
+    most = self.server.host.settings.tensor_bytes
+    self._post('/begin_weight_update')
+    self._send([_tensor('a', *[0.0] * (most // 8))])
+    self._send([_tensor('a', *[0.0] * (most // 8))])  # In place of the first.
+    answer = self._send([_tensor('b', *[0.0] * (most // 8 + 1))], 400)
+    self.assertIn('more than the', answer['message'])
+    body = {'serialized_named_tensors': ['A' * (3 * most + (17 << 20))]}
+    self._post('/update_weights_from_tensor', body, 413)
+
+  @parameterized.parameters(
       '/update_weights_from_distributed',
       '/init_weights_update_group',
       '/update_weight_version',
@@ -371,7 +475,7 @@ class ManageTest(parameterized.TestCase):
   def test_info(self):
     info = self.client.get('/get_model_info').json()
     self.assertEqual(info, self.client.get('/model_info').json())
-    self.assertEqual(info['model_path'], '/models/tiny')
+    self.assertEqual(info['model_path'], self.server.host.settings.model_path)
     self.assertEqual(info['weight_version'], 'v0')
     self.assertTrue(info['is_generation'])
     info = self.client.get('/get_server_info').json()
