@@ -1,5 +1,7 @@
 """Examination of a run by every check."""
 
+import dataclasses
+
 import numpy as np
 
 from evojax.diagnosis import checks
@@ -18,6 +20,7 @@ _SAID_BY = {
         'hardly_moves',
     ),
     'hardly_moves': (
+        'credit',
         'learning_rate_zero',
         'warmup',
         'gradient_clipped',
@@ -28,17 +31,56 @@ _SAID_BY = {
         'entropy_collapse',
     ),
     # These findings explain the fall, and their remedies are more specific.
-    'outcome_falling': ('inverted_sign', 'reward_hacking', 'length_gaming'),
-    'hidden_goal': ('inverted_sign', 'reward_hacking', 'shaping_alone'),
+    'outcome_falling': (
+        'credit',
+        'inverted_sign',
+        'reward_hacking',
+        'length_gaming',
+    ),
+    'format_bottleneck': ('unreadable',),
+    'hidden_goal': (
+        'credit',
+        'inverted_sign',
+        'reward_hacking',
+        'shaping_alone',
+    ),
     'shaping_alone': ('reward_hacking',),
     'gives_up': ('submits_at_once', 'echo_trap'),
     'gradient_zero': (
+        'silent',
         'too_hard',
         'too_easy',
         'dead_groups',
         'entropy_collapse',
         'outcome_falling',
     ),
+}
+# The same, but only if the stronger finding is critical.
+_SAID_BY_CRITICAL = {
+    'too_hard': (
+        'silent',
+        'temperature',
+        'truncation',
+        'unreadable',
+        'length_decides',
+    ),
+    'unreadable': ('temperature', 'truncation', 'stop_string'),
+    'truncation': ('temperature',),
+    'dead_groups': ('silent',),
+}
+_UNUSUAL = 'unusual_setting'
+# Findings that an unusual setting explains if they are critical.
+_SYMPTOMS = {
+    'dead_groups',
+    'entropy_collapse',
+    'gradient_clipped',
+    'gradient_zero',
+    'hardly_moves',
+    'not_finite',
+    'outcome_falling',
+    'temperature',
+    'too_hard',
+    'warmup',
 }
 
 
@@ -60,12 +102,32 @@ def examine(run: form.Run) -> findings.Diagnosis:
   # Two checks may find the same fault; the first one is more specific.
   found = list({f.check: f for f in reversed(found)}.values())[::-1]
   names = {f.check for f in found}
-  found = [f for f in found if names.isdisjoint(_SAID_BY.get(f.check, ()))]
+  severe = {f.check for f in found if f.severity == 'critical'}
+  found = [
+      f
+      for f in found
+      if names.isdisjoint(_SAID_BY.get(f.check, ()))
+      and severe.isdisjoint(_SAID_BY_CRITICAL.get(f.check, ()))
+  ]
   found.sort(key=lambda f: findings.SEVERITIES.index(f.severity))  # Stable.
+  if severe & _SYMPTOMS:
+    found = _with_cause_first(found)
   verdict, summary = _summary(run, found, quiet)
   return findings.Diagnosis(
       tuple(found), tuple(unknown), tuple(quiet), verdict, summary
   )
+
+
+def _with_cause_first(
+    found: list[findings.Finding],
+) -> list[findings.Finding]:
+  """Return the findings with an unusual setting, as critical, before others."""
+  causes = [
+      dataclasses.replace(f, severity='critical')
+      for f in found
+      if f.check == _UNUSUAL
+  ]
+  return causes + [f for f in found if f.check != _UNUSUAL]
 
 
 def _summary(

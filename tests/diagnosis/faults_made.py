@@ -55,6 +55,67 @@ def _shown() -> form.Run:
   return made.run(rows)
 
 
+def _judged_by_length() -> form.Run:
+  rows = made.rollouts()
+  rows['outcome'] = (rows['n_tokens'] > 26).astype(float)
+  return made.run(rows, drop=('format_ok',))
+
+
+def _same_answer() -> form.Run:
+  rows = made.rollouts()
+  right = rows['outcome'] > 0.5
+  rows.loc[right, 'completion'] = 'so <1>'
+  return made.run(rows.drop(columns='reference'))
+
+
+def other_answers(share: float, form_of: str = '<{}>') -> form.Run:
+  """Return a run in which a share of what counts as solved is wrong."""
+  rows = made.rollouts()
+  rng = np.random.default_rng(0)
+  right = rows['reference'].astype(int)
+  wrong = rng.random(len(rows)) < share
+  given = np.where(wrong, rng.integers(0, 99, len(rows)), right)
+  solved = rows['outcome'] > 0.5
+  texts = pd.Series([f'so {form_of.format(n)}' for n in given])
+  rows.loc[solved, 'completion'] = texts[solved]
+  return made.run(rows.drop(columns='reference'), drop=('format_ok',))
+
+
+def credited(function) -> form.Run:
+  """Return a run whose advantages a function of its rollouts changes."""
+  run = made.run(made.rollouts(rise=0.8))
+  rows = run.rollouts
+  changed = rows.assign(advantage=rows['advantage'] * function(rows))
+  return dataclasses.replace(run, rollouts=changed)
+
+
+def endless(start: float) -> form.Run:
+  """Return a run in which, from step 5 on, every completion is cut."""
+  rows = made.rollouts(rise=0.8)
+  rng = np.random.default_rng(0)
+  cut = (rows['step'] >= 5) | (rng.random(len(rows)) < start)
+  rows['truncated'] = cut.astype(float)
+  rows.loc[cut, ['outcome', 'part_correct']] = 0.0
+  return made.run(rows)
+
+
+def programs(constants_pass: float) -> form.Run:
+  """Return a run of programs, a third of which print a constant."""
+  rows = made.rollouts()
+  rng = np.random.default_rng(0)
+  constant = rng.random(len(rows)) < 1 / 3
+  passes = rng.random(len(rows)) < constants_pass
+  rows['completion'] = np.where(constant, 'print(7)', 'print(int(input()))')
+  rows.loc[constant, 'outcome'] = passes[constant].astype(float)
+  return made.run(rows.drop(columns='reference'), drop=('format_ok',))
+
+
+def unreadable(rise: float = 0.0, **changed) -> form.Run:
+  """Return a run in which the grader finds no answer, so solves nothing."""
+  rows = made.rollouts(start=-20, rise=rise)
+  return made.run(rows.assign(format_ok=0.0), **changed)
+
+
 def _twice() -> form.Run:
   rows = made.rollouts(problems=2000)
   first = rows['group'] % 2 == 1
@@ -165,6 +226,16 @@ FAULTS = {
     ),
     'truncated': (_truncated, ('truncation',)),
     'unreadable': (_unreadable, ('format_bottleneck',)),
+    'no_answer': (unreadable, ('unreadable',)),
+    'length_judge': (_judged_by_length, ('length_decides',)),
+    'same_answer': (_same_answer, ('one_answer',)),
+    'constants': (lambda: programs(constants_pass=0.5), ('grader_open',)),
+    'other_answers': (lambda: other_answers(0.6), ('answers_differ',)),
+    'silent': (
+        lambda: made.run(made.rollouts(), reward=lambda e: 0 * e['outcome']),
+        ('silent',),
+    ),
+    'credit': (lambda: credited(lambda e: e['outcome'] < 0.5), ('credit',)),
     'hidden': (_hidden, ('hidden_goal',)),
     'outweighed': (
         lambda: made.run(

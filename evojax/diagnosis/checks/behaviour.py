@@ -15,6 +15,8 @@ from evojax.ledger import records
 
 _SURE = 0.01
 _ALIVE = 0.2  # Share of groups whose outcomes differ.
+_FORMAT_STEPS = 16
+_HARDLY = 0.05  # Share of rollouts below which hardly anything is solved.
 
 
 def _late_solved(run: form.Run) -> float:
@@ -182,9 +184,10 @@ def temperature(run: form.Run) -> findings.Finding | None:
     )
   word = words.word(run.format, 'temperature')
   if given is not None and (given > 1.3 or given < 0.5):
+    ruined = given > 1.3 and _late_solved(run) < _HARDLY
     return findings.Finding(
         check='temperature',
-        severity='warning',
+        severity='critical' if ruined else 'warning',
         text=f'rollouts are sampled at temperature {given:g}',
         numbers=(findings.Number(name='temperature', value=float(given)),),
         change=f'{word} {given:g} -> 1',
@@ -227,6 +230,12 @@ def truncation(run: form.Run) -> findings.Finding | None:
     rows = tuple(map(int, longest.index[:6]))
   word = words.word(run.format, 'max_tokens')
   limit = run.settings.get('max_tokens')
+  advice = f'{word} {limit:g} -> {2 * limit:g}' if limit else f'{word} x 2'
+  remedies = [records.Remedy(setting='max_tokens', times=2.0)]
+  if cut[: max(len(cut) // 8, 1)].mean() < 0.2 and late.value > 0.8:
+    # Texts that become endless are no longer texts of the policy at its start.
+    remedies.insert(0, records.Remedy(setting='learning_rate', times=0.1))
+    advice = f'{words.word(run.format, "learning_rate")}: a tenth of it'
   return findings.Finding(
       check='truncation',
       severity='critical' if late.low > 0.5 else 'warning',
@@ -235,9 +244,28 @@ def truncation(run: form.Run) -> findings.Finding | None:
       p=change.p if rose else None,
       numbers=(findings.number('cut, last third', late, 'share'),),
       rows=rows,
-      change=f'{word} {limit:g} -> {2 * limit:g}' if limit else f'{word} x 2',
-      remedies=(records.Remedy(setting='max_tokens', times=2.0),),
+      change=advice,
+      remedies=tuple(remedies),
       curves=(('cut at the limit', steps, cut),),
+  )
+
+
+def unreadable(run: form.Run) -> findings.Finding | None:
+  """Detect a grader that finds no answer in what the policy writes."""
+  rows = run.rows('format_ok', 'outcome', 'group')
+  failed = estimates.mean(1 - rows.groupby('group')['format_ok'].mean())
+  if failed.low < 0.9 or rows['outcome'].mean() > _HARDLY:
+    return None
+  wrong = rows.index[rows['format_ok'] < 0.5]
+  return findings.Finding(
+      check='unreadable',
+      severity='critical',
+      text=f'{failed.value:.0%} of the completions hold no readable answer',
+      numbers=(findings.number('share of the completions', failed, 'share'),),
+      rows=tuple(map(int, wrong[:6])),
+      change=f'{words.word(run.format, "grader")}: read the format that the'
+      ' policy writes, or ask for the other one in the prompt',
+      remedies=(records.Remedy(setting='grader'),),
   )
 
 
@@ -250,22 +278,22 @@ def format_bottleneck(run: form.Run) -> findings.Finding | None:
     return None
   failed = estimates.mean(1 - by)
   course = 1 - rows.groupby('step')['format_ok'].mean().to_numpy()
-  improving = len(course) >= 8 and estimates.trend(course).high < 0
+  if len(course) < _FORMAT_STEPS:  # It may still be learned.
+    return None
+  improving = estimates.trend(course).high < 0
   if failed.low < rules.RULES['format_bottleneck'].warn[1] or improving:
     return None
   wrong = late.index[(late['format_ok'] < 0.5) & (late['outcome'] < 0.5)]
-  # If hardly anything can be read, the grader's format is at fault, and no
-  # training helps.
-  unread = failed.low > 0.9 and late['outcome'].mean() < 0.05
+  solved = rows.groupby('step')['outcome'].mean()
+  learns = estimates.trend(solved).low > 0
   return findings.Finding(
       check='format_bottleneck',
-      severity='critical' if unread else 'warning',
+      severity='note' if learns else 'warning',
       text=f'{failed.value:.0%} of what is unsolved holds no readable answer',
       numbers=(findings.number('share of the unsolved', failed, 'share'),),
       rows=tuple(map(int, wrong[:6])),
       change=f'{words.word(run.format, "grader")}: accept what is right; or a'
       f' small {words.word(run.format, "weight", "format")}',
-      remedies=(records.Remedy(setting='grader'),) if unread else (),
   )
 
 
@@ -312,5 +340,6 @@ CHECKS = (
     entropy_rising,
     temperature,
     truncation,
+    unreadable,
     format_bottleneck,
 )

@@ -10,6 +10,8 @@ from evojax.diagnosis import form
 from evojax.ledger import records
 
 _SMALL = 1e-9  # Variance below which a part carries no information.
+_AGREES = 0.7  # Correlation with the outcome above which a part does no harm.
+_OPPOSED = 0.5  # Influence from which a part that opposes the outcome misleads.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,27 @@ def shares(run: form.Run) -> list[Share]:
 
 def _is_outcome(rows: pd.DataFrame, name: str) -> bool:
   return bool(np.allclose(rows[form.PART + name], rows['outcome']))
+
+
+def misleads(share: Share) -> bool:
+  """Return whether a part matters more than the outcome, or opposes it.
+
+  A part that agrees with the outcome does no harm. One that opposes it does
+  harm before it is as strong.
+  """
+  if share.is_outcome or share.agrees.high >= _AGREES:
+    return False
+  most = _OPPOSED if share.agrees.high < 0 else 1.0
+  return bool(share.of_outcome.low > most)
+
+
+def misleading(run: form.Run) -> list[records.Remedy]:
+  """Return remedies that drop the parts that mislead, the worst first."""
+  return [
+      records.Remedy(setting='weight', part=share.name, value=0.0)
+      for share in sorted(shares(run), key=_harm, reverse=True)
+      if misleads(share)
+  ]
 
 
 def remedies(run: form.Run) -> tuple[records.Remedy, ...]:

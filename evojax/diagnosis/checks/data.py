@@ -14,6 +14,16 @@ from evojax.ledger import records
 _FEW = 64  # Number of problems below which a policy learns them by heart.
 _OFTEN = 20  # Times that each problem was seen.
 _TEXTS = 20_000  # Approximate number of completions whose texts are searched.
+_LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
+_ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
+_CUT = 0.2  # Share of cut completions beyond which lengths tell little.
+_SAME = 0.9  # Share of problems that one answer may solve.
+# A number at the end of a text that is no part of an expression.
+_FINAL = re.compile(
+    r'(?<![-+*/^]\s)(?:(?<![\w.+*/^-])|(?<=\*\*))(-?\d+(?:[./]\d+)?)'
+    r'(?!\s*[-+*/^.]?\s*\d)\D{0,40}$'
+)
+_READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
 
 
 def _prompts(run: form.Run) -> pd.DataFrame:
@@ -145,6 +155,123 @@ def grader_open(run: form.Run) -> findings.Finding | None:
   return None
 
 
+def length_decides(run: form.Run) -> findings.Finding | None:
+  """Detect a grader that looks at the length of a completion alone."""
+  rows = run.rows('outcome', 'n_tokens')
+  if run.has_turns:
+    return None
+  if 'truncated' in rows:  # What is cut is rarely solved, whatever the grader.
+    cut = rows['truncated'] > 0.5
+    if cut.mean() > _CUT:
+      return None
+    rows = rows[~cut]
+  solved, wrong = (
+      rows.loc[rows['outcome'].gt(0.5) == is_solved, 'n_tokens']
+      for is_solved in (True, False)
+  )
+  if min(len(solved), len(wrong)) < _LEAST:
+    return None
+  # The probability that a solved completion is longer than an unsolved one.
+  ranks = pd.concat([solved, wrong]).rank().iloc[: len(solved)].sum()
+  longer = (ranks / len(solved) - (len(solved) + 1) / 2) / len(wrong)
+  if 1 - _ORDERED < longer < _ORDERED:
+    return None
+  order, share = ('longer', longer) if longer > 0.5 else ('shorter', 1 - longer)
+  return findings.Finding(
+      check='length_decides',
+      severity='critical',
+      text=f'what counts as solved is {order} than what does not in'
+      f' {share:.1%} of all pairs',
+      numbers=(
+          findings.Number(
+              name=f'pairs whose solved one is {order}',
+              value=float(share),
+              unit='share',
+          ),
+      ),
+      rows=tuple(map(int, solved.index[-6:])),
+      change=f'{words.word(run.format, "grader")}: it looks at the length, not'
+      ' at what is right',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def _final_numbers(run: form.Run) -> pd.DataFrame | None:
+  """Return solved rollouts with the number that each ends with, as `answer`.
+
+  None if they are few, or if many of them do not end with a number.
+  """
+  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
+  if run.has_turns:
+    return None
+  solved = rows[rows['outcome'] > 0.5]
+  solved = solved.iloc[:: max(1, len(solved) // _TEXTS)]
+  if solved['completion'].str.contains('print(', regex=False).mean() > 0.1:
+    return None  # Programs end with any number.
+  answers = solved['completion'].str.extract(_FINAL)[0]
+  found = solved.assign(answer=answers).dropna(subset=['answer'])
+  if found['prompt_id'].nunique() < _LEAST or len(found) < 0.8 * len(solved):
+    return None
+  return found
+
+
+def one_answer(run: form.Run) -> findings.Finding | None:
+  """Detect different problems that all have the same answer."""
+  rows = _final_numbers(run)
+  if rows is None:
+    return None
+  problems = rows['prompt_id'].nunique()
+  by = rows.groupby('answer')['prompt_id'].nunique()
+  share, answer = by.max() / problems, by.idxmax()
+  if share < _SAME:
+    return None
+  return findings.Finding(
+      check='one_answer',
+      severity='critical',
+      text=f'{answer} is the answer to {share:.0%} of {problems} different'
+      ' problems that were solved',
+      numbers=(
+          findings.Number(
+              name='solved problems with that answer',
+              value=float(share),
+              unit='share',
+          ),
+      ),
+      rows=tuple(map(int, rows.index[rows['answer'] == answer][-6:])),
+      change=f'{words.word(run.format, "data")}: problems with different'
+      f' answers; or {words.word(run.format, "grader")}',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def answers_differ(run: form.Run) -> findings.Finding | None:
+  """Detect different answers to one problem that all count as right."""
+  rows = _final_numbers(run)
+  if rows is None:
+    return None
+  by = rows.groupby('group')['answer']
+  counted = rows.groupby(['group', 'answer']).size()
+  others = 1 - counted.groupby('group').max() / by.size()
+  others = others[by.size() >= 3]
+  if len(others) < 8:
+    return None
+  share = estimates.mean(others)
+  if share.low < 1 - _SAME:
+    return None
+  shown = rows[rows['group'].isin(others.nlargest(2).index)]
+  return findings.Finding(
+      check='answers_differ',
+      severity='critical' if share.low > 0.3 else 'warning',
+      text=f'{share.value:.0%} of what counts as solved gives another answer'
+      ' than most that solve the same problem',
+      numbers=(findings.number('other answers', share, 'share of the solved'),),
+      rows=tuple(map(int, shown.index[:6])),
+      change=f'{words.word(run.format, "grader")}: it accepts wrong answers,'
+      ' unless these problems have several right ones',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
 def _open_cases(rows: pd.DataFrame):
   """Yield (description, mask of such rollouts, tolerated solved share)."""
   if 'error' in rows:
@@ -154,6 +281,13 @@ def _open_cases(rows: pd.DataFrame):
   if 'completion' in rows:
     empty = ~rows['completion'].str.contains(r'\w', regex=True)
     yield 'without a letter or a digit', empty, 0.2
+  if {'completion', 'prompt_id'} <= set(rows):
+    reads = rows['completion'].str.contains(_READS)
+    # Of problems for which some program reads; others may need no input.
+    needed = reads.groupby(rows['prompt_id']).transform('any')
+    prints = rows['completion'].str.contains('print(', regex=False)
+    if reads.mean() > 0.3:
+      yield 'whose program never reads its input', needed & prints & ~reads, 0.2
   if {'reference', 'text_id', 'completion'} <= set(rows):
     # One text that counts as right for problems with different answers.
     solved = rows[rows['outcome'] > 0.5]
@@ -175,4 +309,12 @@ def _open_cases(rows: pd.DataFrame):
     yield 'in which the right number does not occur', absent, 0.2
 
 
-CHECKS = (grader_open, answer_in_prompt, narrow_data, duplicate_prompts)
+CHECKS = (
+    grader_open,
+    length_decides,
+    one_answer,
+    answers_differ,
+    answer_in_prompt,
+    narrow_data,
+    duplicate_prompts,
+)

@@ -8,6 +8,7 @@ from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import rules
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import blame
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.harness.library.diagnostics import score as score_lib
 from evojax.ledger import records
@@ -63,7 +64,11 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       rows=shown,
       change=f'{words.word(run.format, "learning_rate")}: a third of it, from'
       ' the last checkpoint before',
-      remedies=(records.Remedy(setting='learning_rate', times=1 / 3), *_CODE),
+      remedies=(
+          *blame.misleading(run),
+          records.Remedy(setting='learning_rate', times=1 / 3),
+          *_CODE,
+      ),
       curves=(('solved', steps, solved),),
   )
 

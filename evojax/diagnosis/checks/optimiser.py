@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from evojax import config as config_lib
 from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
@@ -14,7 +15,7 @@ _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
 # recipes of math and coding have 0.001 to 0.01; what moves nothing has less
 # than 0.0002 (BUILD_NOTES.md).
 _STILL = 3e-4
-_MOVING = 2e-3
+_MOVING = 5e-3
 _FASTEST = 1000.0  # Largest factor of the learning rate.
 
 
@@ -122,15 +123,44 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
   none = estimates.mean((norm < 1e-9).astype(float))
   if none.low < 0.5:
     return None
+  off = _discarding(run) if _has_advantages(run) else []
+  change = (
+      f'{words.word(run.format, "data")} or'
+      f' {words.word(run.format, "reward")}: rewards of a group must differ'
+  )
+  if off:
+    change = 'advantages differ, but the loss drops all tokens: ' + ', '.join(
+        f'{remedy.setting} -> {remedy.value}' for remedy in off
+    )
   return findings.Finding(
       check='gradient_zero',
       severity='critical',
       text=f'the gradient is 0 in {none.value:.0%} of the steps',
       numbers=(findings.number('steps without a gradient', none, 'share'),),
-      change=f'{words.word(run.format, "data")} or'
-      f' {words.word(run.format, "reward")}: rewards of a group must differ',
+      change=change,
+      remedies=tuple(off),
       curves=(('gradient norm', steps, norm),),
   )
+
+
+def _has_advantages(run: form.Run) -> bool:
+  """Return whether groups that enter the update have differing advantages."""
+  rows = run.rollouts
+  if not {'advantage', 'group'} <= set(rows):
+    return False
+  if 'kept' in rows:
+    rows = rows[rows['kept'] > 0.5]
+  return bool((rows.groupby('group')['advantage'].std() > 0.1).mean() > 0.1)
+
+
+def _discarding(run: form.Run) -> list[records.Remedy]:
+  """Return remedies that turn off what may drop tokens from the loss."""
+  found = []
+  for path in ('grpo.tis_cap', 'grpo.reject', 'grpo.veto'):
+    default = config_lib.declaration(path).default
+    if run.config.get(path, default) != default:
+      found.append(records.Remedy(setting=path, value=default))
+  return found
 
 
 def clip_fraction(run: form.Run) -> findings.Finding | None:

@@ -11,8 +11,11 @@ from evojax.diagnosis import rules
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
 from evojax.harness.library.diagnostics import groups as groups_lib
+from evojax.ledger import records
 
-_AGREES = 0.7  # Correlation with the outcome above which a part does no harm.
+# Influence of a part against the outcome, relative to it, that is a fault.
+_AGAINST = 0.75
+_LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 
 
@@ -190,6 +193,69 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
   )
 
 
+def silent(run: form.Run) -> findings.Finding | None:
+  """Detect a reward that does not tell solved from unsolved rollouts."""
+  rows = _graded_rows(run)
+  by = rows.groupby('group')
+  mixed = by['outcome'].nunique() > 1
+  if mixed.sum() < 8:
+    raise form.NotLogged(
+        f'{mixed.sum()} groups with solved and unsolved rollouts, 8 needed'
+    )
+  same = by['reward'].agg(np.ptp)[mixed] < 1e-9
+  share = estimates.mean(same.astype(float))
+  if share.low < 0.5:
+    return None
+  shown = rows[rows['group'].isin(same.index[same][:2])]
+  return findings.Finding(
+      check='silent',
+      severity='critical' if share.low > 0.8 else 'warning',
+      text=f'in {share.value:.0%} of the groups whose outcomes differ all'
+      ' rewards are the same',
+      numbers=(findings.number('groups of one reward', share, 'share'),),
+      rows=tuple(map(int, shown.index[:6])),
+      change=f'{words.word(run.format, "reward")}: the outcome must be part of'
+      ' it, unclipped',
+      remedies=(records.Remedy(setting='reward_code'),),
+  )
+
+
+def credit(run: form.Run) -> findings.Finding | None:
+  """Detect credit that undoes what the reward says."""
+  rows = run.rows('reward', 'advantage', 'group')
+  reward = form.within(rows, 'reward')
+  by = rows.assign(gap=reward**2).groupby('group')['gap']
+  spread = np.sqrt(by.transform('mean').to_numpy())
+  better = rows[(spread > 1e-6) & (reward > 0.5 * spread)]
+  differ = rows[spread > 1e-6]
+  if better['group'].nunique() < 8:
+    return None
+  lost = estimates.mean(
+      (better['advantage'].abs() < 1e-9).groupby(better['group']).mean()
+  )
+  least = differ.groupby('group')['advantage'].min()
+  upward = estimates.mean((least > 1e-9).astype(float))
+  if lost.low > _LOST:
+    share, shown = lost, better[better['advantage'].abs() < 1e-9]
+    text = f'{lost.value:.0%} of what is better than its group gets no credit'
+  elif upward.low > _LOST:
+    share, shown = upward, differ
+    text = f'all rollouts of {upward.value:.0%} of the groups are pushed up'
+  else:
+    return None
+  return findings.Finding(
+      check='credit',
+      severity='critical',
+      text=text,
+      numbers=(findings.number('share', share, 'share'),),
+      rows=tuple(map(int, shown.index[-6:])),
+      change=f'without {words.word(run.format, "credit_code")}'
+      if run.format == 'evojax'
+      else 'the function that turns rewards into advantages',
+      remedies=(records.Remedy(setting='credit_code'),),
+  )
+
+
 def _length_pull(rows: pd.DataFrame) -> np.ndarray:
   """Return per group the correlation of reward and length at equal outcome."""
   key = rows['group'].astype(str) + rows['outcome'].gt(0.5).astype(str)
@@ -284,26 +350,22 @@ def overlong_early(run: form.Run) -> findings.Finding | None:
 
 
 def outweighed(run: form.Run) -> findings.Finding | None:
-  """Detect a reward part that matters more than the outcome.
-
-  A part that agrees with the outcome does no harm.
-  """
-  found = [
-      share
-      for share in blame.shares(run)
-      if not share.is_outcome and share.of_outcome.low > 1
-  ]
-  found = [s for s in found if s.agrees.high < _AGREES]
+  """Detect a reward part that matters more than the outcome, or opposes it."""
+  found = [share for share in blame.shares(run) if blame.misleads(share)]
   if not found:
     return None
   worst = max(found, key=lambda share: share.of_outcome.value)
   rows = run.late(run.rows('reward', 'outcome', 'group'))
   wrong = rows[rows['outcome'] < 0.5].sort_values('reward', ascending=False)
+  against = worst.agrees.high < 0
   return findings.Finding(
       check='outweighed',
-      severity='warning',
+      severity='critical'
+      if against and worst.of_outcome.low > _AGAINST
+      else 'warning',
       text=f'the part {worst.name} moves the reward'
-      f' {worst.of_outcome.value:.1f} times as far as the outcome',
+      f' {worst.of_outcome.value:.1f} times as far as the outcome'
+      + (', and against it' if against else ''),
       numbers=(
           findings.number(
               'spread within groups, of the outcome', worst.of_outcome
@@ -320,6 +382,8 @@ def outweighed(run: form.Run) -> findings.Finding | None:
 CHECKS = (
     reward_hacking,
     inverted_sign,
+    silent,
+    credit,
     outweighed,
     length_gaming,
     shaping_alone,

@@ -1,5 +1,8 @@
 """Checks of settings: values outside the usual range."""
 
+from collections.abc import Iterable
+import re
+
 from evojax import config as config_lib
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
@@ -7,6 +10,7 @@ from evojax.diagnosis import words
 from evojax.ledger import records
 
 _SOLVED = 0.02  # Share below which nothing is solved.
+_PART = 0.2  # Share of the kinds of problems below which training is narrow.
 
 
 def unusual_setting(run: form.Run) -> findings.Finding | None:
@@ -70,13 +74,32 @@ def part_of_the_data(run: form.Run) -> findings.Finding | None:
   families = run.config.get('data.families')  # Known for evojax's runs only.
   if not families:
     return None
+  asked, known = (
+      _kinds(run.config.get(name) or ())
+      for name in ('data.families', 'domain.kwargs.families')
+  )
+  share = len(asked & known) / len(known) if known else 1.0
+  narrow = share < _PART
   return findings.Finding(
       check='part_of_the_data',
-      severity='note',
-      text=f'training asks only {", ".join(map(str, families))}',
+      severity='warning' if narrow else 'note',
+      text=f'training asks only {", ".join(map(str, families))}'
+      + (f', {share:.0%} of what evaluations ask' if narrow else ''),
       change='data.families -> () asks all',
       remedies=(records.Remedy(setting='data'),),
   )
+
+
+def _kinds(families: Iterable[str]) -> set[tuple[str, int]]:
+  """Return the kinds of problems, ('name', level), of 'name:first-last'."""
+  found = set()
+  for family in families:
+    match = re.fullmatch(r'(\w+):(\d+)(?:-(\d+))?', str(family))
+    if match:
+      name, first, last = match.groups()
+      levels = range(int(first), int(last or first) + 1)
+      found |= {(name, level) for level in levels}
+  return found
 
 
 CHECKS = (stop_string, unusual_setting, part_of_the_data)
