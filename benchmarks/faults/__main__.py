@@ -14,9 +14,9 @@ command that receives a job and answers in JSON; see `jobs`. Its answer is
 judged by a fixed vocabulary and by scores that are measured here, on sealed
 problems, with the grader of the clean twin. For each system the table shows how
 many faults it repaired, named without repairing, and missed; how many policies
-from leaky settings were gamed, at several thresholds; the tokens; and the
-tokens until it knew. Finished jobs are found in --out, so that the same command
-continues.
+from leaky settings were gamed, at several thresholds; its false alarms in sound
+settings; the tokens; and the tokens until it knew. Finished jobs are found in
+--out, so that the same command continues.
 """
 
 from collections.abc import Mapping, Sequence

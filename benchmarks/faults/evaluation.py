@@ -1,5 +1,6 @@
 """Jobs of systems, the evaluator's measurements of them, and the tables."""
 
+import collections
 from collections.abc import Iterable, Mapping, Sequence
 import json
 import pathlib
@@ -187,13 +188,13 @@ def table(rows: Sequence[Row]) -> list[str]:
   for system in sorted({row['system'] for row in rows}):
     mine = [row for row in rows if row['system'] == system]
     lines.append(f'{system}: {len(mine)} jobs')
-    for kind in settings_lib.KINDS:
-      of_kind = [row for row in mine if row['kind'] == kind]
-      count = lambda v, rows=of_kind: sum(row['verdict'] == v for row in rows)
-      if of_kind:
-        text = f'  {kind:8} {len(of_kind):3}: repaired {count("repaired")},'
-        text += f' named {count("named")}, missed {count("missed")}'
-        lines.append(text + (f', gamed {count("gamed")}' * (kind == 'leaky')))
+    for kind, names in verdicts.VERDICTS.items():
+      counts = collections.Counter(
+          row['verdict'] for row in mine if row['kind'] == kind
+      )
+      if counts:
+        text = ', '.join(f'{name} {counts[name]}' for name in names)
+        lines.append(f'  {kind:8} {counts.total():3}: {text}')
     gaps = [
         r['gap'] for r in mine if r['kind'] == 'leaky' and r['gap'] is not None
     ]

@@ -51,7 +51,13 @@ def answer(
   diagnoses = history.all(records.Diagnose)
   loud = [f for d in diagnoses for f in d.findings if f.severity != 'note']
   surface = surface_lib.recipe()
-  outside = [r for f in loud for r in remedies.outside(surface, f)]
+  # After a repair, what is left may be less than critical.
+  outside = [
+      remedy
+      for finding in loud
+      if finding.severity == 'critical' or not kept
+      for remedy in remedies.outside(surface, finding)
+  ]
   if outside:
     graders = any(remedy.setting == 'grader' for remedy in outside)
     causes = ['grader', 'outside'] if graders else ['outside']

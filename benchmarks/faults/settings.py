@@ -29,8 +29,9 @@ FOLDER = pathlib.Path(__file__).parent
 FILE = 'fault.toml'
 TASK = 'task'  # Module of a setting's own domain.
 # broken: a harness can repair the fault. outside: no harness can change it.
-# leaky: the score that the run sees can be gamed.
-KINDS = ('broken', 'outside', 'leaky')
+# leaky: the score that the run sees can be gamed. sound: nothing is wrong, and
+# what a system names is a false alarm.
+KINDS = ('broken', 'outside', 'leaky', 'sound')
 # Causes that a system may name: topics of a change, and two that no change of
 # the harness can repair.
 CAUSES = (
@@ -55,7 +56,8 @@ class Setting:
   base: str  # A domain of evojax, for sound config and true grader.
   kind: str  # One of KINDS.
   summary: str  # A sentence for readers of the table.
-  causes: tuple[str, ...]  # Accepted answers, from CAUSES; one suffices.
+  # Accepted answers, from CAUSES; one suffices. None in a sound setting.
+  causes: tuple[str, ...]
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   # Values that the clean twin also has, such as problems that are too hard.
   twin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -129,9 +131,11 @@ def _problems(path: pathlib.Path, given: Mapping[str, Any]):
   for name, allowed in choices.items():
     if given.get(name, allowed[0]) not in allowed:
       yield f'{name}={given[name]!r}: choose one of {allowed}'
-  causes = given.get('causes', CAUSES[:1])
-  if not isinstance(causes, list | tuple) or not causes:
+  causes, sound = given.get('causes', CAUSES[:1]), given.get('kind') == 'sound'
+  if not isinstance(causes, list | tuple) or not (causes or sound):
     yield f'{causes=} must be a list of names'
+  elif causes and sound:
+    yield f'{causes=} must be [], since nothing is wrong in a sound setting'
   elif wrong := [c for c in causes if c not in CAUSES]:
     yield f'causes: {wrong} are not among {CAUSES}'
   for name in ('config', 'twin', 'paths'):

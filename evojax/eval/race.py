@@ -19,6 +19,7 @@ from evojax.ledger import records
 
 WORTH = 0.02  # The smallest gain that a race looks for, a fraction.
 MARGIN = 0.02  # A loss to exclude for a repair or a kept change.
+CAP = 0.05  # A larger gain counts as this much where a loss is to be excluded.
 # One-sided levels of the perturbed gate and of the check at a longer horizon.
 GATE_LEVEL = 0.1
 HORIZON_LEVEL = 0.1
@@ -90,6 +91,22 @@ def alpha_of(index: int, most: int, kept: int, level: float) -> float:
   return level * (kept + 1) / (index * whole)
 
 
+def counted(differences: Sequence[float], margin: float) -> tuple[float, ...]:
+  """Return differences of pairs as they count in the test of a candidate.
+
+  With a margin the question is whether the candidate loses, and a pair in which
+  it gains very much says no more than one in which it gains a little. Student's
+  t would hold the spread of such gains against it: the repair of a fault gains
+  most in its first pair, before the policy is repaired. Gains are cut at `CAP`,
+  which can only lower the mean that is tested.
+
+  Args:
+    differences: Candidate minus incumbent, fractions.
+    margin: The `Standing.margin` of the candidate.
+  """
+  return tuple(min(d, CAP) if margin else d for d in differences)
+
+
 def after_round(
     standing: Standing,
     differences: Sequence[float],
@@ -112,7 +129,8 @@ def after_round(
     differences: Candidate minus incumbent, of the round's pairs, fractions.
     errors: Their standard errors over problems, see `paired.gain`.
     spread: `paired.pooled_spread` of all candidates in all rounds of the race
-      so far, including this round and dropped candidates.
+      so far, including this round and dropped candidates, of differences as
+      they are `counted` for this candidate.
     alpha: See `alpha_of`; fixed before the round.
     last: Whether this is the candidate's last round; fixed before it.
 
@@ -125,7 +143,8 @@ def after_round(
         ' enter it again as a new candidate'
     )
   least = [max(error, spread) for error in errors]
-  p = paired.p_value(differences, least, null=-standing.margin)
+  given = counted(differences, standing.margin)
+  p = paired.p_value(given, least, null=-standing.margin)
   target = 1 / (alpha * standing.e_value)
   step = float(paired.bet(p, target, last=last))
   return dataclasses.replace(

@@ -42,9 +42,8 @@ def after_race(
   # The spread is pooled over all candidates, dropped ones included, so that a
   # candidate whose arms agree by chance gets no smaller spread.
   groups = [*_groups(run, number), *(found for found, _ in compared)]
-  spread = paired.pooled_spread(groups) or 0.0
   return tuple(
-      _standing(run, number, trial, index, found, errors, spread, len(field))
+      _standing(run, number, trial, index, found, errors, groups, len(field))
       for trial, index, (found, errors) in zip(
           field, _indices(run, field), compared, strict=True
       )
@@ -111,7 +110,7 @@ def _standing(
     index: int,
     found: Sequence[float],
     errors: Sequence[float],
-    spread: float,
+    groups: Sequence[Sequence[float]],
     candidates: int,
 ) -> records.Standing:
   """Return the standing of a candidate after one more round.
@@ -123,7 +122,7 @@ def _standing(
     index: Its place in the order of entry, from 1.
     found: Differences of the pairs of the round.
     errors: Their standard errors over problems.
-    spread: Spread of all pairs of the race so far, see `race.after_round`.
+    groups: Differences of every candidate in every round of the race so far.
     candidates: Number of candidates in the round.
   """
   last = is_last(run, number, trial, candidates)
@@ -145,11 +144,14 @@ def _standing(
         ),
         detectable=None,
     )
-  alpha = alpha_of(run, index)
+  alpha, margin = alpha_of(run, index), before.margin
+  spread = paired.pooled_spread(groups) or 0.0
+  # Of the differences as they count in this candidate's test.
+  cut = paired.pooled_spread([race_lib.counted(g, margin) for g in groups])
 
   def judge() -> dict[str, Any]:
     after = race_lib.after_round(
-        before, found, errors, spread=spread, alpha=alpha, last=last
+        before, found, errors, spread=cut or 0.0, alpha=alpha, last=last
     )
     gain = paired.gain(after.differences, after.errors)
     return dict(

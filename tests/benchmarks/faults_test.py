@@ -117,6 +117,7 @@ class SettingsTest(FolderTestCase):
       ('[-0.3, 2.0]', '[-3.0]', 'not enough values'),
       ("weights.length'", "weights.lenght'", 'lenght: the planted config'),
       ("kind = 'broken'", "kind = 'outside'", 'remedy is missing'),
+      ("kind = 'broken'", "kind = 'sound'", r"\['reward'\] must be \[\]"),
       ("[config]", "config = 3\n[other]", 'config must be a table'),
       ('base', 'base base', 'Expected|line 2'),
   )  # fmt: skip
@@ -137,6 +138,7 @@ class SettingsTest(FolderTestCase):
     kinds = [s.kind for s in found]
     self.assertGreaterEqual(len(found) - kinds.count('leaky'), 16)
     self.assertGreaterEqual(kinds.count('outside'), 3)
+    self.assertGreaterEqual(kinds.count('sound'), 6)
     self.assertGreaterEqual(len([s for s in found if s.base == 'swe']), 8)
     for base in ('math', 'coding', 'swe'):
       leaky = [s for s in found if (s.kind, s.base) == ('leaky', base)]
@@ -344,6 +346,16 @@ class VerdictsTest(FolderTestCase):
     self.assertEqual(judge(answer('named', ['outside'])), 'named')
     claimed = answer('repaired', ['outside'])
     self.assertEqual(judge(claimed, scores(0.9)), 'missed')
+
+  def test_sound_ones_are_left_alone_or_improved(self):
+    judge = lambda *given: self._judge(*given, kind='sound')
+    self.assertEqual(judge(answer('nothing')), 'quiet')
+    self.assertEqual(judge(answer('named', ['reward'])), 'false alarm')
+    changed = answer('repaired', ['optimizer'])
+    self.assertEqual(judge(changed, scores(0.5, base=0.3)), 'improved')
+    self.assertEqual(judge(changed, scores(0.2, base=0.3)), 'false alarm')
+    self.assertEqual(judge(changed), 'false alarm')
+    self.assertEqual(judge(None), 'missed')
 
   def test_gamed(self):
     judge = lambda *given: self._judge(*given, kind='leaky')
@@ -691,9 +703,14 @@ class OwnTest(absltest.TestCase):
     tried = self._trial('discard', alerts=other, findings=[found])
     said = self._said(tried, races=learns)
     self.assertEqual((said['status'], said['causes']), ('named', ['reward']))
-    # Also if a change was kept: the fault that no harness can change remains.
     remedy = ledger_records.Remedy(setting='optim.eps', value=1e-8)
     found = dataclasses.replace(found, remedies=(remedy,))
+    said = self._said(self._trial('discard', findings=[found]), races=learns)
+    self.assertEqual((said['status'], said['causes']), ('named', ['outside']))
+    # After a repair it is said only if it is critical.
+    said = self._said(self._trial('keep', findings=[found]), races=learns)
+    self.assertEqual((said['status'], said['causes']), ('repaired', ['reward']))
+    found = dataclasses.replace(found, severity='critical')
     said = self._said(self._trial('keep', findings=[found]), races=learns)
     self.assertEqual((said['status'], said['causes']), ('named', ['outside']))
     # Known before the second round: after version 0 and two arms of the first.

@@ -155,6 +155,23 @@ class RoundTest(parameterized.TestCase):
     moved = [d + 0.02 for d in level]
     self.assertAlmostEqual(same(moved, 0.0), 20.0)
 
+  def test_great_gain_does_not_hide_that_nothing_is_lost(self):
+    # The pairs of math_brevity_paid, seed 105.
+    pairs, errors = [0.138, 0.0078, 0.0, -0.0052], [0.019, 0.011, 0.006, 0.006]
+    of = lambda d, margin: race.after_round(
+        race.Standing(index=1, margin=margin),
+        d,
+        errors,
+        spread=0.0,
+        alpha=0.0876,
+        last=True,
+    ).e_value
+    self.assertAlmostEqual(of(pairs, 0.02), 1 / 0.0876)
+    self.assertEqual(of(pairs, 0.0), 0.0)  # A gain is not shown.
+    self.assertEqual(of([0.138, -0.03, -0.04, -0.02], 0.02), 0.0)
+    self.assertEqual(race.counted([0.2, 0.04, -0.3], 0.02), (0.05, 0.04, -0.3))
+    self.assertEqual(race.counted([0.2, 0.04, -0.3], 0.0), (0.2, 0.04, -0.3))
+
   def test_passed_best_first(self):
     standings = {
         'low': _standing(0.01, e_value=20.0),

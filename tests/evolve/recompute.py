@@ -63,6 +63,11 @@ def pooled(groups_: list[list[float]]) -> float:
   return math.sqrt(np.sum(np.square(rest)) / degrees) if degrees else 0.0
 
 
+def capped(found: list[float], margin: float) -> list[float]:
+  """Return differences; gains over 5 points count as 5 if a loss is tested."""
+  return [min(d, 0.05) for d in found] if margin else list(found)
+
+
 def e_value(
     found: list[float],
     errors: list[float],
@@ -73,6 +78,7 @@ def e_value(
     margin: float,
 ) -> float:
   """Return the e-value of a candidate after a round of pairs."""
+  found = capped(found, margin)
   mean, count = np.mean(found) + margin, len(found)
   spread = np.std(found, ddof=1) / math.sqrt(count)
   if mean > 0:
@@ -280,14 +286,15 @@ def compare(workdir: pathlib.Path) -> list[str]:
       if len(d) > 1:
         level = level_of(state['index'], promised, len(kept))
         margins = margins_of(findings, changes.get(trial, []), trial)
+        margin = max((margin for _, margin in margins), default=0.0)
         state['e'] = e_value(
             d,
             s,
-            pooled(every),
+            pooled([capped(found, margin) for found in every]),
             state['e'],
             level,
             is_last(rows, row, state['rounds'], margins),
-            max((margin for _, margin in margins), default=0.0),
+            margin,
         )
         count, mean = len(state['d']), np.mean(state['d'])
         noise = math.sqrt(np.mean(np.square(state['s'])) / count)

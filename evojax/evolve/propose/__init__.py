@@ -181,7 +181,8 @@ def consider(
   Raises:
     ProposalError: If it is off the surface, is more than one factor, is vetoed,
       leads back to a harness that was a parent, or was tried on this parent,
-      unless it repairs a critical fault and was not tried as such.
+      unless it repairs a critical fault, and was not tried as such or gained
+      in its only trial.
   """
   surface = context.surface
   try:
@@ -230,9 +231,11 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
   parent = context.parent.sha256
   for trial in before:
     # A change that has not shown a gain may repair a fault that shows later,
-    # and then need only exclude a loss.
+    # and then need only exclude a loss. If it gained, but not for sure, it is
+    # tried once more.
     judged = trial.verify and repairs.severity_of(trial) != 'critical'
-    if severity == 'critical' and judged:
+    gained = len(before) == 1 and (trial.effect or 0.0) > 0
+    if severity == 'critical' and trial.verify and (judged or gained):
       continue
     if trial.delta.before == parent:
       raise ProposalError(
@@ -243,6 +246,8 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
     return ''
   last = before[-1]
   now = 'now it repairs a critical fault'
+  if repairs.severity_of(last) == 'critical':
+    now = 'the fault that it repairs is still critical'
   if last.delta.before != parent:
     now = f'the parent is another one now, {parent[:12]}'
   return f'tried before on {last.delta.before[:12]} ({_result(last)}); {now}'
