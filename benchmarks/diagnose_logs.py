@@ -49,7 +49,13 @@ class Fault:
 
 
 _STUCK = ('not_learning', 'outcome_falling', 'too_hard', 'dead_groups')
-_GAMED = ('reward_hacking', 'shaping_alone', 'length_gaming', 'hidden_goal')
+_GAMED = (
+    'reward_hacking',
+    'shaping_alone',
+    'length_gaming',
+    'hidden_goal',
+    'outweighed',
+)
 FAULTS = {
     'brevity': Fault(
         ('length_gaming', 'reward_hacking'),
@@ -87,7 +93,13 @@ FAULTS = {
         ('learning_rate_zero',), _STUCK, config={'learning_rate': 0.0}
     ),
     'rate_high': Fault(
-        ('outcome_falling', 'entropy_collapse', 'kl_explosion', 'not_learning'),
+        (
+            'outcome_falling',
+            'entropy_collapse',
+            'kl_explosion',
+            'not_learning',
+            'unusual_setting',
+        ),
         _STUCK + ('truncation', 'gradient_spike', 'format_bottleneck'),
         config={'learning_rate': 2e-2, 'max_grad_norm': 100.0},
     ),
@@ -111,7 +123,7 @@ FAULTS = {
         ('gradient_clipped',), _STUCK, config={'max_grad_norm': 1e-8}
     ),
     'fails_open': Fault(
-        ('grader_open',),
+        ('grader_open', 'answers_differ'),
         _STUCK + _GAMED + ('truncation', 'entropy_rising'),
         rewards={'lenient': 1.0},
     ),

@@ -679,8 +679,8 @@ class FindingsTest(parameterized.TestCase):
     remedy = dict(setting='learning_rate', times=0.5)
     first = self._finding(remedy)
     made = self._proposed(first)
-    tried = lambda severity: dataclasses.replace(
-        trial(made),
+    tried = lambda severity, effect=-0.004: dataclasses.replace(
+        trial(made, effect=effect),
         diagnose=samples.record(
             records.Diagnose,
             findings=(self._finding(remedy, severity=severity),),
@@ -702,6 +702,14 @@ class FindingsTest(parameterized.TestCase):
     # It is tried once as a warning's remedy, and once as a critical one's.
     for finding, severity in ((first, 'warning'), (critical, 'critical')):
       other = self._proposed(finding, history=[tried(severity)])
+      self.assertNotEqual(other.delta.sha256, made.delta.sha256)
+    # If it gained, but did not exclude a loss, it has a second trial, no third.
+    gained = tried('critical', effect=0.035)
+    again = self._proposed(critical, history=[gained])
+    self.assertEqual(again.delta.sha256, made.delta.sha256)
+    self.assertIn('+3.5 points); the fault that it repairs is', again.note)
+    for finding, history in ((critical, [gained] * 2), (first, [gained])):
+      other = self._proposed(finding, history=history)
       self.assertNotEqual(other.delta.sha256, made.delta.sha256)
 
   def test_nothing_beside_the_remedy_of_what_is_critical(self):

@@ -16,6 +16,9 @@ _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
 # than 0.0002 (BUILD_NOTES.md).
 _STILL = 3e-4
 _MOVING = 5e-3
+_HELD = (
+    0.005  # KL, nats per token; a policy that learns leaves its start further.
+)
 _FASTEST = 1000.0  # Largest factor of the learning rate.
 
 
@@ -194,9 +197,10 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
   late = estimates.mean(kl[len(kl) // 3 :])
   if late.high > 0.1:  # The policy did leave its start.
     return None
+  held = coefficient >= 1 and late.high < _HELD
   return findings.Finding(
       check='kl_strong',
-      severity='warning',
+      severity='critical' if held else 'warning',
       text=f'a KL coefficient of {coefficient:.2g} keeps the policy within'
       f' {late.value:.2g} nats of its start',
       numbers=(
