@@ -16,6 +16,7 @@ import math
 import pathlib
 import time
 from typing import Any
+from unittest import mock
 
 from absl import app
 from absl import flags
@@ -263,6 +264,58 @@ def print_checks() -> None:
     print(f'  {100 * effect:+g} points at the end: {rate(back, runs)}')
 
 
+def print_repairs() -> None:
+  """Print how often the repair of a critical fault is kept in its only round.
+
+  A keep is false where the repair loses `race.MARGIN` on average. The gains of
+  true repairs fall from pair to pair, since the chain follows the repair.
+  """
+  runs = max(1, _RACES.value // 2)
+  levels = [race.alpha_of(place, MOST, 0, LEVEL) for place in (1, 2)]
+
+  def row(name: str, differences: np.ndarray) -> None:
+    cells = []
+    for cap in (math.inf, race.CAP):
+      with mock.patch.object(race, 'CAP', cap):
+        kept = [
+            np.mean([_is_kept(d, level) for d in differences.tolist()])
+            for level in levels
+        ]
+      cells.append(', '.join(f'{share:.3f}' for share in kept))
+    print(f'  {name:32} {cells[0]}  gains cut: {cells[1]}', flush=True)
+
+  text = ', '.join(f'{level:.3f}' for level in levels)
+  print(f'repair: kept at levels {text}; sd of a difference in points')
+  for sd in (0.01, 0.02, 0.04, 0.08):
+    rng = np.random.default_rng(6)
+    drawn = {
+        'normal': rng.standard_normal((runs, PAIRS)),
+        "Student's t, 3 df": rng.standard_t(3, (runs, PAIRS)) / math.sqrt(3),
+        'exponential': rng.exponential(1.0, (runs, PAIRS)) - 1,
+    }
+    for name, unit in drawn.items():
+      row(f'loses 2 points, {name}, {100 * sd:g}', sd * unit - race.MARGIN)
+  for points in ((14, 1, 0, -1), (6, 2, 2, 1), (2, 2, 2, 2), (0, 0, 0, 0)):
+    rng = np.random.default_rng(7)
+    noise = 0.01 * rng.standard_normal((runs, PAIRS))
+    row(f'gains {points}, 1', np.array(points) / 100 + noise)
+
+
+def _is_kept(differences: Sequence[float], level: float) -> bool:
+  """Return whether a repair passes in its only round."""
+  standing = race.Standing(index=1, margin=race.MARGIN)
+  given = race.counted(differences, race.MARGIN)
+  after = race.after_round(
+      standing,
+      differences,
+      [0.0] * len(differences),
+      spread=paired.pooled_spread([given]) or 0.0,
+      alpha=level,
+      last=True,
+  )
+  return after.e_value > 0
+
+
 def read_curves(path: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
   """Return the recorded arms by domain and learning rate, pairs in order."""
   found: dict[str, list[dict[str, Any]]] = {}
@@ -367,6 +420,7 @@ def main(_):
   print_power()
   print_borrowed()
   print_checks()
+  print_repairs()
   print_measured(curves)
   print(f'{time.process_time() - began:.0f} CPU-s')
 

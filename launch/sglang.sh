@@ -7,7 +7,7 @@
 # For a policy that fits one GPU, start one server per GPU and list all of them
 # in config.rollout.urls. The server has its own environment, which the first
 # run installs. The directory config.rollout.weights_dir must be mounted here,
-# under the same path.
+# under the same path, unless config.rollout.weights_transport is 'tensors'.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
