@@ -98,6 +98,20 @@ class FaultsTest(parameterized.TestCase):
     if wanted:
       self.assertIn(wanted, texts[0])
 
+  def test_credit_that_turns_the_sign(self):
+    run = faults_made.credited(lambda e: -np.ones(len(e)))
+    (found,) = [
+        f for f in examine.examine(run).findings if f.check == 'inverted_sign'
+    ]
+    self.assertEqual(found.remedies[0].setting, 'credit_code')
+    make, _ = faults_made.FAULTS['inverted']  # There the reward is inverted.
+    (found,) = [
+        f
+        for f in examine.examine(make()).findings
+        if f.check == 'inverted_sign'
+    ]
+    self.assertNotIn('credit_code', [r.setting for r in found.remedies])
+
   @parameterized.parameters(
       (0.0, '<{}>', None),
       (0.05, '<{}>', None),

@@ -181,16 +181,38 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
   if gap.high >= 0:
     return None
   solved = rows[(rows['outcome'] > 0.5) & rows['group'].isin(gaps.index)]
+  remedies = blame.remedies(run)
+  change = (
+      f'{words.word(run.format, "reward")}: the sign of the outcome, or the'
+      ' weights of what outweighs it'
+  )
+  if name == 'advantage' and _pays_solved(rows):
+    # The reward is right, so that what follows it is at fault.
+    remedies = (records.Remedy(setting='credit_code'), *remedies)
+    change = f'{_credit_word(run)}: the reward is higher for what is solved'
   return findings.Finding(
       check='inverted_sign',
       severity='critical',
       text=f'solved rollouts have a lower {name} than unsolved ones',
       numbers=(findings.number(f'{name} of solved less unsolved', gap),),
       rows=tuple(map(int, solved.sort_values(name).index[:6])),
-      change=f'{words.word(run.format, "reward")}: the sign of the'
-      ' outcome, or the weights of what outweighs it',
-      remedies=blame.remedies(run),
+      change=change,
+      remedies=remedies,
   )
+
+
+def _pays_solved(rows: pd.DataFrame) -> bool:
+  """Return whether solved rollouts of a group have the higher reward."""
+  if 'reward' not in rows:
+    return False
+  by = rows.groupby(['group', rows['outcome'] > 0.5])['reward'].mean().unstack()
+  return bool(estimates.mean((by[True] - by[False]).dropna()).low > 0)
+
+
+def _credit_word(run: form.Run) -> str:
+  if run.format == 'evojax':
+    return f'without {words.word(run.format, "credit_code")}'
+  return 'the function that turns rewards into advantages'
 
 
 def silent(run: form.Run) -> findings.Finding | None:
@@ -249,9 +271,7 @@ def credit(run: form.Run) -> findings.Finding | None:
       text=text,
       numbers=(findings.number('share', share, 'share'),),
       rows=tuple(map(int, shown.index[-6:])),
-      change=f'without {words.word(run.format, "credit_code")}'
-      if run.format == 'evojax'
-      else 'the function that turns rewards into advantages',
+      change=_credit_word(run),
       remedies=(records.Remedy(setting='credit_code'),),
   )
 
