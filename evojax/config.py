@@ -115,7 +115,8 @@ FIELDS = (
           'Compile one layer and scan over it, which compiles faster.'),
     Field('model.lora_rank', 0, 'Rank of LoRA; 0 trains all parameters.', 0),
     Field('model.lora_alpha', 16.0,
-          'The LoRA update is scaled by lora_alpha / lora_rank.', 1e-6),
+          'The LoRA update is scaled by lora_alpha / lora_rank.', 1e-6,
+          usual=(1.0, 1024.0)),
     Field('model.logprob_chunk', 0,
           'Tokens whose vocabulary logits are held at once; 0: all.', 0),
 
@@ -300,7 +301,8 @@ FIELDS = (
           reason='an interval over problems needs at least two'),
     Field('eval.samples', 8, 'Completions per problem: k in Avg@k, pass@k.', 1),
     Field('eval.temperature', 1.0,
-          'Sampling temperature, independent of that in training.', 1e-3, 10.0),
+          'Sampling temperature, independent of that in training.', 1e-3, 10.0,
+          usual=(1e-3, 1.3)),
     Field('eval.sealed', True,
           'Score base and trained policy on the sealed split at the end.'),
 
