@@ -18,6 +18,7 @@ _LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
 _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
 _SAME = 0.9  # Share of problems that one answer may solve.
+_END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
 _FINAL = re.compile(
     r'(?<![-+*/^]\s)(?:(?<![\w.+*/^-])|(?<=\*\*))(-?\d+(?:[./]\d+)?)'
@@ -208,7 +209,7 @@ def _final_numbers(run: form.Run) -> pd.DataFrame | None:
   solved = solved.iloc[:: max(1, len(solved) // _TEXTS)]
   if solved['completion'].str.contains('print(', regex=False).mean() > 0.1:
     return None  # Programs end with any number.
-  answers = solved['completion'].str.extract(_FINAL)[0]
+  answers = solved['completion'].str[-_END:].str.extract(_FINAL)[0]
   found = solved.assign(answer=answers).dropna(subset=['answer'])
   if found['prompt_id'].nunique() < _LEAST or len(found) < 0.8 * len(solved):
     return None

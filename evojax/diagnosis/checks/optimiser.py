@@ -16,9 +16,8 @@ _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
 # than 0.0002 (BUILD_NOTES.md).
 _STILL = 3e-4
 _MOVING = 5e-3
-_HELD = (
-    0.005  # KL, nats per token; a policy that learns leaves its start further.
-)
+# KL, nats per token; a policy that learns leaves its start further than this.
+_HELD = 0.005
 _FASTEST = 1000.0  # Largest factor of the learning rate.
 
 
