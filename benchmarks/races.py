@@ -304,12 +304,11 @@ def print_repairs() -> None:
 def _is_kept(differences: Sequence[float], level: float) -> bool:
   """Return whether a repair passes in its only round."""
   standing = race.Standing(index=1, margin=race.MARGIN)
-  given = race.counted(differences, race.MARGIN)
   after = race.after_round(
       standing,
       differences,
       [0.0] * len(differences),
-      spread=paired.pooled_spread([given]) or 0.0,
+      spread=0.0,  # That of these pairs counts anyway.
       alpha=level,
       last=True,
   )

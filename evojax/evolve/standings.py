@@ -146,7 +146,7 @@ def _standing(
     )
   alpha, margin = alpha_of(run, index), before.margin
   spread = paired.pooled_spread(groups) or 0.0
-  # Of the differences as they count in this candidate's test.
+  # This candidate's test may cut large gains, which changes the spread.
   cut = paired.pooled_spread([race_lib.counted(g, margin) for g in groups])
 
   def judge() -> dict[str, Any]:

@@ -23,6 +23,7 @@ _PARTS = (
 )
 _OF_SERVERS = (
     'urls', 'urls_file', 'api_key_env', 'admin_key_env', 'weights_dir',
+    'weights_transport',
 )  # fmt: skip
 URL = re.compile(r'https?://[^/?#\s]+/?')
 
@@ -175,14 +176,13 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ),
       **{
           f'rollout.{name}={r[name]!r} is of servers, but rollout.kind is'
-          " 'engine': set --config.rollout.kind=sglang": r[name]
+          " 'engine': set --config.rollout.kind=sglang": (
+              r[name]
+              and r[name] != config_lib.declaration(f'rollout.{name}').default
+          )
           for name in _OF_SERVERS
           if r.kind == 'engine'
       },
-      f'rollout.weights_transport={r.weights_transport!r} is of servers, but'
-      " rollout.kind is 'engine': set --config.rollout.kind=sglang": (
-          r.kind == 'engine' and r.weights_transport != 'folder'
-      ),
       "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"
       " from the update's, which nothing corrects: set"
       ' --config.grpo.tis_cap=2': (

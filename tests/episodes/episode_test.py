@@ -269,7 +269,7 @@ class EpisodeTest(parameterized.TestCase):
       self.assertLen(a.turns, 1)
 
   def test_an_error_of_the_sampler_reaches_the_caller(self):
-    # Of several episodes, the first to meet the error would differ by run.
+    # With several episodes, it would vary which of them meets the error first.
     asked = echo.asked(1, 1, max_tokens=echo.TOKENS + 30)
     with self.assertRaisesRegex(ValueError, 'prompt of 58 tokens'):
       self.play(echo.Domain(turns=99), asked)

@@ -284,7 +284,7 @@ def _open_cases(rows: pd.DataFrame):
     yield 'without a letter or a digit', empty, 0.2
   if {'completion', 'prompt_id'} <= set(rows):
     reads = rows['completion'].str.contains(_READS)
-    # Of problems for which some program reads; others may need no input.
+    # Problems whose programs never read may need no input.
     needed = reads.groupby(rows['prompt_id']).transform('any')
     prints = rows['completion'].str.contains('print(', regex=False)
     if reads.mean() > 0.3:

@@ -10,6 +10,7 @@ from evojax.diagnosis import replays
 from evojax.diagnosis import rules
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
+from evojax.diagnosis.checks import shares
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.ledger import records
 
@@ -186,7 +187,8 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
       f'{words.word(run.format, "reward")}: the sign of the outcome, or the'
       ' weights of what outweighs it'
   )
-  if name == 'advantage' and _pays_solved(rows):
+  paid = shares.gap(rows, 'outcome', 'reward') if 'reward' in rows else None
+  if name == 'advantage' and paid is not None and paid.low > 0:
     # The reward is right, so that what follows it is at fault.
     remedies = (records.Remedy(setting='credit_code'), *remedies)
     change = f'{_credit_word(run)}: the reward is higher for what is solved'
@@ -199,14 +201,6 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
       change=change,
       remedies=remedies,
   )
-
-
-def _pays_solved(rows: pd.DataFrame) -> bool:
-  """Return whether solved rollouts of a group have the higher reward."""
-  if 'reward' not in rows:
-    return False
-  by = rows.groupby(['group', rows['outcome'] > 0.5])['reward'].mean().unstack()
-  return bool(estimates.mean((by[True] - by[False]).dropna()).low > 0)
 
 
 def _credit_word(run: form.Run) -> str:
@@ -224,7 +218,7 @@ def silent(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged(
         f'{mixed.sum()} groups with solved and unsolved rollouts, 8 needed'
     )
-  same = by['reward'].agg(np.ptp)[mixed] < 1e-9
+  same = (by['reward'].max() - by['reward'].min())[mixed] < 1e-9
   share = estimates.mean(same.astype(float))
   if share.low < 0.5:
     return None

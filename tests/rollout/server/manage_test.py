@@ -573,7 +573,7 @@ class PhaseTest(absltest.TestCase):
     self.addCleanup(service.close, 0)
     with fakes.serving(service) as client:
       service.broken = 'out of memory'
-      # Whoever watches is told before anybody asks for a sample.
+      # /health reports the failure before any sample is requested.
       self.assertEqual(client.get('/health').status_code, 503)
       response = client.post('/generate', json={'text': 'a'})
       self.assertEqual(response.status_code, 503)
