@@ -25,6 +25,7 @@ from absl import flags
 
 from evojax.evolve import executor
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.runtime import commands
 from evojax.runtime import progress
 from evojax.training import arm as arm_lib
@@ -111,7 +112,7 @@ def simulate(root: pathlib.Path, count: int, workers: int) -> dict[str, float]:
         label='',
     )
     job.path.mkdir(parents=True)
-    (job.path / 'result').write_text(json.dumps(records.to_json(arm)))
+    (job.path / 'result').write_text(json.dumps(rows_lib.to_json(arm)))
     jobs.append(job)
   wall, cpu = time.monotonic(), time.process_time()
   for job in jobs:

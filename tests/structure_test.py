@@ -263,7 +263,7 @@ class ImportsTest(parameterized.TestCase):
         where = f'{module_name(path)}:{getattr(node, "lineno", 0)}'
         if isinstance(key, ast.Constant):
           self.assertNotIn(key.value, ('payload', 'measured', 'klass'), where)
-        # A row of the chain comes from these calls; records.parse reads it.
+        # A row of the chain comes from these calls; rows.parse reads it.
         if isinstance(node, ast.Attribute) and 'chain' in ast.unparse(
             node.value
         ):

@@ -16,6 +16,7 @@ from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.runtime import commands
 from evojax.runtime import decisions
 
@@ -66,7 +67,7 @@ class Recorder:
     self._meter = meter or commands.Meter()
     self._since, self._metered = time.perf_counter(), self._meter.total()
     stored = decisions.decide(lambda: list(ledger.rows))
-    self.rows = [records.parse(row) for row in stored]
+    self.rows = [rows_lib.parse(row) for row in stored]
 
   @property
   def history(self) -> history_lib.History:
@@ -80,7 +81,7 @@ class Recorder:
 
   def find(self, step: type[R], **match: Any) -> R | None:
     """Return the last record of a step whose fields have these values."""
-    return records.find(self.rows, step, **match)
+    return rows_lib.find(self.rows, step, **match)
 
   def record(self, step: type[R], make: Callable[[], R], **key: Any) -> R:
     """Return the record of a step; do the step if it has no record yet.
@@ -116,9 +117,9 @@ class Recorder:
           device_seconds=spent,
           peak_rss_mb=peak,
       )
-      return records.append(self._ledger, record, measured)
+      return rows_lib.append(self._ledger, record, measured)
 
-    self.rows.append(records.parse(decisions.decide(append)))
+    self.rows.append(rows_lib.parse(decisions.decide(append)))
     return self.rows[-1].record
 
   def _spent(self) -> tuple[float, float]:

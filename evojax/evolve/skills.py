@@ -26,6 +26,7 @@ from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.harness import syntax
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.runtime import durable
 
 CROSS_DOMAIN = 2  # A skill that held in this many domains applies to any.
@@ -277,7 +278,7 @@ def _read(path: pathlib.Path) -> Skill:
     own = {
         field.name: fields[field.name] for field in dataclasses.fields(Skill)
     }
-    skill = records.from_json(Skill, own)
+    skill = rows_lib.from_json(Skill, own)
     if fields.get('sha256') != skill.sha256:
       raise SkillError(f'was changed: its content has the hash {skill.sha256}')
   except (SkillError, OSError, UnicodeDecodeError) as error:

@@ -208,11 +208,6 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
   columns: list[tuple[list[str], list[str]]] = []
   tables: dict[int, int] = {}
   codes: list[dict[str, dict[str, int]]] = []
-
-  def add(array: np.ndarray) -> int:
-    arrays.append(array)
-    return len(arrays) - 1
-
   for call in calls:
     evidence = []
     for view in call.views:
@@ -225,11 +220,11 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
         columns.append((read(files[call.path], open_), open_))
       for name in ('valid', *columns[readers[key]][0]):
         if name not in places:
-          places[name] = add(getattr(view, name))
+          places[name] = _add(getattr(view, name), arrays)
       evidence.append((order[id(view)], readers[key]))
     state = call.state
     if not isinstance(state, int | tuple):
-      state = {name: add(array) for name, array in (state or {}).items()}
+      state = {k: _add(array, arrays) for k, array in (state or {}).items()}
     headers.append(
         dict(
             file=call.path,
@@ -259,6 +254,12 @@ def request(files: Mapping[str, str], calls: Sequence[Call]) -> bytes:
       ],
   )
   return worker.pack(header, arrays)
+
+
+def _add(array: np.ndarray, arrays: list[np.ndarray]) -> int:
+  """Append an array and return its index."""
+  arrays.append(array)
+  return len(arrays) - 1
 
 
 def _read(data: bytes, calls: Sequence[Call]) -> list[Answer]:

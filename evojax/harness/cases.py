@@ -4,7 +4,7 @@ The changes are metamorphic tests: groups in another order, other groups, more
 padding. None of them may alter the numbers of a group.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 from typing import Any
 
@@ -220,7 +220,7 @@ class Cases:
     self.kinds.append(kind)
     finite = kind in ('synthetic', 'recorded', 'rare')
 
-    def case(what: str, places: Any, change: Callable, *args) -> Case:
+    def case(what, places, change, *args):
       tables = tuple(change(one, *args) for one in pair)
       fine = finite and not what.startswith('others')
       return Case(f'{kind}: {what}', tables, fine, places)

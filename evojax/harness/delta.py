@@ -156,28 +156,27 @@ def _overlay_changes(
     current: Mapping[str, Any],
 ) -> dict[str, list[Change]]:
   """Return the changed values of every factor."""
-  is_weight = surface_lib.is_weight
-  known = {field.path for field in surface.fields}
-
-  def effective(overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the surface's values under an overlay; see `Surface.apply`."""
-    weighted = any(map(is_weight, overlay))
-    base = {
-        path: tuple(value) if isinstance(value, list) else value
-        for path, value in current.items()
-        if path in known or (is_weight(path) and not weighted)
-    }
-    return base | dict(overlay)
-
+  paths = {*before.overlay, *after.overlay}
+  # Weights of the config count unless an overlay has some.
+  paths |= set(filter(surface_lib.is_weight, current))
   found: dict[str, list[Change]] = {}
-  old, new = effective(before.overlay), effective(after.overlay)
-  for path in sorted({*old, *new}):
-    a, b = old.get(path), new.get(path)
-    if is_weight(path):  # A part that is not named has weight 0.
-      a, b = a or 0.0, b or 0.0
-    if a != b:
-      found.setdefault(surface.factor(path), []).append((path, a, b))
+  for path in sorted(paths):
+    old = _effective(path, before.overlay, current)
+    new = _effective(path, after.overlay, current)
+    if old != new:
+      found.setdefault(surface.factor(path), []).append((path, old, new))
   return found
+
+
+def _effective(
+    path: str, overlay: Mapping[str, Any], current: Mapping[str, Any]
+) -> Any:
+  """Return a value under an overlay; see `Surface.apply`."""
+  if surface_lib.is_weight(path):  # A part that is not named has weight 0.
+    named = any(map(surface_lib.is_weight, overlay))
+    return (overlay if named else current).get(path) or 0.0
+  value = overlay.get(path, current.get(path))
+  return tuple(value) if isinstance(value, list) else value
 
 
 def _source_changes(

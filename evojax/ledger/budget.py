@@ -11,8 +11,9 @@ import dataclasses
 import math
 
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 
-Rows = Sequence[records.Row]
+Rows = Sequence[rows_lib.Row]
 
 
 def spent(rows: Rows) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 from evojax.ledger import chain
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 
 # Verdict on a change that was not judged because the machine was too busy.
 BUSY = 'machine_busy'
@@ -122,15 +123,15 @@ class Trial:
 class History:
   """The rows of a run, and properties computed from them."""
 
-  rows: Sequence[records.Row]
+  rows: Sequence[rows_lib.Row]
   dropped: int = 0  # Bytes at the end of the file that are no valid rows.
   ended: str = ''  # Why the run ended; '' if it has not ended or it is unknown.
 
-  def find(self, step: type[records.R], **match: Any) -> records.R | None:
+  def find(self, step: type[rows_lib.R], **match: Any) -> rows_lib.R | None:
     """Return the last record of a step whose fields have these values."""
-    return records.find(self.rows, step, **match)
+    return rows_lib.find(self.rows, step, **match)
 
-  def all(self, step: type[records.R]) -> list[records.R]:
+  def all(self, step: type[rows_lib.R]) -> list[rows_lib.R]:
     """Return all records of a step, oldest first."""
     found = (row.record for row in self.rows)
     return [record for record in found if isinstance(record, step)]
@@ -379,8 +380,8 @@ def read(workdir: str | os.PathLike[str]) -> History:
         ' once the run has opened'
     )
   try:
-    parsed = [records.parse(row) for row in rows]
-  except records.RecordError as error:
+    parsed = [rows_lib.parse(row) for row in rows]
+  except rows_lib.RecordError as error:
     raise ValueError(f'{path}: {error}') from error
   ended = _ended(path.with_name('summary.json'), parsed[-1].hash)
   return History(parsed, dropped, ended)

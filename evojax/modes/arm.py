@@ -11,7 +11,7 @@ import json
 import pathlib
 
 from evojax import config as config_lib
-from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
 from evojax.runtime import preemption
@@ -60,7 +60,7 @@ def run(job_file: str) -> None:
         except preemption.Interrupted:
           stop_if_asked()
           raise
-  print(json.dumps(records.to_json(arm), sort_keys=True))
+  print(json.dumps(rows_lib.to_json(arm), sort_keys=True))
 
 
 def _stage(job: arm_lib.ArmJob) -> progress_lib.Stage:

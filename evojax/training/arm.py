@@ -25,6 +25,7 @@ from evojax.evidence import store
 from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
@@ -158,7 +159,7 @@ def result(folder: pathlib.Path) -> records.Arm | None:
   stored = decisions.decide(
       lambda: json.loads(path.read_bytes()) if path.exists() else None
   )
-  return stored and records.from_json(records.Arm, stored)
+  return stored and rows_lib.from_json(records.Arm, stored)
 
 
 def train(
@@ -211,7 +212,7 @@ def train(
         for path in (job.path / 'checkpoints').iterdir():
           if path not in keep:
             shutil.rmtree(path)
-      text = json.dumps(records.to_json(arm), sort_keys=True)
+      text = json.dumps(rows_lib.to_json(arm), sort_keys=True)
       durable.write_atomic(job.path / RESULT, text.encode())
   return arm
 

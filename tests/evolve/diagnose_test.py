@@ -17,6 +17,7 @@ from evojax.evolve import diagnose
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from tests.harness import recorded
 from tests.ledger import samples
 
@@ -171,8 +172,8 @@ class DiagnosticsTest(absltest.TestCase):
   def test_json_round_trip(self):
     for found in measure({'groups': GROUPS, 'broken': CRASH}):
       stored = samples.record(records.Diagnose, measures=(found,))
-      text = json.dumps(records.to_json(stored), allow_nan=False)
-      again = records.from_json(records.Diagnose, json.loads(text))
+      text = json.dumps(rows_lib.to_json(stored), allow_nan=False)
+      again = rows_lib.from_json(records.Diagnose, json.loads(text))
       self.assertEqual(again.measures, (found,))
 
 

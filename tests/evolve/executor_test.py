@@ -17,6 +17,7 @@ import jax
 
 from evojax.evolve import executor
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.runtime import commands
 from evojax.runtime import durable
 from evojax.runtime import preemption
@@ -55,7 +56,7 @@ class Engine(commands.ThisMachine):
   def start(self, command):
     folder = self._root / command.name
     arm = samples.record(records.Arm, folder=command.name, status='done')
-    (folder / 'result').write_text(json.dumps(records.to_json(arm)))
+    (folder / 'result').write_text(json.dumps(rows_lib.to_json(arm)))
     self.started.append(command.name)
     small = dataclasses.replace(command, flags=(_WORKER, str(folder)))
     with absltest.mock.patch.object(

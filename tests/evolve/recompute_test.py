@@ -19,6 +19,7 @@ from evojax.evolve import standings
 from evojax.ledger import chain
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from tests.evolve import recompute
 from tests.ledger import samples
 
@@ -105,7 +106,7 @@ class RecomputeTest(parameterized.TestCase):
     cls.races = [row for row in rows if isinstance(row, records.Race)]
     ledger = chain.Ledger(cls.workdir / 'ledger.jsonl')
     for row in rows:
-      records.append(ledger, row, records.Measured())
+      rows_lib.append(ledger, row, records.Measured())
 
   @classmethod
   def _arm(cls, number, trial, pair, status='done', role=None):

@@ -9,6 +9,7 @@ from typing import Any
 from evojax.ledger import chain
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 
 
 def record(cls: type, **fields: Any) -> Any:
@@ -28,9 +29,9 @@ def _empty(hint: Any) -> Any:
   return (typing.get_origin(hint) or hint)()
 
 
-def row(record_: records.Record, device_seconds: float = 0.0) -> records.Row:
+def row(record_: records.Record, device_seconds: float = 0.0) -> rows_lib.Row:
   """A row that holds a record, outside any chain."""
-  return records.Row(
+  return rows_lib.Row(
       n=0,
       record=record_,
       schema=record_.VERSION,
@@ -52,7 +53,7 @@ def write(
   ledger = chain.Ledger(workdir / 'ledger.jsonl')
   for record_ in found:
     measured = records.Measured(device_seconds=device_seconds)
-    records.append(ledger, record_, measured)
+    rows_lib.append(ledger, record_, measured)
 
 
 def trial(

@@ -11,6 +11,7 @@ from absl.testing import parameterized
 
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.report import page
 
 FROZEN = pathlib.Path(__file__).parent.parent / 'frozen'
@@ -74,7 +75,7 @@ class FrozenTest(parameterized.TestCase):
     self.assertNotEmpty(listed)
     for arm in listed:
       values = (FROZEN / name / arm.folder / 'arm.json').read_text()
-      stored = records.from_json(records.Arm, json.loads(values))
+      stored = rows_lib.from_json(records.Arm, json.loads(values))
       self.assertEqual((stored.end, stored.outcome), (arm.end, arm.outcome))
 
   @parameterized.parameters(*ALL)

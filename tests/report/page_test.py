@@ -13,6 +13,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.report import numerals
 from evojax.report import page
 from tests.report import curves_test
@@ -555,7 +556,7 @@ class PageTest(parameterized.TestCase):
     diagnosis = next(data for step, data, _ in rows if step == 'diagnose')
     rows.append(('diagnose', diagnosis | {'trial': 1}, {}))
     nothing = records.Hypothesize(trial=1, version='v1')
-    rows.append(('hypothesize', records.to_json(nothing), {}))
+    rows.append(('hypothesize', rows_lib.to_json(nothing), {}))
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     _, found = _build(workdir)
     self.assertLen(found.find('details', 'version'), 2)

@@ -13,6 +13,7 @@ from evojax import config as config_lib
 from evojax.evidence import store
 from evojax.harness import spec
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.runtime import checkpoint
 from evojax.runtime import metrics
 from evojax.runtime import sharding
@@ -119,7 +120,7 @@ class TrainTest(absltest.TestCase):
     self.assertEqual((arm.status, arm.updates, arm.seed), ('done', 4, 3))
     self.assertEqual(arm.harness, job.harness)
     stored = json.loads((job.path / 'arm.json').read_text())
-    self.assertEqual(records.from_json(records.Arm, stored), arm)
+    self.assertEqual(rows_lib.from_json(records.Arm, stored), arm)
     frame = store.read(job.path, 'train', [0, 1, 2, 3])
     self.assertEqual(arm.sampled_tokens, frame['n_tokens'].sum())
     kept = sorted(p.name for p in (job.path / 'checkpoints').iterdir())

@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Mapping
 import math
+from typing import Any
 
 from evojax import records
 from evojax.domains import sources
@@ -68,22 +69,31 @@ def _draft(
   form = generators.FORMS.get(entry.family, 'value')
   if entry.family in gym.SCORED:
     form = scoring.FORM
+  metadata = {**metadata, 'answer_form': form}
+  return splits.problem_id(question), lambda: _build(
+      question, answer, entry, system_prompt, metadata
+  )
 
-  def build() -> records.Problem | None:
-    # The answer to some problems of string_manipulation is the empty string,
-    # which no completion can give.
-    if not answer.strip():
-      return None
-    return sources.make_problem(
-        ({'role': 'user', 'content': question},),
-        answer,
-        entry.family,
-        system_prompt,
-        entry.level,
-        {**metadata, 'answer_form': form},
-    )
 
-  return splits.problem_id(question), build
+def _build(
+    question: str,
+    answer: str,
+    entry: sources.Entry,
+    system_prompt: str,
+    metadata: Mapping[str, Any],
+) -> records.Problem | None:
+  # The answer to some problems of string_manipulation is the empty string,
+  # which no completion can give.
+  if not answer.strip():
+    return None
+  return sources.make_problem(
+      ({'role': 'user', 'content': question},),
+      answer,
+      entry.family,
+      system_prompt,
+      entry.level,
+      metadata,
+  )
 
 
 CATALOGUE = sources.Catalogue(

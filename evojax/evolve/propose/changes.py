@@ -28,14 +28,18 @@ class Change:
 
 def _value(path: str, choose: Callable[[propose.Context, Any], Any]) -> Change:
   """Return a change that sets a path to a function of its value."""
+  return Change(path, lambda context: _changed(context, path, choose))
 
-  def apply(context: propose.Context) -> spec.Harness | None:
-    old = context.config.get(path)
-    new = choose(context, old)
-    # `rules` discards a change that makes no difference.
-    return None if new == old else context.parent.with_overlay({path: new})
 
-  return Change(path, apply)
+def _changed(
+    context: propose.Context,
+    path: str,
+    choose: Callable[[propose.Context, Any], Any],
+) -> spec.Harness | None:
+  old = context.config.get(path)
+  new = choose(context, old)
+  # `rules` discards a change that makes no difference.
+  return None if new == old else context.parent.with_overlay({path: new})
 
 
 def set_value(path: str, value: Any) -> Change:

@@ -14,6 +14,7 @@ from evojax.evolve.propose import human
 from evojax.harness import spec
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.runtime import decisions
 
 
@@ -32,9 +33,9 @@ def hypothesize(
     repairs_only: Whether the proposer may only repair a critical finding.
   """
   fields = decisions.decide(
-      lambda: records.to_json(_choose(run, diagnosis, version, repairs_only))
+      lambda: rows_lib.to_json(_choose(run, diagnosis, version, repairs_only))
   )
-  return records.from_json(records.Hypothesize, fields)
+  return rows_lib.from_json(records.Hypothesize, fields)
 
 
 def none(diagnosis: records.Diagnose) -> records.Hypothesize:

@@ -17,6 +17,7 @@ from evojax.evolve.steps import verify
 from evojax.harness import delta as delta_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from tests.eval import fakes
 from tests.ledger import samples
 
@@ -344,7 +345,9 @@ class AuditTest(absltest.TestCase):
     )
     trial = history_lib.Trial(index=0, number=3, seconds={}, verify=verdict)
     shown = hypothesize.without_audit(trial)
-    self.assertNotIn('perturbed', str(records.to_json(shown.verify)['reasons']))
+    self.assertNotIn(
+        'perturbed', str(rows_lib.to_json(shown.verify)['reasons'])
+    )
     self.assertIsNone(shown.verify.perturbed_effect)
     self.assertIsNone(shown.verify.perturbed_error)
     self.assertEqual(shown.status, 'discard')

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 
 from evojax.ledger import chain
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 
 ARM = dict(
     folder='arms/v0.control-0',
@@ -177,7 +178,7 @@ def _row(record, **change):
   payload = {
       'n': 0,
       'step': record.STEP,
-      **records.to_json(record),
+      **rows_lib.to_json(record),
       **change,
   }
   return {'hash': 'h', 'payload': payload, 'measured': {'seconds': 1.5}}
@@ -199,14 +200,14 @@ class RecordsTest(parameterized.TestCase):
   def test_a_row_on_disk_is_the_record(self, record):
     with tempfile.TemporaryDirectory() as folder:
       path = pathlib.Path(folder, 'ledger.jsonl')
-      written = records.append(
+      written = rows_lib.append(
           chain.Ledger(path, 'T1'),
           record,
           records.Measured(seconds=2.0, device_seconds=16.0),
       )
       (line,) = chain.read(path)
     self.assertEqual(line, written)
-    row = records.parse(line)
+    row = rows_lib.parse(line)
     self.assertEqual(row.record, record)
     self.assertEqual((row.n, row.sandbox, row.hash), (0, 'T1', line['hash']))
     self.assertEqual(row.measured.device_seconds, 16.0)
@@ -214,11 +215,11 @@ class RecordsTest(parameterized.TestCase):
 
   def test_an_arm_is_json_too(self):
     arm = records.Arm(**ARM)
-    text = json.dumps(records.to_json(arm))
-    self.assertEqual(records.from_json(records.Arm, json.loads(text)), arm)
+    text = json.dumps(rows_lib.to_json(arm))
+    self.assertEqual(rows_lib.from_json(records.Arm, json.loads(text)), arm)
 
   def test_overlay_values_are_tuples_again(self):
-    read = records.parse(_row(EXAMPLES[5])).record.delta.changes
+    read = rows_lib.parse(_row(EXAMPLES[5])).record.delta.changes
     self.assertEqual(read[0], ('data.families', (), ('gcd:0', 'lcm:1')))
 
   @parameterized.named_parameters(
@@ -247,8 +248,8 @@ class RecordsTest(parameterized.TestCase):
     container, key = _at(row['payload'], path)
     container[key] = value
     message = f'row 0 of the ledger: .*{message}'
-    with self.assertRaisesRegex(records.RecordError, message):
-      records.parse(row)
+    with self.assertRaisesRegex(rows_lib.RecordError, message):
+      rows_lib.parse(row)
 
   @parameterized.named_parameters(
       ('required', 8, ('start',)),
@@ -262,17 +263,17 @@ class RecordsTest(parameterized.TestCase):
     container, key = _at(row['payload'], path)
     del container[key]
     message = rf'{path[-1]} is missing'
-    with self.assertRaisesRegex(records.RecordError, message):
-      records.parse(row)
+    with self.assertRaisesRegex(rows_lib.RecordError, message):
+      rows_lib.parse(row)
 
   def test_versions_that_nobody_here_knows(self):
     for schema in (99, -1, '1', None):
       with self.assertRaisesRegex(
-          records.RecordError, 'schema=.* is not one of 0 to 1'
+          rows_lib.RecordError, 'schema=.* is not one of 0 to 1'
       ):
-        records.parse(_row(EXAMPLES[-1], schema=schema))
-    with self.assertRaisesRegex(records.RecordError, "step='ride' is not one"):
-      records.parse(_row(EXAMPLES[-1], step='ride'))
+        rows_lib.parse(_row(EXAMPLES[-1], schema=schema))
+    with self.assertRaisesRegex(rows_lib.RecordError, "step='ride' is not one"):
+      rows_lib.parse(_row(EXAMPLES[-1], step='ride'))
 
   def test_rows_without_a_version_are_upgraded(self):
     """Field by field, what the tree of 2026-11-21 wrote."""
@@ -283,7 +284,7 @@ class RecordsTest(parameterized.TestCase):
     train['payload']['arm'] = train['payload'].pop('folder')
     for index, row in ((5, design), (1, train)):
       del row['payload']['schema']
-      self.assertEqual(records.parse(row).record, EXAMPLES[index])
+      self.assertEqual(rows_lib.parse(row).record, EXAMPLES[index])
     nothing = {
         'hash': '',
         'measured': {},
@@ -296,14 +297,14 @@ class RecordsTest(parameterized.TestCase):
         },
     }
     self.assertEqual(
-        records.parse(nothing).record,
+        rows_lib.parse(nothing).record,
         records.Hypothesize(trial=2, version='v1'),
     )
 
   def test_a_trial_of_one_change_is_a_round(self):
     """Rows of both versions that there were of it."""
     scored = dict(role='control', scores='trials/003/control-0')
-    control = records.to_json(records.Arm(**ARM)) | scored
+    control = rows_lib.to_json(records.Arm(**ARM)) | scored
     child = control | dict(role='child', scores='trials/003/child-0')
     for arm in (control, child):
       del arm['schema']
@@ -315,7 +316,7 @@ class RecordsTest(parameterized.TestCase):
     for arm in old['arms']:
       arm['trained'], arm['arm'] = arm.pop('folder'), arm.pop('scores')
     for fields in (new, old):
-      race = records.parse(
+      race = rows_lib.parse(
           {'hash': '', 'measured': {}, 'payload': fields}
       ).record
       self.assertIsInstance(race, records.Race)
@@ -332,9 +333,9 @@ class RecordsTest(parameterized.TestCase):
     row = _row(EXAMPLES[5])
     del row['payload']['schema'], row['payload']['delta']
     with self.assertRaisesRegex(
-        records.RecordError, "Design of version 0: KeyError.'delta'"
+        rows_lib.RecordError, "Design of version 0: KeyError.'delta'"
     ):
-      records.parse(row)
+      rows_lib.parse(row)
 
   def test_a_record_is_never_changed(self):
     with self.assertRaises(dataclasses.FrozenInstanceError):
@@ -342,10 +343,10 @@ class RecordsTest(parameterized.TestCase):
 
   def test_find_gives_the_last_that_matches(self):
     rows = [
-        dataclasses.replace(records.parse(_row(e)), n=n)
+        dataclasses.replace(rows_lib.parse(_row(e)), n=n)
         for n, e in enumerate(EXAMPLES)
     ]
-    find = lambda *args, **match: records.find(rows, *args, **match)
+    find = lambda *args, **match: rows_lib.find(rows, *args, **match)
     self.assertEqual(find(records.Verify).version, 'v1')
     self.assertEqual(find(records.Verify, status='crash'), EXAMPLES[9])
     self.assertIsNone(find(records.Verify, trial=1))
