@@ -4,6 +4,8 @@ Compiled programs are kept in a directory for later tests. They are not
 optimised, since for most of them this would take longer than running them.
 """
 
+from collections.abc import Iterator
+import contextlib
 import os
 import pathlib
 
@@ -19,6 +21,21 @@ OPTIMISED = _SHARED | {'JAX_DISABLE_MOST_OPTIMIZATIONS': 'False'}
 # For a process with another path to the directory: by default, jax does not
 # reuse programs that were compiled under a different path.
 _UNDER_ANY_PATH = {'JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES': 'none'}
+
+
+@contextlib.contextmanager
+def optimised() -> Iterator[None]:
+  """Compile with optimisation, for tests that compute longer than that."""
+  # Imported late: jax reads the variables above when it is imported.
+  import jax
+
+  name = 'jax_disable_most_optimizations'
+  before = jax.config.read(name)
+  jax.config.update(name, False)
+  try:
+    yield
+  finally:
+    jax.config.update(name, before)
 
 
 def as_home(home: str) -> dict[str, str]:

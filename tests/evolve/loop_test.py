@@ -52,6 +52,7 @@ from evojax.runtime import sharding
 from evojax.sandbox import probe
 from evojax.training import engines
 from evojax.training import setup as setup_lib
+from tests import compiled
 from tests import tiny
 
 RECOMPUTE = pathlib.Path(__file__).with_name('recompute.py')
@@ -91,6 +92,12 @@ UNPROVEN = {
     'hypothesis': 'Alive groups foretell what a filter does.',
     'expected': [0.0, 0.0],
 }
+
+
+@pytest.fixture(autouse=True, scope='module')
+def optimised():
+  with compiled.optimised():
+    yield
 
 
 def retrained(**overrides):
