@@ -315,6 +315,9 @@ FIELDS = (
           ' The more there are, the stronger the evidence each of them needs.'
           ' The last of three or more is kept for the repair of a critical'
           ' fault.', 1),
+    Field('evolve.end_at_fault', True, 'End the run once a diagnosis calls a'
+          ' fault critical that no harness can repair, such as a grader that'
+          ' accepts any answer. False: it trains and races on.'),
     Field('evolve.patience', 3, 'Maximum rounds of a candidate.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,

@@ -4,11 +4,12 @@
     (shadow  verify  accumulate)*  promote)*  retrain  seal  final
 
 In every round, changed harnesses race the incumbent one, and the training of
-the winner goes on as the policy. Rounds end when all are done, or when
-evolve.tokens are spent; the last of them train the incumbent alone. Every step
-is one row, written after its files are on disk; a step that has a row is not
-done again. A run that was killed therefore continues where it stopped, and ends
-with the same rows as an uninterrupted run.
+the winner goes on as the policy. Rounds end when all are done, when
+evolve.tokens are spent, or at a critical fault that no harness can repair; the
+last of them train the incumbent alone. Every step is one row, written after its
+files are on disk; a step that has a row is not done again. A run that was
+killed therefore continues where it stopped, and ends with the same rows as an
+uninterrupted run.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from evojax.evolve.propose import human
 from evojax.evolve.steps import accumulate
 from evojax.evolve.steps import field as field_lib
 from evojax.evolve.steps import final
+from evojax.evolve.steps import hypothesize
 from evojax.evolve.steps import promote
 from evojax.evolve.steps import race as race_lib
 from evojax.evolve.steps import retrain
@@ -35,6 +37,12 @@ from evojax.evolve.steps import verify
 from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import output
+
+_FAULT = 'a fault outside the harness'
+_BEYOND_REPAIR = (
+    'the run ends here, as training and races would not help: repair the fault'
+    ' and start a new run. With evolve.end_at_fault=False, a run goes on'
+)
 
 
 def run(
@@ -79,27 +87,14 @@ def run(
 
 def _steps(run_: opening.Run) -> str:
   """Run all steps that are left; return why the rounds ended."""
-  record, find = run_.recorder.record, run_.recorder.find
+  record = run_.recorder.record
   if run_.primary:
     for line in human.review(run_.inbox, run_.setup.surface):
       output.say(line)
   opened = record(records.Open, lambda: start.open_ledger(run_))
   start.check_opened(run_, opened)
   record(records.Train, lambda: start.train(run_), version='v0')
-  rounds = run_.config.evolve.rounds
-  ended_by = 'rounds'
-  # Once the sealed problems are drawn, nothing may be trained any more.
-  ended = find(records.Seal) is not None
-  if ended and find(records.Promote, round=rounds - 1) is None:
-    run_.say('this run has ended; --fork_from it to race more changes')
-  for number in range(0 if ended else rounds):
-    if find(records.Promote, round=number) is None:
-      if not costs.payable_pairs(run_, number):
-        ended_by = 'tokens'
-        break
-      _round(run_, number)
-    if run_.primary:
-      page.build(run_.path)
+  ended_by = _rounds(run_, opened)
   head = run_.recorder.history.versions[-1]
   retrained = None
   if run_.config.evolve.retrain:
@@ -114,12 +109,43 @@ def _steps(run_: opening.Run) -> str:
   return ended_by
 
 
-def _round(run_: opening.Run, number: int) -> None:
-  """Fill the field, race it, decide, and promote the winner."""
+def _rounds(run_: opening.Run, opened: records.Open) -> str:
+  """Run the rounds that are left; return why they ended."""
+  find = run_.recorder.find
+  # Once the sealed problems are drawn, nothing may be trained any more.
+  has_ended = find(records.Seal) is not None
+  for number in range(run_.config.evolve.rounds):
+    if find(records.Promote, round=number) is not None:
+      continue
+    if has_ended:
+      run_.say('this run has ended; --fork_from it to race more changes')
+      if find(records.Diagnose, round=number) is not None:
+        return _FAULT
+      promised = opened.config['evolve']['rounds']
+      return 'tokens' if number < promised else 'rounds'
+    if not costs.payable_pairs(run_, number):
+      return 'tokens'
+    if not _round(run_, number):
+      run_.say(_BEYOND_REPAIR)
+      return _FAULT
+    if run_.primary:
+      page.build(run_.path)
+  return 'rounds'
+
+
+def _round(run_: opening.Run, number: int) -> bool:
+  """Fill the field, race it, decide, and promote the winner.
+
+  Returns:
+    False if nothing raced, because no harness can repair what is wrong.
+  """
   record = run_.recorder.record
   race = run_.recorder.find(records.Race, round=number)
   if race is None:
     field = field_lib.fill(run_, number)
+    diagnosis = run_.recorder.find(records.Diagnose, round=number)
+    if not field and hypothesize.ends_run(run_, diagnosis):
+      return False
     version = run_.recorder.history.versions[-1]
     payable = field_lib.is_payable(run_, number)
     beside = shadow_lib.current(run_) if payable else None
@@ -158,6 +184,7 @@ def _round(run_: opening.Run, number: int) -> None:
       round=number,
   )
   promote.tidy(run_, race)
+  return True
 
 
 def _look(run_: opening.Run, race: records.Race) -> records.Shadow | None:

@@ -31,7 +31,8 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
 
   Args:
     run: The run, in all processes.
-    reason: Why the run ended: 'rounds', 'tokens' or 'budget'.
+    reason: Why the run ended: 'rounds', 'tokens', 'budget' or 'a fault outside
+      the harness'.
 
   Returns:
     The summary, in all processes.

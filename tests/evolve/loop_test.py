@@ -27,6 +27,7 @@ from evojax.evolve import executor
 from evojax.evolve import loop
 from evojax.evolve import opening
 from evojax.evolve import propose
+from evojax.evolve import recorded
 from evojax.evolve import recorder as recorder_lib
 from evojax.evolve import repairs
 from evojax.evolve import scoring
@@ -642,6 +643,46 @@ class FollowedTest(absltest.TestCase):
         [s['folder'] for s in promoted['sources']],
         [own[0]['folder'], own[2]['folder']],
     )
+
+
+class FaultTest(absltest.TestCase):
+  """A critical fault that no harness can repair."""
+
+  def setUp(self):
+    super().setUp()
+    root = self.enterContext(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(root, 'run')
+    fault = records.Finding(
+        check='grader_open',
+        severity='critical',
+        text='wrong answers are accepted',
+        remedies=(records.Remedy(setting='grader'),),
+    )
+    self.enterContext(
+        absltest.mock.patch.object(recorded, 'findings', lambda *_: (fault,))
+    )
+
+  def test_ends_the_run(self):
+    config = tiny.evolving()
+    ended = evojax.run(config, str(self.path))['ended']
+    self.assertEqual(ended, 'a fault outside the harness')
+    found = ['open', 'train', 'diagnose', 'hypothesize', 'seal', 'final']
+    self.assertEqual(steps(self.path), found)
+    log = (self.path / 'log.txt').read_text()
+    self.assertIn('evolve.end_at_fault=False', ' '.join(log.split()))
+    page = (self.path / 'report.html').read_text()
+    self.assertIn('wrong answers are accepted', page)
+    self.assertIn('ended: a fault outside the harness', page)
+    # The same command finds the end.
+    self.assertEqual(evojax.run(config, str(self.path))['ended'], ended)
+    self.assertEqual(steps(self.path), found)
+
+  def test_a_change_in_the_inbox_races_first(self):
+    queue(self.path, b=QUEUED)
+    config = tiny.evolving(evolve__rounds=1)
+    self.assertEqual(evojax.run(config, str(self.path))['ended'], 'rounds')
+    (race_,) = [row for row in payloads(self.path) if row['step'] == 'race']
+    self.assertLen(race_['standings'], 1)
 
 
 class SealedTest(absltest.TestCase):

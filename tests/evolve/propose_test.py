@@ -18,6 +18,7 @@ from evojax import config as config_lib
 from evojax.diagnosis import rules as diagnosis_rules
 from evojax.domains import math as math_domain
 from evojax.evolve import diagnose
+from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
@@ -28,6 +29,7 @@ from evojax.evolve.propose import library
 from evojax.evolve.propose import random_changes
 from evojax.evolve.propose import remedies
 from evojax.evolve.propose import rules
+from evojax.evolve.steps import hypothesize
 from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import library as shipped
@@ -733,6 +735,35 @@ class FindingsTest(parameterized.TestCase):
     self.assertNotEqual(self._proposed(found).trigger, 'a_check')
     (outside,) = remedies.outside(SURFACE, found)
     self.assertEqual(repairs.path_of(outside), 'optim.eps')
+
+  def test_what_is_beyond_repair(self):
+    inside = self._finding(dict(setting='learning_rate'), severity='critical')
+    grader = self._finding(dict(setting='grader'), severity='critical')
+    either = self._finding(
+        dict(setting='optim.eps', value=1e-8),
+        dict(setting='keep.py'),
+        severity='critical',
+    )
+    unknown = self._finding(severity='critical')
+    minor = self._finding(dict(setting='grader'), severity='warning')
+    for found, wanted in (
+        ([], False),
+        ([grader], True),
+        ([grader, unknown, minor], True),
+        ([minor], False),
+        ([unknown], False),
+        ([either], False),
+        ([grader, inside], False),
+    ):
+      self.assertIs(remedies.is_beyond_repair(SURFACE, found), wanted, found)
+    diagnosis = mock.Mock(spec=records.Diagnose, findings=[grader])
+    for ends in (True, False):
+      config = math_config.get_config()
+      config.evolve.end_at_fault = ends
+      evolving = mock.Mock(
+          spec=opening.Run, config=config, setup=mock.Mock(surface=SURFACE)
+      )
+      self.assertIs(hypothesize.ends_run(evolving, diagnosis), ends)
 
 
 class MutationTest(parameterized.TestCase):

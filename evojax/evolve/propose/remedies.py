@@ -1,5 +1,7 @@
 """Remedies of a diagnosis as changes of a harness."""
 
+from collections.abc import Sequence
+
 from evojax.evolve import propose
 from evojax.evolve import repairs
 from evojax.evolve.propose import agents
@@ -44,6 +46,21 @@ def outside(
     except surface_lib.SurfaceError:
       found.append(remedy)
   return found
+
+
+def is_beyond_repair(
+    surface: surface_lib.Surface, findings: Sequence[records.Finding]
+) -> bool:
+  """Return whether what is critical can only be repaired outside the harness.
+
+  As long as a harness may make one remedy of a critical fault, it comes first,
+  since the other faults may be its consequences.
+  """
+  critical = [f for f in findings if f.severity == 'critical' and f.remedies]
+  return bool(critical) and all(
+      len(outside(surface, finding)) == len(finding.remedies)
+      for finding in critical
+  )
 
 
 def said(remedy: records.Remedy) -> str:

@@ -11,6 +11,7 @@ from evojax.evolve import recorder
 from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import human
+from evojax.evolve.propose import remedies
 from evojax.harness import spec
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
@@ -36,6 +37,13 @@ def hypothesize(
       lambda: rows_lib.to_json(_choose(run, diagnosis, version, repairs_only))
   )
   return rows_lib.from_json(records.Hypothesize, fields)
+
+
+def ends_run(run: opening.Run, diagnosis: records.Diagnose) -> bool:
+  """Return whether a run ends for a fault, unless changes are in its inbox."""
+  if not run.config.evolve.end_at_fault:
+    return False
+  return remedies.is_beyond_repair(run.setup.surface, diagnosis.findings)
 
 
 def none(diagnosis: records.Diagnose) -> records.Hypothesize:
@@ -72,7 +80,8 @@ def _choose(
   )
   proposal = human.propose(context, run.inbox)
   critical = any(f.severity == 'critical' for f in diagnosis.findings)
-  if proposal is None and (critical or not repairs_only):
+  wanted = (critical or not repairs_only) and not ends_run(run, diagnosis)
+  if proposal is None and wanted:
     proposal = propose_lib.load(e.proposer)(context)
     changes = proposal.delta.changes if proposal else ()
     found = repairs.severity(diagnosis.findings, changes)
