@@ -41,6 +41,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.mesh.tensor = 1
   c.data.max_prompt_tokens = 512
   c.rollout.max_tokens = 1024
+  c.rollout.decode_slots = 128  # With 256, one H100 could not hold the cache.
   c.steps = 100
   c.evolve.rounds = 0
   c.eval.problems = 512

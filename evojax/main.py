@@ -473,8 +473,8 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
   if refused:
     raise ValueError(
         f'{stored[0]} is no directory of this machine, which is needed by'
-        f' {refused}. Mount the bucket, with gcsfuse for instance, and name the'
-        ' mount'
+        f' {refused}. Name one on a shared file system, such as NFS or'
+        ' Filestore; a mounted bucket renames no directories and has no locks'
     )
   with contextlib.ExitStack() as stack:
     open_ = lambda path: path and stack.enter_context(mirror.opened(path))

@@ -3,7 +3,7 @@
 # JobSet, jobset.sigs.k8s.io):
 #
 #   bash launch/jobset.sh --name=math --image=IMAGE \
-#     --accelerator=tpu-v5p-slice --topology=2x2x4 --slices=2 \
+#     --accelerator=tpu-v5p-slice --topology=2x2x2 --slices=2 \
 #     --volume=CLAIM:/mnt --config=configs/math.py:qwen3_8b \
 #     --config.model.path=/mnt/models/Qwen3-8B --workdir=/mnt/runs/math
 #
@@ -17,9 +17,9 @@
 #   --spot          use spot machines
 #   --dry_run       print the YAML, for `kubectl apply -f -`, and start nothing
 #
-# All other flags are passed to evojax. If the process of one host fails, JobSet
-# ends all of them and starts them again from the last checkpoint, up to
-# --restarts times. Exit status 2, an error of the user, ends the run.
+# All other flags are passed to evojax. If a host is lost, JobSet ends all
+# processes and starts them again from the last checkpoint, up to --restarts
+# times. Exit status 1, an exception, and 2, a wrong command, end the run.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -111,7 +111,8 @@ spec:
             onExitCodes:
               containerName: evojax
               operator: In
-              values: [2]
+              # A process whose peer was lost ends with 75, not with 1.
+              values: [1, 2]
         template:
           spec:
             restartPolicy: Never

@@ -6,8 +6,9 @@
 #     --command='bash evojax/launch/tpu_pod.sh --config=configs/math.py:qwen3_0p6b
 #       --config.model.path=/mnt/models/Qwen3-0.6B --workdir=/mnt/runs/math'
 #
-# --workdir and --config.model.path must be on a mount that all workers share (a
-# bucket by gcsfuse, Filestore); only worker 0 writes metrics and evidence. If
+# --workdir and --config.model.path must be on a mount that all workers share
+# (Filestore or other NFS; a mounted bucket will do for the model, but it renames
+# no directories); only worker 0 writes metrics and evidence. If
 # the process of one worker is gone, all others end, and each worker starts its
 # own again from the last checkpoint, up to EVOJAX_RESTARTS times (10).
 # --dry_run prints the command and starts nothing.

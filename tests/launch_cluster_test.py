@@ -1,8 +1,11 @@
 """The launch scripts of clusters, under fake kubectl, ray, srun, scontrol."""
 
+import importlib
 import json
+import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import pytest
 
+from evojax.runtime import preemption
 from tests import launch_test
 
 ROOT = launch_test.ROOT
@@ -133,7 +137,9 @@ class JobsetTest(ClusterTest):
     _, job = self.job(jobset)
     (rule,) = job['podFailurePolicy']['rules']
     self.assertEqual(rule['action'], 'FailJob')
-    self.assertEqual(rule['onExitCodes']['values'], [2])
+    # An exception and a wrong command; other statuses are those of a loss.
+    self.assertEqual(rule['onExitCodes']['values'], [1, 2])
+    self.assertNotIn(preemption.AGAIN, rule['onExitCodes']['values'])
     self.assertEqual(job['backoffLimit'], 0)
     (container,) = job['template']['spec']['containers']
     self.assertEqual(rule['onExitCodes']['containerName'], container['name'])
@@ -156,6 +162,25 @@ class JobsetTest(ClusterTest):
   def test_a_dry_run_is_the_yaml(self):
     _, out, _ = self.run_script('jobset.sh', *FLAGS, '--dry_run')
     self.assertEqual(yaml.safe_load(out), self.applied())
+
+
+class DocumentedTest(parameterized.TestCase):
+
+  @parameterized.parameters('launch/jobset.sh', 'docs/tpu_slices.md')
+  def test_the_mesh_of_the_config_is_that_of_the_slices(self, name):
+    text = (ROOT / name).read_text()
+    (command,) = re.findall(
+        r'bash launch/jobset\.sh.*?--workdir=\S+', text, re.DOTALL
+    )
+    given = dict(re.findall(r'--([a-z_]+)=(\S+)', command))
+    module, _, variant = given['config'].partition(':')
+    config = importlib.import_module(
+        module.removesuffix('.py').replace('/', '.')
+    ).get_config(variant)
+    slices = int(given['slices'])
+    chips = math.prod(map(int, given['topology'].split('x')))
+    sizes = config.mesh.to_dict() | {'slice': slices}
+    self.assertEqual(math.prod(sizes.values()), slices * chips)
 
 
 class RayTest(ClusterTest):

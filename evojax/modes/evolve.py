@@ -30,9 +30,10 @@ def run(
   if config.evolve.rounds and (stored := mirror.of(workdir)):
     raise ValueError(
         f'workdir {stored.url}: a run that evolves (config.evolve.rounds='
-        f'{config.evolve.rounds}) needs a directory of this machine; mount the'
-        ' bucket, with gcsfuse for instance, and name the mount. --mode=train'
-        ' works in a store'
+        f'{config.evolve.rounds}) needs a directory of this machine or of a'
+        ' shared file system, such as NFS or Filestore; a mounted bucket'
+        ' renames no directories and has no locks. --mode=train works in a'
+        ' store'
     )
   if config.evolve.rounds:
     return loop.run(config, workdir, fork_from=fork_from, **options)

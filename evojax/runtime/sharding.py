@@ -246,7 +246,7 @@ def all_gather(data: bytes) -> list[bytes]:
 
 def _stack(x: np.ndarray) -> np.ndarray:
   """Return the stacked host arrays of all processes."""
-  with jax.transfer_guard('allow'):
+  with jax.transfer_guard('allow'), waits.at('all-gather', others=True):
     return np.asarray(multihost_utils.process_allgather(x))
 
 
