@@ -111,8 +111,39 @@ def _hear(pipe: int) -> None:
     if first is None:
       first = time.monotonic()
       _end_unless_noted(numbers[0])
+      if numbers[0] == signal.SIGTERM:
+        threading.Thread(target=_end_if_blocked, daemon=True).start()
     elif time.monotonic() - first > _SAME_SECONDS:
       exit_now(STATUSES[numbers[0]])
+
+
+def _end_if_blocked() -> None:
+  """End the process if its main thread has not noticed SIGTERM in time.
+
+  It is then in one long call, such as an update of a large policy. There is no
+  time left to save, and SIGKILL would end the process without a word.
+  """
+  time.sleep(SAVE_SECONDS)
+  if _Program.terminated is not None:
+    return
+  text = line(
+      [signal.SIGTERM],
+      f'the main thread was busy for {SAVE_SECONDS:.0f} s, with an update or a'
+      ' compilation, so that nothing more is saved; the last checkpoint counts',
+  )
+  # In a thread: the main thread may hold the lock of a stream.
+  say = threading.Thread(target=_say, args=(text,), daemon=True)
+  say.start()
+  say.join(timeout=1)
+  exit_now(AGAIN)
+
+
+def _say(text: str) -> None:
+  """Print and log a line."""
+  # A run that can be continued has imported this module, which imports much.
+  from evojax.runtime import output
+
+  output.say(text, error=True)
 
 
 def exit_now(status: int) -> None:

@@ -134,6 +134,30 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(status, preemption.AGAIN)
     self.assertEqual(out.split()[-1], expected)
 
+  @parameterized.parameters(
+      # One call, which runs no signal handler.
+      ('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', preemption.AGAIN),
+      ('time.sleep(1)', 0),
+  )
+  def test_sigterm_in_one_long_call(self, call, expected):
+    status, out, err = self.run_program(f"""
+        import hashlib
+        preemption.SAVE_SECONDS = 0.3
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          main = threading.main_thread().ident
+          later = lambda: signal.pthread_kill(main, signal.SIGTERM)
+          threading.Timer(0.2, later).start()
+          {call}
+          print(asked)
+    """)
+    self.assertEqual(status, expected)
+    if expected:
+      self.assertIn('the last checkpoint counts', ' '.join(err.split()))
+      self.assertEqual(out, '')
+    else:  # The run has heard it, and saves.
+      self.assertEqual((out, err), ('[15]\n', ''))
+
   def test_a_parent_that_stays_is_followed_no_further(self):
     status, out, _ = self.run_program("""
         preemption._FOLLOW_SECONDS = 0.05
