@@ -25,6 +25,7 @@ from evojax.evolve.propose import remedies
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.training import settings as settings_lib
 
 _ROUNDS = 99  # The tokens end the run.
 # Part of the gate's reason if a gain is not confirmed.
@@ -36,9 +37,19 @@ _SEALED = dict(problems=128, samples=4)
 
 
 def answer(
-    history: history_lib.History, policy: pathlib.Path, values: dict[str, Any]
+    history: history_lib.History,
+    policy: pathlib.Path,
+    values: dict[str, Any],
+    surface: surface_lib.Surface,
 ) -> dict[str, Any]:
-  """Return the answer that follows from a finished run."""
+  """Return the answer that follows from a finished run.
+
+  Args:
+    history: The run's history.
+    policy: Directory of the trained policy.
+    values: Flat config under the run's last harness.
+    surface: What a harness of the run may change.
+  """
   trials = [t for t in history.trials if t.verify]
   kept = [t for t in trials if t.status == 'keep' and t.delta]
   since, tokens = None, history.base.sampled_tokens if history.base else 0
@@ -50,7 +61,6 @@ def answer(
   found = dict(tokens=tokens, since=since, policy=str(policy), values=values)
   diagnoses = history.all(records.Diagnose)
   loud = [f for d in diagnoses for f in d.findings if f.severity != 'note']
-  surface = surface_lib.recipe()
   # After a repair, what is left may be less than critical.
   outside = [
       remedy
@@ -61,7 +71,9 @@ def answer(
   if outside:
     graders = any(remedy.setting == 'grader' for remedy in outside)
     causes = ['grader', 'outside'] if graders else ['outside']
-    return dict(found, status='named', causes=causes, since=_when(history))
+    return dict(
+        found, status='named', causes=causes, since=_when(history, surface)
+    )
   refused = any(_REFUSED in why for t in trials for why in t.verify.reasons)
   if refused or _gap(history) > _NOT_SEALED:
     return dict(found, status='named', causes=['grader'], since=since or tokens)
@@ -78,9 +90,8 @@ def answer(
   return dict(found, status=status, causes=causes)
 
 
-def _when(history: history_lib.History) -> int:
+def _when(history: history_lib.History, surface: surface_lib.Surface) -> int:
   """Return the tokens before the first finding that no harness can repair."""
-  surface = surface_lib.recipe()
   for diagnosis in history.all(records.Diagnose):
     if any(remedies.outside(surface, f) for f in diagnosis.findings):
       before = [r for r in history.races if r.round < diagnosis.round]
@@ -152,14 +163,16 @@ def main(path: str) -> None:
   runner.start('evolve', changed, mine, run)
   history = history_lib.read(run)
   values = config_lib.flatten(changed)
-  surface = surface_lib.recipe()
+  # Domains add fields of their own: a history to scrub, a limit of turns.
+  domain = settings_lib.make_domain(changed)
+  surface = surface_lib.recipe(domain.surface_fields)
   if history.versions:
     sha256 = history.versions[-1].harness
     overlay = json.loads(
         (run / 'harness' / sha256 / 'overlay.json').read_text()
     )
     values = config_lib.flatten(surface.apply(changed, overlay))
-  said = answer(history, run / 'policy', values)
+  said = answer(history, run / 'policy', values, surface)
   summary = json.loads((run / 'summary.json').read_text())
   # Includes backtests and scores; without a sealed score, no sum exists.
   compute = summary['compute'].get('evolved', {})

@@ -27,8 +27,10 @@ from benchmarks.faults import verdicts
 from evojax import domains
 from evojax import records
 from evojax.diagnosis import findings
+from evojax.domains.swe import domain as swe_domain
 from evojax.eval import perturb
 from evojax.evolve.propose import directions
+from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records as ledger_records
 from evojax.training import setup as setup_lib
@@ -637,7 +639,7 @@ class QueueTest(FolderTestCase):
 
 class OwnTest(absltest.TestCase):
 
-  def _said(self, *trials, races=(), sealed=None, level=0.4):
+  def _said(self, *trials, races=(), sealed=None, level=0.4, surface=None):
     history = mock.Mock(
         spec=history_lib.History,
         trials=trials,
@@ -650,7 +652,9 @@ class OwnTest(absltest.TestCase):
         scores={'evolved': mock.Mock(value=level)},
     )
     history.find.return_value = final if sealed is not None else None
-    return own.answer(history, pathlib.Path('policy'), {})
+    return own.answer(
+        history, pathlib.Path('policy'), {}, surface or surface_lib.recipe()
+    )
 
   def _trial(self, status, reasons=(), class_='reward', alerts=(), findings=()):
     verdict = samples.record(
@@ -715,6 +719,20 @@ class OwnTest(absltest.TestCase):
     self.assertEqual((said['status'], said['causes']), ('named', ['outside']))
     # Known before the second round: after version 0 and two arms of the first.
     self.assertEqual(said['since'], 100 + 2)
+
+  def test_what_only_harnesses_of_its_domain_can_repair(self):
+    found = ledger_records.Finding(
+        check='history_read',
+        severity='critical',
+        text='',
+        remedies=(ledger_records.Remedy(setting='history', value=True),),
+    )
+    kept = self._trial('keep', class_='data', findings=[found])
+    said = self._said(kept)
+    self.assertEqual(said['causes'], ['outside'])
+    surface = surface_lib.recipe(swe_domain.SweDomain.surface_fields)
+    said = self._said(kept, surface=surface)
+    self.assertEqual((said['status'], said['causes']), ('repaired', ['data']))
 
   def test_what_is_not_in_the_sealed_score(self):
     races = [self._race(0.8, 0.9)]
