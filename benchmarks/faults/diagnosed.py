@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 from benchmarks.faults import jobs
+from benchmarks.faults import runner
 from evojax import config as config_lib
 from evojax.diagnosis import examine
 from evojax.diagnosis import findings as findings_lib
@@ -30,9 +31,16 @@ _FIRST = 8  # Updates; fewer are too few for most checks.
 _CAUSES = {'reward.py': 'reward', 'keep.py': 'filter', 'weight.py': 'credit'}
 
 
-def causes(found: Iterable[findings_lib.Finding]) -> list[str]:
-  """Return the causes that findings name, worst first; see `jobs`."""
-  surface, named = surface_lib.recipe(), dict[str, None]()
+def causes(
+    found: Iterable[findings_lib.Finding], surface: surface_lib.Surface
+) -> list[str]:
+  """Return the causes that findings name, worst first; see `jobs`.
+
+  Args:
+    found: The findings.
+    surface: What a harness of the run may change.
+  """
+  named: dict[str, None] = {}
   for finding in found:
     if finding.severity == 'note':
       continue
@@ -55,6 +63,7 @@ def main(path: str) -> None:
   given = json.loads(pathlib.Path(path).read_text())
   config = json.loads(pathlib.Path(given['config']).read_text())
   run = pathlib.Path(given['workdir'])
+  surface = runner.surface_of(config_lib.from_mapping(config))
   values = config_lib.flatten(config_lib.from_mapping(config))
   harness = spec.read(values['harness.path'])
   spec.write(harness, run / 'harness')
@@ -84,7 +93,7 @@ def main(path: str) -> None:
     arms = [run / name for name in folders]
     tokens = sum(map(arm_lib.sampled_tokens, arms))
     found = workdir.read_arms(run, arms, values | harness.overlay)
-    return tokens, causes(examine.examine(found).findings)
+    return tokens, causes(examine.examine(found).findings, surface)
 
   tokens, named = look(_FIRST)
   since = tokens if named else None

@@ -25,7 +25,6 @@ from evojax.evolve.propose import remedies
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
-from evojax.training import settings as settings_lib
 
 _ROUNDS = 99  # The tokens end the run.
 # Part of the gate's reason if a gain is not confirmed.
@@ -163,9 +162,7 @@ def main(path: str) -> None:
   runner.start('evolve', changed, mine, run)
   history = history_lib.read(run)
   values = config_lib.flatten(changed)
-  # Domains add fields of their own: a history to scrub, a limit of turns.
-  domain = settings_lib.make_domain(changed)
-  surface = surface_lib.recipe(domain.surface_fields)
+  surface = runner.surface_of(changed)
   if history.versions:
     sha256 = history.versions[-1].harness
     overlay = json.loads(

@@ -16,6 +16,8 @@ import sys
 import ml_collections
 
 from evojax import config as config_lib
+from evojax.harness import surface as surface_lib
+from evojax.training import settings as settings_lib
 
 
 def start(
@@ -33,6 +35,11 @@ def start(
   path.write_text(config_lib.to_json(config))
   command = [sys.executable, '-m', 'benchmarks.faults.runner', mode]
   subprocess.run([*command, str(path), str(workdir)], check=True, env=env)
+
+
+def surface_of(config: ml_collections.ConfigDict) -> surface_lib.Surface:
+  """Return what a harness of a run may change, also in its domain."""
+  return surface_lib.recipe(settings_lib.make_domain(config).surface_fields)
 
 
 def main(mode: str, config: str, workdir: str) -> None:

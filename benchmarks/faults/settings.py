@@ -37,6 +37,7 @@ KINDS = ('broken', 'outside', 'leaky', 'sound')
 CAUSES = (
     'reward', 'length', 'exploration', 'optimizer', 'regularisation', 'loss',
     'clip', 'filter', 'credit', 'data',
+    'tools',  # What an agent may do and see: tools, turns, the history.
     'grader',  # It pays for something other than what is wanted.
     'outside',  # Something that no harness can change.
 )  # fmt: skip

@@ -27,7 +27,6 @@ from benchmarks.faults import verdicts
 from evojax import domains
 from evojax import records
 from evojax.diagnosis import findings
-from evojax.domains.swe import domain as swe_domain
 from evojax.eval import perturb
 from evojax.evolve.propose import directions
 from evojax.harness import surface as surface_lib
@@ -461,7 +460,8 @@ class DiagnosedTest(absltest.TestCase):
         ([note, grader, outside], ['grader', 'outside']),
         ([note], []),
     ):
-      self.assertEqual(diagnosed.causes(found), expected)
+      surface = surface_lib.recipe()
+      self.assertEqual(diagnosed.causes(found, surface), expected)
 
 
 class MeasureTest(FolderTestCase):
@@ -727,12 +727,14 @@ class OwnTest(absltest.TestCase):
         text='',
         remedies=(ledger_records.Remedy(setting='history', value=True),),
     )
-    kept = self._trial('keep', class_='data', findings=[found])
+    kept = self._trial('keep', class_='tools', findings=[found])
     said = self._said(kept)
     self.assertEqual(said['causes'], ['outside'])
-    surface = surface_lib.recipe(swe_domain.SweDomain.surface_fields)
+    leak = settings.read(settings.FOLDER / 'swe_history_leak')
+    surface = runner.surface_of(settings.planted(leak))
     said = self._said(kept, surface=surface)
-    self.assertEqual((said['status'], said['causes']), ('repaired', ['data']))
+    self.assertEqual((said['status'], said['causes']), ('repaired', ['tools']))
+    self.assertIn('tools', leak.causes)
 
   def test_what_is_not_in_the_sealed_score(self):
     races = [self._race(0.8, 0.9)]
