@@ -121,9 +121,18 @@ def _gap(history: history_lib.History) -> float:
 
 
 def _late(history: history_lib.History) -> float:
-  """Return the solved share of the policy's last rollouts; 0 without any."""
-  arms = history.races[-1].arms if history.races else ()
-  late = [a.outcome[-1] for a in arms if a.role == 'incumbent' and a.outcome]
+  """Return the solved share of the policy's last rollouts; 0 without any.
+
+  Only rollouts under its last harness count: another one may ask other
+  problems.
+  """
+  if not (history.races and history.versions):
+    return 0.0
+  late = [
+      arm.outcome[-1]
+      for arm in history.races[-1].arms
+      if arm.harness == history.versions[-1].harness and arm.outcome
+  ]
   return sum(late) / len(late) if late else 0.0
 
 

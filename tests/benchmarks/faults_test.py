@@ -644,6 +644,7 @@ class OwnTest(absltest.TestCase):
         spec=history_lib.History,
         trials=trials,
         races=races,
+        versions=[mock.Mock(harness='kept')],
         base=mock.Mock(sampled_tokens=100, outcome=(0.3, 0.4)),
     )
     history.all.return_value = [trial.diagnose for trial in trials]
@@ -691,9 +692,11 @@ class OwnTest(absltest.TestCase):
 
   def _race(self, *last):
     arms = [
-        mock.Mock(role='incumbent', outcome=(0.5, x), sampled_tokens=1)
+        mock.Mock(harness='kept', outcome=(0.5, x), sampled_tokens=1)
         for x in last
     ]
+    # The former harness asked easier problems.
+    arms.append(mock.Mock(harness='', outcome=(1.0, 1.0), sampled_tokens=0))
     return mock.Mock(round=0, arms=arms)
 
   def test_what_its_findings_say(self):

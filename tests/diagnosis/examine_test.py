@@ -225,12 +225,15 @@ class FaultsTest(parameterized.TestCase):
     )
 
   def test_share_of_the_data(self):
-    everything = ('sums:0-3', 'gcd:0', 'words:0-4')  # Ten kinds.
-    for asked, severity in (
-        (('gcd:0',), 'warning'),
-        (('sums:0-1',), 'note'),
-        (('sums:1', 'other:0'), 'warning'),
-        (('words:0-4', 'gcd:0'), 'note'),
+    ten = ('sums:0-3', 'gcd:0', 'words:0-4')  # Kinds of problems.
+    more = (*ten, 'pairs:0-10')  # 21 kinds.
+    for everything, asked, severity in (
+        (ten, ('gcd:0',), 'warning'),
+        (ten, ('sums:0-1',), 'note'),
+        (ten, ('sums:1', 'other:0'), 'warning'),
+        (ten, ('words:0-4', 'gcd:0'), 'note'),
+        (more, ('gcd:0', 'sums:0'), 'warning'),
+        (more, ('gcd:0',), 'critical'),
     ):
       config = {
           'data.families': asked,

@@ -10,7 +10,9 @@ from evojax.diagnosis import words
 from evojax.ledger import records
 
 _SOLVED = 0.02  # Share below which nothing is solved.
-_PART = 0.2  # Share of the kinds of problems below which training is narrow.
+# Shares of the kinds of problems below which training is narrow, and far too
+# narrow for what evaluations ask.
+_PART, _SLICE = 0.2, 0.05
 
 
 def unusual_setting(run: form.Run) -> findings.Finding | None:
@@ -80,9 +82,10 @@ def part_of_the_data(run: form.Run) -> findings.Finding | None:
   )
   share = len(asked & known) / len(known) if known else 1.0
   narrow = share < _PART
+  severity = 'critical' if share < _SLICE else 'warning' if narrow else 'note'
   return findings.Finding(
       check='part_of_the_data',
-      severity='warning' if narrow else 'note',
+      severity=severity,
       text=f'training asks only {", ".join(map(str, families))}'
       + (f', {share:.0%} of what evaluations ask' if narrow else ''),
       change='data.families -> () asks all',
