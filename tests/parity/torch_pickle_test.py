@@ -64,7 +64,7 @@ class TorchPickleTest(parameterized.TestCase):
       (lambda: [torch.ones(2)], 'pairs'),
       (lambda: [('x', 'y')], 'pairs'),
       (lambda: {'x': torch.ones(2)}, 'list'),
-      (lambda: [('x', print)], 'builtins.print'),
+      (lambda: [('x', eval)], 'builtins.eval'),
       (lambda: [('x', {}), ('y', [()])], 'pairs'),
   )
   def test_what_is_refused(self, make, message):
