@@ -80,6 +80,14 @@ def _report(page: Any, config: Any, workdir: str) -> None:
   output.say(f'page: {built}')
 
 
+def _diagnose(diagnosis: Any, config: Any, workdir: str) -> None:
+  del config
+  path = pathlib.Path(workdir)
+  diagnosis.diagnose(path, 'evojax')
+  for name in diagnosis.FILES:
+    mirror.put(path / name)
+
+
 def _sweep(sweep: Any, config: Any, workdir: str) -> Any:
   names = 'compilation_cache', 'allow_weak_sandbox'
   return sweep.run(
@@ -123,10 +131,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
             FLAGS.workdir or 'runs', **_values('sort', 'only', 'format')
         ),
     ),
-    'diagnose': (
-        'diagnosis.run',
-        lambda m, c, w: m.diagnose(pathlib.Path(w), 'evojax'),
-    ),
+    'diagnose': ('diagnosis.run', _diagnose),
     'check': (
         'modes.check',
         lambda m, c, w: m.run(c, FLAGS.harnesses, FLAGS.workdir),
@@ -139,9 +144,9 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job)),
 }
 
-# Those that work where --workdir is in an object store, evolve without rounds;
-# see runtime/mirror.py.
-_STORED = ('evolve', 'train', 'eval', 'report', 'inspect', 'runs')
+# Those that work where --workdir is in an object store, see runtime/mirror.py.
+_STORED = tuple('evolve train aa eval report diagnose inspect runs'.split())
+_STORED_EXECUTORS = 'inprocess', 'local'  # All processes are on one machine.
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
 flags.DEFINE_enum(
@@ -465,11 +470,14 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
     return
   refused = ''
   if mode not in _STORED:
-    refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED[1:])}'
+    refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED)}'
   elif FLAGS.distributed:
     refused = '--distributed; one process can work in a store'
-  elif FLAGS.executor != 'inprocess':
-    refused = f'--executor={FLAGS.executor}; inprocess can work in a store'
+  elif FLAGS.executor not in _STORED_EXECUTORS:
+    refused = (
+        f'--executor={FLAGS.executor}; in a store work'
+        f' --executor={", ".join(_STORED_EXECUTORS)}'
+    )
   if refused:
     raise ValueError(
         f'{stored[0]} is no directory of this machine, which is needed by'

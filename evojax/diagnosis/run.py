@@ -12,6 +12,7 @@ from evojax.diagnosis import readers
 from evojax.diagnosis import show
 from evojax.runtime import output
 
+FILES = 'diagnosis.json', 'diagnosis.html'
 _WEIGHT = 'weights.'
 
 
@@ -67,7 +68,8 @@ def diagnose(
   output.say('\n'.join(show.lines(run, found)))
   folder = out or (path if path.is_dir() else path.parent)
   folder.mkdir(parents=True, exist_ok=True)
-  show.write_json(folder / 'diagnosis.json', show.to_json(run, found))
-  page.write(folder / 'diagnosis.html', run, found)
-  output.say(f'page: {folder / "diagnosis.html"}')
+  data, shown = (folder / name for name in FILES)
+  show.write_json(data, show.to_json(run, found))
+  page.write(shown, run, found)
+  output.say(f'page: {shown}')
   return found

@@ -11,6 +11,7 @@ import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import pathlib
 import shutil
 import time
 from typing import Any
@@ -22,6 +23,7 @@ from evojax.ledger import records
 from evojax.runtime import commands
 from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import mirror
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.sandbox import probe
@@ -169,6 +171,10 @@ class Workers(Executor):
     self._newest[job.folder] = {}
     self._left[job.folder] = job
     if arm_lib.result(job.path) is None:
+      # A worker reads and writes the local copy of a workdir in a store.
+      mirror.fetch(job.path)
+      if job.start:
+        mirror.fetch(pathlib.Path(job.workdir, job.start))
       self._pool.submit(_command(job))
 
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
@@ -176,11 +182,13 @@ class Workers(Executor):
 
     Raises:
       commands.CommandError: If its worker fails.
+      OSError: If the workdir is in a store that does not answer.
     """
     while (arm := arm_lib.result(job.path)) is None:
       self._stop_if_asked()
       self._pool.advance()
       self._pool.check(job.folder)
+      mirror.publish_soon(job.path)
       self._show()
       time.sleep(_POLL_SECONDS)
     self._pool.finish(job.folder)

@@ -6,7 +6,6 @@ import ml_collections
 
 from evojax.evolve import loop
 from evojax.modes import train
-from evojax.runtime import mirror
 
 
 def run(
@@ -27,14 +26,6 @@ def run(
     ValueError: If an option needs a run that evolves and this one does not, or
       if `evolve.loop.run` or `train.run` raises it.
   """
-  if config.evolve.rounds and (stored := mirror.of(workdir)):
-    raise ValueError(
-        f'workdir {stored.url}: a run that evolves (config.evolve.rounds='
-        f'{config.evolve.rounds}) needs a directory of this machine or of a'
-        ' shared file system, such as NFS or Filestore; a mounted bucket'
-        ' renames no directories and has no locks. --mode=train works in a'
-        ' store'
-    )
   if config.evolve.rounds:
     return loop.run(config, workdir, fork_from=fork_from, **options)
   for name, value in options.items():

@@ -5,7 +5,8 @@
 
 A run reads and writes the files of the copy. `publish` uploads new files to the
 store, under the same names, whenever a checkpoint is complete and whenever the
-ledger has a new row:
+ledger has a new row. While other processes of this machine write there, such as
+the workers of arms, `publish_soon` uploads from time to time:
 
     <url>/...                  the files of the workdir
     <url>/.files.json          the names of the valid files, written last
@@ -21,6 +22,7 @@ are downloaded at the start.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+import concurrent.futures
 import contextlib
 import fcntl
 import json
@@ -30,12 +32,14 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 
 from absl import logging
 
 from evojax.runtime import lease as lease_lib
 from evojax.runtime import storage
 
+_SOON_SECONDS = 30.0
 _FILES = '.files.json'
 _LEDGER, _ROWS, _INBOX = 'ledger.jsonl', 'ledger', 'inbox'
 # Folders that are not uploaded: servers on this machine read them, see
@@ -83,6 +87,9 @@ class Mirror:
     # Files in .files.json: size, and the signature of the local copy if any.
     self._known: dict[str, tuple[int, _Signature | None]] = {}
     self._rows: list[bytes] = []
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._soon: concurrent.futures.Future[None] | None = None
+    self._next = 0.0  # Time of the next upload by that thread.
 
   def pull(self, wanted: Callable[[str], bool] = lambda name: True) -> None:
     """Make the local folder equal to that of the store.
@@ -172,6 +179,21 @@ class Mirror:
     with self._lock:
       if self._publishes:
         self._publish()
+
+  def publish_soon(self) -> None:
+    """Start an upload in a thread, unless one was less than 30 s ago.
+
+    Raises:
+      OSError: As `publish` does, for the upload before this one.
+    """
+    if time.monotonic() < self._next:
+      return
+    if self._soon is not None:
+      if not self._soon.done():
+        return
+      self._soon.result()
+    self._next = time.monotonic() + _SOON_SECONDS
+    self._soon = self._thread.submit(self.publish)
 
   def fetch(self, path: pathlib.Path) -> None:
     """Download the files of a local folder that are still only in the store.
@@ -377,6 +399,16 @@ def publish(path: pathlib.Path) -> None:
   """
   if found := of(path):
     found.publish()
+
+
+def publish_soon(path: pathlib.Path) -> None:
+  """Upload in a thread, if a path's workdir is in a store.
+
+  Raises:
+    OSError: As `Mirror.publish_soon` does.
+  """
+  if found := of(path):
+    found.publish_soon()
 
 
 def fetch(path: pathlib.Path) -> None:

@@ -20,10 +20,12 @@ from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import commands
 from evojax.runtime import durable
+from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
 from evojax.training import arm as arm_lib
 from tests.ledger import samples
+from tests.runtime import storage_test
 
 # Waits until a file gives the signal, then writes the result and reports it.
 _WORKER = """
@@ -274,6 +276,37 @@ class WorkersTest(parameterized.TestCase):
     for worker in self.workers:
       self.assertIsNotNone(worker.poll())
     self.assertTrue((jobs[0].path / 'worker.log').exists())
+
+
+class StoreTest(storage_test.StorageTestCase):
+
+  def test_a_worker_finds_the_parameters_of_a_workdir_in_a_store(self):
+    start, own = (
+        'arms/a/checkpoints/step_000002',
+        'arms/b/checkpoints/step_000001',
+    )
+    names = [
+        f'{x}/{y}' for x in (start, own) for y in ('SHA256SUMS', 'state/d')
+    ]
+    for name in names:
+      self.store.write(name, b'1')
+    listed = {'count': 1, 'files': dict.fromkeys(names, 1)}
+    self.store.write('.files.json', json.dumps(listed).encode())
+    with mirror.opened(self.store.url) as path:
+      job = samples.record(
+          arm_lib.ArmJob,
+          workdir=path,
+          folder='arms/b',
+          start=start,
+          config={},
+          changes={},
+      )
+      parameters = [pathlib.Path(path, x, 'state/d') for x in (start, own)]
+      self.assertEqual([p.exists() for p in parameters], [False, False])
+      pool = absltest.mock.Mock(spec=commands.Pool)
+      executor.Workers(pool, lambda: None, one_stage()).submit(job)
+      pool.submit.assert_called_once()
+      self.assertEqual([p.exists() for p in parameters], [True, True])
 
 
 class PlacementTest(parameterized.TestCase):

@@ -18,8 +18,10 @@ import pytest
 from evojax.evolve import loop
 from evojax.ledger import chain
 from evojax.runtime import commands
+from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.training import reward_parts
+from tests import objects  # noqa: F401, which registers a scheme.
 from tests import tiny
 from tests.training import arm_test
 
@@ -171,10 +173,14 @@ class ExecutorTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_workers_give_the_rows_of_this_process(self):
-    """With an arm that crashes, and a worker that is killed."""
+    """With an arm that crashes, and a worker that is killed; in a store."""
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    (root / 'objects').mkdir()
+    variables = tiny.environment(
+        OBJECTS=str(root / 'objects'), XDG_CACHE_HOME=str(root / 'cache')
+    )
     self.enterContext(
-        absltest.mock.patch.dict(os.environ, tiny.environment(), clear=True)
+        absltest.mock.patch.dict(os.environ, variables, clear=True)
     )
     config = tiny.evolving(
         evolve__rounds=1, reward__parts='tests.faults.arm_test.parts'
@@ -200,18 +206,21 @@ class ExecutorTest(absltest.TestCase):
             commands.ThisMachine, 'start', start_and_kill
         )
     )
-    for name, options in (
-        ('here', {}),
-        ('workers', dict(executor='local', workers=2)),
+    url = 'objects://bucket/workers'
+    rows = {}
+    for path, options in (
+        (str(root / 'here'), {}),
+        (url, dict(executor='local', workers=2)),
     ):
-      inbox = root / name / 'inbox'
-      inbox.mkdir(parents=True)
-      (inbox / 'a.json').write_text(json.dumps(CRASHES))
-      loop.run(config, str(root / name), **options)
-    here, workers = (
-        [row['payload'] for row in chain.read(root / name / 'ledger.jsonl')]
-        for name in ('here', 'workers')
-    )
+      with mirror.opened(path) as workdir:
+        inbox = pathlib.Path(workdir, 'inbox')
+        inbox.mkdir(parents=True)
+        (inbox / 'a.json').write_text(json.dumps(CRASHES))
+        loop.run(config, workdir, **options)
+      with mirror.opened(path) as workdir:
+        found = chain.read(pathlib.Path(workdir, 'ledger.jsonl'))
+        rows[path] = [row['payload'] for row in found]
+    here, workers = rows.values()
     self.assertEqual(killed, [-signal.SIGKILL])
     (race,) = [row for row in here if row['step'] == 'race']
     self.assertEqual(race['arms'][-1]['status'], 'crash')

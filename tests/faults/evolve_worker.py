@@ -1,11 +1,11 @@
 """Evolves the tiny run several times, and ends most of them by SIGKILL.
 
-    python evolve_worker.py ROOT [URL]
+    python evolve_worker.py ROOT URL
 
 ROOT/reference is one undisturbed run. ROOT/killed is one run that dies before
 the row of every step in turn, and inside an arm, each time in a process of its
-own, which continues what the one before it left. With a URL, such as
-objects://bucket/run, the killed run is there, and dies at STORED.
+own, which continues what the one before it left. The run at URL, such as
+objects://bucket/run, is in an object store, and dies at STORED.
 
 The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
@@ -151,19 +151,19 @@ def run(name, workdir):
   os._exit(0)
 
 
-def main(root, url=''):
+def main(root, url):
   gc.freeze()  # No process searches what all of them share.
-  reference, killed = f'{root}/reference', url or f'{root}/killed'
-  points = STORED if url else POINTS
-  leave(reference)
-  leave(killed)
-  for name in ('reference', *points, 'finish'):
-    started = time.time()
-    status = run(name, reference if name == 'reference' else killed)
-    wanted = -signal.SIGKILL if name in points else 0
-    print(f'{name}: {status} {time.time() - started:.1f} s', flush=True)
-    if status != wanted:
-      sys.exit(f'{name}: exit status {status}, not {wanted}')
+  deaths = {f'{root}/reference': (), f'{root}/killed': POINTS, url: STORED}
+  for workdir, points in deaths.items():
+    leave(workdir)
+    for name in (*points, 'finish'):
+      started = time.time()
+      status = run(name, workdir)
+      seconds = time.time() - started
+      print(f'{workdir} {name}: {status} {seconds:.1f} s', flush=True)
+      wanted = -signal.SIGKILL if name in points else 0
+      if status != wanted:
+        sys.exit(f'{workdir} {name}: exit status {status}, not {wanted}')
 
 
 if __name__ == '__main__':

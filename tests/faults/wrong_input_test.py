@@ -301,8 +301,16 @@ REFUSED = {
         r'gs://bucket/run needs gcsfs, which is an extra: pip install -r \S+',
     ),
     'workdir in a bucket, of a mode that needs a disk': (
-        ['{tiny}', '--workdir=gs://bucket/run', '--mode=aa'],
-        r'gs://bucket/run is no directory .*--mode=aa; in a store work .*mount',
+        ['{tiny}', '--workdir=gs://bucket/run', '--mode=warmstart'],
+        r'gs://bucket/run is no directory .*--mode=warmstart; in a store work'
+        r' --mode=evolve, .*mount',
+    ),
+    'workdir in a bucket, and arms on other machines': (
+        [
+            *('{tiny}', '--workdir=gs://bucket/run', '--executor=ray'),
+            *('--workers=2', '--arm_resources=CPU=1'),
+        ],
+        r'gs://bucket/run is no directory .*--executor=ray; .*inprocess, local',
     ),
     'policy in a store that nobody knows': (
         ['{tiny}', '--config.model.path=nonsense://bucket/model'],

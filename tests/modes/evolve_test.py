@@ -6,7 +6,6 @@ from absl.testing import parameterized
 from evojax.evolve import loop
 from evojax.modes import evolve
 from evojax.modes import train
-from evojax.runtime import mirror
 from tests import tiny
 
 
@@ -25,17 +24,6 @@ class RunTest(parameterized.TestCase):
         config, '/x', fork_from='/y', executor='local', workers=2
     )
     self.trains.assert_not_called()
-
-  def test_a_run_in_a_store_trains_alone(self):
-    store = absltest.mock.Mock(url='gs://bucket/run')
-    with absltest.mock.patch.object(mirror, 'of', return_value=store):
-      with self.assertRaisesRegex(
-          ValueError, 'gs://bucket/run: .*rounds=1.*--mode=train works'
-      ):
-        evolve.run(tiny.evolving(evolve__rounds=1), '/x')
-      evolve.run(tiny.evolving(evolve__rounds=0), '/x')
-    self.evolves.assert_not_called()
-    self.trains.assert_called_once()
 
   def test_a_run_without_trials_trains(self):
     config = tiny.evolving(evolve__rounds=0)

@@ -1,5 +1,6 @@
 """Workdirs in an object store: what readers see at any moment, two writers."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -101,6 +102,29 @@ class PublishTest(MirrorTestCase):
     self.assertEqual(found['metrics.jsonl'], '2\n')
     with mirror.opened(URL) as path, self.open(path) as workdir:
       self.assertTrue(workdir.resumed)
+
+  def test_uploads_beside_the_work_of_others(self):
+    with mirror.opened(URL) as path, self.open(path) as workdir:
+      root, found = pathlib.Path(path), mirror.of(path)
+      workdir.keep()
+      write(root / 'arms/a/metrics.jsonl', '1\n')
+      mirror.publish_soon(root / 'arms/a')
+      found._soon.result()
+      self.assertIn('arms/a/metrics.jsonl', self.seen())
+      write(root / 'arms/a/log', '1\n')
+      mirror.publish_soon(root)  # Too early.
+      found._soon.result()
+      self.assertNotIn('arms/a/log', self.seen())
+      found._next = 0.0
+      with absltest.mock.patch.object(
+          found._store, 'upload', side_effect=storage.StorageError('no answer')
+      ):
+        mirror.publish_soon(root)
+        concurrent.futures.wait([found._soon])
+      found._next = 0.0
+      with self.assertRaisesRegex(storage.StorageError, 'no answer'):
+        mirror.publish_soon(root)
+    self.assertIn('arms/a/log', self.seen())
 
   def test_what_a_kill_leaves_is_not_there(self):
     with mirror.opened(URL) as path, self.open(path) as workdir:
