@@ -17,6 +17,7 @@ from evojax import config as config_lib
 _DATE = config_lib.declaration('model.chat_template_date').default
 # Characters that hardly any text contains; Unicode gives them no meaning.
 _PRIVATE = range(0xF0000, 0xFFFFE)
+_CHECKED = 1024  # Texts of which it is known whether they spell special tokens.
 
 
 class TokenizerError(ValueError):
@@ -102,6 +103,8 @@ class Tokenizer:
     self._special = {t.content: i for i, t in added.items() if t.special}
     names = self._backend.all_special_tokens
     self._special |= zip(names, self._backend.all_special_ids, strict=True)
+    # The descriptions of tools are in every reply of an episode.
+    self._becomes_special = functools.lru_cache(_CHECKED)(self._find_special)
     # The same form as in the manifest: lists instead of tuples.
     self._options = json.loads(json.dumps(dict(chat_template_kwargs or {})))
     self._date = datetime.datetime.fromisoformat(chat_template_date)
@@ -339,14 +342,17 @@ class Tokenizer:
     Raises:
       TokenizerError: If a piece of text still becomes a special token.
     """
-    special_ids = set(self._special.values())
     for text in _strings(value):
       for piece in _split(text, stand_ins):
-        if piece not in stand_ins and special_ids & set(self._ids(piece)):
+        if piece not in stand_ins and self._becomes_special(piece):
           raise TokenizerError(
               f'{owner} contains text that the tokenizer in {self.path} reads'
               f' as a special token: {piece[:200]!r}. Remove it.'
           )
+
+  def _find_special(self, text: str) -> bool:
+    """Return True if a part of a text is encoded as a special token."""
+    return not set(self._special.values()).isdisjoint(self._ids(text))
 
   def _ids(self, text: str) -> list[int]:
     """Return the token ids of trusted text, in which special tokens count."""

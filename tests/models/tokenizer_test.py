@@ -224,8 +224,10 @@ class TokenizerTest(parameterized.TestCase):
   def test_special_token_behind_a_normaliser_is_refused(self):
     make_directory(self.path, lowercase=True)
     tok = tokenizer.Tokenizer(self.path)
-    with self.assertRaisesRegex(tokenizer.TokenizerError, 'user.*<.STOP.>'):
-      tok.render([{'role': 'user', 'content': 'a <|STOP|> b'}])
+    tok.render([{'role': 'user', 'content': 'a b'}])
+    for _ in range(2):  # The second time, the text is known.
+      with self.assertRaisesRegex(tokenizer.TokenizerError, 'user.*<.STOP.>'):
+        tok.render([{'role': 'user', 'content': 'a <|STOP|> b'}])
 
   @parameterized.parameters(
       (2, (2,)), ([0, 2], (0, 2)), ([0], (0, 2)), (None, (2,))
