@@ -263,7 +263,8 @@ _FLAGS = (
      ' index.'),
     ('split', '', 'inspect: train, dev or sealed; default: a split that has'
      ' rollouts.'),
-    ('flips', False, 'inspect: show only completions whose outcome changed.'),
+    ('flips', False, 'inspect: show only problems or samples whose outcome'
+     ' changed.'),
     ('tokens', False, 'inspect: show each token with mask, log-prob, reward and'
      ' advantage.'),
     ('sort', 'name',
