@@ -153,15 +153,14 @@ flags.DEFINE_enum(
     'mode',
     'evolve',
     list(MODES),
-    'evolve: the meta-loop. train: GRPO alone. eval: score a policy. warmstart:'
-    ' make the base policy. plan: cost of a run, before it is paid. inspect:'
-    ' read rollouts. report: rebuild the page of a workdir. diagnose: what is'
-    ' wrong with the training of a workdir. runs: list and'
-    ' compare the runs below --workdir. check: what would'
-    ' be refused of a harness, a domain, a reward. serve: the policy behind'
-    ' the HTTP contract of SGLang. arm: train one arm of a run that evolves.'
-    ' aa: how often races between equal arms keep one. sweep: one config under'
-    ' the settings and seeds of a file.',
+    'evolve: run the meta-loop. train: run GRPO alone. eval: score a policy.'
+    ' warmstart: train the base policy on demonstrations. plan: print the cost'
+    ' of a run. inspect: show rollouts. report: rebuild the page of a workdir.'
+    ' diagnose: find faults in the training of a workdir. runs: list and'
+    ' compare the runs below --workdir. check: test a harness, a domain or a'
+    " reward. serve: serve the policy behind SGLang's HTTP API. arm: train one"
+    ' arm of a run of evolve. aa: measure how often a race between equal arms'
+    ' keeps one. sweep: run one config under the settings and seeds of a file.',
 )
 flags.DEFINE_enum(
     'executor',
@@ -169,14 +168,14 @@ flags.DEFINE_enum(
     ['inprocess', 'local', 'ray', 'slurm'],
     'evolve, aa: where arms are trained. inprocess: one after the other in this'
     ' process. local: in processes of --mode=arm on this machine, which share'
-    ' its devices. ray: in the same processes on the machines of a Ray cluster.'
-    ' The ledger is the same. sweep: where its points run, each a process;'
-    ' slurm: writes a script for sbatch.',
+    ' its devices. ray: in such processes on the machines of a Ray cluster.'
+    ' The ledger is the same in all cases. sweep: where its runs are trained,'
+    ' each in its own process; slurm: write a script for sbatch.',
 )
 flags.DEFINE_integer(
     'port',
     30_000,
-    'serve: to listen on; 0: a free one, which is printed.',
+    'serve: port to listen on; 0: a free port, which is printed.',
     lower_bound=0,
     upper_bound=65_535,
 )
@@ -184,20 +183,25 @@ flags.DEFINE_enum(
     'format',
     'table',
     ['table', 'csv', 'json', 'html'],
-    'runs: csv and json hold all fields, for spreadsheets and scripts; html is'
-    ' a page, whose links work from the directory of the runs.',
+    'runs: format of the list. csv and json hold all fields, for spreadsheets'
+    ' and scripts; html is a page whose links work from the directory of the'
+    ' runs.',
 )
 flags.DEFINE_integer(
-    'limit', 20, 'inspect: rows of a table, at most.', lower_bound=1
+    'limit', 20, 'inspect: maximum rows of a table.', lower_bound=1
 )
-flags.DEFINE_integer('processes', None, 'Number of processes.')
-flags.DEFINE_integer('process', None, 'Index of this process.')
+flags.DEFINE_integer(
+    'processes', None, 'With --distributed: number of processes.'
+)
+flags.DEFINE_integer(
+    'process', None, 'With --distributed: index of this process.'
+)
 flags.DEFINE_integer(
     'collective_seconds',
     3600,
-    'With --distributed: where processes wait for each other and none of them'
-    ' gets any further for so long, all end; 0: never. How long a compilation'
-    ' or an update takes does not matter unless it is longer.',
+    'With --distributed: seconds after which all processes end if they wait'
+    ' for each other and none of them makes progress; 0: never. It must be more'
+    ' than the time of a compilation or an update.',
     lower_bound=0,
 )
 # The others: name, default, meaning. A flag has the type of its default, a text
@@ -206,9 +210,9 @@ flags.DEFINE_integer(
 _FLAGS = (
     ('workdir', None,
      'Directory of the run; default: runs/<config.name>, with --mode=eval or aa'
-     ' runs/<config.name>-eval or -aa, with --mode=runs runs. eval, serve: of'
-     ' a finished run, whose policy is scored or served. gs://BUCKET/x and'
-     ' s3://BUCKET/x are directories, too.'),
+     ' runs/<config.name>-eval or -aa, with --mode=runs the directory runs.'
+     ' eval, serve: directory of a finished run, whose policy is scored or'
+     ' served. It may be in an object store: gs://BUCKET/x or s3://BUCKET/x.'),
     ('fork_from', '',
      'Workdir whose newest checkpoint a new workdir starts from.'),
     ('fork_version', '',
@@ -217,45 +221,57 @@ _FLAGS = (
      'evolve: workdirs of finished runs whose policies are scored on the same'
      ' sealed problems.'),
     ('workers', 0,
-     'evolve, aa, sweep, with another --executor than inprocess: arms or points'
-     ' at a time. plan: what evolve costs with so many.'),
+     'evolve, aa, sweep, with an --executor other than inprocess: arms or runs'
+     ' at a time. plan: print the cost of evolve with so many workers.'),
     ('arm_resources', [],
-     'with --executor=ray: what an arm or a point gets of a machine, such as'
-     ' CPU=4,TPU=8; default of an arm: as many devices as this process has.'),
-    ('arm_hosts', '', 'with --executor=ray: machines of an arm or a point, a'
-     ' number or a whole TPU slice as v5p:2x2x2; empty: one.'),
-    ('sweep', '', 'sweep: its file, such as configs/sweeps/reference.py.'),
-    ('dry_run', False, 'sweep: print the commands that are left, and end.'),
-    ('job', '', 'arm: the job.json of the arm; its result is beside it.'),
+     'With --executor=ray: resources of each arm of evolve or run of sweep on'
+     ' its machine, such as CPU=4,TPU=8; default for an arm: as many devices as'
+     ' this process has.'),
+    ('arm_hosts', '', 'With --executor=ray: machines of each arm of evolve or'
+     ' run of sweep: a number, or a whole TPU slice such as v5p:2x2x2; empty:'
+     ' one machine.'),
+    ('sweep', '', 'sweep: file with the settings and seeds, such as'
+     ' configs/sweeps/reference.py.'),
+    ('dry_run', False, 'sweep: print the commands of the runs that are not'
+     ' finished, and end.'),
+    ('job', '', 'arm: the job.json of the arm; the result is written beside'
+     ' it.'),
     ('mesh_auto', False,
-     'plan, also as --config.mesh.auto: find a mesh of as many devices as the'
-     " config's has, that the run fits on."),
+     "plan, also as --config.mesh.auto: find a mesh with as many devices as the"
+     " config's on which the run fits."),
     ('parent', 0,
-     'Process whose end is to end this one, as SIGTERM does; 0: none.'),
+     'Process id: when that process ends, this one ends as after SIGTERM; 0:'
+     ' none.'),
     ('harnesses', [], 'check: directories of harnesses.'),
-    ('host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all of them.'),
-    ('hosts', [], "serve: names of this server in clients' URLs, beside its"
-     " addresses and the machine's own name; '*': any."),
+    ('host', '127.0.0.1', 'serve: address to listen on; 0.0.0.0: all'
+     ' addresses.'),
+    ('hosts', [], "serve: names of this server in clients' URLs, in addition to"
+     " its addresses and the machine's own name; '*': any."),
     ('weights_root', [], 'serve: directories below which clients may name new'
      ' weights; default: ./runs and config.rollout.weights_dir.'),
     ('insecure', False, 'serve: listen on a public --host without a key.'),
-    ('distributed', False, 'Join the other hosts; TPU pods need no address.'),
-    ('coordinator', None, 'host:port of process 0, with --distributed.'),
+    ('distributed', False, 'Train in several processes, of which this is one;'
+     ' TPU pods need no --coordinator.'),
+    ('coordinator', None, 'With --distributed: host:port of process 0.'),
     ('compilation_cache', '~/.cache/evojax/xla',
-     'Directory of compiled programs, kept between runs; empty: none.'),
+     'Directory for compiled programs, which later runs use; empty: none.'),
     ('allow_weak_sandbox', False,
-     'Run untrusted code even where nothing but its resources can be limited:'
-     ' it could read your files and use the network.'),
+     'Run untrusted code even if this machine can only limit its resources:'
+     ' the code could read your files and use the network.'),
     ('debug', False, 'Show tracebacks of user errors.'),
-    ('problem', '', 'inspect: id, the head of one, or index of a problem.'),
-    ('split', '', 'inspect: train, dev or sealed; default: what there is.'),
-    ('flips', False, 'inspect: only changed outcomes.'),
-    ('tokens', False, 'inspect: token by token, with log-prob and advantage.'),
+    ('problem', '', 'inspect: id of a problem, the beginning of its id, or its'
+     ' index.'),
+    ('split', '', 'inspect: train, dev or sealed; default: a split that has'
+     ' rollouts.'),
+    ('flips', False, 'inspect: show only problems or samples whose outcome'
+     ' changed.'),
+    ('tokens', False, 'inspect: show each token with mask, log-prob, reward and'
+     ' advantage.'),
     ('sort', 'name',
-     'runs: field to sort by, score or config.grpo.group_size; -score: the'
-     ' largest first.'),
-    ('only', [], 'runs: conditions, mode=train,score>0.5.'),
-    ('runs', [], 'inspect: further workdirs to set beside --workdir.'),
+     'runs: field to sort by, such as score or config.grpo.group_size; -score:'
+     ' the largest first.'),
+    ('only', [], 'runs: conditions, such as mode=train,score>0.5.'),
+    ('runs', [], 'inspect: other workdirs to compare with --workdir.'),
 )
 # fmt: on
 _DEFINE = {

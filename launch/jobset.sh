@@ -87,7 +87,7 @@ kind: JobSet
 metadata:
   name: $name
   annotations:
-    # A slice of its own for every job.
+    # Every job gets a slice of its own.
     alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
 spec:
   failurePolicy:
@@ -104,7 +104,7 @@ spec:
         parallelism: $hosts
         completions: $hosts
         completionMode: Indexed
-        backoffLimit: 0 # The end of one pod is that of all.
+        backoffLimit: 0 # If one pod fails, JobSet restarts all of them.
         podFailurePolicy:
           rules:
           - action: FailJob
@@ -116,7 +116,7 @@ spec:
         template:
           spec:
             restartPolicy: Never
-            terminationGracePeriodSeconds: 60 # To save.
+            terminationGracePeriodSeconds: 60 # Time to save a checkpoint.
             nodeSelector:
               cloud.google.com/gke-tpu-accelerator: $accelerator
               cloud.google.com/gke-tpu-topology: $topology
@@ -137,7 +137,7 @@ EOF
               image: '$image'
               workingDir: /evojax
               env:
-              - name: EVOJAX_RESTARTS # JobSet restarts all of them.
+              - name: EVOJAX_RESTARTS # 0, because JobSet restarts the pods.
                 value: "0"
               resources:
                 limits:

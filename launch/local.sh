@@ -13,7 +13,7 @@
 #   EVOJAX_ACCELERATOR=cpu|cuda12|cuda13|tpu   instead of the detected one
 #   EVOJAX_ENVIRONMENTS=DIR        keep environments in DIR, not in the checkout
 set -euo pipefail
-# The command that messages to the user begin with.
+# Messages to the user show this command.
 EVOJAX_LAUNCHER="bash $(printf %q "$0")"
 export EVOJAX_LAUNCHER
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
