@@ -21,11 +21,10 @@ class Interval:
   high: float
 
 
-def mean(values: Reals) -> Interval:
+def student(values: Reals) -> Interval:
   """Return the mean of independent values with Student's t interval.
 
-  The interval of one value, or none, is -inf to inf. For shares that are all 0
-  or all 1, the rule of three extends it by 3 / n.
+  The interval of one value, or none, is -inf to inf.
   """
   x = np.asarray(values, np.float64)
   x = x[np.isfinite(x)]
@@ -34,9 +33,19 @@ def mean(values: Reals) -> Interval:
     return Interval(float(x[0]) if n else math.nan, -math.inf, math.inf)
   middle = float(x.mean())
   half = float(x.std(ddof=1)) / math.sqrt(n) * special.stdtrit(n - 1, 0.975)
-  if half == 0 and middle in (0.0, 1.0):
-    return Interval(middle, max(middle - 3 / n, 0.0), min(middle + 3 / n, 1.0))
   return Interval(middle, middle - half, middle + half)
+
+
+def mean(values: Reals) -> Interval:
+  """Return the mean of shares as `student` does.
+
+  If all are 0 or all are 1, the rule of three extends the interval by 3 / n.
+  """
+  found, n = student(values), int(np.isfinite(values).sum())
+  if found.low == found.high and found.value in (0.0, 1.0):
+    low, high = found.value - 3 / n, found.value + 3 / n
+    return Interval(found.value, max(low, 0.0), min(high, 1.0))
+  return found
 
 
 @dataclasses.dataclass(frozen=True)

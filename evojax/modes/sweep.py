@@ -360,7 +360,7 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
 def _interval(values: Sequence[float]) -> list[float | None] | None:
   if not values:
     return None
-  found = estimates.mean(values)
+  found = estimates.student(values)
   ends = [found.low, found.high] if len(values) > 1 else [None, None]
   return [found.value, *ends]
 

@@ -21,6 +21,12 @@ class EstimatesTest(absltest.TestCase):
     self.assertEqual((found.low, found.value), (0.0, 0.0))
     self.assertAlmostEqual(found.high, 0.1)
 
+  def test_differences_without_spread_are_exact(self):
+    found = estimates.student([0.0] * 5)
+    self.assertEqual((found.low, found.value, found.high), (0.0, 0.0, 0.0))
+    found = estimates.student([-1.0, 1.0])  # t_{.975, 1} = 12.7062.
+    self.assertAlmostEqual(found.high, 12.7062, places=4)
+
   def test_one_value_says_nothing(self):
     self.assertEqual(estimates.mean([0.5]).low, -math.inf)
 

@@ -154,6 +154,9 @@ class SweepTest(parameterized.TestCase):
     self.assertIn('base,learning_rate=0.0003', page)
     self.assertIn('+20.0', page)
 
+  def test_settings_with_equal_scores_differ_by_exactly_nothing(self):
+    self.assertEqual(sweep._interval([0.0] * 5), [0.0, 0.0, 0.0])
+
   def test_slurm_runs_one_point_per_task(self):
     with absltest.mock.patch.object(
         commands.Command, 'argv', lambda c: ['echo', 'a b', *c.flags]
