@@ -45,7 +45,9 @@ from evojax.runtime import mirror
 from evojax.runtime import orbax_noise
 from evojax.runtime import output
 from evojax.runtime import peers
+from evojax.runtime import sharding
 from evojax.runtime import storage
+from evojax.runtime import stored_names
 from evojax.sandbox import box
 from evojax.sandbox import probe
 
@@ -454,6 +456,11 @@ def _dispatch() -> int | None:
   return code if isinstance(code, int) else None  # Others return results.
 
 
+def _only_trains(mode: str) -> bool:
+  """Return True if a mode trains one policy, without rounds."""
+  return mode == 'train' or mode == 'evolve' and not _CONFIG.value.evolve.rounds
+
+
 @contextlib.contextmanager
 def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
   """Yield the workdir; one in an object store is a copy, see `mirror`.
@@ -471,8 +478,11 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
   refused = ''
   if mode not in _STORED:
     refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED)}'
-  elif FLAGS.distributed:
-    refused = '--distributed; one process can work in a store'
+  elif FLAGS.distributed and not _only_trains(mode):
+    refused = (
+        f'--mode={mode} --distributed; in a store several processes train'
+        ' (--mode=train, or evolve with --config.evolve.rounds=0)'
+    )
   elif FLAGS.executor not in _STORED_EXECUTORS:
     refused = (
         f'--executor={FLAGS.executor}; in a store work'
@@ -485,7 +495,10 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
         ' Filestore; a mounted bucket renames no directories and has no locks'
     )
   with contextlib.ExitStack() as stack:
-    open_ = lambda path: path and stack.enter_context(mirror.opened(path))
+    wanted = lambda name: sharding.is_primary() or stored_names.is_for_all(name)
+    open_ = lambda path: path and stack.enter_context(
+        mirror.opened(path, wanted)
+    )
     if mode == 'runs':
       # The table of runs shows no evidence, which is most of what they wrote.
       light = lambda name: 'evidence' not in name.split('/')
