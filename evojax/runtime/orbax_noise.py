@@ -7,15 +7,19 @@ import warnings
 
 from absl import logging
 
+_EXPECTED = (
+    'Skipping merge of OCDBT checkpoints',
+    'Global object size logging disabled',
+)
+
 
 def hush(debug: Callable[[], bool]) -> None:
   """Suppress messages that repeat the error `checkpoint` raises.
 
   Without this, after a failed save Orbax logs a traceback per thread, asyncio
   logs each failed task whose result was not read, and each unfinished write
-  prints that its event loop is closed. Also suppressed is the remark that there
-  are no OCDBT databases to merge, which is so for every checkpoint in another
-  format.
+  prints that its event loop is closed. Also suppressed is what Orbax warns of
+  at every save of processes that share no directory.
 
   Args:
     debug: Called at each event; returns True if it is to be shown anyway.
@@ -35,7 +39,7 @@ def hush(debug: Callable[[], bool]) -> None:
 
 
 def _is_noise(record: standard_logging.LogRecord) -> bool:
-  if 'Skipping merge of OCDBT checkpoints' in record.msg:
+  if any(part in str(record.msg) for part in _EXPECTED):
     return True
   return record.levelno >= logging.converter.STANDARD_ERROR and (
       'orbax' in record.pathname or record.name == 'asyncio'

@@ -5,9 +5,10 @@
 ROOT/whole is an undisturbed run of a pair in a shared directory. Another run is
 at objects://bucket/run; each of its two processes has a disk of its own, and
 five calls of a hundred fail. At each POINT in turn one process dies, and the
-other one with it; then the same command goes on. Prints one line of JSON per
-pair: exit codes and what each process printed. ROOT/<name>.uploads<process>
-names the objects that a process of a pair has uploaded.
+other one with it; then the same command goes on to the end. The pair 'fork', if
+it is named last, starts from that run at objects://bucket/fork. Prints one line
+of JSON per pair: exit codes and what each process printed.
+ROOT/<name>.uploads<process> names the objects that a process has uploaded.
 
 The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
@@ -21,6 +22,7 @@ import signal
 import socket
 import sys
 
+from absl import logging
 import pandas  # noqa: F401
 import reasoning_gym  # noqa: F401
 from transformers import PreTrainedTokenizerFast  # noqa: F401
@@ -35,28 +37,32 @@ from tests import compiled
 from tests import objects  # noqa: F401, which registers the scheme.
 from tests.faults import kill_worker
 
-URL = 'objects://bucket/run'
-# Point -> the process that dies, and what it does last. In the order in which
-# one run meets them.
+URL, FORK = 'objects://bucket/run', 'objects://bucket/fork'
+_LAST = 'step_000002'
+# Point -> the process that dies, and what it does last.
 POINTS = dict(
     # Process 1 has uploaded its shards, and process 0 has not been told.
     sent=(
         1,
         lambda: kill_worker.intercept(
-            mirror.Mirror, 'send', lambda *_: True, after=True
+            mirror.Mirror,
+            'send',
+            lambda mirror, folder, *_: folder.name.startswith(_LAST),
+            after=True,
         ),
     ),
-    # All objects of the last checkpoint are there, and no list names them.
+    # All objects of a checkpoint are there, and no list names them.
     naming=(
         0,
         lambda: kill_worker.intercept(
             storage.Store,
             'write',
             lambda store, name, data: name == '.files.json'
-            and b'step_000004' in data,
+            and _LAST.encode() in data,
         ),
     ),
 )
+WORKDIRS = dict(fork=FORK)
 
 
 def start(root, config, name, process, port):
@@ -83,20 +89,28 @@ def start(root, config, name, process, port):
   who, dies = POINTS.get(name, (None, None))
   if process == who:
     dies()
+  workdir = root / name if name == 'whole' else WORKDIRS.get(name, URL)
   sys.argv = [
       main_lib.__file__,
       '--mode=train',
       f'--config={config}',
+      '--config.steps=2',
+      '--config.optim.warmup_steps=1',
+      '--config.checkpoint.every=1',
+      '--config.eval.every=0',
+      '--config.eval.sealed=False',
       '--config.mesh.data=1',
       '--config.mesh.fsdp=2',
       '--config.grpo.micro_groups=2',
       f'--compilation_cache={compiled.CACHE}',
-      f'--workdir={root / name if name == "whole" else URL}',
+      f'--workdir={workdir}',
+      *(['--fork_from=' + URL] if name == 'fork' else []),
       '--distributed',
       f'--coordinator=localhost:{port}',
       '--processes=2',
       f'--process={process}',
   ]
+  logging.use_absl_handler()
   orbax_noise.hush(lambda: False)
   sys.exit(main_lib.main(main_lib.parse_flags(sys.argv)))
 
@@ -121,7 +135,8 @@ def run(root, config, name):
 def main(root, config, *points):
   root = pathlib.Path(root)
   gc.freeze()  # No process searches what all of them share.
-  for name in ('whole', *points, 'end'):
+  forks = [name for name in points if name == 'fork']
+  for name in ('whole', *points[: len(points) - len(forks)], 'end', *forks):
     codes = run(root, config, name)
     out = [(root / f'out{i}').read_text() for i in range(2)]
     print(json.dumps(dict(name=name, codes=codes, out=out)), flush=True)
