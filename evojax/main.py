@@ -438,6 +438,7 @@ def _dispatch() -> int | None:
     workdir = os.path.join('runs', pathlib.Path(FLAGS.sweep).stem)
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)
+  _check_stored(mode, _stored(workdir))
   if FLAGS.distributed:
     peers.join(
         FLAGS.coordinator,
@@ -461,20 +462,14 @@ def _only_trains(mode: str) -> bool:
   return mode == 'train' or mode == 'evolve' and not _CONFIG.value.evolve.rounds
 
 
-@contextlib.contextmanager
-def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
-  """Yield the workdir; one in an object store is a copy, see `mirror`.
-
-  Other runs that flags name are copied as well.
-
-  Raises:
-    ValueError: If what is asked for needs a directory of this machine.
-  """
+def _stored(workdir: str | None) -> list[str]:
+  """Return the workdir and the other runs that flags name, if in a store."""
   named = [workdir, FLAGS.workdir, FLAGS.fork_from, *FLAGS.compare, *FLAGS.runs]
-  stored = [path for path in named if path and storage.is_remote(path)]
-  if not stored:
-    yield workdir
-    return
+  return [path for path in named if path and storage.is_remote(path)]
+
+
+def _check_stored(mode: str, stored: list[str]) -> None:
+  """Raise ValueError if what is asked for needs a directory of this machine."""
   refused = ''
   if mode not in _STORED:
     refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED)}'
@@ -488,12 +483,24 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
         f'--executor={FLAGS.executor}; in a store work'
         f' --executor={", ".join(_STORED_EXECUTORS)}'
     )
-  if refused:
+  if stored and refused:
     raise ValueError(
         f'{stored[0]} is no directory of this machine, which is needed by'
         f' {refused}. Name one on a shared file system, such as NFS or'
         ' Filestore; a mounted bucket renames no directories and has no locks'
     )
+
+
+@contextlib.contextmanager
+def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
+  """Yield the workdir; one in an object store is a copy, see `mirror`.
+
+  Other runs that flags name are copied as well. Processes other than 0 copy
+  only what they read.
+  """
+  if not _stored(workdir):
+    yield workdir
+    return
   with contextlib.ExitStack() as stack:
     wanted = lambda name: sharding.is_primary() or stored_names.is_for_all(name)
     open_ = lambda path: path and stack.enter_context(

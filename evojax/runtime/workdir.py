@@ -449,16 +449,23 @@ def _take(mirror: mirror_lib.Mirror) -> None:
     raise WorkdirError(_in_use(mirror.url, error.holder)) from error
 
 
-def _meet(mirror: mirror_lib.Mirror) -> None:
+def _meet(mirror: mirror_lib.Mirror, mode: str) -> None:
   """Let all processes of a run begin with the same files of a store.
 
   Raises:
-    StorageError: If that fails.
+    WorkdirError: If the mode needs a directory that all processes see.
+    StorageError: If the processes see different files.
   """
   import jax  # Imported here because most users of this module need no device.
 
   if not jax.distributed.is_initialized():
     return
+  if mode != 'train':
+    raise WorkdirError(
+        f'--mode={mode} needs a directory that all its processes see, and'
+        f' {mirror.url} is in a store, where several processes only train: name'
+        ' one on a shared file system, such as NFS or Filestore'
+    )
   from evojax.runtime import decisions
 
   state = decisions.decide(mirror.state)
@@ -497,7 +504,7 @@ def open_workdir(
   mirror = mirror_lib.of(path)
   if not primary:
     if mirror:
-      _meet(mirror)
+      _meet(mirror, mode)
     return Workdir(path, resumed=saved.exists())
   if mirror:
     _take(mirror)
@@ -523,7 +530,7 @@ def open_workdir(
     if not workdir.resumed or saved.read_text() != text:
       durable.write_atomic(saved, text.encode())
     if mirror:
-      _meet(mirror)
+      _meet(mirror, mode)
   except BaseException:
     workdir.put_back()
     raise
