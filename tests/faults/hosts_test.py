@@ -14,6 +14,7 @@ import pytest
 
 from evojax.runtime import checkpoint
 from evojax.runtime import mirror
+from evojax.runtime import preemption
 from evojax.runtime import storage
 from tests import tiny
 from tests.faults import hosts_worker
@@ -100,7 +101,8 @@ class _Hosts(absltest.TestCase):
     found = [n for n in self.store.list() if not n.startswith('.')]
     self.assertEqual(set(found), set(names))
     for disk in ('disk0', 'disk1'):
-      self.assertEmpty(os.listdir(self.root / disk / 'evojax/remote/runs'))
+      copies = self.root / disk / 'evojax/remote/runs'
+      self.assertEmpty(list(map(str, copies.rglob('*'))))
 
 
 @pytest.mark.slow
@@ -129,7 +131,13 @@ class SentTest(_Hosts):
 @pytest.mark.slow
 @pytest.mark.long
 class NamingTest(_Hosts):
-  POINTS = 'naming', 'fork'
+  POINTS = 'left', 'naming', 'fork'
+
+  def test_process_0_does_not_wait_for_one_that_is_gone(self):
+    left = self.found['left']
+    self.assertEqual(left['codes'], [preemption.AGAIN, -9], left['out'])
+    *_, line = left['out'][0].splitlines()
+    self.assertRegex(line, r'^process 1 on \S+ has (gone|been silent)')
 
   def test_killed_before_the_list_of_files_is_written(self):
     self.assert_went_on('naming')

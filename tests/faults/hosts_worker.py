@@ -5,10 +5,11 @@
 ROOT/whole is an undisturbed run of a pair in a shared directory. Another run is
 at objects://bucket/run; each of its two processes has a disk of its own, and
 five calls of a hundred fail. At each POINT in turn one process dies, and the
-other one with it; then the same command goes on to the end. The pair 'fork', if
-it is named last, starts from that run at objects://bucket/fork. Prints one line
-of JSON per pair: exit codes and what each process printed.
-ROOT/<name>.uploads<process> names the objects that a process has uploaded.
+other one with it, except at 'left'; then the same command goes on to the end.
+The pair 'fork', if it is named last, starts from that run at
+objects://bucket/fork. Prints one line of JSON per pair: exit codes and what
+each process printed. ROOT/<name>.uploads<process> names the objects that a
+process has uploaded.
 
 The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
@@ -39,18 +40,23 @@ from tests.faults import kill_worker
 
 URL, FORK = 'objects://bucket/run', 'objects://bucket/fork'
 _LAST = 'step_000002'
+
+
+def send():
+  kill_worker.intercept(
+      mirror.Mirror,
+      'send',
+      lambda mirror, folder, *_: folder.name.startswith(_LAST),
+      after=True,
+  )
+
+
 # Point -> the process that dies, and what it does last.
 POINTS = dict(
     # Process 1 has uploaded its shards, and process 0 has not been told.
-    sent=(
-        1,
-        lambda: kill_worker.intercept(
-            mirror.Mirror,
-            'send',
-            lambda mirror, folder, *_: folder.name.startswith(_LAST),
-            after=True,
-        ),
-    ),
+    sent=(1, send),
+    # As before, but process 0 lives on.
+    left=(1, send),
     # All objects of a checkpoint are there, and no list names them.
     naming=(
         0,
@@ -125,7 +131,7 @@ def run(root, config, name):
   while len(codes) < 2:
     child, status = os.wait()
     codes[children.index(child)] = code = os.waitstatus_to_exitcode(status)
-    if code == -signal.SIGKILL:
+    if code == -signal.SIGKILL and name != 'left':
       for other in children:
         if children.index(other) not in codes:
           os.kill(other, signal.SIGKILL)

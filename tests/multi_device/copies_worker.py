@@ -19,6 +19,7 @@ import numpy as np
 
 from evojax.models import hf
 from evojax.runtime import checkpoint
+from evojax.runtime import messages
 from evojax.runtime import mirror
 from evojax.runtime import orbax_noise
 from evojax.runtime import sharding
@@ -148,6 +149,13 @@ def main(process, port):
   with mirror.opened(ALONE) as path, open_(path, primary):
     restored, _ = checkpointer(path).restore_latest(like)
     assert_equal(restored, state(5, shardings))
+  if primary:
+    try:
+      messages.receive('nothing', 1, seconds=0.2)
+    except TimeoutError as error:
+      assert "process 1 has not sent 'nothing' within 0.2 s" in str(error)
+    else:
+      raise AssertionError('a message that nobody has sent')
   print('passed', flush=True)
 
 
