@@ -136,16 +136,15 @@ def _gather(
   own = lambda index: f'state/ocdbt.process_{index}/'
   copy = mirror.divided(final)
   if index := jax.process_index():
-    # Of their own copies, process 0 has what lies in no folder of an array.
-    counts = lambda name: name.startswith(own(index)) or (
-        copy is not None and name.count('/') > 1
-    )
+    counts = lambda name: name.startswith(own(index))
+    if copy:  # All processes write the files at the top of `state`; 0 sends.
+      counts = lambda name: name.count('/') > 1
     sums = _sums(folder, counts)
     sizes = copy.send(folder, sums, final) if copy else {}
     messages.send(final.name, [sums, sizes])
     return None
   others = range(1, jax.process_count())
-  not_here = '.', *map(own, others)
+  not_here = tuple(map(own, others))
   sums = _sums(folder, lambda name: not name.startswith(not_here))
   uploaded = {}
   for other in others:
@@ -166,10 +165,10 @@ def _damage(path: pathlib.Path, wanted: Mapping[str, Any]) -> str:
     path: Directory of the step.
     wanted: Arrays to restore, by name.
   """
-  mine = ''
-  if jax.process_index() == 0 or mirror.divided(path):
+  mine, copy = '', mirror.divided(path)
+  if jax.process_index() == 0 or copy:
     is_needed = lambda name: True
-    if mirror.divided(path):
+    if copy:
       mirror.fetch(path, lambda name: not chunks.is_chunk(name))
       is_needed = chunks.needed(path, wanted)
     mirror.fetch(path, is_needed)

@@ -144,29 +144,29 @@ class Mirror:
     if found != self._files or len(rows) != len(self._rows):
       self.pull()
 
-  def state(self) -> dict[str, Any]:
-    """Return the lease and the files of process 0, for `follow`."""
+  def lead(self) -> dict[str, Any]:
+    """Become the copy of process 0; return what `follow` needs."""
     assert self._lease is not None
     self.divided = True
     return {'lease': self._lease.number, 'files': _digest(self._files)}
 
-  def follow(self, state: Mapping[str, Any]) -> None:
-    """Become the copy of another process of the run than process 0.
+  def follow(self, lead: Mapping[str, Any]) -> None:
+    """Become the copy of a process other than 0.
 
     Another run may have written the folder since it was downloaded; then it is
     downloaded again.
 
     Args:
-      state: That of process 0, from the same start of the run.
+      lead: Result of `lead` in process 0, from the same start of the run.
 
     Raises:
       storage.StorageError: If the store does not answer, or shows this process
         other files than process 0.
     """
-    self.divided, self._leader = True, state['lease']
-    if _digest(self._files) != state['files']:
+    self.divided, self._leader = True, lead['lease']
+    if _digest(self._files) != lead['files']:
       self.pull()
-    if _digest(self._files) != state['files']:
+    if _digest(self._files) != lead['files']:
       raise storage.StorageError(
           f'{self.url}: processes see different versions of {stored.FILES}.'
           ' Make sure that nothing else writes there, then start all processes'
@@ -243,9 +243,7 @@ class Mirror:
     lease_lib.check(self._store, self._leader)
     base = target.relative_to(self.root).as_posix()
     return storage.in_parallel(
-        lambda name: self._store.upload(
-            folder / name[len(base) + 1 :], name
-        ),
+        lambda name: self._store.upload(folder / name[len(base) + 1 :], name),
         [f'{base}/{name}' for name in names],
     )
 
@@ -253,9 +251,9 @@ class Mirror:
   def adding(self, sizes: Mapping[str, int]) -> Iterator[None]:
     """Let .files.json name what other processes have sent, from this block on.
 
-    In the block, the files of this process appear that belong to these, with
-    their companion, such as SHA256SUMS. Nothing is uploaded meanwhile: the new
-    objects would be taken for those of an older companion.
+    In the block, the companion of these files appears here, such as the
+    SHA256SUMS of a checkpoint. This process uploads nothing meanwhile, because
+    the new objects would be taken for those of an older companion.
 
     Args:
       sizes: Results of `send`.

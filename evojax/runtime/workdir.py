@@ -468,9 +468,9 @@ def _meet(mirror: mirror_lib.Mirror, mode: str) -> None:
     )
   from evojax.runtime import decisions
 
-  state = decisions.decide(mirror.state)
+  lead = decisions.decide(mirror.lead)
   if jax.process_index():
-    mirror.follow(state)
+    mirror.follow(lead)
 
 
 def open_workdir(

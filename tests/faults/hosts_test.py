@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import jax
 import numpy as np
 import pytest
@@ -37,8 +38,9 @@ def arrays(workdir):
   return found | {'key': jax.random.key_data(found['key'])}
 
 
-class _Hosts(absltest.TestCase):
-  POINTS: tuple[str, ...]
+@pytest.mark.slow
+@pytest.mark.long
+class HostsTest(parameterized.TestCase):
 
   @classmethod
   def setUpClass(cls):
@@ -54,7 +56,7 @@ class _Hosts(absltest.TestCase):
     worker = subprocess.run(
         [
             *(sys.executable, '-m', 'tests.faults.hosts_worker'),
-            *(root, f'tests/tiny.py:{policy}', *cls.POINTS),
+            *(root, f'tests/tiny.py:{policy}', *hosts_worker.POINTS, 'fork'),
         ],
         cwd=tiny.ROOT,
         env=tiny.environment(
@@ -72,16 +74,27 @@ class _Hosts(absltest.TestCase):
   def uploads(self, name, process):
     return (self.root / f'{name}.uploads{process}').read_text().split()
 
-  def assert_went_on(self, point):
-    self.assertEqual(self.found[point]['codes'], [-9, -9], self.found[point])
+  @parameterized.parameters('sent', 'naming')
+  def test_both_are_killed(self, point):
+    found = self.found[point]
+    self.assertEqual(found['codes'], [-9, -9], found['out'])
+
+  def test_process_0_does_not_wait_for_one_that_is_gone(self):
+    left = self.found['left']
+    self.assertEqual(left['codes'], [preemption.AGAIN, -9], left['out'])
+    *_, line = left['out'][0].splitlines()
+    self.assertRegex(line, r'^process 1 on \S+ has (gone|been silent)')
+
+  def test_the_same_command_goes_on(self):
+    for point in ('left', 'naming', 'end'):
+      self.assertIn('continuing from step 1\n', self.found[point]['out'][0])
     end = self.found['end']
     self.assertEqual(end['codes'], [0, 0], end['out'])
-    self.assertIn('continuing from step 1\n', end['out'][0])
     self.assertIn(f'policy: {hosts_worker.URL}/policy', end['out'][0])
     # The other process has nothing to say.
     self.assertNotIn('WARNING', end['out'][1])
 
-  def assert_equal_to_a_shared_directory(self):
+  def test_the_end_is_that_of_a_shared_directory(self):
     whole = self.root / 'whole'
     with mirror.opened(hosts_worker.URL) as path:
       path = pathlib.Path(path)
@@ -96,25 +109,6 @@ class _Hosts(absltest.TestCase):
       self.assertEqual(read(path), read(whole))
       jax.tree.map(np.testing.assert_array_equal, arrays(path), arrays(whole))
 
-  def assert_nothing_is_left(self):
-    names = json.loads(self.store.read('.files.json'))['files']
-    found = [n for n in self.store.list() if not n.startswith('.')]
-    self.assertEqual(set(found), set(names))
-    for disk in ('disk0', 'disk1'):
-      copies = self.root / disk / 'evojax/remote/runs'
-      self.assertEmpty(list(map(str, copies.rglob('*'))))
-
-
-@pytest.mark.slow
-class SentTest(_Hosts):
-  POINTS = ('sent',)
-
-  def test_the_same_command_goes_on(self):
-    self.assert_went_on('sent')
-
-  def test_the_end_is_that_of_a_shared_directory(self):
-    self.assert_equal_to_a_shared_directory()
-
   def test_each_process_uploads_its_own_shards(self):
     first, second = (self.uploads('end', process) for process in (0, 1))
     half = 'checkpoints/step_000002/state/learner/params/embed/c/{}/0'
@@ -124,25 +118,10 @@ class SentTest(_Hosts):
     for name in second:
       self.assertStartsWith(name, 'checkpoints/step_000002/state/')
 
-  def test_no_object_is_left_of_what_the_kill_cut_off(self):
-    self.assert_nothing_is_left()
-
-
-@pytest.mark.slow
-@pytest.mark.long
-class NamingTest(_Hosts):
-  POINTS = 'left', 'naming', 'fork'
-
-  def test_process_0_does_not_wait_for_one_that_is_gone(self):
-    left = self.found['left']
-    self.assertEqual(left['codes'], [preemption.AGAIN, -9], left['out'])
-    *_, line = left['out'][0].splitlines()
-    self.assertRegex(line, r'^process 1 on \S+ has (gone|been silent)')
-
-  def test_killed_before_the_list_of_files_is_written(self):
-    self.assert_went_on('naming')
-    self.assert_equal_to_a_shared_directory()
-    self.assert_nothing_is_left()
+  def test_no_object_is_left_of_what_the_kills_cut_off(self):
+    names = json.loads(self.store.read('.files.json'))['files']
+    found = [n for n in self.store.list() if not n.startswith('.')]
+    self.assertEqual(set(found), set(names))
 
   def test_a_fork_begins_with_its_checkpoint(self):
     fork = self.found['fork']

@@ -51,7 +51,8 @@ def send():
   )
 
 
-# Point -> the process that dies, and what it does last.
+# Point -> the process that dies, and what it does last. In the order in which
+# one run meets them.
 POINTS = dict(
     # Process 1 has uploaded its shards, and process 0 has not been told.
     sent=(1, send),

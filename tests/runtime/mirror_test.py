@@ -297,7 +297,7 @@ class HostsTest(MirrorTestCase):
     self.workdir.keep()
 
   def follow(self):
-    self.other.follow(self.leader.state())
+    self.other.follow(self.leader.lead())
 
   def shards(self, step=1, text='y'):
     """Files of the other process, in a folder of its own; a send of them."""
@@ -361,7 +361,7 @@ class HostsTest(MirrorTestCase):
       checkpoint(path, 7)
       write(pathlib.Path(path, 'evidence/train/step_000000.parquet'), 'large')
     with mirror.opened(URL) as path, self.open(path):
-      self.other.follow(mirror.of(path).state())
+      self.other.follow(mirror.of(path).lead())
       found = files(self.other.root)
     self.assertContainsSubset({'config.json'}, found)
     self.assertIn('checkpoints/step_000007/SHA256SUMS', found)
@@ -369,9 +369,9 @@ class HostsTest(MirrorTestCase):
     self.assertNotIn('evidence/train/step_000000.parquet', found)
 
   def test_processes_that_see_different_files(self):
-    state = self.leader.state() | {'files': 'of another version'}
+    lead = self.leader.lead() | {'files': 'of another version'}
     with self.assertRaisesRegex(storage.StorageError, 'see different versions'):
-      self.other.follow(state)
+      self.other.follow(lead)
 
   def test_another_process_than_0_writes_no_more_without_a_lease(self):
     self.follow()

@@ -37,7 +37,7 @@ class WeightsFolderTest(storage_test.StorageTestCase):
       self.assertEqual(
           engines.weights_folder(paths[0], ''), paths[0] / 'weights'
       )
-      mirror.of(second).follow(mirror.of(first).state())
+      mirror.of(second).follow(mirror.of(first).lead())
       for path in paths:
         with self.assertRaisesRegex(ValueError, 'weights_dir is empty: .*NFS'):
           engines.weights_folder(path, '')
