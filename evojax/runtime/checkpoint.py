@@ -151,6 +151,9 @@ def _gather(
     found, sizes = messages.receive(final.name, other, seconds=_BARRIER_SECONDS)
     sums |= found
     uploaded |= sizes
+  # A lost chunk would be taken for one of zeros, or be found at a restore only.
+  if missing := chunks.missing(folder, sums):
+    raise OSError(f'no process has written {missing[0]}')
   paths = sorted(map(pathlib.Path, sums))
   return {str(path): sums[str(path)] for path in paths}, uploaded
 
@@ -254,6 +257,9 @@ def _make_orbax(divided: bool) -> ocp.AsyncCheckpointer:
       ),
       timeout_secs=_BARRIER_SECONDS,
       multiprocessing_options=every_process,
+      # Otherwise a process would begin to write once any process has created
+      # its directory, and would later delete what it found in its own.
+      async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
   )
 
 

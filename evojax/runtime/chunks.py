@@ -10,7 +10,8 @@ A process that restores needs the chunks that overlap its shards, and all files
 that are no chunks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+import itertools
 import json
 import pathlib
 import re
@@ -71,6 +72,24 @@ def needed(
     )
 
   return is_needed
+
+
+def missing(step: pathlib.Path, names: Collection[str]) -> list[str]:
+  """Return the chunks that a step lacks.
+
+  Args:
+    step: Directory of the step, with all its files that are no chunks.
+    names: Files of the step, relative to it, of all processes.
+  """
+  wanted = []
+  for file in sorted(step.glob('state/**/zarr.json')):
+    about = json.loads(file.read_text())
+    chunk = about['chunk_grid']['configuration']['chunk_shape']
+    counts = [-(-n // c) for n, c in zip(about['shape'], chunk, strict=True)]
+    array = file.parent.relative_to(step).as_posix()
+    for place in itertools.product(*map(range, counts)):
+      wanted.append('/'.join([array, 'c', *map(str, place)]))
+  return [name for name in wanted if name not in names]
 
 
 def _boxes(

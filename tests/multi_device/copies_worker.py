@@ -7,6 +7,7 @@ restore the last step, an older one after damage, and one that a process alone
 has saved at objects://bucket/alone.
 """
 
+import asyncio
 import os
 import pathlib
 import sys
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
+from orbax.checkpoint._src.path import atomicity
 
 from evojax.models import hf
 from evojax.runtime import checkpoint
@@ -94,6 +96,17 @@ def chunks_in(path):
   return {name for name in here if name in names}, set(names)
 
 
+def be_late():
+  """Creates directories of checkpoints late; no process may write before."""
+  create = atomicity.AtomicRenameTemporaryPath.create
+
+  async def late(path):
+    await asyncio.sleep(0.5)
+    return await create(path)
+
+  atomicity.AtomicRenameTemporaryPath.create = late
+
+
 def main(process, port):
   process = int(process)
   logging.use_absl_handler()
@@ -113,6 +126,8 @@ def main(process, port):
       count=at(),
   )
   like, primary = state(None, shardings), process == 0
+  if primary:
+    be_late()
   meet = lambda: sharding.in_any_process(False)
 
   with mirror.opened(RUN) as path, open_(path, primary) as run:
