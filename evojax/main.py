@@ -45,7 +45,9 @@ from evojax.runtime import mirror
 from evojax.runtime import orbax_noise
 from evojax.runtime import output
 from evojax.runtime import peers
+from evojax.runtime import sharding
 from evojax.runtime import storage
+from evojax.runtime import stored_names
 from evojax.sandbox import box
 from evojax.sandbox import probe
 
@@ -452,6 +454,7 @@ def _dispatch() -> int | None:
     workdir = os.path.join('runs', pathlib.Path(FLAGS.sweep).stem)
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)
+  _check_stored(mode, _stored(workdir))
   if FLAGS.distributed:
     peers.join(
         FLAGS.coordinator,
@@ -470,38 +473,55 @@ def _dispatch() -> int | None:
   return code if isinstance(code, int) else None  # Others return results.
 
 
-@contextlib.contextmanager
-def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
-  """Yield the workdir; one in an object store is a copy, see `mirror`.
+def _only_trains(mode: str) -> bool:
+  """Return True if a mode trains one policy, without rounds."""
+  return mode == 'train' or mode == 'evolve' and not _CONFIG.value.evolve.rounds
 
-  Other runs that flags name are copied as well.
 
-  Raises:
-    ValueError: If what is asked for needs a directory of this machine.
-  """
+def _stored(workdir: str | None) -> list[str]:
+  """Return the workdir and the other runs that flags name, if in a store."""
   named = [workdir, FLAGS.workdir, FLAGS.fork_from, *FLAGS.compare, *FLAGS.runs]
-  stored = [path for path in named if path and storage.is_remote(path)]
-  if not stored:
-    yield workdir
-    return
+  return [path for path in named if path and storage.is_remote(path)]
+
+
+def _check_stored(mode: str, stored: list[str]) -> None:
+  """Raise ValueError if what is asked for needs a directory of this machine."""
   refused = ''
   if mode not in _STORED:
     refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED)}'
-  elif FLAGS.distributed:
-    refused = '--distributed; one process can work in a store'
+  elif FLAGS.distributed and not _only_trains(mode):
+    refused = (
+        f'--mode={mode} --distributed; in a store several processes train'
+        ' (--mode=train, or evolve with --config.evolve.rounds=0)'
+    )
   elif FLAGS.executor not in _STORED_EXECUTORS:
     refused = (
         f'--executor={FLAGS.executor}; in a store work'
         f' --executor={", ".join(_STORED_EXECUTORS)}'
     )
-  if refused:
+  if stored and refused:
     raise ValueError(
         f'{stored[0]} is no directory of this machine, which is needed by'
         f' {refused}. Name one on a shared file system, such as NFS or'
         ' Filestore; a mounted bucket renames no directories and has no locks'
     )
+
+
+@contextlib.contextmanager
+def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
+  """Yield the workdir; one in an object store is a copy, see `mirror`.
+
+  Other runs that flags name are copied as well. Processes other than 0 copy
+  only what they read.
+  """
+  if not _stored(workdir):
+    yield workdir
+    return
   with contextlib.ExitStack() as stack:
-    open_ = lambda path: path and stack.enter_context(mirror.opened(path))
+    wanted = lambda name: sharding.is_primary() or stored_names.is_for_all(name)
+    open_ = lambda path: path and stack.enter_context(
+        mirror.opened(path, wanted)
+    )
     if mode == 'runs':
       # The table of runs shows no evidence, which is most of what they wrote.
       light = lambda name: 'evidence' not in name.split('/')

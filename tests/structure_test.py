@@ -224,25 +224,29 @@ class ImportsTest(parameterized.TestCase):
 
   def test_exchanges_between_processes_have_a_time_limit(self):
     """`runtime.peers` ends a run that waits too long in such a block."""
-    path = ROOT / 'evojax' / 'runtime' / 'sharding.py'
-    tree = ast.parse(path.read_text())
-    calls = lambda node: sum(
-        isinstance(n, ast.Attribute)
-        and ast.unparse(n.value) == 'multihost_utils'
-        for n in ast.walk(node)
-    )
-    limited = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.With)
-        and re.search(
-            r'waits\.at\(.*others=True', ' '.join(map(ast.unparse, node.items))
-        )
-    ]
-    self.assertGreater(calls(tree), 0)
-    self.assertEqual(sum(map(calls, limited)), calls(tree))
-    named = {module_name(p) for p in SOURCES if 'multihost' in p.read_text()}
-    self.assertEqual(named, {'evojax.runtime.sharding'})
+    for file, call, where in (
+        ('sharding', 'multihost_utils.', 'multihost'),
+        ('messages', 'client.blocking_key_value_get', 'blocking_key_value'),
+    ):
+      path = ROOT / 'evojax' / 'runtime' / f'{file}.py'
+      tree = ast.parse(path.read_text())
+      calls = lambda node, call=call: sum(
+          isinstance(n, ast.Attribute) and ast.unparse(n).startswith(call)
+          for n in ast.walk(node)
+      )
+      limited = [
+          node
+          for node in ast.walk(tree)
+          if isinstance(node, ast.With)
+          and re.search(
+              r'waits\.at\(.*others=True',
+              ' '.join(map(ast.unparse, node.items)),
+          )
+      ]
+      self.assertGreater(calls(tree), 0)
+      self.assertEqual(sum(map(calls, limited)), calls(tree))
+      named = {module_name(p) for p in SOURCES if where in p.read_text()}
+      self.assertEqual(named, {f'evojax.runtime.{file}'})
 
   def test_flax_stays_in_models(self):
     for path in SOURCES:

@@ -15,6 +15,7 @@ from absl import logging
 
 from evojax.eval import evaluate
 from evojax.eval import report as report_lib
+from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import workdir as workdir_lib
 
@@ -77,7 +78,7 @@ def score(
     WorkdirError: If the stored result cannot be read.
     DiskError: If the disk is full.
   """
-  stored = read(workdir)
+  stored = decisions.decide(lambda: read(workdir))
   # The first result stands, whatever the arguments are now: a second look at
   # sealed problems could be used to choose.
   if stored is not None:

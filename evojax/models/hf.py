@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 import shutil
@@ -22,6 +23,7 @@ from evojax.models import decoder
 from evojax.models import hf_config
 from evojax.models import layout
 from evojax.models import tensor_files
+from evojax.runtime import mirror
 from evojax.runtime import sharding
 
 TOKENIZER_FILES = (
@@ -248,8 +250,9 @@ def save(
   """Write a directory that transformers, SGLang and `load_params` can load.
 
   The directory appears complete or not at all, and replaces an existing one. If
-  there are several processes, all of them call this and see the path: each
-  writes an equal share of the files of a large model.
+  there are several processes, all of them call this: each writes an equal share
+  of the files of a large model. They see the same path, or each has a copy of
+  the workdir that contains it, see `mirror`.
 
   Args:
     path: Directory to write.
@@ -288,22 +291,25 @@ def save(
   processes, process = jax.process_count(), jax.process_index()
   shapes = layout.tensor_shapes(cfg)
   files = tensor_files.plan(shapes, dtype, max_shard_bytes, processes)
-  total = sum(sum(file.sizes.values()) for file in files)
-  first = process == 0
+  mine = tensor_files.share(files, process, processes)
+  bytes_of = lambda files: sum(sum(file.sizes.values()) for file in files)
+  total, first = bytes_of(files), process == 0
+  copy = mirror.divided(path)
   tmp = path.with_name(f'.{path.name}.tmp')
   try:
     with _agreed(path):
-      if first:
+      if first or copy:
         shutil.rmtree(tmp, ignore_errors=True)
         tmp.mkdir(parents=True)
         # Gathering a large model takes long: the disk is checked before it.
-        if (free := shutil.disk_usage(tmp).free) < total:
+        size = bytes_of(mine) if copy else total
+        if (free := shutil.disk_usage(tmp).free) < size:
           raise OSError(
-              f'{path} needs {total} bytes, but the disk has {free} left. Free'
+              f'{path} needs {size} bytes, but the disk has {free} left. Free'
               ' some space and start the same command again.'
           )
+    uploaded = {}
     with _agreed(path):
-      mine = tensor_files.share(files, process, processes)
       # Numbers of layers go to the device.
       with jax.transfer_guard('allow'), tensor_files.Writer(tmp, mine) as out:
         _write_tensors(cfg, params, dtype, out)
@@ -312,6 +318,9 @@ def save(
             f'{tmp} cannot be written ({out.error}). Free some space and start'
             ' the same command again.'
         ) from out.error
+      if copy and not first:
+        uploaded = copy.send(tmp, [file.name for file in mine], path)
+    uploaded = _union(uploaded) if copy else {}
     with _agreed(path):
       if first:
         config = hf_config.dump(cfg, dtype, token_ids)
@@ -324,9 +333,10 @@ def save(
           hf_config.write_json(tmp / 'model.safetensors.index.json', index)
         for file in copies:
           shutil.copyfile(file, tmp / file.name)
-        _replace(tmp, path)
+        with mirror.adding(path, uploaded):
+          _replace(tmp, path)
   finally:
-    if first:
+    if first or copy:
       shutil.rmtree(tmp, ignore_errors=True)
 
 
@@ -343,6 +353,12 @@ def _agreed(path: pathlib.Path) -> Iterator[None]:
     raise error
   if failed:
     raise OSError(f'another process could not write {path}; its log says why')
+
+
+def _union(sizes: dict[str, int]) -> dict[str, int]:
+  """Return the entries of all processes."""
+  rows = sharding.all_gather(json.dumps(sizes).encode())
+  return {name: size for row in rows for name, size in json.loads(row).items()}
 
 
 def _replace(tmp: pathlib.Path, path: pathlib.Path) -> None:

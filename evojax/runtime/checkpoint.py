@@ -1,6 +1,6 @@
 """Checkpoints: one atomic, verified directory per step.
 
-    <directory>/step_000012/state/       arrays, written by Orbax (OCDBT)
+    <directory>/step_000012/state/       arrays, written by Orbax
     <directory>/step_000012/meta.json    metadata, shapes and dtypes by path
     <directory>/step_000012/SHA256SUMS   hash of every file, for `sha256sum -c`
 
@@ -9,6 +9,13 @@ without the suffix is complete. An object store cannot rename directories; there
 `mirror` makes all files of a step valid at once. Orbax does not checksum array
 data, so a file that is damaged later would silently give wrong numbers;
 therefore a restore checks the hashes.
+
+Arrays are saved as OCDBT databases, one per process, which process 0 merges in
+their shared directory. In an object store several processes have no shared
+directory. There the arrays are Zarr files, one per chunk: each process uploads
+the chunks that it writes, process 0 all other files, and a restore downloads
+and checks in each process only what it needs, see `chunks`. Any number of
+processes restores both forms.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -26,10 +33,14 @@ from absl import logging
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint._src.metadata import array_metadata_store
 
+from evojax.runtime import chunks
 from evojax.runtime import decisions
 from evojax.runtime import durable
+from evojax.runtime import messages
 from evojax.runtime import mirror
+from evojax.runtime import sharding
 from evojax.runtime import waits
 
 PyTree = Any
@@ -37,12 +48,12 @@ PyTree = Any
 _STEP = re.compile(r'step_(\d{6,})')
 _UNFINISHED = '.tmp'
 _SUMS = 'SHA256SUMS'
-# Orbax's default of ten minutes is too short for a large checkpoint on a slow
-# disk. Dead processes are detected by `peers`, not by this limit.
+# Limit for all processes to write, hash and upload their files: Orbax's default
+# of ten minutes is too short for a large checkpoint on a slow disk. Dead
+# processes are detected by `peers`, not by this limit.
 _BARRIER_SECONDS = 3600
 # Assumed speed before a process's first save: that of a slow network disk.
 _BYTES_PER_SECOND = 100e6
-_SUMS_SECONDS = 600.0  # Limit for another process to hash its files.
 
 
 class CheckpointError(ValueError):
@@ -69,6 +80,17 @@ def _flatten(tree: PyTree) -> dict[str, Any]:
   }
 
 
+def _local_bytes(flat: Mapping[str, Any]) -> int:
+  """Return the bytes that this process saves of arrays, about."""
+  return sum(
+      shard.data.nbytes
+      for leaf in flat.values()
+      if isinstance(leaf, jax.Array)
+      for shard in leaf.addressable_shards
+      if shard.replica_id == 0
+  )
+
+
 def _digest(path: pathlib.Path) -> str:
   with path.open('rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
@@ -91,53 +113,86 @@ def _sums(
     return dict(zip(named, pool.map(_digest, named.values()), strict=True))
 
 
-def _shared_sums(folder: pathlib.Path) -> dict[str, str] | None:
-  """Return the hashes of all files in process 0, None in the others.
+def _gather(
+    folder: pathlib.Path, final: pathlib.Path
+) -> tuple[dict[str, str], dict[str, int]] | None:
+  """Return the files of all processes in process 0, None in the others.
 
-  Each process hashes its own files, which Orbax writes to a separate folder per
-  process. Process 0 also hashes the common files, and waits for the hashes of
-  the other processes.
+  Each process hashes the files that it has written. Without a shared directory,
+  it also uploads them.
+
+  Args:
+    folder: Directory in which this process has written the step.
+    final: Directory of the complete step.
+
+  Returns:
+    SHA-256 of all files by name, in the order of their paths, and the sizes of
+    those that other processes have uploaded.
 
   Raises:
-    OSError: If another process sends no hashes in time.
+    OSError: If another process sends no hashes in time, or an upload fails.
   """
+  # In a shared directory, Orbax writes to a separate folder per process.
   own = lambda index: f'state/ocdbt.process_{index}/'
-  sent = lambda index: folder / f'.sums-{index}.json'
+  copy = mirror.divided(final)
   if index := jax.process_index():
-    sums = _sums(folder, lambda name: name.startswith(own(index)))
-    durable.write_json(sent(index), sums)
+    counts = lambda name: name.startswith(own(index))
+    if copy:  # All processes write the files at the top of `state`; 0 sends.
+      counts = lambda name: name.count('/') > 1
+    sums = _sums(folder, counts)
+    sizes = copy.send(folder, sums, final) if copy else {}
+    messages.send(final.name, [sums, sizes])
     return None
   others = range(1, jax.process_count())
-  not_here = '.', *map(own, others)
+  not_here = tuple(map(own, others))
   sums = _sums(folder, lambda name: not name.startswith(not_here))
+  uploaded = {}
   for other in others:
-    deadline = time.monotonic() + _SUMS_SECONDS
-    while not sent(other).exists():
-      if time.monotonic() > deadline:
-        raise OSError(
-            f'process {other} has not hashed its files within'
-            f' {_SUMS_SECONDS:g} s'
-        )
-      time.sleep(0.05)
-    sums |= json.loads(sent(other).read_text())
-    sent(other).unlink()
-  return {str(p): sums[str(p)] for p in sorted(map(pathlib.Path, sums))}
+    found, sizes = messages.receive(final.name, other, seconds=_BARRIER_SECONDS)
+    sums |= found
+    uploaded |= sizes
+  # A lost chunk would be taken for one of zeros, or be found at a restore only.
+  if missing := chunks.missing(folder, sums):
+    raise OSError(f'no process has written {missing[0]}')
+  paths = sorted(map(pathlib.Path, sums))
+  return {str(path): sums[str(path)] for path in paths}, uploaded
 
 
-def _damage(path: pathlib.Path) -> str:
-  """Return a text that describes the damage to a step; '' if it is intact."""
-  mirror.fetch(path)
+def _damage(path: pathlib.Path, wanted: Mapping[str, Any]) -> str:
+  """Return a text that describes the damage to a step; '' if it is intact.
+
+  All processes call it together. In a shared directory, process 0 checks all
+  files; without one, each process downloads and checks those that it needs.
+
+  Args:
+    path: Directory of the step.
+    wanted: Arrays to restore, by name.
+  """
+  mine, copy = '', mirror.divided(path)
+  if jax.process_index() == 0 or copy:
+    is_needed = lambda name: True
+    if copy:
+      mirror.fetch(path, lambda name: not chunks.is_chunk(name))
+      is_needed = chunks.needed(path, wanted)
+    mirror.fetch(path, is_needed)
+    mine = _local_damage(path, is_needed)
+  found = sharding.all_gather(mine.encode())
+  return next((text.decode() for text in found if text), '')
+
+
+def _local_damage(path: pathlib.Path, counts: Callable[[str], bool]) -> str:
+  """Return the damage to those files of a step that count."""
   try:
     lines = (path / _SUMS).read_text().splitlines()
   except (OSError, UnicodeDecodeError):
     return f'{_SUMS} cannot be read'
   written = {line[66:]: line[:64] for line in lines}  # 64 digits, 2 blanks.
   try:
-    found = _sums(path)
+    found = _sums(path, counts)
   except OSError as error:
     return f'cannot be read: {error}'
   for name, digest in written.items():
-    if found.get(name) != digest:
+    if counts(name) and found.get(name) != digest:
       wrong = 'not what was written' if name in found else 'missing'
       return f'{name} is {wrong}'
   return '' if written else f'{_SUMS} is empty'
@@ -166,18 +221,54 @@ def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
   if step is None or not path.is_dir():
     raise CheckpointError(f'{path} is not the directory of a checkpoint')
   source = Checkpointer(path.parent, every=1, keep=1)
-  if jax.process_index() == 0 and (damage := _damage(path)):
+  if damage := _damage(path, _flatten(abstract_state)):
     raise CheckpointError(
         f'checkpoint {path} is damaged: {damage}; restore it from a copy'
     )
   return source._restore(int(step[1]), abstract_state)[0]
 
 
+def _make_orbax(divided: bool) -> ocp.AsyncCheckpointer:
+  """Return a checkpointer of Orbax.
+
+  Args:
+    divided: True if the processes have no shared directory. Then each writes
+      its shards and a copy of the metadata to a directory of its own.
+  """
+  if not divided:
+    return ocp.AsyncCheckpointer(
+        ocp.PyTreeCheckpointHandler(), timeout_secs=_BARRIER_SECONDS
+    )
+  every_process = ocp.options.MultiprocessingOptions(primary_host=None)
+  # A store of its own: Orbax sets `primary_host` of the global one, for all
+  # checkpointers.
+  arrays = ocp.type_handlers.ArrayHandler(
+      array_metadata_store=array_metadata_store.Store()
+  )
+  return ocp.AsyncCheckpointer(
+      ocp.PyTreeCheckpointHandler(
+          use_ocdbt=False,
+          use_zarr3=True,  # Metadata of the older format are hidden files.
+          multiprocessing_options=every_process,
+          type_handler_registry=ocp.type_handlers.create_type_handler_registry(
+              (np.ndarray, ocp.type_handlers.NumpyHandler()),
+              (jax.Array, arrays),
+          ),
+      ),
+      timeout_secs=_BARRIER_SECONDS,
+      multiprocessing_options=every_process,
+      # Otherwise a process would begin to write once any process has created
+      # its directory, and would later delete what it found in its own.
+      async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+  )
+
+
 class Checkpointer:
   """Saves and restores the state of a run.
 
-  All processes of a run call `save`, `wait` and `restore_latest` together. The
-  directory is shared by all of them; process 0 owns it.
+  All processes of a run call `save`, `wait` and `restore_latest` together. They
+  share the directory, and process 0 owns it; in an object store each has a copy
+  of it, see `mirror`.
   """
 
   def __init__(
@@ -210,9 +301,8 @@ class Checkpointer:
     # Bytes and seconds of this process's last save, until it was durable.
     self._measured = _BYTES_PER_SECOND, 1.0
     self._began = 0.0  # When the last save began, on the monotonic clock.
-    self._orbax = ocp.AsyncCheckpointer(
-        ocp.PyTreeCheckpointHandler(), timeout_secs=_BARRIER_SECONDS
-    )
+    self._divided = mirror.divided(self.directory) is not None
+    self._orbax = _make_orbax(self._divided)
     self._pool = concurrent.futures.ThreadPoolExecutor(1, 'checkpoint')
     self._pending: concurrent.futures.Future[None] | None = None
 
@@ -264,7 +354,9 @@ class Checkpointer:
         'leaves': {path: _form(leaf) for path, leaf in flat.items()},
     }
     size, self._began = sum(x.nbytes for x in flat.values()), time.monotonic()
-    if jax.process_index() == 0:
+    if self._divided:
+      self._make_room(temporary, _local_bytes(flat))
+    elif jax.process_index() == 0:
       self._make_room(temporary, size)
     try:
       self._orbax.save(temporary / 'state', args=ocp.args.PyTreeSave(flat))
@@ -305,7 +397,7 @@ class Checkpointer:
         intact one holds another state than `abstract_state`.
     """
     self.wait()
-    step, problems = decisions.decide(self._newest_intact)
+    step, problems = self._newest_intact(_flatten(abstract_state))
     if problems and step is None:
       raise CheckpointError(
           f'no checkpoint in {self.directory} is intact{problems}\nRestore one'
@@ -381,18 +473,22 @@ class Checkpointer:
           # A filter's state may hold infinities, which strict JSON lacks.
           path = temporary / 'meta.json'
           durable.write_json(path, meta, indent=1, allow_nan=True)
-        found = _shared_sums(temporary)
+        found = _gather(temporary, final)
       if found is None:  # Only process 0 continues.
+        if self._divided:  # All of it is in the store.
+          shutil.rmtree(temporary)
         return
-      sums = ''.join(f'{digest}  {name}\n' for name, digest in found.items())
+      sums, uploaded = found
+      sums = ''.join(f'{digest}  {name}\n' for name, digest in sums.items())
       durable.write_atomic(temporary / _SUMS, sums.encode())
       # Orbax syncs its files, but not the directories that hold their names.
       for folder in (p for p in temporary.rglob('*') if p.is_dir()):
         durable.sync_directory(folder)
-      if final.exists():
-        self._remove(final)
-      os.rename(temporary, final)
-      durable.sync_directory(self.directory)
+      with mirror.adding(self.directory, uploaded):
+        if final.exists():
+          self._remove(final)
+        os.rename(temporary, final)
+        durable.sync_directory(self.directory)
       self._damaged.discard(meta['step'])
       mirror.publish(self.directory)  # In an object store, durable from here.
       self._measured = max(1, size), time.monotonic() - self._began
@@ -417,23 +513,31 @@ class Checkpointer:
       if step < min(intact[-self._keep :]) and step not in self._retained:
         self._remove(self.path_of(step))
 
-  def _newest_intact(self) -> tuple[int | None, str]:
-    """Return the newest intact step, if any, and the damage of newer ones."""
+  def _newest_intact(
+      self, wanted: Mapping[str, Any]
+  ) -> tuple[int | None, str]:
+    """Return the newest intact step, if any, and the damage of newer ones.
+
+    All processes call it together.
+
+    Args:
+      wanted: Arrays to restore, by name.
+    """
+    # One process alone tells the user.
+    warn = logging.warning if jax.process_index() == 0 else lambda *_: None
     for leftover in sorted(self.directory.glob('step_*' + _UNFINISHED)):
-      logging.warning(
+      warn(
           'checkpoint %s was cut off while it was written; it is ignored',
           leftover,
       )
     problems = ''
-    for step in reversed(self.steps()):
+    for step in reversed(decisions.decide(self.steps)):
       path = self.path_of(step)
-      if not (damage := _damage(path)):
+      if not (damage := _damage(path, wanted)):
         return step, problems
       self._damaged.add(step)
       problems += f'\n  {path}: {damage}'
-      logging.warning(
-          'checkpoint %s is damaged (%s); an older one is used', path, damage
-      )
+      warn('checkpoint %s is damaged (%s); an older one is used', path, damage)
     return None, problems
 
   def _check_structure(

@@ -106,8 +106,34 @@ def is_held(store: storage.Store) -> bool:
   return time.time() - seen.content['renewed'] < TTL_SECONDS
 
 
+def check(store: storage.Store, number: int) -> None:
+  """Raise an error if a lease is no longer the newest one.
+
+  Args:
+    store: The folder.
+    number: Number of the lease, which another process may hold.
+
+  Raises:
+    LeaseError: If another process has taken the folder over, or the lease was
+      deleted.
+  """
+  seen = _newest(store)
+  # If the whole folder was deleted, the number is 0.
+  if seen.number != number:
+    raise _taken(store, seen)
+
+
+def _taken(store: storage.Store, seen: _Seen) -> LeaseError:
+  holder = seen.content['holder'] or 'nobody: its lease was deleted'
+  return LeaseError(f'{store.url} is in use by {holder}', holder)
+
+
 class Lease:
-  """A lease that this process holds; a thread renews it."""
+  """A lease that this process holds; a thread renews it.
+
+  Attributes:
+    number: Number of the lease among those of the folder, from 1.
+  """
 
   def __init__(self, store: storage.Store):
     """Take the lease; wait TTL_SECONDS if its holder may be dead.
@@ -119,7 +145,7 @@ class Lease:
     """
     self._store = store
     seen = self._wait()
-    self._number = seen.number + 1
+    self.number = seen.number + 1
     self._content = {
         'holder': (
             f'pid {os.getpid()} on {socket.gethostname()} since'
@@ -131,15 +157,15 @@ class Lease:
     }
     self._stop, self._lock = threading.Event(), threading.Lock()
     self._renewed = time.monotonic()
-    if not store.create(_name(self._number), self._data()):
-      self._raise(_newest(store))
-    if store.create(_name(self._number), b'{}'):
+    if not store.create(_name(self.number), self._data()):
+      raise _taken(store, _newest(store))
+    if store.create(_name(self.number), b'{}'):
       raise storage.StorageError(
           f'{store.url}: its file system lets two processes create one object,'
           ' so that a run cannot be kept to one of them; gs:// and s3:// can be'
           ' used'
       )
-    for number in range(max(1, self._number - 8), self._number):
+    for number in range(max(1, self.number - 8), self.number):
       store.remove(_name(number))
     threading.Thread(target=self._renew, daemon=True).start()
 
@@ -149,18 +175,15 @@ class Lease:
     Raises:
       LeaseError: If another process has taken it over, or it was deleted.
     """
-    seen = _newest(self._store)
-    # If the whole folder was deleted, the number is 0.
-    if seen.number != self._number:
-      self._raise(seen)
+    check(self._store, self.number)
 
   def release(self) -> None:
     """Release the lease, if it is still held."""
     self._stop.set()
     with self._lock:
-      if _newest(self._store).number == self._number:
+      if _newest(self._store).number == self.number:
         self._content['released'] = True
-        self._store.write(_name(self._number), self._data())
+        self._store.write(_name(self.number), self._data())
 
   def _data(self) -> bytes:
     content = self._content | {'renewed': time.time()}
@@ -176,16 +199,12 @@ class Lease:
     first = seen
     while not _has_ended(seen.content):
       if seen.data != first.data:  # The holder has renewed its lease.
-        self._raise(seen)
+        raise _taken(self._store, seen)
       if time.monotonic() - since > TTL_SECONDS:
         break
       time.sleep(_WATCH_SECONDS)
       seen = _newest(self._store)
     return seen
-
-  def _raise(self, seen: _Seen) -> None:
-    holder = seen.content['holder'] or 'nobody: its lease was deleted'
-    raise LeaseError(f'{self._store.url} is in use by {holder}', holder)
 
   def _renew(self) -> None:
     """Renew the lease until it is given back or lost."""
@@ -194,7 +213,7 @@ class Lease:
         try:
           self.check()
           if not self._stop.is_set():
-            self._store.write(_name(self._number), self._data())
+            self._store.write(_name(self.number), self._data())
         except LeaseError:
           return  # The thread that writes finds out by its own `check`.
         except OSError:

@@ -19,57 +19,44 @@ complete or absent. Rows are written after .files.json, each by a write that
 never replaces an object, so that a second writer cannot add one. Parameters are
 large and are downloaded only when they are read, see `fetch`; all other files
 are downloaded at the start.
+
+If a run has several processes, each has a copy. Process 0 holds the lease and
+writes the run's files, .files.json and rows. The others `follow` it: they
+upload only their own shards of parameters, by `send`, and .files.json names
+these once process 0 has been told of them, see `adding`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 import concurrent.futures
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 import threading
 import time
+from typing import Any
 
 from absl import logging
 
 from evojax.runtime import lease as lease_lib
 from evojax.runtime import storage
+from evojax.runtime import stored_names as stored
 
 _SOON_SECONDS = 30.0
-_FILES = '.files.json'
-_LEDGER, _ROWS, _INBOX = 'ledger.jsonl', 'ledger', 'inbox'
-# Folders that are not uploaded: servers on this machine read them, see
-# rollout/weights.py.
-_HERE_ONLY = ('weights',)
-# Large files that are rarely read, each with a companion: a file that is always
-# downloaded and is replaced together with the large file.
-_ON_DEMAND = (
-    (re.compile(r'(.*checkpoints/step_\d+/)state/.+'), 'SHA256SUMS'),
-    (re.compile(r'(.*/)?[^/]+\.safetensors'), 'config.json'),
-)
-_CHECKPOINT = re.compile(r'(.*/)?checkpoints/step_\d+/')
-
-# Size, modification time in ns, inode: differs after every change of a file.
-_Signature = tuple[int, int, int]
-
-
-def _companion(name: str) -> str | None:
-  """Return the companion of a file that is downloaded on demand, else None.
-
-  While the companion is unchanged, a copy in the store is still valid.
-  """
-  for pattern, companion in _ON_DEMAND:
-    if match := pattern.fullmatch(name):
-      return (match[1] or '') + companion
-  return None
 
 
 class Mirror:
-  """A folder of an object store and its copy on this machine."""
+  """A folder of an object store and its copy on this machine.
+
+  Attributes:
+    url: URL of the folder.
+    root: The copy.
+    divided: True if other processes of the run have copies of their own.
+  """
 
   def __init__(self, url: str, root: pathlib.Path):
     """Open the store without a request to it.
@@ -83,38 +70,45 @@ class Mirror:
     self._lock = threading.RLock()  # Checkpoints are published by a thread.
     self._lease: lease_lib.Lease | None = None
     self._publishes = False
+    self.divided = False
+    self._leader = 0  # Number of the lease of process 0, in other processes.
+    self._wanted: Callable[[str], bool] = lambda name: True
     self._files, self._count = b'', 0
     # Files in .files.json: size, and the signature of the local copy if any.
-    self._known: dict[str, tuple[int, _Signature | None]] = {}
+    self._known: dict[str, tuple[int, stored.Signature | None]] = {}
+    # Objects of other processes, which the next .files.json names: size.
+    self._added: dict[str, int] = {}
     self._rows: list[bytes] = []
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._soon: concurrent.futures.Future[None] | None = None
     self._next = 0.0  # Time of the next upload by that thread.
 
-  def pull(self, wanted: Callable[[str], bool] = lambda name: True) -> None:
+  def pull(self, wanted: Callable[[str], bool] | None = None) -> None:
     """Make the local folder equal to that of the store.
 
     Args:
-      wanted: Takes a file's name; returns True if the file is needed.
+      wanted: Takes a file's name; returns True if the file is needed. Default:
+        that of the last call, at first all files.
 
     Raises:
       storage.StorageError: If the store does not answer, the disk is full, or
         the folder holds files that no run has written.
     """
+    self._wanted = wanted or self._wanted
     shutil.rmtree(self.root, ignore_errors=True)
     try:
-      self._files = self._store.read(_FILES)
+      self._files = self._store.read(stored.FILES)
     except FileNotFoundError:
       self._files = b''
     there = self._store.list()
     if not self._files:
       # A run that was copied there by other tools would look like no run.
       for name in there:
-        if not name.startswith((f'{_INBOX}/', '.')):
+        if not name.startswith((f'{stored.INBOX}/', '.')):
           raise storage.StorageError(
-              f'{self.url} has {name} and no {_FILES}, which every run has'
-              ' there: choose another --workdir. A run of a directory goes on'
-              ' in a store as a new one, by --fork_from=DIRECTORY'
+              f'{self.url} has {name} and no {stored.FILES}, which every run'
+              ' has there: choose another --workdir. A run of a directory goes'
+              ' on in a store as a new one, by --fork_from=DIRECTORY'
           )
     files = json.loads(self._files or b'{"count": 0, "files": {}}')
     self._count = files['count']
@@ -123,10 +117,11 @@ class Mirror:
         n: (size, None) for n, size in files['files'].items() if n in there
     }
     # .files.json does not name files that users have left in the inbox.
-    self._known |= {n: (there[n]['size'], None) for n in _inbox(there)}
-    names = [n for n in self._known if not _companion(n) and wanted(n)]
+    self._known |= {n: (there[n]['size'], None) for n in stored.inbox(there)}
+    small = (name for name in self._known if not stored.companion(name))
+    names = [name for name in small if self._wanted(name)]
     self.root.parent.mkdir(parents=True, exist_ok=True)
-    rows = _rows(there)
+    rows = stored.rows(there)
     if self._known or rows:
       self.root.mkdir()
     self._download(names)
@@ -142,12 +137,41 @@ class Mirror:
     if self._lease is None:
       self._lease = lease_lib.Lease(self._store)
     try:
-      found = self._store.read(_FILES)
+      found = self._store.read(stored.FILES)
     except FileNotFoundError:
       found = b''
-    rows = _rows(self._store.list(_ROWS))
+    rows = stored.rows(self._store.list(stored.ROWS))
     if found != self._files or len(rows) != len(self._rows):
       self.pull()
+
+  def lead(self) -> dict[str, Any]:
+    """Become the copy of process 0; return what `follow` needs."""
+    assert self._lease is not None
+    self.divided = True
+    return {'lease': self._lease.number, 'files': _digest(self._files)}
+
+  def follow(self, lead: Mapping[str, Any]) -> None:
+    """Become the copy of a process other than 0.
+
+    Another run may have written the folder since it was downloaded; then it is
+    downloaded again.
+
+    Args:
+      lead: Result of `lead` in process 0, from the same start of the run.
+
+    Raises:
+      storage.StorageError: If the store does not answer, or shows this process
+        other files than process 0.
+    """
+    self.divided, self._leader = True, lead['lease']
+    if _digest(self._files) != lead['files']:
+      self.pull()
+    if _digest(self._files) != lead['files']:
+      raise storage.StorageError(
+          f'{self.url}: processes see different versions of {stored.FILES}.'
+          ' Make sure that nothing else writes there, then start all processes'
+          ' again'
+      )
 
   def keep(self) -> None:
     """Upload new files from here on; before, nothing in the store changes.
@@ -164,7 +188,7 @@ class Mirror:
     left = [
         name
         for name in self._store.list()
-        if _CHECKPOINT.match(name) and name not in self._known
+        if stored.is_of_checkpoint(name) and name not in self._known
     ]
     storage.in_parallel(self._store.remove, left)
     self.publish()
@@ -195,18 +219,73 @@ class Mirror:
     self._next = time.monotonic() + _SOON_SECONDS
     self._soon = self._thread.submit(self.publish)
 
-  def fetch(self, path: pathlib.Path) -> None:
+  def send(
+      self,
+      folder: pathlib.Path,
+      names: Collection[str],
+      target: pathlib.Path,
+  ) -> dict[str, int]:
+    """Upload files of a process other than 0.
+
+    Args:
+      folder: A local folder.
+      names: Files to upload, relative to `folder`.
+      target: The folder in which process 0 has files of the same kind; the
+        objects are named as if the files were there.
+
+    Returns:
+      Size in bytes by object name, for `adding` in process 0.
+
+    Raises:
+      lease.LeaseError: If process 0 has lost its lease.
+      storage.StorageError: If the store does not answer.
+    """
+    lease_lib.check(self._store, self._leader)
+    base = target.relative_to(self.root).as_posix()
+    return storage.in_parallel(
+        lambda name: self._store.upload(folder / name[len(base) + 1 :], name),
+        [f'{base}/{name}' for name in names],
+    )
+
+  @contextlib.contextmanager
+  def adding(self, sizes: Mapping[str, int]) -> Iterator[None]:
+    """Let .files.json name what other processes have sent, from this block on.
+
+    In the block, the companion of these files appears here, such as the
+    SHA256SUMS of a checkpoint. This process uploads nothing meanwhile, because
+    the new objects would be taken for those of an older companion.
+
+    Args:
+      sizes: Results of `send`.
+    """
+    with self._lock:
+      yield
+      self._added |= sizes
+
+  def fetch(
+      self,
+      path: pathlib.Path,
+      wanted: Callable[[str], bool] = lambda name: True,
+  ) -> None:
     """Download the files of a local folder that are still only in the store.
+
+    Args:
+      path: The folder.
+      wanted: Takes a file's name relative to the folder; returns True if the
+        file is needed.
 
     Raises:
       storage.StorageError: If the store does not answer, or the disk is full.
     """
     with self._lock:
       below = path.relative_to(self.root).as_posix() + '/'
+      below = below.removeprefix('./')
       names = [
           name
           for name, (_, here) in self._known.items()
-          if here is None and f'{name}/'.startswith(below.removeprefix('./'))
+          if here is None
+          and name.startswith(below)
+          and wanted(name.removeprefix(below))
       ]
       self._download(names)
 
@@ -240,7 +319,7 @@ class Mirror:
       storage.check_room(self.root.parent, size, self.url)
     for name, is_here in storage.in_parallel(download, names).items():
       if is_here:
-        here = _signature(self.root / name)
+        here = stored.signature(self.root / name)
         self._known[name] = self._known[name][0], here
       else:
         del self._known[name]
@@ -252,34 +331,36 @@ class Mirror:
       storage.StorageError: If a row is missing.
     """
     for number, name in enumerate(names):
-      if name != _row(number):
+      if name != stored.row(number):
         raise storage.StorageError(
-            f'{self.url} has {name} and no {_row(number)}: restore the row from'
-            ' a copy, or delete those after it'
+            f'{self.url} has {name} and no {stored.row(number)}: restore the'
+            ' row from a copy, or delete those after it'
         )
     found = storage.in_parallel(self._store.read, names)
     self._rows = [found[name] for name in names]
     if names:
-      (self.root / _LEDGER).write_bytes(b''.join(self._rows))
+      (self.root / stored.LEDGER).write_bytes(b''.join(self._rows))
 
   def _publish(self) -> None:
     """Upload files, then .files.json, then rows; remove files deleted here."""
     assert self._lease is not None
     self._lease.check()
-    local = _scan(self.root)
+    local = stored.scan(self.root)
     changed = [n for n, s in local.items() if self._seen(n) != s]
     sizes = storage.in_parallel(self._upload, changed)
     found = {n: self._known[n] for n in local if n not in sizes}
     found |= {n: (size, local[n]) for n, size in sizes.items() if size >= 0}
+    found |= {name: (size, None) for name, size in self._added.items()}
     for name, (size, here) in self._known.items():
-      companion = _companion(name)
+      companion = stored.companion(name)
       if here is None and name not in local and companion in local:
         if self._seen(companion) == local[companion]:
           found[name] = size, None
-    if sizes or found.keys() != self._known.keys():
+    if sizes or self._added or found.keys() != self._known.keys():
       # Uploads may have taken longer than a lease lasts.
       self._lease.check()
       self._write_files({name: size for name, (size, _) in found.items()})
+    self._added.clear()
     gone = [name for name in self._known if name not in found]
     self._known = found
     storage.in_parallel(self._store.remove, gone)
@@ -289,9 +370,9 @@ class Mirror:
     """Write .files.json; the count makes every version differ."""
     self._count += 1
     files = {'count': self._count, 'files': sizes}
-    self._store.write(_FILES, json.dumps(files, sort_keys=True).encode())
+    self._store.write(stored.FILES, json.dumps(files, sort_keys=True).encode())
 
-  def _seen(self, name: str) -> _Signature | None:
+  def _seen(self, name: str) -> stored.Signature | None:
     return self._known.get(name, (0, None))[1]
 
   def _upload(self, name: str) -> int:
@@ -307,7 +388,7 @@ class Mirror:
     Raises:
       lease.LeaseError: If another process has written a row.
     """
-    path = self.root / _LEDGER
+    path = self.root / stored.LEDGER
     if not path.exists():
       return
     rows = path.read_bytes().splitlines(keepends=True)
@@ -321,61 +402,24 @@ class Mirror:
     # Rows that are no longer in the ledger were damaged; they have been moved
     # to another file, which is uploaded like any other.
     for number in reversed(range(same, len(self._rows))):
-      self._store.remove(_row(number))
+      self._store.remove(stored.row(number))
     del self._rows[same:]
     for number in range(same, len(rows)):
-      if not self._store.create(_row(number), rows[number]):
+      if not self._store.create(stored.row(number), rows[number]):
         raise lease_lib.LeaseError(
-            f'{self.url}/{_row(number)} was written by another process: stop'
-            ' it, then run the same command again',
+            f'{self.url}/{stored.row(number)} was written by another process:'
+            ' stop it, then run the same command again',
             'another process',
         )
       self._rows.append(rows[number])
-    inbox = self._store.list(_INBOX)
-    new = [name for name in _inbox(inbox) if name not in self._known]
+    inbox = self._store.list(stored.INBOX)
+    new = [name for name in stored.inbox(inbox) if name not in self._known]
     self._known |= {name: (inbox[name]['size'], None) for name in new}
     self._download(new)
 
 
-def _row(number: int) -> str:
-  return f'{_ROWS}/{number:06d}.json'
-
-
-def _rows(names: Collection[str]) -> list[str]:
-  return sorted(name for name in names if name.startswith(f'{_ROWS}/'))
-
-
-def _inbox(names: Collection[str]) -> list[str]:
-  """Return the complete files that a user or a run has left in the inbox."""
-  below = (name for name in names if name.startswith(f'{_INBOX}/'))
-  return [n for n in below if not any(map(_is_unfinished, n.split('/')))]
-
-
-def _is_unfinished(name: str) -> bool:
-  return name.startswith('.') or name.endswith('.tmp')
-
-
-def _signature(path: pathlib.Path) -> _Signature:
-  stat = path.stat()
-  return stat.st_size, stat.st_mtime_ns, stat.st_ino
-
-
-def _scan(root: pathlib.Path) -> dict[str, _Signature]:
-  """Return the files to upload, without hidden or unfinished ones."""
-  found = {}
-  for folder, folders, files in os.walk(root):
-    top = pathlib.Path(folder)
-    folders[:] = [n for n in folders if not _is_unfinished(n)]
-    if top == root:
-      folders[:] = [n for n in folders if n not in _HERE_ONLY]
-      files = [n for n in files if n != _LEDGER]
-    for name in files:
-      path = top / name
-      if _is_unfinished(name) or path.is_symlink():
-        continue
-      with contextlib.suppress(FileNotFoundError):  # Deleted just now.
-        found[path.relative_to(root).as_posix()] = _signature(path)
-  return found
+def _digest(data: bytes) -> str:
+  return hashlib.sha256(data).hexdigest()
 
 
 # ------------------------------------------------------------------ by path
@@ -411,14 +455,37 @@ def publish_soon(path: pathlib.Path) -> None:
     found.publish_soon()
 
 
-def fetch(path: pathlib.Path) -> None:
+def fetch(
+    path: pathlib.Path, wanted: Callable[[str], bool] = lambda name: True
+) -> None:
   """Download the missing files of a folder, if its workdir is in a store.
+
+  Args:
+    path: The folder.
+    wanted: See `Mirror.fetch`.
 
   Raises:
     storage.StorageError: As `Mirror.fetch` does.
   """
   if found := of(path):
-    found.fetch(path)
+    found.fetch(path, wanted)
+
+
+@contextlib.contextmanager
+def adding(path: pathlib.Path, sizes: Mapping[str, int]) -> Iterator[None]:
+  """Add what other processes have sent; see `Mirror.adding`."""
+  found = of(path)
+  with found.adding(sizes) if found else contextlib.nullcontext():
+    yield
+
+
+def divided(path: pathlib.Path) -> Mirror | None:
+  """Return the mirror of a path of which each process of the run has a copy.
+
+  None if the processes share the path's directory, or if there is only one.
+  """
+  found = of(path)
+  return found if found and found.divided else None
 
 
 def shown(text: str) -> str:
@@ -487,7 +554,7 @@ def opened_below(
     mirrors = []
     for name in storage.Store(url).list():
       run, _, last = name.rpartition('/')
-      if last == _FILES:
+      if last == stored.FILES:
         mirrors.append(_open(f'{url}/{run}'.rstrip('/'), root / run, wanted))
     try:
       yield str(root)

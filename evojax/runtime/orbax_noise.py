@@ -1,10 +1,16 @@
-"""A filter for Orbax's log lines about a failed save."""
+"""A filter for log lines of Orbax that tell the user nothing."""
 
 from collections.abc import Callable
+import logging as standard_logging
 import sys
 import warnings
 
 from absl import logging
+
+_EXPECTED = (
+    'Skipping merge of OCDBT checkpoints',
+    'Global object size logging disabled',
+)
 
 
 def hush(debug: Callable[[], bool]) -> None:
@@ -12,15 +18,14 @@ def hush(debug: Callable[[], bool]) -> None:
 
   Without this, after a failed save Orbax logs a traceback per thread, asyncio
   logs each failed task whose result was not read, and each unfinished write
-  prints that its event loop is closed.
+  prints that its event loop is closed. Also suppressed is what Orbax warns of
+  at every save of processes that share no directory.
 
   Args:
     debug: Called at each event; returns True if it is to be shown anyway.
   """
   logging.get_absl_handler().addFilter(
-      lambda record: debug()
-      or record.levelno < logging.converter.STANDARD_ERROR
-      or not ('orbax' in record.pathname or record.name == 'asyncio')
+      lambda record: debug() or not _is_noise(record)
   )
   hook = sys.unraisablehook
 
@@ -31,3 +36,11 @@ def hush(debug: Callable[[], bool]) -> None:
   sys.unraisablehook = unraisable
   # Coroutines that were not started because of a failure cause such a warning.
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
+
+
+def _is_noise(record: standard_logging.LogRecord) -> bool:
+  if any(part in str(record.msg) for part in _EXPECTED):
+    return True
+  return record.levelno >= logging.converter.STANDARD_ERROR and (
+      'orbax' in record.pathname or record.name == 'asyncio'
+  )

@@ -5,9 +5,10 @@
     <workdir>/.lock           held while a process works on the run
 
 The directory is a local path, a mount, or the copy of a folder in an object
-store, see `mirror`. With several hosts the directory is shared, and only
-process 0 locks and writes it. It belongs to the mode that made it. A start that
-ends before `Workdir.keep` leaves the directory unchanged.
+store, see `mirror`. With several hosts the directory is shared, or each has a
+copy of the folder in the store; only process 0 locks and writes it. It belongs
+to the mode that made it. A start that ends before `Workdir.keep` leaves the
+directory unchanged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -448,6 +449,30 @@ def _take(mirror: mirror_lib.Mirror) -> None:
     raise WorkdirError(_in_use(mirror.url, error.holder)) from error
 
 
+def _meet(mirror: mirror_lib.Mirror, mode: str) -> None:
+  """Let all processes of a run begin with the same files of a store.
+
+  Raises:
+    WorkdirError: If the mode needs a directory that all processes see.
+    StorageError: If the processes see different files.
+  """
+  import jax  # Imported here because most users of this module need no device.
+
+  if not jax.distributed.is_initialized():
+    return
+  if mode != 'train':
+    raise WorkdirError(
+        f'--mode={mode} needs a directory that all its processes see, and'
+        f' {mirror.url} is in a store, where several processes only train: name'
+        ' one on a shared file system, such as NFS or Filestore'
+    )
+  from evojax.runtime import decisions
+
+  lead = decisions.decide(mirror.lead)
+  if jax.process_index():
+    mirror.follow(lead)
+
+
 def open_workdir(
     path: str | os.PathLike[str],
     config: ml_collections.ConfigDict,
@@ -461,7 +486,8 @@ def open_workdir(
     path: The directory.
     config: The resolved config.
     mode: The mode that works in it: train, evolve, aa, eval or warmstart.
-    primary: True in process 0 of the run; others touch nothing.
+    primary: True in process 0 of the run; others change nothing. All processes
+      of a run in a store call this together.
 
   Returns:
     The open directory. In process 0, `resumed` is True if the directory held
@@ -475,9 +501,11 @@ def open_workdir(
   """
   path = _local(path)
   saved = path / 'config.json'
-  if not primary:
-    return Workdir(path, resumed=saved.exists())
   mirror = mirror_lib.of(path)
+  if not primary:
+    if mirror:
+      _meet(mirror, mode)
+    return Workdir(path, resumed=saved.exists())
   if mirror:
     _take(mirror)
   new = found_lib.missing(path)
@@ -501,6 +529,8 @@ def open_workdir(
     text = json.dumps(content, indent=2) + '\n'
     if not workdir.resumed or saved.read_text() != text:
       durable.write_atomic(saved, text.encode())
+    if mirror:
+      _meet(mirror, mode)
   except BaseException:
     workdir.put_back()
     raise

@@ -20,6 +20,7 @@ from evojax.rollout import fleet
 from evojax.rollout import parity
 from evojax.rollout import slots
 from evojax.runtime import config_checks
+from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import sharding
 
@@ -71,6 +72,32 @@ def make_engine(
   )
 
 
+def weights_folder(workdir: pathlib.Path, weights_dir: str) -> pathlib.Path:
+  """Return the directory in which servers and all processes find new weights.
+
+  Args:
+    workdir: The run's directory.
+    weights_dir: config.rollout.weights_dir.
+
+  Raises:
+    ValueError: If all processes must see it, and only the workdir could hold
+      it, of which each has a copy.
+  """
+  if not weights_dir:
+    if mirror.divided(workdir):
+      raise ValueError(
+          'config.rollout.weights_dir is empty: the processes of a run in a'
+          ' store share no directory in which they could write new weights for'
+          ' the servers; name one that all of them see, on NFS or Filestore'
+      )
+    return workdir / 'weights'
+  # A subfolder per run, since other runs may use the same directory. It is the
+  # same in all processes, even if each has a copy of the workdir.
+  name = mirror.shown(str(workdir.absolute()))
+  run = hashlib.sha256(name.encode()).hexdigest()[:12]
+  return pathlib.Path(weights_dir).expanduser() / 'weights' / run
+
+
 def open_sampler(
     config: ml_collections.ConfigDict,
     policy: policy_lib.Policy,
@@ -102,11 +129,7 @@ def open_sampler(
   sizes = shapes(config)
   half = 'bfloat16' in (model.compute_dtype, model.param_dtype)
   key = lambda name: config_lib.read_key(r[name], f'config.rollout.{name}')
-  folder = workdir / 'weights'
-  if r.weights_dir:
-    # A subfolder per run, since other runs may use the same directory.
-    run = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:12]
-    folder = pathlib.Path(r.weights_dir).expanduser() / 'weights' / run
+  folder = weights_folder(workdir, r.weights_dir)
   # Any short text is a good probe; servers must score it as this process does.
   probe = tuple(tokenizer.encode('12 + 34 ='))
 

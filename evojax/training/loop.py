@@ -70,7 +70,9 @@ def run(
   # Checked again once the lock is held; this early check precedes slow work.
   if primary:
     workdir_lib.check(workdir, config, 'train')
-  newest = _checkpoint_of(fork_from) if fork_from and primary else None
+  # In a store, each process has a copy of the workdir and fills its own.
+  fills = primary or mirror.of(workdir)
+  newest = _checkpoint_of(fork_from) if fork_from and fills else None
   setup = setup_lib.prepare(config)
   with (
       workdir_lib.open_workdir(

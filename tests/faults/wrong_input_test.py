@@ -312,6 +312,14 @@ REFUSED = {
         ],
         r'gs://bucket/run is no directory .*--executor=ray; .*inprocess, local',
     ),
+    'workdir in a bucket, and rounds on several hosts': (
+        [
+            *('{tiny}', '--workdir=gs://bucket/run', '--distributed'),
+            '--config.evolve.rounds=1',
+        ],
+        r'gs://bucket/run is no directory .*--mode=evolve --distributed;'
+        r' .*several processes train .*rounds=0',
+    ),
     'policy in a store that nobody knows': (
         ['{tiny}', '--config.model.path=nonsense://bucket/model'],
         r"nonsense://bucket/model: the scheme 'nonsense' is unknown",

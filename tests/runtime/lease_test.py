@@ -79,7 +79,7 @@ class LeaseTest(storage_test.StorageTestCase):
     held._stop.set()
     with held._lock:
       held._content['place'] = {'machine': 'another', 'pid': 1, 'started': '1'}
-      self.store.write(lease._name(held._number), held._data())
+      self.store.write(lease._name(held.number), held._data())
 
   def test_who_stands_still_is_replaced_and_finds_out(self):
     old = self.take()

@@ -1,4 +1,4 @@
-"""Workdirs in an object store: what readers see at any moment, two writers."""
+"""Workdirs in an object store: what readers see, two writers, two hosts."""
 
 import concurrent.futures
 import json
@@ -13,6 +13,7 @@ from evojax.runtime import durable
 from evojax.runtime import lease
 from evojax.runtime import mirror
 from evojax.runtime import storage
+from evojax.runtime import stored_names
 from evojax.runtime import workdir as workdir_lib
 from tests.runtime import storage_test
 
@@ -281,6 +282,105 @@ class WritersTest(MirrorTestCase):
         old.close()
       mirror.of(path)._publishes = False
     self.assertEqual([row['payload']['step'] for row in rows], ['train', 'a'])
+
+
+class HostsTest(MirrorTestCase):
+  """Process 0 and another one of a run, both in this process."""
+
+  def setUp(self):
+    super().setUp()
+    self.first = self.enterContext(mirror.opened(URL))
+    second = self.enterContext(mirror.opened(URL, stored_names.is_for_all))
+    self.leader, self.other = mirror.of(self.first), mirror.of(second)
+    self.workdir = self.open(self.first)
+    self.addCleanup(self.workdir.close)
+    self.workdir.keep()
+
+  def follow(self):
+    self.other.follow(self.leader.lead())
+
+  def shards(self, step=1, text='y'):
+    """Files of the other process, in a folder of its own; a send of them."""
+    folder = self.other.root / f'checkpoints/step_{step:06d}.tmp'
+    names = ['state/w/c/1', 'state/array_metadatas/process_1']
+    for name in names:
+      write(folder / name, text)
+    final = self.other.root / f'checkpoints/step_{step:06d}'
+    return self.other.send(folder, names, final)
+
+  def test_files_of_two_processes_appear_at_once(self):
+    self.failing(0.05)
+    self.follow()
+    before = self.seen()
+    sizes = self.shards()
+    self.assertEqual(list(sizes.values()), [1, 1])
+    write(pathlib.Path(self.first, 'metrics.jsonl'), '1\n')
+    mirror.publish(pathlib.Path(self.first))
+    self.assertEqual(self.seen(), before | {'metrics.jsonl': '1\n'})
+    self.assertContainsSubset(sizes, self.objects())  # And they are kept.
+    with mirror.adding(pathlib.Path(self.first), sizes):
+      checkpoint(self.first, 1)
+    mirror.publish(pathlib.Path(self.first))
+    with mirror.opened(URL) as path:
+      mirror.fetch(pathlib.Path(path))
+      found = files(path)
+    self.assertEqual([found[name] for name in sizes], ['y', 'y'])
+    self.assertIn('checkpoints/step_000001/state/d/1', found)
+    # Process 0 never has them, and a later upload leaves them.
+    write(pathlib.Path(self.first, 'metrics.jsonl'), '2\n')
+    mirror.publish(pathlib.Path(self.first))
+    self.assertNoCommonElements(sizes, files(self.first))
+    self.assertContainsSubset(sizes, self.objects())
+    os.rename(
+        f'{self.first}/checkpoints/step_000001', f'{self.first}/old.tmp'
+    )
+    mirror.publish(pathlib.Path(self.first))
+    self.assertNoCommonElements(sizes, self.objects())
+
+  def test_no_upload_while_files_appear(self):
+    self.follow()
+    sizes = self.shards()
+    checkpoint(self.first, 1)
+    mirror.publish(pathlib.Path(self.first))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+      with mirror.adding(pathlib.Path(self.first), sizes):
+        os.rename(
+            f'{self.first}/checkpoints/step_000001', f'{self.first}/old.tmp'
+        )
+        upload = pool.submit(mirror.publish, pathlib.Path(self.first))
+        with self.assertRaises(TimeoutError):
+          upload.result(timeout=0.2)
+        checkpoint(self.first, 1, 'new')
+      upload.result()
+    self.assertContainsSubset(sizes, self.objects())
+
+  def test_another_run_worked_there_in_between(self):
+    self.workdir.close()
+    self.leader.release()
+    with mirror.opened(URL) as path, self.open(path):
+      checkpoint(path, 7)
+      write(pathlib.Path(path, 'evidence/train/step_000000.parquet'), 'large')
+    with mirror.opened(URL) as path, self.open(path):
+      self.other.follow(mirror.of(path).lead())
+      found = files(self.other.root)
+    self.assertContainsSubset({'config.json'}, found)
+    self.assertIn('checkpoints/step_000007/SHA256SUMS', found)
+    # Only process 0 reads it.
+    self.assertNotIn('evidence/train/step_000000.parquet', found)
+
+  def test_processes_that_see_different_files(self):
+    lead = self.leader.lead() | {'files': 'of another version'}
+    with self.assertRaisesRegex(storage.StorageError, 'see different versions'):
+      self.other.follow(lead)
+
+  def test_another_process_than_0_writes_no_more_without_a_lease(self):
+    self.follow()
+    self.leader.release()
+    with mirror.opened(URL) as path, self.open(path):
+      before = self.objects()
+      with self.assertRaisesRegex(lease.LeaseError, 'is in use by pid'):
+        self.shards()
+      self.assertEqual(self.objects(), before)
 
 
 class LedgerTest(MirrorTestCase):

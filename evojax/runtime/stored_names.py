@@ -1,0 +1,90 @@
+"""Names of the objects of a workdir in a store; see `mirror`."""
+
+from collections.abc import Collection
+import contextlib
+import os
+import pathlib
+import re
+
+FILES = '.files.json'
+LEDGER, ROWS, INBOX = 'ledger.jsonl', 'ledger', 'inbox'
+# Folders that are not uploaded: servers on this machine read them, see
+# rollout/weights.py.
+_HERE_ONLY = ('weights',)
+# Large files that are rarely read, each with a companion: a file that is always
+# downloaded and is replaced together with the large file.
+_ON_DEMAND = (
+    (re.compile(r'(.*checkpoints/step_\d+/)state/.+'), 'SHA256SUMS'),
+    (re.compile(r'(.*/)?[^/]+\.safetensors'), 'config.json'),
+)
+_CHECKPOINT = re.compile(r'(.*/)?checkpoints/step_\d+/')
+# What processes other than 0 read of a run.
+_FOR_ALL = re.compile(r'config\.json|(.*/)?checkpoints/.+')
+
+# Size, modification time in ns, inode: differs after every change of a file.
+Signature = tuple[int, int, int]
+
+
+def companion(name: str) -> str | None:
+  """Return the companion of a file that is downloaded on demand, else None.
+
+  While the companion is unchanged, a copy in the store is still valid.
+  """
+  for pattern, other in _ON_DEMAND:
+    if match := pattern.fullmatch(name):
+      return (match[1] or '') + other
+  return None
+
+
+def is_of_checkpoint(name: str) -> bool:
+  """Return True if an object belongs to a checkpoint."""
+  return _CHECKPOINT.match(name) is not None
+
+
+def is_for_all(name: str) -> bool:
+  """Return True if other processes than 0 may read a file of the run."""
+  return _FOR_ALL.fullmatch(name) is not None
+
+
+def row(number: int) -> str:
+  """Return the name of a row of the ledger."""
+  return f'{ROWS}/{number:06d}.json'
+
+
+def rows(names: Collection[str]) -> list[str]:
+  """Return the names of rows, in the order of the ledger."""
+  return sorted(name for name in names if name.startswith(f'{ROWS}/'))
+
+
+def inbox(names: Collection[str]) -> list[str]:
+  """Return the complete files that a user or a run has left in the inbox."""
+  below = (name for name in names if name.startswith(f'{INBOX}/'))
+  return [n for n in below if not any(map(_is_unfinished, n.split('/')))]
+
+
+def _is_unfinished(name: str) -> bool:
+  return name.startswith('.') or name.endswith('.tmp')
+
+
+def signature(path: pathlib.Path) -> Signature:
+  """Return the signature of a local file."""
+  stat = path.stat()
+  return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def scan(root: pathlib.Path) -> dict[str, Signature]:
+  """Return the files to upload, without hidden or unfinished ones."""
+  found = {}
+  for folder, folders, files in os.walk(root):
+    top = pathlib.Path(folder)
+    folders[:] = [n for n in folders if not _is_unfinished(n)]
+    if top == root:
+      folders[:] = [n for n in folders if n not in _HERE_ONLY]
+      files = [n for n in files if n != LEDGER]
+    for name in files:
+      path = top / name
+      if _is_unfinished(name) or path.is_symlink():
+        continue
+      with contextlib.suppress(FileNotFoundError):  # Deleted just now.
+        found[path.relative_to(root).as_posix()] = signature(path)
+  return found
