@@ -32,7 +32,7 @@ class RowsTest(absltest.TestCase):
     text = (ROOT / 'README.md').read_text()
     self.assertEqual(reference.with_table(text, reference.read()), text)
     # On its first screen, before what it does.
-    self.assertLess(text.index(reference.MARKS[1]), text.index('## What it'))
+    self.assertLess(text.index(reference.MARKS[1]), text.index('## What works'))
 
   def test_a_run_takes_the_place_of_its_plan(self):
     path = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()), 'r')
