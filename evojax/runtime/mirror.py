@@ -474,7 +474,7 @@ def fetch(
 @contextlib.contextmanager
 def adding(path: pathlib.Path, sizes: Mapping[str, int]) -> Iterator[None]:
   """Add what other processes have sent; see `Mirror.adding`."""
-  found = of(path)
+  found = divided(path)
   with found.adding(sizes) if found else contextlib.nullcontext():
     yield
 

@@ -32,7 +32,7 @@ POINTS = dict(
         lambda self: any('checkpoints' in name for name in self._known),
     ),
     downloading=lambda: kill_worker.intercept(
-        mirror.Mirror, 'fetch', lambda self, path: path.name == 'step_000002'
+        mirror.Mirror, 'fetch', lambda self, path, _: path.name == 'step_000002'
     ),
     exporting=kill_worker.POINTS['exporting'],
 )
