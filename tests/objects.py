@@ -92,4 +92,17 @@ class ObjectStore(fsspec.AbstractFileSystem):
     return found
 
 
+def make(root: pathlib.Path) -> dict[str, str]:
+  """Make an empty store and a cache; return the variables of processes.
+
+  Args:
+    root: An existing directory for both.
+  """
+  (root / 'objects').mkdir()
+  return {
+      'OBJECTS': str(root / 'objects'),
+      'XDG_CACHE_HOME': str(root / 'cache'),
+  }
+
+
 fsspec.register_implementation('objects', ObjectStore, clobber=True)

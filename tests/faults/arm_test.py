@@ -21,7 +21,7 @@ from evojax.runtime import commands
 from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.training import reward_parts
-from tests import objects  # noqa: F401, which registers a scheme.
+from tests import objects
 from tests import tiny
 from tests.training import arm_test
 
@@ -175,10 +175,7 @@ class ExecutorTest(absltest.TestCase):
   def test_workers_give_the_rows_of_this_process(self):
     """With an arm that crashes, and a worker that is killed; in a store."""
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-    (root / 'objects').mkdir()
-    variables = tiny.environment(
-        OBJECTS=str(root / 'objects'), XDG_CACHE_HOME=str(root / 'cache')
-    )
+    variables = tiny.environment(**objects.make(root))
     self.enterContext(
         absltest.mock.patch.dict(os.environ, variables, clear=True)
     )

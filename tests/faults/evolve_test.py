@@ -13,7 +13,7 @@ from evojax.ledger import chain
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from tests import compiled
-from tests import objects  # noqa: F401, which registers a scheme.
+from tests import objects
 from tests import tiny
 
 WORKER = pathlib.Path(__file__).with_name('evolve_worker.py')
@@ -31,11 +31,7 @@ class KillTest(absltest.TestCase):
     cls.root = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )
-    (cls.root / 'objects').mkdir()
-    variables = {
-        'OBJECTS': str(cls.root / 'objects'),
-        'XDG_CACHE_HOME': str(cls.root / 'cache'),
-    }
+    variables = objects.make(cls.root)
     cls.enterClassContext(absltest.mock.patch.dict(os.environ, variables))
     done = subprocess.run(
         [sys.executable, WORKER, cls.root, URL],

@@ -17,6 +17,7 @@ from evojax.runtime import checkpoint
 from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import storage
+from tests import objects
 from tests import tiny
 from tests.faults import hosts_worker
 from tests.faults import kill_test
@@ -46,11 +47,7 @@ class HostsTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-    (root / 'objects').mkdir()
-    variables = {
-        'OBJECTS': str(root / 'objects'),
-        'XDG_CACHE_HOME': str(root / 'cache'),
-    }
+    variables = objects.make(root)
     cls.enterClassContext(absltest.mock.patch.dict(os.environ, variables))
     policy = tiny.make_policy(root / 'policy')
     worker = subprocess.run(

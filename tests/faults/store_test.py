@@ -16,7 +16,7 @@ import pytest
 
 from evojax.runtime import mirror
 from evojax.runtime import storage
-from tests import objects  # noqa: F401, which registers the scheme.
+from tests import objects
 from tests import tiny
 from tests.faults import kill_test
 from tests.faults import store_worker
@@ -50,11 +50,7 @@ class StoreTest(kill_test._Killed):
   @classmethod
   def setUpClass(cls):
     folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-    (folder / 'objects').mkdir()
-    variables = {
-        'OBJECTS': str(folder / 'objects'),
-        'XDG_CACHE_HOME': str(folder / 'cache'),
-    }
+    variables = objects.make(folder)
     cls.enterClassContext(absltest.mock.patch.dict(os.environ, variables))
     super().setUpClass()
     cls.flags = f'--config=tests/tiny.py:{store_worker.POLICY}'

@@ -16,6 +16,7 @@ from evojax.models import decoder
 from evojax.models import hf
 from evojax.runtime import mirror
 from evojax.runtime import storage
+from tests import objects
 from tests import tiny
 from tests.multi_device import copies_worker
 from tests.multi_device import sharded_test
@@ -27,11 +28,7 @@ class CopiesTest(absltest.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-    (root / 'objects').mkdir()
-    variables = {
-        'OBJECTS': str(root / 'objects'),
-        'XDG_CACHE_HOME': str(root / 'disk'),
-    }
+    variables = objects.make(root)
     cls.enterClassContext(absltest.mock.patch.dict(os.environ, variables))
     cls.root, cls.store = root, storage.Store(copies_worker.RUN)
     cls.params = jax.tree.map(

@@ -19,11 +19,7 @@ class StorageTestCase(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-    (self.root / 'objects').mkdir()
-    variables = {
-        'OBJECTS': str(self.root / 'objects'),
-        'XDG_CACHE_HOME': str(self.root / 'cache'),
-    }
+    variables = objects.make(self.root)
     self.enterContext(absltest.mock.patch.dict(os.environ, variables))
     self.enterContext(absltest.mock.patch.object(storage, '_FIRST_WAIT', 0.001))
     storage.cached.cache_clear()
