@@ -513,9 +513,7 @@ class Checkpointer:
       if step < min(intact[-self._keep :]) and step not in self._retained:
         self._remove(self.path_of(step))
 
-  def _newest_intact(
-      self, wanted: Mapping[str, Any]
-  ) -> tuple[int | None, str]:
+  def _newest_intact(self, wanted: Mapping[str, Any]) -> tuple[int | None, str]:
     """Return the newest intact step, if any, and the damage of newer ones.
 
     All processes call it together.

@@ -331,9 +331,7 @@ class HostsTest(MirrorTestCase):
     mirror.publish(pathlib.Path(self.first))
     self.assertNoCommonElements(sizes, files(self.first))
     self.assertContainsSubset(sizes, self.objects())
-    os.rename(
-        f'{self.first}/checkpoints/step_000001', f'{self.first}/old.tmp'
-    )
+    os.rename(f'{self.first}/checkpoints/step_000001', f'{self.first}/old.tmp')
     mirror.publish(pathlib.Path(self.first))
     self.assertNoCommonElements(sizes, self.objects())
 
