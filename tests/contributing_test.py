@@ -323,7 +323,7 @@ class WalkTest(parameterized.TestCase):
     self.pytest(walk, 'tests/harness/seed_test.py', '-k', 'admitted or share')
 
   def test_check_of_a_diagnosis(self):
-    walk = 'A check of a diagnosis'
+    walk = 'A check of `evojax-diagnose`'
     path = 'evojax/diagnosis/checks/data.py'
     self.edit(walk, path, 'CHECKS = (', f'{_CHECK}\n\nCHECKS = (few_steps, ')
     self.edit(
@@ -338,7 +338,7 @@ class WalkTest(parameterized.TestCase):
     self.pytest(walk, test, '-k', 'every_check or named0')
 
   def test_log_format_of_a_diagnosis(self):
-    walk = 'A log format of a diagnosis'
+    walk = 'A log format for `evojax-diagnose`'
     self.write(walk, 'evojax/diagnosis/readers/doubles.py', _READER)
     self.edit(
         walk,
