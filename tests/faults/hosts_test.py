@@ -3,8 +3,6 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
@@ -18,6 +16,7 @@ from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import storage
 from tests import objects
+from tests import pairs
 from tests import tiny
 from tests.faults import hosts_worker
 from tests.faults import kill_test
@@ -50,21 +49,10 @@ class HostsTest(parameterized.TestCase):
     variables = objects.make(root)
     cls.enterClassContext(absltest.mock.patch.dict(os.environ, variables))
     policy = tiny.make_policy(root / 'policy')
-    worker = subprocess.run(
-        [
-            *(sys.executable, '-m', 'tests.faults.hosts_worker'),
-            *(root, f'tests/tiny.py:{policy}', *hosts_worker.POINTS, 'fork'),
-        ],
-        cwd=tiny.ROOT,
-        env=tiny.environment(
-            XLA_FLAGS='--xla_force_host_platform_device_count=1'
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
+    rows = pairs.play(
+        'tests.faults.hosts_worker',
+        *(root, f'tests/tiny.py:{policy}', *hosts_worker.POINTS, 'fork'),
     )
-    assert worker.returncode == 0, worker.stdout + worker.stderr
-    rows = map(json.loads, worker.stdout.splitlines())
     cls.found = {row['name']: row for row in rows}
     cls.root, cls.store = root, storage.Store(hosts_worker.URL)
 

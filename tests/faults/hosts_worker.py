@@ -20,7 +20,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import sys
 
 from absl import logging
@@ -36,6 +35,7 @@ from evojax.runtime import preemption
 from evojax.runtime import storage
 from tests import compiled
 from tests import objects  # noqa: F401, which registers the scheme.
+from tests import pairs
 from tests.faults import kill_worker
 
 URL, FORK = 'objects://bucket/run', 'objects://bucket/fork'
@@ -74,14 +74,8 @@ WORKDIRS = dict(fork=FORK)
 
 def start(root, config, name, process, port):
   """One process, forked; its number."""
-  child = os.fork()
-  if child:
+  if child := pairs.fork(root, process):
     return child
-  out = os.open(
-      root / f'out{process}', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644
-  )
-  os.dup2(out, 1)
-  os.dup2(out, 2)
   preemption.listen()
   os.environ['XDG_CACHE_HOME'] = str(root / f'disk{process}')
   os.environ['OBJECTS_FAILING'] = '0.05'
@@ -124,9 +118,7 @@ def start(root, config, name, process, port):
 
 def run(root, config, name):
   """A pair of processes; if one is killed, so is the other."""
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    port = s.getsockname()[1]
+  port = pairs.free_port()
   children = [start(root, config, name, i, port) for i in range(2)]
   codes = {}
   while len(codes) < 2:

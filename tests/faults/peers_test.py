@@ -3,10 +3,7 @@
 Pairs that only wait for each other are in tests/multi_device/peers_test.py.
 """
 
-import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
@@ -15,6 +12,7 @@ import pytest
 
 from evojax.ledger import chain
 from evojax.runtime import preemption
+from tests import pairs
 from tests import tiny
 from tests.faults import kill_test
 
@@ -30,18 +28,7 @@ class PeersTestCase(parameterized.TestCase):
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     if not config:
       config = f'tests/tiny.py:{tiny.make_policy(self.root / "policy")}'
-    worker = subprocess.run(
-        [sys.executable, '-m', WORKER, self.root, mode, config, *scenes],
-        cwd=tiny.ROOT,
-        env=tiny.environment(
-            XLA_FLAGS='--xla_force_host_platform_device_count=1'
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    self.assertEqual(worker.returncode, 0, worker.stdout + worker.stderr)
-    rows = map(json.loads, worker.stdout.splitlines())
+    rows = pairs.play(WORKER, self.root, mode, config, *scenes)
     found = {row['scene']: row for row in rows}
     for scene in ('whole', 'end'):
       self.assertEqual(found[scene]['codes'], [0, 0], found[scene]['out'])

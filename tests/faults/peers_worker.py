@@ -17,7 +17,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import sys
 import time
 
@@ -32,6 +31,7 @@ from evojax.modes import train  # noqa: F401
 from evojax.runtime import orbax_noise
 from evojax.runtime import preemption
 from tests import compiled
+from tests import pairs
 
 # Which call of the reward brings the end: the second update, an arm in a race.
 _CALLS = {'train': 4, 'evolve': 8}
@@ -39,14 +39,8 @@ _CALLS = {'train': 4, 'evolve': 8}
 
 def start(root, mode, config, workdir, process, port, fatal):
   """One process, forked; its number."""
-  child = os.fork()
-  if child:
+  if child := pairs.fork(root, process):
     return child
-  out = os.open(
-      root / f'out{process}', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644
-  )
-  os.dup2(out, 1)
-  os.dup2(out, 2)
   preemption.listen()
   os.environ['FATAL'] = fatal
   sys.argv = [
@@ -78,9 +72,7 @@ def state(child):
 def run(root, mode, config, folder, scene):
   """A pair of processes; what came of it."""
   name, _, who = scene.partition('-')
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    port = s.getsockname()[1]
+  port = pairs.free_port()
   what = int(getattr(signal, name, 0)) or (name == 'disk' and name)
   fatal = f'{what}@{_CALLS[mode]}' if what else ''
   children = [

@@ -17,6 +17,7 @@ from evojax.models import hf
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from tests import objects
+from tests import pairs
 from tests import tiny
 from tests.multi_device import copies_worker
 from tests.multi_device import sharded_test
@@ -48,7 +49,7 @@ class CopiesTest(absltest.TestCase):
       saving = copies_worker.checkpointer(path)
       saving.save(5, copies_worker.state(5), {})
       saving.wait()
-    port = sharded_test.free_port()
+    port = pairs.free_port()
     workers = [
         subprocess.Popen(
             [

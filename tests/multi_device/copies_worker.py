@@ -138,7 +138,7 @@ def main(process, port):
     for step in (1, 2, 3):
       saving.save(step, state(step, shardings), {'step': step})
     saving.wait()
-    # What another process than 0 has sent, it has not here as well.
+    # Process 1 keeps no local copy of the files that it has uploaded.
     assert primary or not os.listdir(f'{path}/checkpoints')
     cfg = sharded_test.CONFIG
     params = hf.load_params(os.environ['POLICY'], cfg)

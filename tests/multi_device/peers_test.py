@@ -3,10 +3,6 @@
 See tests/faults/peers_test.py for pairs that train.
 """
 
-import json
-import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
@@ -14,9 +10,7 @@ from absl.testing import parameterized
 import pytest
 
 from evojax.runtime import preemption
-from tests import tiny
-
-WORKER = pathlib.Path(__file__).with_name('peers_worker.py')
+from tests import pairs
 
 
 @pytest.mark.slow
@@ -30,18 +24,7 @@ class PeersTest(parameterized.TestCase):
         *('SIGKILL-0', 'SIGKILL-1', 'SIGSTOP-0', 'SIGSTOP-1'),
         'slow-1',
     )
-    worker = subprocess.run(
-        [sys.executable, WORKER, root, *scenes],
-        cwd=tiny.ROOT,
-        env=tiny.environment(
-            XLA_FLAGS='--xla_force_host_platform_device_count=1'
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert worker.returncode == 0, worker.stdout + worker.stderr
-    rows = map(json.loads, worker.stdout.splitlines())
+    rows = pairs.play('tests.multi_device.peers_worker', root, *scenes)
     cls.found = {row['scene']: row for row in rows}
 
   def assert_named(self, scene, gone, why, seconds):

@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import sys
 import time
 
@@ -23,6 +22,7 @@ from evojax.runtime import peers
 from evojax.runtime import preemption
 from evojax.runtime import sharding
 from evojax.runtime import waits
+from tests import pairs
 
 _SLOW_SECONDS, _SETTLE_SECONDS = 5, 8
 
@@ -45,12 +45,8 @@ def meet(folder, process, port, who, slow):
 
 def start(folder, process, port, who, slow):
   """One process, forked; its number."""
-  child = os.fork()
-  if child:
+  if child := pairs.fork(folder, process):
     return child
-  out = os.open(folder / f'out{process}', os.O_WRONLY | os.O_CREAT, 0o644)
-  os.dup2(out, 1)
-  os.dup2(out, 2)
   preemption.listen()
   meet(folder, process, port, who, slow)
   sys.exit()
@@ -63,9 +59,7 @@ class Pair:
     self.name, _, who = scene.partition('-')
     self.who, self.folder = int(who), root / scene
     self.folder.mkdir()
-    with socket.socket() as s:
-      s.bind(('localhost', 0))
-      port = s.getsockname()[1]
+    port = pairs.free_port()
     self.ready = self.struck = None
     self.codes, self.seconds = {}, {}
     self.children = [

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ import numpy as np
 
 from evojax.models import decoder
 from evojax.models import hf
+from tests import pairs
 from tests import tiny
 
 # All that a family may have but tied embeddings.
@@ -59,12 +59,6 @@ def start(devices, *args):
   )
 
 
-def free_port():
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    return s.getsockname()[1]
-
-
 class ShardedTest(absltest.TestCase):
 
   @classmethod
@@ -79,7 +73,7 @@ class ShardedTest(absltest.TestCase):
         lambda s: jnp.asarray(rng.normal(0, 0.2, s.shape), jnp.float32), shapes
     )
     hf.save(path / 'model', CONFIG, params, dtype='float32')
-    port = free_port()
+    port = pairs.free_port()
     runs = {
         'one': [(1, path / 'model', path / 'one.npz', 1, 1)],
         'mesh': [(8, path / 'model', path / 'mesh.npz', 4, 2)],
