@@ -41,7 +41,8 @@ def mean(values: Reals) -> Interval:
 
   If all are 0 or all are 1, the rule of three extends the interval by 3 / n.
   """
-  found, n = student(values), int(np.isfinite(values).sum())
+  found = student(values)
+  n = int(np.isfinite(np.asarray(values, np.float64)).sum())
   if found.low == found.high and found.value in (0.0, 1.0):
     low, high = found.value - 3 / n, found.value + 3 / n
     return Interval(found.value, max(low, 0.0), min(high, 1.0))

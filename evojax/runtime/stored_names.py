@@ -18,7 +18,7 @@ _ON_DEMAND = (
     (re.compile(r'(.*/)?[^/]+\.safetensors'), 'config.json'),
 )
 _CHECKPOINT = re.compile(r'(.*/)?checkpoints/step_\d+/')
-# What processes other than 0 read of a run.
+# Files of a run that processes other than 0 read, too.
 _FOR_ALL = re.compile(r'config\.json|(.*/)?checkpoints/.+')
 
 # Size, modification time in ns, inode: differs after every change of a file.

@@ -48,7 +48,7 @@ class MirrorTestCase(storage_test.StorageTestCase):
     return workdir_lib.open_workdir(path, config, mode='train')
 
   def seen(self):
-    """What a reader sees, without parameters."""
+    """Name -> text of the files that a reader downloads at first."""
     with mirror.opened(URL) as path:
       return files(path) if os.path.isdir(path) else {}
 
