@@ -147,7 +147,9 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
 }
 
 # Those that work where --workdir is in an object store, see runtime/mirror.py.
-_STORED = tuple('evolve train aa eval report diagnose inspect runs'.split())
+_STORED = tuple(
+    'evolve train aa eval report diagnose inspect runs sweep'.split()
+)
 _STORED_EXECUTORS = 'inprocess', 'local'  # All processes are on one machine.
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
@@ -522,11 +524,11 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
     open_ = lambda path: path and stack.enter_context(
         mirror.opened(path, wanted)
     )
-    if mode == 'runs':
+    if mode in ('runs', 'sweep'):
       # The table of runs shows no evidence, which is most of what they wrote.
       light = lambda name: 'evidence' not in name.split('/')
       FLAGS.workdir = stack.enter_context(
-          mirror.opened_below(FLAGS.workdir, light)
+          mirror.opened_below(workdir or FLAGS.workdir, light)
       )
       yield FLAGS.workdir
       return

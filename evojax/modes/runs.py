@@ -478,7 +478,7 @@ def page(
   states = [row['state'].partition(':')[0].partition(' ')[0] for row in rows]
   counted = (f'{states.count(s)} {s}' for s in dict.fromkeys(states))
   context = {
-      'name': f'Runs below {root}',
+      'name': mirror.shown(f'Runs below {root}'),
       'verdict': f'{len(rows)} runs: {", ".join(counted)}.',
       'state': {},
       'runs': runs,

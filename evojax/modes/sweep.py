@@ -36,10 +36,11 @@ from evojax.modes import runs
 from evojax.runtime import commands
 from evojax.runtime import config_checks
 from evojax.runtime import durable
+from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import preemption
 
-TABLE = 'sweep.json'
+TABLE, PAGE = 'sweep.json', 'sweep.html'
 MODES = ('train', 'evolve')
 _POLL_SECONDS = 0.5
 
@@ -238,7 +239,7 @@ def make_points(
     flags = (
         f'--mode={sweep.mode}',
         f'--config={config}',
-        f'--workdir={path}',
+        f'--workdir={mirror.shown(str(path))}',
         *(f'--config.{field}={value}' for field, value in values.items()),
         *others,
     )
@@ -250,9 +251,12 @@ def make_points(
 
 def _is_finished(path: pathlib.Path) -> bool:
   """Return whether a run has ended."""
-  return (path / 'summary.json').exists() and (
+  ended = lambda: (path / 'summary.json').exists() and (
       runs.read(path, path.parent)['state'] == 'finished'
   )
+  if not ended():  # In a store, the copy may be older than the run.
+    mirror.refresh(path)
+  return ended()
 
 
 # ------------------------------------------------------------------- running
@@ -267,7 +271,11 @@ def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
     after: Called whenever points have ended.
   """
   failed, waiting = [], {point.command.name: point for point in left}
-  with preemption.stop_flag() as asked, contextlib.closing(pool):
+  with contextlib.ExitStack() as stack:
+    # Logs of points that a stop ends.
+    stack.callback(lambda: [_put_log(p) for p in waiting.values()])
+    asked = stack.enter_context(preemption.stop_flag())
+    stack.enter_context(contextlib.closing(pool))
     preemption.note()
     for point in left:
       pool.submit(point.command)
@@ -278,17 +286,24 @@ def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
       pool.advance()
       ended = []
       for name in [n for n in waiting if n not in pool.pending]:
+        ended.append(waiting.pop(name))
+        _put_log(ended[-1])
         try:
           pool.check(name)
         except commands.CommandError as error:
           failed.append(str(error))
-        ended.append(waiting.pop(name))
       if ended:
         after()
         count = len(left) - len(waiting)
         output.say(f'{count} of {len(left)} points have ended')
       time.sleep(_POLL_SECONDS)
   return failed
+
+
+def _put_log(point: Point) -> None:
+  """Upload the log of a point that has begun, if the sweep is in a store."""
+  if point.command.log.exists():
+    mirror.put(point.command.log)
 
 
 def write_array(
@@ -371,11 +386,13 @@ def write_table(
   """Write the table and the page of a sweep; return the table."""
   rows = tabulate(points)
   durable.write_json(root / TABLE, rows)
+  mirror.put(root / TABLE)
   listed = [
       runs.read(point.path, root) for point in points if point.path.is_dir()
   ]
   page = runs.page(root, listed, cells(rows))
-  durable.write_atomic(root / 'sweep.html', page.encode())
+  durable.write_atomic(root / PAGE, page.encode())
+  mirror.put(root / PAGE)
   return rows
 
 
@@ -411,5 +428,5 @@ def show(rows: Sequence[Mapping[str, Any]], root: pathlib.Path) -> None:
   )
   output.say(
       'means over seeds with 95 % intervals (Student t); differences by seed.'
-      f' page: {root / "sweep.html"}'
+      f' page: {root / PAGE}'
   )

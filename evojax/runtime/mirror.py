@@ -136,6 +136,14 @@ class Mirror:
     """
     if self._lease is None:
       self._lease = lease_lib.Lease(self._store)
+    self.refresh()
+
+  def refresh(self) -> None:
+    """Download the folder again if it has changed in the store.
+
+    Raises:
+      storage.StorageError: If the store does not answer.
+    """
     try:
       found = self._store.read(stored.FILES)
     except FileNotFoundError:
@@ -422,9 +430,58 @@ def _digest(data: bytes) -> str:
   return hashlib.sha256(data).hexdigest()
 
 
+class _Runs:
+  """A folder of an object store with runs below it, which are only read.
+
+  Attributes:
+    url: URL of the folder.
+    root: The copy.
+  """
+
+  def __init__(
+      self, url: str, root: pathlib.Path, wanted: Callable[[str], bool]
+  ):
+    """Open the store without a request to it.
+
+    Args:
+      url: URL of the folder in the store.
+      root: The local folder, which only this object uses.
+      wanted: Takes a file's name in its run; returns True if it is needed.
+    """
+    self.url, self.root, self._wanted = url, root, wanted
+    self._store = storage.Store(url)
+    self._mirrors: dict[str, Mirror] = {}
+
+  def pull(self) -> None:
+    """Download the runs that are there."""
+    self.root.mkdir()
+    for name in self._store.list():
+      run, _, last = name.rpartition('/')
+      if last == stored.FILES:
+        self.refresh(run)
+
+  def refresh(self, name: str) -> None:
+    """Download what has changed of the run with a name, '' for the folder."""
+    if name in self._mirrors:
+      self._mirrors[name].refresh()
+    else:
+      url = f'{self.url}/{name}'.rstrip('/')
+      self._mirrors[name] = _open(url, self.root / name, self._wanted)
+
+  def put(self, name: str) -> None:
+    """Upload one file that belongs to no run, such as a table of the runs."""
+    self._store.upload(self.root / name, name)
+
+  def close(self) -> None:
+    """Forget the runs."""
+    for mirror in self._mirrors.values():
+      _opened.remove(mirror)
+
+
 # ------------------------------------------------------------------ by path
 
 _opened: list[Mirror] = []
+_folders: list[_Runs] = []  # See `opened_below`.
 # URL by local folder; kept after `opened`, because later messages need it.
 _urls: dict[str, str] = {}
 
@@ -496,9 +553,27 @@ def shown(text: str) -> str:
 
 
 def put(path: pathlib.Path) -> None:
-  """Upload one file, if its workdir is in a store; see `Mirror.put`."""
-  if found := of(path):
+  """Upload one file of a workdir or of a folder of workdirs in a store.
+
+  Raises:
+    storage.StorageError: If the store does not answer.
+  """
+  if found := of(path) or _folder(path):
     found.put(path.relative_to(found.root).as_posix())
+
+
+def refresh(path: pathlib.Path) -> None:
+  """Download what has changed of a run below a folder of `opened_below`.
+
+  Raises:
+    storage.StorageError: If the store does not answer.
+  """
+  if found := _folder(path):
+    found.refresh(path.relative_to(found.root).as_posix())
+
+
+def _folder(path: pathlib.Path) -> _Runs | None:
+  return next((f for f in _folders if path.is_relative_to(f.root)), None)
 
 
 @contextlib.contextmanager
@@ -538,6 +613,8 @@ def opened_below(
 ) -> Iterator[str]:
   """Yield the local path of a folder of workdirs that are only read.
 
+  `refresh` shows what their runs write meanwhile.
+
   Args:
     path: A path, which is yielded unchanged, or a URL.
     wanted: Takes a file's name in its workdir; returns True if it is needed.
@@ -549,18 +626,15 @@ def opened_below(
     yield path
     return
   with _scratch() as folder:
-    root, url = folder / 'runs', path.rstrip('/')
-    _urls[str(root)] = url
-    mirrors = []
-    for name in storage.Store(url).list():
-      run, _, last = name.rpartition('/')
-      if last == stored.FILES:
-        mirrors.append(_open(f'{url}/{run}'.rstrip('/'), root / run, wanted))
+    found = _Runs(path.rstrip('/'), folder / 'runs', wanted)
+    _urls[str(found.root)] = found.url
+    _folders.append(found)
     try:
-      yield str(root)
+      found.pull()
+      yield str(found.root)
     finally:
-      for mirror in mirrors:
-        _opened.remove(mirror)
+      _folders.remove(found)
+      found.close()
 
 
 def _open(

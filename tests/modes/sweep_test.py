@@ -14,8 +14,12 @@ from absl.testing import parameterized
 import pytest
 
 from configs import math as math_config
+from evojax.modes import runs
 from evojax.modes import sweep
 from evojax.runtime import commands
+from evojax.runtime import mirror
+from evojax.runtime import storage
+from tests import objects
 from tests import tiny
 
 SOURCE = 'configs/math.py:smoke'
@@ -222,22 +226,28 @@ class SweepTest(parameterized.TestCase):
 @pytest.mark.slow
 class CommandTest(absltest.TestCase):
 
-  def test_trains_on_this_machine_once(self):
+  def test_trains_on_this_machine_once_in_a_store(self):
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    variables = objects.make(root)
+    self.enterContext(absltest.mock.patch.dict(os.environ, variables))
+    store = storage.Store('objects://bucket/runs')
     policy = tiny.make_policy(root / 'policy')
     (root / 'mine.py').write_text("MODE = 'train'\nSEEDS = (1, 2)\n")
+    # Every process of the sweep knows the scheme objects://.
+    (root / 'sitecustomize.py').write_text('import tests.objects\n')
     command = [
         *(sys.executable, '-m', 'evojax.main', '--mode=sweep'),
         *(f'--config=tests/tiny.py:{policy}', f'--sweep={root / "mine.py"}'),
         *('--config.steps=3', '--executor=local', '--workers=2'),
-        *(f'--workdir={root / "runs"}', '--compilation_cache='),
+        *(f'--workdir={store.url}', '--compilation_cache='),
     ]
+    paths = os.pathsep.join([str(root), str(tiny.ROOT)])
 
     def run():
       return subprocess.run(
           command,
           cwd=tiny.ROOT,
-          env=tiny.environment(),
+          env=tiny.environment(PYTHONPATH=paths, COLUMNS='200', **variables),
           capture_output=True,
           text=True,
           check=True,
@@ -245,10 +255,15 @@ class CommandTest(absltest.TestCase):
 
     first = run()
     self.assertIn('2 of 2 points have ended', first)
-    (row,) = json.loads((root / 'runs/sweep.json').read_text())
+    self.assertIn(f'{store.url}/sweep.html', first)
+    (row,) = json.loads(store.read('sweep.json'))
     self.assertEqual((row['seeds'], row['of']), (2, 2))
-    log = (root / 'runs/logs/all-1.log').read_text()
-    self.assertIn('step 3/3', log)
+    page = store.read('sweep.html').decode()
+    self.assertIn(f'Runs below {store.url}', page)
+    self.assertIn('all/seed-1/report.html', page)
+    self.assertIn('step 3/3', store.read('logs/all-1.log').decode())
+    with mirror.opened(f'{store.url}/all/seed-2') as path:
+      self.assertEqual(runs._metrics(pathlib.Path(path))[-1]['step'], 3)
     again = run()
     self.assertNotIn('have ended', again)
     self.assertIn('all', again)

@@ -227,7 +227,21 @@ class PublishTest(MirrorTestCase):
         write(pathlib.Path(path, 'evidence/train/step_000000.parquet'), 'x')
     light = lambda name: not name.startswith('evidence/')
     with mirror.opened_below(URL, light) as path:
-      self.assertEqual(set(files(path)), {'a/config.json', 'b/c/config.json'})
+      found = {'a/config.json', 'b/c/config.json'}
+      self.assertEqual(set(files(path)), found)
+      # What runs write meanwhile is seen on request, also of a new run.
+      for name in ('a', 'd'):
+        with mirror.opened(f'{URL}/{name}') as other, self.open(other) as run:
+          run.keep()
+          write(pathlib.Path(other, 'summary.json'), '{}')
+        mirror.refresh(pathlib.Path(path, name))
+        found |= {f'{name}/config.json', f'{name}/summary.json'}
+        self.assertEqual(set(files(path)), found)
+      mirror.refresh(pathlib.Path(path, 'e'))  # Not begun yet.
+      self.assertEqual(set(files(path)), found)
+      write(pathlib.Path(path, 'table.json'), '[]')
+      mirror.put(pathlib.Path(path, 'table.json'))
+    self.assertEqual(self.store.read('table.json'), b'[]')
 
   def test_copies_of_processes_that_are_gone_are_removed(self):
     runs = storage.cache_folder() / 'runs'
