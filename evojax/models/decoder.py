@@ -32,6 +32,8 @@ DecoderConfig = layer_lib.DecoderConfig
 # A sequence with more than MOST_QUERIES queries attends in blocks of
 # QUERY_BLOCK; otherwise its scores would take most of the memory of an update.
 MOST_QUERIES, QUERY_BLOCK = 1024, 256
+# A cache with more slots is read in blocks, see `key_block`.
+MOST_SLOTS = 512
 REMAT_POLICIES = {
     'full': jax.checkpoint_policies.nothing_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -243,6 +245,68 @@ def _in_blocks(attend, axis, q, masks, kept):
   return jax.lax.slice_in_dim(out, 0, count, axis=axis)
 
 
+def key_block(slots: int) -> int:
+  """Return how many slots of a cache are read at once."""
+  if slots <= MOST_SLOTS:
+    return slots
+  # On accelerators every block costs the start of some kernels, so there are
+  # few of them.
+  return max(128, 1 << ((slots - 1) // 8).bit_length())
+
+
+def _attend_cache(cfg, q, mask, keys, values, used):
+  """Return values for queries whose keys are in a cache, shaped as q.
+
+  Blocks without a used slot are not read. The softmax is accumulated block by
+  block (online softmax, arXiv:1805.02867). A block that a row does not see adds
+  exactly 0, so that a row's result does not depend on the blocks that are read
+  for other rows.
+
+  Args:
+    cfg: Shape of the decoder.
+    q: Queries, [B, T, K, R, H], or [B, K, R, H] for one token per row.
+    mask: Which slots a query sees, [B, 1, 1, T, S] or [B, 1, 1, S].
+    keys: [B, K, S, H].
+    values: [B, K, S, H].
+    used: int32 scalar, >= 1; no row whose result matters sees a later slot.
+  """
+  slots, size = keys.shape[-2], key_block(keys.shape[-2])
+  keys, values = keys.astype(q.dtype), values.astype(q.dtype)
+  t = 't' if q.ndim == 5 else ''
+  to_keys = functools.partial(jnp.einsum, f'b{t}krh,bksh->bkr{t}s')
+  if size == slots:
+    probs = _masked_softmax(cfg, to_keys(q, keys), mask).astype(q.dtype)
+    return jnp.einsum(f'bkr{t}s,bksh->b{t}krh', probs, values)
+
+  def add_block(i, carry):
+    largest, total, sums = carry
+    start = jnp.minimum(i * size, slots - size)
+    take = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, start, size, axis)
+    # The last block overlaps the one before it.
+    new = start + jnp.arange(size) >= i * size
+    scores = to_keys(q, take(keys, 2)).astype(jnp.float32) * cfg.score_scale
+    scores = jnp.where(take(mask, mask.ndim - 1) & new, scores, -1e30)
+    higher = jnp.maximum(largest, scores.max(-1))
+    weights = jnp.exp(scores - higher[..., None])
+    added = jnp.einsum(
+        f'bkr{t}s,bksh->bkr{t}h',
+        weights.astype(q.dtype),
+        take(values, 2),
+        preferred_element_type=jnp.float32,
+    )
+    shrink = jnp.exp(largest - higher)
+    total = total * shrink + weights.sum(-1)
+    return higher, total, sums * shrink[..., None] + added
+
+  shape = jax.eval_shape(to_keys, q, keys).shape[:-1]
+  carry = jnp.full(shape, -1e30), jnp.zeros(shape)
+  carry = *carry, jnp.zeros((*shape, q.shape[-1]))
+  blocks = jnp.minimum(-(-used // size), -(-slots // size))
+  _, total, sums = jax.lax.fori_loop(0, blocks, add_block, carry)
+  out = (sums / total[..., None]).astype(q.dtype)
+  return jnp.moveaxis(out, 3, 1) if t else out
+
+
 def _causal(length: int, window: int) -> jax.Array:
   """Return which tokens each token of a sequence sees, [T, T]; see `Kind`."""
   mask = jnp.tril(jnp.ones((length, length), bool))
@@ -381,6 +445,7 @@ def extend(
   """
   positions = start[:, None] + jnp.arange(tokens.shape[1])  # [B, C]
   slots = jax.tree.leaves(cache)[0].shape[-2]
+  used = jnp.where(start < slots, start, 0).max() + tokens.shape[1]
 
   @jax.vmap
   def write(row, new, position):  # [K, S, H], [C, K, H], []
@@ -398,11 +463,7 @@ def extend(
   def attend(mask, layer_cache, q, k, v):
     keys = write(layer_cache[0], k, start)
     values = write(layer_cache[1], v, start)
-    scores = jnp.einsum('btkrh,bksh->bkrts', q, keys.astype(q.dtype))
-    probs = _masked_softmax(cfg, scores, mask)
-    out = jnp.einsum(
-        'bkrts,bksh->btkrh', probs.astype(q.dtype), values.astype(q.dtype)
-    )
+    out = _attend_cache(cfg, q, mask, keys, values, used)
     return out, (keys, values)
 
   rope = lambda kind: _rope_table(cfg, kind, positions)
@@ -415,6 +476,7 @@ def decode(
     tokens: Int[Array, 'B'],
     positions: Int[Array, 'B'],
     cache: Any,
+    used: Int[Array, ''],
 ) -> tuple[Float[Array, 'B D'], Any]:
   """Run one token per row against its cache, updated in place.
 
@@ -428,6 +490,8 @@ def decode(
     tokens: int32, the token at `positions`.
     positions: int32, < S.
     cache: Per layer (keys, values), each [B, K, S, H].
+    used: int32, >= 1; rows with a position >= `used` get a wrong result. Later
+      slots are not read, if the cache is long.
 
   Returns:
     The hidden state that predicts the next token, and the cache.
@@ -447,9 +511,7 @@ def decode(
   def attend(mask, layer_cache, q, k, v):
     keys = write(layer_cache[0], k[:, 0], positions)
     values = write(layer_cache[1], v[:, 0], positions)
-    scores = jnp.einsum('bkrh,bksh->bkrs', q[:, 0], keys.astype(q.dtype))
-    probs = _masked_softmax(cfg, scores, mask).astype(q.dtype)
-    out = jnp.einsum('bkrs,bksh->bkrh', probs, values.astype(q.dtype))
+    out = _attend_cache(cfg, q[:, 0], mask, keys, values, used)
     return out[:, None], (keys, values)
 
   rope = lambda kind: _rope_table(cfg, kind, positions[:, None])

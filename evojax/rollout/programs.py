@@ -171,7 +171,9 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
 
   def body(carry):
     step, s = carry
-    hidden, cache = decoder.decode(cfg, params, s.token, s.position, s.cache)
+    hidden, cache = decoder.decode(
+        cfg, params, s.token, s.position, s.cache, used
+    )
     logits = decoder.logits(cfg, params, hidden)
     live = ~s.done
     rest = dict(eos_ids=eos_ids, top=_top(s))
@@ -198,6 +200,9 @@ def decode(cfg, eos_ids, params, state: State, halted, steps) -> State:
 
   # Arrays that no step changes are kept out of the loop's carry.
   done = state.done | halted
+  # Not in every step, because the maximum over slices crosses their network.
+  left = jnp.minimum(steps, row.max_tokens - state.count)
+  used = jnp.where(done, 1, state.position + left).max()
   loop = dataclasses.replace(state, done=done, params=None, keys=None)
   _, loop = jax.lax.while_loop(
       lambda carry: (carry[0] < steps) & ~carry[1].done.all(),

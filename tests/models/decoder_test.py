@@ -165,10 +165,52 @@ class DecoderTest(parameterized.TestCase):
     last = hidden[jnp.arange(3), lengths - 1]
     np.testing.assert_allclose(last, want[:, 0], atol=ATOL)
     for t in range(4):
+      at = lengths + t
       hidden, cache = decode(
-          cfg, params, completions[:, 0, t], lengths + t, cache
+          cfg, params, completions[:, 0, t], at, cache, at.max() + 1
       )
       np.testing.assert_allclose(hidden, want[:, t + 1], atol=ATOL)
+
+  @parameterized.parameters(
+      (CFG, 'float32'), (GEMMA3, 'float32'), (CFG, 'bfloat16')
+  )
+  def test_a_long_cache_is_read_in_blocks(self, base, dtype):
+    """Rows at 5, 300 and 598 of 601 slots; blocks of 128, the last overlaps."""
+    cfg = dataclasses.replace(base, compute_dtype=dtype)
+    params, *_ = example(cfg)
+    rng = np.random.default_rng(1)
+    cache = decoder.empty_cache(cfg, 3, 601)
+    random = lambda c: jnp.asarray(rng.standard_normal(c.shape), c.dtype)
+    cache = jax.tree.map(random, cache)
+    self.assertEqual(decoder.key_block(601), 128)
+    tokens = jnp.asarray(rng.integers(0, cfg.vocab_size, (3, 3)))
+    start = jnp.asarray([5, 300, 598])
+
+    def results(rows):  # The other rows write nothing and are not read.
+      at = jnp.where(jnp.isin(jnp.arange(3), jnp.asarray(rows)), start, 601)
+      hidden, kept = both[0](params, tokens, at, cache)
+      last = start + 2
+      used = last[jnp.asarray(rows)].max() + 1
+      one, _ = both[1](params, tokens[:, 0], last, kept, used)
+      return [np.asarray(x, np.float32)[rows] for x in (hidden, one)]
+
+    def compiled():
+      functions = decoder.extend, decoder.decode
+      return [jax.jit(functools.partial(f, cfg)) for f in functions]
+
+    both = compiled()
+    with mock.patch.object(decoder, 'MOST_SLOTS', 1000):
+      want = results([0, 1, 2])
+    both = compiled()
+    got = results([0, 1, 2])
+    # Activations are about 1.
+    tolerance = ATOL if dtype == 'float32' else 0.1
+    for x, y in zip(got, want, strict=True):
+      np.testing.assert_allclose(x, y, atol=tolerance)
+    # To the bit, a row's results do not depend on the others' places.
+    for row in range(3):
+      for x, y in zip(results([row]), got, strict=True):
+        np.testing.assert_array_equal(x[0], y[row])
 
   @parameterized.parameters(CFG, GEMMA3)
   def test_packed_segments_equal_separate_rows(self, cfg):

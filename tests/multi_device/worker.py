@@ -74,7 +74,7 @@ def run_forward(mesh, cfg, params, tokens):
     for t in range(LP, length):
       positions = jnp.full(rows, t)
       hidden, cache = decoder.decode(
-          cfg, params, tokens[:, t], positions, cache
+          cfg, params, tokens[:, t], positions, cache, jnp.int32(t + 1)
       )
       out.append(hidden)
     every = decoder.logits(cfg, params, jnp.stack(out, 1))
