@@ -144,19 +144,21 @@ def _round(run_: opening.Run, number: int) -> bool:
   if race is None:
     field = field_lib.fill(run_, number)
     diagnosis = run_.recorder.find(records.Diagnose, round=number)
-    if not field and hypothesize.ends_run(run_, diagnosis):
+    if not field.racing and hypothesize.ends_run(run_, diagnosis):
       return False
     version = run_.recorder.history.versions[-1]
     payable = field_lib.is_payable(run_, number)
     beside = shadow_lib.current(run_) if payable else None
     race = record(
         records.Race,
-        lambda: race_lib.race(run_, version, number, field, beside),
+        lambda: race_lib.race(
+            run_, version, number, field.racing, field.queue, beside
+        ),
         round=number,
     )
   version = run_.recorder.history.version(race.version)
-  raced = {standing.trial for standing in race.standings}
-  field = [t for t in run_.recorder.history.trials if t.number in raced]
+  known = {found.trial for found in (*race.standings, *race.queue)}
+  field = [t for t in run_.recorder.history.trials if t.number in known]
   shadow = _look(run_, race)
   kept = None
   # A stopped run may have some verdicts; each depends on the whole round.

@@ -66,15 +66,16 @@ def severity_of(trial: history_lib.Trial, before: int | None = None) -> str:
 def is_due(trial: history_lib.Trial, number: int) -> bool:
   """Return whether a trial's round is that of the repair of a critical fault.
 
-  It is the first round after a diagnosis calls the fault critical. The chain
-  follows the repair in it, and the repair bets all its evidence: what it has
-  trained would be thrown away with a further round.
+  It is the first round that the trial races in after a diagnosis calls the
+  fault critical. The chain follows the repair in it, and the repair bets all
+  its evidence: what it has trained would be thrown away with a further round.
 
   Args:
     trial: A candidate.
     number: Number of the round.
   """
-  before = severity_of(trial, before=number)
+  has_raced = any(race.round < number for race in trial.races)
+  before = severity_of(trial, before=number) if has_raced else ''
   return severity_of(trial, before=number + 1) == 'critical' != before
 
 

@@ -42,6 +42,7 @@ class Trial:
   seconds: Mapping[str, float]  # Step -> device-seconds of all its rows.
   races: Sequence[records.Race] = ()  # Rounds in which it was raced.
   later: Sequence[records.Diagnose] = ()  # Diagnoses while it was raced.
+  queued: records.Queued | None = None  # Its last place in the queue.
   diagnose: records.Diagnose | None = None
   hypothesize: records.Hypothesize | None = None
   design: records.Design | None = None
@@ -162,6 +163,8 @@ class History:
         steps[record.trial][record.STEP] = record
         seconds[record.trial][record.STEP] += spent
       elif isinstance(record, records.Race):
+        for place in record.queue:
+          steps[place.trial]['queued'] = place
         for standing in record.standings:
           steps[standing.trial].setdefault('races', []).append(record)
           share = spent / len(record.standings)

@@ -146,6 +146,16 @@ class Standing:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Queued:
+  """The place of a candidate in the queue for a round, see `evolve.ranking`."""
+
+  trial: int
+  predicted: Interval | None  # The interval that orders it; None if nothing.
+  enters: bool  # False: it waits for the next round.
+  reason: str  # Why it stands here.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
   """A trained state that is part of a policy's weighted mean."""
 
@@ -323,7 +333,7 @@ class Race(Record):
   """The arms of a round, and the standings of candidates after it."""
 
   # Versions 0 and 1 were a trial of one change, under the step 'trial'.
-  VERSION: ClassVar[int] = 2
+  VERSION: ClassVar[int] = 3
 
   round: int
   version: str  # Version from whose state the round started.
@@ -331,6 +341,8 @@ class Race(Record):
   scored_by: str  # 'rollouts' of the arms, or 'dev' problems.
   arms: tuple[RacedArm, ...]
   standings: tuple[Standing, ...]
+  # The candidates that had not raced before the round, first come first.
+  queue: tuple[Queued, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

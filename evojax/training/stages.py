@@ -10,6 +10,7 @@ from evojax.eval import paired
 from evojax.runtime import progress
 
 TRIES = 3  # Maximum number of changes that are tried per free place of a round.
+SPARE = 1  # Candidates beyond the places, so that their predictions matter.
 FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
 # Estimated probabilities that a candidate's race ends in a round; that it leads
 # after half of its pairs; that a round is scored on dev problems; and that a
@@ -62,7 +63,7 @@ def of_round(
       stage(
           'backtest',
           4 * TRIES * e.candidates,
-          4 * new,
+          4 * (new if number else new + SPARE),
           steps=e.replay_updates,
           replays=True,
           problems=e.replay_problems,

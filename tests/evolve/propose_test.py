@@ -613,7 +613,10 @@ class FindingsTest(parameterized.TestCase):
     )
     later = samples.record(records.Diagnose, round=2, findings=(found,))
     none = samples.record(records.Diagnose, round=0, findings=())
-    after = dataclasses.replace(made, diagnose=none, later=(later,))
+    raced = samples.record(records.Race, round=1)
+    after = dataclasses.replace(
+        made, diagnose=none, later=(later,), races=(raced,)
+    )
     worst = repairs.severity_of(made)
     # The same if it is found only while the change is raced.
     self.assertEqual(repairs.severity_of(after), worst)
@@ -621,6 +624,9 @@ class FindingsTest(parameterized.TestCase):
     self.assertEqual(repairs.severity_of(after, before=3), worst)
     due = [repairs.is_due(after, number) for number in (1, 2, 3)]
     self.assertEqual(due, [False, worst == 'critical', False])
+    # If it waited until then, it is due in its first round.
+    waited = dataclasses.replace(after, races=())
+    self.assertEqual(repairs.is_due(waited, 3), worst == 'critical')
     return worst
 
   @parameterized.parameters(

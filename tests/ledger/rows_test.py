@@ -118,6 +118,11 @@ EXAMPLES = (
                 detectable=None,
             ),
         ),
+        queue=(
+            records.Queued(
+                trial=0, predicted=(-0.01, 0.02), enters=True, reason='best'
+            ),
+        ),
     ),
     records.Verify(trial=0, version='', status='crash', reasons=('child-0',)),
     records.Verify(

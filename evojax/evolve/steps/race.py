@@ -59,6 +59,7 @@ def race(
     version: records.Version,
     number: int,
     field: Sequence[history_lib.Trial],
+    queue: tuple[records.Queued, ...],
     shadow: records.Shadow | None,
 ) -> records.Race:
   """Train the arms of a round, score them, and judge the candidates.
@@ -68,6 +69,7 @@ def race(
     version: The round starts from its state, with its harness as incumbent.
     number: Number of the round.
     field: The candidates; without any, only the incumbent trains.
+    queue: The queue that they came from.
     shadow: Shadow of the last kept change, while it trains.
 
   Raises:
@@ -115,6 +117,7 @@ def race(
       scored_by=scored_by,
       arms=raced,
       standings=standings.after_race(run, number, field, raced, scored_by),
+      queue=queue,
   )
 
 

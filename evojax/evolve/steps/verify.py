@@ -53,16 +53,12 @@ def before_race(
   if backtest.statistics.get(backtest_lib.EQUAL):
     why = 'replayed updates are those of its parent, to the bit'
     return _unraced(trial, 'vetoed', [why])
+  trials = run.recorder.history.trials
+  mine = next(t for t in trials if t.number == trial)
   # Replays of a class that mispredicted before have less weight.
-  alike = [
-      t
-      for t in run.recorder.history.trials
-      if t.intervention_class == delta.intervention_class
-  ]
-  worth = calibration.trust(alike, lambda t: t.backtested)
-  predicted = backtest.predicted
-  if predicted and race_lib.vetoed(calibration.corrected(predicted, worth)):
-    low, high = (100 * end for end in predicted)
+  predicted = calibration.in_class(mine, trials, lambda t: t.backtested)
+  if race_lib.vetoed(predicted):
+    low, high = (100 * end for end in backtest.predicted)
     why = f'replayed updates lose, {low:+.1f} to {high:+.1f} points'
     return _unraced(trial, 'vetoed', [why])
   return None
@@ -87,7 +83,7 @@ def after_race(
     field: Sequence[history_lib.Trial],
     shadow: records.Shadow | None,
 ) -> dict[int, records.Verify]:
-  """Return the verdicts on a round's candidates; the others race on.
+  """Return the verdicts on a round's candidates; the others race on, or wait.
 
   At most one is kept. The others then end, because the incumbent that they were
   compared with is gone, and may be proposed again. None is kept while the
@@ -97,9 +93,28 @@ def after_race(
   Args:
     run: The run.
     race: The round.
-    field: Its candidates.
+    field: Its candidates, and those that waited.
     shadow: The shadow after the round, if any. It may take a change back.
   """
+  found = _after_race(run, race, field, shadow)
+  waiting = [place.trial for place in race.queue if not place.enters]
+  replaced = shadow is not None and shadow.decision == 'drop'
+  if replaced or any(verdict.status == 'keep' for verdict in found.values()):
+    why = 'it waited, and the harness that it changes was replaced'
+  elif costs.is_last(run, race.round, len(race.standings)):
+    why = 'others stood before it in the queue, and no round is left'
+  else:
+    return found
+  return found | {n: _unraced(n, 'superseded', [why]) for n in waiting}
+
+
+def _after_race(
+    run: opening.Run,
+    race: records.Race,
+    field: Sequence[history_lib.Trial],
+    shadow: records.Shadow | None,
+) -> dict[int, records.Verify]:
+  """Return the verdicts on the candidates that raced in a round."""
   e = run.config.evolve
   placed = {s.trial: s for s in race.standings}
   if shadow and shadow.decision == 'drop':

@@ -66,6 +66,7 @@ class AfterRaceTest(parameterized.TestCase):
         scored_by='rollouts',
         arms=tuple(arms),
         standings=standings,
+        queue=options.get('queue', ()),
     )
     field = [
         history_lib.Trial(index=s.trial, number=s.trial, seconds={},
@@ -202,6 +203,25 @@ class AfterRaceTest(parameterized.TestCase):
     found = self._verdicts(standing(0, 0.05, 30.0), shadow=shadow)
     self.assertEqual(found, {0: 'superseded'})
 
+  def test_what_waits_ends_with_the_harness_that_it_changes(self):
+    waits, enters = (
+        samples.record(records.Queued, trial=n, enters=n == 0) for n in (7, 0)
+    )
+    of = lambda *args, **options: self._verdicts(
+        *args, queue=(enters, waits), **options
+    )
+    kept = standing(0, 0.05, 20.0)
+    self.assertEqual(of(kept), {0: 'keep', 7: 'superseded'})
+    self.assertIn('was replaced', self.found[7].reasons[0])
+    back = samples.record(records.Shadow, trial=9, decision='drop')
+    found = of(standing(0, 0.03, 1.0), shadow=back)
+    self.assertEqual(found, {0: 'superseded', 7: 'superseded'})
+    # As long as its harness trains on, and rounds are left, it waits.
+    self.assertEqual(of(standing(0, 0.03, 1.0)), {})
+    found = of(standing(0, 0.03, 1.0), number=2)
+    self.assertEqual(found, {0: 'discard', 7: 'superseded'})
+    self.assertIn('no round is left', self.found[7].reasons[0])
+
   def test_nothing_is_kept_beside_an_open_shadow(self):
     shadow = samples.record(records.Shadow, trial=9, decision='go_on')
     passed = standing(0, 0.05, 30.0)
@@ -221,7 +241,6 @@ class BeforeRaceTest(parameterized.TestCase):
 
   def _verdict(self, reasons=(), predicted=None, crash='', equal=0.0):
     run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
-    run.recorder.history.trials = []
     rows = {
         records.Admit: records.Admit(trial=3, reasons=tuple(reasons)),
         records.Backtest: samples.record(
@@ -233,6 +252,10 @@ class BeforeRaceTest(parameterized.TestCase):
         ),
     }
     run.recorder.find.side_effect = lambda step, trial: rows[step]
+    mine = history_lib.Trial(
+        index=3, number=3, seconds={}, backtest=rows[records.Backtest]
+    )
+    run.recorder.history.trials = [mine]
     version = mock.Mock(spec=records.Version)
     delta = mock.Mock(
         spec=delta_lib.Delta, trains=True, intervention_class='optimizer'
@@ -307,6 +330,7 @@ class AuditTest(absltest.TestCase):
         scored_by='rollouts',
         arms=(),
         standings=(),
+        queue=(),
     )
     trial = history_lib.Trial(index=0, number=0, seconds={})
     found = ([0.04, 0.05, 0.06], [0.01] * 3)
