@@ -345,7 +345,8 @@ FIELDS = (
     Field('evolve.samples', 2, 'Completions of each such problem.', 1),
     Field('evolve.horizon', 3, 'Rounds after a change is kept in which the'
           ' former harness keeps training beside the policy, in the place of a'
-          ' candidate; if the policy loses, the change is taken back. 0: none.',
+          ' candidate or, if a change was kept late, after the last round; if'
+          ' the policy loses, the change is taken back. 0: none.',
           0),
     Field('evolve.false_discovery_rate', 0.2, 'Bound on the expected share of'
           ' changes without a real gain among those that a run keeps.', 1e-6,

@@ -137,6 +137,20 @@ class History:
     found = (row.record for row in self.rows)
     return [record for record in found if isinstance(record, step)]
 
+  def unchecked(self, trial: Trial) -> str:
+    """Return why a kept change was not checked at a longer horizon, or ''."""
+    if trial.kind != 'keep' or trial.effect is None:
+      return ''
+    if trial.shadow is None:
+      opened = self.find(records.Open)
+      if opened and not opened.config.get('evolve', {}).get('horizon', 1):
+        return 'evolve.horizon is 0'
+      return 'the former harness could not catch up, or did not train on'
+    if trial.shadow.decision == 'go_on':
+      return 'its shadow is still to be trained'
+    unchecked = trial.shadow.decision == 'unchecked'
+    return trial.shadow.reason if unchecked else ''
+
   # ------------------------------------------------------------------- trials
 
   @functools.cached_property

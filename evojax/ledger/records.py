@@ -383,7 +383,9 @@ class Shadow(OfTrial):
   folder: str  # Folder of the shadow's first arm.
   differences: tuple[float, ...]  # Policy minus shadow, one per pair.
   errors: tuple[float, ...]  # Their standard errors over problems.
-  decision: str  # 'go_on', 'keep', or 'drop', which takes the change back.
+  # 'go_on', 'keep', 'drop', which takes the change back, or 'unchecked': the
+  # change stays, but the shadow could not train long enough.
+  decision: str
   reason: str
 
 

@@ -217,7 +217,7 @@ def estimate(
       arms=[
           _arm(run, stage, grading)
           for stage in stages.of_evolution(config)
-          if config.evolve.rounds
+          if config.evolve.rounds and stage.arms
       ],
       known=plan_devices.known(config.mesh, devices),
   )

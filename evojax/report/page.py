@@ -206,6 +206,7 @@ def _context(
               config,
               readable=trial.name in readable,
               tokens=run.tokens_by_trial[trial.number],
+              unchecked=run.unchecked(trial),
           )
           for trial in run.trials
       ],

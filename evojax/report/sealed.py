@@ -27,7 +27,8 @@ _ENDS = {
     'discard': 'not shown to be better than the incumbent',
     'vetoed': 'stopped by a replay of updates',
     'disqualified': 'refused by the gate',
-    'superseded': 'left undecided when another change was kept or taken back',
+    'superseded': 'left undecided when another change was kept or taken back,'
+    ' or no place was left',
     'taken back': 'taken back, as it did not stay ahead of its former harness',
     history.BUSY: 'not judged on a busy machine',
 }
@@ -196,6 +197,8 @@ def verdict(run: history.History, running: bool) -> str:
   """Return a summary of the run in one sentence."""
   tried = [trial for trial in run.trials if trial.kind != 'running']
   so_far = f'{len(run.kept)} of {numerals.counted(len(tried), "change")} kept'
+  if unchecked := sum(bool(run.unchecked(trial)) for trial in run.kept):
+    so_far += f' ({unchecked} with the horizon not checked)'
   if final := run.find(records.Final):
     base, evolved = final.scores['base'], final.scores['evolved']
     what = 'the race' if run.kept else 'the race of the first harness'

@@ -113,7 +113,10 @@ def round_name(
     config: ml_collections.ConfigDict, number: int, what: str
 ) -> str:
   """Return the name of a stage of a round; `number` counts from 0."""
-  return f'round {number} ({number + 1}/{config.evolve.rounds}) {what}'
+  rounds = config.evolve.rounds
+  # Rounds after the last one train a kept change beside its shadow.
+  place = f'{number + 1}/{rounds}' if number < rounds else 'horizon'
+  return f'round {number} ({place}) {what}'
 
 
 def of_evolution(
@@ -146,10 +149,11 @@ def of_evolution(
       problems=c.eval.problems,
       samples=c.eval.samples,
   )
-  paid, unpaid = _rounds(c), dict(arms=0, expected=0)
+  # Rounds after the last one are rare.
+  paid, unpaid = min(_rounds(c), e.rounds), dict(arms=0, expected=0)
   rounds = [
       stage if n < paid else dataclasses.replace(stage, **unpaid)
-      for n in range(e.rounds)
+      for n in range(e.rounds + e.horizon)
       for stage in of_round(c, n)
   ]
   return [first, *rounds, *([last] if e.retrain else []), sealed]

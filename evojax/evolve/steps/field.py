@@ -108,6 +108,8 @@ def places(run: opening.Run, number: int) -> int:
   own.
   """
   others = _others(run, number)
+  if number >= run.config.evolve.rounds:  # Only a shadow trains on.
+    return 0
   free = min(run.config.evolve.candidates - others, _entries(run)[1])
   # The arms of the incumbent and of these others are paid for first.
   payable = costs.payable(run, number) - 1 - others

@@ -70,7 +70,7 @@ class FillTest(parameterized.TestCase):
         spec=opening.Run,
         recorder=mock.Mock(),
         config=ml_collections.ConfigDict(
-            {'evolve': {'candidates': candidates}}
+            {'evolve': {'candidates': candidates, 'rounds': 6}}
         ),
     )
     run.recorder.history.trials = self.trials
@@ -145,11 +145,13 @@ class FillTest(parameterized.TestCase):
 
 class TokensTest(parameterized.TestCase):
 
-  def _places(self, payable, others=0, entries=5):
+  def _places(self, payable, others=0, entries=5, rounds=6):
     run = mock.Mock(
         spec=opening.Run,
         recorder=mock.Mock(),
-        config=ml_collections.ConfigDict({'evolve': {'candidates': 2}}),
+        config=ml_collections.ConfigDict(
+            {'evolve': {'candidates': 2, 'rounds': rounds}}
+        ),
     )
     run.recorder.find.return_value.config = {'evolve': {'entries': entries}}
     with (
@@ -175,6 +177,10 @@ class TokensTest(parameterized.TestCase):
 
   def test_no_more_than_were_promised(self):
     self.assertEqual(self._places(9.0, entries=1), (1, True))
+
+  def test_after_the_last_round_none_enters(self):
+    self.assertEqual(self._places(9.0, rounds=2), (2, True))
+    self.assertEqual(self._places(9.0, rounds=1), (0, True))
 
 
 class ReserveTest(parameterized.TestCase):
