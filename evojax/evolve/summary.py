@@ -14,6 +14,7 @@ from evojax.eval import report as report_lib
 from evojax.evolve import opening
 from evojax.evolve.steps import final as final_lib
 from evojax.ledger import budget as budget_lib
+from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import milestones
 from evojax.ledger import records
@@ -83,6 +84,18 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       compute=found.get('compute', {}),
       device_seconds=spent,
       reached=[dataclasses.asdict(m) for m in milestones.reached(history)],
+      calibration={
+          name: [
+              dataclasses.asdict(row)
+              for row in calibration.by(
+                  history.trials, lambda t: t.intervention_class, predict
+              )
+          ]
+          for name, predict in (
+              ('hypotheses', lambda t: t.expected),
+              ('backtests', lambda t: t.backtested),
+          )
+      },
       regret=sealed_lib.regret(final) if final else None,
       device_seconds_by_version=budget_lib.by_version(rows),
       device_seconds_per_point=budget_lib.per_point(rows),

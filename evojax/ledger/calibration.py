@@ -40,6 +40,7 @@ class Row:
   name: str
   trials: int
   kept: int
+  vetoed: int  # Trials that a replay stopped, so that they realised nothing.
   predicted: float | None  # Mean midpoint.
   realised: float | None  # Mean.
   covered: int  # Realised effects inside the predicted interval.
@@ -151,6 +152,7 @@ def row(name: str, trials: Sequence[history.Trial], predict: Predict) -> Row:
       name=name,
       trials=len(trials),
       kept=sum(t.kind == 'keep' for t in trials),
+      vetoed=sum(t.status == 'vetoed' for t in trials),
       predicted=mean([middle(predict(t)) for t in both]),
       realised=mean([t.effect for t in both]),
       covered=sum(predict(t)[0] <= t.effect <= predict(t)[1] for t in both),
