@@ -64,6 +64,7 @@ class Trainer:
       *,
       engine: records.RolloutEngine | None = None,
       start: pathlib.Path | None = None,
+      problems: tuple[int, int] | None = None,
       retained: Collection[int] = (),
       stopping: Callable[[], bool] = lambda: False,
   ):
@@ -78,15 +79,18 @@ class Trainer:
       start: Directory of a checkpoint. A new run starts from its parameters and
         moments, but at step 0 and with its own problems and random numbers.
         Default: the policy of config.model.path.
+      problems: Seed of the train stream and a position in it, at which a new
+        run starts. Default: config.seed and 0.
       retained: Steps whose checkpoints are kept in addition to the newest ones.
       stopping: Returns whether the run was asked to stop; see `fleet.Fleet`.
     """
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
-    self.source = setup.training_domain.source('train', c.seed)
+    stream, first = problems or (c.seed, 0)
+    self.source = setup.training_domain.source('train', stream)
     self.prefetching: tuple[records.RequestBatch, Any] | None = None
     self.prefetched: tuple[records.RequestBatch, Any] | None = None
-    self.cursor = self._refused = 0
+    self.cursor, self._refused = first, 0
     r, processes = c.rollout, jax.process_count()
     in_thread = r.kind == 'engine' or setup.domain.limits.turns > 1
     if r.queue_depth and in_thread and processes > 1:

@@ -9,6 +9,7 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax.evolve import opening
+from evojax.evolve import stream
 from evojax.evolve.steps import backtest
 from evojax.evolve.steps import race
 from evojax.harness import delta as delta_lib
@@ -90,6 +91,7 @@ class SampledOtherwiseTest(parameterized.TestCase):
         harness='aa',
         alike=alike,
         starts={0: state, 1: state},
+        reserve=stream.Reserve(seed=0, first=12, of_pair=8),
     )
     arm = samples.record(records.Arm, start='start')
     outcomes = ((0.1, 0.2), (0.1, 0.3))
@@ -102,6 +104,9 @@ class SampledOtherwiseTest(parameterized.TestCase):
       race._train(run, 0, [entrant], [0, 1], 'candidates', outcomes)
     given = [call.kwargs['incumbents'] for call in job.call_args_list]
     self.assertEqual(given, [outcomes if alike else ()] * 2)
+    # Pairs follow each other in the stream of problems.
+    given = [call.kwargs['problems'] for call in job.call_args_list]
+    self.assertEqual(given, [(0, 12), (0, 20)])
 
   def test_all_arms_of_its_round_are_scored_on_dev_problems(self):
     """Also those of a comparable candidate, and of the incumbent."""
@@ -127,6 +132,10 @@ class SampledOtherwiseTest(parameterized.TestCase):
     for field in fields:
       with (
           mock.patch.object(race.standings, 'announce'),
+          mock.patch.object(race, '_rebased', return_value='aa'),
+          mock.patch.object(
+              race.stream, 'reserve', return_value=stream.Reserve(0, 0, 1)
+          ),
           mock.patch.object(race, '_train_on', train_on),
           self.assertRaises(InterruptedError),
       ):
