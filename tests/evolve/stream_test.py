@@ -9,9 +9,9 @@ from absl.testing import absltest
 import ml_collections
 
 import evojax
+from evojax.evidence import store
 from evojax.evolve import opening
 from evojax.evolve import stream
-from evojax.evidence import store
 from evojax.ledger import chain
 from evojax.ledger import records
 from tests import tiny
