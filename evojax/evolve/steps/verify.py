@@ -120,7 +120,7 @@ def _after_race(
   if shadow and shadow.decision == 'drop':
     why = ['the change that it was compared with was taken back']
     return {n: _verdict(s, 'superseded', why) for n, s in placed.items()}
-  trials = {t.number: t for t in field}
+  trials = {t.number: t for t in field if t.number in placed}
   found: dict[int, records.Verify] = {}
   for number, standing in placed.items():
     if failed := _failed(race, standing):

@@ -73,6 +73,11 @@ class AfterRaceTest(parameterized.TestCase):
                           races=(race,))
         for s in standings
     ]  # fmt: skip
+    field += [
+        history_lib.Trial(index=q.trial, number=q.trial, seconds={})
+        for q in race.queue
+        if not q.enters
+    ]
     evolve = {'rounds': 3, 'patience': 2}
     run = mock.Mock(
         spec=opening.Run,
