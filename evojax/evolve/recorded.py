@@ -135,6 +135,18 @@ def trained_by(run: opening.Run, version: records.Version) -> list[str]:
   return wanted or [version.folder]
 
 
+def solved_by_family(folder: pathlib.Path) -> dict[str, float]:
+  """Return the share of an arm's graded rollouts that solve, by family.
+
+  Only process 0 may call it, where evidence is written.
+  """
+  columns = ['family', 'outcome', 'graded']
+  rows = store.read(folder, 'train', columns=columns)
+  rows = rows[rows['graded'].astype(bool)]
+  shares = rows.astype({'outcome': float}).groupby('family')['outcome'].mean()
+  return {str(family): float(share) for family, share in shares.items()}
+
+
 def rewards(folder: pathlib.Path) -> list[float]:
   """Return the mean reward of each update of an arm, in every process."""
 

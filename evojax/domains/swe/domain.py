@@ -62,7 +62,10 @@ class SweDomain(base.Domain):
           path='domain.kwargs.scrubbed', kind='choice', choices=(True, False)
       ),
       _SURFACE(
-          path='domain.kwargs.tools', kind='names', choices=tools_lib.TOOLS
+          path='domain.kwargs.tools',
+          kind='names',
+          low=1,  # An agent without a tool would end at once.
+          choices=tools_lib.TOOLS,
       ),
   )
 
@@ -84,6 +87,16 @@ class SweDomain(base.Domain):
       return self
     settings = dataclasses.replace(self.settings, scrubbed=True)
     return dataclasses.replace(self, settings=settings)
+
+  @property
+  def levels(self) -> tuple[tuple[str, int], ...]:
+    """The operators and levels that have problems to train on."""
+    there = {
+        (e.bug.operator, problems.level(e))
+        for e in problems.entries('train')
+        if not problems.is_demonstrated(e)
+    }
+    return tuple(sorted(there & self.families))
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Return the problems of 'train', 'dev' or 'sealed', disjoint by id.
