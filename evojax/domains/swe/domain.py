@@ -57,7 +57,13 @@ class SweDomain(base.Domain):
   columns = evidence.COLUMNS
   reward_parts = staticmethod(reward.parts)
   surface_fields = (
-      _SURFACE(path='domain.kwargs.max_turns', kind='int', low=2, high=100),
+      _SURFACE(
+          path='domain.kwargs.max_turns',
+          kind='int',
+          low=2,
+          high=100,
+          scale='log',
+      ),
       _SURFACE(
           path='domain.kwargs.scrubbed', kind='choice', choices=(True, False)
       ),
