@@ -11,6 +11,7 @@ import numpy as np
 from configs import swe as swe_config
 from evojax import config as config_lib
 from evojax import domains
+from evojax.diagnosis import rules as rules_lib
 from evojax.domains.swe import evidence
 from evojax.domains.swe import make
 from evojax.evidence import schema
@@ -197,7 +198,8 @@ class AgentsTest(parameterized.TestCase):
     )
     for entry in agents.ENTRIES.values():
       for name in entry.triggers:
-        known = name in propose_test.ALERTS or f"'{name}'" in sources
+        known = name in rules_lib.RULES or f"'{name}'" in sources
+        known |= name in propose_test.ALERTS
         self.assertTrue(known, name)
 
   def test_names_are_those_of_nothing_else(self):
@@ -207,8 +209,11 @@ class AgentsTest(parameterized.TestCase):
       ('tests_its_edit', 'tested_edit'),
       ('edits', 'fail_to_pass'),
       ('edits', 'few_turns'),
-      ('failed_calls', 'searched_first'),
-      ('failed_calls', 'edit_streak'),
+      ('failed_edits', 'searched_first'),
+      ('failed_edits', 'edit_streak'),
+      ('repeated_calls', 'edit_streak'),
+      ('turns_used', 'few_turns'),
+      ('laziness', 'tested_edit'),
   )
   def test_an_alert_calls_for_it(self, alert, part):
     made = [rules.propose(make_context([alert], seed=n)) for n in range(30)]

@@ -15,6 +15,7 @@ import numpy as np
 
 from configs import math as math_config
 from evojax import config as config_lib
+from evojax import domains
 from evojax.diagnosis import rules as diagnosis_rules
 from evojax.domains import math as math_domain
 from evojax.evolve import diagnose
@@ -22,6 +23,7 @@ from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
+from evojax.evolve.propose import agents
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import directions
 from evojax.evolve.propose import human
@@ -44,6 +46,7 @@ from tests.evolve import own_proposer
 from tests.ledger import samples
 
 MATH = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
+SWE = spec.read(domains.folder('swe') / 'seed_harness')
 # Without diagnostics, which are not run here, since thousands are made.
 SEED = spec.Harness(MATH.overlay, {'reward.py': MATH.files['reward.py']})
 CONFIG = math_config.get_config()
@@ -224,13 +227,17 @@ class LibraryTest(parameterized.TestCase):
     self.assertLen(library.ENTRIES, source.count(': Entry('))
 
   def test_rules_of_the_diagnosis_have_an_answer(self):
+    answered = {t for e in agents.ENTRIES.values() for t in e.triggers}
     for name in diagnosis_rules.RULES:
-      self.assertIn(name, ALERTS)
+      self.assertIn(name, answered.union(ALERTS))
 
   def test_every_trigger_is_measured(self):
     """Each is measured by a rule, or by a diagnostic of the seed harness."""
     sources = ''.join(
-        text for name, text in MATH.files.items() if 'diagnostics/' in name
+        text
+        for harness in (MATH, SWE)
+        for name, text in harness.files.items()
+        if 'diagnostics/' in name
     )
     for name in ALERTS:
       known = name in diagnosis_rules.RULES or f"'{name}'" in sources

@@ -182,7 +182,8 @@ class SweDomain(base.Domain):
         problems, completions, keys, strict=True
     ):
       unseen = self.task(problem.problem_id).unseen
-      grades.append(_grade(problem, completion, reports[key], unseen))
+      known = {'unseen': unseen, 'max_turns': self.limits.turns}
+      grades.append(_grade(problem, completion, reports[key], known))
       # The time of a shared grading run counts only once.
       reports[key] = dataclasses.replace(reports[key], seconds=0.0)
     return grades
@@ -277,8 +278,9 @@ def _grade(
     problem: records.Problem,
     episode: records.Episode,
     report: grade_lib.Report,
-    unseen: bool,
+    known: Mapping[str, bool | int],
 ) -> records.Grade:
+  """Return a grade; `known` are the columns known before the episode."""
   stop = evidence.stop_reason(episode)
   return records.Grade(
       outcome=report.outcome,
@@ -287,8 +289,9 @@ def _grade(
       status=report.status,
       columns={
           'difficulty': problem.difficulty,
-          'unseen': unseen,
+          **known,
           'files_edited': report.files_edited,
+          'files_mask': evidence.mask(report.edited),
           'f2p_passed': report.f2p_passed,
           'p2p_passed': report.p2p_passed,
           'submitted': stop == 'submitted',

@@ -34,7 +34,7 @@ def can_pay(context: propose.Context, part: str) -> bool:
 
 ENTRIES = {
     'search_before_edit': library.Entry(
-        triggers=('failed_calls', 'slow_learning'),
+        triggers=('failed_edits', 'slow_learning'),
         change=changes.give_weight('searched_first', 0.1),
         when=lambda context: can_pay(context, 'searched_first'),
         expected=(-0.04, 0.07),
@@ -43,7 +43,7 @@ ENTRIES = {
         check='searches_first rises and outcome with it',
     ),
     'edit_then_test': library.Entry(
-        triggers=('tests_its_edit', 'slow_learning'),
+        triggers=('tests_its_edit', 'laziness', 'slow_learning'),
         change=changes.give_weight('tested_edit', 0.15),
         when=lambda context: can_pay(context, 'tested_edit'),
         expected=(-0.04, 0.07),
@@ -89,7 +89,7 @@ ENTRIES = {
         check='turns falls, turns_of_solved does not',
     ),
     'patience': library.Entry(
-        triggers=('edits', 'turns_used'),
+        triggers=('edits', 'turns_used', 'laziness'),
         change=changes.give_weight('few_turns', -0.1),
         expected=(-0.05, 0.06),
         hypothesis='Episodes end before anything was tried.',
@@ -97,7 +97,7 @@ ENTRIES = {
         check='edits rises above 60 %',
     ),
     'edit_streak_penalty': library.Entry(
-        triggers=('failed_calls',),
+        triggers=('failed_edits',),
         change=changes.give_weight('edit_streak', 0.1),
         expected=(-0.05, 0.06),
         hypothesis='Edits follow edits, and nobody looks at what they did.',

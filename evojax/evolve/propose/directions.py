@@ -34,7 +34,7 @@ _SIGNAL = ('weak_signal', 'dead_group_ratio', 'reward_spread')
 _CERTAIN = ('exploration_collapse', 'mean_logprob')
 _LENGTH = ('truncated', 'length_gaming', 'length_reward_corr')
 _WRONG = ('slow_learning', 'outcome_falling')
-_IDLE = ('failed_calls', 'edits', 'repeated_calls')
+_AGENTS = ('failed_calls', 'edits', 'repeated_calls', 'solution_diversity')
 _CALLED = {
     'optimizer': _WRONG,
     'regularisation': (*_WRONG, *_CERTAIN),
@@ -45,7 +45,7 @@ _CALLED = {
     'exploration': (*_WRONG, *_CERTAIN, *_SIGNAL),
     'length': (*_WRONG, *_LENGTH),
     'data': (*_WRONG, *_SIGNAL, 'too_hard', 'too_easy'),
-    'tools': (*_WRONG, *_IDLE),
+    'tools': (*_WRONG, *_AGENTS),
     'reward': (
         *(*_WRONG, *_SIGNAL, *_LENGTH),
         *('reward_hacking', 'alive_by_shaping', 'format_failures'),

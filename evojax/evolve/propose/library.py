@@ -326,7 +326,7 @@ ENTRIES = {
         check='pass_at_g does not fall',
     ),
     'temperature_up': Entry(
-        triggers=(*_COLLAPSE, *_WEAK),
+        triggers=(*_COLLAPSE, *_WEAK, 'solution_diversity'),
         change=changes.shift('rollout.temperature', 0.2),
         expected=(-0.05, 0.06),
         hypothesis=(
