@@ -285,7 +285,8 @@ def _dosed(old: Any, new: Any, dose: float, path: str) -> Any:
 def factor(setting: Setting) -> str:
   """Return the only planted path on the surface; '' if there are several.
 
-  All weights of a reward count as one path.
+  All weights of a reward count as one path. The surface is that of the sound
+  domain, with fields of its own, such as its tools.
   """
   paths = []
   for path, value in setting.config.items():
@@ -293,8 +294,10 @@ def factor(setting: Setting) -> str:
     paths += [f'{path}.{n}' if n else path for n in names if n != 'outcome']
   if setting.files or len(paths) != 1:
     return ''
+  sound = clean(setting).domain
+  own = domains.make(sound.name, **sound.kwargs.to_dict()).surface_fields
   try:
-    return surface_lib.recipe().field(paths[0]).path
+    return surface_lib.recipe(own).field(paths[0]).path
   except surface_lib.SurfaceError:
     return ''
 

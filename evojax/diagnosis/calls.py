@@ -54,6 +54,13 @@ _FAILED = re.compile(
     r'^\W*(?:error|exception|traceback|invalid|unknown (?:tool|function))',
     re.IGNORECASE,
 )
+# Replies to a call of a tool that the agent was not given.
+_NO_TOOL = re.compile(
+    r'^\W*(?:error\W*)?(?:there is no tool|no such tool|unknown (?:tool|function)'
+    r'|(?:tool|function) \S+ (?:is )?(?:not found|not available|unknown)'
+    r'|(?:tool|function) \S+ does not exist)',
+    re.IGNORECASE,
+)
 _TEST_PATH = re.compile(
     r'(?:^|[\s/\'"])(?:tests?/|testing/|test_\w+\.\w+|\w+_test\.\w+|conftest\.py)'
 )
@@ -111,6 +118,11 @@ class Call:
     if self.failed is not None:
       return not self.failed
     return bool(self.name) and not _FAILED.match(self.reply[:200])
+
+  @property
+  def offered(self) -> bool:
+    """False if the reply says that the agent has no such tool."""
+    return not (self.name and _NO_TOOL.match(self.reply[:200]))
 
   @property
   def touches_tests(self) -> bool:
@@ -276,6 +288,7 @@ COLUMNS = (
     'tests_touched',
     'copied',
     'visible_passed',
+    'missing_tool',
 )
 # Columns that are dropped in a run without calls of such a tool.
 _NEEDS = {
@@ -299,10 +312,12 @@ def table(episodes: Sequence[Sequence[Turn]]) -> pd.DataFrame:
     return pd.DataFrame(index=range(len(episodes)))
   rows = pd.DataFrame([_row(turns) for turns in episodes], columns=COLUMNS)
   gone = [name for name, kind in _NEEDS.items() if kind not in kinds]
+  if not rows['missing_tool'].any():
+    gone.append('missing_tool')
   return rows.drop(columns=gone)
 
 
-def _row(turns: Sequence[Turn]) -> dict[str, float | None]:
+def _row(turns: Sequence[Turn]) -> dict[str, float | str | None]:
   made = [call for turn in turns for call in turn]
   kinds = [call.kind for call in made]
   edits = [i for i, kind in enumerate(kinds) if kind == 'edit' and made[i].ok]
@@ -322,6 +337,7 @@ def _row(turns: Sequence[Turn]) -> dict[str, float | None]:
       'tests_touched': float(any(c.touches_tests and c.ok for c in made)),
       'copied': float(bool(copied_from(made))),
       'visible_passed': _passed(tests[-1].reply) if tests else None,
+      'missing_tool': next((c.name for c in made if not c.offered), ''),
   }
 
 

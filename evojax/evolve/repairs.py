@@ -19,7 +19,10 @@ def path_of(remedy: records.Remedy) -> str:
 
 
 def target(remedy: records.Remedy) -> Any:
-  """Return the value that a remedy sets; None if it scales the present one."""
+  """Return the value that a remedy sets; None if it scales the present one.
+
+  For a list of tools, it is the tool to add.
+  """
   if remedy.setting == 'max_tokens':
     # Remove the training limit; sampling stops at rollout.max_tokens anyway.
     return 0
@@ -85,6 +88,8 @@ def _makes(change: Change, remedy: records.Remedy) -> bool:
   if path != path_of(remedy) or path in FILES:
     return False
   value = target(remedy)
+  if remedy.setting == 'tools':  # A list, to which the remedy adds one.
+    return value in after and value not in before
   if value is not None:
     return spec.as_float(after) == spec.as_float(value)
   return bool(before) and (after / before - 1) * (remedy.times - 1) > 0

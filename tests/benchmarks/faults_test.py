@@ -33,6 +33,7 @@ from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records as ledger_records
 from evojax.training import setup as setup_lib
+from tests.evolve import agents_test
 from tests.evolve import propose_test
 from tests.ledger import samples
 from tests.sandbox import attacks
@@ -193,20 +194,32 @@ class SettingsTest(FolderTestCase):
 
   def test_the_library_answers_every_fault_of_one_value(self):
     """It proposes a change against the direction of the fault."""
+    answered = set()
     for setting in settings.find():
       if setting.kind != 'broken' or not (path := settings.factor(setting)):
         continue
       bad = settings.value(setting, path, 1.0)
       good = settings.value(setting, path, 0.0)
-      if isinstance(bad, tuple):
+      if path == 'data.families':
         good = ()  # All families.
+      elif isinstance(bad, tuple):
+        good = settings.clean(setting).domain.kwargs.tools
       # The planted value may lie outside of the range that harnesses can set.
       harness = settings.harness(setting)
-      context = propose_test.context(parent=harness, config={path: bad})
+      make_context = (
+          agents_test.make_context
+          if setting.base == 'swe'
+          else propose_test.context
+      )
+      context = make_context(parent=harness, config={path: bad})
       values = _values_of(context, path)
       with self.subTest(setting.name):
         toward = [v for v in values if _nearer(v, bad, good)]
         self.assertNotEmpty(toward, f'{path}={bad!r}: {values}')
+      answered.add(path)
+    # Fields of a domain count, too: its tools and its limit of turns.
+    own = {'domain.kwargs.tools', 'domain.kwargs.max_turns'}
+    self.assertContainsSubset({'data.families', *own}, answered)
 
 
 def _values_of(context, path):

@@ -57,12 +57,21 @@ class SweDomain(base.Domain):
   columns = evidence.COLUMNS
   reward_parts = staticmethod(reward.parts)
   surface_fields = (
-      _SURFACE(path='domain.kwargs.max_turns', kind='int', low=2, high=100),
+      _SURFACE(
+          path='domain.kwargs.max_turns',
+          kind='int',
+          low=2,
+          high=100,
+          scale='log',
+      ),
       _SURFACE(
           path='domain.kwargs.scrubbed', kind='choice', choices=(True, False)
       ),
       _SURFACE(
-          path='domain.kwargs.tools', kind='names', choices=tools_lib.TOOLS
+          path='domain.kwargs.tools',
+          kind='names',
+          low=1,  # An agent without a tool would end at once.
+          choices=tools_lib.TOOLS,
       ),
   )
 
@@ -84,6 +93,16 @@ class SweDomain(base.Domain):
       return self
     settings = dataclasses.replace(self.settings, scrubbed=True)
     return dataclasses.replace(self, settings=settings)
+
+  @property
+  def levels(self) -> tuple[tuple[str, int], ...]:
+    """The operators and levels that have problems to train on."""
+    there = {
+        (e.bug.operator, problems.level(e))
+        for e in problems.entries('train')
+        if not problems.is_demonstrated(e)
+    }
+    return tuple(sorted(there & self.families))
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Return the problems of 'train', 'dev' or 'sealed', disjoint by id.
@@ -163,7 +182,8 @@ class SweDomain(base.Domain):
         problems, completions, keys, strict=True
     ):
       unseen = self.task(problem.problem_id).unseen
-      grades.append(_grade(problem, completion, reports[key], unseen))
+      known = {'unseen': unseen, 'max_turns': self.limits.turns}
+      grades.append(_grade(problem, completion, reports[key], known))
       # The time of a shared grading run counts only once.
       reports[key] = dataclasses.replace(reports[key], seconds=0.0)
     return grades
@@ -258,8 +278,9 @@ def _grade(
     problem: records.Problem,
     episode: records.Episode,
     report: grade_lib.Report,
-    unseen: bool,
+    known: Mapping[str, bool | int],
 ) -> records.Grade:
+  """Return a grade; `known` are the columns known before the episode."""
   stop = evidence.stop_reason(episode)
   return records.Grade(
       outcome=report.outcome,
@@ -268,8 +289,9 @@ def _grade(
       status=report.status,
       columns={
           'difficulty': problem.difficulty,
-          'unseen': unseen,
+          **known,
           'files_edited': report.files_edited,
+          'files_mask': evidence.mask(report.edited),
           'f2p_passed': report.f2p_passed,
           'p2p_passed': report.p2p_passed,
           'submitted': stop == 'submitted',

@@ -7,6 +7,7 @@ import numpy as np
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
@@ -77,6 +78,8 @@ def _choose(
       domain=run.config.domain.name,
       surface=run.setup.surface,
       vetoes=human.vetoes(run.inbox),
+      levels=run.setup.domain.levels,
+      solved=recorded.solved_by_family(run.path / version.folder),
   )
   proposal = human.propose(context, run.inbox)
   critical = any(f.severity == 'critical' for f in diagnosis.findings)
