@@ -113,6 +113,15 @@ class FaultsTest(parameterized.TestCase):
     self.assertNotIn('credit_code', [r.setting for r in found.remedies])
 
   @parameterized.parameters(
+      ('constant', 'constant_part', ('weight', 'bonus')),
+      ('overlong', 'overlong_early', ('reward_code', '')),
+  )
+  def test_a_part_at_fault_has_a_remedy(self, name, check, remedy):
+    make, _ = faults_made.FAULTS[name]
+    (found,) = [f for f in examine.examine(make()).findings if f.check == check]
+    self.assertIn(remedy, [(r.setting, r.part) for r in found.remedies])
+
+  @parameterized.parameters(
       (0.0, '<{}>', None),
       (0.05, '<{}>', None),
       (0.3, '<{}>', 'warning'),
