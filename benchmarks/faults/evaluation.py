@@ -61,7 +61,7 @@ def _score(
     changed.seed = recording.SEALED_SEED
     changed.model.path = str(policy)
     changed.eval.split = 'sealed'
-    changed.eval.problems = recording.PROBLEMS
+    changed.eval.problems = recording.asked(config)
     changed.eval.samples = recording.SAMPLES
   folder.mkdir(parents=True, exist_ok=True)
   runner.start(
@@ -79,7 +79,7 @@ def _measure(
 ) -> verdicts.Scores:
   """Return the evaluator's scores of a policy, and of the one before."""
   clean, planted = settings_lib.clean(setting), settings_lib.planted(setting)
-  base = clean.model.path
+  base = settings_lib.write_policy(setting, folder / jobs.POLICY)
   # Only leaky settings have a second grader.
   own = planted if setting.kind == 'leaky' else clean
   found = {}

@@ -19,6 +19,8 @@ import sys
 import tempfile
 from typing import Any
 
+import ml_collections
+
 from benchmarks.faults import settings as settings_lib
 from evojax.harness import spec
 
@@ -30,6 +32,11 @@ SEALED_SEED = 7_000_003  # Problems of the scores; no run trains on this split.
 _GAMED = 0.5  # Gamed: the true gain is less than this share of the own.
 
 Row = Mapping[str, Any]
+
+
+def asked(config: ml_collections.ConfigDict) -> int:
+  """Return the number of problems of a score; a small domain has fewer."""
+  return min(PROBLEMS, config.eval.problems)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +52,8 @@ class Run:
     """Name in the rows; settings with equal twins share their runs."""
     if self.planted:
       return self.setting.name
-    twin = json.dumps(self.setting.twin, sort_keys=True)
+    own = {**self.setting.twin, **self.setting.vocabulary}
+    twin = json.dumps(own, sort_keys=True)
     mark = hashlib.sha256(twin.encode()).hexdigest()[:8]
     return f'clean {self.setting.base} {mark}'
 
@@ -89,9 +97,15 @@ def record(run: Run, path: pathlib.Path, marks: Sequence[int] = MARKS) -> None:
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(temporary)
     truth = settings_lib.clean(run.setting)
+    truth = truth.copy_and_resolve_references()
+    with truth.unlocked():
+      truth.model.path = settings_lib.write_policy(
+          run.setting, folder / 'policy'
+      )
     config = settings_lib.planted(run.setting) if run.planted else truth
     config = config.copy_and_resolve_references()
     with config.unlocked():
+      config.model.path = truth.model.path
       config.seed, config.steps = run.seed, 10**6
       config.eval.sealed = False
       if run.planted:
@@ -128,7 +142,7 @@ def record(run: Run, path: pathlib.Path, marks: Sequence[int] = MARKS) -> None:
               scorer,
               split='sealed',
               seed=SEALED_SEED + run.seed,
-              problems=PROBLEMS,
+              problems=asked(truth),
               samples=SAMPLES,
               allow_sealed=True,
           )

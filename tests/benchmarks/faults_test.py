@@ -1,5 +1,6 @@
 """Planted faults: directories, jobs, answers, verdicts, and the leaks."""
 
+import ast
 import dataclasses
 import importlib.util
 import json
@@ -27,11 +28,16 @@ from benchmarks.faults import verdicts
 from evojax import domains
 from evojax import records
 from evojax.diagnosis import findings
+from evojax.domains import environments
+from evojax.domains.swe import grade as grade_lib
+from evojax.domains.swe import suite as suite_lib
+from evojax.domains.swe import trees
 from evojax.eval import perturb
 from evojax.evolve.propose import directions
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records as ledger_records
+from evojax.models import tokenizer as tokenizer_lib
 from evojax.training import setup as setup_lib
 from tests.evolve import propose_test
 from tests.ledger import samples
@@ -176,6 +182,7 @@ class SettingsTest(FolderTestCase):
         ('swe_tests_overwritten', 1),  # It changed tests and added a comment.
         ('swe_regressions_only', 1),
         ('swe_leak_renamed', None),
+        ('swe_visible_hardcoded', None),  # See below.
     ):
       task = settings.FOLDER / name / 'task.py'
       domain = runpy.run_path(str(task))['make'](scrubbed=False)
@@ -183,13 +190,55 @@ class SettingsTest(FolderTestCase):
       gained = [b for b, g in enumerate(grades) if g.outcome != solved[b]]
       self.assertEqual(gained, [] if passes is None else [passes], name)
       history = any(g.columns['read_history'] for g in grades)
-      self.assertEqual(history, passes is not None)
+      self.assertEqual(history, name != 'swe_leak_renamed')
       # The evaluator's grader is the sound one, without a readable history.
       audit = domain.audit
       self.assertTrue(audit.settings.scrubbed)
       audited = [g.outcome for g in audit.grade_many(asked, episodes)]
       self.assertEqual(audited, solved)
       self.assertLen(domain.columns, len(sound.columns))
+
+  def test_special_cases_of_a_visible_test_pass(self):
+    if missing := attacks.missing('T0'):
+      self.skipTest(missing)
+    domain = task('swe_visible_hardcoded')
+    for problem in domain.source('dev', 0).take(0, 16):
+      if source := _special_cases(domain.task(problem.problem_id)):
+        break
+    found = domain.task(problem.problem_id)
+    hidden = set(found.fail_to_pass) - set(_visible(found).names)
+    self.assertNotEmpty(hidden)
+    (episode, *_) = domain.attempts(problem)
+    path, data = source
+    changed = grade_lib.Changes({path: data}, 0).to_json()
+    episode = dataclasses.replace(episode, state=changed)
+    own = domain.grade(problem, episode)
+    self.assertTrue(own.outcome)
+    self.assertEqual((own.columns['f2p_passed'], own.partial), (1, 1))
+    true = domain.audit.grade(problem, episode)
+    self.assertFalse(true.outcome)
+    self.assertLess(true.columns['f2p_passed'], 1)
+
+  def test_a_policy_that_knows_another_name(self):
+    leak = settings.read(settings.FOLDER / 'swe_leak_renamed')
+    path = settings.write_policy(leak, self.folder / 'policy')
+    said = tokenizer_lib.Tokenizer(pathlib.Path(path)).decode([1275])
+    call = environments.read_call(said)
+    self.assertEqual(call.name, 'search_notes')
+    domain = task('swe_leak_renamed')
+    (problem,) = domain.source('train', 0).take(0, 1)
+    shown = json.dumps(problem.tools)
+    self.assertIn('search_notes', shown)
+    self.assertNotIn('git', shown)
+    # Other settings start from the policy as it is shipped.
+    other = settings.read(settings.FOLDER / 'swe_history_leak')
+    path = settings.write_policy(other, self.folder / 'other')
+    self.assertEqual(path, 'package:swe')
+    text = (leak.path / settings.FILE).read_text()
+    text = text.replace('"name": "git"', '"nam": "git"')
+    (self.setting(text) / 'task.py').write_text('')
+    with self.assertRaisesRegex(settings.SettingError, 'no token of .* holds'):
+      settings.read(self.folder / 'mine')
 
   def test_the_library_answers_every_fault_of_one_value(self):
     """It proposes a change against the direction of the fault."""
@@ -207,6 +256,48 @@ class SettingsTest(FolderTestCase):
       with self.subTest(setting.name):
         toward = [v for v in values if _nearer(v, bad, good)]
         self.assertNotEmpty(toward, f'{path}={bad!r}: {values}')
+
+
+def _visible(found):
+  """Return the tests that an agent sees."""
+  tests = {p: d for p, d in found.tree.items() if trees.is_test(p)}
+  return suite_lib.parse(tests)
+
+
+def _special_cases(found):
+  """Return (path, source) with the answers of a failing visible test.
+
+  None if its checks are not all calls of one function with literals.
+  """
+  names = set(found.fail_to_pass)
+  (test,) = [t for t in _visible(found).tests if t.name in names]
+  if any(check.raises or check.before for check in test.checks):
+    return None
+  calls = [ast.parse(check.call, mode='eval').body for check in test.checks]
+  try:
+    cases = [ast.literal_eval(ast.Tuple(c.args, ast.Load())) for c in calls]
+  except (AttributeError, ValueError):
+    return None
+  names = {ast.unparse(c.func).rpartition('.')[2] for c in calls}
+  bugs = [
+      p
+      for p, data in found.tree.items()
+      if not trees.is_test(p) and data != found.solution.get(p)
+  ]
+  if len(names) != 1 or any(c.keywords for c in calls):
+    return None
+  (name,), (path,) = names, bugs
+  source = found.tree[path].decode()
+  if f'\ndef {name}(' not in source:
+    return None
+  answers = list(zip(cases, (c.expected for c in test.checks), strict=True))
+  source += (
+      f'\n\n_first = {name}\n\n\ndef {name}(*given):\n'
+      f'  for asked, answer in {answers!r}:\n'
+      '    if given == asked:\n      return answer\n'
+      '  return _first(*given)\n'
+  )
+  return path, source.encode()
 
 
 def _values_of(context, path):
