@@ -21,6 +21,8 @@ from evojax.ledger import rows as rows_lib
 
 # Verdict on a change that was not judged because the machine was too busy.
 BUSY = 'machine_busy'
+# Verdict on a change that passed its race after the last audit of the run.
+UNVERIFIED = 'unverified'
 # Verdicts on changes that were not judged and so may be proposed again.
 UNTRIED = (BUSY, 'superseded')
 
@@ -47,6 +49,7 @@ class Trial:
   design: records.Design | None = None
   admit: records.Admit | None = None
   backtest: records.Backtest | None = None
+  audit: records.Audit | None = None
   verify: records.Verify | None = None
   shadow: records.Shadow | None = None
   accumulate: records.Accumulate | None = None
@@ -78,7 +81,7 @@ class Trial:
   @property
   def kind(self) -> str:
     """The class of the status: 'keep', 'discard', 'failed' or 'running'."""
-    if self.status in ('vetoed', 'superseded', 'taken back'):
+    if self.status in ('vetoed', 'superseded', 'taken back', UNVERIFIED):
       return 'discard'
     # Every failure has a status of its own.
     known = ('keep', 'discard', 'running')

@@ -29,6 +29,7 @@ _ENDS = {
     'disqualified': 'refused by the gate',
     'superseded': 'left undecided when another change was kept or taken back',
     'taken back': 'taken back, as it did not stay ahead of its former harness',
+    history.UNVERIFIED: 'ahead, but after the last score on perturbed problems',
     history.BUSY: 'not judged on a busy machine',
 }
 # Policies of the run itself; all others come from compared runs.
