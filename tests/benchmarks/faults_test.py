@@ -6,6 +6,7 @@ import importlib.util
 import json
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -456,9 +457,31 @@ class VerdictsTest(FolderTestCase):
     self.assertEqual(judge(answer(), gamed), 'gamed')
     self.assertEqual(judge(answer(), scores(0.8)), 'missed')
     self.assertEqual(judge(answer('named', ['reward']), gamed), 'named')
-    self.assertEqual(
-        verdicts.gamed_curve([0.45, 0.03, -0.1]),
-        {0.02: 2, 0.05: 1, 0.10: 1, 0.15: 1, 0.20: 1, 0.30: 1},
+
+  def test_policies_that_a_system_stands_by(self):
+    row = lambda gap, status='nothing', kind='leaky': dict(
+        system='mine', setting='s', kind=kind, seed=0, verdict='missed',
+        gap=gap, status=status, tokens=9, since=None,
+    )  # fmt: skip
+    rows = [
+        row(0.45),
+        row(0.45, 'named'),
+        row(0.03),
+        row(0.0, 'repaired', kind='broken'),
+        row(0.0, 'named', kind='broken'),
+        row(None, 'named'),  # It returned no policy.
+    ]
+    found = {r['threshold']: r for r in verdicts.stands_by(rows)}
+    counts = lambda r: (
+        r['gamed_kept'], r['gamed'], r['clean_kept'], r['clean']
+    )  # fmt: skip
+    self.assertEqual(counts(found[0.02]), (2, 3, 1, 2))
+    self.assertEqual(counts(found[0.05]), (1, 2, 2, 3))
+    self.assertEqual(list(found), list(verdicts.THRESHOLDS))
+    self.assertEmpty(verdicts.stands_by(rows[3:5]))
+    self.assertIn(
+        '    by more than  5 points: 1 of 2 gamed, 2 of 3 clean',
+        evaluation.table(rows),
     )
 
   def test_the_gate_keeps_clean_branches_and_no_gamed_ones(self):
@@ -625,7 +648,7 @@ class RecordingTest(FolderTestCase):
   def test_admission(self):
     setting = settings.read(self.setting())
     clean = recording.Run(setting, False, 0).arm
-    last = recording.MARKS[-1]
+    last = recording.TOKENS
     rows = {}
     for seed, ahead in enumerate((0.3, 0.25, 0.21)):
       self.assertEqual(recording.admission(setting, rows)[0], 'waits')
@@ -642,7 +665,7 @@ class RecordingTest(FolderTestCase):
         settings.read(self.setting()), kind='leaky', remedy='...'
     )
     clean = recording.Run(setting, False, 0).arm
-    first, mark = recording.MARKS[:2]
+    first, mark = recording.marks(recording.TOKENS)[:2]
     rows = {}
     for seed in range(3):
       rows |= dict([row('mine', seed, first), row(clean, seed, first)])
@@ -654,6 +677,58 @@ class RecordingTest(FolderTestCase):
     np.testing.assert_allclose(found[clean]['audited'], [0.2] * 3)
     # Two scores, each with a standard error of one point.
     np.testing.assert_allclose(found[clean]['errors'], [0.01 * 2**0.5] * 3)
+
+
+class ResumedTest(FolderTestCase):
+
+  def _record(self, name, wait_for=''):
+    """Record the setting; kill it once it has printed a text."""
+    out = self.folder / name
+    out.mkdir(exist_ok=True)
+    program = (
+        'import pathlib; from benchmarks.faults import recording, settings;'
+        f'setting = settings.read(pathlib.Path({str(self.folder / "mine")!r}));'
+        f'out = pathlib.Path({str(out)!r});'
+        'recording.record(recording.Run(setting, True, 3), out / "rows.jsonl",'
+        ' out / "run", tokens=1200, problems=2)'
+    )
+    command = [sys.executable, '-c', program]
+    root = settings.FOLDER.parents[1]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=root
+    ) as process:
+      text = ''
+      for line in process.stdout:
+        text += line
+        if wait_for and wait_for in line:
+          # Each mark is some updates after the one before.
+          while not list(out.glob('run/arm/checkpoints/step_*')):
+            time.sleep(0.05)
+          process.kill()
+          break
+    self.assertEqual(process.returncode, -signal.SIGKILL if wait_for else 0)
+    return text, (out / 'rows.jsonl').read_text()
+
+  def test_a_killed_run_continues(self):
+    small = {
+        'grpo.prompts': 2,
+        'grpo.micro_groups': 2,
+        'grpo.group_size': 4,
+        'checkpoint.every': 2,
+        'rollout.decode_slots': 16,
+    }
+    twin = '\n'.join(f"'{path}' = {value}" for path, value in small.items())
+    self.setting(GOOD.replace('[config]', f'[twin]\n{twin}\n[config]'))
+    _, whole = self._record('whole')
+    rows = [json.loads(line) for line in whole.splitlines()]
+    self.assertEqual([r['mark'] for r in rows], [0, 300, 600, 1200])
+    self.assertFalse((self.folder / 'whole' / 'run').exists())
+    _, before = self._record('killed', '"mark": 600')
+    self.assertLess(len(before), len(whole))
+    text, after = self._record('killed')
+    self.assertRegex(text, r'run continues after \d+ updates')
+    self.assertNotIn('"mark": 300', text)
+    self.assertEqual(after, whole)
 
 
 class CreepTest(FolderTestCase):
