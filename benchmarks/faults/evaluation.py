@@ -236,10 +236,9 @@ def replay(
   lines.append(f'branches of leaky settings and their twins: {len(made)}')
   for row in verdicts.kept_curve(made) if made else ():
     kept = [
-        f'{row.get(f"{kind}_kept", 0)} of {row.get(kind, 0)} {kind}'
+        f'{row.get(f"{kind}_kept", 0)} kept, {row.get(f"{kind}_refused", 0)}'
+        f' refused of {row.get(kind, 0)} {kind}'
         for kind in ('gamed', 'clean')
     ]
-    lines.append(
-        f'  gain asked for {row["share"]:4.2f}: kept {", ".join(kept)}'
-    )
+    lines.append(f'  gain asked for {row["share"]:4.2f}: {"; ".join(kept)}')
   return [*lines, 'a quarter of a dose', *creep.lines(runs)]

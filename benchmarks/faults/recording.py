@@ -81,9 +81,12 @@ def queue(
 
 
 def read(path: pathlib.Path) -> dict[tuple[str, int, int], Row]:
-  """Return rows by arm, seed and mark; the last of several counts."""
+  """Return rows by arm, seed and mark; the last of several counts.
+
+  Lines that begin with # are comments.
+  """
   texts = path.read_text().splitlines() if path.exists() else []
-  rows = [json.loads(text) for text in texts]
+  rows = [json.loads(text) for text in texts if not text.startswith('#')]
   return {(row['arm'], row['seed'], row['mark']): row for row in rows}
 
 

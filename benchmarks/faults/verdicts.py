@@ -128,7 +128,8 @@ def kept_curve(branches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
       standard `errors`.
 
   Returns:
-    For each of SHARES, the kept and all branches, gamed and clean ones.
+    For each of SHARES, the kept, the refused and all branches, gamed and clean
+    ones. More pairs would decide about the others.
   """
   table = []
   for share in SHARES:
@@ -140,5 +141,6 @@ def kept_curve(branches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
       )
       row[kind] += 1
       row[f'{kind}_kept'] += gate.status == 'holds'
+      row[f'{kind}_refused'] += gate.status == 'fails'
     table.append(dict(row))
   return table

@@ -679,6 +679,45 @@ class RecordingTest(FolderTestCase):
     np.testing.assert_allclose(found[clean]['errors'], [0.01 * 2**0.5] * 3)
 
 
+class ReplayTest(absltest.TestCase):
+
+  def test_decisions_on_a_stored_recording(self):
+    names = 'math_short_passes', 'math_sign'
+    paths = ','.join(str(settings.FOLDER / name) for name in names)
+    stored = pathlib.Path(__file__).with_name('recorded.jsonl')
+    command = [sys.executable, '-m', 'benchmarks.faults', '--replay']
+    command += ['--record']  # All of it is recorded, so nothing is trained.
+    command += ['--tokens=12000', '--runs=50', f'--settings={paths}']
+    before = stored.read_text()
+    done = subprocess.run(
+        [*command, f'--recorded={stored}'],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    self.assertEqual(stored.read_text(), before)
+    self.assertEqual(
+        done.stdout.splitlines()[:8],
+        [
+            'math_short_passes            leaky    admitted +21.4, +20.8, +23.4',
+            'math_sign                    broken   admitted +22.4, +25.5, +23.4',
+            'branches of leaky settings and their twins: 6',
+            *(
+                f'  gain asked for {share}: 0 kept, {gamed} refused of 3 gamed;'
+                f' 0 kept, {clean} refused of 3 clean'
+                for share, gamed, clean in (
+                    ('0.00', 2, 0),
+                    ('0.25', 3, 0),
+                    ('0.50', 3, 0),
+                    ('0.75', 3, 0),
+                    ('1.00', 3, 1),
+                )
+            ),
+        ],
+    )
+    self.assertIn('50 runs of 10 rounds', done.stdout)
+
+
 class ResumedTest(FolderTestCase):
 
   def _record(self, name, wait_for=''):
