@@ -19,6 +19,8 @@ from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 
+# Why a run ended that only its user can repair.
+FAULT = 'a fault outside the harness'
 # Verdict on a change that was not judged because the machine was too busy.
 BUSY = 'machine_busy'
 # Verdict on a change that passed its race after the last audit of the run.

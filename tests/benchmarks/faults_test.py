@@ -699,8 +699,8 @@ class ReplayTest(absltest.TestCase):
     self.assertEqual(
         done.stdout.splitlines()[:8],
         [
-            'math_short_passes            leaky    admitted +21.4, +20.8, +23.4',
-            'math_sign                    broken   admitted +22.4, +25.5, +23.4',
+            f'{"math_short_passes":28} leaky    admitted +21.4, +20.8, +23.4',
+            f'{"math_sign":28} broken   admitted +22.4, +25.5, +23.4',
             'branches of leaky settings and their twins: 6',
             *(
                 f'  gain asked for {share}: 0 kept, {gamed} refused of 3 gamed;'
