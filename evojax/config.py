@@ -343,6 +343,10 @@ FIELDS = (
           ' arms sample differently, and perturbed problems for a change before'
           ' it is kept.', 2),
     Field('evolve.samples', 2, 'Completions of each such problem.', 1),
+    Field('evolve.audits', 8, 'How often a run may score a candidate on'
+          ' perturbed problems. Each such score decides whether a change is'
+          ' kept, and so tells a little about them. Once they are spent, no'
+          ' change is kept any more.', 1, 1000),
     Field('evolve.horizon', 3, 'Rounds after a change is kept in which the'
           ' former harness keeps training beside the policy, in the place of a'
           ' candidate or, if a change was kept late, after the last round; if'

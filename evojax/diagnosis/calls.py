@@ -7,7 +7,8 @@ Three forms are parsed: messages with `tool_calls` (OpenAI's; TRL and verifiers
 log them), text with Qwen3's <tool_call>{...}</tool_call> and
 <tool_response>...</tool_response> (verl decodes it), and the turns and replies
 of evojax's own evidence. A tool's kind is guessed from its name, or from the
-command that a shell runs.
+command that a shell runs; a tool whose reply lists commits reads the history,
+and what a patch in a reply adds is no source, whatever the tool is called.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,11 @@ _COMMANDS = (
         r'|\bgit\s+apply\b|^\s*(?:rm|mv|cp)\b',
     ),
     ('test', r'\b(?:pytest|unittest|tox|runtests)\b|\b(?:npm|go|cargo) test\b'),
-    ('look', r'\b(?:ls|cat|grep|rg|find|head|tail|sed|tree|wc|nl)\b'),
+    (
+        'look',
+        r'\b(?:ls|cat|grep|rg|find|head|tail|sed|tree|wc|nl)\b'
+        r'|\bgit\s+(?:diff|status)\b',
+    ),
 )
 # Patterns for the name of a tool; the first match gives the kind of the call.
 _NAMES = (
@@ -71,6 +76,12 @@ _OLD = ('old', 'old_str', 'old_string')
 # diff.
 _BEFORE_LINE = re.compile(r'^(?:[\w./-]*:)?\s*(?:\d+\s*[:|\t-]|[+-])\s?')
 _SHORTEST = 8  # Characters of a line that is distinctive enough to compare.
+# A hunk of a patch, a line that a patch adds, and a commit's abbreviated hash.
+_HUNK = re.compile(r'^@@ ', re.MULTILINE)
+_ADDED = re.compile(r'^\+(?!\+\+ )', re.MULTILINE)
+_COMMIT = re.compile(
+    r'^(?:commit )?(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,40}(?: |$)', re.MULTILINE
+)
 _COUNTS = re.compile(r'(\d+) (passed|failed|errors?)\b')
 
 
@@ -104,13 +115,16 @@ class Call:
       return 'malformed'
     name = self.name.lower()
     command = self.command
-    if name == 'git':
-      return _first(_COMMANDS, f'git {command}') or 'look'
     if _SHELL.search(name) and command:
       return _first(_COMMANDS, command) or 'other'
     if 'edit' in name and command in ('view', 'undo_edit'):
       return 'look' if command == 'view' else 'edit'
-    return _first(_NAMES, name) or 'other'
+    # A tool with subcommands is read like a line for a shell.
+    found = _first(_COMMANDS, f'{name} {command}') if command else ''
+    found = found or _first(_NAMES, name) or 'other'
+    if found in ('look', 'other') and _COMMIT.search(self.reply):
+      return 'history'
+    return found
 
   @property
   def ok(self) -> bool:
@@ -381,6 +395,14 @@ def _lines(text: str) -> set[str]:
   return {line for line in found if len(line) >= _SHORTEST}
 
 
+def _added(text: str) -> set[str]:
+  """Return the lines of code that a patch in a text adds."""
+  if not _HUNK.search(text):
+    return set()
+  lines = (line for line in text.splitlines() if _ADDED.match(line))
+  return _lines('\n'.join(lines))
+
+
 def _argument(call: Call, names: Iterable[str]) -> str:
   found = [call.arguments.get(name) for name in names]
   return '\n'.join(text for text in found if isinstance(text, str))
@@ -389,7 +411,8 @@ def _argument(call: Call, names: Iterable[str]) -> str:
 def copied_from(made: Sequence[Call]) -> str:
   """Return the tool whose reply held what a later edit wrote; '' if none.
 
-  Lines that the source itself held before, as seen in a look, do not count.
+  Lines that the source itself held before, as seen in a look, do not count. A
+  line that a patch adds was not in the source, whatever tool shows the patch.
   """
   looked: set[str] = set()
   told: dict[str, str] = {}
@@ -400,8 +423,12 @@ def copied_from(made: Sequence[Call]) -> str:
         if line in told:
           return told[line]
       looked |= new
-    elif call.kind in ('look', 'test'):
-      looked |= _lines(call.reply)
+      continue
+    shown = _lines(call.reply)
+    if call.kind in ('look', 'test'):
+      added = _added(call.reply)
+      looked |= shown - added
+      told |= dict.fromkeys(added, call.name)
     elif call.kind in ('history', 'other'):
-      told |= dict.fromkeys(_lines(call.reply), call.name)
+      told |= dict.fromkeys(shown, call.name)
   return ''

@@ -36,11 +36,11 @@ from evojax.evolve.steps import seal
 from evojax.evolve.steps import shadow as shadow_lib
 from evojax.evolve.steps import start
 from evojax.evolve.steps import verify
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import output
 
-_FAULT = 'a fault outside the harness'
 _BEYOND_REPAIR = (
     'the run ends here, as training and races would not help: repair the fault'
     ' and start a new run. With evolve.end_at_fault=False, a run goes on'
@@ -128,14 +128,14 @@ def _rounds(run_: opening.Run, opened: records.Open) -> str:
     if has_ended:
       run_.say('this run has ended; --fork_from it to race more changes')
       if find(records.Diagnose, round=number) is not None:
-        return _FAULT
+        return history_lib.FAULT
       promised = opened.config['evolve']['rounds']
       return 'tokens' if number < promised else 'rounds'
     if not costs.payable_pairs(run_, number):
       return 'tokens'
     if not _round(run_, number):
       run_.say(_BEYOND_REPAIR)
-      return _FAULT
+      return history_lib.FAULT
     if run_.primary:
       page.build(run_.path)
 

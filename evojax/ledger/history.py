@@ -19,8 +19,12 @@ from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 
+# Why a run ended that only its user can repair.
+FAULT = 'a fault outside the harness'
 # Verdict on a change that was not judged because the machine was too busy.
 BUSY = 'machine_busy'
+# Verdict on a change that passed its race after the last audit of the run.
+UNVERIFIED = 'unverified'
 # Verdicts on changes that were not judged and so may be proposed again.
 UNTRIED = (BUSY, 'superseded')
 
@@ -48,6 +52,7 @@ class Trial:
   design: records.Design | None = None
   admit: records.Admit | None = None
   backtest: records.Backtest | None = None
+  audit: records.Audit | None = None
   verify: records.Verify | None = None
   shadow: records.Shadow | None = None
   accumulate: records.Accumulate | None = None
@@ -79,7 +84,7 @@ class Trial:
   @property
   def kind(self) -> str:
     """The class of the status: 'keep', 'discard', 'failed' or 'running'."""
-    if self.status in ('vetoed', 'superseded', 'taken back'):
+    if self.status in ('vetoed', 'superseded', 'taken back', UNVERIFIED):
       return 'discard'
     # Every failure has a status of its own.
     known = ('keep', 'discard', 'running')

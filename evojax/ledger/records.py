@@ -369,6 +369,15 @@ class Verify(OfTrial):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit(OfTrial):
+  """A candidate's score on perturbed problems; evolve.audits limits them."""
+
+  round: int
+  differences: tuple[float, ...]  # Candidate minus incumbent, one per pair.
+  errors: tuple[float, ...]  # Their standard errors over problems.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Shadow(OfTrial):
   """A comparison of the policy with its shadow, which lacks a kept change.
 

@@ -741,7 +741,12 @@ class FaultTest(absltest.TestCase):
     log = (self.path / 'log.txt').read_text()
     self.assertIn('evolve.end_at_fault=False', ' '.join(log.split()))
     page = (self.path / 'report.html').read_text()
-    self.assertIn('wrong answers are accepted', page)
+    self.assertIn(
+        'only you can repair: wrong answers are accepted. To change: grader.'
+        ' Nothing was raced;',
+        ' '.join(page.split()),
+    )
+    self.assertIn('No change was tried.', page)
     self.assertIn('ended: a fault outside the harness', page)
     # The same command finds the end.
     self.assertEqual(evojax.run(config, str(self.path))['ended'], ended)

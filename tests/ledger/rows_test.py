@@ -128,6 +128,7 @@ EXAMPLES = (
     records.Verify(
         trial=0, version='v1', status='keep', reasons=(), effect=0.02, pairs=4
     ),
+    records.Audit(trial=0, round=1, differences=(0.1,), errors=(0.1,)),
     records.Shadow(
         trial=0,
         round=1,

@@ -95,6 +95,18 @@ def mask(paths: Iterable[str]) -> int:
   return sum(1 << bit for bit in bits)
 
 
+def columns(settings: tools.Settings) -> tuple[schema.Column, ...]:
+  """Return COLUMNS with the names under which tools are offered."""
+  if not settings.names:
+    return COLUMNS
+  codes = {
+      name if name == 'none' else settings.name(name): code
+      for name, code in tools.ACTIONS.items()
+  }
+  actions = schema.with_codes('actions', codes)
+  return tuple(actions if c.name == 'actions' else c for c in COLUMNS)
+
+
 def behaviour(turns: Sequence[records.Turn]) -> dict[str, bool | int]:
   """Return the columns that are computed from an episode's actions."""
   names = {code: name for name, code in tools.ACTIONS.items()}

@@ -106,6 +106,7 @@ def without_audit(trial: history_lib.Trial) -> history_lib.Trial:
 
   A proposer that saw these scores could learn to optimise them.
   """
+  trial = dataclasses.replace(trial, audit=None)
   verdict = trial.verify
   if verdict is None or verdict.perturbed_effect is None:
     return trial

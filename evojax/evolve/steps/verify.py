@@ -21,6 +21,10 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 
 
+class _SpentError(Exception):
+  """The run's audits are spent."""
+
+
 def before_race(
     run: opening.Run,
     version: records.Version,
@@ -222,7 +226,11 @@ def _passed(
   if margin:
     evidence += f' against a loss of {100 * margin:.0f} points'
   status, reasons = 'keep', [evidence]
-  gate = _perturbed(run, race, trial, standing)
+  try:
+    gate = _perturbed(run, race, trial, standing)
+  except _SpentError as error:
+    why = f'not verified: {error}'
+    return _verdict(standing, history_lib.UNVERIFIED, [*reasons, why])
   if alerts:
     status = 'discard'
     reasons += [f'critical alert that is new: {name}' for name in alerts]
@@ -278,6 +286,11 @@ def _perturbed(
 
   These are perturbed, and judged by the domain's audit. The result is None if
   the domain cannot perturb enough of them and has no other judge.
+
+  Every result is a row of the ledger, so that a continued run counts it once.
+
+  Raises:
+    _SpentError: If the run may not score any more candidates on them.
   """
   e, own = run.config.evolve, run.setup.domain
   domain = own.audit
@@ -290,18 +303,31 @@ def _perturbed(
     domain = perturb.Perturbed(domain, fits)
   elif domain is own:
     return None
-  found, errors = pairs.differences(
-      run,
-      race.round,
-      race.arms,
-      race.scored_by,
-      'candidate',
-      trial.number,
-      perturbed=domain,
-  )
+
+  def score() -> records.Audit:
+    found, errors = pairs.differences(
+        run,
+        race.round,
+        race.arms,
+        race.scored_by,
+        'candidate',
+        trial.number,
+        perturbed=domain,
+    )
+    return records.Audit(
+        **key, differences=tuple(found), errors=tuple(errors)
+    )
+
+  key = dict(trial=trial.number, round=race.round)
+  spent = len(run.recorder.history.all(records.Audit))
+  if run.recorder.find(records.Audit, **key) is None and spent >= e.audits:
+    raise _SpentError(
+        f'the budget of perturbed scores is spent (evolve.audits={e.audits})'
+    )
+  audit = run.recorder.record(records.Audit, score, **key)
   return race_lib.gate(
       standing.differences,
-      found,
-      errors,
+      audit.differences,
+      audit.errors,
       margin=standings.of_record(trial).margin,
   )
