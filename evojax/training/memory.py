@@ -183,6 +183,18 @@ def resident(run: Run) -> dict[str, int]:
   return memory
 
 
+def with_reference(run: Run) -> Run:
+  """Return the largest arm that a harness may lead to.
+
+  A KL penalty adds the reference policy and its scores; all other values that a
+  harness may change keep within the shapes of the run.
+  """
+  config = run.config.copy_and_resolve_references()
+  with config.unlocked():
+    config.grpo.kl_coef = config.grpo.kl_coef or 0.01
+  return dataclasses.replace(run, config=config)
+
+
 def peak(run: Run) -> int:
   """Bound the bytes per device while the largest program runs."""
   largest = max(size for _, size in bounds(run))
