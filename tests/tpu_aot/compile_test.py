@@ -160,31 +160,35 @@ class Fits(parameterized.TestCase):
     named, topology, hbm_gib = SLICES[variant]
     self.assertRegex(module.__doc__, f'\n{variant} .* {re.escape(named)}\n')
     programs, last = compile_all(name, variant, topology)
-    resident, bounds = last['resident'], last['bounds']
     copies = ['load', 'store'] if config.rollout.turn_tokens else []
     self.assertEqual(
         [*programs],
         ['update', 'weights', 'prefill', 'insert', 'decode', *copies],
     )
-    kept = sum(resident.values())
-    peak = kept + max(p['temporary'] for p in programs.values())
-    planned = kept + max(bounds.values())
-    with self.capsys.disabled():
-      print(
-          f'\n{name}:{variant} on {named}, GiB per chip: {peak / GIB:.2f} of'
-          f' {hbm_gib}, planned {planned / GIB:.2f}, resident {kept / GIB:.2f}'
-      )
-      for each, program in programs.items():
-        self._print(each, program, bounds[each])
-    self.assertLess(peak / GIB, 0.95 * hbm_gib)
-    # The plan is never below the compiler, and not far above.
-    self.assertBetween(planned / peak, 1, 1.15)
+    self.check_memory(f'{name}:{variant} on {named}', programs, last, hbm_gib)
     moved = sum(
         c['nbytes'] * c['times']
         for c in programs['decode']['collectives']
         if c['loops']
     )
     self.assertLess(moved / MIB, DECODE_MIB * config.rollout.decode_slots)
+
+  def check_memory(self, title, programs, last, hbm_gib):
+    """Check what `programs.py` printed, and the plan, against HBM."""
+    resident, bounds = last['resident'], last['bounds']
+    kept = sum(resident.values())
+    peak = kept + max(p['temporary'] for p in programs.values())
+    planned = kept + max(bounds.values())
+    with self.capsys.disabled():
+      print(
+          f'\n{title}, GiB per chip: {peak / GIB:.2f} of {hbm_gib}, planned'
+          f' {planned / GIB:.2f}, resident {kept / GIB:.2f}'
+      )
+      for each, program in programs.items():
+        self._print(each, program, bounds[each])
+    self.assertLess(peak / GIB, 0.95 * hbm_gib)
+    # The plan is never below the compiler, and not far above.
+    self.assertBetween(planned / peak, 1, 1.15)
 
   def _print(self, name, program, bound):
     print(
@@ -228,6 +232,16 @@ class EveryVariantTest(Fits):
   )
   def test_fits(self, name, variant):
     self.check(name, variant)
+
+  def test_a_reference_policy_fits(self):
+    """A candidate of --mode=evolve may add it, with a program that scores."""
+    _, topology, hbm_gib = SLICES['qwen3_0p6b']
+    programs, last = compile_all(
+        'math', 'qwen3_0p6b', topology, 'grpo.kl_coef=0.01'
+    )
+    self.assertEqual([*programs][0], 'score')
+    self.assertIn('reference policy', last['resident'])
+    self.check_memory('with grpo.kl_coef', programs, last, hbm_gib)
 
   @parameterized.parameters(*SLICES)
   def test_coding_has_the_shapes_of_math(self, variant):
