@@ -364,8 +364,9 @@ def _update_bytes(run: Run) -> float:
   copies = run.copies_weights and cfg.remat == 'none'
   waiting = bytes_of(run.sampler_weights['layers']) if copies else 0
   return (
-      # The sum over micro-batches, and the gradients of one micro-batch.
-      2 * run.gradient_bytes
+      # The sum over micro-batches, and the gradients of one micro-batch. What
+      # is sent to other slices is copied to buffers of its own.
+      (2 + (run.mesh.shape['slice'] > 1)) * run.gradient_bytes
       + cfg.num_layers * saved
       + waiting
       + 2 * (f.layer + f.scores + f.weights)
