@@ -4,7 +4,7 @@
 
 installs clients and servers into an environment of their own; without them the
 tests are skipped. `Store.create`, on which rows of the ledger and the lease
-depend, writes on a condition: of writers at the same time, one wins. moto has
+depend, writes on a condition: the first writer wins. moto has
 this condition (If-None-Match: *); the emulator of Cloud Storage ignores its
 ifGenerationMatch=0, so it is added to the emulator below.
 """
