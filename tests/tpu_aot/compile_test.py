@@ -312,7 +312,10 @@ class SlicesTest(Fits):
     sorts = [c for c in crossing['decode'] if c['conditional']]
     self.assertLessEqual(sum(c['nbytes'] for c in sorts), 3 * logits + 1024)
     always = [c for c in crossing['decode'] if not c['conditional']]
-    self.assertLessEqual(sum(c['nbytes'] for c in always), 2048, always)
+    # In every step, and once per call.
+    for each, most in ((True, 2048), (False, 512)):
+      sizes = [c['nbytes'] for c in always if bool(c['loops']) == each]
+      self.assertLessEqual(sum(sizes), most, always)
 
 
 if __name__ == '__main__':
