@@ -406,6 +406,8 @@ FIELDS = (
     Field('log.wandb', 'disabled', 'Mode of Weights & Biases; needs wandb.',
           choices=('disabled', 'offline', 'online')),
     Field('log.wandb_project', 'evojax', 'Project in Weights & Biases.'),
+    Field('log.peak_flops', 0.0, 'Peak FLOP/s of a device, of which `mfu` is a'
+          ' share; 0: that of its kind, if evojax knows it.', 0.0),
     Field('log.profile_start', -1,
           'First step of the profiler window; -1: no profile.'),
     Field('log.profile_steps', 2, 'Steps of the profiler window.', 1),

@@ -61,7 +61,8 @@ _FAILED = re.compile(
 )
 # Replies to a call of a tool that the agent was not given.
 _NO_TOOL = re.compile(
-    r'^\W*(?:error\W*)?(?:there is no tool|no such tool|unknown (?:tool|function)'
+    r'^\W*(?:error\W*)?(?:there is no tool|no such tool'
+    r'|unknown (?:tool|function)'
     r'|(?:tool|function) \S+ (?:is )?(?:not found|not available|unknown)'
     r'|(?:tool|function) \S+ does not exist)',
     re.IGNORECASE,

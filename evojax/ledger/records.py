@@ -56,8 +56,8 @@ class Remedy:
 
   setting: str  # A name of `diagnosis.words`, or a config path.
   part: str = ''  # The reward part, if the setting is 'weight'.
-  # The new value; None multiplies the present value by `times`. For 'tools', the
-  # tool to add.
+  # The new value; None multiplies the present value by `times`. For 'tools',
+  # the tool to add.
   value: float | int | str | None = None
   times: float = 1.0
 

@@ -27,6 +27,7 @@ _ENDS = {
     'discard': 'not shown to be better than the incumbent',
     'vetoed': 'stopped by a replay of updates',
     'disqualified': 'refused by the gate',
+    'size_blocked': 'too large for the memory of a device',
     'superseded': 'left undecided when another change was kept or taken back,'
     ' or no place was left',
     'taken back': 'taken back, as it did not stay ahead of its former harness',

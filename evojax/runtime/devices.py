@@ -1,10 +1,12 @@
 """Peak numbers of devices, and release of host memory after compilations."""
 
 import collections
+from collections.abc import Sequence
 import ctypes
 import dataclasses
 import functools
 import os
+from typing import Any
 
 import jax
 
@@ -44,6 +46,25 @@ def peaks(kind: str) -> Device | None:
   """Return the peak numbers for a jax device_kind; None if it is unknown."""
   known = [prefix for prefix in DEVICES if kind.startswith(prefix)]
   return DEVICES[max(known, key=len)] if known else None
+
+
+def memory_bytes(devices: Sequence[Any]) -> int | None:
+  """Return the bytes that programs may use on each device of this machine.
+
+  Virtual devices of a CPU share the memory of the machine.
+
+  Args:
+    devices: jax devices, all of one kind.
+
+  Returns:
+    The number of bytes; None for an unknown kind that does not report it.
+  """
+  if devices[0].platform == 'cpu':
+    memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    return memory // len(devices)
+  usable = (devices[0].memory_stats() or {}).get('bytes_limit')
+  known = peaks(devices[0].device_kind)
+  return usable or (known.memory_bytes if known else None)
 
 
 def describe() -> str:

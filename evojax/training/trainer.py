@@ -362,7 +362,9 @@ class Trainer:
   def _train_on(self, batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
     """Store the evidence of a batch, and update the policy on the batch."""
     primary, step = sharding.is_primary(), self.step
-    rows = batch.rollouts.rows
+    versions = np.array([e.policy_version for e in batch.rollouts.episodes])
+    staleness = (step - versions).astype(np.float32)
+    rows = batch.rollouts.rows | {'staleness': staleness}
     if primary:
       with self.phases('evidence'):
         store.write_step(self.workdir, 'train', step, rows, self.setup.columns)
@@ -378,7 +380,7 @@ class Trainer:
         _summary(batch),
         **learned,
         learning_rate=config_lib.learning_rate(self.config)(step),
-        staleness=step - min(e.policy_version for e in batch.rollouts.episodes),
+        staleness=float(staleness.max()),
         refused_stale=self._refused,
     )
 

@@ -245,7 +245,8 @@ def _episode(
       *tools.read(p),
       f'3\t\n4\tdef {p.name}(price):\n5\t{p.wrong}'
       if world.reads
-      else f"error: there is no tool '{tools.read(p)[0]}'; there are grep, edit",
+      else f"error: there is no tool '{tools.read(p)[0]}'; there are grep,"
+      ' edit',
   )
   guess = p.wrong.replace('price', 'cost')
 

@@ -229,9 +229,10 @@ class PageTest(parameterized.TestCase):
     (verdict,) = self.page.find('p', 'verdict')
     self.assertEqual(
         verdict['text'],
-        '3 of 6 changes kept (3 with the horizon not checked); on sealed problems'
-        ' the race takes the base policy from 33.1 % to 59.2 % [56.6, 61.8], against 48.7 % for'
-        ' the seed harness, not evolved and 60.2 % for the reference.',
+        '3 of 6 changes kept (3 with the horizon not checked); on sealed'
+        ' problems the race takes the base policy from 33.1 % to 59.2 %'
+        ' [56.6, 61.8], against 48.7 % for the seed harness, not evolved and'
+        ' 60.2 % for the reference.',
     )
     self.assertIn('not run', self.text)  # random was not passed in.
 

@@ -11,6 +11,7 @@ from evojax.evolve import pairs
 from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import standings
+from evojax.evolve.steps import admit
 from evojax.evolve.steps import backtest as backtest_lib
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
@@ -45,7 +46,9 @@ def before_race(
   admitted = run.recorder.find(records.Admit, trial=trial)
   backtest = run.recorder.find(records.Backtest, trial=trial)
   if admitted.reasons:
-    return _unraced(trial, 'disqualified', admitted.reasons)
+    sizes = [r.startswith(admit.SIZE_BLOCKED) for r in admitted.reasons]
+    status = 'size_blocked' if all(sizes) else 'disqualified'
+    return _unraced(trial, status, admitted.reasons)
   if backtest.crash:
     return _unraced(trial, 'preflight_crash', [backtest.crash])
   if not delta.trains:

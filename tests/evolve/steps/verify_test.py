@@ -15,6 +15,7 @@ from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import recorder
 from evojax.evolve import repairs
+from evojax.evolve.steps import admit
 from evojax.evolve.steps import hypothesize
 from evojax.evolve.steps import verify
 from evojax.harness import delta as delta_lib
@@ -289,6 +290,7 @@ class BeforeRaceTest(parameterized.TestCase):
       ('keep.py: busy: it needs more CPU time', 'machine_busy'),
       ('it fails on v1: busy', 'machine_busy'),
       ('keep.py: hang: no answer within 0.5 s', 'disqualified'),
+      (f'{admit.SIZE_BLOCKED}a device needs 20 GiB', 'size_blocked'),
   )
   def test_load_is_no_verdict_on_a_change(self, reason, status):
     verdict = self._verdict([reason])
