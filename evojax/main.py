@@ -77,8 +77,13 @@ def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
 
 def _report(page: Any, config: Any, workdir: str) -> None:
   del config  # The workdir has that of its run.
-  built = page.build(pathlib.Path(workdir))
+  from evojax.ledger import parting
+
+  partings = [parting.find(workdir, other) for other in FLAGS.runs]
+  built = page.build(pathlib.Path(workdir), partings=partings)
   mirror.put(built)
+  for found in partings:
+    output.say(str(found))
   output.say(f'page: {built}')
 
 
@@ -275,7 +280,8 @@ _FLAGS = (
      'runs: field to sort by, such as score or config.grpo.group_size; -score:'
      ' the largest first.'),
     ('only', [], 'runs: conditions, such as mode=train,score>0.5.'),
-    ('runs', [], 'inspect: other workdirs to compare with --workdir.'),
+    ('runs', [], 'inspect, report: other workdirs to compare with --workdir;'
+     ' report: the first row at which the ledgers differ.'),
 )
 # fmt: on
 _DEFINE = {
