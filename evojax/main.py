@@ -208,9 +208,10 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     'collective_seconds',
     3600,
-    'With --distributed: seconds after which all processes end if they wait'
-    ' for each other and none of them makes progress; 0: never. It must be more'
-    ' than the time of a compilation or an update.',
+    'With --distributed: seconds after which all processes end if none of them'
+    ' makes progress, in a collective or anywhere else; 0: never. It must be'
+    ' more than the time of an update; a compilation may take an hour in any'
+    ' case.',
     lower_bound=0,
 )
 # The others: name, default, meaning. A flag has the type of its default, a text
