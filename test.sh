@@ -8,12 +8,18 @@
 # (with libtpu, to compile for a TPU that is not there) and .venv-sglang_jax (a
 # server to talk to, under Python 3.12). EVOJAX_SKIP_TPU=1 and
 # EVOJAX_SKIP_SGLANG_JAX=1 leave the latter two out; their tests are skipped.
+# EVOJAX_STORES=1 takes .venv-stores instead of the first: it has clients and
+# local servers of gs:// and s3://, for tests/runtime/http_stores_test.py.
 # EVOJAX_TEST_WORKERS says how many processes run tests (2); 0: this one alone.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 source launch/environment.sh
 
-python="$(environment test test torch verifiers openenv ray)"
+if [[ "${EVOJAX_STORES:-0}" == 1 ]]; then
+  python="$(environment stores test gcs s3 stores)"
+else
+  python="$(environment test test torch verifiers openenv ray)"
+fi
 if [[ "${EVOJAX_SKIP_TPU:-0}" != 1 ]]; then
   EVOJAX_TPU_PYTHON="$(environment tpu tpu)" ||
     echo 'warning: no libtpu here; the TPU tests are skipped' >&2

@@ -1,14 +1,16 @@
 """Evaluates diagnoses of recorded logs: recall, precision, false alarms.
 
     python -m benchmarks.diagnose_judge --logs=DIR [--split=judging] [--verbose]
+        [--llm_url=http://HOST:PORT/v1 --llm_model=NAME]
 
 Reads the logs of `benchmarks.diagnose_logs`. Prints how many faults were named,
 how many of all findings concern the log's fault or its consequences, how many
 clean logs raised an alarm, and how many checks lacked data. For comparison it
 prints the same for thresholds from the literature and, if it is installed, for
-rlwatch (PyPI), which monitors a run in progress. Synthetic logs of agents have
-rows of their own. Rules and thresholds must be chosen on the split 'tuning'
-only.
+rlwatch (PyPI), which monitors a run in progress; with --llm_url, also for a
+language model that reads the same logs, see `diagnose_llm`. Synthetic logs of
+agents have rows of their own. Rules and thresholds must be chosen on the split
+'tuning' only.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import diagnose_llm
 from benchmarks import diagnose_logs
 from evojax.diagnosis import examine
 from evojax.diagnosis import form
@@ -131,9 +134,16 @@ def rlwatch(run: Any) -> tuple[set[str], int]:
   return found, 0
 
 
-def judge(logs: pathlib.Path, split: str, verbose: bool) -> None:
+def judge(
+    logs: pathlib.Path,
+    split: str,
+    verbose: bool,
+    llm: diagnose_llm.LanguageModel | None = None,
+) -> None:
   """Print how well each system names the faults in the logs of a split."""
   systems = {'evojax-diagnose': ours, 'literature': literature}
+  if llm:
+    systems[f'language model {llm.model}'] = llm
   if importlib.util.find_spec('rlwatch'):
     systems['rlwatch'] = rlwatch
   else:
@@ -261,8 +271,32 @@ def main() -> None:
       '--split', choices=diagnose_logs.SPLITS, default='judging'
   )
   parser.add_argument('--verbose', action='store_true')
+  parser.add_argument('--llm_url', default='', help='up to /v1')
+  parser.add_argument('--llm_model', default='')
+  parser.add_argument(
+      '--llm_key_env', default='', help='environment variable with the key'
+  )
+  parser.add_argument(
+      '--llm_tokens', type=int, default=8000, help='of the logs it is shown'
+  )
+  parser.add_argument(
+      '--llm_cache',
+      type=pathlib.Path,
+      default=pathlib.Path('~/.cache/evojax/diagnose_llm').expanduser(),
+  )
   given = parser.parse_args()
-  judge(given.logs, given.split, given.verbose)
+  if bool(given.llm_url) != bool(given.llm_model):
+    parser.error('--llm_url and --llm_model belong together')
+  llm = None
+  if given.llm_url:
+    llm = diagnose_llm.LanguageModel(
+        url=given.llm_url,
+        model=given.llm_model,
+        key_env=given.llm_key_env,
+        tokens=given.llm_tokens,
+        cache=given.llm_cache,
+    )
+  judge(given.logs, given.split, given.verbose, llm)
 
 
 if __name__ == '__main__':

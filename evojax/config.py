@@ -343,9 +343,14 @@ FIELDS = (
           ' arms sample differently, and perturbed problems for a change before'
           ' it is kept.', 2),
     Field('evolve.samples', 2, 'Completions of each such problem.', 1),
+    Field('evolve.audits', 8, 'How often a run may score a candidate on'
+          ' perturbed problems. Each such score decides whether a change is'
+          ' kept, and so tells a little about them. Once they are spent, no'
+          ' change is kept any more.', 1, 1000),
     Field('evolve.horizon', 3, 'Rounds after a change is kept in which the'
           ' former harness keeps training beside the policy, in the place of a'
-          ' candidate; if the policy loses, the change is taken back. 0: none.',
+          ' candidate or, if a change was kept late, after the last round; if'
+          ' the policy loses, the change is taken back. 0: none.',
           0),
     Field('evolve.false_discovery_rate', 0.2, 'Bound on the expected share of'
           ' changes without a real gain among those that a run keeps.', 1e-6,
@@ -401,6 +406,8 @@ FIELDS = (
     Field('log.wandb', 'disabled', 'Mode of Weights & Biases; needs wandb.',
           choices=('disabled', 'offline', 'online')),
     Field('log.wandb_project', 'evojax', 'Project in Weights & Biases.'),
+    Field('log.peak_flops', 0.0, 'Peak FLOP/s of a device, of which `mfu` is a'
+          ' share; 0: that of its kind, if evojax knows it.', 0.0),
     Field('log.profile_start', -1,
           'First step of the profiler window; -1: no profile.'),
     Field('log.profile_steps', 2, 'Steps of the profiler window.', 1),

@@ -77,8 +77,13 @@ def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
 
 def _report(page: Any, config: Any, workdir: str) -> None:
   del config  # The workdir has that of its run.
-  built = page.build(pathlib.Path(workdir))
+  from evojax.ledger import parting
+
+  partings = [parting.find(workdir, other) for other in FLAGS.runs]
+  built = page.build(pathlib.Path(workdir), partings=partings)
   mirror.put(built)
+  for found in partings:
+    output.say(str(found))
   output.say(f'page: {built}')
 
 
@@ -205,9 +210,10 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     'collective_seconds',
     3600,
-    'With --distributed: seconds after which all processes end if they wait'
-    ' for each other and none of them makes progress; 0: never. It must be more'
-    ' than the time of a compilation or an update.',
+    'With --distributed: seconds after which all processes end if none of them'
+    ' makes progress, in a collective or anywhere else; 0: never. It must be'
+    ' more than the time of an update; a compilation may take an hour in any'
+    ' case.',
     lower_bound=0,
 )
 # The others: name, default, meaning. A flag has the type of its default, a text
@@ -277,7 +283,8 @@ _FLAGS = (
      'runs: field to sort by, such as score or config.grpo.group_size; -score:'
      ' the largest first.'),
     ('only', [], 'runs: conditions, such as mode=train,score>0.5.'),
-    ('runs', [], 'inspect: other workdirs to compare with --workdir.'),
+    ('runs', [], 'inspect, report: other workdirs to compare with --workdir;'
+     ' report: the first row at which the ledgers differ.'),
 )
 # fmt: on
 _DEFINE = {

@@ -12,8 +12,10 @@
 # --config=configs/gsm8k.py:smoke. On several machines, start the training with
 # tpu_pod.sh or gpu_node.sh and the flags that --dry_run prints here, and record
 # it with `python -m benchmarks.reference --record=WORKDIR`. The same command
-# continues a run. --config.evolve.dollars_per_device_hour=PRICE adds the cost,
-# --workdir=DIR sets the directory of the run (runs/reference-NAME).
+# continues a run. --config.evolve.dollars_per_device_hour=PRICE adds the cost;
+# --config.log.peak_flops=FLOPS, the peak of a device, adds MFU where evojax does
+# not know it; --workdir=DIR sets the directory of the run (runs/reference-NAME);
+# --rows=FILE adds the row to another file of rows, and leaves the README.
 set -euo pipefail
 usage='bash launch/reference_run.sh DIR DATA [flags of evojax]'
 if [[ $# -lt 2 || "$1" == -* || "$2" == -* ]]; then
@@ -42,15 +44,18 @@ take_dry_run "$@"
 set -- ${rest[@]+"${rest[@]}"}
 workdir="runs/reference-$(basename -- "$model")"
 config="$(default_config configs/gsm8k.py "$@")"
+rows='' flags=()
 for flag in "$@"; do
   case "$flag" in
     --workdir=*) workdir="${flag#*=}" ;;
+    --rows=*) rows="${flag#*=}"; continue ;;
   esac
+  flags+=("$flag")
 done
 
 python="$(environment '' accelerator)"
 run "$python" -m evojax.main ${config:+"$config"} --mode=train \
   "--config.model.path=$model" "${files[@]}" \
   "--config.model.chat_template_kwargs={'enable_thinking': False}" \
-  "--workdir=$workdir" "$@"
-run "$python" -m benchmarks.reference "--record=$workdir"
+  "--workdir=$workdir" ${flags[@]+"${flags[@]}"}
+run "$python" -m benchmarks.reference "--record=$workdir" ${rows:+"--rows=$rows"}

@@ -40,6 +40,13 @@ for file in verifiers.txt openenv.txt ray.txt s3.txt; do
   added="$(grep -vxFf base.txt "$file")"
   echo "$added" >"$file"
 done
+# Local servers of object stores, beside the clients in gcs.txt and s3.txt.
+lock stores.txt --extra train --extra gcs \
+  --excludes <(printf '%s\n' torch python-dateutil) --constraint base.txt \
+  --constraint test.txt --constraint gcs.txt --constraint s3.txt "$@" - \
+  <<<$'moto[server]==5.2.1\ngcp-storage-emulator==2026.7.19'
+added="$(grep -vxF -f base.txt -f test.txt -f gcs.txt -f s3.txt stores.txt)"
+echo "$added" >stores.txt
 cd ..
 
 # A program of its own, with versions of its own: see launch/sglang_jax.sh.

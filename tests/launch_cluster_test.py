@@ -224,6 +224,26 @@ class RayTest(ClusterTest):
     self.assertEqual(self.run_script('ray_job.sh')[0], 0)
     self.assertLen(count.read_text(), 2)
 
+  def test_a_driver_that_dies_starts_again(self):
+    count = self.folder / 'count'
+    # As the kernel ends it where memory is short.
+    self.make_python(
+        f'echo >> "{count}"; [[ $(wc -l < "{count}") = 2 ]] || kill -9 $$',
+        'ray',
+        'ray',
+    )
+    status, _, err = self.run_script('ray_job.sh')
+    self.assertEqual(status, 0, err)
+    self.assertLen(count.read_text(), 2)
+
+  def test_a_driver_that_keeps_dying_ends_with_its_status(self):
+    count = self.folder / 'count'
+    self.make_python(f'echo >> "{count}"; kill -9 $$', 'ray', 'ray')
+    self.set(EVOJAX_RESTARTS='2')
+    status, _, err = self.run_script('ray_job.sh')
+    self.assertEqual(status, 137, err)
+    self.assertLen(count.read_text(), 3)
+
   def test_sigterm_here_ends_the_job_there(self):
     saved = self.folder / 'saved'
     self.make_python(
@@ -252,20 +272,67 @@ class RayTest(ClusterTest):
 
 
 class SlurmTest(ClusterTest):
-  """As srun does: a task on each of two nodes."""
+  """A fake srun runs a task for each of two nodes.
 
-  def test_two_nodes_start_again_together(self):
+  As srun does, it ends the others with SIGTERM if one fails, but only with
+  --kill-on-bad-exit=1, and returns the highest status of all tasks.
+  """
+
+  def setUp(self):
+    super().setUp()
     self.set(EVOJAX_ACCELERATOR='cuda13')
     launch_test.script(self.fakes / 'nvidia-smi', 'exit 0')
     launch_test.script(self.fakes / 'scontrol', 'echo first; echo second')
     launch_test.script(
         self.fakes / 'srun',
-        'while [[ $1 == --* ]]; do shift; done\n'
+        'kill=\n'
+        'while [[ $1 == --* ]]; do\n'
+        '  [[ $1 == --kill-on-bad-exit=1 ]] && kill=1; shift\n'
+        'done\n'
         'export SLURM_NTASKS=2 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=x\n'
-        'SLURM_PROCID=0 "$@" & first=$!\n'
-        'SLURM_PROCID=1 "$@" & second=$!\n'
-        'wait $first && wait $second',
+        # Every task leads a group, whose processes all get the signal.
+        'set -m; SLURM_PROCID=0 "$@" & SLURM_PROCID=1 "$@" & set +m\n'
+        'highest=0; tasks=$(jobs -p)\n'
+        'for _ in $tasks; do\n'
+        '  status=0; wait -n || status=$?\n'
+        '  (( status > highest )) && highest=$status\n'
+        '  [[ $status != 0 && $kill ]] || continue\n'
+        '  for task in $tasks; do kill -- -$task 2>/dev/null; done\n'
+        'done\n'
+        'exit $highest',
     )
+
+  def run_tasks(self, *flags):
+    run = subprocess.Popen(
+        [
+            *('srun', '--ntasks-per-node=1', *flags),
+            *('bash', ROOT / 'launch/gpu_node.sh', '--mode=train'),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    self.addCleanup(self.end, run.pid)
+    return run
+
+  def test_all_end_when_one_dies(self):
+    pids = self.folder / 'pids'
+    # Node 1 dies of an error of the user's, which is not repeated, once node 0
+    # is there; node 0 would go on for ever.
+    self.make_python(
+        f'echo $$ >> "{pids}"\n'
+        f'until [[ $(wc -l < "{pids}") = 2 ]]; do sleep 0.05; done\n'
+        '[[ $SLURM_PROCID = 1 ]] && exit 1\n'
+        'while :; do sleep 0.1; done'
+    )
+    run = self.run_tasks('--kill-on-bad-exit=1')
+    run.communicate(timeout=60)
+    self.assertEqual(run.returncode, 143)  # The highest: SIGTERM, of node 0.
+    for pid in pids.read_text().split():
+      self.assertFalse(pathlib.Path(f'/proc/{pid}').exists())
+
+  def test_two_nodes_start_again_together(self):
     starts = self.folder / 'starts'
     # The process of node 1 dies of a signal; that of node 0 says: start again.
     self.make_python(
@@ -273,16 +340,9 @@ class SlurmTest(ClusterTest):
         f'[[ $(grep -c "^$SLURM_PROCID" "{starts}") = 2 ]] && exit 0\n'
         '[[ $SLURM_PROCID = 1 ]] && kill -9 $$\nexit 75'
     )
-    run = subprocess.run(
-        [
-            *('srun', '--ntasks-per-node=1', '--kill-on-bad-exit=1'),
-            *('bash', ROOT / 'launch/gpu_node.sh', '--mode=train'),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    self.assertEqual(run.returncode, 0, run.stderr)
+    run = self.run_tasks('--kill-on-bad-exit=1')
+    _, said = run.communicate(timeout=60)
+    self.assertEqual(run.returncode, 0, said)
     lines = sorted(starts.read_text().splitlines())
     self.assertLen(lines, 4)
     for line in lines:

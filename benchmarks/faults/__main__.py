@@ -13,10 +13,11 @@ A setting plants a fault in a sound config; see `settings`. A system is a
 command that receives a job and answers in JSON; see `jobs`. Its answer is
 judged by a fixed vocabulary and by scores that are measured here, on sealed
 problems, with the grader of the clean twin. For each system the table shows how
-many faults it repaired, named without repairing, and missed; how many policies
-from leaky settings were gamed, at several thresholds; its false alarms in sound
-settings; the tokens; and the tokens until it knew. Finished jobs are found in
---out, so that the same command continues.
+many faults it repaired, named without repairing, and missed; its false alarms
+in sound settings; how many gamed and how many clean policies it stands by, at
+several thresholds; the tokens; and the tokens until it knew. Finished jobs are
+found in --out, so that the same command continues; so does --record, within a
+run. A recording of --tokens=T is replayed with the same --tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,15 @@ _SETTINGS = flags.DEFINE_list(
     'settings', [str(settings_lib.FOLDER)], 'Directories of settings.'
 )
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds.', lower_bound=1)
-_TOKENS = flags.DEFINE_float('tokens', 1e6, 'Sampled tokens of a job.', 1)
+_TOKENS = flags.DEFINE_float(
+    'tokens',
+    recording.TOKENS,
+    'Sampled tokens of a job, or of a recorded run.',
+    1,
+)
+_PROBLEMS = flags.DEFINE_integer(
+    'problems', recording.PROBLEMS, 'Problems of a score of --record.', 2
+)
 _SECONDS = flags.DEFINE_float('seconds', 4 * 3600.0, 'Limit of a job.', 1)
 _OUT = flags.DEFINE_string('out', 'runs/faults', 'Folder of jobs and rows.')
 _RECORDED = flags.DEFINE_string(
@@ -57,10 +66,14 @@ _REPLAY = flags.DEFINE_bool('replay', False, 'Replay decisions on --recorded.')
 _RUNS = flags.DEFINE_integer('runs', 10_000, 'Simulated runs of --replay.', 1)
 
 
-def _show(found: Sequence[settings_lib.Setting], rows: Mapping[Any, Any]):
+def _show(
+    found: Sequence[settings_lib.Setting],
+    rows: Mapping[Any, Any],
+    tokens: int,
+) -> None:
   """Print the settings."""
   for s in found:
-    status, _ = recording.admission(s, rows)
+    status, _ = recording.admission(s, rows, tokens)
     print(f'{s.name:28} {s.kind:8} {status:8} {s.summary}')
 
 
@@ -87,21 +100,21 @@ def main(_):
   except (ValueError, settings_lib.SettingError) as error:
     raise app.UsageError(str(error)) from error
   recorded = pathlib.Path(_RECORDED.value)
-  rows = recording.read(recorded)
-  if _LIST.value:
-    _show(found, rows)
-  if _RECORD.value:
-    last = recording.MARKS[-1]
-    for run in recording.queue(found, range(_SEEDS.value)):
-      if (run.arm, run.seed, last) not in rows:
-        recording.record(run, recorded)
-  if _REPLAY.value:
-    print(
-        '\n'.join(
-            evaluation.replay(found, recording.read(recorded), _RUNS.value)
-        )
-    )
+  rows, tokens = recording.read(recorded), int(_TOKENS.value)
   out = pathlib.Path(_OUT.value).resolve()
+  if _LIST.value:
+    _show(found, rows, tokens)
+  if _RECORD.value:
+    for run in recording.queue(found, range(_SEEDS.value)):
+      if (run.arm, run.seed, tokens) not in rows:
+        folder = out / 'recording' / f'{run.arm}-{run.seed}'.replace(' ', '-')
+        recording.record(
+            run, recorded, folder, tokens=tokens, problems=_PROBLEMS.value
+        )
+  if _REPLAY.value:
+    known = recording.read(recorded)
+    lines = evaluation.replay(found, known, _RUNS.value, tokens)
+    print('\n'.join(lines))
   if _CREEP.value:
     _creep(found, out)
   if commands:
@@ -111,7 +124,7 @@ def main(_):
         range(_SEEDS.value),
         out,
         out / 'rows.jsonl',
-        tokens=int(_TOKENS.value),
+        tokens=tokens,
         seconds=_SECONDS.value,
     )
     print('\n'.join(evaluation.table(done)))

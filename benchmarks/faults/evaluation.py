@@ -61,7 +61,7 @@ def _score(
     changed.seed = recording.SEALED_SEED
     changed.model.path = str(policy)
     changed.eval.split = 'sealed'
-    changed.eval.problems = recording.PROBLEMS
+    changed.eval.problems = recording.asked(config)
     changed.eval.samples = recording.SAMPLES
   folder.mkdir(parents=True, exist_ok=True)
   runner.start(
@@ -79,7 +79,7 @@ def _measure(
 ) -> verdicts.Scores:
   """Return the evaluator's scores of a policy, and of the one before."""
   clean, planted = settings_lib.clean(setting), settings_lib.planted(setting)
-  base = clean.model.path
+  base = settings_lib.write_policy(setting, folder / jobs.POLICY)
   # Only leaky settings have a second grader.
   own = planted if setting.kind == 'leaky' else clean
   found = {}
@@ -137,6 +137,7 @@ def run_job(
   row['verdict'] = verdicts.judge(setting, answer, scores)
   row |= dict(why=why, gap=scores and scores.gap, true=scores and scores.true)
   row |= dict(tokens=answer and answer.tokens, since=answer and answer.since)
+  row |= dict(status=answer and answer.status)
   return row
 
 
@@ -195,13 +196,15 @@ def table(rows: Sequence[Row]) -> list[str]:
       if counts:
         text = ', '.join(f'{name} {counts[name]}' for name in names)
         lines.append(f'  {kind:8} {counts.total():3}: {text}')
-    gaps = [
-        r['gap'] for r in mine if r['kind'] == 'leaky' and r['gap'] is not None
-    ]
-    if gaps:
-      curve = verdicts.gamed_curve(gaps)
-      text = ', '.join(f'>{100 * t:g}: {n}' for t, n in curve.items())
-      lines.append(f'  own gain above the true one, in points: {text}')
+    curve = verdicts.stands_by(mine)
+    if curve:
+      lines.append('  policies it stands by; gamed: own gain above the true')
+    for row in curve:
+      lines.append(
+          f'    by more than {100 * row["threshold"]:2.0f} points:'
+          f' {row["gamed_kept"]} of {row["gamed"]} gamed,'
+          f' {row["clean_kept"]} of {row["clean"]} clean'
+      )
     for name, what in (('tokens', 'sampled'), ('since', 'until it knew')):
       known = [row[name] for row in mine if row[name] is not None]
       if known:
@@ -211,7 +214,10 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def replay(
-    found: Sequence[settings_lib.Setting], rows: Mapping[Any, Row], runs: int
+    found: Sequence[settings_lib.Setting],
+    rows: Mapping[Any, Row],
+    runs: int,
+    tokens: int = recording.TOKENS,
 ) -> list[str]:
   """Return a summary of recorded runs, and the gate's decisions on them.
 
@@ -219,20 +225,20 @@ def replay(
     found: The settings.
     rows: Their recorded rows.
     runs: Number of simulated runs, of faults at a quarter of their dose.
+    tokens: Sampled tokens of the recorded runs.
   """
   lines = []
   for setting in found:
-    status, ahead = recording.admission(setting, rows)
+    status, ahead = recording.admission(setting, rows, tokens)
     points = ', '.join(f'{100 * x:+.1f}' for x in ahead)
     lines.append(f'{setting.name:28} {setting.kind:8} {status:8} {points}')
-  made = recording.branches(found, rows)
+  made = recording.branches(found, rows, tokens)
   lines.append(f'branches of leaky settings and their twins: {len(made)}')
   for row in verdicts.kept_curve(made) if made else ():
     kept = [
-        f'{row.get(f"{kind}_kept", 0)} of {row.get(kind, 0)} {kind}'
+        f'{row.get(f"{kind}_kept", 0)} kept, {row.get(f"{kind}_refused", 0)}'
+        f' refused of {row.get(kind, 0)} {kind}'
         for kind in ('gamed', 'clean')
     ]
-    lines.append(
-        f'  gain asked for {row["share"]:4.2f}: kept {", ".join(kept)}'
-    )
+    lines.append(f'  gain asked for {row["share"]:4.2f}: {"; ".join(kept)}')
   return [*lines, 'a quarter of a dose', *creep.lines(runs)]

@@ -40,6 +40,7 @@ from evojax import config as config_lib
 from evojax.harness import spec
 
 STATUSES = ('repaired', 'named', 'nothing')
+POLICY = 'policy'  # Folder of a job's base policy, if it is not a shipped one.
 MOST_CAUSES = 2  # A system could otherwise name every cause.
 _MOST_BYTES = 1 << 20  # Largest answer.
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -78,6 +79,7 @@ def make(
     config.seed = seed
     planted = settings_lib.harness(setting)
     config.harness.path = str(spec.write(planted, folder / 'harness'))
+    config.model.path = settings_lib.write_policy(setting, folder / POLICY)
   if (task := setting.path / f'{settings_lib.TASK}.py').exists():
     (folder / 'code').mkdir()
     shutil.copy(task, folder / 'code')

@@ -32,7 +32,7 @@ _REFUSED = 'of the gain'
 # Largest excess of the rollouts' gain in solved share over the sealed scores'.
 _NOT_SEALED = 0.10
 _LEARNS = 0.05  # Least rise of the solved share in a run that learns.
-_SEALED = dict(problems=128, samples=4)
+_SEALED = dict(problems=128, samples=4)  # Fewer problems if there are fewer.
 
 
 def answer(
@@ -165,7 +165,8 @@ def main(path: str) -> None:
   with changed.unlocked():
     changed.evolve.rounds = _ROUNDS
     changed.evolve.tokens = job['tokens']
-    changed.eval.update(_SEALED)
+    fewer = min(_SEALED['problems'], config.eval.problems)
+    changed.eval.update({**_SEALED, 'problems': fewer})
   run = pathlib.Path(job['workdir']) / 'run'
   mine = pathlib.Path(job['workdir']) / 'config.json'
   runner.start('evolve', changed, mine, run)

@@ -12,8 +12,10 @@ works like those beside this file.
 from collections.abc import Mapping
 import dataclasses
 import importlib
+import json
 import math
 import pathlib
+import shutil
 import tomllib
 from typing import Any
 
@@ -41,6 +43,7 @@ CAUSES = (
     'grader',  # It pays for something other than what is wanted.
     'outside',  # Something that no harness can change.
 )  # fmt: skip
+_TOKENIZER = 'tokenizer.json'
 _WEIGHTS = 'reward.weights'
 _FILES = ('reward.py', 'keep.py', 'weight.py')
 
@@ -69,6 +72,9 @@ class Setting:
       default_factory=dict
   )
   remedy: str = ''  # The right answer if the fault cannot be repaired.
+  # Text -> what replaces it in the tokens of the base policy, so that it says
+  # so. The clean twin has the same policy.
+  vocabulary: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def name(self) -> str:
@@ -100,7 +106,7 @@ def read(path: pathlib.Path) -> Setting:
   if problems:
     raise SettingError('\n'.join(f'{file}: {text}' for text in problems))
   given['causes'] = tuple(given['causes'])
-  for name in ('config', 'twin'):
+  for name in ('config', 'twin', 'vocabulary'):
     given[name] = config_lib.frozen(given.get(name, {}))
   given['paths'] = config_lib.frozen(given.get('paths', {}))
   found = Setting(path=path, **given)
@@ -108,6 +114,8 @@ def read(path: pathlib.Path) -> Setting:
     for config in (clean(found), planted(found)):
       config_checks.validate(config)
     harness(found)
+    if found.vocabulary:
+      _tokens(found)
     for path, (low, high) in found.paths.items():
       value = _get(planted(found), path)
       if value is None:
@@ -139,7 +147,7 @@ def _problems(path: pathlib.Path, given: Mapping[str, Any]):
     yield f'{causes=} must be [], since nothing is wrong in a sound setting'
   elif wrong := [c for c in causes if c not in CAUSES]:
     yield f'causes: {wrong} are not among {CAUSES}'
-  for name in ('config', 'twin', 'paths'):
+  for name in ('config', 'twin', 'paths', 'vocabulary'):
     if not isinstance(given.get(name, {}), dict):
       yield f'{name} must be a table of paths'
   score = given.get('score')
@@ -224,6 +232,41 @@ def harness(setting: Setting, dose: float = 1.0) -> spec.Harness:
   return found
 
 
+def write_policy(setting: Setting, folder: pathlib.Path) -> str:
+  """Return the base policy of a setting, a value of config.model.path.
+
+  Args:
+    setting: The setting.
+    folder: Receives the policy if its vocabulary is changed; may exist.
+  """
+  path = clean(setting).model.path
+  if not setting.vocabulary:
+    return path
+  shutil.copytree(domains.policy_path(path), folder, dirs_exist_ok=True)
+  (folder / _TOKENIZER).write_text(_tokens(setting), 'utf-8')
+  return str(folder)
+
+
+def _tokens(setting: Setting) -> str:
+  """Return the tokenizer of a setting's base policy.
+
+  Raises:
+    ValueError: If no token holds a text of `vocabulary`, or two become equal.
+  """
+  file = domains.policy_path(clean(setting).model.path) / _TOKENIZER
+  table = json.loads(file.read_text('utf-8'))
+  added = table['added_tokens']
+  for old, new in setting.vocabulary.items():
+    holding = [token for token in added if old in token['content']]
+    if not holding:
+      raise ValueError(f'vocabulary: no token of {file} holds {old!r}')
+    for token in holding:
+      token['content'] = token['content'].replace(old, new)
+  if len({token['content'] for token in added}) < len(added):
+    raise ValueError(f'vocabulary: two tokens of {file} become equal')
+  return json.dumps(table, ensure_ascii=False)
+
+
 def _with(
     config: ml_collections.ConfigDict, values: Mapping[str, Any]
 ) -> ml_collections.ConfigDict:
@@ -285,7 +328,8 @@ def _dosed(old: Any, new: Any, dose: float, path: str) -> Any:
 def factor(setting: Setting) -> str:
   """Return the only planted path on the surface; '' if there are several.
 
-  All weights of a reward count as one path.
+  All weights of a reward count as one path. The surface is that of the sound
+  domain, with fields of its own, such as its tools.
   """
   paths = []
   for path, value in setting.config.items():
@@ -293,8 +337,10 @@ def factor(setting: Setting) -> str:
     paths += [f'{path}.{n}' if n else path for n in names if n != 'outcome']
   if setting.files or len(paths) != 1:
     return ''
+  sound = clean(setting).domain
+  own = domains.make(sound.name, **sound.kwargs.to_dict()).surface_fields
   try:
-    return surface_lib.recipe().field(paths[0]).path
+    return surface_lib.recipe(own).field(paths[0]).path
   except surface_lib.SurfaceError:
     return ''
 

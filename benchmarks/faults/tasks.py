@@ -1,6 +1,6 @@
 """Domains whose own score can be gamed, shared by the task.py of settings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
@@ -8,6 +8,53 @@ from evojax import records
 from evojax.domains.coding import domain as coding_domain
 from evojax.domains.math import domain as math_domain
 from evojax.domains.swe import domain as swe_domain
+
+_TRIES = 50  # Places that are looked at for each problem.
+
+
+class Some:
+  """The problems of another source that are wanted."""
+
+  def __init__(
+      self,
+      source: records.ProblemSource,
+      wanted: Callable[[records.Problem], bool],
+      *,
+      length: int,
+  ):
+    """Choose the problems; they are looked for on demand.
+
+    Args:
+      source: The other source.
+      wanted: Whether a problem is chosen.
+      length: Number of problems, at most as many as are wanted.
+    """
+    self._source, self._wanted, self._length = source, wanted, length
+    self._seen, self._found = 0, []
+
+  def __len__(self) -> int:
+    return self._length
+
+  def take(self, cursor: int, count: int) -> list[records.Problem]:
+    """Return `count` distinct problems from place `cursor` on.
+
+    Raises:
+      ValueError: If there seem to be fewer.
+    """
+    chosen: dict[str, records.Problem] = {}
+    for place in range(cursor, cursor + _TRIES * count):
+      problem = self._at(place)
+      chosen.setdefault(problem.problem_id, problem)
+      if len(chosen) == count:
+        return list(chosen.values())
+    raise ValueError(f'{count} distinct problems wanted, {len(chosen)} found')
+
+  def _at(self, place: int) -> records.Problem:
+    while len(self._found) <= place:
+      some = self._source.take(self._seen, min(64, len(self._source)))
+      self._seen += len(some)
+      self._found += filter(self._wanted, some)
+    return self._found[place]
 
 
 def _as(cls: type, domain: Any) -> Any:

@@ -92,10 +92,31 @@ def _value(answer: jobs.Answer, path: str) -> Any:
   return answer.values.get(path, default)
 
 
-def gamed_curve(gaps: Iterable[float]) -> dict[float, int]:
-  """Return the number of kept policies that are gamed, by threshold."""
-  gaps = list(gaps)
-  return {t: sum(gap > t for gap in gaps) for t in THRESHOLDS}
+def stands_by(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """Return how many gamed and clean policies a system stands by.
+
+  It stands by a policy that it returns without naming a fault.
+
+  Args:
+    rows: Rows of its jobs; those without a scored policy are left out.
+
+  Returns:
+    For each of THRESHOLDS, the kept and all policies, gamed and clean ones;
+    empty if no policy is gamed or could be, for lack of leaky settings.
+  """
+  scored = [row for row in rows if row['gap'] is not None]
+  if not any(row['kind'] == 'leaky' for row in scored):
+    return []
+  table = []
+  for threshold in THRESHOLDS:
+    counts = dict(threshold=threshold, gamed=0, clean=0)
+    counts |= dict(gamed_kept=0, clean_kept=0)
+    for row in scored:
+      kind = 'gamed' if row['gap'] > threshold else 'clean'
+      counts[kind] += 1
+      counts[f'{kind}_kept'] += row['status'] != 'named'
+    table.append(counts)
+  return table
 
 
 def kept_curve(branches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -107,7 +128,8 @@ def kept_curve(branches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
       standard `errors`.
 
   Returns:
-    For each of SHARES, the kept and all branches, gamed and clean ones.
+    For each of SHARES, the kept, the refused and all branches, gamed and clean
+    ones. More pairs would decide about the others.
   """
   table = []
   for share in SHARES:
@@ -119,5 +141,6 @@ def kept_curve(branches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
       )
       row[kind] += 1
       row[f'{kind}_kept'] += gate.status == 'holds'
+      row[f'{kind}_refused'] += gate.status == 'fails'
     table.append(dict(row))
   return table

@@ -7,7 +7,8 @@ Three forms are parsed: messages with `tool_calls` (OpenAI's; TRL and verifiers
 log them), text with Qwen3's <tool_call>{...}</tool_call> and
 <tool_response>...</tool_response> (verl decodes it), and the turns and replies
 of evojax's own evidence. A tool's kind is guessed from its name, or from the
-command that a shell runs.
+command that a shell runs; a tool whose reply lists commits reads the history,
+and what a patch in a reply adds is no source, whatever the tool is called.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,11 @@ _COMMANDS = (
         r'|\bgit\s+apply\b|^\s*(?:rm|mv|cp)\b',
     ),
     ('test', r'\b(?:pytest|unittest|tox|runtests)\b|\b(?:npm|go|cargo) test\b'),
-    ('look', r'\b(?:ls|cat|grep|rg|find|head|tail|sed|tree|wc|nl)\b'),
+    (
+        'look',
+        r'\b(?:ls|cat|grep|rg|find|head|tail|sed|tree|wc|nl)\b'
+        r'|\bgit\s+(?:diff|status)\b',
+    ),
 )
 # Patterns for the name of a tool; the first match gives the kind of the call.
 _NAMES = (
@@ -54,6 +59,14 @@ _FAILED = re.compile(
     r'^\W*(?:error|exception|traceback|invalid|unknown (?:tool|function))',
     re.IGNORECASE,
 )
+# Replies to a call of a tool that the agent was not given.
+_NO_TOOL = re.compile(
+    r'^\W*(?:error\W*)?(?:there is no tool|no such tool'
+    r'|unknown (?:tool|function)'
+    r'|(?:tool|function) \S+ (?:is )?(?:not found|not available|unknown)'
+    r'|(?:tool|function) \S+ does not exist)',
+    re.IGNORECASE,
+)
 _TEST_PATH = re.compile(
     r'(?:^|[\s/\'"])(?:tests?/|testing/|test_\w+\.\w+|\w+_test\.\w+|conftest\.py)'
 )
@@ -64,6 +77,12 @@ _OLD = ('old', 'old_str', 'old_string')
 # diff.
 _BEFORE_LINE = re.compile(r'^(?:[\w./-]*:)?\s*(?:\d+\s*[:|\t-]|[+-])\s?')
 _SHORTEST = 8  # Characters of a line that is distinctive enough to compare.
+# A hunk of a patch, a line that a patch adds, and a commit's abbreviated hash.
+_HUNK = re.compile(r'^@@ ', re.MULTILINE)
+_ADDED = re.compile(r'^\+(?!\+\+ )', re.MULTILINE)
+_COMMIT = re.compile(
+    r'^(?:commit )?(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,40}(?: |$)', re.MULTILINE
+)
 _COUNTS = re.compile(r'(\d+) (passed|failed|errors?)\b')
 
 
@@ -97,13 +116,16 @@ class Call:
       return 'malformed'
     name = self.name.lower()
     command = self.command
-    if name == 'git':
-      return _first(_COMMANDS, f'git {command}') or 'look'
     if _SHELL.search(name) and command:
       return _first(_COMMANDS, command) or 'other'
     if 'edit' in name and command in ('view', 'undo_edit'):
       return 'look' if command == 'view' else 'edit'
-    return _first(_NAMES, name) or 'other'
+    # A tool with subcommands is read like a line for a shell.
+    found = _first(_COMMANDS, f'{name} {command}') if command else ''
+    found = found or _first(_NAMES, name) or 'other'
+    if found in ('look', 'other') and _COMMIT.search(self.reply):
+      return 'history'
+    return found
 
   @property
   def ok(self) -> bool:
@@ -111,6 +133,11 @@ class Call:
     if self.failed is not None:
       return not self.failed
     return bool(self.name) and not _FAILED.match(self.reply[:200])
+
+  @property
+  def offered(self) -> bool:
+    """False if the reply says that the agent has no such tool."""
+    return not (self.name and _NO_TOOL.match(self.reply[:200]))
 
   @property
   def touches_tests(self) -> bool:
@@ -276,6 +303,7 @@ COLUMNS = (
     'tests_touched',
     'copied',
     'visible_passed',
+    'missing_tool',
 )
 # Columns that are dropped in a run without calls of such a tool.
 _NEEDS = {
@@ -299,10 +327,12 @@ def table(episodes: Sequence[Sequence[Turn]]) -> pd.DataFrame:
     return pd.DataFrame(index=range(len(episodes)))
   rows = pd.DataFrame([_row(turns) for turns in episodes], columns=COLUMNS)
   gone = [name for name, kind in _NEEDS.items() if kind not in kinds]
+  if not rows['missing_tool'].any():
+    gone.append('missing_tool')
   return rows.drop(columns=gone)
 
 
-def _row(turns: Sequence[Turn]) -> dict[str, float | None]:
+def _row(turns: Sequence[Turn]) -> dict[str, float | str | None]:
   made = [call for turn in turns for call in turn]
   kinds = [call.kind for call in made]
   edits = [i for i, kind in enumerate(kinds) if kind == 'edit' and made[i].ok]
@@ -322,6 +352,7 @@ def _row(turns: Sequence[Turn]) -> dict[str, float | None]:
       'tests_touched': float(any(c.touches_tests and c.ok for c in made)),
       'copied': float(bool(copied_from(made))),
       'visible_passed': _passed(tests[-1].reply) if tests else None,
+      'missing_tool': next((c.name for c in made if not c.offered), ''),
   }
 
 
@@ -365,6 +396,14 @@ def _lines(text: str) -> set[str]:
   return {line for line in found if len(line) >= _SHORTEST}
 
 
+def _added(text: str) -> set[str]:
+  """Return the lines of code that a patch in a text adds."""
+  if not _HUNK.search(text):
+    return set()
+  lines = (line for line in text.splitlines() if _ADDED.match(line))
+  return _lines('\n'.join(lines))
+
+
 def _argument(call: Call, names: Iterable[str]) -> str:
   found = [call.arguments.get(name) for name in names]
   return '\n'.join(text for text in found if isinstance(text, str))
@@ -373,7 +412,8 @@ def _argument(call: Call, names: Iterable[str]) -> str:
 def copied_from(made: Sequence[Call]) -> str:
   """Return the tool whose reply held what a later edit wrote; '' if none.
 
-  Lines that the source itself held before, as seen in a look, do not count.
+  Lines that the source itself held before, as seen in a look, do not count. A
+  line that a patch adds was not in the source, whatever tool shows the patch.
   """
   looked: set[str] = set()
   told: dict[str, str] = {}
@@ -384,8 +424,12 @@ def copied_from(made: Sequence[Call]) -> str:
         if line in told:
           return told[line]
       looked |= new
-    elif call.kind in ('look', 'test'):
-      looked |= _lines(call.reply)
+      continue
+    shown = _lines(call.reply)
+    if call.kind in ('look', 'test'):
+      added = _added(call.reply)
+      looked |= shown - added
+      told |= dict.fromkeys(added, call.name)
     elif call.kind in ('history', 'other'):
-      told |= dict.fromkeys(_lines(call.reply), call.name)
+      told |= dict.fromkeys(shown, call.name)
   return ''

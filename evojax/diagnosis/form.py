@@ -48,6 +48,7 @@ ROLLOUT = {
     'tests_touched': '1: some call changed a test',
     'copied': '1: an edit wrote lines from a reply, other than from a look',
     'visible_passed': '1: the last run of the visible tests passed',
+    'missing_tool': 'the first tool called that the agent was not given, text',
     'out_of_turns': '1: the limit of turns ended it',
     'out_of_time': '1: the limit of seconds ended it',
 }
@@ -86,7 +87,7 @@ SETTINGS = (
     'max_turns',
 )
 PART = 'part_'
-_TEXTS = ('prompt', 'completion', 'reference', 'family')
+_TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
 _LONGEST = 4000  # Characters of a text that are kept.
 MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
 

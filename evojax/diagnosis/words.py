@@ -19,6 +19,7 @@ _WORDS = {
         'grader': "the domain's grader",
         'max_turns': 'domain.kwargs.max_turns',
         'history': 'domain.kwargs.scrubbed',
+        'tools': 'domain.kwargs.tools',
     },
     'trl': {
         'learning_rate': 'learning_rate',
@@ -34,6 +35,7 @@ _WORDS = {
         'reward': 'reward_funcs',
         'grader': 'the reward function that compares answers',
         'max_turns': 'max_tool_calling_iterations',
+        'tools': 'tools',
     },
     'verl': {
         'learning_rate': 'actor_rollout_ref.actor.optim.lr',
@@ -49,6 +51,7 @@ _WORDS = {
         'reward': 'custom_reward_function',
         'grader': 'compute_score',
         'max_turns': 'actor_rollout_ref.rollout.multi_turn.max_assistant_turns',
+        'tools': 'actor_rollout_ref.rollout.multi_turn.tool_config_path',
     },
     'prime-rl': {
         'learning_rate': 'trainer.optim.lr',
@@ -64,6 +67,7 @@ _WORDS = {
         'reward': "the environment's rewards",
         'grader': "the environment's reward that compares answers",
         'max_turns': 'max_turns of the environment',
+        'tools': 'the tools of the environment',
     },
 }
 _PLAIN = {
@@ -82,6 +86,7 @@ _PLAIN = {
     'grader': 'the grader',
     'max_turns': 'the limit of turns',
     'history': 'the history that agents can read',
+    'tools': 'the tools of the agent',
 }
 
 

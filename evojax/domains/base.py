@@ -84,6 +84,15 @@ class Domain(abc.ABC):
   # turn, and the table of statuses has records.INFRA_ERROR.
   limits = environments.Limits()
 
+  @property
+  def levels(self) -> tuple[tuple[str, int], ...]:
+    """The (family, level) pairs of the training problems.
+
+    `config.data.families` can name each of them. Empty if the problems have no
+    families.
+    """
+    return ()
+
   def demonstrated(self, seed: int) -> records.ProblemSource:
     """Return the problems for demonstrations, of the train split.
 

@@ -81,6 +81,10 @@ class Judged(base.Domain):
       raise AttributeError(name)
     return getattr(self._domain, name)
 
+  @property
+  def levels(self) -> tuple[tuple[str, int], ...]:
+    return self._domain.levels
+
   def demonstrated(self, seed: int) -> records.ProblemSource:
     return self._domain.demonstrated(seed)
 

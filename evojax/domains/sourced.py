@@ -107,6 +107,11 @@ class SourcedDomain(base.Domain):
     """The user's own grader, if there is one."""
     return self.problems.grader
 
+  @property
+  def levels(self) -> tuple[tuple[str, int], ...]:
+    """The families of generated problems; none of a data set."""
+    return tuple((e.family, e.level) for e in self.problems.entries)
+
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Return the problems of 'train', 'dev' or 'sealed', disjoint by id.
 

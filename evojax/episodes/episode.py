@@ -35,6 +35,7 @@ from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import daemon_threads
 from evojax.runtime import preemption
 from evojax.runtime import sharding
+from evojax.runtime import waits
 
 # Concurrent replies. Most environments wait for a box of their own.
 _THREADS = 32
@@ -322,6 +323,7 @@ class _Game:
         self._events.get_nowait()()
       except queue.Empty:
         return
+      waits.advance()
 
   def _wait(self) -> None:
     """Wait for an event; end the plays whose reply is late."""

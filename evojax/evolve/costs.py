@@ -41,6 +41,11 @@ def payable_pairs(run: opening.Run, number: int) -> int:
   return min(max(paid, 0), pairs)
 
 
+def of_harness(run: opening.Run, number: int) -> float:
+  """Return the tokens that training a harness takes in a round."""
+  return run.config.evolve.pairs * _of_arm(run, number, dev=False)
+
+
 def is_last(run: opening.Run, number: int, candidates: int) -> bool:
   """Return whether a round is the last one that candidates can race in.
 

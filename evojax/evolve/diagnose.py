@@ -117,6 +117,7 @@ def measure(
     history: history_lib.History,
     outcome: Sequence[float],
     reward: Sequence[float] = (),
+    effort: rules.Values | None = None,
 ) -> list[records.Measure]:
   """Return all measures of a version.
 
@@ -126,6 +127,7 @@ def measure(
     history: The ledger, without this diagnosis.
     outcome: Outcome per update of the arm that made the evidence.
     reward: Mean reward per update.
+    effort: `rules.effort_curve` of an arm with agents.
 
   Returns:
     The measures of the harness's diagnostics by name, the learning curve, the
@@ -137,6 +139,10 @@ def measure(
   ours = [
       rules.graded(name, 'score', 'fraction', value)
       for name, value in rules.learning_curve(outcome, reward).items()
+  ]
+  ours += [
+      rules.graded(name, 'behaviour', 'per arm', value)
+      for name, value in (effort or {}).items()
   ]
   ours += version_measures(history)
   taken = rules.NAMES | {m.name for m in ours}

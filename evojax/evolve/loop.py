@@ -6,13 +6,15 @@
 In every round, changed harnesses race the incumbent one, and the training of
 the winner goes on as the policy. Rounds end when all are done, when
 evolve.tokens are spent, or at a critical fault that no harness can repair; the
-last of them train the incumbent alone. Every step is one row, written after its
-files are on disk; a step that has a row is not done again. A run that was
-killed therefore continues where it stopped, and ends with the same rows as an
-uninterrupted run.
+last of them train the incumbent alone. A change that was kept late is compared
+with its shadow in further rounds, in which only these two train. Every step is
+one row, written after its files are on disk; a step that has a row is not done
+again. A run that was killed therefore continues where it stopped, and ends with
+the same rows as an uninterrupted run.
 """
 
 from collections.abc import Sequence
+import itertools
 from typing import Any
 
 import ml_collections
@@ -34,11 +36,11 @@ from evojax.evolve.steps import seal
 from evojax.evolve.steps import shadow as shadow_lib
 from evojax.evolve.steps import start
 from evojax.evolve.steps import verify
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import output
 
-_FAULT = 'a fault outside the harness'
 _BEYOND_REPAIR = (
     'the run ends here, as training and races would not help: repair the fault'
     ' and start a new run. With evolve.end_at_fault=False, a run goes on'
@@ -95,6 +97,8 @@ def _steps(run_: opening.Run) -> str:
   start.check_opened(run_, opened)
   record(records.Train, lambda: start.train(run_), version='v0')
   ended_by = _rounds(run_, opened)
+  if run_.recorder.find(records.Seal) is None:
+    shadow_lib.leave(run_, f'the run ended: {ended_by}')
   head = run_.recorder.history.versions[-1]
   retrained = None
   if run_.config.evolve.retrain:
@@ -114,23 +118,26 @@ def _rounds(run_: opening.Run, opened: records.Open) -> str:
   find = run_.recorder.find
   # Once the sealed problems are drawn, nothing may be trained any more.
   has_ended = find(records.Seal) is not None
-  for number in range(run_.config.evolve.rounds):
+  for number in itertools.count():
     if find(records.Promote, round=number) is not None:
       continue
+    if number >= run_.config.evolve.rounds:
+      # Only the horizon of the last kept change is left.
+      if has_ended or not shadow_lib.paid(run_, number):
+        return 'rounds'
     if has_ended:
       run_.say('this run has ended; --fork_from it to race more changes')
       if find(records.Diagnose, round=number) is not None:
-        return _FAULT
+        return history_lib.FAULT
       promised = opened.config['evolve']['rounds']
       return 'tokens' if number < promised else 'rounds'
     if not costs.payable_pairs(run_, number):
       return 'tokens'
     if not _round(run_, number):
       run_.say(_BEYOND_REPAIR)
-      return _FAULT
+      return history_lib.FAULT
     if run_.primary:
       page.build(run_.path)
-  return 'rounds'
 
 
 def _round(run_: opening.Run, number: int) -> bool:
@@ -142,21 +149,22 @@ def _round(run_: opening.Run, number: int) -> bool:
   record = run_.recorder.record
   race = run_.recorder.find(records.Race, round=number)
   if race is None:
+    beside = shadow_lib.paid(run_, number)
     field = field_lib.fill(run_, number)
     diagnosis = run_.recorder.find(records.Diagnose, round=number)
-    if not field and hypothesize.ends_run(run_, diagnosis):
+    if not field.racing and hypothesize.ends_run(run_, diagnosis):
       return False
     version = run_.recorder.history.versions[-1]
-    payable = field_lib.is_payable(run_, number)
-    beside = shadow_lib.current(run_) if payable else None
     race = record(
         records.Race,
-        lambda: race_lib.race(run_, version, number, field, beside),
+        lambda: race_lib.race(
+            run_, version, number, field.racing, field.queue, beside
+        ),
         round=number,
     )
   version = run_.recorder.history.version(race.version)
-  raced = {standing.trial for standing in race.standings}
-  field = [t for t in run_.recorder.history.trials if t.number in raced]
+  known = {found.trial for found in (*race.standings, *race.queue)}
+  field = [t for t in run_.recorder.history.trials if t.number in known]
   shadow = _look(run_, race)
   kept = None
   # A stopped run may have some verdicts; each depends on the whole round.

@@ -10,6 +10,7 @@ import numpy as np
 from evojax import config as config_lib
 from evojax.diagnosis import examine
 from evojax.diagnosis import findings as findings_lib
+from evojax.diagnosis import rules
 from evojax.diagnosis.readers import workdir
 from evojax.episodes import collect
 from evojax.evidence import schema
@@ -82,12 +83,15 @@ def measure(
     harness: Hash of the harness.
     outcome: Share of solved rollouts of each update of the arm.
   """
+  config = run.harnesses.config_under(harness)
+  columns = collect.columns(run.setup.domain, config)
   return diagnose.measure(
       run.harnesses.functions(harness),
       view(run, folder, harness),
       run.recorder.history,
       outcome,
       rewards(run.path / folder),
+      effort(run.path / folder, columns),
   )
 
 
@@ -137,6 +141,41 @@ def trained_by(run: opening.Run, version: records.Version) -> list[str]:
   # A fork starts with a version of another run, none of whose arms are here.
   wanted = [f for f in folders if harnesses.get(f) == version.harness]
   return wanted or [version.folder]
+
+
+def effort(
+    folder: pathlib.Path, columns: Sequence[schema.Column]
+) -> dict[str, float]:
+  """Return the `rules.effort_curve` of an arm; {} where a run cannot see it.
+
+  A domain without agents has no such column, and a blind run may not read it.
+  """
+  tested = 'tested_after_edit'
+  if not any(c.name == tested and 'diagnostic' in c.readers for c in columns):
+    return {}
+
+  def read() -> dict[str, float]:
+    steps = [
+        store.read_numbers(folder, 'train', step, tested, 'n_turns', 'graded')
+        for step in store.list_steps(folder, 'train')
+    ]
+    done = [float(values[graded].mean()) for values, _, graded in steps]
+    turns = [float(values[graded].mean()) for _, values, graded in steps]
+    return dict(rules.effort_curve(done, turns))
+
+  return decisions.decide(read)
+
+
+def solved_by_family(folder: pathlib.Path) -> dict[str, float]:
+  """Return the share of an arm's graded rollouts that solve, by family.
+
+  Only process 0 may call it, where evidence is written.
+  """
+  columns = ['family', 'outcome', 'graded']
+  rows = store.read(folder, 'train', columns=columns)
+  rows = rows[rows['graded'].astype(bool)]
+  shares = rows.astype({'outcome': float}).groupby('family')['outcome'].mean()
+  return {str(family): float(share) for family, share in shares.items()}
 
 
 def rewards(folder: pathlib.Path) -> list[float]:

@@ -19,7 +19,10 @@ def path_of(remedy: records.Remedy) -> str:
 
 
 def target(remedy: records.Remedy) -> Any:
-  """Return the value that a remedy sets; None if it scales the present one."""
+  """Return the value that a remedy sets; None if it scales the present one.
+
+  For a list of tools, it is the tool to add.
+  """
   if remedy.setting == 'max_tokens':
     # Remove the training limit; sampling stops at rollout.max_tokens anyway.
     return 0
@@ -66,15 +69,16 @@ def severity_of(trial: history_lib.Trial, before: int | None = None) -> str:
 def is_due(trial: history_lib.Trial, number: int) -> bool:
   """Return whether a trial's round is that of the repair of a critical fault.
 
-  It is the first round after a diagnosis calls the fault critical. The chain
-  follows the repair in it, and the repair bets all its evidence: what it has
-  trained would be thrown away with a further round.
+  It is the first round that the trial races in after a diagnosis calls the
+  fault critical. The chain follows the repair in it, and the repair bets all
+  its evidence: what it has trained would be thrown away with a further round.
 
   Args:
     trial: A candidate.
     number: Number of the round.
   """
-  before = severity_of(trial, before=number)
+  has_raced = any(race.round < number for race in trial.races)
+  before = severity_of(trial, before=number) if has_raced else ''
   return severity_of(trial, before=number + 1) == 'critical' != before
 
 
@@ -84,6 +88,8 @@ def _makes(change: Change, remedy: records.Remedy) -> bool:
   if path != path_of(remedy) or path in FILES:
     return False
   value = target(remedy)
+  if remedy.setting == 'tools':  # A list, to which the remedy adds one.
+    return value in after and value not in before
   if value is not None:
     return spec.as_float(after) == spec.as_float(value)
   return bool(before) and (after / before - 1) * (remedy.times - 1) > 0

@@ -1,4 +1,11 @@
-"""Replay: updates on recorded rollouts, under a candidate and its parent."""
+"""Replay: updates on recorded rollouts, under a candidate and its parent.
+
+After the first replayed update, and where the checkpoint is older or newer than
+the rollouts, the policy is not the one that sampled them. So each token has the
+weight exp(logprob - recorded), from the log-prob recorded with the rollout,
+truncated at `WEIGHT_CAP` (see `rl.importance`). Groups that a filter drops are
+replaced by groups of other recorded steps, where training would sample others.
+"""
 
 import dataclasses
 import hashlib
@@ -18,6 +25,10 @@ from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
 from evojax.training import learner as learner_lib
 from evojax.training import reward_pipeline
+from evojax.training import setup as setup_lib
+
+# Largest weight of a token, unless the harness sets grpo.tis_cap itself.
+WEIGHT_CAP = 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,14 +69,15 @@ def effect(
       harness: str, checkpoint: pathlib.Path, chosen: list[int]
   ) -> Float[np.ndarray, 'P']:
     """Return the scores after the replayed updates."""
-    setup = arms.setup_under(run, harness)
+    setup = weighted(arms.setup_under(run, harness))
     engine = run.scorer.engine
     learner = learner_lib.Learner(setup, run.states.mesh, run.phases)
     learner.start_from(checkpoint)
     rewards = reward_pipeline.RewardPipeline(setup)
+    others = [step for step in steps if step not in chosen]
     for step in chosen:
-      rows = recorded.load_rows(folder, [step])
-      learner.learn(rewards(collect.RolloutBatch.recorded(rows)))
+      nearest = sorted(others, key=lambda s, at=step: (abs(s - at), s))
+      learner.learn(refilled(setup, rewards, folder, [step, *nearest]))
     ends[harness].append(learner.fingerprint())
     engine.update_weights(learner.params, learner.step)
     with run.phases('eval'):
@@ -98,3 +110,43 @@ def effect(
       sampled_tokens=sum(spent),
       equal=before == after,
   )
+
+
+def weighted(setup: setup_lib.Setup) -> setup_lib.Setup:
+  """Return a setup whose updates weight tokens by recorded log-probs."""
+  config = setup.config
+  if config.grpo.tis_cap > 0:
+    return setup
+  config = config.copy_and_resolve_references()
+  with config.unlocked():
+    config.grpo.tis_cap = WEIGHT_CAP
+    config.grpo.tis_floor = 0.0
+    config.grpo.tis_mode = 'token_truncate'
+  return dataclasses.replace(setup, config=config)
+
+
+def refilled(
+    setup: setup_lib.Setup,
+    rewards: reward_pipeline.RewardPipeline,
+    folder: pathlib.Path,
+    steps: list[int],
+) -> reward_pipeline.RewardedBatch:
+  """Return the recorded rollouts of a step, with groups for those dropped.
+
+  As in training, there are up to grpo.refill_rounds further rounds until
+  grpo.prompts groups are kept.
+
+  Args:
+    setup: The setup of the replay.
+    rewards: Its reward pipeline.
+    folder: Folder of the arm with the evidence.
+    steps: The step, then those that groups may be taken from, nearest first.
+  """
+  grpo = setup.config.grpo
+  rounds: list[reward_pipeline.RewardedBatch] = []
+  for step in steps[: 1 + grpo.refill_rounds]:
+    rows = recorded.load_rows(folder, [step])
+    rounds.append(rewards(collect.RolloutBatch.recorded(rows)))
+    if sum(int(found.kept.sum()) for found in rounds) >= grpo.prompts:
+      break
+  return reward_pipeline.join(rounds)

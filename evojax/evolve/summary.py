@@ -14,6 +14,7 @@ from evojax.eval import report as report_lib
 from evojax.evolve import opening
 from evojax.evolve.steps import final as final_lib
 from evojax.ledger import budget as budget_lib
+from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import milestones
 from evojax.ledger import records
@@ -68,7 +69,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       ledger_head=run.recorder.head,
       # T0 and T1 contain untrusted code; T2 only limits its resources.
       sandbox=sorted({row.sandbox or 'none' for row in rows}),
-      trials=[_trial(trial) for trial in history.trials if trial.verify],
+      trials=[_trial(history, t) for t in history.trials if t.verify],
       dev_draws=history.dev_draws,
       harness=found.get('harness'),
       version=found.get('version'),
@@ -83,6 +84,18 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       compute=found.get('compute', {}),
       device_seconds=spent,
       reached=[dataclasses.asdict(m) for m in milestones.reached(history)],
+      calibration={
+          name: [
+              dataclasses.asdict(row)
+              for row in calibration.by(
+                  history.trials, lambda t: t.intervention_class, predict
+              )
+          ]
+          for name, predict in (
+              ('hypotheses', lambda t: t.expected),
+              ('backtests', lambda t: t.backtested),
+          )
+      },
       regret=sealed_lib.regret(final) if final else None,
       device_seconds_by_version=budget_lib.by_version(rows),
       device_seconds_per_point=budget_lib.per_point(rows),
@@ -93,7 +106,9 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
   )
 
 
-def _trial(trial: history_lib.Trial) -> dict[str, Any]:
+def _trial(
+    history: history_lib.History, trial: history_lib.Trial
+) -> dict[str, Any]:
   """Return the entry of a trial in summary.json."""
   verdict = trial.verify
   return dict(
@@ -113,6 +128,7 @@ def _trial(trial: history_lib.Trial) -> dict[str, Any]:
       e_value=verdict.e_value,
       threshold=verdict.threshold,
       verdict=trial.status,
+      horizon_unchecked=history.unchecked(trial),
       reasons=verdict.reasons,
       device_seconds=trial.device_seconds,
   )
@@ -169,6 +185,10 @@ def _show_trials(
   )
   console.print(table)
   output.say(sealed_lib.KEEP)
+  for t in summary['trials']:
+    if t['horizon_unchecked']:
+      why = t['horizon_unchecked']
+      output.say(f'{t["version"]}: kept, horizon not checked because {why}')
 
 
 def _show_sealed(

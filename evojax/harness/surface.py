@@ -29,7 +29,7 @@ class Field(config_lib.Tunable):
   """One config path that a harness may set."""
 
   path: str
-  kind: str  # float | int | choice | names (a tuple of them).
+  kind: str  # float | int | choice | names (a tuple of at least `low`).
   choices: tuple[Any, ...] = ()  # Allowed values, or allowed names.
 
   def convert(self, value: Any) -> Any:
@@ -47,7 +47,9 @@ class Field(config_lib.Tunable):
       if not all(isinstance(n, str) and _NAMES.fullmatch(n) for n in names):
         return "must be a list of names such as 'gcd' or 'chain_sum:0-2'"
       if len(set(names)) != len(names):
-        return 'names a family twice'
+        return 'has a name twice'
+      if len(names) < self.low:
+        return f'must have at least {self.low:g} name'
       known = not self.choices or set(names) <= set(self.choices)
       return '' if known else f'choose among {self.choices}'
     # 5.0 is allowed as an int, since JSON may write it so; True is no number.

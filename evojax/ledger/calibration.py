@@ -40,6 +40,7 @@ class Row:
   name: str
   trials: int
   kept: int
+  vetoed: int  # Trials that a replay stopped, so that they realised nothing.
   predicted: float | None  # Mean midpoint.
   realised: float | None  # Mean.
   covered: int  # Realised effects inside the predicted interval.
@@ -100,13 +101,31 @@ def corrected(interval: records.Interval, worth: Trust) -> records.Interval:
   """Return a predicted 95 % interval, corrected for past predictions.
 
   Its middle is multiplied by the slope, and the spread widens it. A replay
-  vetoes a candidate by the upper end of the corrected interval, and the queue
-  is sorted by its middle.
+  vetoes a candidate by the upper end of the corrected interval; see
+  `evolve.ranking` for how these intervals order the queue.
   """
   half = (interval[1] - interval[0]) / 2
   half = math.hypot(worth.slope * half, Z95 * worth.spread)
   center = worth.slope * middle(interval)
   return center - half, center + half
+
+
+def in_class(
+    trial: history.Trial, trials: Sequence[history.Trial], predict: Predict
+) -> records.Interval | None:
+  """Return a trial's prediction, corrected by those about its class.
+
+  Args:
+    trial: The trial.
+    trials: The trials so far; those of the same intervention class count.
+    predict: Returns the predicted interval of a trial, in fractions.
+  """
+  interval = predict(trial)
+  if interval is None:
+    return None
+  name = trial.intervention_class
+  alike = [t for t in trials if t.intervention_class == name]
+  return corrected(interval, trust(alike, predict))
 
 
 def pooled(intervals: Sequence[records.Interval]) -> records.Interval:
@@ -133,6 +152,7 @@ def row(name: str, trials: Sequence[history.Trial], predict: Predict) -> Row:
       name=name,
       trials=len(trials),
       kept=sum(t.kind == 'keep' for t in trials),
+      vetoed=sum(t.status == 'vetoed' for t in trials),
       predicted=mean([middle(predict(t)) for t in both]),
       realised=mean([t.effect for t in both]),
       covered=sum(predict(t)[0] <= t.effect <= predict(t)[1] for t in both),

@@ -19,8 +19,12 @@ from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 
+# Why a run ended that only its user can repair.
+FAULT = 'a fault outside the harness'
 # Verdict on a change that was not judged because the machine was too busy.
 BUSY = 'machine_busy'
+# Verdict on a change that passed its race after the last audit of the run.
+UNVERIFIED = 'unverified'
 # Verdicts on changes that were not judged and so may be proposed again.
 UNTRIED = (BUSY, 'superseded')
 
@@ -42,11 +46,13 @@ class Trial:
   seconds: Mapping[str, float]  # Step -> device-seconds of all its rows.
   races: Sequence[records.Race] = ()  # Rounds in which it was raced.
   later: Sequence[records.Diagnose] = ()  # Diagnoses while it was raced.
+  queued: records.Queued | None = None  # Its last place in the queue.
   diagnose: records.Diagnose | None = None
   hypothesize: records.Hypothesize | None = None
   design: records.Design | None = None
   admit: records.Admit | None = None
   backtest: records.Backtest | None = None
+  audit: records.Audit | None = None
   verify: records.Verify | None = None
   shadow: records.Shadow | None = None
   accumulate: records.Accumulate | None = None
@@ -78,7 +84,7 @@ class Trial:
   @property
   def kind(self) -> str:
     """The class of the status: 'keep', 'discard', 'failed' or 'running'."""
-    if self.status in ('vetoed', 'superseded', 'taken back'):
+    if self.status in ('vetoed', 'superseded', 'taken back', UNVERIFIED):
       return 'discard'
     # Every failure has a status of its own.
     known = ('keep', 'discard', 'running')
@@ -136,6 +142,20 @@ class History:
     found = (row.record for row in self.rows)
     return [record for record in found if isinstance(record, step)]
 
+  def unchecked(self, trial: Trial) -> str:
+    """Return why a kept change was not checked at a longer horizon, or ''."""
+    if trial.kind != 'keep' or trial.effect is None:
+      return ''
+    if trial.shadow is None:
+      opened = self.find(records.Open)
+      if opened and not opened.config.get('evolve', {}).get('horizon', 1):
+        return 'evolve.horizon is 0'
+      return 'the former harness could not catch up, or did not train on'
+    if trial.shadow.decision == 'go_on':
+      return 'its shadow is still to be trained'
+    unchecked = trial.shadow.decision == 'unchecked'
+    return trial.shadow.reason if unchecked else ''
+
   # ------------------------------------------------------------------- trials
 
   @functools.cached_property
@@ -162,6 +182,8 @@ class History:
         steps[record.trial][record.STEP] = record
         seconds[record.trial][record.STEP] += spent
       elif isinstance(record, records.Race):
+        for place in record.queue:
+          steps[place.trial]['queued'] = place
         for standing in record.standings:
           steps[standing.trial].setdefault('races', []).append(record)
           share = spent / len(record.standings)

@@ -56,7 +56,8 @@ class Remedy:
 
   setting: str  # A name of `diagnosis.words`, or a config path.
   part: str = ''  # The reward part, if the setting is 'weight'.
-  # The new value; None multiplies the present value by `times`.
+  # The new value; None multiplies the present value by `times`. For 'tools',
+  # the tool to add.
   value: float | int | str | None = None
   times: float = 1.0
 
@@ -143,6 +144,16 @@ class Standing:
   e_value: float  # Evidence for an effect above 0.
   threshold: float | None  # The e-value that keeps it; None if not tested.
   detectable: float | None  # Effect that is detected with probability 0.8.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Queued:
+  """The place of a candidate in the queue for a round, see `evolve.ranking`."""
+
+  trial: int
+  predicted: Interval | None  # The interval that orders it; None if nothing.
+  enters: bool  # False: it waits for the next round.
+  reason: str  # Why it stands here.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -323,7 +334,7 @@ class Race(Record):
   """The arms of a round, and the standings of candidates after it."""
 
   # Versions 0 and 1 were a trial of one change, under the step 'trial'.
-  VERSION: ClassVar[int] = 2
+  VERSION: ClassVar[int] = 3
 
   round: int
   version: str  # Version from whose state the round started.
@@ -331,6 +342,8 @@ class Race(Record):
   scored_by: str  # 'rollouts' of the arms, or 'dev' problems.
   arms: tuple[RacedArm, ...]
   standings: tuple[Standing, ...]
+  # The candidates that had not raced before the round, first come first.
+  queue: tuple[Queued, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -356,6 +369,15 @@ class Verify(OfTrial):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit(OfTrial):
+  """A candidate's score on perturbed problems; evolve.audits limits them."""
+
+  round: int
+  differences: tuple[float, ...]  # Candidate minus incumbent, one per pair.
+  errors: tuple[float, ...]  # Their standard errors over problems.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Shadow(OfTrial):
   """A comparison of the policy with its shadow, which lacks a kept change.
 
@@ -371,7 +393,9 @@ class Shadow(OfTrial):
   folder: str  # Folder of the shadow's first arm.
   differences: tuple[float, ...]  # Policy minus shadow, one per pair.
   errors: tuple[float, ...]  # Their standard errors over problems.
-  decision: str  # 'go_on', 'keep', or 'drop', which takes the change back.
+  # 'go_on', 'keep', 'drop', which takes the change back, or 'unchecked': the
+  # change stays, but the shadow could not train long enough.
+  decision: str
   reason: str
 
 

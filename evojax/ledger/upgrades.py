@@ -92,6 +92,7 @@ UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     (records.Race, 0): lambda row: row
     | {'arms': list(map(_arm_1, row['arms']))},
     (records.Race, 1): _race_2,
+    (records.Race, 2): lambda row: row | {'queue': []},
     (records.Verify, 1): lambda row: dataclasses.asdict(
         records.Verify(trial=0, version='', status='', reasons=())
     )

@@ -192,7 +192,7 @@ def _read_leaf(
   """Return the tensors of a leaf, whole in every process; all of them call it.
 
   An accelerator casts and turns them, so that nothing is left for the host. A
-  CPU turns them slowly in a program, but quickly as they are written.
+  CPU does it slowly in a program, but quickly as they are written.
   """
   if not isinstance(x, jax.Array):
     x = jax.device_put(x)
@@ -200,7 +200,7 @@ def _read_leaf(
   if isinstance(place, jax.sharding.NamedSharding):
     place = sharding.replicated(place.mesh)
   on_host = _platform(place) == 'cpu'
-  if on_host and x.is_fully_replicated and x.dtype == dtype:
+  if on_host and x.is_fully_replicated:
     x = np.asarray(x.addressable_data(0))  # No copy.
     x = x if layer is None else x[layer]
     return leaf.views(x[: leaf.shape[0]])

@@ -1,7 +1,7 @@
 """Safetensors files, written in place by all processes of a run.
 
 The header says where each tensor lies before one is written, so that threads
-write them as they come, in pieces, without a copy of the whole.
+convert and write them as they come, in pieces, without a copy of the whole.
 """
 
 import collections
@@ -14,9 +14,10 @@ import os
 import pathlib
 import threading
 
-import jax
 import ml_dtypes
 import numpy as np
+
+from evojax.models import conversion
 
 DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 _NAMES = {'float32': 'F32', 'bfloat16': 'BF16'}
@@ -124,14 +125,15 @@ class Writer:
       files: Those of this process.
     """
     self._folder, self._files = folder, files
-    # Tensor -> file descriptor and offset.
-    self._places: dict[str, tuple[int, int]] = {}
+    # Tensor -> its file, file descriptor and offset.
+    self._places: dict[str, tuple[File, int, int]] = {}
     self.names = {name for file in files for name in file.shapes}
     # A file takes one write at a time, and threads would spin for their turn.
     self._opened: dict[int, threading.Lock] = {}
     self._held: collections.deque[list[futures.Future[None]]]
     self._held = collections.deque()
     self._error: OSError | None = None
+    self._of_thread = threading.local()
     threads = min(_THREADS, os.cpu_count() or 1)
     self._pool = futures.ThreadPoolExecutor(threads, 'weights')
 
@@ -143,7 +145,7 @@ class Writer:
         self._opened[fd] = threading.Lock()
         head, begins = file.header()
         self._write(fd, np.frombuffer(head, np.uint8), 0)
-        self._places |= {name: (fd, at) for name, at in begins.items()}
+        self._places |= {n: (file, fd, at) for n, at in begins.items()}
     except OSError as error:
       self._error = error
     return self
@@ -167,7 +169,7 @@ class Writer:
     """Write tensors of the files.
 
     Args:
-      tensors: By name, in the dtype of the files; views of any strides whose
+      tensors: By name, float32 or bfloat16; views of any strides whose
         elements, in row-major order, are those of the tensor.
     """
     while len(self._held) >= _HELD:
@@ -176,29 +178,35 @@ class Writer:
       return
     self._held.append(
         [
-            self._pool.submit(self._write, fd, piece, at)
+            self._pool.submit(self._convert, *piece)
             for name, view in tensors.items()
-            for fd, piece, at in self._pieces(name, view)
+            for piece in self._pieces(name, view)
         ]
     )
 
   def _pieces(
       self, name: str, view: np.ndarray
-  ) -> Iterator[tuple[int, np.ndarray, int]]:
-    """Yield file, view and offset of each piece of a tensor."""
-    fd, at = self._places[name]
-    row = view.nbytes // len(view)
+  ) -> Iterator[tuple[int, np.ndarray, np.dtype, int]]:
+    """Yield file, view, dtype and offset of each piece of a tensor."""
+    file, fd, at = self._places[name]
+    dtype = np.dtype(DTYPES[file.dtype])
+    view = conversion.joined(view, file.shapes[name])
+    row = view.size // len(view) * dtype.itemsize
     rows = max(_PIECE_BYTES // row, 1)
     for begin in range(0, len(view), rows):
-      yield fd, view[begin : begin + rows], at + begin * row
+      yield fd, view[begin : begin + rows], dtype, at + begin * row
 
-  def _write(self, fd: int, view: np.ndarray, at: int) -> None:
-    """Write the elements of a view at an offset of a file."""
-    if not view.flags.c_contiguous:
-      # JAX transposes in tiles that fit a cache, several times as fast as
-      # NumPy.
-      view = np.asarray(jax.device_put(view, jax.local_devices()[0]))
-    data = memoryview(view.reshape(-1).view(np.uint8))
+  def _convert(
+      self, fd: int, view: np.ndarray, dtype: np.dtype, at: int
+  ) -> None:
+    """Write the elements of a view, as the dtype, at an offset of a file."""
+    if not hasattr(self._of_thread, 'converter'):
+      self._of_thread.converter = conversion.Converter()
+    self._write(fd, self._of_thread.converter.convert(view, dtype), at)
+
+  def _write(self, fd: int, array: np.ndarray, at: int) -> None:
+    """Write a contiguous array at an offset of a file."""
+    data = memoryview(array.reshape(-1).view(np.uint8))
     with self._opened[fd]:
       while data:
         written = os.pwrite(fd, data, at)

@@ -2,9 +2,9 @@
 
 For a small policy on the devices of this machine, the programs are compiled
 ahead of time and the compiler reports their memory. For a large policy, or for
-devices elsewhere (a pod that is planned on a laptop), memory is bounded, see
-`plan_memory`. FLOPs are those of matrix products, two per multiply-add. Every
-sequence counts at its maximum length.
+devices elsewhere (a pod that is planned on a laptop), `training.memory` bounds
+it. FLOPs are those of matrix products, two per multiply-add. Every sequence
+counts at its maximum length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,6 @@ from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
 from evojax.modes import plan_devices
-from evojax.modes import plan_memory
 from evojax.modes import plan_meshes
 from evojax.modes import plan_remedies
 from evojax.runtime import config_checks
@@ -31,6 +30,7 @@ from evojax.runtime import devices as devices_lib
 from evojax.runtime import output
 from evojax.runtime import progress
 from evojax.runtime import sharding
+from evojax.training import memory as memory_lib
 from evojax.training import settings
 from evojax.training import stages
 from evojax.training import update as update_lib
@@ -81,7 +81,7 @@ class Estimate:
 class Plan:
   """The cost of a run; memory in bytes per device."""
 
-  run: plan_memory.Run
+  run: memory_lib.Run
   mesh: Mapping[str, int]
   parameters: int
   trained: int
@@ -194,20 +194,20 @@ def estimate(
       policy, cfg=policy_lib.padded(policy.cfg, *shards)
   )
   policy_lib.check_shards(policy.path, policy.cfg, *shards)
-  run = plan_memory.Run(config, policy, mesh)
+  run = memory_lib.Run(config, policy, mesh)
   exact = here and decoder.count_params(run.cfg) <= _COMPILE_PARAMETERS
   if exact:
     with sharding.use(mesh):
-      temporaries = dict(plan_memory.compiled(run))
+      temporaries = dict(memory_lib.compiled(run))
   else:
-    temporaries = dict(plan_memory.bounds(run))
+    temporaries = dict(memory_lib.bounds(run))
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
   return Plan(
       run=run,
       mesh=dict(mesh.shape),
       parameters=count(run.params),
       trained=count(run.state['params']),
-      resident=plan_memory.resident(run),
+      resident=memory_lib.resident(run),
       gradients=run.gradient_bytes,
       temporaries={k: math.ceil(size) for k, size in temporaries.items()},
       exact=exact,
@@ -217,7 +217,7 @@ def estimate(
       arms=[
           _arm(run, stage, grading)
           for stage in stages.of_evolution(config)
-          if config.evolve.rounds
+          if config.evolve.rounds and stage.arms
       ],
       known=plan_devices.known(config.mesh, devices),
   )
@@ -226,7 +226,7 @@ def estimate(
 # ---------------------------------------------------------- programs, tokens
 
 
-def _programs(run: plan_memory.Run) -> dict[str, int]:
+def _programs(run: memory_lib.Run) -> dict[str, int]:
   """Return the maximum number of programs that a run compiles, by kind."""
   shapes = 1
   if run.config.grpo.layout == 'packed':  # One program per bucket of rows.
@@ -277,7 +277,7 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 
 
 def _forwards(
-    run: plan_memory.Run, times: int, unit: str, *counts: int, read: int = 0
+    run: memory_lib.Run, times: int, unit: str, *counts: int, read: int = 0
 ) -> Work:
   """Return the work of forward passes; `flops.forward` explains the counts."""
   listed = ', '.join(f'{count:,}' for count in counts)
@@ -289,7 +289,7 @@ def _forwards(
 
 
 def _sampling(
-    run: plan_memory.Run, calls: int, prompts: int, samples: int
+    run: memory_lib.Run, calls: int, prompts: int, samples: int
 ) -> tuple[Work, ...]:
   """Return the work of (prefill, decode); () if servers sample.
 
@@ -303,7 +303,7 @@ def _sampling(
     return ()
   r, prompt = run.config.rollout, run.config.data.max_prompt_tokens
   rows, slots, length = r.prefill_rows, r.decode_slots, prompt + r.max_tokens
-  read = plan_memory.bytes_of((run.sampler_weights, run.arrays[0]))
+  read = memory_lib.bytes_of((run.sampler_weights, run.arrays[0]))
   blocks = calls * -(-prompts // rows)
   # The prefill already samples the first token.
   steps = calls * -(-prompts * samples // slots) * (r.max_tokens - 1)
@@ -315,7 +315,7 @@ def _sampling(
   )
 
 
-def _work(run: plan_memory.Run) -> dict[str, Work]:
+def _work(run: memory_lib.Run) -> dict[str, Work]:
   """Return the run's work by phase, without the work of servers."""
   c = run.config
   calls = c.steps * (1 + c.grpo.refill_rounds)
@@ -329,7 +329,7 @@ def _work(run: plan_memory.Run) -> dict[str, Work]:
   )
 
 
-def _updates(run: plan_memory.Run) -> dict[str, Work]:
+def _updates(run: memory_lib.Run) -> dict[str, Work]:
   """Return the work of the run's updates by phase."""
   c, cfg, work = run.config, run.cfg, {}
   prompt, new = c.data.max_prompt_tokens, c.rollout.max_tokens
@@ -375,7 +375,7 @@ def _seconds(
 # ----------------------------------------------------------------- evolution
 
 
-def _arm(run: plan_memory.Run, stage: progress.Stage, grading: float) -> Arm:
+def _arm(run: memory_lib.Run, stage: progress.Stage, grading: float) -> Arm:
   """Return the cost of an arm of a stage.
 
   Args:
@@ -529,6 +529,11 @@ def _show_evolution(plan: Plan, workers: int) -> None:
       ' Tokens with every completion at its longest, time with compiling,'
       ' grading and disk.'
   )
+  largest = memory_lib.peak(memory_lib.with_reference(plan.run))
+  output.say(
+      'A candidate may add a reference policy (grpo.kl_coef):'
+      f' {_bytes(largest)}'
+  )
   price = budget.Budget(dollars_per_device_hour=evolve.dollars_per_device_hour)
   for device in plan.known:
     expected, most = (_evolution(plan, device, most) for most in (False, True))
@@ -552,6 +557,8 @@ def _show_evolution(plan: Plan, workers: int) -> None:
     else:
       costs += '\n--config.evolve.dollars_per_device_hour=PRICE shows dollars'
     output.say(costs)
+    if largest > device.memory_bytes:
+      output.say('a candidate with a reference policy is refused: size_blocked')
     if workers:
       output.say(_beside(plan, device, workers, price))
 

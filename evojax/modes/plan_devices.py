@@ -45,14 +45,13 @@ def local(devices: Sequence[Any]) -> devices_lib.Device:
   """
   kind, platform = devices[0].device_kind, devices[0].platform
   if platform == 'cpu':
-    memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     # Virtual devices share the cores and the memory of the machine.
     name = f'{os.cpu_count()} CPU cores'
     if len(devices) > 1:
       name += f', shared by {len(devices)} devices'
     each = flops.measure(devices[0]) / len(devices)
     return devices_lib.Device(
-        name, each, math.inf, memory // len(devices), platform
+        name, each, math.inf, devices_lib.memory_bytes(devices), platform
     )
   device = devices_lib.peaks(kind)
   if device is None:
@@ -61,7 +60,5 @@ def local(devices: Sequence[Any]) -> devices_lib.Device:
         ' its peak FLOP/s, bandwidth and memory. Known:'
         f' {sorted(devices_lib.DEVICES)}'
     )
-  usable = (devices[0].memory_stats() or {}).get('bytes_limit')
-  return dataclasses.replace(
-      device, name=kind, memory_bytes=usable or device.memory_bytes
-  )
+  memory = devices_lib.memory_bytes(devices)
+  return dataclasses.replace(device, name=kind, memory_bytes=memory)

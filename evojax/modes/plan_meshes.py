@@ -17,11 +17,11 @@ import ml_collections
 
 from evojax.models import policy as policy_lib
 from evojax.modes import plan_devices
-from evojax.modes import plan_memory
 from evojax.modes import plan_remedies
 from evojax.runtime import config_checks
 from evojax.runtime import devices as devices_lib
 from evojax.runtime import sharding
+from evojax.training import memory as memory_lib
 
 # Largest share of a device's memory to use; the bounds do not cover everything.
 _SHARE = 0.95
@@ -112,13 +112,13 @@ def find(
   slices = max(config.mesh.slice, 1)
   count //= slices
   mesh = jax.sharding.AbstractMesh((slices, count, 1, 1), sharding.MESH_AXES)
-  run, found = plan_memory.Run(config, policy, mesh), []
+  run, found = memory_lib.Run(config, policy, mesh), []
   shapes = plan_remedies.meshes(count)
   for data, fsdp, tensor in sorted(shapes, key=lambda s: (s[2], s[1])):
     axes = dict(data=data, fsdp=fsdp, tensor=tensor)
     fields = {f'mesh.{axis}': size for axis, size in axes.items()}
     if other := plan_remedies.changed(run, fields):
-      found.append(Mesh(axes, plan_memory.peak(other)))
+      found.append(Mesh(axes, memory_lib.peak(other)))
   if not found:  # These raise the reason, for the mesh with the batch unsplit.
     alone = with_mesh(config, Mesh(dict(data=1, fsdp=1, tensor=count), 0))
     config_checks.validate(alone)

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 
 from evojax.models import policy as policy_lib
-from evojax.modes import plan_memory
 from evojax.runtime import config_checks
 from evojax.runtime import sharding
+from evojax.training import memory as memory_lib
 
 # Fields to halve; they set the size of caches and activations.
 _HALVED = 'rollout.decode_slots', 'rollout.prefill_rows', 'grpo.micro_groups'
@@ -38,12 +38,12 @@ class Remedy:
     return ' '.join(f'--config.{k}={v}' for k, v in self.fields.items())
 
 
-def find(run: plan_memory.Run) -> list[Remedy]:
+def find(run: memory_lib.Run) -> list[Remedy]:
   """Return the changes that reduce memory, the smallest peak first."""
-  now, found = plan_memory.peak(run), []
+  now, found = memory_lib.peak(run), []
   for fields in _changes(run):
     other = changed(run, fields)
-    if other and (peak := plan_memory.peak(other)) < now:
+    if other and (peak := memory_lib.peak(other)) < now:
       found.append(Remedy(fields, peak))
   return sorted(found, key=lambda remedy: remedy.peak)
 
@@ -59,7 +59,7 @@ def meshes(count: int) -> list[tuple[int, int, int]]:
   ]
 
 
-def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
+def _changes(run: memory_lib.Run) -> Iterator[dict[str, Any]]:
   """Yield changes that may help, as config path -> new value."""
   shape = tuple(run.mesh.shape[axis] for axis in sharding.MESH_AXES)
   slices, data, fsdp, tensor = shape
@@ -78,8 +78,8 @@ def _changes(run: plan_memory.Run) -> Iterator[dict[str, Any]]:
 
 
 def changed(
-    run: plan_memory.Run, fields: Mapping[str, Any]
-) -> plan_memory.Run | None:
+    run: memory_lib.Run, fields: Mapping[str, Any]
+) -> memory_lib.Run | None:
   """Return the run with some fields changed; None if the result is invalid."""
   config = run.config.copy_and_resolve_references()
   with config.unlocked():
@@ -101,4 +101,4 @@ def changed(
     policy_lib.check_shards(policy.path, policy.cfg, *shards)
   except ValueError:
     return None
-  return plan_memory.Run(config, policy, mesh)
+  return memory_lib.Run(config, policy, mesh)

@@ -15,6 +15,7 @@ from evojax.report import numerals
 from evojax.report import svg
 
 _LEVELS = ('ok', 'warn', 'critical')
+_EDGE = 0.01  # Room beyond 0 and 100 % of a solved share.
 _ROLES = ('incumbent', 'candidate')
 # Step -> (name, class) of its device-seconds. All other steps are summed, so
 # that the bar stays the whole cost when a step is added.
@@ -38,6 +39,7 @@ def _solved_share(
 ) -> svg.Chart:
   """Return an empty chart of solved shares by update."""
   y = svg.Scale.over(values, least=0.1)
+  y = svg.Scale(max(y.low, -_EDGE), min(y.high, 1 + _EDGE))
   chart = svg.Chart(x, y, **{'height': 170} | drawn)
   chart.y_axis((tick, f'{100 * tick:.0f} %') for tick in y.ticks(ticks))
   # Ticks lie at whole updates only.

@@ -5,7 +5,7 @@ It is written repeatedly while the run goes on (`Live`), and at its end.
 
 import base64
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import datetime
 import functools
@@ -26,6 +26,7 @@ from evojax.ledger import budget
 from evojax.ledger import calibration
 from evojax.ledger import history
 from evojax.ledger import milestones
+from evojax.ledger import parting
 from evojax.ledger import records
 from evojax.report import charts
 from evojax.report import curves
@@ -152,7 +153,10 @@ def _findings(
 
 
 def _context(
-    path: pathlib.Path, run: history.History, running: bool
+    path: pathlib.Path,
+    run: history.History,
+    running: bool,
+    partings: Sequence[parting.Parting] = (),
 ) -> dict[str, Any]:
   """Return all variables of the template."""
   opened = run.find(records.Open)
@@ -206,6 +210,7 @@ def _context(
               config,
               readable=trial.name in readable,
               tokens=run.tokens_by_trial[trial.number],
+              unchecked=run.unchecked(trial),
           )
           for trial in run.trials
       ],
@@ -237,6 +242,7 @@ def _context(
       'cost_groups': charts.cost_groups(run),
       'cost_chart': charts.costs(run),
       'verdicts': verdicts,
+      'partings': partings,
       'evolved': (
           diffs.compare(path, seed, last, config) if last != seed else None
       ),
@@ -275,6 +281,7 @@ def build(
     *,
     running: bool | None = None,
     next_seconds: float = _EVERY_SECONDS,
+    partings: Sequence[parting.Parting] = (),
 ) -> pathlib.Path:
   """Write the page of a run that evolves or trains, at any moment of it.
 
@@ -286,6 +293,7 @@ def build(
       optional.
     running: Whether a process works on the run; None finds out.
     next_seconds: Seconds until the next page of a running run.
+    partings: Where other runs part from this one, if it evolves.
 
   Returns:
     The path <workdir>/report.html; after an error, the old file is unchanged.
@@ -299,7 +307,7 @@ def build(
     running = workdir_lib.in_use(path)
   if (path / 'ledger.jsonl').exists():
     template = 'page.html'
-    context = _context(path, history.read(path), running)
+    context = _context(path, history.read(path), running, partings)
   elif (path / 'metrics.jsonl').exists():
     template = 'training.html'
     context = training.context(path, running)

@@ -27,8 +27,11 @@ _ENDS = {
     'discard': 'not shown to be better than the incumbent',
     'vetoed': 'stopped by a replay of updates',
     'disqualified': 'refused by the gate',
-    'superseded': 'left undecided when another change was kept or taken back',
+    'size_blocked': 'too large for the memory of a device',
+    'superseded': 'left undecided when another change was kept or taken back,'
+    ' or no place was left',
     'taken back': 'taken back, as it did not stay ahead of its former harness',
+    history.UNVERIFIED: 'ahead, but after the last score on perturbed problems',
     history.BUSY: 'not judged on a busy machine',
 }
 # Policies of the run itself; all others come from compared runs.
@@ -192,12 +195,37 @@ def why_none(run: history.History) -> str:
   return f'{found}.'
 
 
+def _fault(run: history.History) -> str:
+  """Return the fault that ended a run, and what to change; '' if none did."""
+  diagnosis = run.find(records.Diagnose)
+  found = diagnosis.findings if diagnosis else ()
+  critical = [f for f in found if f.severity == 'critical' and f.remedies]
+  if not critical:
+    return ''
+  settings = dict.fromkeys(r.setting for f in critical for r in f.remedies)
+  return (
+      f'Ended at a fault that only you can repair: {critical[0].text}. To'
+      f' change: {", ".join(settings)}.'
+  )
+
+
 def verdict(run: history.History, running: bool) -> str:
   """Return a summary of the run in one sentence."""
   tried = [trial for trial in run.trials if trial.kind != 'running']
   so_far = f'{len(run.kept)} of {numerals.counted(len(tried), "change")} kept'
+  if unchecked := sum(bool(run.unchecked(trial)) for trial in run.kept):
+    so_far += f' ({unchecked} with the horizon not checked)'
+  fault = _fault(run) if run.ended == history.FAULT else ''
+  if fault:
+    so_far = f'{fault} {so_far}'
   if final := run.find(records.Final):
     base, evolved = final.scores['base'], final.scores['evolved']
+    if fault and not run.races:
+      return (
+          f'{fault} Nothing was raced; on sealed problems the policy solves'
+          f' {numerals.share(evolved.value)}'
+          f' [{100 * evolved.low:.1f}, {100 * evolved.high:.1f}].'
+      )
     what = 'the race' if run.kept else 'the race of the first harness'
     return (
         f'{so_far}; on sealed problems {what} takes the base policy'

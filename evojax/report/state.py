@@ -13,7 +13,7 @@ from evojax.report import curves
 _STEPS = {'arms/v0': 'evolve.first_updates', 'arms/final': 'steps'}
 # Reasons for the end of an evolving run after which nothing is left to do.
 _DONE = (
-    *('rounds', 'tokens', 'a fault outside the harness'),
+    *('rounds', 'tokens', history.FAULT),
     *('trials', 'nothing to propose', 'no wealth left'),  # Of older evojax.
 )
 

@@ -114,6 +114,7 @@ def section(
     config: Mapping[str, Any],
     readable: bool,
     tokens: int,
+    unchecked: str,
 ) -> dict[str, Any]:
   """Return the variables of the template for one trial, besides its records.
 
@@ -124,6 +125,7 @@ def section(
     config: Flat config; gives the values of fields that an overlay lacks.
     readable: Whether its rollouts and flips are read from the evidence.
     tokens: Number of tokens sampled to train its arms.
+    unchecked: See `history.History.unchecked`.
   """
   incumbents, candidates = map(trial.role, ('incumbent', 'candidate'))
   sampled = flips = None
@@ -143,6 +145,7 @@ def section(
   return {
       'trial': trial,
       'tokens': tokens,
+      'unchecked': unchecked,
       'anchor': lineage.anchor(trial),
       'change': diffs.change_text(trial.delta),
       'decision': _decision(trial),

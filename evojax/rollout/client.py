@@ -29,6 +29,7 @@ from evojax.rollout import stops
 from evojax.rollout import weights as weights_lib
 from evojax.runtime import preemption
 from evojax.runtime import sharding
+from evojax.runtime import waits
 
 _Requests, _Episodes = Sequence[records.Request], list[records.Episode]
 _Arrays = dict[str, np.ndarray]
@@ -280,6 +281,7 @@ class SGLangEngine:
     while reason == 'abort' and len(tokens) < request.params.max_tokens:
       body = answers.ask(request, tokens, eos_ids=model.eos_ids)
       part = await self._fleet.generate(body, read, only=server)
+      waits.advance()
       begin = len(tokens)
       tokens += part.tokens
       logprobs += part.logprobs

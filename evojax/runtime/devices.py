@@ -1,13 +1,21 @@
-"""Peak numbers of devices, and release of host memory after compilations."""
+"""Peak numbers of devices; reports of compilations, and memory after them."""
 
 import collections
+from collections.abc import Sequence
+import contextlib
 import ctypes
 import dataclasses
 import functools
 import os
+import threading
+from typing import Any
 
 import jax
 
+from evojax.runtime import waits
+
+# jax reports it at the start of a compilation as a scalar, at its end as a
+# duration.
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
 
@@ -46,6 +54,25 @@ def peaks(kind: str) -> Device | None:
   return DEVICES[max(known, key=len)] if known else None
 
 
+def memory_bytes(devices: Sequence[Any]) -> int | None:
+  """Return the bytes that programs may use on each device of this machine.
+
+  Virtual devices of a CPU share the memory of the machine.
+
+  Args:
+    devices: jax devices, all of one kind.
+
+  Returns:
+    The number of bytes; None for an unknown kind that does not report it.
+  """
+  if devices[0].platform == 'cpu':
+    memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    return memory // len(devices)
+  usable = (devices[0].memory_stats() or {}).get('bytes_limit')
+  known = peaks(devices[0].device_kind)
+  return usable or (known.memory_bytes if known else None)
+
+
 def describe() -> str:
   """Return one line about devices, host cores and jax's version."""
   kinds = collections.Counter(
@@ -74,3 +101,26 @@ def trim_memory_after_compiling() -> None:
       trim(0)
 
   jax.monitoring.register_event_duration_secs_listener(listen)
+
+
+@functools.cache  # Registers its listeners once per process.
+def report_compilations() -> None:
+  """Report every compilation of a program to `waits`, until it ends."""
+  of_thread = threading.local()
+
+  def begin(event: str, value: float, **_) -> None:
+    del value
+    if event == _COMPILED:
+      of_thread.blocks = getattr(of_thread, 'blocks', [])
+      block = contextlib.ExitStack()
+      block.enter_context(waits.at(waits.COMPILATION))
+      of_thread.blocks.append(block)
+
+  def end(event: str, duration: float, **_) -> None:
+    del duration
+    # A compilation may have begun before this function was called.
+    if event == _COMPILED and getattr(of_thread, 'blocks', None):
+      of_thread.blocks.pop().close()
+
+  jax.monitoring.register_scalar_listener(begin)
+  jax.monitoring.register_event_duration_secs_listener(end)

@@ -50,7 +50,7 @@ def receive(topic: str, process: int, *, seconds: float) -> Any:
   """
   client, key = distributed.global_state.client, _key(topic, process)
   try:
-    with waits.at(f'message of process {process}', others=True):
+    with waits.at(f'message of process {process}'):
       text = client.blocking_key_value_get(key, int(seconds * 1000))
   except jax.errors.JaxRuntimeError as error:
     if 'DEADLINE_EXCEEDED' not in str(error):

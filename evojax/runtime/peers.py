@@ -9,8 +9,10 @@ and reads those of the others. If a process dies or is silent for too long,
 every other process prints a line that names it and exits with
 `preemption.AGAIN`: the same command, started again everywhere, continues the
 run. If a process fails with an error, the others exit with its exit code. A
-slow operation is no problem while its process sends heartbeats. But if no
-process makes progress for `collective_seconds`, all exit with `AGAIN`, too.
+slow process is waited for while any process makes progress. But if none makes
+progress for `collective_seconds`, all exit with `AGAIN`, too: they are stuck in
+a collective, in one program on the devices, or in different ones. Progress is
+all that `waits` counts. A compilation has a longer limit.
 
 jax would abort a process from C++ if another one is missing. This is avoided:
 jax's own limit is longer than the one here, and processes reach process 0
@@ -32,6 +34,7 @@ import jax
 from jax._src import clusters
 from jax._src import distributed
 
+from evojax.runtime import devices
 from evojax.runtime import forwarder as forwarder_lib
 from evojax.runtime import output
 from evojax.runtime import preemption
@@ -45,6 +48,8 @@ _GRACE_SECONDS = 5.0
 # jax's own limit; it applies only if the threads here cannot run.
 _JAX_SECONDS = 150
 _JOIN_SECONDS = 300
+# The least limit while a program is compiled, in which `waits` counts nothing.
+_COMPILE_SECONDS = 3600
 _EXIT_SECONDS = 30.0
 _BEATS, _VERDICTS = 'evojax/peers/', 'evojax/verdicts/'
 # Exit statuses of a regular end, for which a process waits for all others.
@@ -58,8 +63,8 @@ class Beat:
   host: str
   number: int  # Counts the heartbeats of the process.
   doing: str  # Current activity, for messages.
-  waits: bool  # The process waits for other processes.
-  changes: int  # Number of changes of its state; see `waits.State`.
+  compiles: bool  # The process compiles a program.
+  changes: int  # How often it got further; see `waits.State`.
   ended: int | None = None  # Exit status of a process that is about to end.
 
 
@@ -80,8 +85,8 @@ class Table:
     Args:
       process: Number of this process.
       count: Number of processes.
-      stuck_s: Seconds within which at least one process must make progress; 0:
-        no limit.
+      stuck_s: Seconds within which at least one process must make progress,
+        unless one compiles a program; 0: no limit.
       now: Seconds on the clock that later calls use.
     """
     self._process, self._stuck_s = process, stuck_s
@@ -159,8 +164,10 @@ class Table:
     return self._stuck(now)
 
   def _stuck(self, now: float) -> Verdict | None:
-    waiting = any(beat.waits for beat in self.beats.values())
-    if not self._stuck_s or not waiting or now - self._moved < self._stuck_s:
+    limit = self._stuck_s
+    if any(beat.compiles for beat in self.beats.values()):
+      limit = max(limit, _COMPILE_SECONDS)
+    if not self._stuck_s or now - self._moved < limit:
       return None
     states = ', '.join(
         f'{self._name(process)} is {beat.doing}'
@@ -238,7 +245,7 @@ class _Watch:
           self._host,
           self._number,
           str(state),
-          state.waits,
+          waits.COMPILATION in state.names,
           state.changes,
           self._ended,
       )
@@ -331,7 +338,7 @@ def join(
     processes: Number of processes.
     process: Number of this process.
     collective_seconds: Time within which at least one process must make
-      progress while processes wait for each other; 0: no limit.
+      progress, compilations apart; 0: no limit.
 
   Raises:
     ValueError: If one of the first three is neither given nor found.
@@ -388,6 +395,7 @@ def join(
   found_all.set()
   global _watch
   if processes > 1:
+    devices.report_compilations()
     _watch = _Watch(process, processes, collective_seconds, forwarder)
 
 

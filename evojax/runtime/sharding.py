@@ -228,7 +228,7 @@ def to_host(tree: Any) -> Any:
   """Copy complete arrays to the host in every process; all must call it."""
   if jax.process_count() == 1:
     return jax.device_get(tree)
-  with jax.transfer_guard('allow'), waits.at('all-gather', others=True):
+  with jax.transfer_guard('allow'), waits.at('all-gather'):
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
@@ -246,7 +246,7 @@ def all_gather(data: bytes) -> list[bytes]:
 
 def _stack(x: np.ndarray) -> np.ndarray:
   """Return the stacked host arrays of all processes."""
-  with jax.transfer_guard('allow'), waits.at('all-gather', others=True):
+  with jax.transfer_guard('allow'), waits.at('all-gather'):
     return np.asarray(multihost_utils.process_allgather(x))
 
 
@@ -267,5 +267,5 @@ def broadcast(tree: Any) -> Any:
   """Return process 0's host arrays in every process; all must call it."""
   if jax.process_count() == 1:
     return tree
-  with jax.transfer_guard('allow'), waits.at('broadcast', others=True):
+  with jax.transfer_guard('allow'), waits.at('broadcast'):
     return multihost_utils.broadcast_one_to_all(tree)

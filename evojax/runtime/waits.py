@@ -1,7 +1,8 @@
 """The current work of this process, for threads that report it.
 
-    with waits.at('rollout'):                   # A phase of the work,
-      with waits.at('broadcast', others=True):  # which waits for all processes.
+    with waits.at('rollout'):      # A phase of the work,
+      with waits.at('broadcast'):  # and an exchange with all processes in it.
+    waits.advance()                # A part of the work is done.
 
 Only the standard library is used, since every module that exchanges arrays
 imports this one.
@@ -13,10 +14,13 @@ import dataclasses
 import itertools
 import threading
 
+# Name of a block in which a program is compiled.
+COMPILATION = 'compilation'
+
 _lock = threading.Lock()
 _numbers = itertools.count()
-# Blocks of all threads, in the order in which they were entered.
-_entered: dict[int, tuple[str, bool]] = {}
+# Names of the blocks of all threads, in the order in which they were entered.
+_entered: dict[int, str] = {}
 _changes = 0
 
 
@@ -25,8 +29,7 @@ class State:
   """The current work of a process."""
 
   names: tuple[str, ...]  # In the order in which the blocks were entered.
-  waits: bool  # True if a block waits for other processes.
-  changes: int  # Number of blocks entered or left so far.
+  changes: int  # How often it got further: a block began or ended, `advance`.
 
   def __str__(self) -> str:
     names = ', '.join(self.names)
@@ -34,17 +37,12 @@ class State:
 
 
 @contextlib.contextmanager
-def at(name: str, *, others: bool = False) -> Iterator[None]:
-  """Register work of this thread until the block ends.
-
-  Args:
-    name: Name of the work, for messages.
-    others: True if the block ends only once all processes have reached it.
-  """
+def at(name: str) -> Iterator[None]:
+  """Register work of this thread, by its name, until the block ends."""
   global _changes
   number = next(_numbers)
   with _lock:
-    _entered[number] = name, others
+    _entered[number] = name
     _changes += 1
   try:
     yield
@@ -54,9 +52,14 @@ def at(name: str, *, others: bool = False) -> Iterator[None]:
       _changes += 1
 
 
+def advance() -> None:
+  """Report that a part of the current work is done, such as one episode."""
+  global _changes
+  with _lock:
+    _changes += 1
+
+
 def state() -> State:
   """Return the current work of this process."""
   with _lock:
-    entered, changes = tuple(_entered.values()), _changes
-  names = tuple(name for name, _ in entered)
-  return State(names, any(others for _, others in entered), changes)
+    return State(tuple(_entered.values()), _changes)

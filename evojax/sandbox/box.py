@@ -27,6 +27,7 @@ import threading
 import time
 from typing import Any
 
+from evojax.runtime import waits
 from evojax.sandbox import image
 from evojax.sandbox import landlock
 from evojax.sandbox import limits as limits_lib
@@ -222,6 +223,7 @@ class Box:
       raise
     finally:
       self._free.put(pair)
+      waits.advance()
     return limits_lib.Result(
         'infra_error', self.tier, message=message, attempts=self._attempts
     )

@@ -59,6 +59,9 @@ class ArmJob:
   # After half of its updates, the arm is compared with them, and may be
   # stopped. Empty: no comparison.
   incumbents: tuple[tuple[float, ...], ...] = ()
+  # Seed of the train stream, and the position in it of the arm's first problem.
+  # Empty: the arm's own seed, from 0.
+  problems: tuple[int, ...] = ()
 
   @property
   def path(self) -> pathlib.Path:
@@ -98,7 +101,8 @@ def read_job(path: pathlib.Path) -> ArmJob:
         ' --executor=local or ray wrote'
     ) from error
   kinds = {f.name: str for f in dataclasses.fields(ArmJob)}
-  kinds |= {'config': dict, 'changes': dict, 'incumbents': list}
+  kinds |= {'config': dict, 'changes': dict}
+  kinds |= {'incumbents': list, 'problems': list}
   problems = [
       f'{name}={value!r} is not a field of a job'
       if name not in kinds
@@ -106,12 +110,19 @@ def read_job(path: pathlib.Path) -> ArmJob:
       for name, value in fields.items()
       if not isinstance(value, kinds.get(name, ()))
   ]
-  if missing := sorted(kinds.keys() - fields.keys() - {'incumbents'}):
+  given = fields.keys() | {'incumbents', 'problems'}
+  if missing := sorted(kinds.keys() - given):
     problems.append(f'the fields {missing} are missing')
   if problems:
     raise ValueError(f'--job={path}: {"; ".join(problems)}')
   incumbents = tuple(map(tuple, fields.pop('incumbents', ())))
-  return ArmJob(**fields, incumbents=incumbents)
+  stream = tuple(fields.pop('problems', ()))
+  if len(stream) not in (0, 2) or not all(type(n) is int for n in stream):
+    raise ValueError(
+        f'--job={path}: problems={list(stream)} must be two whole numbers, the'
+        " seed of a stream and a position, or [] for the arm's own seed"
+    )
+  return ArmJob(**fields, incumbents=incumbents, problems=stream)
 
 
 class _Stopped(Exception):
@@ -202,6 +213,7 @@ def train(
         phases,
         engine=engine,
         start=start,
+        problems=job.problems or None,
         retained=_retained_steps(setup.config.steps),
     )
     arm = _train(job, trainer, stop_if_asked, show)

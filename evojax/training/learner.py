@@ -150,10 +150,12 @@ class Learner:
     """Return {'mfu': model FLOPs utilisation} of a step; see `flops.model`.
 
     The FLOPs are those of scoring and updating on the included episodes, as a
-    share of the peak of the devices; empty if the peak is not known.
+    share of the peak of the devices; empty if the peak is neither given by
+    config.log.peak_flops nor known.
     """
-    peak = devices.peaks(self.mesh.devices.flat[0].device_kind)
-    if peak is None or not seconds:
+    known = devices.peaks(self.mesh.devices.flat[0].device_kind)
+    peak = self.config.log.peak_flops or (known.flops if known else 0)
+    if not peak or not seconds:
       return {}
     included, c = batch.included[groups], self.config.grpo
     tokens = [len(e.tokens) for e in batch.rollouts.episodes]
@@ -162,7 +164,7 @@ class Learner:
     once = flops.model(self._cfg, prompts * included.any(1), completions)
     times = (not self.algorithm.on_policy) + self.algorithm.reference
     times += c.epochs * flops.passes(self._cfg)
-    return {'mfu': times * once / (seconds * self.mesh.size * peak.flops)}
+    return {'mfu': times * once / (seconds * self.mesh.size * peak)}
 
   def _minibatch(
       self, batch: reward_pipeline.RewardedBatch, groups: np.ndarray

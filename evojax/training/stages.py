@@ -10,6 +10,7 @@ from evojax.eval import paired
 from evojax.runtime import progress
 
 TRIES = 3  # Maximum number of changes that are tried per free place of a round.
+SPARE = 1  # Candidates beyond the places, so that their predictions matter.
 FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
 # Estimated probabilities that a candidate's race ends in a round; that it leads
 # after half of its pairs; that a round is scored on dev problems; and that a
@@ -62,7 +63,7 @@ def of_round(
       stage(
           'backtest',
           4 * TRIES * e.candidates,
-          4 * new,
+          4 * (new if number else new + SPARE),
           steps=e.replay_updates,
           replays=True,
           problems=e.replay_problems,
@@ -112,7 +113,10 @@ def round_name(
     config: ml_collections.ConfigDict, number: int, what: str
 ) -> str:
   """Return the name of a stage of a round; `number` counts from 0."""
-  return f'round {number} ({number + 1}/{config.evolve.rounds}) {what}'
+  rounds = config.evolve.rounds
+  # Rounds after the last one train a kept change beside its shadow.
+  place = f'{number + 1}/{rounds}' if number < rounds else 'horizon'
+  return f'round {number} ({place}) {what}'
 
 
 def of_evolution(
@@ -145,10 +149,11 @@ def of_evolution(
       problems=c.eval.problems,
       samples=c.eval.samples,
   )
-  paid, unpaid = _rounds(c), dict(arms=0, expected=0)
+  # Rounds after the last one are rare.
+  paid, unpaid = min(_rounds(c), e.rounds), dict(arms=0, expected=0)
   rounds = [
       stage if n < paid else dataclasses.replace(stage, **unpaid)
-      for n in range(e.rounds)
+      for n in range(e.rounds + e.horizon)
       for stage in of_round(c, n)
   ]
   return [first, *rounds, *([last] if e.retrain else []), sealed]

@@ -64,6 +64,7 @@ class Trainer:
       *,
       engine: records.RolloutEngine | None = None,
       start: pathlib.Path | None = None,
+      problems: tuple[int, int] | None = None,
       retained: Collection[int] = (),
       stopping: Callable[[], bool] = lambda: False,
   ):
@@ -78,15 +79,18 @@ class Trainer:
       start: Directory of a checkpoint. A new run starts from its parameters and
         moments, but at step 0 and with its own problems and random numbers.
         Default: the policy of config.model.path.
+      problems: Seed of the train stream and a position in it, at which a new
+        run starts. Default: config.seed and 0.
       retained: Steps whose checkpoints are kept in addition to the newest ones.
       stopping: Returns whether the run was asked to stop; see `fleet.Fleet`.
     """
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
-    self.source = setup.training_domain.source('train', c.seed)
+    stream, first = problems or (c.seed, 0)
+    self.source = setup.training_domain.source('train', stream)
     self.prefetching: tuple[records.RequestBatch, Any] | None = None
     self.prefetched: tuple[records.RequestBatch, Any] | None = None
-    self.cursor = self._refused = 0
+    self.cursor, self._refused = first, 0
     r, processes = c.rollout, jax.process_count()
     in_thread = r.kind == 'engine' or setup.domain.limits.turns > 1
     if r.queue_depth and in_thread and processes > 1:
@@ -358,7 +362,9 @@ class Trainer:
   def _train_on(self, batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
     """Store the evidence of a batch, and update the policy on the batch."""
     primary, step = sharding.is_primary(), self.step
-    rows = batch.rollouts.rows
+    versions = np.array([e.policy_version for e in batch.rollouts.episodes])
+    staleness = (step - versions).astype(np.float32)
+    rows = batch.rollouts.rows | {'staleness': staleness}
     if primary:
       with self.phases('evidence'):
         store.write_step(self.workdir, 'train', step, rows, self.setup.columns)
@@ -374,7 +380,7 @@ class Trainer:
         _summary(batch),
         **learned,
         learning_rate=config_lib.learning_rate(self.config)(step),
-        staleness=step - min(e.policy_version for e in batch.rollouts.episodes),
+        staleness=float(staleness.max()),
         refused_stale=self._refused,
     )
 

@@ -1,16 +1,24 @@
 """Tests for how diagnoses of recorded logs are judged."""
 
+import contextlib
+import dataclasses
+import io
+import json
 import pathlib
+import re
 import shutil
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 
 from benchmarks import diagnose_judge
+from benchmarks import diagnose_llm
 from benchmarks import diagnose_logs
 from evojax.diagnosis import checks
 from evojax.diagnosis import readers
 from tests.diagnosis import agents_made
+from tests.domains import judges
 
 _DATA = pathlib.Path(__file__).parents[1] / 'diagnosis' / 'data'
 # Findings of one check, or of rlwatch.
@@ -61,6 +69,78 @@ class DiagnoseTest(absltest.TestCase):
     # log.
     run = readers.read(_DATA / 'trl')
     self.assertEqual(diagnose_judge.literature(run), ({'length_gaming'}, 0))
+
+  def _model(self, answer, **options):
+    server = judges.Server(answer)
+    self.addCleanup(server.close)
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    options = dict(cache=pathlib.Path(folder), retries=1) | options
+    return server, diagnose_llm.LanguageModel(
+        url=server.url, model='judge-8b', **options
+    )
+
+  def test_a_language_model_reads_the_same_logs(self):
+    said = {
+        'findings': [
+            {'check': 'truncation', 'severity': 'critical', 'text': 'cut'},
+            {'check': 'warmup', 'severity': 'note', 'text': 'short'},
+            {'check': 'bad_taste', 'text': 'no such check'},
+            'warmup',
+        ],
+        'unknown': [{'check': 'kl_strong', 'why': 'kl is not logged'}],
+    }
+    text = f'Is it {{this}}? {{"a": 1}}\n```json\n{json.dumps(said)}\n```'
+    server, model = self._model(lambda *_: text, tokens=3000)
+    run = readers.read(_DATA / 'trl')
+    self.assertEqual(model(run), ({'truncation'}, 1))
+    (asked,) = [body['messages'][0]['content'] for body in server.bodies]
+    _, logs, _ = re.split(r'^---\w{16}---$', asked, flags=re.MULTILINE)
+    self.assertIn('reward by step: ', logs)
+    self.assertIn('truncation: Detect ', asked)
+    shown = [json.loads(x) for x in logs.splitlines() if x.startswith('{')]
+    self.assertNotEmpty(shown)
+    self.assertContainsSubset(
+        {row['completion'] for row in shown}, set(run.rollouts['completion'])
+    )
+    self.assertLess(len(logs), 3 * 3000)
+    # Nothing is asked twice; another budget is another question.
+    self.assertEqual(model(run), ({'truncation'}, 1))
+    self.assertLen(server.bodies, 1)
+    dataclasses.replace(model, tokens=4000)(run)
+    self.assertLen(server.bodies, 2)
+
+  def test_replies_of_a_language_model(self):
+    self.assertEqual(diagnose_llm.parse('no idea'), (set(), 0))
+    self.assertEqual(diagnose_llm.parse('{"findings": 3}'), (set(), 0))
+    run = readers.read(_DATA / 'trl')
+    # Busy once, then an answer.
+    server, model = self._model(
+        lambda prompt, n: 503 if n == 1 else '{"findings": []}'
+    )
+    with mock.patch.object(diagnose_llm, '_WAIT_S', 0.01):
+      self.assertEqual(model(run), (set(), 0))
+    self.assertLen(server.bodies, 2)
+    server, model = self._model(lambda *_: 401)
+    with self.assertRaisesRegex(diagnose_llm.ServerError, '401.*--llm_url'):
+      model(run)
+    self.assertLen(server.bodies, 1)
+    self.assertEmpty(list(model.cache.iterdir()))
+
+  def test_a_row_of_the_table(self):
+    said = '{"findings": [{"check": "truncation", "severity": "warning"}]}'
+    _, model = self._model(lambda *_: said)
+    with tempfile.TemporaryDirectory() as folder:
+      target = pathlib.Path(folder, 'trl', 'clean-0-tuning')
+      shutil.copytree(_DATA / 'trl', target)
+      (target / 'training_args.json').write_text('{}')
+      with contextlib.redirect_stdout(io.StringIO()) as printed:
+        diagnose_judge.judge(pathlib.Path(folder), 'tuning', False, model)
+    (row,) = [
+        line
+        for line in printed.getvalue().splitlines()
+        if line.startswith('language model judge-8b, trl')
+    ]
+    self.assertEqual(row.split()[4:9], ['1', '1', '0/0', '0/1', '1/1'])
 
   def test_judge_reads_what_was_recorded(self):
     with tempfile.TemporaryDirectory() as folder:

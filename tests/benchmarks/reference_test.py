@@ -4,9 +4,11 @@ import dataclasses
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 import pytest
@@ -21,6 +23,7 @@ from evojax.models import tokenizer
 from evojax.modes import plan
 from evojax.runtime import devices
 from tests import compiled
+from tests import launch_test
 from tests.tpu_aot import programs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -128,6 +131,22 @@ class ScriptTest(absltest.TestCase):
       self.assertIn(f' {flag}', train)
     self.assertEndsWith(record, '--record=runs/reference-model')
 
+  def environment(self):
+    """Return variables by which the script finds this Python installed."""
+    shared = self.folder / 'environments'
+    variables = {'EVOJAX_ENVIRONMENTS': str(shared), 'JAX_PLATFORMS': 'cpu'}
+    with mock.patch.dict(os.environ, variables):
+      files = launch_test.environment.requirement_files(['accelerator'])
+      pins = launch_test.environment.pins_hash(files)
+      path = launch_test.environment.environment_path('', pins)
+    launch_test.script(
+        path / 'bin/python',
+        f'PYTHONPATH={shlex.quote(os.pathsep.join(filter(None, sys.path)))}'
+        f' exec {shlex.quote(sys.executable)} "$@"',
+    )
+    (path / launch_test.environment.STAMP).write_text(pins)
+    return variables
+
   @pytest.mark.slow
   @pytest.mark.long
   def test_a_random_qwen3_from_end_to_end(self):
@@ -146,27 +165,29 @@ class ScriptTest(absltest.TestCase):
         '--config.steps=2',
         '--config.eval.problems=4',
         '--config.evolve.dollars_per_device_hour=3.6',
+        '--config.log.peak_flops=1e11',
     )
-    train, record = self.run_script(
-        model, data, '--dry_run', *flags
-    ).stdout.splitlines()
-    rows = self.folder / 'rows.jsonl'
+    rows, readme = self.folder / 'rows.jsonl', ROOT / 'README.md'
+    before = readme.read_text()
     home = compiled.as_home(self.enter_context(tempfile.TemporaryDirectory()))
-    for command in (train, f'{record} --rows={rows}'):
-      # With the tests' environment in the place of the one that it would make.
-      _, _, rest = command.partition('/bin/python ')
-      subprocess.run(
-          ['bash', '-c', f'{sys.executable} {rest}'],
-          cwd=ROOT,
-          env=os.environ | home | {'JAX_PLATFORMS': 'cpu'},
-          check=True,
-      )
+    run = self.run_script(
+        model,
+        data,
+        *flags,
+        f'--rows={rows}',
+        **self.environment(),
+        **home,
+    )
+    self.assertEqual(run.returncode, 0, run.stderr[-4000:])
+    self.assertIn('| qwen3-random (random weights) | CPU', run.stdout)
+    self.assertEqual(readme.read_text(), before)
     (row,) = reference.read(rows)
     self.assertEqual(row['checkpoint'], 'qwen3-random')
     self.assertTrue(row['random'])
     self.assertEqual((row['steps'], row['split']), (2, 'sealed'))
     self.assertEqual((row['problems'], row['samples']), (4, 2))
-    self.assertIsNone(row['mfu'])  # Nobody knows the peak of a CPU.
+    # At this peak; nobody knows that of a CPU.
+    self.assertBetween(row['mfu'], 1e-4, 10)
     self.assertGreater(row['tokens_per_second_device'], 0)
     # 3.6 dollars an hour are a thousandth of a dollar a second.
     seconds = 3600 * row['device_hours']

@@ -49,6 +49,7 @@ class World:
   renamed: bool = False  # The history is behind a tool of another name.
   max_turns: int = 14
   malformed: float = 0.04  # Share of malformed calls in the last step.
+  reads: bool = True  # Whether the agent has the tool that reads a file.
   skill: float = 1.0  # Factor of the probability of a solution.
   without: tuple[str, ...] = ()  # Behaviours that are missing in the policy.
 
@@ -119,6 +120,12 @@ FAULTS = {
         finds=('too_hard', 'dead_groups'),
         may=('not_learning', 'visible_only', *_STUCK),
         skill=0.0,
+    ),
+    'no_reading': World(
+        finds=('missing_tool',),
+        may=('malformed_calls', 'gives_up', *_STUCK),
+        reads=False,
+        skill=0.6,
     ),
 }
 # Worlds without a fault.
@@ -234,7 +241,13 @@ def _episode(
   solves = rng.random() < skill * (1.2 - 0.8 * p.difficulty)
   extra = int(6 * p.difficulty * rng.random() + 0.5)
   look = lambda i=0: (*tools.look(p, i), f'{p.path}:4:def {p.name}(price):')
-  read = lambda: (*tools.read(p), f'3\t\n4\tdef {p.name}(price):\n5\t{p.wrong}')
+  read = lambda: (
+      *tools.read(p),
+      f'3\t\n4\tdef {p.name}(price):\n5\t{p.wrong}'
+      if world.reads
+      else f"error: there is no tool '{tools.read(p)[0]}'; there are grep,"
+      ' edit',
+  )
   guess = p.wrong.replace('price', 'cost')
 
   def edit(right: bool, path: str = p.path) -> Call:

@@ -112,7 +112,7 @@ class KindTest(parameterized.TestCase):
   @parameterized.parameters(
       ('cd /repo && git log -p -3', 'history'),
       ('git show HEAD~1', 'history'),
-      ('git diff', 'other'),
+      ('git diff', 'look'),
       ('git status; ls', 'look'),
       ('sed -i "s/a/b/" shop.py', 'edit'),
       ('sed -n 3,9p shop.py', 'look'),
@@ -135,6 +135,16 @@ class KindTest(parameterized.TestCase):
   )
   def test_of_a_tool(self, name, arguments, kind):
     self.assertEqual(calls.Call(name, arguments).kind, kind)
+
+  @parameterized.parameters(
+      ('recall', 'f3a91c2 (origin/main) Fix area\nab12cd3 Start', 'history'),
+      ('search_notes', 'commit 04b3f1ce9d\nAuthor: A', 'history'),
+      ('read', '12: 1234567 is a number\n1234567 passed', 'look'),
+      ('lookup', 'defaced words', 'other'),
+      ('edit', 'f3a91c2 Fix area', 'edit'),
+  )
+  def test_of_a_reply(self, name, reply, kind):
+    self.assertEqual(calls.Call(name, {}, reply).kind, kind)
 
   @parameterized.parameters(
       ('tests/test_shop.py', True),
@@ -184,7 +194,8 @@ class TableTest(absltest.TestCase):
         'ok',
     )
     shown = '@@ -1 +1 @@\n-    sum + tax\n+    sum - tax'
-    for tool in ('archive', 'git'):
+    # What a patch adds was not in the source, whatever the tool is called.
+    for tool in ('archive', 'git', 'search_notes', 'read'):
       arguments = {'command': 'show'}
       made = [calls.Call(tool, arguments, shown), calls.Call(*edit)]
       self.assertEqual(calls.copied_from(made), tool)
@@ -192,6 +203,10 @@ class TableTest(absltest.TestCase):
     # Reading the source showed the line, too.
     look = calls.Call('read', {'path': 'b.py'}, '7\tsum - tax')
     self.assertEqual(calls.copied_from([look, *made]), '')
+    # A patch of the agent's own edits leaks nothing.
+    again = calls.Call('edit', {'path': 'c.py', 'new': 'sum - tax'}, 'ok')
+    diff = calls.Call('git', {'command': 'diff'}, shown)
+    self.assertEqual(calls.copied_from([made[1], diff, again]), '')
 
 
 if __name__ == '__main__':

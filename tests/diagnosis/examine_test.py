@@ -112,6 +112,25 @@ class FaultsTest(parameterized.TestCase):
     ]
     self.assertNotIn('credit_code', [r.setting for r in found.remedies])
 
+  def test_unreadable_answers_of_several_problems_are_shown(self):
+    (make,) = (m for m, w in faults_made.FAULTS.values() if 'unreadable' in w)
+    run = make()
+    (found,) = [
+        f for f in examine.examine(run).findings if f.check == 'unreadable'
+    ]
+    shown = run.rollouts.loc[list(found.rows)]
+    self.assertLen(shown, 6)
+    self.assertEqual(shown['group'].nunique(), 6)
+
+  @parameterized.parameters(
+      ('constant', 'constant_part', ('weight', 'bonus')),
+      ('overlong', 'overlong_early', ('reward_code', '')),
+  )
+  def test_a_part_at_fault_has_a_remedy(self, name, check, remedy):
+    make, _ = faults_made.FAULTS[name]
+    (found,) = [f for f in examine.examine(make()).findings if f.check == check]
+    self.assertIn(remedy, [(r.setting, r.part) for r in found.remedies])
+
   @parameterized.parameters(
       (0.0, '<{}>', None),
       (0.05, '<{}>', None),

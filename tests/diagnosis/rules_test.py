@@ -1,6 +1,7 @@
 """Tests for the rules that hold for any run."""
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from evojax.diagnosis import rules
 
@@ -27,6 +28,42 @@ class LearningCurveTest(absltest.TestCase):
 
   def test_all_solved_has_nothing_left_to_close(self):
     self.assertNotIn('unsolved_closed', rules.learning_curve([1.0] * 5))
+
+
+class LazinessTest(parameterized.TestCase):
+
+  # Tests fall from 60 to 30 %, turns from 5 to 3.
+  TESTED, TURNS = [0.6, 0.5, 0.5, 0.4, 0.3], [5.0, 4.5, 4.0, 3.5, 3.0]
+
+  def _level(self, outcome, tested=None, turns=None):
+    values = rules.learning_curve(outcome)
+    values |= rules.effort_curve(tested or self.TESTED, turns or self.TURNS)
+    # Other rules need this one; agents are not judged by it.
+    found = {m.name: m for m in rules.findings({**values, 'outcome': 0.3})}
+    return found['laziness'].level
+
+  def test_lines(self):
+    # x = -2 .. 2, x.x = 10: slope of tested (-1.2 - .5 + .4 + .6) / 10 = -.07.
+    curve = rules.effort_curve(self.TESTED, self.TURNS)
+    self.assertAlmostEqual(curve['tested_rise'], 4 * -0.07)
+    self.assertAlmostEqual(curve['turns_rise'], -2.0)
+    self.assertLess(curve['tested_rise_high'], 0)
+    self.assertEqual(rules.effort_curve([0.1, 0.2], [1.0, 2.0]), {})
+
+  @parameterized.parameters(
+      # More and more is solved with fewer tests: skill, not laziness.
+      ([0.2, 0.3, 0.4, 0.5, 0.6], None, None, 'ok'),
+      ([0.3] * 5, None, None, 'critical'),
+      ([0.3] * 5, [0.60, 0.58, 0.57, 0.54, 0.53], None, 'warn'),
+      ([0.3] * 5, [0.6, 0.2, 0.7, 0.3, 0.5], None, 'ok'),  # Noise.
+      ([0.3] * 5, None, [3.0, 3.5, 4.0, 4.5, 5.0], 'ok'),  # More commands.
+  )
+  def test_it_needs_all_three(self, outcome, tested, turns, level):
+    self.assertEqual(self._level(outcome, tested, turns), level)
+
+  def test_runs_without_agents_have_none(self):
+    names = {m.name for m in rules.findings(rules.learning_curve([0.3] * 5))}
+    self.assertNotIn('laziness', names)
 
 
 if __name__ == '__main__':

@@ -57,6 +57,7 @@ class ColumnTest(parameterized.TestCase):
       'reward',
       'advantage',
       'kept',
+      'staleness',
       'sampler_trainer_logprob_gap',
       'tokens',
       'prompt',

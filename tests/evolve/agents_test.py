@@ -6,14 +6,17 @@ import itertools
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from configs import swe as swe_config
 from evojax import config as config_lib
 from evojax import domains
+from evojax.diagnosis import rules as rules_lib
 from evojax.domains.swe import evidence
 from evojax.domains.swe import make
 from evojax.evidence import schema
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import repairs
 from evojax.evolve.propose import agents
 from evojax.evolve.propose import directions
 from evojax.evolve.propose import library
@@ -27,6 +30,9 @@ from tests.harness import recorded
 
 CONFIG = swe_config.get_config()
 SURFACE = surface.recipe(make().surface_fields)
+LEVELS = make(families=CONFIG.domain.kwargs.families).levels
+# From the least solved family to the most solved one.
+SOLVED = {family: i / 16 for i, family in enumerate(sorted(dict(LEVELS)))}
 SEED = spec.read(domains.folder('swe') / 'seed_harness')
 
 
@@ -35,13 +41,16 @@ def _values(parent):
   return config_lib.flatten(SURFACE.apply(CONFIG, parent.overlay))
 
 
-def _context(alerts=(), *, parent=SEED, config=(), **changes):
+def make_context(alerts=(), *, parent=SEED, config=(), **changes):
+  """Return a context of the swe domain."""
   return dataclasses.replace(
       propose_test.context(alerts, **changes),
       parent=parent,
-      config=_values(parent) | dict(config),
+      config=_values(parent) | {'grpo.epochs': 2} | dict(config),
       domain='swe',
       surface=SURFACE,
+      levels=LEVELS,
+      solved=SOLVED,
   )
 
 
@@ -82,7 +91,7 @@ class AgentsTest(parameterized.TestCase):
   def test_entry_makes_one_change_that_is_admitted(self, name):
     entry = agents.ENTRIES[name]
     config = {'domain.kwargs.scrubbed': False} if 'scrub' in name else {}
-    context = _context(entry.triggers, config=config)
+    context = make_context(entry.triggers, config=config)
     after = entry.apply(context)
     delta, _ = propose_lib.consider(context, after)
     self.assertEqual(delta.factor, entry.change.factor(SURFACE))
@@ -92,7 +101,7 @@ class AgentsTest(parameterized.TestCase):
     # Once it is applied, it can be reversed and removed.
     config = _values(after)
     paths = set(config) & set(after.overlay) - set(SEED.overlay)
-    again = _context(parent=after)
+    again = make_context(parent=after)
     undone = [
         other.overlay.get(path)
         for idea in directions.entries(again)
@@ -109,14 +118,76 @@ class AgentsTest(parameterized.TestCase):
   @parameterized.parameters('searched_first', 'tested_edit')
   def test_a_blind_run_is_not_told_of_hidden_columns(self, part):
     blind = {'evolve.seed_harness': 'seed_blind'}
-    self.assertTrue(agents.can_pay(_context(), part))
-    self.assertFalse(agents.can_pay(_context(config=blind), part))
+    self.assertTrue(agents.can_pay(make_context(), part))
+    self.assertFalse(agents.can_pay(make_context(config=blind), part))
     self.assertFalse(agents.can_pay(propose_test.context(), part))
     columns = schema.declare(evidence.COLUMNS, (), blind=True)
     shown = {c.name for c in columns if 'reward' in c.readers}
     hidden = {'searched_before_edit', 'tested_after_edit', 'first_edit_turn'}
     self.assertTrue(hidden.isdisjoint(shown))
     self.assertIn('f2p_passed', shown)
+
+  def test_each_part_is_paid_or_fined_from_the_start(self):
+    """Also what hidden columns are needed for, but not in a blind run."""
+    weights = {}
+    for entry in agents.entries(make_context()):
+      after = entry.apply(make_context())
+      for path in set(after.overlay if after else ()) - set(SEED.overlay):
+        weights.setdefault(path, []).append(after.overlay[path])
+    weights = {
+        path.removeprefix(surface.WEIGHTS): sorted(values)
+        for path, values in weights.items()
+        if path.startswith(surface.WEIGHTS)
+    }
+    parts = ('searched_first', 'tested_edit', 'fail_to_pass', 'edit_streak')
+    self.assertEqual(set(weights), {*parts, 'few_turns'})
+    for part, (fined, paid) in weights.items():
+      self.assertEqual(fined, -paid, part)
+      self.assertGreater(paid, 0, part)
+    blind = make_context(config={'evolve.seed_harness': 'seed_blind'})
+    factors = {
+        e.change.factor(SURFACE)
+        for e in agents.entries(blind)
+        if e.apply(blind) is not None
+    }
+    hidden = {'reward:searched_first', 'reward:tested_edit'}
+    self.assertTrue(hidden.isdisjoint(factors))
+
+  @parameterized.parameters(
+      ('easier_problems', 'too_hard'),
+      ('harder_problems', 'too_easy'),
+      ('middle_families', 'weak_signal'),
+  )
+  def test_a_curriculum_by_families(self, name, alert):
+    """Each issue names its function, so that families have one level."""
+    context = make_context([alert])
+    entry = library.ENTRIES[name]
+    self.assertIn(alert, entry.triggers)
+    after = entry.apply(context)
+    chosen = [n.partition(':')[0] for n in after.overlay['data.families']]
+    rates = np.array([SOLVED[family] for family in chosen])
+    left = np.array([r for f, r in SOLVED.items() if f not in chosen])
+    if name == 'middle_families':
+      self.assertLessEqual(abs(rates - 0.5).max(), abs(left - 0.5).min())
+    elif name == 'easier_problems':
+      self.assertGreater(rates.min(), left.max())
+    else:
+      self.assertLess(rates.max(), left.min())
+    # The domain can train on it.
+    source = make(families=after.overlay['data.families']).source('train', 0)
+    families = {p.family for p in source.take(0, len(source))}
+    self.assertEqual(families, set(chosen))
+    # And back: all problems, and what was left out, are proposed next.
+    again = make_context(parent=after)
+    back = [
+        other.overlay.get('data.families')
+        for idea in directions.entries(again)
+        if (other := idea.apply(again)) is not None
+    ]
+    self.assertIn((), back)
+    self.assertIn(
+        set(left), [{SOLVED[n[:-2]] for n in b} for b in back if b]
+    )
 
   def test_other_domains_have_none(self):
     self.assertEmpty(list(agents.entries(propose_test.context())))
@@ -127,7 +198,8 @@ class AgentsTest(parameterized.TestCase):
     )
     for entry in agents.ENTRIES.values():
       for name in entry.triggers:
-        known = name in propose_test.ALERTS or f"'{name}'" in sources
+        known = name in rules_lib.RULES or f"'{name}'" in sources
+        known |= name in propose_test.ALERTS
         self.assertTrue(known, name)
 
   def test_names_are_those_of_nothing_else(self):
@@ -137,16 +209,24 @@ class AgentsTest(parameterized.TestCase):
       ('tests_its_edit', 'tested_edit'),
       ('edits', 'fail_to_pass'),
       ('edits', 'few_turns'),
-      ('failed_calls', 'searched_first'),
-      ('failed_calls', 'edit_streak'),
+      ('failed_edits', 'searched_first'),
+      ('failed_edits', 'edit_streak'),
+      ('repeated_calls', 'edit_streak'),
+      ('turns_used', 'few_turns'),
+      ('laziness', 'tested_edit'),
   )
   def test_an_alert_calls_for_it(self, alert, part):
-    made = [rules.propose(_context([alert], seed=n)) for n in range(30)]
+    made = [rules.propose(make_context([alert], seed=n)) for n in range(30)]
     self.assertIn(f'reward:{part}', {p.delta.factor for p in made})
 
   @parameterized.parameters(
       ({'setting': 'max_turns', 'times': 2.0}, 'domain.kwargs.max_turns', 12),
       ({'setting': 'history', 'value': True}, 'domain.kwargs.scrubbed', True),
+      (
+          {'setting': 'tools', 'value': 'read'},
+          'domain.kwargs.tools',
+          CONFIG.domain.kwargs.tools,
+      ),
       (
           {'setting': 'weight', 'part': 'fail_to_pass', 'value': 0.3},
           'reward.weights.fail_to_pass',
@@ -160,10 +240,16 @@ class AgentsTest(parameterized.TestCase):
         text='x',
         remedies=(records.Remedy(**remedy),),
     )
-    config = {'domain.kwargs.scrubbed': path != 'domain.kwargs.scrubbed'}
-    context = _context(findings=(finding,), config=config)
+    tools = tuple(n for n in CONFIG.domain.kwargs.tools if n != 'read')
+    config = {
+        'domain.kwargs.scrubbed': path != 'domain.kwargs.scrubbed',
+        'domain.kwargs.tools': tools,
+    }
+    context = make_context(findings=(finding,), config=config)
     made = rules.propose(context)
     self.assertEqual((made.trigger, made.after.overlay[path]), ('x', value))
+    changed = made.delta.changes
+    self.assertEqual(repairs.severity([finding], changed), 'critical')
     # It is only for agents; a run on math cannot use it.
     other = propose_test.context(['slow_learning'], findings=(finding,))
     self.assertNotEqual(rules.propose(other).trigger, 'x')

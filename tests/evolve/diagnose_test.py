@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import pathlib
 import subprocess
 import sys
+import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -12,16 +14,24 @@ import numpy as np
 from evojax import domains
 from evojax.diagnosis import rules
 from evojax.evidence import schema
+from evojax.evidence import store
 from evojax.evidence import views
 from evojax.evolve import diagnose
+from evojax.evolve import recorded as recorded_lib
 from evojax.harness import run
 from evojax.harness import spec
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
+from tests.evidence import store_test
 from tests.harness import recorded
 from tests.ledger import samples
 
 COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
+# Those of a domain whose agents test their edits.
+AGENTS = (
+    schema.with_codes('grade_status', {'ok': 0, 'no_answer': 3}),
+    schema.Column('tested_after_edit', 'bool', blind=False),
+)
 
 GROUPS = """
 LAYER = 'signal'
@@ -66,11 +76,13 @@ def view(outcome):
 HALF_DEAD = [[1, 1], [0, 0], [1, 0], [1, 1]]
 
 
-def measure(sources, outcome=HALF_DEAD, history=None, curve=(), reward=()):
+def measure(
+    sources, outcome=HALF_DEAD, history=None, curve=(), reward=(), effort=None
+):
   files = {f'diagnostics/{name}.py': text for name, text in sources.items()}
   functions = run.Functions(spec.Harness({}, files), limit_seconds=5.0)
   return diagnose.measure(
-      functions, view(outcome), history or samples.run(), curve, reward
+      functions, view(outcome), history or samples.run(), curve, reward, effort
   )
 
 
@@ -287,6 +299,49 @@ class HistoryTest(absltest.TestCase):
     self.assertEqual(found(flat, noisy)['reward_hacking'].level, 'ok')
     # The reward was not recorded.
     self.assertNotIn('reward_hacking', found(flat, ()))
+
+
+class RecordedTest(absltest.TestCase):
+  """What is read of an arm's evidence besides its views."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(
+        self.enterContext(tempfile.TemporaryDirectory())
+    )
+    self.columns = schema.declare(AGENTS, ('outcome',))
+    # Tests fall from 3 to 0 of 4 episodes, turns from 6 to 3; the fourth
+    # episode of each step was not graded.
+    for step in range(4):
+      rows = store_test.make_rows(prompts=1, group_size=5)
+      rows['step'] = np.full(5, step)
+      rows['graded'] = np.array([True] * 4 + [False])
+      rows['family'] = ['a', 'a', 'b', 'b', 'b']
+      rows['outcome'] = np.array([True, step > 1, False, False, True])
+      rows['tested_after_edit'] = np.array([i < 3 - step for i in range(5)])
+      rows['n_turns'] = np.array([6 - step] * 4 + [99], np.int32)
+      store.write_step(self.folder, 'train', step, rows, self.columns)
+
+  def test_solved_by_family(self):
+    self.assertEqual(
+        recorded_lib.solved_by_family(self.folder), {'a': 6 / 8, 'b': 0.0}
+    )
+
+  def test_effort_makes_laziness(self):
+    effort = recorded_lib.effort(self.folder, self.columns)
+    self.assertAlmostEqual(effort['tested_rise'], -0.75)
+    self.assertAlmostEqual(effort['turns_rise'], -3.0)
+    lazy = lambda curve: by_name(
+        measure({'g': GROUPS}, curve=curve, effort=effort)
+    )['laziness']
+    self.assertEqual(lazy([0.3] * 4).level, 'critical')
+    self.assertEqual(lazy([0.3, 0.4, 0.5, 0.6]).level, 'ok')
+
+  def test_a_blind_run_and_other_domains_see_no_effort(self):
+    blind = schema.declare(AGENTS, (), blind=True)
+    for columns in (blind, COLUMNS):
+      self.assertEqual(recorded_lib.effort(self.folder, columns), {})
+    self.assertNotIn('laziness', by_name(measure({'g': GROUPS}, curve=[0.3])))
 
 
 class AlertsTest(absltest.TestCase):

@@ -2,12 +2,66 @@
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
+from evojax.domains import math as math_domain
+from evojax.domains.math import grade
+from evojax.evidence import schema
 from evojax.evolve import propose as propose_lib
+from evojax.evolve.propose import changes
 from evojax.evolve.propose import directions
 from evojax.evolve.propose import library
+from evojax.harness import admit
 from evojax.harness import delta as delta_lib
+from evojax.harness import library as shipped
+from evojax.harness import parts as parts_lib
+from evojax.harness import run
+from evojax.harness import surface as surface_lib
+from tests.evolve import agents_test
 from tests.evolve import propose_test
+from tests.harness import recorded
+
+
+def agents_context(**changes):
+  """Return a context of the swe domain."""
+  return agents_test.make_context(**changes)
+
+
+def tools_context(config=(), **changes):
+  """Return a context of math with a tool."""
+  domain = math_domain.make(families='small', max_turns=2, tools=('python',))
+  kwargs = {'domain.kwargs.tools': ('python',)}
+  return propose_test.context(
+      surface=surface_lib.recipe(domain.surface_fields),
+      config={'grpo.epochs': 2} | kwargs | dict(config),
+      **changes,
+  )
+
+
+def plain_context(config=(), **changes):
+  """Return a context of math."""
+  config = {'grpo.epochs': 2} | dict(config)
+  return propose_test.context(config=config, **changes)
+
+
+class _Synthetic:
+  """Random evidence, on which the gate tries functions."""
+
+  def columns(self, config):
+    del config
+    return frozenset(c.name for c in schema.declare(grade.COLUMNS, ()))
+
+  def evidence(self, config):
+    del config
+    return recorded.view(prompts=8, group_size=8)
+
+
+SYNTHETIC = _Synthetic()
+CONTEXTS = {
+    'math': plain_context,
+    'math with python': tools_context,
+    'swe': agents_context,
+}
 
 
 def found(**overlay):
@@ -15,7 +69,11 @@ def found(**overlay):
   overlay = {k.replace('__', '.'): v for k, v in overlay.items()}
   parent = propose_test.SEED.with_overlay(overlay)
   # Clips have an effect only if a batch has several updates.
-  context = propose_test.context(parent=parent, config={'grpo.epochs': 2})
+  return made_in(propose_test.context(parent=parent, config={'grpo.epochs': 2}))
+
+
+def made_in(context):
+  """Return (path, value) -> entry, for all changes in a context."""
   made = {}
   for entry in directions.entries(context):
     after = entry.apply(context)
@@ -47,15 +105,69 @@ class DirectionsTest(parameterized.TestCase):
       if old > field.low:
         self.assertTrue(any(v < old for v in values), field.path)
 
-  def test_every_choice_can_be_made_and_unmade(self):
-    context = propose_test.context()
+  @parameterized.parameters(*CONTEXTS)
+  def test_no_field_is_without_an_intervention(self, domain):
+    """The config's fields, the domain's own and the parts of the reward."""
+    context = CONTEXTS[domain]()
+    changed = {path for path, _ in made_in(context)}
     for field in context.surface.fields:
+      if not field.path.endswith('*'):
+        self.assertIn(field.path, changed)
+    parts = parts_lib.hashes(context.parent.files['reward.py'])
+    for part in set(parts) - {'outcome'}:
+      self.assertIn(f'reward.weights.{part}', changed)
+
+  @parameterized.parameters(*CONTEXTS)
+  def test_every_choice_can_be_made_and_unmade(self, domain):
+    for field in CONTEXTS[domain]().surface.fields:
       if field.kind != 'choice':
         continue
       for old in field.choices:
-        made = found(**{field.path.replace('.', '__'): old})
+        made = made_in(CONTEXTS[domain](config={field.path: old}))
         values = {value for path, value in made if path == field.path}
         self.assertEqual(values, set(field.choices) - {old}, field.path)
+
+  @parameterized.parameters('math with python', 'swe')
+  def test_every_tool_can_be_added_and_left_out(self, domain):
+    path = 'domain.kwargs.tools'
+    (field,) = (
+        f for f in CONTEXTS[domain]().surface.fields if f.path == path
+    )
+    for name in field.choices:
+      without = tuple(n for n in field.choices if n != name)
+      made = made_in(CONTEXTS[domain](config={path: field.choices}))
+      if len(field.choices) > field.low:
+        self.assertIn((path, without), made)
+      made = made_in(CONTEXTS[domain](config={path: without}))
+      self.assertIn((path, field.choices), made)
+      # A tool that is missing may be the fault.
+      low, high = made[path, field.choices].expected
+      self.assertGreater(low + high, 0)
+    # An agent keeps at least one of its tools, and a list names none twice.
+    one = made_in(CONTEXTS[domain](config={path: field.choices[:1]}))
+    values = [value for other, value in one if other == path]
+    self.assertEqual(() in values, field.low < 1)
+    self.assertLen(set(values), len(values))
+
+  @parameterized.parameters(*CONTEXTS)
+  def test_families_come_and_go(self, domain):
+    context = CONTEXTS[domain]()
+    path, families = 'data.families', dict.fromkeys(dict(context.levels))
+    fewer = [value for other, value in made_in(context) if other == path]
+    self.assertNotEmpty(fewer)
+    self.assertLessEqual(len(fewer), 2)
+    for names in fewer:
+      self.assertLen({n.partition(':')[0] for n in names}, len(families) - 1)
+    first = list(families)[0]
+    parent = context.parent.with_overlay({path: (f'{first}:0',)})
+    made = made_in(CONTEXTS[domain](parent=parent))
+    values = [value for other, value in made if other == path]
+    # All of them, all others, and those that have one more: never everything
+    # that could be named.
+    self.assertIn((), values)
+    self.assertTrue(any(not v or first not in str(v) for v in values))
+    self.assertTrue(any(first in str(v) and len(v) > 1 for v in values))
+    self.assertLessEqual(len(values), 4)
 
   def test_every_part_of_a_reward_goes_both_ways_and_out(self):
     for part in propose_test.PARTS[1:]:
@@ -120,6 +232,48 @@ class DirectionsTest(parameterized.TestCase):
     context = propose_test.context(parent=parent)
     after = [e.apply(context) for e in directions.entries(context)]
     self.assertIn(propose_test.SEED.sha256, [a.sha256 for a in after if a])
+
+  @parameterized.parameters(
+      'keep/middle_difficulty',
+      'keep/outcome_variance',
+      'keep/ema_outcome_spread',
+      'weight/finished_only',
+      'weight/hard_groups',
+  )
+  def test_functions_can_be_inverted(self, source):
+    kind = source.partition('/')[0]
+    name = f'{kind}.py'
+    text = shipped.source(f'{source}.py')
+    parent = propose_test.SEED.with_file(name, text)
+    context = propose_test.context(parent=parent)
+    files = [
+        after.files[name]
+        for entry in directions.entries(context)
+        if (after := entry.apply(context)) and name in after.files
+    ]
+    (inverted,) = {f for f in files if f != text}
+    after = parent.with_file(name, inverted)
+    delta, _ = propose_lib.consider(context, after)
+    self.assertEqual(delta.factor, kind)
+    # The gate admits it, and it does the opposite.
+    reasons = admit.admit(
+        parent, after, propose_test.CONFIG, propose_test.SURFACE, SYNTHETIC
+    )
+    self.assertEqual(reasons, [])
+    view = SYNTHETIC.evidence(None)
+    calls = [run.Functions(h) for h in (parent, after)]
+    if kind == 'keep':
+      kept, dropped = (c.keep(view, c.init())[0] for c in calls)
+      np.testing.assert_array_equal(dropped, ~kept)
+      self.assertNotEqual(kept.sum(), 0)
+    else:
+      straight, mirrored = (c.weight(view) for c in calls)
+      np.testing.assert_allclose(mirrored, 2 - straight, rtol=1e-6)
+    # Inverted again, it is what it was.
+    again = changes.inverted_file(name).apply(
+        propose_test.context(parent=after)
+    )
+    self.assertEqual(again.sha256, parent.sha256)
 
   def test_most_do_little_and_what_was_changed_is_suspect(self):
     made = found(rollout__temperature=1.5)

@@ -34,6 +34,7 @@ from evojax.evolve import scoring
 from evojax.evolve import skills
 from evojax.evolve import states
 from evojax.evolve import validate
+from evojax.evolve.steps import shadow
 from evojax.evolve.steps import validation
 from evojax.evolve.steps import verify
 from evojax.harness import admit
@@ -55,6 +56,7 @@ from evojax.training import engines
 from evojax.training import setup as setup_lib
 from tests import compiled
 from tests import tiny
+from tests.evolve import recompute
 
 RECOMPUTE = pathlib.Path(__file__).with_name('recompute.py')
 _LAST = 'arms/v0/evidence/train/step_000002.parquet'
@@ -524,6 +526,8 @@ class ShadowTest(absltest.TestCase):
         absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
         absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
         absltest.mock.patch.object(race, 'horizon', lambda *_, **__: lost),
+        # Whatever two updates teach by chance.
+        absltest.mock.patch.object(shadow, '_could_catch_up', lambda *_: True),
     ):
       evojax.run(tiny.evolving(), str(path))
     rows = payloads(path)
@@ -560,6 +564,72 @@ class ShadowTest(absltest.TestCase):
     self.assertEqual(back['end'], looked['end'])
     (trial,) = history.read(path).trials
     self.assertEqual((trial.status, trial.kind), ('taken back', 'discard'))
+
+
+  def _keep_in_the_last_round(self, *patches):
+    """Evolve for one round, in which a change is kept; return its path."""
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    queue(path, b=QUEUED)
+    verdict = lambda *_, last, **__: race.Verdict(
+        'keep' if last else 'go_on', 'asked'
+    )
+    slow = lambda *_: True
+    with contextlib.ExitStack() as stack:
+      for patch in (
+          absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
+          absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
+          absltest.mock.patch.object(race, 'horizon', verdict),
+          absltest.mock.patch.object(shadow, '_could_catch_up', slow),
+          *patches,
+      ):
+        stack.enter_context(patch)
+      options = dict(evolve__rounds=1, evolve__horizon=2, evolve__entries=1)
+      out = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+      summary = evojax.run(tiny.evolving(**options), str(path))
+    return path, payloads(path), summary, ' '.join(out.getvalue().split())
+
+  @pytest.mark.slow
+  def test_a_change_kept_in_the_last_round_is_checked(self):
+    path, rows, summary, text = self._keep_in_the_last_round()
+    looks = [(r['look'], r['decision']) for r in rows if r['step'] == 'shadow']
+    self.assertEqual(looks, [(0, 'go_on'), (1, 'go_on'), (2, 'keep')])
+    _, *later = [row for row in rows if row['step'] == 'race']
+    self.assertEqual([row['round'] for row in later], [1, 2])
+    for row in later:
+      roles = [arm['role'] for arm in row['arms']]
+      self.assertEqual(sorted(roles), ['incumbent'] * 3 + ['shadow'] * 3)
+      self.assertEqual((row['standings'], row['queue']), ([], []))
+    # What it trained there is the policy.
+    last = [row for row in rows if row['step'] == 'promote'][-1]
+    self.assertEqual(last['round'], 2)
+    self.assertEqual(summary['ended'], 'rounds')
+    self.assertEqual([t['horizon_unchecked'] for t in summary['trials']], [''])
+    self.assertRegex(
+        text,
+        r'up to 2 rounds, about [\d,]+ tokens; 2 of them come after the last',
+    )
+    self.assertEqual(recompute.compare(path), [])
+
+  @pytest.mark.slow
+  def test_tokens_that_end_during_a_shadow(self):
+    payable = loop.costs.payable
+    poor = lambda run, number: 1.5 if number > 1 else payable(run, number)
+    path, rows, summary, text = self._keep_in_the_last_round(
+        absltest.mock.patch.object(loop.costs, 'payable', poor)
+    )
+    looks = [(r['look'], r['decision']) for r in rows if r['step'] == 'shadow']
+    self.assertEqual(looks, [(0, 'go_on'), (1, 'go_on'), (1, 'unchecked')])
+    why = 'evolve.tokens does not pay for another round of its shadow'
+    (trial,) = summary['trials']
+    self.assertEqual(trial['horizon_unchecked'], why)
+    self.assertIn(f'kept, horizon not checked because {why}', text)
+    page = (path / 'report.html').read_text()
+    self.assertIn(f'horizon not checked because {why}', page)
+    self.assertIn('(1 with the horizon not checked)', page)
+    before = (path / 'ledger.jsonl').read_bytes()
+    options = dict(evolve__rounds=1, evolve__horizon=2, evolve__entries=1)
+    evojax.run(tiny.evolving(**options), str(path))
+    self.assertEqual((path / 'ledger.jsonl').read_bytes(), before)
 
 
 class FollowedTest(absltest.TestCase):
@@ -671,7 +741,12 @@ class FaultTest(absltest.TestCase):
     log = (self.path / 'log.txt').read_text()
     self.assertIn('evolve.end_at_fault=False', ' '.join(log.split()))
     page = (self.path / 'report.html').read_text()
-    self.assertIn('wrong answers are accepted', page)
+    self.assertIn(
+        'only you can repair: wrong answers are accepted. To change: grader.'
+        ' Nothing was raced;',
+        ' '.join(page.split()),
+    )
+    self.assertIn('No change was tried.', page)
     self.assertIn('ended: a fault outside the harness', page)
     # The same command finds the end.
     self.assertEqual(evojax.run(config, str(self.path))['ended'], ended)

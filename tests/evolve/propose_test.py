@@ -15,6 +15,7 @@ import numpy as np
 
 from configs import math as math_config
 from evojax import config as config_lib
+from evojax import domains
 from evojax.diagnosis import rules as diagnosis_rules
 from evojax.domains import math as math_domain
 from evojax.evolve import diagnose
@@ -22,6 +23,7 @@ from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
 from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
+from evojax.evolve.propose import agents
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import directions
 from evojax.evolve.propose import human
@@ -29,6 +31,7 @@ from evojax.evolve.propose import library
 from evojax.evolve.propose import random_changes
 from evojax.evolve.propose import remedies
 from evojax.evolve.propose import rules
+from evojax.evolve.propose import slices
 from evojax.evolve.steps import hypothesize
 from evojax.harness import admit
 from evojax.harness import delta as delta_lib
@@ -43,10 +46,17 @@ from tests.evolve import own_proposer
 from tests.ledger import samples
 
 MATH = spec.read(pathlib.Path(math_domain.__file__).parent / 'seed_harness')
+SWE = spec.read(domains.folder('swe') / 'seed_harness')
 # Without diagnostics, which are not run here, since thousands are made.
 SEED = spec.Harness(MATH.overlay, {'reward.py': MATH.files['reward.py']})
 CONFIG = math_config.get_config()
 SURFACE = surface.recipe()
+LEVELS = math_domain.make(**CONFIG.domain.kwargs.to_dict()).levels
+# From the least solved family to the most solved one.
+SOLVED = {
+    family: (i + 0.5) / len(dict(LEVELS))
+    for i, family in enumerate(sorted(dict(LEVELS)))
+}
 
 
 def alert(name, level='warn'):
@@ -70,7 +80,7 @@ def context(alerts=(), history=(), *, parent=SEED, seed=0, **changes):
       skills=changes.pop('skills', ()),
       rng=np.random.default_rng(seed),
       domain='math',
-      **({'surface': SURFACE} | changes),
+      **({'surface': SURFACE, 'levels': LEVELS, 'solved': SOLVED} | changes),
   )
 
 
@@ -217,13 +227,17 @@ class LibraryTest(parameterized.TestCase):
     self.assertLen(library.ENTRIES, source.count(': Entry('))
 
   def test_rules_of_the_diagnosis_have_an_answer(self):
+    answered = {t for e in agents.ENTRIES.values() for t in e.triggers}
     for name in diagnosis_rules.RULES:
-      self.assertIn(name, ALERTS)
+      self.assertIn(name, answered.union(ALERTS))
 
   def test_every_trigger_is_measured(self):
     """Each is measured by a rule, or by a diagnostic of the seed harness."""
     sources = ''.join(
-        text for name, text in MATH.files.items() if 'diagnostics/' in name
+        text
+        for harness in (MATH, SWE)
+        for name, text in harness.files.items()
+        if 'diagnostics/' in name
     )
     for name in ALERTS:
       known = name in diagnosis_rules.RULES or f"'{name}'" in sources
@@ -252,15 +266,47 @@ class LibraryTest(parameterized.TestCase):
     self.assertIsNone(change(context(parent=after)))
 
   def test_halves_of_levels(self):
-    families = {'domain.kwargs.families': ('a:0-3', 'b:0-2', 'c:1', 'd:0-1')}
-    ctx = context(config=families)
-    harder = changes.half_of_levels(True).apply(ctx).overlay['data.families']
-    easier = changes.half_of_levels(False).apply(ctx).overlay['data.families']
-    self.assertEqual(harder, ('a:2-3', 'b:2', 'c:1', 'd:1'))
-    self.assertEqual(easier, ('a:0-1', 'b:0-1', 'c:1', 'd:0'))
-    for names in (('small',), 'all', ('gcd:0',)):  # Nothing to halve.
-      ctx = context(config={'domain.kwargs.families': names})
-      self.assertIsNone(changes.half_of_levels(True).apply(ctx))
+    spans = {'a': 4, 'b': 3, 'c': 1, 'd': 2}
+    levels = [(family, n) for family in spans for n in range(spans[family])]
+    ctx = context(levels=levels)
+    harder, easier = (
+        slices.half_of_levels(hard).apply(ctx).overlay['data.families']
+        for hard in (True, False)
+    )
+    self.assertEqual(harder, ('a:2-3', 'b:2', 'c:0', 'd:1'))
+    self.assertEqual(easier, ('a:0-1', 'b:0-1', 'c:0', 'd:0'))
+    # The names of a config do not matter, nor do gaps between levels.
+    ctx = context(levels=[('a', 0), ('a', 2), ('a', 3), ('a', 5)])
+    self.assertEqual(
+        slices.half_of_levels(True).apply(ctx).overlay['data.families'],
+        ('a:3', 'a:5'),
+    )
+    for given in ({'levels': ()}, {'levels': [('gcd', 0)], 'solved': {}}):
+      self.assertIsNone(slices.half_of_levels(True).apply(context(**given)))
+
+  def test_a_curriculum_by_solve_rate(self):
+    """Families of one level each are ordered by what was solved of them."""
+    solved = {'a': 0.9, 'b': 0.0, 'c': 0.45, 'd': 0.6, 'e': 0.2}
+    levels = [(family, 0) for family in solved]
+    ctx = context(levels=levels, solved=solved)
+    names = lambda change: change.apply(ctx).overlay['data.families']
+    self.assertEqual(names(slices.half_of_levels(True)), ('b:0', 'e:0'))
+    self.assertEqual(names(slices.half_of_levels(False)), ('a:0', 'd:0'))
+    self.assertEqual(names(slices.middle_families()), ('c:0', 'd:0', 'e:0'))
+    # What was left out can be trained instead, and the slice can be halved.
+    easy = SEED.with_overlay({'data.families': ('a:0', 'd:0')})
+    ctx = context(levels=levels, solved=solved, parent=easy)
+    self.assertEqual(names(slices.other_families()), ('b:0', 'c:0', 'e:0'))
+    self.assertEqual(names(slices.half_of_levels(True)), ('d:0',))
+    self.assertEqual(
+        [value for _, value in slices.neighbours(ctx)],
+        [('a:0',), ('d:0',), ('a:0', 'b:0', 'd:0'), ('a:0', 'c:0', 'd:0')],
+    )
+    # Without rates, the order of the config stands in for them.
+    ctx = context(levels=levels, solved={})
+    found = [value for _, value in slices.neighbours(ctx)]
+    self.assertEqual([len(names) for names in found], [4, 4])
+    self.assertIsNone(slices.middle_families().apply(ctx))
 
 
 class BeliefTest(absltest.TestCase):
@@ -613,7 +659,10 @@ class FindingsTest(parameterized.TestCase):
     )
     later = samples.record(records.Diagnose, round=2, findings=(found,))
     none = samples.record(records.Diagnose, round=0, findings=())
-    after = dataclasses.replace(made, diagnose=none, later=(later,))
+    raced = samples.record(records.Race, round=1)
+    after = dataclasses.replace(
+        made, diagnose=none, later=(later,), races=(raced,)
+    )
     worst = repairs.severity_of(made)
     # The same if it is found only while the change is raced.
     self.assertEqual(repairs.severity_of(after), worst)
@@ -621,6 +670,9 @@ class FindingsTest(parameterized.TestCase):
     self.assertEqual(repairs.severity_of(after, before=3), worst)
     due = [repairs.is_due(after, number) for number in (1, 2, 3)]
     self.assertEqual(due, [False, worst == 'critical', False])
+    # If it waited until then, it is due in its first round.
+    waited = dataclasses.replace(after, races=())
+    self.assertEqual(repairs.is_due(waited, 3), worst == 'critical')
     return worst
 
   @parameterized.parameters(

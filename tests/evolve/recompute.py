@@ -203,8 +203,8 @@ def is_last(
   config = next(row['config'] for row in rows if row['step'] == 'open')
   e = config['evolve']
   # All is bet in the round in which the fault becomes critical, too.
-  late = any(m for number, m in margins if number == race['round'])
-  early = any(m for number, m in margins if number < race['round'])
+  late = any(m for number, m in margins if number <= race['round'])
+  early = rounds > 1 and any(m for n, m in margins if n < race['round'])
   return (
       rounds >= e['patience']
       or race['round'] + 1 >= e['rounds']

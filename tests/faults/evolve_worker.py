@@ -27,6 +27,7 @@ from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 import evojax
 from evojax.eval import race
+from evojax.evolve.steps import shadow
 from evojax.evolve.steps import verify
 from evojax.ledger import chain
 from evojax.runtime import durable
@@ -41,9 +42,10 @@ STEPS = (
     'final',
 )  # fmt: skip
 # In the order in which one run meets them; 'promote' and what is before it for
-# the measurement, the race of the first round, the shadow of the second.
+# the measurement, the race of the first round, the shadow of the second, the
+# race of the round after the last one and its shadow.
 POINTS = (
-    *STEPS[:10], 'torn', 'arm', 'race', 'shadow', 'look',
+    *STEPS[:10], 'torn', 'arm', 'race', 'shadow', 'look', 'horizon', 'last',
     *STEPS[12:], 'summary',
 )  # fmt: skip
 STORED = 'arm', 'final'
@@ -112,6 +114,13 @@ def prepare_death(point):
         'append',
         lambda self, step, row, *rest: step == 'shadow' and row['look'],
     )
+  elif point in ('horizon', 'last'):
+    step_of = {'horizon': 'race', 'last': 'shadow'}[point]
+    intercept(
+        chain.Ledger,
+        'append',
+        lambda self, step, row, *rest: step == step_of and row['round'] == 3,
+    )
   elif point == 'summary':
     intercept(
         durable,
@@ -143,9 +152,14 @@ def run(name, workdir):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   logging.set_verbosity(logging.ERROR)
   prepare_death(name)
-  # Every candidate is kept, so that there is a shadow.
+  # Every candidate is kept, so that there is a shadow, which trains beyond the
+  # last round.
   race.passed = lambda standings, alphas: sorted(standings)
   verify._perturbed = lambda *_: None
+  race.horizon = lambda *_, last, **__: race.Verdict(
+      'keep' if last else 'go_on', ''
+  )
+  shadow._could_catch_up = lambda *_: True
   config = tiny.evolving(evolve__rounds=3, evolve__retrain=True)
   evojax.run(config, workdir)
   os._exit(0)

@@ -1,5 +1,7 @@
 """The seed harnesses: hand-worked diagnostics, and omissions when blind."""
 
+import functools
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
@@ -12,6 +14,8 @@ from evojax.domains.coding import grade as coding_grade
 from evojax.domains.math import grade
 from evojax.domains.swe import evidence
 from evojax.domains.swe import tools
+from evojax.evidence import schema
+from evojax.evolve import diagnose
 from evojax.harness import admit
 from evojax.harness import run
 from evojax.harness import spec
@@ -117,6 +121,7 @@ class SeedTest(parameterized.TestCase):
     ]
     ok = [[True] * len(a) for a in acts]
     ok[3][2] = False
+    ok[2][0] = False
     view = recorded.view(
         prompts=2,
         group_size=2,
@@ -129,6 +134,7 @@ class SeedTest(parameterized.TestCase):
         read_history=[[0, 0], [0, 1]],
         submitted=[[1, 0], [1, 0]],
         tests_touched=[[0, 2], [0, 0]],
+        max_turns=[[7, 7], [7, 7]],
         lists=dict(
             actions=[[code[name] for name in a] for a in acts],
             arguments=[[0] * len(a) for a in acts],
@@ -142,14 +148,121 @@ class SeedTest(parameterized.TestCase):
     self.assertAlmostEqual(found['tests_its_edit'], 0.5)
     self.assertAlmostEqual(found['reads_history'], 0.25)
     self.assertAlmostEqual(found['touches_tests'], 0.25)
-    self.assertAlmostEqual(found['failed_calls'], 1 / 13)
+    self.assertAlmostEqual(found['failed_calls'], 2 / 13)
+    self.assertAlmostEqual(found['failed_edits'], 1 / 2)
     # Three of the tests, and consecutive git calls, of 3 + 3 + 1 + 2 later
     # calls.
     self.assertAlmostEqual(found['repeated_calls'], 4 / 9)
     self.assertEqual(
         functions.measure('turns', view),
-        {'turns': 13 / 4, 'turns_of_solved': 4.0},
+        # (13 / 4 - 2) / (7 - 2), and fewer than five turns.
+        {
+            'turns': 13 / 4,
+            'turns_used': 1 / 4,
+            'idle_turns': 0.0,
+            'turns_of_solved': 4.0,
+        },
     )
+
+  def test_solution_diversity(self):
+    """Only pairs of episodes that edit count, in groups that nobody solves."""
+    a, b, c = (evidence.mask([f'pkg/{name}.py']) for name in 'abc')
+    self.assertLen({a, b, c}, 3)
+    self.assertEqual(evidence.mask(['pkg/a.py', 'pkg/b.py']), a | b)
+    measure = functools.partial(run.Functions(SWE).measure, 'agents')
+    given = dict(
+        prompts=3,
+        columns=evidence.COLUMNS,
+        outcome=[[0, 0, 0], [0, 0, 0], [0, 1, 0]],
+        difficulty=[[1] * 3] * 3,
+        valid=[[1, 1, 1], [1, 1, 1], [1, 1, 1]],
+    )
+    view = recorded.view(
+        files_mask=[[a, a | b, 0], [a, b, c], [a, a, a]], **given
+    )
+    # Jaccard: 1/2 in the first group's pair, 0 in the three of the second.
+    self.assertAlmostEqual(
+        measure(view)['solution_diversity'], 1 - (1 / 2) / 4
+    )
+    view = recorded.view(files_mask=[[a, 0, 0], [0, 0, 0], [a, b, c]], **given)
+    self.assertNotIn('solution_diversity', measure(view))
+    # Where the issue names the function, all have to edit the same file.
+    given['difficulty'] = [[0] * 3] * 3
+    view = recorded.view(files_mask=[[a, a, 0]] * 3, **given)
+    self.assertNotIn('solution_diversity', measure(view))
+
+  @parameterized.parameters(
+      ('edits', 0.59, 'warn'),
+      ('edits', 0.61, 'ok'),
+      ('tests_its_edit', 0.49, 'warn'),
+      ('tests_its_edit', 0.51, 'ok'),
+      ('failed_edits', 0.16, 'warn'),
+      ('failed_edits', 0.14, 'ok'),
+      ('failed_calls', 0.31, 'warn'),
+      ('failed_calls', 0.29, 'ok'),
+      ('solution_diversity', 0.14, 'warn'),
+      ('solution_diversity', 0.16, 'ok'),
+      ('repeated_calls', 0.41, 'critical'),
+      ('repeated_calls', 0.21, 'warn'),
+      ('repeated_calls', 0.19, 'ok'),
+      ('reads_history', 0.61, 'critical'),
+      ('reads_history', 0.31, 'warn'),
+      ('reads_history', 0.29, 'ok'),
+      ('touches_tests', 0.31, 'critical'),
+      ('touches_tests', 0.06, 'warn'),
+      ('touches_tests', 0.04, 'ok'),
+      ('searches_first', 0.0, 'ok'),
+      ('submits', 0.0, 'ok'),
+  )
+  def test_levels_of_agents(self, name, value, level):
+    meta = run.Functions(SWE).meta('agents')
+    (graded,) = diagnose.graded(meta, {name: value})
+    self.assertEqual(graded.level, level)
+    tabled = {'edits', 'tests_its_edit', 'failed_edits', 'failed_calls'}
+    tabled |= {'solution_diversity', *meta['CRITICAL']}
+    self.assertEqual(set(meta['WARN']), tabled)
+
+  @parameterized.parameters(
+      # EvoTrainer's: 5 and 50 turns, at a limit of 100.
+      (100, 4.9, 'turns_used', 'critical'),
+      (100, 5.1, 'turns_used', 'ok'),
+      (100, 50.0, 'idle_turns', 'warn'),
+      (100, 49.0, 'idle_turns', 'ok'),
+      # A limit of 6 leaves room for a careful repair.
+      (6, 2.1, 'turns_used', 'critical'),
+      (6, 2.2, 'turns_used', 'ok'),
+      (6, 5.0, 'idle_turns', 'ok'),
+      (6, 5.6, 'idle_turns', 'warn'),
+      (5, 5.0, 'idle_turns', ''),
+      (2, 2.0, 'turns_used', ''),
+  )
+  def test_levels_of_turns(self, limit, mean, name, level):
+    """Thresholds scale with the limit of turns."""
+    functions = run.Functions(SWE)
+    few = int(mean)
+    more = round((mean - few) * 10)  # Of ten episodes.
+    view = recorded.view(
+        prompts=1,
+        group_size=10,
+        columns=evidence.COLUMNS,
+        n_turns=[[few + 1] * more + [few] * (10 - more)],
+        max_turns=[[limit] * 10],
+    )
+    found = functions.measure('turns', view)
+    self.assertAlmostEqual(found['turns'], mean)
+    levels = {
+        m.name: m.level
+        for m in diagnose.graded(functions.meta('turns'), found)
+    }
+    self.assertEqual(levels.get(name, ''), level)
+
+  def test_a_blind_run_has_none_of_it(self):
+    columns = schema.declare(evidence.COLUMNS, (), blind=True)
+    shown = {c.name for c in columns if 'diagnostic' in c.readers}
+    self.assertTrue(shown.isdisjoint({'files_mask', 'tested_after_edit'}))
+    for source in SWE_BLIND.files.values():
+      for name in ('files_mask', 'max_turns', 'tested', 'history'):
+        self.assertNotIn(name, source)
 
   def test_dead_is_below_a_thousandth(self):
     # std of (0, 0, 3 s) is sqrt(2) s.

@@ -152,7 +152,7 @@ class SurfaceTest(parameterized.TestCase):
       ({'grpo.dual_clip': 1.5}, r'must lie in \[2, 10\] or be 0 \(off\)'),
       ({'grpo.aggregation': 'mean'}, 'choose one of'),
       ({'data.families': 'gcd'}, 'must be a list of names'),
-      ({'data.families': ['gcd', 'gcd']}, 'names a family twice'),
+      ({'data.families': ['gcd', 'gcd']}, 'has a name twice'),
       ({'data.families': ['gcd; rm']}, 'must be a list of names'),
       ({'reward.weights.outcome': 2.5}, r'must lie in \[-2, 2\]'),
       ({'reward.weights.outcome': 0.0}, 'every weight is 0'),

@@ -44,6 +44,15 @@ class CalibrationTest(absltest.TestCase):
     row = calibration.row('all', _trials(None), _EXPECTED)
     self.assertEqual((row.compared, row.predicted), (0, None))
 
+  def test_what_was_vetoed_is_counted(self):
+    trials = samples.run(
+        *samples.trial(0, 'v0', '', status='vetoed'),
+        *samples.trial(1, 'v0', '', 0.03),
+        *samples.trial(2, 'v0', '', status='crash'),
+    ).trials
+    row = calibration.row('all', trials, _EXPECTED)
+    self.assertEqual((row.trials, row.vetoed, row.compared), (3, 1, 1))
+
   def test_by_class(self):
     first, second, third = _trials(*[(0.01, 0.0, 0.02)] * 3)
     design = second.design

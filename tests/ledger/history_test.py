@@ -155,6 +155,27 @@ class HistoryTest(absltest.TestCase):
     self.assertEqual(run.tokens_by_trial, {0: 20, 1: 32})
     self.assertEqual(run.trained_tokens, 63)
 
+  def test_a_horizon_that_was_not_checked(self):
+    kept = samples.trial(0, 'v0', 'v1', 0.03)
+
+    def of(*rows, horizon=3):
+      config = {'evolve': {'horizon': horizon}}
+      run = samples.run(samples.record(records.Open, config=config), *rows)
+      return run.unchecked(run.trials[0])
+
+    shadow = lambda decision: samples.record(
+        records.Shadow, trial=0, decision=decision, reason='tokens'
+    )
+    self.assertEqual(of(*kept, shadow('keep')), '')
+    self.assertEqual(of(*kept, shadow('drop')), '')
+    self.assertEqual(of(*kept, shadow('unchecked')), 'tokens')
+    self.assertIn('still', of(*kept, shadow('go_on')))
+    self.assertIn('could not catch up', of(*kept))
+    self.assertEqual(of(*kept, horizon=0), 'evolve.horizon is 0')
+    # A change that was not kept, or trains nothing, has no horizon.
+    self.assertEqual(of(*samples.trial(0, 'v0', '', 0.03)), '')
+    self.assertEqual(of(*samples.trial(0, 'v0', 'v1')), '')
+
   def test_read(self):
     with tempfile.TemporaryDirectory() as folder:
       workdir = pathlib.Path(folder)

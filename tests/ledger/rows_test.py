@@ -118,11 +118,17 @@ EXAMPLES = (
                 detectable=None,
             ),
         ),
+        queue=(
+            records.Queued(
+                trial=0, predicted=(-0.01, 0.02), enters=True, reason='best'
+            ),
+        ),
     ),
     records.Verify(trial=0, version='', status='crash', reasons=('child-0',)),
     records.Verify(
         trial=0, version='v1', status='keep', reasons=(), effect=0.02, pairs=4
     ),
+    records.Audit(trial=0, round=1, differences=(0.1,), errors=(0.1,)),
     records.Shadow(
         trial=0,
         round=1,

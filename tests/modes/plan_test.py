@@ -19,11 +19,11 @@ from evojax.models import policy as policy_lib
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.modes import plan
 from evojax.modes import plan_devices
-from evojax.modes import plan_memory
 from evojax.modes import plan_meshes
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.training import memory as memory_lib
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from tests import tiny
@@ -216,6 +216,22 @@ class NumbersTest(parameterized.TestCase):
     ):
       self.assertAlmostEqual(arm.other - other, count)
     text = shown(made)
+    # Its parameters, float32, and programs that score with them.
+    reference = dataclasses.replace(
+        made.run, config=config(grpo__kl_coef=0.01)
+    )
+    self.assertIn('reference policy', memory_lib.resident(reference))
+    self.assertIn(
+        f'(grpo.kl_coef): {memory_lib.peak(reference) / 2**20:,.1f} MiB\n', text
+    )
+    self.assertNotIn('size_blocked', text)
+    small = dataclasses.replace(
+        here, memory_bytes=memory_lib.peak(reference) - 1
+    )
+    self.assertIn(
+        'reference policy is refused: size_blocked',
+        shown(dataclasses.replace(made, known=[small])),
+    )
     seconds = most['the run'][2]
     self.assertIn(f'at most {seconds:,.0f}; $', text)
     self.assertIn(f'at most ${seconds / 100:,.2f}\n', text)
@@ -274,10 +290,10 @@ class BoundsTest(parameterized.TestCase):
     mesh = sharding.make_mesh(
         data=1, fsdp=1, tensor=1, devices=jax.devices()[:1]
     )
-    run = plan_memory.Run(config(**options), policy(cfg), mesh)
-    bounds = dict(plan_memory.bounds(run))
+    run = memory_lib.Run(config(**options), policy(cfg), mesh)
+    bounds = dict(memory_lib.bounds(run))
     with sharding.use(mesh):
-      for name, size in plan_memory.compiled(run):
+      for name, size in memory_lib.compiled(run):
         self.assertLessEqual(size, bounds[name], name)
         # A bound of ten times as much would tell nothing.
         self.assertGreater(size, bounds[name] / 10, name)

@@ -1,4 +1,4 @@
-"""Two processes wait for each other: one of them dies, stops, or is late.
+"""Two processes wait for each other: one dies, stops, hangs, or is late.
 
 See tests/faults/peers_test.py for pairs that train.
 """
@@ -23,6 +23,7 @@ class PeersTest(parameterized.TestCase):
     scenes = (
         *('SIGKILL-0', 'SIGKILL-1', 'SIGSTOP-0', 'SIGSTOP-1'),
         'slow-1',
+        'hang-1',
     )
     rows = pairs.play('tests.multi_device.peers_worker', root, *scenes)
     cls.found = {row['scene']: row for row in rows}
@@ -57,7 +58,21 @@ class PeersTest(parameterized.TestCase):
     between = found['seconds'][gone] - found['seconds'][1 - gone]
     self.assertLess(between, 20)
 
-  def test_one_that_is_late_is_waited_for(self):
+  def test_a_program_that_ends_in_no_process_ends_all(self):
+    found = self.found['hang-1']
+    self.assertEqual(found['codes'], [preemption.AGAIN] * 2, found['out'])
+    for out in found['out']:
+      *_, line = lines = out.splitlines()
+      self.assertLessEqual(len(lines), 2, found['out'])
+      self.assertRegex(
+          line,
+          r'^no process has got any further for 1\d s \(--collective_seconds\):'
+          r' process 0 on \S+ is in update, process 1 on \S+ is in update; '
+          r'exit code 75: start all processes again, they continue$',
+      )
+    self.assertLess(max(found['seconds']), 30)
+
+  def test_one_that_is_late_but_advances_is_waited_for(self):
     found = self.found['slow-1']
     self.assertEqual(found['codes'], [0, 0], found['out'])
     self.assertNotIn('process', ''.join(found['out']))

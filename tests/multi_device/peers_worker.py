@@ -5,8 +5,10 @@
 In the pair of a SCENE, 'SIGKILL-0' or 'SIGSTOP-1', that process gets the signal
 while the other one waits for it. Prints one line of JSON per pair: exit codes,
 what each process printed, and the seconds from the signal to each end. A
-process that was stopped is continued once the other one has ended. Of the pair
-'slow-1', one process comes late and nobody gets a signal.
+process that was stopped is continued once the other one has ended. Nobody gets
+a signal in two pairs, whose limit on collectives is short: of 'slow-1', one
+process comes later than that, but advances; of 'hang-1', both are in the same
+program, which ends in neither, since one of them does not reach its collective.
 """
 
 import json
@@ -16,26 +18,59 @@ import signal
 import sys
 import time
 
+import jax
 import numpy as np
 
+from evojax.runtime import metrics
 from evojax.runtime import peers
 from evojax.runtime import preemption
 from evojax.runtime import sharding
 from evojax.runtime import waits
 from tests import pairs
 
-_SLOW_SECONDS, _SETTLE_SECONDS = 5, 8
+_SETTLE_SECONDS = 8
+_LIMIT_SECONDS = 12
+_LIMITED = ('slow', 'hang')
 
 
-def meet(folder, process, port, who, slow):
+def hang(process, who):
+  """Run a program with a collective that one process never reaches."""
+  mesh = sharding.make_mesh(data=2, fsdp=1, tensor=1)
+
+  def reach(x):
+    time.sleep(600 * (process == who))
+    return x
+
+  def program(x):
+    x = jax.pure_callback(reach, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    return jax.lax.psum(x, 'data')
+
+  where = sharding.P('data')
+  array = sharding.to_device(
+      np.arange(2.0), jax.sharding.NamedSharding(mesh, where)
+  )
+  program = jax.shard_map(
+      program, mesh=mesh, in_specs=where, out_specs=sharding.P()
+  )
+  with metrics.Phases()('update'):
+    jax.block_until_ready(jax.jit(program)(array))
+
+
+def meet(folder, process, port, who, name):
   """What a process of a pair does, from its join to its end."""
-  peers.join(f'localhost:{port}', 2, process)
+  limit = _LIMIT_SECONDS if name in _LIMITED else 3600
+  peers.join(f'localhost:{port}', 2, process, collective_seconds=limit)
   try:
     sharding.broadcast(np.arange(3))
     (folder / f'ready{process}').touch()
-    if process == who:
+    if name == 'hang':
+      hang(process, who)
+    elif process == who:
       with waits.at('nap'):
-        time.sleep(_SLOW_SECONDS if slow else 600)
+        for _ in range(10 if name == 'slow' else 300):
+          time.sleep(2)
+          if name == 'slow':
+            waits.advance()
     sharding.broadcast(np.arange(3))
   except BaseException as error:
     peers.report_failure(error)
@@ -43,12 +78,12 @@ def meet(folder, process, port, who, slow):
   peers.leave(0)
 
 
-def start(folder, process, port, who, slow):
+def start(folder, process, port, who, name):
   """One process, forked; its number."""
   if child := pairs.fork(folder, process):
     return child
   preemption.listen()
-  meet(folder, process, port, who, slow)
+  meet(folder, process, port, who, name)
   sys.exit()
 
 
@@ -63,8 +98,7 @@ class Pair:
     self.ready = self.struck = None
     self.codes, self.seconds = {}, {}
     self.children = [
-        start(self.folder, i, port, self.who, self.name == 'slow')
-        for i in range(2)
+        start(self.folder, i, port, self.who, self.name) for i in range(2)
     ]
 
   def advance(self):
@@ -76,7 +110,7 @@ class Pair:
     settled = self.ready and time.monotonic() > self.ready + _SETTLE_SECONDS
     if self.struck is None and settled:
       self.struck = time.monotonic()
-      if self.name != 'slow':
+      if self.name not in _LIMITED:
         os.kill(self.children[self.who], getattr(signal, self.name))
     for i, child in enumerate(self.children):
       if i in self.codes or not os.waitid(

@@ -12,6 +12,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax.ledger import chain
+from evojax.ledger import parting
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.report import numerals
@@ -229,9 +231,10 @@ class PageTest(parameterized.TestCase):
     (verdict,) = self.page.find('p', 'verdict')
     self.assertEqual(
         verdict['text'],
-        '3 of 6 changes kept; on sealed problems the race takes the'
-        ' base policy from 33.1 % to 59.2 % [56.6, 61.8], against 48.7 % for'
-        ' the seed harness, not evolved and 60.2 % for the reference.',
+        '3 of 6 changes kept (3 with the horizon not checked); on sealed'
+        ' problems the race takes the base policy from 33.1 % to 59.2 %'
+        ' [56.6, 61.8], against 48.7 % for the seed harness, not evolved and'
+        ' 60.2 % for the reference.',
     )
     self.assertIn('not run', self.text)  # random was not passed in.
 
@@ -560,6 +563,23 @@ class PageTest(parameterized.TestCase):
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
     _, found = _build(workdir)
     self.assertLen(found.find('details', 'version'), 2)
+
+  def test_where_another_run_parts(self):
+    rows = chain.read(self.workdir / 'ledger.jsonl')[:4]
+    other = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    ledger = chain.Ledger(other / 'ledger.jsonl')
+    for n, row in enumerate(rows):
+      data = dict(row['payload'])
+      del data['n'], data['step']
+      if n == 3:
+        data['version'] = '<b>v9</b>'
+      ledger.append(row['payload']['step'], data, row['measured'])
+    found = parting.find(self.workdir, other)
+    self.assertEqual(found.rows, 3)
+    text = page.build(self.workdir, partings=[found]).read_text()
+    self.assertIn('first 3 rows', text)
+    self.assertIn('&lt;b&gt;v9&lt;/b&gt;', text)
+    self.assertNotIn('id="partings"', page.build(self.workdir).read_text())
 
   def test_no_ledger(self):
     empty = self._path('empty')

@@ -1,5 +1,8 @@
+import dataclasses
+
 from absl.testing import absltest
 
+from evojax.ledger import history
 from evojax.ledger import records
 from evojax.report import sealed
 from tests.ledger import samples
@@ -48,6 +51,40 @@ class WhyNoneTest(absltest.TestCase):
     kept = samples.run(*samples.trial(0, 'v0', 'v1', 0.01))
     self.assertEqual(sealed.why_none(kept), '')
     self.assertEqual(sealed.why_none(samples.run()), '')
+
+
+class VerdictTest(absltest.TestCase):
+
+  def test_a_fault_that_ends_a_run_comes_first(self):
+    finding = records.Finding(
+        check='unreadable',
+        severity='critical',
+        text='nothing can be read',
+        remedies=(records.Remedy(setting='grader'),),
+    )
+    mild = dataclasses.replace(finding, severity='warning', text='mild')
+    diagnosis = samples.record(
+        records.Diagnose, round=0, findings=(mild, finding)
+    )
+    run = samples.run(diagnosis)
+    fault = 'Ended at a fault that only you can repair: nothing can be read.'
+    self.assertNotIn('Ended at', sealed.verdict(run, False))
+    run = dataclasses.replace(run, ended=history.FAULT)
+    self.assertStartsWith(
+        sealed.verdict(run, False),
+        f'Ended (a fault outside the harness) without sealed scores: {fault} To'
+        ' change: grader. 0 of 0 changes kept',
+    )
+    score = records.Estimate(0.1, 0.01, 0.08, 0.12)
+    final = samples.record(
+        records.Final, scores={'base': score, 'evolved': score}
+    )
+    scored = samples.run(diagnosis, final)
+    self.assertEqual(
+        sealed.verdict(dataclasses.replace(scored, ended=history.FAULT), False),
+        f'{fault} To change: grader. Nothing was raced; on sealed problems the'
+        ' policy solves 10.0 % [8.0, 12.0].',
+    )
 
 
 class RegretTest(absltest.TestCase):

@@ -515,6 +515,7 @@ def make_rows(
           'scored_by': 'dev',
           'arms': arms,
           'standings': [standing],
+          'queue': [],
       }
       rows.append(('race', race, measured(float(rng.uniform(90, 110)))))
       if ended != 'done':

@@ -1,10 +1,12 @@
 """Object stores over HTTP: the clients of gs:// and s3://, local servers.
 
-pip install -r requirements/gcs.txt gcp-storage-emulator
-pip install --no-deps -r requirements/s3.txt && pip install 'moto[server]'
-pytest -m long tests/runtime/http_stores_test.py
+    EVOJAX_STORES=1 bash test.sh -m long tests/runtime/http_stores_test.py
 
-What is not installed is skipped.
+installs clients and servers into an environment of their own; without them the
+tests are skipped. `Store.create`, on which rows of the ledger and the lease
+depend, writes on a condition: the first writer wins. moto has
+this condition (If-None-Match: *); the emulator of Cloud Storage ignores its
+ifGenerationMatch=0, so it is added to the emulator below.
 """
 
 import http

@@ -9,7 +9,9 @@ import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 
+from evojax.runtime import devices
 from evojax.runtime import forwarder as forwarder_lib
 from evojax.runtime import peers
 from evojax.runtime import preemption
@@ -46,9 +48,10 @@ class TableTest(parameterized.TestCase):
         return verdict
     return None
 
-  def test_long_work_is_no_death(self):
-    self.set(2, waits=False)
-    self.assertIsNone(self.live(4 * STUCK, 0, 1, 2))
+  def test_slow_work_is_no_death(self):
+    for step in range(8):
+      self.set(2, changes=step)
+      self.assertIsNone(self.live(STUCK - 10, 0, 1, 2))
 
   def test_a_silent_process_is_named_in_time(self):
     self.assertIsNone(self.live(5, 0, 1, 2))
@@ -102,18 +105,28 @@ class TableTest(parameterized.TestCase):
     # The store is no longer read then, and process 0 may be gone.
     self.assertIsNone(self.live(100, 1, lost=self.now))
 
-  def test_a_collective_without_end_is_named(self):
-    for process in range(3):
-      self.set(process, doing='in broadcast', waits=True)
+  def test_without_progress_all_end_and_say_where_each_was(self):
+    self.set(1, doing='in broadcast')
     self.assertIsNone(self.live(STUCK - 1, 0, 1, 2))
     # One that still gets further is waited for.
-    self.set(2, doing='in compilation', waits=False, changes=1)
+    self.set(2, doing='in update, all-gather', changes=1)
     self.assertIsNone(self.live(STUCK - 1, 0, 1, 2))
     verdict = self.live(5, 0, 1, 2)
     self.assertEqual(verdict.status, preemption.AGAIN)
     self.assertIn('no process has got any further for 600 s', verdict.text)
+    self.assertIn('process 0 on host0 is in update, process 1', verdict.text)
     self.assertIn('process 1 on host1 is in broadcast', verdict.text)
-    self.assertIn('process 2 on host2 is in compilation', verdict.text)
+    self.assertIn('process 2 on host2 is in update, all-gather', verdict.text)
+
+  def test_a_compilation_has_an_hour(self):
+    self.set(2, doing='in update, compilation', compiles=True)
+    self.assertIsNone(self.live(3599, 0, 1, 2))
+    verdict = self.live(5, 0, 1, 2)
+    self.assertIn('host2 is in update, compilation', verdict.text)
+
+  def test_a_limit_of_zero_is_none(self):
+    self.table = peers.Table(1, 3, 0, 0.0)
+    self.assertIsNone(self.live(7200, 0, 1, 2))
 
   def test_numbers_start_at_nothing(self):
     self.assertEqual(self.table.numbers(), {0: 0, 1: 0, 2: 0})
@@ -160,14 +173,34 @@ class WaitsTest(absltest.TestCase):
   def test_names_what_is_done_now(self):
     before = waits.state()
     self.assertEqual(str(before), 'between two phases')
-    with waits.at('rollout'):
-      self.assertFalse(waits.state().waits)
-      with waits.at('broadcast', others=True):
-        inside = waits.state()
+    with waits.at('rollout'), waits.at('broadcast'):
+      inside = waits.state()
     self.assertEqual(str(inside), 'in rollout, broadcast')
-    self.assertTrue(inside.waits)
     self.assertEqual(waits.state().changes, before.changes + 4)
     self.assertEmpty(waits.state().names)
+    waits.advance()
+    self.assertEqual(waits.state().changes, before.changes + 5)
+
+  def test_names_compilations(self):
+    devices.report_compilations()
+    seen = []
+
+    def listen(event, value, **_):
+      del value
+      if event == '/jax/core/compile/backend_compile_duration':
+        seen.append(str(waits.state()))
+
+    # Listeners are called in the order in which they were registered.
+    jax.monitoring.register_scalar_listener(listen)
+    self.addCleanup(jax.monitoring.unregister_scalar_listener, listen)
+    program = jax.jit(lambda x: x * 3 + 41)
+    with waits.at('update'):
+      jax.block_until_ready(program(2))
+      self.assertEqual(str(waits.state()), 'in update')
+      self.assertContainsSubset(['in update, compilation'], seen)
+      seen.clear()
+      jax.block_until_ready(program(3))
+    self.assertEmpty(seen)
 
 
 class ForwarderTest(absltest.TestCase):

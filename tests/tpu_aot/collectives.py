@@ -43,6 +43,7 @@ class Collective:
   # Whether it goes over the network between slices. All others are within one:
   # libtpu compiles what crosses to transfers of their own.
   crosses: bool = False
+  conditional: bool = False  # Whether it is in a branch that may not be taken.
 
 
 def find(hlo: str) -> list[Collective]:
@@ -51,7 +52,7 @@ def find(hlo: str) -> list[Collective]:
   found = []
   seen = set()
 
-  def walk(name, times, loops):
+  def walk(name, times, loops, conditional=False):
     for line in computations.get(name, ()):
       match = _INSTRUCTION.search(line)
       if not match:
@@ -74,6 +75,7 @@ def find(hlo: str) -> list[Collective]:
                 times,
                 loops,
                 source[1] if source else '',
+                conditional=conditional,
             )
         )
       elif op == 'send' and 'xla_megascale_transfer_type' in line:
@@ -89,20 +91,22 @@ def find(hlo: str) -> list[Collective]:
                 loops,
                 source[1] if source else '',
                 crosses=True,
+                conditional=conditional,
             )
         )
       elif op == 'while':
         trips = _trip_count(computations, line)
         body = re.search(r'body=%?([\w.\-]+)', line)[1]
         if trips is None:
-          walk(body, 1, loops + 1)
+          walk(body, 1, loops + 1, conditional)
         else:
-          walk(body, times * trips, loops)
+          walk(body, times * trips, loops, conditional)
       else:
         branches = re.search(r'branch_computations=\{(.*?)\}', line)
         names = branches[1].split(', ') if branches else []
         for called in names + _CALLED.findall(line):
-          walk(called.lstrip('%'), times, loops)
+          branch = conditional or op == 'conditional'
+          walk(called.lstrip('%'), times, loops, branch)
 
   walk(entry, 1, 0)
   return found

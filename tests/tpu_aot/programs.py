@@ -1,6 +1,6 @@
 """Compiles the programs of a shipped config for TPUs that are not there.
 
-  TPU_PYTHON -m tests.tpu_aot.programs CONFIG VARIANT TOPOLOGY
+  TPU_PYTHON -m tests.tpu_aot.programs CONFIG VARIANT TOPOLOGY [PATH=VALUE...]
   TPU_PYTHON -m tests.tpu_aot.programs slices
 
 Runs in an environment with libtpu (`jax[tpu]`), started by compile_test.py;
@@ -22,8 +22,8 @@ from evojax import domains
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.models import tokenizer as tokenizer_lib
-from evojax.modes import plan_memory
 from evojax.runtime import sharding
+from evojax.training import memory as memory_lib
 from tests.tpu_aot import collectives
 
 _QWEN3 = decoder.DecoderConfig(
@@ -61,7 +61,7 @@ SHAPES = {
 }
 
 
-def run_on_slices() -> plan_memory.Run:
+def run_on_slices() -> memory_lib.Run:
   """Return a small run on two slices of v5e 2x2."""
   config = importlib.import_module('configs.math').get_config('qwen3_0p6b')
   with config.unlocked():
@@ -90,10 +90,24 @@ def run_on_slices() -> plan_memory.Run:
   return _run(config, shape, 'v5e:2x2', num_slices=2)
 
 
-def shipped_run(name: str, variant: str, topology: str) -> plan_memory.Run:
-  """Return a shipped config as it is, on the mesh that it names."""
-  module = importlib.import_module(f'configs.{name}')
-  return _run(module.get_config(variant), SHAPES[variant], topology)
+def shipped_run(
+    name: str, variant: str, topology: str, *changes: str
+) -> memory_lib.Run:
+  """Return a shipped config on the mesh that it names.
+
+  Args:
+    name: Name of the config.
+    variant: Its variant.
+    topology: Name by which libtpu knows a slice; config.mesh.slice of them.
+    *changes: Values of config fields, such as 'mesh.slice=2'.
+  """
+  config = importlib.import_module(f'configs.{name}').get_config(variant)
+  with config.unlocked():
+    config.update_from_flattened_dict(
+        {k: json.loads(v) for k, _, v in (c.partition('=') for c in changes)}
+    )
+  slices = dict(num_slices=config.mesh.slice) if config.mesh.slice > 1 else {}
+  return _run(config, SHAPES[variant], topology, **slices)
 
 
 def _run(config, shape, topology, **slices):
@@ -101,7 +115,7 @@ def _run(config, shape, topology, **slices):
   devices = topologies.get_topology_desc(
       platform='tpu', topology_name=topology, **slices
   ).devices
-  return plan_memory.Run(
+  return memory_lib.Run(
       config,
       policy_lib.Policy(
           pathlib.Path('unused'),
@@ -117,7 +131,7 @@ def main():
   slices = sys.argv[1:] == ['slices']
   run = run_on_slices() if slices else shipped_run(*sys.argv[1:])
   with sharding.use(run.mesh):
-    for name, lowered in plan_memory.lower(run):
+    for name, lowered in memory_lib.lower(run):
       start = time.time()
       compiled = lowered.compile()
       memory = compiled.memory_analysis()
@@ -126,11 +140,11 @@ def main():
           program=name,
           seconds=time.time() - start,
           argument=memory.argument_size_in_bytes,
-          temporary=plan_memory.fresh_bytes(name, memory),
+          temporary=memory_lib.fresh_bytes(name, memory),
           collectives=[dataclasses.asdict(c) for c in found],
       )
       print(json.dumps(line), flush=True)
-  resident, bounds = plan_memory.resident(run), plan_memory.bounds(run)
+  resident, bounds = memory_lib.resident(run), memory_lib.bounds(run)
   last = dict(resident=resident, bounds=dict(bounds))
   print(json.dumps(last | dict(gradients=run.gradient_bytes)))
 

@@ -83,6 +83,8 @@ class JobTest(parameterized.TestCase):
       (dict(folder=None), r"the fields \['folder'\] are missing"),
       (dict(changes=[]), r'changes=\[\] must be a dict'),
       (dict(start=7), 'start=7 must be a str'),
+      (dict(problems=[7]), r'problems=\[7\] must be two whole numbers'),
+      (dict(problems=[7, 0.5]), r'problems=\[7, 0.5\] must be two whole'),
   )
   def test_a_wrong_job_is_refused_in_one_line(self, fields, message):
     with self.assertRaisesRegex(ValueError, message) as context:

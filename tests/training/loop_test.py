@@ -202,8 +202,19 @@ class EndToEndTest(TrainTestCase):
     # On policy: a forward pass, and a backward pass worth two.
     seconds = trainer.phases.seconds['update']
     self.assertAlmostEqual(logged['mfu'], 3 * once / seconds / 1e9)
-    # Nobody knows the peak of this CPU.
+    # Nobody knows the peak of this CPU, unless the config gives it.
     self.assertNotIn('mfu', self.metrics[2])
+    trainer.config.log.peak_flops = 1e9
+    before = trainer.phases.seconds['update']
+    given = trainer.train_step()['mfu']
+    rows = store.read(self.workdir, 'train', [trainer.step - 1])
+    once = flops.model(
+        trainer.setup.policy.cfg,
+        np.array([len(p) for p in rows['prompt_tokens']]).reshape(P, G)[:, 0],
+        rows['n_tokens'].to_numpy().reshape(P, G),
+    )
+    seconds = trainer.phases.seconds['update'] - before
+    self.assertAlmostEqual(given, 3 * once / seconds / 1e9)
 
   def test_goodput(self):
     for step in (1, 2):

@@ -251,6 +251,21 @@ class OverlapTest(absltest.TestCase):
     self.assertEqual(row['refused_stale'], 3)
     self.assertEqual(row['staleness'], 0)
 
+  def test_every_row_tells_its_staleness(self):
+    trainer = self.trainer('mixed', self.config(grpo__refill_rounds=0))
+    self.train(trainer, 1)
+    asked, episodes = trainer.prefetched
+    for i in (0, 3, 4):  # One server of several had the newest weights.
+      episodes[i] = dataclasses.replace(episodes[i], policy_version=1)
+    trainer.prefetched = asked, episodes
+    (second,) = self.train(trainer, 2)
+    rows = store.read(self.folder / 'mixed', 'train')
+    self.assertEqual(
+        rows['staleness'].tolist(), [0.0] * 8 + [0, 1, 1, 0, 0, 1, 1, 1]
+    )
+    # That of the batch is in the metrics.
+    self.assertEqual(second['staleness'], rows['staleness'].max())
+
   def test_too_far_from_the_sampler_is_rejected(self):
     # Rollouts of the version before are young enough to be trained on, but a
     # large update has moved the policy away from all of them.

@@ -22,6 +22,7 @@ _FAILED = 0.15
 _REPEATED = 0.2
 _LIMITED = 0.15
 _AT_ONCE = 0.3
+_MISSING = 0.1
 
 
 def _pay(*parts: tuple[str, float]) -> list[records.Remedy]:
@@ -343,6 +344,38 @@ def malformed_calls(run: form.Run) -> findings.Finding | None:
   )
 
 
+def missing_tool(run: form.Run) -> findings.Finding | None:
+  """Detect calls of one tool that the agent was not given."""
+  rows = run.rows('calls_failed')
+  if 'missing_tool' not in rows:  # No reply says that there is no such tool.
+    return None
+  called = run.late(rows)['missing_tool']
+  name = called[called != ''].mode()
+  if not len(name):
+    return None
+  rows = rows.assign(missing=(rows['missing_tool'] == name[0]).astype(float))
+  share = shares.Share(run, 'missing', rows)
+  # A policy that unlearns the calls works around what it lacks.
+  if share.late.low < _MISSING:
+    return None
+  late = run.late(rows)
+  return findings.Finding(
+      check='missing_tool',
+      severity='critical' if share.late.low > 3 * _MISSING else 'warning',
+      text=f'{share.late.value:.0%} of the episodes call {name[0]!r}, a tool'
+      f' that they do not have{shares.said_solved(run)}',
+      since=share.since,
+      p=share.p,
+      numbers=(
+          findings.number('episodes that call it', share.late, 'share'),
+      ),
+      rows=shares.newest(late, late['missing'] > 0.5),
+      change=f'{words.word(run.format, "tools")}: with {name[0]!r}',
+      remedies=(records.Remedy(setting='tools', value=name[0]),),
+      curves=(share.curve(f'episodes that call {name[0]}'),),
+  )
+
+
 def _exactly(value: float) -> estimates.Interval:
   return estimates.Interval(value, value, value)
 
@@ -353,5 +386,6 @@ CHECKS = (
     gives_up,
     submits_at_once,
     turn_limit,
+    missing_tool,
     malformed_calls,
 )

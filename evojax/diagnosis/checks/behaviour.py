@@ -256,13 +256,14 @@ def unreadable(run: form.Run) -> findings.Finding | None:
   failed = estimates.mean(1 - rows.groupby('group')['format_ok'].mean())
   if failed.low < 0.9 or rows['outcome'].mean() > _HARDLY:
     return None
-  wrong = rows.index[rows['format_ok'] < 0.5]
+  # One of each group, since completions of one prompt look alike.
+  wrong = rows[rows['format_ok'] < 0.5].drop_duplicates('group')
   return findings.Finding(
       check='unreadable',
       severity='critical',
       text=f'{failed.value:.0%} of the completions hold no readable answer',
       numbers=(findings.number('share of the completions', failed, 'share'),),
-      rows=tuple(map(int, wrong[:6])),
+      rows=tuple(map(int, wrong.index[-6:])),
       change=f'{words.word(run.format, "grader")}: read the format that the'
       ' policy writes, or ask for the other one in the prompt',
       remedies=(records.Remedy(setting='grader'),),

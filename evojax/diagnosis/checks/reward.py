@@ -162,6 +162,10 @@ def constant_part(run: form.Run) -> findings.Finding | None:
       change=', '.join(
           f'{words.word(run.format, "weight", p)} -> 0' for p in found
       ),
+      remedies=tuple(
+          records.Remedy(setting='weight', part=part, value=0.0)
+          for part in found
+      ),
       rows=tuple(map(int, run.rollouts.index[:2])),
   )
 
@@ -360,6 +364,7 @@ def overlong_early(run: form.Run) -> findings.Finding | None:
       rows=tuple(map(int, punished.sort_values('length').index[:6])),
       change=f'{words.word(run.format, "reward")}: let the penalty begin near'
       f' {words.word(run.format, "max_tokens")}',
+      remedies=blame.remedies(run),
   )
 
 

@@ -123,12 +123,15 @@ def demonstrate(
   calls = turns(problem.problem_id, behaviour, settings.read_lines, max_turns)
   answers = _answers(settings, problem.problem_id, max_turns)
   shown = tuple(
-      (turn, {'role': 'tool', 'content': text})
+      (settings.written(turn), {'role': 'tool', 'content': text})
       for turn, text in zip(calls[:-1], answers[behaviour], strict=True)
   )
   # A reader of the files can find the wrong line.
   return records.Demonstration(
-      problem.messages, calls[-1], before=shown, foretells=True
+      problem.messages,
+      settings.written(calls[-1]),
+      before=shown,
+      foretells=True,
   )
 
 
@@ -200,7 +203,8 @@ def _answers(
         if asked.name == 'edit':
           seen.pop(call('test'), None)
         if turn not in seen:
-          seen[turn] = session.call(asked.name, asked.arguments).text
+          name = settings.name(asked.name)
+          seen[turn] = session.call(name, asked.arguments).text
       found[kind] = tuple(seen[turn] for turn in act)
   return found
 

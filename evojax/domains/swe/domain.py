@@ -25,6 +25,7 @@ from evojax.domains.swe import survey
 from evojax.domains.swe import tasks
 from evojax.domains.swe import tools as tools_lib
 from evojax.domains.swe import workspaces
+from evojax.evidence import schema
 from evojax.harness import surface
 from evojax.harness.library.seed import reward
 from evojax.sandbox import processes
@@ -54,17 +55,33 @@ class SweDomain(base.Domain):
   others: others_lib.Others = others_lib.NONE
 
   name = 'swe'
-  columns = evidence.COLUMNS
   reward_parts = staticmethod(reward.parts)
   surface_fields = (
-      _SURFACE(path='domain.kwargs.max_turns', kind='int', low=2, high=100),
+      _SURFACE(
+          path='domain.kwargs.max_turns',
+          kind='int',
+          low=2,
+          high=100,
+          scale='log',
+      ),
       _SURFACE(
           path='domain.kwargs.scrubbed', kind='choice', choices=(True, False)
       ),
       _SURFACE(
-          path='domain.kwargs.tools', kind='names', choices=tools_lib.TOOLS
+          path='domain.kwargs.tools',
+          kind='names',
+          low=1,  # An agent without a tool would end at once.
+          choices=tools_lib.TOOLS,
       ),
   )
+
+  @property
+  def columns(self) -> tuple[schema.Column, ...]:
+    """The columns of the domain, with the names that its tools are offered by.
+
+    A property in place of the attribute of other domains.
+    """
+    return evidence.columns(self.settings)
 
   @property
   def demonstrations(self) -> base.Demonstrations:
@@ -73,7 +90,7 @@ class SweDomain(base.Domain):
         functools.partial(
             demonstrations.demonstrate, self.settings, self.limits.turns
         ),
-        demonstrations.TOKENS,
+        tuple(map(self.settings.written, demonstrations.TOKENS)),
         words=True,
     )
 
@@ -84,6 +101,16 @@ class SweDomain(base.Domain):
       return self
     settings = dataclasses.replace(self.settings, scrubbed=True)
     return dataclasses.replace(self, settings=settings)
+
+  @property
+  def levels(self) -> tuple[tuple[str, int], ...]:
+    """The operators and levels that have problems to train on."""
+    there = {
+        (e.bug.operator, problems.level(e))
+        for e in problems.entries('train')
+        if not problems.is_demonstrated(e)
+    }
+    return tuple(sorted(there & self.families))
 
   def source(self, split: str, seed: int) -> records.ProblemSource:
     """Return the problems of 'train', 'dev' or 'sealed', disjoint by id.
@@ -133,8 +160,11 @@ class SweDomain(base.Domain):
       with lent:
         return grade_lib.changes(task, session.files()).to_json()
 
-    named = {n: functools.partial(run, n) for n in self.settings.tools}
-    return environments.ToolEnvironment(named, tools_lib.ACTIONS, close)
+    offered = self.settings.offered
+    named = {name: functools.partial(run, name) for name in offered}
+    codes = {'none': tools_lib.ACTIONS['none']}
+    codes |= {name: tools_lib.ACTIONS[tool] for name, tool in offered.items()}
+    return environments.ToolEnvironment(named, codes, close)
 
   def grade(
       self, problem: records.Problem, completion: records.Episode
@@ -163,14 +193,22 @@ class SweDomain(base.Domain):
         problems, completions, keys, strict=True
     ):
       unseen = self.task(problem.problem_id).unseen
-      grades.append(_grade(problem, completion, reports[key], unseen))
+      known = {'unseen': unseen, 'max_turns': self.limits.turns}
+      grades.append(_grade(problem, completion, reports[key], known))
       # The time of a shared grading run counts only once.
       reports[key] = dataclasses.replace(reports[key], seconds=0.0)
     return grades
 
   def attempts(self, problem: records.Problem) -> list[records.Episode]:
     """Return episodes of every kind, with synthetic tool replies."""
-    return demonstrations.attempts(self.task(problem.problem_id))
+    made = demonstrations.attempts(self.task(problem.problem_id))
+    renamed = lambda turn: dataclasses.replace(
+        turn, text=self.settings.written(turn.text)
+    )
+    return [
+        dataclasses.replace(episode, turns=tuple(map(renamed, episode.turns)))
+        for episode in made
+    ]
 
   def _report(self, key: tuple[str, str]) -> grade_lib.Report:
     """Grade the changes of one problem: (problem_id, JSON text)."""
@@ -258,8 +296,9 @@ def _grade(
     problem: records.Problem,
     episode: records.Episode,
     report: grade_lib.Report,
-    unseen: bool,
+    known: Mapping[str, bool | int],
 ) -> records.Grade:
+  """Return a grade; `known` are the columns known before the episode."""
   stop = evidence.stop_reason(episode)
   return records.Grade(
       outcome=report.outcome,
@@ -268,8 +307,9 @@ def _grade(
       status=report.status,
       columns={
           'difficulty': problem.difficulty,
-          'unseen': unseen,
+          **known,
           'files_edited': report.files_edited,
+          'files_mask': evidence.mask(report.edited),
           'f2p_passed': report.f2p_passed,
           'p2p_passed': report.p2p_passed,
           'submitted': stop == 'submitted',
@@ -288,6 +328,7 @@ def make(
     max_turns: int = 30,
     scrubbed: bool = True,
     tools: Sequence[str] = tools_lib.TOOLS,
+    names: Mapping[str, str] | None = None,
     slots: int = 16,
     max_letters: int = 4000,
     read_lines: int = 200,
@@ -306,6 +347,9 @@ def make(
     scrubbed: Whether the history ends where the work begins. If not, the commit
       that fixes the bug is on another branch.
     tools: Tools that an agent may call, see `tools.TOOLS`.
+    names: Tool -> name under which it is offered instead of its own, in
+      prompts, calls, replies and the codes of `actions`: for a policy that
+      knows the tool by that name.
     slots: Number of concurrent workspaces, and so of episodes; each costs about
       15 MiB and 3 processes.
     max_letters: Maximum characters of one tool reply.
@@ -341,6 +385,7 @@ def make(
   try:
     settings = tools_lib.Settings(
         tools=tuple(tools),
+        names=tuple(sorted(dict(names or {}).items())),
         scrubbed=scrubbed,
         max_letters=max_letters,
         read_lines=read_lines,

@@ -1,7 +1,8 @@
 """Evidence of the swe domain: the columns of an episode, and their values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import functools
+import zlib
 
 from evojax import records
 from evojax.domains.swe import grade
@@ -18,6 +19,7 @@ STOP_REASON = {
 }
 _LIMITS = {'length': 'tokens', 'turns': 'turns', 'seconds': 'seconds'}
 _LOOKS = ('grep', 'read')
+MASK_BITS = 31  # Of an int32 that is not negative.
 _watched = functools.partial(schema.Column, readers=('diagnostic', 'report'))
 # A blind run could derive these from actions and arguments.
 _derived = functools.partial(schema.Column, blind=False)
@@ -34,11 +36,20 @@ COLUMNS = (
         ' 1 if not, 2 in tasks of others.',
     ),
     _watched('unseen', 'bool', 'From a package that nothing is trained on.'),
+    _watched('max_turns', 'int32', 'The limit of turns.', unit='turns'),
     schema.Column(
         'format_ok', 'bool', 'Every turn holds a call that could be read.'
     ),
     schema.Column(
         'files_edited', 'int32', 'Source files that differ.', unit='files'
+    ),
+    schema.Column(
+        'files_mask',
+        'int32',
+        'Which source files differ: a bit for each, chosen by a hash of its'
+        ' path.',
+        readers=('diagnostic', 'report'),
+        blind=False,
     ),
     schema.Column(
         'f2p_passed',
@@ -76,6 +87,24 @@ COLUMNS = (
         unit='turns',
     ),
 )
+
+
+def mask(paths: Iterable[str]) -> int:
+  """Return the value of `files_mask`; paths rarely share one of its bits."""
+  bits = {zlib.crc32(path.encode()) % MASK_BITS for path in paths}
+  return sum(1 << bit for bit in bits)
+
+
+def columns(settings: tools.Settings) -> tuple[schema.Column, ...]:
+  """Return COLUMNS with the names under which tools are offered."""
+  if not settings.names:
+    return COLUMNS
+  codes = {
+      name if name == 'none' else settings.name(name): code
+      for name, code in tools.ACTIONS.items()
+  }
+  actions = schema.with_codes('actions', codes)
+  return tuple(actions if c.name == 'actions' else c for c in COLUMNS)
 
 
 def behaviour(turns: Sequence[records.Turn]) -> dict[str, bool | int]:

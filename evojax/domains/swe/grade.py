@@ -54,12 +54,16 @@ class Report:
   f2p_passed: float  # Passing share of the tests that failed at first, 0..1.
   p2p_passed: float  # The same of those that passed; 1 if there are none.
   status: str  # Key of GRADE_STATUS.
-  files_edited: int  # Number of source files that differ from the task's.
+  edited: tuple[str, ...]  # Paths of source files that differ from the task's.
   tests_touched: int  # Number of tests, test configurations and links that do.
   trust: str = tasks.OUTSIDE
   tier: str = ''
   seconds: float = 0.0
   failed: tuple[str, ...] = ()  # Names of failed tests; hidden from policies.
+
+  @property
+  def files_edited(self) -> int:
+    return len(self.edited)
 
 
 def grade(
@@ -260,7 +264,7 @@ def _report(
       f2p_passed=shares[0],
       p2p_passed=shares[1],
       status=status,
-      files_edited=len(edits),
+      edited=tuple(sorted(edits)),
       tests_touched=touched,
       trust=task.trust,
       seconds=time.monotonic() - start,

@@ -71,12 +71,14 @@ ARGUMENTS = {
     'diff': 6,
     'wrong': 7,
 }
+_NAME = re.compile(r'[A-Za-z_]\w{0,39}', re.ASCII)
 _REF = re.compile(r'[A-Za-z0-9_][\w./~^@{}:-]{0,199}')
 _GIT = {
     'log': ['log', '--all', '--oneline', '--decorate', '--max-count=30'],
     'show': ['show', '--format=%h %s'],
     'diff': ['diff'],
 }
+_HEAD = re.compile(r'^diff --git ', re.MULTILINE)  # Of each file in a patch.
 _LOOK_SECONDS = 10.0  # For tools that only look; grep may get a slow pattern.
 
 
@@ -91,14 +93,43 @@ class Settings:
   max_letters: int = 4000  # Maximum characters of one observation.
   read_lines: int = 200  # Lines that `read` shows if no last line is given.
   test_seconds: float = 10.0  # CPU time of `test`; one test gets a quarter.
+  # (tool, name): names under which tools are offered instead of their own.
+  names: tuple[tuple[str, str], ...] = ()
 
   def __post_init__(self):
     unknown = set(self.tools) - set(TOOLS)
     if unknown or not self.tools:
       raise ValueError(f'tools={self.tools}: choose some of {TOOLS}')
+    if unknown := {tool for tool, _ in self.names} - set(TOOLS):
+      raise ValueError(f'names: {sorted(unknown)} are not among {TOOLS}')
+    for tool, name in self.names:
+      if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f'names.{tool}={name!r} must be letters, digits and _, at most 40'
+        )
+    if len({'none', *map(self.name, TOOLS)}) <= len(TOOLS):
+      raise ValueError(
+          f'names={dict(self.names)}: every tool needs a name of its own, and'
+          " 'none' is taken"
+      )
     for name in ('max_letters', 'read_lines', 'test_seconds'):
       if not getattr(self, name) > 0:
         raise ValueError(f'{name}={getattr(self, name)!r} must be positive')
+
+  def name(self, tool: str) -> str:
+    """Return the name under which a tool is offered."""
+    return dict(self.names).get(tool, tool)
+
+  @property
+  def offered(self) -> dict[str, str]:
+    """The tools by the names under which they are offered."""
+    return {self.name(tool): tool for tool in self.tools}
+
+  def written(self, text: str) -> str:
+    """Return a text with calls of tools, with the names that are offered."""
+    for tool, name in self.names:
+      text = text.replace(f'{{"name": "{tool}"', f'{{"name": "{name}"')
+    return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +153,7 @@ def schemas(settings: Settings) -> list[dict[str, Any]]:
       {
           'type': 'function',
           'function': {
-              'name': tool,
+              'name': settings.name(tool),
               'description': _PURPOSE[tool],
               'parameters': {
                   'type': 'object',
@@ -203,14 +234,16 @@ class Session:
     """
     if self.submitted:
       raise RuntimeError('the session has ended: the work is handed in')
+    offered = self._settings.offered
     wrong = self._wrong(name, arguments)
     if wrong:
-      action = ACTIONS.get(name, 0) if isinstance(name, str) else 0
-      found = Observation(wrong, False, action, ARGUMENTS['wrong'])
+      tool = offered.get(name, 'none') if isinstance(name, str) else 'none'
+      found = Observation(wrong, False, ACTIONS[tool], ARGUMENTS['wrong'])
     else:
-      ok, text = getattr(self, f'_{name}')(**arguments)
-      argument = argument_class(name, arguments)
-      found = Observation(text, ok, ACTIONS[name], argument)
+      tool = offered[name]
+      ok, text = getattr(self, f'_{tool}')(**arguments)
+      argument = argument_class(tool, arguments)
+      found = Observation(text, ok, ACTIONS[tool], argument)
     return dataclasses.replace(found, text=self._cut(found.text))
 
   def files(self) -> dict[str, repository.File] | None:
@@ -230,15 +263,17 @@ class Session:
 
   def _wrong(self, name: Any, arguments: Any) -> str:
     """Return what is wrong with a call; '' if nothing is."""
-    tools = ', '.join(self._settings.tools)
-    if not isinstance(name, str) or name not in self._settings.tools:
+    offered = self._settings.offered
+    if not isinstance(name, str) or name not in offered:
+      tools = ', '.join(offered)
       return f'There is no tool {name!r:.60}. The tools are: {tools}.'
-    takes = _TAKES[name]
+    takes = _TAKES[offered[name]]
+    usage = _usage(offered[name])
     if not isinstance(arguments, Mapping):
-      return f'The arguments of {name} must be an object, {_usage(name)}.'
+      return f'The arguments of {name} must be an object, {usage}.'
     for key, value in arguments.items():
       if key not in takes:
-        return f'{name} takes no {key!r:.60}; {_usage(name)}.'
+        return f'{name} takes no {key!r:.60}; {usage}.'
       kind = takes[key][0]
       if type(value) is not kind:
         kind = {str: 'a text', int: 'a whole number'}[kind]
@@ -247,7 +282,7 @@ class Session:
         return f'{key} is no text that UTF-8 can write.'
     missing = [k for k, t in takes.items() if t[1] and k not in arguments]
     if missing:
-      return f'{name} needs {missing[0]}; {_usage(name)}.'
+      return f'{name} needs {missing[0]}; {usage}.'
     return ''
 
   def _cut(self, text: str) -> str:
@@ -315,13 +350,14 @@ class Session:
   def _git(
       self, command: str, ref: str = '', path: str = ''
   ) -> tuple[bool, str]:
+    name = self._settings.name('git')
     if command not in _GIT:
       return (
           False,
-          f'git {command:.60} is not to be had; use log, show or diff.',
+          f'{name} {command:.60} is not to be had; use log, show or diff.',
       )
     if ref and (command != 'show' or not _REF.fullmatch(ref)):
-      return False, f'ref={ref!r:.120} names no commit for git show.'
+      return False, f'ref={ref!r:.120} names no commit for {name} show.'
     if '\0' in path:
       return False, f'path={path!r:.120} is no path.'
     arguments = [*_GIT[command], *([ref] if ref else [])]
@@ -331,10 +367,12 @@ class Session:
     )
     self._check(result)
     if result.exit_code == 127:
-      return False, 'git is not installed on this machine.'
+      return False, f'{name} is not installed on this machine.'
     text = (result.stdout or result.stderr).decode(errors='replace')
+    if name != 'git':
+      text = _HEAD.sub(f'diff --{name} ', text)
     if result.status != 'ok':
-      return False, text.strip() or _ended(result, 'git')
+      return False, text.strip() or _ended(result, name)
     return True, text.rstrip('\n') or 'Nothing has changed.'
 
   def _submit(self) -> tuple[bool, str]:

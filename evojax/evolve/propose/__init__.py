@@ -61,6 +61,10 @@ class Context:
   domain: str
   surface: surface_lib.Surface
   vetoes: frozenset[str] = frozenset()  # Factors, and hashes of deltas.
+  # (family, level) of the training problems, see `Domain.levels`.
+  levels: Sequence[tuple[str, int]] = ()
+  # Family -> share of its recorded rollouts that solve their problem.
+  solved: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

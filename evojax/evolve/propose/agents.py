@@ -1,8 +1,9 @@
 """Interventions for agents that repair repositories with tools.
 
 The domain's arguments tell whether a run trains such agents. The entries answer
-alerts of the swe seed diagnostics, besides those of any domain. `directions`
-inverts each of them and takes it out again.
+alerts of the swe seed diagnostics, besides those of any domain. Each part of
+the reward can be paid or fined from the start; `directions` inverts what was
+changed and takes it out again.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def can_pay(context: propose.Context, part: str) -> bool:
 
 ENTRIES = {
     'search_before_edit': library.Entry(
-        triggers=('failed_calls', 'slow_learning'),
+        triggers=('failed_edits', 'slow_learning'),
         change=changes.give_weight('searched_first', 0.1),
         when=lambda context: can_pay(context, 'searched_first'),
         expected=(-0.04, 0.07),
@@ -42,7 +43,7 @@ ENTRIES = {
         check='searches_first rises and outcome with it',
     ),
     'edit_then_test': library.Entry(
-        triggers=('tests_its_edit', 'slow_learning'),
+        triggers=('tests_its_edit', 'laziness', 'slow_learning'),
         change=changes.give_weight('tested_edit', 0.15),
         when=lambda context: can_pay(context, 'tested_edit'),
         expected=(-0.04, 0.07),
@@ -73,14 +74,14 @@ ENTRIES = {
         check='turns_of_solved rises',
     ),
     'fewer_turns': library.Entry(
-        triggers=('failed_calls',),
+        triggers=('failed_calls', 'repeated_calls', 'idle_turns'),
         change=changes.scale(_TURNS, 2 / 3),
         expected=(-0.05, 0.06),
         hypothesis='Late turns solve nothing: without them the rest counts.',
         source='RAGEN, Wang et al. 2025, arXiv:2504.20073, Sec. 4',
     ),
     'efficiency': library.Entry(
-        triggers=('failed_calls',),
+        triggers=('failed_calls', 'repeated_calls', 'idle_turns'),
         change=changes.give_weight('few_turns', 0.1),
         expected=(-0.05, 0.06),
         hypothesis='Turns are spent on what solves nothing.',
@@ -88,7 +89,7 @@ ENTRIES = {
         check='turns falls, turns_of_solved does not',
     ),
     'patience': library.Entry(
-        triggers=('edits',),
+        triggers=('edits', 'turns_used', 'laziness'),
         change=changes.give_weight('few_turns', -0.1),
         expected=(-0.05, 0.06),
         hypothesis='Episodes end before anything was tried.',
@@ -96,14 +97,48 @@ ENTRIES = {
         check='edits rises above 60 %',
     ),
     'edit_streak_penalty': library.Entry(
-        triggers=('failed_calls',),
+        triggers=('failed_edits',),
         change=changes.give_weight('edit_streak', 0.1),
         expected=(-0.05, 0.06),
         hypothesis='Edits follow edits, and nobody looks at what they did.',
         source=f'{_EVOTRAINER}, v5 and v6, which it made worse',
     ),
+    'edit_sooner': library.Entry(
+        triggers=('repeated_calls', 'idle_turns', 'slow_learning'),
+        change=changes.give_weight('searched_first', -0.1),
+        when=lambda context: can_pay(context, 'searched_first'),
+        expected=(-0.06, 0.06),
+        hypothesis='Turns that a repair needs are spent on searching.',
+        source=f'{_EVOTRAINER}: the inverse of search before edit',
+        check='edits rises, turns falls',
+    ),
+    'submit_sooner': library.Entry(
+        triggers=('repeated_calls', 'idle_turns', 'slow_learning'),
+        change=changes.give_weight('tested_edit', -0.15),
+        when=lambda context: can_pay(context, 'tested_edit'),
+        expected=(-0.06, 0.06),
+        hypothesis='Turns that a repair needs are spent on running tests.',
+        source=f'{_EVOTRAINER}: the inverse of edit then test',
+        check='submits rises, turns falls',
+    ),
+    'fine_for_half_repairs': library.Entry(
+        triggers=('alive_by_shaping', 'reward_hacking', 'touches_tests'),
+        change=changes.give_weight('fail_to_pass', -0.3),
+        expected=(-0.06, 0.06),
+        hypothesis='Tests are made to pass by changes that repair nothing.',
+        source=f'{_EVOTRAINER}: the inverse of credit by fail-to-pass',
+        check='alive_by_shaping falls and outcome does not',
+    ),
+    'edit_streak_paid': library.Entry(
+        triggers=('edits', 'repeated_calls'),
+        change=changes.give_weight('edit_streak', -0.1),
+        expected=(-0.06, 0.06),
+        hypothesis='A second edit mends the first, and few are made.',
+        source=f'{_EVOTRAINER}: the inverse of its edit-streak penalty',
+        check='edits rises above 60 %',
+    ),
     'scrubbed_history': library.Entry(
-        triggers=('too_easy', 'exploration_collapse'),
+        triggers=('reads_history', 'too_easy', 'exploration_collapse'),
         change=changes.set_value(_SCRUBBED, True),
         expected=(-0.05, 0.06),
         hypothesis='What is solved is copied from the history.',

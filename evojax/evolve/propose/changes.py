@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import re
 from typing import Any
 
 from evojax import domains
@@ -10,6 +11,23 @@ from evojax.evolve import skills
 from evojax.harness import library as shipped
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
+
+# The end of an inverted function, after the function itself as `_straight`.
+_INVERSES = {
+    'keep.py': '''
+
+def keep(e, state):
+  """bool [P, G]: what the function above drops."""
+  kept, state = _straight(e, state)
+  return ~kept, state
+''',
+    'weight.py': '''
+
+def weight(e):
+  """float32 [P, G, A]: the credit above, mirrored at 1."""
+  return np.maximum(2 - _straight(e), 0)
+''',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,29 +182,44 @@ def original_file(name: str) -> Change:
   return Change(name, apply)
 
 
-def half_of_levels(harder: bool) -> Change:
-  """Return a change to the harder or easier half of each family's levels."""
+def with_name(path: str, name: str) -> Change:
+  """Return a change that adds a name to a list, in the order of its choices."""
 
   def choose(context: propose.Context, old: tuple[str, ...]) -> Any:
-    names = old or context.config.get('domain.kwargs.families', ())
-    halves = tuple(_half(name, harder) for name in names)
-    return old if None in halves or halves == tuple(names) else halves
+    choices = context.surface.field(path).choices
+    if name not in choices or old is None:
+      return old
+    return tuple(n for n in choices if n in old or n == name)
 
-  return _value('data.families', choose)
+  return _value(path, choose)
 
 
-def _half(name: str, harder: bool) -> str | None:
-  """Return 'gcd:2-3' or 'gcd:0-1' for 'gcd:0-3'; None without levels."""
-  family, colon, levels = name.partition(':')
-  if not colon:
-    return None
-  first, _, last = levels.partition('-')
-  low, high = int(first), int(last or first)
-  if low == high:
-    return name
-  middle = (low + high) // 2
-  low, high = (middle + 1, high) if harder else (low, middle)
-  return f'{family}:{low}' if low == high else f'{family}:{low}-{high}'
+def inverted_file(name: str) -> Change:
+  """Return a change that inverts a filter or a credit function.
+
+  An inverted filter keeps the groups that it dropped. An inverted credit is
+  mirrored at 1, the credit without a function, down to 0. A second inversion
+  restores the first function.
+  """
+  function, tail = name.removesuffix('.py'), _INVERSES[name]
+
+  def apply(context: propose.Context) -> spec.Harness | None:
+    text = context.parent.files.get(name, '')
+    if not re.search(rf'^def {function}\(', text, re.MULTILINE):
+      return None
+    if 'np.' in tail and 'import numpy as np' not in text:
+      return None
+    if text.endswith(tail):
+      straight = text.removesuffix(tail)
+      new = straight.replace('def _straight(', f'def {function}(')
+    else:
+      new = re.sub(
+          rf'^def {function}\(', 'def _straight(', text, flags=re.MULTILINE
+      )
+      new = f'{new.rstrip()}\n{tail}'
+    return context.parent.with_file(name, new)
+
+  return Change(name, apply)
 
 
 # ------------------------------------------------------------------ conditions

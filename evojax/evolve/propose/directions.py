@@ -2,8 +2,9 @@
 
 The library holds what the literature recommends. A run may be broken in ways
 that no paper covers: a penalty too strong, a warm-up longer than the run, a
-filter that drops everything. So each value can also be raised, lowered, turned
-off, inverted or reset to its default, and each function can be removed.
+filter that drops everything, a tool that is missing. So each value can also be
+raised, lowered, turned off, inverted or reset to its default, each name can be
+added or left out, and each function can be inverted or removed.
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from evojax import config as config_lib
 from evojax.evolve import propose
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import library
+from evojax.evolve.propose import slices
+from evojax.harness import parts as parts_lib
 from evojax.harness import surface as surface_lib
 
 # Expected effects. Most changes of a chosen value do harm, but a value that is
@@ -21,6 +24,7 @@ from evojax.harness import surface as surface_lib
 _EITHER, _BACK = (-0.05, 0.01), (-0.04, 0.10)
 _STEP = 3.0  # Factor for values on a log scale.
 _PART = 0.25  # Share of the range of values on a linear scale.
+_PAID = 0.1  # Weight of a part of the reward that has none.
 _OUTCOME = surface_lib.WEIGHTS + 'outcome'
 _FILES = {'keep.py': 'filter', 'weight.py': 'credit'}
 _SOURCE = 'evojax: the surface in both directions'
@@ -30,6 +34,7 @@ _SIGNAL = ('weak_signal', 'dead_group_ratio', 'reward_spread')
 _CERTAIN = ('exploration_collapse', 'mean_logprob')
 _LENGTH = ('truncated', 'length_gaming', 'length_reward_corr')
 _WRONG = ('slow_learning', 'outcome_falling')
+_AGENTS = ('failed_calls', 'edits', 'repeated_calls', 'solution_diversity')
 _CALLED = {
     'optimizer': _WRONG,
     'regularisation': (*_WRONG, *_CERTAIN),
@@ -40,6 +45,7 @@ _CALLED = {
     'exploration': (*_WRONG, *_CERTAIN, *_SIGNAL),
     'length': (*_WRONG, *_LENGTH),
     'data': (*_WRONG, *_SIGNAL, 'too_hard', 'too_easy'),
+    'tools': (*_WRONG, *_AGENTS),
     'reward': (
         *(*_WRONG, *_SIGNAL, *_LENGTH),
         *('reward_hacking', 'alive_by_shaping', 'format_failures'),
@@ -50,9 +56,11 @@ _CALLED = {
 def entries(context: propose.Context) -> Iterator[library.Entry]:
   """Yield the single changes that can be made to a harness."""
   for field in _fields(context):
-    old = context.config.get(field.path)
+    old = context.config.get(field.path, 0.0)  # Of a part without a weight.
     for what, value in _values(context, field, old):
-      back = what == 'back to its default'
+      # A missing tool, like a value that was changed, may be the fault.
+      added = field.choices and field.kind == 'names' and len(value) > len(old)
+      back = what == 'back to its default' or added
       yield library.Entry(
           triggers=_CALLED.get(field.intervention_class, _WRONG),
           change=changes.set_value(field.path, value),
@@ -73,6 +81,21 @@ def entries(context: propose.Context) -> Iterator[library.Entry]:
           hypothesis=f'{name} is what is wrong: the run goes on without it.',
           source=_SOURCE,
       )
+      yield library.Entry(
+          triggers=_CALLED[class_],
+          change=changes.inverted_file(name),
+          expected=_EITHER,
+          hypothesis=f'{name} is the wrong way round: the run inverts it.',
+          source=_SOURCE,
+      )
+  if context.config.get('data.families'):
+    yield library.Entry(
+        triggers=_CALLED['data'],
+        change=slices.other_families(),
+        expected=_EITHER,
+        hypothesis='The problems that are left out are the right ones.',
+        source=_SOURCE,
+    )
 
 
 def _fields(context: propose.Context) -> Iterator[surface_lib.Field]:
@@ -83,9 +106,11 @@ def _fields(context: propose.Context) -> Iterator[surface_lib.Field]:
         yield field
       continue
     family = field.path.removesuffix('*')
-    for path in sorted(context.config):
-      if path.startswith(family):
-        yield context.surface.field(path)
+    named = {p for p in context.config if p.startswith(family)}
+    if source := context.parent.files.get('reward.py'):
+      named |= {family + part for part in parts_lib.hashes(source)}
+    for path in sorted(named):
+      yield context.surface.field(path)
 
 
 @functools.cache
@@ -104,8 +129,14 @@ def _values(
     for choice in field.choices:
       if choice not in (old, default):
         yield f'{choice} instead', choice
+  elif field.kind == 'names':
+    yield from _name_lists(context, field, old)
   elif surface_lib.is_weight(field.path):
-    if changes.shaped(context) or old < 0:  # A lone part has no scale.
+    if not old:
+      yield 'paid', _PAID
+      if field.path != _OUTCOME:
+        yield 'fined', -_PAID
+    elif changes.shaped(context) or old < 0:  # A lone part has no scale.
       yield from _weights(field, old)
   elif field.kind in ('float', 'int'):
     yield from _numbers(context, field, old)
@@ -123,6 +154,21 @@ def _weights(
       yield 'the other way round', -old
   for what, value in (('half of it', old / 2), ('twice of it', 2 * old)):
     if old and not field.problem(value):
+      yield what, value
+
+
+def _name_lists(
+    context: propose.Context, field: surface_lib.Field, old: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+  """Yield lists with one name more, and with one less."""
+  if not field.choices:  # The families of problems, of which there are many.
+    yield from slices.neighbours(context)
+    return
+  for name in field.choices:
+    chosen = {*old} ^ {name}
+    what = f'with {name}' if name in chosen else f'without {name}'
+    value = tuple(n for n in field.choices if n in chosen)
+    if not field.problem(value):
       yield what, value
 
 

@@ -17,6 +17,7 @@ import dataclasses
 
 from evojax.evolve import propose
 from evojax.evolve.propose import changes
+from evojax.evolve.propose import slices
 from evojax.harness import delta
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
@@ -325,7 +326,7 @@ ENTRIES = {
         check='pass_at_g does not fall',
     ),
     'temperature_up': Entry(
-        triggers=(*_COLLAPSE, *_WEAK),
+        triggers=(*_COLLAPSE, *_WEAK, 'solution_diversity'),
         change=changes.shift('rollout.temperature', 0.2),
         expected=(-0.05, 0.06),
         hypothesis=(
@@ -355,7 +356,7 @@ ENTRIES = {
     ),
     'easier_problems': Entry(
         triggers=('too_hard',),
-        change=changes.half_of_levels(harder=False),
+        change=slices.half_of_levels(harder=False),
         expected=(-0.05, 0.07),
         hypothesis='Nobody solves the harder problems yet: they teach nothing.',
         source=_BALANCED,
@@ -363,9 +364,20 @@ ENTRIES = {
     ),
     'harder_problems': Entry(
         triggers=('too_easy',),
-        change=changes.half_of_levels(harder=True),
+        change=slices.half_of_levels(harder=True),
         expected=(-0.05, 0.07),
         hypothesis='Everybody solves the easier problems: they teach nothing.',
+        source=_BALANCED,
+        check='dead_group_ratio falls',
+    ),
+    'middle_families': Entry(
+        triggers=('too_hard', 'too_easy', 'weak_signal', 'dead_group_ratio'),
+        change=slices.middle_families(),
+        expected=(-0.05, 0.07),
+        hypothesis=(
+            'Families that are solved about half of the time teach most: the'
+            ' others wait until the policy has learned from these.'
+        ),
         source=_BALANCED,
         check='dead_group_ratio falls',
     ),

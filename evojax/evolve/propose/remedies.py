@@ -27,6 +27,8 @@ def change(
     if path not in context.config:  # The part may be the library's.
       return changes.give_weight(remedy.part, remedy.value)
   value = repairs.target(remedy)
+  if remedy.setting == 'tools':
+    return changes.with_name(path, value)
   if value is None:
     return changes.scale(path, remedy.times)
   return changes.set_value(path, value)

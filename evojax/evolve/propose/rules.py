@@ -274,7 +274,8 @@ def _mutate(
   numbers = all(map(skills_lib.is_number, (old, new, current)))
   if field.kind not in ('float', 'int') or not numbers:
     return None
-  if trial.status == 'disqualified':  # It never ran, so nothing was learned.
+  # It never ran, so nothing was learned.
+  if trial.status in ('disqualified', 'size_blocked'):
     return None
   here = trial.delta.before == context.parent.sha256
   lost = trial.effect is None or trial.effect <= 0

@@ -6,6 +6,11 @@ from evojax.evolve import recorded
 from evojax.harness import admit as admit_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
+from evojax.runtime import devices
+from evojax.training import memory as memory_lib
+
+# How the reason begins against a candidate that may not fit into memory.
+SIZE_BLOCKED = 'size_blocked: '
 
 
 def admit(
@@ -24,7 +29,33 @@ def admit(
       )
   )
   try:
-    arms.setup_under(run, design.harness)
+    setup = arms.setup_under(run, design.harness)
   except ValueError as error:  # Values that are inconsistent in an arm.
     reasons = [*reasons, str(error)]
+  else:
+    mesh = run.states.mesh
+    arm = memory_lib.Run(setup.config, setup.policy, mesh)
+    limit = devices.memory_bytes(list(mesh.devices.flat))
+    reasons += decisions.decide(lambda: too_large(arm, limit))
   return records.Admit(trial=design.trial, reasons=tuple(reasons))
+
+
+def too_large(arm: memory_lib.Run, limit: int | None) -> list[str]:
+  """Return why an arm may need more memory than a device has, as reasons.
+
+  Only a reference policy makes an arm larger than the run's own steps, see
+  `memory.with_reference`.
+
+  Args:
+    arm: The shapes of the candidate's arms.
+    limit: Bytes that programs may use on each device; None if unknown.
+  """
+  if limit is None or not arm.algorithm.reference:
+    return []
+  if (need := memory_lib.peak(arm)) <= limit:
+    return []
+  return [
+      f'{SIZE_BLOCKED}with a reference policy (grpo.kl_coef) a device needs up'
+      f' to {need / 2**30:.2f} GiB and has {limit / 2**30:.2f} GiB; see'
+      ' --mode=plan --config.grpo.kl_coef=0.01'
+  ]

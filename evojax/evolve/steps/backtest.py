@@ -97,6 +97,7 @@ def _key(
       *(version.harness, design.harness, version.version),
       *(arm.start, arm.end, arm.seed),
       *(run.config.seed, e.replay_updates, e.replay_problems),
+      replay.WEIGHT_CAP,
   ):
     digest.update(f'{name}\n'.encode())
   for step in steps:

@@ -3,14 +3,19 @@
     (diagnose  hypothesize  design  admit  backtest  [verify  accumulate])*
 
 A candidate that is refused by the gate or by its backtest, or that trains
-nothing, gets its verdict here and does not race. The training so far is
-diagnosed in every round, also where no candidate may enter any more.
+nothing, gets its verdict here and does not race. Of the others, more are
+backtested than there are places; predictions decide which of them enter, and
+the rest wait for the next round. The training so far is diagnosed in every
+round, also where no candidate may enter any more.
 """
 
+import dataclasses
 import math
+from typing import Any
 
 from evojax.evolve import costs
 from evojax.evolve import opening
+from evojax.evolve import ranking
 from evojax.evolve import standings
 from evojax.evolve.propose import human
 from evojax.evolve.steps import accumulate
@@ -24,6 +29,7 @@ from evojax.evolve.steps import shadow
 from evojax.evolve.steps import verify
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.runtime import decisions
 from evojax.training import stages
 
 # From this many on, the last entry of a run is for the repair of a critical
@@ -31,7 +37,15 @@ from evojax.training import stages
 _ENTRIES_WITH_RESERVE = 3
 
 
-def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """The candidates of a round."""
+
+  racing: list[history_lib.Trial]  # Those still racing, then those that enter.
+  queue: tuple[records.Queued, ...]  # Those that had not raced before.
+
+
+def fill(run: opening.Run, number: int) -> Field:
   """Return the candidates of a round: those still racing, then new ones.
 
   For each refused change another is tried, up to stages.TRIES per place, so
@@ -39,20 +53,50 @@ def fill(run: opening.Run, number: int) -> list[history_lib.Trial]:
   """
   first = _first_trial(run, number)
   free = places(run, number)
-  racing = _racing_on(run, first) if is_payable(run, number) else []
-  full = len(racing) + free
   if not free:
     diagnosis = _diagnose(run, number, first)
     run.recorder.record(
         records.Hypothesize, lambda: hypothesize.none(diagnosis), trial=first
     )
   for trial in range(first, first + stages.TRIES * free):
-    if len(racing) >= full or not _begin(run, number, trial):
+    # Each round tries at least one change: its diagnosis may call for a repair
+    # that comes before all who wait.
+    if trial > first and _is_full(run, trial, free):
       break
-    # Read after `_begin`: a trial that a kill stopped between its backtest and
-    # its verdict looks like a candidate until then.
-    racing = [t for t in _undecided(run) if t.number <= trial]
-  return racing
+    if not _begin(run, number, trial, free):
+      break
+  queue = _queue(run, number, free)
+  trials = {trial.number: trial for trial in _undecided(run)}
+  racing = _racing_on(run) if is_payable(run, number) else []
+  racing += [trials[place.trial] for place in queue if place.enters]
+  return Field(racing, queue)
+
+
+def _queue(
+    run: opening.Run, number: int, free: int
+) -> tuple[records.Queued, ...]:
+  """Return the queue for a round; print it if not all of it enter."""
+
+  def decide() -> list[dict]:
+    trials, waiting = run.recorder.history.trials, _waiting(run)
+    found = ranking.queue(waiting, trials, free, _ordinary(run))
+    return [dataclasses.asdict(place) for place in found]
+
+  # Decided in process 0, so that all processes have the same bits.
+  queue = tuple(map(_place, decisions.decide(decide)))
+  if not all(place.enters for place in queue):
+    told = '; '.join(f'trial {p.trial} {p.reason}' for p in queue)
+    enter = sum(place.enters for place in queue)
+    run.say(f'round {number}: of {len(queue)} candidates {enter} enter: {told}')
+  return queue
+
+
+def _place(values: dict[str, Any]) -> records.Queued:
+  """Return a place in the queue from its JSON values."""
+  interval = values['predicted']
+  return records.Queued(
+      **values | dict(predicted=interval and tuple(interval))
+  )
 
 
 def places(run: opening.Run, number: int) -> int:
@@ -64,6 +108,8 @@ def places(run: opening.Run, number: int) -> int:
   own.
   """
   others = _others(run, number)
+  if number >= run.config.evolve.rounds:  # Only a shadow trains on.
+    return 0
   free = min(run.config.evolve.candidates - others, _entries(run)[1])
   # The arms of the incumbent and of these others are paid for first.
   payable = costs.payable(run, number) - 1 - others
@@ -80,8 +126,7 @@ def is_payable(run: opening.Run, number: int) -> bool:
 
 def _others(run: opening.Run, number: int) -> int:
   """Return how many harnesses train on beside the incumbent."""
-  racing = _racing_on(run, _first_trial(run, number))
-  return len(racing) + (shadow.current(run) is not None)
+  return len(_racing_on(run)) + (shadow.current(run) is not None)
 
 
 def _entries(run: opening.Run) -> tuple[int, int]:
@@ -90,11 +135,31 @@ def _entries(run: opening.Run) -> tuple[int, int]:
   return promised, promised - len(standings.entered(run))
 
 
-def _is_for_repairs(run: opening.Run, trial: int) -> bool:
-  """Return whether only the repair of a critical fault may enter as a trial."""
+def _ordinary(run: opening.Run) -> int:
+  """Return how many entries are left for others than critical repairs."""
   promised, left = _entries(run)
-  fresh = sum(not t.races and t.number < trial for t in _undecided(run))
-  return promised >= _ENTRIES_WITH_RESERVE and left - fresh <= 1
+  return left - (promised >= _ENTRIES_WITH_RESERVE)
+
+
+def _is_full(run: opening.Run, trial: int, free: int) -> bool:
+  """Return whether enough candidates wait, not counting those from a trial on.
+
+  As many as there are places would all enter, so there is a spare one, except
+  where those that come first take all places.
+  """
+  waiting = [t for t in _waiting(run) if t.number < trial]
+  first = sum(map(ranking.is_first_class, waiting))
+  return first >= free or len(waiting) >= free + stages.SPARE
+
+
+def _is_for_repairs(run: opening.Run, trial: int, free: int) -> bool:
+  """Return whether only the repair of a critical fault may be a trial.
+
+  It is so if no other could enter, or enough others wait.
+  """
+  waiting = sum(t.number < trial for t in _waiting(run))
+  may_enter = min(free, _ordinary(run))
+  return may_enter <= 0 or waiting >= may_enter + stages.SPARE
 
 
 def _first_trial(run: opening.Run, number: int) -> int:
@@ -106,9 +171,14 @@ def _first_trial(run: opening.Run, number: int) -> int:
   )
 
 
-def _racing_on(run: opening.Run, first: int) -> list[history_lib.Trial]:
-  """Return the candidates of rounds before the one with trial `first`."""
-  return [t for t in _undecided(run) if t.number < first]
+def _racing_on(run: opening.Run) -> list[history_lib.Trial]:
+  """Return the candidates that raced in the round before."""
+  return [t for t in _undecided(run) if t.races]
+
+
+def _waiting(run: opening.Run) -> list[history_lib.Trial]:
+  """Return the candidates that have not raced yet."""
+  return [t for t in _undecided(run) if not t.races]
 
 
 def _undecided(run: opening.Run) -> list[history_lib.Trial]:
@@ -129,7 +199,7 @@ def _diagnose(run: opening.Run, number: int, trial: int) -> records.Diagnose:
   )
 
 
-def _begin(run: opening.Run, number: int, trial: int) -> bool:
+def _begin(run: opening.Run, number: int, trial: int, free: int) -> bool:
   """Do the steps of a trial up to its race, or up to a verdict without one.
 
   Returns:
@@ -139,7 +209,7 @@ def _begin(run: opening.Run, number: int, trial: int) -> bool:
   diagnosis = _diagnose(run, number, trial)
   # After a kill following 'promote', the newest version is not its parent.
   version = run.recorder.history.version(diagnosis.version)
-  repairs_only = _is_for_repairs(run, trial)
+  repairs_only = _is_for_repairs(run, trial, free)
   proposal = record(
       records.Hypothesize,
       lambda: hypothesize.hypothesize(run, diagnosis, version, repairs_only),

@@ -8,6 +8,7 @@ import numpy as np
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
@@ -86,6 +87,8 @@ def _choose(
       domain=run.config.domain.name,
       surface=run.setup.surface,
       vetoes=human.vetoes(run.inbox),
+      levels=run.setup.domain.levels,
+      solved=recorded.solved_by_family(run.path / version.folder),
   )
   proposal = human.propose(context, run.inbox)
   critical = any(f.severity == 'critical' for f in diagnosis.findings)
@@ -110,6 +113,7 @@ def without_audit(trial: history_lib.Trial) -> history_lib.Trial:
 
   A proposer that saw these scores could learn to optimise them.
   """
+  trial = dataclasses.replace(trial, audit=None)
   verdict = trial.verify
   if verdict is None or verdict.perturbed_effect is None:
     return trial

@@ -24,6 +24,7 @@ from evojax.evolve import pairs
 from evojax.evolve import recorder
 from evojax.evolve import repairs
 from evojax.evolve import standings
+from evojax.evolve import stream
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.training import arm as arm_lib
@@ -48,6 +49,7 @@ class _Entrant:
   harness: str  # Hash.
   alike: bool  # Whether its rollouts are comparable with the incumbent's.
   starts: Mapping[int, _State]  # Pair -> start of its arm.
+  reserve: stream.Reserve  # The problems of its arms.
 
 
 # A trained arm, with its entrant and its pair.
@@ -59,6 +61,7 @@ def race(
     version: records.Version,
     number: int,
     field: Sequence[history_lib.Trial],
+    queue: tuple[records.Queued, ...],
     shadow: records.Shadow | None,
 ) -> records.Race:
   """Train the arms of a round, score them, and judge the candidates.
@@ -68,6 +71,7 @@ def race(
     version: The round starts from its state, with its harness as incumbent.
     number: Number of the round.
     field: The candidates; without any, only the incumbent trains.
+    queue: The queue that they came from.
     shadow: Shadow of the last kept change, while it trains.
 
   Raises:
@@ -78,10 +82,14 @@ def race(
   raced_trials = [*field, *_trials_of(run, shadow)]
   scored_by = 'rollouts' if all(map(_is_alike, raced_trials)) else 'dev'
   followed = _followed(run, number, field, shadow)
-  entrants = _incumbent_and_shadow(run, version, shadow)
+  harnesses = {trial.number: _rebased(run, version, trial) for trial in field}
+  training = {version.harness, *harnesses.values()}
+  training |= {shadow.harness} if shadow else set()
+  reserve = stream.reserve(run, number, training)
+  entrants = _incumbent_and_shadow(run, version, shadow, reserve)
   if followed:
-    starts = entrants[0].starts
-    entrants.append(_candidate(run, version, followed, starts))
+    starts, harness = entrants[0].starts, harnesses[followed.number]
+    entrants.append(_candidate(followed, harness, starts, reserve))
   alone = not field and shadow is None
   trained = _train_on(run, number, entrants, followed, scored_by, alone=alone)
   own = [(pair, e, arm) for e, pair, arm in trained if e.role == 'incumbent']
@@ -94,7 +102,10 @@ def race(
     )
   starts = {pair: e.starts[pair] for pair, e, _ in own}
   rest = [trial for trial in field if trial is not followed]
-  candidates = [_candidate(run, version, trial, starts) for trial in rest]
+  candidates = [
+      _candidate(trial, harnesses[trial.number], starts, reserve)
+      for trial in rest
+  ]
   raced = _scored(run, number, trained, scored_by)
   half = paired.first_half(run.config.evolve.pairs)
   # In a chain the incumbent improves from arm to arm, so that its arms are no
@@ -115,6 +126,7 @@ def race(
       scored_by=scored_by,
       arms=raced,
       standings=standings.after_race(run, number, field, raced, scored_by),
+      queue=queue,
   )
 
 
@@ -155,13 +167,15 @@ def _incumbent_and_shadow(
     run: opening.Run,
     version: records.Version,
     shadow: records.Shadow | None,
+    reserve: stream.Reserve,
 ) -> list[_Entrant]:
   """Return the harnesses that keep training in a round, incumbent first."""
 
   def entrant(state: _State, **fields) -> _Entrant:
     every = range(run.config.evolve.pairs)
     first = every[:1] if run.config.evolve.policy == 'chain' else every
-    return _Entrant(starts=dict.fromkeys(first, state), **fields)
+    starts = dict.fromkeys(first, state)
+    return _Entrant(starts=starts, reserve=reserve, **fields)
 
   found = [
       entrant(
@@ -187,22 +201,31 @@ def _incumbent_and_shadow(
   return found
 
 
+def _rebased(
+    run: opening.Run, version: records.Version, trial: history_lib.Trial
+) -> str:
+  """Return the hash of a candidate's harness.
+
+  A change that trains nothing may have been kept after it was proposed.
+  """
+  before, after = trial.delta.before, trial.design.harness
+  return run.harnesses.rebased(before, after, version.harness)
+
+
 def _candidate(
-    run: opening.Run,
-    version: records.Version,
     trial: history_lib.Trial,
+    harness: str,
     starts: Mapping[int, _State],
+    reserve: stream.Reserve,
 ) -> _Entrant:
   return _Entrant(
       role='candidate',
       trial=trial.number,
       name=f't{trial.number:03d}',
-      # A change that trains nothing may have been kept after this was proposed.
-      harness=run.harnesses.rebased(
-          trial.delta.before, trial.design.harness, version.harness
-      ),
+      harness=harness,
       alike=_is_alike(trial),
       starts=starts,
+      reserve=reserve,
   )
 
 
@@ -342,6 +365,7 @@ def _train(
               run, arms.seed_of(run, 'arm', number, pair), e.updates
           ),
           start=entrant.starts[pair].checkpoint,
+          problems=entrant.reserve.of(pair),
           label=f'round {number}: {entrant.name}, pair {pair}',
           # If sampling differs, outcomes would compare samples, not learning.
           incumbents=incumbents

@@ -5,15 +5,19 @@ won the first 60 updates and had lost 11 points by the 160th, see
 BUILD_NOTES.md. So the former harness keeps training from the state of its own
 arms, in the place of a candidate; no other change is kept meanwhile. If the
 policy loses against it, the change is taken back, and the shadow's policy
-becomes the run's.
+becomes the run's. If the rounds of the run end first, further rounds train only
+the policy and the shadow; if its tokens do, the horizon stays unchecked, and
+the run says so.
 """
 
 from collections.abc import Sequence
+import dataclasses
 import math
 
 from evojax.diagnosis import rules
 from evojax.eval import paired
 from evojax.eval import race as race_lib
+from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve.steps import promote
@@ -25,6 +29,34 @@ def current(run: opening.Run) -> records.Shadow | None:
   """Return the shadow that is training, if any."""
   found = run.recorder.find(records.Shadow)
   return found if found and found.decision == 'go_on' else None
+
+
+def paid(run: opening.Run, number: int) -> records.Shadow | None:
+  """Return the shadow that trains in a round, if any.
+
+  If the tokens do not pay for it beside the incumbent, it trains no more, and
+  the horizon of its change stays unchecked. It is paid for before candidates
+  that race on, because its change is already in the policy.
+  """
+  if current(run) and costs.payable(run, number) < 2:
+    leave(run, 'evolve.tokens does not pay for another round of its shadow')
+  return current(run)
+
+
+def leave(run: opening.Run, reason: str) -> None:
+  """End the shadow that is training, if any, without a decision on its change.
+
+  Args:
+    run: The run.
+    reason: Why it trains no more.
+  """
+  shadow = current(run)
+  if shadow is None:
+    return
+  run.recorder.append(
+      dataclasses.replace(shadow, decision='unchecked', reason=reason)
+  )
+  run.say(f'trial {shadow.trial} stays kept, horizon not checked: {reason}')
 
 
 def is_needed(race: records.Race, verdict: records.Verify, looks: int) -> bool:
@@ -77,6 +109,14 @@ def begin(
   arms = promote.trained_on(run, race, 'incumbent', None)
   target = f'shadows/t{trial:03d}-0'
   state = promote.state_of(run, arms, version.checkpoint, target)
+  e, tokens = run.config.evolve, costs.of_harness(run, race.round + 1)
+  more = max(0, race.round + 1 + e.horizon - e.rounds)
+  text = f'trial {trial}: its former harness trains beside the policy for up to'
+  text += f' {e.horizon} rounds, about {e.horizon * tokens:,.0f} tokens'
+  if more:
+    text += f'; {more} of them come after the last round, and there the policy'
+    text += f' trains on, too, for about {more * tokens:,.0f}'
+  run.say(text)
   return records.Shadow(
       trial=trial,
       round=race.round,
@@ -104,7 +144,7 @@ def look(
   """
   number = shadow.look + 1
   looks = run.config.evolve.horizon
-  last = number >= looks or race.round + 1 >= run.config.evolve.rounds
+  last = number >= looks
   arms = promote.trained_on(run, race, 'shadow', shadow.trial)
   found, errors = pairs.differences(
       run, race.round, race.arms, race.scored_by, 'shadow', shadow.trial

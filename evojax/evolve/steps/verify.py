@@ -11,6 +11,7 @@ from evojax.evolve import pairs
 from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import standings
+from evojax.evolve.steps import admit
 from evojax.evolve.steps import backtest as backtest_lib
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
@@ -19,6 +20,10 @@ from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
+
+
+class _SpentError(Exception):
+  """The run's audits are spent."""
 
 
 def before_race(
@@ -41,7 +46,9 @@ def before_race(
   admitted = run.recorder.find(records.Admit, trial=trial)
   backtest = run.recorder.find(records.Backtest, trial=trial)
   if admitted.reasons:
-    return _unraced(trial, 'disqualified', admitted.reasons)
+    sizes = [r.startswith(admit.SIZE_BLOCKED) for r in admitted.reasons]
+    status = 'size_blocked' if all(sizes) else 'disqualified'
+    return _unraced(trial, status, admitted.reasons)
   if backtest.crash:
     return _unraced(trial, 'preflight_crash', [backtest.crash])
   if not delta.trains:
@@ -53,16 +60,12 @@ def before_race(
   if backtest.statistics.get(backtest_lib.EQUAL):
     why = 'replayed updates are those of its parent, to the bit'
     return _unraced(trial, 'vetoed', [why])
+  trials = run.recorder.history.trials
+  mine = next(t for t in trials if t.number == trial)
   # Replays of a class that mispredicted before have less weight.
-  alike = [
-      t
-      for t in run.recorder.history.trials
-      if t.intervention_class == delta.intervention_class
-  ]
-  worth = calibration.trust(alike, lambda t: t.backtested)
-  predicted = backtest.predicted
-  if predicted and race_lib.vetoed(calibration.corrected(predicted, worth)):
-    low, high = (100 * end for end in predicted)
+  predicted = calibration.in_class(mine, trials, lambda t: t.backtested)
+  if race_lib.vetoed(predicted):
+    low, high = (100 * end for end in backtest.predicted)
     why = f'replayed updates lose, {low:+.1f} to {high:+.1f} points'
     return _unraced(trial, 'vetoed', [why])
   return None
@@ -87,7 +90,7 @@ def after_race(
     field: Sequence[history_lib.Trial],
     shadow: records.Shadow | None,
 ) -> dict[int, records.Verify]:
-  """Return the verdicts on a round's candidates; the others race on.
+  """Return the verdicts on a round's candidates; the others race on, or wait.
 
   At most one is kept. The others then end, because the incumbent that they were
   compared with is gone, and may be proposed again. None is kept while the
@@ -97,15 +100,34 @@ def after_race(
   Args:
     run: The run.
     race: The round.
-    field: Its candidates.
+    field: Its candidates, and those that waited.
     shadow: The shadow after the round, if any. It may take a change back.
   """
+  found = _after_race(run, race, field, shadow)
+  waiting = [place.trial for place in race.queue if not place.enters]
+  replaced = shadow is not None and shadow.decision == 'drop'
+  if replaced or any(verdict.status == 'keep' for verdict in found.values()):
+    why = 'it waited, and the harness that it changes was replaced'
+  elif costs.is_last(run, race.round, len(race.standings)):
+    why = 'others stood before it in the queue, and no round is left'
+  else:
+    return found
+  return found | {n: _unraced(n, 'superseded', [why]) for n in waiting}
+
+
+def _after_race(
+    run: opening.Run,
+    race: records.Race,
+    field: Sequence[history_lib.Trial],
+    shadow: records.Shadow | None,
+) -> dict[int, records.Verify]:
+  """Return the verdicts on the candidates that raced in a round."""
   e = run.config.evolve
   placed = {s.trial: s for s in race.standings}
   if shadow and shadow.decision == 'drop':
     why = ['the change that it was compared with was taken back']
     return {n: _verdict(s, 'superseded', why) for n, s in placed.items()}
-  trials = {t.number: t for t in field}
+  trials = {t.number: t for t in field if t.number in placed}
   found: dict[int, records.Verify] = {}
   for number, standing in placed.items():
     if failed := _failed(race, standing):
@@ -207,7 +229,11 @@ def _passed(
   if margin:
     evidence += f' against a loss of {100 * margin:.0f} points'
   status, reasons = 'keep', [evidence]
-  gate = _perturbed(run, race, trial, standing)
+  try:
+    gate = _perturbed(run, race, trial, standing)
+  except _SpentError as error:
+    why = f'not verified: {error}'
+    return _verdict(standing, history_lib.UNVERIFIED, [*reasons, why])
   if alerts:
     status = 'discard'
     reasons += [f'critical alert that is new: {name}' for name in alerts]
@@ -263,6 +289,11 @@ def _perturbed(
 
   These are perturbed, and judged by the domain's audit. The result is None if
   the domain cannot perturb enough of them and has no other judge.
+
+  Every result is a row of the ledger, so that a continued run counts it once.
+
+  Raises:
+    _SpentError: If the run may not score any more candidates on them.
   """
   e, own = run.config.evolve, run.setup.domain
   domain = own.audit
@@ -275,18 +306,31 @@ def _perturbed(
     domain = perturb.Perturbed(domain, fits)
   elif domain is own:
     return None
-  found, errors = pairs.differences(
-      run,
-      race.round,
-      race.arms,
-      race.scored_by,
-      'candidate',
-      trial.number,
-      perturbed=domain,
-  )
+
+  def score() -> records.Audit:
+    found, errors = pairs.differences(
+        run,
+        race.round,
+        race.arms,
+        race.scored_by,
+        'candidate',
+        trial.number,
+        perturbed=domain,
+    )
+    return records.Audit(
+        **key, differences=tuple(found), errors=tuple(errors)
+    )
+
+  key = dict(trial=trial.number, round=race.round)
+  spent = len(run.recorder.history.all(records.Audit))
+  if run.recorder.find(records.Audit, **key) is None and spent >= e.audits:
+    raise _SpentError(
+        f'the budget of perturbed scores is spent (evolve.audits={e.audits})'
+    )
+  audit = run.recorder.record(records.Audit, score, **key)
   return race_lib.gate(
       standing.differences,
-      found,
-      errors,
+      audit.differences,
+      audit.errors,
       margin=standings.of_record(trial).margin,
   )

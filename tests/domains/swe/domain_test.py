@@ -12,6 +12,7 @@ import numpy as np
 from configs import swe as swe_config
 from evojax import domains
 from evojax import records
+from evojax.diagnosis import calls
 from evojax.domains.swe import demonstrations
 from evojax.domains.swe import domain as domain_lib
 from evojax.domains.swe import evidence
@@ -152,6 +153,53 @@ class SweDomainTest(parameterized.TestCase):
     codes = [turn.action for turn in episodes[0].turns]
     names = ('grep', 'read', 'edit', 'test', 'submit')
     self.assertEqual(codes, [tools.ACTIONS[n] for n in names])
+
+  def test_a_tool_of_another_name(self):
+    domain = domains.make(
+        'swe', **_KWARGS, scrubbed=False, names={'git': 'search_notes'}
+    )
+    script = tuple(map(domain.settings.written, self.turns('copying')))
+    episodes, grades = self.graded(
+        script, self.turns('copying'), domain=domain
+    )
+    renamed, unknown = episodes
+    self.assertTrue(grades[0].outcome)
+    # Found by what the replies hold: nothing says 'git'.
+    said = ''.join(t.text + t.observation for t in renamed.turns)
+    self.assertNotRegex(said, r'\bgit\b')
+    turns = calls.of_turns(
+        [t.text for t in renamed.turns],
+        [t.observation for t in renamed.turns],
+        [t.ok for t in renamed.turns],
+    )
+    made = [call for turn in turns for call in turn]
+    self.assertEqual(calls.copied_from(made), 'search_notes')
+    self.assertEqual([c.kind for c in made[:2]], ['history', 'history'])
+    (actions,) = [c for c in domain.columns if c.name == 'actions']
+    action = renamed.turns[0].action
+    self.assertEqual(actions.codes['search_notes'], action)
+    self.assertNotIn('git', actions.codes)
+    self.assertEqual(action, tools.ACTIONS['git'])
+    self.assertIn("no tool 'git'", unknown.turns[0].observation)
+    self.assertNotIn('"git"', ''.join(domain.demonstrations.tokens))
+    seen = ''
+    for step in range(20):  # About 9 % of them look at the history.
+      for shown in domain.demonstrations.batch(
+          domain.demonstrated(0), 0, step, 4
+      ):
+        seen += ''.join(turn for turn, _ in shown.before)
+    self.assertIn('{"name": "search_notes", ', seen)
+    self.assertNotIn('"git"', seen)
+
+  @parameterized.parameters(
+      ({'gti': 'x'}, 'are not among'),
+      ({'git': 'a b'}, 'must be letters'),
+      ({'git': 'read'}, 'a name of its own'),
+      ({'git': 'none'}, 'a name of its own'),
+  )
+  def test_names_that_cannot_be(self, names, message):
+    with self.assertRaisesRegex(ValueError, message):
+      domains.make('swe', names=names)
 
   def test_the_fix_is_seen_only_where_history_is_not_scrubbed(self):
     script = self.turns('copying')

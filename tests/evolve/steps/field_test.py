@@ -1,5 +1,6 @@
 """How many changes a round looks for; the changes themselves are fake."""
 
+import dataclasses
 from unittest import mock
 
 from absl.testing import absltest
@@ -13,22 +14,51 @@ from evojax.ledger import records
 from tests.ledger import samples
 
 
+def candidate(number, middle=0.0):
+  """A backtested candidate that has not raced."""
+  return history_lib.Trial(
+      index=number,
+      number=number,
+      seconds={},
+      backtest=samples.record(
+          records.Backtest,
+          trial=number,
+          predicted=(middle - 0.01, middle + 0.01),
+      ),
+  )
+
+
 class FillTest(parameterized.TestCase):
 
-  def _fill(self, outcomes, *, entered=0, candidates=2, shadow=None):
-    """Return the trials in a first round's field, given `outcomes`."""
-    self.trials, self.rows, self.tried, self.idle = [], [], 0, []
+  def _fill(
+      self,
+      outcomes,
+      *,
+      entered=0,
+      candidates=2,
+      shadow=None,
+      waiting=(),
+      repairs_only=(),
+  ):
+    """Return the trials in a round's field, given `outcomes`.
+
+    An outcome is a verdict, or the middle of the interval that a candidate's
+    replay predicts.
+    """
+    self.trials, self.tried, self.idle = [*waiting], 0, []
     outcomes = iter(outcomes)
 
-    def begin(run, number, trial):
+    def begin(run, number, trial, free):
+      self.assertEqual(
+          field._is_for_repairs(run, trial, free), trial in repairs_only
+      )
       outcome = next(outcomes, None)
       if outcome is None:
         return False
       self.tried += 1
       found = dict(index=trial, number=trial, seconds={})
-      if outcome == 'races':
-        backtest = samples.record(records.Backtest, trial=trial)
-        self.trials.append(history_lib.Trial(**found, backtest=backtest))
+      if not isinstance(outcome, str):
+        self.trials.append(candidate(trial, outcome))
       else:
         verify = records.Verify(
             trial=trial, version='', status=outcome, reasons=()
@@ -40,11 +70,13 @@ class FillTest(parameterized.TestCase):
         spec=opening.Run,
         recorder=mock.Mock(),
         config=ml_collections.ConfigDict(
-            {'evolve': {'candidates': candidates}}
+            {'evolve': {'candidates': candidates, 'rounds': 6}}
         ),
     )
     run.recorder.history.trials = self.trials
-    run.recorder.history.all.return_value = []
+    begun = [samples.record(records.Diagnose, trial=t.number) for t in waiting]
+    begun = [dataclasses.replace(row, round=-1) for row in begun]
+    run.recorder.history.all.return_value = begun
     run.recorder.find.return_value.config = {'evolve': {'entries': 3}}
     diagnose = lambda run, number, trial: self.idle.append(trial)
     with (
@@ -56,39 +88,70 @@ class FillTest(parameterized.TestCase):
         ),
         mock.patch.object(field.shadow, 'current', lambda run: shadow),
     ):
-      return [t.number for t in field.fill(run, 0)]
+      self.said = run.say
+      found = field.fill(run, 0)
+    self.assertEqual(
+        [q.trial for q in found.queue if q.enters],
+        [t.number for t in found.racing],
+    )
+    self.queue = [q.trial for q in found.queue]
+    return [t.number for t in found.racing]
 
   @parameterized.parameters(
-      (['races'] * 9, [0, 1], 2),
+      # One more than there are places; the best two enter, the best first.
+      ([0.0, 0.1, 0.2, 0.3], [2, 1], 3),
+      ([0.2, 0.1, 0.0, 0.3], [0, 1], 3),
       # A refused change leaves its place to another,
-      (['disqualified', 'races', 'vetoed', 'races'], [1, 3], 4),
+      (['disqualified', 0.0, 'vetoed', 0.0, 0.1], [4, 1], 5),
       # but no round continues forever,
       (['vetoed'] * 9, [], 6),
       # and proposers may run out of proposals.
-      (['races'], [0], 1),
+      ([0.0], [0], 1),
   )
   def test_tries(self, outcomes, expected, tried):
     self.assertEqual(self._fill(outcomes), expected)
     self.assertEqual(self.tried, tried)
 
   def test_no_more_than_were_promised(self):
-    self.assertEqual(self._fill(['races'] * 9, entered=2), [0])
+    # The third entry is for a repair, and a third change is one, or none.
+    found = self._fill([0.0] * 2, entered=1, repairs_only=(2,))
+    self.assertEqual(found, [0])
+    self.assertEqual(self.queue, [0, 1])
     self.assertEmpty(self.idle)
-    self.assertEqual(self._fill(['races'] * 9, entered=3), [])
+    self.assertEqual(self._fill([0.0] * 9, entered=3), [])
     # The training is diagnosed anyway.
     self.assertEqual(self.idle, [0])
 
   def test_a_shadow_has_a_place(self):
-    self.assertEqual(self._fill(['races'] * 9, shadow=object()), [0])
+    self.assertEqual(self._fill([0.0] * 9, shadow=object()), [0])
+    self.assertEqual(self.queue, [0, 1])
+    (text,) = self.said.call_args.args
+    self.assertStartsWith(
+        text, 'round 0: of 2 candidates 1 enter: trial 0 predicted +0.0 points'
+    )
+
+  def test_what_waits_enters_before_what_is_predicted_to_gain_less(self):
+    waiting = [candidate(0, 0.1)]
+    self.assertEqual(self._fill([0.0, 0.2, 0.3], waiting=waiting), [2, 0])
+    self.assertEqual(self.queue, [2, 0, 1])
+
+  def test_if_enough_wait_only_a_critical_repair_is_looked_for(self):
+    waiting = [candidate(n, 0.1) for n in range(3)]
+    options = dict(waiting=waiting, repairs_only=(3,))
+    self.assertEqual(self._fill([], **options), [0, 1])
+    self.assertEqual(self._fill([0.3], **options), [3, 0])
+    self.assertEqual(self.tried, 1)
 
 
 class TokensTest(parameterized.TestCase):
 
-  def _places(self, payable, others=0, entries=5):
+  def _places(self, payable, others=0, entries=5, rounds=6):
     run = mock.Mock(
         spec=opening.Run,
         recorder=mock.Mock(),
-        config=ml_collections.ConfigDict({'evolve': {'candidates': 2}}),
+        config=ml_collections.ConfigDict(
+            {'evolve': {'candidates': 2, 'rounds': rounds}}
+        ),
     )
     run.recorder.find.return_value.config = {'evolve': {'entries': entries}}
     with (
@@ -115,34 +178,35 @@ class TokensTest(parameterized.TestCase):
   def test_no_more_than_were_promised(self):
     self.assertEqual(self._places(9.0, entries=1), (1, True))
 
+  def test_after_the_last_round_none_enters(self):
+    self.assertEqual(self._places(9.0, rounds=2), (2, True))
+    self.assertEqual(self._places(9.0, rounds=1), (0, True))
+
 
 class ReserveTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # Promised, entered, new in this round: is the rest for repairs?
-      (5, 3, 0, False),
-      (5, 3, 1, True),
-      (5, 4, 0, True),
+      # Promised, entered, waiting, places: is the next for repairs alone?
+      (5, 2, 0, 2, False),
+      (5, 2, 2, 2, False),  # Two entries are left, and there is a spare one.
+      (5, 2, 3, 2, True),
+      (5, 3, 1, 1, False),
+      (5, 3, 2, 1, True),
+      (5, 4, 0, 1, True),  # The last entry.
       # Two changes are too few to keep one back.
-      (2, 1, 0, False),
+      (2, 1, 0, 1, False),
+      (2, 1, 1, 1, False),
+      (2, 1, 2, 1, True),
   )
-  def test_the_last_entry(self, promised, entered, new, expected):
+  def test_the_last_entry(self, promised, entered, waiting, free, expected):
     run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
     config = {'evolve': {'entries': promised}}
     run.recorder.find.return_value.config = config
-    run.recorder.history.trials = [
-        history_lib.Trial(
-            index=n,
-            number=n,
-            seconds={},
-            backtest=samples.record(records.Backtest, trial=n),
-        )
-        for n in range(new)
-    ]
+    run.recorder.history.trials = [candidate(n) for n in range(waiting)]
     with mock.patch.object(
         field.standings, 'entered', lambda _: range(entered)
     ):
-      self.assertEqual(field._is_for_repairs(run, 9), expected)
+      self.assertEqual(field._is_for_repairs(run, 9, free), expected)
 
 
 if __name__ == '__main__':

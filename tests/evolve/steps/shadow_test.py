@@ -1,5 +1,7 @@
 """The conditions under which a kept change gets a shadow."""
 
+import pathlib
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -7,7 +9,10 @@ from absl.testing import parameterized
 import ml_collections
 
 from evojax.evolve import opening
+from evojax.evolve import recorder as recorder_lib
 from evojax.evolve.steps import shadow
+from evojax.ledger import budget
+from evojax.ledger import chain
 from evojax.ledger import records
 from tests.ledger import samples
 
@@ -37,9 +42,16 @@ class NeededTest(parameterized.TestCase):
     verdict = samples.record(records.Verify, low=low)
     self.assertEqual(shadow.is_needed(race, verdict, looks), needed)
 
-  @parameterized.parameters((0.10, 'keep'), (0.01, 'go_on'))
-  def test_a_look_ends_where_it_is_out_of_reach(self, ahead, decision):
-    # The shadow rises by 2 points a round.
+  @parameterized.parameters(
+      # The shadow rises by 2 points a round.
+      (0.10, 3, 'keep'),
+      (0.01, 3, 'go_on'),
+      # Behind by 3 points, and not sure of it: lost at the last look only. The
+      # run's last round is not the last look.
+      (-0.03, 3, 'go_on'),
+      (-0.03, 1, 'drop'),
+  )
+  def test_decisions(self, ahead, horizon, decision):
     arms = tuple(
         samples.record(
             records.RacedArm,
@@ -54,13 +66,14 @@ class NeededTest(parameterized.TestCase):
     )
     race = samples.record(records.Race, round=1, arms=arms, standings=())
     before = samples.record(records.Shadow, trial=3, look=0)
-    evolve = dict(horizon=3, rounds=6, policy='chain')
+    evolve = dict(horizon=horizon, rounds=2, policy='chain')
     run = mock.Mock(
         spec=opening.Run, config=ml_collections.ConfigDict({'evolve': evolve})
     )
     state = mock.Mock(checkpoint='', end='', arm=arms[-1])
     # The former harness minus the policy.
-    found = ([-ahead, -ahead - 0.001, -ahead + 0.001], [0.001] * 3)
+    wide = 0.05 if ahead < 0 else 0.001
+    found = ([-ahead, -ahead - wide, -ahead + wide], [0.001] * 3)
     with (
         mock.patch.object(shadow.pairs, 'differences', return_value=found),
         mock.patch.object(shadow.promote, 'trained_on', return_value=arms),
@@ -69,6 +82,43 @@ class NeededTest(parameterized.TestCase):
       looked = shadow.look(run, before, race)
     self.assertEqual(looked.decision, decision)
     self.assertEqual('out of reach' in looked.reason, decision == 'keep')
+
+
+class PaidTest(parameterized.TestCase):
+
+  def _run(self, *rows):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    recorder = recorder_lib.Recorder(
+        chain.Ledger(pathlib.Path(folder, 'ledger.jsonl')),
+        budget.Budget(),
+        lambda: None,
+        lambda: None,
+    )
+    for row in rows:
+      recorder.append(row)
+    return mock.Mock(spec=opening.Run, recorder=recorder)
+
+  @parameterized.parameters((2.0, True), (1.9, False))
+  def test_the_incumbent_and_the_shadow_are_paid_for(self, payable, trains):
+    going = samples.record(records.Shadow, trial=3, look=1, decision='go_on')
+    run = self._run(going)
+    with mock.patch.object(shadow.costs, 'payable', return_value=payable):
+      found = shadow.paid(run, 7)
+      self.assertEqual(found is not None, trains)
+      # A process that continues the round finds the same.
+      self.assertEqual(shadow.paid(run, 7), found)
+    last = run.recorder.find(records.Shadow)
+    self.assertEqual(last.decision, 'go_on' if trains else 'unchecked')
+    self.assertLen(run.recorder.rows, 1 if trains else 2)
+    if not trains:
+      self.assertIn('evolve.tokens', last.reason)
+      self.assertIn('horizon not checked', run.say.call_args.args[0])
+
+  def test_without_a_shadow_nothing_is_left(self):
+    for rows in ((), (samples.record(records.Shadow, decision='keep'),)):
+      run = self._run(*rows)
+      shadow.leave(run, 'the run ended')
+      self.assertLen(run.recorder.rows, len(rows))
 
 
 if __name__ == '__main__':

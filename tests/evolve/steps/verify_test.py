@@ -1,5 +1,7 @@
 """The verdicts on the candidates of a round with fake arms."""
 
+import pathlib
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -11,10 +13,14 @@ from evojax.eval import perturb
 from evojax.eval import race as race_lib
 from evojax.evolve import opening
 from evojax.evolve import pairs
+from evojax.evolve import recorder
 from evojax.evolve import repairs
+from evojax.evolve.steps import admit
 from evojax.evolve.steps import hypothesize
 from evojax.evolve.steps import verify
 from evojax.harness import delta as delta_lib
+from evojax.ledger import budget
+from evojax.ledger import chain
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
@@ -66,12 +72,18 @@ class AfterRaceTest(parameterized.TestCase):
         scored_by='rollouts',
         arms=tuple(arms),
         standings=standings,
+        queue=options.get('queue', ()),
     )
     field = [
         history_lib.Trial(index=s.trial, number=s.trial, seconds={},
                           races=(race,))
         for s in standings
     ]  # fmt: skip
+    field += [
+        history_lib.Trial(index=q.trial, number=q.trial, seconds={})
+        for q in race.queue
+        if not q.enters
+    ]
     evolve = {'rounds': 3, 'patience': 2}
     run = mock.Mock(
         spec=opening.Run,
@@ -85,6 +97,8 @@ class AfterRaceTest(parameterized.TestCase):
 
     def perturbed(run, race, trial, standing):
       asked.append(trial.number)
+      if gates and gates[trial.number] == 'spent':
+        raise verify._SpentError('the budget is spent')
       return gates and gate(gates[trial.number])
 
     payable = options.get('payable', float('inf'))
@@ -165,6 +179,16 @@ class AfterRaceTest(parameterized.TestCase):
       self.assertEqual(self.found[0].perturbed_effect, 0.02)
       self.assertEqual(self.found[0].perturbed_error, 0.01)
 
+  def test_nothing_is_kept_after_the_last_audit(self):
+    found = self._verdicts(standing(0, 0.05, 20.0), gates={0: 'spent'})
+    self.assertEqual(found, {0: 'unverified'})
+    verdict = self.found[0]
+    self.assertEqual((verdict.version, verdict.perturbed_effect), ('', None))
+    self.assertIn('not verified: the budget', verdict.reasons[-1])
+    trial = history_lib.Trial(index=0, number=0, seconds={}, verify=verdict)
+    self.assertEqual(trial.kind, 'discard')
+    self.assertNotIn(trial.status, history_lib.UNTRIED)
+
   def test_what_stays_open_is_not_kept(self):
     found = self._verdicts(standing(0, 0.05, 20.0), gates={0: 'open'}, number=2)
     self.assertEqual(found, {0: 'discard'})
@@ -202,6 +226,25 @@ class AfterRaceTest(parameterized.TestCase):
     found = self._verdicts(standing(0, 0.05, 30.0), shadow=shadow)
     self.assertEqual(found, {0: 'superseded'})
 
+  def test_what_waits_ends_with_the_harness_that_it_changes(self):
+    waits, enters = (
+        samples.record(records.Queued, trial=n, enters=n == 0) for n in (7, 0)
+    )
+    of = lambda *args, **options: self._verdicts(
+        *args, queue=(enters, waits), **options
+    )
+    kept = standing(0, 0.05, 20.0)
+    self.assertEqual(of(kept), {0: 'keep', 7: 'superseded'})
+    self.assertIn('was replaced', self.found[7].reasons[0])
+    back = samples.record(records.Shadow, trial=9, decision='drop')
+    found = of(standing(0, 0.03, 1.0), shadow=back)
+    self.assertEqual(found, {0: 'superseded', 7: 'superseded'})
+    # As long as its harness trains on, and rounds are left, it waits.
+    self.assertEqual(of(standing(0, 0.03, 1.0)), {})
+    found = of(standing(0, 0.03, 1.0), number=2)
+    self.assertEqual(found, {0: 'discard', 7: 'superseded'})
+    self.assertIn('no round is left', self.found[7].reasons[0])
+
   def test_nothing_is_kept_beside_an_open_shadow(self):
     shadow = samples.record(records.Shadow, trial=9, decision='go_on')
     passed = standing(0, 0.05, 30.0)
@@ -221,7 +264,6 @@ class BeforeRaceTest(parameterized.TestCase):
 
   def _verdict(self, reasons=(), predicted=None, crash='', equal=0.0):
     run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
-    run.recorder.history.trials = []
     rows = {
         records.Admit: records.Admit(trial=3, reasons=tuple(reasons)),
         records.Backtest: samples.record(
@@ -233,6 +275,10 @@ class BeforeRaceTest(parameterized.TestCase):
         ),
     }
     run.recorder.find.side_effect = lambda step, trial: rows[step]
+    mine = history_lib.Trial(
+        index=3, number=3, seconds={}, backtest=rows[records.Backtest]
+    )
+    run.recorder.history.trials = [mine]
     version = mock.Mock(spec=records.Version)
     delta = mock.Mock(
         spec=delta_lib.Delta, trains=True, intervention_class='optimizer'
@@ -244,6 +290,7 @@ class BeforeRaceTest(parameterized.TestCase):
       ('keep.py: busy: it needs more CPU time', 'machine_busy'),
       ('it fails on v1: busy', 'machine_busy'),
       ('keep.py: hang: no answer within 0.5 s', 'disqualified'),
+      (f'{admit.SIZE_BLOCKED}a device needs 20 GiB', 'size_blocked'),
   )
   def test_load_is_no_verdict_on_a_change(self, reason, status):
     verdict = self._verdict([reason])
@@ -286,29 +333,45 @@ class _Changing(fakes.Domain):
 
 class AuditTest(absltest.TestCase):
 
-  def _asked(self, domain):
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.ledger = pathlib.Path(folder, 'ledger.jsonl')
+
+  def _recorder(self):
+    """Return the rows so far, as a process that continues the run does."""
+    return recorder.Recorder(
+        chain.Ledger(self.ledger),
+        budget.Budget(device_seconds=1000.0),
+        lambda: None,
+        lambda: None,
+    )
+
+  def _asked(self, domain, trial=0, number=0, audits=8):
     """Return the domain that a passed candidate is scored on, or None."""
     config = {
-        'evolve': {'pairs': 3, 'problems': 2},
+        'evolve': {'pairs': 3, 'problems': 2, 'audits': audits},
         'data': {'max_prompt_tokens': 4},
         'seed': 0,
     }
     run = mock.Mock(
         spec=opening.Run,
         setup=mock.Mock(domain=domain),
+        recorder=self._recorder(),
         config=ml_collections.ConfigDict(config),
     )
     # Each word is a token: 'new dev 0 3' has 4.
     run.setup.policy.tokenizer.render = lambda m: m[-1]['content'].split()
     race = records.Race(
-        round=0,
+        round=number,
         version='v1',
         start='s',
         scored_by='rollouts',
         arms=(),
         standings=(),
+        queue=(),
     )
-    trial = history_lib.Trial(index=0, number=0, seconds={})
+    trial = history_lib.Trial(index=0, number=trial, seconds={})
     found = ([0.04, 0.05, 0.06], [0.01] * 3)
     with mock.patch.object(pairs, 'differences', return_value=found) as asked:
       gate_ = verify._perturbed(run, race, trial, standing(0, 0.05, 20.0))
@@ -316,6 +379,8 @@ class AuditTest(absltest.TestCase):
       asked.assert_not_called()
       return None
     self.assertEqual(gate_.status, 'holds')
+    if not asked.called:
+      return 'known'
     return asked.call_args.kwargs['perturbed']
 
   def test_the_stricter_judge_on_changed_problems(self):
@@ -334,6 +399,22 @@ class AuditTest(absltest.TestCase):
     self.assertIsNone(self._asked(fakes.Domain()))
     self.assertIsInstance(self._asked(_Changing()), perturb.Perturbed)
 
+  def test_a_run_scores_a_limited_number_of_candidates(self):
+    strict = fakes.Domain()
+    ask = lambda *given: self._asked(_Audited(strict), *given, audits=2)
+    self.assertIs(ask(0, 0), strict)
+    # A process that was killed before the verdict does not score it again.
+    self.assertEqual(ask(0, 0), 'known')
+    self.assertIs(ask(0, 1), strict)  # Another round has other arms.
+    with self.assertRaisesRegex(verify._SpentError, r'spent \(evolve.audits=2'):
+      ask(1, 1)
+    self.assertEqual(ask(0, 1), 'known')
+    found = self._recorder().history.all(records.Audit)
+    self.assertEqual([(a.trial, a.round) for a in found], [(0, 0), (0, 1)])
+    self.assertEqual(found[0].differences, (0.04, 0.05, 0.06))
+    # Where nothing is scored, nothing is spent.
+    self.assertIsNone(self._asked(fakes.Domain(), 1, 1, audits=2))
+
   def test_proposers_do_not_see_it(self):
     verdict = samples.record(
         records.Verify,
@@ -343,8 +424,14 @@ class AuditTest(absltest.TestCase):
         perturbed_error=0.02,
         reasons=('perturbed +1.0 points',),
     )
-    trial = history_lib.Trial(index=0, number=3, seconds={}, verify=verdict)
+    audit = samples.record(records.Audit, trial=3)
+    trial = history_lib.Trial(
+        index=0, number=3, seconds={}, verify=verdict, audit=audit
+    )
     shown = hypothesize.without_audit(trial)
+    self.assertIsNone(shown.audit)
+    racing = history_lib.Trial(index=0, number=3, seconds={}, audit=audit)
+    self.assertIsNone(hypothesize.without_audit(racing).audit)
     self.assertNotIn(
         'perturbed', str(rows_lib.to_json(shown.verify)['reasons'])
     )

@@ -183,6 +183,18 @@ def resident(run: Run) -> dict[str, int]:
   return memory
 
 
+def with_reference(run: Run) -> Run:
+  """Return the largest arm that a harness may lead to.
+
+  A KL penalty adds the reference policy and its scores; all other values that a
+  harness may change keep within the shapes of the run.
+  """
+  config = run.config.copy_and_resolve_references()
+  with config.unlocked():
+    config.grpo.kl_coef = config.grpo.kl_coef or 0.01
+  return dataclasses.replace(run, config=config)
+
+
 def peak(run: Run) -> int:
   """Bound the bytes per device while the largest program runs."""
   largest = max(size for _, size in bounds(run))
@@ -352,8 +364,9 @@ def _update_bytes(run: Run) -> float:
   copies = run.copies_weights and cfg.remat == 'none'
   waiting = bytes_of(run.sampler_weights['layers']) if copies else 0
   return (
-      # The sum over micro-batches, and the gradients of one micro-batch.
-      2 * run.gradient_bytes
+      # The sum over micro-batches, and the gradients of one micro-batch. What
+      # is sent to other slices is copied to buffers of its own.
+      (2 + (run.mesh.shape['slice'] > 1)) * run.gradient_bytes
       + cfg.num_layers * saved
       + waiting
       + 2 * (f.layer + f.scores + f.weights)

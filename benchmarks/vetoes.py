@@ -1,0 +1,106 @@
+"""Simulated false vetoes of replays.
+
+    python -m benchmarks.vetoes [--replays=1000]
+
+A replay vetoes a candidate if the upper end of its interval, corrected as in a
+run, is below 0. Here the interval is computed by the code of a run from the
+scores of simulated policies, whose true difference is known. Replays of a
+candidate differ from the realised effect by an error that all checkpoints share
+(few updates on old rollouts), and from checkpoint to checkpoint by another one;
+both are normal. PROBLEMS are scored SAMPLES times by both policies of each
+checkpoint. No device is used; on one core it takes minutes.
+"""
+
+import functools
+import itertools
+
+from absl import app
+from absl import flags
+import numpy as np
+
+from evojax.eval import estimates
+from evojax.eval import race
+from evojax.eval import simulation
+from evojax.ledger import calibration
+
+# Defaults of evolve.replay_problems and evolve.samples.
+PROBLEMS, SAMPLES = 48, 2
+EFFECTS = (0.05, 0.02, 0.0, -0.05, -0.10, -0.20)
+CHECKPOINTS = (1, 2, 4)
+# Standard deviations of the shared error and of that of a checkpoint.
+ERRORS = ((0.0, 0.0), (0.02, 0.02), (0.05, 0.05), (0.10, 0.05))
+# Predictions by the prior, and those of a class that mispredicted.
+TRUSTS = {
+    'prior': calibration.Trust(),
+    'slope 0.5, spread 5 points': calibration.Trust(0.5, 0.05, 4),
+}
+
+_REPLAYS = flags.DEFINE_integer('replays', 1000, 'Replays of each number.')
+
+
+def gains(rng: np.random.Generator, effects: np.ndarray) -> np.ndarray:
+  """Return each problem's gain, averaged over checkpoints.
+
+  Args:
+    rng: Random number generator.
+    effects: Difference of the solved share at each checkpoint, a fraction. A
+      large loss turns out smaller, as no share falls below 0.
+  """
+  # Solved shares of problems, mostly near 0 or 1; an effect is largest between.
+  before = rng.beta(0.5, 0.5, PROBLEMS)
+  room = before * (1 - before)
+  after = before + effects[:, None] * room / room.mean()
+  shape = len(effects), PROBLEMS
+  old, new = (
+      rng.binomial(SAMPLES, np.clip(share, 0, 1), shape) / SAMPLES
+      for share in (before, after)
+  )
+  return (new - old).mean(0)
+
+
+def is_vetoed(
+    rng: np.random.Generator,
+    effect: float,
+    checkpoints: int,
+    errors: tuple[float, float],
+    trust: calibration.Trust,
+) -> bool:
+  """Return whether a candidate with a true effect is vetoed."""
+  shared, own = errors
+  each = effect + shared * rng.standard_normal()
+  each += own * rng.standard_normal(checkpoints)
+  found = estimates.over_problems(gains(rng, each))
+  interval = calibration.corrected((found.low, found.high), trust)
+  return race.vetoed(interval)
+
+
+def rates(replays: int) -> list[tuple[str, list[int]]]:
+  """Return the vetoes of each effect, by trust, checkpoints and errors."""
+  rows = []
+  cases = itertools.product(TRUSTS.items(), CHECKPOINTS, ERRORS)
+  for (name, trust), checkpoints, errors in cases:
+    shared, own = (100 * x for x in errors)
+    counts = []
+    for effect in EFFECTS:
+      veto = functools.partial(
+          is_vetoed, np.random.default_rng(1), effect, checkpoints
+      )
+      counts.append(sum(veto(errors, trust) for _ in range(replays)))
+    text = f'{name}; {checkpoints} checkpoints; errors {shared:g}, {own:g}'
+    rows.append((text, counts))
+  return rows
+
+
+def main(_):
+  replays = _REPLAYS.value
+  print(f'share of {replays} replays that veto, by the true effect in points')
+  head = '  '.join(f'{100 * effect:+5.0f}' for effect in EFFECTS)
+  print(f'{"":58}{head}  no worse: 95 % interval')
+  for text, counts in rates(replays):
+    cells = '  '.join(f'{count / replays:5.3f}' for count in counts)
+    low, high = simulation.exact_interval(counts[2], replays)
+    print(f'{text:58}{cells}  [{low:.4f}, {high:.4f}]', flush=True)
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,106 @@
+"""Ranking: which of the candidates that wait enter a round, and in what order.
+
+More candidates are backtested than there are places. Repairs of critical faults
+enter first, then the user's own changes, then the changes with the best
+predictions. The first to enter get the larger levels, see `race.alpha_of`. A
+place in the queue depends only on rows before the round, and so not on the
+pairs that the candidate is then tested by: the bound on false keeps holds
+whatever the order.
+"""
+
+from collections.abc import Sequence
+
+from evojax.evolve import repairs
+from evojax.evolve.propose import human
+from evojax.ledger import calibration
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
+
+
+def is_first_class(trial: history_lib.Trial) -> bool:
+  """Return whether a candidate enters before those with predictions."""
+  return _rank(trial) < 2
+
+
+def predicted(
+    trial: history_lib.Trial, trials: Sequence[history_lib.Trial]
+) -> records.Interval | None:
+  """Return the predicted effect of a candidate, a 95 % interval of fractions.
+
+  The replay's interval and the proposer's are each corrected by how well such
+  intervals predicted effects in the candidate's class, then combined; where old
+  rollouts allow no replay, the proposer's stands alone.
+
+  Args:
+    trial: A candidate.
+    trials: All trials so far.
+  """
+  each = (
+      calibration.in_class(trial, trials, predict)
+      for predict in (lambda t: t.backtested, lambda t: t.expected)
+  )
+  known = [interval for interval in each if interval is not None]
+  return calibration.pooled(known) if known else None
+
+
+def queue(
+    waiting: Sequence[history_lib.Trial],
+    trials: Sequence[history_lib.Trial],
+    places: int,
+    ordinary: int,
+) -> list[records.Queued]:
+  """Return the queue for a round, first come first.
+
+  Equal predictions are ordered by the numbers of the trials.
+
+  Args:
+    waiting: Backtested candidates that have not raced.
+    trials: All trials so far.
+    places: How many candidates enter.
+    ordinary: How many of them may be no repair of a critical fault and not the
+      user's.
+  """
+  found = {trial.number: predicted(trial, trials) for trial in waiting}
+
+  def key(trial: history_lib.Trial) -> tuple[int, float, int]:
+    rank, interval = _rank(trial), found[trial.number]
+    known = rank == 2 and interval is not None
+    middle = calibration.middle(interval) if known else 0.0
+    return rank, -middle, trial.number
+
+  queued: list[records.Queued] = []
+  for trial in sorted(waiting, key=key):
+    enters = len(queued) < places
+    if not is_first_class(trial):
+      enters, ordinary = enters and ordinary > 0, ordinary - 1
+    interval = found[trial.number]
+    queued.append(
+        records.Queued(
+            trial=trial.number,
+            predicted=interval,
+            enters=enters,
+            reason=_reason(_rank(trial), interval),
+        )
+    )
+  return queued
+
+
+def _rank(trial: history_lib.Trial) -> int:
+  """Return 0 for the repair of a critical fault, 1 for a user's change, or 2.
+
+  The user's changes enter in the order in which they were left.
+  """
+  if repairs.severity_of(trial) == 'critical':
+    return 0
+  proposal = trial.hypothesize
+  return 1 if proposal and proposal.trigger.startswith(human.TRIGGER) else 2
+
+
+def _reason(rank: int, interval: records.Interval | None) -> str:
+  if rank < 2:
+    return ('repairs a critical fault', 'was left in the inbox')[rank]
+  if interval is None:
+    return 'has no prediction'
+  low, high = (100 * end for end in interval)
+  middle = 100 * calibration.middle(interval)
+  return f'predicted {middle:+.1f} points [{low:+.1f}, {high:+.1f}]'

@@ -1,0 +1,116 @@
+"""Arrays on the host in the dtype and the order of files, in one pass.
+
+A cast and a transposition, one after the other, move every element through
+memory that was just allocated, four times. Here a tile is rounded and
+transposed while it lies in the cache, in memory that is used again. Two
+bfloat16 that are neighbours in the file are one word, so that the
+transposition moves half as many elements.
+"""
+
+import math
+
+import ml_dtypes
+import numpy as np
+
+_TILE = 128 * 1024  # Elements; with the temporary ones, 1 MiB of the cache.
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def joined(view: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+  """Return a view with its axes joined to `shape`, where no copy is needed."""
+  try:
+    return np.reshape(view, shape, copy=False)
+  except ValueError:
+    return view
+
+
+class Converter:
+  """Converts arrays, one after the other, in memory that it keeps."""
+
+  def __init__(self):
+    self._memory: dict[str, np.ndarray] = {}
+
+  def convert(self, view: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return the elements of a view in row-major order.
+
+    Args:
+      view: float32 or bfloat16, of any strides and at least one dimension.
+      dtype: float32 or bfloat16; rounds to the nearest, ties to even. A NaN
+        stays one if arithmetic made it: its highest mantissa bit is set.
+
+    Returns:
+      An array of the shape of `view` and the dtype, contiguous. It may be
+      `view`, or memory that the next call overwrites.
+    """
+    if view.dtype == dtype and view.flags.c_contiguous:
+      return view
+    out = self._array('out', math.prod(view.shape), dtype).reshape(view.shape)
+    bits = view.view(np.uint32 if view.dtype == np.float32 else np.uint16)
+    if dtype == np.float32 and view.dtype == dtype:
+      self._transpose(bits, out.view(np.uint32))
+    elif dtype == _BFLOAT16 and view.flags.c_contiguous:
+      self._round_all(bits.reshape(-1), out.view(np.uint16).reshape(-1))
+    elif dtype == _BFLOAT16 and view.shape[-1] % 2 == 0:
+      self._transpose_pairs(bits, out.view(np.uint32))
+    else:
+      np.copyto(out, view, casting='unsafe')
+    return out
+
+  def _array(self, name: str, size: int, dtype: np.dtype) -> np.ndarray:
+    """Return memory of this object for so many elements."""
+    held = self._memory.get(name)
+    if held is None or len(held) < size or held.dtype != dtype:
+      held = self._memory[name] = np.empty(size, dtype)
+    return held[:size]
+
+  def _round(self, words: np.ndarray) -> None:
+    """Round float32 bits in place: the upper halves are then bfloat16."""
+    up = self._array('up', words.size, words.dtype).reshape(words.shape)
+    np.right_shift(words, 16, out=up)
+    np.bitwise_and(up, 1, out=up)  # A tie goes up if the last bit is odd.
+    np.add(up, 0x7FFF, out=up)
+    np.add(words, up, out=words)
+
+  def _round_all(self, bits: np.ndarray, out: np.ndarray) -> None:
+    """Round float32 bits, uint32 [n], to bfloat16 bits, uint16 [n]."""
+    for begin in range(0, len(bits), _TILE):
+      part = bits[begin : begin + _TILE]
+      words = self._array('tile', len(part), part.dtype)
+      words[:] = part
+      self._round(words)
+      out[begin : begin + _TILE] = words.view(np.uint16)[1::2]
+
+  def _transpose(self, bits: np.ndarray, out: np.ndarray) -> None:
+    """Copy uint32 [..., n] of any strides to a contiguous array."""
+    lead, n = bits.shape[:-1], bits.shape[-1]
+    rows = max(_TILE // math.prod(lead), 1)
+    for begin in range(0, n, rows):
+      part = np.moveaxis(bits[..., begin : begin + rows], -1, 0)
+      tile = self._array('tile', part.size, part.dtype).reshape(part.shape)
+      tile[:] = part
+      out[..., begin : begin + rows] = np.moveaxis(tile, 0, -1)
+
+  def _transpose_pairs(self, bits: np.ndarray, out: np.ndarray) -> None:
+    """Copy [..., 2n] of any strides to bfloat16 bits, two in a word.
+
+    Args:
+      bits: uint32, of float32, or uint16, of bfloat16.
+      out: uint32 [..., n], contiguous.
+    """
+    lead, n = out.shape[:-1], out.shape[-1]
+    rows = max(_TILE // (2 * math.prod(lead)), 1)
+    for begin in range(0, n, rows):
+      pairs = out[..., begin : begin + rows]
+      part = np.moveaxis(bits[..., 2 * begin : 2 * (begin + rows)], -1, 0)
+      tile = self._array('tile', part.size, np.dtype(np.uint32))
+      tile = tile.reshape(2, pairs.shape[-1], *lead)
+      tile[0], tile[1] = part[0::2], part[1::2]
+      low, high = tile
+      if bits.dtype == np.uint32:
+        self._round(tile)
+        np.right_shift(low, 16, out=low)
+        np.bitwise_and(high, 0xFFFF0000, out=high)
+      else:
+        np.left_shift(high, 16, out=high)
+      np.bitwise_or(low, high, out=low)
+      pairs[...] = np.moveaxis(low, 0, -1)

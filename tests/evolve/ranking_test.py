@@ -1,0 +1,113 @@
+"""The queue's order, from predictions worked out by hand."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.evolve import ranking
+from evojax.ledger import history as history_lib
+from evojax.ledger import records
+from tests.ledger import samples
+
+
+def trial(number, replay, expected=(-0.02, 0.02), effect=None, **options):
+  """A backtested trial of a class; `critical` repairs a critical fault."""
+  remedy = records.Remedy(setting='weight', part='length', value=0.0)
+  finding = samples.record(
+      records.Finding, severity='critical', remedies=(remedy,)
+  )
+  delta = samples.record(
+      records.Delta,
+      intervention_class=options.get('name', 'loss'),
+      changes=(('reward.weights.length', -2.0, 0.0),),
+  )
+  critical = options.get('critical', False)
+  return history_lib.Trial(
+      index=number,
+      number=number,
+      seconds={},
+      diagnose=samples.record(
+          records.Diagnose, findings=(finding,) if critical else ()
+      ),
+      hypothesize=samples.record(
+          records.Hypothesize,
+          expected=expected,
+          trigger=options.get('trigger', ''),
+      ),
+      design=samples.record(records.Design, delta=delta),
+      backtest=samples.record(records.Backtest, predicted=replay),
+      verify=effect
+      and samples.record(records.Verify, effect=effect, low=-1.0, high=1.0),
+  )
+
+
+def order(waiting, past=(), places=2, ordinary=9):
+  """The trials in the queue; negative if they wait (0 must enter)."""
+  found = ranking.queue(waiting, [*past, *waiting], places, ordinary)
+  return [q.trial if q.enters else -q.trial for q in found]
+
+
+class QueueTest(parameterized.TestCase):
+
+  def test_a_prediction_by_hand(self):
+    # Each half is widened by 1.96 x 0.02 = 0.0392. The replay's
+    # sqrt(0.03^2 + 0.0392^2) = 0.04936 weighs 1 / 0.04936^2 = 410.4, the
+    # hypothesis's sqrt(0.02^2 + 0.0392^2) = 0.04401 weighs 516.4; so the middle
+    # is 0.05 x 410.4 / 926.8 = 0.02214, and the half 926.8^-0.5 = 0.03285.
+    low, high = ranking.predicted(trial(0, (0.02, 0.08)), [])
+    self.assertAlmostEqual(low, 0.02214 - 0.03285, places=5)
+    self.assertAlmostEqual(high, 0.02214 + 0.03285, places=5)
+
+  def test_without_a_replay_the_hypothesis_stands_alone(self):
+    low, high = ranking.predicted(trial(0, None, (0.0, 0.04)), [])
+    self.assertAlmostEqual(low, 0.02 - 0.04401, places=5)
+    self.assertAlmostEqual(high, 0.02 + 0.04401, places=5)
+
+  def test_the_best_predictions_enter_first(self):
+    waiting = [trial(1, (-0.03, 0.03)), trial(2, (0.0, 0.06)), trial(3, None)]
+    # Middles: 0, above 0, 0: equal predictions by number.
+    self.assertEqual(order(waiting), [2, 1, -3])
+    self.assertEqual(order(waiting[::-1]), [2, 1, -3])
+    self.assertEqual(order(waiting, places=0), [-2, -1, -3])
+
+  def test_what_mispredicts_loses_weight(self):
+    # Replays of the class 'loss' promised 10 points three times, and these lost
+    # 10: sums 0.0009 - 0.03 over 0.0009 + 0.03, so the slope is 0.
+    past = [trial(n, (0.09, 0.11), effect=-0.1) for n in (5, 6, 7)]
+    waiting = [
+        trial(1, (0.08, 0.12)),
+        trial(2, (0.0, 0.04), name='clip'),
+    ]
+    self.assertEqual(order(waiting, places=1), [1, -2])
+    self.assertEqual(order(waiting, past, places=1), [2, -1])
+    # Another class is not affected.
+    low, high = ranking.predicted(waiting[0], past)
+    self.assertAlmostEqual((low + high) / 2, 0.0)
+    wanted = ranking.predicted(waiting[1], [])
+    self.assertEqual(ranking.predicted(waiting[1], past), wanted)
+
+  def test_repairs_then_the_users_changes_then_predictions(self):
+    waiting = [
+        trial(1, (0.3, 0.4)),
+        trial(2, (-0.2, -0.1), trigger='inbox/b.json'),
+        trial(3, (-0.2, -0.1), trigger='inbox/c.json'),
+        trial(4, (-0.4, -0.3), critical=True),
+        trial(5, (0.1, 0.2)),
+    ]
+    self.assertEqual(order(waiting, places=3), [4, 2, 3, -1, -5])
+    found = ranking.queue(waiting, waiting, 3, 9)
+    self.assertEqual(found[0].reason, 'repairs a critical fault')
+    self.assertEqual(found[1].reason, 'was left in the inbox')
+    self.assertStartsWith(found[3].reason, 'predicted +')
+
+  @parameterized.parameters((0, [3, -1, -2]), (1, [3, 1, -2]))
+  def test_the_last_entry_is_for_a_repair(self, ordinary, wanted):
+    waiting = [
+        trial(1, (0.1, 0.2)),
+        trial(2, (0.0, 0.1)),
+        trial(3, None, critical=True),
+    ]
+    self.assertEqual(order(waiting, places=3, ordinary=ordinary), wanted)
+
+
+if __name__ == '__main__':
+  absltest.main()
