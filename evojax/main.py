@@ -155,6 +155,8 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
 _STORED = tuple(
     'evolve train aa eval report diagnose inspect runs sweep'.split()
 )
+# Those of them in which several processes work together, see --distributed.
+_STORED_TOGETHER = 'evolve', 'train'
 _STORED_EXECUTORS = 'inprocess', 'local'  # All processes are on one machine.
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
@@ -482,11 +484,6 @@ def _dispatch() -> int | None:
   return code if isinstance(code, int) else None  # Others return results.
 
 
-def _only_trains(mode: str) -> bool:
-  """Return True if a mode trains one policy, without rounds."""
-  return mode == 'train' or mode == 'evolve' and not _CONFIG.value.evolve.rounds
-
-
 def _stored(workdir: str | None) -> list[str]:
   """Return the workdir and the other runs that flags name, if in a store."""
   named = [workdir, FLAGS.workdir, FLAGS.fork_from, *FLAGS.compare, *FLAGS.runs]
@@ -498,10 +495,10 @@ def _check_stored(mode: str, stored: list[str]) -> None:
   refused = ''
   if mode not in _STORED:
     refused = f'--mode={mode}; in a store work --mode={", ".join(_STORED)}'
-  elif FLAGS.distributed and not _only_trains(mode):
+  elif FLAGS.distributed and mode not in _STORED_TOGETHER:
     refused = (
-        f'--mode={mode} --distributed; in a store several processes train'
-        ' (--mode=train, or evolve with --config.evolve.rounds=0)'
+        f'--mode={mode} --distributed; in a store several processes work'
+        f' together in --mode={", ".join(_STORED_TOGETHER)}'
     )
   elif FLAGS.executor not in _STORED_EXECUTORS:
     refused = (

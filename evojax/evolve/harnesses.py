@@ -12,6 +12,7 @@ from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.harness import spec
+from evojax.runtime import copies
 from evojax.training import setup as setup_lib
 
 
@@ -25,6 +26,11 @@ class Harnesses:
   def load(self, sha256: str) -> spec.Harness:
     """Return a harness whose content matches its hash."""
     return spec.load(self.root, sha256)
+
+  def write(self, harness: spec.Harness) -> None:
+    """Store a harness that all processes know; all of them call it together."""
+    if copies.writes(self.root):
+      spec.write(harness, self.root)
 
   def functions(self, sha256: str) -> run_lib.Functions:
     """Return the functions of a harness that passes the gate.
@@ -74,7 +80,7 @@ class Harnesses:
         _moved(old.overlay, new.overlay, base.overlay),
         _moved(old.files, new.files, base.files),
     )
-    spec.write(moved, self.root)
+    self.write(moved)
     return moved.sha256
 
 

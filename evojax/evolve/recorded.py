@@ -20,15 +20,19 @@ from evojax.evolve import diagnose
 from evojax.evolve import opening
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.runtime import copies
 from evojax.runtime import decisions
 
 
 def load_rows(folder: pathlib.Path, steps: Sequence[int]) -> dict[str, Any]:
   """Return the train evidence of some steps as one batch, by column.
 
-  Groups are numbered consecutively over the steps. Steps may differ in their
-  number of groups, because of refill rounds.
+  All processes call it together. Groups are numbered consecutively over the
+  steps. Steps may differ in their number of groups, because of refill rounds.
   """
+  paths = [store.path_of(folder, 'train', step) for step in steps]
+  wanted = {path.name for path in paths}
+  copies.fetch(paths[0].parent, wanted.__contains__)
   frame = store.read(folder, 'train', list(steps))
   rows = {name: frame[name].to_numpy() for name in frame.columns}
   # Every step numbers its groups from 0, so offsets are added.

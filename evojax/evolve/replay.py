@@ -21,6 +21,7 @@ from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import recorded
 from evojax.ledger import records
+from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
 from evojax.training import learner as learner_lib
 from evojax.training import reward_pipeline
@@ -92,10 +93,14 @@ def effect(
 
   spent: list[int] = []
   gains = []
-  for checkpoint in arm_lib.retained(folder, len(steps)):
-    at = int(checkpoint.name.removeprefix('step_'))
+  names = decisions.decide(
+      lambda: [path.name for path in arm_lib.retained(folder, len(steps))]
+  )
+  for name in names:
+    at = int(name.removeprefix('step_'))
     follow = [s for s in steps if s >= at][:count]
     chosen = follow if len(follow) == count else steps[-count:]
+    checkpoint = arm_lib.checkpoint_of(folder, at)
     before, after = (scores(h, checkpoint, chosen) for h in harnesses)
     gains.append(after - before)
   # Problems are the statistical unit, because all checkpoints share them.

@@ -36,6 +36,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint._src.metadata import array_metadata_store
 
 from evojax.runtime import chunks
+from evojax.runtime import copies
 from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import messages
@@ -172,7 +173,7 @@ def _damage(path: pathlib.Path, wanted: Mapping[str, Any]) -> str:
   if jax.process_index() == 0 or copy:
     is_needed = lambda name: True
     if copy:
-      mirror.fetch(path, lambda name: not chunks.is_chunk(name))
+      copies.fetch(path, lambda name: not chunks.is_chunk(name))
       is_needed = chunks.needed(path, wanted)
     mirror.fetch(path, is_needed)
     mine = _local_damage(path, is_needed)
@@ -218,7 +219,7 @@ def restore(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
     CheckpointError: If it is damaged or does not match `abstract_state`.
   """
   step = _STEP.fullmatch(path.name)
-  if step is None or not path.is_dir():
+  if step is None or not decisions.decide(path.is_dir):
     raise CheckpointError(f'{path} is not the directory of a checkpoint')
   source = Checkpointer(path.parent, every=1, keep=1)
   if damage := _damage(path, _flatten(abstract_state)):

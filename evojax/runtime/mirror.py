@@ -249,6 +249,8 @@ class Mirror:
       storage.StorageError: If the store does not answer.
     """
     lease_lib.check(self._store, self._leader)
+    # An older version that was downloaded is no longer that of the store.
+    shutil.rmtree(target, ignore_errors=True)
     base = target.relative_to(self.root).as_posix()
     return storage.in_parallel(
         lambda name: self._store.upload(folder / name[len(base) + 1 :], name),
@@ -269,6 +271,38 @@ class Mirror:
     with self._lock:
       yield
       self._added |= sizes
+      self._known |= {name: (size, None) for name, size in sizes.items()}
+
+  def published(self, path: pathlib.Path) -> dict[str, int]:
+    """Upload new files; return the sizes of those of a folder, by name.
+
+    Args:
+      path: The local folder.
+
+    Raises:
+      OSError: As `publish` does.
+    """
+    with self._lock:
+      self.publish()
+      below = path.relative_to(self.root).as_posix() + '/'
+      return {
+          name: size
+          for name, (size, _) in self._known.items()
+          if name.startswith(below)
+      }
+
+  def learn(self, sizes: Mapping[str, int]) -> None:
+    """Let `fetch` find files that process 0 has uploaded since the start.
+
+    Args:
+      sizes: Result of `published` in process 0.
+    """
+    with self._lock:
+      for name, size in sizes.items():
+        path, here = self.root / name, None
+        if path.is_file() and path.stat().st_size == size:
+          here = stored.signature(path)
+        self._known[name] = size, here
 
   def fetch(
       self,
@@ -358,7 +392,8 @@ class Mirror:
     sizes = storage.in_parallel(self._upload, changed)
     found = {n: self._known[n] for n in local if n not in sizes}
     found |= {n: (size, local[n]) for n, size in sizes.items() if size >= 0}
-    found |= {name: (size, None) for name, size in self._added.items()}
+    for name in self._added:
+      found.setdefault(name, self._known[name])
     for name, (size, here) in self._known.items():
       companion = stored.companion(name)
       if here is None and name not in local and companion in local:

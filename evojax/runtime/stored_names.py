@@ -19,7 +19,9 @@ _ON_DEMAND = (
 )
 _CHECKPOINT = re.compile(r'(.*/)?checkpoints/step_\d+/')
 # Files of a run that processes other than 0 read, too.
-_FOR_ALL = re.compile(r'config\.json|(.*/)?checkpoints/.+')
+_FOR_ALL = re.compile(
+    r'config\.json|harness/.+|policy(_\w+)?/.+|(.*/)?checkpoints/.+'
+)
 
 # Size, modification time in ns, inode: differs after every change of a file.
 Signature = tuple[int, int, int]

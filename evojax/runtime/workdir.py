@@ -449,23 +449,16 @@ def _take(mirror: mirror_lib.Mirror) -> None:
     raise WorkdirError(_in_use(mirror.url, error.holder)) from error
 
 
-def _meet(mirror: mirror_lib.Mirror, mode: str) -> None:
+def _meet(mirror: mirror_lib.Mirror) -> None:
   """Let all processes of a run begin with the same files of a store.
 
   Raises:
-    WorkdirError: If the mode needs a directory that all processes see.
     StorageError: If the processes see different files.
   """
   import jax  # Imported here because most users of this module need no device.
 
   if not jax.distributed.is_initialized():
     return
-  if mode != 'train':
-    raise WorkdirError(
-        f'--mode={mode} needs a directory that all its processes see, and'
-        f' {mirror.url} is in a store, where several processes only train: name'
-        ' one on a shared file system, such as NFS or Filestore'
-    )
   from evojax.runtime import decisions
 
   lead = decisions.decide(mirror.lead)
@@ -504,7 +497,7 @@ def open_workdir(
   mirror = mirror_lib.of(path)
   if not primary:
     if mirror:
-      _meet(mirror, mode)
+      _meet(mirror)
     return Workdir(path, resumed=saved.exists())
   if mirror:
     _take(mirror)
@@ -530,7 +523,7 @@ def open_workdir(
     if not workdir.resumed or saved.read_text() != text:
       durable.write_atomic(saved, text.encode())
     if mirror:
-      _meet(mirror, mode)
+      _meet(mirror)
   except BaseException:
     workdir.put_back()
     raise

@@ -69,10 +69,21 @@ POINTS = dict(
         ),
     ),
 )
+FLAGS = (
+    '--mode=train',
+    '--config.steps=2',
+    '--config.optim.warmup_steps=1',
+    '--config.checkpoint.every=1',
+    '--config.eval.every=0',
+    '--config.eval.sealed=False',
+    '--config.mesh.data=1',
+    '--config.mesh.fsdp=2',
+    '--config.grpo.micro_groups=2',
+)
 WORKDIRS = dict(fork=FORK)
 
 
-def start(root, config, name, process, port):
+def start(root, flags, deaths, name, process, port):
   """One process, forked; its number."""
   if child := pairs.fork(root, process):
     return child
@@ -87,22 +98,13 @@ def start(root, config, name, process, port):
     return upload(store, file, object_name)
 
   storage.Store.upload = logged_upload
-  who, dies = POINTS.get(name, (None, None))
+  who, dies = deaths.get(name, (None, None))
   if process == who:
     dies()
   workdir = root / name if name == 'whole' else WORKDIRS.get(name, URL)
   sys.argv = [
       main_lib.__file__,
-      '--mode=train',
-      f'--config={config}',
-      '--config.steps=2',
-      '--config.optim.warmup_steps=1',
-      '--config.checkpoint.every=1',
-      '--config.eval.every=0',
-      '--config.eval.sealed=False',
-      '--config.mesh.data=1',
-      '--config.mesh.fsdp=2',
-      '--config.grpo.micro_groups=2',
+      *flags,
       f'--compilation_cache={compiled.CACHE}',
       f'--workdir={workdir}',
       *(['--fork_from=' + URL] if name == 'fork' else []),
@@ -116,10 +118,10 @@ def start(root, config, name, process, port):
   sys.exit(main_lib.main(main_lib.parse_flags(sys.argv)))
 
 
-def run(root, config, name):
+def run(root, flags, deaths, name):
   """A pair of processes; if one is killed, so is the other."""
   port = pairs.free_port()
-  children = [start(root, config, name, i, port) for i in range(2)]
+  children = [start(root, flags, deaths, name, i, port) for i in range(2)]
   codes = {}
   while len(codes) < 2:
     child, status = os.wait()
@@ -131,14 +133,26 @@ def run(root, config, name):
   return [codes[i] for i in range(2)]
 
 
-def main(root, config, *points):
-  root = pathlib.Path(root)
+def play(root, flags, deaths, names):
+  """Runs pairs of processes, and prints what became of them.
+
+  Args:
+    root: Directory of all files.
+    flags: Command line of every process, without what tells them apart.
+    deaths: As POINTS.
+    names: Names of the pairs, in order.
+  """
   gc.freeze()  # No process searches what all of them share.
-  forks = [name for name in points if name == 'fork']
-  for name in ('whole', *points[: len(points) - len(forks)], 'end', *forks):
-    codes = run(root, config, name)
+  for name in names:
+    codes = run(root, flags, deaths, name)
     out = [(root / f'out{i}').read_text() for i in range(2)]
     print(json.dumps(dict(name=name, codes=codes, out=out)), flush=True)
+
+
+def main(root, config, *points):
+  forks = [name for name in points if name == 'fork']
+  names = ('whole', *points[: len(points) - len(forks)], 'end', *forks)
+  play(pathlib.Path(root), (f'--config={config}', *FLAGS), POINTS, names)
 
 
 if __name__ == '__main__':

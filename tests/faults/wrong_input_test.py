@@ -312,13 +312,13 @@ REFUSED = {
         ],
         r'gs://bucket/run is no directory .*--executor=ray; .*inprocess, local',
     ),
-    'workdir in a bucket, and rounds on several hosts': (
+    'workdir in a bucket, and scores on several hosts': (
         [
             *('{tiny}', '--workdir=gs://bucket/run', '--distributed'),
-            '--config.evolve.rounds=1',
+            '--mode=eval',
         ],
-        r'gs://bucket/run is no directory .*--mode=evolve --distributed;'
-        r' .*several processes train .*rounds=0',
+        r'gs://bucket/run is no directory .*--mode=eval --distributed;'
+        r' .*several processes work together in --mode=evolve, train\.',
     ),
     'policy in a store that nobody knows': (
         ['{tiny}', '--config.model.path=nonsense://bucket/model'],

@@ -5,6 +5,7 @@ from evojax.evolve import opening
 from evojax.evolve import recorded
 from evojax.evolve.propose import remedies
 from evojax.ledger import records
+from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
 
 
@@ -19,7 +20,9 @@ def diagnose(
     trial: Number of the trial.
     version: The version that the trial changes.
   """
-  outcome = arm_lib.outcomes(run.path / version.folder)
+  outcome = decisions.decide(
+      lambda: arm_lib.outcomes(run.path / version.folder)
+  )
   measures = recorded.measure(run, version.folder, version.harness, outcome)
   alerts = diagnose_lib.alerts(measures)
   run.say(f'{version.version}: alerts {", ".join(alerts) or "none"}')

@@ -1,6 +1,7 @@
 """Hypothesize: the change to try next, and its expected effect."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +35,17 @@ def hypothesize(
     version: The version to change.
     repairs_only: Whether the proposer may only repair a critical finding.
   """
-  fields = decisions.decide(
-      lambda: rows_lib.to_json(_choose(run, diagnosis, version, repairs_only))
-  )
+
+  def choose() -> tuple[Any, Any]:
+    row, made = _choose(run, diagnosis, version, repairs_only)
+    parts = made and {'overlay': dict(made.overlay), 'files': dict(made.files)}
+    return rows_lib.to_json(row), parts
+
+  fields, harness = decisions.decide(choose)
+  if harness:
+    # The harness is written before the row that names it. After a kill between
+    # the two, it is written again.
+    run.harnesses.write(spec.Harness(**harness))
   return rows_lib.from_json(records.Hypothesize, fields)
 
 
@@ -57,8 +66,8 @@ def _choose(
     diagnosis: records.Diagnose,
     version: records.Version,
     repairs_only: bool,
-) -> records.Hypothesize:
-  """Return the choice of process 0."""
+) -> tuple[records.Hypothesize, spec.Harness | None]:
+  """Return the choice of process 0: the row, and the changed harness if any."""
   e = run.config.evolve
   context = propose_lib.Context(
       parent=run.harnesses.load(version.harness),
@@ -92,13 +101,11 @@ def _choose(
       proposal = None
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
-    return records.Hypothesize(**row)
-  # The harness is written before the row that names it. After a kill between
-  # the two, it is written again.
-  spec.write(proposal.after, run.path / 'harness')
+    return records.Hypothesize(**row), None
   row |= dict(harness=proposal.after.sha256)
   row |= dict(expected=tuple(map(float, proposal.expected)))
-  return recorder.made_from(records.Hypothesize, proposal, **row)
+  made = recorder.made_from(records.Hypothesize, proposal, **row)
+  return made, proposal.after
 
 
 def without_audit(trial: history_lib.Trial) -> history_lib.Trial:

@@ -8,6 +8,7 @@ from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import recorder
 from evojax.ledger import records
+from evojax.runtime import copies
 from evojax.training import arm as arm_lib
 
 
@@ -195,7 +196,7 @@ def tidy(run: opening.Run, race: records.Race) -> None:
   The checkpoints of the version, and of the arm that represents it in replays,
   stay.
   """
-  if not run.primary:
+  if not copies.writes(run.path):
     return
   history = run.recorder.history
   used = {v.folder for v in history.versions}

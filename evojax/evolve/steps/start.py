@@ -10,8 +10,8 @@ from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import recorded
 from evojax.evolve import recorder
-from evojax.harness import spec
 from evojax.ledger import records
+from evojax.runtime import copies
 from evojax.training import arm as arm_lib
 from evojax.training import first_steps
 from evojax.training import stages
@@ -22,8 +22,7 @@ _BASE = 'versions/base/checkpoints/step_000000'  # The untrained policy.
 
 def open_ledger(run: opening.Run) -> records.Open:
   """Store the seed harness, and record config and versions."""
-  if run.primary:
-    spec.write(run.seed, run.path / 'harness')
+  run.harnesses.write(run.seed)
   return records.Open(
       config=config_lib.to_mapping(run.config),
       config_sha256=config_lib.sha256(run.config),
@@ -86,7 +85,7 @@ def train(run: opening.Run) -> records.Train:
   """
   folder, fields = _FOLDER, {}
   if run.fork is not None:
-    if run.primary:
+    if copies.writes(run.path):
       run.fork.copy(run.path)
     arm = run.fork.version
     last = pathlib.PurePath(arm.checkpoint).name

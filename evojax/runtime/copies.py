@@ -1,0 +1,47 @@
+"""Files of process 0 in all processes of a run, of which each has a copy.
+
+In an object store, the processes of a run share no directory, see `mirror`:
+process 0 writes the run's files, and the others download those that they read.
+On a shared directory, nothing is to be done.
+"""
+
+from collections.abc import Callable
+import os
+import pathlib
+
+import jax
+
+from evojax.runtime import decisions
+from evojax.runtime import mirror
+from evojax.runtime import sharding
+
+
+def writes(path: str | os.PathLike[str]) -> bool:
+  """Return True if this process writes what all processes know.
+
+  Process 0 does; the others do if they have a copy of the directory.
+  """
+  return sharding.is_primary() or mirror.divided(path) is not None
+
+
+def fetch(
+    path: pathlib.Path, wanted: Callable[[str], bool] = lambda name: True
+) -> None:
+  """Download the missing files of a folder; all processes call it together.
+
+  Those that process 0 has written since the start are uploaded before.
+
+  Args:
+    path: The folder, below the run's workdir.
+    wanted: Takes a file's name relative to the folder; returns True if this
+      process needs the file.
+
+  Raises:
+    OSError: If the store does not answer, the disk is full, or another process
+      has taken the workdir over.
+  """
+  if copy := mirror.divided(path):
+    sizes = decisions.decide(lambda: copy.published(path))
+    if jax.process_index():
+      copy.learn(sizes)
+  mirror.fetch(path, wanted)
