@@ -130,8 +130,8 @@ class JobsetTest(ClusterTest):
     policy = jobset['spec']['failurePolicy']
     self.assertEqual(policy['maxRestarts'], 3)
     (rule,) = policy['rules']
-    # What a pod failure policy fails is never restarted; the end of any other
-    # pod is that of its job, and then of all, which start again.
+    # A job that its pod failure policy fails is never restarted; the end of any
+    # other pod ends its job, and then all jobs, which start again.
     self.assertEqual(rule['action'], 'FailJobSet')
     self.assertEqual(rule['onJobFailureReasons'], ['PodFailurePolicy'])
     _, job = self.job(jobset)

@@ -39,7 +39,8 @@ class Parting:
     if self.round is not None:
       where += f', round {self.round}'
     place, ours, theirs = self.fields[0]
-    more = f', and {self.count - 1} more fields' if self.count > 1 else ''
+    rest = self.count - 1
+    more = f', and {rest} more field{"s" * (rest > 1)}' if rest else ''
     return (
         f'parts from {self.other} at row {self.rows} ({where}): {place} is'
         f' {ours} here and {theirs} there{more}'

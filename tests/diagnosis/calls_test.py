@@ -194,7 +194,7 @@ class TableTest(absltest.TestCase):
         'ok',
     )
     shown = '@@ -1 +1 @@\n-    sum + tax\n+    sum - tax'
-    # What a patch adds was not in the source, whatever the tool is called.
+    # The lines that a patch adds were not in the source, under any tool's name.
     for tool in ('archive', 'git', 'search_notes', 'read'):
       arguments = {'command': 'show'}
       made = [calls.Call(tool, arguments, shown), calls.Call(*edit)]

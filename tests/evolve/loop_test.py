@@ -526,7 +526,7 @@ class ShadowTest(absltest.TestCase):
         absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
         absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
         absltest.mock.patch.object(race, 'horizon', lambda *_, **__: lost),
-        # Whatever two updates teach by chance.
+        # The two updates of an arm may teach too little for a shadow.
         absltest.mock.patch.object(shadow, '_could_catch_up', lambda *_: True),
     ):
       evojax.run(tiny.evolving(), str(path))
@@ -599,7 +599,7 @@ class ShadowTest(absltest.TestCase):
       roles = [arm['role'] for arm in row['arms']]
       self.assertEqual(sorted(roles), ['incumbent'] * 3 + ['shadow'] * 3)
       self.assertEqual((row['standings'], row['queue']), ([], []))
-    # What it trained there is the policy.
+    # The policy is the one that was trained in the last of these rounds.
     last = [row for row in rows if row['step'] == 'promote'][-1]
     self.assertEqual(last['round'], 2)
     self.assertEqual(summary['ended'], 'rounds')

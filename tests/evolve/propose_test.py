@@ -293,7 +293,7 @@ class LibraryTest(parameterized.TestCase):
     self.assertEqual(names(slices.half_of_levels(True)), ('b:0', 'e:0'))
     self.assertEqual(names(slices.half_of_levels(False)), ('a:0', 'd:0'))
     self.assertEqual(names(slices.middle_families()), ('c:0', 'd:0', 'e:0'))
-    # What was left out can be trained instead, and the slice can be halved.
+    # The families left out can be trained instead, and the slice halved.
     easy = SEED.with_overlay({'data.families': ('a:0', 'd:0')})
     ctx = context(levels=levels, solved=solved, parent=easy)
     self.assertEqual(names(slices.other_families()), ('b:0', 'c:0', 'e:0'))

@@ -95,7 +95,7 @@ class NamespacesTest(absltest.TestCase):
     """Start evojax on a machine, which sees no other's directory."""
     home, hidden = self.root / name, self.root / 'all'
     home.mkdir()
-    # What is hidden is seen at another place, by its own machine alone.
+    # Each machine sees its own hidden directory at another place.
     room = f'mount --bind "{hidden / name}" "{home}" && {_ROOM}'
     log = (self.root / f'{name}.log').open('w')
     self.addCleanup(log.close)

@@ -57,7 +57,7 @@ def hang(process, who):
 
 
 def meet(folder, process, port, who, name):
-  """What a process of a pair does, from its join to its end."""
+  """Run one process of a pair, from its join to its end."""
   limit = _LIMIT_SECONDS if name in _LIMITED else 3600
   peers.join(f'localhost:{port}', 2, process, collective_seconds=limit)
   try:

@@ -73,7 +73,7 @@ ENTRY %main (p: f32[4]) -> f32[4] {
 """
 
 
-# What libtpu makes of a transfer between slices.
+# A transfer between slices, as libtpu compiles it.
 CROSSING = """
 ENTRY %main (p: f32[4]) -> f32[4] {
   %a = f32[4] all-reduce(%p), replica_groups={{0,1}}, to_apply=%add

@@ -1,38 +1,20 @@
 """A candidate that does not fit into memory is refused before it trains."""
 
-import pathlib
-
 from absl.testing import absltest
 
-from evojax import domains
 from evojax.evolve.steps import admit
-from evojax.models import decoder
-from evojax.models import policy as policy_lib
-from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
 from tests import tiny
-
-CFG = decoder.DecoderConfig(
-    family='qwen3',
-    vocab_size=32,
-    hidden_size=16,
-    intermediate_size=24,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    qk_norm=True,
-)
+from tests.modes import plan_test
 
 
 class TooLargeTest(absltest.TestCase):
 
   def arm(self, **overrides):
-    tokenizer = tokenizer_lib.Tokenizer(domains.policy_path('package:math'))
     return memory_lib.Run(
         tiny.make_config('unused', **overrides),
-        policy_lib.Policy(pathlib.Path('unused'), CFG, tokenizer),
+        plan_test.policy(),
         sharding.make_mesh(data=1, fsdp=1, tensor=1),
     )
 
