@@ -172,7 +172,7 @@ class ModeTest(MainTestCase):
 
   def test_report(self):
     with absltest.mock.patch.object(
-        page, 'build', side_effect=lambda path: path / 'report.html'
+        page, 'build', side_effect=lambda path, **_: path / 'report.html'
     ) as build:
       self.command(SMOKE, '--mode=report', '--workdir=/x')
       self.command('--mode=report', '--workdir=/y')

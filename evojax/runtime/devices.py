@@ -108,7 +108,7 @@ def report_compilations() -> None:
   """Report every compilation of a program to `waits`, until it ends."""
   of_thread = threading.local()
 
-  def begin(event: str, value: float, **_) -> None:
+  def begin(event: str, value: float | int, **_) -> None:
     del value
     if event == _COMPILED:
       of_thread.blocks = getattr(of_thread, 'blocks', [])
