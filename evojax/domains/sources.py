@@ -25,6 +25,20 @@ _ATTEMPTS = 1000  # Maximum number of candidates per position in a stream.
 Draft = tuple[str, Callable[[], records.Problem | None]]
 
 
+def read_name(name: str) -> tuple[str, range | None]:
+  """Return the family that a name such as 'gcd:0-2' gives, and its levels.
+
+  The levels are None for a family alone, and empty if they are misspelled or
+  the last comes before the first.
+  """
+  family, colon, levels = name.partition(':')
+  if not colon:
+    return family, None
+  match = re.fullmatch(r'(\d+)(?:-(\d+))?', levels)
+  first, last = match.group(1, 2) if match else ('1', '0')
+  return family, range(int(first), int(last or first) + 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
   """One level of a family and its share of the stream."""
@@ -205,7 +219,7 @@ class Catalogue:
     """Return the levels of 'set', 'family' or 'family:level[-last level]'."""
     if name in self.sets:
       return {f: range(len(levels)) for f, levels in self.sets[name].items()}
-    family, colon, numbers = name.partition(':')
+    family, levels = read_name(name)
     if family in self.left_out:
       raise ValueError(
           f'domain.kwargs.families: {family!r} cannot be a family:'
@@ -217,10 +231,8 @@ class Catalogue:
           f' one of {sorted(self.levels)}, with :LEVEL or :FIRST-LAST after it'
       )
     count = len(self.levels[family])
-    numbers = numbers if colon else f'0-{count - 1}'
-    match = re.fullmatch(r'(\d+)(?:-(\d+))?', numbers)
-    first, last = match.group(1, 2) if match else ('1', '0')
-    levels = range(int(first), int(last or first) + 1)
+    if levels is None:
+      return {family: range(count)}
     if not levels or levels[-1] >= count:
       raise ValueError(
           f'domain.kwargs.families: {name!r} asks for levels that {family!r}'

@@ -7,6 +7,7 @@ recorded rollouts say which are easy.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from evojax.domains import sources
 from evojax.evolve import propose
 from evojax.evolve.propose import changes
 from evojax.harness import spec
@@ -100,9 +101,7 @@ def _now(context: propose.Context) -> _Levels:
     return {}
   found: _Levels = {}
   for name in context.config.get(_PATH) or every:
-    family, _, given = name.partition(':')
-    first, _, last = given.partition('-')
-    levels = range(int(first), int(last or first) + 1) if given else ()
+    family, levels = sources.read_name(name)
     found.setdefault(family, []).extend(levels or every.get(family, ()))
   return found
 
