@@ -43,13 +43,14 @@ def make_policy(
     tokenizer: pathlib.Path | None = None,
     max_positions: int = 64,
     kv_heads: int = 1,
+    hidden_size: int = 16,
 ) -> pathlib.Path:
   """Write a random Qwen3 directory, by default with the math tokenizer."""
   tokenizer = tokenizer or domains.policy_path('package:math')
   cfg = decoder.DecoderConfig(
       family='qwen3',
       vocab_size=hf_config.load(tokenizer).vocab_size,
-      hidden_size=16,
+      hidden_size=hidden_size,
       intermediate_size=32,
       num_layers=1,
       num_heads=2,

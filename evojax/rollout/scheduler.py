@@ -9,7 +9,9 @@ between two segments, finished slots are refilled and new jobs are taken.
 import collections
 from collections.abc import Callable, Collection, Iterator, Sequence
 import dataclasses
+import math
 import operator
+import time
 
 import jax
 import numpy as np
@@ -19,7 +21,11 @@ from evojax.rollout import sampling
 from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
 from evojax.rollout import stops as stops_lib
+from evojax.runtime import sharding
 
+# Maximum length of a segment. A run checks for signals between two segments and
+# must notice SIGTERM within 2 s; the margin is for steps that get slower.
+_SEGMENT_SECONDS = 0.5
 # Decode steps between two searches for stop strings.
 _STOP_CHECK_STEPS = 16
 # Chunks that are prefilled between two segments of decoding. In a burst, when
@@ -162,6 +168,8 @@ class Scheduler:
     self._jobs_may_come = jobs_may_come
     # Decode steps of a segment, if the host must check the slots regularly.
     self._every = refill_every or _STOP_CHECK_STEPS
+    # Seconds per decode step in the last segment of this process.
+    self._step_seconds = math.inf
     # Maximum number of tokens that a slot can gain in a segment: one per step,
     # and the first one, which is sampled after the prefill.
     most = 1 + self._every if jobs_may_come else shapes.max_tokens
@@ -245,13 +253,10 @@ class Scheduler:
     Listeners are called in the next step, while the device is busy, or by
     `notify`.
     """
-    self._refill()
+    if self._refill_every or self._jobs_may_come or not self.live:
+      self._refill()
     if self.live:
-      halted, self._halted = self._halted, np.zeros_like(self._halted)
-      self.slots.decode(halted, self._segment())
-      # Listeners take time on the host, so they run while the device works.
-      self.notify()
-      self._collect()
+      self._decode()
     elif self._pending:
       self.notify()
       # Otherwise many chunks could queue on the device before jobs that come
@@ -259,6 +264,19 @@ class Scheduler:
       self.slots.wait()
     if not self.busy:
       self.notify()
+
+  def _decode(self) -> None:
+    """Decode a segment, and measure its time."""
+    halted, self._halted = self._halted, np.zeros_like(self._halted)
+    if not self._jobs_may_come:
+      self.slots.wait()  # The time of a prefill does not count.
+    steps, started = self._segment(), time.monotonic()
+    self.slots.decode(halted, steps)
+    # Listeners take time on the host, so they run while the device works.
+    self.notify()
+    self.slots.wait()
+    seconds = time.monotonic() - started
+    self._step_seconds = seconds / min(steps, self._collect())
 
   def notify(self) -> None:
     """Call the listeners with all progress that was not sent yet."""
@@ -274,9 +292,11 @@ class Scheduler:
       return max(1, self._every * self.live // len(self.running))
     stops = any(entry and entry.job.params.stop for entry in self.running)
     comes = self.queued or self.expecting
-    if stops or (comes and self._refill_every):
-      return self._every
-    return self.slots.shapes.max_tokens
+    is_short = stops or (comes and self._refill_every)
+    most = self._every if is_short else self.slots.shapes.max_tokens
+    # All processes must decode the same number of steps: the slowest decides.
+    seconds = sharding.largest(self._step_seconds, self.slots.mesh)
+    return max(1, min(most, int(_SEGMENT_SECONDS / seconds)))
 
   def _refill(self) -> None:
     """Fill free slots, with a limit on the chunks that are prefilled for it."""
@@ -403,14 +423,20 @@ class Scheduler:
     if starts:
       self.slots.insert(starts)
 
-  def _collect(self) -> None:
-    """Send the tokens of a segment, and free the slots of ended entries."""
+  def _collect(self) -> int:
+    """Send the tokens of a segment, and free the slots of ended entries.
+
+    Returns:
+      The largest number of new tokens of a slot, >= 1.
+    """
     known = [len(entry.tokens) if entry else 0 for entry in self.running]
     top = any(entry and entry.job.top_logprobs for entry in self.running)
     found = self.slots.fetch(np.array(known, np.int32), self.width, top=top)
+    most = 1
     for b, entry in enumerate(self.running):
       if entry is None:
         continue
+      most = max(most, int(found.count[b]) - known[b])
       new = slice(known[b] - found.first[b], found.count[b] - found.first[b])
       entry.tokens = np.concatenate([entry.tokens, found.tokens[b, new]])
       entry.logprobs = np.concatenate([entry.logprobs, found.logprobs[b, new]])
@@ -422,6 +448,7 @@ class Scheduler:
         best = jax.tree.map(operator.itemgetter((b, new)), found.best)
       if finish or len(entry.tokens) > known[b]:
         self._send(entry, best, known[b], finish)
+    return most
 
   def _finish(self, entry: Entry, done: bool) -> service.Finish | None:
     """Cut an entry after its first stop string; return why it ended, if so."""

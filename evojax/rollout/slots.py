@@ -304,8 +304,8 @@ class Slots:
     return self._rows[row].scores
 
   def wait(self) -> None:
-    """Wait until the device has finished the last `advance`."""
-    jax.block_until_ready(self._prefilled)
+    """Wait until the device has finished what was called so far."""
+    jax.block_until_ready((self._prefilled, self._state))
 
   def _prefilled_row(self, r: int) -> bool:
     row = self._rows[r]

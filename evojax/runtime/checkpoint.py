@@ -496,7 +496,10 @@ class Checkpointer:
       self._delete_old()
       mirror.publish(self.directory)
     except (OSError, ValueError, RuntimeError) as error:
-      shutil.rmtree(temporary, ignore_errors=True)
+      # While other processes write there, their saves would fail, too, with
+      # misleading messages. The next save deletes the directory.
+      if self._divided or jax.process_count() == 1:
+        shutil.rmtree(temporary, ignore_errors=True)
       raise self._save_error(final, error) from error
 
   def _remove(self, path: pathlib.Path) -> None:

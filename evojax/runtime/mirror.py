@@ -9,29 +9,27 @@ ledger has a new row. While other processes of this machine write there, such as
 the workers of arms, `publish_soon` uploads from time to time:
 
     <url>/...                  the files of the workdir
-    <url>/.files.json          the names of the valid files, written last
+    <url>/.files.json, .files/ the names of the valid files, see `listing`
     <url>/ledger/000003.json   one object per row of ledger.jsonl
     <url>/.lease/000001.json   see `lease`
 
-A process that is killed during an upload leaves objects that .files.json does
-not name. Readers ignore them, so that a checkpoint, a harness or an arm is
-complete or absent. Rows are written after .files.json, each by a write that
-never replaces an object, so that a second writer cannot add one. Parameters are
+A process that is killed during an upload leaves objects that the list of files
+does not name. Readers ignore them, so that a checkpoint, a harness or an arm is
+complete or absent. Rows are written after the list, each by a write that never
+replaces an object, so that a second writer cannot add one. Parameters are
 large and are downloaded only when they are read, see `fetch`; all other files
 are downloaded at the start.
 
 If a run has several processes, each has a copy. Process 0 holds the lease and
-writes the run's files, .files.json and rows. The others `follow` it: they
-upload only their own shards of parameters, by `send`, and .files.json names
-these once process 0 has been told of them, see `adding`.
+writes the run's files, their list and rows. The others `follow` it: they upload
+only their own shards of parameters, by `send`, and the list names these once
+process 0 has been told of them, see `adding`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 import concurrent.futures
 import contextlib
 import fcntl
-import hashlib
-import json
 import os
 import pathlib
 import shutil
@@ -43,6 +41,7 @@ from typing import Any
 from absl import logging
 
 from evojax.runtime import lease as lease_lib
+from evojax.runtime import listing as listing_lib
 from evojax.runtime import storage
 from evojax.runtime import stored_names as stored
 
@@ -73,10 +72,10 @@ class Mirror:
     self.divided = False
     self._leader = 0  # Number of the lease of process 0, in other processes.
     self._wanted: Callable[[str], bool] = lambda name: True
-    self._files, self._count = b'', 0
-    # Files in .files.json: size, and the signature of the local copy if any.
+    self._listing = listing_lib.Listing(self._store)
+    # Files in the list: size, and the signature of the local copy if any.
     self._known: dict[str, tuple[int, stored.Signature | None]] = {}
-    # Objects of other processes, which the next .files.json names: size.
+    # Objects of other processes, which the next list names: size.
     self._added: dict[str, int] = {}
     self._rows: list[bytes] = []
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -96,12 +95,9 @@ class Mirror:
     """
     self._wanted = wanted or self._wanted
     shutil.rmtree(self.root, ignore_errors=True)
-    try:
-      self._files = self._store.read(stored.FILES)
-    except FileNotFoundError:
-      self._files = b''
+    self._listing.read()
     there = self._store.list()
-    if not self._files:
+    if not self._listing.version:
       # A run that was copied there by other tools would look like no run.
       for name in there:
         if not name.startswith((f'{stored.INBOX}/', '.')):
@@ -110,13 +106,11 @@ class Mirror:
               ' has there: choose another --workdir. A run of a directory goes'
               ' on in a store as a new one, by --fork_from=DIRECTORY'
           )
-    files = json.loads(self._files or b'{"count": 0, "files": {}}')
-    self._count = files['count']
     # Files that somebody has deleted from the store are no longer valid.
     self._known = {
-        n: (size, None) for n, size in files['files'].items() if n in there
+        n: (size, None) for n, size in self._listing.files.items() if n in there
     }
-    # .files.json does not name files that users have left in the inbox.
+    # The list does not name files that users have left in the inbox.
     self._known |= {n: (there[n]['size'], None) for n in stored.inbox(there)}
     small = (name for name in self._known if not stored.companion(name))
     names = [name for name in small if self._wanted(name)]
@@ -144,19 +138,16 @@ class Mirror:
     Raises:
       storage.StorageError: If the store does not answer.
     """
-    try:
-      found = self._store.read(stored.FILES)
-    except FileNotFoundError:
-      found = b''
+    version = listing_lib.read(self._store).version
     rows = stored.rows(self._store.list(stored.ROWS))
-    if found != self._files or len(rows) != len(self._rows):
+    if version != self._listing.version or len(rows) != len(self._rows):
       self.pull()
 
   def lead(self) -> dict[str, Any]:
     """Become the copy of process 0; return what `follow` needs."""
     assert self._lease is not None
     self.divided = True
-    return {'lease': self._lease.number, 'files': _digest(self._files)}
+    return {'lease': self._lease.number, 'files': self._listing.version}
 
   def follow(self, lead: Mapping[str, Any]) -> None:
     """Become the copy of a process other than 0.
@@ -172,11 +163,11 @@ class Mirror:
         other files than process 0.
     """
     self.divided, self._leader = True, lead['lease']
-    if _digest(self._files) != lead['files']:
+    if self._listing.version != lead['files']:
       self.pull()
-    if _digest(self._files) != lead['files']:
+    if self._listing.version != lead['files']:
       raise storage.StorageError(
-          f'{self.url}: processes see different versions of {stored.FILES}.'
+          f'{self.url}: processes see different versions of the list of files.'
           ' Make sure that nothing else writes there, then start all processes'
           ' again'
       )
@@ -190,8 +181,8 @@ class Mirror:
     if self._publishes or self._lease is None:
       return
     self._publishes = True
-    if not self._files:  # Marks the folder as that of a run.
-      self._write_files({})
+    if not self._listing.version:  # Marks the folder as that of a run.
+      self._listing.write({}, ())
     # A killed process may have left parts of a checkpoint, which are large.
     left = [
         name
@@ -259,7 +250,7 @@ class Mirror:
 
   @contextlib.contextmanager
   def adding(self, sizes: Mapping[str, int]) -> Iterator[None]:
-    """Let .files.json name what other processes have sent, from this block on.
+    """Let the list name what other processes have sent, from this block on.
 
     In the block, the companion of these files appears here, such as the
     SHA256SUMS of a checkpoint. This process uploads nothing meanwhile, because
@@ -384,7 +375,7 @@ class Mirror:
       (self.root / stored.LEDGER).write_bytes(b''.join(self._rows))
 
   def _publish(self) -> None:
-    """Upload files, then .files.json, then rows; remove files deleted here."""
+    """Upload files, then their list, then rows; remove files deleted here."""
     assert self._lease is not None
     self._lease.check()
     local = stored.scan(self.root)
@@ -399,21 +390,22 @@ class Mirror:
       if here is None and name not in local and companion in local:
         if self._seen(companion) == local[companion]:
           found[name] = size, None
-    if sizes or self._added or found.keys() != self._known.keys():
+    listed = self._listing.files
+    added = {
+        name: size
+        for name, (size, _) in found.items()
+        if name in sizes or name in self._added or listed.get(name) != size
+    }
+    removed = [name for name in listed if name not in found]
+    if added or removed:
       # Uploads may have taken longer than a lease lasts.
       self._lease.check()
-      self._write_files({name: size for name, (size, _) in found.items()})
+      self._listing.write(added, removed)
     self._added.clear()
     gone = [name for name in self._known if name not in found]
     self._known = found
     storage.in_parallel(self._store.remove, gone)
     self._publish_rows()
-
-  def _write_files(self, sizes: Mapping[str, int]) -> None:
-    """Write .files.json; the count makes every version differ."""
-    self._count += 1
-    files = {'count': self._count, 'files': sizes}
-    self._store.write(stored.FILES, json.dumps(files, sort_keys=True).encode())
 
   def _seen(self, name: str) -> stored.Signature | None:
     return self._known.get(name, (0, None))[1]
@@ -459,10 +451,6 @@ class Mirror:
     new = [name for name in stored.inbox(inbox) if name not in self._known]
     self._known |= {name: (inbox[name]['size'], None) for name in new}
     self._download(new)
-
-
-def _digest(data: bytes) -> str:
-  return hashlib.sha256(data).hexdigest()
 
 
 class _Runs:

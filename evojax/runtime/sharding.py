@@ -255,6 +255,16 @@ def in_any_process(flag: bool) -> bool:
   return bool(np.any(to_host(np.array([flag]))))
 
 
+def largest(value: float, mesh: jax.sharding.Mesh) -> float:
+  """Return the largest value of the mesh's processes; all must call it.
+
+  If the mesh is on this process's devices alone, no other process takes part.
+  """
+  if not mesh.is_multi_process:
+    return value
+  return float(to_host(np.array([value])).max())
+
+
 def is_primary() -> bool:
   """Return True in process 0, which owns the run's directory.
 

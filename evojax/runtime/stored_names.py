@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 
-FILES = '.files.json'
+FILES, SEGMENTS = '.files.json', '.files'  # See `listing`.
 LEDGER, ROWS, INBOX = 'ledger.jsonl', 'ledger', 'inbox'
 # Folders that are not uploaded: servers on this machine read them, see
 # rollout/weights.py.
@@ -51,6 +51,16 @@ def is_for_all(name: str) -> bool:
 def row(number: int) -> str:
   """Return the name of a row of the ledger."""
   return f'{ROWS}/{number:06d}.json'
+
+
+def segment(number: int) -> str:
+  """Return the name of a segment of the list of files."""
+  return f'{SEGMENTS}/{number:06d}.json'
+
+
+def segment_number(name: str) -> int:
+  """Return the number of a segment."""
+  return int(name.rpartition('/')[2].removesuffix('.json'))
 
 
 def rows(names: Collection[str]) -> list[str]:

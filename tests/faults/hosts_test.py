@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from evojax.runtime import checkpoint
+from evojax.runtime import listing
 from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import storage
@@ -104,7 +105,7 @@ class HostsTest(parameterized.TestCase):
       self.assertStartsWith(name, 'checkpoints/step_000002/state/')
 
   def test_no_object_is_left_of_what_the_kills_cut_off(self):
-    names = json.loads(self.store.read('.files.json'))['files']
+    names = listing.read(self.store).files
     found = [n for n in self.store.list() if not n.startswith('.')]
     self.assertEqual(set(found), set(names))
 

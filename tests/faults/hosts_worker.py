@@ -29,6 +29,7 @@ from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 from evojax import main as main_lib
 from evojax.modes import train  # noqa: F401
+from evojax.runtime import listing
 from evojax.runtime import mirror
 from evojax.runtime import orbax_noise
 from evojax.runtime import preemption
@@ -62,10 +63,9 @@ POINTS = dict(
     naming=(
         0,
         lambda: kill_worker.intercept(
-            storage.Store,
+            listing.Listing,
             'write',
-            lambda store, name, data: name == '.files.json'
-            and _LAST.encode() in data,
+            lambda self, added, removed: any(_LAST in name for name in added),
         ),
     ),
 )

@@ -1,5 +1,6 @@
 """Killed anywhere, the same command goes on as if nothing had happened."""
 
+import itertools
 import json
 import pathlib
 import signal
@@ -252,6 +253,53 @@ class KillTest(_Killed):
     self.assertEqual(policy(workdir), policy(self.reference))
     starts = json.loads((workdir / 'manifest.json').read_text())
     self.assertLen(starts, 4)
+
+
+@pytest.mark.slow
+class LongRolloutTest(absltest.TestCase):
+  # From SIGTERM to the line that tells what is saved: 2 s until it is noticed,
+  # and slack for the save and for the other processes of a machine of two
+  # cores. The rollout takes 10 s if nothing else runs.
+  SECONDS = 2 + 4
+
+  def test_a_signal_in_the_middle(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    start = tiny.make_policy(root / 'policy', max_positions=8192)
+    run = subprocess.Popen(
+        [
+            sys.executable,
+            '-m',
+            'evojax.main',
+            f'--config=tests/tiny.py:{start}',
+            f'--compilation_cache={compiled.CACHE}',
+            f'--workdir={root / "run"}',
+            '--config.rollout.max_tokens=4000',
+            # All sequences start at once: no refill makes a segment short.
+            '--config.rollout.decode_slots=64',
+            '--config.rollout.prefill_rows=16',
+            '--config.grpo.prompts=16',
+            '--config.eval.samples=1',
+            '--config.eval.problems=2',
+        ],
+        cwd=tiny.ROOT,
+        env=tiny.environment(PYTHONUNBUFFERED='1'),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    self.addCleanup(run.stdout.close)
+    self.addCleanup(run.kill)
+    first = list(itertools.takewhile(lambda x: 'step 0' not in x, run.stdout))
+    self.assertIsNone(run.poll(), first)
+    time.sleep(1)
+    began = time.monotonic()
+    run.terminate()
+    line = run.stdout.readline()
+    seconds = time.monotonic() - began
+    print(f'noticed after {seconds:.2f} s')
+    self.assertStartsWith(line, 'SIGTERM: 0 steps are saved in')
+    self.assertLess(seconds, self.SECONDS)
+    self.assertEqual(run.wait(), preemption.AGAIN)
 
 
 @pytest.mark.slow

@@ -23,11 +23,12 @@ LIMIT_SECONDS = 60
 
 class PeersTestCase(parameterized.TestCase):
 
-  def play(self, mode, config, *scenes):
+  def play(self, mode, config, *scenes, hidden_size=16):
     """Scene -> what the worker says of it."""
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     if not config:
-      config = f'tests/tiny.py:{tiny.make_policy(self.root / "policy")}'
+      policy = tiny.make_policy(self.root / 'policy', hidden_size=hidden_size)
+      config = f'tests/tiny.py:{policy}'
     rows = pairs.play(WORKER, self.root, mode, config, *scenes)
     found = {row['scene']: row for row in rows}
     for scene in ('whole', 'end'):
@@ -97,7 +98,8 @@ class TrainTest(PeersTestCase):
     self.assert_undisturbed()
 
   def test_the_first_out_of_disk(self):
-    found = self.play('train', '', 'disk-0')
+    # A policy whose checkpoints have larger files than evidence.
+    found = self.play('train', '', 'disk-0', hidden_size=128)
     # What ends by itself is not for another start.
     self.assertEqual(found['disk-0']['codes'], [2, 2], found['disk-0']['out'])
     first, second = found['disk-0']['out']

@@ -14,6 +14,7 @@ import tempfile
 from absl.testing import absltest
 import pytest
 
+from evojax.runtime import listing
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from tests import objects
@@ -58,7 +59,7 @@ class StoreTest(kill_test._Killed):
 
   def objects(self):
     """Name -> content of what counts of the run."""
-    names = json.loads(self.store.read('.files.json'))['files']
+    names = listing.read(self.store).files
     return {name: self.store.read(name) for name in names}
 
   def test_the_end_is_that_of_a_local_run(self):
@@ -69,7 +70,7 @@ class StoreTest(kill_test._Killed):
     self.assertEqual(checkpoints, ['step_000002', 'step_000004'])
 
   def test_no_object_is_left_of_what_the_kills_cut_off(self):
-    names = json.loads(self.store.read('.files.json'))['files']
+    names = listing.read(self.store).files
     found = [n for n in self.store.list() if n.startswith('checkpoints/')]
     self.assertEqual(set(found), {n for n in names if n in found})
     cache = pathlib.Path(os.environ['XDG_CACHE_HOME'], 'evojax/remote')

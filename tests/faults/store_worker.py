@@ -10,6 +10,7 @@ import os
 import pathlib
 import sys
 
+from evojax.runtime import listing
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from tests import objects  # noqa: F401, which registers the scheme.
@@ -21,10 +22,9 @@ URL, POLICY = 'objects://bucket/killed', 'objects://bucket/policy'
 # In the order in which one run meets them.
 POINTS = dict(
     naming=lambda: kill_worker.intercept(
-        storage.Store,
+        listing.Listing,
         'write',
-        lambda store, name, data: name == '.files.json'
-        and b'checkpoints/' in data,
+        lambda self, added, removed: any('checkpoints/' in n for n in added),
     ),
     sent=lambda: kill_worker.intercept(
         mirror.Mirror,

@@ -1,6 +1,5 @@
 """Checkpoints and exports of two processes that share only an object store."""
 
-import json
 import os
 import pathlib
 import subprocess
@@ -14,6 +13,7 @@ import numpy as np
 
 from evojax.models import decoder
 from evojax.models import hf
+from evojax.runtime import listing
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from tests import objects
@@ -91,7 +91,7 @@ class CopiesTest(absltest.TestCase):
     self.assertIn('state/params/alike/c/0', first & second)
 
   def test_no_object_is_left_that_nothing_names(self):
-    names = json.loads(self.store.read('.files.json'))['files']
+    names = listing.read(self.store).files
     found = [n for n in self.store.list() if not n.startswith('.')]
     self.assertEqual(set(found), set(names))
     steps = {n.split('/')[1] for n in names if n.startswith('checkpoints/')}

@@ -1,6 +1,7 @@
 """The engine samples the policy, and a sample does not know its neighbours."""
 
 import dataclasses
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -12,6 +13,7 @@ import numpy as np
 from evojax import records
 from evojax.models import decoder
 from evojax.rollout import engine
+from evojax.rollout import scheduler
 from evojax.rollout import slots
 from evojax.runtime import preemption
 from tests import forward
@@ -115,6 +117,51 @@ class EngineTest(parameterized.TestCase):
     for a, b in zip(want, other.generate(requests)):
       np.testing.assert_array_equal(a.tokens, b.tokens)
       np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+
+  def segments(self, made):
+    """Spy on the decode steps of an engine's segments."""
+    steps, decode = [], made.slots.decode
+    made.slots.decode = lambda halted, count: (
+        steps.append(count) or decode(halted, count)
+    )
+    return steps
+
+  def test_the_length_of_segments_changes_no_sample(self):
+    requests = [
+        request([2 + i] * (500 + i), i, max_tokens=18 + 6 * i, ignore_eos=True)
+        for i in range(6)
+    ]
+    # A cache of several blocks: the steps of a segment decide which are read.
+    options = dict(max_prompt_tokens=512, max_tokens=48, decode_slots=4)
+    self.assertEqual(decoder.key_block(512 + 48), 128)
+    found, counts = [], []
+    for seconds in (1e9, 0.0):
+      made = make_engine(self.params, refill_every=0, **options)
+      steps = self.segments(made)
+      with mock.patch.object(scheduler, '_SEGMENT_SECONDS', seconds):
+        found.append(made.generate(requests))
+      counts.append(steps)
+    self.assertEqual(max(counts[0]), 48)
+    self.assertEqual(set(counts[1]), {1})
+    # Free slots are refilled only once all rows have ended: 4, then 2 rows.
+    self.assertLen(counts[1], (36 - 1) + (48 - 1))
+    for one, other in zip(*found, strict=True):
+      self.assert_same(one, other)
+
+  def test_a_segment_ends_within_half_a_second(self):
+    made = make_engine(self.params, max_tokens=100)
+    steps, decode = self.segments(made), made.slots.decode
+
+    def slow(halted, count):
+      time.sleep(0.02 * count)
+      decode(halted, count)
+
+    made.slots.decode = slow
+    asked = [request((2, 3), max_tokens=100, ignore_eos=True)]
+    made.generate(asked * 2)
+    # The first segment also compiles; nothing is known before it.
+    self.assertEqual(steps[:2], [1, 1])
+    self.assertBetween(max(steps), 5, 25)
 
   def test_who_is_asked_to_stop_does_and_starts_afresh(self):
     asked, engine = [], make_engine(self.params)

@@ -11,6 +11,7 @@ import ml_collections
 from evojax.ledger import chain
 from evojax.runtime import durable
 from evojax.runtime import lease
+from evojax.runtime import listing
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from evojax.runtime import stored_names
@@ -53,7 +54,7 @@ class MirrorTestCase(storage_test.StorageTestCase):
       return files(path) if os.path.isdir(path) else {}
 
   def objects(self):
-    return sorted(n for n in self.store.list() if not n.startswith('.lease'))
+    return sorted(n for n in self.store.list() if not n.startswith('.'))
 
 
 def checkpoint(root, step, text='x'):
@@ -74,6 +75,7 @@ class PublishTest(MirrorTestCase):
         write(pathlib.Path(path, 'metrics.jsonl'), '1\n')
         mirror.publish(pathlib.Path(path))
         raise KeyError
+    self.assertEmpty(self.store.list('.files'))
     self.assertEmpty(self.objects())
     # The lease is given back, whatever has happened.
     with mirror.opened(URL) as path, self.open(path) as workdir:
@@ -136,7 +138,7 @@ class PublishTest(MirrorTestCase):
       before, sent = self.seen(), self.objects()
       checkpoint(root, 2)
       with absltest.mock.patch.object(
-          mirror.Mirror, '_write_files', side_effect=KeyboardInterrupt
+          listing.Listing, 'write', side_effect=KeyboardInterrupt
       ):
         with self.assertRaises(KeyboardInterrupt):
           mirror.publish(root)
