@@ -75,9 +75,15 @@ class ResizeTest(absltest.TestCase):
 
   def test_manifest_and_warning_tell(self):
     starts = json.loads((self.root / 'moved/manifest.json').read_text())
-    fsdp = [start['mesh']['fsdp'] for start in starts]
-    self.assertEqual(fsdp, [4, 2, 1, 2])
+    meshes = [list(start['mesh'].values()) for start in starts]
+    whole = [1, 1, 4, 2]
+    self.assertEqual(meshes, [whole, [1, 1, 2, 2], [1, 1, 1, 2], whole])
     self.assertIn('mesh changed since the last start', self.warned)
+    self.assertIn(
+        'mesh: data=1 fsdp=1 tensor=2, since config.mesh asks for data=1 fsdp=4'
+        ' tensor=2 and there are 2 devices',
+        self.printed,
+    )
 
   def test_a_run_that_evolves_goes_on(self):
     rows = chain.read(self.root / 'evolved/ledger.jsonl')
