@@ -61,7 +61,10 @@ def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       params = policy_lib.load_params(setup.policy, mesh, param_dtype=dtype)
       engine.update_weights(params, 0)
       del params  # The engine may hold a copy of its own.
-      directory.record_start(chat_template=setup.policy.tokenizer.template)
+      directory.record_start(
+          chat_template=setup.policy.tokenizer.template,
+          mesh=dict(mesh.shape),
+      )
       result = evaluate_lib.evaluate(
           setup.scorer(engine, version='seed'),
           split=config.eval.split,
