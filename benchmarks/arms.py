@@ -1,7 +1,8 @@
-"""The cost of placing arms: simulated runs with failures, and sleeping arms.
+"""The cost of placing arms: simulated runs, sleeping arms, and real ones.
 
     python -m benchmarks.arms [--arms=10,100,1000] [--workers=8]
     python -m benchmarks.arms --sleep=20        # Ray, six workers; needs ray.
+    python -m benchmarks.arms --overhead=5      # Real arms, one at a time.
 
 The first command trains nothing: arms are small programs that count steps, save
 every few steps and occasionally lose their machine. The local executor runs
@@ -9,13 +10,19 @@ them as in a real run: all are submitted at once and awaited in order. Neither
 this process's seconds per arm nor the number of repeated steps per arm may grow
 with the number of arms. The second command starts a Ray cluster of three
 machines with two CPUs each on this machine, and compares one sleeping arm with
-six at a time.
+six at a time. The third command trains arms of `configs/math.py` by
+`--mode=arm`, from a checkpoint and with compiled programs in the cache. It
+prints the overhead of an arm by its parts: the median wall and CPU seconds that
+are not steps at the speed of the later steps.
 """
 
+from collections.abc import Sequence
 import json
 import os
 import pathlib
 import signal
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +30,11 @@ import time
 from absl import app
 from absl import flags
 
+from configs import math as math_config
+from evojax import config as config_lib
 from evojax.evolve import executor
+from evojax.evolve import opening
+from evojax.harness import spec
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import commands
@@ -32,10 +43,12 @@ from evojax.training import arm as arm_lib
 
 _ARMS = flags.DEFINE_list('arms', ['10', '100', '1000'], 'Arms of each run.')
 _WORKERS = flags.DEFINE_integer('workers', 8, 'Arms at a time.')
+_OVERHEAD = flags.DEFINE_integer('overhead', 0, 'Real arms to measure.')
 _SLEEP = flags.DEFINE_float('sleep', 0.0, 'Seconds of a sleeping arm, on Ray.')
 
 # Average number of times that an arm loses its machine.
 STEPS, EVERY, DEATHS = 20, 5, 0.3
+_UPDATES = 4  # Steps of a real arm.
 _PROGRAM = f"""
 import os, pathlib, random, signal, sys
 folder = pathlib.Path(sys.argv[1])
@@ -166,9 +179,81 @@ def sleeping(root: pathlib.Path, seconds: float) -> dict[str, float]:
   return found
 
 
+def overhead(root: pathlib.Path, count: int) -> dict[str, tuple[float, float]]:
+  """Return the median wall and CPU seconds of each part of real arms."""
+  config = math_config.get_config()
+  harness = opening.seed_harness(config)
+  spec.write(harness, root / 'harness')
+  rows: dict[str, list[tuple[float, float]]] = {}
+  for i in range(-1, count):  # Arm -1 fills the cache, and trains the start.
+    job = arm_lib.ArmJob(
+        workdir=str(root),
+        folder=f'arms/{i}',
+        config=config_lib.to_mapping(config),
+        changes={
+            'seed': i + 1,
+            'steps': _UPDATES,
+            'eval.sealed': False,
+            'checkpoint.every': _UPDATES,
+        },
+        harness=harness.sha256,
+        start='' if i < 0 else f'arms/-1/checkpoints/step_{_UPDATES:06d}',
+        label='',
+    )
+    job.path.mkdir(parents=True)
+    (job.path / 'job.json').write_text(job.to_json())
+    marks, command = job.path / 'marks.json', [
+        *(sys.executable, '-m', 'benchmarks.timed_arm'),
+        *(str(job.path / 'marks.json'), '--mode=arm'),
+        f'--job={job.path / "job.json"}',
+    ]
+    began = time.time()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    if i >= 0:
+      parts = _parts(json.loads(marks.read_text()), began, time.time())
+      for part, seconds in parts.items():
+        rows.setdefault(part, []).append(seconds)
+  return {
+      part: tuple(statistics.median(s) for s in zip(*seconds, strict=True))
+      for part, seconds in rows.items()
+  }
+
+
+def _parts(
+    marks: Sequence[tuple[str, float, float]], began: float, ended: float
+) -> dict[str, tuple[float, float]]:
+  """Return the wall and CPU seconds of the parts of an arm's overhead.
+
+  Args:
+    marks: End of each part, as (name, wall time, CPU time).
+    began: Wall time at which the process was started.
+    ended: Wall time at which it had ended.
+  """
+  parts, steps, before = {}, [], (began, 0.0)
+  for name, *now in marks:
+    spent = tuple(b - a for a, b in zip(before, now, strict=True))
+    before = now
+    if name == 'step':
+      steps.append(spent)
+    else:
+      parts[name] = spent
+  usual = [statistics.median(s) for s in zip(*steps[1:], strict=True)]
+  parts['first step, compiled'] = tuple(
+      a - b for a, b in zip(steps[0], usual, strict=True)
+  )
+  parts['exit'] = (ended - before[0], 0.0)
+  parts['overhead'] = tuple(map(sum, zip(*parts.values(), strict=True)))
+  parts['a later step'] = tuple(usual)
+  return parts
+
+
 def main(_):
   with tempfile.TemporaryDirectory() as folder:
     root = pathlib.Path(folder)
+    if _OVERHEAD.value:
+      for part, (wall, cpu) in overhead(root, _OVERHEAD.value).items():
+        print(f'{part:22} {wall:6.2f} s, CPU {cpu:6.2f} s')
+      return
     if _SLEEP.value:
       found = sleeping(root, _SLEEP.value)
       print('  '.join(f'{name} {x:.2f}' for name, x in found.items()))

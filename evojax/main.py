@@ -452,8 +452,8 @@ def _dispatch() -> int | None:
     )
   if FLAGS.mesh_auto and mode != 'plan':
     raise ValueError(
-        f'--config.mesh.auto with --mode={mode}: a run is given its mesh; let'
-        ' --mode=plan find one, and pass the flags that it prints'
+        f'--config.mesh.auto with --mode={mode}: a run takes the mesh of its'
+        ' config; let --mode=plan find one, and pass the flags that it prints'
     )
   if FLAGS.parent:
     preemption.follow(FLAGS.parent)

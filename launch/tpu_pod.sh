@@ -8,7 +8,8 @@
 #
 # --workdir and --config.model.path must be on a mount that all workers share
 # (Filestore or other NFS; a mounted bucket will do for the model, but it renames
-# no directories). With --mode=train both may be gs://BUCKET/..., without a mount.
+# no directories). With --mode=evolve and train both may be gs://BUCKET/..., without
+# a mount.
 # Only worker 0 writes metrics and evidence. If the process of one worker is gone,
 # all others end, and each worker starts its own again from the last checkpoint,
 # up to EVOJAX_RESTARTS times (10).

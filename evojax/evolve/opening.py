@@ -36,6 +36,7 @@ from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
 from evojax.training import engines
+from evojax.training import meshes
 from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 from evojax.training import stages
@@ -220,13 +221,14 @@ def open_place(
       contextlib.ExitStack() as stack,
   ):
     output.say(devices.describe())
+    mesh = meshes.open_mesh(setup.config, setup.policy)
+    meshes.tell(setup.config, mesh)
     directory.record_start(
         chat_template=setup.policy.tokenizer.template,
-        mesh=setup.config.mesh.to_dict(),
+        mesh=dict(mesh.shape),
     )
     if primary:
       stack.enter_context(output.log_to(directory.path))
-    mesh = sharding.make_mesh(**setup.config.mesh.to_dict())
     engine = stack.enter_context(
         engines.open_sampler(
             setup.config,

@@ -16,9 +16,9 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
-from evojax.runtime import sharding
 from evojax.training import arm as arm_lib
 from evojax.training import engines
+from evojax.training import meshes
 from evojax.training import setup as setup_lib
 
 
@@ -46,7 +46,8 @@ def run(job_file: str) -> None:
         raise preemption.Preempted(asked)
 
     setup = setup_lib.prepare(config)
-    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    mesh = meshes.open_mesh(config, setup.policy)
+    meshes.tell(config, mesh)
     workdir, stopping = pathlib.Path(job.workdir), lambda: bool(asked)
     with engines.open_sampler(
         config, setup.policy, mesh, workdir, stopping

@@ -26,9 +26,9 @@ from evojax.harness import surface as surface_lib
 from evojax.rl import filters
 from evojax.runtime import config_checks
 from evojax.runtime import output
-from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
+from evojax.training import meshes
 from evojax.training import reward_parts
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -111,7 +111,7 @@ def _start(config: ml_collections.ConfigDict) -> None:
     setup, *_ = opening.check(config, opening.Options())
   else:
     setup = setup_lib.prepare(config)
-  sharding.make_mesh(**setup.config.mesh.to_dict())
+  meshes.open_mesh(setup.config, setup.policy)
 
 
 def _changed_fields(config: ml_collections.ConfigDict) -> list[str]:

@@ -16,6 +16,7 @@ from evojax.runtime import output
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
+from evojax.training import meshes
 from evojax.training import setup as setup_lib
 
 
@@ -53,13 +54,17 @@ def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     path = directory.path
     output.say(devices.describe())
     output.say(f'policy: {config.model.path}; scores go to {path}')
-    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    mesh = meshes.open_mesh(config, setup.policy)
+    meshes.tell(config, mesh)
     dtype = config.model.param_dtype
     with engines.open_sampler(config, setup.policy, mesh, path) as engine:
       params = policy_lib.load_params(setup.policy, mesh, param_dtype=dtype)
       engine.update_weights(params, 0)
       del params  # The engine may hold a copy of its own.
-      directory.record_start(chat_template=setup.policy.tokenizer.template)
+      directory.record_start(
+          chat_template=setup.policy.tokenizer.template,
+          mesh=dict(mesh.shape),
+      )
       result = evaluate_lib.evaluate(
           setup.scorer(engine, version='seed'),
           split=config.eval.split,

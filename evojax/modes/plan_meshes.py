@@ -22,6 +22,7 @@ from evojax.runtime import config_checks
 from evojax.runtime import devices as devices_lib
 from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
+from evojax.training import meshes as meshes_lib
 
 # Largest share of a device's memory to use; the bounds do not cover everything.
 _SHARE = 0.95
@@ -113,7 +114,7 @@ def find(
   count //= slices
   mesh = jax.sharding.AbstractMesh((slices, count, 1, 1), sharding.MESH_AXES)
   run, found = memory_lib.Run(config, policy, mesh), []
-  shapes = plan_remedies.meshes(count)
+  shapes = meshes_lib.all_sizes(count)
   for data, fsdp, tensor in sorted(shapes, key=lambda s: (s[2], s[1])):
     axes = dict(data=data, fsdp=fsdp, tensor=tensor)
     fields = {f'mesh.{axis}': size for axis, size in axes.items()}

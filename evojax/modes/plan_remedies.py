@@ -15,6 +15,7 @@ from evojax.models import policy as policy_lib
 from evojax.runtime import config_checks
 from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
+from evojax.training import meshes
 
 # Fields to halve; they set the size of caches and activations.
 _HALVED = 'rollout.decode_slots', 'rollout.prefill_rows', 'grpo.micro_groups'
@@ -48,23 +49,13 @@ def find(run: memory_lib.Run) -> list[Remedy]:
   return sorted(found, key=lambda remedy: remedy.peak)
 
 
-def meshes(count: int) -> list[tuple[int, int, int]]:
-  """Return all meshes (data, fsdp, tensor) of a number of devices."""
-  divisors = [n for n in range(1, count + 1) if count % n == 0]
-  return [
-      (count // (f * t), f, t)
-      for f in divisors
-      for t in divisors
-      if count % (f * t) == 0
-  ]
-
-
 def _changes(run: memory_lib.Run) -> Iterator[dict[str, Any]]:
   """Yield changes that may help, as config path -> new value."""
   shape = tuple(run.mesh.shape[axis] for axis in sharding.MESH_AXES)
   slices, data, fsdp, tensor = shape
   # Meshes of the same devices, and one of twice as many.
-  for sizes in [*meshes(data * fsdp * tensor), (data, 2 * fsdp, tensor)]:
+  same = meshes.all_sizes(data * fsdp * tensor)
+  for sizes in [*same, (data, 2 * fsdp, tensor)]:
     sizes = (slices, *sizes)
     if sizes != shape:
       changed = zip(sharding.MESH_AXES, sizes, strict=True)

@@ -37,6 +37,7 @@ from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
 from evojax.training import first_steps
+from evojax.training import meshes
 from evojax.training import setup as setup_lib
 from evojax.training import stages
 from evojax.training import trainer as trainer_lib
@@ -83,6 +84,7 @@ def run(
     if newest is not None:
       _fork(newest, directory.path)
     output.say(devices.describe())
+    meshes.tell(config, meshes.open_mesh(config, setup.policy))
     with engines.stopped(asked):
       trainer = trainer_lib.Trainer(
           setup,
@@ -133,7 +135,7 @@ def _run(
   config, path, phases = trainer.config, directory.path, trainer.phases
   directory.record_start(
       chat_template=trainer.setup.policy.tokenizer.template,
-      mesh=config.mesh.to_dict(),
+      mesh=dict(trainer.mesh.shape),
   )
   evaluations: dict[int, evaluate_lib.EvalResult] = {}
   primary = sharding.is_primary()

@@ -36,6 +36,7 @@ from evojax.runtime import preemption
 from evojax.runtime import sharding
 from evojax.training import engines
 from evojax.training import learner as learner_lib
+from evojax.training import meshes
 from evojax.training import reward_pipeline
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -101,7 +102,7 @@ class Trainer:
           ' orders; use --config.rollout.queue_depth=0'
       )
     # Shapes and shardings only; nothing is allocated yet.
-    self.mesh = sharding.make_mesh(**c.mesh.to_dict())
+    self.mesh = meshes.open_mesh(c, setup.policy)
     self._replicated = sharding.replicated(self.mesh)
     with contextlib.ExitStack() as stack:
       self.engine = engine or stack.enter_context(

@@ -4,6 +4,7 @@ The driver, a machine and a worker are killed in mid-arm.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -18,6 +19,7 @@ import pytest
 
 from evojax.evolve import loop
 from evojax.ledger import chain
+from tests import compiled
 from tests import tiny
 
 pytest.importorskip('ray', reason='the extra ray')
@@ -67,7 +69,7 @@ def repeated(log):
   return len(steps) - len(set(steps))
 
 
-def wait_for(found, seconds=240):
+def wait_for(found, seconds=600):
   """Return the first true value that a function returns."""
   deadline = time.monotonic() + seconds
   while not (value := found()):
@@ -76,8 +78,8 @@ def wait_for(found, seconds=240):
   return value
 
 
-@pytest.mark.long
-class RunTest(absltest.TestCase):
+class ClusterTestCase(absltest.TestCase):
+  """A cluster of three machines with one CPU each."""
 
   def setUp(self):
     super().setUp()
@@ -93,6 +95,10 @@ class RunTest(absltest.TestCase):
     self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(3)]
     os.environ['RAY_ADDRESS'] = self.cluster.address
     self.folder = self.root / 'ray'
+
+
+@pytest.mark.long
+class RunTest(ClusterTestCase):
 
   def drive(self):
     log = self.enterContext(open(self.root / 'driver.log', 'ab'))
@@ -137,10 +143,12 @@ class RunTest(absltest.TestCase):
     self.assertEqual(second.wait(), 0, (self.root / 'driver.log').read_text())
     config = tiny.evolving(**OPTIONS)
     loop.run(config, str(self.root / 'here'))
-    loop.run(config, str(self.root / 'one'), executor='local', workers=1)
     expected = payloads(self.root / 'here')
     self.assertEqual(payloads(self.folder), expected)
-    self.assertEqual(payloads(self.root / 'one'), expected)
+    for workers in (1, 2):
+      folder = self.root / f'local-{workers}'
+      loop.run(config, str(folder), executor='local', workers=workers)
+      self.assertEqual(payloads(folder), expected)
     self.assertIn('lost its machine', (self.root / 'driver.log').read_text())
     self.assertIn('ended by a signal', (self.root / 'driver.log').read_text())
     for log in self.folder.glob('arms/*/worker.log'):
@@ -171,6 +179,49 @@ class RunTest(absltest.TestCase):
       ]
     self.assertNotEmpty(found['here'])
     self.assertEqual(found['wide'], found['here'])
+
+
+@pytest.mark.long
+class SweepTest(ClusterTestCase):
+
+  def test_no_point_runs_twice_after_the_driver_is_killed(self):
+    """It dies in the middle of the second of three points."""
+    policy = tiny.make_policy(self.root / 'policy')
+    file = self.root / 'mine.py'
+    file.write_text("MODE = 'train'\nSEEDS = (1, 2, 3)\n")
+    command = [
+        *(sys.executable, '-m', 'evojax.main', '--mode=sweep'),
+        *(f'--config=tests/tiny.py:{policy}', f'--sweep={file}'),
+        *('--config.steps=80', '--config.eval.every=0'),
+        *('--executor=ray', '--workers=1', '--arm_resources=CPU=1'),
+        *(f'--workdir={self.folder}', f'--compilation_cache={compiled.CACHE}'),
+    ]
+    log = self.enterContext(open(self.root / 'driver.log', 'ab'))
+    start = lambda: subprocess.Popen(
+        command, cwd=tiny.ROOT, stdout=log, stderr=log
+    )
+    points = [self.folder / f'all/seed-{seed}' for seed in (1, 2, 3)]
+    first = start()
+    wait_for(lambda: list(points[1].glob('evidence/train/*.parquet')))
+    first.kill()
+    first.wait()
+    wait_for(lambda: not processes(self.folder), seconds=30)
+    second = start()
+    said = lambda: (self.root / 'driver.log').read_text()
+    self.assertEqual(second.wait(), 0, said())
+    starts = [
+        len(json.loads((point / 'manifest.json').read_text()))
+        for point in points
+    ]
+    self.assertEqual(starts, [1, 2, 1], said())
+    for point in points:
+      lines = (point / 'metrics.jsonl').read_text().splitlines()
+      steps = [
+          row['step'] for row in map(json.loads, lines) if 'loss' in row
+      ]
+      self.assertEqual(steps, list(range(1, 81)), point)
+    (row,) = json.loads((self.folder / 'sweep.json').read_text())
+    self.assertEqual((row['seeds'], row['of']), (3, 3))
 
 
 if __name__ == '__main__':

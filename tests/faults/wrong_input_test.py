@@ -12,6 +12,7 @@ import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 import pytest
 
 import evojax
@@ -512,14 +513,15 @@ class NothingLostTest(parameterized.TestCase):
   def make_config(self, **overrides):
     return tiny.make_config(self.policy, checkpoint__every=1, **overrides)
 
-  def test_mesh_of_other_devices(self):
-    config = self.make_config(
-        mesh__data=2, grpo__prompts=4, grpo__micro_groups=2
-    )
-    with self.assertRaisesRegex(
-        ValueError, r'config\.mesh has data=2 .*1 devices; set .*data=-1'
+  def test_devices_that_no_mesh_splits(self):
+    three = jax.devices() * 3
+    with (
+        absltest.mock.patch.object(jax, 'devices', return_value=three),
+        self.assertRaisesRegex(
+            ValueError, '3 devices, over which no mesh .* start it on 1 or 2'
+        ),
     ):
-      evojax.run(config, str(self.path))
+      evojax.run(self.make_config(), str(self.path))
     self.assertFalse(self.path.exists())
 
   def test_newest_checkpoint_is_torn(self):

@@ -4,11 +4,13 @@ resize_worker.py DIRECTORY
 
 Trains in DIRECTORY/whole on 8 devices, and in DIRECTORY/moved on 8, 4, 2 and 8
 of them, one step each. Evolves in DIRECTORY/evolved: the first harness on 8
-devices, a round on 2. Prints one line of JSON: for each start of the run that
+devices, a round on 2. The config of a run, and with it the mesh that it asks
+for, stays the same. Prints one line of JSON: for each start of the run that
 moved, the fingerprints that it began with and that it left.
 """
 
 import contextlib
+import functools
 import json
 import pathlib
 import sys
@@ -18,24 +20,21 @@ import jax
 
 import evojax
 from evojax.evolve import loop
-from evojax.runtime import sharding
 from evojax.training import loop as training_loop
+from evojax.training import meshes
 from tests import tiny
 
-# Devices, and how many of them share parameters.
-_PLACES = ((8, 4, 2), (4, 2, 1), (2, 1, 2), (8, 2, 2))
+_DEVICES = 8, 4, 2, 8
 
 
 class _MachineGoneError(Exception):
   pass
 
 
-def on(devices, fsdp, tensor):
-  """The values of config.mesh, in a context with so many devices."""
-  make = sharding.make_mesh
-  some = lambda **axes: make(**axes, devices=jax.devices()[:devices])
-  context = mock.patch.object(sharding, 'make_mesh', some)
-  return context, dict(mesh__data=-1, mesh__fsdp=fsdp, mesh__tensor=tensor)
+def on(count):
+  """A context in which there are so many devices."""
+  some = functools.partial(meshes.open_mesh, devices=jax.devices()[:count])
+  return mock.patch.object(meshes, 'open_mesh', some)
 
 
 def main(root):
@@ -46,6 +45,8 @@ def main(root):
       grpo__group_size=2,
       grpo__micro_groups=8,
       rollout__prefill_rows=8,
+      mesh__fsdp=4,
+      mesh__tensor=2,
       eval__every=0,
       eval__sealed=False,
   )
@@ -56,28 +57,24 @@ def main(root):
     run(trainer, **hooks)
     seen.append((began, trainer.learner.fingerprint()))
 
-  runs = [('whole', _PLACES[0], len(_PLACES))]
-  runs += [('moved', place, n) for n, place in enumerate(_PLACES, 1)]
-  for name, place, steps in runs:
-    context, mesh = on(*place)
-    config = tiny.make_config(policy, steps=steps, **common, **mesh)
-    with context, mock.patch.object(training_loop, 'loop', watched):
+  runs = [('whole', _DEVICES[0], len(_DEVICES))]
+  runs += [('moved', count, n) for n, count in enumerate(_DEVICES, 1)]
+  for name, count, steps in runs:
+    config = tiny.make_config(policy, steps=steps, **common)
+    with on(count), mock.patch.object(training_loop, 'loop', watched):
       evojax.run(config, str(root / name))
   # The second start goes on where the first one broke off.
   breaks = mock.patch.object(loop, '_round', side_effect=_MachineGoneError)
-  for place, broken in (
-      ((8, 4, 1), breaks),
-      ((2, 2, 1), contextlib.nullcontext()),
-  ):
-    context, mesh = on(*place)
-    with context, broken, contextlib.suppress(_MachineGoneError):
+  for count, broken in ((8, breaks), (2, contextlib.nullcontext())):
+    with on(count), broken, contextlib.suppress(_MachineGoneError):
       loop.run(
           tiny.evolving(
               evolve__rounds=1,
               grpo__prompts=8,
               grpo__micro_groups=8,
               rollout__prefill_rows=8,
-              **mesh,
+              mesh__data=2,
+              mesh__fsdp=4,
           ),
           str(root / 'evolved'),
       )

@@ -1,0 +1,169 @@
+"""The mesh of a run: that of its config, or the nearest one for the devices.
+
+A run may continue on a machine with more or fewer devices than its config names
+(`config.mesh`), by the same command. The mesh is then chosen in this order: the
+parameters are split into as many parts as the config asks for, or as many as
+there can be, so that a device holds no more of them than it must; `tensor`,
+`fsdp` and `slice` change as little as possible; `data` takes the rest. The same
+config on the same devices always gets the same mesh.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import math
+from typing import Any
+
+import jax
+import ml_collections
+
+from evojax.models import policy as policy_lib
+from evojax.runtime import config_checks
+from evojax.runtime import output
+from evojax.runtime import sharding
+
+
+def open_mesh(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    devices: Sequence[Any] | None = None,
+) -> jax.sharding.Mesh:
+  """Build the mesh of a run over all devices; touches them.
+
+  Args:
+    config: A valid config, in which a size of the mesh may be -1 (the rest).
+    policy: The policy of the config.
+    devices: The devices of the mesh; default: those of all processes.
+
+  Raises:
+    ValueError: If the run can be split over no mesh of so many devices.
+  """
+  devices = jax.devices() if devices is None else devices
+  sizes = fitting(config, policy, len(devices), slices_of(devices))
+  return sharding.make_mesh(**sizes, devices=devices)
+
+
+def tell(config: ml_collections.ConfigDict, mesh: jax.sharding.Mesh) -> None:
+  """Print a line, in process 0, if a run's mesh differs from the config's."""
+  asked = config.mesh.to_dict()
+  same = all(asked[axis] in (-1, size) for axis, size in mesh.shape.items())
+  if sharding.is_primary() and not same:
+    output.say(
+        f'mesh: {_text(mesh.shape)}, since config.mesh asks for {_text(asked)}'
+        f' and there are {mesh.size} devices'
+    )
+
+
+def slices_of(devices: Sequence[Any]) -> int:
+  """Return the number of TPU slices in which devices lie; 1 for others."""
+  return len({getattr(d, 'slice_index', 0) or 0 for d in devices})
+
+
+def fitting(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    count: int,
+    slices: int = 1,
+) -> dict[str, int]:
+  """Return the sizes of the mesh of a run on `count` devices, by axis.
+
+  Args:
+    config: As for `open_mesh`.
+    policy: As for `open_mesh`.
+    count: The number of devices.
+    slices: The number of TPU slices in which they lie.
+
+  Raises:
+    ValueError: If the run can be split over no mesh of `count` devices. The
+      message says why the nearest one does not do, and what does.
+  """
+  asked = _asked(config, count)
+  for sizes in _nearest(asked, count, slices):
+    if not _reason(config, policy, sizes):
+      return sizes
+  nearest = next(_nearest(asked, count, slices), None)
+  if nearest is None:
+    raise ValueError(
+        f'config.mesh: {count} devices cannot be divided among {slices} slices'
+        ' of TPUs; use slices of one size'
+    )
+  fewer = (
+      n
+      for n in range(count - 1, 0, -1)
+      if any(not _reason(config, policy, s) for s in _nearest(asked, n, 1))
+  )
+  others = {next(fewer, 0)} | {math.prod(config.mesh.values())}
+  counts = ' or '.join(str(n) for n in sorted(others) if n > 0)
+  raise ValueError(
+      f'config.mesh asks for {_text(config.mesh.to_dict())}, and there are'
+      f' {count} devices, over which no mesh splits this run: start it on'
+      f' {counts} devices, or change the config. With {_text(nearest)},'
+      f' {_reason(config, policy, nearest)}'
+  )
+
+
+def all_sizes(count: int) -> list[tuple[int, int, int]]:
+  """Return all meshes (data, fsdp, tensor) of a number of devices."""
+  divisors = [n for n in range(1, count + 1) if count % n == 0]
+  return [
+      (count // (f * t), f, t)
+      for f in divisors
+      for t in divisors
+      if count % (f * t) == 0
+  ]
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+  """Return 'data=1 fsdp=4 tensor=2'; one slice is not worth a word."""
+  return ' '.join(
+      f'{axis}={sizes[axis]}'
+      for axis in sharding.MESH_AXES
+      if (axis, sizes[axis]) != ('slice', 1)
+  )
+
+
+def _asked(config: ml_collections.ConfigDict, count: int) -> dict[str, int]:
+  """Return the sizes that a config asks for, with its -1 resolved."""
+  sizes = config.mesh.to_dict()
+  rest = max(1, count // abs(math.prod(sizes.values())))
+  return {axis: rest if n == -1 else n for axis, n in sizes.items()}
+
+
+def _nearest(
+    asked: Mapping[str, int], count: int, slices: int
+) -> Iterator[dict[str, int]]:
+  """Yield the sizes of all meshes of `count` devices, the nearest first."""
+  # On one slice of TPUs, and on other devices, `slice` divides a machine's
+  # devices only as far as the config asks for it.
+  allowed = (slices,) if slices > 1 else range(1, asked['slice'] + 1)
+  found = [
+      dict(slice=parts, data=data, fsdp=fsdp, tensor=tensor)
+      for parts in allowed
+      if count % parts == 0
+      for data, fsdp, tensor in all_sizes(count // parts)
+  ]
+  wanted = asked['fsdp'] * asked['tensor']
+
+  def distance(sizes: Mapping[str, int]) -> tuple[Any, ...]:
+    larger = max(1.0, wanted / (sizes['fsdp'] * sizes['tensor']))
+    moved = [
+        (abs(math.log(sizes[axis] / asked[axis])), sizes[axis])
+        for axis in ('tensor', 'fsdp', 'slice')
+    ]
+    return larger, *moved
+
+  yield from sorted(found, key=distance)
+
+
+def _reason(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    sizes: Mapping[str, int],
+) -> str:
+  """Return why a run cannot be split over a mesh; '' if it can."""
+  try:
+    config_checks.check_mesh(config, sizes)
+    policy_lib.check_shards(
+        policy.path, policy.cfg, sizes['fsdp'], sizes['tensor']
+    )
+  except ValueError as error:
+    return str(error)
+  return ''
