@@ -31,12 +31,13 @@ deals bounds p from below. Runs with planted faults are compared fairly only
 if every domain has the same faults. No device is used.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import math
 import pathlib
 import re
+from typing import Any
 
 from absl import app
 from absl import flags
@@ -53,6 +54,7 @@ _DEALS = flags.DEFINE_integer(
     'permutations', 10_000, 'Most deals of domains to runs.', lower_bound=1
 )
 _ALPHA = 0.05
+_SHIPPED = 'package:'  # Prefix of the base policy of a domain.
 _SHOWN = 60  # Most characters of a change.
 _COUNTS = 'family,domain,proposed,backtested,raced,kept'
 
@@ -112,11 +114,11 @@ def read(workdir: str) -> Run:
   )
 
 
-def _domain(config: dict) -> str:
-  """Return the domain of a run, or the one that its own module changes."""
-  name = config['domain']['name']
-  named = config['name'].partition('-')[0]  # As in math-default.
-  return named if named in domains.DOMAINS else name
+def _domain(config: Mapping[str, Any]) -> str:
+  """Return the domain of a run; with a module of its own, the policy's."""
+  name, path = config['domain']['name'], config['model']['path']
+  known = name in domains.DOMAINS or not path.startswith(_SHIPPED)
+  return name if known else path.removeprefix(_SHIPPED)
 
 
 def factor(delta: records.Delta) -> str:
