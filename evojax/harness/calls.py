@@ -19,6 +19,7 @@ import numpy as np
 
 from evojax.evidence import schema
 from evojax.harness import worker
+from evojax.runtime import python_source
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 from evojax.sandbox import probe
@@ -352,6 +353,6 @@ def defines(source: str, function: str) -> bool:
 def _parse(source: str) -> ast.Module:
   """Return the tree of a source; an empty one if it is not valid Python."""
   try:
-    return ast.parse(source)
+    return python_source.parse(source)
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return ast.Module([], [])  # The worker reports the error.

@@ -18,6 +18,7 @@ import textwrap
 from evojax.harness import mutation
 from evojax.harness import numpy_names
 from evojax.harness import syntax
+from evojax.runtime import python_source
 
 # Name of the constant that lists parts which compare groups, see `language`.
 ACROSS = 'ACROSS_GROUPS'
@@ -450,7 +451,7 @@ def _header(source: str) -> tuple[str, str, list[tuple[ast.stmt, str]]]:
 
 def _blocks(source: str) -> list[tuple[ast.stmt, str]]:
   """Return (statement, its lines and the comments above it) for a source."""
-  return _split(_lines(source), ast.parse(source).body, 0)
+  return _split(_lines(source), python_source.parse(source).body, 0)
 
 
 def _split(

@@ -10,6 +10,8 @@ import hashlib
 from typing import Any
 import warnings
 
+from evojax.runtime import python_source
+
 # Python 3.12 warns of '\d' in a source that it parses. The warning is for the
 # author of the source, not for the user of a run.
 warnings.filterwarnings('ignore', category=SyntaxWarning, module='<unknown>')
@@ -62,7 +64,7 @@ def parse(name: str, source: str) -> ast.Module:
       constant that cannot be shown.
   """
   try:
-    tree = ast.parse(source)
+    tree = python_source.parse(source)
   except (SyntaxError, RecursionError, MemoryError, ValueError) as fault:
     line = getattr(fault, 'lineno', None) or 0
     message = getattr(fault, 'msg', None) or 'cannot be parsed'

@@ -145,7 +145,7 @@ def leave(workdir):
       path.write_text(text)
 
 
-def run(name, workdir):
+def run(name, workdir, config):
   """One process; its exit status."""
   child = os.fork()
   if child:
@@ -160,24 +160,28 @@ def run(name, workdir):
       'keep' if last else 'go_on', ''
   )
   shadow._could_catch_up = lambda *_: True
-  config = tiny.evolving(evolve__rounds=3, evolve__retrain=True)
   evojax.run(config, workdir)
   os._exit(0)
 
 
-def main(root, url):
+def play(deaths, config):
+  """Runs of a config: workdir -> the points at which it dies."""
   gc.freeze()  # No process searches what all of them share.
-  deaths = {f'{root}/reference': (), f'{root}/killed': POINTS, url: STORED}
   for workdir, points in deaths.items():
     leave(workdir)
     for name in (*points, 'finish'):
       started = time.time()
-      status = run(name, workdir)
+      status = run(name, workdir, config)
       seconds = time.time() - started
       print(f'{workdir} {name}: {status} {seconds:.1f} s', flush=True)
       wanted = -signal.SIGKILL if name in points else 0
       if status != wanted:
         sys.exit(f'{workdir} {name}: exit status {status}, not {wanted}')
+
+
+def main(root, url):
+  deaths = {f'{root}/reference': (), f'{root}/killed': POINTS, url: STORED}
+  play(deaths, tiny.evolving(evolve__rounds=3, evolve__retrain=True))
 
 
 if __name__ == '__main__':

@@ -2,21 +2,25 @@
 
 import itertools
 import json
+import os
 import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 from absl.testing import absltest
 from absl.testing import parameterized
 from pyarrow import parquet
 import pytest
 
+from evojax.evidence import store
 from evojax.runtime import preemption
 from tests import compiled
 from tests import tiny
+from tests.sandbox import attacks
 
 # In the order of kill_worker.POINTS.
 POINTS = (
@@ -87,6 +91,7 @@ class _Killed(parameterized.TestCase):
   WORKER = 'kill_worker'
   CONFIG: str  # See there.
   POINTS: tuple[str, ...]
+  POSITIONS = 64  # Of the policy.
 
   @classmethod
   def setUpClass(cls):
@@ -94,7 +99,9 @@ class _Killed(parameterized.TestCase):
     cls.root = pathlib.Path(
         cls.enterClassContext(tempfile.TemporaryDirectory())
     )
-    cls.policy = tiny.make_policy(cls.root / 'policy')
+    cls.policy = tiny.make_policy(
+        cls.root / 'policy', max_positions=cls.POSITIONS
+    )
     worker = subprocess.run(
         [
             sys.executable,
@@ -130,6 +137,27 @@ class _Killed(parameterized.TestCase):
       self.assertEqual(
           read_json(workdir / name), read_json(self.reference / name)
       )
+
+  def assert_no_box_is_left(self):
+    """No supervisor of a box outlives the process that started it."""
+    # Those of a test that another worker is running now are gone soon.
+    deadline = time.monotonic() + 10
+    while (left := self.orphans()) and time.monotonic() < deadline:
+      time.sleep(0.1)
+    self.assertEmpty(left)
+
+  def orphans(self):
+    """Command lines of supervisors of this tree whose parent is gone."""
+    left, ours = [], os.fsencode(tiny.ROOT / 'evojax/sandbox/supervisor.py')
+    for folder in pathlib.Path('/proc').glob('[0-9]*'):
+      try:
+        line = (folder / 'cmdline').read_bytes()
+        parent = (folder / 'stat').read_text().rpartition(')')[2].split()[1]
+      except OSError:  # It has ended.
+        continue
+      if ours in line and parent == '1':
+        left.append(line)
+    return left
 
 
 @pytest.mark.slow
@@ -355,24 +383,50 @@ class CodingKillTest(_Killed):
       self.assertGreater(rows[step + 1, 'grad_norm'], 0.01)
 
   def test_no_zygote_is_left(self):
-    # Those of a test that another worker is running now are gone soon.
-    deadline = time.monotonic() + 10
-    while (left := self.orphans()) and time.monotonic() < deadline:
-      time.sleep(0.1)
-    self.assertEmpty(left)
+    self.assert_no_box_is_left()
 
-  def orphans(self):
-    """Command lines of supervisors whose parent is gone."""
-    left = []
-    for folder in pathlib.Path('/proc').glob('[0-9]*'):
-      try:
-        line = (folder / 'cmdline').read_bytes()
-        parent = (folder / 'stat').read_text().rpartition(')')[2].split()[1]
-      except OSError:  # It has ended.
-        continue
-      if b'sandbox/supervisor.py' in line and parent == '1':
-        left.append(line)
-    return left
+
+@pytest.mark.slow
+class SweKillTest(_Killed):
+  """With agents in workspaces in the box, one of which is cut off."""
+
+  CONFIG = 'tests.domains.swe.scripted'
+  POINTS = ('editing', 'committed', 'evaluating')
+  POSITIONS = 1024
+
+  @classmethod
+  def setUpClass(cls):
+    if missing := attacks.missing('T0'):
+      raise unittest.SkipTest(missing)
+    super().setUpClass()
+
+  def test_the_end_is_bit_equal(self):
+    self.assert_bit_equal(self.root / 'killed')
+
+  def test_reference_is_worth_comparing_with(self):
+    rows = store.read(self.reference, 'train')
+    edits = rows['first_edit_turn'] >= 0
+    for found in (edits, rows['outcome'], rows['read_history']):
+      self.assertLen(set(found), 2)
+    self.assertGreater(len(set(rows['stop_reason'])), 1)
+    self.assertGreater(rows['n_turns'].max(), 3)
+    logged = metrics(self.reference)
+    for step in range(3):
+      self.assertGreater(logged[step + 1, 'grad_norm'], 0.01)
+
+  def test_points_are_where_they_say(self):
+    left = lambda point: {
+        split: sorted(f.name for f in (folder / split).glob('*.parquet'))
+        for folder in [self.root / point / 'evidence']
+        for split in ('train', 'sealed')
+    }
+    files = [f'step_{i:06}.parquet' for i in range(3)]
+    self.assertEqual(left('editing')['train'], [])
+    self.assertEqual(left('committed')['train'], files[:2])
+    self.assertEqual(left('evaluating'), {'train': files, 'sealed': files[:1]})
+
+  def test_no_workspace_is_left(self):
+    self.assert_no_box_is_left()
 
 
 if __name__ == '__main__':

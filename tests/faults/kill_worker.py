@@ -27,6 +27,8 @@ import reasoning_gym  # noqa: F401
 from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 import evojax
+from evojax.domains import environments
+from evojax.domains.swe import tools
 from evojax.eval import sealed
 from evojax.models import hf
 from evojax.runtime import checkpoint
@@ -95,9 +97,25 @@ def answering():
   talk.Environment.reply = last_words
 
 
+def editing():
+  """An agent has changed its tree, and the call after that never returns."""
+  reply, changed = environments.ToolEnvironment.reply, set()
+
+  def last_words(self, turn):
+    if id(self) in changed:
+      die()
+    answer = reply(self, turn)
+    if answer.action == tools.ACTIONS['edit'] and answer.ok:
+      changed.add(id(self))
+    return answer
+
+  environments.ToolEnvironment.reply = last_words
+
+
 # In the order in which one run meets them; steps count from 0.
 POINTS = dict(
     answering=answering,
+    editing=editing,
     sampled=lambda: intercept(trainer_lib.Trainer, 'reward', at_step(1)),
     evidence=lambda: intercept(learner_lib.Learner, 'learn', at_step(1)),
     updated=lambda: intercept(

@@ -33,6 +33,7 @@ from typing import Any
 import warnings
 
 from evojax.domains.coding import wrapper
+from evojax.runtime import python_source
 from evojax.sandbox import box as box_lib
 from evojax.sandbox import limits as limits_lib
 
@@ -212,7 +213,7 @@ def run(
 def is_plain(program: str) -> bool:
   """Return whether the text shows that no run can affect a later one."""
   try:
-    nodes = list(ast.walk(ast.parse(program)))
+    nodes = list(ast.walk(python_source.parse(program)))
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return False
   owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}

@@ -34,6 +34,7 @@ from evojax.domains.swe import tasks
 from evojax.domains.swe import tools
 from evojax.domains.swe import trees
 from evojax.domains.swe import workspaces
+from evojax.runtime import python_source
 
 BEHAVIOURS: Mapping[str, float] = {
     'careful': 0.64,
@@ -93,7 +94,7 @@ def place(identity: str) -> _Place:
   line = next(i for i, text in enumerate(wrong) if text != right[i])
   end = line + 1 + len(right) - len(wrong)
   *owners, name = entry.bug.function.split('.')
-  scope = ast.parse('\n'.join(wrong))
+  scope = python_source.parse('\n'.join(wrong))
   for part in (*owners, name):
     scope = next(
         n for n in ast.iter_child_nodes(scope) if getattr(n, 'name', '') == part

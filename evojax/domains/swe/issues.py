@@ -6,6 +6,7 @@ from typing import Any
 
 from evojax.domains.swe import suite
 from evojax.domains.swe import values
+from evojax.runtime import python_source
 
 # {call}, {found} and {right} are source text. No template names a module.
 _WRONG = (
@@ -67,7 +68,7 @@ def write(check: suite.Check, found: Any, seed: str) -> str:
 
 def plain(text: str, check: suite.Check) -> str:
   """Return source without names of modules, which would reveal the place."""
-  tree = _Unqualified(check.modules).visit(ast.parse(text))
+  tree = _Unqualified(check.modules).visit(python_source.parse(text))
   return ast.unparse(ast.fix_missing_locations(tree))
 
 

@@ -11,6 +11,8 @@ import re
 from typing import Any
 import warnings
 
+from evojax.runtime import python_source
+
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SIGNS = {
     ast.Add: '+', ast.Sub: '-', ast.Mult: '*', ast.Div: '/',
@@ -77,7 +79,7 @@ def bugs(path: str, text: str) -> list[Bug]:
   found, seen = [], set()
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # They concern third-party source.
-    tree = ast.parse(text)
+    tree = python_source.parse(text)
   for top in tree.body:
     # Files may be long, so only the changed top-level statement is compiled.
     low, high = starts[top.lineno - 1], starts[top.end_lineno]

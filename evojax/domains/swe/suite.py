@@ -22,6 +22,7 @@ import json
 from typing import Any
 
 from evojax.domains.swe import values
+from evojax.runtime import python_source
 
 _CHECK = '_check'
 _LITERAL = (
@@ -105,7 +106,7 @@ def parse(files: Mapping[str, bytes]) -> Suite:
 def _parse(files: tuple[tuple[str, bytes], ...]) -> Suite:
   tests, programs = [], {}
   for path, data in files:
-    tree = ast.parse(data.decode(), path)
+    tree = python_source.parse(data.decode(), path)
     helpers, modules = _helpers(tree), _modules(tree)
     for node in tree.body:
       if isinstance(node, ast.FunctionDef) and node.name.startswith('test_'):
@@ -182,7 +183,7 @@ class _Checks:
     before = '\n'.join((*parts, *self._before))
     check = Check(ast.unparse(left), expected, before=before, **how)
     self.checks.append(dataclasses.replace(check, modules=self._modules))
-    call = ast.parse(f'{_CHECK}({name!r}, lambda: 0)').body[0]
+    call = python_source.parse(f'{_CHECK}({name!r}, lambda: 0)').body[0]
     call.value.args[1].body = left
     return call
 
@@ -209,7 +210,7 @@ def _modules(tree: ast.Module) -> tuple[str, ...]:
 
 def _names(text: str) -> set[str]:
   """Return the names that a source reads or binds."""
-  nodes = ast.walk(ast.parse(text))
+  nodes = ast.walk(python_source.parse(text))
   return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 

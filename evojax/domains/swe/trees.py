@@ -10,6 +10,8 @@ import difflib
 import pathlib
 import re
 
+from evojax.runtime import python_source
+
 Tree = Mapping[str, bytes]
 
 # Files that determine how tests run, in any folder. A policy's changes of them
@@ -106,7 +108,7 @@ def only(text: str, names: Collection[str]) -> str:
     SyntaxError: If it is not Python.
   """
   lines = text.split('\n')
-  for node in reversed(ast.parse(text).body):
+  for node in reversed(python_source.parse(text).body):
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
       if node.name not in names:
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
@@ -126,6 +128,6 @@ def definitions(text: str) -> list[str]:
   """Return the names of the functions and classes at the top level."""
   return [
       node.name
-      for node in ast.parse(text).body
+      for node in python_source.parse(text).body
       if isinstance(node, (ast.FunctionDef, ast.ClassDef))
   ]

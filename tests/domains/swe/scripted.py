@@ -84,4 +84,13 @@ def make_config(
 
 
 def get_config(policy: str) -> ml_collections.ConfigDict:
-  return make_config(policy)
+  """Return a run with everything that must survive a resume; see
+  `kill_test`."""
+  return make_config(
+      policy,
+      seed=5,
+      steps=3,
+      eval__problems=2,
+      grpo__keep='reward_variance',
+      grpo__refill_rounds=2,
+  )
