@@ -6,8 +6,8 @@
 For each random seed, the config evolves. Then its variant `seed`, the same
 harness without evolution, trains for as many tokens as the first run sampled in
 all, and both policies are scored on the same sealed problems. At the end the
-table of `evojax.report.seeds` is printed, with the difference and its t
-interval.
+tables of `evojax.report.seeds` are printed, with the difference and its t
+interval, and the regret against the seed's trainings.
 
 The command works as a queue: finished runs in --out are not repeated, so the
 same command continues, and may be given more seeds.
@@ -66,9 +66,9 @@ def main(_):
     runs.finish(f'{config}:seed', control, numbered, f'--config.steps={steps}')
     runs.start(_CONFIG.value, workdir, numbered, f'--compare={control}')
   if len(evolved) > 1:
-    subprocess.run(
-        [sys.executable, '-m', 'evojax.report.seeds', *evolved], check=True
-    )
+    references = ','.join(str(out / f'seed-{seed}') for seed in seeds)
+    command = [sys.executable, '-m', 'evojax.report.seeds', *evolved]
+    subprocess.run([*command, f'--references={references}'], check=True)
 
 
 if __name__ == '__main__':

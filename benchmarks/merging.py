@@ -381,9 +381,22 @@ def read(path: pathlib.Path) -> dict[tuple[Any, ...], Row]:
   A line that was interrupted is trained again; its newer rows replace the old.
   """
   names = ('domain', 'line', 'what', 'mark', 'seed', 'arm')
-  texts = path.read_text().splitlines() if path.exists() else []
-  rows = [json.loads(text) for text in texts]
+  text = path.read_text() if path.exists() else ''
+  rows = map(json.loads, text[: _end(text)].splitlines())
   return {tuple(row.get(name, 0) for name in names): row for row in rows}
+
+
+def append(path: pathlib.Path, rows: Sequence[Row]) -> None:
+  """Add rows to a file, in place of a last line that a kill cut off."""
+  text = path.read_text() if path.exists() else ''
+  with path.open('a') as file:
+    file.truncate(_end(text))
+    file.writelines(json.dumps(row) + '\n' for row in rows)
+
+
+def _end(text: str) -> int:
+  """Return where the last whole line of a text ends."""
+  return text.rfind('\n') + 1
 
 
 def interval(values: Sequence[float]) -> str:
@@ -456,8 +469,7 @@ def main(_):
       raise app.UsageError(f'--{name}={sorted(wrong)}: choose from {[*known]}')
 
   def write(new: Sequence[Row]) -> None:
-    with path.open('a') as file:
-      file.writelines(json.dumps(row) + '\n' for row in new)
+    append(path, new)
     for row in new:
       print(
           f'{row["domain"]} {row["line"]} seed {row["seed"]}, {row["what"]}:'

@@ -5,6 +5,7 @@ Run as `python -m evojax.eval.seeds WORKDIR WORKDIR ...`.
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import inspect
 import itertools
 import json
 import os
@@ -26,14 +27,28 @@ def main(module: Any, arguments: Sequence[str]) -> int:
   """Print the summary of the workdirs on a command line; return an exit code.
 
   Args:
-    module: This module, or another with `summarise` and `print_summary`.
+    module: This module, or another with `summarise`, whose keyword arguments
+      are options with a list of values, and `print_summary`.
     arguments: Command-line arguments without the name of the program.
   """
+  given = [each for each in arguments if each.startswith('--')]
+  workdirs = [each for each in arguments if each not in given]
+  known = list(inspect.signature(module.summarise).parameters)[1:]
   try:
-    summary = module.summarise(arguments)
+    options = {}
+    for option in given:
+      name, _, values = option.removeprefix('--').partition('=')
+      if name not in known or not values:
+        choices = [f'--{name}=A,B' for name in known]
+        raise ValueError(
+            f'{option} is no option' + ('; choose from ' if choices else '')
+            + ', '.join(choices)
+        )
+      options[name] = values.split(',')
+    summary = module.summarise(workdirs, **options)
   except (OSError, ValueError) as error:
     output.say(f'error: {error}', error=True)
-    if len(arguments) < 2:
+    if len(workdirs) < 2:
       name = module.__spec__.name
       output.say(f'usage: python -m {name} WORKDIR WORKDIR ...', error=True)
     return 2

@@ -139,7 +139,7 @@ def _show(summary: Mapping[str, Any]) -> None:
   console = output.console()
   if summary['trials']:
     _show_trials(summary, console)
-  else:
+  elif not summary['nothing_kept']:
     output.say('\nno change was tried to its end')
   if summary['nothing_kept']:
     output.say(summary['nothing_kept'])

@@ -1,6 +1,6 @@
 """Milestones: the cost of a run up to when its policy reached a score."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 
@@ -14,7 +14,7 @@ SCORES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 @dataclasses.dataclass(frozen=True)
 class Milestone:
-  """The cost up to the round in which a score was reached."""
+  """The cost up to the round that made a version with this score."""
 
   score: float  # Share of problems solved, a fraction.
   version: str
@@ -22,24 +22,26 @@ class Milestone:
   device_seconds: float
 
 
-def reached(
-    run: history_lib.History, scores: Sequence[float] = SCORES
+def curve(
+    run: history_lib.History, scored: Mapping[int, int] | None = None
 ) -> list[Milestone]:
-  """Return the cost of the run when its policy first reached each score.
+  """Return the score of each version with the cost of the run until then.
 
   The score of a version is the mean score of its source arms, by which they
   were compared in their round. For version 0 it is the mean outcome over the
-  second half of its training. Tokens of dev scores are not counted, because the
-  ledger does not hold them.
+  second half of its training. A version without a score has no entry.
 
   Args:
     run: The run.
-    scores: Fractions in rising order. A score never reached has no milestone.
+    scored: Number of a round -> tokens of its dev scores, which the ledger
+      does not hold; without it, they do not count.
   """
+  scored = scored or {}
   tokens, seconds = 0, []
   # Arms by folder, so that an arm that a resumed run wrote twice counts once.
   arms: dict[str, records.RacedArm] = {}
   found: list[Milestone] = []
+  raced: set[int] = set()
   for row in run.rows:
     seconds.append(row.measured.device_seconds)
     match row.record:
@@ -54,6 +56,9 @@ def reached(
         new = {arm.folder: arm for arm in row.record.arms}
         tokens += sum(new[f].sampled_tokens for f in new.keys() - arms.keys())
         arms |= new
+        if row.record.round not in raced:
+          tokens += scored.get(row.record.round, 0)
+          raced.add(row.record.round)
         continue
       case records.Promote():
         of = [arms.get(source.folder) for source in row.record.sources]
@@ -63,9 +68,30 @@ def reached(
         score = math.fsum(own) / len(own)
       case _:
         continue
-    found += [
-        Milestone(wanted, row.record.version, tokens, math.fsum(seconds))
-        for wanted in scores[len(found) :]
-        if score >= wanted
-    ]
+    found.append(
+        Milestone(score, row.record.version, tokens, math.fsum(seconds))
+    )
   return found
+
+
+def first(
+    points: Sequence[Milestone], scores: Sequence[float] = SCORES
+) -> list[Milestone | None]:
+  """Return the first entry of a curve at or above each score, or None.
+
+  Nothing is interpolated, since there is no policy between two versions.
+  """
+  return [next((p for p in points if p.score >= s), None) for s in scores]
+
+
+def reached(
+    run: history_lib.History, scores: Sequence[float] = SCORES
+) -> list[Milestone]:
+  """Return the cost of the run when its policy first reached each score.
+
+  Args:
+    run: The run.
+    scores: Fractions in rising order. A score never reached has no milestone.
+  """
+  found = zip(scores, first(curve(run), scores), strict=True)
+  return [dataclasses.replace(p, score=s) for s, p in found if p]

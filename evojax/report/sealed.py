@@ -28,8 +28,7 @@ _ENDS = {
     'vetoed': 'stopped by a replay of updates',
     'disqualified': 'refused by the gate',
     'size_blocked': 'too large for the memory of a device',
-    'superseded': 'left undecided when another change was kept or taken back,'
-    ' or no place was left',
+    'superseded': 'left undecided when another change was kept or taken back',
     'taken back': 'taken back, as it did not stay ahead of its former harness',
     history.UNVERIFIED: 'ahead, but after the last score on perturbed problems',
     history.BUSY: 'not judged on a busy machine',
@@ -165,19 +164,31 @@ def regret(final: records.Final) -> dict[str, Any] | None:
 def _end(trial: history.Trial) -> str:
   """Return the end of a sentence that counts trials like this one."""
   found = trial.verify
-  if trial.status == 'discard' and found and found.threshold:
-    if found.e_value >= found.threshold:
-      if found.alerts:
-        return 'ahead, but raised a new critical alert'
-      return 'ahead, but not shown to be so on perturbed problems'
+  ahead = found and found.threshold and found.e_value >= found.threshold
+  if trial.status == 'discard' and ahead:
+    if found.alerts:
+      return 'ahead, but raised a new critical alert'
+    return 'ahead, but not shown to be so on perturbed problems'
+  if trial.status == 'superseded':
+    if not trial.races:
+      return 'not raced, as no place was left'
+    if ahead:
+      return 'ahead while an earlier change was still compared with its shadow'
   return _ENDS.get(trial.status, 'failed')
 
 
 def why_none(run: history.History) -> str:
-  """Return why no change was kept, in one sentence; '' if one was."""
+  """Return why no change was kept, in one sentence.
+
+  Returns:
+    The sentence; '' if a change was kept or may still be tried.
+  """
   tried = [trial for trial in run.trials if trial.kind != 'running']
-  if run.kept or not tried:
+  if run.kept:
     return ''
+  if not tried:
+    ended = run.find(records.Final)
+    return 'Nothing was kept: no change was tried to its end.' if ended else ''
   counts = collections.Counter(map(_end, tried))
   parts = [
       f'{count} {"was" if count == 1 else "were"} {end}'

@@ -1,6 +1,11 @@
 """Runs that evolved under several seeds, summarised in one table.
 
-Run as `python -m evojax.report.seeds WORKDIR WORKDIR ...`.
+    python -m evojax.report.seeds WORKDIR WORKDIR ...
+        [--references=DIR,DIR] [--scores=0.5,0.7]
+
+The tables show sealed scores, tokens by use with the bounds of their shares,
+and the cost of each score. References are finished runs of the best recipe that
+is known, such as the variant `reference`; the regret against them is printed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +25,9 @@ from evojax.evidence import store
 from evojax.ledger import budget
 from evojax.ledger import calibration
 from evojax.ledger import history
+from evojax.ledger import milestones
 from evojax.ledger import records
+from evojax.report import costs
 from evojax.report import sealed
 
 
@@ -33,30 +40,37 @@ def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
   )
 
 
-def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
+def summarise(
+    workdirs: Sequence[str | os.PathLike[str]],
+    references: Sequence[str | os.PathLike[str]] = (),
+    scores: Sequence[float | str] = milestones.SCORES,
+) -> dict[str, Any]:
   """Summarise sealed scores, costs and predictions over runs.
 
   Args:
     workdirs: S >= 2 finished runs, one per seed, each with sealed problems of
       its own.
+    references: Workdirs that the regret is computed against.
+    scores: Fractions in rising order whose costs are looked up.
 
   Returns:
-    JSON values. runs: one entry per workdir (run, version, trials, kept,
-    device_seconds). policies: name -> seeds (number of runs that have it),
+    JSON values. runs: one entry per workdir (run, version, solved, trials,
+    kept, device_seconds), where solved is the sealed score of the evolved
+    policy. policies: name -> seeds (number of runs that have it),
     score, gain (over the base policy; null for itself), evolved_over (gain of
     the policy retrained from base over this one, on the same problems; null for
     itself), and mean tokens, [training, total], null without training. absent:
     controls that no run was compared with. signs: of hypotheses and of
-    backtests, see
-    `calibration.Signs`.
+    backtests, see `calibration.Signs`. costs: see `costs.summarise`.
 
   Raises:
-    ValueError: If there are fewer than 2 runs or copies of one, or one has not
-      ended.
+    ValueError: If there are fewer than 2 runs or copies of one, one has not
+      ended, a score is no fraction, or a reference does not compare.
   """
+  wanted = _fractions(scores)
   seeds_lib.check_distinct(workdirs, lambda w: {history.read(w).rows[-1].hash})
   runs = [history.read(workdir) for workdir in workdirs]
-  scores: dict[str, list[np.ndarray]] = {}
+  solved: dict[str, list[np.ndarray]] = {}
   over: dict[str, list[np.ndarray]] = {}
   gains: dict[str, list[np.ndarray]] = {}
   controls: dict[str, None] = {}
@@ -73,7 +87,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
         if score
     }
     for name, values in found.items():
-      scores.setdefault(name, []).append(values)
+      solved.setdefault(name, []).append(values)
       over.setdefault(name, []).append(found['evolved'] - values)
       gains.setdefault(name, []).append(values - found['base'])
       if spent := final.compute.get(name):
@@ -84,6 +98,7 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
           {
               'run': pathlib.Path(workdir).name,
               'version': run.head,
+              'solved': run.find(records.Final).scores['evolved'].value,
               'trials': len(run.trials),
               'kept': len(run.kept),
               'device_seconds': budget.spent(run.rows),
@@ -102,9 +117,9 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
                   else None
               ),
           }
-          for name, values in scores.items()
+          for name, values in solved.items()
       },
-      'absent': [name for name in controls if name not in scores],
+      'absent': [name for name in controls if name not in solved],
       'signs': {
           name: dataclasses.asdict(calibration.signs(trials, predict))
           for name, predict in (
@@ -112,7 +127,25 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
               ('backtests', lambda trial: trial.backtested),
           )
       },
+      'costs': costs.summarise(workdirs, runs, references, wanted),
   }
+
+
+def _fractions(scores: Sequence[float | str]) -> list[float]:
+  """Return scores as numbers in rising order.
+
+  Raises:
+    ValueError: If one is no fraction.
+  """
+  try:
+    found = sorted(map(float, scores))
+  except ValueError as error:
+    raise ValueError(f'--scores: {error}; give fractions: 0.5,0.7') from None
+  if wrong := [score for score in found if not 0 < score <= 1]:
+    raise ValueError(
+        f'--scores={wrong[0]:g} is no fraction above 0; for 70 % give 0.7'
+    )
+  return found
 
 
 def _points(estimate: Mapping[str, Any] | None) -> str:
@@ -132,6 +165,7 @@ def print_summary(
       console,
       ('run', *(run['run'] for run in runs)),
       ('head', *(run['version'] for run in runs)),
+      ('sealed', *(report_lib.percent(run['solved']) for run in runs)),
       ('trials', *(run['trials'] for run in runs)),
       ('kept', *(run['kept'] for run in runs)),
       ('device-s', *(f'{run["device_seconds"]:.0f}' for run in runs)),
@@ -165,6 +199,7 @@ def print_summary(
       ('tokens trained', *tokens(0)),
       ('in all', *tokens(1)),
   )
+  costs.print_summary(summary['costs'], console)
   if summary['absent']:
     absent = ', '.join(summary['absent'])
     console.print(

@@ -100,8 +100,13 @@ class FrozenTest(parameterized.TestCase):
       workdir = pathlib.Path(folder, name)
       shutil.copytree(FROZEN / name, workdir)
       text = page.build(workdir).read_text()
+    verdict = re.search('<p class="verdict">.*?</p>', text)[0]
     for share in sealed:
-      self.assertIn(share, re.search('<p class="verdict">.*?</p>', text)[0])
+      self.assertIn(share, verdict)
+    kept = sum(status == 'keep' for status, _ in trials)
+    self.assertIn(f'{kept} of {len(trials)} change', verdict)
+    if not kept:
+      self.assertIn(f'Nothing was kept: of {len(trials)} changes ', verdict)
     self.assertIn(f'({seconds} device-seconds)', text)
     self.assertLen(
         re.findall('<details class="version"', text), 1 + len(trials)

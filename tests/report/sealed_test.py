@@ -47,10 +47,38 @@ class WhyNoneTest(absltest.TestCase):
         ' was not shown to be better than the incumbent.',
     )
 
+  def test_a_change_that_was_left_undecided(self):
+    raced = samples.record(
+        records.Race,
+        standings=(
+            samples.record(records.Standing, trial=0),
+            samples.record(records.Standing, trial=1),
+        ),
+    )
+    given_up = dict(status='superseded', threshold=11.4)
+    run = samples.run(
+        raced,
+        *samples.trial(0, 'v0', '', 0.01, e_value=2.0, **given_up),
+        *samples.trial(1, 'v0', '', 0.04, e_value=12.0, **given_up),
+        *samples.trial(2, 'v0', '', status='superseded'),
+    )
+    self.assertEqual(
+        sealed.why_none(run),
+        'Nothing was kept: of 3 changes 1 was left undecided when another'
+        ' change was kept or taken back, 1 was ahead while an earlier change'
+        ' was still compared with its shadow, 1 was not raced, as no place was'
+        ' left.',
+    )
+
   def test_something_was_kept_or_nothing_tried(self):
     kept = samples.run(*samples.trial(0, 'v0', 'v1', 0.01))
     self.assertEqual(sealed.why_none(kept), '')
     self.assertEqual(sealed.why_none(samples.run()), '')
+    ended = samples.run(samples.record(records.Final))
+    self.assertEqual(
+        sealed.why_none(ended),
+        'Nothing was kept: no change was tried to its end.',
+    )
 
 
 class VerdictTest(absltest.TestCase):

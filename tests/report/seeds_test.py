@@ -103,8 +103,22 @@ class SeedsTest(absltest.TestCase):
     self.assertEqual(
         summary['runs'],
         [
-            dict(run='a', version='v1', trials=2, kept=1, device_seconds=100.0),
-            dict(run='b', version='v0', trials=1, kept=0, device_seconds=60.0),
+            dict(
+                run='a',
+                version='v1',
+                solved=6 / 8,
+                trials=2,
+                kept=1,
+                device_seconds=100.0,
+            ),
+            dict(
+                run='b',
+                version='v0',
+                solved=4 / 8,
+                trials=1,
+                kept=0,
+                device_seconds=60.0,
+            ),
         ],
     )
     policies = summary['policies']
@@ -182,8 +196,18 @@ class SeedsTest(absltest.TestCase):
     self.assertEqual(last[-len('config.seed differs') :], 'config.seed differs')
     self.assertLessEqual(len(last), 80)
     runs = [str(self._run(n, dict(base=1, evolved=s))) for n, s in _SOLVED]
-    self.assertEqual(seeds_lib.main(seeds, runs), 0)
+    self.assertEqual(seeds_lib.main(seeds, [*runs, '--scores=0.7,0.5']), 0)
     self.assertIn('base policy', out.getvalue())
+    self.assertRegex(out.getvalue(), r'tokens until +50 % +70 %\n')
+    for option, error in (
+        ('--scores=0.5,x', "float: 'x'; give fractions"),
+        ('--scores=70', 'for 70 % give 0.7'),
+        ('--score=0.5', '--references=A,B, --scores=A,B'),
+        ('--scores', 'is no option'),
+    ):
+      self.assertEqual(seeds_lib.main(seeds, [*runs, option]), 2)
+      said = ' '.join(err.getvalue().split())
+      self.assertIn(error, said[said.rindex('error:') :])
 
 
 if __name__ == '__main__':
