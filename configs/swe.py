@@ -65,8 +65,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'scrubbed': True,  # False: the fix is on another branch of the history.
       'tools': TOOLS,
       'slots': 32,  # Concurrent workspaces, one per decode slot.
-      'max_letters': 600,  # Characters of one tool reply.
-      'read_lines': 8,  # Lines that `read` shows by default.
+      'max_letters': 700,  # Characters of one tool reply.
+      'read_lines': 14,  # Lines that `read` shows by default.
   })
   c.model.path = 'package:swe'
   c.data.max_prompt_tokens = 160
@@ -86,16 +86,18 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.grpo.layout = 'packed'  # Most episodes use a quarter of the tokens.
   c.grpo.micro_groups = 6
   c.optim.learning_rate = 1e-4
-  c.warmstart.steps = 2500
-  c.warmstart.vocab_size = 1280
-  c.warmstart.intermediate_size = 384
+  c.warmstart.steps = 2400
+  c.warmstart.vocab_size = 1344
+  c.warmstart.hidden_size = 160
+  c.warmstart.intermediate_size = 320
+  c.warmstart.num_layers = 5  # Finding the wrong line takes several steps.
   c.warmstart.num_heads = 4
   c.warmstart.num_kv_heads = 2
   c.warmstart.head_dim = 32
   c.warmstart.rows = 8
-  c.warmstart.length = 512
-  c.warmstart.examples = 24
-  c.warmstart.max_completion = 448
+  c.warmstart.length = 544
+  c.warmstart.examples = 20
+  c.warmstart.max_completion = 560
 
   common.apply(c, variant)
   if variant == 'smoke':

@@ -26,7 +26,9 @@ from evojax.runtime import output
 from evojax.sandbox import probe
 
 FILE = pathlib.Path(__file__).with_name('catalogue.json')
-# Maximum bugs per function and operator; otherwise long functions dominate.
+# Maximum problems per function and operator; otherwise long functions dominate.
+# Further bugs are only demonstrated: the more repairs a policy is shown, the
+# better it repairs others.
 _OF_A_KEY = 2
 _SHOWN = 120  # Maximum characters of the value that an issue shows.
 _ISSUE = 400  # Maximum characters of an issue.
@@ -61,6 +63,14 @@ class Entry:
       return 'sealed'
     return splits.split_of(splits.problem_id(json.dumps(self.key)))
 
+  @property
+  def demonstrated(self) -> bool:
+    """Whether demonstrations show the repair, in place of training on it.
+
+    Half of the bugs of train, and all bugs beyond two of a kind.
+    """
+    return self.split == 'train' and int(self.identity[8], 16) % 2 == 0
+
 
 def entries_of(
     package: shipped.Package, tier: str, paths: Sequence[str] = ()
@@ -80,7 +90,12 @@ def entries_of(
         kept.setdefault(entry.key, []).append(entry)
   for found in kept.values():  # Bugs that the fewest tests detect are hardest.
     found.sort(key=lambda e: (len(e.failing), e.bug.start, e.bug.new))
-  return [entry for key in sorted(kept) for entry in kept[key][:_OF_A_KEY]]
+  return [
+      entry
+      for key in sorted(kept)
+      for number, entry in enumerate(kept[key])
+      if number < _OF_A_KEY or entry.demonstrated
+  ]
 
 
 def _entry(
@@ -93,6 +108,10 @@ def _entry(
       for number, check in enumerate(test.checks)
   }
   name = finding.bug.function.rpartition('.')[2]
+  failing = tuple(
+      f'{test}#{n}' for test, wrong in finding.failures.items() for n in wrong
+  )
+  demonstrated = Entry(package, finding.bug, failing, '', '').demonstrated
   best = None
   for shown, found in finding.found.items():
     check = checks[shown]
@@ -104,15 +123,14 @@ def _entry(
         or repr(values.Foreign('')) in text
     ):
       continue
-    # An issue that does not name the function is preferred.
-    rank = f'{name}(' in f'{check.before}{check.call}', len(text), shown
+    # An issue that does not name the function is preferred, except where the
+    # search for the function is demonstrated.
+    named = f'{name}(' in f'{check.before}{check.call}'
+    rank = named != demonstrated, len(text), shown
     if best is None or rank < best[0]:
       best = rank, shown, found
   if best is None:
     return None
-  failing = tuple(
-      f'{test}#{n}' for test, wrong in finding.failures.items() for n in wrong
-  )
   shown, found = best[1:]
   text = (
       json.dumps(['e', found.kind, ''])

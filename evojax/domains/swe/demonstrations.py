@@ -4,7 +4,8 @@ A base policy mixes behaviours on purpose, as real base models do, so that
 reinforcement learning can select between them. Each demonstration draws one
 behaviour from `BEHAVIOURS`:
 
-  careful  searches the function, reads it, repairs the line, tests, submits.
+  careful  searches the function, reads it from its head until the wrong line
+           is shown, repairs the line, tests, submits.
   hasty    edits a line of the function that it has not read, and submits.
   timid    searches and reads, and never edits.
   looping  runs the tests again and again.
@@ -37,10 +38,10 @@ from evojax.domains.swe import workspaces
 from evojax.runtime import python_source
 
 BEHAVIOURS: Mapping[str, float] = {
-    'careful': 0.64,
-    'hasty': 0.12,
-    'timid': 0.08,
-    'looping': 0.07,
+    'careful': 0.72,
+    'hasty': 0.08,
+    'timid': 0.06,
+    'looping': 0.05,
     'leaking': 0.09,
 }
 _DOUBT = 'I am not sure what is wrong here.'
@@ -69,6 +70,8 @@ TOKENS = (
     '.py',
     ' is changed at line ',
     ' passed, 0 failed',
+    # The number of a line is one choice.
+    *map(str, range(10, 100)),
 )
 
 
@@ -127,9 +130,17 @@ def demonstrate(
       (settings.written(turn), {'role': 'tool', 'content': text})
       for turn, text in zip(calls[:-1], answers[behaviour], strict=True)
   )
+  # In other words each time: the text shall not tell which line is wrong.
+  issue = problems.issue(
+      problems.find(problem.problem_id), str(rng.integers(1 << 30))
+  )
+  messages = tuple(
+      message | {'content': issue} if message['role'] == 'user' else message
+      for message in problem.messages
+  )
   # A reader of the files can find the wrong line.
   return records.Demonstration(
-      problem.messages,
+      messages,
       settings.written(calls[-1]),
       before=shown,
       foretells=True,
@@ -155,12 +166,18 @@ def _turns(
     p: _Place, number: int, behaviour: str, read_lines: int, max_turns: int
 ) -> tuple[str, ...]:
   search = call('grep', pattern=f'def {p.function}')
-  # Starts at the head of the function if the wrong line is then visible.
-  first = p.start if p.line < p.start + read_lines else p.line - 3
-  read = call('read', path=p.path, first=first)
+  # A reader does not know where the wrong line is. With a turn for each of the
+  # other calls there is room for two reads, which show all but 1 % of the bugs;
+  # of a longer function the second read shows the part with the wrong line.
+  read = call('read', path=p.path, first=p.start)
+  reads = (read,)
+  if p.line >= p.start + read_lines:
+    pages = (p.line - p.start) // read_lines
+    first = p.start + pages * read_lines
+    reads = read, call('read', path=p.path, first=first)
   edit = call('edit', path=p.path, first=p.line, new=p.right)
   if behaviour == 'careful':
-    found = search, read, edit, call('test'), call('submit')
+    found = search, *reads, edit, call('test'), call('submit')
   elif behaviour == 'hasty':
     blind = call(
         'edit', path=p.path, first=p.start + 2 + number % 3, new='  return None'

@@ -248,7 +248,7 @@ class Source:
     of_split = [
         e
         for e in problems.entries(split)
-        if split != 'train' or problems.is_demonstrated(e) == shown
+        if split != 'train' or e.demonstrated == shown
     ]
     levels = {e.identity: problems.level(e) for e in of_split}
     entries = [

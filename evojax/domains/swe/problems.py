@@ -48,11 +48,6 @@ def entries(split: str) -> tuple[catalogue.Entry, ...]:
   return tuple(mixed)
 
 
-def is_demonstrated(entry: catalogue.Entry) -> bool:
-  """Return whether demonstrations show the repair of an entry of train."""
-  return int(entry.identity[8], 16) % 2 == 0
-
-
 @functools.cache
 def _by_identity() -> dict[str, catalogue.Entry]:
   return {entry.identity: entry for entry in catalogue.load()}
@@ -77,6 +72,12 @@ def level(entry: catalogue.Entry) -> int:
   name = entry.bug.function.rpartition('.')[2]
   code = ''.join(issues.plain(t, check) for t in (check.before, check.call))
   return 0 if re.search(rf'\b{re.escape(name)}\b', code) else 1
+
+
+def issue(entry: catalogue.Entry, seed: str) -> str:
+  """Return the issue of an entry in a wording that the seed chooses."""
+  check = _checks(entry.package)[entry.shown]
+  return issues.write(check, values.decode(entry.found), seed)
 
 
 @functools.cache
@@ -122,7 +123,6 @@ def build(entry: catalogue.Entry, shown_failing: int = 0) -> tasks.Task:
       del tree[path]
     else:
       tree[path] = data
-  check = _checks(entry.package)[entry.shown]
   # An unscrubbed history reveals this fix.
   commits = package.commits(tree)
   fixed = {**tree, bug.path: package.tree[bug.path]}
@@ -134,7 +134,7 @@ def build(entry: catalogue.Entry, shown_failing: int = 0) -> tasks.Task:
   return tasks.Task(
       instance_id=entry.identity,
       repo=entry.package,
-      issue=issues.write(check, values.decode(entry.found), entry.identity),
+      issue=issue(entry, entry.identity),
       base_commit=scrubbed.head,
       tree=tree,
       hidden=hidden,

@@ -58,6 +58,35 @@ class DemonstrationsTest(parameterized.TestCase):
     )
     self.assertEqual(history, {True, False})
 
+  def test_the_last_read_shows_the_wrong_line(self):
+    """The first shows the head of the function, wherever the bug is."""
+    lines, heads, missing = KWARGS['read_lines'], 0, []
+    entries = [e for e in problems.entries('train') if e.demonstrated]
+    for entry in entries[::7]:
+      place = demonstrations.place(entry.identity)
+      turns = demonstrations.turns(entry.identity, 'careful', lines, 6)
+      calls = [environments.read_call(turn) for turn in turns]
+      reads = [c.arguments for c in calls if c.name == 'read']
+      self.assertEqual(reads[0], dict(path=place.path, first=place.start))
+      heads += len(reads) == 1
+      self.assertEqual(calls[-1].name, 'submit')
+      if not 0 <= place.line - reads[-1]['first'] < lines:
+        missing.append(entry.identity)
+    self.assertEmpty(missing)
+    self.assertBetween(heads / len(entries[::7]), 0.5, 0.99)
+
+  def test_the_words_of_an_issue_are_drawn_anew(self):
+    problem = self.source.take(0, 1)[0]
+    rng = np.random.default_rng(0)
+    shown = [
+        self.domain.demonstrations.demonstrate(problem, rng).messages[-1]
+        for _ in range(6)
+    ]
+    self.assertGreater(len({message['content'] for message in shown}), 1)
+    name = demonstrations.place(problem.problem_id).function
+    for message in shown:  # What fails is said in every wording.
+      self.assertIn(f'{name}(', message['content'])
+
   def test_answers_are_those_of_an_episode(self):
     problem = self.source.take(0, 1)[0]
     rng = np.random.default_rng(0)

@@ -56,6 +56,15 @@ class SplitsTest(absltest.TestCase):
     self.assertContainsSubset(operators_used, operators.OPERATORS)
     self.assertEqual({e.package for e in found}, set(shipped.names()))
 
+  def test_only_demonstrations_have_more_than_two_bugs_of_a_kind(self):
+    kinds = collections.defaultdict(list)
+    for entry in catalogue.load():
+      kinds[entry.key].append(entry)
+    self.assertGreater(max(map(len, kinds.values())), 2)
+    for found in kinds.values():
+      others = [entry for entry in found if not entry.demonstrated]
+      self.assertLessEqual(len(others), 2)
+
   def test_every_fourth_sealed_one_is_unseen(self):
     unseen = [e.package in shipped.UNSEEN for e in problems.entries('sealed')]
     self.assertEqual(unseen[:12], [False, False, False, True] * 3)
