@@ -5,10 +5,10 @@
 
 A store has no append, so that a new version would rewrite the whole list, which
 grows with every file of a run. Therefore a version is a small segment, written
-at once by a request that never replaces an object. When the segments have more entries
-than the base, a new base replaces them. On average, the cost of a version does
-not grow with the number of files, and a reader reads at most about twice the
-list.
+at once by a request that never replaces an object. When the segments have more
+entries than the base, a new base replaces them. On average, the cost of a
+version does not grow with the number of files, and a reader reads at most about
+twice the list.
 
 A reader ignores segments up to the number of the base: a kill may leave them
 between the write of a base and their removal.

@@ -29,8 +29,8 @@ FLAGS = (
     '--config.mesh.data=1',
     '--config.mesh.fsdp=2',
 )
-# Pair -> the process that dies, and how it is told to: one after an update of an
-# arm, while process 0 lives on, and process 0 before the row of a race.
+# Pair -> the process that dies, and how it is told to: process 1 in an arm,
+# while process 0 lives on, and process 0 before the row of a race.
 DEATHS = dict(
     left=(1, functools.partial(evolve_worker.prepare_death, 'arm')),
     raced=(0, functools.partial(evolve_worker.prepare_death, 'race')),
