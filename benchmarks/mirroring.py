@@ -23,8 +23,8 @@ from tests import objects
 _ARMS = flags.DEFINE_integer('arms', 400, 'Arms of the run.', lower_bound=4)
 _FILES = 12
 _ROW = b'{"payload": "' + b'x' * 2000 + b'"}\n'
-# A quarter may send this many times the bytes of the first, because bases of the
-# list are written at doubling sizes.
+# A quarter may send this many times the bytes of the first: bases of the list
+# are written at doubling sizes.
 _MOST_GROWTH = 3
 
 
