@@ -386,9 +386,9 @@ class Mirror:
     for name in self._added:
       found.setdefault(name, self._known[name])
     for name, (size, here) in self._known.items():
-      companion = stored.companion(name)
-      if here is None and name not in local and companion in local:
-        if self._seen(companion) == local[companion]:
+      if here is None and name not in local:
+        companion = stored.companion(name)
+        if companion in local and self._seen(companion) == local[companion]:
           found[name] = size, None
     listed = self._listing.files
     added = {

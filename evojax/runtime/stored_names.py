@@ -80,23 +80,29 @@ def _is_unfinished(name: str) -> bool:
 
 def signature(path: pathlib.Path) -> Signature:
   """Return the signature of a local file."""
-  stat = path.stat()
+  return _signature(path.stat())
+
+
+def _signature(stat: os.stat_result) -> Signature:
   return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 def scan(root: pathlib.Path) -> dict[str, Signature]:
   """Return the files to upload, without hidden or unfinished ones."""
-  found = {}
-  for folder, folders, files in os.walk(root):
-    top = pathlib.Path(folder)
-    folders[:] = [n for n in folders if not _is_unfinished(n)]
-    if top == root:
-      folders[:] = [n for n in folders if n not in _HERE_ONLY]
-      files = [n for n in files if n != LEDGER]
-    for name in files:
-      path = top / name
-      if _is_unfinished(name) or path.is_symlink():
-        continue
-      with contextlib.suppress(FileNotFoundError):  # Deleted just now.
-        found[path.relative_to(root).as_posix()] = signature(path)
+  # Without pathlib, which takes three times as long: every upload scans all.
+  found, folders = {}, ['']
+  while folders:
+    below = folders.pop()
+    with contextlib.suppress(FileNotFoundError):  # Deleted just now.
+      with os.scandir(os.path.join(root, below)) as entries:
+        for entry in entries:
+          name = below + entry.name
+          if _is_unfinished(entry.name) or entry.is_symlink():
+            continue
+          if entry.is_dir():
+            if name not in _HERE_ONLY:
+              folders.append(f'{name}/')
+          elif name != LEDGER:
+            with contextlib.suppress(FileNotFoundError):
+              found[name] = _signature(entry.stat())
   return found

@@ -324,7 +324,6 @@ class LongRolloutTest(absltest.TestCase):
     run.terminate()
     line = run.stdout.readline()
     seconds = time.monotonic() - began
-    print(f'noticed after {seconds:.2f} s')
     self.assertStartsWith(line, 'SIGTERM: 0 steps are saved in')
     self.assertLess(seconds, self.SECONDS)
     self.assertEqual(run.wait(), preemption.AGAIN)

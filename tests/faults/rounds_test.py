@@ -1,4 +1,4 @@
-"""A pair of processes evolves without a shared directory."""
+"""A pair of processes evolves without a shared directory, and is killed."""
 
 import os
 import pathlib
@@ -9,6 +9,7 @@ import pytest
 
 from evojax.ledger import chain
 from evojax.runtime import mirror
+from evojax.runtime import preemption
 from tests import objects
 from tests import pairs
 from tests.faults import hosts_worker
@@ -22,16 +23,22 @@ def payloads(folder):
 @pytest.mark.long
 class RoundsTest(absltest.TestCase):
 
-  def test_the_rows_are_those_of_a_shared_directory(self):
+  def test_the_rows_are_those_of_an_undisturbed_run(self):
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     variables = objects.make(root)
     self.enterContext(absltest.mock.patch.dict(os.environ, variables))
-    for row in pairs.play('tests.faults.rounds_worker', root):
-      self.assertEqual(row['codes'], [0, 0], row['out'])
+    rows = pairs.play('tests.faults.rounds_worker', root)
+    found = {row['name']: row for row in rows}
+    for name in ('whole', 'end'):
+      self.assertEqual(found[name]['codes'], [0, 0], found[name]['out'])
+    left, raced = found['left'], found['raced']
+    self.assertEqual(left['codes'], [preemption.AGAIN, -9], left['out'])
+    self.assertRegex(left['out'][0], r'process 1 on \S+ has (gone|been silent)')
+    self.assertEqual(raced['codes'], [-9, -9], raced['out'])
     with mirror.opened(hosts_worker.URL) as path:
-      found = payloads(pathlib.Path(path))
-    self.assertEqual(found, payloads(root / 'whole'))
-    steps = {payload['step'] for payload in found}
+      ledger = payloads(pathlib.Path(path))
+    self.assertEqual(ledger, payloads(root / 'whole'))
+    steps = {payload['step'] for payload in ledger}
     self.assertContainsSubset({'shadow', 'promote', 'final'}, steps)
 
 

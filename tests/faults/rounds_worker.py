@@ -1,12 +1,13 @@
-"""Evolves in two pairs of processes, one of them without a shared directory.
+"""Evolves in pairs of processes, with and without a shared directory.
 
     python rounds_worker.py ROOT
 
-Like hosts_worker.py, with rounds and without kills: ROOT/whole is a run of a
-pair in a shared directory, objects://bucket/run one whose processes have a disk
-each.
+Like hosts_worker.py, with rounds: ROOT/whole is an undisturbed run of a pair in
+a shared directory, objects://bucket/run one whose processes have a disk each.
+It dies at DEATHS, each time in a pair of its own, and goes on in the next pair.
 """
 
+import functools
 import pathlib
 import sys
 
@@ -28,6 +29,12 @@ FLAGS = (
     '--config.mesh.data=1',
     '--config.mesh.fsdp=2',
 )
+# Pair -> the process that dies, and how it is told to: process 1 in an arm,
+# while process 0 lives on, and process 0 before the row of a race.
+DEATHS = dict(
+    left=(1, functools.partial(evolve_worker.prepare_death, 'arm')),
+    raced=(0, functools.partial(evolve_worker.prepare_death, 'race')),
+)
 
 
 def main(root):
@@ -37,7 +44,8 @@ def main(root):
   shadow._could_catch_up = lambda *_: True
   for workdir in (f'{root}/whole', hosts_worker.URL):
     evolve_worker.leave(workdir)
-  hosts_worker.play(pathlib.Path(root), FLAGS, {}, ('whole', 'end'))
+  names = 'whole', *DEATHS, 'end'
+  hosts_worker.play(pathlib.Path(root), FLAGS, DEATHS, names)
 
 
 if __name__ == '__main__':
