@@ -58,12 +58,19 @@ class FittingTest(parameterized.TestCase):
     devices = [types.SimpleNamespace(slice_index=i) for i in (0, 0, 1, 1)]
     self.assertEqual(meshes.slices_of(devices), 2)
 
-  def test_parameters_are_split_no_less_than_they_must(self):
-    """No batch has eight parts; tensor makes up for fsdp."""
+  def test_a_batch_that_has_too_few_parts(self):
+    """No batch has eight; tensor makes up for fsdp."""
     sizes = dict.fromkeys(('rollout__decode_slots', 'rollout__prefill_rows'), 4)
     sizes |= dict(grpo__micro_groups=4, grpo__group_size=3)
     found = self.fitting((1, 1, -1, 1), 8, **sizes)
     self.assertEqual(found, (1, 1, 4, 2))
+
+  def test_fewer_parameters_per_device_matter_more_than_the_axis(self):
+    """The 16 hidden features have no 32 parts, and 16 would be twice each."""
+    names = 'rollout__decode_slots', 'rollout__prefill_rows', 'grpo__prompts'
+    sizes = dict.fromkeys((*names, 'grpo__micro_groups'), 32)
+    found = self.fitting((1, 1, -1, 1), 32, **sizes)
+    self.assertEqual(found, (1, 1, 16, 2))
 
   def test_what_cannot_be_split_is_refused(self):
     with self.assertRaisesRegex(
