@@ -1,7 +1,8 @@
 """Tests whether GRPO learns to copy the fix from the history, and what remains.
 
     python -m benchmarks.leak [--config=configs/swe.py] [--seeds=3]
-        [--first_seed=0] [--updates=60] [--after=40] [--out=runs/leak]
+        [--first_seed=0] [--updates=60] [--after=40] [--every=5]
+        [--out=runs/leak]
 
 For each seed there are three runs of the seed recipe, without evolution:
 
@@ -9,11 +10,12 @@ leaky     the commit that fixes the bug is on another branch of the history
 after     the policy of `leaky` continues with a scrubbed history
 scrubbed  the history is scrubbed from the start
 
-For every ten updates, over all seeds, it prints the share of episodes that
-solve their problem, that read the history, and that do both. If the leak is
-learned, the three shares jump at the same time in `leaky`, and `after` begins
-far below the end of `leaky`. Then it prints the sealed scores of the policies,
-each under the conditions of its own run.
+For every --every updates, over all seeds, it prints the share of episodes that
+solve their problem, that read the history, that do both, and that search before
+the edit. If the leak is learned, the first three shares jump at the same time
+in `leaky`, and `after` begins far below the end of `leaky`. Then it prints the
+dev scores, under the history of the run, and the sealed scores: a run's own
+judge (`audit`) scrubs the history of sealed problems, also those of `leaky`.
 
 The command works as a queue: finished runs in --out are not repeated.
 """
@@ -38,41 +40,77 @@ _FIRST = flags.DEFINE_integer('first_seed', 0, 'The first seed.')
 _UPDATES = flags.DEFINE_integer('updates', 60, 'Per run of leaky and scrubbed.')
 _AFTER = flags.DEFINE_integer('after', 40, 'Updates of after.')
 _OUT = flags.DEFINE_string('out', 'runs/leak', 'Workdirs of the runs.')
-_EVERY = 10  # Updates per row.
+_EVERY = flags.DEFINE_integer('every', 5, 'Updates per row.', lower_bound=1)
+_COLUMNS = 'outcome', 'read_history', 'searched_before_edit'
 
 
-def curve(workdirs: Sequence[pathlib.Path]) -> np.ndarray:
-  """Return shares per ten updates, over all seeds.
+def curve(workdirs: Sequence[pathlib.Path], every: int) -> np.ndarray:
+  """Return shares per `every` updates, over all seeds; the last may be fewer.
 
   Returns:
-    float64 [rows, 3]: solved, read the history, both.
+    float64 [rows, 4]: solved, read the history, both, searched before the edit.
   """
   updates = []
   for step in store.list_steps(workdirs[0], 'train'):
     read = [
-        np.stack(
-            store.read_numbers(w, 'train', step, 'outcome', 'read_history')
-        )
+        np.stack(store.read_numbers(w, 'train', step, *_COLUMNS))
         for w in workdirs
     ]
-    solved, history = np.concatenate(read, axis=1).astype(bool)
-    updates.append([solved.mean(), history.mean(), (solved & history).mean()])
-  rows = range(0, len(updates), _EVERY)
-  return np.array([np.mean(updates[i : i + _EVERY], axis=0) for i in rows])
+    solved, history, searched = np.concatenate(read, axis=1).astype(bool)
+    both = solved & history
+    updates.append([x.mean() for x in (solved, history, both, searched)])
+  rows = range(0, len(updates), every)
+  return np.array([np.mean(updates[i : i + every], axis=0) for i in rows])
 
 
-def _print(
+def dev_scores(workdir: pathlib.Path) -> list[tuple[int, float, float]]:
+  """Return (step, solved, read the history) of each scoring of dev problems."""
+  scores = []
+  for step in store.list_steps(workdir, 'dev'):
+    solved, history, _ = store.read_numbers(workdir, 'dev', step, *_COLUMNS)
+    scores.append((step, float(np.mean(solved)), float(np.mean(history))))
+  return scores
+
+
+def lines(
     name: str,
     workdirs: Sequence[pathlib.Path],
     sealed: Sequence[Mapping[str, Any]],
-) -> None:
-  print(f'\n{name}\nupdates  solved  read history  both')
-  for i, (solved, history, both) in enumerate(curve(workdirs)):
-    updates = f'{i * _EVERY + 1}-{(i + 1) * _EVERY}'
-    print(f'{updates:>7} {solved:7.1%} {history:13.1%} {both:5.1%}')
+    every: int,
+) -> list[str]:
+  """Return the table of one condition.
+
+  Args:
+    name: Of the condition.
+    workdirs: One run per seed.
+    sealed: The sealed result of each run, see `report.report_gain`.
+    every: Updates per row.
+  """
+  head = 'updates  solved  read history  both  searched before edit'
+  shown = ['', name, head]
+  last = len(store.list_steps(workdirs[0], 'train'))
+  for i, shares in enumerate(curve(workdirs, every)):
+    solved, history, both, searched = shares
+    updates = f'{i * every + 1}-{min((i + 1) * every, last)}'
+    shown.append(
+        f'{updates:>7} {solved:7.1%} {history:13.1%} {both:5.1%}'
+        f' {searched:21.1%}'
+    )
+  for workdir in workdirs:
+    for step, solved, history in dev_scores(workdir):
+      shown.append(
+          f'{workdir.name}: dev problems at step {step}: {solved:.1%} solved,'
+          f' {history:.1%} read the history'
+      )
   for when in ('before', 'after'):
     values = ', '.join(f'{100 * s[when]["value"]:.1f}' for s in sealed)
-    print(f'sealed score {when}, by seed: {values} %')
+    shown.append(f'sealed score {when}, by seed: {values} %')
+  gains = [s['gain'] for s in sealed]
+  texts = [
+      f'{100 * g["value"]:+.1f} [{100 * g["low"]:+.1f}, {100 * g["high"]:+.1f}]'
+      for g in gains
+  ]
+  return [*shown, f'sealed gain in points, by seed: {", ".join(texts)}']
 
 
 def main(_):
@@ -94,7 +132,8 @@ def main(_):
       workdirs[name].append(workdir)
       sealed[name].append(summary['gain']['sealed'])
   for name in workdirs:
-    _print(name, workdirs[name], sealed[name])
+    found = lines(name, workdirs[name], sealed[name], _EVERY.value)
+    print('\n'.join(found))
 
 
 if __name__ == '__main__':
