@@ -85,7 +85,7 @@ class SdistTest(absltest.TestCase):
     theirs = self.domain.others.tasks
     right = np.array([p.problem_id in theirs for p in chosen])[:, None]
     families = tuple(p.family for p in chosen)
-    result = report_test.result(right, right, 0, families=families)
+    result = report_test.made(right, right, 0, families=families)
     console = console_lib.Console(file=io.StringIO(), width=120)
     report.print_scores(result, console)
     rows = console.file.getvalue().splitlines()
