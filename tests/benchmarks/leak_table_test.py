@@ -7,7 +7,7 @@ from absl.testing import absltest
 import pyarrow as pa
 from pyarrow import parquet
 
-from benchmarks import leak
+from benchmarks import leak_table
 from evojax.evidence import store
 
 
@@ -35,7 +35,7 @@ class LeakTest(absltest.TestCase):
     side = {'value': 0.082}, {'value': 0.043}
     gain = {'value': -0.039, 'low': -0.074, 'high': -0.012}
     sealed = {'before': side[0], 'after': side[1], 'gain': gain}
-    found = leak.lines('leaky', [self.workdir], [sealed], 2)
+    found = leak_table.lines('leaky', [self.workdir], [sealed], 2)
     rows = [line.split() for line in found]
     # Updates 1 and 2: (1 + 2) / 8 solve, 1 / 8 reads and does both, 4 / 8
     # search; the third alone: all solve, 3 of 4 of them read, none searches.
