@@ -12,7 +12,7 @@ from evojax.ledger import records
 from tests.eval import fakes
 
 
-def _result(outcomes, modes, step, **changes):
+def made(outcomes, modes, step, **changes):
   outcomes = np.array(outcomes, bool)
   problems = len(outcomes)
   values = dict(
@@ -36,8 +36,8 @@ def _result(outcomes, modes, step, **changes):
 
 
 # sums: direct (0/16), then steps (12/16). gcd: steps, 4/16, then 8/16.
-BEFORE = _result([[0, 0], [1, 0]] * 4 + [[0, 0]] * 8, [[0, 0], [1, 1]] * 8, 0)
-AFTER = _result([[1, 1], [1, 0]] * 6 + [[0, 0], [1, 0]] * 2, [[1, 1]] * 16, 50)
+BEFORE = made([[0, 0], [1, 0]] * 4 + [[0, 0]] * 8, [[0, 0], [1, 1]] * 8, 0)
+AFTER = made([[1, 1], [1, 0]] * 6 + [[0, 0], [1, 0]] * 2, [[1, 1]] * 16, 50)
 
 
 class ReportTest(absltest.TestCase):
@@ -71,7 +71,7 @@ class ReportTest(absltest.TestCase):
     self.assertEqual(report.points(0.125), '+12.5')
 
   def test_oracle_is_of_the_base_policy(self):
-    twice = lambda x, step: _result(
+    twice = lambda x, step: made(
         np.tile(x.outcomes, (2, 1)), np.tile(x.modes, (2, 1)), step
     )
     result = report.report_gain(twice(BEFORE, 0), twice(AFTER, 1))
@@ -83,8 +83,8 @@ class ReportTest(absltest.TestCase):
     # Problems differ, the gain does not.
     outcomes = np.tile(np.arange(4) < np.array([[1], [3]]), (8, 1))
     modes = np.ones(outcomes.shape)
-    before = _result(outcomes, modes, 0)
-    after = _result(np.roll(outcomes, 1, axis=1) | outcomes, modes, 1)
+    before = made(outcomes, modes, 0)
+    after = made(np.roll(outcomes, 1, axis=1) | outcomes, modes, 1)
     self.assertEqual(
         report.report_gain(before, after)['gain'],
         {'value': 0.25, 'standard_error': 0.0, 'low': 0.25, 'high': 0.25},

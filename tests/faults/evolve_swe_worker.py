@@ -11,7 +11,7 @@ from evojax import domains
 from tests.domains.swe import scripted
 from tests.faults import evolve_worker
 
-POINTS = 'train', 'backtest', 'torn', 'arm', 'race', 'final'
+POINTS = 'backtest', 'arm', 'race', 'final'
 
 
 def main(root, policy):
@@ -21,6 +21,7 @@ def main(root, policy):
       steps=2,
       eval__problems=2,
       evolve__rounds=1,
+      evolve__horizon=0,
       evolve__candidates=1,
       evolve__pairs=3,
       evolve__updates=2,

@@ -256,8 +256,8 @@ class Source:
         for e in of_split
         if (e.bug.operator, levels[e.identity]) in domain.families
     ]
-    if (others := domain.others.of(split)) is not None and not shown:
-      entries, levels = others, {}
+    if (others := domain.others.of(split)) and not shown:
+      entries = others if domain.others.alone else entries + others
     if not entries:
       raise ValueError(
           f'no problem of {split} is of the families in domain.kwargs.families;'
@@ -278,11 +278,15 @@ class Source:
     messages = [{'role': 'user', 'content': task.issue}]
     if domain.system_prompt:
       messages.insert(0, {'role': 'system', 'content': domain.system_prompt})
-    # Packages that nothing is trained on get their own row in tables.
-    apart = task.unseen and not task.foreign
+    # Packages that nothing is trained on get their own rows in tables.
+    family = task.family
+    if task.foreign and not domain.others.alone:
+      family = 'third_party_package'
+    elif task.unseen and not task.foreign:
+      family = 'unseen_package'
     return records.Problem(
         identity,
-        'unseen_package' if apart else task.family,
+        family,
         tuple(messages),
         task.patch,
         # Issues of third-party repositories have a level of their own, since it
@@ -357,9 +361,11 @@ def make(
     test_seconds: CPU time of `test`.
     system_prompt: First message of every problem; '' for none.
     sdists: Source distributions of pure Python with their own tests, whose bugs
-      are sealed problems: each has a 'path' and its 'sha256', and optionally
-      the number of 'candidates' to try and a 'seed'.
-    jsonl: Rows in the format of SWE-bench and SWE-rebench as sealed problems:
+      are further sealed problems, of the family 'third_party_package': each has
+      a 'path' and its 'sha256', and optionally the number of 'candidates' to
+      try and a 'seed'.
+    jsonl: Rows in the format of SWE-bench and SWE-rebench as the only sealed
+      problems, besides those of `sdists`:
       the 'path' of the file; 'checkouts', repo -> a local clone; 'container',
       to run tests that the box cannot, see `container.Container`.
     trust_in_process: Whether to train on these, too, split by hash. Their

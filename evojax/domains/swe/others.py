@@ -2,7 +2,9 @@
 
 Their verdicts come from a pytest beside the agent's code, which can be forged.
 By default they are therefore used as sealed problems, on which nothing is
-trained or decided, while train and dev come from the shipped packages.
+trained or decided, while train and dev come from the shipped packages. Bugs of
+archives are sealed problems beside those of the shipped packages, with a row of
+their own in tables; JSON lines take the place of all others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,16 +32,18 @@ class Others:
 
   tasks: Mapping[str, tasks_lib.Task]  # By problem_id.
   trained: bool  # Whether train and dev consist of them, too.
+  # Whether sealed problems consist of them alone.
+  alone: bool = False
   container: container_lib.Container | None = None  # Runs their tests.
 
-  def of(self, split: str) -> list[str] | None:
-    """Return the problem_ids of a split; None for shipped packages.
+  def of(self, split: str) -> list[str]:
+    """Return the problem_ids of a split, which may be none.
 
     Raises:
-      ValueError: If none of them falls into the split.
+      ValueError: If the tasks are trained on, and none falls into the split.
     """
     if not self.tasks or not (self.trained or split == 'sealed'):
-      return None
+      return []
     if not self.trained:
       return sorted(self.tasks)
     found = [i for i in sorted(self.tasks) if splits.split_of(i) == split]
@@ -92,7 +96,8 @@ def read(
   tasks = {_identity(task): task for task in found}
   if len(tasks) != len(found):
     raise ValueError('domain.kwargs: one instance_id occurs in two tasks')
-  return Others(tasks, trust_in_process, container)
+  alone = bool(jsonl) or trust_in_process
+  return Others(tasks, trust_in_process, alone, container)
 
 
 def _check(field: str, given: Any, allowed: Sequence[str], needed: int) -> None:

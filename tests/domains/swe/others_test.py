@@ -1,6 +1,7 @@
 """Foreign tasks in the domain: sealed, unless they are trusted."""
 
 import hashlib
+import io
 import json
 import pathlib
 import tempfile
@@ -8,6 +9,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+from rich import console as console_lib
 
 from evojax import domains
 from evojax import records
@@ -17,7 +19,9 @@ from evojax.domains.swe import others
 from evojax.domains.swe import problems
 from evojax.domains.swe import shipped
 from evojax.domains.swe import trees
+from evojax.eval import report
 from tests.domains.swe import foreign_test
+from tests.eval import report_test
 from tests.sandbox import attacks
 
 
@@ -50,16 +54,46 @@ class SdistTest(absltest.TestCase):
     cls.given = dict(path=str(path), sha256=sha256, candidates=3)
     cls.domain = domains.make('swe', sdists=[cls.given], max_turns=3, slots=2)
 
-  def test_they_are_sealed_and_nothing_else(self):
+  def test_they_are_sealed_beside_the_shipped_ones(self):
     sealed = self.domain.source('sealed', 0)
     found = sealed.take(0, len(sealed))
-    self.assertEqual({p.problem_id for p in found}, {*self.domain.others.tasks})
+    theirs = {*self.domain.others.tasks}
+    ours = domains.make('swe').source('sealed', 0)
+    self.assertEqual(
+        {p.problem_id for p in found},
+        theirs | {p.problem_id for p in ours.take(0, len(ours))},
+    )
+    for p in found:
+      third_party = p.family == 'third_party_package'
+      self.assertEqual(third_party, p.problem_id in theirs)
+      self.assertEqual(p.difficulty == problems.LEVELS, third_party)
     for split in ('train', 'dev'):
       ids = {p.problem_id for p in self.domain.source(split, 0).take(0, 9)}
       self.assertEmpty(ids & {*self.domain.others.tasks})
 
+  def third_party(self):
+    """The first of them in the order of the sealed problems."""
+    sealed = self.domain.source('sealed', 0)
+    theirs = self.domain.others.tasks
+    found = sealed.take(0, len(sealed))
+    return next(p for p in found if p.problem_id in theirs)
+
+  def test_an_evaluation_has_a_row_for_them(self):
+    sealed = self.domain.source('sealed', 0)
+    chosen = [self.third_party(), *sealed.take(0, 9)]
+    chosen = list({p.problem_id: p for p in chosen}.values())
+    theirs = self.domain.others.tasks
+    right = np.array([p.problem_id in theirs for p in chosen])[:, None]
+    families = tuple(p.family for p in chosen)
+    result = report_test.made(right, right, 0, families=families)
+    console = console_lib.Console(file=io.StringIO(), width=120)
+    report.print_scores(result, console)
+    rows = console.file.getvalue().splitlines()
+    (row,) = [r.split() for r in rows if r.startswith('third_party_package')]
+    self.assertEqual(row[1:], [str(right.sum()), '100.0', '%'])
+
   def test_an_episode_is_played_and_graded(self):
-    (problem,) = self.domain.source('sealed', 0).take(0, 1)
+    problem = self.third_party()
     task = self.domain.task(problem.problem_id)
     path = next(
         p

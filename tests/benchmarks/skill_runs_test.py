@@ -8,7 +8,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import pytest
 
-from benchmarks import skills
+from benchmarks import skill_runs
 from benchmarks.faults import settings
 from evojax.evolve import skills as skills_lib
 from evojax.ledger import records
@@ -42,7 +42,7 @@ class LibrariesTest(parameterized.TestCase):
     return str(self.folder / name)
 
   def libraries(self, *given):
-    return skills.libraries(given, FAULT, self.folder / 'out')
+    return skill_runs.libraries(given, FAULT, self.folder / 'out')
 
   def test_a_wrong_one_is_made_from_the_own_one(self):
     own = self.stored('own', skill())
@@ -66,7 +66,7 @@ class LibrariesTest(parameterized.TestCase):
       ({'rollout.token_limit': ('set', 48)}, None),
   )
   def test_opposites(self, overlay, wanted):
-    found = skills.invert(skill(overlay=overlay))
+    found = skill_runs.invert(skill(overlay=overlay))
     self.assertEqual(found and found.overlay, wanted)
 
   def test_one_other_domain_is_not_enough(self):
@@ -118,12 +118,13 @@ class RepairTest(parameterized.TestCase):
         )
     )
     values = {'good': {RATE: 1e-4}, 'bad': {RATE: 1e-6}}
-    wanted = skills.Repair(rounds, repaired, 1)
-    self.assertEqual(skills.repair(samples.run(*found), values, PATHS), wanted)
+    wanted = skill_runs.Repair(rounds, repaired, 1)
+    repaired_at = skill_runs.repair(samples.run(*found), values, PATHS)
+    self.assertEqual(repaired_at, wanted)
 
   def test_table(self):
-    repair = lambda *rounds: [skills.Repair(r, r < 7, 2) for r in rounds]
-    lines = skills.table({'empty': repair(4, 5, 7), 'own': repair(1, 3, 2)})
+    repair = lambda *rounds: [skill_runs.Repair(r, r < 7, 2) for r in rounds]
+    lines = skill_runs.table({'empty': repair(4, 5, 7), 'own': repair(1, 3, 2)})
     # 16 / 3 with a standard deviation of sqrt(7 / 3); t of 2 is 4.3027, so
     # the margin is 4.3027 sqrt(7 / 9) = 3.79.
     self.assertIn('4, 5, >6', lines[1])
@@ -161,15 +162,15 @@ class RunTest(absltest.TestCase):
     for name, library in (('empty', ()), ('own', (str(root / 'own'),))):
       for path in library:
         skills_lib.write(path, known)
-      run = lambda name=name, library=library: skills.finish(
+      run = lambda name=name, library=library: skill_runs.finish(
           FAULT, 0, 1, library, changes, root / name
       )
       history = run()
       opened = history.find(records.Open)
       self.assertEqual(opened.config['evolve']['skills'], list(library))
-      values = skills._values(root / name, FAULT)
+      values = skill_runs.values_of(root / name, FAULT)
       self.assertEqual(values[history.base.harness]['grpo.kl_coef'], 10.0)
-      found = skills.repair(history, values, FAULT.paths)
+      found = skill_runs.repair(history, values, FAULT.paths)
       self.assertIn(found.rounds, (1, 2))
       ledger = root / name / 'run' / 'ledger.jsonl'
       before = ledger.stat().st_mtime_ns
