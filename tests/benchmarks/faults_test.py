@@ -26,6 +26,7 @@ from benchmarks.faults import recording
 from benchmarks.faults import runner
 from benchmarks.faults import settings
 from benchmarks.faults import verdicts
+from evojax import config as config_lib
 from evojax import domains
 from evojax import records
 from evojax.diagnosis import findings
@@ -252,6 +253,8 @@ class SettingsTest(FolderTestCase):
       good = settings.value(setting, path, 0.0)
       if path == 'data.families':
         good = ()  # All families.
+      elif isinstance(bad, str):
+        good = config_lib.flatten(settings.clean(setting))[path]
       elif isinstance(bad, tuple):
         good = settings.clean(setting).domain.kwargs.tools
       # The planted value may lie outside of the range that harnesses can set.
