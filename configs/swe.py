@@ -80,7 +80,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.eval.samples = 4
   # Less than in other domains, since an update takes longer.
   c.evolve.rounds = 3
-  c.evolve.pairs = 3
+  c.evolve.pairs = 3  # The fewest from which a spread can be estimated.
   c.evolve.updates = 5
   c.evolve.problems = 24
   c.grpo.layout = 'packed'  # Most episodes use a quarter of the tokens.
@@ -93,7 +93,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.warmstart.num_layers = 5  # Finding the wrong line takes several steps.
   c.warmstart.num_heads = 4
   c.warmstart.num_kv_heads = 2
-  c.warmstart.head_dim = 32
+  c.warmstart.head_dim = 32  # 128 would put most parameters into attention.
   c.warmstart.rows = 8
   c.warmstart.length = 544
   c.warmstart.examples = 20
