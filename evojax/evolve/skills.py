@@ -267,6 +267,35 @@ def write(root: str | os.PathLike[str], skill: Skill) -> pathlib.Path:
   return path
 
 
+def withdraw(
+    root: str | os.PathLike[str], sha256: str, run: str, trial: int
+) -> None:
+  """Remove the evidence of a trial whose change was taken back.
+
+  A skill without evidence is deleted. Doing it again changes nothing.
+
+  Args:
+    root: Directory of the skills.
+    sha256: Hash of the skill.
+    run: Name of the run of the trial.
+    trial: Number of the trial.
+
+  Raises:
+    SkillError: If the file is damaged.
+    durable.DiskError: If the disk is full.
+  """
+  path = pathlib.Path(root) / f'{sha256}.json'
+  if not path.exists():
+    return
+  skill = _read(path)
+  left = tuple(e for e in skill.evidence if (e.run, e.trial) != (run, trial))
+  if left:
+    skill = dataclasses.replace(skill, evidence=left)
+    durable.write_atomic(path, skill.to_json().encode())
+  else:
+    path.unlink()
+
+
 def _read(path: pathlib.Path) -> Skill:
   """Return the skill read from a file.
 

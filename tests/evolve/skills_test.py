@@ -188,6 +188,22 @@ class FilesTest(absltest.TestCase):
     self.assertEqual(found.expected, (-0.01, 0.2))
     self.assertEqual(found.sha256, skill.sha256)
 
+  def test_evidence_of_a_change_that_is_taken_back_goes(self):
+    second = dataclasses.replace(EVIDENCE, trial=1)
+    skill = learn(rate(3e-4))
+    path = skills.write(self.root, skill)
+    skills.write(self.root, learn(rate(3e-4), evidence=second))
+    for _ in range(2):  # A run may be killed between this and its row.
+      skills.withdraw(self.root, skill.sha256, 'run', 0)
+      (found,) = skills.read_all([self.root], SURFACE)
+      self.assertEqual(found.evidence, (second,))
+    # The trials of other runs have the same numbers.
+    skills.withdraw(self.root, skill.sha256, 'other', 1)
+    self.assertTrue(path.exists())
+    for _ in range(2):
+      skills.withdraw(self.root, skill.sha256, 'run', 1)
+      self.assertFalse(path.exists())
+
   def test_two_libraries_are_one(self):
     one, two = self.root / 'one', self.root / 'two'
     other = dataclasses.replace(EVIDENCE, domain='swe')

@@ -1,4 +1,4 @@
-"""Accumulate: record what was learned from a trial."""
+"""Accumulate: record what was learned from a trial, or withdraw it."""
 
 from evojax.evolve import opening
 from evojax.evolve import skills as skills_lib
@@ -97,6 +97,16 @@ def _learn(
     return ''
   skills_lib.write(run.path / 'skills', skill)
   return skill.sha256
+
+
+def unlearn(run: opening.Run, trial: int) -> None:
+  """Withdraw the skill of a trial whose change is taken back."""
+  learned = run.recorder.find(records.Accumulate, trial=trial)
+  if learned.skill:
+    folder, name = run.path / 'skills', run.config.name
+    decisions.decide(
+        lambda: skills_lib.withdraw(folder, learned.skill, name, trial)
+    )
 
 
 def in_a_line(verdict: records.Verify) -> str:

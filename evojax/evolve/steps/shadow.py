@@ -20,6 +20,7 @@ from evojax.eval import race as race_lib
 from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import pairs
+from evojax.evolve.steps import accumulate
 from evojax.evolve.steps import promote
 from evojax.ledger import records
 from evojax.runtime import decisions
@@ -177,6 +178,8 @@ def look(
     if not _could_catch_up(raced, behind, looks - number):
       verdict['decision'] = 'keep'
       verdict['reason'] += ', out of reach at the pace of the former harness'
+  if verdict['decision'] == 'drop':
+    accumulate.unlearn(run, shadow.trial)
   target = f'shadows/t{shadow.trial:03d}-{number}'
   state = promote.state_of(run, arms, shadow.checkpoint, target)
   return records.Shadow(

@@ -10,6 +10,7 @@ import ml_collections
 
 from evojax.evolve import opening
 from evojax.evolve import recorder as recorder_lib
+from evojax.evolve import skills
 from evojax.evolve.steps import shadow
 from evojax.ledger import budget
 from evojax.ledger import chain
@@ -67,8 +68,17 @@ class NeededTest(parameterized.TestCase):
     race = samples.record(records.Race, round=1, arms=arms, standings=())
     before = samples.record(records.Shadow, trial=3, look=0)
     evolve = dict(horizon=horizon, rounds=2, policy='chain')
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    evidence = skills.Evidence('run', 3, 'math', '0' * 64, 0.05, 0.02, 0.08)
+    scale = {'optim.learning_rate': ('scale', 3.0)}
+    skill = skills.Skill('slow_learning', 'Why.', scale, '', '', (evidence,))
+    file = skills.write(path / 'skills', skill)
+    learned = samples.record(records.Accumulate, skill=skill.sha256)
     run = mock.Mock(
-        spec=opening.Run, config=ml_collections.ConfigDict({'evolve': evolve})
+        spec=opening.Run,
+        config=ml_collections.ConfigDict({'name': 'run', 'evolve': evolve}),
+        path=path,
+        recorder=mock.Mock(find=lambda record, *, trial: learned),
     )
     state = mock.Mock(checkpoint='', end='', arm=arms[-1])
     # The former harness minus the policy.
@@ -82,6 +92,8 @@ class NeededTest(parameterized.TestCase):
       looked = shadow.look(run, before, race)
     self.assertEqual(looked.decision, decision)
     self.assertEqual('out of reach' in looked.reason, decision == 'keep')
+    # What was taken back is no skill.
+    self.assertEqual(file.exists(), decision != 'drop')
 
 
 class PaidTest(parameterized.TestCase):
