@@ -159,9 +159,10 @@ class EngineTest(parameterized.TestCase):
     made.slots.decode = slow
     asked = [request((2, 3), max_tokens=100, ignore_eos=True)]
     made.generate(asked * 2)
-    # The first segment also compiles; nothing is known before it.
-    self.assertEqual(steps[:2], [1, 1])
-    self.assertBetween(max(steps), 5, 25)
+    # Nothing is known before the first segment.
+    self.assertEqual(steps[0], 1)
+    # 0.5 s are 25 steps, fewer on a busy machine.
+    self.assertBetween(max(steps), 2, 25)
 
   def test_who_is_asked_to_stop_does_and_starts_afresh(self):
     asked, engine = [], make_engine(self.params)

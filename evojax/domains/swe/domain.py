@@ -108,7 +108,7 @@ class SweDomain(base.Domain):
     there = {
         (e.bug.operator, problems.level(e))
         for e in problems.entries('train')
-        if not problems.is_demonstrated(e)
+        if not e.demonstrated
     }
     return tuple(sorted(there & self.families))
 
