@@ -31,6 +31,7 @@ from evojax import domains
 from evojax import records
 from evojax.diagnosis import findings
 from evojax.domains import environments
+from evojax.domains.swe import demonstrations
 from evojax.domains.swe import grade as grade_lib
 from evojax.domains.swe import suite as suite_lib
 from evojax.domains.swe import trees
@@ -225,7 +226,9 @@ class SettingsTest(FolderTestCase):
   def test_a_policy_that_knows_another_name(self):
     leak = settings.read(settings.FOLDER / 'swe_leak_renamed')
     path = settings.write_policy(leak, self.folder / 'policy')
-    said = tokenizer_lib.Tokenizer(pathlib.Path(path)).decode([1275])
+    shipped = tokenizer_lib.Tokenizer(domains.policy_path('package:swe'))
+    (log,) = shipped.encode(demonstrations.call('git', command='log'))
+    said = tokenizer_lib.Tokenizer(pathlib.Path(path)).decode([log])
     call = environments.read_call(said)
     self.assertEqual(call.name, 'search_notes')
     domain = task('swe_leak_renamed')

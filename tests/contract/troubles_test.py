@@ -238,6 +238,7 @@ class Troubles(absltest.TestCase):
         def replace():
           new.signal(signal.SIGCONT)
           name(third.url)
+          self.until(lines, f'{self.server.url} leaves')
 
         weights = self.train(
             'joined',
