@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import pathlib
 import tempfile
@@ -36,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
+from benchmarks import json_lines
 from configs import coding as coding_config
 from configs import math as math_config
 from evojax import records
@@ -381,22 +381,8 @@ def read(path: pathlib.Path) -> dict[tuple[Any, ...], Row]:
   A line that was interrupted is trained again; its newer rows replace the old.
   """
   names = ('domain', 'line', 'what', 'mark', 'seed', 'arm')
-  text = path.read_text() if path.exists() else ''
-  rows = map(json.loads, text[: _end(text)].splitlines())
+  rows = json_lines.read(path)
   return {tuple(row.get(name, 0) for name in names): row for row in rows}
-
-
-def append(path: pathlib.Path, rows: Sequence[Row]) -> None:
-  """Add rows to a file, in place of a last line that a kill cut off."""
-  text = path.read_text() if path.exists() else ''
-  with path.open('a') as file:
-    file.truncate(_end(text))
-    file.writelines(json.dumps(row) + '\n' for row in rows)
-
-
-def _end(text: str) -> int:
-  """Return where the last whole line of a text ends."""
-  return text.rfind('\n') + 1
 
 
 def interval(values: Sequence[float]) -> str:
@@ -469,7 +455,7 @@ def main(_):
       raise app.UsageError(f'--{name}={sorted(wrong)}: choose from {[*known]}')
 
   def write(new: Sequence[Row]) -> None:
-    append(path, new)
+    json_lines.append(path, new)
     for row in new:
       print(
           f'{row["domain"]} {row["line"]} seed {row["seed"]}, {row["what"]}:'

@@ -12,7 +12,6 @@ Finished arms are found in --recorded, so that the same command continues.
 """
 
 import itertools
-import json
 import pathlib
 import tempfile
 from typing import Any
@@ -21,6 +20,7 @@ from absl import app
 from absl import flags
 import numpy as np
 
+from benchmarks import json_lines
 from benchmarks import merging
 from evojax.eval import scores
 from evojax.evidence import store
@@ -76,8 +76,7 @@ def score(bench: merging.Bench, params: Any, problems: int) -> list[float]:
 def main(_):
   out = pathlib.Path(_RECORDED.value)
   names = ('domain', 'rate', 'pair', 'start', 'updates')
-  lines = out.read_text().splitlines() if out.exists() else []
-  done = {tuple(json.loads(line)[n] for n in names) for line in lines}
+  done = {tuple(row[n] for n in names) for row in json_lines.read(out)}
   common = dict(
       domain=_DOMAIN.value, start=_START.value, updates=_UPDATES.value
   )
@@ -105,8 +104,7 @@ def main(_):
       )
       dev = score(bench, state['params'], _PROBLEMS.value)
       row |= dict(solved=solved, dev=dev)
-      with out.open('a') as file:
-        file.write(json.dumps(row) + '\n')
+      json_lines.append(out, [row])
       print(
           f'{row["domain"]} rate {row["rate"]:g} pair {row["pair"]}:'
           f' {100 * np.mean(dev):.1f}',

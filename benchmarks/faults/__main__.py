@@ -28,6 +28,7 @@ from typing import Any
 from absl import app
 from absl import flags
 
+from benchmarks import json_lines
 from benchmarks.faults import creep
 from benchmarks.faults import evaluation
 from benchmarks.faults import recording
@@ -81,15 +82,13 @@ def _creep(found: Sequence[settings_lib.Setting], out: pathlib.Path) -> None:
   """Propose every one-value fault to its clean twin, live."""
   out.mkdir(parents=True, exist_ok=True)
   path = out / 'creep.jsonl'
-  done = path.read_text().splitlines() if path.exists() else []
-  known = {(row['setting'], row['seed']) for row in map(json.loads, done)}
+  known = {(row['setting'], row['seed']) for row in json_lines.read(path)}
   for seed in range(_SEEDS.value):
     for setting in found:
       if not settings_lib.factor(setting) or (setting.name, seed) in known:
         continue
       row = creep.live(setting, seed, out)
-      with path.open('a') as file:
-        file.write(json.dumps(row) + '\n')
+      json_lines.append(path, [row])
       print(json.dumps(row), flush=True)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
+from benchmarks import json_lines
 from benchmarks.faults import creep
 from benchmarks.faults import jobs
 from benchmarks.faults import recording
@@ -165,8 +166,7 @@ def run_jobs(
     seconds: Time limit per job.
   """
   out.mkdir(parents=True, exist_ok=True)
-  stored = path.read_text().splitlines() if path.exists() else []
-  rows = [row for row in map(json.loads, stored) if row['budget'] == tokens]
+  rows = [row for row in json_lines.read(path) if row['budget'] == tokens]
   known = {(row['system'], row['setting'], row['seed']) for row in rows}
   for seed in seeds:
     for setting in found:
@@ -177,8 +177,7 @@ def run_jobs(
             system, command, setting, seed, out, tokens=tokens, seconds=seconds
         )
         rows.append(row)
-        with path.open('a') as file:
-          file.write(json.dumps(row) + '\n')
+        json_lines.append(path, [row])
         print(json.dumps(row), flush=True)
   return rows
 

@@ -15,7 +15,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import pathlib
 import shutil
 import statistics
@@ -24,6 +23,7 @@ from typing import Any
 
 import ml_collections
 
+from benchmarks import json_lines
 from benchmarks.faults import settings as settings_lib
 from evojax.harness import spec
 from evojax.runtime import durable
@@ -81,12 +81,8 @@ def queue(
 
 
 def read(path: pathlib.Path) -> dict[tuple[str, int, int], Row]:
-  """Return rows by arm, seed and mark; the last of several counts.
-
-  Lines that begin with # are comments.
-  """
-  texts = path.read_text().splitlines() if path.exists() else []
-  rows = [json.loads(text) for text in texts if not text.startswith('#')]
+  """Return rows by arm, seed and mark; the last of several counts."""
+  rows = json_lines.read(path)
   return {(row['arm'], row['seed'], row['mark']): row for row in rows}
 
 
@@ -116,23 +112,20 @@ def record(
   truth, config = _configs(run, folder)
   with _opened(truth, config, folder) as (scorers, arm, done):
     known = read(path)
-    with path.open('a') as file:
-      for mark in marks(tokens):
-        while sum(done) < mark:
-          done.append(int(arm.train_step()['sampled_tokens']))
-          if arm.checkpointer.due(arm.step):
-            _save(arm, done)
-        if (run.arm, run.seed, mark) in known:
-          continue
-        row = dict(arm=run.arm, seed=run.seed, mark=mark)
-        row |= dict(tokens=sum(done), updates=len(done))
-        for name, scorer in scorers.items():
-          arm.install()
-          row |= _score(name, scorer, run.seed, asked(truth, problems))
-        file.write(json.dumps(row) + '\n')
-        file.flush()
-        os.fsync(file.fileno())
-        print(json.dumps(row), flush=True)
+    for mark in marks(tokens):
+      while sum(done) < mark:
+        done.append(int(arm.train_step()['sampled_tokens']))
+        if arm.checkpointer.due(arm.step):
+          _save(arm, done)
+      if (run.arm, run.seed, mark) in known:
+        continue
+      row = dict(arm=run.arm, seed=run.seed, mark=mark)
+      row |= dict(tokens=sum(done), updates=len(done))
+      for name, scorer in scorers.items():
+        arm.install()
+        row |= _score(name, scorer, run.seed, asked(truth, problems))
+      json_lines.append(path, [row])
+      print(json.dumps(row), flush=True)
   shutil.rmtree(folder)
 
 

@@ -30,6 +30,7 @@ import pathlib
 from absl import app
 from absl import flags
 
+from benchmarks import json_lines
 from benchmarks.faults import evaluation
 from benchmarks.faults import settings as settings_lib
 from benchmarks.searchers import design
@@ -83,7 +84,7 @@ def _record(path: pathlib.Path) -> None:
       problems=_PROBLEMS.value,
       bits=_BITS.value,
   )
-  done = {tables.key(row) for row in tables.read(path)}
+  done = {tables.key(row) for row in json_lines.read(path)}
   for run in plan.queue(_SETTINGS.value, _SEEDS.value):
     if run.key not in done:
       row = recording.record(run, plan, path)
@@ -122,7 +123,7 @@ def main(_):
   if _RECORD.value:
     _record(path)
     return
-  found = tables.tables(tables.read(path))
+  found = tables.tables(json_lines.read(path))
   for each in designs:
     if each.name not in found:
       print(f'{each.name}: not all harnesses are recorded under two seeds')

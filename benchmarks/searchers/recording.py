@@ -10,7 +10,6 @@ runs whose rows exist are not repeated.
 from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
-import json
 import pathlib
 import tempfile
 from typing import Any
@@ -19,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import json_lines
 from benchmarks.searchers import design as design_lib
 from benchmarks.searchers import live
 from benchmarks.searchers import tables
@@ -140,8 +140,7 @@ def record(run: Run, plan: Plan, path: pathlib.Path) -> dict[str, Any]:
   bench = _bench(run.setting)
   with tempfile.TemporaryDirectory() as temporary:
     row = _trained(bench, run, plan, pathlib.Path(temporary))
-  with path.open('a') as file:
-    file.write(json.dumps(row) + '\n')
+  json_lines.append(path, [row])
   return row
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from benchmarks import json_lines
 from benchmarks.searchers import replays
 from benchmarks.searchers import rivals
 from benchmarks.searchers import rules
@@ -37,7 +38,7 @@ def run(
     changes: Prior knowledge of the factors.
     python: Python of the environment of `rivals`; '' leaves them out.
   """
-  table = tables.tables(tables.read(path))[setting]
+  table = tables.tables(json_lines.read(path))[setting]
   found = {}
   for name, rule in rules.RULES.items():
     found[name] = replays.replayed(

@@ -28,6 +28,7 @@ import warnings
 
 import numpy as np
 
+from benchmarks import json_lines
 from benchmarks.searchers import replays
 from benchmarks.searchers import tables
 
@@ -278,7 +279,7 @@ LIVE: Mapping[str, Callable[..., None]] = {
 
 def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
   """Return the results of a searcher in the replays of a table."""
-  rows = tables.read(pathlib.Path(request['path']))
+  rows = json_lines.read(pathlib.Path(request['path']))
   rival = RIVALS[request['rival']]
 
   def search(trials, rng):

@@ -21,9 +21,7 @@ What a replay assumes:
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import json
 import math
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -86,12 +84,6 @@ class Table:
     found = float((off[..., 1:] ** 2).sum() / off[..., 1:].size)
     found *= seeds / (seeds - 1)
     return off * math.sqrt(max(0.0, 1 - noise / found) if found else 0.0)
-
-
-def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Return the rows of a file of JSON lines; [] if there is no file."""
-  texts = path.read_text().splitlines() if path.exists() else []
-  return [json.loads(text) for text in texts]
 
 
 def key(row: Mapping[str, Any]) -> tuple[Any, ...]:

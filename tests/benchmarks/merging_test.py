@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import json_lines
 from benchmarks import merging
 
 Moments = collections.namedtuple('Moments', 'count mu nu')
@@ -104,7 +105,7 @@ class QueueTest(absltest.TestCase):
     rows += [row('merged_1e-4', 0, 61.0, 'arm', arm=0)]
     rows += [row('merged_1e-4', 0, 64.0, 'arm', arm=1)]
     rows += [row('merged_1e-4', 0, 65.0, 'between_0.5')]
-    merging.append(self.path, rows)
+    json_lines.append(self.path, rows)
     merged, seed, end = self._main(table=True).splitlines()
     # Student's t for two seeds is 12.706: 66 and 69 are 67.5 +- 12.706 x 1.5,
     # and the differences to the seed recipe, -4 and -5, -4.5 +- 12.706 x 0.5.
@@ -114,13 +115,13 @@ class QueueTest(absltest.TestCase):
     self.assertEndsWith(end, 'at its end: arm 62.5, between_0.5 65.0')
 
   def test_finished_lines_are_not_trained_again(self):
-    merging.append(self.path, [row('seed', 0, 70.0), row('seed', 1, 71.0)])
+    json_lines.append(self.path, [row('seed', 0, 70.0), row('seed', 1, 71.0)])
     before = self.path.read_bytes()
     wanted = dict(lines=['seed'], most_tokens=3e5)
     with mock.patch.object(merging, 'Bench', side_effect=KeyError) as bench:
       self.assertEqual(self._main(**wanted), '')
       bench.assert_not_called()
-      # What a kill leaves of a line does not count as its end.
+      # A line of which a mark or a seed is missing is trained.
       unfinished = dict(most_tokens=6e5), dict(seeds=3), dict(lines=['unlike'])
       for more in unfinished:
         with self.assertRaises(KeyError):
@@ -128,11 +129,11 @@ class QueueTest(absltest.TestCase):
     self.assertEqual(self.path.read_bytes(), before)
 
   def test_a_row_that_a_kill_cut_off(self):
-    merging.append(self.path, [row('seed', 0, 70.0)])
+    json_lines.append(self.path, [row('seed', 0, 70.0)])
     with self.path.open('a') as file:
       file.write(json.dumps(row('seed', 1, 71.0))[:-9])
     self.assertLen(merging.read(self.path), 1)
-    merging.append(self.path, [row('seed', 1, 72.0)])
+    json_lines.append(self.path, [row('seed', 1, 72.0)])
     scores = [found['score'] for found in merging.read(self.path).values()]
     self.assertEqual(scores, [70.0, 72.0])
 

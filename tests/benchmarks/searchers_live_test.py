@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from benchmarks import json_lines
 from benchmarks.faults import jobs
 from benchmarks.faults import settings
 from benchmarks.searchers import design
@@ -305,7 +306,7 @@ class RecordingTest(absltest.TestCase):
       runs.append(recording.Run(setting, 0, 1, (1, 2)))
       for run in runs:
         recording.record(run, plan, path)
-    rows = tables.read(path)
+    rows = json_lines.read(path)
     self.assertEqual([tables.key(row) for row in rows], [r.key for r in runs])
     for row in rows:
       self.assertEqual(row['updates'], [0, 2, 4])

@@ -1,0 +1,42 @@
+"""Rows in a file of JSON lines, to which a benchmark that is killed goes on."""
+
+from collections.abc import Iterable, Mapping
+import json
+import os
+import pathlib
+from typing import Any
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+  """Return the rows of a file; [] if there is none.
+
+  Lines that begin with # are comments. What a kill left of a last row does not
+  count.
+  """
+  data = path.read_bytes() if path.exists() else b''
+  lines = data[: _end(data)].splitlines()
+  return [json.loads(line) for line in lines if not line.startswith(b'#')]
+
+
+def append(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
+  """Add rows to a file, in place of a last row that a kill cut off."""
+  data = path.read_bytes() if path.exists() else b''
+  whole = data[: _end(data)]
+  with path.open('ab') as file:
+    file.truncate(len(whole))
+    if whole and not whole.endswith(b'\n'):
+      file.write(b'\n')
+    for row in rows:
+      file.write(json.dumps(row).encode() + b'\n')
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _end(data: bytes) -> int:
+  """Return where the last whole row ends; its newline may be missing."""
+  start = data.rfind(b'\n') + 1
+  try:
+    json.loads(data[start:])
+  except ValueError:
+    return start
+  return len(data)
