@@ -42,9 +42,9 @@ from typing import Any
 from absl import app
 from absl import flags
 import numpy as np
-from scipy import stats
 
 from evojax import domains
+from evojax.eval import paired
 from evojax.eval import simulation
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
@@ -149,14 +149,11 @@ def _effect(
   found = [t for t in trials if t.effect is not None]
   if len(found) < 2:
     return (found[0].effect, *found[0].realised) if found else None
-  values = np.array([t.effect for t in found])
-  error = values.std(ddof=1) / math.sqrt(len(values))
-  margin = float(stats.t.ppf(0.975, len(values) - 1) * error)
+  over = paired.gain([t.effect for t in found], [0.0] * len(found))
   # A few trials may agree by chance better than each of them is known.
   halves = [(high - low) / 2 for low, high in (t.realised for t in found)]
-  margin = max(margin, math.hypot(*halves) / len(found))
-  mean = float(values.mean())
-  return mean, mean - margin, mean + margin
+  margin = max(over.high - over.value, math.hypot(*halves) / len(found))
+  return over.value, over.value - margin, over.value + margin
 
 
 def cells(

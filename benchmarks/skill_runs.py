@@ -9,14 +9,12 @@ import json
 import pathlib
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
 from benchmarks import runs as runs_lib
 from benchmarks.faults import jobs
 from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
 from evojax import config as config_lib
+from evojax.eval import paired
 from evojax.evolve import skills as skills_lib
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
@@ -205,12 +203,10 @@ def values_of(
 
 def _interval(values: Sequence[float]) -> str:
   """Return a mean and its t interval; the mean alone of one value."""
-  mean = float(np.mean(values))
   if len(values) < 2:
-    return f'{mean:.1f}'
-  error = np.std(values, ddof=1) / np.sqrt(len(values))
-  margin = stats.t.ppf(0.975, len(values) - 1) * error
-  return f'{mean:.1f} [{mean - margin:.1f}, {mean + margin:.1f}]'
+    return f'{values[0]:.1f}'
+  found = paired.gain([*map(float, values)], [0.0] * len(values))
+  return f'{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]'
 
 
 def table(found: Mapping[str, Sequence[Repair]]) -> list[str]:

@@ -51,7 +51,7 @@ _ENOUGH = 0.98
 Curve = Sequence[milestones.Milestone]
 
 
-def _scored(
+def tokens_of_scores(
     run: history_lib.History, workdir: str | os.PathLike[str]
 ) -> dict[int, dict[str, int]]:
   """Return the tokens of scores on disk, by round and by 'dev', 'perturbed'."""
@@ -76,14 +76,14 @@ def _scored(
 
 
 def uses(
-    run: history_lib.History, workdir: str | os.PathLike[str]
+    run: history_lib.History, scored: Mapping[int, Mapping[str, int]]
 ) -> dict[str, int]:
   """Return all tokens that a finished run sampled, by use.
 
   Args:
     run: The history of the run, with its sealed scores.
-    workdir: Its directory; dev and perturbed scores are told apart by their
-      evidence.
+    scored: Tokens of its scores, see `tokens_of_scores`, by which dev and
+      perturbed scores are told apart.
 
   Returns:
     policy (training of the states that became the policy), other arms, horizon
@@ -93,8 +93,7 @@ def uses(
   found = {
       name: sum(by_use[key] for key in keys) for name, keys in _USES.items()
   }
-  scored = _scored(run, workdir).values()
-  perturbed = sum(tokens['perturbed'] for tokens in scored)
+  perturbed = sum(tokens['perturbed'] for tokens in scored.values())
   return found | {
       'dev': by_use['scores'] - perturbed,
       'perturbed': perturbed,
@@ -198,7 +197,7 @@ def _check_sampled(
   )
   if differ:
     raise ValueError(
-        f'--reference={other}: {differ[0]} is {its.get(differ[0])!r}, and'
+        f'--references={other}: {differ[0]} is {its.get(differ[0])!r}, and'
         f' {own.get(differ[0])!r} in {workdir}: rollouts of these runs cannot'
         ' be compared. Name a reference that samples alike'
     )
@@ -225,12 +224,13 @@ def _references(
   for other in references:
     _check_sampled(workdir, other)
     if pathlib.Path(other, 'ledger.jsonl').exists():
-      curve = _curve(history_lib.read(other), other)
+      read = history_lib.read(other)
+      curve = _curve(read, tokens_of_scores(read, other))
     else:
       curve = of_training(other, _updates(run) or 1)
     if not curve:
       raise ValueError(
-          f'--reference={other} has no curve: its steps are fewer than the'
+          f'--references={other} has no curve: its steps are fewer than the'
           f' {_updates(run)} updates of a version of {workdir}. Name a longer'
           ' training'
       )
@@ -239,10 +239,9 @@ def _references(
 
 
 def _curve(
-    run: history_lib.History, workdir: str | os.PathLike[str]
+    run: history_lib.History, scored: Mapping[int, Mapping[str, int]]
 ) -> Curve:
   """Return the curve of a run that evolved, with the tokens of its scores."""
-  scored = _scored(run, workdir)
   return milestones.curve(run, {n: sum(t.values()) for n, t in scored.items()})
 
 
@@ -285,7 +284,8 @@ def summarise(
   """
   found, known = [], {}
   for workdir, run in zip(workdirs, runs, strict=True):
-    curve, tokens = _curve(run, workdir), uses(run, workdir)
+    scored = tokens_of_scores(run, workdir)
+    curve, tokens = _curve(run, scored), uses(run, scored)
     known = dict(_references(workdir, run, references))
     found.append({
         'run': pathlib.Path(workdir).name,
@@ -317,8 +317,10 @@ def summarise(
           'tokens': over(lambda run: run['tokens']),
           'shares': {use: over(share(use)) for use in found[0]['uses']},
           'reached': [
-              [over(at(i, 0)), over(at(i, 1))] if over(at(i, 0)) else None
-              for i in range(len(scores))
+              [over(at(i, n)) for n in range(2)] if all(reached) else None
+              for i, reached in enumerate(
+                  zip(*(run['reached'] for run in found), strict=True)
+              )
           ],
           'regret': {key: over(behind(key)) for key in ('end', 'mean')},
       },

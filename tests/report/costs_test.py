@@ -120,7 +120,7 @@ class CostsTest(absltest.TestCase):
 
   def test_tokens_by_use(self):
     path, run = self._run('a')
-    found = costs.uses(run, path)
+    found = costs.uses(run, costs.tokens_of_scores(run, path))
     self.assertEqual(
         found, dict(zip(NAMES, (500, 150, 100, 50, 60, 40), strict=True))
     )
