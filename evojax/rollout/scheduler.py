@@ -274,9 +274,8 @@ class Scheduler:
     self.slots.decode(halted, steps)
     # Listeners take time on the host, so they run while the device works.
     self.notify()
-    self.slots.wait()
-    seconds = time.monotonic() - started
-    self._step_seconds = seconds / min(steps, self._collect())
+    gained = self._collect()  # Waits for the device.
+    self._step_seconds = (time.monotonic() - started) / min(steps, gained)
 
   def notify(self) -> None:
     """Call the listeners with all progress that was not sent yet."""

@@ -37,7 +37,6 @@ from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
 from evojax.training import first_steps
-from evojax.training import meshes
 from evojax.training import setup as setup_lib
 from evojax.training import stages
 from evojax.training import trainer as trainer_lib
@@ -84,7 +83,6 @@ def run(
     if newest is not None:
       _fork(newest, directory.path)
     output.say(devices.describe())
-    meshes.tell(config, meshes.open_mesh(config, setup.policy))
     with engines.stopped(asked):
       trainer = trainer_lib.Trainer(
           setup,

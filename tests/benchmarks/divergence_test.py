@@ -87,7 +87,7 @@ class CountsTest(absltest.TestCase):
 class DifferTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # Of the 6 deals of aabb, the observed one and bbaa are extreme.
+      # There are 6 deals; aabb, the observed one, and bbaa are the most uneven.
       ('aabb', 'xx--', 1 / 3, 1 / 3, 1 / 3),
       ('aaabbb', 'xxx---', 2 / 20, 2 / 20, 2 / 20),
       ('aaaabbbb', 'xxxx----', 2 / 70, 2 / 70, 2 / 70),
@@ -123,7 +123,7 @@ class DifferTest(parameterized.TestCase):
     self.assertAlmostEqual(exact, 34 / 70)
     random = divergence.differ(labels * 2, sets * 2, 2000)
     self.assertEqual(random.deals, 2000)
-    # Of 16 runs, 6 of 8 against 2 of 8, or more: 2 (784 + 64 + 1) of 12870.
+    # 6 of 8 runs against 2 of 8: 2 (784 + 64 + 1) of 12,870 deals are as uneven.
     self.assertAlmostEqual(random.p, 1698 / 12870, delta=0.03)
 
   def test_nothing_to_compare(self):

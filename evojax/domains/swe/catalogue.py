@@ -65,7 +65,7 @@ class Entry:
 
   @property
   def demonstrated(self) -> bool:
-    """Whether demonstrations show the repair, in place of training on it.
+    """True if demonstrations show the repair, and nothing trains on it.
 
     Half of the bugs of train, and all bugs beyond two of a kind.
     """

@@ -92,7 +92,7 @@ class NeededTest(parameterized.TestCase):
       looked = shadow.look(run, before, race)
     self.assertEqual(looked.decision, decision)
     self.assertEqual('out of reach' in looked.reason, decision == 'keep')
-    # What was taken back is no skill.
+    # A change that is taken back leaves no skill.
     self.assertEqual(file.exists(), decision != 'drop')
 
 
