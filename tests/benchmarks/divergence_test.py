@@ -123,7 +123,7 @@ class DifferTest(parameterized.TestCase):
     self.assertAlmostEqual(exact, 34 / 70)
     random = divergence.differ(labels * 2, sets * 2, 2000)
     self.assertEqual(random.deals, 2000)
-    # 6 of 8 runs against 2 of 8: 2 (784 + 64 + 1) of 12,870 deals are as uneven.
+    # 6 of 8 runs against 2 of 8: 2 (784 + 64 + 1) of 12870 deals are so uneven.
     self.assertAlmostEqual(random.p, 1698 / 12870, delta=0.03)
 
   def test_nothing_to_compare(self):
