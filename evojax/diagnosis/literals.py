@@ -120,7 +120,8 @@ def _parse(code: str) -> tuple[ast.Module, list[str]]:
   text = textwrap.dedent('\n'.join(lines))
   # The text of an edit may start in the middle of a line.
   rest = textwrap.dedent('\n'.join(lines[1:]))
-  inner = '  ' if lines[0].rstrip().endswith(':') else ''
+  opens = lines[0].rstrip().endswith(':') and not rest.startswith(' ')
+  inner = '  ' if opens else ''
   shifted = f'{lines[0].strip()}\n{textwrap.indent(rest, inner)}'
   for body in (text, shifted):
     last = body.splitlines()[-1] if body else ''
