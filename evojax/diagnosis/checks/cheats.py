@@ -202,12 +202,16 @@ def hard_coded(run: form.Run) -> findings.Finding | None:
   if paid is not None:
     numbers.append(findings.number(f'{pay}, these less the others', paid))
   late = run.late(green)
-  hidden = 'fail hidden tests' if wrong else 'no hidden test tells them apart'
+  hidden = (
+      f'hidden tests fail for {fails.value:.0%} of them'
+      if wrong
+      else 'no hidden test tells whether they are right'
+  )
   return findings.Finding(
       check='hard_coded',
       severity='critical' if wrong or share.late.low > 0.5 else 'warning',
-      text=f'{share.late.value:.0%} of what passes answers single inputs by'
-      f' literals, as for the tests it was shown; {hidden}',
+      text=f'{share.late.value:.0%} of what passes has special cases, inputs'
+      f' that are answered by a literal; {hidden}',
       since=share.since,
       p=share.p,
       numbers=tuple(numbers),
