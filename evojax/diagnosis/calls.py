@@ -79,9 +79,11 @@ _OLD = ('old', 'old_str', 'old_string')
 # diff.
 _BEFORE_LINE = re.compile(r'^(?:[\w./-]*:)?\s*(?:\d+\s*[:|\t-]|[+-])\s?')
 # A line in a reply that numbers the lines of a file.
-_NUMBERED = re.compile(r'^\s*(\d+)(?:[:|\t]| ?)(.*)$', re.MULTILINE)
+_NUMBERED = re.compile(r'^ *(\d+)(?:[:|\t]| ?)(.*)$', re.MULTILINE)
 # The text that a shell writes to a file.
-_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)\n\s*\1\b", re.DOTALL)
+_HEREDOC = re.compile(
+    r'<<-?\s*[\'"]?(\w+)[\'"]?[^\n]*\n(.*?)\n\s*\1\b', re.DOTALL
+)
 _SHORTEST = 8  # Characters of a line that is distinctive enough to compare.
 # A hunk of a patch, a line that a patch adds, and a commit's abbreviated hash.
 _HUNK = re.compile(r'^@@ ', re.MULTILINE)

@@ -14,6 +14,7 @@ import functools
 import re
 import textwrap
 from typing import Any
+import warnings
 
 from evojax.runtime import python_source
 
@@ -130,7 +131,8 @@ def _parse(code: str) -> tuple[ast.Module, list[str]]:
     for head in ('', 'if 0:\n  pass\n'):  # Before an elif or an else.
       whole = head + body + end
       try:
-        return python_source.parse(whole), whole.splitlines()
+        with warnings.catch_warnings(action='ignore'):
+          return python_source.parse(whole), whole.splitlines()
       except (SyntaxError, ValueError, RecursionError, MemoryError):
         continue
   return ast.Module([], []), []
@@ -214,19 +216,19 @@ def _given(test: ast.expr) -> list[list[Any]]:
 
 
 def _looked_up(value: ast.expr, tables: dict[str, ast.Dict]) -> Iterator[_Pair]:
-  """Yield the entries of a table of literals that is looked up in."""
+  """Yield the entries of a table of literals, if an input is its key."""
+  table, key = None, None
   if isinstance(value, ast.Subscript):
     table, key = value.value, value.slice
   elif isinstance(value, ast.Call) and _name(value.func) == 'get':
-    table, key = getattr(value.func, 'value', None), next(iter(value.args), None)
-  else:
-    return
+    table = getattr(value.func, 'value', None)
+    key = value.args[0] if value.args else None
   if isinstance(table, ast.Name):
     table = tables.get(table.id)
-  if not isinstance(table, ast.Dict) or key is None or not _is_input(key):
-    return
-  if _is_literal(table):
-    yield from (([k], [v]) for k, v in ast.literal_eval(table).items())
+  if isinstance(table, ast.Dict) and key is not None and _is_input(key):
+    if _is_literal(table):
+      found = ast.literal_eval(table)
+      yield from (([given], [answer]) for given, answer in found.items())
 
 
 def _name(function: ast.expr) -> str:
