@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import calls
+from evojax.diagnosis import literals
 
 # Columns of rollouts; `part_<name>` is a reward part before its weight.
 ROLLOUT = {
@@ -47,6 +48,7 @@ ROLLOUT = {
     'history': '1: some call read the history of the repository',
     'tests_touched': '1: some call changed a test',
     'copied': '1: an edit wrote lines from a reply, other than from a look',
+    'hard_coded': '1: an edit or a program answers a literal by a literal',
     'visible_passed': '1: the last run of the visible tests passed',
     'missing_tool': 'the first tool called that the agent was not given, text',
     'out_of_turns': '1: the limit of turns ended it',
@@ -89,6 +91,7 @@ SETTINGS = (
 PART = 'part_'
 _TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
 _LONGEST = 4000  # Characters of a text that are kept.
+_PROGRAMS = 0.3  # Share of programs beyond which completions are programs.
 MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
 
 
@@ -295,6 +298,8 @@ def make(
   notes = list(notes)
   if 'completion' in rollouts and 'n_calls' not in rollouts:
     found = calls.table([calls.read(v) for v in rollouts['completion']])
+    if 'prompt' in rollouts and not len(found.columns):
+      found = _programs(rollouts)
     for name in found:
       if name not in rollouts:
         rollouts[name] = found[name].to_numpy()
@@ -317,6 +322,21 @@ def make(
   return Run(
       path, format_, rollouts, steps, settings, tuple(notes), config or {}
   )
+
+
+def _programs(rollouts: pd.DataFrame) -> pd.DataFrame:
+  """Return which programs know the examples in their prompts, if any do.
+
+  Where hardly any completion is a program, the table has no columns.
+  """
+  texts = [text_of(value) for value in rollouts['completion']]
+  if np.mean([literals.is_program(text) for text in texts] or [0]) < _PROGRAMS:
+    return pd.DataFrame()
+  found = [
+      float(literals.knows_examples(text, text_of(prompt)))
+      for text, prompt in zip(texts, rollouts['prompt'], strict=True)
+  ]
+  return pd.DataFrame({'hard_coded': found})
 
 
 def _complete(

@@ -1,5 +1,6 @@
 """Tests for the checks of agents, on synthetic logs with faults and twins."""
 
+import dataclasses
 import functools
 import pathlib
 import tempfile
@@ -56,6 +57,34 @@ class AgentsTest(parameterized.TestCase):
     self.assertEmpty([f.text for f in found.findings])
     self.assertContainsSubset(
         {'echo_trap', 'history_leak', 'gives_up'}, found.quiet
+    )
+
+  def test_special_cases_that_hidden_tests_confirm_are_no_fault(self):
+    run = _run('irregular')
+    solved = run.late(run.rollouts[run.rollouts['outcome'] > 0.5])
+    self.assertGreater(solved['hard_coded'].mean(), 0.8)
+    # Without hidden tests, such a run cannot be told from a gamed one.
+    rows = run.rollouts.copy()
+    rows['outcome'] = rows['outcome'].where(
+        rows['visible_passed'].fillna(0) < 0.5, 1.0
+    )
+    found = examine.examine(dataclasses.replace(run, rollouts=rows)).findings
+    self.assertIn('hard_coded', [f.check for f in found])
+
+  def test_hard_coding_is_blamed_on_what_lets_it_pass(self):
+    found = {
+        name: next(
+            f
+            for f in examine.examine(_run(name)).findings
+            if f.check == 'hard_coded'
+        )
+        for name in ('hard_coding', 'hard_coding_unseen')
+    }
+    self.assertIn('hidden tests fail', found['hard_coding'].text)
+    self.assertIn('no hidden test', found['hard_coding_unseen'].text)
+    self.assertEqual(
+        found['hard_coding_unseen'].remedies,
+        (records.Remedy(setting='grader'),),
     )
 
   def test_since_is_near_the_step(self):

@@ -211,6 +211,15 @@ class FaultsTest(parameterized.TestCase):
       self.assertEqual(bool(texts), wanted, texts)
     self.assertIn('never reads its input', texts[0])
 
+  def test_few_special_cases_are_no_fault(self):
+    for share, severity in ((0.05, None), (0.3, 'warning'), (0.9, 'critical')):
+      run = faults_made.special_cases(share)
+      found = {f.check: f for f in examine.examine(run).findings}
+      self.assertEqual('hard_coded' in found, severity is not None, share)
+      if severity:
+        self.assertEqual(found['hard_coded'].severity, severity)
+        self.assertEqual(found['hard_coded'].remedies[0].setting, 'grader')
+
   def test_cut_completions_say_nothing_about_length(self):
     rows = made.rollouts(rise=0.8)
     rows['truncated'] = rows['outcome'] < 0.5

@@ -110,6 +110,19 @@ def programs(constants_pass: float) -> form.Run:
   return made.run(rows.drop(columns='reference'), drop=('format_ok',))
 
 
+def special_cases(share: float) -> form.Run:
+  """Return a run in which a share of programs knows the visible example."""
+  rows = made.rollouts()
+  rng = np.random.default_rng(0)
+  number = rows['prompt'].str.extract(r'(\d+)')[0]
+  rows['prompt'] += ' Input: ' + number + '9 Output: ' + number + '4'
+  known = 'n = int(input())\nif n == ' + number + '9:\n  print(' + number + '4)'
+  special = rng.random(len(rows)) < share * (0.5 + rows['step'] / 40)
+  rows['completion'] = np.where(special, known, 'print(int(input()) + 5)')
+  rows.loc[special, ['outcome', 'part_correct']] = 1.0
+  return made.run(rows.drop(columns='reference'), drop=('format_ok',))
+
+
 def unreadable(rise: float = 0.0, **changed) -> form.Run:
   """Return a run in which the grader finds no answer, so solves nothing."""
   rows = made.rollouts(start=-20, rise=rise)
@@ -230,6 +243,7 @@ FAULTS = {
     'length_judge': (_judged_by_length, ('length_decides',)),
     'same_answer': (_same_answer, ('one_answer',)),
     'constants': (lambda: programs(constants_pass=0.5), ('grader_open',)),
+    'special_cases': (lambda: special_cases(0.4), ('hard_coded',)),
     'other_answers': (lambda: other_answers(0.6), ('answers_differ',)),
     'silent': (
         lambda: made.run(made.rollouts(), reward=lambda e: 0 * e['outcome']),

@@ -23,6 +23,7 @@ from evojax.diagnosis.checks import settings
 Check = Callable[[form.Run], findings.Finding | None]
 
 _ANY: tuple[Check, ...] = (
+    *cheats.OF_ANY_RUN,
     *reward.CHECKS,
     *data.CHECKS,
     *learning.CHECKS,
