@@ -195,10 +195,20 @@ def with_reference(run: Run) -> Run:
   return dataclasses.replace(run, config=config)
 
 
-def peak(run: Run) -> int:
-  """Bound the bytes per device while the largest program runs."""
-  largest = max(size for _, size in bounds(run))
-  return sum(resident(run).values()) + math.ceil(largest)
+def peak(run: Run, *, trains: bool = True) -> int:
+  """Bound the bytes per device while the largest program runs.
+
+  Args:
+    run: The run.
+    trains: Whether it updates the parameters, or only samples with them.
+  """
+  kept, programs = resident(run), dict(bounds(run))
+  if not trains:
+    for name in ('optimizer moments', 'reference policy'):
+      kept.pop(name, None)
+    for name in ('update', 'score'):
+      programs.pop(name, None)
+  return sum(kept.values()) + math.ceil(max(programs.values(), default=0))
 
 
 def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
