@@ -97,7 +97,7 @@ def accept(
 def refusal(
     run: memory.Run, limit: int | None, *, begins: bool, trains: bool
 ) -> str:
-  """Return why a run may not take a mesh in place of its config's; '' if it may.
+  """Return why a run may not take another mesh than its config's; else ''.
 
   Args:
     run: The run on that mesh.
@@ -119,8 +119,8 @@ def refusal(
   elsewhere = f'start on {others} devices, or ' if others > 0 else ''
   reason = (
       f'config.mesh asks for {_text(asked)}, and there are {run.mesh.size}'
-      f' devices; the nearest mesh for them is {_text(sizes)}, on which a device'
-      f' needs up to {need / 2**30:.2f} GiB by the estimate of --mode=plan'
+      f' devices; the nearest mesh for them is {_text(sizes)}, on which a'
+      f' device needs up to {need / 2**30:.2f} GiB by the estimate of --mode=plan'
   )
   if large:
     return (

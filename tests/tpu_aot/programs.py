@@ -132,7 +132,7 @@ def _run(config, shape, topology, **slices):
 
 
 def allocated(folder: pathlib.Path) -> int:
-  """Return the bytes per chip that libtpu reserves for temporaries of a program.
+  """Return the bytes per chip that libtpu reserves for a program's temporaries.
 
   `memory_analysis` does not tell: its temp_size_in_bytes adds to them what it
   counts as fragmentation, which is a part of them. libtpu compiles, for a v5e
