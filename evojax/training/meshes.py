@@ -120,7 +120,8 @@ def refusal(
   reason = (
       f'config.mesh asks for {_text(asked)}, and there are {run.mesh.size}'
       f' devices; the nearest mesh for them is {_text(sizes)}, on which a'
-      f' device needs up to {need / 2**30:.2f} GiB by the estimate of --mode=plan'
+      f' device needs up to {need / 2**30:.2f} GiB by the estimate of'
+      ' --mode=plan'
   )
   if large:
     return (
