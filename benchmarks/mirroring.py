@@ -3,7 +3,8 @@
     python -m benchmarks.mirroring [--arms=400]
 
 Each arm leaves 12 files and a row of the ledger, and changes a file of metrics;
-the run publishes twice, as after an arm and after its row. For each quarter of
+the run publishes twice, as after an arm and after its row, and then says that
+the arm will not change, as after a round. For each quarter of
 the arms, it prints per arm: the bytes of lists of files, the requests, and the
 CPU time without that of listing objects, which is the test store's.
 """
@@ -67,6 +68,7 @@ def main(_):
           with (root / 'ledger.jsonl').open('ab') as file:
             file.write(_ROW)
           found.publish()
+          found.settle(arm)
         count = _ARMS.value // 4
         used = time.process_time() - began - sum(listing)
         seconds.append(used / count)

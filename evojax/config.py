@@ -283,8 +283,8 @@ FIELDS = (
           'Weight of each reward part; the reward is their weighted sum.',
           tunable=Tunable('reward', -2.0, 2.0, group='reward:*')),
 
-    # If these sizes do not make the devices of this machine, a run takes the
-    # nearest mesh that does, see `training.meshes`.
+    # If these sizes do not make the devices of this machine, a run that has
+    # begun takes the nearest mesh that does, see `training.meshes`.
     Field('mesh.slice', 1, 'TPU slices, each of which is a replica; only'
           ' gradients are sent between them; -1: the rest.'),
     Field('mesh.data', 1, 'Replicas; -1 takes the remaining devices.'),

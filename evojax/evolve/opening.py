@@ -27,6 +27,7 @@ from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import commands
+from evojax.runtime import decisions
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
@@ -222,7 +223,8 @@ def open_place(
   ):
     output.say(devices.describe())
     mesh = meshes.open_mesh(setup.config, setup.policy)
-    meshes.tell(setup.config, mesh)
+    begins = decisions.decide(lambda: not directory.resumed)
+    meshes.accept(setup.config, setup.policy, mesh, begins=begins)
     directory.record_start(
         chat_template=setup.policy.tokenizer.template,
         mesh=dict(mesh.shape),

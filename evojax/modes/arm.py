@@ -47,7 +47,7 @@ def run(job_file: str) -> None:
 
     setup = setup_lib.prepare(config)
     mesh = meshes.open_mesh(config, setup.policy)
-    meshes.tell(config, mesh)
+    meshes.accept(config, setup.policy, mesh)
     workdir, stopping = pathlib.Path(job.workdir), lambda: bool(asked)
     with engines.open_sampler(
         config, setup.policy, mesh, workdir, stopping

@@ -98,20 +98,27 @@ def run(
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
   mode = 'evolve' if config.evolve.rounds else 'train'
   if not refused and not paths:
-    report(f'run of --mode={mode}', _reasons(_start, config))
+    begins = workdir is None or not workdir_lib.owner(workdir)
+    report(f'run of --mode={mode}', _reasons(_start, config, begins))
   if workdir is not None:
     reasons = _reasons(workdir_lib.check, workdir, config, mode)
     report(f'workdir {workdir}', reasons)
   return int(refused > 0)
 
 
-def _start(config: ml_collections.ConfigDict) -> None:
-  """Do what a run does before its first step, without opening a workdir."""
+def _start(config: ml_collections.ConfigDict, begins: bool) -> None:
+  """Do what a run does before its first step, without opening a workdir.
+
+  Args:
+    config: The config of the run.
+    begins: Whether it would be the first start of the run.
+  """
   if config.evolve.rounds:
     setup, *_ = opening.check(config, opening.Options())
   else:
     setup = setup_lib.prepare(config)
-  meshes.open_mesh(setup.config, setup.policy)
+  mesh = meshes.open_mesh(setup.config, setup.policy)
+  meshes.accept(setup.config, setup.policy, mesh, begins=begins)
 
 
 def _changed_fields(config: ml_collections.ConfigDict) -> list[str]:

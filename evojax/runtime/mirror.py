@@ -24,6 +24,10 @@ If a run has several processes, each has a copy. Process 0 holds the lease and
 writes the run's files, their list and rows. The others `follow` it: they upload
 only their own shards of parameters, by `send`, and the list names these once
 process 0 has been told of them, see `adding`.
+
+Every upload scans the files of the copy. A run with many arms says of finished
+ones that their files will not change, see `settle`; these are scanned rarely,
+so that the cost of an upload does not grow with their number.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -46,6 +50,12 @@ from evojax.runtime import storage
 from evojax.runtime import stored_names as stored
 
 _SOON_SECONDS = 30.0
+# Settled folders are scanned once in so many uploads, or in as many as there
+# are of them. So a scan of all costs an upload no more than that of one folder.
+_LEAST_UPLOADS = 16
+
+
+_Files = dict[str, tuple[int, stored.Signature | None]]
 
 
 class Mirror:
@@ -74,7 +84,12 @@ class Mirror:
     self._wanted: Callable[[str], bool] = lambda name: True
     self._listing = listing_lib.Listing(self._store)
     # Files in the list: size, and the signature of the local copy if any.
-    self._known: dict[str, tuple[int, stored.Signature | None]] = {}
+    self._known: _Files = {}
+    # Those of settled folders, which are not in `_known`, by folder. Names of
+    # folders end with '/'.
+    self._settled: dict[str, _Files] = {}
+    self._settling: set[str] = set()  # Settled by the next upload.
+    self._uploads = 0  # Since all folders were scanned.
     # Objects of other processes, which the next list names: size.
     self._added: dict[str, int] = {}
     self._rows: list[bytes] = []
@@ -94,6 +109,8 @@ class Mirror:
         the folder holds files that no run has written.
     """
     self._wanted = wanted or self._wanted
+    self._settled.clear()
+    self._settling.clear()
     shutil.rmtree(self.root, ignore_errors=True)
     self._listing.read()
     there = self._store.list()
@@ -192,8 +209,11 @@ class Mirror:
     storage.in_parallel(self._store.remove, left)
     self.publish()
 
-  def publish(self) -> None:
+  def publish(self, *, complete: bool = False) -> None:
     """Upload new files; a reader sees all of them or none.
+
+    Args:
+      complete: Whether settled folders are scanned, too.
 
     Raises:
       lease.LeaseError: If another process has taken the folder over.
@@ -201,7 +221,39 @@ class Mirror:
     """
     with self._lock:
       if self._publishes:
+        due = max(_LEAST_UPLOADS, len(self._settled))
+        if complete or self._uploads >= due:
+          self._wake('')
         self._publish()
+
+  def settle(self, path: pathlib.Path) -> None:
+    """Say that the files of a folder will not change any more.
+
+    After the next upload, a change there is uploaded late: at the latest once
+    as many uploads were made as folders are settled, and at the end.
+
+    Args:
+      path: The local folder.
+    """
+    with self._lock:
+      if self._lease is not None:
+        name = path.relative_to(self.root).as_posix() + '/'
+        if name not in self._settled:
+          self._settling.add(name)
+
+  def wake(self, path: pathlib.Path) -> None:
+    """Scan a folder in the next upload, even if it is settled."""
+    with self._lock:
+      self._wake(path.relative_to(self.root).as_posix() + '/')
+
+  def _wake(self, name: str) -> None:
+    """Scan the settled folders that contain a folder or lie in it; '': all."""
+    if not name:
+      self._uploads = 0
+    for folder in list(self._settled):
+      if folder.startswith(name) or name.startswith(folder):
+        self._known |= self._settled.pop(folder)
+        self._settling.add(folder)
 
   def publish_soon(self) -> None:
     """Start an upload in a thread, unless one was less than 30 s ago.
@@ -274,8 +326,10 @@ class Mirror:
       OSError: As `publish` does.
     """
     with self._lock:
-      self.publish()
       below = path.relative_to(self.root).as_posix() + '/'
+      self._wake(below)
+      self.publish()
+      self._wake(below)
       return {
           name: size
           for name, (size, _) in self._known.items()
@@ -313,6 +367,7 @@ class Mirror:
     with self._lock:
       below = path.relative_to(self.root).as_posix() + '/'
       below = below.removeprefix('./')
+      self._wake(below)
       names = [
           name
           for name, (_, here) in self._known.items()
@@ -378,7 +433,7 @@ class Mirror:
     """Upload files, then their list, then rows; remove files deleted here."""
     assert self._lease is not None
     self._lease.check()
-    local = stored.scan(self.root)
+    local = stored.scan(self.root, self._settled)
     changed = [n for n, s in local.items() if self._seen(n) != s]
     sizes = storage.in_parallel(self._upload, changed)
     found = {n: self._known[n] for n in local if n not in sizes}
@@ -396,7 +451,8 @@ class Mirror:
         for name, (size, _) in found.items()
         if name in sizes or name in self._added or listed.get(name) != size
     }
-    removed = [name for name in listed if name not in found]
+    seen = self._known if self._settled else listed
+    removed = [name for name in seen if name in listed and name not in found]
     if added or removed:
       # Uploads may have taken longer than a lease lasts.
       self._lease.check()
@@ -405,7 +461,24 @@ class Mirror:
     gone = [name for name in self._known if name not in found]
     self._known = found
     storage.in_parallel(self._store.remove, gone)
+    self._uploads += 1
+    self._settle()
     self._publish_rows()
+
+  def _settle(self) -> None:
+    """Move the files of folders that are settled out of `_known`."""
+    if not self._settling:
+      return
+    settled = {folder: {} for folder in self._settling}
+    for name in list(self._known):
+      slash = name.find('/')
+      while slash >= 0:
+        if (folder := name[: slash + 1]) in settled:
+          settled[folder][name] = self._known.pop(name)
+          break
+        slash = name.find('/', slash + 1)
+    self._settled |= settled
+    self._settling.clear()
 
   def _seen(self, name: str) -> stored.Signature | None:
     return self._known.get(name, (0, None))[1]
@@ -417,6 +490,32 @@ class Mirror:
     except FileNotFoundError:
       return -1
 
+  def _read_rows(self, path: pathlib.Path) -> tuple[int, list[bytes]]:
+    """Return how many published rows the ledger still has, and those after.
+
+    Args:
+      path: The ledger.
+    """
+    # The ledger is only appended to, unless rows at its end were damaged. If
+    # its last published row is in its place, so are those before it, which are
+    # not read again: otherwise each row would cost as much as all before it.
+    last = self._rows[-1] if self._rows else b''
+    end = sum(map(len, self._rows))
+    with path.open('rb') as file:
+      file.seek(end - len(last))
+      kept = file.read(len(last)) == last
+      if not kept:
+        file.seek(0)
+      rows = file.read().splitlines(keepends=True)
+    if rows and not rows[-1].endswith(b'\n'):  # The last one is being written.
+      rows.pop()
+    if kept:
+      return len(self._rows), rows
+    pairs = enumerate(zip(rows, self._rows, strict=False))
+    fewer = min(len(rows), len(self._rows))
+    same = next((n for n, (a, b) in pairs if a != b), fewer)
+    return same, rows[same:]
+
   def _publish_rows(self) -> None:
     """Create an object for each new row; download new files of the inbox.
 
@@ -426,27 +525,20 @@ class Mirror:
     path = self.root / stored.LEDGER
     if not path.exists():
       return
-    rows = path.read_bytes().splitlines(keepends=True)
-    if rows and not rows[-1].endswith(b'\n'):  # The last one is being written.
-      rows.pop()
-    same = 0
-    while same < min(len(rows), len(self._rows)):
-      if rows[same] != self._rows[same]:
-        break
-      same += 1
+    same, rows = self._read_rows(path)
     # Rows that are no longer in the ledger were damaged; they have been moved
     # to another file, which is uploaded like any other.
     for number in reversed(range(same, len(self._rows))):
       self._store.remove(stored.row(number))
     del self._rows[same:]
-    for number in range(same, len(rows)):
-      if not self._store.create(stored.row(number), rows[number]):
+    for number, row in enumerate(rows, same):
+      if not self._store.create(stored.row(number), row):
         raise lease_lib.LeaseError(
             f'{self.url}/{stored.row(number)} was written by another process:'
             ' stop it, then run the same command again',
             'another process',
         )
-      self._rows.append(rows[number])
+      self._rows.append(row)
     inbox = self._store.list(stored.INBOX)
     new = [name for name in stored.inbox(inbox) if name not in self._known]
     self._known |= {name: (inbox[name]['size'], None) for name in new}
@@ -522,7 +614,17 @@ def publish(path: pathlib.Path) -> None:
     OSError: As `Mirror.publish` does.
   """
   if found := of(path):
+    found.wake(path)
     found.publish()
+
+
+def settle(path: pathlib.Path) -> None:
+  """Say that a folder will not change, if its workdir is in a store.
+
+  See `Mirror.settle`.
+  """
+  if found := of(path):
+    found.settle(path)
 
 
 def publish_soon(path: pathlib.Path) -> None:
@@ -621,7 +723,8 @@ def opened(
     mirror = _open(path, folder / name, wanted)
     try:
       yield str(mirror.root)
-      mirror.publish()  # Files may be written after the run's end: a page.
+      # Files may be written after the run's end: a page.
+      mirror.publish(complete=True)
     finally:
       try:
         mirror.release()

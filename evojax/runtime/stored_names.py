@@ -87,9 +87,16 @@ def _signature(stat: os.stat_result) -> Signature:
   return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def scan(root: pathlib.Path) -> dict[str, Signature]:
-  """Return the files to upload, without hidden or unfinished ones."""
-  # Without pathlib, which takes three times as long: every upload scans all.
+def scan(
+    root: pathlib.Path, settled: Collection[str] = ()
+) -> dict[str, Signature]:
+  """Return the files to upload, without hidden or unfinished ones.
+
+  Args:
+    root: The local folder.
+    settled: Names of folders to leave out, which end with '/'.
+  """
+  # Without pathlib, which takes three times as long: every upload scans.
   found, folders = {}, ['']
   while folders:
     below = folders.pop()
@@ -100,7 +107,7 @@ def scan(root: pathlib.Path) -> dict[str, Signature]:
           if _is_unfinished(entry.name) or entry.is_symlink():
             continue
           if entry.is_dir():
-            if name not in _HERE_ONLY:
+            if name not in _HERE_ONLY and f'{name}/' not in settled:
               folders.append(f'{name}/')
           elif name != LEDGER:
             with contextlib.suppress(FileNotFoundError):

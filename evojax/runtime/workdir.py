@@ -225,7 +225,7 @@ class Workdir(contextlib.AbstractContextManager):
     try:
       self.keep()
       if self._mirror:
-        self._mirror.publish()
+        self._mirror.publish(complete=True)
     finally:
       self._release()
 

@@ -37,6 +37,7 @@ from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
 from evojax.training import first_steps
+from evojax.training import meshes
 from evojax.training import setup as setup_lib
 from evojax.training import stages
 from evojax.training import trainer as trainer_lib
@@ -83,6 +84,9 @@ def run(
     if newest is not None:
       _fork(newest, directory.path)
     output.say(devices.describe())
+    mesh = meshes.open_mesh(config, setup.policy)
+    begins = decisions.decide(lambda: not directory.resumed)
+    meshes.accept(config, setup.policy, mesh, begins=begins)
     with engines.stopped(asked):
       trainer = trainer_lib.Trainer(
           setup,

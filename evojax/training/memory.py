@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import dataclasses
 import functools
 import math
+import operator
 from typing import Any
 
 import jax
@@ -195,10 +196,20 @@ def with_reference(run: Run) -> Run:
   return dataclasses.replace(run, config=config)
 
 
-def peak(run: Run) -> int:
-  """Bound the bytes per device while the largest program runs."""
-  largest = max(size for _, size in bounds(run))
-  return sum(resident(run).values()) + math.ceil(largest)
+def peak(run: Run, *, trains: bool = True) -> int:
+  """Bound the bytes per device while the largest program runs.
+
+  Args:
+    run: The run.
+    trains: Whether it updates the parameters, or only samples with them.
+  """
+  kept, programs = resident(run), dict(bounds(run))
+  if not trains:
+    for name in ('optimizer moments', 'reference policy'):
+      kept.pop(name, None)
+    for name in ('update', 'score'):
+      programs.pop(name, None)
+  return sum(kept.values()) + math.ceil(max(programs.values(), default=0))
 
 
 def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
@@ -239,7 +250,8 @@ def fresh_bytes(name: str, memory: Any) -> int:
 
   Args:
     name: The program's name from `lower`.
-    memory: The compiler's memory analysis of the program.
+    memory: The compiler's memory analysis of the program. That of libtpu tells
+      more temporary bytes than libtpu reserves, see tests/tpu_aot/programs.py.
   """
   fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
   # The output of 'weights' is the engine's copy, which `resident` counts; the
@@ -363,20 +375,29 @@ def _update_bytes(run: Run) -> float:
   # pass.
   copies = run.copies_weights and cfg.remat == 'none'
   waiting = bytes_of(run.sampler_weights['layers']) if copies else 0
-  return (
-      # The sum over micro-batches, and the gradients of one micro-batch. What
-      # is sent to other slices is copied to buffers of its own.
-      (2 + (run.mesh.shape['slice'] > 1)) * run.gradient_bytes
-      + cfg.num_layers * saved
-      + waiting
-      + 2 * (f.layer + f.scores + f.weights)
-      # A third copy of a layer was observed where prompts are in blocks, too.
+  # The sum over micro-batches, and the gradients of one micro-batch. What is
+  # sent to other slices is copied to buffers of its own.
+  gradients = (2 + (run.mesh.shape['slice'] > 1)) * run.gradient_bytes
+  one_layer = (
+      # XLA for CPUs keeps activations beside their gradients; otherwise each
+      # gradient takes the place of its activation.
+      (1 + run.on_cpu) * (f.layer + f.scores)
+      + f.weights
+      # The gradients of the layer's weights, before they are split along fsdp.
+      + bytes_of(run.sampler_weights['layers']) / cfg.num_layers
+      # The gradients that enter and leave the layer.
+      + 2 * f.tokens * d * item
+      # A second copy of a layer was observed where prompts are in blocks, too.
       + (f.blocks == 2) * f.layer
-      + 3 * f.alive * _logit_bytes(run)
-      # Hidden states, and their gradients, are gathered along fsdp to compute
-      # log-probs in chunks.
-      + _HIDDEN * f.targets * d * item
   )
+  # Hidden states, and their gradients, are gathered along fsdp to compute
+  # log-probs in chunks.
+  logits = 3 * f.alive * _logit_bytes(run) + _HIDDEN * f.targets * d * item
+  kept = gradients + cfg.num_layers * saved + waiting
+  # A loop over the layers ends before logits are computed, and the next begins
+  # after. Without loops, a compiler may compute parts of both in turn.
+  together = max if cfg.scan_layers else operator.add
+  return kept + together(one_layer, logits)
 
 
 def _score_bytes(run: Run) -> float:

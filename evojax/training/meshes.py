@@ -6,6 +6,10 @@ parameters are split into as many parts as the config asks for, or as many as
 there can be, so that a device holds no more of them than it must; `tensor`,
 `fsdp` and `slice` change as little as possible; `data` takes the rest. The same
 config on the same devices always gets the same mesh.
+
+A run that begins keeps to the mesh that its config writes: where it does not
+fit, an error names the nearest one. Only a run that has begun takes another one
+by itself. No run takes one on which a device may have too little memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +21,11 @@ import ml_collections
 
 from evojax.models import policy as policy_lib
 from evojax.runtime import config_checks
+from evojax.runtime import decisions
+from evojax.runtime import devices as devices_lib
 from evojax.runtime import output
 from evojax.runtime import sharding
+from evojax.training import memory
 
 
 def open_mesh(
@@ -41,15 +48,91 @@ def open_mesh(
   return sharding.make_mesh(**sizes, devices=devices)
 
 
-def tell(config: ml_collections.ConfigDict, mesh: jax.sharding.Mesh) -> None:
-  """Print a line, in process 0, if a run's mesh differs from the config's."""
-  asked = config.mesh.to_dict()
-  same = all(asked[axis] in (-1, size) for axis, size in mesh.shape.items())
-  if sharding.is_primary() and not same:
+def accept(
+    config: ml_collections.ConfigDict,
+    policy: policy_lib.Policy,
+    mesh: jax.sharding.Mesh,
+    *,
+    begins: bool = False,
+    trains: bool = True,
+) -> None:
+  """Refuse a mesh in place of the config's, or print it; all processes call it.
+
+  Args:
+    config: As for `open_mesh`.
+    policy: As for `open_mesh`.
+    mesh: The result of `open_mesh`.
+    begins: Whether this is the first start of a run. Then a mesh that the
+      config writes, in a size above 1, is not replaced.
+    trains: Whether the run updates parameters, or only samples.
+
+  Raises:
+    ValueError: If the mesh is not that of the config, and either a device may
+      have too little memory for the run, or `begins` forbids it. The message
+      gives the estimate of `--mode=plan`, the memory, and the remedies.
+  """
+  asked, sizes = config.mesh.to_dict(), dict(mesh.shape)
+  if all(asked[axis] in (-1, size) for axis, size in sizes.items()):
+    return
+  run = memory.Run(config, policy, mesh)
+  # Only a process's own devices report their memory. Process 0 decides, so that
+  # no other process waits for one that has refused.
+  reason = decisions.decide(
+      lambda: refusal(
+          run,
+          devices_lib.memory_bytes(mesh.local_devices),
+          begins=begins,
+          trains=trains,
+      )
+  )
+  if reason:
+    raise ValueError(reason)
+  if sharding.is_primary():
     output.say(
-        f'mesh: {_text(mesh.shape)}, since config.mesh asks for {_text(asked)}'
+        f'mesh: {_text(sizes)}, since config.mesh asks for {_text(asked)}'
         f' and there are {mesh.size} devices'
     )
+
+
+def refusal(
+    run: memory.Run, limit: int | None, *, begins: bool, trains: bool
+) -> str:
+  """Return why a run may not take another mesh than its config's; else ''.
+
+  Args:
+    run: The run on that mesh.
+    limit: Bytes that programs may use on each device; None if unknown.
+    begins: As for `accept`.
+    trains: As for `accept`.
+  """
+  asked, sizes = run.config.mesh.to_dict(), run.mesh.shape
+  need = memory.peak(run, trains=trains)
+  large = limit is not None and need > limit
+  if not large and not (begins and max(asked.values()) > 1):
+    return ''
+  flags = ' '.join(
+      f'--config.mesh.{axis}={size}'
+      for axis, size in sizes.items()
+      if asked[axis] not in (-1, size)
+  )
+  others = math.prod(asked.values())
+  elsewhere = f'start on {others} devices, or ' if others > 0 else ''
+  reason = (
+      f'config.mesh asks for {_text(asked)}, and there are {run.mesh.size}'
+      f' devices; the nearest mesh for them is {_text(sizes)}, on which a'
+      f' device needs up to {need / 2**30:.2f} GiB by the estimate of'
+      ' --mode=plan'
+  )
+  if large:
+    return (
+        f'{reason} and has {limit / 2**30:.2f} GiB: {elsewhere}change values'
+        f' that --mode=plan {flags} names. To start in spite of the estimate,'
+        f' add {flags}'
+    )
+  return (
+      f'{reason}. Only a run that has begun takes another mesh by itself:'
+      f' {elsewhere}add {flags}'
+  )
 
 
 def slices_of(devices: Sequence[Any]) -> int:

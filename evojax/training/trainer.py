@@ -103,8 +103,6 @@ class Trainer:
       )
     # Shapes and shardings only; nothing is allocated yet.
     self.mesh = meshes.open_mesh(c, setup.policy)
-    if engine is None:  # Otherwise its owner has told.
-      meshes.tell(c, self.mesh)
     self._replicated = sharding.replicated(self.mesh)
     with contextlib.ExitStack() as stack:
       self.engine = engine or stack.enter_context(

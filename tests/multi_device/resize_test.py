@@ -90,6 +90,14 @@ class ResizeTest(absltest.TestCase):
         ' '.join(self.printed.split()),
     )
 
+  def test_a_first_start_on_fewer_devices_is_refused(self):
+    self.assertRegex(
+        self.printed,
+        'refused: config.mesh asks for data=1 fsdp=4 tensor=2, and there are 4'
+        ' devices; .*: start on 8 devices, or add --config.mesh.fsdp=2\n',
+    )
+    self.assertFalse((self.root / 'refused').exists())
+
   def test_a_run_that_evolves_goes_on(self):
     rows = chain.read(self.root / 'evolved/ledger.jsonl')
     steps = {row['payload']['step']: row['payload'] for row in rows}

@@ -63,6 +63,11 @@ def main(root):
     config = tiny.make_config(policy, steps=steps, **common)
     with on(count), mock.patch.object(training_loop, 'loop', watched):
       evojax.run(config, str(root / name))
+  try:  # A first start keeps to the mesh that the config writes.
+    with on(_DEVICES[1]):
+      evojax.run(tiny.make_config(policy, **common), str(root / 'refused'))
+  except ValueError as error:
+    print(f'refused: {error}')
   # The second start goes on where the first one broke off.
   breaks = mock.patch.object(loop, '_round', side_effect=_MachineGoneError)
   for count, broken in ((8, breaks), (2, contextlib.nullcontext())):

@@ -106,6 +106,60 @@ class PublishTest(MirrorTestCase):
     with mirror.opened(URL) as path, self.open(path) as workdir:
       self.assertTrue(workdir.resumed)
 
+  def test_settled_folders_are_scanned_rarely(self):
+    with mirror.opened(URL) as path, self.open(path) as workdir:
+      root, found = pathlib.Path(path), mirror.of(path)
+      workdir.keep()
+      for arm in 'ab':
+        write(root / f'arms/{arm}/evidence/x', '1')
+      found.publish()
+      (root / 'arms/a/evidence/x').unlink()
+      write(root / 'arms/a/y', '1')
+      found.settle(root / 'arms/a')
+      # What had changed until then is not lost.
+      found.publish()
+      names = ['arms/a/y', 'arms/b/evidence/x', 'config.json']
+      self.assertEqual(list(self.seen()), names)
+      write(root / 'arms/a/y', '2')
+      with absltest.mock.patch.object(
+          os, 'scandir', side_effect=os.scandir
+      ) as scanned:
+        found.publish()
+      folders = [pathlib.Path(call.args[0]) for call in scanned.mock_calls]
+      self.assertIn(root / 'arms/b', folders)
+      self.assertNotIn(root / 'arms/a', folders)
+      self.assertEqual(self.seen()['arms/a/y'], '1')
+      # Whoever writes there and says so loses nothing.
+      mirror.publish(root / 'arms/a/y')
+      self.assertEqual(self.seen()['arms/a/y'], '2')
+      write(root / 'arms/a/y', '3')
+      found.publish()
+      self.assertEqual(self.seen()['arms/a/y'], '2')
+      self.assertEqual(found.published(root / 'arms/a'), {'arms/a/y': 1})
+      self.assertEqual(self.seen()['arms/a/y'], '3')
+      # Else it is noticed after as many uploads as there are folders.
+      (root / 'arms/a/y').unlink()
+      for _ in range(mirror._LEAST_UPLOADS):
+        found.publish()
+      self.assertEqual(list(self.seen()), names[1:])
+      write(root / 'arms/a/z', 'at the end')
+    self.assertEqual(list(self.seen()), ['arms/a/z', *names[1:]])
+
+  def test_a_settled_folder_is_downloaded_when_it_is_read(self):
+    with mirror.opened(URL) as path, self.open(path) as workdir:
+      workdir.keep()
+      checkpoint(pathlib.Path(path, 'arms/a'), 1)
+    with mirror.opened(URL) as path, self.open(path) as workdir:
+      folder, found = pathlib.Path(path, 'arms/a'), mirror.of(path)
+      workdir.keep()
+      found.settle(folder)
+      found.publish()
+      state = folder / 'checkpoints/step_000001/state/manifest'
+      self.assertFalse(state.exists())
+      mirror.fetch(state.parent)
+      self.assertEqual(state.read_text(), 'x')
+    self.assertIn('arms/a/checkpoints/step_000001/state/d/1', self.objects())
+
   def test_uploads_beside_the_work_of_others(self):
     with mirror.opened(URL) as path, self.open(path) as workdir:
       root, found = pathlib.Path(path), mirror.of(path)

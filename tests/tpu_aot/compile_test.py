@@ -4,7 +4,8 @@ All programs of a run are compiled ahead of time by libtpu, which needs no TPU
 but an environment of its own: EVOJAX_TPU_PYTHON names its Python (test.sh sets
 it). Printed per program: HBM per chip and what its collectives move. It is
 compiled with little effort, which gives programs that need more temporary
-memory. -m long compiles every variant, else one.
+memory. -m long compiles every variant, and the smallest with jax's default
+effort, too; else one is compiled.
 """
 
 import collections
@@ -14,6 +15,7 @@ import os
 import pathlib
 import re
 import subprocess
+import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -110,11 +112,12 @@ class CollectivesTest(absltest.TestCase):
     )
 
 
-def compile_all(*what):
+def compile_all(*what, effort=-1.0):
   """Return ({program: what is printed of it}, what is printed last), or skip.
 
   Args:
     *what: Arguments of `programs.py`.
+    effort: jax_exec_time_optimization_effort; jax's default is 0.
   """
   python = os.environ.get('EVOJAX_TPU_PYTHON')
   if not python:
@@ -123,24 +126,27 @@ def compile_all(*what):
   if probe.returncode:
     pytest.skip(f'no libtpu in the environment of {python}')
   module = [python, '-m', 'tests.tpu_aot.programs']
-  run = subprocess.run(
-      [*module, *what],
-      env=os.environ
-      | {
-          'JAX_PLATFORMS': 'cpu',
-          'JAX_ENABLE_COMPILATION_CACHE': 'False',
-          'JAX_DISABLE_MOST_OPTIMIZATIONS': 'False',
-          'JAX_EXEC_TIME_OPTIMIZATION_EFFORT': '-1.0',
-          # There is no TPU to ask the metadata server about, or to lock: a
-          # lock would outlive a killed test.
-          'TPU_SKIP_MDS_QUERY': '1',
-          'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-      },
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=3600,
-  )
+  with tempfile.TemporaryDirectory() as folder:
+    run = subprocess.run(
+        [*module, *what],
+        env=os.environ
+        | {
+            'JAX_PLATFORMS': 'cpu',
+            'JAX_ENABLE_COMPILATION_CACHE': 'False',
+            'JAX_DISABLE_MOST_OPTIMIZATIONS': 'False',
+            'JAX_EXEC_TIME_OPTIMIZATION_EFFORT': str(effort),
+            # What libtpu writes tells how much memory a program takes.
+            'XLA_FLAGS': f'--xla_dump_to={folder}/dump',
+            # There is no TPU to ask the metadata server about, or to lock: a
+            # lock would outlive a killed test.
+            'TPU_SKIP_MDS_QUERY': '1',
+            'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
   lines = [json.loads(l) for l in run.stdout.splitlines() if l[:1] == '{']
   if run.returncode or not lines:
     raise AssertionError(f'compiling failed:\n{run.stderr[-4000:]}')
@@ -154,12 +160,12 @@ class Fits(parameterized.TestCase):
   def _terminal(self, capsys):
     self.capsys = capsys
 
-  def check(self, name, variant):
+  def check(self, name, variant, effort=-1.0):
     module = importlib.import_module(f'configs.{name}')
     config = module.get_config(variant)
     named, topology, hbm_gib = SLICES[variant]
     self.assertRegex(module.__doc__, f'\n{variant} .* {re.escape(named)}\n')
-    programs, last = compile_all(name, variant, topology)
+    programs, last = compile_all(name, variant, topology, effort=effort)
     copies = ['load', 'store'] if config.rollout.turn_tokens else []
     self.assertEqual(
         [*programs],
@@ -232,6 +238,10 @@ class EveryVariantTest(Fits):
   )
   def test_fits(self, name, variant):
     self.check(name, variant)
+
+  @parameterized.parameters('math', 'swe')
+  def test_fits_at_the_default_effort(self, name):
+    self.check(name, 'qwen3_0p6b', effort=0.0)
 
   def test_a_reference_policy_fits(self):
     """A candidate of --mode=evolve may add it, with a program that scores."""

@@ -1,14 +1,19 @@
 """The mesh of a run on more or fewer devices than its config names."""
 
+import contextlib
 import tempfile
 import types
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 
+from evojax.training import memory
 from evojax.training import meshes
 from evojax.training import settings
 from tests import tiny
+
+_AXES = 'slice', 'data', 'fsdp', 'tensor'
 
 
 class FittingTest(parameterized.TestCase):
@@ -84,6 +89,75 @@ class FittingTest(parameterized.TestCase):
   def test_slices_of_other_sizes(self):
     with self.assertRaisesRegex(ValueError, '9 devices cannot .* 2 slices'):
       self.fitting((1, 1, 4, 2), 9, 2)
+
+  def on_mesh(self, asked, found, **overrides):
+    """A run that asks for a mesh, on another one."""
+    names = 'rollout__decode_slots', 'rollout__prefill_rows', 'grpo__prompts'
+    sizes = dict.fromkeys((*names, 'grpo__micro_groups'), 8)
+    sizes |= {f'mesh__{axis}': n for axis, n in zip(_AXES, asked, strict=True)}
+    config = tiny.make_config(self.policy, **sizes | overrides)
+    mesh = jax.sharding.AbstractMesh(found, _AXES)
+    return memory.Run(config, settings.open_policy(config), mesh)
+
+  def test_only_a_run_that_has_begun_takes_another_mesh(self):
+    run = self.on_mesh((1, 1, 4, 2), (1, 1, 2, 2))
+    self.assertEqual(
+        meshes.refusal(run, None, begins=False, trains=True), ''
+    )
+    self.assertRegex(
+        meshes.refusal(run, None, begins=True, trains=True),
+        'config.mesh asks for data=1 fsdp=4 tensor=2, and there are 4 devices;'
+        ' the nearest mesh for them is data=1 fsdp=2 tensor=2, .*: start on 8'
+        ' devices, or add --config.mesh.fsdp=2$',
+    )
+
+  @parameterized.named_parameters(
+      ('the default', (1, 1, 1, 1), (1, 4, 1, 1)),
+      # Of 8 parts of a batch that has 4.
+      ('the rest', (1, 1, -1, 1), (1, 1, 4, 2)),
+  )
+  def test_what_no_config_writes_is_taken_at_once(self, asked, found):
+    run = self.on_mesh(asked, found)
+    self.assertEqual(meshes.refusal(run, None, begins=True, trains=True), '')
+
+  @parameterized.parameters(True, False)
+  def test_a_mesh_with_too_little_memory(self, begins):
+    run = self.on_mesh((1, 1, 4, 2), (1, 1, 1, 2))
+    need = memory.peak(run)
+    of = lambda limit, trains=True: meshes.refusal(
+        run, limit, begins=begins, trains=trains
+    )
+    self.assertNotIn('has 0', of(need))
+    self.assertRegex(
+        of(need - 1),
+        rf'data=1 fsdp=1 tensor=2, on which a device needs up to'
+        rf' {need / 2**30:.2f} GiB .* and has {(need - 1) / 2**30:.2f} GiB:'
+        ' start on 8 devices, or change values that --mode=plan'
+        ' --config.mesh.fsdp=1 names. To start in spite .*=1$',
+    )
+    # To score a policy takes no gradients and no moments.
+    samples = memory.peak(run, trains=False)
+    kept = memory.resident(run)
+    self.assertLess(samples, need - kept['optimizer moments'])
+    self.assertGreater(samples, kept['parameters'] + kept['rollout cache'])
+    self.assertNotIn('has 0', of(samples, trains=False))
+    self.assertIn('has 0', of(samples - 1, trains=False))
+
+  def test_the_memory_of_this_machine(self):
+    one = jax.devices()[:1]
+    small, large = (
+        self.on_mesh((1, 1, 2, 1), (1, 1, 1, 1), rollout__decode_slots=slots)
+        for slots in (8, 2**24)
+    )
+    for run, reason in ((small, ''), (large, 'a device needs up to')):
+      mesh = meshes.open_mesh(run.config, run.policy, one)
+      self.assertEqual(mesh.size, 1)
+      with (
+          self.assertRaisesRegex(ValueError, reason)
+          if reason
+          else contextlib.nullcontext()
+      ):
+        meshes.accept(run.config, run.policy, mesh)
 
 
 if __name__ == '__main__':

@@ -35,8 +35,9 @@ def admit(
   else:
     mesh = run.states.mesh
     arm = memory_lib.Run(setup.config, setup.policy, mesh)
-    limit = devices.memory_bytes(list(mesh.devices.flat))
-    reasons += decisions.decide(lambda: too_large(arm, limit))
+    # Only a process's own devices report their memory.
+    limit = lambda: devices.memory_bytes(mesh.local_devices)
+    reasons += decisions.decide(lambda: too_large(arm, limit()))
   return records.Admit(trial=design.trial, reasons=tuple(reasons))
 
 

@@ -9,6 +9,7 @@ from evojax.evolve import pairs
 from evojax.evolve import recorder
 from evojax.ledger import records
 from evojax.runtime import copies
+from evojax.runtime import mirror
 from evojax.training import arm as arm_lib
 
 
@@ -194,7 +195,7 @@ def tidy(run: opening.Run, race: records.Race) -> None:
   """Delete the checkpoints of a round that no later step reads.
 
   The checkpoints of the version, and of the arm that represents it in replays,
-  stay.
+  stay. The other arms do not change any more.
   """
   if not copies.writes(run.path):
     return
@@ -204,3 +205,4 @@ def tidy(run: opening.Run, race: records.Race) -> None:
   for arm in race.arms:
     if arm.folder not in used:
       shutil.rmtree(run.path / arm.folder / 'checkpoints', ignore_errors=True)
+      mirror.settle(run.path / arm.folder)
