@@ -20,7 +20,7 @@ if [[ "${1:-}" == --driver ]]; then # This part runs on the head node.
   shift
   python="$(environment ray accelerator ray)"
   config="$(default_config configs/math.py "$@")"
-  run "$python" -m evojax.main ${config:+"$config"} "--parent=$$" \
+  run "$python" -m evojax.main ${config:+"$config"} ${parent:+"$parent"} \
     --executor=ray "$@"
   exit
 fi
