@@ -152,5 +152,5 @@ run() {
     done
   done
   trap - TERM INT
-  return "${status:-143}"
+  return "${status:-75}"
 }

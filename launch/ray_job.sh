@@ -40,10 +40,11 @@ stop() {
   echo "[evojax] stopping the job $id" >&2
   ray job stop "$id" || :
   kill "$client" 2>/dev/null || :
-  exit 143
+  exit "$1"
 }
 ray job submit --submission-id "$id" -- \
   bash "$PWD/launch/ray_job.sh" --driver "$@" <&0 &
 client=$!
-trap stop TERM INT
+trap 'stop 75' TERM # As evojax itself: the same command continues the run.
+trap 'stop 130' INT
 wait "$client"

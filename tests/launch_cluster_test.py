@@ -244,7 +244,8 @@ class RayTest(ClusterTest):
     self.assertEqual(status, 137, err)
     self.assertLen(count.read_text(), 3)
 
-  def test_sigterm_here_ends_the_job_there(self):
+  @parameterized.parameters(*preemption.STATUSES.items())
+  def test_a_signal_here_ends_the_job_there(self, number, expected):
     saved = self.folder / 'saved'
     self.make_python(
         f'trap \'touch "{saved}"; exit 143\' TERM\n'
@@ -255,9 +256,9 @@ class RayTest(ClusterTest):
     process = self.start('ray_job.sh')
     self.assertEqual(process.stdout.readline(), 'ready\n')
     job = int(self.pid.read_text())
-    process.terminate()
+    process.send_signal(number)
     process.communicate(timeout=60)
-    self.assertEqual(process.returncode, 143)
+    self.assertEqual(process.returncode, expected)
     deadline = time.monotonic() + 60
     while pathlib.Path(f'/proc/{job}').exists():
       self.assertLess(time.monotonic(), deadline)
