@@ -504,9 +504,15 @@ def _check_flags(mode: str) -> None:
           f' --mode={" or ".join(modes)}, and this is --mode={mode}: leave the'
           ' flag out'
       )
-  for name in ('coordinator', 'processes', 'process', 'collective_seconds'):
-    if changed(name) and not FLAGS.distributed:
-      raise ValueError(f'--{name}={FLAGS[name].value} needs --distributed')
+  joined = 'coordinator processes process collective_seconds'
+  beside = mode == 'plan' or FLAGS.executor != 'inprocess'
+  for names, given, needed in (
+      (joined, FLAGS.distributed, '--distributed'),
+      ('arm_resources arm_hosts', FLAGS.executor == 'ray', '--executor=ray'),
+      ('workers', beside, '--executor=local or ray'),
+  ):
+    for name in [] if given else filter(changed, names.split()):
+      raise ValueError(f'--{name}={FLAGS[name].value} needs {needed}')
 
 
 def _stored(workdir: str | None) -> list[str]:

@@ -169,6 +169,8 @@ class ModeTest(MainTestCase):
       ('aa', '--compare=/a', 'is for --mode=evolve'),
       ('train', '--fork_version=v2', 'is for --mode=evolve'),
       ('train', '--process=1', 'needs --distributed'),
+      ('sweep', '--workers=2', '--workers=2 needs --executor=local or ray'),
+      ('sweep', '--arm_hosts=2', '--arm_hosts=2 needs --executor=ray'),
   )
   def test_a_flag_that_the_mode_does_not_read(self, mode, flag, said):
     stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
