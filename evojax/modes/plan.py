@@ -448,7 +448,7 @@ def _evolution(
 
 # ---------------------------------------------------------------------- show
 
-_WIDTHS = 11, 24, 29  # Columns of the table of parts.
+_WIDTHS = 10, 24, 30  # Columns of the table of parts.
 
 
 def _bytes(size: int) -> str:
