@@ -159,6 +159,12 @@ class JobsetTest(ClusterTest):
     self.assertEqual((status, out), (2, ''))
     self.assertRegex(err, f'^error: {flag.partition("=")[0]}.*{said}')
 
+  def test_without_kubectl(self):
+    self.set(PATH='/usr/bin:/bin')
+    status, out, err = self.run_script('jobset.sh', *FLAGS)
+    self.assertEqual((status, out), (2, ''))
+    self.assertStartsWith(err, 'error: there is no `kubectl` here; --dry_run')
+
   def test_a_dry_run_is_the_yaml(self):
     _, out, _ = self.run_script('jobset.sh', *FLAGS, '--dry_run')
     self.assertEqual(yaml.safe_load(out), self.applied())
