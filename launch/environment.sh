@@ -3,7 +3,8 @@
 
 # jax takes this share of a GPU's memory at once, because growing in steps
 # fragments it; --mode=plan counts on it. jax refuses its older name beside it.
-export XLA_CLIENT_MEM_FRACTION="${XLA_CLIENT_MEM_FRACTION:-${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}}"
+: "${XLA_CLIENT_MEM_FRACTION:=${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}}"
+export XLA_CLIENT_MEM_FRACTION
 unset XLA_PYTHON_CLIENT_MEM_FRACTION
 
 # suits PYTHON LOW HIGH: true if PYTHON runs and its version is >= LOW, < HIGH.

@@ -167,6 +167,6 @@ if [[ -n "$dry_run" ]]; then
   yaml
 else
   command -v kubectl >/dev/null ||
-    refuse 'there is no `kubectl` here; --dry_run prints the YAML for one elsewhere'
+    refuse 'there is no `kubectl` here; --dry_run prints the YAML for it'
   yaml | kubectl apply -f -
 fi

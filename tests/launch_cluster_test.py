@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -160,7 +161,9 @@ class JobsetTest(ClusterTest):
     self.assertRegex(err, f'^error: {flag.partition("=")[0]}.*{said}')
 
   def test_without_kubectl(self):
-    self.set(PATH='/usr/bin:/bin')
+    for name in ('bash', 'dirname', 'cat'):
+      (self.folder / name).symlink_to(shutil.which(name))
+    self.set(PATH=str(self.folder))
     status, out, err = self.run_script('jobset.sh', *FLAGS)
     self.assertEqual((status, out), (2, ''))
     self.assertStartsWith(err, 'error: there is no `kubectl` here; --dry_run')
