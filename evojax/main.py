@@ -304,6 +304,20 @@ _USER_ERRORS = (
     box.InfraError,
     probe.WeakSandboxError,
 )
+# Modes -> the flags that only they read.
+_FLAGS_OF = {
+    'evolve aa sweep': 'executor arm_resources arm_hosts',
+    'evolve aa sweep plan': 'workers',
+    'evolve train': 'fork_from',
+    'evolve': 'fork_version compare',
+    'sweep': 'sweep dry_run',
+    'arm': 'job',
+    'check': 'harnesses',
+    'inspect': 'problem split flips tokens limit',
+    'inspect report': 'runs',
+    'runs': 'sort only format',
+    'serve': 'port host hosts weights_root insecure',
+}
 _MESH_AUTO = r'--?config\.mesh\.auto(=[Tt]rue)?'
 _NO_CONFIG = '--config is missing: e.g. --config=configs/math.py'
 
@@ -444,12 +458,7 @@ def _dispatch() -> int | None:
   told = mode in ('arm', 'runs') or (mode in ('report', 'diagnose') and workdir)
   if config is None and not told:
     raise ValueError(_NO_CONFIG)
-  if mode not in ('evolve', 'aa', 'sweep') and FLAGS.executor != 'inprocess':
-    raise ValueError(
-        f'--executor={FLAGS.executor} places the arms of --mode=evolve or aa'
-        f' and the runs of --mode=sweep, and this is --mode={mode}: leave the'
-        ' flag out'
-    )
+  _check_flags(mode)
   if FLAGS.mesh_auto and mode != 'plan':
     raise ValueError(
         f'--config.mesh.auto with --mode={mode}: a run takes the mesh of its'
@@ -482,6 +491,28 @@ def _dispatch() -> int | None:
   with _on_this_machine(mode, workdir) as path:
     code = run(imported, config, path)
   return code if isinstance(code, int) else None  # Others return results.
+
+
+def _check_flags(mode: str) -> None:
+  """Raise ValueError if a flag is given that nothing would read."""
+  changed = lambda name: FLAGS[name].value != FLAGS[name].default
+  for names, flags_ in _FLAGS_OF.items():
+    modes, wrong = names.split(), [*filter(changed, flags_.split())]
+    if wrong and mode not in modes:
+      raise ValueError(
+          f'--{wrong[0]}={FLAGS[wrong[0]].value} is for'
+          f' --mode={" or ".join(modes)}, and this is --mode={mode}: leave the'
+          ' flag out'
+      )
+  joined = 'coordinator processes process collective_seconds'
+  beside = mode == 'plan' or FLAGS.executor != 'inprocess'
+  for names, given, needed in (
+      (joined, FLAGS.distributed, '--distributed'),
+      ('arm_resources arm_hosts', FLAGS.executor == 'ray', '--executor=ray'),
+      ('workers', beside, '--executor=local or ray'),
+  ):
+    for name in [] if given else filter(changed, names.split()):
+      raise ValueError(f'--{name}={FLAGS[name].value} needs {needed}')
 
 
 def _stored(workdir: str | None) -> list[str]:

@@ -1,6 +1,12 @@
 # Functions for the launch scripts and test.sh, which source this file from the
 # root of the checkout.
 
+# jax takes this share of a GPU's memory at once, because growing in steps
+# fragments it; --mode=plan counts on it. jax refuses its older name beside it.
+: "${XLA_CLIENT_MEM_FRACTION:=${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}}"
+export XLA_CLIENT_MEM_FRACTION
+unset XLA_PYTHON_CLIENT_MEM_FRACTION
+
 # suits PYTHON LOW HIGH: true if PYTHON runs and its version is >= LOW, < HIGH.
 suits() {
   "$1" -c 'import sys
@@ -78,12 +84,16 @@ default_config() {
 
 dry_run='' # 1: `run` only prints commands.
 rest=()
-# take_dry_run FLAGS: sets dry_run, and rest to the flags without --dry_run.
+# The flag by which a command ends with this script; none in a printed command,
+# which is run without the script.
+parent="--parent=$$"
+# take_dry_run FLAGS: sets dry_run, parent, and rest, the flags without
+# --dry_run.
 take_dry_run() {
   local flag
   for flag in "$@"; do
     if [[ "$flag" == --dry_run ]]; then
-      dry_run=1
+      dry_run=1 parent=''
     else
       rest+=("$flag")
     fi
@@ -143,5 +153,5 @@ run() {
     done
   done
   trap - TERM INT
-  return "${status:-143}"
+  return "${status:-75}"
 }

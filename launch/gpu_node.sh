@@ -27,8 +27,6 @@ set -- ${rest[@]+"${rest[@]}"}
 # With an explicit cuda, jax raises an error if it cannot use the GPU, instead
 # of computing on the CPU.
 JAX_PLATFORMS=cuda,cpu
-# Allocate most of the memory at once, because growing in steps fragments it.
-XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"
 
 several=()
 if [[ -n "${COORDINATOR:-}" ]]; then
@@ -48,6 +46,6 @@ fi
 python="$(environment '' accelerator)"
 config="$(default_config configs/math.py "$@")"
 run env JAX_PLATFORMS="$JAX_PLATFORMS" \
-  XLA_PYTHON_CLIENT_MEM_FRACTION="$XLA_PYTHON_CLIENT_MEM_FRACTION" \
-  "$python" -m evojax.main ${config:+"$config"} "--parent=$$" \
+  XLA_CLIENT_MEM_FRACTION="$XLA_CLIENT_MEM_FRACTION" \
+  "$python" -m evojax.main ${config:+"$config"} ${parent:+"$parent"} \
   ${several[@]+"${several[@]}"} "$@"

@@ -166,5 +166,7 @@ if [[ -n "$dry_run" ]]; then
   echo "# python -m evojax.main on $slices x $hosts hosts of $chips chips"
   yaml
 else
+  command -v kubectl >/dev/null ||
+    refuse 'there is no `kubectl` here; --dry_run prints the YAML for it'
   yaml | kubectl apply -f -
 fi

@@ -20,7 +20,7 @@ if [[ "${1:-}" == --driver ]]; then # This part runs on the head node.
   shift
   python="$(environment ray accelerator ray)"
   config="$(default_config configs/math.py "$@")"
-  run "$python" -m evojax.main ${config:+"$config"} "--parent=$$" \
+  run "$python" -m evojax.main ${config:+"$config"} ${parent:+"$parent"} \
     --executor=ray "$@"
   exit
 fi
@@ -40,10 +40,11 @@ stop() {
   echo "[evojax] stopping the job $id" >&2
   ray job stop "$id" || :
   kill "$client" 2>/dev/null || :
-  exit 143
+  exit "$1"
 }
 ray job submit --submission-id "$id" -- \
   bash "$PWD/launch/ray_job.sh" --driver "$@" <&0 &
 client=$!
-trap stop TERM INT
+trap 'stop 75' TERM # As evojax itself: the same command continues the run.
+trap 'stop 130' INT
 wait "$client"

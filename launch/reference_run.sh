@@ -54,7 +54,8 @@ for flag in "$@"; do
 done
 
 python="$(environment '' accelerator)"
-run "$python" -m evojax.main ${config:+"$config"} --mode=train \
+run "$python" -m evojax.main ${config:+"$config"} ${parent:+"$parent"} \
+  --mode=train \
   "--config.model.path=$model" "${files[@]}" \
   "--config.model.chat_template_kwargs={'enable_thinking': False}" \
   "--workdir=$workdir" ${flags[@]+"${flags[@]}"}

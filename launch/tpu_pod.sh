@@ -33,4 +33,4 @@ config="$(default_config configs/math.py "$@")"
 # With an explicit tpu, jax raises an error if it cannot use the TPU, instead of
 # computing on the CPU.
 run env JAX_PLATFORMS=tpu,cpu "$python" -m evojax.main ${config:+"$config"} \
-  "--parent=$$" --distributed "$@"
+  ${parent:+"$parent"} --distributed "$@"

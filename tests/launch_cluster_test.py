@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -159,6 +160,14 @@ class JobsetTest(ClusterTest):
     self.assertEqual((status, out), (2, ''))
     self.assertRegex(err, f'^error: {flag.partition("=")[0]}.*{said}')
 
+  def test_without_kubectl(self):
+    for name in ('bash', 'dirname', 'cat'):
+      (self.folder / name).symlink_to(shutil.which(name))
+    self.set(PATH=str(self.folder))
+    status, out, err = self.run_script('jobset.sh', *FLAGS)
+    self.assertEqual((status, out), (2, ''))
+    self.assertStartsWith(err, 'error: there is no `kubectl` here; --dry_run')
+
   def test_a_dry_run_is_the_yaml(self):
     _, out, _ = self.run_script('jobset.sh', *FLAGS, '--dry_run')
     self.assertEqual(yaml.safe_load(out), self.applied())
@@ -244,7 +253,8 @@ class RayTest(ClusterTest):
     self.assertEqual(status, 137, err)
     self.assertLen(count.read_text(), 3)
 
-  def test_sigterm_here_ends_the_job_there(self):
+  @parameterized.parameters(*preemption.STATUSES.items())
+  def test_a_signal_here_ends_the_job_there(self, number, expected):
     saved = self.folder / 'saved'
     self.make_python(
         f'trap \'touch "{saved}"; exit 143\' TERM\n'
@@ -255,9 +265,9 @@ class RayTest(ClusterTest):
     process = self.start('ray_job.sh')
     self.assertEqual(process.stdout.readline(), 'ready\n')
     job = int(self.pid.read_text())
-    process.terminate()
+    process.send_signal(number)
     process.communicate(timeout=60)
-    self.assertEqual(process.returncode, 143)
+    self.assertEqual(process.returncode, expected)
     deadline = time.monotonic() + 60
     while pathlib.Path(f'/proc/{job}').exists():
       self.assertLess(time.monotonic(), deadline)

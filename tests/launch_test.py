@@ -18,6 +18,8 @@ import venv
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.runtime import devices
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SPEC = importlib.util.spec_from_file_location(
     'environment', ROOT / 'launch' / 'environment.py'
@@ -52,7 +54,9 @@ class TestCase(parameterized.TestCase):
     clean = {
         k: v
         for k, v in os.environ.items()
-        if not k.startswith('EVOJAX_') and k != 'JAX_PLATFORMS'
+        if not k.startswith('EVOJAX_')
+        and k != 'JAX_PLATFORMS'
+        and 'MEM_FRACTION' not in k
     }
     self.enter_context(mock.patch.dict(os.environ, clean, clear=True))
     self.set(EVOJAX_ENVIRONMENTS=str(self.shared))
@@ -247,7 +251,8 @@ class ScriptTest(TestCase):
     script(
         path / 'bin' / 'python',
         '[[ "$1" = -c ]] && exit\n'
-        'printf "<%s>" "$@"; echo " in $PWD, platforms ${JAX_PLATFORMS:-any}"',
+        'printf "<%s>" "$@"; echo " in $PWD, platforms ${JAX_PLATFORMS:-any}"\n'
+        f'env | grep MEM_FRACTION > "{self.folder}/memory" || :',
     )
     (path / environment.STAMP).write_text(pins)
 
@@ -270,6 +275,19 @@ class ScriptTest(TestCase):
         f'<-m><evojax.main><--config=a b><--mode=plan> in {ROOT}, platforms'
         ' any\n',
     )
+
+  @parameterized.parameters(
+      ({}, f'{devices._GPU_SHARE}'),
+      # jax refuses the older name beside the newer one.
+      ({'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.4'}, '0.4'),
+      ({'XLA_CLIENT_MEM_FRACTION': '0.3'}, '0.3'),
+  )
+  def test_the_memory_of_a_gpu_is_what_a_plan_counts_on(self, given, share):
+    self.set(**given)
+    self.complete_environment('', 'accelerator')
+    self.assertEqual(self.run_script('launch/local.sh').returncode, 0)
+    found = (self.folder / 'memory').read_text()
+    self.assertEqual(found, f'XLA_CLIENT_MEM_FRACTION={share}\n')
 
   @parameterized.parameters(
       (('--config.seed=3',), True),
@@ -354,6 +372,8 @@ class ScriptTest(TestCase):
         ['bash', '-c', run.stdout], text=True, capture_output=True, check=True
     )
     self.assertIn("<--config=a 'b'>", pasted.stdout)
+    # It would end at once: the script that printed it has ended.
+    self.assertNotIn('--parent', pasted.stdout)
     self.assertIn('platforms tpu,cpu', pasted.stdout)
 
   def test_gpu_node_without_gpu(self):

@@ -161,14 +161,22 @@ class ModeTest(MainTestCase):
     run.assert_called_once_with('/x/job.json')
     follow.assert_called_once_with(7)
 
-  def test_only_evolving_places_arms(self):
+  @parameterized.parameters(
+      ('train', '--executor=local', 'for --mode=evolve or aa or sweep'),
+      ('train', '--workers=6', 'for --mode=evolve or aa or sweep or plan'),
+      # It would train for hours where somebody wants to see a command.
+      ('evolve', '--dry_run', '--dry_run=True is for --mode=sweep'),
+      ('aa', '--compare=/a', 'is for --mode=evolve'),
+      ('train', '--fork_version=v2', 'is for --mode=evolve'),
+      ('train', '--process=1', 'needs --distributed'),
+      ('sweep', '--workers=2', '--workers=2 needs --executor=local or ray'),
+      ('sweep', '--arm_hosts=2', '--arm_hosts=2 needs --executor=ray'),
+  )
+  def test_a_flag_that_the_mode_does_not_read(self, mode, flag, said):
     stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
-    code = self.command(SMOKE, '--mode=train', '--executor=local')
-    self.assertEqual(code, 2)
-    self.assertIn(
-        '--executor=local places the arms of --mode=evolve',
-        str(stderr.write.call_args_list),
-    )
+    self.assertEqual(self.command(SMOKE, f'--mode={mode}', flag), 2)
+    words = ''.join(c.args[0] for c in stderr.write.call_args_list).split()
+    self.assertIn(said, ' '.join(words))
 
   def test_report(self):
     with absltest.mock.patch.object(

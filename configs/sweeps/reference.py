@@ -3,9 +3,10 @@
     python -m evojax.main --mode=sweep --config=configs/math.py
         --sweep=configs/sweeps/reference.py
 
-This makes the table "Math, five seeds" of BUILD_NOTES.md, or with
---config=configs/coding.py the same for programs. There are ten runs of 3
-minutes each on two CPU cores.
+This makes the last row of the table "Math, five seeds" of BUILD_NOTES.md; the
+page of the sweep lists the runs. With --config=configs/coding.py it compares
+the recipes for programs, in fewer steps than the notes do. There are ten runs
+of 3 minutes each on two CPU cores.
 """
 
 MODE = 'train'

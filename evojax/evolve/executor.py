@@ -11,6 +11,8 @@ import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import math
+import os
 import pathlib
 import shutil
 import time
@@ -247,6 +249,25 @@ def _resources_here() -> tuple[str, ...]:
   return (f'{kind}={1 if kind == "CPU" else jax.local_device_count()}',)
 
 
+def _check_shared(workers: int) -> None:
+  """Check that this process leaves GPU memory for workers.
+
+  Raises:
+    ValueError: If it does not. A worker would end with an error of memory.
+  """
+  names = 'XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'
+  # 0.75 is jax's own default.
+  share = next((float(x) for x in map(os.environ.get, names) if x), 0.75)
+  takes = os.environ.get('XLA_PYTHON_CLIENT_PREALLOCATE', '').lower()
+  if takes not in ('false', '0') and share * (workers + 1) > 1:
+    raise ValueError(
+        f'--executor=local --workers={workers}: the workers share the GPUs of'
+        f' this process, and each takes {share:.0%} of their memory: set'
+        f' {names[0]}={math.floor(100 / (workers + 1)) / 100:g}, or use'
+        ' --executor=inprocess or ray'
+    )
+
+
 @contextlib.contextmanager
 def open_executor(
     placement: Placement,
@@ -271,6 +292,8 @@ def open_executor(
         '--executor=local: only one process can hold the TPU chips of this'
         ' machine; use --executor=inprocess'
     )
+  if placement.executor == 'local' and jax.default_backend() == 'gpu':
+    _check_shared(placement.workers)
   wanted = placement.arm_resources
   if not wanted and ':' not in placement.arm_hosts:  # No TPU slice.
     wanted = _resources_here()

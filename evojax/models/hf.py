@@ -93,11 +93,14 @@ def _check_tensors(
     )
 
 
-def check_directory(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
+def check_directory(
+    path: str | os.PathLike[str], *, weights: bool = True
+) -> decoder.DecoderConfig:
   """Validate a model directory by its headers, without using a device.
 
   Args:
     path: A Hugging Face model directory.
+    weights: Also validate the weights; otherwise they may be missing.
 
   Returns:
     The shape of the decoder; see `hf_config.load`.
@@ -114,8 +117,9 @@ def check_directory(path: str | os.PathLike[str]) -> decoder.DecoderConfig:
         ' there, or write them with `transformers.AutoTokenizer'
         '.from_pretrained(NAME).save_pretrained(DIRECTORY)`.'
     )
-  with _open_weights(path) as tensors:
-    _check_tensors(path, cfg, tensors)
+  if weights:
+    with _open_weights(path) as tensors:
+      _check_tensors(path, cfg, tensors)
   return cfg
 
 

@@ -32,6 +32,7 @@ def open_policy(
     fsdp_shards: int = 1,
     tensor_shards: int = 1,
     max_tokens: int = 0,
+    weights: bool = True,
     **model: Any,
 ) -> Policy:
   """Check a model directory and read all but its weights; uses no device.
@@ -41,6 +42,7 @@ def open_policy(
     fsdp_shards: config.mesh.fsdp; 1 if not known yet.
     tensor_shards: config.mesh.tensor; 1 if not known yet.
     max_tokens: Tokens of the run's longest prompt and completion together.
+    weights: Also check the weights; otherwise they may be missing.
     **model: The other fields of config.model. Those in COMPUTED set how the
       decoder computes, those of `tokenizer.template_options` how chats become
       prompts; the rest concern only the parameters.
@@ -53,7 +55,8 @@ def open_policy(
   """
   directory = pathlib.Path(path)
   cfg = dataclasses.replace(
-      hf.check_directory(directory), **{name: model[name] for name in COMPUTED}
+      hf.check_directory(directory, weights=weights),
+      **{name: model[name] for name in COMPUTED},
   )
   cfg = padded(cfg, fsdp_shards, tensor_shards)
   check_shards(directory, cfg, fsdp_shards, tensor_shards)

@@ -140,7 +140,7 @@ def plan(config: ml_collections.ConfigDict, *, mesh_auto: bool = False) -> Plan:
 
   Args:
     config: The config of a run. A mesh without -1 may have more devices than
-      this machine.
+      this machine. The weights of the policy may be missing.
     mesh_auto: Search for a mesh with as many devices on which the run fits,
       print the result, and plan the run on that mesh.
 
@@ -149,12 +149,12 @@ def plan(config: ml_collections.ConfigDict, *, mesh_auto: bool = False) -> Plan:
       `mesh_auto` finds no mesh on which the run fits.
   """
   if mesh_auto:
-    policy = settings.open_policy(config)
+    policy = settings.open_policy(config, weights=False)
     meshes = plan_meshes.find(config, policy, jax.devices())
     output.say('\n'.join(meshes.lines()) + '\n')
     config = plan_meshes.with_mesh(config, meshes.chosen)
   config_checks.validate(config)
-  policy = settings.open_policy(config)
+  policy = settings.open_policy(config, weights=False)
   return estimate(config, policy, jax.devices(), _grading(config))
 
 
@@ -448,7 +448,7 @@ def _evolution(
 
 # ---------------------------------------------------------------------- show
 
-_WIDTHS = 12, 27, 25  # Columns of the table of parts.
+_WIDTHS = 10, 24, 30  # Columns of the table of parts.
 
 
 def _bytes(size: int) -> str:
@@ -505,13 +505,13 @@ def show(plan: Plan, workers: int = 0) -> None:
   for estimate in plan.estimates:
     device, times = estimate.device, estimate.seconds
     seconds = sum(times.values())
-    phases = ', '.join(f'{k} {progress.duration(t)}' for k, t in times.items())
     write(
         f'  {device.name}, {device.flops / 1e12:.3g} TFLOP/s:'
         f' {seconds * plan.devices:,.0f} device-seconds,'
         f' {progress.duration(seconds)}'
     )
-    write(f'    {phases}')
+    durations = (f'{k} {progress.duration(t)}' for k, t in times.items())
+    write(f'    {", ".join(durations)}')
     fits = 'fits in' if estimate.fits else 'DOES NOT FIT into'
     write(f'    {_bytes(plan.peak)} {fits} {_bytes(device.memory_bytes)}')
     for remedy in () if estimate.fits else plan.remedies(device):
@@ -537,15 +537,15 @@ def _show_evolution(plan: Plan, workers: int) -> None:
   price = budget.Budget(dollars_per_device_hour=evolve.dollars_per_device_hour)
   for device in plan.known:
     expected, most = (_evolution(plan, device, most) for most in (False, True))
-    heads = 'arms', 'tokens', 'time'
+    short = lambda n: f'{n:,.0f}' if n < 1e8 else f'{n / 1e6:,.0f} M'
     line = lambda name, cells: f'{name:16}' + ''.join(
         f'{cell:>{wide}}' for cell, wide in zip(cells, _WIDTHS, strict=True)
     )
-    output.say(f'\n{device.name}\n{line("", heads)}')
+    output.say(f'\n{device.name}\n{line("", ("arms", "tokens", "time"))}')
     for name, (arms, tokens, seconds) in expected.items():
       cells = (
           (f'{arms:.3g}', f'({most[name][0]:.3g})'),
-          (f'{tokens:,.0f}', f'({most[name][1]:,.0f})'),
+          (short(tokens), f'({short(most[name][1])})'),
           (progress.duration(seconds), f'({progress.duration(most[name][2])})'),
       )
       output.say(line(name, map(' '.join, cells)))

@@ -31,6 +31,15 @@ class Device:
 
 
 _GIB = 2**30
+# The share of a GPU's memory that jax takes, see launch/environment.sh.
+_GPU_SHARE = 0.92
+
+
+def _gpu(mebibytes: int) -> int:
+  """Return the bytes for programs from the memory that nvidia-smi shows."""
+  return int(_GPU_SHARE * mebibytes * 2**20)
+
+
 # Keys are prefixes of jax's device_kind; the longest match is used. The numbers
 # of TPUs are from cloud.google.com/tpu/docs/v4, v5e, v5p, v6e (XLA gives
 # programs 15.75 of a v5e's 16 GiB). The numbers of GPUs are from NVIDIA's data
@@ -40,11 +49,11 @@ DEVICES = {
     'TPU v5 lite': Device('TPU v5e', 197e12, 0.819e12, int(15.75 * _GIB)),
     'TPU v5': Device('TPU v5p', 459e12, 2.765e12, 95 * _GIB),
     'TPU v6 lite': Device('TPU v6e', 918e12, 1.640e12, 32 * _GIB),
-    'NVIDIA A100': Device('A100 80 GB', 312e12, 2.039e12, 80 * 10**9),
-    'NVIDIA H100': Device('H100', 989e12, 3.35e12, 80 * 10**9),
-    'NVIDIA H100 PCIe': Device('H100 PCIe', 756e12, 2.0e12, 80 * 10**9),
-    'NVIDIA H100 NVL': Device('H100 NVL', 835e12, 3.9e12, 94 * 10**9),
-    'NVIDIA H200': Device('H200', 989e12, 4.8e12, 141 * 10**9),
+    'NVIDIA A100': Device('A100 80 GB', 312e12, 2.039e12, _gpu(81_920)),
+    'NVIDIA H100': Device('H100', 989e12, 3.35e12, _gpu(81_559)),
+    'NVIDIA H100 PCIe': Device('H100 PCIe', 756e12, 2.0e12, _gpu(81_559)),
+    'NVIDIA H100 NVL': Device('H100 NVL', 835e12, 3.9e12, _gpu(95_830)),
+    'NVIDIA H200': Device('H200', 989e12, 4.8e12, _gpu(143_771)),
 }
 
 

@@ -64,6 +64,7 @@ class _Program:
   listens = False  # `listen` was called.
   noted = False  # `note` was called.
   terminated: float | None = None  # When SIGTERM came, on the monotonic clock.
+  polled = False  # The main thread has polled since a signal came.
   lock = threading.Lock()  # Never released by the thread that ends the process.
 
   @staticmethod
@@ -117,14 +118,26 @@ def _hear(pipe: int) -> None:
       exit_now(STATUSES[numbers[0]])
 
 
+class _Asked(list[int]):
+  """Signals that have arrived; it knows whether the main thread polled it."""
+
+  def __bool__(self) -> bool:
+    if not len(self):
+      return False
+    if threading.current_thread() is threading.main_thread():
+      _Program.polled = True
+    return True
+
+
 def _end_if_blocked() -> None:
-  """End the process if its main thread has not noticed SIGTERM in time.
+  """End the process if its main thread has not polled in time after SIGTERM.
 
   It is then in one long call, such as an update of a large policy. There is no
-  time left to save, and SIGKILL would end the process without a word.
+  time left to save, and SIGKILL would end the process without a word. That the
+  handler has run says nothing: it may have run just before that call.
   """
   time.sleep(SAVE_SECONDS)
-  if _Program.terminated is not None:
+  if _Program.polled:
     return
   text = line(
       [signal.SIGTERM],
@@ -233,7 +246,7 @@ def line(asked: list[int], state: str) -> str:
 @contextlib.contextmanager
 def stop_flag() -> Iterator[list[int]]:
   """Yield a list that is not empty once SIGINT or SIGTERM has arrived."""
-  asked: list[int] = []
+  asked = _Asked()
   old, first = {}, []
 
   def hear(number: int, frame: object) -> None:
@@ -243,7 +256,7 @@ def stop_flag() -> Iterator[list[int]]:
     first.append(time.monotonic())
     if number == signal.SIGTERM and _Program.terminated is None:
       _Program.terminated = first[-1]
-    if not asked:
+    if len(asked) == 0:  # This is no poll.
       asked.append(number)
     elif not _Program.listens and first[-1] - first[0] > _SAME_SECONDS:
       # The second signal in a program that embeds evojax: use its own handler.

@@ -36,13 +36,14 @@ def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
 
 
 def open_policy(
-    config: ml_collections.ConfigDict, path: str = ''
+    config: ml_collections.ConfigDict, path: str = '', *, weights: bool = True
 ) -> policy_lib.Policy:
   """Open the policy of a run, or a policy trained from it.
 
   Args:
     config: The config of the run.
     path: Replaces config.model.path, unless it is empty.
+    weights: Also check the weights; otherwise they may be missing.
 
   Returns:
     The policy; see `models.policy.open_policy`, also for errors.
@@ -51,6 +52,7 @@ def open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
+      weights=weights,
       **config.model.to_dict()
       | {'path': domains.policy_path(path or config.model.path)},
   )

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -361,6 +362,33 @@ class PlacementTest(parameterized.TestCase):
         ),
     ):
       opened.assert_called_once_with('ray', wanted, hosts)
+
+  @parameterized.parameters(
+      ({}, 1, 'takes 75% of .*: set XLA_CLIENT_MEM_FRACTION=0.5,'),
+      ({'XLA_CLIENT_MEM_FRACTION': '0.92'}, 2, 'takes 92% .*FRACTION=0.33,'),
+      ({'XLA_CLIENT_MEM_FRACTION': '0.33'}, 2, ''),
+      ({'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.5'}, 1, ''),
+      ({'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'}, 4, ''),
+  )
+  def test_workers_share_the_memory_of_a_gpu(self, given, workers, said):
+    patch = absltest.mock.patch
+    rest = {k: v for k, v in os.environ.items() if 'CLIENT' not in k}
+    with (
+        patch.dict(os.environ, rest | given, clear=True),
+        patch.object(jax, 'default_backend', return_value='gpu'),
+        self.assertRaisesRegex(ValueError, said)
+        if said
+        else contextlib.nullcontext(),
+        executor.open_executor(
+            executor.Placement('local', workers),
+            absltest.mock.Mock(
+                spec=executor.InProcess,
+                stop_if_asked=lambda: None,
+                progress=one_stage(),
+            ),
+        ),
+    ):
+      pass
 
   def test_several_jax_processes_train_in_process(self):
     with absltest.mock.patch.object(

@@ -287,7 +287,8 @@ class KillTest(_Killed):
 class LongRolloutTest(absltest.TestCase):
   # From SIGTERM to the line that tells what is saved: 2 s until it is noticed,
   # and slack for the save and for the other processes of a machine of two
-  # cores. The rollout takes 10 s if nothing else runs.
+  # cores. The rollout takes 10 s if nothing else runs; a process that notices
+  # the signal only after it is ended after preemption.SAVE_SECONDS.
   SECONDS = 2 + 4
 
   def test_a_signal_in_the_middle(self):

@@ -236,6 +236,11 @@ class NumbersTest(parameterized.TestCase):
     self.assertIn(f'at most {seconds:,.0f}; $', text)
     self.assertIn(f'at most ${seconds / 100:,.2f}\n', text)
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
+    # Large numbers stay apart.
+    parts = {'the run': (47.9, 1_553_366_778.0, 127_200.0)}
+    with absltest.mock.patch.object(plan, '_evolution', return_value=parts):
+      text = shown(made)
+    self.assertRegex(text, r'the run +47.9 \(47.9\) +1,553 M \(1,553 M')
 
   def test_workers_share_the_arms_of_a_round(self):
     made = estimate(evolve__rounds=1, evolve__candidates=2, evolve__pairs=4)
@@ -619,6 +624,20 @@ class AutoMeshTest(parameterized.TestCase):
     found = self.find(mesh__data=-1)
     self.assertEqual(found.devices, 1)
     self.assertEqual(found.chosen.sizes, dict(data=1, fsdp=1, tensor=1))
+
+
+class DirectoryTest(absltest.TestCase):
+
+  def test_weights_are_not_needed(self):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    tiny.make_policy(folder)
+    sizes = dict(rollout__prefill_rows=8, grpo__prompts=8, grpo__micro_groups=8)
+    c = tiny.make_config(folder, mesh__data=8, **sizes)
+    expected = plan.plan(c)
+    (folder / 'model.safetensors').unlink()
+    self.assertEqual(plan.plan(c).peak, expected.peak)
+    with self.assertRaisesRegex(ValueError, 'has neither model.safetensors'):
+      setup_lib.prepare(c)
 
 
 class RunTest(parameterized.TestCase):

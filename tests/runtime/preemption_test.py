@@ -137,7 +137,9 @@ class ProgramTest(parameterized.TestCase):
   @parameterized.parameters(
       # One call, which runs no signal handler.
       ('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', preemption.AGAIN),
-      ('time.sleep(1)', 0),
+      # The handler runs, but nobody polls.
+      ('time.sleep(10)', preemption.AGAIN),
+      ('[time.sleep(0.1) for _ in range(10) if not asked]; time.sleep(0.5)', 0),
   )
   def test_sigterm_in_one_long_call(self, call, expected):
     status, out, err = self.run_program(f"""
