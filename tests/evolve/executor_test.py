@@ -78,7 +78,7 @@ class WorkersTest(parameterized.TestCase):
 
   def jobs(self, count):
     job = samples.record(
-        arm_lib.ArmJob, workdir=str(self.root), config={}, changes={}
+        arm_lib.ArmJob, workdir=str(self.root), config={}, changes={}, files={}
     )
     return [dataclasses.replace(job, folder=f'arms/{i}') for i in range(count)]
 
