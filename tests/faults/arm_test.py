@@ -277,7 +277,7 @@ class ElsewhereTest(absltest.TestCase):
     def write_and_stop(writer, step, row):
       write(writer, step, row)
       if not asked:
-        asked.append(os.kill(os.getpid(), signal.SIGTERM))
+        asked.append(os.kill(os.getpid(), signal.SIGINT))
 
     self.enterContext(
         absltest.mock.patch.object(
