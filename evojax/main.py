@@ -313,13 +313,18 @@ def main(argv: list[str]) -> int | None:
   try:
     status = _run()
   except SystemExit as end:
-    peers.leave(end.code if isinstance(end.code, int) else 1)
+    _leave(end.code if isinstance(end.code, int) else 1)
     raise
   except BaseException as error:
     peers.report_failure(error)
     raise
-  peers.leave(status or 0)
+  _leave(status or 0)
   return status
+
+
+def _leave(status: int) -> None:
+  peers.leave(status)
+  preemption.leave(status)
 
 
 def _run() -> int | None:

@@ -44,6 +44,30 @@ _SAY_SECONDS = 30.0  # A command that waits longer for machines prints so.
 # After a failure of one process, the others of its command may take this long
 # to end; `peers` makes them notice within a minute.
 _PEERS_SECONDS = 90.0
+# A head that does not answer is not asked again for so long.
+_MISSED_SECONDS = 10.0
+
+
+class _Head:
+  """The head of a cluster, without which calls of Ray block."""
+
+  def __init__(self):
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(':')
+    self._address = host.strip('[]'), int(port)
+    self._missed = -math.inf
+
+  def answers(self) -> bool:
+    """Return True if it accepts connections, or False within 3 s."""
+    if time.monotonic() < self._missed + _MISSED_SECONDS:
+      return False
+    for pause in (0.5, 0.0):
+      try:
+        socket.create_connection(self._address, 1.0).close()
+        return True
+      except OSError:
+        time.sleep(pause)
+    self._missed = time.monotonic()
+    return False
 
 
 class Ray:
@@ -82,14 +106,18 @@ class Ray:
       if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
           signal.signal(number, handler)
+    self._head = _Head()
 
   def start(self, command: commands.Command) -> 'Task':
     """Queue a command in the cluster; it ends when this process ends."""
-    return Task(command, self._share)
+    return Task(command, self._share, self._head)
 
   def close(self) -> None:
     """Leave the cluster."""
-    ray.shutdown()
+    if self._head.answers():
+      ray.shutdown()
+    else:  # Here, and in exit handlers, Ray would wait 10 s for its answers.
+      preemption.leave_at_once()
 
 
 def _devices(share: commands.Share) -> int:
@@ -152,14 +180,17 @@ class Task:
 
   has_devices = False
 
-  def __init__(self, command: commands.Command, share: commands.Share):
+  def __init__(
+      self, command: commands.Command, share: commands.Share, head: _Head
+  ):
     """Request the machines of a command.
 
     Args:
       command: The command.
       share: The part of the cluster that it gets.
+      head: The head of the cluster.
     """
-    self._command, self._share = command, share
+    self._command, self._share, self._head = command, share, head
     self._status: int | None = None
     self._asked, self._said = time.monotonic(), False
     self._place: _Place | None = None
@@ -315,6 +346,8 @@ class Task:
 
   def terminate(self) -> None:
     """Request that the command saves and ends."""
+    if not self._head.answers():
+      self._status = commands.LOST
     if self.poll() is not None:
       return
     if self._place is not None:
@@ -328,9 +361,16 @@ class Task:
   kill = terminate
 
   def wait(self) -> int:
-    """Wait until the command has ended; return its status."""
+    """Wait until the command has ended; return its status.
+
+    A command whose cluster is gone has ended, too: its processes end with
+    those of Ray that started them.
+    """
     while self.poll() is None:
-      ray.wait(list(self._ends.values()), num_returns=1, timeout=1)
+      if not self._head.answers():
+        self._status = commands.LOST
+      elif self._ends:
+        ray.wait(list(self._ends.values()), num_returns=1, timeout=1)
     return self._status
 
 
