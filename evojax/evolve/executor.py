@@ -176,6 +176,7 @@ class Workers(Executor):
     if _is_done(job):
       return
     if self._pool.elsewhere and mirror.is_copy(job.path):
+      self._stop_if_asked()  # It also uploads what the arm reads.
       self._pool.submit(_lend(job))
       return
     mirror.take_back(job.path)

@@ -321,6 +321,7 @@ class Mirror:
     Raises:
       OSError: As `publish` does.
     """
+    assert self._publishes
     folder = path.relative_to(self.root).as_posix()
     with self._lock:
       if folder not in self.lent:
