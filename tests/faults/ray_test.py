@@ -229,14 +229,14 @@ class StoreTest(ClusterTestCase):
     if os.geteuid():  # Then it is only another directory.
       room = []
     log = self.enterContext(open(self.root / 'driver.log', 'ab'))
-    started = subprocess.Popen(
+    self.started = subprocess.Popen(
         [*room, sys.executable, *command],
         cwd=tiny.ROOT,
         stdout=log,
         stderr=log,
     )
-    self.addCleanup(started.kill)
-    return started
+    self.addCleanup(self.started.kill)
+    return self.started
 
   def said(self):
     return (self.root / 'driver.log').read_text()
@@ -246,10 +246,12 @@ class StoreTest(ClusterTestCase):
     arm = storage.Store(f'{self.URL}/arms/{name}')
 
     def find():
+      self.assertIsNone(self.started.poll(), self.said())
+      time.sleep(0.5)
       saved = 'checkpoints/step_000002/meta.json' in listing.read(arm).files
       return saved and processes(f'{self.URL}/arms/{name}/.job.json')
 
-    return wait_for(find, seconds=1800)[0]
+    return wait_for(find, seconds=1200)[0]
 
   def test_same_payloads_whatever_is_killed(self):
     first = self.start('-c', _DRIVER, self.URL)
