@@ -456,10 +456,11 @@ class LoanTest(MirrorTestCase):
     self.assertTrue(mirror.is_there(self.arm / 'arm.json'))
     self.mirror.publish()
     self.assertEqual(self.seen(), before)  # Until it is taken back.
+    listed = listing.read(self.store).files
+    self.assertEmpty([name for name in listed if name.startswith('arms/')])
     # A listing of runs does not take the arm for one.
-    with mirror.opened_below('objects://bucket') as below:
-      found = files(pathlib.Path(below, 'run'))
-      self.assertNotIn('arms/a/metrics.jsonl', found)
+    with mirror.opened_below('objects://bucket'):
+      self.assertEqual(list(mirror._folders[0]._mirrors), ['run'])
     mirror.take_back(self.arm)
     state = self.arm / 'checkpoints/step_000001/state/d/1'
     self.assertFalse(state.exists())
