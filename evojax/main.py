@@ -157,7 +157,6 @@ _STORED = tuple(
 )
 # Those of them in which several processes work together, see --distributed.
 _STORED_TOGETHER = 'evolve', 'train'
-_STORED_EXECUTORS = 'inprocess', 'local'  # All processes are on one machine.
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
 flags.DEFINE_enum(
@@ -246,8 +245,8 @@ _FLAGS = (
      ' configs/sweeps/reference.py.'),
     ('dry_run', False, 'sweep: print the commands of the runs that are not'
      ' finished, and end.'),
-    ('job', '', 'arm: the job.json of the arm; the result is written beside'
-     ' it.'),
+    ('job', '', 'arm: path or URL of the job of the arm; the result is written'
+     ' beside it.'),
     ('mesh_auto', False,
      "plan, also as --config.mesh.auto: find a mesh with as many devices as the"
      " config's on which the run fits."),
@@ -328,13 +327,18 @@ def main(argv: list[str]) -> int | None:
   try:
     status = _run()
   except SystemExit as end:
-    peers.leave(end.code if isinstance(end.code, int) else 1)
+    _leave(end.code if isinstance(end.code, int) else 1)
     raise
   except BaseException as error:
     peers.report_failure(error)
     raise
-  peers.leave(status or 0)
+  _leave(status or 0)
   return status
+
+
+def _leave(status: int) -> None:
+  peers.leave(status)
+  preemption.leave(status)
 
 
 def _run() -> int | None:
@@ -530,11 +534,6 @@ def _check_stored(mode: str, stored: list[str]) -> None:
     refused = (
         f'--mode={mode} --distributed; in a store several processes work'
         f' together in --mode={", ".join(_STORED_TOGETHER)}'
-    )
-  elif FLAGS.executor not in _STORED_EXECUTORS:
-    refused = (
-        f'--executor={FLAGS.executor}; in a store work'
-        f' --executor={", ".join(_STORED_EXECUTORS)}'
     )
   if stored and refused:
     raise ValueError(

@@ -5,11 +5,11 @@
 #     --workers=6 --arm_resources=TPU=4 --workdir=/mnt/runs/math [flags of evojax]
 #
 # `ray job submit` starts the run on the head node and shows its output. All
-# machines need this checkout and --workdir at the same paths; the head node and
-# this machine need the package ray[default]. Ctrl-C or SIGTERM here stops the
-# job with all its arms; they save first. If the run ends with status 75, it is
-# restarted, up to EVOJAX_RESTARTS times (10). --dry_run prints the commands and
-# starts nothing.
+# machines need this checkout at the same path, and --workdir, too, unless it is
+# gs://BUCKET/...; the head node and this machine need the package ray[default].
+# Ctrl-C or SIGTERM here stops the job with all its arms; they save first. If
+# the run ends with status 75, it is restarted, up to EVOJAX_RESTARTS times
+# (10). --dry_run prints the commands and starts nothing.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh

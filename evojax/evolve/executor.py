@@ -110,6 +110,7 @@ class Executor(abc.ABC):
     run.
     """
     if sharding.is_primary():
+      mirror.take_back(job.path)
       shutil.rmtree(job.path, ignore_errors=True)
 
 
@@ -131,6 +132,8 @@ class InProcess(Executor):
 
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
     """Train the arm and return its record."""
+    if sharding.is_primary():
+      mirror.take_back(job.path)  # A worker of an earlier start had it.
     return arm_lib.train(
         job,
         self.setup,
@@ -172,12 +175,18 @@ class Workers(Executor):
       self._before = self._progress.done
     self._newest[job.folder] = {}
     self._left[job.folder] = job
-    if arm_lib.result(job.path) is None:
-      # A worker reads and writes the local copy of a workdir in a store.
-      mirror.fetch(job.path)
-      if job.start:
-        mirror.fetch(pathlib.Path(job.workdir, job.start))
-      self._pool.submit(_command(job))
+    if _is_done(job):
+      return
+    if self._pool.elsewhere and mirror.is_copy(job.path):
+      self._stop_if_asked()  # It also uploads what the arm reads.
+      self._pool.submit(_lend(job))
+      return
+    mirror.take_back(job.path)
+    # A worker reads and writes the local copy of a workdir in a store.
+    mirror.fetch(job.path)
+    if job.start:
+      mirror.fetch(pathlib.Path(job.workdir, job.start))
+    self._pool.submit(_command(job))
 
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
     """Return the arm's record once it has ended.
@@ -204,7 +213,9 @@ class Workers(Executor):
       return
     for folder in self._pool.running:
       if folder in self._left:
-        self._newest[folder] = metrics_lib.newest(self._left[folder].path)
+        path = self._left[folder].path
+        mirror.peek(path / metrics_lib.FILE)
+        self._newest[folder] = metrics_lib.newest(path)
     newest = self._newest.values()
     steps = self._before + sum(row.get('step', 0) for row in newest)
     furthest = max(newest, key=lambda row: row.get('step', 0), default={})
@@ -222,21 +233,46 @@ class Workers(Executor):
     super().cancel(job)
 
 
+def _is_done(job: arm_lib.ArmJob) -> bool:
+  """Return True if an arm has a result, which is then on this machine."""
+  if mirror.is_there(job.path / arm_lib.RESULT):
+    mirror.take_back(job.path)
+  return arm_lib.result(job.path) is not None
+
+
 def _command(job: arm_lib.ArmJob) -> commands.Command:
   """Write the job file of an arm; return the command that trains it."""
   job.path.mkdir(parents=True, exist_ok=True)
   path = job.path / 'job.json'
   # Written atomically: a worker never reads half a job, even after a kill.
   durable.write_atomic(path, job.to_json().encode())
+  return _command_of(job, str(path), job.path / _LOG)
+
+
+def _lend(job: arm_lib.ArmJob) -> commands.Command:
+  """Lend the folder of an arm; return the command for another machine."""
+  copy, run = mirror.of(job.path), pathlib.Path(job.workdir)
+  files = copy.published(run / 'harness' / job.harness)
+  if job.start:
+    files |= copy.published(run / job.start)
+  there = dataclasses.replace(job, workdir=copy.url, files=files)
+  url = copy.lend(job.path, there.to_json().encode())
+  # Not in the folder, which only the arm writes.
+  log = run / 'logs' / f'{job.folder}.log'
+  log.parent.mkdir(parents=True, exist_ok=True)
+  return _command_of(job, url, log)
+
+
+def _command_of(
+    job: arm_lib.ArmJob, path: str, log: pathlib.Path
+) -> commands.Command:
+  """Return the command that trains an arm from the job at a path or URL."""
   cache = jax.config.jax_compilation_cache_dir or ''
   flags = ['--mode=arm', f'--job={path}', f'--compilation_cache={cache}']
   if probe.tier() == 'T2':  # The user has allowed T2 for this run.
     flags.append('--allow_weak_sandbox')
   return commands.Command(
-      job.folder,
-      tuple(flags),
-      job.path / _LOG,
-      lambda: arm_lib.result(job.path) is not None,
+      job.folder, tuple(flags), log, lambda: _is_done(job)
   )
 
 

@@ -3,19 +3,30 @@
     python -m evojax.main --mode=arm --job=WORKDIR/arms/NAME/job.json
 
 The result is written to arm.json beside the job file and printed as the last
-line of the output. After SIGINT or SIGTERM the process saves and exits with a
-code of `preemption.STATUSES`; the same command then continues the arm.
+line of the output. If the run is in an object store, the path of the job is a
+URL, and the arm works on a copy of its folder, see `mirror.borrowed`. After
+SIGINT or SIGTERM the process saves and exits with a code of
+`preemption.STATUSES`; the same command then continues the arm.
 """
 
+from collections.abc import Iterator
+import contextlib
+import dataclasses
 import json
 import pathlib
+
+import jax
 
 from evojax import config as config_lib
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
+from evojax.runtime import sharding
+from evojax.runtime import storage
+from evojax.runtime import stored_names
 from evojax.training import arm as arm_lib
 from evojax.training import engines
 from evojax.training import meshes
@@ -26,7 +37,7 @@ def run(job_file: str) -> None:
   """Train the arm of a job file.
 
   Args:
-    job_file: Path of a job.json, whose text is from `ArmJob.to_json`.
+    job_file: Path or URL of a file with the text of `ArmJob.to_json`.
 
   Raises:
     ValueError: If the file is missing or wrong, or if another process is
@@ -35,7 +46,25 @@ def run(job_file: str) -> None:
   """
   if not job_file:
     raise ValueError('--mode=arm needs --job=FILE, the job.json of an arm')
-  job = arm_lib.read_job(pathlib.Path(job_file))
+  with _here(arm_lib.read_job(job_file)) as job:
+    _train(job)
+
+
+@contextlib.contextmanager
+def _here(job: arm_lib.ArmJob) -> Iterator[arm_lib.ArmJob]:
+  """Yield a job whose workdir is a directory of this machine."""
+  if not storage.is_remote(job.workdir):
+    yield job
+    return
+  wanted = lambda name: sharding.is_primary() or stored_names.is_for_all(name)
+  with mirror.borrowed(
+      job.workdir, job.folder, job.files, wanted, jax.process_count() > 1
+  ) as copy:
+    yield dataclasses.replace(job, workdir=str(copy))
+
+
+def _train(job: arm_lib.ArmJob) -> None:
+  """Train an arm, show its progress, and print its result."""
   config = config_lib.from_mapping(job.config)
   with preemption.stop_flag() as asked:
 

@@ -12,6 +12,9 @@ seeds were added it runs only the new points.
 
     <workdir>/sweep.json, sweep.html    the table, rewritten after every point
     <workdir>/array.sh                  with --executor=slurm, for sbatch
+
+Where the sweep is in an object store, array.sh and the logs of Slurm are in
+runs/<name of the sweep> of this machine instead.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -309,7 +312,15 @@ def _put_log(point: Point) -> None:
 def write_array(
     root: pathlib.Path, left: Sequence[Point], workers: int
 ) -> pathlib.Path:
-  """Write an `sbatch` script of a job array with one task per point."""
+  """Write an `sbatch` script of a job array with one task per point.
+
+  Slurm reads the script and writes the logs, and the copy of a sweep in a store
+  is removed at the end. Therefore they are then in a directory of this machine.
+  """
+  if mirror.is_copy(root):
+    name = mirror.shown(str(root)).rpartition('/')[2]
+    root = pathlib.Path('runs', name).absolute()
+    (root / 'logs').mkdir(parents=True, exist_ok=True)
   at_once = f'%{workers}' if workers else ''
   lines = [
       '#!/usr/bin/env bash',

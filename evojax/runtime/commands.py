@@ -78,6 +78,7 @@ class Engine(Protocol):
   """A way to start commands: on this machine, or on those of a cluster."""
 
   devices: int  # Devices per command; 0 if it shares those of this process.
+  elsewhere: bool  # True if commands may run on machines with other disks.
 
   def start(self, command: Command) -> Process:
     """Start a command."""
@@ -99,7 +100,7 @@ class _Child(subprocess.Popen):
 class ThisMachine:
   """Starts commands as processes beside this one, which share its devices."""
 
-  devices = 0
+  devices, elsewhere = 0, False
 
   def start(self, command: Command) -> Process:
     """Start a command that ends when this process ends."""
@@ -277,6 +278,11 @@ class Pool:
     self._ended: dict[str, float] = {}
     self._failed: dict[str, str] = {}
     self._deaths: dict[str, _Deaths] = {}
+
+  @property
+  def elsewhere(self) -> bool:
+    """True if commands may run on machines with other disks."""
+    return self._engine.elsewhere
 
   @property
   def running(self) -> tuple[str, ...]:

@@ -128,6 +128,28 @@ def _taken(store: storage.Store, seen: _Seen) -> LeaseError:
   return LeaseError(f'{store.url} is in use by {holder}', holder)
 
 
+def take(store: storage.Store, seconds: float = 0.0) -> 'Lease':
+  """Take the lease of a folder.
+
+  Args:
+    store: The folder.
+    seconds: Time to wait for a holder that renews its lease, since a process
+      that is being stopped releases its lease only after it has saved.
+
+  Raises:
+    LeaseError: If another process holds the lease for longer.
+    storage.StorageError: As `Lease` does.
+  """
+  deadline = time.monotonic() + seconds
+  while True:
+    try:
+      return Lease(store)
+    except LeaseError:
+      if time.monotonic() >= deadline:
+        raise
+      time.sleep(_WATCH_SECONDS)
+
+
 class Lease:
   """A lease that this process holds; a thread renews it.
 

@@ -21,6 +21,7 @@ import numpy as np
 from evojax.runtime import durable
 from evojax.runtime import waits
 
+FILE = 'metrics.jsonl'
 # Metric -> the group of its curve, if the group is not 'train'.
 _GROUPS = {
     **dict.fromkeys(
@@ -78,7 +79,7 @@ def _number(value: Any) -> float | int | bool | str | None:
 def newest(workdir: pathlib.Path) -> dict[str, Any]:
   """Return the last complete row of a run's metrics; {} if there is none."""
   try:
-    lines = (workdir / 'metrics.jsonl').read_bytes().splitlines()
+    lines = (workdir / FILE).read_bytes().splitlines()
   except OSError:
     return {}
   for line in reversed(lines):
@@ -120,7 +121,7 @@ class MetricWriter(contextlib.AbstractContextManager):
     Raises:
       durable.DiskError: If the disk is full.
     """
-    self._path = pathlib.Path(workdir, 'metrics.jsonl')
+    self._path = pathlib.Path(workdir, FILE)
     self._step = step
     self._written = self._rewind(step)
     self._sinks = contextlib.ExitStack()

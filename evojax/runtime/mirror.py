@@ -20,6 +20,10 @@ replaces an object, so that a second writer cannot add one. Parameters are
 large and are downloaded only when they are read, see `fetch`; all other files
 are downloaded at the start.
 
+A folder of the workdir may be lent to a process on another machine, such as
+that of an arm: the process has a copy of this folder alone, with a list of
+files and a lease of its own, until the run takes it back, see `Mirror.lend`.
+
 If a run has several processes, each has a copy. Process 0 holds the lease and
 writes the run's files, their list and rows. The others `follow` it: they upload
 only their own shards of parameters, by `send`, and the list names these once
@@ -30,519 +34,19 @@ ones that their files will not change, see `settle`; these are scanned rarely,
 so that the cost of an upload does not grow with their number.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-import concurrent.futures
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import fcntl
 import os
 import pathlib
 import shutil
 import tempfile
-import threading
-import time
-from typing import Any
 
 from absl import logging
 
-from evojax.runtime import lease as lease_lib
-from evojax.runtime import listing as listing_lib
+from evojax.runtime import mirrored
 from evojax.runtime import storage
 from evojax.runtime import stored_names as stored
-
-_SOON_SECONDS = 30.0
-# Settled folders are scanned once in so many uploads, or in as many as there
-# are of them. So a scan of all costs an upload no more than that of one folder.
-_LEAST_UPLOADS = 16
-
-
-_Files = dict[str, tuple[int, stored.Signature | None]]
-
-
-class Mirror:
-  """A folder of an object store and its copy on this machine.
-
-  Attributes:
-    url: URL of the folder.
-    root: The copy.
-    divided: True if other processes of the run have copies of their own.
-  """
-
-  def __init__(self, url: str, root: pathlib.Path):
-    """Open the store without a request to it.
-
-    Args:
-      url: URL of the folder in the store.
-      root: The local folder, which only this object uses.
-    """
-    self.url, self.root = url.rstrip('/'), root
-    self._store = storage.Store(url)
-    self._lock = threading.RLock()  # Checkpoints are published by a thread.
-    self._lease: lease_lib.Lease | None = None
-    self._publishes = False
-    self.divided = False
-    self._leader = 0  # Number of the lease of process 0, in other processes.
-    self._wanted: Callable[[str], bool] = lambda name: True
-    self._listing = listing_lib.Listing(self._store)
-    # Files in the list: size, and the signature of the local copy if any.
-    self._known: _Files = {}
-    # Those of settled folders, which are not in `_known`, by folder. Names of
-    # folders end with '/'.
-    self._settled: dict[str, _Files] = {}
-    self._settling: set[str] = set()  # Settled by the next upload.
-    self._uploads = 0  # Since all folders were scanned.
-    # Objects of other processes, which the next list names: size.
-    self._added: dict[str, int] = {}
-    self._rows: list[bytes] = []
-    self._thread = concurrent.futures.ThreadPoolExecutor(1)
-    self._soon: concurrent.futures.Future[None] | None = None
-    self._next = 0.0  # Time of the next upload by that thread.
-
-  def pull(self, wanted: Callable[[str], bool] | None = None) -> None:
-    """Make the local folder equal to that of the store.
-
-    Args:
-      wanted: Takes a file's name; returns True if the file is needed. Default:
-        that of the last call, at first all files.
-
-    Raises:
-      storage.StorageError: If the store does not answer, the disk is full, or
-        the folder holds files that no run has written.
-    """
-    self._wanted = wanted or self._wanted
-    self._settled.clear()
-    self._settling.clear()
-    shutil.rmtree(self.root, ignore_errors=True)
-    self._listing.read()
-    there = self._store.list()
-    if not self._listing.version:
-      # A run that was copied there by other tools would look like no run.
-      for name in there:
-        if not name.startswith((f'{stored.INBOX}/', '.')):
-          raise storage.StorageError(
-              f'{self.url} has {name} and no {stored.FILES}, which every run'
-              ' has there: choose another --workdir. A run of a directory goes'
-              ' on in a store as a new one, by --fork_from=DIRECTORY'
-          )
-    # Files that somebody has deleted from the store are no longer valid.
-    self._known = {
-        n: (size, None) for n, size in self._listing.files.items() if n in there
-    }
-    # The list does not name files that users have left in the inbox.
-    self._known |= {n: (there[n]['size'], None) for n in stored.inbox(there)}
-    small = (name for name in self._known if not stored.companion(name))
-    names = [name for name in small if self._wanted(name)]
-    self.root.parent.mkdir(parents=True, exist_ok=True)
-    rows = stored.rows(there)
-    if self._known or rows:
-      self.root.mkdir()
-    self._download(names)
-    self._pull_rows(rows)
-
-  def begin(self) -> None:
-    """Take the lease of the folder; download it again if it has changed.
-
-    Raises:
-      lease.LeaseError: If another process holds it.
-      storage.StorageError: If the store does not answer.
-    """
-    if self._lease is None:
-      self._lease = lease_lib.Lease(self._store)
-    self.refresh()
-
-  def refresh(self) -> None:
-    """Download the folder again if it has changed in the store.
-
-    Raises:
-      storage.StorageError: If the store does not answer.
-    """
-    version = listing_lib.read(self._store).version
-    rows = stored.rows(self._store.list(stored.ROWS))
-    if version != self._listing.version or len(rows) != len(self._rows):
-      self.pull()
-
-  def lead(self) -> dict[str, Any]:
-    """Become the copy of process 0; return what `follow` needs."""
-    assert self._lease is not None
-    self.divided = True
-    return {'lease': self._lease.number, 'files': self._listing.version}
-
-  def follow(self, lead: Mapping[str, Any]) -> None:
-    """Become the copy of a process other than 0.
-
-    Another run may have written the folder since it was downloaded; then it is
-    downloaded again.
-
-    Args:
-      lead: Result of `lead` in process 0, from the same start of the run.
-
-    Raises:
-      storage.StorageError: If the store does not answer, or shows this process
-        other files than process 0.
-    """
-    self.divided, self._leader = True, lead['lease']
-    if self._listing.version != lead['files']:
-      self.pull()
-    if self._listing.version != lead['files']:
-      raise storage.StorageError(
-          f'{self.url}: processes see different versions of the list of files.'
-          ' Make sure that nothing else writes there, then start all processes'
-          ' again'
-      )
-
-  def keep(self) -> None:
-    """Upload new files from here on; before, nothing in the store changes.
-
-    Raises:
-      OSError: As `publish` does.
-    """
-    if self._publishes or self._lease is None:
-      return
-    self._publishes = True
-    if not self._listing.version:  # Marks the folder as that of a run.
-      self._listing.write({}, ())
-    # A killed process may have left parts of a checkpoint, which are large.
-    left = [
-        name
-        for name in self._store.list()
-        if stored.is_of_checkpoint(name) and name not in self._known
-    ]
-    storage.in_parallel(self._store.remove, left)
-    self.publish()
-
-  def publish(self, *, complete: bool = False) -> None:
-    """Upload new files; a reader sees all of them or none.
-
-    Args:
-      complete: Whether settled folders are scanned, too.
-
-    Raises:
-      lease.LeaseError: If another process has taken the folder over.
-      storage.StorageError: If the store does not answer.
-    """
-    with self._lock:
-      if self._publishes:
-        due = max(_LEAST_UPLOADS, len(self._settled))
-        if complete or self._uploads >= due:
-          self._wake('')
-        self._publish()
-
-  def settle(self, path: pathlib.Path) -> None:
-    """Say that the files of a folder will not change any more.
-
-    After the next upload, a change there is uploaded late: at the latest once
-    as many uploads were made as folders are settled, and at the end.
-
-    Args:
-      path: The local folder.
-    """
-    with self._lock:
-      if self._lease is not None:
-        name = path.relative_to(self.root).as_posix() + '/'
-        if name not in self._settled:
-          self._settling.add(name)
-
-  def wake(self, path: pathlib.Path) -> None:
-    """Scan a folder in the next upload, even if it is settled."""
-    with self._lock:
-      self._wake(path.relative_to(self.root).as_posix() + '/')
-
-  def _wake(self, name: str) -> None:
-    """Scan the settled folders that contain a folder or lie in it; '': all."""
-    if not name:
-      self._uploads = 0
-    for folder in list(self._settled):
-      if folder.startswith(name) or name.startswith(folder):
-        self._known |= self._settled.pop(folder)
-        self._settling.add(folder)
-
-  def publish_soon(self) -> None:
-    """Start an upload in a thread, unless one was less than 30 s ago.
-
-    Raises:
-      OSError: As `publish` does, for the upload before this one.
-    """
-    if time.monotonic() < self._next:
-      return
-    if self._soon is not None:
-      if not self._soon.done():
-        return
-      self._soon.result()
-    self._next = time.monotonic() + _SOON_SECONDS
-    self._soon = self._thread.submit(self.publish)
-
-  def send(
-      self,
-      folder: pathlib.Path,
-      names: Collection[str],
-      target: pathlib.Path,
-  ) -> dict[str, int]:
-    """Upload files of a process other than 0.
-
-    Args:
-      folder: A local folder.
-      names: Files to upload, relative to `folder`.
-      target: The folder in which process 0 has files of the same kind; the
-        objects are named as if the files were there.
-
-    Returns:
-      Size in bytes by object name, for `adding` in process 0.
-
-    Raises:
-      lease.LeaseError: If process 0 has lost its lease.
-      storage.StorageError: If the store does not answer.
-    """
-    lease_lib.check(self._store, self._leader)
-    # An older version that was downloaded is no longer that of the store.
-    shutil.rmtree(target, ignore_errors=True)
-    base = target.relative_to(self.root).as_posix()
-    return storage.in_parallel(
-        lambda name: self._store.upload(folder / name[len(base) + 1 :], name),
-        [f'{base}/{name}' for name in names],
-    )
-
-  @contextlib.contextmanager
-  def adding(self, sizes: Mapping[str, int]) -> Iterator[None]:
-    """Let the list name what other processes have sent, from this block on.
-
-    In the block, the companion of these files appears here, such as the
-    SHA256SUMS of a checkpoint. This process uploads nothing meanwhile, because
-    the new objects would be taken for those of an older companion.
-
-    Args:
-      sizes: Results of `send`.
-    """
-    with self._lock:
-      yield
-      self._added |= sizes
-      self._known |= {name: (size, None) for name, size in sizes.items()}
-
-  def published(self, path: pathlib.Path) -> dict[str, int]:
-    """Upload new files; return the sizes of those of a folder, by name.
-
-    Args:
-      path: The local folder.
-
-    Raises:
-      OSError: As `publish` does.
-    """
-    with self._lock:
-      below = path.relative_to(self.root).as_posix() + '/'
-      self._wake(below)
-      self.publish()
-      self._wake(below)
-      return {
-          name: size
-          for name, (size, _) in self._known.items()
-          if name.startswith(below)
-      }
-
-  def learn(self, sizes: Mapping[str, int]) -> None:
-    """Let `fetch` find files that process 0 has uploaded since the start.
-
-    Args:
-      sizes: Result of `published` in process 0.
-    """
-    with self._lock:
-      for name, size in sizes.items():
-        path, here = self.root / name, None
-        if path.is_file() and path.stat().st_size == size:
-          here = stored.signature(path)
-        self._known[name] = size, here
-
-  def fetch(
-      self,
-      path: pathlib.Path,
-      wanted: Callable[[str], bool] = lambda name: True,
-  ) -> None:
-    """Download the files of a local folder that are still only in the store.
-
-    Args:
-      path: The folder.
-      wanted: Takes a file's name relative to the folder; returns True if the
-        file is needed.
-
-    Raises:
-      storage.StorageError: If the store does not answer, or the disk is full.
-    """
-    with self._lock:
-      below = path.relative_to(self.root).as_posix() + '/'
-      below = below.removeprefix('./')
-      self._wake(below)
-      names = [
-          name
-          for name, (_, here) in self._known.items()
-          if here is None
-          and name.startswith(below)
-          and wanted(name.removeprefix(below))
-      ]
-      self._download(names)
-
-  def in_use(self) -> bool:
-    """Return True if another process works on the folder in the store."""
-    return self._lease is None and lease_lib.is_held(self._store)
-
-  def put(self, name: str) -> None:
-    """Upload one file without the lease: a page, which no run reads."""
-    self._store.upload(self.root / name, name)
-
-  def release(self) -> None:
-    """Release the lease; nothing is uploaded afterwards."""
-    with self._lock:
-      lease, self._lease, self._publishes = self._lease, None, False
-      if lease is not None:
-        lease.release()
-
-  def _download(self, names: list[str]) -> None:
-    """Download files of `_known`, and drop those that have been deleted."""
-
-    def download(name: str) -> bool:
-      try:
-        self._store.download(name, self.root / name)
-      except FileNotFoundError:  # The object was deleted meanwhile.
-        return False
-      return True
-
-    if names:
-      size = sum(self._known[name][0] for name in names)
-      storage.check_room(self.root.parent, size, self.url)
-    for name, is_here in storage.in_parallel(download, names).items():
-      if is_here:
-        here = stored.signature(self.root / name)
-        self._known[name] = self._known[name][0], here
-      else:
-        del self._known[name]
-
-  def _pull_rows(self, names: list[str]) -> None:
-    """Write the ledger from its rows.
-
-    Raises:
-      storage.StorageError: If a row is missing.
-    """
-    for number, name in enumerate(names):
-      if name != stored.row(number):
-        raise storage.StorageError(
-            f'{self.url} has {name} and no {stored.row(number)}: restore the'
-            ' row from a copy, or delete those after it'
-        )
-    found = storage.in_parallel(self._store.read, names)
-    self._rows = [found[name] for name in names]
-    if names:
-      (self.root / stored.LEDGER).write_bytes(b''.join(self._rows))
-
-  def _publish(self) -> None:
-    """Upload files, then their list, then rows; remove files deleted here."""
-    assert self._lease is not None
-    self._lease.check()
-    local = stored.scan(self.root, self._settled)
-    changed = [n for n, s in local.items() if self._seen(n) != s]
-    sizes = storage.in_parallel(self._upload, changed)
-    found = {n: self._known[n] for n in local if n not in sizes}
-    found |= {n: (size, local[n]) for n, size in sizes.items() if size >= 0}
-    for name in self._added:
-      found.setdefault(name, self._known[name])
-    for name, (size, here) in self._known.items():
-      if here is None and name not in local:
-        companion = stored.companion(name)
-        if companion in local and self._seen(companion) == local[companion]:
-          found[name] = size, None
-    listed = self._listing.files
-    added = {
-        name: size
-        for name, (size, _) in found.items()
-        if name in sizes or name in self._added or listed.get(name) != size
-    }
-    seen = self._known if self._settled else listed
-    removed = [name for name in seen if name in listed and name not in found]
-    if added or removed:
-      # Uploads may have taken longer than a lease lasts.
-      self._lease.check()
-      self._listing.write(added, removed)
-    self._added.clear()
-    gone = [name for name in self._known if name not in found]
-    self._known = found
-    storage.in_parallel(self._store.remove, gone)
-    self._uploads += 1
-    self._settle()
-    self._publish_rows()
-
-  def _settle(self) -> None:
-    """Move the files of folders that are settled out of `_known`."""
-    if not self._settling:
-      return
-    settled = {folder: {} for folder in self._settling}
-    for name in list(self._known):
-      slash = name.find('/')
-      while slash >= 0:
-        if (folder := name[: slash + 1]) in settled:
-          settled[folder][name] = self._known.pop(name)
-          break
-        slash = name.find('/', slash + 1)
-    self._settled |= settled
-    self._settling.clear()
-
-  def _seen(self, name: str) -> stored.Signature | None:
-    return self._known.get(name, (0, None))[1]
-
-  def _upload(self, name: str) -> int:
-    """Upload a file; return its size in bytes, or -1 if it is gone."""
-    try:
-      return self._store.upload(self.root / name, name)
-    except FileNotFoundError:
-      return -1
-
-  def _read_rows(self, path: pathlib.Path) -> tuple[int, list[bytes]]:
-    """Return how many published rows the ledger still has, and those after.
-
-    Args:
-      path: The ledger.
-    """
-    # The ledger is only appended to, unless rows at its end were damaged. If
-    # its last published row is in its place, so are those before it, which are
-    # not read again: otherwise each row would cost as much as all before it.
-    last = self._rows[-1] if self._rows else b''
-    end = sum(map(len, self._rows))
-    with path.open('rb') as file:
-      file.seek(end - len(last))
-      kept = file.read(len(last)) == last
-      if not kept:
-        file.seek(0)
-      rows = file.read().splitlines(keepends=True)
-    if rows and not rows[-1].endswith(b'\n'):  # The last one is being written.
-      rows.pop()
-    if kept:
-      return len(self._rows), rows
-    pairs = enumerate(zip(rows, self._rows, strict=False))
-    fewer = min(len(rows), len(self._rows))
-    same = next((n for n, (a, b) in pairs if a != b), fewer)
-    return same, rows[same:]
-
-  def _publish_rows(self) -> None:
-    """Create an object for each new row; download new files of the inbox.
-
-    Raises:
-      lease.LeaseError: If another process has written a row.
-    """
-    path = self.root / stored.LEDGER
-    if not path.exists():
-      return
-    same, rows = self._read_rows(path)
-    # Rows that are no longer in the ledger were damaged; they have been moved
-    # to another file, which is uploaded like any other.
-    for number in reversed(range(same, len(self._rows))):
-      self._store.remove(stored.row(number))
-    del self._rows[same:]
-    for number, row in enumerate(rows, same):
-      if not self._store.create(stored.row(number), row):
-        raise lease_lib.LeaseError(
-            f'{self.url}/{stored.row(number)} was written by another process:'
-            ' stop it, then run the same command again',
-            'another process',
-        )
-      self._rows.append(row)
-    inbox = self._store.list(stored.INBOX)
-    new = [name for name in stored.inbox(inbox) if name not in self._known]
-    self._known |= {name: (inbox[name]['size'], None) for name in new}
-    self._download(new)
 
 
 class _Runs:
@@ -565,15 +69,19 @@ class _Runs:
     """
     self.url, self.root, self._wanted = url, root, wanted
     self._store = storage.Store(url)
-    self._mirrors: dict[str, Mirror] = {}
+    self._mirrors: dict[str, mirrored.Mirror] = {}
 
   def pull(self) -> None:
     """Download the runs that are there."""
     self.root.mkdir()
-    for name in self._store.list():
-      run, _, last = name.rpartition('/')
-      if last == stored.FILES:
-        self.refresh(run)
+    there = self._store.list()
+    runs = stored.lent(there)
+    if stored.FILES in there:
+      self.refresh('')
+      runs = ()
+    for name in runs:
+      if not stored.is_below(name, runs):  # No arm that a run has lent.
+        self.refresh(name)
 
   def refresh(self, name: str) -> None:
     """Download what has changed of the run with a name, '' for the folder."""
@@ -595,16 +103,18 @@ class _Runs:
 
 # ------------------------------------------------------------------ by path
 
-_opened: list[Mirror] = []
+_opened: list[mirrored.Mirror] = []
 _folders: list[_Runs] = []  # See `opened_below`.
 # URL by local folder; kept after `opened`, because later messages need it.
 _urls: dict[str, str] = {}
 
 
-def of(path: str | os.PathLike[str]) -> Mirror | None:
+def of(path: str | os.PathLike[str]) -> mirrored.Mirror | None:
   """Return the mirror that contains a local path; None if none does."""
   path = pathlib.Path(path)
-  return next((m for m in _opened if path.is_relative_to(m.root)), None)
+  found = (m for m in _opened if path.is_relative_to(m.root))
+  # A borrowed folder has a mirror of its own.
+  return max(found, key=lambda m: len(m.root.parts), default=None)
 
 
 def publish(path: pathlib.Path) -> None:
@@ -661,13 +171,48 @@ def adding(path: pathlib.Path, sizes: Mapping[str, int]) -> Iterator[None]:
     yield
 
 
-def divided(path: pathlib.Path) -> Mirror | None:
+def divided(path: pathlib.Path) -> mirrored.Mirror | None:
   """Return the mirror of a path of which each process of the run has a copy.
 
   None if the processes share the path's directory, or if there is only one.
   """
   found = of(path)
   return found if found and found.divided else None
+
+
+def is_copy(path: pathlib.Path) -> bool:
+  """Return True if a path is in a local copy, of which others have none."""
+  return of(path) is not None or _folder(path) is not None
+
+
+def take_back(path: pathlib.Path) -> None:
+  """Take over a folder of a workdir that other processes have written, if so.
+
+  Raises:
+    OSError: As `Mirror.take_back` does.
+  """
+  if (found := of(path)) and found.has_lent(path):
+    found.take_back(path)
+
+
+def is_there(path: pathlib.Path) -> bool:
+  """Return True if a file's folder is lent, and its new writer has the file.
+
+  Raises:
+    storage.StorageError: If the store does not answer.
+  """
+  found = of(path)
+  return bool(found and found.has_lent(path.parent) and found.is_there(path))
+
+
+def peek(path: pathlib.Path) -> None:
+  """Download the newest version of a file, if its folder is lent.
+
+  Raises:
+    storage.StorageError: If the store does not answer.
+  """
+  if (found := of(path)) and found.has_lent(path.parent):
+    found.peek(path)
 
 
 def shown(text: str) -> str:
@@ -726,11 +271,42 @@ def opened(
       # Files may be written after the run's end: a page.
       mirror.publish(complete=True)
     finally:
-      try:
-        mirror.release()
-      except OSError as error:
-        logging.warning('the lease of %s stays until it ends: %s', path, error)
+      _release(mirror)
+
+
+@contextlib.contextmanager
+def borrowed(
+    url: str,
+    folder: str,
+    files: Mapping[str, int],
+    wanted: Callable[[str], bool] = lambda name: True,
+    divided: bool = False,
+) -> Iterator[pathlib.Path]:
+  """Yield a copy of a workdir in a store, for a process that writes one folder.
+
+  Args:
+    url: URL of the workdir.
+    folder: Name of the folder, which the run has lent.
+    files: Size in bytes by name of the other files that this process reads.
+    wanted: Takes a file's name in the folder; returns True if it is needed.
+    divided: True if several processes, each with a copy, write it together.
+
+  Raises:
+    storage.StorageError: If the store cannot be used or does not answer.
+  """
+  with _scratch() as scratch:
+    mirror = mirrored.Mirror(url, scratch / 'run')
+    mirror.learn(files)
+    mirror.divided = divided
+    own = _open(f'{mirror.url}/{folder}', mirror.root / folder, wanted)
+    _opened.append(mirror)
+    _urls[str(mirror.root)] = mirror.url
+    try:
+      mirror.fetch(mirror.root, lambda name: not stored.companion(name))
+      yield mirror.root
+    finally:
       _opened.remove(mirror)
+      _release(own)
 
 
 @contextlib.contextmanager
@@ -763,11 +339,21 @@ def opened_below(
       found.close()
 
 
+def _release(mirror: mirrored.Mirror) -> None:
+  try:
+    mirror.release()
+  except OSError as error:
+    logging.warning(
+        'the lease of %s stays until it ends: %s', mirror.url, error
+    )
+  _opened.remove(mirror)
+
+
 def _open(
     url: str, root: pathlib.Path, wanted: Callable[[str], bool]
-) -> Mirror:
+) -> mirrored.Mirror:
   """Download a workdir and register its mirror, so that `of` finds it."""
-  mirror = Mirror(url, root)
+  mirror = mirrored.Mirror(url, root)
   mirror.pull(wanted)
   _opened.append(mirror)
   _urls[str(root)] = mirror.url

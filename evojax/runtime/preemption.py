@@ -63,6 +63,7 @@ class _Program:
 
   listens = False  # `listen` was called.
   noted = False  # `note` was called.
+  at_once = False  # `leave_at_once` was called.
   terminated: float | None = None  # When SIGTERM came, on the monotonic clock.
   polled = False  # The main thread has polled since a signal came.
   lock = threading.Lock()  # Never released by the thread that ends the process.
@@ -157,6 +158,23 @@ def _say(text: str) -> None:
   from evojax.runtime import output
 
   output.say(text, error=True)
+
+
+def leave_at_once() -> None:
+  """Let `leave` end this process, since exit handlers of a library hang."""
+  _Program.at_once = True
+
+
+def leave(status: int) -> None:
+  """End the process if `leave_at_once` was called; all else has been saved.
+
+  Args:
+    status: Exit status.
+  """
+  if _Program.at_once:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    exit_now(status)
 
 
 def exit_now(status: int) -> None:

@@ -4,10 +4,11 @@ A command with several machines, or with a TPU slice, has one process per
 machine; the processes join by jax.distributed.
 
 Ray places commands and reports their deaths; all state of a run is on disk, not
-in Ray. All machines of the cluster need this checkout, its environment and the
-workdir at the same paths. RAY_ADDRESS names the cluster; without it, the
-cluster of this machine is used (`ray start --head`). No other module imports
-ray.
+in Ray. All machines of the cluster need this checkout and its environment at
+the same paths. They also need the workdir, unless it is in an object store;
+then the output of a command arrives here when the command ends by itself.
+RAY_ADDRESS names the cluster; without it, the cluster of this machine is used
+(`ray start --head`). No other module imports ray.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,9 +17,11 @@ import dataclasses
 import functools
 import math
 import os
+import pathlib
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from typing import Any
@@ -33,6 +36,7 @@ from ray.util import scheduling_strategies
 from ray.util import tpu
 
 from evojax.runtime import commands
+from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import preemption
 
@@ -40,10 +44,36 @@ _SAY_SECONDS = 30.0  # A command that waits longer for machines prints so.
 # After a failure of one process, the others of its command may take this long
 # to end; `peers` makes them notice within a minute.
 _PEERS_SECONDS = 90.0
+# A head that does not answer is not asked again for so long.
+_MISSED_SECONDS = 10.0
+
+
+class _Head:
+  """The head of a cluster, without which calls of Ray block."""
+
+  def __init__(self):
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(':')
+    self._address = host.strip('[]'), int(port)
+    self._missed = -math.inf
+
+  def answers(self) -> bool:
+    """Return True if it accepts connections, or False within 3 s."""
+    if time.monotonic() < self._missed + _MISSED_SECONDS:
+      return False
+    for pause in (0.5, 0.0):
+      try:
+        socket.create_connection(self._address, 1.0).close()
+        return True
+      except OSError:
+        time.sleep(pause)
+    self._missed = time.monotonic()
+    return False
 
 
 class Ray:
   """Starts commands on the machines of a cluster."""
+
+  elsewhere = True
 
   def __init__(self, share: commands.Share):
     """Join the cluster.
@@ -76,14 +106,18 @@ class Ray:
       if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
           signal.signal(number, handler)
+    self._head = _Head()
 
   def start(self, command: commands.Command) -> 'Task':
     """Queue a command in the cluster; it ends when this process ends."""
-    return Task(command, self._share)
+    return Task(command, self._share, self._head)
 
   def close(self) -> None:
     """Leave the cluster."""
-    ray.shutdown()
+    if self._head.answers():
+      ray.shutdown()
+    else:  # Here, and in exit handlers, Ray would wait 10 s for its answers.
+      preemption.leave_at_once()
 
 
 def _devices(share: commands.Share) -> int:
@@ -146,14 +180,17 @@ class Task:
 
   has_devices = False
 
-  def __init__(self, command: commands.Command, share: commands.Share):
+  def __init__(
+      self, command: commands.Command, share: commands.Share, head: _Head
+  ):
     """Request the machines of a command.
 
     Args:
       command: The command.
       share: The part of the cluster that it gets.
+      head: The head of the cluster.
     """
-    self._command, self._share = command, share
+    self._command, self._share, self._head = command, share, head
     self._status: int | None = None
     self._asked, self._said = time.monotonic(), False
     self._place: _Place | None = None
@@ -190,7 +227,7 @@ class Task:
       self._say_that_it_waits()
     for index, end in list(self._ends.items()):
       if ray.wait([end], timeout=0)[0]:
-        self._statuses[index] = self._find_status(end)
+        self._statuses[index] = self._find_status(end, self._log_of(index))
         del self._ends[index]
     if any(self._statuses.values()):
       # The others should notice the failure by themselves; if they do not, they
@@ -225,6 +262,11 @@ class Task:
     self._begin(place)
     return True
 
+  def _log_of(self, index: int) -> pathlib.Path:
+    """Return the log of a process; machines cannot append to one file."""
+    log = self._command.log
+    return log.with_name(f'{log.name}.{index}') if index else log
+
   def _log(self, line: str) -> None:
     with open(self._command.log, 'a') as log:
       log.write(f'{line}\n')
@@ -258,12 +300,12 @@ class Task:
           max_retries=0,  # `commands.Pool` counts and repeats failures.
           name=self._command.name,
       )
+      log = self._log_of(index)
       self._ends[index] = task.remote(
           self._command.argv(),
           os.getcwd(),
           commands.python_path(),
-          # One log per process: machines cannot append to one shared file.
-          f'{self._command.log}.{index}' if index else str(self._command.log),
+          None if mirror.is_copy(log) else str(log),
           os.environ.get('OMP_NUM_THREADS'),
           address,
           place.hosts,
@@ -278,16 +320,21 @@ class Task:
           f'{self._command.name}: waits; no machine has free what it needs'
       )
 
-  def _find_status(self, end: ray.ObjectRef) -> int:
-    """Return the status of a process that has ended."""
+  def _find_status(self, end: ray.ObjectRef, log: pathlib.Path) -> int:
+    """Return the status of a process that has ended; write what it printed."""
     try:
-      return ray.get(end)
+      status, printed = ray.get(end)
+      if printed:
+        with open(log, 'ab') as file:
+          file.write(printed)
+      return status
     except exceptions.TaskCancelledError:
       return preemption.AGAIN
     except exceptions.RayTaskError as error:
       self._log(
           f'error: Ray cannot start it: {error.cause}; its machines need this'
-          ' checkout, its environment and the workdir at the same paths'
+          ' checkout, its environment and the workdir, unless that is in an'
+          ' object store, at the same paths'
       )
       return 1
     except exceptions.RayError:  # The machine, or Ray's own process on it.
@@ -299,6 +346,8 @@ class Task:
 
   def terminate(self) -> None:
     """Request that the command saves and ends."""
+    if not self._head.answers():
+      self._status = commands.LOST
     if self.poll() is not None:
       return
     if self._place is not None:
@@ -312,9 +361,16 @@ class Task:
   kill = terminate
 
   def wait(self) -> int:
-    """Wait until the command has ended; return its status."""
+    """Wait until the command has ended; return its status.
+
+    A command whose cluster is gone has ended, too: its processes end with
+    those of Ray that started them.
+    """
     while self.poll() is None:
-      ray.wait(list(self._ends.values()), num_returns=1, timeout=1)
+      if not self._head.answers():
+        self._status = commands.LOST
+      elif self._ends:
+        ray.wait(list(self._ends.values()), num_returns=1, timeout=1)
     return self._status
 
 
@@ -354,12 +410,12 @@ def _functions() -> tuple[Any, Any]:
       argv: Sequence[str],
       folder: str,
       paths: str,
-      log: str,
+      log: str | None,  # None: the output is returned.
       omp: str | None,
       address: str | None,
       hosts: int,
       index: int,
-  ) -> int:
+  ) -> tuple[int, bytes]:
     # Ray cancels by SIGINT. If a script has started the cluster in the
     # background, the cluster's processes ignore SIGINT by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -370,7 +426,7 @@ def _functions() -> tuple[Any, Any]:
       env['OMP_NUM_THREADS'] = omp
     joined = ['--distributed', f'--coordinator={address}']
     joined += [f'--processes={hosts}', f'--process={index}']
-    with open(log, 'ab') as file:
+    with open(log, 'ab') if log else tempfile.TemporaryFile() as file:
       file.write(f'on {socket.gethostname()}\n'.encode())
       file.flush()
       process = subprocess.Popen(
@@ -382,18 +438,22 @@ def _functions() -> tuple[Any, Any]:
           stderr=file,
           env=env,
       )
-    try:
-      while process.poll() is None:
-        time.sleep(0.1)  # `Popen.wait` would not notice a cancellation.
-    except BaseException:
-      process.terminate()
       try:
-        process.wait(60)  # Time to finish an update and to save.
-      except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-      raise
-    return process.returncode
+        while process.poll() is None:
+          time.sleep(0.1)  # `Popen.wait` would not notice a cancellation.
+      except BaseException:
+        process.terminate()
+        try:
+          process.wait(60)  # Time to finish an update and to save.
+        except subprocess.TimeoutExpired:
+          process.kill()
+          process.wait()
+        raise
+      if log:
+        return process.returncode, b''
+      size = file.seek(0, os.SEEK_END)
+      file.seek(max(0, size - (1 << 20)))  # The last MiB tells enough.
+      return process.returncode, file.read()
 
   def find_address() -> str:
     with socket.socket() as free:

@@ -64,6 +64,21 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
   return '://' in os.fspath(path)
 
 
+def read(path: str | os.PathLike[str]) -> bytes:
+  """Return the content of a file or of an object.
+
+  Args:
+    path: A path of this machine, or a URL.
+
+  Raises:
+    OSError: If it cannot be read.
+  """
+  if not is_remote(path):
+    return pathlib.Path(path).read_bytes()
+  folder, _, name = os.fspath(path).rpartition('/')
+  return Store(folder).read(name)
+
+
 def cache_folder() -> pathlib.Path:
   """Return the local folder for copies of objects."""
   # If the home directory is small, the user sets this standard variable.

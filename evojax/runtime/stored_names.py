@@ -1,11 +1,12 @@
 """Names of the objects of a workdir in a store; see `mirror`."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 import contextlib
 import os
 import pathlib
 import re
 
+JOB = '.job.json'  # The job of a process that writes a lent folder.
 FILES, SEGMENTS = '.files.json', '.files'  # See `listing`.
 LEDGER, ROWS, INBOX = 'ledger.jsonl', 'ledger', 'inbox'
 # Folders that are not uploaded: servers on this machine read them, see
@@ -17,6 +18,7 @@ _ON_DEMAND = (
     (re.compile(r'(.*checkpoints/step_\d+/)state/.+'), 'SHA256SUMS'),
     (re.compile(r'(.*/)?[^/]+\.safetensors'), 'config.json'),
 )
+_LOAN = re.compile(r'.+/\.(files/|files\.json$|lease/|job\.json$)')
 _CHECKPOINT = re.compile(r'(.*/)?checkpoints/step_\d+/')
 # Files of a run that processes other than 0 read, too.
 _FOR_ALL = re.compile(
@@ -87,14 +89,31 @@ def _signature(stat: os.stat_result) -> Signature:
   return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
+def lent(names: Collection[str]) -> set[str]:
+  """Return the folders that have a list of their own, see `Mirror.lend`."""
+  end = f'/{FILES}'
+  return {name.removesuffix(end) for name in names if name.endswith(end)}
+
+
+def is_of_loan(name: str) -> bool:
+  """Return True if an object is the list, lease or job of a lent folder."""
+  return _LOAN.match(name) is not None
+
+
+def is_below(name: str, folders: Collection[str]) -> bool:
+  """Return True if a file or folder lies below one of some folders."""
+  return any(name.startswith(f'{folder}/') for folder in folders)
+
+
 def scan(
-    root: pathlib.Path, settled: Collection[str] = ()
+    root: pathlib.Path, left_out: Callable[[str], bool] = lambda folder: False
 ) -> dict[str, Signature]:
   """Return the files to upload, without hidden or unfinished ones.
 
   Args:
     root: The local folder.
-    settled: Names of folders to leave out, which end with '/'.
+    left_out: Takes the name of a folder below it; returns True if its files are
+      not wanted.
   """
   # Without pathlib, which takes three times as long: every upload scans.
   found, folders = {}, ['']
@@ -107,7 +126,7 @@ def scan(
           if _is_unfinished(entry.name) or entry.is_symlink():
             continue
           if entry.is_dir():
-            if name not in _HERE_ONLY and f'{name}/' not in settled:
+            if name not in _HERE_ONLY and not left_out(name):
               folders.append(f'{name}/')
           elif name != LEDGER:
             with contextlib.suppress(FileNotFoundError):

@@ -38,6 +38,7 @@ from evojax.runtime import invocation
 from evojax.runtime import lease
 from evojax.runtime import locks
 from evojax.runtime import mirror as mirror_lib
+from evojax.runtime import mirrored
 from evojax.runtime import preemption
 from evojax.runtime import storage
 
@@ -75,7 +76,8 @@ _NUMERICS = (
     'chat_template',
 )
 
-_LOCK_SECONDS = 60  # A process that is being stopped finishes its update first.
+# A process that is being stopped finishes its update first.
+_LOCK_SECONDS = 60.0
 # File -> the mode that writes it; used if config.json does not name the mode.
 _TRACES = {
     'ledger.jsonl': 'evolve',
@@ -169,18 +171,35 @@ def in_use(path: str | os.PathLike[str]) -> bool:
 
 
 @contextlib.contextmanager
-def lock_folder(path: pathlib.Path) -> Iterator[None]:
-  """Hold the lock of a folder that one process at a time may work on.
+def lock_folder(path: pathlib.Path, primary: bool = True) -> Iterator[None]:
+  """Create a folder that one process at a time may work on, and hold its lock.
 
   This waits up to _LOCK_SECONDS for another holder, because a process that is
-  being stopped releases its lock only after it has saved.
+  being stopped releases its lock only after it has saved. A folder that a run
+  in a store has lent has a lease, and is uploaded at the end.
 
   Args:
     path: The folder.
+    primary: True in process 0; others change nothing. All processes call this
+      together.
 
   Raises:
     WorkdirError: If another process holds the lock for longer.
   """
+  lent = mirror_lib.of(path)
+  if lent and lent.root == path:
+    if primary:
+      _take(lent, _LOCK_SECONDS)
+    _meet(lent)
+    lent.keep()
+    path.mkdir(parents=True, exist_ok=True)
+    yield
+    lent.publish()
+    return
+  if not primary:
+    yield
+    return
+  path.mkdir(parents=True, exist_ok=True)
   deadline = time.monotonic() + _LOCK_SECONDS
   while True:
     try:
@@ -208,7 +227,7 @@ class Workdir(contextlib.AbstractContextManager):
   resumed: bool  # The directory held this run already.
   _lock: locks.Lock | None = None  # None in all processes but the first.
   _found: found_lib.Found | None = None  # Earlier files; None after `keep`.
-  _mirror: mirror_lib.Mirror | None = None  # None for a local directory.
+  _mirror: mirrored.Mirror | None = None  # None for a local directory.
 
   def keep(self) -> None:
     """Keep the files that this start has written; its first step begins next.
@@ -437,19 +456,19 @@ def _check_owner(path: pathlib.Path, mode: str) -> None:
     )
 
 
-def _take(mirror: mirror_lib.Mirror) -> None:
-  """Take the lease of a directory in a store.
+def _take(mirror: mirrored.Mirror, seconds: float = 0.0) -> None:
+  """Take the lease of a directory in a store, see `Mirror.begin`.
 
   Raises:
     WorkdirError: If another process holds it.
   """
   try:
-    mirror.begin()
+    mirror.begin(seconds)
   except lease.LeaseError as error:
     raise WorkdirError(_in_use(mirror.url, error.holder)) from error
 
 
-def _meet(mirror: mirror_lib.Mirror) -> None:
+def _meet(mirror: mirrored.Mirror) -> None:
   """Let all processes of a run begin with the same files of a store.
 
   Raises:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
 import time
@@ -30,6 +31,7 @@ from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.runtime import storage
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import loop as training_loop
 from evojax.training import reward_parts
@@ -48,7 +50,7 @@ class ArmJob:
   valid if the workdir is moved.
   """
 
-  workdir: str  # Absolute path of the run's workdir.
+  workdir: str  # Absolute path of the run's workdir, or its URL.
   folder: str  # Folder of the arm's evidence, checkpoints and result.
   config: Mapping[str, Any]  # The run's config, resolved, as nested mappings.
   changes: Mapping[str, Any]  # Dotted config path -> value for this arm.
@@ -62,6 +64,9 @@ class ArmJob:
   # Seed of the train stream, and the position in it of the arm's first problem.
   # Empty: the arm's own seed, from 0.
   problems: tuple[int, ...] = ()
+  # If `workdir` is a URL: size in bytes by name of the files of the run that
+  # the arm reads, its harness and its start. Otherwise empty.
+  files: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   @property
   def path(self) -> pathlib.Path:
@@ -85,14 +90,14 @@ class ArmJob:
     return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + '\n'
 
 
-def read_job(path: pathlib.Path) -> ArmJob:
-  """Return the job in a file.
+def read_job(path: str | os.PathLike[str]) -> ArmJob:
+  """Return the job in a file, whose path may be a URL.
 
   Raises:
     ValueError: If the file is not a job, naming the field and its value.
   """
   try:
-    fields = json.loads(path.read_text())
+    fields = json.loads(storage.read(path))
     if not isinstance(fields, dict):
       raise ValueError(f'it holds a {type(fields).__name__}, not an object')
   except (OSError, ValueError) as error:
@@ -102,7 +107,8 @@ def read_job(path: pathlib.Path) -> ArmJob:
     ) from error
   kinds = {f.name: str for f in dataclasses.fields(ArmJob)}
   kinds |= {'config': dict, 'changes': dict}
-  kinds |= {'incumbents': list, 'problems': list}
+  optional = {'incumbents': list, 'problems': list, 'files': dict}
+  kinds |= optional
   problems = [
       f'{name}={value!r} is not a field of a job'
       if name not in kinds
@@ -110,8 +116,7 @@ def read_job(path: pathlib.Path) -> ArmJob:
       for name, value in fields.items()
       if not isinstance(value, kinds.get(name, ()))
   ]
-  given = fields.keys() | {'incumbents', 'problems'}
-  if missing := sorted(kinds.keys() - given):
+  if missing := sorted(kinds.keys() - optional.keys() - fields.keys()):
     problems.append(f'the fields {missing} are missing')
   if problems:
     raise ValueError(f'--job={path}: {"; ".join(problems)}')
@@ -201,11 +206,7 @@ def train(
   # Only to check the harness.
   spec.load(pathlib.Path(job.workdir, 'harness'), job.harness)
   setup, primary = setup.under(job.arm_config()), sharding.is_primary()
-  if primary:
-    job.path.mkdir(parents=True, exist_ok=True)
-  with (
-      workdir_lib.lock_folder(job.path) if primary else contextlib.nullcontext()
-  ):
+  with workdir_lib.lock_folder(job.path, primary):
     start = pathlib.Path(job.workdir, job.start) if job.start else None
     trainer = trainer_lib.Trainer(
         setup,

@@ -79,7 +79,7 @@ class WorkersTest(parameterized.TestCase):
 
   def jobs(self, count):
     job = samples.record(
-        arm_lib.ArmJob, workdir=str(self.root), config={}, changes={}
+        arm_lib.ArmJob, workdir=str(self.root), config={}, changes={}, files={}
     )
     return [dataclasses.replace(job, folder=f'arms/{i}') for i in range(count)]
 
@@ -301,10 +301,11 @@ class StoreTest(storage_test.StorageTestCase):
           start=start,
           config={},
           changes={},
+          files={},
       )
       parameters = [pathlib.Path(path, x, 'state/d') for x in (start, own)]
       self.assertEqual([p.exists() for p in parameters], [False, False])
-      pool = absltest.mock.Mock(spec=commands.Pool)
+      pool = absltest.mock.Mock(spec=commands.Pool, elsewhere=False)
       executor.Workers(pool, lambda: None, one_stage()).submit(job)
       pool.submit.assert_called_once()
       self.assertEqual([p.exists() for p in parameters], [True, True])

@@ -1,9 +1,12 @@
 """Arms in processes of their own: the same bits, whatever happens to them."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +18,19 @@ from absl.testing import absltest
 from pyarrow import parquet
 import pytest
 
+from evojax import config as config_lib
+from evojax.evolve import executor
 from evojax.evolve import loop
 from evojax.ledger import chain
+from evojax.modes import arm as arm_mode
 from evojax.runtime import commands
+from evojax.runtime import metrics
 from evojax.runtime import mirror
 from evojax.runtime import preemption
+from evojax.runtime import progress
+from evojax.runtime import storage
+from evojax.runtime import workdir as workdir_lib
+from evojax.training import arm as arm_lib
 from evojax.training import reward_parts
 from tests import objects
 from tests import tiny
@@ -223,6 +234,96 @@ class ExecutorTest(absltest.TestCase):
     self.assertEqual(race['arms'][-1]['status'], 'crash')
     self.assertLen(race['arms'], 4)  # No arm after the one that crashed.
     self.assertEqual(here, workers)
+
+
+class Elsewhere(commands.ThisMachine):
+  """Trains arms at once in this process, but with a disk of their own."""
+
+  elsewhere = True
+
+  def __init__(self, disk):
+    self._disk, self.started = disk, []
+
+  def start(self, command):
+    (job,) = (f[6:] for f in command.flags if f.startswith('--job='))
+    self.started.append(job)
+    disk = absltest.mock.patch.dict(os.environ, XDG_CACHE_HOME=self._disk)
+    process = absltest.mock.Mock(place='here', has_devices=True)
+    with disk, contextlib.redirect_stdout(io.StringIO()):
+      try:
+        arm_mode.run(job)
+        process.poll.return_value = 0
+      except preemption.Preempted as error:
+        process.poll.return_value = error.code
+    return process
+
+
+class ElsewhereTest(absltest.TestCase):
+
+  def test_an_arm_with_another_disk_gives_the_record_of_this_process(self):
+    """It is stopped once, and goes on from what is in the store."""
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    variables = objects.make(root)
+    self.enterContext(absltest.mock.patch.dict(os.environ, variables))
+    job = arm_test.make_job(root / 'here', tiny.make_policy(root / 'policy'), 2)
+    first = arm_test.train(job)
+    start = str(arm_lib.checkpoint_of(job.folder, first.updates))
+    expected = arm_test.train(
+        dataclasses.replace(job, folder='arms/b', start=start)
+    )
+    engine = Elsewhere(str(root / 'disk'))
+    write, asked = metrics.MetricWriter.write, []
+
+    def write_and_stop(writer, step, row):
+      write(writer, step, row)
+      if not asked:
+        asked.append(os.kill(os.getpid(), signal.SIGINT))
+
+    self.enterContext(
+        absltest.mock.patch.object(
+            metrics.MetricWriter, 'write', write_and_stop
+        )
+    )
+    config = config_lib.from_mapping(job.config)
+    with (
+        mirror.opened('objects://bucket/run') as path,
+        workdir_lib.open_workdir(path, config, mode='evolve') as workdir,
+    ):
+      for folder in ('harness', 'arms/a'):
+        shutil.copytree(root / 'here' / folder, pathlib.Path(path, folder))
+      workdir.keep()
+      there = dataclasses.replace(
+          job, workdir=path, folder='arms/b', start=start
+      )
+      shown = progress.Progress([progress.Stage(name='arm', steps=2)])
+      workers = executor.Workers(
+          commands.Pool(engine, 1), lambda: None, shown
+      )
+      workers.submit(there)
+      self.assertEqual(workers.wait(there), expected)
+      job_url = 'objects://bucket/run/arms/b/.job.json'
+      self.assertEqual(engine.started, [job_url, job_url])
+      found, reference = map(evidence, (there.path, root / 'here/arms/b'))
+      self.assertEqual(found.keys(), reference.keys())
+      for name, table in reference.items():
+        self.assertTrue(table.equals(found[name]), name)
+      # Later arms begin with its checkpoint, which is only in the store.
+      start = arm_lib.checkpoint_of(there.folder, 2)
+      self.assertFalse(pathlib.Path(path, start, 'state').exists())
+      third = dataclasses.replace(
+          there,
+          folder='arms/c',
+          start=str(start),
+          changes={'seed': 4, 'steps': 1},
+      )
+      workers.submit(third)
+      self.assertEqual(workers.wait(third).start, expected.end)
+      fourth = dataclasses.replace(third, folder='arms/d')
+      mirror.of(path).lend(fourth.path, b'{}')
+      workers.cancel(fourth)
+    store = storage.Store('objects://bucket/run')
+    self.assertEmpty([n for n in store.list('arms') if '/.' in n])
+    self.assertEmpty(store.list('arms/d'))
 
 
 if __name__ == '__main__':

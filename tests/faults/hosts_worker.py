@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerFast  # noqa: F401
 from evojax import main as main_lib
 from evojax.modes import train  # noqa: F401
 from evojax.runtime import listing
-from evojax.runtime import mirror
+from evojax.runtime import mirrored
 from evojax.runtime import orbax_noise
 from evojax.runtime import preemption
 from evojax.runtime import storage
@@ -45,7 +45,7 @@ _LAST = 'step_000002'
 
 def send():
   kill_worker.intercept(
-      mirror.Mirror,
+      mirrored.Mirror,
       'send',
       lambda mirror, folder, *_: folder.name.startswith(_LAST),
       after=True,

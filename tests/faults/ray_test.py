@@ -19,7 +19,12 @@ import pytest
 
 from evojax.evolve import loop
 from evojax.ledger import chain
+from evojax.runtime import listing
+from evojax.runtime import mirror
+from evojax.runtime import storage
+from evojax.runtime import stored_names
 from tests import compiled
+from tests import objects
 from tests import tiny
 
 pytest.importorskip('ray', reason='the extra ray')
@@ -35,12 +40,14 @@ OPTIONS = dict(
 )
 _DRIVER = """
 import sys
-from evojax.evolve import loop
+import evojax
 from tests import tiny
 from tests.faults import ray_test
 config = tiny.evolving(**ray_test.OPTIONS)
-loop.run(config, sys.argv[1], executor='ray', workers=3)
+evojax.run(config, sys.argv[1], executor='ray', workers=3)
 """
+# Runs a command in a mount namespace in which a directory is its own.
+_ROOM = 'mount -t tmpfs none "$1" && shift && exec "$@"'
 
 
 def payloads(folder):
@@ -85,16 +92,37 @@ class ClusterTestCase(absltest.TestCase):
     super().setUp()
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     self.enterContext(
-        absltest.mock.patch.dict(os.environ, tiny.environment(), clear=True)
+        absltest.mock.patch.dict(
+            os.environ, tiny.environment(**self.variables()), clear=True
+        )
     )
     head = dict(num_cpus=0, include_dashboard=False)
     self.cluster = cluster_utils.Cluster(
         initialize_head=True, head_node_args=head
     )
     self.addCleanup(self.cluster.shutdown)
-    self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(3)]
+    self.nodes = []
+    for _ in range(3):
+      self.add_machine()
     os.environ['RAY_ADDRESS'] = self.cluster.address
     self.folder = self.root / 'ray'
+
+  def variables(self):
+    """Environment of all processes."""
+    return {}
+
+  def add_machine(self):
+    self.nodes.append(self.cluster.add_node(num_cpus=1))
+
+  def kill_machine_of(self, process):
+    raylet = parent_of(parent_of(process))
+    (node,) = (
+        node
+        for node in self.nodes
+        if raylet in [p.process.pid for p in node.all_processes['raylet']]
+    )
+    self.nodes.remove(node)
+    self.cluster.remove_node(node, allow_graceful=False)
 
 
 @pytest.mark.long
@@ -119,15 +147,6 @@ class RunTest(ClusterTestCase):
 
     return wait_for(find)
 
-  def kill_machine_of(self, process):
-    raylet = parent_of(parent_of(process))
-    (node,) = (
-        node
-        for node in self.nodes
-        if raylet in [p.process.pid for p in node.all_processes['raylet']]
-    )
-    self.cluster.remove_node(node, allow_graceful=False)
-
   def test_same_payloads_whatever_is_killed(self):
     first = self.drive()
     self.training('r000-incumbent-0')
@@ -139,7 +158,7 @@ class RunTest(ClusterTestCase):
     (killed,) = self.training('r000-incumbent-2')
     os.kill(killed, signal.SIGKILL)
     self.kill_machine_of(moved)
-    self.cluster.add_node(num_cpus=1)
+    self.add_machine()
     self.assertEqual(second.wait(), 0, (self.root / 'driver.log').read_text())
     config = tiny.evolving(**OPTIONS)
     loop.run(config, str(self.root / 'here'))
@@ -179,6 +198,99 @@ class RunTest(ClusterTestCase):
       ]
     self.assertNotEmpty(found['here'])
     self.assertEqual(found['wide'], found['here'])
+
+
+@pytest.mark.long
+class StoreTest(ClusterTestCase):
+  """Machines with a disk each, which share an object store and nothing else."""
+
+  URL = 'objects://bucket/run'
+
+  def variables(self):
+    # Every process of Ray and of evojax knows the scheme objects://.
+    (self.root / 'sitecustomize.py').write_text('import tests.objects\n')
+    paths = os.pathsep.join([str(self.root), str(tiny.ROOT)])
+    return objects.make(self.root) | {
+        'PYTHONPATH': paths,
+        'OBJECTS_FAILING': '0.02',
+    }
+
+  def add_machine(self):
+    disk = str(self.root / f'disk{len(os.listdir(self.root))}')
+    os.mkdir(disk)
+    with absltest.mock.patch.dict(os.environ, XDG_CACHE_HOME=disk):
+      super().add_machine()
+
+  def start(self, *command):
+    """Starts the run's process, whose disk no other process can see."""
+    cache = self.root / 'cache'
+    cache.mkdir(exist_ok=True)
+    room = ['unshare', '--mount', 'sh', '-c', _ROOM, 'sh', str(cache)]
+    if os.geteuid():  # Then it is only another directory.
+      room = []
+    log = self.enterContext(open(self.root / 'driver.log', 'ab'))
+    self.started = subprocess.Popen(
+        [*room, sys.executable, *command],
+        cwd=tiny.ROOT,
+        stdout=log,
+        stderr=log,
+    )
+    self.addCleanup(self.started.kill)
+    return self.started
+
+  def said(self):
+    return (self.root / 'driver.log').read_text()
+
+  def training(self, name):
+    """The process that trains an arm which has saved a checkpoint."""
+    arm = storage.Store(f'{self.URL}/arms/{name}')
+
+    def find():
+      self.assertIsNone(self.started.poll(), self.said())
+      time.sleep(0.5)
+      saved = 'checkpoints/step_000002/meta.json' in listing.read(arm).files
+      return saved and processes(f'{self.URL}/arms/{name}/.job.json')
+
+    return wait_for(find, seconds=1200)[0]
+
+  def test_same_payloads_whatever_is_killed(self):
+    first = self.start('-c', _DRIVER, self.URL)
+    self.training('v0')
+    first.kill()
+    first.wait()
+    wait_for(lambda: not processes(self.URL), seconds=90)
+    second = self.start('-c', _DRIVER, self.URL)
+    self.kill_machine_of(self.training('r000-incumbent-1'))
+    self.add_machine()
+    self.assertEqual(second.wait(), 0, self.said())
+    self.assertEmpty(os.listdir(self.root / 'cache'))
+    loop.run(tiny.evolving(**OPTIONS), str(self.root / 'here'))
+    with mirror.opened(self.URL) as path:
+      found = pathlib.Path(path)
+      self.assertEqual(payloads(found), payloads(self.root / 'here'))
+      logs = sorted(p.name for p in (found / 'logs/arms').iterdir())
+      self.assertContainsSubset({'r000-incumbent-0.log', 'v0.log'}, logs)
+    self.assertIn('lost its machine', self.said())
+    names = storage.Store(self.URL).list()
+    self.assertEmpty([n for n in names if stored_names.is_of_loan(n)])
+
+  def test_a_sweep(self):
+    policy = tiny.make_policy(self.root / 'policy')
+    file = self.root / 'mine.py'
+    file.write_text("MODE = 'train'\nSEEDS = (1, 2)\n")
+    swept = self.start(
+        *('-m', 'evojax.main', '--mode=sweep'),
+        *(f'--config=tests/tiny.py:{policy}', f'--sweep={file}'),
+        *('--executor=ray', '--workers=2', '--arm_resources=CPU=1'),
+        *('--config.eval.every=0', f'--workdir={self.URL}'),
+        f'--compilation_cache={compiled.CACHE}',
+    )
+    self.assertEqual(swept.wait(), 0, self.said())
+    store = storage.Store(self.URL)
+    (row,) = json.loads(store.read('sweep.json'))
+    self.assertEqual((row['seeds'], row['of']), (2, 2))
+    self.assertIn('step 4/4', store.read('logs/all-1.log').decode())
+    self.assertEmpty(os.listdir(self.root / 'cache'))
 
 
 @pytest.mark.long

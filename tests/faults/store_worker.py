@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 from evojax.runtime import listing
-from evojax.runtime import mirror
+from evojax.runtime import mirrored
 from evojax.runtime import storage
 from tests import objects  # noqa: F401, which registers the scheme.
 from tests.faults import kill_worker
@@ -27,12 +27,14 @@ POINTS = dict(
         lambda self, added, removed: any('checkpoints/' in n for n in added),
     ),
     sent=lambda: kill_worker.intercept(
-        mirror.Mirror,
+        mirrored.Mirror,
         '_publish_rows',
         lambda self: any('checkpoints' in name for name in self._known),
     ),
     downloading=lambda: kill_worker.intercept(
-        mirror.Mirror, 'fetch', lambda self, path, _: path.name == 'step_000002'
+        mirrored.Mirror,
+        'fetch',
+        lambda self, path, _: path.name == 'step_000002',
     ),
     exporting=kill_worker.POINTS['exporting'],
 )

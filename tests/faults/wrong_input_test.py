@@ -306,13 +306,6 @@ REFUSED = {
         r'gs://bucket/run is no directory .*--mode=warmstart; in a store work'
         r' --mode=evolve, .*mount',
     ),
-    'workdir in a bucket, and arms on other machines': (
-        [
-            *('{tiny}', '--workdir=gs://bucket/run', '--executor=ray'),
-            *('--workers=2', '--arm_resources=CPU=1'),
-        ],
-        r'gs://bucket/run is no directory .*--executor=ray; .*inprocess, local',
-    ),
     'workdir in a bucket, and scores on several hosts': (
         [
             *('{tiny}', '--workdir=gs://bucket/run', '--distributed'),

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -177,6 +178,22 @@ class SweepTest(parameterized.TestCase):
     )
     self.assertIn('a b --mode=train', ran.stdout)
     self.assertIn('wide,learning_rate=0.0001/seed-1', ran.stdout)
+
+  def test_slurm_finds_script_and_logs_of_a_sweep_in_a_store(self):
+    variables = objects.make(self.root)
+    self.enterContext(absltest.mock.patch.dict(os.environ, variables))
+    self.enterContext(contextlib.chdir(self.root))
+    url = 'objects://bucket/swept'
+    with mirror.opened_below(url) as self.workdir:
+      self.run_it(executor='slurm', source=str(tiny.ROOT / SOURCE))
+    script = self.root / 'runs/swept/array.sh'
+    self.assertIn(f'sbatch {script}', ''.join(self.said))
+    self.assertRegex(script.read_text(), rf'--workdir={url}/base,.*/seed-1')
+    (logs,) = re.findall(r'--output=(.*)/%a.log', script.read_text())
+    self.assertTrue(os.path.isdir(logs))
+    self.assertContainsSubset(
+        ['sweep.json', 'sweep.html'], storage.Store(url).list()
+    )
 
   def test_ray_is_told_what_a_point_gets(self):
     with self.assertRaisesRegex(ValueError, 'needs --arm_resources'):

@@ -65,6 +65,28 @@ if index == '0':
   (folder / 'done').write_text('')
 """
 
+# A run with a command that runs and one that waits for a machine.
+_RUN = """
+import contextlib, pathlib, sys, time
+from evojax import main
+from evojax.runtime import commands, preemption, ray_engine
+folder, program = pathlib.Path(sys.argv[1]), sys.argv[2]
+commands.Command.argv = lambda c: [sys.executable, '-c', *c.flags]
+def run():
+  pool = commands.Pool(ray_engine.Ray(commands.Share({'CPU': 1.0})), 2)
+  with preemption.stop_flag() as asked, contextlib.closing(pool):
+    for name in ('runs', 'waits'):
+      pool.submit(commands.Command(
+          name, (program, str(folder), '900'), folder / 'log', lambda: False
+      ))
+    while not asked:
+      pool.advance()
+      time.sleep(0.05)
+    raise preemption.Preempted(asked)
+main._run = run
+main.main([])
+"""
+
 
 def parent_of(process):
   text = pathlib.Path(f'/proc/{process}/stat').read_text()
@@ -346,6 +368,36 @@ class RayTest(absltest.TestCase):
         ((-6, 1, lost), lost),
     ):
       self.assertEqual(ray_engine._joint(statuses), joint)
+
+
+@pytest.mark.slow
+class GoneClusterTest(absltest.TestCase):
+
+  def test_a_run_without_its_cluster_ends_soon_after_sigterm(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    cluster = cluster_utils.Cluster(
+        initialize_head=True,
+        head_node_args=dict(num_cpus=1, include_dashboard=False),
+    )
+    self.addCleanup(cluster.shutdown)
+    run = subprocess.Popen(
+        [sys.executable, '-c', _RUN, root, _PROGRAM],
+        env=os.environ | {'RAY_ADDRESS': cluster.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    self.addCleanup(run.kill)
+    wait_until((root / 'step_001').exists)
+    for started in cluster.head_node.all_processes.values():
+      for info in started:
+        info.process.kill()
+        info.process.wait()
+    run.terminate()
+    began = time.monotonic()
+    out, _ = run.communicate(timeout=90)
+    self.assertEqual(run.returncode, preemption.AGAIN, out)
+    self.assertLess(time.monotonic() - began, 10)
 
 
 class NoClusterTest(absltest.TestCase):
