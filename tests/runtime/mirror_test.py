@@ -13,6 +13,7 @@ from evojax.runtime import durable
 from evojax.runtime import lease
 from evojax.runtime import listing
 from evojax.runtime import mirror
+from evojax.runtime import mirrored
 from evojax.runtime import storage
 from evojax.runtime import stored_names
 from evojax.runtime import workdir as workdir_lib
@@ -139,7 +140,7 @@ class PublishTest(MirrorTestCase):
       self.assertEqual(self.seen()['arms/a/y'], '3')
       # Else it is noticed after as many uploads as there are folders.
       (root / 'arms/a/y').unlink()
-      for _ in range(mirror._LEAST_UPLOADS):
+      for _ in range(mirrored._LEAST_UPLOADS):
         found.publish()
       self.assertEqual(list(self.seen()), names[1:])
       write(root / 'arms/a/z', 'at the end')

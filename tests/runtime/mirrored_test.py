@@ -95,6 +95,8 @@ class LoanTest(mirror_test.MirrorTestCase):
   def test_a_folder_goes_there_and_back_again(self):
     write(self.arm / 'metrics.jsonl', '1\n')
     checkpoint(self.arm, 1, '1')
+    self.mirror.settle(self.arm)
+    self.mirror.publish()
     self.lend()
     self.assertFalse(self.arm.exists())
     with self.borrowed() as copy:
