@@ -7,6 +7,7 @@ import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import checks
@@ -86,6 +87,18 @@ class AgentsTest(parameterized.TestCase):
         found['hard_coding_unseen'].remedies,
         (records.Remedy(setting='grader'),),
     )
+
+  def test_hard_coding_where_visible_tests_pass_without_a_repair(self):
+    run = _run('sound')
+    rows = run.rollouts.assign(visible_passed=1.0)
+    chance = np.random.default_rng(0).random(len(rows))
+    gamed = (rows['outcome'] < 0.5) & (chance < rows['step'] / 28)
+    rows.loc[gamed, ['hard_coded', 'reward']] = 1.0
+    run = dataclasses.replace(run, rollouts=rows)
+    self.assertLess(run.late(rows)['hard_coded'].mean(), 0.4)
+    found = examine.examine(run).findings
+    (finding,) = [f for f in found if f.check == 'hard_coded']
+    self.assertIn('hidden tests fail', finding.text)
 
   def test_since_is_near_the_step(self):
     # At that step, more than half of all solved episodes use the leak.
