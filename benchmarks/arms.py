@@ -1,6 +1,6 @@
 """The cost of placing arms: simulated runs, sleeping arms, and real ones.
 
-    python -m benchmarks.arms [--arms=10,100,1000] [--workers=8]
+    python -m benchmarks.arms [--arms=10,100,1000] [--at_a_time=8]
     python -m benchmarks.arms --sleep=20        # Ray, six workers; needs ray.
     python -m benchmarks.arms --overhead=5      # Real arms, one at a time.
 
@@ -42,7 +42,7 @@ from evojax.runtime import progress
 from evojax.training import arm as arm_lib
 
 _ARMS = flags.DEFINE_list('arms', ['10', '100', '1000'], 'Arms of each run.')
-_WORKERS = flags.DEFINE_integer('workers', 8, 'Arms at a time.')
+_AT_A_TIME = flags.DEFINE_integer('at_a_time', 8, 'Arms that train at once.')
 _OVERHEAD = flags.DEFINE_integer('overhead', 0, 'Real arms to measure.')
 _SLEEP = flags.DEFINE_float('sleep', 0.0, 'Seconds of a sleeping arm, on Ray.')
 
@@ -259,7 +259,7 @@ def main(_):
       print('  '.join(f'{name} {x:.2f}' for name, x in found.items()))
       return
     for count in map(int, _ARMS.value):
-      found = simulate(root / str(count), count, _WORKERS.value)
+      found = simulate(root / str(count), count, _AT_A_TIME.value)
       print('  '.join(f'{name} {x:.4g}' for name, x in found.items()))
 
 

@@ -49,6 +49,8 @@ class ClusterTest(launch_test.TestCase):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A background job ignores SIGINT, and its children cannot trap it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     self.addCleanup(self.end, process.pid)
     return process
