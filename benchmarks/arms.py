@@ -64,7 +64,7 @@ for step in range(start + 1, {STEPS} + 1):
     os.kill(os.getpid(), signal.SIGKILL)
   if step % {EVERY} == 0:
     saved.write_text(str(step))
-(folder / 'arm.json').write_text((folder / 'result').read_text())
+os.replace(folder / 'result', folder / 'arm.json')  # Whole, or not there.
 """
 _SLEEPER = """
 import pathlib, sys, time
