@@ -27,7 +27,6 @@ from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import commands
-from evojax.runtime import decisions
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
@@ -223,8 +222,9 @@ def open_place(
   ):
     output.say(devices.describe())
     mesh = meshes.open_mesh(setup.config, setup.policy)
-    begins = decisions.decide(lambda: not directory.resumed)
-    meshes.accept(setup.config, setup.policy, mesh, begins=begins)
+    meshes.accept(
+        setup.config, setup.policy, mesh, begins=not directory.resumed
+    )
     directory.record_start(
         chat_template=setup.policy.tokenizer.template,
         mesh=dict(mesh.shape),

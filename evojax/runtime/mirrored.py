@@ -375,15 +375,14 @@ class Mirror:
     folder = path.relative_to(self.root).as_posix()
     with self._lock:
       if folder not in self.lent:
-        self._wake(f'{folder}/')
-        self.publish()
-        self._wake(f'{folder}/')
+        sizes = self.published(path)
         self._settling.discard(f'{folder}/')
-        below = [n for n in self._known if stored.is_below(n, (folder,))]
-        if below:  # A kill between these two leaves both lists, see `pull`.
-          files = {n[len(folder) + 1 :]: self._known.pop(n)[0] for n in below}
+        for name in sizes:
+          del self._known[name]
+        if sizes:  # A kill between these two leaves both lists, see `pull`.
+          files = {name[len(folder) + 1 :]: n for name, n in sizes.items()}
           self._list_of(folder).write(files, ())
-          self._listing.write({}, below)
+          self._listing.write({}, sizes)
         self.lent.add(folder)
         shutil.rmtree(path, ignore_errors=True)
     self._store.write(f'{folder}/{stored.JOB}', job)

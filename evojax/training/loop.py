@@ -85,8 +85,9 @@ def run(
       _fork(newest, directory.path)
     output.say(devices.describe())
     mesh = meshes.open_mesh(config, setup.policy)
-    begins = decisions.decide(lambda: not directory.resumed)
-    meshes.accept(config, setup.policy, mesh, begins=begins)
+    meshes.accept(
+        config, setup.policy, mesh, begins=not directory.resumed
+    )
     with engines.stopped(asked):
       trainer = trainer_lib.Trainer(
           setup,

@@ -63,7 +63,8 @@ def accept(
     policy: As for `open_mesh`.
     mesh: The result of `open_mesh`.
     begins: Whether this is the first start of a run. Then a mesh that the
-      config writes, in a size above 1, is not replaced.
+      config writes, in a size above 1, is not replaced. That of process 0
+      counts.
     trains: Whether the run updates parameters, or only samples.
 
   Raises:

@@ -87,7 +87,7 @@ class CountsTest(absltest.TestCase):
 class DifferTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # Of 6 deals, aabb (the observed one) and bbaa are the most uneven.
+      # There are 6 deals; aabb (the observed one) and bbaa are the most uneven.
       ('aabb', 'xx--', 1 / 3, 1 / 3, 1 / 3),
       ('aaabbb', 'xxx---', 2 / 20, 2 / 20, 2 / 20),
       ('aaaabbbb', 'xxxx----', 2 / 70, 2 / 70, 2 / 70),

@@ -269,8 +269,8 @@ class KillTest(_Killed):
           r' continues: \S+ -m evojax\.main .*--config=',
       )
       self.assertNotIn('Traceback', stopped.stderr)
-    # What was finished when it arrived is saved, though nothing was due. If
-    # the killed run had no checkpoint yet, that may be nothing.
+    # A signal saves the steps that are finished, although no checkpoint was
+    # due. There may be none if the killed run had no checkpoint yet.
     found = max(step for step, _ in metrics(workdir))
     finished = self.run_command(workdir, '')
     self.assertEqual(finished.returncode, 0, finished.stderr)

@@ -23,6 +23,7 @@ from evojax.runtime import listing
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from evojax.runtime import stored_names
+from tests import clusters
 from tests import compiled
 from tests import objects
 from tests import tiny
@@ -62,11 +63,6 @@ def processes(folder):
       if str(folder).encode() in path.read_bytes():
         found.append(int(path.parent.name))
   return found
-
-
-def parent_of(process):
-  text = pathlib.Path(f'/proc/{process}/stat').read_text()
-  return int(text.rpartition(')')[2].split()[1])
 
 
 def repeated(log):
@@ -115,14 +111,8 @@ class ClusterTestCase(absltest.TestCase):
     self.nodes.append(self.cluster.add_node(num_cpus=1))
 
   def kill_machine_of(self, process):
-    raylet = parent_of(parent_of(process))
-    (node,) = (
-        node
-        for node in self.nodes
-        if raylet in [p.process.pid for p in node.all_processes['raylet']]
-    )
-    self.nodes.remove(node)
-    self.cluster.remove_node(node, allow_graceful=False)
+    worker = clusters.parent_of(process)
+    clusters.kill_machine(self.cluster, self.nodes, worker)
 
 
 @pytest.mark.long

@@ -165,7 +165,7 @@ class CostsTest(absltest.TestCase):
     # a: v0 after 100 tokens and one row; v2 after 900 and seven.
     self.assertEqual(one['reached'], [[100, 10.0], [900, 70.0], None])
     self.assertEqual(two['reached'], [[100, 10.0], [1100, 70.0], None])
-    # Of steps 1 to 6: 0.6, 0.55 and 0.7 after 400, 800 and 1200 tokens.
+    # r solves 0.6, 0.55 and 0.7 in two steps each, 400 tokens apart.
     self.assertEqual(
         summary['references'],
         [{'run': 'r', 'reached': [[400, 16.0], [400, 16.0], None]}],

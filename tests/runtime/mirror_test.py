@@ -117,7 +117,7 @@ class PublishTest(MirrorTestCase):
       (root / 'arms/a/evidence/x').unlink()
       write(root / 'arms/a/y', '1')
       found.settle(root / 'arms/a')
-      # What had changed until then is not lost.
+      # A change made before the folder was settled is uploaded.
       found.publish()
       names = ['arms/a/y', 'arms/b/evidence/x', 'config.json']
       self.assertEqual(list(self.seen()), names)
@@ -130,7 +130,7 @@ class PublishTest(MirrorTestCase):
       self.assertIn(root / 'arms/b', folders)
       self.assertNotIn(root / 'arms/a', folders)
       self.assertEqual(self.seen()['arms/a/y'], '1')
-      # Whoever writes there and says so loses nothing.
+      # A file that is published by its name is uploaded at once.
       mirror.publish(root / 'arms/a/y')
       self.assertEqual(self.seen()['arms/a/y'], '2')
       write(root / 'arms/a/y', '3')
@@ -286,7 +286,7 @@ class PublishTest(MirrorTestCase):
     with mirror.opened_below(URL, light) as path:
       found = {'a/config.json', 'b/c/config.json'}
       self.assertEqual(set(files(path)), found)
-      # What runs write meanwhile is seen on request, also of a new run.
+      # `refresh` shows new files of a run, and a run that is new itself.
       for name in ('a', 'd'):
         with mirror.opened(f'{URL}/{name}') as other, self.open(other) as run:
           run.keep()

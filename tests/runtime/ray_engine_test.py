@@ -16,6 +16,7 @@ import pytest
 
 from evojax.runtime import commands
 from evojax.runtime import preemption
+from tests import clusters
 
 pytest.importorskip('ray', reason='the extra ray')
 
@@ -88,11 +89,6 @@ main.main([])
 """
 
 
-def parent_of(process):
-  text = pathlib.Path(f'/proc/{process}/stat').read_text()
-  return int(text.rpartition(')')[2].split()[1])
-
-
 def wait_until(holds, seconds=60):
   deadline = time.monotonic() + seconds
   while not holds():
@@ -101,7 +97,7 @@ def wait_until(holds, seconds=60):
 
 
 def runs(pid):
-  """Whether a process runs; one that ended and is not waited for does not."""
+  """Return True if a process runs, False if it has ended."""
   try:
     return b') Z ' not in pathlib.Path(f'/proc/{pid}/stat').read_bytes()
   except OSError:
@@ -250,14 +246,7 @@ class RayTest(absltest.TestCase):
     self.pool.submit(command)
     child, worker = self.pids(command)
     wait_until((command.log.parent / 'step_005').exists)
-    raylet = parent_of(worker)
-    (node,) = (
-        node
-        for node in self.nodes
-        if raylet in [p.process.pid for p in node.all_processes['raylet']]
-    )
-    self.nodes.remove(node)
-    self.cluster.remove_node(node, allow_graceful=False)
+    clusters.kill_machine(self.cluster, self.nodes, worker)
     wait_until(lambda: not runs(child), seconds=30)
     self.nodes.append(self.cluster.add_node(num_cpus=2))
     self.advance('moved')
@@ -291,7 +280,8 @@ class RayTest(absltest.TestCase):
         for i in (0, 1)
     ])  # fmt: skip
     self.assertRegex(flags[0][1], r'--coordinator=[\d.]+:\d+')
-    nodes = [parent_of(parent_of(int(f[4]))) for f in flags]
+    processes = [int(f[4]) for f in flags]
+    nodes = [clusters.parent_of(clusters.parent_of(p)) for p in processes]
     self.assertNotEqual(*nodes)
     # One is killed: the other is stopped, and both go on, all counted once.
     self.enterContext(

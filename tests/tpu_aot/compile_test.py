@@ -135,7 +135,7 @@ def compile_all(*what, effort=-1.0):
             'JAX_ENABLE_COMPILATION_CACHE': 'False',
             'JAX_DISABLE_MOST_OPTIMIZATIONS': 'False',
             'JAX_EXEC_TIME_OPTIMIZATION_EFFORT': str(effort),
-            # What libtpu writes tells how much memory a program takes.
+            # `programs.py` reads the memory of each program from this folder.
             'XLA_FLAGS': f'--xla_dump_to={folder}/dump',
             # There is no TPU to ask the metadata server about, or to lock: a
             # lock would outlive a killed test.

@@ -61,7 +61,7 @@ class ShippedTest(parameterized.TestCase):
     self.assertEqual(max(bounds, key=bounds.get), 'update')
     kept = sum(memory.resident(run).values())
     self.assertBetween((kept + bounds['update']) / (kept + size), 1, 1.15)
-    # Of the temporaries alone it is not far more.
+    # The same without the resident bytes, which hide an error.
     self.assertBetween(bounds['update'] / size, 1, 1.25)
 
 

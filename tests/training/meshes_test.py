@@ -113,7 +113,7 @@ class FittingTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('the default', (1, 1, 1, 1), (1, 4, 1, 1)),
-      # Of 8 parts of a batch that has 4.
+      # -1 is no size that a config writes.
       ('the rest', (1, 1, -1, 1), (1, 1, 4, 2)),
   )
   def test_what_no_config_writes_is_taken_at_once(self, asked, found):
