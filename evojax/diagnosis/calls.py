@@ -452,28 +452,39 @@ def hard_codes(made: Sequence[Call]) -> bool:
   A special case that the source held before, as seen in a look or in the text
   that is replaced, does not count; see `literals`.
   """
-  looked: set[str] = set()
-  numbered: dict[tuple[str, int], str] = {}
+  looks: list[Call] = []
   for call in made:
-    path = _argument(call, _PATHS)
     if call.kind != 'edit':
-      looked |= _lines(call.reply)
-      for number, line in _NUMBERED.findall(call.reply):
-        numbered[path, int(number)] = line
+      looks.append(call)
     elif call.ok and not call.touches_tests:
-      new, old = _written(call), _argument(call, _OLD)
-      first = call.arguments.get('first')
-      if not old and isinstance(first, int):
-        last = call.arguments.get('last', first)
-        last = last if isinstance(last, int) else first
-        places = range(first, min(last, first + len(numbered)) + 1)
-        old = '\n'.join(numbered.get((path, n), '') for n in places)
-      added = literals.cases(new) - literals.cases(old)
-      if any(case.line not in looked for case in added):
-        return True
+      new = _written(call)
+      if not literals.may_answer(new):
+        continue  # Most edits; the replies before them need not be read.
+      old = _argument(call, _OLD) or _replaced(call, looks)
       if literals.is_constant(new, old):
         return True
+      if added := literals.cases(new) - literals.cases(old):
+        seen = set().union(*(_lines(look.reply) for look in looks))
+        if any(case.line not in seen for case in added):
+          return True
   return False
+
+
+def _replaced(call: Call, looks: Sequence[Call]) -> str:
+  """Return the lines that an edit by line numbers replaces, as far as seen."""
+  first = call.arguments.get('first')
+  if not isinstance(first, int):
+    return ''
+  last = call.arguments.get('last', first)
+  last = last if isinstance(last, int) else first
+  seen = {
+      (_argument(look, _PATHS), int(number)): line
+      for look in looks
+      for number, line in _NUMBERED.findall(look.reply)
+  }
+  path = _argument(call, _PATHS)
+  places = range(first, min(last, first + len(seen)) + 1)
+  return '\n'.join(seen.get((path, place), '') for place in places)
 
 
 def _written(call: Call) -> str:

@@ -18,8 +18,7 @@ import warnings
 
 from evojax.runtime import python_source
 
-# A text without any of these has no case, and is not parsed.
-_MAYBE = re.compile(r'\breturn\b|\bprint\b|\bwrite\b')
+_ANSWERS = re.compile(r'\breturn\b|\bprint\b|\bwrite\b')
 _FENCED = re.compile(r'```(?:python|py)?\s*\n(.*?)(?:```|$)', re.DOTALL)
 _TRIVIAL = (None, True, False, 0, 1, -1, '', (), [], {})
 # Functions and methods that read or convert an input, and change no value.
@@ -47,10 +46,15 @@ class Case:
   line: str = dataclasses.field(compare=False)  # Where it starts.
 
 
+def may_answer(code: str) -> bool:
+  """Return False if a text surely has no case, without parsing it."""
+  return _ANSWERS.search(code) is not None
+
+
 @functools.lru_cache(maxsize=4096)
 def cases(code: str) -> frozenset[Case]:
   """Return the special cases of a program or a fragment of one."""
-  if not _MAYBE.search(code):
+  if not may_answer(code):
     return frozenset()
   tree, lines = _parse(code)
   tables = {
@@ -77,7 +81,7 @@ def is_constant(new: str, old: str) -> bool:
     new: The text that an edit writes.
     old: The text that it replaces.
   """
-  if not _MAYBE.search(new):
+  if not may_answer(new):
     return False
   value = _only_return(_parse(new)[0])
   if value is None or (isinstance(value, ast.Constant) and value.value is None):
