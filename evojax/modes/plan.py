@@ -25,6 +25,7 @@ from evojax.models import policy as policy_lib
 from evojax.modes import plan_devices
 from evojax.modes import plan_meshes
 from evojax.modes import plan_remedies
+from evojax.rl import packing
 from evojax.runtime import config_checks
 from evojax.runtime import devices as devices_lib
 from evojax.runtime import output
@@ -33,7 +34,6 @@ from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
 from evojax.training import settings
 from evojax.training import stages
-from evojax.training import update as update_lib
 
 # Programs of policies with at most this many parameters are compiled.
 _COMPILE_PARAMETERS = 50_000_000
@@ -229,9 +229,10 @@ def estimate(
 def _programs(run: memory_lib.Run) -> dict[str, int]:
   """Return the maximum number of programs that a run compiles, by kind."""
   shapes = 1
-  if run.config.grpo.layout == 'packed':  # One program per bucket of rows.
+  if run.config.grpo.layout == 'packed':  # One program per number of rows.
     rows = run.batch['tokens'].shape[1]
-    shapes = -(-rows // update_lib.PACKED_ROWS_BUCKET)
+    counts = packing.row_counts(sharding.batch_shards(run.mesh))
+    shapes = 1 + next(i for i, count in enumerate(counts) if count >= rows)
   programs = dict(update=shapes)
   if run.scores:
     programs['score'] = shapes

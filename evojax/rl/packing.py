@@ -12,8 +12,9 @@ padded), never rows: with the packed layout, `flat[index]` gives them.
 Sequences are listed in group-major order: (p, g) has index p * G + g.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
+import itertools
 
 from jaxtyping import Bool, Int32
 import numpy as np
@@ -205,7 +206,7 @@ def pack(sequences: Sequences, rows: int, length: int) -> Packed:
 
 
 def pack_micro_batches(
-    sequences: Sequences, micro_groups: int, length: int, bucket: int = 1
+    sequences: Sequences, micro_groups: int, length: int, multiple: int = 1
 ) -> Packed:
   """Pack every `micro_groups` groups on their own, into equally many rows.
 
@@ -213,7 +214,7 @@ def pack_micro_batches(
     sequences: The sequences of an update.
     micro_groups: Groups per micro-batch; divides P.
     length: L, tokens per row.
-    bucket: See `rows_needed`, which says how many rows there are.
+    multiple: See `rows_needed`, which says how many rows there are.
 
   Returns:
     Arrays with a leading axis M = P / micro_groups, [M, rows, L] and
@@ -223,32 +224,46 @@ def pack_micro_batches(
     ValueError: If micro_groups does not divide P, or for the reasons of `pack`.
   """
   parts = sequences.micro_batches(micro_groups)
-  rows = rows_needed([part.lengths for part in parts], length, bucket)
+  rows = rows_needed([part.lengths for part in parts], length, multiple)
   packed = [dataclasses.astuple(pack(part, rows, length)) for part in parts]
   return Packed(*map(np.stack, zip(*packed, strict=True)))
 
 
 def rows_needed(
-    lengths: Sequence[Sequence[int]], length: int, bucket: int = 1
+    lengths: Sequence[Sequence[int]], length: int, multiple: int = 1
 ) -> int:
-  """Return the number of rows that the fullest micro-batch needs.
+  """Return the number of rows that all micro-batches get.
+
+  It determines a shape of the compiled program, so only a few numbers are used:
+  see `row_counts`. All micro-batches share one shape, and hence one program.
 
   Args:
     lengths: Tokens of the sequences of each micro-batch.
     length: L, tokens per row.
-    bucket: The result is rounded up to a multiple of this. It determines a
-      shape of the compiled program, so a run compiles at most
-      ceil(micro_groups * G / bucket) programs.
+    multiple: The result is a multiple of this, the devices that share the rows.
 
   Returns:
-    Rows, >= 1, a multiple of bucket.
+    Rows, as many as the fullest micro-batch needs, or a little more.
 
   Raises:
     ValueError: If a sequence is longer than a row.
   """
-  # All micro-batches share one shape, and hence one compiled program.
   rows = max(1 + max(first_fit_decreasing(part, length)) for part in lengths)
-  return -(-rows // bucket) * bucket
+  return next(n for n in row_counts(multiple) if n >= rows)
+
+
+def row_counts(multiple: int = 1) -> Iterator[int]:
+  """Yield the numbers of rows that are used: 1 to 8, then 10, 12, 14, 16, 20...
+
+  From 4 on there are four of them until the number has doubled, so that less
+  than a quarter of the rows is empty.
+
+  Args:
+    multiple: A factor of all numbers.
+  """
+  yield from (n * multiple for n in range(1, 5))
+  for power in itertools.count():
+    yield from (n * multiple << power for n in range(5, 9))
 
 
 def _pad(arrays, width, dtype, what):

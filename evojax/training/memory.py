@@ -285,10 +285,10 @@ def _item(run: Run) -> int:
   return jnp.dtype(run.cfg.compute_dtype).itemsize
 
 
-def _score_of_keys(run: Run, queries: int | float, slots: int) -> float:
-  """Return the bytes of the attention scores of queries and their softmax."""
+def _attention_bytes(run: Run, scores: int | float) -> float:
+  """Return the bytes of a head's attention scores, and softmax, in all heads."""
   heads = run.cfg.num_heads / run.mesh.shape['tensor']
-  return queries * slots * heads * (4 + _item(run))
+  return scores * heads * (4 + _item(run))
 
 
 def _logit_bytes(run: Run) -> float:
@@ -326,7 +326,8 @@ def _forward(run: Run) -> _Forward:
   shards, replicas = _shards(run)
   length = c.data.max_prompt_tokens + c.rollout.max_tokens
   most, block = decoder.MOST_QUERIES, decoder.QUERY_BLOCK
-  at_once = lambda queries: block if queries > most else queries
+  # A head's scores of a sequence that are alive at once.
+  scored = lambda queries: (block if queries > most else queries) * length
   if 'completions' in run.batch:
     prompts, completions = (
         run.batch[name].shape[1:] for name in ('prompts', 'completions')
@@ -337,9 +338,12 @@ def _forward(run: Run) -> _Forward:
   else:
     rows, lengths = zip(run.batch['tokens'].shape[1:], strict=True)
     targets = rows[0] * lengths[0] / replicas
+    if lengths[0] <= most:
+      blocks = decoder.causal_blocks(lengths[0])
+      scored = lambda _: sum((stop - start) * stop for start, stop in blocks)
   pairs = list(zip(rows, lengths, strict=True))
   tokens = sum(row * each for row, each in pairs) / shards
-  queries = sum(row * at_once(each) for row, each in pairs) / shards
+  scores = sum(row * scored(each) for row, each in pairs) / shards
   # Two layers are cast and gathered along fsdp at a time: one in use and the
   # next one.
   used = 0.0
@@ -353,7 +357,7 @@ def _forward(run: Run) -> _Forward:
       targets=targets,
       alive=min(c.model.logprob_chunk / replicas or math.inf, targets),
       layer=tokens * _token_bytes(run),
-      scores=_score_of_keys(run, queries, length),
+      scores=_attention_bytes(run, scores),
       blocks=(max(lengths) > most) + (min(lengths) > most),
       weights=used,
   )
@@ -427,7 +431,7 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   copied = (1 + scan) / cfg.num_layers
   tokens = rows / of_rows * shapes.chunk
   width = shapes.row_chunks * shapes.chunk
-  layer = tokens * _token_bytes(run) + _score_of_keys(run, tokens, width)
+  layer = tokens * _token_bytes(run) + _attention_bytes(run, tokens * width)
   yield 'prefill', (
       (scan + copied) * kept
       + 2 * layer
@@ -440,7 +444,7 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   vocab = 6 * rows * cfg.vocab_rows * 4
   new = 0 if scan else cache / cfg.num_layers
   yield 'insert', new + gathered + vocab
-  a_slot = _token_bytes(run) + _score_of_keys(run, 1, shapes.context)
+  a_slot = _token_bytes(run) + _attention_bytes(run, shapes.context)
   anew = 0
   if scan and not run.on_cpu:
     layers = run.used_weights['layers']

@@ -54,11 +54,6 @@ HYPERPARAMETERS = (
 )
 
 
-# The number of rows of a packed micro-batch is rounded up to a multiple of
-# this, which limits the number of shapes, and so of programs, in a run.
-PACKED_ROWS_BUCKET = 8
-
-
 class NonFiniteError(FloatingPointError):
   """The loss or a gradient is not finite; the state was not changed."""
 
@@ -200,7 +195,7 @@ def make_batch(
   else:
     length = max_prompt_tokens + max_tokens
     packed = packing.pack_micro_batches(
-        sequences, micro_parts, length, math.lcm(PACKED_ROWS_BUCKET, shards)
+        sequences, micro_parts, length, shards
     )
     batch = dataclasses.asdict(packed)
   # One advantage per token, not one per turn. So the number of turns, which

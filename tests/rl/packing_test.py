@@ -135,7 +135,7 @@ class PackTest(parameterized.TestCase):
   def test_micro_batches_are_packed_on_their_own(self):
     lists = _random_sequences(0)
     sequences = packing.Sequences(*lists, 3, 8)
-    packed = packing.pack_micro_batches(sequences, 2, length=17, bucket=5)
+    packed = packing.pack_micro_batches(sequences, 2, length=17, multiple=5)
     self.assertEqual(packed.tokens.shape, (2, 5, 17))
     self.assertEqual(packed.index.shape, (2, 2, 3, 8))
     for m, part in enumerate((slice(0, 6), slice(6, 12))):
@@ -147,14 +147,21 @@ class PackTest(parameterized.TestCase):
         )
 
   def test_rows_needed(self):
-    need = lambda *lengths, bucket=1: packing.rows_needed(lengths, 10, bucket)
+    need = lambda *lengths, multiple=1: packing.rows_needed(
+        lengths, 10, multiple
+    )
     self.assertEqual(need([6, 4]), 1)
     self.assertEqual(need([6, 5]), 2)
     # The fuller of two micro-batches counts; a single one would take 3.
     self.assertEqual(need([6, 4], [6, 6]), 2)
     self.assertEqual(need([6, 4, 6, 6]), 3)
-    self.assertEqual(need([6, 4, 6, 6], bucket=4), 4)
+    self.assertEqual(need([6, 4, 6, 6], multiple=4), 4)
     self.assertEqual(need([0, 0]), 1)
+    # Few numbers of rows are used, so that few programs are compiled.
+    counts = [need([6] * rows) for rows in range(1, 18)]
+    exact = [1, 2, 3, 4, 5, 6, 7, 8]
+    self.assertEqual(counts, [*exact, 10, 10, 12, 12, 14, 14, 16, 16, 20])
+    self.assertEqual(need([6] * 33, multiple=4), 40)
 
   @parameterized.named_parameters(
       ('row', dict(length=6), 'sequence 1 has 7 tokens.*row length 6'),
