@@ -15,7 +15,6 @@ from evojax.runtime import sharding
 from evojax.training import fingerprint
 from evojax.training import learner
 from evojax.training import setup as setup_lib
-from evojax.training import update
 from tests import tiny
 
 
