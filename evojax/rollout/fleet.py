@@ -510,7 +510,7 @@ class Fleet:
     """Probe a server and give it the weights, until both succeed."""
     pause, known = _FIRST_BACKOFF, server.abilities is not None
     # If it was up before, its loss was logged already.
-    told = time.monotonic() if known else -_REMIND_SECONDS
+    logged = time.monotonic() if known else -_REMIND_SECONDS
     while not server.up:
       try:
         await self._probe(server)
@@ -519,9 +519,9 @@ class Fleet:
         server.up, server.error = True, ''
       except _UNUSABLE as error:
         server.error = probes.described(error)
-        if time.monotonic() - told >= _REMIND_SECONDS:
+        if time.monotonic() - logged >= _REMIND_SECONDS:
           logging.warning('%s is not up: %s', server.url, server.error)
-          told = time.monotonic()
+          logged = time.monotonic()
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LAST_BACKOFF)
       except answers.DisagreementError as error:

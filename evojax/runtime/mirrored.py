@@ -16,8 +16,8 @@ from evojax.runtime import stored_names as stored
 from evojax.runtime import stored_rows
 
 _SOON_SECONDS = 30.0
-# Settled folders are scanned once in so many uploads, or in as many as there
-# are of them. So a scan of all costs an upload no more than that of one folder.
+# Settled folders are scanned once in this many uploads, or in as many as there
+# are settled folders. So on average, an upload scans at most one of them.
 _LEAST_UPLOADS = 16
 # Time in which a process that is being stopped saves and ends.
 _RETURN_SECONDS = 60.0
@@ -54,7 +54,7 @@ class Mirror:
     self._listing = listing_lib.Listing(self._store)
     # Files in the list: size, and the signature of the local copy if any.
     self._known: _Files = {}
-    # Those of settled folders, which are not in `_known`, by folder. Names of
+    # Files of settled folders, which are not in `_known`, by folder. Names of
     # folders end with '/'.
     self._settled: dict[str, _Files] = {}
     self._settling: set[str] = set()  # Settled by the next upload.
@@ -205,10 +205,10 @@ class Mirror:
         self._publish()
 
   def settle(self, path: pathlib.Path) -> None:
-    """Say that the files of a folder will not change any more.
+    """Mark a folder as settled: its files will not change any more.
 
-    After the next upload, a change there is uploaded late: at the latest once
-    as many uploads were made as folders are settled, and at the end.
+    After the next upload, a change there is uploaded late: when the settled
+    folders are scanned, see `_LEAST_UPLOADS`, and at the end.
 
     Args:
       path: The local folder.
@@ -280,11 +280,11 @@ class Mirror:
 
   @contextlib.contextmanager
   def adding(self, sizes: Mapping[str, int]) -> Iterator[None]:
-    """Let the list name what other processes have sent, from this block on.
+    """Return a context after which the list names files of other processes.
 
-    In the block, the companion of these files appears here, such as the
-    SHA256SUMS of a checkpoint. This process uploads nothing meanwhile, because
-    the new objects would be taken for those of an older companion.
+    Within it, the caller writes the companion of these files, such as the
+    SHA256SUMS of a checkpoint. Nothing is uploaded meanwhile, because the new
+    objects would seem to belong to an older companion.
 
     Args:
       sizes: Results of `send`.
@@ -380,7 +380,7 @@ class Mirror:
         self._settling.discard(f'{folder}/')
         for name in sizes:
           del self._known[name]
-        if sizes:  # A kill between these two leaves both lists, see `pull`.
+        if sizes:  # A kill between the writes leaves both lists, see `pull`.
           files = {name[len(folder) + 1 :]: n for name, n in sizes.items()}
           self._list_of(folder).write(files, ())
           self._listing.write({}, sizes)

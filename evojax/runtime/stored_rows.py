@@ -23,7 +23,7 @@ class Rows:
       path: The ledger, a file with one row per line.
     """
     self._store, self._path = store, path
-    self._rows: list[bytes] = []  # Those in the store, in order.
+    self._rows: list[bytes] = []  # All rows in the store, in order.
 
   def __len__(self) -> int:
     """Return the number of rows in the store."""
