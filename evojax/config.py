@@ -261,7 +261,7 @@ FIELDS = (
     Field('rollout.queue_depth', 0, 'Steps sampled in advance. 1 samples the'
           ' next step during the update of this one, with the weights before'
           ' it; grpo.tis_cap corrects for that.', 0, 1,
-          reason='0 samples each step with its own weights, 1 ahead'),
+          reason='0 samples each step with its own weights, 1 one step early'),
     Field('rollout.max_staleness', 0, 'Maximum number of versions by which a'
           ' rollout may be older than the weights it trains; an older one is'
           ' sampled again, before grpo.reject applies.', 0),

@@ -154,7 +154,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
 _STORED = tuple(
     'evolve train aa eval report diagnose inspect runs sweep'.split()
 )
-# Those of them in which several processes work together, see --distributed.
+# Modes of these in which several processes work together, see --distributed.
 _STORED_TOGETHER = 'evolve', 'train'
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')

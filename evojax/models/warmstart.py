@@ -104,16 +104,16 @@ def encode(
     ValueError: If turns with an end exceed max_completion.
   """
   messages, eos = demonstration.messages, tokenizer.eos_ids[0]
-  ids, said = [], []
+  ids, mask = [], []
   for turn, answer in demonstration.before:
     turn = [*tokenizer.encode(turn), eos]
-    heard = tokenizer.render_reply(messages, [answer], ended=True)
-    ids += turn + heard
-    said += [True] * len(turn) + [demonstration.foretells] * len(heard)
+    reply = tokenizer.render_reply(messages, [answer], ended=True)
+    ids += turn + reply
+    mask += [True] * len(turn) + [demonstration.foretells] * len(reply)
   ids += tokenizer.encode(demonstration.completion)
   if demonstration.ends:
     ids.append(eos)
-  said += [True] * (len(ids) - len(said))
+  mask += [True] * (len(ids) - len(mask))
   if demonstration.ends and len(ids) > max_completion:
     raise ValueError(
         f'a demonstration has {len(ids)} tokens, more than'
@@ -121,7 +121,7 @@ def encode(
         ' config.warmstart.max_completion, or leave its problems out.'
     )
   prompt = tokenizer.render(messages)
-  return prompt, ids[:max_completion], said[:max_completion]
+  return prompt, ids[:max_completion], mask[:max_completion]
 
 
 def pack(
@@ -155,7 +155,7 @@ def pack(
   prompts, completions = (
       [np.array(e[column], np.int32) for e in found] for column in (0, 1)
   )
-  masks = [np.array(said, bool) for _, _, said in found]
+  masks = [np.array(mask, bool) for _, _, mask in found]
   packed = packing.pack(
       packing.Sequences(prompts, completions, masks, 1, length), rows, length
   )

@@ -492,13 +492,13 @@ def _correct(algorithm, hyper, old, micro):
   largest = {'gap_max': jnp.max(jnp.where(mask, gap, 0.0))}
   kept, weights = mask, None
   if algorithm.tis_mode:
-    weights, weighed, ratio = importance.importance_weights(
+    weights, weight_sums, ratio = importance.importance_weights(
         *three,
         mode=algorithm.tis_mode,
         cap=hyper['tis_cap'],
         floor=hyper['tis_floor'],
     )
-    sums |= weighed
+    sums |= weight_sums
     largest['tis_ratio_max'] = ratio
   if algorithm.rejects:
     kept = importance.accepted(
