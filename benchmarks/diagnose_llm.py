@@ -33,7 +33,7 @@ from evojax.diagnosis import show
 from evojax.runtime import durable
 
 _LETTERS = 3  # Characters of a token, at least, in logs.
-_POINTS = 20  # Of each curve.
+_POINTS = 20  # Points of each curve.
 _TEXT = 600  # Characters of a prompt or completion that are shown.
 _WAIT_S = 0.5  # Before the second attempt; doubles with each further one.
 _ASKED = """You are given the logs of a reinforcement learning run of a language
@@ -65,9 +65,9 @@ class LanguageModel:
   url: str  # Up to /v1.
   model: str
   key_env: str = ''  # Environment variable with the key; empty: none.
-  tokens: int = 8000  # Of a prompt, about.
+  tokens: int = 8000  # Approximate length of a prompt.
   cache: pathlib.Path  # Directory of replies.
-  timeout_s: float = 300.0  # Of one request.
+  timeout_s: float = 300.0  # Limit of one request.
   retries: int = 3  # Attempts after the first.
 
   def __call__(self, run: form.Run) -> tuple[set[str], int]:

@@ -189,8 +189,8 @@ class Difference:
   """A test of whether the runs of domains differ in their sets of families."""
 
   families: tuple[str, ...]
-  p: float  # Of all families together.
-  each: tuple[float, ...]  # Of each family, corrected for looking at all.
+  p: float  # P-value for all families together.
+  each: tuple[float, ...]  # P-value by family, corrected for their number.
   least: float  # The least p that these runs could give.
   deals: int  # Deals that were compared.
 

@@ -70,13 +70,13 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   })
   c.model.path = 'package:swe'
   c.data.max_prompt_tokens = 160
-  c.rollout.max_tokens = 700  # Of an episode, including tool replies.
+  c.rollout.max_tokens = 700  # In an episode, with tool replies.
   c.rollout.turn_tokens = 96
   c.rollout.decode_slots = 32
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8
   c.steps = 60
-  c.eval.problems = 64  # Of 93 dev problems.
+  c.eval.problems = 64  # There are 93 dev problems.
   c.eval.samples = 4
   # Less than in other domains, since an update takes longer.
   c.evolve.rounds = 3

@@ -8,7 +8,7 @@ and `--mode=check` use the same declarations.
 This module imports ml_collections only, so that configs stay light.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
 import difflib
 import hashlib
@@ -261,7 +261,7 @@ FIELDS = (
     Field('rollout.queue_depth', 0, 'Steps sampled in advance. 1 samples the'
           ' next step during the update of this one, with the weights before'
           ' it; grpo.tis_cap corrects for that.', 0, 1,
-          reason='0 samples each step with its own weights, 1 ahead'),
+          reason='0 samples each step with its own weights, 1 one step early'),
     Field('rollout.max_staleness', 0, 'Maximum number of versions by which a'
           ' rollout may be older than the weights it trains; an older one is'
           ' sampled again, before grpo.reject applies.', 0),
@@ -589,21 +589,3 @@ def from_mapping(values: Mapping[str, Any]) -> ml_collections.ConfigDict:
 def sha256(config: ml_collections.ConfigDict) -> str:
   """Return the hash of the canonical form, 64 hex digits."""
   return hashlib.sha256(to_json(config).encode()).hexdigest()
-
-
-def learning_rate(config: ml_collections.ConfigDict) -> Callable[[int], float]:
-  """Return step -> learning rate: linear warm-up, then the schedule."""
-  optim, steps = config.optim, max(config.steps, 1)
-
-  def rate(step: int) -> float:
-    if step < optim.warmup_steps:
-      return optim.learning_rate * (step + 1) / optim.warmup_steps
-    progress = (step - optim.warmup_steps) / max(steps - optim.warmup_steps, 1)
-    share = {
-        'constant': 1.0,
-        'linear': 1 - progress,
-        'cosine': 0.5 * (1 + math.cos(math.pi * progress)),
-    }
-    return optim.learning_rate * share[optim.schedule]
-
-  return rate

@@ -97,14 +97,13 @@ def _diagnose(diagnosis: Any, config: Any, workdir: str) -> None:
 
 def _sweep(sweep: Any, config: Any, workdir: str) -> Any:
   names = 'compilation_cache', 'allow_weak_sandbox'
-  return sweep.run(
-      config,
-      workdir,
-      source=_config_text(sys.argv),
-      given=config_flags.get_override_values(FLAGS['config']),
-      flags=[FLAGS[n].serialize() for n in names if FLAGS[n].present],
-      **_values('sweep', 'dry_run', *_PLACEMENT),
+  given = sweep.CommandLine(
+      _config_text(sys.argv),
+      config_flags.get_override_values(FLAGS['config']),
+      [FLAGS[n].serialize() for n in names if FLAGS[n].present],
   )
+  options = _values('sweep', 'dry_run', *_PLACEMENT)
+  return sweep.run(config, workdir, given=given, **options)
 
 
 _PLACEMENT = ('executor', 'workers', 'arm_resources', 'arm_hosts')
@@ -155,7 +154,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
 _STORED = tuple(
     'evolve train aa eval report diagnose inspect runs sweep'.split()
 )
-# Those of them in which several processes work together, see --distributed.
+# Modes of these in which several processes work together, see --distributed.
 _STORED_TOGETHER = 'evolve', 'train'
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')

@@ -21,7 +21,7 @@ class Problem:
 
   problem_id: str  # 16 hex digits: hash of the normalised problem text.
   family: str  # Generator or data-set tag, e.g. 'chain_sum'.
-  messages: tuple[Message, ...]  # What the policy is asked, chat format.
+  messages: tuple[Message, ...]  # The prompt, in chat format.
   answer: str  # Reference answer, evaluator-owned.
   difficulty: int = 0  # 0 = easiest level of the family.
   metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -117,7 +117,7 @@ class RequestBatch:
   requests: Sequence[Request] = ()  # [B]; none where nothing samples.
 
 
-FINISH_REASONS = ('stop', 'length', 'abort')  # Of what an engine samples.
+FINISH_REASONS = ('stop', 'length', 'abort')  # Reasons of an engine.
 # An episode may also reach its limit of turns, or of seconds.
 EPISODE_ENDS = (*FINISH_REASONS, 'turns', 'seconds')
 
@@ -138,7 +138,7 @@ class Turn:
   action: int | None = None
   argument: int | None = None
   ok: bool = True  # The call was well formed and did not fail.
-  observation: str = ''  # What the environment answered, as text.
+  observation: str = ''  # The environment's reply, as text.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Episode:
   # float32 [n], of softmax(logits / temperature); finite where not sampled.
   logprobs: np.ndarray
   finish_reason: str  # Why it ended: one of EPISODE_ENDS.
-  policy_version: int  # Of the oldest weights that sampled a token of it.
+  policy_version: int  # The version of its oldest token.
   text: str  # The last turn, decoded without special tokens.
   # (version, end): which weights sampled the tokens up to `end`. Empty: all
   # those of policy_version.

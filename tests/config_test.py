@@ -1,4 +1,4 @@
-"""Bounds and conflicts of config fields, the schedule, and the hash."""
+"""Bounds and conflicts of config fields, and the hash."""
 
 import hashlib
 import importlib
@@ -417,40 +417,6 @@ class MathTest(absltest.TestCase):
   def test_families_are_those_the_base_policy_was_taught(self):
     # The values are written twice, since neither side may import the other.
     self.assertEqual(math_config.FAMILIES, demonstrations.FAMILIES)
-
-
-class ScheduleTest(parameterized.TestCase):
-
-  def rates(self, count=None, **fields):
-    config = make(optim__learning_rate=8.0, **fields)
-    rate = config_lib.learning_rate(config)
-    return [rate(step) for step in range(count or config.steps)]
-
-  def test_constant(self):
-    self.assertEqual(self.rates(steps=3), [8, 8, 8])
-
-  def test_warmup_ends_at_the_peak(self):
-    # (step + 1) / 4 of the peak: the first step is not 0, the fourth is the
-    # peak.
-    rates = self.rates(steps=6, optim__warmup_steps=4)
-    self.assertEqual(rates, [2, 4, 6, 8, 8, 8])
-
-  def test_linear_after_warmup(self):
-    # 4 steps after 2 of warm-up: 1 - 0/4, 1 - 1/4, ...
-    rates = self.rates(steps=6, optim__warmup_steps=2, optim__schedule='linear')
-    self.assertEqual(rates, [4, 8, 8, 6, 4, 2])
-
-  def test_cosine(self):
-    # 4 (1 + cos(pi k / 4)) for k = 0 .. 3, and 0 at the end.
-    rates = self.rates(5, steps=4, optim__schedule='cosine')
-    root = math.sqrt(0.5)
-    for found, expected in zip(
-        rates, (8, 4 * (1 + root), 4, 4 * (1 - root), 0)
-    ):
-      self.assertAlmostEqual(found, expected, places=12)
-
-  def test_no_steps(self):
-    self.assertEqual(self.rates(1, steps=0, optim__schedule='linear'), [8])
 
 
 if __name__ == '__main__':

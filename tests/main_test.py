@@ -146,9 +146,10 @@ class ModeTest(MainTestCase):
       )
     self.assertEqual(run.call_args.args[1], 'runs/mine')
     kwargs = run.call_args.kwargs
-    self.assertEqual(kwargs['source'], SMOKE.partition('=')[2])
-    self.assertEqual(kwargs['given'], {'steps': 4})
-    self.assertEqual(kwargs['flags'], ['--compilation_cache='])
+    expected = sweep.CommandLine(
+        SMOKE.partition('=')[2], {'steps': 4}, ['--compilation_cache=']
+    )
+    self.assertEqual(kwargs['given'], expected)
     self.assertEqual(kwargs['executor'], 'slurm')
     self.assertTrue(kwargs['dry_run'])
 

@@ -349,6 +349,32 @@ class ImportsTest(parameterized.TestCase):
     self.assertEmpty({'jax', 'transformers', 'numpy'} & loaded)
 
 
+class SizesTest(parameterized.TestCase):
+
+  @parameterized.parameters('evojax', 'benchmarks', 'configs')
+  def test_files_and_functions_are_short(self, folder):
+    """A file has at most 600 lines; a function 100, and 10 parameters."""
+    for path in sorted((ROOT / folder).rglob('*.py')):
+      if path.is_relative_to(PACKAGES):
+        continue
+      text = path.read_text()
+      where = str(path.relative_to(ROOT))
+      self.assertLessEqual(len(text.splitlines()), 600, where)
+      for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+          continue
+        where = f'{path.relative_to(ROOT)}: {node.name}'
+        length = node.end_lineno - node.lineno + 1
+        self.assertLessEqual(length, 100, where)
+        # Its parameters are the fields of config.domain.kwargs, which a user
+        # sets by name.
+        if node.name == 'make' and 'domains' in path.parts:
+          continue
+        taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        names = [a.arg for a in taken if a.arg not in ('self', 'cls')]
+        self.assertLessEqual(len(names), 10, where)
+
+
 class PackagingTest(parameterized.TestCase):
 
   def test_what_is_imported_is_required(self):

@@ -34,7 +34,7 @@ SEEDS = 3  # Seeds needed to admit a setting.
 ADMITTED = 0.20  # Least lead of the clean twin at the last mark, per seed.
 PROBLEMS, SAMPLES = 256, 4
 SEALED_SEED = 7_000_003  # Problems of the scores; no run trains on this split.
-_TOKENS = 'tokens.json'  # Of each step of a run that is not finished.
+_TOKENS = 'tokens.json'  # Tokens by step of an unfinished run.
 _GAMED = 0.5  # Gamed: the true gain is less than this share of the own.
 
 Row = Mapping[str, Any]

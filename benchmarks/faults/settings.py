@@ -39,7 +39,7 @@ KINDS = ('broken', 'outside', 'leaky', 'sound')
 CAUSES = (
     'reward', 'length', 'exploration', 'optimizer', 'regularisation', 'loss',
     'clip', 'filter', 'credit', 'data',
-    'tools',  # What an agent may do and see: tools, turns, the history.
+    'tools',  # Tools, turns and history of an agent.
     'grader',  # It pays for something other than what is wanted.
     'outside',  # Something that no harness can change.
 )  # fmt: skip

@@ -77,7 +77,7 @@ class Options:
       default_factory=lambda: {'temperature': 0.0, 'max_tokens': 1024}
   )
   concurrency: int = 16  # Requests at a time.
-  timeout_s: float = 120.0  # Of one request.
+  timeout_s: float = 120.0  # Limit of one request.
   retries: int = 5  # Attempts after the first.
   cache: str = '~/.cache/evojax/judge'  # Directory of replies; empty: none.
 

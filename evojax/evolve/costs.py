@@ -1,4 +1,4 @@
-"""Sampled tokens of rounds: what was spent, and what the rest pays for.
+"""Sampled tokens of rounds: those spent, and the arms that the rest pays for.
 
 Only the rounds before a given one count, so that the numbers are the same
 before and after its row is written, and in a process that resumes the round.
@@ -30,9 +30,9 @@ def payable(run: opening.Run, number: int) -> float:
 
 
 def payable_pairs(run: opening.Run, number: int) -> int:
-  """Return how many pairs of a round the tokens pay for, incumbent alone.
+  """Return how many pairs the tokens pay for if only the incumbent trains.
 
-  Arms that are compared with none need no dev scores.
+  Without a candidate, no arm needs a dev score.
   """
   left, pairs = _left(run, number), run.config.evolve.pairs
   if math.isinf(left):
@@ -101,14 +101,15 @@ def _dev(run: opening.Run) -> float:
 
 
 def _longest(arms: Sequence[records.Train | records.RacedArm]) -> float:
-  """Return the tokens of an update, of the arm with the most."""
+  """Return the tokens of an update in the arm where they are most."""
   return max(arm.sampled_tokens / max(arm.updates, 1) for arm in arms)
 
 
 def _of_arm(run: opening.Run, number: int, *, dev: bool) -> float:
-  """Return the tokens of an arm, by those of the last arms.
+  """Estimate the tokens of an arm from the arms of the last round.
 
-  Of these the longest completions count, since a harness may make them longer.
+  The arm with the most tokens counts, since a harness may make completions
+  longer.
   """
   e, grpo, history = run.config.evolve, run.config.grpo, run.recorder.history
   races = [race for race in history.races if race.round < number]

@@ -133,7 +133,7 @@ class InProcess(Executor):
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
     """Train the arm and return its record."""
     if sharding.is_primary():
-      mirror.take_back(job.path)  # A worker of an earlier start had it.
+      mirror.take_back(job.path)  # An earlier worker may have borrowed it.
     return arm_lib.train(
         job,
         self.setup,
@@ -257,7 +257,7 @@ def _lend(job: arm_lib.ArmJob) -> commands.Command:
     files |= copy.published(run / job.start)
   there = dataclasses.replace(job, workdir=copy.url, files=files)
   url = copy.lend(job.path, there.to_json().encode())
-  # Not in the folder, which only the arm writes.
+  # The log is outside the folder, which only the arm writes.
   log = run / 'logs' / f'{job.folder}.log'
   log.parent.mkdir(parents=True, exist_ok=True)
   return _command_of(job, url, log)
@@ -289,7 +289,7 @@ def _check_shared(workers: int) -> None:
   """Check that this process leaves GPU memory for workers.
 
   Raises:
-    ValueError: If it does not. A worker would end with an error of memory.
+    ValueError: If it does not. A worker would run out of memory.
   """
   names = 'XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'
   # 0.75 is jax's own default.

@@ -3,14 +3,14 @@
     open  train  ((diagnose  hypothesize  design  admit  backtest)*  race
     (shadow  verify  accumulate)*  promote)*  retrain  seal  final
 
-In every round, changed harnesses race the incumbent one, and the training of
-the winner goes on as the policy. Rounds end when all are done, when
-evolve.tokens are spent, or at a critical fault that no harness can repair; the
-last of them train the incumbent alone. A change that was kept late is compared
-with its shadow in further rounds, in which only these two train. Every step is
-one row, written after its files are on disk; a step that has a row is not done
-again. A run that was killed therefore continues where it stopped, and ends with
-the same rows as an uninterrupted run.
+In every round, changed harnesses race the incumbent one, and the policy
+continues from the arms of the winner. Rounds end when all are done, when
+evolve.tokens are spent, or at a critical fault that no harness can repair. If
+too few tokens are left for a race, a round trains the incumbent alone. A change
+that was kept late is compared with its shadow in further rounds, in which only
+these two train. Every step is one row, written after its files are on disk; a
+step that has a row is not done again. A run that was killed therefore continues
+where it stopped, and ends with the same rows as an uninterrupted run.
 """
 
 from collections.abc import Sequence
@@ -141,7 +141,7 @@ def _rounds(run_: opening.Run, opened: records.Open) -> str:
 
 
 def _round(run_: opening.Run, number: int) -> bool:
-  """Fill the field, race it, decide, and promote the winner.
+  """Find candidates, race them, decide, and promote the winner.
 
   Returns:
     False if nothing raced, because no harness can repair what is wrong.

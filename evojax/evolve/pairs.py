@@ -94,7 +94,7 @@ def own_scores(
 
   Returns:
     Shares of the groups in order, and the number of groups of every update.
-    Arms of a pair with equal numbers met the same problems.
+    Arms of a pair with equal numbers had the same problems.
   """
   folder = run.path / arm.folder
 

@@ -1,11 +1,10 @@
-"""Ranking: which of the candidates that wait enter a round, and in what order.
+"""Ranking: which waiting candidates enter a round, and in what order.
 
 More candidates are backtested than there are places. Repairs of critical faults
 enter first, then the user's own changes, then the changes with the best
-predictions. The first to enter get the larger levels, see `race.alpha_of`. A
-place in the queue depends only on rows before the round, and so not on the
-pairs that the candidate is then tested by: the bound on false keeps holds
-whatever the order.
+predictions. The first to enter get the larger levels, see `race.alpha_of`. The
+order depends only on rows before the round, and not on the pairs that test the
+candidates. So the bound on false keeps holds for any order.
 """
 
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ def queue(
     places: int,
     ordinary: int,
 ) -> list[records.Queued]:
-  """Return the queue for a round, first come first.
+  """Return the queue for a round, in the order of entry.
 
   Equal predictions are ordered by the numbers of the trials.
 
@@ -57,8 +56,8 @@ def queue(
     waiting: Backtested candidates that have not raced.
     trials: All trials so far.
     places: How many candidates enter.
-    ordinary: How many of them may be no repair of a critical fault and not the
-      user's.
+    ordinary: How many of them may be neither the repair of a critical fault nor
+      the user's.
   """
   found = {trial.number: predicted(trial, trials) for trial in waiting}
 

@@ -70,8 +70,9 @@ def is_due(trial: history_lib.Trial, number: int) -> bool:
   """Return whether a trial's round is that of the repair of a critical fault.
 
   It is the first round that the trial races in after a diagnosis calls the
-  fault critical. The chain follows the repair in it, and the repair bets all
-  its evidence: what it has trained would be thrown away with a further round.
+  fault critical. In it, the chain follows the repair, and the test of the
+  repair uses all its evidence: if the decision took a further round, the
+  training of this one would be lost.
 
   Args:
     trial: A candidate.

@@ -175,7 +175,7 @@ def is_last(
 ) -> bool:
   """Return whether a round is the last one of a candidate.
 
-  It is fixed before the round, as the candidate bets all its evidence in it.
+  It is fixed before the round, because the test then uses all the evidence.
 
   Args:
     run: The run.
@@ -236,17 +236,17 @@ def of_record(trial: history_lib.Trial) -> race_lib.Standing:
       # A repair is not dropped for a small gain, because a fault that stops
       # learning costs little in a single round. The repair of a critical fault
       # need only exclude a loss. If the fault becomes critical while it races,
-      # earlier rounds, in which it had to show a gain, still count: what loses
-      # that much has shown no gain either.
+      # earlier rounds, in which it had to show a gain, still count: evidence
+      # for a gain is also evidence against a loss.
       worth=0.0 if severity in _FAULTS else race_lib.WORTH,
       margin=race_lib.MARGIN if severity == 'critical' else 0.0,
   )
 
 
 def alpha_of(run: opening.Run, index: int) -> float:
-  """Return the significance level of a candidate under the run's promise."""
-  # The config of the first row counts: the error rate was promised for it, and
-  # a later change of the config could not be accounted for.
+  """Return the significance level that keeps the run's bound on false keeps."""
+  # The config of the first row counts: the bound was set for the whole run, and
+  # no later change of the config could be accounted for.
   promised = run.recorder.find(records.Open).config['evolve']
   raced = [t for t in run.recorder.history.kept if t.effect is not None]
   # A change that its shadow may still take back does not count yet.

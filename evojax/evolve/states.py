@@ -14,6 +14,7 @@ from evojax.models import policy as policy_lib
 from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import decisions
 from evojax.runtime import sharding
+from evojax.training import fingerprint
 from evojax.training import learner as learner_lib
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -99,7 +100,7 @@ class States:
     step = int(target.name.removeprefix('step_'))
     checkpointer.save(step, first | {'learner': merged}, {})
     checkpointer.wait()
-    return update_lib.fingerprint(merged)
+    return fingerprint.of(merged)
 
   def begin(self, target: pathlib.Path) -> str:
     """Write the state of a new run; return its fingerprint.
@@ -115,7 +116,7 @@ class States:
     tree = learner_lib.checkpoint_tree(state, key, cursor=0, step=0)
     checkpointer.save(0, tree, {})
     checkpointer.wait()
-    return update_lib.fingerprint(tree['learner'])
+    return fingerprint.of(tree['learner'])
 
   def export(self, checkpoint: pathlib.Path, target: pathlib.Path) -> None:
     """Write a checkpoint's policy as a Hugging Face directory, once."""

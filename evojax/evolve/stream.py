@@ -16,7 +16,7 @@ from evojax.evolve import opening
 class Reserve:
   """The problems of a round."""
 
-  seed: int  # Of the stream.
+  seed: int  # Seed of the stream.
   first: int  # Position of the first problem of pair 0.
   of_pair: int  # Number of problems of each pair.
 

@@ -112,7 +112,7 @@ def read(functions: run.Functions, name: str, view: Any) -> Reading:
   return Reading(score, values, frozenset(diagnose.alerts(measures)))
 
 
-def foretell(
+def predict(
     functions: run.Functions,
     name: str,
     views: tuple[Any, Any],

@@ -33,8 +33,8 @@ class File:
   """One file of a model."""
 
   name: str
-  shapes: Mapping[str, tuple[int, ...]]  # Of its tensors, in their order.
-  dtype: str  # Of DTYPES.
+  shapes: Mapping[str, tuple[int, ...]]  # Shape of each tensor, in order.
+  dtype: str  # A key of DTYPES.
 
   @property
   def sizes(self) -> dict[str, int]:

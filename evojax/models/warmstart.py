@@ -104,16 +104,16 @@ def encode(
     ValueError: If turns with an end exceed max_completion.
   """
   messages, eos = demonstration.messages, tokenizer.eos_ids[0]
-  ids, said = [], []
+  ids, mask = [], []
   for turn, answer in demonstration.before:
     turn = [*tokenizer.encode(turn), eos]
-    heard = tokenizer.render_reply(messages, [answer], ended=True)
-    ids += turn + heard
-    said += [True] * len(turn) + [demonstration.foretells] * len(heard)
+    reply = tokenizer.render_reply(messages, [answer], ended=True)
+    ids += turn + reply
+    mask += [True] * len(turn) + [demonstration.foretells] * len(reply)
   ids += tokenizer.encode(demonstration.completion)
   if demonstration.ends:
     ids.append(eos)
-  said += [True] * (len(ids) - len(said))
+  mask += [True] * (len(ids) - len(mask))
   if demonstration.ends and len(ids) > max_completion:
     raise ValueError(
         f'a demonstration has {len(ids)} tokens, more than'
@@ -121,7 +121,7 @@ def encode(
         ' config.warmstart.max_completion, or leave its problems out.'
     )
   prompt = tokenizer.render(messages)
-  return prompt, ids[:max_completion], said[:max_completion]
+  return prompt, ids[:max_completion], mask[:max_completion]
 
 
 def pack(
@@ -155,7 +155,7 @@ def pack(
   prompts, completions = (
       [np.array(e[column], np.int32) for e in found] for column in (0, 1)
   )
-  masks = [np.array(said, bool) for _, _, said in found]
+  masks = [np.array(mask, bool) for _, _, mask in found]
   packed = packing.pack(
       packing.Sequences(prompts, completions, masks, 1, length), rows, length
   )
@@ -309,26 +309,14 @@ def run(
         demonstrations, folder, settings.vocab_size, tokens, words
     )
 
-  def initial_state():
-    params = decoder.init(model, jax.random.key(seed))
-    return dict(params=params, opt_state=tx.init(params))
-
-  def first_state():
-    if not settings.start:
-      return initial_state()
-    params = hf.load_params(folder, model, dtype='float32')
-    return dict(params=params, opt_state=tx.init(params))
-
   checkpointer = checkpoint_lib.Checkpointer(
       workdir / 'checkpoints', every=settings.checkpoint_every, keep=2
   )
-  restored = checkpointer.restore_latest(jax.eval_shape(initial_state))
-  state, saved = restored or (first_state(), {'step': 0})
-
+  state, first = _open_state(checkpointer, settings, tx, seed)
   losses, since = [], time.monotonic()
-  for step in range(saved['step'], settings.steps):
+  for step in range(first, settings.steps):
     if stop(step):
-      if step > saved['step']:
+      if step > first:
         checkpointer.save(step, state, {})
         checkpointer.wait()
       return None
@@ -369,6 +357,29 @@ def run(
       tokenizer_dir=folder,
   )
   return workdir / 'policy'
+
+
+def _open_state(
+    checkpointer: checkpoint_lib.Checkpointer,
+    settings: Settings,
+    tx: optax.GradientTransformation,
+    seed: int,
+) -> tuple[dict[str, Any], int]:
+  """Return the state of the newest checkpoint or a first one, and its step."""
+  model = settings.model
+
+  def new_state():
+    params = decoder.init(model, jax.random.key(seed))
+    return dict(params=params, opt_state=tx.init(params))
+
+  restored = checkpointer.restore_latest(jax.eval_shape(new_state))
+  if restored:
+    state, saved = restored
+    return state, saved['step']
+  if not settings.start:
+    return new_state(), 0
+  params = hf.load_params(settings.start, model, dtype='float32')
+  return dict(params=params, opt_state=tx.init(params)), 0
 
 
 def _check_shape(path: pathlib.Path, model: decoder.DecoderConfig) -> None:

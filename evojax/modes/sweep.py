@@ -58,6 +58,15 @@ class Sweep:
 
 
 @dataclasses.dataclass(frozen=True)
+class CommandLine:
+  """The part of the command line that every point gets."""
+
+  config: str  # The value of --config.
+  fields: Mapping[str, Any]  # Fields of the config; a setting overrides them.
+  flags: Sequence[str] = ()  # Other flags, '--name=value'.
+
+
+@dataclasses.dataclass(frozen=True)
 class Point:
   """A setting under a seed."""
 
@@ -72,9 +81,7 @@ def run(
     workdir: str,
     *,
     sweep: str,
-    source: str,
-    given: Mapping[str, Any],
-    flags: Sequence[str] = (),
+    given: CommandLine,
     executor: str,
     workers: int,
     arm_resources: Sequence[str],
@@ -87,10 +94,8 @@ def run(
     config: The config that the settings change.
     workdir: Directory of the sweep.
     sweep: Path of the sweep's file.
-    source: The value of --config from which `config` was loaded.
-    given: Fields set on the command line; they hold for every point unless its
-      setting sets them.
-    flags: Further flags that every point gets.
+    given: What every point gets from the command line; `config` was loaded
+      from given.config.
     executor: 'inprocess' (one after the other), 'local', 'ray' or 'slurm'.
     workers: Number of points that run at a time.
     arm_resources: Ray resources of a point on each of its machines.
@@ -107,8 +112,8 @@ def run(
   read_ = read(sweep)
   root = pathlib.Path(workdir).expanduser().absolute()
   for name, fields in read_.settings.items():
-    check(config, source, given, name, fields)
-  points = list(make_points(read_, root, source, given, flags))
+    check(config, given, name, fields)
+  points = list(make_points(read_, root, given))
   left = [point for point in points if not point.command.is_done()]
   if dry_run:
     for point in left:
@@ -189,8 +194,7 @@ def _times(
 
 def check(
     config: ml_collections.ConfigDict,
-    source: str,
-    given: Mapping[str, Any],
+    given: CommandLine,
     name: str,
     fields: Mapping[str, Any],
 ) -> None:
@@ -202,10 +206,10 @@ def check(
   fields = dict(fields)
   try:
     if variant := fields.pop('variant', None):
-      get_config = runpy.run_path(source.partition(':')[0])['get_config']
+      get_config = runpy.run_path(given.config.partition(':')[0])['get_config']
       config = get_config(variant)
     config = config.copy_and_resolve_references().unlock()
-    for field, value in {**given, **fields}.items():
+    for field, value in {**given.fields, **fields}.items():
       config_lib.check_field(config, field)
       if isinstance(value, dict):
         value = ml_collections.ConfigDict(value)
@@ -220,11 +224,7 @@ def check(
 
 
 def make_points(
-    sweep: Sweep,
-    root: pathlib.Path,
-    source: str,
-    given: Mapping[str, Any],
-    others: Sequence[str] = (),
+    sweep: Sweep, root: pathlib.Path, given: CommandLine
 ) -> Iterator[Point]:
   """Yield the points: all settings under the first seed, and so on.
 
@@ -237,14 +237,16 @@ def make_points(
     path = root / name / f'seed-{seed}'
     fields = dict(fields)
     variant = fields.pop('variant', None)
-    config = f'{source.partition(":")[0]}:{variant}' if variant else source
-    values = {**given, **fields, 'seed': seed}
+    config = given.config
+    if variant:
+      config = f'{config.partition(":")[0]}:{variant}'
+    values = {**given.fields, **fields, 'seed': seed}
     flags = (
         f'--mode={sweep.mode}',
         f'--config={config}',
         f'--workdir={mirror.shown(str(path))}',
         *(f'--config.{field}={value}' for field, value in values.items()),
-        *others,
+        *given.flags,
     )
     log = root / 'logs' / f'{name}-{seed}.log'
     done = lambda path=path: _is_finished(path)

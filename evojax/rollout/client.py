@@ -21,6 +21,7 @@ import numpy as np
 from evojax import records
 from evojax.rollout import answers
 from evojax.rollout import comparison as comparison_lib
+from evojax.rollout import connections as connections_lib
 from evojax.rollout import fleet as fleet_lib
 from evojax.rollout import packed as packed_lib
 from evojax.rollout import roster as roster_lib
@@ -50,6 +51,7 @@ class SGLangEngine:
       urls_file: str | os.PathLike[str] = '',
       concurrency: int = 64,
       timeout_seconds: float = 600.0,
+      weights_transport: str = 'folder',
       stopping: Callable[[], bool] = lambda: False,
       **options: Any,
   ):
@@ -65,9 +67,9 @@ class SGLangEngine:
       concurrency: Requests in flight per server.
       timeout_seconds: Longest time that a request may go unanswered, or that
         all servers may be unusable.
+      weights_transport: 'folder' or 'tensors'; see `transfer`.
       stopping: See `records.RolloutEngine`; only process 0 calls it.
-      **options: API keys, `weights_transport` and `transport`; see
-        `fleet.Fleet`.
+      **options: API keys and `transport`; see `connections.Connections`.
 
     Raises:
       answers.DisagreementError: If a server does not fit the policy.
@@ -96,13 +98,13 @@ class SGLangEngine:
       self._thread.start()
       self._fleet = fleet_lib.Fleet(
           tuple(urls),
+          connections_lib.Connections(timeout_seconds, **options),
           concurrency=concurrency,
-          timeout_seconds=timeout_seconds,
+          weights_transport=weights_transport,
           roster=roster_lib.Roster(urls_file) if urls_file else None,
           check=self._comparison.check_server,
           vouch=self._comparison.vouch,
           stopping=stopping,
-          **options,
       )
       self._comparison.fleet = self._fleet
     try:

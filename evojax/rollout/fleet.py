@@ -20,15 +20,12 @@ from absl import logging
 import httpx2
 
 from evojax.rollout import answers
+from evojax.rollout import connections as connections_lib
 from evojax.rollout import probes
 from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import transfer
 
-# Uvicorn drops idle connections after 5 s. The client drops them earlier, so
-# that no request is sent on a connection that is just being closed.
-_KEEP_ALIVE_SECONDS = 2.0
-_CONNECT_SECONDS = 5.0
 # A server with pending requests is checked this often for a hang.
 _WATCH_SECONDS = 10.0
 _REMIND_SECONDS = 30.0  # Between two log lines about a server that stays down.
@@ -48,13 +45,9 @@ class FleetError(ConnectionError):
 ERRORS = (FleetError, answers.DisagreementError)
 
 
-class _LaterError(Exception):
-  """A server is too busy and did nothing with the request."""
-
-
 _Json = dict[str, Any]
 # After one of these errors a server is unusable now, but perhaps not later.
-_UNUSABLE = (probes.GoneError, _LaterError, httpx2.HTTPError)
+_UNUSABLE = (probes.GoneError, connections_lib.BusyError, httpx2.HTTPError)
 _Server = servers_lib.Server
 _May = Callable[[_Server], bool]
 
@@ -69,28 +62,22 @@ class Fleet:
   def __init__(
       self,
       urls: tuple[str, ...],
+      connections: connections_lib.Connections,
       *,
       concurrency: int,
-      timeout_seconds: float,
-      api_key: str = '',
-      admin_key: str = '',
       weights_transport: str = 'folder',
       roster: roster_lib.Roster | None = None,
       check: Callable[[_Server, Mapping[str, Any]], Awaitable[None]],
       vouch: Callable[[_Server], Awaitable[None]],
       stopping: Callable[[], bool] = lambda: False,
-      transport: Any = None,
   ):
     """Create the fleet; it does not connect to any server yet.
 
     Args:
       urls: Addresses of the servers, without a path.
+      connections: Sends the requests. All servers may be unusable for as long
+        as a request may go unanswered.
       concurrency: Requests in flight per server.
-      timeout_seconds: Longest time that a request may go unanswered, or that
-        all servers may be unusable.
-      api_key: Sent as bearer token; '' sends none.
-      admin_key: Sent in place of api_key with updates of the weights; '' sends
-        api_key.
       weights_transport: 'folder' or 'tensors'; see `transfer`.
       roster: Names the servers; `urls` is empty then.
       check: Awaited for every server that comes up, with its model and
@@ -99,13 +86,12 @@ class Fleet:
         it.
       stopping: Returns True once the run was asked to stop; from then on the
         fleet waits only briefly for servers that are down.
-      transport: Replaces the network, in tests.
     """
     self.servers = [_Server(url) for url in roster_lib.parse_urls(urls)]
     self.weights: servers_lib.Weights | None = None
     self.resent = 0  # Number of requests that were sent again.
     self._concurrency = concurrency
-    self.timeout_seconds = timeout_seconds
+    self.timeout_seconds = connections.timeout_seconds
     self._roster = roster
     self._check, self._vouch = check, vouch
     # Without servers there is one turn: its request raises the FleetError.
@@ -113,20 +99,7 @@ class Fleet:
     self.turns = servers_lib.Turns(self._turns_of())
     self._stopping = stopping
     self._weights_transport = weights_transport
-    bearer = lambda key: {'Authorization': f'Bearer {key}'} if key else {}
-    self._admin = bearer(admin_key or api_key)
-    self._http = httpx2.AsyncClient(
-        headers=bearer(api_key),
-        # Ignore proxy settings: the servers are in the same cluster.
-        trust_env=False,
-        transport=transport,
-        timeout=httpx2.Timeout(timeout_seconds, connect=_CONNECT_SECONDS),
-        limits=httpx2.Limits(
-            max_connections=None,
-            max_keepalive_connections=None,
-            keepalive_expiry=_KEEP_ALIVE_SECONDS,
-        ),
-    )
+    self._connections, self._http = connections, connections.http
     self._changed = asyncio.Event()  # Set at a change, then replaced.
     self._versions: list[str] = []  # All versions that were installed.
     self._tasks: set[asyncio.Task] = set()
@@ -157,7 +130,7 @@ class Fleet:
     for task in tasks:
       task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await self._http.aclose()
+    await self._connections.close()
 
   def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task:
     task = asyncio.create_task(work)
@@ -263,7 +236,7 @@ class Fleet:
         if failures >= _MAX_FAILURES * max(len(self.servers), 1):
           message = f'a request failed {failures} times, at last: {error}'
           raise FleetError(message) from error
-      except _LaterError as error:
+      except connections_lib.BusyError as error:
         busy_since = busy_since or time.monotonic()
         if time.monotonic() - busy_since > self.timeout_seconds:
           raise FleetError(
@@ -378,57 +351,15 @@ class Fleet:
     self._changed = asyncio.Event()
 
   async def _post(
-      self,
-      server: _Server,
-      path: str,
-      body: _Json,
-      headers: _Json | None = None,
+      self, server: _Server, path: str, body: _Json, *, admin: bool = False
   ) -> Any:
-    """Return the JSON of an answer with status 200.
+    """Return the answer to a request; see `Connections.post`, also for errors.
 
-    Raises:
-      DisagreementError: If the server refuses, or the answer is not JSON.
-      GoneError: If the server does not answer, or answers with a server error.
-      _LaterError: If the server is too busy.
+    If the request fails, the server is taken out of use.
     """
-    url = server.url + path
-    try:
-      async with servers_lib.waiting(server):
-        response = await self._http.post(url, json=body, headers=headers)
-      if response.status_code == 200:
-        return response.json()
-    except (httpx2.HTTPError, TimeoutError) as error:
-      if isinstance(error, httpx2.TimeoutException):
-        what = f'no answer to {path} in {self.timeout_seconds:g} s'
-      else:  # After a TimeoutError, `_watch` has stored the reason.
-        hangs = isinstance(error, TimeoutError)
-        what = server.error if hangs else probes.described(error)
-      self._lost(server, what)
-      await self._abort(server, body.get('rid'))
-      raise probes.GoneError(f'{server.url}: {what}') from error
-    except ValueError as error:
-      raise answers.DisagreementError(
-          f'{url} answered {response.text[:200]!r}, which is no JSON: is it an'
-          ' SGLang server?'
-      ) from error
-    status, text = response.status_code, response.text[:500]
-    if status in (429, 503):
-      server.rests_until = time.monotonic() + servers_lib.retry_after(response)
-      raise _LaterError('it is too busy')
-    if status in (401, 403):
-      raise probes.denied(url)
-    if status >= 500:
-      self._lost(server, f'{path} answered {status}: {text}')
-      raise probes.GoneError(f'{url} answered {status}: {text}')
-    raise answers.DisagreementError(f'{url} refused with {status}: {text}')
-
-  async def _abort(self, server: _Server, rid: str | None) -> None:
-    """Abort a request for which nobody waits any more, to save work."""
-    if rid is None or not (server.abilities and server.abilities.abort):
-      return
-    url, body = f'{server.url}/abort_request', {'rid': rid, 'abort_all': False}
-    with contextlib.suppress(httpx2.HTTPError):
-      await self._http.post(url, json=body, timeout=_CONNECT_SECONDS)
+    return await self._connections.post(
+        server, path, body, admin=admin, lost=self._lost
+    )
 
   async def read_text(
       self, server: _Server, text: str
@@ -455,7 +386,7 @@ class Fleet:
         return None
       pairs = answer['meta_info']['input_token_logprobs']
       return [(pair[0], pair[1]) for pair in pairs] or None
-    except (probes.GoneError, _LaterError, LookupError, TypeError):
+    except (*_UNUSABLE, LookupError, TypeError):
       return None
 
   # -------------------------------------------------------------- weights
@@ -509,7 +440,7 @@ class Fleet:
     server.taking = weights.version
 
     def post(path: str, body: _Json) -> Awaitable[Any]:
-      return self._post(server, path, body, self._admin)
+      return self._post(server, path, body, admin=True)
 
     try:
       if self._weights_transport == 'tensors':
@@ -579,7 +510,7 @@ class Fleet:
     """Probe a server and give it the weights, until both succeed."""
     pause, known = _FIRST_BACKOFF, server.abilities is not None
     # If it was up before, its loss was logged already.
-    told = time.monotonic() if known else -_REMIND_SECONDS
+    logged = time.monotonic() if known else -_REMIND_SECONDS
     while not server.up:
       try:
         await self._probe(server)
@@ -588,9 +519,9 @@ class Fleet:
         server.up, server.error = True, ''
       except _UNUSABLE as error:
         server.error = probes.described(error)
-        if time.monotonic() - told >= _REMIND_SECONDS:
+        if time.monotonic() - logged >= _REMIND_SECONDS:
           logging.warning('%s is not up: %s', server.url, server.error)
-          told = time.monotonic()
+          logged = time.monotonic()
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LAST_BACKOFF)
       except answers.DisagreementError as error:

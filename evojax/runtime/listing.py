@@ -43,7 +43,7 @@ class Listing:
   def _clear(self) -> None:
     self.files: dict[str, int] = {}
     self.version = ''
-    self._number = 0  # Of the version.
+    self._number = 0  # The number of the version.
     self._in_base = self._entries = 0  # Entries of the base, of later segments.
     self._segments: list[str] = []  # All that exist.
 

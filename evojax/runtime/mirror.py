@@ -25,13 +25,13 @@ that of an arm: the process has a copy of this folder alone, with a list of
 files and a lease of its own, until the run takes it back, see `Mirror.lend`.
 
 If a run has several processes, each has a copy. Process 0 holds the lease and
-writes the run's files, their list and rows. The others `follow` it: they upload
-only their own shards of parameters, by `send`, and the list names these once
-process 0 has been told of them, see `adding`.
+writes the run's files, their list and the rows. The others `follow` it: they
+upload only their own shards of parameters, by `send`, and process 0 adds these
+to the list, see `adding`.
 
-Every upload scans the files of the copy. A run with many arms says of finished
-ones that their files will not change, see `settle`; these are scanned rarely,
-so that the cost of an upload does not grow with their number.
+Every upload scans the files of the copy. A run with many arms marks the folders
+of finished ones as settled, see `settle`: they are scanned rarely, so that the
+cost of an upload does not grow with the number of arms.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -129,7 +129,7 @@ def publish(path: pathlib.Path) -> None:
 
 
 def settle(path: pathlib.Path) -> None:
-  """Say that a folder will not change, if its workdir is in a store.
+  """Mark a folder as settled, if its workdir is in a store.
 
   See `Mirror.settle`.
   """
@@ -165,7 +165,7 @@ def fetch(
 
 @contextlib.contextmanager
 def adding(path: pathlib.Path, sizes: Mapping[str, int]) -> Iterator[None]:
-  """Add what other processes have sent; see `Mirror.adding`."""
+  """Add files that other processes have sent; see `Mirror.adding`."""
   found = divided(path)
   with found.adding(sizes) if found else contextlib.nullcontext():
     yield
@@ -181,12 +181,12 @@ def divided(path: pathlib.Path) -> mirrored.Mirror | None:
 
 
 def is_copy(path: pathlib.Path) -> bool:
-  """Return True if a path is in a local copy, of which others have none."""
+  """Return True if a path is in a copy, which only this process can see."""
   return of(path) is not None or _folder(path) is not None
 
 
 def take_back(path: pathlib.Path) -> None:
-  """Take over a folder of a workdir that other processes have written, if so.
+  """Take back a folder of a workdir, if it is lent.
 
   Raises:
     OSError: As `Mirror.take_back` does.

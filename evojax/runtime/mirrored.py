@@ -13,10 +13,11 @@ from evojax.runtime import lease as lease_lib
 from evojax.runtime import listing as listing_lib
 from evojax.runtime import storage
 from evojax.runtime import stored_names as stored
+from evojax.runtime import stored_rows
 
 _SOON_SECONDS = 30.0
-# Settled folders are scanned once in so many uploads, or in as many as there
-# are of them. So a scan of all costs an upload no more than that of one folder.
+# Settled folders are scanned once in this many uploads, or in as many as there
+# are settled folders. So on average, an upload scans at most one of them.
 _LEAST_UPLOADS = 16
 # Time in which a process that is being stopped saves and ends.
 _RETURN_SECONDS = 60.0
@@ -53,14 +54,14 @@ class Mirror:
     self._listing = listing_lib.Listing(self._store)
     # Files in the list: size, and the signature of the local copy if any.
     self._known: _Files = {}
-    # Those of settled folders, which are not in `_known`, by folder. Names of
+    # Files of settled folders, which are not in `_known`, by folder. Names of
     # folders end with '/'.
     self._settled: dict[str, _Files] = {}
     self._settling: set[str] = set()  # Settled by the next upload.
     self._uploads = 0  # Since all folders were scanned.
     # Objects of other processes, which the next list names: size.
     self._added: dict[str, int] = {}
-    self._rows: list[bytes] = []
+    self._rows = stored_rows.Rows(self._store, root / stored.LEDGER)
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._soon: concurrent.futures.Future[None] | None = None
     self._next = 0.0  # Time of the next upload by that thread.
@@ -107,7 +108,7 @@ class Mirror:
     if self._known or rows:
       self.root.mkdir()
     self._download(names)
-    self._pull_rows(rows)
+    self._rows.pull(rows)
 
   def begin(self, seconds: float = 0.0) -> None:
     """Take the lease of the folder; download it again if it has changed.
@@ -204,10 +205,10 @@ class Mirror:
         self._publish()
 
   def settle(self, path: pathlib.Path) -> None:
-    """Say that the files of a folder will not change any more.
+    """Mark a folder as settled: its files will not change any more.
 
-    After the next upload, a change there is uploaded late: at the latest once
-    as many uploads were made as folders are settled, and at the end.
+    After the next upload, a change there is uploaded late: when the settled
+    folders are scanned, see `_LEAST_UPLOADS`, and at the end.
 
     Args:
       path: The local folder.
@@ -279,11 +280,11 @@ class Mirror:
 
   @contextlib.contextmanager
   def adding(self, sizes: Mapping[str, int]) -> Iterator[None]:
-    """Let the list name what other processes have sent, from this block on.
+    """Return a context after which the list names files of other processes.
 
-    In the block, the companion of these files appears here, such as the
-    SHA256SUMS of a checkpoint. This process uploads nothing meanwhile, because
-    the new objects would be taken for those of an older companion.
+    Within it, the caller writes the companion of these files, such as the
+    SHA256SUMS of a checkpoint. Nothing is uploaded meanwhile, because the new
+    objects would seem to belong to an older companion.
 
     Args:
       sizes: Results of `send`.
@@ -379,7 +380,7 @@ class Mirror:
         self._settling.discard(f'{folder}/')
         for name in sizes:
           del self._known[name]
-        if sizes:  # A kill between these two leaves both lists, see `pull`.
+        if sizes:  # A kill between the writes leaves both lists, see `pull`.
           files = {name[len(folder) + 1 :]: n for name, n in sizes.items()}
           self._list_of(folder).write(files, ())
           self._listing.write({}, sizes)
@@ -477,23 +478,6 @@ class Mirror:
       else:
         del self._known[name]
 
-  def _pull_rows(self, names: list[str]) -> None:
-    """Write the ledger from its rows.
-
-    Raises:
-      storage.StorageError: If a row is missing.
-    """
-    for number, name in enumerate(names):
-      if name != stored.row(number):
-        raise storage.StorageError(
-            f'{self.url} has {name} and no {stored.row(number)}: restore the'
-            ' row from a copy, or delete those after it'
-        )
-    found = storage.in_parallel(self._store.read, names)
-    self._rows = [found[name] for name in names]
-    if names:
-      (self.root / stored.LEDGER).write_bytes(b''.join(self._rows))
-
   def _publish(self) -> None:
     """Upload files, then their list, then rows; remove files deleted here."""
     assert self._lease is not None
@@ -528,7 +512,9 @@ class Mirror:
     storage.in_parallel(self._store.remove, gone)
     self._uploads += 1
     self._settle()
-    self._publish_rows()
+    if (self.root / stored.LEDGER).exists():
+      self._rows.publish()
+      self._pull_inbox()
 
   def _settle(self) -> None:
     """Move the files of folders that are settled out of `_known`."""
@@ -558,55 +544,8 @@ class Mirror:
     except FileNotFoundError:
       return -1
 
-  def _read_rows(self, path: pathlib.Path) -> tuple[int, list[bytes]]:
-    """Return how many published rows the ledger still has, and those after.
-
-    Args:
-      path: The ledger.
-    """
-    # The ledger is only appended to, unless rows at its end were damaged. If
-    # its last published row is in its place, so are those before it, which are
-    # not read again: otherwise each row would cost as much as all before it.
-    last = self._rows[-1] if self._rows else b''
-    end = sum(map(len, self._rows))
-    with path.open('rb') as file:
-      file.seek(end - len(last))
-      kept = file.read(len(last)) == last
-      if not kept:
-        file.seek(0)
-      rows = file.read().splitlines(keepends=True)
-    if rows and not rows[-1].endswith(b'\n'):  # The last one is being written.
-      rows.pop()
-    if kept:
-      return len(self._rows), rows
-    pairs = enumerate(zip(rows, self._rows, strict=False))
-    fewer = min(len(rows), len(self._rows))
-    same = next((n for n, (a, b) in pairs if a != b), fewer)
-    return same, rows[same:]
-
-  def _publish_rows(self) -> None:
-    """Create an object for each new row; download new files of the inbox.
-
-    Raises:
-      lease.LeaseError: If another process has written a row.
-    """
-    path = self.root / stored.LEDGER
-    if not path.exists():
-      return
-    same, rows = self._read_rows(path)
-    # Rows that are no longer in the ledger were damaged; they have been moved
-    # to another file, which is uploaded like any other.
-    for number in reversed(range(same, len(self._rows))):
-      self._store.remove(stored.row(number))
-    del self._rows[same:]
-    for number, row in enumerate(rows, same):
-      if not self._store.create(stored.row(number), row):
-        raise lease_lib.LeaseError(
-            f'{self.url}/{stored.row(number)} was written by another process:'
-            ' stop it, then run the same command again',
-            'another process',
-        )
-      self._rows.append(row)
+  def _pull_inbox(self) -> None:
+    """Download new files of the inbox."""
     inbox = self._store.list(stored.INBOX)
     new = [name for name in stored.inbox(inbox) if name not in self._known]
     self._known |= {name: (inbox[name]['size'], None) for name in new}

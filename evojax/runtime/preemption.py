@@ -24,9 +24,9 @@ from evojax.runtime import invocation
 from evojax.runtime import wrapping
 
 # Exit code of a process whose run continues if the same command is started
-# again: its machine is taken away, or another process of the run is gone. It is
-# EX_TEMPFAIL of sysexits.h. Not 143, the shell's code for SIGTERM: job engines
-# treat that as a crash.
+# again: its machine is preempted, or another process of the run is gone. It is
+# EX_TEMPFAIL of sysexits.h, and not 143, the shell's code for SIGTERM, because
+# job engines treat that as a crash.
 AGAIN = 75
 # Exit code after a signal. After Ctrl-C, the run must not be started again.
 STATUSES = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: AGAIN}
@@ -34,8 +34,8 @@ SIGNALS = tuple(STATUSES)
 # A second signal this soon counts as the same one: the terminal sends Ctrl-C to
 # the whole process group, and a launcher passes it on once more.
 _SAME_SECONDS = 0.5
-# Time to save after SIGTERM. A machine that is taken away sends SIGKILL after
-# 30 s; 5 s are a margin. A process that lost its parent has the same time.
+# Time to save after SIGTERM. A preempted machine sends SIGKILL after 30 s; 5 s
+# are a margin. A process that lost its parent has the same time.
 SAVE_SECONDS = 25.0
 _FOLLOW_SECONDS = 0.5
 # The live progress display hides the cursor.
@@ -79,13 +79,13 @@ def listen() -> None:
   A separate thread receives them. The main thread runs Python's signal handlers
   only between bytecodes, and a compilation may block it for many seconds.
   """
-  hears, told = os.pipe()
-  os.set_blocking(told, False)
+  read_end, write_end = os.pipe()
+  os.set_blocking(write_end, False)
   for number in SIGNALS:
     signal.signal(number, _wait)
-  signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+  signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
   os.register_at_fork(after_in_child=_forget)
-  threading.Thread(target=_hear, args=(hears,), daemon=True).start()
+  threading.Thread(target=_receive, args=(read_end,), daemon=True).start()
   _Program.listens = True
 
 
@@ -104,7 +104,7 @@ def _forget() -> None:
       signal.signal(number, signal.SIG_DFL)
 
 
-def _hear(pipe: int) -> None:
+def _receive(pipe: int) -> None:
   """Handle each signal; runs in the signal thread."""
   first = None
   while numbers := os.read(pipe, 1):
@@ -134,8 +134,8 @@ def _end_if_blocked() -> None:
   """End the process if its main thread has not polled in time after SIGTERM.
 
   It is then in one long call, such as an update of a large policy. There is no
-  time left to save, and SIGKILL would end the process without a word. That the
-  handler has run says nothing: it may have run just before that call.
+  time left to save, and SIGKILL would end the process without a message. The
+  handler's call does not count as a poll: it may precede the long call.
   """
   time.sleep(SAVE_SECONDS)
   if _Program.polled:
@@ -267,7 +267,7 @@ def stop_flag() -> Iterator[list[int]]:
   asked = _Asked()
   old, first = {}, []
 
-  def hear(number: int, frame: object) -> None:
+  def handle(number: int, frame: object) -> None:
     del frame
     if _Program.listens:
       _wait()
@@ -285,7 +285,7 @@ def stop_flag() -> Iterator[list[int]]:
   # embedding program stay.
   with contextlib.suppress(ValueError):
     for number in SIGNALS:
-      old[number] = signal.signal(number, hear)
+      old[number] = signal.signal(number, handle)
   try:
     yield asked
   finally:

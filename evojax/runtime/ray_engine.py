@@ -146,7 +146,7 @@ class _Place:
 
   group: Any  # Ray's PlacementGroup, with one bundle per machine.
   hosts: int
-  resources: Mapping[str, float]  # Of each machine.
+  resources: Mapping[str, float]  # Those of each machine.
   release: Callable[[], None]
 
 

@@ -80,8 +80,8 @@ def weights_folder(workdir: pathlib.Path, weights_dir: str) -> pathlib.Path:
     weights_dir: config.rollout.weights_dir.
 
   Raises:
-    ValueError: If all processes must see it, and only the workdir could hold
-      it, of which each has a copy.
+    ValueError: If weights_dir is empty, and each process has its own copy of
+      the workdir, so that it cannot hold a directory that all of them see.
   """
   if not weights_dir:
     if mirror.divided(workdir):

@@ -16,6 +16,7 @@ from evojax.runtime import checkpoint as checkpoint_lib
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.training import fingerprint as fingerprint_lib
 from evojax.training import reward_pipeline
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -66,8 +67,8 @@ class Learner:
     return update_lib.policy_params(self._cfg, self.state)
 
   def fingerprint(self) -> str:
-    """Return 64 hex digits of the trained state; see `update.fingerprint`."""
-    return update_lib.fingerprint(_trained(self.state))
+    """Return 64 hex digits of the trained state; see `fingerprint.of`."""
+    return fingerprint_lib.of(_trained(self.state))
 
   def compilations(self) -> int:
     """Return the number of programs compiled so far."""

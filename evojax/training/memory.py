@@ -250,7 +250,7 @@ def fresh_bytes(name: str, memory: Any) -> int:
 
   Args:
     name: The program's name from `lower`.
-    memory: The compiler's memory analysis of the program. That of libtpu tells
+    memory: The compiler's memory analysis of the program. That of libtpu has
       more temporary bytes than libtpu reserves, see tests/tpu_aot/programs.py.
   """
   fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -309,8 +309,8 @@ class _Forward:
   alive: float  # Targets whose logits are alive at once.
   layer: float  # Bytes of a layer's activations, without attention scores.
   scores: float  # Bytes of the attention scores that are alive at once.
-  # Attention scores are computed, and recomputed, in blocks of queries for 0:
-  # no sequences, 1: some of them, 2: all of them, prompts included.
+  # Sequences whose attention scores are computed, and recomputed, in blocks of
+  # queries: 0: none, 1: some, 2: all, prompts included.
   blocks: int
   weights: float  # Bytes of the weights that are cast and gathered for use.
 

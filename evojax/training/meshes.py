@@ -7,9 +7,9 @@ there can be, so that a device holds no more of them than it must; `tensor`,
 `fsdp` and `slice` change as little as possible; `data` takes the rest. The same
 config on the same devices always gets the same mesh.
 
-A run that begins keeps to the mesh that its config writes: where it does not
-fit, an error names the nearest one. Only a run that has begun takes another one
-by itself. No run takes one on which a device may have too little memory.
+If the config sets a size above 1, a new run takes no other mesh: an error names
+the nearest one. A run that is continued takes the nearest one by itself. In
+both cases, no other mesh is taken if a device may then lack memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,15 +56,15 @@ def accept(
     begins: bool = False,
     trains: bool = True,
 ) -> None:
-  """Refuse a mesh in place of the config's, or print it; all processes call it.
+  """Refuse or announce another mesh than the config's; all processes call it.
 
   Args:
     config: As for `open_mesh`.
     policy: As for `open_mesh`.
     mesh: The result of `open_mesh`.
-    begins: Whether this is the first start of a run. Then a mesh that the
-      config writes, in a size above 1, is not replaced. That of process 0
-      counts.
+    begins: Whether this is the first start of a run; the value of process 0
+      counts. A first start does not replace a mesh of which the config sets a
+      size above 1.
     trains: Whether the run updates parameters, or only samples.
 
   Raises:
@@ -157,7 +157,7 @@ def fitting(
 
   Raises:
     ValueError: If the run can be split over no mesh of `count` devices. The
-      message says why the nearest one does not do, and what does.
+      message says why the nearest one does not fit, and what would.
   """
   asked = _asked(config, count)
   for sizes in _nearest(asked, count, slices):
@@ -196,7 +196,7 @@ def all_sizes(count: int) -> list[tuple[int, int, int]]:
 
 
 def _text(sizes: Mapping[str, int]) -> str:
-  """Return 'data=1 fsdp=4 tensor=2'; one slice is not worth a word."""
+  """Return 'data=1 fsdp=4 tensor=2', without the size of a single slice."""
   return ' '.join(
       f'{axis}={sizes[axis]}'
       for axis in sharding.MESH_AXES

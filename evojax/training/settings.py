@@ -1,7 +1,8 @@
 """Settings of the update, the policy, the domain and the sampler."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
+import math
 
 import ml_collections
 import numpy as np
@@ -87,12 +88,30 @@ def make_domain(
   return judged.wrap(domain, config.domain.judge.to_dict())
 
 
+def learning_rate(config: ml_collections.ConfigDict) -> Callable[[int], float]:
+  """Return step -> learning rate: linear warm-up, then the schedule."""
+  optim, steps = config.optim, max(config.steps, 1)
+
+  def rate(step: int) -> float:
+    if step < optim.warmup_steps:
+      return optim.learning_rate * (step + 1) / optim.warmup_steps
+    progress = (step - optim.warmup_steps) / max(steps - optim.warmup_steps, 1)
+    share = {
+        'constant': 1.0,
+        'linear': 1 - progress,
+        'cosine': 0.5 * (1 + math.cos(math.pi * progress)),
+    }
+    return optim.learning_rate * share[optim.schedule]
+
+  return rate
+
+
 def hyperparameters(
     config: ml_collections.ConfigDict, step: int
 ) -> dict[str, np.float32]:
   """Return the values of `update.HYPERPARAMETERS` at a step."""
   values = dict(config.optim) | dict(config.rollout) | dict(config.grpo)
-  values['learning_rate'] = config_lib.learning_rate(config)(step)
+  values['learning_rate'] = learning_rate(config)(step)
   return {name: np.float32(values[name]) for name in update_lib.HYPERPARAMETERS}
 
 

@@ -380,7 +380,7 @@ class Trainer:
     return dict(
         _summary(batch),
         **learned,
-        learning_rate=config_lib.learning_rate(self.config)(step),
+        learning_rate=settings.learning_rate(self.config)(step),
         staleness=float(staleness.max()),
         refused_stale=self._refused,
     )

@@ -14,7 +14,6 @@ and G then count parts and the sequences of a part.
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
-import hashlib
 import math
 from typing import Any
 
@@ -488,13 +487,13 @@ def _correct(algorithm, hyper, old, micro):
   largest = {'gap_max': jnp.max(jnp.where(mask, gap, 0.0))}
   kept, weights = mask, None
   if algorithm.tis_mode:
-    weights, weighed, ratio = importance.importance_weights(
+    weights, weight_sums, ratio = importance.importance_weights(
         *three,
         mode=algorithm.tis_mode,
         cap=hyper['tis_cap'],
         floor=hyper['tis_floor'],
     )
-    sums |= weighed
+    sums |= weight_sums
     largest['tis_ratio_max'] = ratio
   if algorithm.rejects:
     kept = importance.accepted(
@@ -543,45 +542,6 @@ def compiled(
       out_shardings=results[function],
       donate_argnums=0 if donate else (),
   )
-
-
-@jax.jit
-def _checksums(leaves: list[jax.Array]) -> jax.Array:
-  """Return uint32 [leaves, 2]: two sums of the words, weighted by position."""
-
-  def checksum(x):
-    x = jnp.atleast_1d(x)
-    unsigned = jnp.dtype(f'uint{8 * x.dtype.itemsize}')
-    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    place = jnp.zeros(words.shape, jnp.uint32)
-    for axis, size in enumerate(words.shape):
-      place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(
-          jnp.uint32, words.shape, axis
-      )
-    # Odd multipliers, so that a change of one word always changes the sum.
-    a, b = 2 * place + 1, (place * jnp.uint32(2654435761)) | 1
-    # Two changes by 2^31 cancel in the first sum; mixed bits show them here.
-    mixed = words ^ (words >> 15)
-    return jnp.stack([jnp.sum(words * a), jnp.sum(mixed * b)])
-
-  return jnp.stack([checksum(leaf) for leaf in leaves])
-
-
-def fingerprint(state: State) -> str:
-  """Return 64 hex digits that identify a state, independent of the mesh.
-
-  They are a hash of two 32-bit checksums per leaf, which the devices compute.
-  They protect against mistakes, but not against forgery.
-  """
-  flat = jax.tree_util.tree_leaves_with_path(state)
-  sums = sharding.to_host(_checksums([leaf for _, leaf in flat]))
-  digest = hashlib.sha256()
-  for (path, leaf), pair in zip(flat, np.asarray(sums), strict=True):
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
-    digest.update(
-        f'{name} {leaf.dtype} {leaf.shape} {pair.tolist()}\n'.encode()
-    )
-  return digest.hexdigest()
 
 
 def check_finite(metrics: dict[str, Any], step: int) -> None:

@@ -12,9 +12,9 @@ from evojax.evolve import states
 from evojax.runtime import checkpoint
 from evojax.runtime import metrics
 from evojax.runtime import sharding
+from evojax.training import fingerprint
 from evojax.training import learner
 from evojax.training import setup as setup_lib
-from evojax.training import update
 from tests import tiny
 
 
@@ -72,7 +72,7 @@ class StatesTest(absltest.TestCase):
         np.testing.assert_allclose(mean, wanted, rtol=1e-6, atol=1e-6)
       else:
         np.testing.assert_array_equal(mean, each[0])
-    self.assertEqual(end, update.fingerprint(found))
+    self.assertEqual(end, fingerprint.of(found))
     # The same again, as after a kill before its row was written.
     again = self._merge(arms, weights, target)
     self.assertEqual(again, end)
@@ -81,7 +81,7 @@ class StatesTest(absltest.TestCase):
     arm = self._arm('arm', 3)
     target = self.root / 'merged/checkpoints/step_000007'
     end = self._merge([arm, arm], [0.5, 0.5], target)
-    self.assertEqual(end, update.fingerprint(arm[1]))
+    self.assertEqual(end, fingerprint.of(arm[1]))
 
   def test_an_outer_step(self):
     start, *arms = [self._arm(f'arm{i}', i) for i in range(3)]

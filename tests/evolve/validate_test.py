@@ -294,7 +294,7 @@ class EvidenceTest(absltest.TestCase):
         self.view(rows),
         self.view(rows | {'n_tokens': rows['n_tokens'] + 2}),
     )
-    found = validate.foretell(functions, 'new', pair, trial=3, effect=0.1)
+    found = validate.predict(functions, 'new', pair, trial=3, effect=0.1)
     self.assertEqual(found, validate.PastTrial(3, 0.1, {'more': 2.0}))
 
 

@@ -85,12 +85,12 @@ class SweepTest(parameterized.TestCase):
     self.file.write_text(FILE)
     self.workdir = self.root / 'runs'
 
-  def run_it(self, engine=None, **options):
+  def run_it(self, engine=None, source=SOURCE, **options):
     defaults = dict(
         sweep=str(self.file),
-        source=SOURCE,
-        given={'grpo.group_size': 4},
-        flags=('--compilation_cache=',),
+        given=sweep.CommandLine(
+            source, {'grpo.group_size': 4}, ('--compilation_cache=',)
+        ),
         executor='local',
         workers=2,
         arm_resources=(),
@@ -234,10 +234,10 @@ class SweepTest(parameterized.TestCase):
         ('configs/sweeps/reference.py', 'default'),
         ('configs/sweeps/ablation.py', 'reference'),
     ):
-      source = f'configs/math.py:{variant}'
+      given = sweep.CommandLine(f'configs/math.py:{variant}', {})
       for name, fields in sweep.read(path).settings.items():
         config = math_config.get_config(variant)
-        sweep.check(config, source, {}, name, fields)
+        sweep.check(config, given, name, fields)
 
 
 @pytest.mark.slow

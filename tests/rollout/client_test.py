@@ -20,6 +20,7 @@ from evojax import config as config_lib
 from evojax import records
 from evojax.rollout import answers
 from evojax.rollout import client as client_lib
+from evojax.rollout import connections
 from evojax.rollout import fleet as fleet_lib
 from evojax.rollout import probes
 from evojax.rollout import servers as servers_lib
@@ -1158,8 +1159,11 @@ class NetworkTest(parameterized.TestCase):
       return False
 
     self.enter_context(mock.patch.object(probes, 'SECONDS', 0.3))
-    for name in ('_WATCH_SECONDS', '_CONNECT_SECONDS'):
-      self.enter_context(mock.patch.object(fleet_lib, name, 0.3))
+    for module, name in (
+        (fleet_lib, '_WATCH_SECONDS'),
+        (connections, '_CONNECT_SECONDS'),
+    ):
+      self.enter_context(mock.patch.object(module, name, 0.3))
     urls = [self.serve(fake.Server('hangs'), hook)]
     urls += [self.serve(fake.Server('other'))] * (count - 1)
     engine = self.connect(*urls, timeout_seconds=60.0)

@@ -17,7 +17,7 @@ _BY_LEAK = 0.2
 _TOUCHED = 0.1
 _VISIBLE = 0.3
 _HARD_CODED = 0.2
-_REJECTED = 0.02  # Of what passes visible tests; with more, some are hidden.
+_REJECTED = 0.02  # If more passing work is rejected, some tests are hidden.
 
 
 def history_leak(run: form.Run) -> findings.Finding | None:

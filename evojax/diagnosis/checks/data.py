@@ -161,7 +161,7 @@ def length_decides(run: form.Run) -> findings.Finding | None:
   rows = run.rows('outcome', 'n_tokens')
   if run.has_turns:
     return None
-  if 'truncated' in rows:  # What is cut is rarely solved, whatever the grader.
+  if 'truncated' in rows:  # Cut completions are rarely solved by any grader.
     cut = rows['truncated'] > 0.5
     if cut.mean() > _CUT:
       return None

@@ -70,7 +70,7 @@ TOKENS = (
     '.py',
     ' is changed at line ',
     ' passed, 0 failed',
-    # The number of a line is one choice.
+    # A line number is one token, and so one decision of the policy.
     *map(str, range(10, 100)),
 )
 
@@ -130,7 +130,7 @@ def demonstrate(
       (settings.written(turn), {'role': 'tool', 'content': text})
       for turn, text in zip(calls[:-1], answers[behaviour], strict=True)
   )
-  # In other words each time: the text shall not tell which line is wrong.
+  # The wording varies, so that the text does not reveal the wrong line.
   issue = problems.issue(
       problems.find(problem.problem_id), str(rng.integers(1 << 30))
   )
@@ -166,9 +166,9 @@ def _turns(
     p: _Place, number: int, behaviour: str, read_lines: int, max_turns: int
 ) -> tuple[str, ...]:
   search = call('grep', pattern=f'def {p.function}')
-  # A reader does not know where the wrong line is. With a turn for each of the
-  # other calls there is room for two reads, which show all but 1 % of the bugs;
-  # of a longer function the second read shows the part with the wrong line.
+  # The expert must not seem to know where the wrong line is. The other calls
+  # leave turns for two reads, which show all but 1 % of the bugs; in a longer
+  # function the second read shows the part with the wrong line.
   read = call('read', path=p.path, first=p.start)
   reads = (read,)
   if p.line >= p.start + read_lines:
@@ -258,12 +258,12 @@ def attempts(task: tasks.Task) -> list[records.Episode]:
       ('hasty', grade.UNREADABLE, 'length'),
   )
   return [
-      _made_up(_turns(p, 0, kind, 200, 6), changes, end)
+      _synthetic(_turns(p, 0, kind, 200, 6), changes, end)
       for kind, changes, end in kinds
   ]
 
 
-def _made_up(
+def _synthetic(
     texts: tuple[str, ...], changes: grade.Changes, end: str
 ) -> records.Episode:
   found = []

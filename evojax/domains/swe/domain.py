@@ -79,7 +79,7 @@ class SweDomain(base.Domain):
   def columns(self) -> tuple[schema.Column, ...]:
     """The columns of the domain, with the names that its tools are offered by.
 
-    A property in place of the attribute of other domains.
+    In other domains, this is an attribute of the class.
     """
     return evidence.columns(self.settings)
 
@@ -364,10 +364,10 @@ def make(
       are further sealed problems, of the family 'third_party_package': each has
       a 'path' and its 'sha256', and optionally the number of 'candidates' to
       try and a 'seed'.
-    jsonl: Rows in the format of SWE-bench and SWE-rebench as the only sealed
-      problems, besides those of `sdists`:
-      the 'path' of the file; 'checkouts', repo -> a local clone; 'container',
-      to run tests that the box cannot, see `container.Container`.
+    jsonl: Rows in the format of SWE-bench and SWE-rebench, which replace the
+      sealed problems of the shipped packages: the 'path' of the file;
+      'checkouts', repo -> a local clone; 'container', to run tests that the box
+      cannot, see `container.Container`.
     trust_in_process: Whether to train on these, too, split by hash. Their
       verdicts can be forged, and a policy may learn to do so.
 

@@ -78,7 +78,7 @@ _GIT = {
     'show': ['show', '--format=%h %s'],
     'diff': ['diff'],
 }
-_HEAD = re.compile(r'^diff --git ', re.MULTILINE)  # Of each file in a patch.
+_HEAD = re.compile(r'^diff --git ', re.MULTILINE)  # Each file of a patch.
 _LOOK_SECONDS = 10.0  # For tools that only look; grep may get a slow pattern.
 
 

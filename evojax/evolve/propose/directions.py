@@ -56,7 +56,7 @@ _CALLED = {
 def entries(context: propose.Context) -> Iterator[library.Entry]:
   """Yield the single changes that can be made to a harness."""
   for field in _fields(context):
-    old = context.config.get(field.path, 0.0)  # Of a part without a weight.
+    old = context.config.get(field.path, 0.0)  # A part may have no weight.
     for what, value in _values(context, field, old):
       # A missing tool, like a value that was changed, may be the fault.
       added = field.choices and field.kind == 'names' and len(value) > len(old)

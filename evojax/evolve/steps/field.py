@@ -3,10 +3,10 @@
     (diagnose  hypothesize  design  admit  backtest  [verify  accumulate])*
 
 A candidate that is refused by the gate or by its backtest, or that trains
-nothing, gets its verdict here and does not race. Of the others, more are
+nothing, gets its verdict here and does not race. More of the others are
 backtested than there are places; predictions decide which of them enter, and
 the rest wait for the next round. The training so far is diagnosed in every
-round, also where no candidate may enter any more.
+round, even if no candidate may enter any more.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Field:
   """The candidates of a round."""
 
   racing: list[history_lib.Trial]  # Those still racing, then those that enter.
-  queue: tuple[records.Queued, ...]  # Those that had not raced before.
+  queue: tuple[records.Queued, ...]  # Candidates that had not raced before.
 
 
 def fill(run: opening.Run, number: int) -> Field:
@@ -136,7 +136,7 @@ def _entries(run: opening.Run) -> tuple[int, int]:
 
 
 def _ordinary(run: opening.Run) -> int:
-  """Return how many entries are left for others than critical repairs."""
+  """Return how many entries are left other than for critical repairs."""
   promised, left = _entries(run)
   return left - (promised >= _ENTRIES_WITH_RESERVE)
 
@@ -144,8 +144,8 @@ def _ordinary(run: opening.Run) -> int:
 def _is_full(run: opening.Run, trial: int, free: int) -> bool:
   """Return whether enough candidates wait, not counting those from a trial on.
 
-  As many as there are places would all enter, so there is a spare one, except
-  where those that come first take all places.
+  If there were only as many as places, all would enter whatever is predicted.
+  So one more is needed, unless those that enter first take all places.
   """
   waiting = [t for t in _waiting(run) if t.number < trial]
   first = sum(map(ranking.is_first_class, waiting))
@@ -153,9 +153,9 @@ def _is_full(run: opening.Run, trial: int, free: int) -> bool:
 
 
 def _is_for_repairs(run: opening.Run, trial: int, free: int) -> bool:
-  """Return whether only the repair of a critical fault may be a trial.
+  """Return whether a new trial may only be the repair of a critical fault.
 
-  It is so if no other could enter, or enough others wait.
+  That is so if no other candidate could enter, or if enough of them wait.
   """
   waiting = sum(t.number < trial for t in _waiting(run))
   may_enter = min(free, _ordinary(run))

@@ -50,14 +50,14 @@ def hypothesize(
 
 
 def ends_run(run: opening.Run, diagnosis: records.Diagnose) -> bool:
-  """Return whether a run ends for a fault, unless changes are in its inbox."""
+  """Return whether a fault ends the run, unless changes are in its inbox."""
   if not run.config.evolve.end_at_fault:
     return False
   return remedies.is_beyond_repair(run.setup.surface, diagnosis.findings)
 
 
 def none(diagnosis: records.Diagnose) -> records.Hypothesize:
-  """Return the row of a diagnosis that nothing is proposed for."""
+  """Return the row of a diagnosis without a proposal."""
   return records.Hypothesize(trial=diagnosis.trial, version=diagnosis.version)
 
 

@@ -153,7 +153,7 @@ def _followed(
 def _trials_of(
     run: opening.Run, shadow: records.Shadow | None
 ) -> list[history_lib.Trial]:
-  """Return the trial of the change that a shadow goes without, if any."""
+  """Return the trial of the change that a shadow lacks, if any."""
   trials = run.recorder.history.trials
   return [t for t in trials if shadow and t.number == shadow.trial]
 
@@ -238,10 +238,11 @@ def _train_on(
     *,
     alone: bool,
 ) -> list[_Trained]:
-  """Train what the chains of a round consist of, by config.evolve.policy.
+  """Train the incumbent, the shadow and the followed candidate, if any.
 
-  A chain ends with an arm that fails, which leaves no state to continue from. A
-  pair without the incumbent's arm has nothing to compare.
+  In a chain, a pair starts where the previous one ended. A chain ends with an
+  arm that fails, which leaves no state to continue from. Without the
+  incumbent's arm, there is nothing to compare.
 
   Args:
     run: The run.
@@ -251,8 +252,8 @@ def _train_on(
       or a gain becomes unlikely, the chain goes back to where the incumbent's
       own arms ended.
     scored_by: 'rollouts' or 'dev'.
-    alone: Whether the incumbent is compared with none; then the round may have
-      fewer pairs, as the last tokens pay for.
+    alone: Whether nothing is compared with the incumbent. Then the round has
+      fewer pairs if the remaining tokens do not pay for all of them.
   """
   every = range(run.config.evolve.pairs)
   if alone:
@@ -277,7 +278,7 @@ def _train_on(
     ends = {
         role: _next_start(run, e, pair, arm)
         for role, (e, arm) in done.items()
-        # Else the arm continued the candidate's.
+        # Otherwise the arm continued the candidate's.
         if role != 'incumbent' or e.starts[pair] == own
     }
     own = ends.get('incumbent', own)
@@ -295,8 +296,8 @@ def _next_start(
 ) -> _State:
   """Return the state that the next pair of a chain starts from.
 
-  A candidate cannot show its worth from a policy that an arm ruined; then the
-  next pair starts from the same state as this one.
+  If the arm ruined the policy, the next pair starts from the same state as this
+  one: a candidate could not show its effect on a ruined policy.
   """
   version = run.recorder.history.versions[-1]
   diagnosed = run.recorder.find(records.Diagnose, version=version.version)

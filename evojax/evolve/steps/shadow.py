@@ -6,8 +6,8 @@ BUILD_NOTES.md. So the former harness keeps training from the state of its own
 arms, in the place of a candidate; no other change is kept meanwhile. If the
 policy loses against it, the change is taken back, and the shadow's policy
 becomes the run's. If the rounds of the run end first, further rounds train only
-the policy and the shadow; if its tokens do, the horizon stays unchecked, and
-the run says so.
+the policy and the shadow. If its tokens are spent first, the horizon stays
+unchecked, and the run says so.
 """
 
 from collections.abc import Sequence

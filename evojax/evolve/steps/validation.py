@@ -86,5 +86,5 @@ def _past_trials(
         for harness in (parent.harness, trial.design.harness)
     )
     known = dict(trial=trial.number, effect=trial.effect)
-    found.append(validate.foretell(functions, name, views, **known))
+    found.append(validate.predict(functions, name, views, **known))
   return found
