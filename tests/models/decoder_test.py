@@ -100,8 +100,13 @@ class DecoderTest(parameterized.TestCase):
     shared = forward_shared(cfg, *args)
     np.testing.assert_allclose(shared, one_by_one(cfg, *args), atol=ATOL)
 
-  @parameterized.parameters((CFG, 2), (GEMMA3, 3))
-  def test_blocks_of_queries_change_nothing(self, cfg, block):
+  @parameterized.parameters(
+      (CFG, dict(MOST_QUERIES=4, QUERY_BLOCK=2)),
+      (GEMMA3, dict(MOST_QUERIES=4, QUERY_BLOCK=3)),
+      (CFG, dict(CAUSAL_BLOCK=3)),
+      (GEMMA3, dict(CAUSAL_BLOCK=2)),
+  )
+  def test_blocks_of_queries_change_nothing(self, cfg, sizes):
     """For prompts of 7 and completions of 5, the last blocks are not full."""
     params, *texts = example(cfg)
 
@@ -119,7 +124,6 @@ class DecoderTest(parameterized.TestCase):
       )(params)
 
     want = jax.jit(both)(params)
-    sizes = dict(MOST_QUERIES=4, QUERY_BLOCK=block)
     with mock.patch.multiple(decoder, **sizes):
       got = jax.jit(lambda p: both(p))(params)
     # Sums over 100 tokens.
