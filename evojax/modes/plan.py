@@ -231,8 +231,7 @@ def _programs(run: memory_lib.Run) -> dict[str, int]:
   shapes = 1
   if run.config.grpo.layout == 'packed':  # One program per number of rows.
     rows = run.batch['tokens'].shape[1]
-    counts = packing.row_counts(sharding.batch_shards(run.mesh))
-    shapes = 1 + next(i for i, count in enumerate(counts) if count >= rows)
+    shapes = packing.shapes(rows, sharding.batch_shards(run.mesh))
   programs = dict(update=shapes)
   if run.scores:
     programs['score'] = shapes

@@ -164,7 +164,7 @@ def pack(sequences: Sequences, rows: int, length: int) -> Packed:
 
   Args:
     sequences: The sequences of an update or a micro-batch.
-    rows: Rows of the result, at least `rows_needed(...)`.
+    rows: Rows of the result, as many as `first_fit_decreasing` needs, or more.
     length: L, tokens per row.
 
   Returns:
@@ -253,17 +253,24 @@ def rows_needed(
 
 
 def row_counts(multiple: int = 1) -> Iterator[int]:
-  """Yield the numbers of rows that are used: 1 to 8, then 10, 12, 14, 16, 20...
+  """Yield the numbers of rows that are used: 1, 2, 4, ... 16, 20, 24, 28, 32...
 
-  From 4 on there are four of them until the number has doubled, so that less
-  than a quarter of the rows is empty.
+  They are even up to 16. From 8 on there are four of them until the number has
+  doubled. So at most a quarter of the rows is empty, and few programs are
+  compiled, each of which takes as long as some updates.
 
   Args:
     multiple: A factor of all numbers.
   """
-  yield from (n * multiple for n in range(1, 5))
-  for power in itertools.count():
+  yield from (n * multiple for n in (1, 2, 4, 6, 8))
+  for power in itertools.count(1):
     yield from (n * multiple << power for n in range(5, 9))
+
+
+def shapes(rows: int, multiple: int = 1) -> int:
+  """Return how many numbers of rows are used if `rows` is the largest one."""
+  counts = row_counts(multiple)
+  return 1 + next(i for i, count in enumerate(counts) if count >= rows)
 
 
 def _pad(arrays, width, dtype, what):

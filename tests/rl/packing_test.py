@@ -79,7 +79,7 @@ class PackTest(parameterized.TestCase):
     lengths = [
         len(p) + len(c) for p, c in zip(prompts, completions, strict=True)
     ]
-    rows = packing.rows_needed([lengths], 17)
+    rows = 1 + max(packing.first_fit_decreasing(lengths, 17))
     sequences = packing.Sequences(prompts, completions, loss_masks, 3, 8)
     packed = packing.pack(sequences, rows, 17)
     for field in dataclasses.fields(packed):
@@ -154,14 +154,16 @@ class PackTest(parameterized.TestCase):
     self.assertEqual(need([6, 5]), 2)
     # The fuller of two micro-batches counts; a single one would take 3.
     self.assertEqual(need([6, 4], [6, 6]), 2)
-    self.assertEqual(need([6, 4, 6, 6]), 3)
+    self.assertEqual(need([6, 4, 6, 6]), 4)  # 3 rows, and an empty one.
     self.assertEqual(need([6, 4, 6, 6], multiple=4), 4)
     self.assertEqual(need([0, 0]), 1)
     # Few numbers of rows are used, so that few programs are compiled.
     counts = [need([6] * rows) for rows in range(1, 18)]
-    exact = [1, 2, 3, 4, 5, 6, 7, 8]
-    self.assertEqual(counts, [*exact, 10, 10, 12, 12, 14, 14, 16, 16, 20])
+    even = [4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14, 16, 16]
+    self.assertEqual(counts, [1, 2, *even, 20])
     self.assertEqual(need([6] * 33, multiple=4), 40)
+    self.assertEqual(packing.shapes(16), 9)  # 1, 2, 4, ..., 16.
+    self.assertEqual(packing.shapes(40, multiple=4), 6)  # 4, 8, 16, ..., 40.
 
   @parameterized.named_parameters(
       ('row', dict(length=6), 'sequence 1 has 7 tokens.*row length 6'),
