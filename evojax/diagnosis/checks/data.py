@@ -18,6 +18,9 @@ _LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
 _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
 _SAME = 0.9  # Share of problems that one answer may solve.
+_TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
+_AGREED = 0.85  # Share of a group that gives one answer, as if sure of it.
+_REFUSED = 0.1  # Share of such answers that may be wrong.
 _END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
 _FINAL = re.compile(
@@ -197,28 +200,107 @@ def length_decides(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _final_numbers(run: form.Run) -> pd.DataFrame | None:
-  """Return solved rollouts with the number that each ends with, as `answer`.
+def verdicts_differ(run: form.Run) -> findings.Finding | None:
+  """Detect a grader that solves and fails one text for one problem."""
+  rows = run.rows('outcome', 'text_id', 'group')
+  if run.has_turns:  # What an environment did may differ.
+    return None
+  if 'truncated' in rows:  # A text that was cut there is another answer.
+    rows = rows[rows['truncated'] < 0.5]
+  keys = ['group', 'text_id', *{'reference'}.intersection(rows)]
+  by = rows['outcome'].gt(0.5).groupby([rows[key] for key in keys])
+  solved, times = by.sum(), by.size()
+  twice = (times >= 2) & (solved > 0)
+  solved, times = solved[twice], times[twice]
+  if len(times) < _LEAST:
+    raise form.NotLogged(
+        f'{len(times)} texts that occur twice in a group and are solved,'
+        f' {_LEAST} needed'
+    )
+  # The probability that two of a text's verdicts are not the same.
+  pairs = 2 * solved * (times - solved) / (times * (times - 1))
+  differ = estimates.mean(pairs)
+  if differ.low < _TWICE:
+    return None
+  chosen = pd.MultiIndex.from_frame(rows[keys]).isin(pairs.index[pairs > 0])
+  return findings.Finding(
+      check='verdicts_differ',
+      severity='critical' if differ.low > 6 * _TWICE else 'warning',
+      text='of two equal texts in a group, one of which is solved,'
+      f' {differ.value:.0%} have two verdicts',
+      numbers=(findings.number('two verdicts', differ, 'share of pairs'),),
+      rows=tuple(map(int, rows.index[chosen][:6])),
+      change=f'{words.word(run.format, "grader")}: equal texts must get equal'
+      ' verdicts; what fails in the grader itself must not count',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def _final_numbers(run: form.Run, rows: pd.DataFrame) -> pd.DataFrame | None:
+  """Return rollouts with the number that each ends with, as `answer`.
 
   None if they are few, or if many of them do not end with a number.
   """
-  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
   if run.has_turns:
     return None
-  solved = rows[rows['outcome'] > 0.5]
-  solved = solved.iloc[:: max(1, len(solved) // _TEXTS)]
-  if solved['completion'].str.contains('print(', regex=False).mean() > 0.1:
+  rows = rows.iloc[:: max(1, len(rows) // _TEXTS)]
+  if rows['completion'].str.contains('print(', regex=False).mean() > 0.1:
     return None  # Programs end with any number.
-  answers = solved['completion'].str[-_END:].str.extract(_FINAL)[0]
-  found = solved.assign(answer=answers).dropna(subset=['answer'])
-  if found['prompt_id'].nunique() < _LEAST or len(found) < 0.8 * len(solved):
+  answers = rows['completion'].str[-_END:].str.extract(_FINAL)[0]
+  found = rows.assign(answer=answers).dropna(subset=['answer'])
+  if found['prompt_id'].nunique() < _LEAST or len(found) < 0.8 * len(rows):
     return None
   return found
 
 
+def _solved_numbers(run: form.Run) -> pd.DataFrame | None:
+  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
+  return _final_numbers(run, rows[rows['outcome'] > 0.5])
+
+
+def key_disagrees(run: form.Run) -> findings.Finding | None:
+  """Detect answers that count as wrong although a whole group gives them."""
+  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
+  rows = rows.iloc[-_TEXTS:]  # Whole groups of the last steps, but for one.
+  size = rows.groupby('group').size()
+  if 'format_ok' in rows:  # What is not read is wrong for another reason.
+    rows = rows[rows['format_ok'] > 0.5]
+  found = _final_numbers(run, rows)
+  if found is None:
+    return None
+  by = found.groupby(['group', 'answer'])['outcome']
+  table = pd.DataFrame({'n': by.size(), 'solved': by.max()}).reset_index()
+  table = table.sort_values('n').groupby('group').last()
+  size = size[table.index]
+  agreed = table[(size >= 4) & (table['n'] >= _AGREED * size)]
+  if len(agreed) < _LEAST:
+    return None
+  refused = estimates.mean((agreed['solved'] < 0.5).astype(float))
+  # A policy that is mostly wrong where it is sure may well be wrong.
+  if refused.low < _REFUSED or refused.value > 0.5:
+    return None
+  chosen = agreed.index[agreed['solved'] < 0.5]
+  shown = found[found['group'].isin(chosen)].drop_duplicates('group')
+  return findings.Finding(
+      check='key_disagrees',
+      severity='warning',
+      text=f'{refused.value:.0%} of the answers that a whole group gives count'
+      ' as wrong',
+      numbers=(
+          findings.number('counted as wrong', refused, 'share of them'),
+          findings.Number(name='such groups', value=float(len(agreed))),
+      ),
+      rows=tuple(map(int, shown.index[-6:])),
+      change=f'{words.word(run.format, "data")}: check the answers to these'
+      f' problems, and {words.word(run.format, "grader")}; unless the policy is'
+      ' sure of a mistake',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
 def one_answer(run: form.Run) -> findings.Finding | None:
   """Detect different problems that all have the same answer."""
-  rows = _final_numbers(run)
+  rows = _solved_numbers(run)
   if rows is None:
     return None
   problems = rows['prompt_id'].nunique()
@@ -247,7 +329,7 @@ def one_answer(run: form.Run) -> findings.Finding | None:
 
 def answers_differ(run: form.Run) -> findings.Finding | None:
   """Detect different answers to one problem that all count as right."""
-  rows = _final_numbers(run)
+  rows = _solved_numbers(run)
   if rows is None:
     return None
   by = rows.groupby('group')['answer']
@@ -315,6 +397,8 @@ CHECKS = (
     length_decides,
     one_answer,
     answers_differ,
+    verdicts_differ,
+    key_disagrees,
     answer_in_prompt,
     narrow_data,
     duplicate_prompts,
