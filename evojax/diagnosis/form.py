@@ -43,6 +43,7 @@ ROLLOUT = {
     'first_call': 'a number that identifies the first call',
     'all_calls': 'a number that identifies the sequence of calls',
     'edited': '1: some call changed a file',
+    'changed': '1: files differ from how they were at the start',
     'looked': '1: some call looked at files',
     'tested': '1: tests were run after the last edit',
     'submitted': '1: the work was handed in',

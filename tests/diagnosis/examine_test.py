@@ -435,6 +435,28 @@ class BlindTest(parameterized.TestCase):
       settings = found and [r.setting for r in found.remedies]
       self.assertEqual(settings, wanted, (groups, size))
 
+  @parameterized.parameters(
+      # Shares of episodes that edit, and of those that solve without it.
+      (0.7, 1.0, True),
+      (0.7, 0.5, True),
+      (0.7, 0.05, False),
+      (0.7, 0.0, False),
+      # Where few edit, the problems may not ask for it.
+      (0.1, 1.0, False),
+  )
+  def test_solved_without_a_change(self, edits, lucky, wanted):
+    rng = np.random.default_rng(0)
+    rows = made.rollouts(start=1.0, rise=0.5)
+    rows['edited'] = (rng.random(len(rows)) < edits).astype(float)
+    fails = (rows['edited'] < 0.5) & (rng.random(len(rows)) > lucky)
+    rows.loc[fails, 'outcome'] = 0.0
+    rows = rows.drop(columns='reference')
+    found = data.grader_open(made.run(rows, drop=('format_ok',)))
+    self.assertEqual(found is not None, wanted)
+    # An edit may leave a file as it was.
+    changed = made.run(rows.assign(changed=1.0), drop=('format_ok',))
+    self.assertIsNone(data.grader_open(changed))
+
   @parameterized.parameters((0.1, True), (0.4, True), (0.6, False), (1, False))
   def test_turns_that_get_no_credit(self, credited, wanted):
     found = agents.turns_ignored(faults_made.episodes(credited))

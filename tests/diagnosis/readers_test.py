@@ -163,6 +163,7 @@ class ReadersTest(parameterized.TestCase):
             'actions': [[6, 0], []],
             'action_ok': [[True, False], []],
             'first_edit_turn': [-1, -1],
+            'files_edited': [2, 0],
             'turn_advantages': [[-0.5, 0.0], []],
         }
     )
@@ -180,6 +181,7 @@ class ReadersTest(parameterized.TestCase):
                 'calls_failed',
                 'out_of_turns',
                 'edited',
+                'changed',
                 'turns_credited',
             )
         },
@@ -188,6 +190,7 @@ class ReadersTest(parameterized.TestCase):
             'calls_failed': 0.5,
             'out_of_turns': 1,
             'edited': 0,
+            'changed': 1,
             'turns_credited': 0.5,
         },
     )

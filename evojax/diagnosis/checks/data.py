@@ -150,8 +150,8 @@ def grader_open(run: form.Run) -> findings.Finding | None:
             ),
         ),
         rows=tuple(map(int, shown[-6:])),
-        change=f'{words.word(run.format, "grader")}: what cannot be graded or'
-        ' read is not solved',
+        change=f'{words.word(run.format, "grader")}: what cannot be graded,'
+        ' or cannot be right, is not solved',
         remedies=(records.Remedy(setting='grader'),),
     )
   if not {'text_id', 'error', 'format_ok'} & set(rows):
@@ -364,6 +364,12 @@ def _open_cases(rows: pd.DataFrame):
   if 'completion' in rows:
     empty = ~rows['completion'].str.contains(r'\w', regex=True)
     yield 'without a letter or a digit', empty, 0.2
+  change = 'changed' if 'changed' in rows else 'edited'
+  if {change, 'group'} <= set(rows):
+    # Some problems of agents ask for no change.
+    needed = rows[change].groupby(rows['group']).transform('mean') >= 0.5
+    text = 'that change no file, though most of their group do,'
+    yield text, needed & (rows[change] < 0.5), 0.2
   if {'completion', 'prompt_id'} <= set(rows):
     reads = rows['completion'].str.contains(_READS)
     # Problems whose programs never read may need no input.

@@ -31,6 +31,7 @@ _TURNS = {
     'history': 'read_history',
     'tests_touched': 'tests_touched',
     'submitted': 'submitted',
+    'changed': 'files_edited',
 }
 _CLIPPED = ('clip_low', 'clip_high', 'clip_dual')
 _LEFT_OUT = ('tis_masked', 'rejected_tokens')
