@@ -69,6 +69,7 @@ _SAID_BY = {
 # The same, but only if the stronger finding is critical.
 _SAID_BY_CRITICAL = {
     'too_hard': (
+        'prompt_cut',
         'silent',
         'temperature',
         'truncation',

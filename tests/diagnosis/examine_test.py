@@ -462,6 +462,30 @@ class BlindTest(parameterized.TestCase):
     found = agents.turns_ignored(faults_made.episodes(credited))
     self.assertEqual(found is not None, wanted)
 
+  @parameterized.parameters(
+      # Characters that are left out, and of what share of the prompts.
+      (0, 0, 1.0, None),  # They end with a word, as all others have.
+      (0, -30, 1.0, 'end'),
+      (30, 0, 1.0, 'begin'),
+      (0, -30, 0.5, 'end'),
+      (0, -30, 0.1, None),
+  )
+  def test_prompts_that_are_cut(self, first, last, share, side):
+    found = data.prompt_cut(faults_made.questions(first, last, share))
+    self.assertEqual(found is not None, side is not None)
+    if found:
+      self.assertRegex(found.text, f'{side} within a word')
+
+  def test_words_that_are_broken_by_hand(self):
+    texts = ['the letters of', 'one of the letters', 'two let', 'a wxyz', '7']
+    # 'of' and 'letters' are whole words elsewhere, 'wxyz' begins no word, and
+    # only 'let' begins one that two texts have.
+    again = ['some letters here.', 'letters there.']
+    self.assertEqual(
+        data._broken([*texts, *again]),
+        [False, False, True, False, False, False, False],
+    )
+
   def test_small_groups_are_often_dead(self):
     # With log-odds of deviation 1.5, 64 % of pairs are dead; of groups of 8,
     # a third are.

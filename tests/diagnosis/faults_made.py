@@ -111,6 +111,25 @@ def wrong_key(share: float, start: float = 3.0) -> form.Run:
   return made.run(rows.drop(columns='reference'))
 
 
+def questions(first: int, last: int, share: float = 1.0) -> form.Run:
+  """Return a run in which a share of prompts has some characters only."""
+  rows = made.rollouts()
+  number = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+  asked = [
+      f'How many different orders of {n} letters are there, which every reader'
+      f' understands, and how often does a number such as {3 * n} appear'
+      for n in range(500)
+  ]
+  # A different length for each, as a limit in tokens is one in characters.
+  cut = [
+      a[first + n % 60 if first else 0 : last - n % 60 if last else None]
+      for n, a in enumerate(asked)
+  ]
+  some = np.random.default_rng(0).random(500) < share
+  rows['prompt'] = np.where(some, cut, asked)[number]
+  return made.run(rows.drop(columns='reference'))
+
+
 def episodes(credited: float) -> form.Run:
   """Return a run of five turns, of which a share gets credit."""
   rows = made.rollouts(rise=0.8)
@@ -298,6 +317,7 @@ FAULTS = {
         lambda: made.run(made.rollouts(groups=2, size=2)),
         ('few_rollouts',),
     ),
+    'cut_prompts': (lambda: questions(0, -30), ('prompt_cut',)),
     'turns': (lambda: episodes(0.1), ('turns_ignored',)),
     'credit': (lambda: credited(lambda e: e['outcome'] < 0.5), ('credit',)),
     'hidden': (_hidden, ('hidden_goal',)),

@@ -1,5 +1,7 @@
 """Checks of problems and graders: narrow data, leaks, graded errors."""
 
+import bisect
+import collections
 import re
 
 import numpy as np
@@ -27,6 +29,10 @@ _FINAL = re.compile(
     r'(?<![-+*/^]\s)(?:(?<![\w.+*/^-])|(?<=\*\*))(-?\d+(?:[./]\d+)?)'
     r'(?!\s*[-+*/^.]?\s*\d)\D{0,40}$'
 )
+_LETTERS = re.compile(r'[^\W\d_]+')
+# Share of prompts that may begin or end within a word. Where a limit cuts all
+# of them, more than half do not: cuts also fall on the end of a word.
+_BROKEN = 0.1
 _READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
 
 
@@ -121,6 +127,50 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
       change=f'{words.word(run.format, "data")}: prompts without the answer',
       remedies=(records.Remedy(setting='grader'),),
   )
+
+
+def prompt_cut(run: form.Run) -> findings.Finding | None:
+  """Detect prompts that begin or end within a word, as a limit cuts them."""
+  rows = run.rows('prompt', 'prompt_id')
+  rows = rows.drop_duplicates('prompt_id').iloc[:2000]
+  if len(rows) < _LEAST:
+    raise form.NotLogged(f'{len(rows)} problems, {_LEAST} needed')
+  texts = rows['prompt'].str.lower().tolist()
+  for side in ('end', 'begin'):
+    # The same letters in reverse order: a word's rest becomes its beginning.
+    given = texts if side == 'end' else [text[::-1] for text in texts]
+    broken = _broken(given)
+    share = estimates.mean(np.array(broken, np.float64))
+    if share.low < _BROKEN:
+      continue
+    return findings.Finding(
+        check='prompt_cut',
+        severity='critical' if share.low > 1.5 * _BROKEN else 'warning',
+        text=f'{share.value:.0%} of the prompts {side} within a word',
+        numbers=(findings.number('such prompts', share, 'share'),),
+        rows=tuple(map(int, rows.index[broken][:6])),
+        change=f'{words.word(run.format, "data")}: show the whole prompt, or'
+        ' leave out those that are too long',
+        remedies=(records.Remedy(setting='domain.kwargs'),),
+    )
+  return None
+
+
+def _broken(texts: list[str]) -> list[bool]:
+  """Return which texts end with the beginning of a word that others have."""
+  last, known = [], collections.Counter()
+  for text in texts:
+    found = _LETTERS.findall(text)
+    ends = bool(found) and text.endswith(found[-1])
+    last.append(found.pop() if ends else '')
+    known.update(set(found))
+  common = sorted(word for word, times in known.items() if times > 1)
+
+  def begins(part: str) -> bool:
+    place = bisect.bisect_left(common, part)
+    return place < len(common) and common[place].startswith(part)
+
+  return [bool(w) and w not in known and begins(w) for w in last]
 
 
 def grader_open(run: form.Run) -> findings.Finding | None:
@@ -406,6 +456,7 @@ CHECKS = (
     verdicts_differ,
     key_disagrees,
     answer_in_prompt,
+    prompt_cut,
     narrow_data,
     duplicate_prompts,
 )
