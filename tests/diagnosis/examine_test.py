@@ -478,8 +478,8 @@ class BlindTest(parameterized.TestCase):
 
   def test_words_that_are_broken_by_hand(self):
     texts = ['the letters of', 'one of the letters', 'two let', 'a wxyz', '7']
-    # 'of' and 'letters' are whole words elsewhere, 'wxyz' begins a word that one
-    # text has alone, and only 'let' begins one that two texts have.
+    # 'of' and 'letters' are whole words elsewhere, 'wxyz' begins a word that
+    # one text has alone, and only 'let' begins one that two texts have.
     again = ['some letters here.', 'letters, and wxyzab there.']
     self.assertEqual(
         data._broken([*texts, *again]),
