@@ -55,6 +55,7 @@ _GAMED = (
     'length_gaming',
     'hidden_goal',
     'outweighed',
+    'wrong_paid',
 )
 FAULTS = {
     'brevity': Fault(

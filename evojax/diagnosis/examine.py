@@ -18,9 +18,11 @@ _SAID_BY = {
         'gradient_zero',
         'outcome_falling',
         'hardly_moves',
+        'left_out',
     ),
     'hardly_moves': (
         'credit',
+        'left_out',
         'learning_rate_zero',
         'warmup',
         'gradient_clipped',
@@ -45,8 +47,17 @@ _SAID_BY = {
         'shaping_alone',
     ),
     'shaping_alone': ('reward_hacking',),
+    # These findings say which part, or what about all rewards, is at fault.
+    'wrong_paid': (
+        'inverted_sign',
+        'length_gaming',
+        'outweighed',
+        'reward_hacking',
+        'silent',
+    ),
     'gives_up': ('submits_at_once', 'echo_trap'),
     'gradient_zero': (
+        'left_out',
         'silent',
         'too_hard',
         'too_easy',
@@ -58,6 +69,7 @@ _SAID_BY = {
 # The same, but only if the stronger finding is critical.
 _SAID_BY_CRITICAL = {
     'too_hard': (
+        'prompt_cut',
         'silent',
         'temperature',
         'truncation',

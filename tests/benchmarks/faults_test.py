@@ -1020,6 +1020,22 @@ class LeaksTest(parameterized.TestCase):
     self.assertFalse(any(solved(domain.audit, p) for p in asked))
 
 
+class VerdictsLostTest(absltest.TestCase):
+
+  def test_right_programs_fail_by_chance(self):
+    domain = task('coding_verdicts_lost')
+    (problem,) = domain.source('dev', 0).take(0, 1)
+    right, *_, wrong = domain.attempts(problem)
+    asked, said = [problem] * 40, [completion(right)] * 40
+    solved = [g.outcome for g in domain.grade_many(asked, said)]
+    # 24 are expected; with a deviation of 3.1, 10 to 38 are as good as sure.
+    self.assertBetween(sum(solved), 10, 38)
+    judges = domain, domain.audit
+    for judge, text, wanted in zip(judges, (wrong, right), (False, True)):
+      grades = judge.grade_many(asked[:9], [completion(text)] * 9)
+      self.assertEqual({g.outcome for g in grades}, {wanted})
+
+
 class OneAnswerTest(absltest.TestCase):
 
   def test_a_problem_depends_on_its_place_alone(self):

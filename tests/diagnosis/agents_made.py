@@ -70,6 +70,7 @@ _GAMED = (
     'shaping_alone',
     'length_gaming',
     'outweighed',
+    'wrong_paid',
     'inverted_sign',
 )
 FAULTS = {

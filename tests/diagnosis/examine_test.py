@@ -10,7 +10,12 @@ from evojax.diagnosis import checks
 from evojax.diagnosis import examine
 from evojax.diagnosis import form
 from evojax.diagnosis import replays
+from evojax.diagnosis.checks import agents
+from evojax.diagnosis.checks import blame
+from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import learning
+from evojax.diagnosis.checks import optimiser
+from evojax.diagnosis.checks import reward
 from tests.diagnosis import agents_made
 from tests.diagnosis import faults_made
 from tests.diagnosis import made
@@ -312,6 +317,183 @@ class FaultsTest(parameterized.TestCase):
     found = examine.examine(run)
     self.assertNotIn('reward', run.rollouts)
     self.assertNotEmpty(found.unknown)
+
+
+class BlindTest(parameterized.TestCase):
+  """Checks for what settings that were written blindly showed."""
+
+  @parameterized.parameters(
+      # What a wrong rollout earns in place of 0, by chance; a right one earns
+      # 1. Share of wrong ones that do: of so many pairs, the wrong is not last.
+      (0.99, 1.0, None),
+      (1.0, 0.1, None),
+      (1.0, 0.4, 'warning'),
+      (1.0, 0.9, 'critical'),
+      (1.2, 0.9, 'critical'),
+  )
+  def test_wrong_rollouts_that_are_paid_as_much(self, paid, share, severity):
+    def pays(rows):
+      lucky = np.random.default_rng(0).random(len(rows)) < share
+      return np.maximum(rows['outcome'], paid * lucky)
+
+    found = reward.wrong_paid(made.run(made.rollouts(rise=0.8), reward=pays))
+    self.assertEqual(found and found.severity, severity)
+    if found:
+      self.assertAlmostEqual(found.numbers[0].value, share, delta=0.05)
+
+  def test_wrong_rollouts_are_shown(self):
+    run = faults_made.saturated()
+    shown = run.rollouts.loc[list(reward.wrong_paid(run).rows)]
+    self.assertTrue((shown['outcome'] < 0.5).all())
+    self.assertTrue((shown['reward'] == 1).all())
+
+  @parameterized.parameters(
+      # Nothing would pay for what is solved without the part.
+      ({'correct': 1.0}, [('reward_code', '')]),
+      (
+          {'correct': 1.0, 'format': 0.5},
+          [('reward_code', ''), ('weight', 'correct'), ('weight', 'format')],
+      ),
+  )
+  def test_reward_code_is_to_blame_if_no_part_is_the_outcome(
+      self, weights, wanted
+  ):
+    found = blame.remedies(faults_made.saturated(weights))
+    self.assertEqual([(r.setting, r.part) for r in found], wanted)
+
+  @parameterized.parameters((1.0, 'note'), (1e4, 'note'), (1e8, 'warning'))
+  def test_a_constant_part_does_harm_if_it_is_huge(self, size, severity):
+    run = made.run(made.rollouts().assign(part_bonus=size))
+    self.assertEqual(reward.constant_part(run).severity, severity)
+
+  @parameterized.parameters(
+      (0.0, None), (0.02, None), (0.15, 'warning'), (0.4, 'critical')
+  )
+  def test_verdicts_that_differ(self, lost, severity):
+    found = data.verdicts_differ(faults_made.two_verdicts(lost))
+    self.assertEqual(found and found.severity, severity)
+
+  def test_two_verdicts_of_one_text_by_hand(self):
+    # In each group three equal texts, one of them unsolved, beside others: of
+    # the 3 pairs 2 differ. Of two equal ones that nobody solves none counts.
+    rows = made.rollouts(steps=25, groups=1, size=8)
+    rows['completion'] = list('aaabbcde') * 25
+    rows['outcome'] = [1.0, 0, 1, 0, 0, 1, 1, 1] * 25
+    found = data.verdicts_differ(made.run(rows, drop=('reference',)))
+    self.assertAlmostEqual(found.numbers[0].value, 2 / 3)
+    shown = rows['completion'][list(found.rows)]
+    self.assertEqual(set(shown), {'a'})
+    # A text that the limit cut there is another answer.
+    cut = rows.assign(truncated=1.0 - rows['outcome'])
+    self.assertIsNone(data.verdicts_differ(made.run(cut)))
+    # So is one under another reference.
+    other = rows.assign(reference=rows['outcome'].astype(str))
+    self.assertIsNone(data.verdicts_differ(made.run(other)))
+
+  @parameterized.parameters(
+      (0.0, False), (0.05, False), (0.2, True), (0.4, True), (0.8, False)
+  )
+  def test_wrong_keys(self, share, wanted):
+    found = data.key_disagrees(faults_made.wrong_key(share))
+    self.assertEqual(found is not None, wanted)
+    if found:
+      self.assertAlmostEqual(found.numbers[0].value, share, delta=0.08)
+
+  def test_answers_that_are_not_read_say_nothing_about_the_key(self):
+    run = faults_made.wrong_key(0.3)
+    run.rollouts['format_ok'] = run.rollouts['outcome']
+    self.assertIsNone(data.key_disagrees(run))
+
+  def test_answers_of_a_part_of_a_group_say_nothing_about_the_key(self):
+    # In every group two of eight rollouts give another answer.
+    run = faults_made.wrong_key(0.3)
+    rows = run.rollouts
+    rows.loc[rows.index % 8 < 2, 'completion'] = 'so 0: <7>'
+    self.assertIsNone(data.key_disagrees(run))
+
+  @parameterized.parameters(
+      (0.1, None), (0.5, 'warning'), (0.95, 'critical')
+  )
+  def test_tokens_that_are_left_out(self, share, severity):
+    run = made.run(made.rollouts(rise=0.8), left_out=np.full(40, share))
+    run = dataclasses.replace(run, config={'grpo.tis_cap': 1.0})
+    found = optimiser.left_out(run)
+    self.assertEqual(found and found.severity, severity)
+    if found:
+      (remedy,) = found.remedies
+      self.assertEqual((remedy.setting, remedy.value), ('grpo.tis_cap', 0.0))
+
+  def test_few_rollouts(self):
+    for groups, size, wanted in (
+        (2, 2, ['grpo.prompts', 'grpo.group_size']),
+        (1, 8, ['grpo.prompts']),
+        (8, 2, None),  # 16 rollouts.
+        (3, 5, None),  # Mostly more than two have a signal.
+    ):
+      run = made.run(made.rollouts(groups=groups, size=size, rise=0.8))
+      found = learning.few_rollouts(run)
+      settings = found and [r.setting for r in found.remedies]
+      self.assertEqual(settings, wanted, (groups, size))
+
+  @parameterized.parameters(
+      # Shares of episodes that edit, and of those that solve without it.
+      (0.7, 1.0, True),
+      (0.7, 0.5, True),
+      (0.7, 0.05, False),
+      (0.7, 0.0, False),
+      # Where few edit, the problems may not ask for it.
+      (0.1, 1.0, False),
+  )
+  def test_solved_without_a_change(self, edits, lucky, wanted):
+    rng = np.random.default_rng(0)
+    rows = made.rollouts(start=1.0, rise=0.5)
+    rows['edited'] = (rng.random(len(rows)) < edits).astype(float)
+    fails = (rows['edited'] < 0.5) & (rng.random(len(rows)) > lucky)
+    rows.loc[fails, 'outcome'] = 0.0
+    rows = rows.drop(columns='reference')
+    found = data.grader_open(made.run(rows, drop=('format_ok',)))
+    self.assertEqual(found is not None, wanted)
+    # An edit may leave a file as it was.
+    changed = made.run(rows.assign(changed=1.0), drop=('format_ok',))
+    self.assertIsNone(data.grader_open(changed))
+
+  @parameterized.parameters((0.1, True), (0.4, True), (0.6, False), (1, False))
+  def test_turns_that_get_no_credit(self, credited, wanted):
+    found = agents.turns_ignored(faults_made.episodes(credited))
+    self.assertEqual(found is not None, wanted)
+
+  @parameterized.parameters(
+      # Characters that are left out, and of what share of the prompts.
+      (0, 0, 1.0, None),  # They end with a word, as all others have.
+      (0, -30, 1.0, 'end'),
+      (30, 0, 1.0, 'begin'),
+      (0, -30, 0.5, 'end'),
+      (0, -30, 0.1, None),
+  )
+  def test_prompts_that_are_cut(self, first, last, share, side):
+    found = data.prompt_cut(faults_made.questions(first, last, share))
+    self.assertEqual(found is not None, side is not None)
+    if found:
+      self.assertRegex(found.text, f'{side} within a word')
+
+  def test_words_that_are_broken_by_hand(self):
+    texts = ['the letters of', 'one of the letters', 'two let', 'a wxyz', '7']
+    # 'of' and 'letters' are whole words elsewhere, 'wxyz' begins a word that
+    # one text has alone, and only 'let' begins one that two texts have.
+    again = ['some letters here.', 'letters, and wxyzab there.']
+    self.assertEqual(
+        data._broken([*texts, *again]),
+        [False, False, True, False, False, False, False],
+    )
+
+  def test_small_groups_are_often_dead(self):
+    # With log-odds of deviation 1.5, 64 % of pairs are dead; of groups of 8,
+    # a third are.
+    pays = lambda e: e['outcome']
+    for start, wanted in ((0.0, False), (-6.0, True)):
+      rows = made.rollouts(groups=20, size=2, rise=0.2, start=start)
+      found = learning.dead_groups(made.run(rows, reward=pays))
+      self.assertEqual(found is not None, wanted, start)
 
 
 class ReplaysTest(absltest.TestCase):

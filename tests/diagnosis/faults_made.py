@@ -81,6 +81,63 @@ def other_answers(share: float, form_of: str = '<{}>') -> form.Run:
   return made.run(rows.drop(columns='reference'), drop=('format_ok',))
 
 
+def saturated(weights=None, **changed) -> form.Run:
+  """Return a run in which the format alone reaches the highest reward."""
+  rows = made.rollouts(rise=0.8)
+  rng = np.random.default_rng(0)
+  readable = (rows['outcome'] > 0) | (rng.random(len(rows)) < 0.6)
+  rows['part_correct'] = rows['format_ok'] = readable.astype(float)
+  rows['part_format'] = 0.1 * rng.random(len(rows))
+  weights = weights or {'correct': 1.0}
+  pays = lambda e: sum(w * e[f'part_{part}'] for part, w in weights.items())
+  return made.run(rows, reward=pays, settings={'weights': weights}, **changed)
+
+
+def two_verdicts(lost: float) -> form.Run:
+  """Return a run whose grader fails a share of the right answers."""
+  rows = made.rollouts()
+  rng = np.random.default_rng(0)
+  rows['completion'] = rows['completion'].str.extract(r'(<.*)')[0]
+  fails = rng.random(len(rows)) < lost
+  rows.loc[fails, ['outcome', 'part_correct']] = 0.0
+  return made.run(rows, drop=('format_ok',))
+
+
+def wrong_key(share: float, start: float = 3.0) -> form.Run:
+  """Return a run in which the key of a share of the problems is wrong."""
+  rows = made.rollouts(start=start)
+  number = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+  rows.loc[number % 100 < 100 * share, ['outcome', 'part_correct']] = 0.0
+  return made.run(rows.drop(columns='reference'))
+
+
+def questions(first: int, last: int, share: float = 1.0) -> form.Run:
+  """Return a run in which a share of prompts has some characters only."""
+  rows = made.rollouts()
+  number = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+  asked = [
+      f'How many different orders of {n} letters are there, which every reader'
+      f' understands, and how often does a number such as {3 * n} appear'
+      for n in range(500)
+  ]
+  # A different length for each, as a limit in tokens is one in characters.
+  cut = [
+      a[first + n % 60 if first else 0 : last - n % 60 if last else None]
+      for n, a in enumerate(asked)
+  ]
+  some = np.random.default_rng(0).random(500) < share
+  rows['prompt'] = np.where(some, cut, asked)[number]
+  return made.run(rows.drop(columns='reference'))
+
+
+def episodes(credited: float) -> form.Run:
+  """Return a run of five turns, of which a share gets credit."""
+  rows = made.rollouts(rise=0.8)
+  rng = np.random.default_rng(0)
+  turns = rng.binomial(5, credited, len(rows)).clip(1)
+  return made.run(rows.assign(n_turns=5.0, turns_credited=turns / 5))
+
+
 def credited(function) -> form.Run:
   """Return a run whose advantages a function of its rollouts changes."""
   run = made.run(made.rollouts(rise=0.8))
@@ -249,6 +306,19 @@ FAULTS = {
         lambda: made.run(made.rollouts(), reward=lambda e: 0 * e['outcome']),
         ('silent',),
     ),
+    'saturated': (saturated, ('wrong_paid',)),
+    'flaky': (lambda: two_verdicts(0.3), ('verdicts_differ',)),
+    'wrong_key': (lambda: wrong_key(0.3), ('key_disagrees',)),
+    'left_out': (
+        lambda: _changed(left_out=np.full(40, 0.5)),
+        ('left_out',),
+    ),
+    'tiny': (
+        lambda: made.run(made.rollouts(groups=2, size=2)),
+        ('few_rollouts',),
+    ),
+    'cut_prompts': (lambda: questions(0, -30), ('prompt_cut',)),
+    'turns': (lambda: episodes(0.1), ('turns_ignored',)),
     'credit': (lambda: credited(lambda e: e['outcome'] < 0.5), ('credit',)),
     'hidden': (_hidden, ('hidden_goal',)),
     'outweighed': (

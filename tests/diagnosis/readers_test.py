@@ -163,6 +163,8 @@ class ReadersTest(parameterized.TestCase):
             'actions': [[6, 0], []],
             'action_ok': [[True, False], []],
             'first_edit_turn': [-1, -1],
+            'files_edited': [2, 0],
+            'turn_advantages': [[-0.5, 0.0], []],
         }
     )
     path = store.path_of(self.path, 'train', 0)
@@ -174,12 +176,42 @@ class ReadersTest(parameterized.TestCase):
     self.assertEqual(
         {
             name: first[name]
-            for name in ('history', 'calls_failed', 'out_of_turns', 'edited')
+            for name in (
+                'history',
+                'calls_failed',
+                'out_of_turns',
+                'edited',
+                'changed',
+                'turns_credited',
+            )
         },
-        {'history': 1, 'calls_failed': 0.5, 'out_of_turns': 1, 'edited': 0},
+        {
+            'history': 1,
+            'calls_failed': 0.5,
+            'out_of_turns': 1,
+            'edited': 0,
+            'changed': 1,
+            'turns_credited': 0.5,
+        },
     )
+    # A turn alone has no credit of its own to compare.
+    self.assertTrue(np.isnan(last['turns_credited']))
     self.assertIn('a1b2 the fix</tool_response>', first['completion'])
     self.assertEqual((last['completion'], last['n_calls']), ('no idea', 0))
+
+  def test_evojax_tokens_that_are_left_out(self):
+    (self.path / 'evidence' / 'train').mkdir(parents=True)
+    lines = [
+        {'step': 1, 'tis_masked': 0.25, 'clip_low': 0.5, 'clip_high': 0.25},
+        # What both leave out is not counted twice.
+        {'step': 2, 'tis_masked': 0.5, 'rejected_tokens': 0.75},
+    ]
+    text = '\n'.join(map(json.dumps, lines))
+    (self.path / 'metrics.jsonl').write_text(text)
+    steps = readers.read(self.path).steps
+    self.assertEqual(steps['left_out'].tolist(), [0.25, 0.75])
+    # The bounds of the ratio leave out different tokens.
+    np.testing.assert_array_equal(steps['clip'], [0.75, np.nan])
 
   def test_prime_rl_with_tools(self):
     folder = self.path / 'rollouts' / 'step_1' / 'train' / 'all'

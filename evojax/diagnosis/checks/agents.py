@@ -23,6 +23,7 @@ _REPEATED = 0.2
 _LIMITED = 0.15
 _AT_ONCE = 0.3
 _MISSING = 0.1
+_CREDITED = 0.5
 
 
 def _pay(*parts: tuple[str, float]) -> list[records.Remedy]:
@@ -376,6 +377,27 @@ def missing_tool(run: form.Run) -> findings.Finding | None:
   )
 
 
+def turns_ignored(run: form.Run) -> findings.Finding | None:
+  """Detect credit for few of the turns that led to a reward."""
+  rows = run.rows('turns_credited', 'n_turns')
+  rows = rows[rows['n_turns'] > 1]
+  if rows['step'].nunique() < form.MIN_STEPS:
+    return None
+  share = estimates.mean(rows.groupby('step')['turns_credited'].mean())
+  if share.high > _CREDITED:
+    return None
+  return findings.Finding(
+      check='turns_ignored',
+      severity='warning',
+      text=f'only {share.value:.0%} of the turns get credit where an episode is'
+      ' better or worse than its group',
+      numbers=(findings.number('turns with credit', share, 'share'),),
+      rows=shares.newest(rows, rows['turns_credited'] <= share.value),
+      change=f'without {words.word(run.format, "credit_code")}',
+      remedies=(records.Remedy(setting='credit_code'),),
+  )
+
+
 def _exactly(value: float) -> estimates.Interval:
   return estimates.Interval(value, value, value)
 
@@ -388,4 +410,5 @@ CHECKS = (
     turn_limit,
     missing_tool,
     malformed_calls,
+    turns_ignored,
 )

@@ -99,7 +99,8 @@ def remedies(run: form.Run) -> tuple[records.Remedy, ...]:
 
   An outcome with a negative weight gets a positive one; other parts are
   dropped, first those that influence the reward most and agree least with the
-  outcome; then the harness's own reward function is dropped.
+  outcome; then the harness's own reward function is dropped. It comes first if
+  no part is the outcome, since without the parts nothing would pay for it.
   """
   found = shares(run)
   made = [
@@ -112,7 +113,10 @@ def remedies(run: form.Run) -> tuple[records.Remedy, ...]:
       for share in sorted(found, key=_harm, reverse=True)
       if not share.is_outcome
   ]
-  return (*made, records.Remedy(setting='reward_code'))
+  code = records.Remedy(setting='reward_code')
+  if found and not any(share.is_outcome for share in found):
+    return (code, *made) if len(made) > 1 else (code,)
+  return (*made, code)
 
 
 def _harm(share: Share) -> float:

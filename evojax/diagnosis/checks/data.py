@@ -1,5 +1,7 @@
 """Checks of problems and graders: narrow data, leaks, graded errors."""
 
+import bisect
+import collections
 import re
 
 import numpy as np
@@ -18,12 +20,19 @@ _LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
 _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
 _SAME = 0.9  # Share of problems that one answer may solve.
+_TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
+_AGREED = 0.85  # Share of a group that gives one answer, as if sure of it.
+_REFUSED = 0.1  # Share of such answers that may be wrong.
 _END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
 _FINAL = re.compile(
     r'(?<![-+*/^]\s)(?:(?<![\w.+*/^-])|(?<=\*\*))(-?\d+(?:[./]\d+)?)'
     r'(?!\s*[-+*/^.]?\s*\d)\D{0,40}$'
 )
+_LETTERS = re.compile(r'[^\W\d_]+')
+# Share of prompts that may begin or end within a word. Where a limit cuts all
+# of them, more than half do not: cuts also fall on the end of a word.
+_BROKEN = 0.1
 _READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
 
 
@@ -120,6 +129,50 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   )
 
 
+def prompt_cut(run: form.Run) -> findings.Finding | None:
+  """Detect prompts that begin or end within a word, as a limit cuts them."""
+  rows = run.rows('prompt', 'prompt_id')
+  rows = rows.drop_duplicates('prompt_id').iloc[:2000]
+  if len(rows) < _LEAST:
+    raise form.NotLogged(f'{len(rows)} problems, {_LEAST} needed')
+  texts = rows['prompt'].str.lower().tolist()
+  for side in ('end', 'begin'):
+    # The same letters in reverse order: a word's rest becomes its beginning.
+    given = texts if side == 'end' else [text[::-1] for text in texts]
+    broken = _broken(given)
+    share = estimates.mean(np.array(broken, np.float64))
+    if share.low < _BROKEN:
+      continue
+    return findings.Finding(
+        check='prompt_cut',
+        severity='critical' if share.low > 1.5 * _BROKEN else 'warning',
+        text=f'{share.value:.0%} of the prompts {side} within a word',
+        numbers=(findings.number('such prompts', share, 'share'),),
+        rows=tuple(map(int, rows.index[broken][:6])),
+        change=f'{words.word(run.format, "data")}: show the whole prompt, or'
+        ' leave out those that are too long',
+        remedies=(records.Remedy(setting='domain.kwargs'),),
+    )
+  return None
+
+
+def _broken(texts: list[str]) -> list[bool]:
+  """Return which texts end with the beginning of a word that others have."""
+  last, known = [], collections.Counter()
+  for text in texts:
+    found = _LETTERS.findall(text)
+    ends = bool(found) and text.endswith(found[-1])
+    last.append(found.pop() if ends else '')
+    known.update(set(found))
+  common = sorted(word for word, times in known.items() if times > 1)
+
+  def begins(part: str) -> bool:
+    place = bisect.bisect_left(common, part)
+    return place < len(common) and common[place].startswith(part)
+
+  return [bool(w) and w not in known and begins(w) for w in last]
+
+
 def grader_open(run: form.Run) -> findings.Finding | None:
   """Detect impossible successes: errors, empty texts, one text for all."""
   rows = run.rows('outcome')
@@ -147,8 +200,8 @@ def grader_open(run: form.Run) -> findings.Finding | None:
             ),
         ),
         rows=tuple(map(int, shown[-6:])),
-        change=f'{words.word(run.format, "grader")}: what cannot be graded or'
-        ' read is not solved',
+        change=f'{words.word(run.format, "grader")}: what cannot be graded,'
+        ' or cannot be right, is not solved',
         remedies=(records.Remedy(setting='grader'),),
     )
   if not {'text_id', 'error', 'format_ok'} & set(rows):
@@ -197,28 +250,107 @@ def length_decides(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _final_numbers(run: form.Run) -> pd.DataFrame | None:
-  """Return solved rollouts with the number that each ends with, as `answer`.
+def verdicts_differ(run: form.Run) -> findings.Finding | None:
+  """Detect a grader that solves and fails one text for one problem."""
+  rows = run.rows('outcome', 'text_id', 'group')
+  if run.has_turns:  # What an environment did may differ.
+    return None
+  if 'truncated' in rows:  # A text that was cut there is another answer.
+    rows = rows[rows['truncated'] < 0.5]
+  keys = ['group', 'text_id', *{'reference'}.intersection(rows)]
+  by = rows['outcome'].gt(0.5).groupby([rows[key] for key in keys])
+  solved, times = by.sum(), by.size()
+  twice = (times >= 2) & (solved > 0)
+  solved, times = solved[twice], times[twice]
+  if len(times) < _LEAST:
+    raise form.NotLogged(
+        f'{len(times)} texts that occur twice in a group and are solved,'
+        f' {_LEAST} needed'
+    )
+  # The probability that two of a text's verdicts are not the same.
+  pairs = 2 * solved * (times - solved) / (times * (times - 1))
+  differ = estimates.mean(pairs)
+  if differ.low < _TWICE:
+    return None
+  chosen = pd.MultiIndex.from_frame(rows[keys]).isin(pairs.index[pairs > 0])
+  return findings.Finding(
+      check='verdicts_differ',
+      severity='critical' if differ.low > 6 * _TWICE else 'warning',
+      text='of two equal texts in a group, one of which is solved,'
+      f' {differ.value:.0%} have two verdicts',
+      numbers=(findings.number('two verdicts', differ, 'share of pairs'),),
+      rows=tuple(map(int, rows.index[chosen][:6])),
+      change=f'{words.word(run.format, "grader")}: equal texts must get equal'
+      ' verdicts; what fails in the grader itself must not count',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def _final_numbers(run: form.Run, rows: pd.DataFrame) -> pd.DataFrame | None:
+  """Return rollouts with the number that each ends with, as `answer`.
 
   None if they are few, or if many of them do not end with a number.
   """
-  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
   if run.has_turns:
     return None
-  solved = rows[rows['outcome'] > 0.5]
-  solved = solved.iloc[:: max(1, len(solved) // _TEXTS)]
-  if solved['completion'].str.contains('print(', regex=False).mean() > 0.1:
+  rows = rows.iloc[:: max(1, len(rows) // _TEXTS)]
+  if rows['completion'].str.contains('print(', regex=False).mean() > 0.1:
     return None  # Programs end with any number.
-  answers = solved['completion'].str[-_END:].str.extract(_FINAL)[0]
-  found = solved.assign(answer=answers).dropna(subset=['answer'])
-  if found['prompt_id'].nunique() < _LEAST or len(found) < 0.8 * len(solved):
+  answers = rows['completion'].str[-_END:].str.extract(_FINAL)[0]
+  found = rows.assign(answer=answers).dropna(subset=['answer'])
+  if found['prompt_id'].nunique() < _LEAST or len(found) < 0.8 * len(rows):
     return None
   return found
 
 
+def _solved_numbers(run: form.Run) -> pd.DataFrame | None:
+  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
+  return _final_numbers(run, rows[rows['outcome'] > 0.5])
+
+
+def key_disagrees(run: form.Run) -> findings.Finding | None:
+  """Detect answers that count as wrong although a whole group gives them."""
+  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
+  rows = rows.iloc[-_TEXTS:]  # Whole groups of the last steps, but for one.
+  size = rows.groupby('group').size()
+  if 'format_ok' in rows:  # What is not read is wrong for another reason.
+    rows = rows[rows['format_ok'] > 0.5]
+  found = _final_numbers(run, rows)
+  if found is None:
+    return None
+  by = found.groupby(['group', 'answer'])['outcome']
+  table = pd.DataFrame({'n': by.size(), 'solved': by.max()}).reset_index()
+  table = table.sort_values('n').groupby('group').last()
+  size = size[table.index]
+  agreed = table[(size >= 4) & (table['n'] >= _AGREED * size)]
+  if len(agreed) < _LEAST:
+    return None
+  refused = estimates.mean((agreed['solved'] < 0.5).astype(float))
+  # A policy that is mostly wrong where it is sure may well be wrong.
+  if refused.low < _REFUSED or refused.value > 0.5:
+    return None
+  chosen = agreed.index[agreed['solved'] < 0.5]
+  shown = found[found['group'].isin(chosen)].drop_duplicates('group')
+  return findings.Finding(
+      check='key_disagrees',
+      severity='warning',
+      text=f'{refused.value:.0%} of the answers that a whole group gives count'
+      ' as wrong',
+      numbers=(
+          findings.number('counted as wrong', refused, 'share of them'),
+          findings.Number(name='such groups', value=float(len(agreed))),
+      ),
+      rows=tuple(map(int, shown.index[-6:])),
+      change=f'{words.word(run.format, "data")}: check the answers to these'
+      f' problems, and {words.word(run.format, "grader")}; unless the policy is'
+      ' sure of a mistake',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
 def one_answer(run: form.Run) -> findings.Finding | None:
   """Detect different problems that all have the same answer."""
-  rows = _final_numbers(run)
+  rows = _solved_numbers(run)
   if rows is None:
     return None
   problems = rows['prompt_id'].nunique()
@@ -247,7 +379,7 @@ def one_answer(run: form.Run) -> findings.Finding | None:
 
 def answers_differ(run: form.Run) -> findings.Finding | None:
   """Detect different answers to one problem that all count as right."""
-  rows = _final_numbers(run)
+  rows = _solved_numbers(run)
   if rows is None:
     return None
   by = rows.groupby('group')['answer']
@@ -282,6 +414,12 @@ def _open_cases(rows: pd.DataFrame):
   if 'completion' in rows:
     empty = ~rows['completion'].str.contains(r'\w', regex=True)
     yield 'without a letter or a digit', empty, 0.2
+  change = 'changed' if 'changed' in rows else 'edited'
+  if {change, 'group'} <= set(rows):
+    # Some problems of agents ask for no change.
+    needed = rows[change].groupby(rows['group']).transform('mean') >= 0.5
+    text = 'that change no file, though most of their group do,'
+    yield text, needed & (rows[change] < 0.5), 0.2
   if {'completion', 'prompt_id'} <= set(rows):
     reads = rows['completion'].str.contains(_READS)
     # Problems whose programs never read may need no input.
@@ -315,7 +453,10 @@ CHECKS = (
     length_decides,
     one_answer,
     answers_differ,
+    verdicts_differ,
+    key_disagrees,
     answer_in_prompt,
+    prompt_cut,
     narrow_data,
     duplicate_prompts,
 )

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from evojax import config as config_lib
 from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
@@ -15,6 +16,8 @@ from evojax.ledger import records
 
 _SURE = 0.01
 MUCH_SOLVED = 0.9
+_FEW = 16  # Rollouts of an update below which its groups are counted.
+_NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.
 _CODE = tuple(
     records.Remedy(setting=name)
@@ -153,7 +156,10 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   # Dead groups are normal at the end of a run that has learned its problems.
   early = run.early(groups)
   dead = estimates.mean(early['dead'].astype(float))
-  critical = 0.5  # `groups.CRITICAL`, arXiv:2606.03108.
+  # `groups.CRITICAL`, arXiv:2606.03108. Small groups are often dead, whatever
+  # the problems are: if all solved shares p are as frequent, the mean over p
+  # of p^n + (1 - p)^n is 2 / (n + 1).
+  critical = max(0.5, 2 / (float(groups['n'].median()) + 1))
   if dead.low < critical:
     return None
   solved = early.loc[early['dead'], 'outcome']
@@ -186,6 +192,42 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
           if check == 'entropy_collapse'
           else records.Remedy(setting='data'),
       ),
+  )
+
+
+def few_rollouts(run: form.Run) -> findings.Finding | None:
+  """Detect updates that rest on one or two small groups."""
+  rows = run.rows('reward', 'group')
+  groups = _groups(rows.assign(outcome=rows.get('outcome', np.nan)))
+  per_step = rows.groupby('step').size()
+  if len(per_step) < form.MIN_STEPS:
+    raise form.NotLogged(f'{len(per_step)} steps, {form.MIN_STEPS} needed')
+  if per_step.median() >= _FEW or groups['n'].max() < 2:
+    return None
+  # Late in a run, groups may be dead because all of them are solved.
+  alive = run.early(groups).groupby('step')['dead'].agg(lambda x: (~x).sum())
+  mean = estimates.mean(alive)
+  if mean.high >= _NOISE:
+    return None
+  sizes = {
+      'grpo.prompts': len(groups) / len(per_step),
+      'grpo.group_size': groups['n'].median(),
+  }
+  remedies = tuple(
+      records.Remedy(setting=path, value=config_lib.declaration(path).default)
+      for path, size in sizes.items()
+      if size < config_lib.declaration(path).default
+  )
+  prompts, size = sizes.values()
+  return findings.Finding(
+      check='few_rollouts',
+      severity='warning',
+      text=f'an update has {prompts:.3g} groups of {size:.3g} rollouts, of'
+      f' which {mean.value:.1f} have a signal: it is mostly noise',
+      numbers=(findings.number('groups with a signal', mean, 'an update'),),
+      rows=tuple(map(int, rows.index[:6])),
+      change='more prompts an update, and more rollouts of each',
+      remedies=remedies,
   )
 
 
@@ -301,6 +343,7 @@ def headroom(rows: pd.DataFrame) -> float:
 CHECKS = (
     outcome_falling,
     not_learning,
+    few_rollouts,
     dead_groups,
     filter_starves,
     train_eval_gap,

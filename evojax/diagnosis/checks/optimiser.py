@@ -18,6 +18,7 @@ _STILL = 3e-4
 _MOVING = 5e-3
 # KL, nats per token; a policy that learns leaves its start further than this.
 _HELD = 0.005
+_LEFT_OUT = 0.3  # Share of tokens that importance weights may drop.
 _FASTEST = 1000.0  # Largest factor of the learning rate.
 
 
@@ -142,6 +143,26 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
       change=change,
       remedies=tuple(off),
       curves=(('gradient norm', steps, norm),),
+  )
+
+
+def left_out(run: form.Run) -> findings.Finding | None:
+  """Detect importance ratios that drop much of every batch."""
+  steps, dropped = run.course('left_out')
+  share = estimates.mean(dropped)
+  if share.low < _LEFT_OUT:
+    return None
+  off = _discarding(run)
+  return findings.Finding(
+      check='left_out',
+      severity='critical' if share.low > 3 * _LEFT_OUT else 'warning',
+      text=f'{share.value:.0%} of the tokens are left out of the update, for'
+      ' the ratio of trainer and sampler',
+      numbers=(findings.number('left out', share, 'share of tokens'),),
+      change=', '.join(f'{r.setting} -> {r.value}' for r in off)
+      or 'wider bounds of the ratio of trainer and sampler',
+      remedies=tuple(off),
+      curves=(('left out', steps, dropped),),
   )
 
 
@@ -298,6 +319,7 @@ CHECKS = (
     learning_rate_zero,
     warmup,
     gradient_zero,
+    left_out,
     gradient_clipped,
     clip_fraction,
     kl_strong,

@@ -17,6 +17,8 @@ from evojax.ledger import records
 # Influence of a part against the outcome, relative to it, that is a fault.
 _AGAINST = 0.75
 _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
+_EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
+_ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 
 
@@ -154,11 +156,14 @@ def constant_part(run: form.Run) -> findings.Finding | None:
   # If all parts are constant, the groups are dead, see dead_groups.
   if not found or len(found) == len(run.parts):
     return None
+  rounds = _rounds(run, found)
   return findings.Finding(
       check='constant_part',
-      severity='warning',
+      # The advantage cancels it, so that it costs nothing unless it is huge.
+      severity='warning' if rounds else 'note',
       text=f'the part {", ".join(found)} is the same for all rollouts of a'
-      ' group: it teaches nothing',
+      ' group: it teaches nothing'
+      + (', and rounds off what differs' if rounds else ''),
       change=', '.join(
           f'{words.word(run.format, "weight", p)} -> 0' for p in found
       ),
@@ -168,6 +173,21 @@ def constant_part(run: form.Run) -> findings.Finding | None:
       ),
       rows=tuple(map(int, run.rollouts.index[:2])),
   )
+
+
+def _rounds(run: form.Run, constant: list[str]) -> bool:
+  """Return whether constant parts are so large that a sum loses the others."""
+  weights = run.settings.get('weights') or {}
+  size, spread = 0.0, 0.0
+  for part in run.parts:
+    rows = run.rollouts.dropna(subset=[form.PART + part])
+    weight = abs(weights.get(part, 1.0))
+    if part in constant:
+      size = max(size, weight * rows[form.PART + part].abs().max())
+    elif len(rows):
+      within = np.abs(form.within(rows, form.PART + part)).max()
+      spread = max(spread, weight * within)
+  return bool(size > _ROUNDED * spread)
 
 
 def inverted_sign(run: form.Run) -> findings.Finding | None:
@@ -237,6 +257,39 @@ def silent(run: form.Run) -> findings.Finding | None:
       change=f'{words.word(run.format, "reward")}: the outcome must be part of'
       ' it, unclipped',
       remedies=(records.Remedy(setting='reward_code'),),
+  )
+
+
+def wrong_paid(run: form.Run) -> findings.Finding | None:
+  """Detect unsolved rollouts that are paid no less than solved ones."""
+  rows = _graded_rows(run)
+  even = {}
+  for name, group in rows.groupby('group'):
+    solved = group['outcome'].to_numpy() > 0.5
+    paid = group['reward'].to_numpy()
+    if solved.any() and not solved.all():
+      pairs = paid[~solved][:, None] >= paid[solved] - 1e-6
+      even[name] = float(pairs.mean())
+  if len(even) < 8:
+    raise form.NotLogged(
+        f'{len(even)} groups with solved and unsolved rollouts, 8 needed'
+    )
+  share = estimates.mean(list(even.values()))
+  if share.low < _EVEN:
+    return None
+  worst = sorted(even, key=lambda name: -even[name])[:2]
+  shown = rows[rows['group'].isin(worst)]
+  wrong = shown[shown['outcome'] < 0.5].sort_values('reward', ascending=False)
+  return findings.Finding(
+      check='wrong_paid',
+      severity='critical' if share.low > 2 * _EVEN else 'warning',
+      text=f'in {share.value:.0%} of the pairs of one group the unsolved'
+      ' rollout is paid as much as the solved one, or more',
+      numbers=(findings.number('such pairs', share, 'share'),),
+      rows=tuple(map(int, wrong.index[:6])),
+      change=f'{words.word(run.format, "reward")}: only what is solved may earn'
+      ' the most, and nothing may clip the difference',
+      remedies=blame.remedies(run),
   )
 
 
@@ -402,6 +455,7 @@ CHECKS = (
     reward_hacking,
     inverted_sign,
     silent,
+    wrong_paid,
     credit,
     outweighed,
     length_gaming,

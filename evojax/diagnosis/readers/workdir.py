@@ -1,6 +1,7 @@
 """Reads a workdir of evojax, of --mode=train or evolve, finished or not."""
 
 from collections.abc import Mapping, Sequence
+import functools
 import pathlib
 from typing import Any
 
@@ -30,8 +31,10 @@ _TURNS = {
     'history': 'read_history',
     'tests_touched': 'tests_touched',
     'submitted': 'submitted',
+    'changed': 'files_edited',
 }
 _CLIPPED = ('clip_low', 'clip_high', 'clip_dual')
+_LEFT_OUT = ('tis_masked', 'rejected_tokens')
 _SETTINGS = (
     'learning_rate',
     'warmup_steps',
@@ -132,7 +135,7 @@ def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
       or name.startswith(form.PART)
       or name in ('graded', 'version', 'sampler_trainer_logprob_gap')
       or name in (*turns_lib.COLUMNS, *_TURNS.values())
-      or name in ('first_edit_turn', 'finish_reason')
+      or name in ('first_edit_turn', 'finish_reason', 'turn_advantages')
   )
   table = readers.tables(
       paths, lambda path: readers.parquet_rows(path, wanted), notes
@@ -171,6 +174,10 @@ def _with_turns(table: pd.DataFrame) -> pd.DataFrame:
   for name, own in _TURNS.items():
     if own in table:
       found[name] = (table[own] > 0).astype(float)
+  if 'turn_advantages' in table:
+    found['turns_credited'] = [
+        _credited(values) for values in table['turn_advantages']
+    ]
   if 'first_edit_turn' in table:
     found['edited'] = (table['first_edit_turn'] >= 0).astype(float)
   for name, reason in (('out_of_turns', 'turns'), ('out_of_time', 'seconds')):
@@ -178,6 +185,14 @@ def _with_turns(table: pd.DataFrame) -> pd.DataFrame:
       code = schema.FINISH_REASON[reason]
       found[name] = (table['finish_reason'] == code).astype(float)
   return table.assign(**found)
+
+
+def _credited(advantages: Any) -> float:
+  """Return the share of turns with an advantage; NaN if none has one."""
+  # A missing list reads as None, or as NaN from a data frame.
+  known = advantages if hasattr(advantages, '__len__') else ()
+  there = np.abs(np.asarray(known, np.float64)) > 1e-9
+  return float(there.mean()) if there.any() else np.nan
 
 
 def _metrics(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
@@ -193,13 +208,15 @@ def _metrics(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
       found[name] = table[metric]
   if 'dev/avg_at_k' in table:
     found['eval_outcome'] = table['dev/avg_at_k']
-  clipped = [name for name in _CLIPPED if name in table]
-  if clipped:
-    found['clip'] = (
-        table[clipped]
-        .apply(pd.to_numeric, errors='coerce')
-        .sum(axis=1, min_count=1)
-    )
+  for name, metrics, total in (
+      ('clip', _CLIPPED, functools.partial(pd.DataFrame.sum, min_count=1)),
+      # One token may be both.
+      ('left_out', _LEFT_OUT, pd.DataFrame.max),
+  ):
+    logged = [metric for metric in metrics if metric in table]
+    if logged:
+      numbers = table[logged].apply(pd.to_numeric, errors='coerce')
+      found[name] = total(numbers, axis=1)
   return found
 
 
