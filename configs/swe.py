@@ -102,6 +102,9 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   common.apply(c, variant)
   if variant == 'smoke':
     c.grpo.micro_groups = 2
+    c.evolve.updates = 2  # An update takes longer than in other domains.
+    c.rollout.decode_slots = 16  # As many as an update has episodes.
+    c.domain.kwargs.slots = 16
   elif variant == 'seed':
     c.steps = 150  # An update takes longer than in other domains.
   elif variant == 'reference':
