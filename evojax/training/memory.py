@@ -286,7 +286,7 @@ def _item(run: Run) -> int:
 
 
 def _attention_bytes(run: Run, scores: int | float) -> float:
-  """Return the bytes of a head's attention scores, and softmax, in all heads."""
+  """Return the bytes of attention scores, a head, and of their softmax."""
   heads = run.cfg.num_heads / run.mesh.shape['tensor']
   return scores * heads * (4 + _item(run))
 

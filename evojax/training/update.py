@@ -14,7 +14,6 @@ and G then count parts and the sequences of a part.
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax

@@ -391,7 +391,7 @@ class BlindTest(parameterized.TestCase):
     self.assertIsNone(data.verdicts_differ(made.run(other)))
 
   @parameterized.parameters(
-      (0.0, False), (0.05, False), (0.2, True), (0.4, True), (0.8, False)
+      (0.0, False), (0.18, False), (0.35, True), (0.45, True), (0.8, False)
   )
   def test_wrong_keys(self, share, wanted):
     found = data.key_disagrees(faults_made.wrong_key(share))

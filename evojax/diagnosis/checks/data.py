@@ -22,7 +22,8 @@ _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
 _SAME = 0.9  # Share of problems that one answer may solve.
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
 _AGREED = 0.85  # Share of a group that gives one answer, as if sure of it.
-_REFUSED = 0.1  # Share of such answers that may be wrong.
+# Share of such answers that may be wrong: a policy is sure of some mistakes.
+_REFUSED = 0.2
 _END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
 _FINAL = re.compile(
