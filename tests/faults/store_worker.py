@@ -28,7 +28,7 @@ POINTS = dict(
     ),
     sent=lambda: kill_worker.intercept(
         mirrored.Mirror,
-        '_publish_rows',
+        '_settle',
         lambda self: any('checkpoints' in name for name in self._known),
     ),
     downloading=lambda: kill_worker.intercept(
