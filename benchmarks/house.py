@@ -29,7 +29,7 @@ _NO_CODE = (
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 )
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def main(root: pathlib.Path) -> None:
@@ -60,12 +60,12 @@ def main(root: pathlib.Path) -> None:
     functions += [
         (f'{path.relative_to(root)}:{node.name}', node)
         for node in ast.walk(tree)
-        if isinstance(node, _FUNCTIONS)
+        if isinstance(node, FUNCTIONS)
     ]
   total = sum(lines.values())
   longest = max(lines, key=lines.get)
-  largest = max(functions, key=lambda item: _length(item[1]))
-  widest = max(functions, key=lambda item: _parameters(item[1]))
+  largest = max(functions, key=lambda item: length(item[1]))
+  widest = max(functions, key=lambda item: parameters(item[1]))
   loose = [path for path in sources if path.parent == root / 'evojax']
   print(f'files                {len(sources)}')
   print(f'lines                {total:,}')
@@ -73,8 +73,8 @@ def main(root: pathlib.Path) -> None:
   print(f'docstrings           {documented / total:.1%}')
   print(f'comment lines        {comments / total:.1%}')
   print(f'longest file         {lines[longest]} {longest.relative_to(root)}')
-  print(f'longest function     {_length(largest[1])} {largest[0]}')
-  print(f'most parameters      {_parameters(widest[1])} {widest[0]}')
+  print(f'longest function     {length(largest[1])} {largest[0]}')
+  print(f'most parameters      {parameters(widest[1])} {widest[0]}')
   print(f'modules at the top   {len(loose)}')
   for name, statement in _STATEMENTS.items():
     print(f'{name:20} {_seconds(root, statement)}')
@@ -83,17 +83,17 @@ def main(root: pathlib.Path) -> None:
 def _docstrings(tree: ast.AST) -> Iterator[range]:
   """Yield the line ranges of all docstrings."""
   for node in ast.walk(tree):
-    if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTIONS)):
+    if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)):
       if ast.get_docstring(node) is not None:
         yield range(node.body[0].lineno, node.body[0].end_lineno + 1)
 
 
-def _length(function: ast.FunctionDef) -> int:
+def length(function: ast.FunctionDef) -> int:
   """Return the number of lines from `def` to the last one."""
   return function.end_lineno - function.lineno + 1
 
 
-def _parameters(function: ast.FunctionDef) -> int:
+def parameters(function: ast.FunctionDef) -> int:
   """Return the number of named parameters without `self` and `cls`."""
   arguments = function.args
   names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]

@@ -69,10 +69,7 @@ def main(argv):
   mesh = sharding.make_mesh(**config.mesh.to_dict())
   params = setup.base_params(mesh)
   state = update_lib.init_state(cfg, algorithm, params)
-  hyper = {
-      name: np.float32(value)
-      for name, value in settings.hyperparameters(config, 1).items()
-  }
+  hyper = settings.hyperparameters(config, 1)
   batch, live = _batch(config)
   print(f'rows: {batch["tokens"].shape}')
   updates, compiling = {}, {}

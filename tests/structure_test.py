@@ -13,6 +13,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import ml_collections
 
+from benchmarks import house
 from configs import math as math_config
 import setup
 
@@ -361,18 +362,15 @@ class SizesTest(parameterized.TestCase):
       where = str(path.relative_to(ROOT))
       self.assertLessEqual(len(text.splitlines()), 600, where)
       for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if not isinstance(node, house.FUNCTIONS):
           continue
         where = f'{path.relative_to(ROOT)}: {node.name}'
-        length = node.end_lineno - node.lineno + 1
-        self.assertLessEqual(length, 100, where)
+        self.assertLessEqual(house.length(node), 100, where)
         # Its parameters are the fields of config.domain.kwargs, which a user
         # sets by name.
         if node.name == 'make' and 'domains' in path.parts:
           continue
-        taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        names = [a.arg for a in taken if a.arg not in ('self', 'cls')]
-        self.assertLessEqual(len(names), 10, where)
+        self.assertLessEqual(house.parameters(node), 10, where)
 
 
 class PackagingTest(parameterized.TestCase):

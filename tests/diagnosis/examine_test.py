@@ -323,8 +323,8 @@ class BlindTest(parameterized.TestCase):
   """Checks for what settings that were written blindly showed."""
 
   @parameterized.parameters(
-      # What a wrong rollout earns in place of 0, by chance; a right one earns
-      # 1. Share of wrong ones that do: of so many pairs, the wrong is not last.
+      # A right rollout earns 1. A share of the wrong ones earns `paid`, the
+      # others 0: if `paid` is 1, that is the share of pairs that are even.
       (0.99, 1.0, None),
       (1.0, 0.1, None),
       (1.0, 0.4, 'warning'),

@@ -203,7 +203,7 @@ class ReadersTest(parameterized.TestCase):
     (self.path / 'evidence' / 'train').mkdir(parents=True)
     lines = [
         {'step': 1, 'tis_masked': 0.25, 'clip_low': 0.5, 'clip_high': 0.25},
-        # What both leave out is not counted twice.
+        # Both may leave out the same tokens, so the larger share counts.
         {'step': 2, 'tis_masked': 0.5, 'rejected_tokens': 0.75},
     ]
     text = '\n'.join(map(json.dumps, lines))

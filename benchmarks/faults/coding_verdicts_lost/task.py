@@ -1,4 +1,4 @@
-"""A grader that is overloaded: what it does not get to counts as wrong."""
+"""An overloaded grader: programs that it does not reach count as wrong."""
 
 import random
 

@@ -254,7 +254,7 @@ def length_decides(run: form.Run) -> findings.Finding | None:
 def verdicts_differ(run: form.Run) -> findings.Finding | None:
   """Detect a grader that solves and fails one text for one problem."""
   rows = run.rows('outcome', 'text_id', 'group')
-  if run.has_turns:  # What an environment did may differ.
+  if run.has_turns:  # The environment may have done different things.
     return None
   if 'truncated' in rows:  # A text that was cut there is another answer.
     rows = rows[rows['truncated'] < 0.5]
@@ -305,6 +305,7 @@ def _final_numbers(run: form.Run, rows: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def _solved_numbers(run: form.Run) -> pd.DataFrame | None:
+  """Return `_final_numbers` of the solved rollouts."""
   rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
   return _final_numbers(run, rows[rows['outcome'] > 0.5])
 
@@ -314,7 +315,7 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
   rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
   rows = rows.iloc[-_TEXTS:]  # Whole groups of the last steps, but for one.
   size = rows.groupby('group').size()
-  if 'format_ok' in rows:  # What is not read is wrong for another reason.
+  if 'format_ok' in rows:  # An unread answer is wrong for another reason.
     rows = rows[rows['format_ok'] > 0.5]
   found = _final_numbers(run, rows)
   if found is None:

@@ -263,21 +263,15 @@ def silent(run: form.Run) -> findings.Finding | None:
 def wrong_paid(run: form.Run) -> findings.Finding | None:
   """Detect unsolved rollouts that are paid no less than solved ones."""
   rows = _graded_rows(run)
-  even = {}
-  for name, group in rows.groupby('group'):
-    solved = group['outcome'].to_numpy() > 0.5
-    paid = group['reward'].to_numpy()
-    if solved.any() and not solved.all():
-      pairs = paid[~solved][:, None] >= paid[solved] - 1e-6
-      even[name] = float(pairs.mean())
+  even = _even_pairs(rows)
   if len(even) < 8:
     raise form.NotLogged(
         f'{len(even)} groups with solved and unsolved rollouts, 8 needed'
     )
-  share = estimates.mean(list(even.values()))
+  share = estimates.mean(even)
   if share.low < _EVEN:
     return None
-  worst = sorted(even, key=lambda name: -even[name])[:2]
+  worst = (-even).sort_values(kind='stable').index[:2]
   shown = rows[rows['group'].isin(worst)]
   wrong = shown[shown['outcome'] < 0.5].sort_values('reward', ascending=False)
   return findings.Finding(
@@ -291,6 +285,26 @@ def wrong_paid(run: form.Run) -> findings.Finding | None:
       ' the most, and nothing may clip the difference',
       remedies=blame.remedies(run),
   )
+
+
+def _even_pairs(rows: pd.DataFrame) -> pd.Series:
+  """Return by group the share of pairs in which the unsolved earns no less.
+
+  A pair is a solved and an unsolved rollout of one group; groups without pairs
+  are left out.
+  """
+  unsolved = rows['outcome'] <= 0.5
+  paid = rows['reward'].where(unsolved, rows['reward'] - 1e-6)
+  # Sorted, so that the time does not grow with the number of pairs. An unsolved
+  # rollout with equal pay comes after a solved one.
+  table = pd.DataFrame(
+      {'group': rows['group'], 'paid': paid, 'unsolved': unsolved}
+  ).sort_values(['group', 'paid', 'unsolved'])
+  by = table.groupby('group')['unsolved']
+  no_less = (by.transform('sum') - by.cumsum())[~table['unsolved']]
+  pairs = by.sum() * (~table['unsolved']).groupby(table['group']).sum()
+  even = no_less.groupby(table['group']).sum() / pairs
+  return even[pairs > 0]
 
 
 def credit(run: form.Run) -> findings.Finding | None:
