@@ -46,6 +46,10 @@ _SAY_SECONDS = 30.0  # A command that waits longer for machines prints so.
 _PEERS_SECONDS = 90.0
 # A head that does not answer is not asked again for so long.
 _MISSED_SECONDS = 10.0
+# A run ends if the head has not answered for so long. Ray ends the process after
+# 60 s, with status 1 and without a message; until then, the run needs up to
+# `preemption.SAVE_SECONDS` to save.
+_GONE_SECONDS = 25.0
 
 
 class _Head:
@@ -55,19 +59,51 @@ class _Head:
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(':')
     self._address = host.strip('[]'), int(port)
     self._missed = -math.inf
+    self._left = threading.Event()
+    threading.Thread(target=self._watch, daemon=True).start()
 
   def answers(self) -> bool:
     """Return True if it accepts connections, or False within 3 s."""
     if time.monotonic() < self._missed + _MISSED_SECONDS:
       return False
     for pause in (0.5, 0.0):
-      try:
-        socket.create_connection(self._address, 1.0).close()
+      if self._accepts():
         return True
-      except OSError:
-        time.sleep(pause)
+      time.sleep(pause)
     self._missed = time.monotonic()
     return False
+
+  def leave(self) -> None:
+    """Let the run go on without the head."""
+    self._left.set()
+
+  def _accepts(self) -> bool:
+    try:
+      socket.create_connection(self._address, 1.0).close()
+    except OSError:
+      return False
+    return True
+
+  def _watch(self) -> None:
+    """Send this process SIGTERM when the head is gone.
+
+    The main thread may be blocked in a call of Ray. If it is, the signal thread
+    of `preemption` ends the process.
+    """
+    answered = time.monotonic()
+    while not self._left.wait(1.0):
+      if self._accepts():
+        answered = time.monotonic()
+      elif time.monotonic() > answered + _GONE_SECONDS:
+        output.say(
+            'error: the head of the Ray cluster at'
+            f' {self._address[0]}:{self._address[1]} has not answered for'
+            f' {_GONE_SECONDS:g} s, so that the run ends; start the cluster, and'
+            ' then the same command',
+            error=True,
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
 
 
 class Ray:
@@ -114,6 +150,7 @@ class Ray:
 
   def close(self) -> None:
     """Leave the cluster."""
+    self._head.leave()
     if self._head.answers():
       ray.shutdown()
     else:  # Here, and in exit handlers, Ray would wait 10 s for its answers.
