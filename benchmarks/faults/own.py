@@ -29,7 +29,8 @@ from evojax.ledger import records
 _ROUNDS = 99  # The tokens end the run.
 # Part of the gate's reason if a gain is not confirmed.
 _REFUSED = 'of the gain'
-# Largest excess of the rollouts' gain in solved share over the sealed scores'.
+# Largest excess of the rollouts' solved share, and of its gain, over the upper
+# ends of the sealed intervals.
 _NOT_SEALED = 0.10
 _LEARNS = 0.05  # Least rise of the solved share in a run that learns.
 _SEALED = dict(problems=128, samples=4)  # Fewer problems if there are fewer.
@@ -111,13 +112,15 @@ def _gap(history: history_lib.History) -> float:
 
   The smaller of the differences in level and in gain counts: training may ask
   easier problems, or start under a limit that the sealed score does not have.
+  The upper ends of the sealed intervals count, since few sealed problems may be
+  harder by chance.
   """
   final = history.find(records.Final)
   late = _late(history)
   if not (late and final and history.base and history.base.outcome):
     return 0.0
-  gain = _risen(history) - final.gains['evolved'].value
-  return min(late - final.scores['evolved'].value, gain)
+  gain = _risen(history) - final.gains['evolved'].high
+  return min(late - final.scores['evolved'].high, gain)
 
 
 def _late(history: history_lib.History) -> float:

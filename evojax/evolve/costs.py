@@ -46,6 +46,20 @@ def of_harness(run: opening.Run, number: int) -> float:
   return run.config.evolve.pairs * _of_arm(run, number, dev=False)
 
 
+def rounds_left(run: opening.Run, number: int, candidates: int) -> int:
+  """Return in how many rounds, from this one on, candidates can race.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+    candidates: How many candidates race in it.
+  """
+  planned = run.config.evolve.rounds - number
+  # A further round trains at least the incumbent and one candidate.
+  further = (payable(run, number) - (1 + candidates)) / 2
+  return max(1, min(planned, 1 + math.floor(min(further, planned))))
+
+
 def is_last(run: opening.Run, number: int, candidates: int) -> bool:
   """Return whether a round is the last one that candidates can race in.
 
@@ -54,9 +68,7 @@ def is_last(run: opening.Run, number: int, candidates: int) -> bool:
     number: Number of the round.
     candidates: How many candidates race in it.
   """
-  # A further round trains at least the incumbent and one candidate.
-  further = payable(run, number) - (1 + candidates) < 2
-  return number + 1 >= run.config.evolve.rounds or further
+  return rounds_left(run, number, candidates) == 1
 
 
 def _left(run: opening.Run, number: int) -> float:

@@ -2,18 +2,23 @@
 
 More candidates are backtested than there are places. Repairs of critical faults
 enter first, then the user's own changes, then the changes with the best
-predictions. The first to enter get the larger levels, see `race.alpha_of`. The
-order depends only on rows before the round, and not on the pairs that test the
-candidates. So the bound on false keeps holds for any order.
+predictions. A change that repairs nothing waits while the rounds and tokens
+that are left could hardly prove its gain: its arms would cost training of the
+policy for nothing. The first to enter get the larger levels, see
+`race.alpha_of`. The order depends only on rows before the round, and not on the
+pairs that test the candidates. So the bound on false keeps holds for any order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from evojax.evolve import repairs
 from evojax.evolve.propose import human
 from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+
+# The least probability of proving a gain with which a candidate enters.
+LEAST_CHANCE = 0.2
 
 
 def is_first_class(trial: history_lib.Trial) -> bool:
@@ -47,6 +52,7 @@ def queue(
     trials: Sequence[history_lib.Trial],
     places: int,
     ordinary: int,
+    chances: Mapping[int, float | None],
 ) -> list[records.Queued]:
   """Return the queue for a round, in the order of entry.
 
@@ -58,6 +64,8 @@ def queue(
     places: How many candidates enter.
     ordinary: How many of them may be neither the repair of a critical fault nor
       the user's.
+    chances: Probability that a candidate proves a gain, by its trial's number;
+      None where it is unknown. A trial that is missing may enter in any case.
   """
   found = {trial.number: predicted(trial, trials) for trial in waiting}
 
@@ -69,16 +77,20 @@ def queue(
 
   queued: list[records.Queued] = []
   for trial in sorted(waiting, key=key):
-    enters = len(queued) < places
-    if not is_first_class(trial):
+    reason = _reason(_rank(trial), found[trial.number])
+    chance = chances.get(trial.number)
+    hopeless = chance is not None and chance < LEAST_CHANCE
+    enters = not hopeless and sum(place.enters for place in queued) < places
+    if hopeless:
+      reason += f', to prove with probability {chance:.2f}'
+    elif not is_first_class(trial):
       enters, ordinary = enters and ordinary > 0, ordinary - 1
-    interval = found[trial.number]
     queued.append(
         records.Queued(
             trial=trial.number,
-            predicted=interval,
+            predicted=found[trial.number],
             enters=enters,
-            reason=_reason(_rank(trial), interval),
+            reason=reason,
         )
     )
   return queued

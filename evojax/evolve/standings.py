@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import dataclasses
 import itertools
 import math
+import statistics
 from typing import Any
 
 from evojax.eval import paired
@@ -12,11 +13,13 @@ from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import repairs
+from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
 _FAULTS = ('critical', 'warning')  # Severities of findings that are faults.
+_QUANTILES = 10  # Of a predicted effect, over which the power is averaged.
 
 
 def after_race(
@@ -144,7 +147,8 @@ def _standing(
         ),
         detectable=None,
     )
-  alpha, margin = alpha_of(run, index), before.margin
+  e, margin = run.config.evolve, before.margin
+  alpha, most = alpha_of(run, index), min(e.patience, e.rounds)
   spread = paired.pooled_spread(groups) or 0.0
   # This candidate's test may cut large gains, which changes the spread.
   cut = paired.pooled_spread([race_lib.counted(g, margin) for g in groups])
@@ -163,7 +167,7 @@ def _standing(
         high=gain.high,
         e_value=after.e_value,
         threshold=1 / alpha,
-        detectable=detectable(run, spread, errors, alpha),
+        detectable=detectable(run, _noise(spread, errors), alpha, most),
     )
 
   # Decided in process 0, so that all processes have the same bits.
@@ -190,32 +194,89 @@ def is_last(
   return spent or due or costs.is_last(run, number, candidates)
 
 
+def _noise(spread: float, errors: Sequence[float]) -> float:
+  """Return the standard deviation of the difference of a pair, a fraction.
+
+  Args:
+    spread: Standard deviation of the differences of pairs so far.
+    errors: Standard errors of such differences over problems; as in
+      `paired.p_value`, the spread is not taken to be smaller than these.
+  """
+  noise = math.sqrt(math.fsum(x * x for x in errors) / max(len(errors), 1))
+  return max(spread, noise)
+
+
+def _known_noise(run: opening.Run, number: int) -> float:
+  """Return the `_noise` of all pairs before a round; 0 if there are none."""
+  races = [r for r in run.recorder.history.races if r.round < number]
+  errors = [x for r in races for s in r.standings for x in s.errors]
+  return _noise(paired.pooled_spread(_groups(run, number)) or 0.0, errors)
+
+
 def detectable(
-    run: opening.Run, spread: float, errors: Sequence[float], alpha: float
+    run: opening.Run, noise: float, alpha: float, rounds: int
 ) -> float | None:
   """Return the effect with which a candidate passes at 80 % power.
 
   Args:
     run: The run.
-    spread: Standard deviation of the differences of pairs so far.
-    errors: Standard errors of such differences over problems; as in
-      `paired.p_value`, the spread is not taken to be smaller than these.
+    noise: Standard deviation of the difference of a pair.
     alpha: Significance level of the candidate.
+    rounds: The most rounds in which it races.
 
   Returns:
-    The effect as a fraction; None while the spread is unknown.
+    The effect as a fraction; None while the noise is unknown.
   """
-  e = run.config.evolve
-  noise = math.sqrt(math.fsum(x * x for x in errors) / max(len(errors), 1))
-  if not max(spread, noise):
+  if not noise:
     return None
+  pairs = run.config.evolve.pairs
   return paired.detectable(
-      max(spread, noise),
-      pairs=e.pairs,
-      alpha=alpha,
-      rounds=min(e.patience, e.rounds),
-      worth=race_lib.WORTH,
+      noise, pairs=pairs, alpha=alpha, rounds=rounds, worth=race_lib.WORTH
   )
+
+
+def chance(
+    run: opening.Run, number: int, predicted: records.Interval
+) -> float | None:
+  """Return the probability that a new candidate proves a gain.
+
+  It is the power, averaged over the Normal distribution of the predicted
+  effect, in the rounds that are left to race in.
+
+  Args:
+    run: The run.
+    number: The round that the candidate would enter.
+    predicted: The predicted effect, a 95 % interval of fractions.
+
+  Returns:
+    The probability; None while the noise is unknown.
+  """
+  noise = _known_noise(run, number)
+  if not noise:
+    return None
+  left = costs.rounds_left(run, number, candidates=1)
+  low, high = predicted
+  effects = statistics.NormalDist(
+      calibration.middle(predicted),
+      max(high - low, 1e-6) / (2 * calibration.Z95),
+  ).quantiles(_QUANTILES)
+  powers = [
+      paired.power(
+          effect,
+          noise,
+          pairs=run.config.evolve.pairs,
+          alpha=alpha_of(run, 1 + len(entered(run))),
+          rounds=min(run.config.evolve.patience, left),
+          worth=race_lib.WORTH,
+      )[-1]
+      for effect in effects
+  ]
+  return statistics.fmean(powers)
+
+
+def repairs_fault(trial: history_lib.Trial) -> bool:
+  """Return whether a candidate repairs a finding that is more than a note."""
+  return repairs.severity_of(trial) in _FAULTS
 
 
 def rounds_of(trial: history_lib.Trial) -> list[records.Standing]:
@@ -238,7 +299,7 @@ def of_record(trial: history_lib.Trial) -> race_lib.Standing:
       # need only exclude a loss. If the fault becomes critical while it races,
       # earlier rounds, in which it had to show a gain, still count: evidence
       # for a gain is also evidence against a loss.
-      worth=0.0 if severity in _FAULTS else race_lib.WORTH,
+      worth=0.0 if repairs_fault(trial) else race_lib.WORTH,
       margin=race_lib.MARGIN if severity == 'critical' else 0.0,
   )
 
@@ -274,16 +335,15 @@ def announce(
   """Print the effect that a round can detect, before it is paid for."""
   if not field:
     return
-  races = run.recorder.history.races
-  errors = [x for r in races for s in r.standings for x in s.errors]
-  spread = paired.pooled_spread(_groups(run, number)) or 0.0
   # The last candidate to enter needs the strongest evidence.
   alpha = alpha_of(run, max(_indices(run, field)))
-  least = detectable(run, spread, errors, alpha)
+  left = costs.rounds_left(run, number, len(field))
+  rounds = min(run.config.evolve.patience, left)
+  least = detectable(run, _known_noise(run, number), alpha, rounds)
   if least is not None:
+    within = f'{rounds} rounds' if rounds > 1 else 'this round, the last'
     run.say(
         f'round {number}: {len(field)} candidates; {100 * least:.1f} points are'
-        ' found with power 80 % within'
-        f' {run.config.evolve.patience} rounds, at the spread between pairs so'
-        ' far'
+        f' found with power 80 % within {within}, at the spread between pairs'
+        ' so far'
     )

@@ -864,6 +864,7 @@ class QueueTest(FolderTestCase):
 class OwnTest(absltest.TestCase):
 
   def _said(self, *trials, races=(), sealed=None, level=0.4, surface=None):
+    """The answer; sealed and level: upper ends of the sealed intervals."""
     history = mock.Mock(
         spec=history_lib.History,
         trials=trials,
@@ -873,8 +874,8 @@ class OwnTest(absltest.TestCase):
     )
     history.all.return_value = [trial.diagnose for trial in trials]
     final = mock.Mock(
-        gains={'evolved': mock.Mock(value=sealed)},
-        scores={'evolved': mock.Mock(value=level)},
+        gains={'evolved': mock.Mock(high=sealed)},
+        scores={'evolved': mock.Mock(high=level)},
     )
     history.find.return_value = final if sealed is not None else None
     return own.answer(

@@ -97,6 +97,17 @@ class CostsTest(parameterized.TestCase):
     self.assertTrue(costs.is_last(self._run(enough - 1), 1, 1))
     self.assertTrue(costs.is_last(self._run(enough), 1, 2))
 
+  @parameterized.parameters(
+      (4, 1, 2), (3.9, 1, 1), (9, 1, 4), (9, 3, 3), (0, 1, 1)
+  )
+  def test_the_rounds_left_to_race_in(self, harnesses, candidates, rounds):
+    # A further round trains the incumbent and one candidate.
+    run = self._run(_SPENT + round(4 * 120 * harnesses))
+    self.assertEqual(costs.rounds_left(run, 1, candidates), rounds)
+    # Round 7 of 9 is the last but one, whatever the tokens pay for.
+    self.assertLessEqual(costs.rounds_left(run, 7, candidates), 2)
+    self.assertEqual(costs.rounds_left(self._run(0), 1, candidates), 8)
+
   def test_the_rounds_own_row_changes_nothing(self):
     run = self._run(_SPENT + 4 * 120 * 4)
     arm = samples.record(records.RacedArm, sampled_tokens=9000, updates=8)

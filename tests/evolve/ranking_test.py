@@ -40,9 +40,11 @@ def trial(number, replay, expected=(-0.02, 0.02), effect=None, **options):
   )
 
 
-def order(waiting, past=(), places=2, ordinary=9):
+def order(waiting, past=(), places=2, ordinary=9, chances=()):
   """The trials in the queue; negative if they wait (0 must enter)."""
-  found = ranking.queue(waiting, [*past, *waiting], places, ordinary)
+  found = ranking.queue(
+      waiting, [*past, *waiting], places, ordinary, dict(chances)
+  )
   return [q.trial if q.enters else -q.trial for q in found]
 
 
@@ -69,6 +71,16 @@ class QueueTest(parameterized.TestCase):
     self.assertEqual(order(waiting[::-1]), [2, 1, -3])
     self.assertEqual(order(waiting, places=0), [-2, -1, -3])
 
+  def test_what_could_hardly_be_proven_leaves_its_place_to_others(self):
+    waiting = [trial(1, (0.02, 0.08)), trial(2, (-0.03, 0.03)), trial(3, None)]
+    self.assertEqual(order(waiting, chances={1: 0.19, 2: 0.2}), [-1, 2, 3])
+    # An unknown chance keeps nobody out, and who waits uses up no entry.
+    self.assertEqual(
+        order(waiting, ordinary=1, chances={1: 0.1, 2: None}), [-1, 2, -3]
+    )
+    queue = ranking.queue(waiting, waiting, 2, 9, {1: 0.19})
+    self.assertRegex(queue[0].reason, r'predicted \+.*probability 0\.19$')
+
   def test_what_mispredicts_loses_weight(self):
     # Replays of the class 'loss' promised 10 points three times, and these lost
     # 10: sums 0.0009 - 0.03 over 0.0009 + 0.03, so the slope is 0.
@@ -94,7 +106,7 @@ class QueueTest(parameterized.TestCase):
         trial(5, (0.1, 0.2)),
     ]
     self.assertEqual(order(waiting, places=3), [4, 2, 3, -1, -5])
-    found = ranking.queue(waiting, waiting, 3, 9)
+    found = ranking.queue(waiting, waiting, 3, 9, {})
     self.assertEqual(found[0].reason, 'repairs a critical fault')
     self.assertEqual(found[1].reason, 'was left in the inbox')
     self.assertStartsWith(found[3].reason, 'predicted +')

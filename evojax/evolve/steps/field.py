@@ -79,7 +79,13 @@ def _queue(
 
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
-    found = ranking.queue(waiting, trials, free, _ordinary(run))
+    chances = {}
+    for trial in waiting:
+      predicted = ranking.predicted(trial, trials)
+      first = ranking.is_first_class(trial) or standings.repairs_fault(trial)
+      if predicted and not first:
+        chances[trial.number] = standings.chance(run, number, predicted)
+    found = ranking.queue(waiting, trials, free, _ordinary(run), chances)
     return [dataclasses.asdict(place) for place in found]
 
   # Decided in process 0, so that all processes have the same bits.

@@ -109,7 +109,7 @@ def after_race(
   if replaced or any(verdict.status == 'keep' for verdict in found.values()):
     why = 'it waited, and the harness that it changes was replaced'
   elif costs.is_last(run, race.round, len(race.standings)):
-    why = 'others stood before it in the queue, and no round is left'
+    why = 'it has not entered a round, and no round is left'
   else:
     return found
   return found | {n: _unraced(n, 'superseded', [why]) for n in waiting}

@@ -39,6 +39,7 @@ class FillTest(parameterized.TestCase):
       shadow=None,
       waiting=(),
       repairs_only=(),
+      chance=0.9,
   ):
     """Return the trials in a round's field, given `outcomes`.
 
@@ -87,6 +88,7 @@ class FillTest(parameterized.TestCase):
             field.standings, 'entered', lambda run: range(entered)
         ),
         mock.patch.object(field.shadow, 'current', lambda run: shadow),
+        mock.patch.object(field.standings, 'chance', lambda *_: chance),
     ):
       self.said = run.say
       found = field.fill(run, 0)
@@ -134,6 +136,16 @@ class FillTest(parameterized.TestCase):
     waiting = [candidate(0, 0.1)]
     self.assertEqual(self._fill([0.0, 0.2, 0.3], waiting=waiting), [2, 0])
     self.assertEqual(self.queue, [2, 0, 1])
+
+  def test_what_could_hardly_be_proven_waits_unless_it_repairs_a_fault(self):
+    self.assertEqual(self._fill([0.0, 0.1, 0.2], chance=0.1), [])
+    self.assertEqual(self.queue, [2, 1, 0])
+    repair = candidate(0)
+    with mock.patch.object(
+        field.standings, 'repairs_fault', lambda trial: trial is repair
+    ):
+      found = self._fill([0.1, 0.2], waiting=[repair], chance=0.1)
+    self.assertEqual(found, [0])
 
   def test_if_enough_wait_only_a_critical_repair_is_looked_for(self):
     waiting = [candidate(n, 0.1) for n in range(3)]
