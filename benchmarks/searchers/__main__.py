@@ -21,8 +21,9 @@ processes with different --settings may add to the same rows:
 --live trains policies on broken settings under separate seeds (`versus`):
 evojax, the searcher --best, PBT, the base policy under the reference recipe,
 and plain training of the seed. A job of 500,000 tokens takes about 8 minutes of
-one core. Jobs that have a row in --live_rows are not repeated; `--live --jobs=`
-prints the table of the rows so far.
+one core, and much longer where a fault makes completions short. Jobs that have
+a row in --live_rows are not repeated; `--live --jobs=` prints the table of the
+rows so far.
 """
 
 import pathlib
@@ -68,6 +69,7 @@ _LIVE_ROWS = flags.DEFINE_string(
     str(pathlib.Path(__file__).with_name('live.jsonl')),
     'Rows of --live.',
 )
+_SYSTEMS = flags.DEFINE_list('systems', [], 'Systems of --live; [] means all.')
 _OUT = flags.DEFINE_string('out', 'runs/searchers', 'Folder of --live.')
 _SECONDS = flags.DEFINE_float('seconds', 4 * 3600.0, 'Limit of a job.', 1)
 _RIVALS = flags.DEFINE_string('rivals', '', "Python of the rivals' packages.")
@@ -98,9 +100,15 @@ def _live() -> None:
     found = [settings_lib.read(settings_lib.FOLDER / n) for n in _JOBS.value]
   except settings_lib.SettingError as error:
     raise app.UsageError(str(error)) from error
+  systems = versus.systems(_BEST.value, _RIVALS.value)
+  if unknown := set(_SYSTEMS.value) - set(systems):
+    raise app.UsageError(
+        f'--systems={",".join(sorted(unknown))}: known are'
+        f' {", ".join(systems)}; searchers need --rivals'
+    )
   first = versus.FIRST_SEED
   rows = evaluation.run_jobs(
-      versus.systems(_BEST.value, _RIVALS.value),
+      {n: systems[n] for n in _SYSTEMS.value or systems},
       found,
       range(first, first + _LIVE_SEEDS.value),
       pathlib.Path(_OUT.value).resolve(),
