@@ -328,7 +328,7 @@ class PlacementTest(parameterized.TestCase):
       (('local', 0), 'engine', '--workers=0: --executor=local needs at least'),
       (('local', 2, ['CPU=4']), 'engine', '--arm_resources=CPU=4 is what Ray'),
       (('ray', 2, ['4']), 'engine', "--arm_resources=4: '4' is not NAME=NUM"),
-      (('local', 2, [], '2'), 'engine', '--arm_hosts=2 is what Ray gives'),
+      (('local', 2, [], '2'), 'engine', '--arm_hosts=2 says what Ray gives'),
       (('ray', 2, [], 'two'), 'engine', '--arm_hosts=two is neither a number'),
       (('ray', 2, [], '0'), 'engine', '--arm_hosts=0 is neither a number'),
       (('ray', 2, ['TPU=4'], 'v5p:2x2x2'), 'engine', 'leave --arm_resources'),
