@@ -266,23 +266,41 @@ def _score(
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--logs', type=pathlib.Path, required=True)
   parser.add_argument(
-      '--split', choices=diagnose_logs.SPLITS, default='judging'
-  )
-  parser.add_argument('--verbose', action='store_true')
-  parser.add_argument('--llm_url', default='', help='up to /v1')
-  parser.add_argument('--llm_model', default='')
-  parser.add_argument(
-      '--llm_key_env', default='', help='environment variable with the key'
+      '--logs',
+      type=pathlib.Path,
+      required=True,
+      help='directory that benchmarks.diagnose_logs wrote',
   )
   parser.add_argument(
-      '--llm_tokens', type=int, default=8000, help='of the logs it is shown'
+      '--split',
+      choices=diagnose_logs.SPLITS,
+      default='judging',
+      help='rules and thresholds may be chosen on tuning only',
+  )
+  parser.add_argument(
+      '--verbose', action='store_true', help='print a line per log'
+  )
+  parser.add_argument(
+      '--llm_url',
+      default='',
+      help='a language model to compare with: its URL up to /v1',
+  )
+  parser.add_argument('--llm_model', default='', help='name of that model')
+  parser.add_argument(
+      '--llm_key_env', default='', help='environment variable with its key'
+  )
+  parser.add_argument(
+      '--llm_tokens',
+      type=int,
+      default=8000,
+      help='approximate number of tokens of each log that it is shown',
   )
   parser.add_argument(
       '--llm_cache',
       type=pathlib.Path,
       default=pathlib.Path('~/.cache/evojax/diagnose_llm').expanduser(),
+      help='directory of its replies',
   )
   given = parser.parse_args()
   if bool(given.llm_url) != bool(given.llm_model):

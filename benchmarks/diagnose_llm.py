@@ -4,9 +4,9 @@
                           cache=pathlib.Path('replies'))
     names, unknown = judge(run)
 
-It is shown what evojax-diagnose reads: settings, all numbers over the steps,
-and sample rollouts, within a budget of tokens. It answers in the JSON of
-evojax-diagnose, as far as that names findings:
+The model sees the inputs of evojax-diagnose: settings, all numbers over the
+steps, and sample rollouts, within a budget of tokens. It answers with a part of
+the JSON of evojax-diagnose:
 
     {"findings": [{"check": "warmup", "severity": "critical", "text": "..."}],
      "unknown": [{"check": "kl_strong", "why": "kl is not logged"}]}
@@ -158,10 +158,10 @@ def _entries(value: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def prompt(run: form.Run, tokens: int) -> str:
-  """Return the text that shows a run, of at most about so many tokens.
+  """Return the text that shows a run, of at most about `tokens` tokens.
 
-  Curves come first, and rollouts fill what they leave: the best and the worst
-  paid of the first, the middle and the last steps, in turns.
+  Curves come first. Rollouts fill the rest: in turns those with the highest and
+  the lowest reward of the first, the middle and the last steps.
   """
   listed = '\n'.join(
       f'{check.__name__}: {check.__doc__.splitlines()[0]}'
@@ -178,7 +178,8 @@ def prompt(run: form.Run, tokens: int) -> str:
       break
     logs.append(text)
   text = '\n'.join(logs)[: tokens * _LETTERS]
-  # The text cannot hold a hash of itself, and so not end where it likes.
+  # The mark is a hash of the logs, so that the logs cannot contain it and
+  # pretend to end there.
   data = text.encode('utf-8', 'replace')
   mark = f'---{hashlib.sha256(data).hexdigest()[:16]}---'
   return _ASKED.format(checks=listed, logs=data.decode(), mark=mark)

@@ -465,10 +465,18 @@ def write_verl(
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--logs', type=pathlib.Path, required=True)
-  parser.add_argument('--only', default='')
-  parser.add_argument('--limit', type=int, default=1000)
-  parser.add_argument('--verl', type=pathlib.Path)
+  parser.add_argument(
+      '--logs', type=pathlib.Path, required=True, help='directory of the logs'
+  )
+  parser.add_argument(
+      '--only',
+      default='',
+      help="part of the logs' names; agents: only the synthetic logs",
+  )
+  parser.add_argument(
+      '--limit', type=int, default=1000, help='most logs to record'
+  )
+  parser.add_argument('--verl', type=pathlib.Path, help='a wheel of verl')
   given = parser.parse_args()
   record_agents(given.logs)
   if given.only == 'agents':

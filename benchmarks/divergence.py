@@ -66,7 +66,7 @@ class Run:
   name: str
   domain: str
   hash: str  # Hash of its last row.
-  trials: tuple[history_lib.Trial, ...]  # Those that change the training.
+  trials: tuple[history_lib.Trial, ...]  # Trials that change the training.
 
   def families(
       self, family: Callable[[records.Delta], str], stage: str
@@ -115,7 +115,7 @@ def read(workdir: str) -> Run:
 
 
 def _domain(config: Mapping[str, Any]) -> str:
-  """Return the domain of a run; with a module of its own, the policy's."""
+  """Return the domain of a run; for a user's own domain, the policy's."""
   name, path = config['domain']['name'], config['model']['path']
   known = name in domains.DOMAINS or not path.startswith(_SHIPPED)
   return name if known else path.removeprefix(_SHIPPED)
@@ -150,7 +150,8 @@ def _effect(
   if len(found) < 2:
     return (found[0].effect, *found[0].realised) if found else None
   over = paired.gain([t.effect for t in found], [0.0] * len(found))
-  # A few trials may agree by chance better than each of them is known.
+  # A few trials may agree by chance, so the margin is at least that of the
+  # trials' own intervals.
   halves = [(high - low) / 2 for low, high in (t.realised for t in found)]
   margin = max(over.high - over.value, math.hypot(*halves) / len(found))
   return over.value, over.value - margin, over.value + margin

@@ -1,12 +1,12 @@
-"""Weights on their way to servers: how quickly a host writes a version.
+"""Times the export of weights to the folder from which servers read them.
 
     python -m benchmarks.exports [--layers=8] [--folder=DIR]
 
-A random policy with the layers of Qwen3-0.6B is exported into a folder of
-versions, as after every update, in each dtype: bytes of the version per second
-and per CPU-second of the process. Last, the bytes of the float32 version by a
-plain write: no export can be quicker. Medians of --rounds, after one that is
-not counted and compiles.
+A random policy with the layers of Qwen3-0.6B is exported in each dtype, as
+after every update. It prints the bytes per second and per CPU-second of the
+process, and for comparison those of a plain write of as many bytes, which no
+export can beat. The numbers are medians of --rounds, after a first round that
+compiles and is not counted.
 """
 
 from collections.abc import Callable
@@ -100,7 +100,8 @@ def main(argv: list[str]) -> None:
       path = target / f'plain-{i}'
       rows.append(_timed(lambda path=path: data.tofile(path)))
       if i:
-        (target / f'plain-{i - 1}').unlink()  # One older one, as of versions.
+        # One older file stays, as one older version does.
+        (target / f'plain-{i - 1}').unlink()
     _show('a write', data.nbytes / 1e9, rows)
     path.unlink()
   finally:

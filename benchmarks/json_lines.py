@@ -1,4 +1,4 @@
-"""Rows in a file of JSON lines, to which a benchmark that is killed goes on."""
+"""Rows in a file of JSON lines; a benchmark that was killed adds to them."""
 
 from collections.abc import Iterable, Mapping
 import json
@@ -10,7 +10,7 @@ from typing import Any
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
   """Return the rows of a file; [] if there is none.
 
-  Lines that begin with # are comments. What a kill left of a last row does not
+  Lines that begin with # are comments. A last row that a kill cut off does not
   count.
   """
   data = path.read_bytes() if path.exists() else b''

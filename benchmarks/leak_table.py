@@ -48,7 +48,7 @@ def lines(
   """Return the table of one condition.
 
   Args:
-    name: Of the condition.
+    name: Name of the condition.
     workdirs: One run per seed.
     sealed: The sealed result of each run, see `report.report_gain`.
     every: Updates per row.

@@ -2,11 +2,11 @@
 
     python -m benchmarks.mirroring [--arms=400]
 
-Each arm leaves 12 files and a row of the ledger, and changes a file of metrics;
-the run publishes twice, as after an arm and after its row, and then says that
-the arm will not change, as after a round. For each quarter of
-the arms, it prints per arm: the bytes of lists of files, the requests, and the
-CPU time without that of listing objects, which is the test store's.
+Each arm leaves 12 files and a row of the ledger, and changes a file of metrics.
+The run publishes twice, as after an arm and after its row, and then declares
+that the arm will not change, as after a round. For each quarter of the arms it
+prints, per arm, the bytes of lists of files, the requests, and the CPU time
+(without that of listing objects, which the test's store spends).
 """
 
 import os

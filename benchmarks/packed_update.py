@@ -1,12 +1,12 @@
-"""CPU-seconds of an update of packed rows, by the size of attention's blocks.
+"""Times an update of packed rows by the size of attention's blocks.
 
     python -m benchmarks.packed_update [--prompts=12] [--micro_groups=6]
         [--blocks=860,256,128]
 
-The policy and the limits are those of configs/swe.py, the episodes synthetic:
-tokens at random, with the lengths of its episodes. Blocks as long as a row
-compute all scores of a row, and mask those of later keys. The sizes alternate,
-so that other load on the machine slows all of them.
+It prints CPU-seconds. The policy and the limits are those of configs/swe.py.
+The episodes are random tokens with the lengths of real episodes. Blocks as long
+as a row compute all scores of the row and mask those of later keys. The sizes
+alternate, so that other load on the machine slows all of them.
 """
 
 import statistics

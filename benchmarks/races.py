@@ -308,7 +308,7 @@ def _is_kept(differences: Sequence[float], level: float) -> bool:
       standing,
       differences,
       [0.0] * len(differences),
-      spread=0.0,  # That of these pairs counts anyway.
+      spread=0.0,  # `after_round` uses at least the spread of these pairs.
       alpha=level,
       last=True,
   )

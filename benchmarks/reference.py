@@ -1,18 +1,18 @@
-"""Rows of runs of real checkpoints, and the table that is made of them.
+"""Records runs of real checkpoints, and prints the README's table of them.
 
     python -m benchmarks.reference --record=WORKDIR     after such a run
     python -m benchmarks.reference                      prints the table
 
 launch/reference_run.sh trains and records. The rows are lines of
-benchmarks/reference.jsonl. One without `date` is planned and has not been run;
-a run replaces the row of the same checkpoint and hardware. The table of the
-README, between two marks, is written anew with every row.
+benchmarks/reference.jsonl. A row without `date` is planned and has not been
+run; a run replaces the row of the same checkpoint and hardware. The table of
+the README, between two marks, is written anew with every row.
 
-tokens_per_second_device is of sampled tokens over all of a step; it and mfu
-(see `evojax.models.flops.model`) are medians over the steps but the first,
-which compiles. Hours are those from the first to the last step, restarts
-included; the cost is theirs, of all devices, at
---config.evolve.dollars_per_device_hour.
+tokens_per_second_device is the number of sampled tokens divided by the time of
+a whole step and by the devices. It and mfu (see `evojax.models.flops.model`)
+are medians over all steps except the first, which compiles. device_hours and
+dollars count all devices from the first to the last step, including restarts,
+at --config.evolve.dollars_per_device_hour.
 """
 
 import json
@@ -101,7 +101,7 @@ def read(path: pathlib.Path = ROWS) -> list[dict[str, Any]]:
 
 
 def record(new: dict[str, Any], path: pathlib.Path = ROWS) -> None:
-  """Write a row, in the place of the one of its checkpoint and hardware."""
+  """Write a row; it replaces the row of the same checkpoint and hardware."""
   key = lambda r: (r['checkpoint'], r['hardware'])
   rows = read(path) if path.exists() else []
   rows = [r for r in rows if key(r) != key(new)]

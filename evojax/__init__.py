@@ -22,7 +22,8 @@ def run(config: Any, workdir: str, **options: Any) -> dict[str, Any]:
     config: From `configs.math.get_config()`, say, changed as needed.
     workdir: The run's directory, or a URL such as gs://bucket/run; the same
       call continues it.
-    **options: Of `evojax.evolve.loop.run`; a policy alone has `fork_from`.
+    **options: Options of `evojax.evolve.loop.run`; without rounds, only
+      `fork_from`.
 
   Returns:
     The summary that is also in workdir/summary.json.

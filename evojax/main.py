@@ -150,11 +150,12 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job)),
 }
 
-# Those that work where --workdir is in an object store, see runtime/mirror.py.
+# Modes whose --workdir may be in an object store, see runtime/mirror.py.
 _STORED = tuple(
     'evolve train aa eval report diagnose inspect runs sweep'.split()
 )
-# Modes of these in which several processes work together, see --distributed.
+# The modes among these in which several processes may work together, see
+# --distributed.
 _STORED_TOGETHER = 'evolve', 'train'
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
@@ -214,8 +215,8 @@ flags.DEFINE_integer(
     ' case.',
     lower_bound=0,
 )
-# The others: name, default, meaning. A flag has the type of its default, a text
-# where that is None; numbers are not negative.
+# The other flags: name, default, meaning. A flag has the type of its default,
+# or is a text if that is None; numbers are not negative.
 # fmt: off
 _FLAGS = (
     ('workdir', None,

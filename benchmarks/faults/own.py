@@ -26,7 +26,7 @@ from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
-_ROUNDS = 99  # The tokens end the run.
+_ROUNDS = 99  # More than the tokens pay for: the budget ends the run.
 # Part of the gate's reason if a gain is not confirmed.
 _REFUSED = 'of the gain'
 # Largest excess of the rollouts' solved share, and of its gain, over the upper

@@ -26,7 +26,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scores:
-  """Solved shares, measured by the evaluator; base: before training."""
+  """Solved shares, measured by the evaluator; `base_*` is before training."""
 
   true: float
   own: float  # By the grader of the run.

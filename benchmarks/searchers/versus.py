@@ -14,8 +14,8 @@ SETTINGS = (
     'coding_limit_half',
     'coding_rate_low',
 )
-# Recordings use smaller seeds, and runs with 100 to 108 were looked at while rules
-# were changed.
+# Recordings use smaller seeds, and runs with seeds 100 to 108 were looked at
+# while rules were changed.
 FIRST_SEED = 201
 OWN = 'evojax'
 

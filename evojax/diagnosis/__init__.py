@@ -1,1 +1,1 @@
-"""A second opinion on any run, from its logs alone: no jax, no torch."""
+"""Diagnosis of any training run from its logs alone, without jax or torch."""

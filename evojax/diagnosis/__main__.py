@@ -25,22 +25,23 @@ def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
       prog='evojax-diagnose',
       description='Find what is wrong with a training run, from its logs.',
+      epilog='exit code: 1 if a finding is critical, 2 after an error, else 0',
   )
   parser.add_argument('path', type=pathlib.Path, help='directory or file')
   parser.add_argument(
       '--format',
       default='',
       choices=list(readers.FORMATS),
-      help='default: found',
+      help='format of the logs; default: detected',
   )
   parser.add_argument(
       '--columns',
       type=_pairs,
       default={},
       metavar='NAME=COLUMN,...',
-      help='columns of the logs for these names: step, prompt, completion,'
-      ' reference, reward, outcome, advantage, n_tokens, truncated,'
-      ' mean_logprob, format_ok, part_NAME',
+      help='names of columns in the logs where they differ from these: step,'
+      ' prompt, completion, reference, reward, outcome, advantage, n_tokens,'
+      ' truncated, mean_logprob, format_ok, part_NAME',
   )
   parser.add_argument(
       '--set',
@@ -48,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
       action='append',
       default=[],
       metavar='NAME=VALUE',
-      help='a setting that is not logged:'
+      help='a setting that is not logged; may be repeated:'
       f' {", ".join(form.SETTINGS)}, weights.PART',
   )
   parser.add_argument(

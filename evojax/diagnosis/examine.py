@@ -159,20 +159,20 @@ def _summary(
   except form.NotLogged:
     return (
         'cannot_tell',
-        f'{len(quiet)} checks found nothing; whether it solves more cannot be'
-        ' told, because no outcome is logged.',
+        f'{len(quiet)} checks found nothing wrong; whether more is solved than'
+        ' at the start is not known, because no outcome is logged.',
     )
   line = estimates.trend(solved)
   ends = [float(np.mean(part)) for part in np.array_split(solved, 5)]
   if line.low > 0 or ends[-1] > 0.9:
     return (
         'healthy',
-        f'The run looks healthy: solved went from {ends[0]:.0%} to'
+        f'The run looks healthy: the solved share went from {ends[0]:.0%} to'
         f' {ends[-1]:.0%}, and {len(quiet)} checks found nothing wrong.',
     )
   return (
       'cannot_tell',
-      f'{len(quiet)} checks found nothing wrong, and solved has not risen for'
-      f' sure: {100 * line.rise:+.1f} points [{100 * line.low:+.1f},'
-      f' {100 * line.high:+.1f}].',
+      f'{len(quiet)} checks found nothing wrong, and it is not certain that the'
+      f' solved share has risen: {100 * line.rise:+.1f} points'
+      f' [{100 * line.low:+.1f}, {100 * line.high:+.1f}].',
   )

@@ -137,6 +137,7 @@ class Run:
 
   @property
   def n_steps(self) -> int:
+    """Number of steps for which anything is known."""
     return len(self.timeline)
 
   @property
@@ -191,7 +192,7 @@ class Run:
       NotLogged: If it is not known.
     """
     if self.settings.get(name) is None:
-      raise NotLogged(f'setting {name} (--set {name}=...)')
+      raise NotLogged(f'{name} is not known: --set {name}=...')
     return float(self.settings[name])
 
   def late(self, rows: pd.DataFrame, share: float = 1 / 3) -> pd.DataFrame:
@@ -207,8 +208,8 @@ class Run:
 
 
 def said(names: Iterable[str]) -> str:
-  """Return 'entropy is not logged', for one or several names."""
-  names = [n.replace('_', ' ') for n in names]
+  """Return 'entropy is not logged', for names that --columns takes."""
+  names = list(names)
   verb = 'is' if len(names) == 1 else 'are'
   return f'{", ".join(names)} {verb} not logged'
 

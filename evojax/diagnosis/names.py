@@ -118,7 +118,10 @@ def guess_outcome(
     values = pd.to_numeric(rows[name], errors='coerce').dropna().unique()
     if 1 <= len(values) and np.isin(values, (0.0, 1.0)).all():
       taken['outcome'] = name
-      notes.append(f'solved is the column {name!r} (--columns=outcome=...)')
+      notes.append(
+          f'the column {name!r} is taken to say what is solved'
+          ' (--columns=outcome=...)'
+      )
       return
   notes.append('no column says what is solved: --columns=outcome=NAME')
 

@@ -29,7 +29,7 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
   if diagnosis.unknown:
     why: dict[str, list[str]] = {}
     for unknown in diagnosis.unknown:
-      why.setdefault(unknown.why, []).append(unknown.check.replace('_', ' '))
+      why.setdefault(unknown.why, []).append(unknown.check)
     found += [
         f'  cannot tell: {", ".join(names)} ({reason})'
         for reason, names in why.items()

@@ -94,7 +94,7 @@ def word(format_: str, name: str, part: str = '') -> str:
   """Return a trainer's own name for a setting.
 
   Args:
-    format_: Format of the log; plain words if it is no trainer's.
+    format_: Format of the log. Other formats than a trainer's get plain words.
     name: 'learning_rate', 'weight', ...
     part: Name of the reward part, for 'weight'.
   """

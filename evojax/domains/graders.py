@@ -1,18 +1,18 @@
-"""Graders of the user's own, for problems of a data set.
+"""The user's own graders, for problems of a data set.
 
     config.domain.kwargs.grader = 'my_module.compute_score'
 
-names a function with the signature of verl or of TRL, `'openai'` a language
-model that judges (see `judge`). Either is the evaluator's: it gets reference
-answers, and rewards see what it decided, never what it read.
+names a function with the signature of verl or of TRL; `'openai'` names a
+language model that judges (see `judge`). Both belong to the evaluator: they get
+reference answers, while rewards get only their decisions.
 
-The function is the user's and trusted; completions are hostile text. It runs in
-processes of its own, which import it, are killed when they are late, and run no
-text of a policy. Where the text is to blame, because the function raises, is
-late or takes its process down on this completion alone, the completion is wrong
-and its status says why. Where the function gives no score, because it returns
-None or NaN or because the judge cannot be reached, the completion is not
-graded.
+The function is trusted, since it is the user's; completions are hostile text.
+It runs in separate processes, which import it, are killed when they are late,
+and run no text of a policy. If the text is to blame, because the function
+raises, is late or crashes its process on this completion alone, the completion
+is wrong and its status says why. If the function gives no score, because it
+returns None or NaN or because the judge cannot be reached, the completion is
+not graded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ GRADE_STATUS = {
     'ok': 0,  # There is a score.
     'error': 1,  # The function raised.
     'timeout': 2,
-    'crash': 3,  # Its process ended, e.g. without memory.
+    'crash': 3,  # Its process ended, e.g. because memory ran out.
     records.INFRA_ERROR: 4,  # No score: not graded.
 }
 DTYPES = ('float64', 'bool', 'string')
-# As the grader's own columns, which may say anything, the reference answer too:
-# no reward, filter or diagnostic gets them.
+# Only reports read this column and the grader's own columns: they may contain
+# the reference answer, which no reward, filter or diagnostic may see.
 NOTE = schema.Column(
     'grader_note',
     'string',
@@ -42,17 +42,17 @@ NOTE = schema.Column(
 )
 # Key of Problem.metadata: the row of the data set, as Python values.
 ROW = 'row'
-# Field of the config that holds the options of a grader.
+# Name of the config's field that holds the options of a grader.
 OPTIONS = 'domain.kwargs.grader_options'
 _TOLERANCE = 1e-6  # A sum of parts may leave the range by rounding.
 
 
 class GraderError(ValueError):
-  """A grader of the user's own cannot be used, or returned what is no score."""
+  """A user's grader cannot be used, or returned something that is no score."""
 
 
 class NoGradesError(OSError):
-  """A grader gave no score at all, for a reason outside of the completions."""
+  """A grader gave no score at all, for a reason other than the completions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Item:
 
 
 def row(problem: records.Problem) -> Mapping[str, Any]:
-  """Return the row of the data set, the final answer under its own name."""
+  """Return the row of the data set, or a row with the answer alone."""
   return problem.metadata.get(ROW, {'answer': problem.answer})
 
 
@@ -91,7 +91,7 @@ class Grader:
   low: float
   high: float
   threshold: float
-  columns: tuple[schema.Column, ...]  # Its own.
+  columns: tuple[schema.Column, ...]  # The grader's own columns.
 
   def declare(
       self, columns: Sequence[schema.Column]
@@ -99,7 +99,7 @@ class Grader:
     """Return a domain's columns with the statuses and columns of the grader.
 
     Args:
-      columns: Those of the domain, which its own grader fills.
+      columns: The domain's columns; its built-in grader fills them.
     """
     status = schema.with_codes('grade_status', GRADE_STATUS)
     kept = (*(c for c in columns if c.name != 'grade_status'), NOTE)
@@ -134,9 +134,9 @@ class Grader:
     return list(map(self._grade, items, found))
 
   def _works(self, item: Item, failed: Sequence[Scored]) -> bool:
-    """Tell whether it was the texts that had no score.
+    """Return whether the grader works, so that the texts must be at fault.
 
-    A function that scores some form of the reference answer does work.
+    A function that scores some form of the reference answer works.
     """
     if any(s.status == records.INFRA_ERROR for s in failed):
       return False
@@ -190,7 +190,7 @@ def options(kind: type, given: Mapping[str, Any], field: str = OPTIONS) -> Any:
     kind: A dataclass whose fields are the options; a default's type is the
       option's.
     given: The value of `field`.
-    field: Of the config.
+    field: Name of the config's field, for messages.
 
   Raises:
     GraderError: If an option is unknown or has another type.
@@ -230,11 +230,11 @@ def make(
 
   Args:
     path: Dotted path of a function or class, or 'openai'.
-    given: Its options. For all: `range`, the lowest and the highest score;
-      `threshold`, the least score of a solved problem, by default the highest;
-      `columns`, {name: dtype} of columns to store beside the score, of a dict
-      that the function returns or of TRL's log_extra. The others are those of
-      `functions.Options` and `judge.Options`.
+    given: Its options. All graders have `range`, the lowest and the highest
+      score; `threshold`, the lowest score of a solved problem, by default the
+      highest score; and `columns`, {name: dtype} of values to store beside the
+      score, from the dict that the function returns or from TRL's log_extra.
+      The others are those of `functions.Options` and `judge.Options`.
     problems: All problems that it will grade.
 
   Raises:
@@ -271,7 +271,7 @@ class Scale:
 
   low: float
   high: float
-  threshold: float  # The least reward of a solved problem.
+  threshold: float  # The lowest reward of a solved problem.
 
   @classmethod
   def read(cls, ends: Any, threshold: float | int | None) -> 'Scale':
@@ -279,10 +279,11 @@ class Scale:
 
     Args:
       ends: The lowest and the highest reward.
-      threshold: None: the highest.
+      threshold: The lowest reward of a solved problem; None is the highest
+        reward.
 
     Raises:
-      GraderError: If that is no scale.
+      GraderError: If an argument is not valid.
     """
     low, high = read_range('domain.kwargs.range', ends)
     threshold = high if threshold is None else threshold
@@ -297,7 +298,7 @@ class Scale:
     """Return whether a reward solves a problem, and its partial credit 0..1.
 
     Raises:
-      GraderError: If it is out of range; names `who` gave it.
+      GraderError: If it is out of range; the message names its source, `who`.
     """
     slack = _TOLERANCE * max(1.0, abs(self.low), abs(self.high))
     if not self.low - slack <= reward <= self.high + slack:
@@ -314,7 +315,7 @@ def read_range(field: str, given: Any) -> tuple[float, float]:
   """Return the lowest and the highest score.
 
   Raises:
-    GraderError: If `given`, the value of `field`, is not that.
+    GraderError: If `given`, the value of `field`, is not such a pair.
   """
   pair = list(given) if isinstance(given, list | tuple) else []
   if (

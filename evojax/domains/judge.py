@@ -5,9 +5,9 @@
 It may also fill a column beside any other grader, see `judged`.
 
 Each completion is one request to URL/chat/completions. The judge ends its reply
-with a score; replies are cached by a hash of all that was asked, so that a run
-that continues pays nothing twice. Where the judge cannot be reached, or says no
-score, the completion is not graded.
+with a score. Replies are cached by a hash of the whole request, so that a run
+that continues pays for no request twice. If the judge cannot be reached or
+names no score, the completion is not graded.
 """
 
 import asyncio
@@ -55,9 +55,11 @@ RUBRIC = (
     ' reference answer, however it is written, the lowest one for any other.'
 )
 _SCORE = re.compile(r'score\W*?(-?\d+(?:\.\d+)?)', re.IGNORECASE)
-_BUSY = (408, 409, 425, 429)  # And all from 500: asked again.
-_REFUSED = (401, 403, 404)  # The same for every completion.
-_BACKOFF_S = 0.5  # Doubles with each attempt.
+# Statuses after which a request is repeated; so is one with a status >= 500.
+_BUSY = (408, 409, 425, 429)
+# Statuses that every other completion would get, too.
+_REFUSED = (401, 403, 404)
+_BACKOFF_S = 0.5  # Wait before the second attempt; doubles with each attempt.
 _LONGEST_WAIT_S = 60.0
 
 
@@ -68,8 +70,8 @@ class Options:
   url: str = ''  # Up to /v1, e.g. 'http://localhost:30000/v1'.
   model: str = ''
   key_env: str = ''  # Environment variable with the key; empty: none.
-  # With {completion}, and what else of {question}, {reference}, {mark},
-  # {rubric}, {low} and {high} it needs.
+  # It must contain {completion}; {question}, {reference}, {mark}, {rubric},
+  # {low} and {high} are optional.
   template: str = TEMPLATE
   rubric: str = RUBRIC
   # Further fields of a request.
@@ -98,7 +100,7 @@ class Judge:
       options: See `Options`.
       low: The lowest score.
       high: The highest score.
-      field: Of the config, which holds the options.
+      field: Name of the config's field that holds the options.
 
     Raises:
       ValueError: If an option is missing or impossible.
@@ -140,7 +142,7 @@ class Judge:
     self._headers = {'Authorization': f'Bearer {key}'} if key else {}
     self._url = f'{options.url.rstrip("/")}/chat/completions'
     self._unreachable = ''  # Why the last attempts of this call failed.
-    self._reached = False  # In this call.
+    self._reached = False  # Whether the server answered during this call.
 
   def __call__(self, items: Sequence[graders.Item]) -> list[graders.Scored]:
     """Return the scores of items, in their order.
@@ -152,7 +154,8 @@ class Judge:
     return asyncio.run(self._judge(items))
 
   def _prompt(self, question: str, reference: str, completion: str) -> str:
-    # A text cannot hold a hash of itself, and so not end where it likes.
+    # The mark is a hash of the texts, so that no text can contain it and
+    # pretend that the part to judge ends there.
     text = f'{question}\n{completion}'.encode('utf-8', 'surrogatepass')
     return self._options.template.format(
         question=question,
@@ -184,7 +187,7 @@ class Judge:
     prompt = self._prompt(problem.question, problem.answer, text)
     body = {
         'model': self._options.model,
-        # A lone surrogate is no UTF-8, which a request is written in.
+        # Requests are UTF-8, which cannot encode a lone surrogate.
         'messages': [
             {
                 'role': 'user',
@@ -198,7 +201,7 @@ class Judge:
       try:
         return self._scored(json.loads(cached.read_text())['reply'])
       except (ValueError, LookupError, TypeError):
-        pass  # Half a file of a full disk: it is asked again.
+        pass  # The file is broken, for example by a full disk: ask again.
     reply, failure = await self._ask(http, body)
     if failure:
       return graders.Scored(records.INFRA_ERROR, note=failure)
@@ -214,11 +217,11 @@ class Judge:
     """Return the judge's reply, or '' and why there is none."""
     wait = _BACKOFF_S
     for attempt in range(1 + self._options.retries):
-      # One that is down is found out once, not for every completion.
+      # If the server is down, the other completions need not find out, too.
       if self._unreachable and not self._reached:
         return '', self._unreachable
       if attempt:
-        # Not all at the same moment.
+        # The random factor keeps the requests from coming all at once.
         await asyncio.sleep(min(wait, _LONGEST_WAIT_S) * random.uniform(0.5, 1))
         wait *= 2
       try:
@@ -283,7 +286,7 @@ def _retry_after(response: httpx2.Response) -> float:
 
 
 def _write(path: pathlib.Path, value: Mapping[str, Any], field: str) -> None:
-  """Write a file at once; another process may write the same one."""
+  """Write a file atomically; another process may write the same one."""
   written = path.with_suffix(f'.{uuid.uuid4().hex}')
   try:
     path.parent.mkdir(parents=True, exist_ok=True)

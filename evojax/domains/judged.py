@@ -1,4 +1,4 @@
-"""A domain with one more column: what a language model thinks of an episode.
+"""A domain with one more column: a language model's score of each episode.
 
     config.domain.judge = {'url': 'http://localhost:30000/v1', 'model': 'NAME'}
 
@@ -8,9 +8,8 @@ column `judge`, which rewards, filters and diagnostics read; whether a problem
 is solved stays with the domain's own grader. EvoTrainer's best version paid a
 tenth of such a score (arXiv:2606.03108, v8).
 
-Replies are cached by a hash of all that was asked, see `judge`. An episode
-about which the judge says nothing is not graded, as nobody knows what it would
-have earned.
+Replies are cached by a hash of the request, see `judge`. If the judge gives no
+score, the episode is not graded, since its reward is unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,14 +46,17 @@ RUBRIC = (
 
 @dataclasses.dataclass(frozen=True)
 class Options(judge_lib.Options):
-  """Those of `judge.Options`; the template need not name the reference."""
+  """The options of a judge; see `judge.Options`.
+
+  The default template does not show the reference answer.
+  """
 
   template: str = TEMPLATE
   rubric: str = RUBRIC
 
 
 class Judged(base.Domain):
-  """Another domain, whose episodes a judge scores besides."""
+  """Another domain with a judge's score for each episode."""
 
   def __init__(
       self, domain: base.Domain, judge: judge_lib.Judge, low: float, high: float
@@ -172,9 +174,10 @@ def wrap(domain: base.Domain, given: Mapping[str, Any]) -> base.Domain:
   """Return a domain with the judge that config.domain.judge describes.
 
   Args:
-    domain: Any.
-    given: Empty: none. Else `Options`, and `range`: the lowest and the highest
-      score that the judge is asked for, by default (0, 10).
+    domain: Any domain.
+    given: The fields of `Options`, and `range`, the lowest and the highest
+      score that the judge is asked for, by default (0, 10). If it is empty,
+      the domain is returned unchanged.
 
   Raises:
     ValueError: If an option is missing, unknown or impossible, or if the domain
@@ -196,7 +199,7 @@ def wrap(domain: base.Domain, given: Mapping[str, Any]) -> base.Domain:
 
 
 def _declare(columns: Sequence[schema.Column]) -> tuple[schema.Column, ...]:
-  """Return columns with that of the judge, and a status for its silence."""
+  """Add the judge's column, and a status for episodes without a score."""
   codes = schema.codes_of(columns, 'grade_status')
   if records.INFRA_ERROR not in codes:
     codes[records.INFRA_ERROR] = 1 + max(codes.values(), default=-1)

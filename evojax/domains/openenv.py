@@ -218,7 +218,8 @@ def make(
       policy calls the tool `step`, whose arguments are the action; the server
       describes them.
     prompt: The prompt, with fields of the first observation in braces.
-    observation: What the policy reads after a step, likewise.
+    observation: The text that the policy reads after a step, with fields of the
+      observation in braces.
     seeds: Number of problems: the seeds from 0.
     sessions: Number of episodes that the server plays concurrently.
     max_turns: Maximum number of steps in an episode.

@@ -184,12 +184,12 @@ def grade(
   """Grade B episodes of P problems.
 
   Args:
-    domain: Grades.
-    problems: P.
-    episodes: B, in group-major order.
-    divided: Whether each process of the run grades a part of them, and gets
-      the others' grades; all processes must ask then. Episodes of several turns
-      are graded by every process.
+    domain: The domain whose grader is used.
+    problems: P problems.
+    episodes: B episodes, in group-major order.
+    divided: Whether each process of the run grades a part of the episodes and
+      gets the grades of the others; then all processes must call this function.
+      Episodes of several turns are graded by every process.
 
   Returns:
     B grades, and the wall time of each in seconds, float32 [B].
@@ -199,8 +199,8 @@ def grade(
     GradingError: If no episode could be graded.
   """
   group_size = len(episodes) // max(len(problems), 1)
-  # Each process has environments of its own, of which only those of process 0
-  # answered the policy: their states are not to be mixed.
+  # Each process has its own environments, but only those of process 0 replied
+  # to the policy: states of different processes must not be mixed.
   divided = divided and domain.limits.turns == 1
   if divided and jax.process_count() > 1:
     mine = _share(len(problems), group_size)
@@ -213,7 +213,7 @@ def grade(
   order = sorted(graded)
   grades = [graded[b][0] for b in order]
   seconds = [graded[b][1] for b in order]
-  # Some may fail for reasons of their own; all of them point to the machine.
+  # A single completion may break its grading; if all fail, it is the machine.
   if grades and not any(g.graded for g in grades):
     raise GradingError(
         f'domain {domain.name!r}: none of {len(grades)} completions could be'
@@ -227,8 +227,8 @@ def grade(
 def _share(problems: int, group_size: int) -> list[int]:
   """Return the episodes that this process grades.
 
-  They are whole groups, as far as there are enough: what a domain prepares for
-  a problem is prepared once then.
+  They are whole groups if there is at least one for each process, so that only
+  one process prepares what the grading of a problem needs.
   """
   process, processes = jax.process_index(), jax.process_count()
   whole = problems >= processes
@@ -281,7 +281,7 @@ def _exchange(
   try:
     data = pickle.dumps(result)
     if isinstance(result, Exception):
-      pickle.loads(data)  # Some errors cannot be made again from their texts.
+      pickle.loads(data)  # Some exceptions cannot be unpickled.
   except Exception:  # pylint: disable=broad-except
     data = pickle.dumps(RuntimeError(f'{type(result).__name__}: {result}'))
   merged = {}

@@ -298,7 +298,7 @@ def gate(
     return Gate('fails', found, f'{text}: less than {part} of the gain')
   if found.low > -margin:
     return Gate('holds', found, text)
-  return Gate('open', found, f'{text}: may be nothing')
+  return Gate('open', found, f'{text}: may be 0')
 
 
 def horizon(

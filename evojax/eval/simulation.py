@@ -27,7 +27,8 @@ class Outcome:
   """A simulated run."""
 
   kept: list[int] = dataclasses.field(default_factory=list)  # Indices from 0.
-  rounds: list[int] = dataclasses.field(default_factory=list)  # Of each keep.
+  # Rounds of the race until each keep.
+  rounds: list[int] = dataclasses.field(default_factory=list)
   spent: int = 0  # Total rounds of all races.
 
 

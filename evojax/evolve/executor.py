@@ -65,7 +65,7 @@ class Placement:
       if (value := getattr(self, name)) and kind != 'ray':
         value = value if isinstance(value, str) else ','.join(value)
         raise ValueError(
-            f'--{name}={value} is what Ray gives to an arm: it needs'
+            f'--{name}={value} says what Ray gives to an arm: it needs'
             ' --executor=ray'
         )
     if kind == 'inprocess':

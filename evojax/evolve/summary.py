@@ -152,7 +152,7 @@ def _show(summary: Mapping[str, Any]) -> None:
     ended += '; with a higher limit the same command continues'
   output.say(
       f'{summary["device_seconds"]:.0f} device-seconds,'
-      f' {summary["dev_draws"]} dev draws, ended: {ended}'
+      f' {summary["dev_draws"]} sets of dev problems, ended: {ended}'
   )
   output.say(f'page: {summary["report"]}')
 

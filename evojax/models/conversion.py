@@ -1,10 +1,10 @@
-"""Arrays on the host in the dtype and the order of files, in one pass.
+"""Converts arrays on the host to the dtype and order of files, in one pass.
 
-A cast and a transposition, one after the other, move every element through
-memory that was just allocated, four times. Here a tile is rounded and
-transposed while it lies in the cache, in memory that is used again. Two
-bfloat16 that are neighbours in the file are one word, so that the
-transposition moves half as many elements.
+A cast followed by a transposition would move every element four times, through
+newly allocated memory. Here each tile is rounded and transposed while it is in
+the processor's cache, in buffers that are reused. Two neighbouring bfloat16 of
+the file are moved as one 32-bit word, which halves the number of elements to
+transpose.
 """
 
 import math
@@ -12,7 +12,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-_TILE = 128 * 1024  # Elements; with the temporary ones, 1 MiB of the cache.
+_TILE = 128 * 1024  # Elements; with its temporary arrays, 1 MiB of the cache.
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -25,7 +25,7 @@ def joined(view: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Converter:
-  """Converts arrays, one after the other, in memory that it keeps."""
+  """Converts arrays, one at a time, in buffers that it reuses."""
 
   def __init__(self):
     self._memory: dict[str, np.ndarray] = {}
@@ -57,14 +57,14 @@ class Converter:
     return out
 
   def _array(self, name: str, size: int, dtype: np.dtype) -> np.ndarray:
-    """Return memory of this object for so many elements."""
+    """Return the buffer of this name, grown to `size` elements if needed."""
     held = self._memory.get(name)
     if held is None or len(held) < size or held.dtype != dtype:
       held = self._memory[name] = np.empty(size, dtype)
     return held[:size]
 
   def _round(self, words: np.ndarray) -> None:
-    """Round float32 bits in place: the upper halves are then bfloat16."""
+    """Round float32 bits in place, so that their upper halves are bfloat16."""
     up = self._array('up', words.size, words.dtype).reshape(words.shape)
     np.right_shift(words, 16, out=up)
     np.bitwise_and(up, 1, out=up)  # A tie goes up if the last bit is odd.

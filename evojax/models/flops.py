@@ -48,18 +48,18 @@ def model(
     prompts: Int[np.ndarray, 'P'],
     completions: Int[np.ndarray, 'P G'],
 ) -> int | float:
-  """Return the FLOPs that a forward pass over groups cannot do without.
+  """Return the FLOPs that a forward pass over groups needs at least.
 
-  They are those of model FLOPs utilisation (Chowdhery et al. 2022,
-  arXiv:2204.02311, App. B): padding, and what a program computes again, do not
-  count. Beyond that, a token attends to those before it alone, a prompt counts
-  once for its group, and logits count where a token was sampled. Windows of
-  layers are not subtracted.
+  This is the count for model FLOPs utilisation (Chowdhery et al. 2022,
+  arXiv:2204.02311, App. B): neither padding nor recomputation counts. In
+  addition, a token attends only to itself and earlier tokens, a prompt counts
+  once for its group, and logits count only where a token was sampled. The
+  windows of layers are not subtracted.
 
   Args:
     cfg: Shape of the decoder.
-    prompts: Tokens of each prompt.
-    completions: Tokens of each completion.
+    prompts: Number of tokens of each prompt.
+    completions: Number of tokens of each completion.
   """
   prompt, new = np.float64(prompts), np.float64(completions)
   pairs = (prompt * (prompt + 1) / 2).sum() + (
@@ -69,10 +69,10 @@ def model(
 
 
 def passes(cfg: decoder.DecoderConfig) -> int:
-  """Return how many forward passes an update is worth, its own included.
+  """Return the FLOPs of an update in units of its forward pass.
 
-  A backward pass has two products for each product, or one where weights are
-  frozen.
+  The backward pass has two products for each product of the forward pass, or
+  one where weights are frozen.
   """
   return 2 if cfg.lora_rank else 3
 

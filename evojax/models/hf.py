@@ -165,14 +165,14 @@ def load_params(
 
 @functools.cache
 def _reader(leaf: layout.Leaf, dtype: str, turned: bool, place: Any) -> Any:
-  """Return the program that takes (leaf, layer or None) from the parameters.
+  """Return a compiled program (leaf, layer or None) -> the leaf in a dtype.
 
   Args:
     leaf: The parts of the parameter, without names.
-    dtype: Of the result.
-    turned: Whether to return the tensors of the files, in one dimension each,
-      or one array, as our parameters are.
-    place: Where the result lies.
+    dtype: Dtype of the result.
+    turned: If True, the program returns the tensors of the files, each in one
+      dimension; if False, one array in the layout of our parameters.
+    place: Sharding of the result.
   """
 
   def read(x, layer):
@@ -193,10 +193,11 @@ def _platform(place: jax.sharding.Sharding) -> str:
 def _read_leaf(
     leaf: layout.Leaf, x: Any, layer: int | None, dtype: str
 ) -> list[Any]:
-  """Return the tensors of a leaf, whole in every process; all of them call it.
+  """Return the whole tensors of a leaf; all processes must call it together.
 
-  An accelerator casts and turns them, so that nothing is left for the host. A
-  CPU does it slowly in a program, but quickly as they are written.
+  On an accelerator a compiled program casts and transposes them, which costs
+  the host nothing. On a CPU such a program is slow, and `conversion` does it
+  faster while the tensors are written.
   """
   if not isinstance(x, jax.Array):
     x = jax.device_put(x)
@@ -224,7 +225,7 @@ def _write_tensors(
     dtype: str,
     writer: tensor_files.Writer,
 ) -> None:
-  """Give a writer its tensors, with few leaves at a time on the host."""
+  """Pass a writer its tensors, so that few leaves are on the host at a time."""
   layers = params['layers']
   for layer, name, leaf in layout.all_leaves(cfg):
     index = layer if cfg.scan_layers else None
@@ -346,7 +347,7 @@ def save(
 
 @contextlib.contextmanager
 def _agreed(path: pathlib.Path) -> Iterator[None]:
-  """Raise the error of one process in all of them, once all are here."""
+  """Wait for all processes at the end; if one failed, raise an error in all."""
   error = None
   try:
     yield

@@ -55,9 +55,9 @@ class Part:
     return block[tuple(wanted)].transpose(self.order)
 
   def view(self, block: Any) -> Any:
-    """Return the elements of the tensor in their order, from our leaf.
+    """Return this part of our leaf with its axes in the order of the file.
 
-    Its axes are those of `groups`, not joined yet: that would copy.
+    Its axes are those of `groups`; joining them here would make a copy.
     """
     return block.transpose(*map(int, np.argsort(self.order)))
 
@@ -98,7 +98,7 @@ class Leaf:
     """Return the Hugging Face tensors of the parts; see `Part.view`.
 
     Args:
-      leaf: Of the shape of this leaf; a NumPy or JAX array.
+      leaf: A NumPy or JAX array with the shape of this leaf.
     """
     views, begin = [], 0
     for part in self.parts:

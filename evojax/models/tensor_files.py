@@ -1,7 +1,8 @@
 """Safetensors files, written in place by all processes of a run.
 
-The header says where each tensor lies before one is written, so that threads
-convert and write them as they come, in pieces, without a copy of the whole.
+The header fixes the place of every tensor before any is written. Threads can
+therefore convert and write pieces of tensors in any order, without a copy of
+the whole model.
 """
 
 import collections
@@ -21,10 +22,10 @@ from evojax.models import conversion
 
 DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 _NAMES = {'float32': 'F32', 'bfloat16': 'BF16'}
-_PIECE_BYTES = 4 * 2**20  # Written at once by a thread.
+_PIECE_BYTES = 4 * 2**20  # Size of the pieces that a thread writes.
 _THREADS = 8
-_HELD = 2  # Calls of `put` that are not written yet, at most.
-# Smaller models are not divided over processes.
+_HELD = 2  # Maximum number of calls of `put` whose tensors are not written yet.
+# A process gets a file of its own only for a share of at least this size.
 _LEAST_BYTES = 64 * 2**20
 
 
@@ -72,10 +73,11 @@ def plan(
   """Divide tensors, in their order, into files.
 
   Args:
-    shapes: Of all tensors, by name.
+    shapes: Shape of each tensor, by name.
     dtype: 'float32' or 'bfloat16'.
-    max_bytes: Size of a file, at most (one tensor may exceed it).
-    processes: That write them: a large model has a file for each, at least.
+    max_bytes: Maximum size of a file, which a single tensor may exceed.
+    processes: Number of processes that write; a large model is divided into at
+      least one file for each.
   """
   sizes = File('', shapes, dtype).sizes
   share = -(-sum(sizes.values()) // processes)
@@ -97,7 +99,7 @@ def plan(
 
 
 def share(files: Sequence[File], process: int, processes: int) -> list[File]:
-  """Return the files that a process writes; all of them write about as much."""
+  """Return the files that a process writes; all write about equally much."""
   written, mine = [0] * processes, []
   for file in sorted(files, key=lambda f: -sum(f.sizes.values())):
     writer = written.index(min(written))
@@ -110,8 +112,9 @@ def share(files: Sequence[File], process: int, processes: int) -> list[File]:
 class Writer:
   """Writes the tensors of some files, in any order; `with` closes them.
 
-  After an error it takes everything and writes nothing; `close` raises it. So
-  processes that gather parameters together do not wait for one that fails.
+  After an error `put` still accepts tensors, but writes none; `close` raises
+  the error. Otherwise processes that gather parameters together would wait for
+  the one that failed.
 
   Attributes:
     names: The tensors of the files.
@@ -121,14 +124,14 @@ class Writer:
     """Write nothing yet.
 
     Args:
-      folder: Where the files are made.
-      files: Those of this process.
+      folder: Directory of the files.
+      files: The files that this process writes.
     """
     self._folder, self._files = folder, files
     # Tensor -> its file, file descriptor and offset.
     self._places: dict[str, tuple[File, int, int]] = {}
     self.names = {name for file in files for name in file.shapes}
-    # A file takes one write at a time, and threads would spin for their turn.
+    # A file accepts one write at a time; without a lock, threads would spin.
     self._opened: dict[int, threading.Lock] = {}
     self._held: collections.deque[list[futures.Future[None]]]
     self._held = collections.deque()
@@ -169,8 +172,8 @@ class Writer:
     """Write tensors of the files.
 
     Args:
-      tensors: By name, float32 or bfloat16; views of any strides whose
-        elements, in row-major order, are those of the tensor.
+      tensors: Name -> float32 or bfloat16 view of any strides, whose elements
+        in row-major order are those of the tensor.
     """
     while len(self._held) >= _HELD:
       self._wait()
@@ -199,7 +202,7 @@ class Writer:
   def _convert(
       self, fd: int, view: np.ndarray, dtype: np.dtype, at: int
   ) -> None:
-    """Write the elements of a view, as the dtype, at an offset of a file."""
+    """Convert a view to the dtype, and write it at an offset of a file."""
     if not hasattr(self._of_thread, 'converter'):
       self._of_thread.converter = conversion.Converter()
     self._write(fd, self._of_thread.converter.convert(view, dtype), at)

@@ -99,8 +99,8 @@ def _check(config: ml_collections.ConfigDict) -> None:
   if limits:
     names = ', '.join(f'config.evolve.{n}={v:g}' for n, v in limits.items())
     raise ValueError(
-        f'--mode=aa keeps no account, so that {names} would limit nothing: set'
-        f' it to 0. What is trained are evolve.first_updates and the arms of'
+        f'--mode=aa counts no costs, so that {names} would limit nothing: set'
+        f' it to 0. The mode trains evolve.first_updates and the arms of'
         f' {ROUNDS} whole rounds'
     )
 
@@ -287,7 +287,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
   races, rate, arms = found['races'], found['rate'], found['arms']
   low, high, bound = rate['low'], rate['high'], found['bound']
   if low > bound:
-    verdict = 'The rate is above the bound: these races keep too much.'
+    verdict = 'The rate is above the bound: these races keep too many changes.'
   elif high > bound:
     verdict = 'The bound lies inside of the interval: more arms would decide.'
   else:
@@ -311,7 +311,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
   ]
   effect = found['detectable']['effect']
   if effect is None:
-    lines.append('All arms score the same: how little is found cannot be said.')
+    lines.append('All arms score the same: the detectable effect is unknown.')
   else:
     lines.append(
         f'A first candidate that is {100 * effect:.1f} points better is kept'

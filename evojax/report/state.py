@@ -14,7 +14,8 @@ _STEPS = {'arms/v0': 'evolve.first_updates', 'arms/final': 'steps'}
 # Reasons for the end of an evolving run after which nothing is left to do.
 _DONE = (
     *('rounds', 'tokens', history.FAULT),
-    *('trials', 'nothing to propose', 'no wealth left'),  # Of older evojax.
+    # Reasons that older versions of evojax wrote.
+    *('trials', 'nothing to propose', 'no wealth left'),
 )
 
 

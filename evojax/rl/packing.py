@@ -255,9 +255,9 @@ def rows_needed(
 def row_counts(multiple: int = 1) -> Iterator[int]:
   """Yield the numbers of rows that are used: 1, 2, 4, ... 16, 20, 24, 28, 32...
 
-  They are even up to 16. From 8 on there are four of them until the number has
-  doubled. So at most a quarter of the rows is empty, and few programs are
-  compiled, each of which takes as long as some updates.
+  They are even up to 16. From 8 on, every doubling has four of them. So at most
+  a quarter of the rows is empty, and few programs are compiled; compiling one
+  takes as long as some updates.
 
   Args:
     multiple: A factor of all numbers.

@@ -181,7 +181,7 @@ def choose(*, allow_weak: bool = False) -> Report:
   if report.tier == 'T2' and not allow_weak:
     raise WeakSandboxError(
         f'{report}\nuntrusted code is not run here; --allow_weak_sandbox runs'
-        ' it all the same'
+        ' it anyway'
     )
   return report
 

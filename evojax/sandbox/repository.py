@@ -111,7 +111,7 @@ class Workspace:
           ' processes: one could take all that this machine can have. Run as'
           ' another user, or with a Python that every user may read'
           f' ({os.path.dirname(os.__file__)} is not), or in T0;'
-          ' --allow_weak_sandbox runs them all the same'
+          ' --allow_weak_sandbox runs them anyway'
       )
 
   def __enter__(self) -> 'Workspace':

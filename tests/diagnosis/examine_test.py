@@ -89,8 +89,8 @@ class FaultsTest(parameterized.TestCase):
     self.assertNotIn('hardly_moves', found)
 
   @parameterized.parameters(
-      (lambda e: e['outcome'] < 0.5, 'gets no credit'),
-      (lambda e: np.sign(e['advantage']), 'pushed up'),
+      (lambda e: e['outcome'] < 0.5, 'get no advantage'),
+      (lambda e: np.sign(e['advantage']), 'all advantages are positive'),
       # Only what is better than its group: a recipe, not a fault.
       (lambda e: e['advantage'] > 0, None),
       (lambda e: 0.1 + e['outcome'], None),

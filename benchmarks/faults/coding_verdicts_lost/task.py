@@ -5,7 +5,8 @@ import random
 from benchmarks.faults import tasks
 
 _LOST = 0.4
-# Equal programs have different luck, so that no hash of them can decide.
+# A generator decides and not a hash of the program, since equal programs may
+# get different verdicts.
 _LUCK = random.Random(0)
 
 

@@ -1,10 +1,11 @@
-"""Checks: functions of a run that return a finding or None, or cannot tell.
+"""Checks: functions that examine a run for one kind of fault each.
 
     def check(run: form.Run) -> Finding | None
 
-A check raises `form.NotLogged` if the run did not log what it needs. Findings
-have the name of their check, except that `dead_groups` also finds too_hard and
-too_easy. Checks of agents run only if episodes have turns.
+A check returns None if nothing is wrong, and raises `form.NotLogged` if the run
+did not log what it needs. Findings have the name of their check, except that
+`dead_groups` also finds too_hard and too_easy. Checks of agents run only if
+episodes have turns.
 """
 
 from collections.abc import Callable

@@ -120,8 +120,8 @@ def gives_up(run: form.Run) -> findings.Finding | None:
       p=share.p,
       numbers=tuple(numbers),
       rows=shares.newest(late, late['idle'] > 0.5),
-      change=f'{words.word(run.format, "reward")}: nothing that a failed edit'
-      ' costs, and partial credit for tests that now pass',
+      change=f'{words.word(run.format, "reward")}: no penalty for failed edits,'
+      ' and partial credit for tests that now pass',
       remedies=tuple(remedies),
       curves=tuple(curves),
   )
@@ -150,17 +150,17 @@ def _ever_shorter(run: form.Run) -> findings.Finding | None:
       rows=()
       if late is None
       else tuple(map(int, late.sort_values('n_turns').index[: shares.SHOWN])),
-      change=f'{words.word(run.format, "reward")}: nothing that turns cost',
+      change=f'{words.word(run.format, "reward")}: no penalty for turns',
       remedies=blame.remedies(run),
       curves=(turns.curve('turns'),),
   )
 
 
 def submits_at_once(run: form.Run) -> findings.Finding | None:
-  """Detect work handed in unseen: nothing was looked at, no test was run."""
+  """Detect submissions before any look at a file and any run of a test."""
   rows = run.rows('submitted', 'looked')
   if not (rows['submitted'] > 0.5).any():
-    raise form.NotLogged('no call hands the work in')
+    raise form.NotLogged('no call submits the work')
   tested = rows.get('tested', pd.Series(0.0, rows.index)).fillna(0)
   unseen = (rows['submitted'] > 0.5) & (rows['looked'] < 0.5) & (tested < 0.5)
   rows = rows.assign(unseen=unseen.astype(float))
@@ -174,10 +174,10 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
   # A policy that is as good without a look is right to save it.
   if gap is not None and gap.high > 0 and solved > 0.5:
     return None
-  numbers = [findings.number('handed in unseen', share.late, 'share')]
+  numbers = [findings.number('submitted unseen', share.late, 'share')]
   if gap is not None:
     numbers.append(
-        findings.number('solved, unseen less the others', gap, 'share')
+        findings.number('solved, unseen minus others', gap, 'share')
     )
   late = run.late(rows)
   remedies = shares.paid(run, rows, 'unseen')
@@ -185,8 +185,8 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='submits_at_once',
       severity='critical' if share.late.low > 0.6 else 'warning',
-      text=f'{share.late.value:.0%} of the episodes hand in without a look or'
-      f' a test{shares.said_solved(run)}',
+      text=f'{share.late.value:.0%} of the episodes submit without reading a'
+      f' file or running a test{shares.said_solved(run)}',
       since=share.since,
       p=share.p,
       numbers=tuple(numbers),
@@ -198,7 +198,7 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
           ' handing in',
       ),
       remedies=tuple(remedies),
-      curves=(share.curve('handed in unseen'),),
+      curves=(share.curve('submitted unseen'),),
   )
 
 
@@ -207,7 +207,7 @@ def turn_limit(run: form.Run) -> findings.Finding | None:
   names = [n for n in ('out_of_turns', 'out_of_time') if n in run.rollouts]
   if not names:
     raise form.NotLogged(
-        'what ended the episodes (--set max_turns=...,'
+        'what ended the episodes is not logged (--set max_turns=...,'
         ' --columns=out_of_turns=...)'
     )
   for name in names:
@@ -237,11 +237,11 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
     if gap is None or gap.high > 0:  # They are solved as often as others.
       return None
     numbers.append(
-        findings.number('solved, these less the others', gap, 'share')
+        findings.number('solved, these minus others', gap, 'share')
     )
   numbers.append(
       findings.Number(
-          name='of them at work, not in circles', value=working, unit='share'
+          name='of these, still working', value=working, unit='share'
       )
   )
   turns = name == 'out_of_turns'
@@ -286,8 +286,8 @@ def efficiency_collapse(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='efficiency_collapse',
       severity='critical' if solved.line.high < 0 else 'warning',
-      text=f'fewer turns are paid at equal outcome: turns fall from'
-      f' {change.before:.1f} to {change.after:.1f}, solved'
+      text=f'fewer turns earn more at equal outcome: turns fall from'
+      f' {change.before:.1f} to {change.after:.1f}, the solved share'
       f' {"falls" if solved.line.high < 0 else "does not rise"}',
       since=int(turns.steps[change.index]),
       p=change.p,
@@ -295,7 +295,7 @@ def efficiency_collapse(run: form.Run) -> findings.Finding | None:
           findings.number('correlation of reward and turns', pull),
           findings.number('turns, last third', turns.late),
           findings.number(
-              'rise of solved over the run',
+              'rise of the solved share over the run',
               estimates.Interval(
                   solved.line.rise, solved.line.low, solved.line.high
               ),

@@ -50,8 +50,8 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='entropy_collapse',
       severity='critical' if late.high < least / 2 else 'warning',
-      text=f'the entropy is {late.value:.2g} nats per token with'
-      f' {_late_solved(run):.0%} solved',
+      text=f'the entropy is only {late.value:.2g} nats per token while'
+      f' {_late_solved(run):.0%} are solved',
       since=int(steps[change.index]) if fell else None,
       p=change.p if fell else None,
       numbers=(findings.number('entropy, last third', late, 'nats per token'),)
@@ -145,7 +145,7 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
       check='entropy_rising',
       severity='warning',
       text=f'the entropy rises from {change.before:.2g} to {change.after:.2g}'
-      ' nats per token, solved does not',
+      ' nats per token while the solved share does not rise',
       since=int(steps[change.index]),
       p=change.p,
       numbers=(
@@ -180,7 +180,8 @@ def temperature(run: form.Run) -> findings.Finding | None:
     gap = estimates.mean((-logprob[-n:]) - entropy[-n:])
   if given is None and gap is None:
     raise form.NotLogged(
-        'setting temperature (--set temperature=...); log-probs beside entropy'
+        'temperature is not known (--set temperature=...), and log-probs and'
+        ' entropy are not both logged'
     )
   word = words.word(run.format, 'temperature')
   if given is not None and (given > 1.3 or given < 0.5):
@@ -325,11 +326,11 @@ def hidden_goal(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='hidden_goal',
       severity='warning',
-      text='advantages hardly agree with what is solved (correlation'
+      text='advantages hardly depend on what is solved (correlation'
       f' {r.value:.2f})',
       numbers=(findings.number('correlation of advantage and outcome', r),),
       rows=tuple(map(int, paid.index[:6])),
-      change=f'{words.word(run.format, "reward")}: a larger share for the'
+      change=f'{words.word(run.format, "reward")}: a larger weight of the'
       ' outcome',
       remedies=blame.remedies(run),
   )

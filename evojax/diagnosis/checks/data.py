@@ -21,7 +21,7 @@ _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
 _SAME = 0.9  # Share of problems that one answer may solve.
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
-_AGREED = 0.85  # Share of a group that gives one answer, as if sure of it.
+_AGREED = 0.85  # Share of a group with one answer that counts as sure of it.
 # Share of such answers that may be wrong: a policy is sure of some mistakes.
 _REFUSED = 0.2
 _END = 120  # Characters at the end of a completion that may hold its answer.
@@ -73,7 +73,7 @@ def duplicate_prompts(run: form.Run) -> findings.Finding | None:
   by = groups.groupby('step')['prompt_id']
   per_step = by.size()
   if per_step.max() < 2:
-    raise form.NotLogged('several groups a step')
+    raise form.NotLogged('no step has several groups')
   extra = 1 - by.nunique() / per_step
   share = estimates.mean(extra)
   distinct = groups['prompt_id'].nunique()
@@ -106,7 +106,7 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   pairs = pairs[pairs['reference'].str.strip().str.len().between(1, 200)]
   pairs = pairs.iloc[:2000]
   if len(pairs) < 20 or pairs['reference'].nunique() < 2:
-    raise form.NotLogged('20 problems with different answers')
+    raise form.NotLogged('there are no 20 problems with different answers')
   prompts = pairs['prompt'].tolist()
   answers = pairs['reference'].str.strip().tolist()
   own = np.array([_stands(a, p) for a, p in zip(answers, prompts, strict=True)])
@@ -158,7 +158,7 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
 
 
 def _broken(texts: list[str]) -> list[bool]:
-  """Return which texts end with the beginning of a word that others have."""
+  """Return which texts end within a word, judged by the words of the others."""
   last, known = [], collections.Counter()
   for text in texts:
     found = _LETTERS.findall(text)
@@ -235,7 +235,7 @@ def length_decides(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='length_decides',
       severity='critical',
-      text=f'what counts as solved is {order} than what does not in'
+      text=f'the solved completion is {order} than the unsolved one in'
       f' {share:.1%} of all pairs',
       numbers=(
           findings.Number(
@@ -268,7 +268,7 @@ def verdicts_differ(run: form.Run) -> findings.Finding | None:
         f'{len(times)} texts that occur twice in a group and are solved,'
         f' {_LEAST} needed'
     )
-  # The probability that two of a text's verdicts are not the same.
+  # The probability that two verdicts on one text differ.
   pairs = 2 * solved * (times - solved) / (times * (times - 1))
   differ = estimates.mean(pairs)
   if differ.low < _TWICE:
@@ -277,8 +277,8 @@ def verdicts_differ(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='verdicts_differ',
       severity='critical' if differ.low > 6 * _TWICE else 'warning',
-      text='of two equal texts in a group, one of which is solved,'
-      f' {differ.value:.0%} have two verdicts',
+      text='equal texts of a group get different verdicts in'
+      f' {differ.value:.0%} of the pairs',
       numbers=(findings.number('two verdicts', differ, 'share of pairs'),),
       rows=tuple(map(int, rows.index[chosen][:6])),
       change=f'{words.word(run.format, "grader")}: equal texts must get equal'

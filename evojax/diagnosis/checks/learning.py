@@ -54,12 +54,13 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='outcome_falling',
       severity='critical',
-      text=f'solved falls from {change.before:.0%} to {change.after:.0%}',
+      text=f'the solved share falls from {change.before:.0%} to'
+      f' {change.after:.0%}',
       since=int(steps[change.index]),
       p=min(change.p, line.p),
       numbers=(
           findings.number(
-              'rise of solved over the run',
+              'rise of the solved share over the run',
               estimates.Interval(line.rise, line.low, line.high),
               'share',
           ),
@@ -89,7 +90,8 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='outcome_falling',
       severity='critical',
-      text=f'solved falls from {start.value:.0%} to {rest.mean():.0%} at once',
+      text=f'the solved share falls at once from {start.value:.0%} to'
+      f' {rest.mean():.0%}',
       since=int(rest.index[0]),
       numbers=(findings.number('solved in the first step', start, 'share'),),
       rows=tuple(map(int, rows.index[~first][:6])),
@@ -110,10 +112,11 @@ def not_learning(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='not_learning',
       severity='warning',
-      text=f'solved stays at {solved.mean():.0%} over {len(steps)} steps',
+      text=f'the solved share stays at {solved.mean():.0%} over {len(steps)}'
+      ' steps',
       numbers=(
           findings.number(
-              'rise of solved over the run',
+              'rise of the solved share over the run',
               estimates.Interval(line.rise, line.low, line.high),
               'share',
           ),
@@ -179,7 +182,7 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check=check,
       severity='critical' if dead.low > 0.8 else 'warning',
-      text=f'{dead.value:.0%} of groups are dead from the start: {why}',
+      text=f'{dead.value:.0%} of groups have no gradient from the start: {why}',
       numbers=(findings.number('dead groups, first third', dead, 'share'),),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen[:3])][:6])),
       change=_ANSWERS[check].format(
@@ -226,7 +229,7 @@ def few_rollouts(run: form.Run) -> findings.Finding | None:
       f' which {mean.value:.1f} have a signal: it is mostly noise',
       numbers=(findings.number('groups with a signal', mean, 'an update'),),
       rows=tuple(map(int, rows.index[:6])),
-      change='more prompts an update, and more rollouts of each',
+      change='more prompts per update, and more rollouts of each',
       remedies=remedies,
   )
 
@@ -291,7 +294,7 @@ def _dead_by_log(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='dead_groups',
       severity='critical' if share.low > 0.8 else 'warning',
-      text=f'{share.value:.0%} of groups are dead from the start',
+      text=f'{share.value:.0%} of groups have no gradient from the start',
       numbers=(findings.number('dead groups, first third', share, 'share'),),
       change=words.word(run.format, 'filter'),
       curves=(('dead groups', steps, dead),),
@@ -314,7 +317,7 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='train_eval_gap',
       severity='critical',
-      text='solved rises in training and not in the evaluation',
+      text='the solved share rises in training but not in the evaluation',
       p=line.p,
       numbers=(
           findings.number(

@@ -23,7 +23,7 @@ _FASTEST = 1000.0  # Largest factor of the learning rate.
 
 
 def _descent(run: form.Run) -> estimates.Interval | None:
-  """Return the descent of early updates if the policy hardly moves."""
+  """Return the descent of early updates if it is too small to learn from."""
   if 'descent' not in run.steps:
     return None
   _, descent = run.series('descent')
@@ -156,8 +156,8 @@ def left_out(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='left_out',
       severity='critical' if share.low > 3 * _LEFT_OUT else 'warning',
-      text=f'{share.value:.0%} of the tokens are left out of the update, for'
-      ' the ratio of trainer and sampler',
+      text=f'{share.value:.0%} of the tokens are left out of the update'
+      ' because of their ratio of trainer to sampler',
       numbers=(findings.number('left out', share, 'share of tokens'),),
       change=', '.join(f'{r.setting} -> {r.value}' for r in off)
       or 'wider bounds of the ratio of trainer and sampler',
@@ -211,7 +211,7 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
   if coefficient is None and 'loss' in run.steps:
     coefficient = _slope_of_loss(run)
   if coefficient is None:
-    raise form.NotLogged('setting kl_coef (--set kl_coef=...)')
+    raise form.NotLogged('kl_coef is not known: --set kl_coef=...')
   if coefficient < 0.2:  # Usual values are 0.001 to 0.1.
     return None
   late = estimates.mean(kl[len(kl) // 3 :])
@@ -222,7 +222,7 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
       check='kl_strong',
       severity='critical' if held else 'warning',
       text=f'a KL coefficient of {coefficient:.2g} keeps the policy within'
-      f' {late.value:.2g} nats of its start',
+      f' {late.value:.2g} nats per token of its start',
       numbers=(
           findings.Number(name='KL coefficient', value=float(coefficient)),
           findings.number('KL, last two thirds', late, 'nats per token'),
@@ -303,7 +303,7 @@ def not_finite(run: form.Run) -> findings.Finding | None:
       return findings.Finding(
           check='not_finite',
           severity='critical',
-          text=f'{name} is no number any more',
+          text=f'{name} becomes NaN or infinite',
           since=step,
           change=f'{words.word(run.format, "learning_rate")}: a third of it,'
           ' from the last checkpoint before',

@@ -29,7 +29,7 @@ def _graded_rows(run: form.Run) -> pd.DataFrame:
   # function that the policy exploits.
   if run.format != 'evojax' and np.allclose(rows['reward'], rows['outcome']):
     raise form.NotLogged(
-        'an outcome apart from the reward (--columns=outcome=...)'
+        'no outcome apart from the reward is logged: --columns=outcome=...'
     )
   return rows
 
@@ -65,7 +65,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
       return findings.Finding(
           check='reward_hacking',
           severity='critical',
-          text=f'reward rises, solved {flat}',
+          text=f'the reward rises, and the solved share {flat}',
           since=int(steps[start]),
           p=line.p,
           numbers=(
@@ -73,7 +73,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
                   'rise of the reward',
                   estimates.Interval(paid.rise, paid.low, paid.high),
               ),
-              findings.number('rise of solved', _rise(solved[start:]), 'share'),
+              findings.number('rise, solved', _rise(solved[start:]), 'share'),
           ),
           rows=tuple(shown),
           change=replay.change
@@ -96,7 +96,7 @@ def shaping_alone(run: form.Run) -> findings.Finding | None:
   view = form.View(rows)
   values = groups_lib.measure(view)
   if not values:
-    raise form.NotLogged('groups of two or more rollouts')
+    raise form.NotLogged('no group has two rollouts')
   varies = _spread(view.reward, view.valid) >= groups_lib.MIN_STD
   differ = _spread(view.outcome.astype(float), view.valid) >= groups_lib.MIN_STD
   alone = estimates.mean(varies & ~differ)
@@ -106,11 +106,12 @@ def shaping_alone(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='shaping_alone',
       severity='warning',
-      text=f'{alone.value:.0%} of groups are alive by shaping alone',
+      text=f'{alone.value:.0%} of groups get their gradient from shaping alone:'
+      ' all or none of their rollouts are solved',
       numbers=(
-          findings.number('alive by shaping alone', alone, 'share of groups'),
+          findings.number('gradient from shaping', alone, 'share of groups'),
           findings.number(
-              'alive by outcome',
+              'gradient from the outcome',
               estimates.mean(varies & differ),
               'share of groups',
           ),
@@ -220,7 +221,7 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
       check='inverted_sign',
       severity='critical',
       text=f'solved rollouts have a lower {name} than unsolved ones',
-      numbers=(findings.number(f'{name} of solved less unsolved', gap),),
+      numbers=(findings.number(f'{name}, solved minus unsolved', gap),),
       rows=tuple(map(int, solved.sort_values(name).index[:6])),
       change=change,
       remedies=remedies,
@@ -277,8 +278,8 @@ def wrong_paid(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='wrong_paid',
       severity='critical' if share.low > 2 * _EVEN else 'warning',
-      text=f'in {share.value:.0%} of the pairs of one group the unsolved'
-      ' rollout is paid as much as the solved one, or more',
+      text=f'in {share.value:.0%} of the pairs of a solved and an unsolved'
+      ' rollout of one group, the unsolved one earns as much or more',
       numbers=(findings.number('such pairs', share, 'share'),),
       rows=tuple(map(int, wrong.index[:6])),
       change=f'{words.word(run.format, "reward")}: only what is solved may earn'
@@ -288,7 +289,7 @@ def wrong_paid(run: form.Run) -> findings.Finding | None:
 
 
 def _even_pairs(rows: pd.DataFrame) -> pd.Series:
-  """Return by group the share of pairs in which the unsolved earns no less.
+  """Return, by group, the share of pairs whose unsolved rollout earns no less.
 
   A pair is a solved and an unsolved rollout of one group; groups without pairs
   are left out.
@@ -324,10 +325,13 @@ def credit(run: form.Run) -> findings.Finding | None:
   upward = estimates.mean((least > 1e-9).astype(float))
   if lost.low > _LOST:
     share, shown = lost, better[better['advantage'].abs() < 1e-9]
-    text = f'{lost.value:.0%} of what is better than its group gets no credit'
+    text = (
+        f'{lost.value:.0%} of the rollouts with a reward above the mean of'
+        ' their group get no advantage'
+    )
   elif upward.low > _LOST:
     share, shown = upward, differ
-    text = f'all rollouts of {upward.value:.0%} of the groups are pushed up'
+    text = f'in {upward.value:.0%} of the groups all advantages are positive'
   else:
     return None
   return findings.Finding(

@@ -25,7 +25,7 @@ def unusual_setting(run: form.Run) -> findings.Finding | None:
         if name in run.settings
     }
   if not values:
-    raise form.NotLogged('settings (--set NAME=VALUE)')
+    raise form.NotLogged('no setting is known: --set NAME=VALUE')
   odd = {}
   for path, value in values.items():
     if not config_lib.declaration(path).is_usual(value):
@@ -86,9 +86,9 @@ def part_of_the_data(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='part_of_the_data',
       severity=severity,
-      text=f'training asks only {", ".join(map(str, families))}'
-      + (f', {share:.0%} of what evaluations ask' if narrow else ''),
-      change='data.families -> () asks all',
+      text=f'training uses only the problems {", ".join(map(str, families))}'
+      + (f', {share:.0%} of the kinds in evaluations' if narrow else ''),
+      change='data.families -> () trains on all',
       remedies=(records.Remedy(setting='data'),),
   )
 

@@ -34,7 +34,7 @@ class Share:
       self.steps, self.values = by.index.to_numpy(), by.to_numpy(np.float64)
     if len(self.steps) < form.MIN_STEPS:
       raise form.NotLogged(
-          f'{len(self.steps)} steps of {name.replace("_", " ")},'
+          f'{len(self.steps)} steps with {name},'
           f' {form.MIN_STEPS} needed'
       )
     self.late = estimates.mean(self.values[-max(len(self.values) // 3, 4) :])
@@ -43,26 +43,31 @@ class Share:
 
   @property
   def rose(self) -> bool:
+    """Whether the mean rises at the change point, with p < SURE."""
     return self._change.p < SURE and self._change.after > self._change.before
 
   @property
   def falling(self) -> bool:
-    """True if the share decreases throughout: the behaviour is unlearned."""
+    """True if the share decreases over the run: the policy unlearns it."""
     return self.line.high < 0
 
   @property
   def since(self) -> int | None:
+    """The step of the rise; None without one."""
     return int(self.steps[self._change.index]) if self.rose else None
 
   @property
   def p(self) -> float | None:
+    """The p-value of the rise; None without one."""
     return self._change.p if self.rose else None
 
   @property
   def start(self) -> float:
+    """The mean of the first fifth of the steps."""
     return float(self.values[: max(len(self.values) // 5, 2)].mean())
 
   def curve(self, name: str) -> tuple[str, np.ndarray, np.ndarray]:
+    """Return (name, steps, values), an entry of `Finding.curves`."""
     return name, self.steps, self.values
 
 
@@ -95,6 +100,7 @@ def rises(run: form.Run) -> bool:
 
 
 def said_solved(run: form.Run) -> str:
+  """Return ', 30% solved' for the end of a sentence; '' if it is not known."""
   solved = solved_late(run)
   return '' if np.isnan(solved) else f', {solved:.0%} solved'
 

@@ -159,7 +159,7 @@ def _common(
     rows['group'] = new.cumsum() * 10**6 + place // max(size, 1)
   weights = known.get('weights') or dict.fromkeys(functions, 1.0)
   if functions and not known.get('weights'):
-    notes.append('reward weights are not known: 1 for each function')
+    notes.append('reward weights are not known: each is taken to be 1')
   if functions:
     rows['reward'] = sum(
         weights.get(name, 1.0)

@@ -86,7 +86,7 @@ def _history(file: pathlib.Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         if number == _HISTORY and isinstance(value, bytes):
           yield _row(value)
   except (ValueError, IndexError, struct.error) as error:
-    notes.append(f'{file.name} is damaged from some record on ({error})')
+    notes.append(f'{file.name} is damaged; its beginning is read ({error})')
 
 
 def _row(history: bytes) -> dict[str, Any]:

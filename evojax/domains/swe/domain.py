@@ -239,7 +239,7 @@ class Source:
       domain: Gives the families and the third-party problems.
       split: Name of the split.
       seed: Seed of the order.
-      shown: Which half of train to use: the demonstrated one or the other.
+      shown: Whether to use the demonstrated problems of train or the others.
 
     Raises:
       ValueError: If there are none.

@@ -63,6 +63,7 @@ class Report:
 
   @property
   def files_edited(self) -> int:
+    """Number of source files that differ from the task's."""
     return len(self.edited)
 
 

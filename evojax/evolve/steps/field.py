@@ -93,7 +93,7 @@ def _queue(
   if not all(place.enters for place in queue):
     told = '; '.join(f'trial {p.trial} {p.reason}' for p in queue)
     enter = sum(place.enters for place in queue)
-    run.say(f'round {number}: of {len(queue)} candidates {enter} enter: {told}')
+    run.say(f'round {number}: {enter} of {len(queue)} candidates enter: {told}')
   return queue
 
 

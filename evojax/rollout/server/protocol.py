@@ -150,6 +150,8 @@ class Generate(fields_lib.Model):
 
 
 class Pause(fields_lib.Model):
+  """Body of /pause_generation; `service.Service.pause` explains the modes."""
+
   mode: Literal['abort', 'retract', 'in_place'] = 'abort'
 
 
@@ -158,6 +160,8 @@ class Empty(fields_lib.Model):
 
 
 class Abort(fields_lib.Model):
+  """Body of /abort_request."""
+
   rid: str = ''
   abort_all: bool = False
   abort_message: str = pydantic.Field('', max_length=1000)
@@ -193,10 +197,14 @@ class Tensors(fields_lib.Model):
 
 
 class Tags(fields_lib.Model):
+  """Body of the routes that release and resume memory."""
+
   tags: list[str] | None = None
 
 
 class StreamOptions(fields_lib.Model):
+  """`stream_options` of OpenAI's requests."""
+
   where = 'stream_options.'
   include_usage: bool = False
 
@@ -349,6 +357,7 @@ class Chat(OpenAI):
 
   @property
   def most_field(self) -> str:
+    """Name of the request's field for the maximum number of tokens."""
     is_newer = self.max_completion_tokens is not None
     return 'max_completion_tokens' if is_newer else 'max_tokens'
 

@@ -51,7 +51,7 @@ class ReceivedWeights:
     self._tensors = held
 
   def write(self, model: pathlib.Path) -> tempfile.TemporaryDirectory:
-    """Return a directory with the tensors, and all else that a model's has.
+    """Return a complete Hugging Face directory with the tensors.
 
     Raises:
       OSError: If it cannot be written.

@@ -129,7 +129,7 @@ class FillTest(parameterized.TestCase):
     self.assertEqual(self.queue, [0, 1])
     (text,) = self.said.call_args.args
     self.assertStartsWith(
-        text, 'round 0: of 2 candidates 1 enter: trial 0 predicted +0.0 points'
+        text, 'round 0: 1 of 2 candidates enter: trial 0 predicted +0.0 points'
     )
 
   def test_what_waits_enters_before_what_is_predicted_to_gain_less(self):
