@@ -31,6 +31,9 @@ def main(module: Any, arguments: Sequence[str]) -> int:
       are options with a list of values, and `print_summary`.
     arguments: Command-line arguments without the name of the program.
   """
+  if {'-h', '--help'} & set(arguments):
+    output.say(module.__doc__.rstrip())
+    return 0
   given = [each for each in arguments if each.startswith('--')]
   workdirs = [each for each in arguments if each not in given]
   known = list(inspect.signature(module.summarise).parameters)[1:]

@@ -188,6 +188,8 @@ class SeedsTest(absltest.TestCase):
     self.assertIn(
         'usage: python -m evojax.report.seeds WORKDIR WORKDIR', err.getvalue()
     )
+    self.assertEqual(seeds_lib.main(seeds, ['--help']), 0)
+    self.assertIn('[--references=DIR,DIR] [--scores=0.5,0.7]', out.getvalue())
     self.assertEqual(seeds_lib.main(seeds, ['/absent', '/there']), 2)
     self.assertNotIn('Traceback', err.getvalue())
     copies = [str(self._run('one', dict(base=1, evolved=2)))] * 2
