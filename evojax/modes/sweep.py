@@ -197,8 +197,8 @@ def check(
     given: CommandLine,
     name: str,
     fields: Mapping[str, Any],
-) -> None:
-  """Check a setting before anything is started.
+) -> ml_collections.ConfigDict:
+  """Check a setting before anything is started; return its config.
 
   Raises:
     ValueError: If it has an unknown field, or its config is invalid.
@@ -221,6 +221,7 @@ def check(
     config_checks.validate(config)
   except (ValueError, TypeError) as error:
     raise ValueError(f'--sweep: setting {name!r}: {error}') from error
+  return config
 
 
 def make_points(

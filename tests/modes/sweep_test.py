@@ -1,11 +1,13 @@
 """Sweeps: what a file gives, which commands are left, and their table."""
 
+import ast
 import contextlib
 import io
 import json
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -15,11 +17,14 @@ from absl.testing import parameterized
 import pytest
 
 from configs import math as math_config
+from evojax.episodes import synthetic
 from evojax.modes import runs
 from evojax.modes import sweep
 from evojax.runtime import commands
 from evojax.runtime import mirror
 from evojax.runtime import storage
+from evojax.training import reward_parts
+from evojax.training import settings
 from tests import objects
 from tests import tiny
 
@@ -229,15 +234,24 @@ class SweepTest(parameterized.TestCase):
       self.run_it()
     self.assertFalse(self.workdir.exists())
 
-  def test_shipped_sweeps_make_runs(self):
-    for path, variant in (
-        ('configs/sweeps/reference.py', 'default'),
-        ('configs/sweeps/ablation.py', 'reference'),
-    ):
-      given = sweep.CommandLine(f'configs/math.py:{variant}', {})
-      for name, fields in sweep.read(path).settings.items():
-        config = math_config.get_config(variant)
-        sweep.check(config, given, name, fields)
+  @parameterized.parameters(*sorted(tiny.ROOT.glob('configs/sweeps/*.py')))
+  def test_shipped_sweeps_make_runs(self, path):
+    # With the config that the file's own command names.
+    command = ast.get_docstring(ast.parse(path.read_text()))
+    self.assertIn(f'--sweep=configs/sweeps/{path.name}', command)
+    source = re.search(r'--config=(\S+)', command)[1]
+    file, _, variant = source.partition(':')
+    config = runpy.run_path(file)['get_config'](variant or 'default')
+    read = sweep.read(str(path))
+    self.assertGreater(len(read.settings), 1)
+    view, _ = synthetic.make_view(settings.make_domain(config), config)
+    for name, fields in read.settings.items():
+      with self.subTest(name):
+        given = sweep.CommandLine(source, {})
+        made = sweep.check(config, given, name, fields)
+        domain = settings.make_domain(made, made.data.families)
+        parts = reward_parts.load_parts(made.reward.parts, domain.reward_parts)
+        self.assertContainsSubset(made.reward.weights, parts(view))
 
 
 @pytest.mark.slow
