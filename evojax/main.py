@@ -65,7 +65,9 @@ def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
 
   decode = None
   if config.model.path:
-    decode = policy.token_decoder(domains.policy_path(config.model.path))
+    decode = policy.token_decoder(
+        domains.policy_path(config.model.path, policy.WITHOUT_WEIGHTS)
+    )
   given = _values('problem', 'split', 'flips', 'tokens', 'limit')
   return inspection.run([workdir, *FLAGS.runs], decode=decode, **given)
 

@@ -34,6 +34,7 @@ from evojax.rollout import fleet
 from evojax.runtime import output
 from evojax.runtime import peers
 from evojax.runtime import preemption
+from evojax.runtime import storage
 from evojax.sandbox import box
 from evojax.sandbox import probe
 from tests import tiny
@@ -277,6 +278,17 @@ class ModeTest(MainTestCase):
         limit=2,
         decode=decoder,
     )
+
+  def test_inspect_downloads_no_weights(self):
+    url = 'gs://bucket/models/tiny'
+    with (
+        absltest.mock.patch.object(inspection, 'run', return_value=0),
+        absltest.mock.patch.object(
+            storage, 'cached', return_value=pathlib.Path('none')
+        ) as cached,
+    ):
+      self.command(SMOKE, '--mode=inspect', f'--config.model.path={url}')
+    cached.assert_called_once_with(url, policy.WITHOUT_WEIGHTS)
 
   @parameterized.parameters(
       ((), os.path.expanduser('~/.cache/evojax/xla')),
