@@ -27,6 +27,7 @@ from evojax.training import reward_parts
 from evojax.training import settings
 from tests import objects
 from tests import tiny
+from tests.runtime import accelerators_test
 
 SOURCE = 'configs/math.py:smoke'
 FILE = """
@@ -44,6 +45,7 @@ class Fake(commands.ThisMachine):
   """Ends a run at once, with a score that its flags make."""
 
   def __init__(self, broken=()):
+    super().__init__()
     self.broken, self.started = broken, []
 
   def start(self, command):
@@ -90,7 +92,9 @@ class SweepTest(parameterized.TestCase):
     self.file.write_text(FILE)
     self.workdir = self.root / 'runs'
 
-  def run_it(self, engine=None, source=SOURCE, **options):
+  def run_it(
+      self, engine=None, source=SOURCE, open_engine=None, **options
+  ):
     defaults = dict(
         sweep=str(self.file),
         given=sweep.CommandLine(
@@ -104,7 +108,7 @@ class SweepTest(parameterized.TestCase):
     )
     patch = absltest.mock.patch.object
     with (
-        patch(commands, 'open_engine', return_value=engine),
+        patch(commands, 'open_engine', open_engine or (lambda *_: engine)),
         patch(sweep, '_POLL_SECONDS', 0.01),
         patch(sweep.output, 'say') as say,
         absltest.mock.patch.dict(os.environ, COLUMNS='200'),
@@ -199,6 +203,36 @@ class SweepTest(parameterized.TestCase):
     self.assertContainsSubset(
         ['sweep.json', 'sweep.html'], storage.Store(url).list()
     )
+
+  def test_each_point_gets_a_gpu_of_its_own(self):
+    seen = self.root / 'seen'
+    started = commands.ThisMachine.start
+
+    def start(engine, command):
+      text = f'echo $CUDA_VISIBLE_DEVICES >> {seen}; sleep 0.2; exit 1'
+      with absltest.mock.patch.object(
+          commands.Command, 'argv', lambda _: ['bash', '-c', text, '-']
+      ):
+        return started(engine, command)
+
+    self.enterContext(
+        absltest.mock.patch.object(commands.ThisMachine, 'start', start)
+    )
+    options = dict(engine=None, workers=2, open_engine=commands.open_engine)
+    with accelerators_test.machine(GPU=2):
+      self.assertEqual(self.run_it(**options), 1)
+    places = seen.read_text().split()
+    self.assertLen(places, 8)
+    # Two points run at a time, never both on one.
+    self.assertEqual(set(places[:2]), {'0', '1'})
+    self.assertIn('with GPU 1, log', '\n'.join(self.said))
+
+  def test_too_few_gpus_are_refused_before_anything_begins(self):
+    options = dict(engine=None, open_engine=commands.open_engine)
+    with accelerators_test.machine(GPU=1):
+      with self.assertRaisesRegex(ValueError, '--workers=2: each of 2'):
+        self.run_it(**options, workers=2)
+    self.assertFalse(self.workdir.exists())
 
   def test_ray_is_told_what_a_point_gets(self):
     with self.assertRaisesRegex(ValueError, 'needs --arm_resources'):
