@@ -38,6 +38,7 @@ from evojax.runtime import storage
 from evojax.sandbox import box
 from evojax.sandbox import probe
 from tests import tiny
+from tests.runtime import accelerators_test
 
 SMOKE = '--config=configs/math.py:smoke'
 
@@ -278,6 +279,21 @@ class ModeTest(MainTestCase):
         limit=2,
         decode=decoder,
     )
+
+  def test_a_gpu_that_jax_cannot_use_ends_a_run_before_it_begins(self):
+    jax.devices()  # Those of this process are open: the CPU.
+    workdir = self.enterContext(tempfile.TemporaryDirectory()) + '/run'
+    for mode in 'train', 'evolve', 'eval', 'warmstart':
+      with (
+          accelerators_test.machine(GPU=1),
+          absltest.mock.patch.object(output, 'say') as say,
+      ):
+        code = self.command(SMOKE, f'--mode={mode}', f'--workdir={workdir}')
+      self.assertEqual(code, 2)
+      self.assertStartsWith(
+          say.call_args.args[0], 'error: this machine has 1 GPU, and jax finds'
+      )
+      self.assertFalse(os.path.exists(workdir), mode)
 
   def test_inspect_downloads_no_weights(self):
     url = 'gs://bucket/models/tiny'

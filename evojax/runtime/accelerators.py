@@ -105,6 +105,14 @@ def _numbered(name: str) -> list[str]:
   return [match[1] for match in numbers if match]
 
 
+def driver() -> str:
+  """Return the version of the loaded NVIDIA driver; '' if it is unknown."""
+  file = _ROOT / 'proc' / 'driver' / 'nvidia' / 'version'
+  text = file.read_text() if file.exists() else ''
+  version = re.search(r'\b\d{3}\.\d+(\.\d+)*\b', text)
+  return version[0] if version else ''
+
+
 def divide(
     workers: int, meshes: Iterable[Mapping[str, int]], *, beside: bool
 ) -> list[Share]:

@@ -23,6 +23,7 @@ from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.modes import aa
 from evojax.runtime import commands
+from evojax.runtime import devices
 from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import preemption
@@ -384,12 +385,14 @@ class PlacementTest(parameterized.TestCase):
 
   @parameterized.parameters('evolve', 'aa')
   def test_an_opened_run_takes_its_share_and_hands_on_the_others(self, mode):
-    jax.devices()  # Those of this process are open, and stay.
+    # This process has opened the CPU, and stays with it.
+    opened = absltest.mock.patch.object(devices, 'open_all', jax.devices)
+    self.enterContext(opened)
     workdir = self.enterContext(tempfile.TemporaryDirectory()) + '/run'
     config, placement = tiny.evolving(), executor.Placement('local', 2)
     options = opening.Options(placement=placement)
     with (
-        accelerators_test.machine(GPU=6, platforms='cuda,cpu'),
+        accelerators_test.machine(GPU=6),
         absltest.mock.patch.object(commands, 'open_engine') as opened,
         opening.open_run(config, workdir, options)
         if mode == 'evolve'

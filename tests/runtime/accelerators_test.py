@@ -152,8 +152,8 @@ class DivideTest(parameterized.TestCase):
           {},
           '^--executor=local --workers=2: each of 2 processes needs 1 GPU of'
           ' its own, since it takes 75% of their memory, and this machine has 1'
-          ' GPU: use --workers=1, or set XLA_CLIENT_MEM_FRACTION=0.5 so that they'
-          ' share all GPUs, or use --executor=inprocess or ray$',
+          ' GPU: use --workers=1, or set XLA_CLIENT_MEM_FRACTION=0.5 so that'
+          ' they share all GPUs, or use --executor=inprocess or ray$',
       ),
       (
           dict(GPU=1, XLA_CLIENT_MEM_FRACTION='0.92'),
@@ -173,7 +173,7 @@ class DivideTest(parameterized.TestCase):
           'needs 1 TPU chip of its own, since beside others, one can hold 1 or'
           ' 2 whole chips, and this machine has 1 TPU chip: use --ex',
       ),
-      (dict(TPU=8), 2, False, dict(fsdp=4), '4 TPU chips .* has 8 TPU chips'),
+      (dict(TPU=8), 2, False, dict(fsdp=4), '4 TPU .* has 8 TPU chips: use'),
   )
   def test_too_few(self, files, workers, beside, mesh, message):
     with machine(**files):
