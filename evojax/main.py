@@ -65,7 +65,9 @@ def _inspect(inspection: Any, config: Any, workdir: str) -> Any:
 
   decode = None
   if config.model.path:
-    decode = policy.token_decoder(domains.policy_path(config.model.path))
+    decode = policy.token_decoder(
+        domains.policy_path(config.model.path, policy.WITHOUT_WEIGHTS)
+    )
   given = _values('problem', 'split', 'flips', 'tokens', 'limit')
   return inspection.run([workdir, *FLAGS.runs], decode=decode, **given)
 
@@ -177,8 +179,9 @@ flags.DEFINE_enum(
     'inprocess',
     ['inprocess', 'local', 'ray', 'slurm'],
     'evolve, aa: where arms are trained. inprocess: one after the other in this'
-    ' process. local: in processes of --mode=arm on this machine, which share'
-    ' its devices. ray: in such processes on the machines of a Ray cluster.'
+    ' process. local: in processes of --mode=arm on this machine; if there are'
+    ' enough GPUs or TPU chips, each has its own. ray: in such processes on the'
+    ' machines of a Ray cluster.'
     ' The ledger is the same in all cases. sweep: where its runs are trained,'
     ' each in its own process; slurm: write a script for sbatch.',
 )

@@ -7,6 +7,11 @@
 export XLA_CLIENT_MEM_FRACTION
 unset XLA_PYTHON_CLIENT_MEM_FRACTION
 
+# evojax ends with an error where it finds an accelerator that jax cannot use,
+# unless the CPU is asked for.
+[[ "${EVOJAX_ACCELERATOR:-}" != cpu ]] ||
+  export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
+
 # suits PYTHON LOW HIGH: true if PYTHON runs and its version is >= LOW, < HIGH.
 suits() {
   "$1" -c 'import sys

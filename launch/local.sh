@@ -10,7 +10,8 @@
 # again, continues the run; this script does not start it again.
 #
 #   PYTHON=/path/to/python3        the Python to use, >= 3.11
-#   EVOJAX_ACCELERATOR=cpu|cuda12|cuda13|tpu   instead of the detected one
+#   EVOJAX_ACCELERATOR=cpu|cuda12|cuda13|tpu   instead of the detected one; cpu
+#                                  also leaves a GPU or TPU unused
 #   EVOJAX_ENVIRONMENTS=DIR        keep environments in DIR, not in the checkout
 set -euo pipefail
 # Messages to the user show this command.

@@ -273,8 +273,17 @@ class ScriptTest(TestCase):
     self.assertEqual(
         run.stdout,
         f'<-m><evojax.main><--config=a b><--mode=plan> in {ROOT}, platforms'
-        ' any\n',
+        ' cpu\n',  # It would not use the CPU beside a GPU unasked.
     )
+    for accelerator, platforms in (('cuda12', 'any'), ('tpu', 'any')):
+      self.set(EVOJAX_ACCELERATOR=accelerator)
+      self.complete_environment('', 'accelerator')
+      run = self.run_script('launch/local.sh', '--config=a')
+      self.assertIn(f'platforms {platforms}\n', run.stdout)
+    self.set(EVOJAX_ACCELERATOR='cpu', JAX_PLATFORMS='cuda')
+    self.complete_environment('', 'accelerator')
+    run = self.run_script('launch/local.sh', '--config=a')
+    self.assertIn('platforms cuda\n', run.stdout)
 
   @parameterized.parameters(
       ({}, f'{devices._GPU_SHARE}'),

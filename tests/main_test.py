@@ -34,9 +34,11 @@ from evojax.rollout import fleet
 from evojax.runtime import output
 from evojax.runtime import peers
 from evojax.runtime import preemption
+from evojax.runtime import storage
 from evojax.sandbox import box
 from evojax.sandbox import probe
 from tests import tiny
+from tests.runtime import accelerators_test
 
 SMOKE = '--config=configs/math.py:smoke'
 
@@ -277,6 +279,32 @@ class ModeTest(MainTestCase):
         limit=2,
         decode=decoder,
     )
+
+  def test_a_gpu_that_jax_cannot_use_ends_a_run_before_it_begins(self):
+    jax.devices()  # Those of this process are open: the CPU.
+    workdir = self.enterContext(tempfile.TemporaryDirectory()) + '/run'
+    for mode in 'train', 'evolve', 'eval', 'warmstart':
+      with (
+          accelerators_test.machine(GPU=1),
+          absltest.mock.patch.object(output, 'say') as say,
+      ):
+        code = self.command(SMOKE, f'--mode={mode}', f'--workdir={workdir}')
+      self.assertEqual(code, 2)
+      self.assertStartsWith(
+          say.call_args.args[0], 'error: this machine has 1 GPU, and jax finds'
+      )
+      self.assertFalse(os.path.exists(workdir), mode)
+
+  def test_inspect_downloads_no_weights(self):
+    url = 'gs://bucket/models/tiny'
+    with (
+        absltest.mock.patch.object(inspection, 'run', return_value=0),
+        absltest.mock.patch.object(
+            storage, 'cached', return_value=pathlib.Path('none')
+        ) as cached,
+    ):
+      self.command(SMOKE, '--mode=inspect', f'--config.model.path={url}')
+    cached.assert_called_once_with(url, policy.WITHOUT_WEIGHTS)
 
   @parameterized.parameters(
       ((), os.path.expanduser('~/.cache/evojax/xla')),

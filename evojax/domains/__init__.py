@@ -80,19 +80,22 @@ def folder(name: str) -> pathlib.Path:
   return pathlib.Path(load(name).__file__).parent
 
 
-def policy_path(path: str) -> pathlib.Path:
+def policy_path(
+    path: str, only: tuple[str, ...] | None = None
+) -> pathlib.Path:
   """Return the directory that config.model.path refers to.
 
   Args:
     path: A path, 'package:NAME' for the base policy that the domain NAME
       ships, or a URL such as gs://bucket/x, whose files are downloaded.
+    only: Names of the files to download; None: all, see `storage.cached`.
 
   Raises:
     ValueError: If that domain ships no base policy.
     storage.StorageError: If the files of a URL cannot be downloaded.
   """
   if storage.is_remote(path):
-    return storage.cached(path)
+    return storage.cached(path, only)
   prefix, _, name = path.partition(':')
   if prefix != 'package':
     return pathlib.Path(path).expanduser()

@@ -11,8 +11,6 @@ import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import math
-import os
 import pathlib
 import shutil
 import time
@@ -22,6 +20,7 @@ import jax
 
 from evojax import records as step_records
 from evojax.ledger import records
+from evojax.runtime import accelerators
 from evojax.runtime import commands
 from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
@@ -90,6 +89,23 @@ class Placement:
           ' hold the weights of one arm at a time; use --executor=inprocess'
       )
     commands.share(self.arm_resources, self.arm_hosts)
+
+  def divide(self, mesh: Mapping[str, int]) -> list[accelerators.Share]:
+    """Return the devices of this process and of each worker; open none.
+
+    Args:
+      mesh: The sizes config.mesh, which all of them have.
+
+    Returns:
+      The shares; empty if all processes use the same devices or if Ray gives
+      arms theirs.
+
+    Raises:
+      ValueError: If this machine has too few devices for --executor=local.
+    """
+    if self.executor != 'local':
+      return []
+    return accelerators.divide(self.workers, [mesh], beside=True)
 
 
 class Executor(abc.ABC):
@@ -285,30 +301,12 @@ def _resources_here() -> tuple[str, ...]:
   return (f'{kind}={1 if kind == "CPU" else jax.local_device_count()}',)
 
 
-def _check_shared(workers: int) -> None:
-  """Check that this process leaves GPU memory for workers.
-
-  Raises:
-    ValueError: If it does not. A worker would run out of memory.
-  """
-  names = 'XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'
-  # 0.75 is jax's own default.
-  share = next((float(x) for x in map(os.environ.get, names) if x), 0.75)
-  takes = os.environ.get('XLA_PYTHON_CLIENT_PREALLOCATE', '').lower()
-  if takes not in ('false', '0') and share * (workers + 1) > 1:
-    raise ValueError(
-        f'--executor=local --workers={workers}: the workers share the GPUs of'
-        f' this process, and each takes {share:.0%} of their memory: set'
-        f' {names[0]}={math.floor(100 / (workers + 1)) / 100:g}, or use'
-        ' --executor=inprocess or ray'
-    )
-
-
 @contextlib.contextmanager
 def open_executor(
     placement: Placement,
     in_process: InProcess,
     meter: commands.Meter | None = None,
+    shares: Sequence[accelerators.Share] = (),
 ) -> Iterator[Executor]:
   """Yield the executor of a run; workers end with it.
 
@@ -316,6 +314,7 @@ def open_executor(
     placement: Flags that have passed `check`.
     in_process: The executor to use if arms stay in this process.
     meter: Counts the device-seconds of arms that have their own devices.
+    shares: Devices of each worker on this machine, see `Placement.divide`.
 
   Raises:
     ValueError: If the arms cannot be placed like this.
@@ -323,17 +322,12 @@ def open_executor(
   if placement.executor == 'inprocess':
     yield in_process
     return
-  if placement.executor == 'local' and jax.default_backend() == 'tpu':
-    raise ValueError(
-        '--executor=local: only one process can hold the TPU chips of this'
-        ' machine; use --executor=inprocess'
-    )
-  if placement.executor == 'local' and jax.default_backend() == 'gpu':
-    _check_shared(placement.workers)
   wanted = placement.arm_resources
   if not wanted and ':' not in placement.arm_hosts:  # No TPU slice.
     wanted = _resources_here()
-  engine = commands.open_engine(placement.executor, wanted, placement.arm_hosts)
+  engine = commands.open_engine(
+      placement.executor, wanted, placement.arm_hosts, shares
+  )
   with contextlib.closing(
       commands.Pool(engine, placement.workers, meter)
   ) as pool:

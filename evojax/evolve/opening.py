@@ -26,6 +26,7 @@ from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.report import page
+from evojax.runtime import accelerators
 from evojax.runtime import commands
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
@@ -142,6 +143,7 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
     WeakSandboxError: If the box cannot hold untrusted code on this machine.
   """
   options.placement.check(config.rollout.kind)
+  options.placement.divide(config.mesh.to_dict())
   skills_lib.check_directories(config.evolve.skills)
   fork = None
   if options.fork_from:
@@ -182,6 +184,7 @@ class Place:
   mesh: jax.sharding.Mesh
   engine: step_records.RolloutEngine
   asked: list[int]  # Signals received that ask the run to stop.
+  shares: Sequence[accelerators.Share]  # Devices of each worker.
 
   def preempt(self, saved: str) -> None:
     """Raise Preempted after a signal, in all processes at the same step.
@@ -202,6 +205,7 @@ def open_place(
     config: ml_collections.ConfigDict,
     workdir: str,
     mode: str,
+    placement: executor_lib.Placement,
 ) -> Iterator[Place]:
   """Yield a locked workdir with a sampler; printed lines go to its log.
 
@@ -210,6 +214,7 @@ def open_place(
     config: Config of the run, as saved in the workdir.
     workdir: The run's directory.
     mode: The mode that owns the workdir.
+    placement: Flags that have passed `check`.
   """
   primary = sharding.is_primary()
   with (
@@ -220,6 +225,9 @@ def open_place(
       engines.stopped(asked),
       contextlib.ExitStack() as stack,
   ):
+    shares = placement.divide(setup.config.mesh.to_dict())
+    if shares:
+      accelerators.take(shares[0])
     output.say(devices.describe())
     mesh = meshes.open_mesh(setup.config, setup.policy)
     meshes.accept(
@@ -240,7 +248,7 @@ def open_place(
             stopping=lambda: bool(asked),
         )
     )
-    place = Place(directory, mesh, engine, asked)
+    place = Place(directory, mesh, engine, asked, shares[1:])
     try:
       yield place
     except preemption.Interrupted:
@@ -269,7 +277,9 @@ def open_run(
   setup, seed, fork, compared = check(config, options)
   base, tier = setup.config, probe.tier()
   with (
-      open_place(setup, config, workdir, 'evolve') as place,
+      open_place(
+          setup, config, workdir, 'evolve', options.placement
+      ) as place,
       contextlib.ExitStack() as stack,
   ):
     path = place.directory.path
@@ -327,6 +337,8 @@ def open_run(
             may_open_sealed=lambda: recorder.find(records.Seal) is not None,
         ),
         executor=stack.enter_context(
-            executor_lib.open_executor(options.placement, in_process, meter)
+            executor_lib.open_executor(
+                options.placement, in_process, meter, place.shares
+            )
         ),
     )

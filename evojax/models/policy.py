@@ -15,6 +15,8 @@ from evojax.runtime import sharding
 
 # Fields of config.model that are also fields of the decoder's config.
 COMPUTED = ('compute_dtype', 'remat', 'scan_layers', 'lora_rank', 'lora_alpha')
+# Files of a model directory that are read without its weights.
+WITHOUT_WEIGHTS = 'config.json', *hf.TOKENIZER_FILES
 
 
 @dataclasses.dataclass(frozen=True)

@@ -120,7 +120,7 @@ def _open(
     workdir_lib.check(workdir, config, 'aa')
   setup, seed, *_ = opening.check(config, opening.Options(placement=placement))
   with (
-      opening.open_place(setup, config, workdir, 'aa') as place,
+      opening.open_place(setup, config, workdir, 'aa', placement) as place,
       contextlib.ExitStack() as stack,
   ):
     path = place.directory.path
@@ -147,7 +147,9 @@ def _open(
         phases=phases,
         progress=progress,
         executor=stack.enter_context(
-            executor_lib.open_executor(placement, in_process)
+            executor_lib.open_executor(
+                placement, in_process, shares=place.shares
+            )
         ),
     )
     yield opened, stop_if_asked

@@ -36,6 +36,7 @@ from evojax import config as config_lib
 from evojax.diagnosis import estimates
 from evojax.eval import report as report_lib
 from evojax.modes import runs
+from evojax.runtime import accelerators
 from evojax.runtime import commands
 from evojax.runtime import config_checks
 from evojax.runtime import durable
@@ -111,8 +112,10 @@ def run(
   """
   read_ = read(sweep)
   root = pathlib.Path(workdir).expanduser().absolute()
-  for name, fields in read_.settings.items():
-    check(config, given, name, fields)
+  configs = [
+      check(config, given, name, fields)
+      for name, fields in read_.settings.items()
+  ]
   points = list(make_points(read_, root, given))
   left = [point for point in points if not point.command.is_done()]
   if dry_run:
@@ -122,7 +125,12 @@ def run(
   engine, failed = None, []
   if left and executor != 'slurm':
     kind = 'local' if executor == 'inprocess' else executor
-    engine = commands.open_engine(kind, arm_resources, arm_hosts)
+    shares = []
+    if kind == 'local':
+      meshes = [each.mesh.to_dict() for each in configs]
+      at_once = min(max(1, workers), len(left))
+      shares = accelerators.divide(at_once, meshes, beside=False)
+    engine = commands.open_engine(kind, arm_resources, arm_hosts, shares)
   for point in left:
     point.command.log.parent.mkdir(parents=True, exist_ok=True)
   if executor == 'slurm':
@@ -197,8 +205,8 @@ def check(
     given: CommandLine,
     name: str,
     fields: Mapping[str, Any],
-) -> None:
-  """Check a setting before anything is started.
+) -> ml_collections.ConfigDict:
+  """Check a setting before anything is started; return its config.
 
   Raises:
     ValueError: If it has an unknown field, or its config is invalid.
@@ -221,6 +229,7 @@ def check(
     config_checks.validate(config)
   except (ValueError, TypeError) as error:
     raise ValueError(f'--sweep: setting {name!r}: {error}') from error
+  return config
 
 
 def make_points(

@@ -22,6 +22,7 @@ import sys
 import time
 from typing import Protocol, runtime_checkable
 
+from evojax.runtime import accelerators
 from evojax.runtime import output
 from evojax.runtime import preemption
 
@@ -91,29 +92,54 @@ class _Child(subprocess.Popen):
   """A process of this machine."""
 
   has_devices = True
+  share: accelerators.Share | None = None
 
   @property
   def place(self) -> str:
-    return f'process {self.pid}'
+    own = f' with {self.share.name}' if self.share else ''
+    return f'process {self.pid}{own}'
 
 
 class ThisMachine:
-  """Starts commands as processes beside this one, which share its devices."""
+  """Starts commands as processes beside this one.
 
-  devices, elsewhere = 0, False
+  They share its devices, or each has a part of those of the machine.
+  """
+
+  elsewhere = False
+
+  def __init__(self, shares: Sequence[accelerators.Share] = ()):
+    """Start nothing yet.
+
+    Args:
+      shares: Devices of each command that runs at a time; empty: all of them
+        share those of this process.
+    """
+    self.devices = shares[0].devices if shares else 0
+    self._shares = shares
+    self._users: dict[str, _Child] = {}  # The newest one of each share.
 
   def start(self, command: Command) -> Process:
     """Start a command that ends when this process ends."""
+    busy = {name for name, p in self._users.items() if p.poll() is None}
+    # The pool starts no more commands at a time than there are shares.
+    share = next((s for s in self._shares if s.name not in busy), None)
     with open(command.log, 'ab') as log:
-      return _Child(
+      child = _Child(
           [*command.argv(), f'--parent={os.getpid()}'],
           stdin=subprocess.DEVNULL,
           stdout=log,
           stderr=log,
-          env=os.environ | {'PYTHONPATH': python_path()},
+          env=os.environ
+          | {'PYTHONPATH': python_path()}
+          | (share.variables if share else {}),
           # Ctrl-C then reaches only this process, which lets the commands save.
           start_new_session=True,
       )
+    if share:
+      child.share = share
+      self._users[share.name] = child
+    return child
 
   def close(self) -> None:
     """Do nothing: processes end by themselves."""
@@ -178,7 +204,10 @@ def resources(wanted: Sequence[str]) -> dict[str, float]:
 
 
 def open_engine(
-    kind: str, wanted: Sequence[str] = (), hosts: str = ''
+    kind: str,
+    wanted: Sequence[str] = (),
+    hosts: str = '',
+    shares: Sequence[accelerators.Share] = (),
 ) -> Engine:
   """Return the engine that starts commands.
 
@@ -186,13 +215,14 @@ def open_engine(
     kind: 'local' or 'ray'.
     wanted: Resources that Ray gives a command per machine, see `resources`.
     hosts: Number of machines or TPU slice of a command, see `share`.
+    shares: For 'local': see `ThisMachine`.
 
   Raises:
     ValueError: If there is no Ray cluster, the package ray is missing, or
       neither resources nor a TPU slice is given.
   """
   if kind == 'local':
-    return ThisMachine()
+    return ThisMachine(shares)
   given = share(wanted, hosts)
   if (
       not wanted and not given.topology

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from evojax.runtime import accelerators
 from evojax.runtime import waits
 
 # jax reports it at the start of a compilation as a scalar, at its end as a
@@ -82,10 +83,61 @@ def memory_bytes(devices: Sequence[Any]) -> int | None:
   return usable or (known.memory_bytes if known else None)
 
 
+def open_all() -> list[Any]:
+  """Return the devices of all processes; the first call opens them.
+
+  Raises:
+    ValueError: If jax cannot open those that it should, or would compute on the
+      CPU although this machine has an accelerator and nobody asked for the CPU.
+  """
+  remedy = 'JAX_PLATFORMS=cpu uses the CPU'
+  try:
+    devices = jax.devices()
+  except RuntimeError as error:
+    # With several processes, the cause may be the end of another one.
+    if jax.distributed.is_initialized():
+      raise
+    raise ValueError(f'{_one_line(error)}; {_needed()}; {remedy}') from error
+  unused = accelerators.find()
+  if unused is None or devices[0].platform != 'cpu':
+    return devices
+  try:
+    jax.devices({accelerators.GPU: 'cuda'}.get(unused.kind, 'tpu'))
+    why = ''
+  except RuntimeError as error:
+    why = f' ({_one_line(error)})'
+  raise ValueError(
+      f'this machine has {unused.text}, and jax finds only the CPU{why}:'
+      f' {_needed()}; {remedy} all the same'
+  )
+
+
+def _one_line(error: Exception) -> str:
+  return ' '.join(str(error).split()).rstrip('.')
+
+
+def _needed() -> str:
+  """Return what jax needs to open the accelerators of this machine."""
+  found = accelerators.find()
+  if found is None:
+    return 'see that it has the devices that JAX_PLATFORMS names'
+  if found.kind == accelerators.TPU:
+    return (
+        'see that no other process holds the TPU, and start with `bash'
+        ' launch/local.sh`, which installs libtpu'
+    )
+  loaded = accelerators.driver()
+  return (
+      'see that `nvidia-smi` works and shows driver 525 or newer'
+      f'{f" (loaded is {loaded})" if loaded else ""}, and start with `bash'
+      ' launch/local.sh`, which installs jax for it'
+  )
+
+
 def describe() -> str:
   """Return one line about devices, host cores and jax's version."""
   kinds = collections.Counter(
-      f'{device.platform} ({device.device_kind})' for device in jax.devices()
+      f'{device.platform} ({device.device_kind})' for device in open_all()
   )
   listed = ', '.join(f'{count} x {name}' for name, count in kinds.items())
   return (

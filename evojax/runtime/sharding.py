@@ -19,6 +19,7 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
+from evojax.runtime import devices as devices_lib
 from evojax.runtime import waits
 
 P = jax.sharding.PartitionSpec
@@ -63,7 +64,7 @@ def make_mesh(
     ValueError: If the product of the axes is not the number of devices, or if
       the devices belong to another number of slices.
   """
-  devices = jax.devices() if devices is None else devices
+  devices = devices_lib.open_all() if devices is None else devices
   shape, count = [slice, data, fsdp, tensor], len(devices)
   if -1 in shape:
     fixed = -math.prod(shape)  # The product of the other axes.

@@ -275,7 +275,7 @@ def check_room(folder: pathlib.Path, size: int, what: str) -> None:
 
 
 @functools.cache  # Within one process, a model does not change.
-def cached(url: str) -> pathlib.Path:
+def cached(url: str, only: tuple[str, ...] | None = None) -> pathlib.Path:
   """Return a copy of a model's directory; download it once per machine.
 
   Before a copy is used again, every file is checked: its metadata against the
@@ -284,6 +284,8 @@ def cached(url: str) -> pathlib.Path:
 
   Args:
     url: URL of a Hugging Face directory.
+    only: Names of the files that the caller reads, if they are there; None:
+      all. Other files of the copy are left as they are.
 
   Raises:
     StorageError: If the store does not answer or holds no such directory, or
@@ -299,14 +301,18 @@ def cached(url: str) -> pathlib.Path:
           f'{url} holds no files: name a Hugging Face directory, and see if'
           ' this machine may read it'
       )
-    _fill(store, folder, listed)
+    _fill(store, folder, listed, lambda name: only is None or name in only)
   return folder
 
 
 def _fill(
-    store: Store, folder: pathlib.Path, listed: Mapping[str, dict[str, Any]]
+    store: Store,
+    folder: pathlib.Path,
+    listed: Mapping[str, dict[str, Any]],
+    wanted: Callable[[str], bool],
 ) -> None:
-  """Make a folder contain exactly the listed objects."""
+  """Make the wanted files of a folder exactly the wanted listed objects."""
+  listed = {name: info for name, info in listed.items() if wanted(name)}
   record = folder / '.remote.json'
   known = json.loads(record.read_text()) if record.exists() else {}
   identity = {
@@ -326,7 +332,8 @@ def _fill(
 
   here = in_parallel(is_here, list(listed))
   for path in folder.iterdir():
-    if not path.name.startswith('.') and not here.get(path.name):
+    mine = wanted(path.name) and not path.name.startswith('.')
+    if mine and not here.get(path.name):
       path.unlink()
   missing = [name for name in listed if not here[name]]
   check_room(folder, sum(listed[n]['size'] for n in missing), store.url)
@@ -340,7 +347,8 @@ def _fill(
       )
     return {'identity': identity[name], 'sha256': digest(name)}
 
-  found = {n: known[n] for n in listed if here[n]}
+  # The next caller that wants the other files checks them.
+  found = {n: known[n] for n in known if here.get(n) or not wanted(n)}
   found |= in_parallel(download, missing)
   if missing or found.keys() != known.keys():
     durable.write_json(record, found, sort_keys=True)

@@ -313,7 +313,9 @@ def environment() -> dict[str, Any]:
   versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
   import jax  # Imported here because most users of this module need no device.
 
-  device = jax.devices()[0]
+  from evojax.runtime import devices
+
+  device = devices.open_all()[0]
   return {
       'start': _now(),
       'command': shlex.join([sys.executable, *sys.argv]),

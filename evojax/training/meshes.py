@@ -43,7 +43,7 @@ def open_mesh(
   Raises:
     ValueError: If the run can be split over no mesh of so many devices.
   """
-  devices = jax.devices() if devices is None else devices
+  devices = devices_lib.open_all() if devices is None else devices
   sizes = fitting(config, policy, len(devices), slices_of(devices))
   return sharding.make_mesh(**sizes, devices=devices)
 

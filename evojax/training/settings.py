@@ -44,18 +44,20 @@ def open_policy(
   Args:
     config: The config of the run.
     path: Replaces config.model.path, unless it is empty.
-    weights: Also check the weights; otherwise they may be missing.
+    weights: Also check the weights; otherwise they may be missing, and those
+      in an object store are not downloaded.
 
   Returns:
     The policy; see `models.policy.open_policy`, also for errors.
   """
+  only = None if weights else policy_lib.WITHOUT_WEIGHTS
   return policy_lib.open_policy(
       fsdp_shards=max(config.mesh.fsdp, 1),
       tensor_shards=max(config.mesh.tensor, 1),
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
       weights=weights,
       **config.model.to_dict()
-      | {'path': domains.policy_path(path or config.model.path)},
+      | {'path': domains.policy_path(path or config.model.path, only)},
   )
 
 

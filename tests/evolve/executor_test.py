@@ -16,16 +16,22 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 
+from configs import math as math_config
 from evojax.evolve import executor
+from evojax.evolve import opening
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
+from evojax.modes import aa
 from evojax.runtime import commands
+from evojax.runtime import devices
 from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
 from evojax.training import arm as arm_lib
+from tests import tiny
 from tests.ledger import samples
+from tests.runtime import accelerators_test
 from tests.runtime import storage_test
 
 # Waits until a file gives the signal, then writes the result and reports it.
@@ -54,6 +60,7 @@ class Engine(commands.ThisMachine):
   """Starts the small programs, and records which it started."""
 
   def __init__(self, root):
+    super().__init__()
     self._root, self.started, self.workers = root, [], []
 
   def start(self, command):
@@ -362,34 +369,39 @@ class PlacementTest(parameterized.TestCase):
             ),
         ),
     ):
-      opened.assert_called_once_with('ray', wanted, hosts)
+      opened.assert_called_once_with('ray', wanted, hosts, ())
 
-  @parameterized.parameters(
-      ({}, 1, 'takes 75% of .*: set XLA_CLIENT_MEM_FRACTION=0.5,'),
-      ({'XLA_CLIENT_MEM_FRACTION': '0.92'}, 2, 'takes 92% .*FRACTION=0.33,'),
-      ({'XLA_CLIENT_MEM_FRACTION': '0.33'}, 2, ''),
-      ({'XLA_PYTHON_CLIENT_MEM_FRACTION': '0.5'}, 1, ''),
-      ({'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'}, 4, ''),
-  )
-  def test_workers_share_the_memory_of_a_gpu(self, given, workers, said):
-    patch = absltest.mock.patch
-    rest = {k: v for k, v in os.environ.items() if 'CLIENT' not in k}
+  def test_this_process_and_its_workers_get_a_share_each(self):
+    mesh = math_config.get_config().mesh.to_dict()
+    with accelerators_test.machine(GPU=4):
+      shares = executor.Placement('local', 3).divide(mesh)
+      self.assertEqual([s.name for s in shares], [f'GPU {i}' for i in range(4)])
+      self.assertEmpty(executor.Placement('ray', 3, ['GPU=1']).divide(mesh))
+      with self.assertRaisesRegex(ValueError, '--workers=4: each of 5'):
+        opening.check(
+            math_config.get_config(),
+            opening.Options(placement=executor.Placement('local', 4)),
+        )
+
+  @parameterized.parameters('evolve', 'aa')
+  def test_an_opened_run_takes_its_share_and_hands_on_the_others(self, mode):
+    # This process has opened the CPU, and stays with it.
+    opened = absltest.mock.patch.object(devices, 'open_all', jax.devices)
+    self.enterContext(opened)
+    workdir = self.enterContext(tempfile.TemporaryDirectory()) + '/run'
+    config, placement = tiny.evolving(), executor.Placement('local', 2)
+    options = opening.Options(placement=placement)
     with (
-        patch.dict(os.environ, rest | given, clear=True),
-        patch.object(jax, 'default_backend', return_value='gpu'),
-        self.assertRaisesRegex(ValueError, said)
-        if said
-        else contextlib.nullcontext(),
-        executor.open_executor(
-            executor.Placement('local', workers),
-            absltest.mock.Mock(
-                spec=executor.InProcess,
-                stop_if_asked=lambda: None,
-                progress=one_stage(),
-            ),
-        ),
+        accelerators_test.machine(GPU=6),
+        absltest.mock.patch.object(commands, 'open_engine') as opened,
+        opening.open_run(config, workdir, options)
+        if mode == 'evolve'
+        else aa._open(config, workdir, placement),
     ):
-      pass
+      self.assertEqual(os.environ['CUDA_VISIBLE_DEVICES'], '0,1')
+      kind, _, _, shares = opened.call_args.args
+    self.assertEqual(kind, 'local')
+    self.assertEqual([s.name for s in shares], ['GPU 2,3', 'GPU 4,5'])
 
   def test_several_jax_processes_train_in_process(self):
     with absltest.mock.patch.object(

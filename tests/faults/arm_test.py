@@ -242,6 +242,7 @@ class Elsewhere(commands.ThisMachine):
   elsewhere = True
 
   def __init__(self, disk):
+    super().__init__()
     self._disk, self.started = disk, []
 
   def start(self, command):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import math
+import os
 import pathlib
 import tempfile
 
@@ -23,9 +24,11 @@ from evojax.modes import plan_meshes
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.runtime import storage
 from evojax.training import memory as memory_lib
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
+from tests import objects
 from tests import tiny
 
 CFG = decoder.DecoderConfig(
@@ -638,6 +641,31 @@ class DirectoryTest(absltest.TestCase):
     self.assertEqual(plan.plan(c).peak, expected.peak)
     with self.assertRaisesRegex(ValueError, 'has neither model.safetensors'):
       setup_lib.prepare(c)
+
+  def test_weights_in_a_store_stay_there(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    variables = objects.make(root)
+    self.enterContext(absltest.mock.patch.dict(os.environ, variables))
+    here = tiny.make_policy(root / 'policy')
+    there = storage.Store('objects://bucket/models/tiny')
+    for file in here.iterdir():
+      there.upload(file, file.name)
+    # Another format of the weights, as many published models have.
+    there.write('pytorch_model.bin', b'weights')
+    with absltest.mock.patch.object(
+        objects.ObjectStore,
+        'get_file',
+        autospec=True,
+        side_effect=objects.ObjectStore.get_file,
+    ) as download:
+      made = plan.plan(tiny.make_config(there.url))
+    read = {
+        call.args[1].rpartition('/')[2] for call in download.call_args_list
+    }
+    self.assertContainsSubset({'config.json', 'tokenizer.json'}, read)
+    weights = {'model.safetensors', 'pytorch_model.bin'}
+    self.assertNoCommonElements(weights, read)
+    self.assertEqual(made.peak, plan.plan(tiny.make_config(here)).peak)
 
 
 class RunTest(parameterized.TestCase):

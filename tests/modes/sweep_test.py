@@ -1,11 +1,13 @@
 """Sweeps: what a file gives, which commands are left, and their table."""
 
+import ast
 import contextlib
 import io
 import json
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -15,13 +17,17 @@ from absl.testing import parameterized
 import pytest
 
 from configs import math as math_config
+from evojax.episodes import synthetic
 from evojax.modes import runs
 from evojax.modes import sweep
 from evojax.runtime import commands
 from evojax.runtime import mirror
 from evojax.runtime import storage
+from evojax.training import reward_parts
+from evojax.training import settings
 from tests import objects
 from tests import tiny
+from tests.runtime import accelerators_test
 
 SOURCE = 'configs/math.py:smoke'
 FILE = """
@@ -39,6 +45,7 @@ class Fake(commands.ThisMachine):
   """Ends a run at once, with a score that its flags make."""
 
   def __init__(self, broken=()):
+    super().__init__()
     self.broken, self.started = broken, []
 
   def start(self, command):
@@ -85,7 +92,9 @@ class SweepTest(parameterized.TestCase):
     self.file.write_text(FILE)
     self.workdir = self.root / 'runs'
 
-  def run_it(self, engine=None, source=SOURCE, **options):
+  def run_it(
+      self, engine=None, source=SOURCE, open_engine=None, **options
+  ):
     defaults = dict(
         sweep=str(self.file),
         given=sweep.CommandLine(
@@ -99,7 +108,7 @@ class SweepTest(parameterized.TestCase):
     )
     patch = absltest.mock.patch.object
     with (
-        patch(commands, 'open_engine', return_value=engine),
+        patch(commands, 'open_engine', open_engine or (lambda *_: engine)),
         patch(sweep, '_POLL_SECONDS', 0.01),
         patch(sweep.output, 'say') as say,
         absltest.mock.patch.dict(os.environ, COLUMNS='200'),
@@ -195,6 +204,36 @@ class SweepTest(parameterized.TestCase):
         ['sweep.json', 'sweep.html'], storage.Store(url).list()
     )
 
+  def test_each_point_gets_a_gpu_of_its_own(self):
+    seen = self.root / 'seen'
+    started = commands.ThisMachine.start
+
+    def start(engine, command):
+      text = f'echo $CUDA_VISIBLE_DEVICES >> {seen}; sleep 0.2; exit 1'
+      with absltest.mock.patch.object(
+          commands.Command, 'argv', lambda _: ['bash', '-c', text, '-']
+      ):
+        return started(engine, command)
+
+    self.enterContext(
+        absltest.mock.patch.object(commands.ThisMachine, 'start', start)
+    )
+    options = dict(engine=None, workers=2, open_engine=commands.open_engine)
+    with accelerators_test.machine(GPU=2):
+      self.assertEqual(self.run_it(**options), 1)
+    places = seen.read_text().split()
+    self.assertLen(places, 8)
+    # Two points run at a time, never both on one.
+    self.assertEqual(set(places[:2]), {'0', '1'})
+    self.assertIn('with GPU 1, log', '\n'.join(self.said))
+
+  def test_too_few_gpus_are_refused_before_anything_begins(self):
+    options = dict(engine=None, open_engine=commands.open_engine)
+    with accelerators_test.machine(GPU=1):
+      with self.assertRaisesRegex(ValueError, '--workers=2: each of 2'):
+        self.run_it(**options, workers=2)
+    self.assertFalse(self.workdir.exists())
+
   def test_ray_is_told_what_a_point_gets(self):
     with self.assertRaisesRegex(ValueError, 'needs --arm_resources'):
       commands.open_engine('ray')
@@ -229,15 +268,24 @@ class SweepTest(parameterized.TestCase):
       self.run_it()
     self.assertFalse(self.workdir.exists())
 
-  def test_shipped_sweeps_make_runs(self):
-    for path, variant in (
-        ('configs/sweeps/reference.py', 'default'),
-        ('configs/sweeps/ablation.py', 'reference'),
-    ):
-      given = sweep.CommandLine(f'configs/math.py:{variant}', {})
-      for name, fields in sweep.read(path).settings.items():
-        config = math_config.get_config(variant)
-        sweep.check(config, given, name, fields)
+  @parameterized.parameters(*sorted(tiny.ROOT.glob('configs/sweeps/*.py')))
+  def test_shipped_sweeps_make_runs(self, path):
+    # With the config that the file's own command names.
+    command = ast.get_docstring(ast.parse(path.read_text()))
+    self.assertIn(f'--sweep=configs/sweeps/{path.name}', command)
+    source = re.search(r'--config=(\S+)', command)[1]
+    file, _, variant = source.partition(':')
+    config = runpy.run_path(file)['get_config'](variant or 'default')
+    read = sweep.read(str(path))
+    self.assertGreater(len(read.settings), 1)
+    view, _ = synthetic.make_view(settings.make_domain(config), config)
+    for name, fields in read.settings.items():
+      with self.subTest(name):
+        given = sweep.CommandLine(source, {})
+        made = sweep.check(config, given, name, fields)
+        domain = settings.make_domain(made, made.data.families)
+        parts = reward_parts.load_parts(made.reward.parts, domain.reward_parts)
+        self.assertContainsSubset(made.reward.weights, parts(view))
 
 
 @pytest.mark.slow

@@ -169,6 +169,27 @@ class CachedTest(StorageTestCase):
     self.model.remove('config.json')
     self.get()
 
+  def test_only_some_files_and_the_others_stay(self):
+    downloads = self.downloads()
+    url = 'objects://bucket/models/tiny'
+    folder = storage.cached(url, ('config.json', 'tokenizer.json'))
+    self.assertEqual(downloads, ['config.json'])
+    self.assertFalse((folder / 'model.safetensors').exists())
+    self.assertEqual(self.get(), folder)
+    self.assertEqual(downloads, ['config.json', 'model.safetensors'])
+    # Neither removed nor read, though another one changed.
+    self.model.write('config.json', b'[]')
+    self.files['config.json'] = b'[]'
+    with absltest.mock.patch.object(
+        storage.hashlib, 'file_digest', wraps=storage.hashlib.file_digest
+    ) as digest:
+      storage.cached.cache_clear()
+      storage.cached(url, ('config.json',))
+    read = {pathlib.Path(c.args[0].name).name for c in digest.call_args_list}
+    self.assertEqual(read, {'config.json'})
+    self.get()
+    self.assertLen(downloads, 3)
+
   def test_a_download_that_is_cut_short(self):
     original = storage.Store.download
 

@@ -8,10 +8,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 
+from evojax.runtime import sharding
 from evojax.training import memory
 from evojax.training import meshes
 from evojax.training import settings
 from tests import tiny
+from tests.runtime import accelerators_test
 
 _AXES = 'slice', 'data', 'fsdp', 'tensor'
 
@@ -57,6 +59,16 @@ class FittingTest(parameterized.TestCase):
   )
   def test_mesh(self, asked, count, expected):
     self.assertEqual(self.fitting(asked, count), expected)
+
+  def test_the_mesh_of_a_run_is_not_silently_on_the_cpu(self):
+    jax.devices()  # Those of this process are open, and stay.
+    config = tiny.make_config(self.policy)
+    policy = settings.open_policy(config)
+    with accelerators_test.machine(TPU=1):
+      with self.assertRaisesRegex(ValueError, '1 TPU chip, and jax finds only'):
+        meshes.open_mesh(config, policy)
+      with self.assertRaisesRegex(ValueError, '1 TPU chip, and jax finds only'):
+        sharding.make_mesh(data=1, fsdp=1, tensor=1)
 
   def test_devices_lie_in_slices(self):
     self.assertEqual(self.fitting((1, -1, 4, 1), 16, 2), (2, 2, 4, 1))
