@@ -15,7 +15,7 @@
 # The exit code is that of evojax. 75 on all nodes means that SIGTERM arrived or
 # that a node was still gone after the last restart: the same command, started
 # again everywhere, continues the run. After SIGTERM the script does not restart
-# it; for restarts by Slurm see the README, "Failures and preemption".
+# it; for restarts by Slurm see docs/restarts.md.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh

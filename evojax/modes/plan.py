@@ -149,6 +149,7 @@ def plan(config: ml_collections.ConfigDict, *, mesh_auto: bool = False) -> Plan:
       `mesh_auto` finds no mesh on which the run fits.
   """
   if mesh_auto:
+    plan_meshes.check(config)
     policy = settings.open_policy(config, weights=False)
     meshes = plan_meshes.find(config, policy, jax.devices())
     output.say('\n'.join(meshes.lines()) + '\n')
@@ -530,10 +531,8 @@ def _show_evolution(plan: Plan, workers: int) -> None:
       ' grading and disk.'
   )
   largest = memory_lib.peak(memory_lib.with_reference(plan.run))
-  output.say(
-      'A candidate may add a reference policy (grpo.kl_coef):'
-      f' {_bytes(largest)}'
-  )
+  added = 'A candidate may add a reference policy (grpo.kl_coef)'
+  output.say(f'{added}: {_bytes(largest)}')
   price = budget.Budget(dollars_per_device_hour=evolve.dollars_per_device_hour)
   for device in plan.known:
     expected, most = (_evolution(plan, device, most) for most in (False, True))

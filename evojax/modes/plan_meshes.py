@@ -87,6 +87,16 @@ class Meshes:
     return [*found, f'planned: {self.chosen}']
 
 
+def check(config: ml_collections.ConfigDict) -> None:
+  """Check all of a config but its mesh.
+
+  Raises:
+    config.ConfigError: Naming each field, its value and the remedy.
+  """
+  one = dict.fromkeys(sharding.MESH_AXES, 1)
+  config_checks.validate(with_mesh(config, Mesh(one, 0)))
+
+
 def find(
     config: ml_collections.ConfigDict,
     policy: policy_lib.Policy,

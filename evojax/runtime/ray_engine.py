@@ -46,9 +46,9 @@ _SAY_SECONDS = 30.0  # A command that waits longer for machines prints so.
 _PEERS_SECONDS = 90.0
 # A head that does not answer is not asked again for so long.
 _MISSED_SECONDS = 10.0
-# A run ends if the head has not answered for so long. Ray ends the process after
-# 60 s, with status 1 and without a message; until then, the run needs up to
-# `preemption.SAVE_SECONDS` to save.
+# A run ends if the head has not answered for so long. Ray ends the process
+# after 60 s, with status 1 and without a message; until then, the run needs up
+# to `preemption.SAVE_SECONDS` to save.
 _GONE_SECONDS = 25.0
 
 
@@ -98,8 +98,8 @@ class _Head:
         output.say(
             'error: the head of the Ray cluster at'
             f' {self._address[0]}:{self._address[1]} has not answered for'
-            f' {_GONE_SECONDS:g} s, so that the run ends; start the cluster, and'
-            ' then the same command',
+            f' {_GONE_SECONDS:g} s, so that the run ends; start the cluster,'
+            ' and then the same command',
             error=True,
         )
         os.kill(os.getpid(), signal.SIGTERM)

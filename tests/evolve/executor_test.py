@@ -333,7 +333,7 @@ class PlacementTest(parameterized.TestCase):
       (('slurm', 1), 'engine', '--executor=slurm: choose one of'),
       (('inprocess', 2), 'engine', '--workers=2 needs --executor=local or'),
       (('local', 0), 'engine', '--workers=0: --executor=local needs at least'),
-      (('local', 2, ['CPU=4']), 'engine', '--arm_resources=CPU=4 says what Ray'),
+      (('local', 2, ['CPU=4']), 'engine', '--arm_resources=CPU=4 says what'),
       (('ray', 2, ['4']), 'engine', "--arm_resources=4: '4' is not NAME=NUM"),
       (('local', 2, [], '2'), 'engine', '--arm_hosts=2 says what Ray gives'),
       (('ray', 2, [], 'two'), 'engine', '--arm_hosts=two is neither a number'),

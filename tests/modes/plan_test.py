@@ -12,6 +12,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 
+from configs import math as math_config
 from evojax import domains
 from evojax.ledger import budget
 from evojax.models import decoder
@@ -576,6 +577,10 @@ class AutoMeshTest(parameterized.TestCase):
     )
     made = config(**(options | overrides))
     return plan_meshes.find(made, policy(cfg), jax.devices()[:1])
+
+  def test_other_faults_of_the_config_are_named_before_the_search(self):
+    with self.assertRaisesRegex(ValueError, 'model.path is not set'):
+      plan.plan(math_config.get_config('qwen3_8b'), mesh_auto=True)
 
   def test_the_least_split_one_that_fits(self):
     cfg = dataclasses.replace(CFG, vocab_size=2**22, hidden_size=512)
