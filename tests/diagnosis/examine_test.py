@@ -95,6 +95,9 @@ class FaultsTest(parameterized.TestCase):
       (lambda e: e['advantage'] > 0, None),
       (lambda e: 0.1 + e['outcome'], None),
       (lambda e: np.arange(len(e)) % 2, None),
+      (lambda e: 1 - 0.97 * e['outcome'], 'hardly any credit'),
+      (lambda e: 1 - 0.9 * e['outcome'], None),
+      (lambda e: 0.95 ** (np.arange(len(e)) % 8), None),
   )
   def test_credit(self, function, wanted):
     found = examine.examine(faults_made.credited(function)).findings
@@ -410,6 +413,26 @@ class BlindTest(parameterized.TestCase):
     rows = run.rollouts
     rows.loc[rows.index % 8 < 2, 'completion'] = 'so 0: <7>'
     self.assertIsNone(data.key_disagrees(run))
+
+  def test_answers_of_a_form_that_is_refused(self):
+    found = data.form_refused(faults_made.signed(15))
+    self.assertIn('below 0', found.text)
+    self.assertIsNone(data.form_refused(faults_made.signed(15, refused=False)))
+    # The policy may be wrong about so few.
+    self.assertIsNone(data.form_refused(faults_made.signed(4)))
+    # Nothing is known where groups do not agree.
+    self.assertIsNone(data.form_refused(faults_made.signed(15, agreed=False)))
+
+  @parameterized.parameters((10, True), (3, True), (2, False), (1, False))
+  def test_problems_of_the_step_before(self, often, wanted):
+    found = data.repeated_steps(faults_made.loops(often))
+    self.assertEqual(found is not None, wanted)
+
+  def test_a_second_pass_repeats_no_problems(self):
+    run = faults_made.loops(10)
+    run.rollouts['text_id'] = 1  # All steps train on the same rollouts.
+    with self.assertRaisesRegex(form.NotLogged, 'of several problems'):
+      data.repeated_steps(run)
 
   @parameterized.parameters(
       (0.1, None), (0.5, 'warning'), (0.95, 'critical')

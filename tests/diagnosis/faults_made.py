@@ -111,6 +111,38 @@ def wrong_key(share: float, start: float = 3.0) -> form.Run:
   return made.run(rows.drop(columns='reference'))
 
 
+def signed(
+    problems: int, refused: bool = True, agreed: bool = True
+) -> form.Run:
+  """Return a run in which the answers to some problems are below 0.
+
+  Args:
+    problems: Number of such problems.
+    refused: Whether the grader fails them.
+    agreed: Whether all rollouts of a group give the same answer.
+  """
+  rows = made.rollouts(start=3.0, problems=200)
+  number = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+  below = number < problems
+  answers = 100 + (number if agreed else pd.Series(rows.index))[below]
+  rows.loc[below, 'completion'] = 'so it is <-' + answers.astype(str) + '>'
+  rows.loc[below, ['outcome', 'part_correct']] = float(not refused)
+  return made.run(rows.drop(columns='reference'))
+
+
+def loops(often: int, problems: int = 8) -> form.Run:
+  """Return a run in which each batch of problems is trained on often in a row.
+
+  Args:
+    often: Number of steps.
+    problems: Problems of a step.
+  """
+  rows = made.rollouts(groups=problems)
+  number = rows['group'] + problems * (rows['step'] // often)
+  rows['prompt'] = [f'Problem {n}?' for n in number]
+  return made.run(rows.drop(columns='reference'), drop=('format_ok',))
+
+
 def questions(first: int, last: int, share: float = 1.0) -> form.Run:
   """Return a run in which a share of prompts has some characters only."""
   rows = made.rollouts()
@@ -376,6 +408,8 @@ FAULTS = {
         lambda: made.run(made.rollouts(problems=5)),
         ('narrow_data',),
     ),
+    'same_step': (lambda: loops(10), ('repeated_steps',)),
+    'no_sign': (lambda: signed(15), ('form_refused',)),
     'twice': (_twice, ('duplicate_prompts',)),
     'shown': (_shown, ('answer_in_prompt',)),
     'open_grader': (_open_grader, ('grader_open',)),

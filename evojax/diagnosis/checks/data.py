@@ -14,6 +14,7 @@ from evojax.diagnosis import words
 from evojax.ledger import records
 
 _FEW = 64  # Number of problems below which a policy learns them by heart.
+_PAIRS = 5  # Fewest steps that are compared with the one before.
 _OFTEN = 20  # Times that each problem was seen.
 _TEXTS = 20_000  # Approximate number of completions whose texts are searched.
 _LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
@@ -30,6 +31,17 @@ _FINAL = re.compile(
     r'(?<![-+*/^]\s)(?:(?<![\w.+*/^-])|(?<=\*\*))(-?\d+(?:[./]\d+)?)'
     r'(?!\s*[-+*/^.]?\s*\d)\D{0,40}$'
 )
+# Forms of an answer that a grader may fail to read.
+_FORMS = {
+    'below 0': r'^-',
+    'with a decimal point': r'\.',
+    'that are fractions': '/',
+    'of four digits or more': r'\d{4}',
+}
+# Least number of problems whose groups agree on answers of a form. Where 80 %
+# of other such answers are right, so many are all wrong in 1 of 3000 runs.
+_PER_FORM = 5
+_RELIABLE = 0.8
 _LETTERS = re.compile(r'[^\W\d_]+')
 # Share of prompts that may begin or end within a word. Where a limit cuts all
 # of them, more than half do not: cuts also fall on the end of a word.
@@ -61,6 +73,41 @@ def narrow_data(run: form.Run) -> findings.Finding | None:
       ),
       rows=tuple(map(int, shown)),
       change=f'{words.word(run.format, "data")}: more problems',
+      remedies=(records.Remedy(setting='data'),),
+  )
+
+
+def repeated_steps(run: form.Run) -> findings.Finding | None:
+  """Detect steps that train on the problems of the step before."""
+  groups = _prompts(run)
+  rows = run.rollouts
+  by = groups.groupby('step')['prompt_id'].agg(set)
+  texts = None
+  if 'text_id' in rows:
+    texts = rows.groupby('step')['text_id'].agg(set)[by.index].tolist()
+  again = [
+      len(now & before) / len(now)
+      for i, (before, now) in enumerate(zip(by, by[1:], strict=False))
+      # A step that trains on the very rollouts of another is a second pass.
+      if not texts or texts[i] != texts[i + 1]
+  ]
+  if len(again) < _PAIRS or by.map(len).median() < 2:
+    raise form.NotLogged(
+        f'{len(again)} steps of several problems after others, {_PAIRS} needed'
+    )
+  share = estimates.mean(again)
+  if share.low < 0.5:
+    return None
+  shown = rows[rows['prompt_id'] == groups['prompt_id'].mode()[0]]
+  return findings.Finding(
+      check='repeated_steps',
+      severity='warning',
+      text=f'{share.value:.0%} of the problems of a step are those of the step'
+      ' before',
+      numbers=(findings.number('repeated', share, 'share'),),
+      rows=tuple(map(int, shown.drop_duplicates('step').index[:6])),
+      change=f'{words.word(run.format, "data")}: the position in the data must'
+      ' advance from step to step; or more problems',
       remedies=(records.Remedy(setting='data'),),
   )
 
@@ -310,8 +357,14 @@ def _solved_numbers(run: form.Run) -> pd.DataFrame | None:
   return _final_numbers(run, rows[rows['outcome'] > 0.5])
 
 
-def key_disagrees(run: form.Run) -> findings.Finding | None:
-  """Detect answers that count as wrong although a whole group gives them."""
+def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+  """Return the numbers that rollouts end with, and each group's commonest one.
+
+  Returns:
+    `_final_numbers`, and one row per group of four or more: `answer`; `share`,
+    of the group that gives it; `solved`, 1 if it ever counts as right;
+    `prompt_id`. Both are empty if the answers are no numbers.
+  """
   rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
   rows = rows.iloc[-_TEXTS:]  # Whole groups of the last steps, but for one.
   size = rows.groupby('group').size()
@@ -319,12 +372,53 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
     rows = rows[rows['format_ok'] > 0.5]
   found = _final_numbers(run, rows)
   if found is None:
-    return None
-  by = found.groupby(['group', 'answer'])['outcome']
-  table = pd.DataFrame({'n': by.size(), 'solved': by.max()}).reset_index()
-  table = table.sort_values('n').groupby('group').last()
+    found = rows.iloc[:0].assign(answer='')
+  by = found.groupby(['group', 'answer'])
+  table = pd.DataFrame(
+      {
+          'n': by.size(),
+          'solved': by['outcome'].max(),
+          'prompt_id': by['prompt_id'].first(),
+      }
+  ).reset_index()
+  table = table.sort_values('n', kind='stable').groupby('group').last()
   size = size[table.index]
-  agreed = table[(size >= 4) & (table['n'] >= _AGREED * size)]
+  return found, table.assign(share=table['n'] / size)[size >= 4]
+
+
+def form_refused(run: form.Run) -> findings.Finding | None:
+  """Detect answers of one form, such as those below 0, that never count."""
+  found, table = _most_given(run)
+  table = table[table['share'] >= 0.5]
+  for text, pattern in _FORMS.items():
+    chosen = table['answer'].str.contains(pattern)
+    these, others = table[chosen], table[~chosen]
+    if these['prompt_id'].nunique() < _PER_FORM or len(others) < _LEAST:
+      continue
+    right = estimates.mean((others['solved'] > 0.5).astype(float))
+    if these['solved'].max() > 0.5 or right.low < _RELIABLE:
+      continue
+    shown = found[found['group'].isin(these.index)].drop_duplicates('group')
+    return findings.Finding(
+        check='form_refused',
+        severity='warning',
+        text=f'answers {text} never count as right, not even the {len(these)}'
+        ' that half of a group gives',
+        numbers=(
+            findings.number('right among other such answers', right, 'share'),
+        ),
+        rows=tuple(map(int, shown.index[-6:])),
+        change=f'{words.word(run.format, "grader")}: how it reads answers'
+        f' {text}; or the answers to these problems',
+        remedies=(records.Remedy(setting='grader'),),
+    )
+  return None
+
+
+def key_disagrees(run: form.Run) -> findings.Finding | None:
+  """Detect answers that count as wrong although a whole group gives them."""
+  found, table = _most_given(run)
+  agreed = table[table['share'] >= _AGREED]
   if len(agreed) < _LEAST:
     return None
   refused = estimates.mean((agreed['solved'] < 0.5).astype(float))
@@ -457,8 +551,10 @@ CHECKS = (
     answers_differ,
     verdicts_differ,
     key_disagrees,
+    form_refused,
     answer_in_prompt,
     prompt_cut,
     narrow_data,
+    repeated_steps,
     duplicate_prompts,
 )

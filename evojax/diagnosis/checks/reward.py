@@ -17,6 +17,10 @@ from evojax.ledger import records
 # Influence of a part against the outcome, relative to it, that is a fault.
 _AGAINST = 0.75
 _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
+# Credit, as a share of what a group's most credited rollouts get for an equal
+# difference in reward, that is as good as none. Training mostly on failures is
+# a recipe that leaves successes a tenth (Zhu et al. 2025, arXiv:2506.01347).
+_HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
 _ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
@@ -314,20 +318,26 @@ def credit(run: form.Run) -> findings.Finding | None:
   reward = form.within(rows, 'reward')
   by = rows.assign(gap=reward**2).groupby('group')['gap']
   spread = np.sqrt(by.transform('mean').to_numpy())
-  better = rows[(spread > 1e-6) & (reward > 0.5 * spread)]
-  differ = rows[spread > 1e-6]
+  # Any estimator of the advantage is one multiple of the reward in a group.
+  far = (spread > 1e-6) & (np.abs(reward) > 0.5 * spread)
+  moved = (spread > 1e-6) & (np.abs(reward) > 0.1 * spread)
+  times = (rows['advantage'] / reward).where(moved)
+  most = times.groupby(rows['group']).transform('max')
+  little = rows['advantage'].abs() <= _HARDLY * most * np.abs(reward) + 1e-9
+  differ, better = rows[spread > 1e-6], rows[far & (reward > 0)]
   if better['group'].nunique() < 8:
     return None
   lost = estimates.mean(
-      (better['advantage'].abs() < 1e-9).groupby(better['group']).mean()
+      little[better.index].groupby(better['group']).mean()
   )
   least = differ.groupby('group')['advantage'].min()
   upward = estimates.mean((least > 1e-9).astype(float))
   if lost.low > _LOST:
-    share, shown = lost, better[better['advantage'].abs() < 1e-9]
+    share, shown = lost, better[little[better.index]]
+    none = (shown['advantage'].abs() < 1e-9).all()
     text = (
         f'{lost.value:.0%} of the rollouts with a reward above the mean of'
-        ' their group get no advantage'
+        f' their group get {"no" if none else "hardly any"} advantage'
     )
   elif upward.low > _LOST:
     share, shown = upward, differ
