@@ -15,6 +15,7 @@ from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
+from evojax.diagnosis.checks import refusals
 from evojax.diagnosis.checks import reward
 from tests.diagnosis import agents_made
 from tests.diagnosis import faults_made
@@ -397,7 +398,7 @@ class BlindTest(parameterized.TestCase):
       (0.0, False), (0.18, False), (0.35, True), (0.45, True), (0.8, False)
   )
   def test_wrong_keys(self, share, wanted):
-    found = data.key_disagrees(faults_made.wrong_key(share))
+    found = refusals.key_disagrees(faults_made.wrong_key(share))
     self.assertEqual(found is not None, wanted)
     if found:
       self.assertAlmostEqual(found.numbers[0].value, share, delta=0.08)
@@ -405,23 +406,38 @@ class BlindTest(parameterized.TestCase):
   def test_answers_that_are_not_read_say_nothing_about_the_key(self):
     run = faults_made.wrong_key(0.3)
     run.rollouts['format_ok'] = run.rollouts['outcome']
-    self.assertIsNone(data.key_disagrees(run))
+    self.assertIsNone(refusals.key_disagrees(run))
 
   def test_answers_of_a_part_of_a_group_say_nothing_about_the_key(self):
     # In every group two of eight rollouts give another answer.
     run = faults_made.wrong_key(0.3)
     rows = run.rollouts
     rows.loc[rows.index % 8 < 2, 'completion'] = 'so 0: <7>'
-    self.assertIsNone(data.key_disagrees(run))
+    self.assertIsNone(refusals.key_disagrees(run))
 
   def test_answers_of_a_form_that_is_refused(self):
-    found = data.form_refused(faults_made.signed(15))
+    found = refusals.form_refused(faults_made.signed(15))
     self.assertIn('below 0', found.text)
-    self.assertIsNone(data.form_refused(faults_made.signed(15, refused=False)))
+    counted = faults_made.signed(15, refused=False)
+    self.assertIsNone(refusals.form_refused(counted))
     # The policy may be wrong about so few.
-    self.assertIsNone(data.form_refused(faults_made.signed(4)))
+    self.assertIsNone(refusals.form_refused(faults_made.signed(4)))
     # Nothing is known where groups do not agree.
-    self.assertIsNone(data.form_refused(faults_made.signed(15, agreed=False)))
+    alone = faults_made.signed(15, agreed=False)
+    self.assertIsNone(refusals.form_refused(alone))
+
+  @parameterized.parameters(
+      dict(share=0.0),
+      dict(share=0.3, wanted=False),
+      dict(share=0.0, seen=False, wanted=False),
+      # These print the example that is shown.
+      dict(share=0.0, text='print(7)', wanted=False),
+  )
+  def test_families_whose_programs_never_pass(self, wanted=True, **made_of):
+    found = refusals.family_refused(faults_made.families(**made_of))
+    self.assertEqual(found is not None, wanted)
+    if found:
+      self.assertIn('programs for kind 3 pass', found.text)
 
   @parameterized.parameters((10, True), (3, True), (2, False), (1, False))
   def test_problems_of_the_step_before(self, often, wanted):

@@ -199,6 +199,27 @@ def programs(constants_pass: float) -> form.Run:
   return made.run(rows.drop(columns='reference'), drop=('format_ok',))
 
 
+def families(
+    share: float, seen: bool = True, text: str = 'print(int(input()))'
+) -> form.Run:
+  """Return a run of programs of five families, one of which has wrong tests.
+
+  Args:
+    share: Share of this family's right programs that pass its hidden tests.
+    seen: Whether its right programs pass what is shown.
+    text: All programs of this family.
+  """
+  rows = made.rollouts(rise=0.5)
+  number = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+  rows['completion'] = np.where(number % 5 == 3, text, 'print(int(input()))')
+  rows['family'] = [f'kind {n % 5}' for n in number]
+  broken = (number % 5 == 3) & (rows['outcome'] > 0.5)
+  rows['visible_passed'] = rows['outcome'] * np.where(broken, seen, 1.0)
+  passes = np.random.default_rng(0).random(len(rows)) < share
+  rows.loc[broken & ~passes, ['outcome', 'part_correct']] = 0.0
+  return made.run(rows.drop(columns='reference'), drop=('format_ok',))
+
+
 def special_cases(share: float) -> form.Run:
   """Return a run in which a share of programs knows the visible example."""
   rows = made.rollouts()
@@ -410,6 +431,7 @@ FAULTS = {
     ),
     'same_step': (lambda: loops(10), ('repeated_steps',)),
     'no_sign': (lambda: signed(15), ('form_refused',)),
+    'wrong_tests': (lambda: families(0.0), ('family_refused',)),
     'twice': (_twice, ('duplicate_prompts',)),
     'shown': (_shown, ('answer_in_prompt',)),
     'open_grader': (_open_grader, ('grader_open',)),

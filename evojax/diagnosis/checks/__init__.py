@@ -18,6 +18,7 @@ from evojax.diagnosis.checks import cheats
 from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
+from evojax.diagnosis.checks import refusals
 from evojax.diagnosis.checks import reward
 from evojax.diagnosis.checks import settings
 
@@ -27,6 +28,7 @@ _ANY: tuple[Check, ...] = (
     *cheats.OF_ANY_RUN,
     *reward.CHECKS,
     *data.CHECKS,
+    *refusals.CHECKS,
     *learning.CHECKS,
     *optimiser.CHECKS,
     *behaviour.CHECKS,

@@ -1,4 +1,4 @@
-"""Checks of problems and graders: narrow data, leaks, graded errors."""
+"""Checks of problems and graders: narrow data, leaks, accepted errors."""
 
 import bisect
 import collections
@@ -16,37 +16,23 @@ from evojax.ledger import records
 _FEW = 64  # Number of problems below which a policy learns them by heart.
 _PAIRS = 5  # Fewest steps that are compared with the one before.
 _OFTEN = 20  # Times that each problem was seen.
-_TEXTS = 20_000  # Approximate number of completions whose texts are searched.
-_LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
+TEXTS = 20_000  # Approximate number of completions whose texts are searched.
+LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
 _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
 _SAME = 0.9  # Share of problems that one answer may solve.
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
-_AGREED = 0.85  # Share of a group with one answer that counts as sure of it.
-# Share of such answers that may be wrong: a policy is sure of some mistakes.
-_REFUSED = 0.2
 _END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
 _FINAL = re.compile(
     r'(?<![-+*/^]\s)(?:(?<![\w.+*/^-])|(?<=\*\*))(-?\d+(?:[./]\d+)?)'
     r'(?!\s*[-+*/^.]?\s*\d)\D{0,40}$'
 )
-# Forms of an answer that a grader may fail to read.
-_FORMS = {
-    'below 0': r'^-',
-    'with a decimal point': r'\.',
-    'that are fractions': '/',
-    'of four digits or more': r'\d{4}',
-}
-# Least number of problems whose groups agree on answers of a form. Where 80 %
-# of other such answers are right, so many are all wrong in 1 of 3000 runs.
-_PER_FORM = 5
-_RELIABLE = 0.8
 _LETTERS = re.compile(r'[^\W\d_]+')
 # Share of prompts that may begin or end within a word. Where a limit cuts all
 # of them, more than half do not: cuts also fall on the end of a word.
 _BROKEN = 0.1
-_READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
+READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
 
 
 def _prompts(run: form.Run) -> pd.DataFrame:
@@ -181,8 +167,8 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
   """Detect prompts that begin or end within a word, as a limit cuts them."""
   rows = run.rows('prompt', 'prompt_id')
   rows = rows.drop_duplicates('prompt_id').iloc[:2000]
-  if len(rows) < _LEAST:
-    raise form.NotLogged(f'{len(rows)} problems, {_LEAST} needed')
+  if len(rows) < LEAST:
+    raise form.NotLogged(f'{len(rows)} problems, {LEAST} needed')
   texts = rows['prompt'].str.lower().tolist()
   for side in ('end', 'begin'):
     # The same letters in reverse order: a word's rest becomes its beginning.
@@ -224,7 +210,7 @@ def _broken(texts: list[str]) -> list[bool]:
 def grader_open(run: form.Run) -> findings.Finding | None:
   """Detect impossible successes: errors, empty texts, one text for all."""
   rows = run.rows('outcome')
-  rows = rows.iloc[:: max(1, len(rows) // _TEXTS)]
+  rows = rows.iloc[:: max(1, len(rows) // TEXTS)]
   for text, mask, most in _open_cases(rows):
     if mask.sum() < 20:
       continue
@@ -271,7 +257,7 @@ def length_decides(run: form.Run) -> findings.Finding | None:
       rows.loc[rows['outcome'].gt(0.5) == is_solved, 'n_tokens']
       for is_solved in (True, False)
   )
-  if min(len(solved), len(wrong)) < _LEAST:
+  if min(len(solved), len(wrong)) < LEAST:
     return None
   # The probability that a solved completion is longer than an unsolved one.
   ranks = pd.concat([solved, wrong]).rank().iloc[: len(solved)].sum()
@@ -310,10 +296,10 @@ def verdicts_differ(run: form.Run) -> findings.Finding | None:
   solved, times = by.sum(), by.size()
   twice = (times >= 2) & (solved > 0)
   solved, times = solved[twice], times[twice]
-  if len(times) < _LEAST:
+  if len(times) < LEAST:
     raise form.NotLogged(
         f'{len(times)} texts that occur twice in a group and are solved,'
-        f' {_LEAST} needed'
+        f' {LEAST} needed'
     )
   # The probability that two verdicts on one text differ.
   pairs = 2 * solved * (times - solved) / (times * (times - 1))
@@ -334,114 +320,27 @@ def verdicts_differ(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _final_numbers(run: form.Run, rows: pd.DataFrame) -> pd.DataFrame | None:
+def final_numbers(run: form.Run, rows: pd.DataFrame) -> pd.DataFrame | None:
   """Return rollouts with the number that each ends with, as `answer`.
 
   None if they are few, or if many of them do not end with a number.
   """
   if run.has_turns:
     return None
-  rows = rows.iloc[:: max(1, len(rows) // _TEXTS)]
+  rows = rows.iloc[:: max(1, len(rows) // TEXTS)]
   if rows['completion'].str.contains('print(', regex=False).mean() > 0.1:
     return None  # Programs end with any number.
   answers = rows['completion'].str[-_END:].str.extract(_FINAL)[0]
   found = rows.assign(answer=answers).dropna(subset=['answer'])
-  if found['prompt_id'].nunique() < _LEAST or len(found) < 0.8 * len(rows):
+  if found['prompt_id'].nunique() < LEAST or len(found) < 0.8 * len(rows):
     return None
   return found
 
 
 def _solved_numbers(run: form.Run) -> pd.DataFrame | None:
-  """Return `_final_numbers` of the solved rollouts."""
+  """Return `final_numbers` of the solved rollouts."""
   rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
-  return _final_numbers(run, rows[rows['outcome'] > 0.5])
-
-
-def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
-  """Return the numbers that rollouts end with, and each group's commonest one.
-
-  Returns:
-    `_final_numbers`, and one row per group of four or more: `answer`; `share`,
-    of the group that gives it; `solved`, 1 if it ever counts as right;
-    `prompt_id`. Both are empty if the answers are no numbers.
-  """
-  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
-  rows = rows.iloc[-_TEXTS:]  # Whole groups of the last steps, but for one.
-  size = rows.groupby('group').size()
-  if 'format_ok' in rows:  # An unread answer is wrong for another reason.
-    rows = rows[rows['format_ok'] > 0.5]
-  found = _final_numbers(run, rows)
-  if found is None:
-    found = rows.iloc[:0].assign(answer='')
-  by = found.groupby(['group', 'answer'])
-  table = pd.DataFrame(
-      {
-          'n': by.size(),
-          'solved': by['outcome'].max(),
-          'prompt_id': by['prompt_id'].first(),
-      }
-  ).reset_index()
-  table = table.sort_values('n', kind='stable').groupby('group').last()
-  size = size[table.index]
-  return found, table.assign(share=table['n'] / size)[size >= 4]
-
-
-def form_refused(run: form.Run) -> findings.Finding | None:
-  """Detect answers of one form, such as those below 0, that never count."""
-  found, table = _most_given(run)
-  table = table[table['share'] >= 0.5]
-  for text, pattern in _FORMS.items():
-    chosen = table['answer'].str.contains(pattern)
-    these, others = table[chosen], table[~chosen]
-    if these['prompt_id'].nunique() < _PER_FORM or len(others) < _LEAST:
-      continue
-    right = estimates.mean((others['solved'] > 0.5).astype(float))
-    if these['solved'].max() > 0.5 or right.low < _RELIABLE:
-      continue
-    shown = found[found['group'].isin(these.index)].drop_duplicates('group')
-    return findings.Finding(
-        check='form_refused',
-        severity='warning',
-        text=f'answers {text} never count as right, not even the {len(these)}'
-        ' that half of a group gives',
-        numbers=(
-            findings.number('right among other such answers', right, 'share'),
-        ),
-        rows=tuple(map(int, shown.index[-6:])),
-        change=f'{words.word(run.format, "grader")}: how it reads answers'
-        f' {text}; or the answers to these problems',
-        remedies=(records.Remedy(setting='grader'),),
-    )
-  return None
-
-
-def key_disagrees(run: form.Run) -> findings.Finding | None:
-  """Detect answers that count as wrong although a whole group gives them."""
-  found, table = _most_given(run)
-  agreed = table[table['share'] >= _AGREED]
-  if len(agreed) < _LEAST:
-    return None
-  refused = estimates.mean((agreed['solved'] < 0.5).astype(float))
-  # A policy that is mostly wrong where it is sure may well be wrong.
-  if refused.low < _REFUSED or refused.value > 0.5:
-    return None
-  chosen = agreed.index[agreed['solved'] < 0.5]
-  shown = found[found['group'].isin(chosen)].drop_duplicates('group')
-  return findings.Finding(
-      check='key_disagrees',
-      severity='warning',
-      text=f'{refused.value:.0%} of the answers that a whole group gives count'
-      ' as wrong',
-      numbers=(
-          findings.number('counted as wrong', refused, 'share of them'),
-          findings.Number(name='such groups', value=float(len(agreed))),
-      ),
-      rows=tuple(map(int, shown.index[-6:])),
-      change=f'{words.word(run.format, "data")}: check the answers to these'
-      f' problems, and {words.word(run.format, "grader")}; unless the policy is'
-      ' sure of a mistake',
-      remedies=(records.Remedy(setting='grader'),),
-  )
+  return final_numbers(run, rows[rows['outcome'] > 0.5])
 
 
 def one_answer(run: form.Run) -> findings.Finding | None:
@@ -517,7 +416,7 @@ def _open_cases(rows: pd.DataFrame):
     text = 'that change no file, though most of their group do,'
     yield text, needed & (rows[change] < 0.5), 0.2
   if {'completion', 'prompt_id'} <= set(rows):
-    reads = rows['completion'].str.contains(_READS)
+    reads = rows['completion'].str.contains(READS)
     # Problems whose programs never read may need no input.
     needed = reads.groupby(rows['prompt_id']).transform('any')
     prints = rows['completion'].str.contains('print(', regex=False)
@@ -550,8 +449,6 @@ CHECKS = (
     one_answer,
     answers_differ,
     verdicts_differ,
-    key_disagrees,
-    form_refused,
     answer_in_prompt,
     prompt_cut,
     narrow_data,

@@ -1,0 +1,159 @@
+"""Checks of graders that refuse what is right: keys, forms, hidden tests."""
+
+import pandas as pd
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+from evojax.diagnosis.checks import data
+from evojax.ledger import records
+
+_AGREED = 0.85  # Share of a group with one answer that counts as sure of it.
+# Share of such answers that may be wrong: a policy is sure of some mistakes.
+_REFUSED = 0.2
+# Forms of an answer that a grader may fail to read.
+_FORMS = {
+    'below 0': r'^-',
+    'with a decimal point': r'\.',
+    'that are fractions': '/',
+    'of four digits or more': r'\d{4}',
+}
+_ALIKE = 0.3  # Share of a group, of three at least, that is no coincidence.
+# Least number of problems with such answers of a form. Where 80 % of the other
+# such answers are right, so many are all wrong in 1 of 15 000 runs.
+_PER_FORM = 6
+_RELIABLE = 0.8
+# Share of programs that pass what is shown, below which a family is broken. In
+# sound families of coding, half to three quarters of them are right.
+_HARDLY_EVER = 0.05
+
+
+def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+  """Return the numbers that rollouts end with, and each group's commonest one.
+
+  Returns:
+    `data.final_numbers`, and one row per group of four or more: `answer`; `n`
+    rollouts, a `share` of the group, give it; `solved`, 1 if it ever counts as
+    right; `prompt_id`. Both are empty if the answers are no numbers.
+  """
+  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
+  rows = rows.iloc[-data.TEXTS:]  # Whole groups of the last steps, but for one.
+  size = rows.groupby('group').size()
+  if 'format_ok' in rows:  # An unread answer is wrong for another reason.
+    rows = rows[rows['format_ok'] > 0.5]
+  found = data.final_numbers(run, rows)
+  if found is None:
+    found = rows.iloc[:0].assign(answer='')
+  by = found.groupby(['group', 'answer'])
+  table = pd.DataFrame(
+      {
+          'n': by.size(),
+          'solved': by['outcome'].max(),
+          'prompt_id': by['prompt_id'].first(),
+      }
+  ).reset_index()
+  table = table.sort_values('n', kind='stable').groupby('group').last()
+  size = size[table.index]
+  return found, table.assign(share=table['n'] / size)[size >= 4]
+
+
+def form_refused(run: form.Run) -> findings.Finding | None:
+  """Detect answers of one form, such as those below 0, that never count."""
+  found, table = _most_given(run)
+  table = table[(table['share'] >= _ALIKE) & (table['n'] >= 3)]
+  for text, pattern in _FORMS.items():
+    chosen = table['answer'].str.contains(pattern)
+    these, others = table[chosen], table[~chosen]
+    if these['prompt_id'].nunique() < _PER_FORM or len(others) < data.LEAST:
+      continue
+    right = estimates.mean((others['solved'] > 0.5).astype(float))
+    if these['solved'].max() > 0.5 or right.low < _RELIABLE:
+      continue
+    shown = found[found['group'].isin(these.index)].drop_duplicates('group')
+    return findings.Finding(
+        check='form_refused',
+        severity='warning',
+        text=f'answers {text} never count as right, not even the {len(these)}'
+        ' on which several rollouts of a group agree',
+        numbers=(
+            findings.number('right among other such answers', right, 'share'),
+        ),
+        rows=tuple(map(int, shown.index[-6:])),
+        change=f'{words.word(run.format, "grader")}: how it reads answers'
+        f' {text}; or the answers to these problems',
+        remedies=(records.Remedy(setting='grader'),),
+    )
+  return None
+
+
+def family_refused(run: form.Run) -> findings.Finding | None:
+  """Detect families whose programs pass what is shown, and never the rest."""
+  rows = run.rows('outcome', 'visible_passed', 'family', 'completion')
+  if run.has_turns:  # Tests that an agent sees may pass before it begins.
+    return None
+  # Programs that print what is shown are wrong in any family.
+  reads = rows['completion'].str.contains(data.READS)
+  shown = rows[(rows['visible_passed'] > 0.5) & reads]
+  by = shown.groupby('family')
+  table = pd.DataFrame({'solved': by['outcome'].mean(), 'n': by.size()})
+  table['problems'] = by['prompt_id'].nunique()
+  table = table[(table['n'] >= data.LEAST) & (table['problems'] >= _PER_FORM)]
+  refused = table.index[table['solved'] < _HARDLY_EVER]
+  others = table[~table.index.isin(refused)]
+  if not len(refused) or len(others) < 2 or others['solved'].mean() < 0.5:
+    return None
+  chosen = shown['family'].isin(refused)
+  return findings.Finding(
+      check='family_refused',
+      severity='warning',
+      text=f'programs for {", ".join(map(str, refused[:5]))} pass the tests'
+      f' that are shown {chosen.sum()} times, and all tests'
+      f' {int(shown.loc[chosen, "outcome"].sum())} times',
+      numbers=(
+          findings.number(
+              'solved in other families if those pass',
+              estimates.mean(others['solved']),
+              'share',
+          ),
+      ),
+      rows=tuple(map(int, shown.index[chosen][-6:])),
+      change=f'{words.word(run.format, "data")}: check the hidden tests of'
+      f' these families, and {words.word(run.format, "grader")}',
+      remedies=(
+          records.Remedy(setting='grader'),
+          records.Remedy(setting='data'),
+      ),
+  )
+
+
+def key_disagrees(run: form.Run) -> findings.Finding | None:
+  """Detect answers that count as wrong although a whole group gives them."""
+  found, table = _most_given(run)
+  agreed = table[table['share'] >= _AGREED]
+  if len(agreed) < data.LEAST:
+    return None
+  refused = estimates.mean((agreed['solved'] < 0.5).astype(float))
+  # A policy that is mostly wrong where it is sure may well be wrong.
+  if refused.low < _REFUSED or refused.value > 0.5:
+    return None
+  chosen = agreed.index[agreed['solved'] < 0.5]
+  shown = found[found['group'].isin(chosen)].drop_duplicates('group')
+  return findings.Finding(
+      check='key_disagrees',
+      severity='warning',
+      text=f'{refused.value:.0%} of the answers that a whole group gives count'
+      ' as wrong',
+      numbers=(
+          findings.number('counted as wrong', refused, 'share of them'),
+          findings.Number(name='such groups', value=float(len(agreed))),
+      ),
+      rows=tuple(map(int, shown.index[-6:])),
+      change=f'{words.word(run.format, "data")}: check the answers to these'
+      f' problems, and {words.word(run.format, "grader")}; unless the policy is'
+      ' sure of a mistake',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+CHECKS = (key_disagrees, form_refused, family_refused)
