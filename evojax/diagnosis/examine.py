@@ -46,6 +46,7 @@ _SAID_BY = {
         'reward_hacking',
         'shaping_alone',
     ),
+    'filter_by_length': ('filter_starves',),
     'repeated_steps': ('narrow_data',),
     'shaping_alone': ('reward_hacking',),
     # These findings say which part, or what about all rewards, is at fault.

@@ -415,6 +415,25 @@ class BlindTest(parameterized.TestCase):
     rows.loc[rows.index % 8 < 2, 'completion'] = 'so 0: <7>'
     self.assertIsNone(refusals.key_disagrees(run))
 
+  @parameterized.parameters(
+      (lambda n: n < 25, 'or more'),
+      (lambda n: n > 22, 'or less'),
+      (lambda n: n < 29, ''),  # It drops hardly any.
+      (lambda n: (n < 25) ^ (n.index % 640 < 8), ''),
+      (lambda n: n.index % 16 < 8, ''),
+  )
+  def test_filters_by_length(self, function, wanted):
+    found = learning.filter_by_length(faults_made.chosen(function))
+    self.assertEqual(found is not None, bool(wanted))
+    if found:
+      self.assertIn(wanted, found.text)
+
+  def test_a_filter_of_what_the_limit_may_cut(self):
+    run = faults_made.chosen(lambda n: n < 25)
+    settings = {**run.settings, 'max_tokens': 30}
+    run = dataclasses.replace(run, settings=settings)
+    self.assertIsNone(learning.filter_by_length(run))
+
   def test_answers_of_a_form_that_is_refused(self):
     found = refusals.form_refused(faults_made.signed(15))
     self.assertIn('below 0', found.text)

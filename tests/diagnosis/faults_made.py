@@ -220,6 +220,14 @@ def families(
   return made.run(rows.drop(columns='reference'), drop=('format_ok',))
 
 
+def chosen(function) -> form.Run:
+  """Return a run that keeps groups by a function of their mean length."""
+  rows = made.rollouts()
+  by = rows.groupby(['step', 'group'])['n_tokens']
+  kept = function(by.transform('mean')).astype(float)
+  return made.run(rows.assign(kept=kept))
+
+
 def special_cases(share: float) -> form.Run:
   """Return a run in which a share of programs knows the visible example."""
   rows = made.rollouts()
@@ -387,6 +395,10 @@ FAULTS = {
             made.rollouts().assign(kept=lambda e: _unsolved(e).astype(float))
         ),
         ('filter_starves',),
+    ),
+    'short_alone': (
+        lambda: chosen(lambda length: length < 24),
+        ('filter_by_length',),
     ),
     'unusual': (
         lambda: _changed(settings={'max_grad_norm': 1e-7}),

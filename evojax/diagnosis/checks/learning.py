@@ -17,6 +17,7 @@ from evojax.ledger import records
 _SURE = 0.01
 MUCH_SOLVED = 0.9
 _FEW = 16  # Rollouts of an update below which its groups are counted.
+_PER_SIDE = 12  # Fewest groups on each side of a bound that is no chance.
 _NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.
 _CODE = tuple(
@@ -269,6 +270,46 @@ def filter_starves(run: form.Run) -> findings.Finding | None:
   )
 
 
+def filter_by_length(run: form.Run) -> findings.Finding | None:
+  """Detect a filter that drops the groups of long, or of short, rollouts."""
+  rows = run.rows('kept', 'outcome', 'length', 'group')
+  by = rows.groupby('group')
+  alive = by['outcome'].nunique() > 1
+  kept, length = by['kept'].max()[alive] > 0.5, by['length'].mean()[alive]
+  if min(kept.sum(), (~kept).sum()) < _PER_SIDE or (~kept).mean() < 0.2:
+    return None
+  chosen, dropped = length[kept], length[~kept]
+  longer = dropped.min() > chosen.max()
+  if not longer and dropped.max() > chosen.min():
+    return None
+  bound = dropped.min() if longer else dropped.max()
+  # Long rollouts near the limit may be cut, and teach little.
+  if longer and bound > 0.75 * run.setting('max_tokens'):
+    return None
+  shown, side = dropped.index[:2], 'more' if longer else 'less'
+  return findings.Finding(
+      check='filter_by_length',
+      severity='warning',
+      text=f'the filter drops {(~kept).mean():.0%} of the groups that teach:'
+      f' all whose mean length is {bound:.0f} or {side}',
+      numbers=(
+          findings.number(
+              'dropped', estimates.mean((~kept).astype(float)), 'share'
+          ),
+          findings.Number(
+              name='mean length of the kept', value=float(chosen.mean())
+          ),
+          findings.Number(
+              name='mean length of the dropped', value=float(dropped.mean())
+          ),
+      ),
+      rows=tuple(map(int, rows.index[rows['group'].isin(shown)][:6])),
+      change=f'without {words.word(run.format, "filter_code")}, since problems'
+      ' with other lengths are never learned',
+      remedies=(records.Remedy(setting='filter_code'),),
+  )
+
+
 _ANSWERS = {
     'too_hard': '{data}: problems that are solved sometimes',
     'too_easy': '{data}: problems that are not always solved',
@@ -349,5 +390,6 @@ CHECKS = (
     few_rollouts,
     dead_groups,
     filter_starves,
+    filter_by_length,
     train_eval_gap,
 )
