@@ -32,6 +32,7 @@ ROLLOUT = {
     'gap': '|trainer - sampler| log-prob, nats per token',
     'format_ok': '1: the answer could be read',
     'error': '1: grading failed',
+    'crashed': '1: a run of its program ended in an error',
     'family': 'kind of the problem',
     'kept': '1: entered the update',
     # Columns of episodes with tools; `calls` finds them in the completion.

@@ -458,6 +458,19 @@ class BlindTest(parameterized.TestCase):
     if found:
       self.assertIn('programs for kind 3 pass', found.text)
 
+  @parameterized.parameters((0.0, False), (0.1, False), (0.9, True))
+  def test_programs_that_crash_and_count(self, share, wanted):
+    rows = made.rollouts()
+    rng = np.random.default_rng(0)
+    crashed = rng.random(len(rows)) < 0.03
+    counts = rng.random(len(rows)) < share
+    rows.loc[crashed, 'outcome'] = counts[crashed].astype(float)
+    run = made.run(rows.assign(crashed=crashed), drop=('format_ok',))
+    found = data.grader_open(run)
+    self.assertEqual(found is not None, wanted)
+    if found:
+      self.assertIn('whose program ended in an error', found.text)
+
   @parameterized.parameters((10, True), (3, True), (2, False), (1, False))
   def test_problems_of_the_step_before(self, often, wanted):
     found = data.repeated_steps(faults_made.loops(often))

@@ -404,6 +404,8 @@ def _open_cases(rows: pd.DataFrame):
   """Yield (description, mask of such rollouts, tolerated solved share)."""
   if 'error' in rows:
     yield 'whose grading failed', rows['error'] > 0.5, 0.2
+  if 'crashed' in rows:
+    yield 'whose program ended in an error', rows['crashed'] > 0.5, 0.2
   if 'format_ok' in rows:
     yield 'that hold no readable answer', rows['format_ok'] < 0.5, 0.2
   if 'completion' in rows:
