@@ -63,7 +63,8 @@ def _as(cls: type, domain: Any) -> Any:
   return cls(**{name: getattr(domain, name) for name in fields})
 
 
-def _judged(grade: records.Grade, right: bool | None) -> records.Grade:
+def judged(grade: records.Grade, right: bool | None) -> records.Grade:
+  """Return a grade with another verdict; None keeps the one that it has."""
   if right is None:
     return grade
   return dataclasses.replace(grade, outcome=right, partial=float(right))
@@ -83,7 +84,7 @@ class Math(math_domain.MathDomain):
       self, problem: records.Problem, completion: records.Episode
   ) -> records.Grade:
     found = super().grade(problem, completion)
-    return _judged(found, self.verdict(found, completion))
+    return judged(found, self.verdict(found, completion))
 
   @property
   def audit(self) -> math_domain.MathDomain:
@@ -111,7 +112,7 @@ class Coding(coding_domain.CodingDomain):
   ) -> list[records.Grade]:
     found = super().grade_many(problems, completions)
     return [
-        _judged(grade, self.verdict(grade, completion))
+        judged(grade, self.verdict(grade, completion))
         for grade, completion in zip(found, completions, strict=True)
     ]
 
@@ -138,7 +139,7 @@ class Swe(swe_domain.SweDomain):
       completions: Sequence[records.Episode],
   ) -> list[records.Grade]:
     found = super().grade_many(problems, completions)
-    return [_judged(grade, self.verdict(grade)) for grade in found]
+    return [judged(grade, self.verdict(grade)) for grade in found]
 
   @property
   def audit(self) -> swe_domain.SweDomain:

@@ -96,7 +96,7 @@ class FaultsTest(parameterized.TestCase):
       (lambda e: e['advantage'] > 0, None),
       (lambda e: 0.1 + e['outcome'], None),
       (lambda e: np.arange(len(e)) % 2, None),
-      (lambda e: 1 - 0.97 * e['outcome'], 'hardly any credit'),
+      (lambda e: 1 - 0.97 * e['outcome'], 'hardly any advantage'),
       (lambda e: 1 - 0.9 * e['outcome'], None),
       (lambda e: 0.95 ** (np.arange(len(e)) % 8), None),
   )
