@@ -69,6 +69,14 @@ _NO_TOOL = re.compile(
     r'|(?:tool|function) \S+ does not exist)',
     re.IGNORECASE,
 )
+# What follows the kept part of a reply, in the words of our tools and of others.
+_CUT = re.compile(
+    r'truncated|clipped|omitted'
+    r'|(?:letters|char(?:acter)?s|bytes|lines) (?:more|left)\b'
+    r'|\bmore (?:letters|char(?:acter)?s|bytes|lines)\b',
+    re.IGNORECASE,
+)
+_CUT_WITHIN = 120  # Characters at the end of a reply that may say so.
 _TEST_PATH = re.compile(
     r'(?:^|[\s/\'"])(?:tests?/|testing/|test_\w+\.\w+|\w+_test\.\w+|conftest\.py)'
 )
@@ -108,6 +116,11 @@ class Call:
     """The tool and its arguments as text: equal calls have equal keys."""
     given = json.dumps(self.arguments, sort_keys=True, default=str)
     return f'{self.name} {given}'
+
+  @property
+  def is_cut(self) -> bool:
+    """Whether the reply says that a part of it is missing."""
+    return bool(_CUT.search(self.reply[-_CUT_WITHIN:]))
 
   @property
   def command(self) -> str:
@@ -313,6 +326,7 @@ COLUMNS = (
     'hard_coded',
     'visible_passed',
     'missing_tool',
+    'replies_cut',
 )
 # Columns that are dropped in a run without calls of such a tool.
 _NEEDS = {
@@ -347,6 +361,7 @@ def _row(turns: Sequence[Turn]) -> dict[str, float | str | None]:
   kinds = [call.kind for call in made]
   edits = [i for i, kind in enumerate(kinds) if kind == 'edit' and made[i].ok]
   tests = [call for call in made if call.kind == 'test']
+  replied = [call for call in made if call.reply]
   return {
       'n_turns': float(len(turns)),
       'n_calls': float(len(made)),
@@ -364,6 +379,9 @@ def _row(turns: Sequence[Turn]) -> dict[str, float | str | None]:
       'hard_coded': float(hard_codes(made)),
       'visible_passed': _passed(tests[-1].reply) if tests else None,
       'missing_tool': next((c.name for c in made if not c.offered), ''),
+      'replies_cut': sum(c.is_cut for c in replied) / len(replied)
+      if replied
+      else None,
   }
 
 

@@ -47,6 +47,9 @@ _SAID_BY = {
         'shaping_alone',
     ),
     'filter_by_length': ('filter_starves',),
+    # An agent that cannot read what it looks at solves nothing.
+    'too_hard': ('replies_cut',),
+    'dead_groups': ('replies_cut',),
     'repeated_steps': ('narrow_data',),
     'shaping_alone': ('reward_hacking',),
     # These findings say which part, or what about all rewards, is at fault.

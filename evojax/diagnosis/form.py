@@ -54,6 +54,7 @@ ROLLOUT = {
     'hard_coded': '1: an edit or a program answers a literal by a literal',
     'visible_passed': '1: the last run of the visible tests passed',
     'missing_tool': 'the first tool called that the agent was not given, text',
+    'replies_cut': 'share of the replies of tools that say that they are cut',
     'out_of_turns': '1: the limit of turns ended it',
     'out_of_time': '1: the limit of seconds ended it',
 }

@@ -20,6 +20,7 @@ _WORDS = {
         'max_turns': 'domain.kwargs.max_turns',
         'history': 'domain.kwargs.scrubbed',
         'tools': 'domain.kwargs.tools',
+        'reply_limit': 'domain.kwargs.max_letters',
     },
     'trl': {
         'learning_rate': 'learning_rate',
@@ -87,6 +88,7 @@ _PLAIN = {
     'max_turns': 'the limit of turns',
     'history': 'the history that agents can read',
     'tools': 'the tools of the agent',
+    'reply_limit': 'the limit of characters of a reply',
 }
 
 

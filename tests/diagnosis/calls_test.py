@@ -157,7 +157,7 @@ class KindTest(parameterized.TestCase):
     self.assertEqual(call.touches_tests, touched)
 
 
-class TableTest(absltest.TestCase):
+class TableTest(parameterized.TestCase):
 
   def test_columns(self):
     row = _row(*_MADE)
@@ -172,6 +172,18 @@ class TableTest(absltest.TestCase):
       self.assertEqual(row[name], 1, name)
     for name in ('history', 'tests_touched', 'copied', 'repeated'):
       self.assertEqual(row[name], 0, name)
+
+  @parameterized.parameters(
+      ('def f(x):\n  ret\n... and 433 letters more', 1.0),
+      ('x' * 500 + '<response clipped>', 1.0),
+      ('[output truncated: 90 lines left]', 1.0),
+      # Code that is shown whole.
+      ('text = truncated(text)\n' + '  return text\n' * 20, 0.0),
+      ('1 more line', 0.0),
+  )
+  def test_replies_that_say_that_they_are_cut(self, reply, share):
+    row = _row(('read', {'path': 'a.py'}, reply))
+    self.assertEqual(row['replies_cut'], share)
 
   def test_nothing_is_said_without_a_tool_for_it(self):
     found = calls.table([_episode(('search', {'q': 'x'}, 'y'))])

@@ -528,6 +528,11 @@ class BlindTest(parameterized.TestCase):
     changed = made.run(rows.assign(changed=1.0), drop=('format_ok',))
     self.assertIsNone(data.grader_open(changed))
 
+  @parameterized.parameters((0.2, False), (0.5, True))
+  def test_replies_of_tools_that_are_cut(self, cut, wanted):
+    found = agents.replies_cut(faults_made.replies(cut))
+    self.assertEqual(found is not None, wanted)
+
   @parameterized.parameters((0.1, True), (0.4, True), (0.6, False), (1, False))
   def test_turns_that_get_no_credit(self, credited, wanted):
     found = agents.turns_ignored(faults_made.episodes(credited))

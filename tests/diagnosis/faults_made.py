@@ -170,6 +170,14 @@ def episodes(credited: float) -> form.Run:
   return made.run(rows.assign(n_turns=5.0, turns_credited=turns / 5))
 
 
+def replies(cut: float) -> form.Run:
+  """Return a run of six turns; a share of its tools' replies is cut."""
+  rows = made.rollouts(rise=0.8)
+  rng = np.random.default_rng(3)
+  share = rng.binomial(6, cut, len(rows)) / 6
+  return made.run(rows.assign(n_turns=6.0, replies_cut=share))
+
+
 def credited(function) -> form.Run:
   """Return a run whose advantages a function of its rollouts changes."""
   run = made.run(made.rollouts(rise=0.8))
@@ -380,6 +388,7 @@ FAULTS = {
     ),
     'cut_prompts': (lambda: questions(0, -30), ('prompt_cut',)),
     'turns': (lambda: episodes(0.1), ('turns_ignored',)),
+    'replies_cut': (lambda: replies(0.5), ('replies_cut',)),
     'credit': (lambda: credited(lambda e: e['outcome'] < 0.5), ('credit',)),
     'hidden': (_hidden, ('hidden_goal',)),
     'outweighed': (

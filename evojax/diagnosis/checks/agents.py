@@ -24,6 +24,7 @@ _LIMITED = 0.15
 _AT_ONCE = 0.3
 _MISSING = 0.1
 _CREDITED = 0.5
+_REPLIES_CUT = 0.4
 
 
 def _pay(*parts: tuple[str, float]) -> list[records.Remedy]:
@@ -377,6 +378,24 @@ def missing_tool(run: form.Run) -> findings.Finding | None:
   )
 
 
+def replies_cut(run: form.Run) -> findings.Finding | None:
+  """Detect replies of tools most of which are cut at a limit."""
+  rows = run.rows('replies_cut')
+  share = estimates.mean(rows.groupby('step')['replies_cut'].mean())
+  if share.low < _REPLIES_CUT:
+    return None
+  return findings.Finding(
+      check='replies_cut',
+      severity='warning',
+      text=f'{share.value:.0%} of the replies of tools are cut at a limit, so'
+      f' that the agent reads only their beginning{shares.said_solved(run)}',
+      numbers=(findings.number('replies that are cut', share, 'share'),),
+      rows=shares.newest(rows, rows['replies_cut'] >= share.value),
+      change=f'{words.word(run.format, "reply_limit")}: higher',
+      remedies=(records.Remedy(setting='reply_limit'),),
+  )
+
+
 def turns_ignored(run: form.Run) -> findings.Finding | None:
   """Detect credit for few of the turns that led to a reward."""
   rows = run.rows('turns_credited', 'n_turns')
@@ -410,5 +429,6 @@ CHECKS = (
     turn_limit,
     missing_tool,
     malformed_calls,
+    replies_cut,
     turns_ignored,
 )
