@@ -69,7 +69,7 @@ _NO_TOOL = re.compile(
     r'|(?:tool|function) \S+ does not exist)',
     re.IGNORECASE,
 )
-# What follows the kept part of a reply, in the words of our and of other tools.
+# How tools, ours and others, say at its end that a reply was cut.
 _CUT = re.compile(
     r'truncated|clipped|omitted'
     r'|(?:letters|char(?:acter)?s|bytes|lines) (?:more|left)\b'

@@ -9,7 +9,7 @@ policy for nothing. The first to enter get the larger levels, see
 pairs that test the candidates. So the bound on false keeps holds for any order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from evojax.evolve import repairs
 from evojax.evolve.propose import human
@@ -52,7 +52,7 @@ def queue(
     trials: Sequence[history_lib.Trial],
     places: int,
     ordinary: int,
-    chances: Mapping[int, float | None],
+    chance_of: Callable[[history_lib.Trial, records.Interval], float | None],
 ) -> list[records.Queued]:
   """Return the queue for a round, in the order of entry.
 
@@ -64,8 +64,9 @@ def queue(
     places: How many candidates enter.
     ordinary: How many of them may be neither the repair of a critical fault nor
       the user's.
-    chances: Probability that a candidate proves a gain, by its trial's number;
-      None where it is unknown. A trial that is missing may enter in any case.
+    chance_of: Returns the probability that a candidate proves a gain, given its
+      predicted effect; None if it is unknown, or may not keep it out. It is
+      asked only for candidates that enter by their predictions.
   """
   found = {trial.number: predicted(trial, trials) for trial in waiting}
 
@@ -77,8 +78,10 @@ def queue(
 
   queued: list[records.Queued] = []
   for trial in sorted(waiting, key=key):
-    reason = _reason(_rank(trial), found[trial.number])
-    chance = chances.get(trial.number)
+    rank, interval = _rank(trial), found[trial.number]
+    reason = _reason(rank, interval)
+    known = rank == 2 and interval is not None
+    chance = chance_of(trial, interval) if known else None
     hopeless = chance is not None and chance < LEAST_CHANCE
     enters = not hopeless and sum(place.enters for place in queued) < places
     if hopeless:
@@ -88,7 +91,7 @@ def queue(
     queued.append(
         records.Queued(
             trial=trial.number,
-            predicted=found[trial.number],
+            predicted=interval,
             enters=enters,
             reason=reason,
         )

@@ -40,10 +40,15 @@ def trial(number, replay, expected=(-0.02, 0.02), effect=None, **options):
   )
 
 
+def chance_of(chances):
+  """A function with the chances of trials, by their numbers."""
+  return lambda trial, predicted: chances.get(trial.number)
+
+
 def order(waiting, past=(), places=2, ordinary=9, chances=()):
   """The trials in the queue; negative if they wait (0 must enter)."""
   found = ranking.queue(
-      waiting, [*past, *waiting], places, ordinary, dict(chances)
+      waiting, [*past, *waiting], places, ordinary, chance_of(dict(chances))
   )
   return [q.trial if q.enters else -q.trial for q in found]
 
@@ -78,7 +83,7 @@ class QueueTest(parameterized.TestCase):
     self.assertEqual(
         order(waiting, ordinary=1, chances={1: 0.1, 2: None}), [-1, 2, -3]
     )
-    queue = ranking.queue(waiting, waiting, 2, 9, {1: 0.19})
+    queue = ranking.queue(waiting, waiting, 2, 9, chance_of({1: 0.19}))
     self.assertRegex(queue[0].reason, r'predicted \+.*probability 0\.19$')
 
   def test_what_mispredicts_loses_weight(self):
@@ -106,7 +111,7 @@ class QueueTest(parameterized.TestCase):
         trial(5, (0.1, 0.2)),
     ]
     self.assertEqual(order(waiting, places=3), [4, 2, 3, -1, -5])
-    found = ranking.queue(waiting, waiting, 3, 9, {})
+    found = ranking.queue(waiting, waiting, 3, 9, chance_of({}))
     self.assertEqual(found[0].reason, 'repairs a critical fault')
     self.assertEqual(found[1].reason, 'was left in the inbox')
     self.assertStartsWith(found[3].reason, 'predicted +')

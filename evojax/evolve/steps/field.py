@@ -77,15 +77,16 @@ def _queue(
 ) -> tuple[records.Queued, ...]:
   """Return the queue for a round; print it if not all of it enter."""
 
+  def chance_of(
+      trial: history_lib.Trial, predicted: records.Interval
+  ) -> float | None:
+    if standings.repairs_fault(trial):
+      return None
+    return standings.chance(run, number, predicted)
+
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
-    chances = {}
-    for trial in waiting:
-      predicted = ranking.predicted(trial, trials)
-      first = ranking.is_first_class(trial) or standings.repairs_fault(trial)
-      if predicted and not first:
-        chances[trial.number] = standings.chance(run, number, predicted)
-    found = ranking.queue(waiting, trials, free, _ordinary(run), chances)
+    found = ranking.queue(waiting, trials, free, _ordinary(run), chance_of)
     return [dataclasses.asdict(place) for place in found]
 
   # Decided in process 0, so that all processes have the same bits.
