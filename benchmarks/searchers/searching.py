@@ -5,6 +5,10 @@ number of units; this process trains it and returns a dev score, until the
 tokens of the search are spent. Then the best policy so far trains under its own
 values with the remaining tokens. Scores are taken on dev problems that all
 trials share, by the job's own grader, and their tokens count.
+
+A unit of PBT is an arm of evojax. Searchers that start each trial from the base
+policy need many short trials: their unit is the number of updates with which a
+trial of full length takes an eighth of the tokens of the search.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +36,9 @@ from evojax.training import engines
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 
-UNIT = 8  # Updates, as in an arm of evojax.
-MOST = 9  # Most units of a trial.
+UNIT = 8  # Updates of a unit of PBT, as in an arm of evojax.
+MOST = 3  # Most units of a trial of the other searchers.
+FULL = 8  # Trials of that length that the tokens of the search pay for.
 PART = 0.5  # Share of tokens for the search; the rest trains the best policy.
 PROBLEMS, SAMPLES = 64, 2  # Problems of a score, and completions of each.
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -137,8 +142,17 @@ class Trials:
     best: The best score so far, with its state and trainer.
   """
 
-  def __init__(self, job: Mapping[str, Any], limit: float):
-    """Open a job; its search may spend `limit` tokens."""
+  def __init__(
+      self, job: Mapping[str, Any], limit: float, unit: int | None = None
+  ):
+    """Open a job.
+
+    Args:
+      job: See `benchmarks.faults.jobs`.
+      limit: Tokens that its search may spend.
+      unit: Updates of a unit; None: as many as FULL says, by the tokens of the
+        first update, which has the job's own values.
+    """
     self.config = config_lib.from_mapping(
         json.loads(pathlib.Path(job['config']).read_text())
     )
@@ -150,6 +164,7 @@ class Trials:
         self.opened.config, self.opened.policy, mesh
     )
     self.tokens, self._limit, self._seed = 0, limit, job['seed']
+    self._unit = unit
     self._price = 0  # Cost of the last score, expected for the next.
     self._arms: dict[int, trainer_lib.Trainer] = {}
     self.best: tuple[float, Any, trainer_lib.Trainer] | None = None
@@ -174,11 +189,15 @@ class Trials:
         self._arms[trial] = self._open(trial, start, values)
       arm = self._arms[trial]
       arm.install()
+      updates = 0
       # Evidence is complete even if a trial ends early.
-      for _ in range(units * UNIT):
+      while self._unit is None or updates < units * self._unit:
         if self.tokens + self._price >= self._limit:
           return None
-        self.tokens += int(arm.train_step()['sampled_tokens'])
+        sampled = int(arm.train_step()['sampled_tokens'])
+        self.tokens, updates = self.tokens + sampled, updates + 1
+        if self._unit is None:
+          self._unit = max(1, int(self._limit / (FULL * MOST * sampled)))
     except (ValueError, *live.ENDS) as error:
       print(f'trial {trial} ended: {error}', flush=True)
       return 0.0
@@ -255,7 +274,10 @@ def solve(rival: str, python: str, job: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     RuntimeError: If the searcher's process fails.
   """
-  trials = Trials(job, job['tokens'] * (1.0 if rival == 'pbt' else PART))
+  if rival == 'pbt':
+    trials = Trials(job, job['tokens'], UNIT)
+  else:
+    trials = Trials(job, job['tokens'] * PART)
   dimensions, first = space(trials.config, trials.harness)
   request = dict(
       rival=rival,

@@ -197,40 +197,56 @@ class TrialsTest(JobTestCase):
     harness = spec.Harness({'reward.weights.sure': 2.0}, {})
     path = spec.write(harness, self.folder / 'harness')
     job, _ = self._job(10**6, harness__path=str(path))
-    with mock.patch.object(searching, 'UNIT', 1):
-      trials = searching.Trials(job, 10**5)
-      _, first = searching.space(trials.config, trials.harness)
-      train = lambda *given: trials.train(*given, first, 1)
-      self.assertIsNotNone(train(0, None))
-      fingerprint = lambda k: trials._arms[k].learner.fingerprint()
-      one = fingerprint(0)
-      spent = trials.tokens
-      still = {**first, 'optim.learning_rate': 1e-6}
-      trials.train(1, 0, still, 1)
-      trials.train(2, None, still, 1)
-      self.assertGreater(trials.tokens, spent)
-      # A clone starts with the moments and the policy of another trial.
-      distance = lambda a, b: sum(
-          float(np.abs(np.asarray(x) - np.asarray(y)).sum())
-          for x, y in zip(
-              *(jax.tree.leaves(trials._arms[k].learner.params) for k in (a, b))
-          )
-      )
-      self.assertLess(distance(0, 1), 0.01 * distance(0, 2))
-      self.assertEqual(fingerprint(0), one)
-      self.assertNotEqual(fingerprint(1), one)
-      train(0, None)
-      self.assertNotEqual(fingerprint(0), one)
-      # Values that do not fit the run do not end the search.
-      wrong = {**first, 'grpo.clip_low': 7.0}
-      self.assertEqual(trials.train(3, None, wrong, 1), 0.0)
-      trials._limit = trials.tokens
-      self.assertIsNone(train(0, None))
+    trials = searching.Trials(job, 10**5, unit=1)
+    _, first = searching.space(trials.config, trials.harness)
+    train = lambda *given: trials.train(*given, first, 1)
+    self.assertIsNotNone(train(0, None))
+    fingerprint = lambda k: trials._arms[k].learner.fingerprint()
+    one = fingerprint(0)
+    spent = trials.tokens
+    still = {**first, 'optim.learning_rate': 1e-6}
+    trials.train(1, 0, still, 1)
+    trials.train(2, None, still, 1)
+    self.assertGreater(trials.tokens, spent)
+    # A clone starts with the moments and the policy of another trial.
+    distance = lambda a, b: sum(
+        float(np.abs(np.asarray(x) - np.asarray(y)).sum())
+        for x, y in zip(
+            *(jax.tree.leaves(trials._arms[k].learner.params) for k in (a, b))
+        )
+    )
+    self.assertLess(distance(0, 1), 0.01 * distance(0, 2))
+    self.assertEqual(fingerprint(0), one)
+    self.assertNotEqual(fingerprint(1), one)
+    train(0, None)
+    self.assertNotEqual(fingerprint(0), one)
+    # Values that do not fit the run do not end the search.
+    wrong = {**first, 'grpo.clip_low': 7.0}
+    self.assertEqual(trials.train(3, None, wrong, 1), 0.0)
+    trials._limit = trials.tokens
+    self.assertIsNone(train(0, None))
     before = trials.tokens
     spent, values = trials.finish(before + 500)
     self.assertBetween(spent, before + 500 - 2 * 96, before + 500)
     self.assertEqual(values['grpo.prompts'], 2)
     hf.check_directory(pathlib.Path(job['workdir'], 'policy'))
+
+  def test_eight_trials_of_full_length_take_the_tokens_of_the_search(self):
+    job, _ = self._job(10**6)
+    trials = searching.Trials(job, 48_000)
+    _, first = searching.space(trials.config, trials.harness)
+    sampled, step = [], trainer_lib.Trainer.train_step
+
+    def recorded(trainer):
+      metrics = step(trainer)
+      sampled.append(int(metrics['sampled_tokens']))
+      return metrics
+
+    with mock.patch.object(trainer_lib.Trainer, 'train_step', recorded):
+      trials.train(0, None, first, 1)
+    # A third of a trial of full length takes a 24th: 2,000 tokens.
+    self.assertLen(sampled, int(2000 / sampled[0]))
+    self.assertGreater(len(sampled), 1)
 
   @absltest.skipUnless(RIVALS, 'EVOJAX_RIVALS_PYTHON names no environment')
   def test_searchers_of_the_other_environment(self):
