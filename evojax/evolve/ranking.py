@@ -94,6 +94,7 @@ def queue(
             predicted=interval,
             enters=enters,
             reason=reason,
+            hopeless=hopeless,
         )
     )
   return queued

@@ -154,6 +154,8 @@ class Queued:
   predicted: Interval | None  # The interval that orders it; None if nothing.
   enters: bool  # False: it waits for the next round.
   reason: str  # Why it stands here.
+  # Whether the rounds that are left could hardly prove its predicted gain.
+  hopeless: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

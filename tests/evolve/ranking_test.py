@@ -85,6 +85,7 @@ class QueueTest(parameterized.TestCase):
     )
     queue = ranking.queue(waiting, waiting, 2, 9, chance_of({1: 0.19}))
     self.assertRegex(queue[0].reason, r'predicted \+.*probability 0\.19$')
+    self.assertEqual([place.hopeless for place in queue], [True, False, False])
 
   def test_what_mispredicts_loses_weight(self):
     # Replays of the class 'loss' promised 10 points three times, and these lost

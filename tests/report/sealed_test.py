@@ -54,6 +54,10 @@ class WhyNoneTest(absltest.TestCase):
             samples.record(records.Standing, trial=0),
             samples.record(records.Standing, trial=1),
         ),
+        queue=(
+            samples.record(records.Queued, trial=2),
+            samples.record(records.Queued, trial=3, hopeless=True),
+        ),
     )
     given_up = dict(status='superseded', threshold=11.4)
     run = samples.run(
@@ -61,13 +65,15 @@ class WhyNoneTest(absltest.TestCase):
         *samples.trial(0, 'v0', '', 0.01, e_value=2.0, **given_up),
         *samples.trial(1, 'v0', '', 0.04, e_value=12.0, **given_up),
         *samples.trial(2, 'v0', '', status='superseded'),
+        *samples.trial(3, 'v0', '', status='superseded'),
     )
     self.assertEqual(
         sealed.why_none(run),
-        'Nothing was kept: of 3 changes 1 was left undecided when another'
-        ' change was kept or taken back, 1 was ahead while an earlier change'
-        ' was still compared with its shadow, 1 was not raced, as no place was'
-        ' left.',
+        'Nothing was kept: of 4 changes 1 was not raced, as no place was left,'
+        ' 1 was not raced, as the gain that is predicted could hardly be'
+        ' proved, 1 was left undecided when another change was kept or taken'
+        ' back, 1 was ahead while an earlier change was still compared with its'
+        ' shadow.',
     )
 
   def test_something_was_kept_or_nothing_tried(self):

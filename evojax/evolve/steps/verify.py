@@ -104,15 +104,18 @@ def after_race(
     shadow: The shadow after the round, if any. It may take a change back.
   """
   found = _after_race(run, race, field, shadow)
-  waiting = [place.trial for place in race.queue if not place.enters]
+  waiting = [place for place in race.queue if not place.enters]
   replaced = shadow is not None and shadow.decision == 'drop'
   if replaced or any(verdict.status == 'keep' for verdict in found.values()):
-    why = 'it waited, and the harness that it changes was replaced'
+    ended = 'the harness that it changes was replaced'
   elif costs.is_last(run, race.round, len(race.standings)):
-    why = 'it has not entered a round, and no round is left'
+    ended = 'no round is left'
   else:
     return found
-  return found | {n: _unraced(n, 'superseded', [why]) for n in waiting}
+  for place in waiting:
+    why = f'it waited ({place.reason}), and {ended}'
+    found[place.trial] = _unraced(place.trial, 'superseded', [why])
+  return found
 
 
 def _after_race(

@@ -228,7 +228,8 @@ class AfterRaceTest(parameterized.TestCase):
 
   def test_what_waits_ends_with_the_harness_that_it_changes(self):
     waits, enters = (
-        samples.record(records.Queued, trial=n, enters=n == 0) for n in (7, 0)
+        samples.record(records.Queued, trial=n, enters=n == 0, reason='later')
+        for n in (7, 0)
     )
     of = lambda *args, **options: self._verdicts(
         *args, queue=(enters, waits), **options
@@ -243,7 +244,8 @@ class AfterRaceTest(parameterized.TestCase):
     self.assertEqual(of(standing(0, 0.03, 1.0)), {})
     found = of(standing(0, 0.03, 1.0), number=2)
     self.assertEqual(found, {0: 'discard', 7: 'superseded'})
-    self.assertIn('no round is left', self.found[7].reasons[0])
+    (why,) = self.found[7].reasons
+    self.assertEqual(why, 'it waited (later), and no round is left')
 
   def test_nothing_is_kept_beside_an_open_shadow(self):
     shadow = samples.record(records.Shadow, trial=9, decision='go_on')
