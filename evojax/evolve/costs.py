@@ -11,22 +11,56 @@ from evojax.evolve import opening
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
+# Completions grow while a policy learns. Before the first round, only the first
+# updates tell how long they are.
+_GROWTH = 1.1
 
-def payable(run: opening.Run, number: int) -> float:
+
+def payable(run: opening.Run, number: int, *, dev: bool = False) -> float:
   """Return how many harnesses evolve.tokens pays for in a round.
+
+  Enough is left for the perturbed scores of one candidate.
 
   Args:
     run: The run.
     number: Number of the round.
+    dev: Whether the arms of the round are scored on dev problems.
 
   Returns:
-    The number of harnesses with all their pairs and dev scores, not rounded;
-    infinite without a limit.
+    The number of harnesses with all their pairs, not rounded; infinite without
+    a limit.
   """
-  left = _left(run, number)
+  return _harnesses(run, number, _left(run, number), dev=dev)
+
+
+def pays_for(
+    run: opening.Run, number: int, harnesses: int, *, dev: bool
+) -> bool:
+  """Return whether evolve.tokens pays for the harnesses of a round.
+
+  Unlike `payable`, this counts the replays of the round, which are all in the
+  ledger once its candidates are known.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+    harnesses: How many harnesses train in it.
+    dev: Whether their arms are scored on dev problems.
+  """
+  left = _left(run, number) - _replayed(run, [number])
+  return harnesses <= _harnesses(run, number, left, dev=dev)
+
+
+def _harnesses(
+    run: opening.Run, number: int, left: float, *, dev: bool
+) -> float:
+  """Return how many harnesses the tokens that are left pay for."""
   if math.isinf(left):
     return left
-  return left / (run.config.evolve.pairs * _of_arm(run, number, dev=True))
+  pairs, update = run.config.evolve.pairs, _of_update(run, number)
+  perturbed = 2 * pairs * _dev(run) * update
+  of_arm = update * (run.config.evolve.updates + dev * _dev(run))
+  return (left - perturbed) / (pairs * of_arm)
 
 
 def payable_pairs(run: opening.Run, number: int) -> int:
@@ -37,13 +71,13 @@ def payable_pairs(run: opening.Run, number: int) -> int:
   left, pairs = _left(run, number), run.config.evolve.pairs
   if math.isinf(left):
     return pairs
-  paid = math.floor(left / _of_arm(run, number, dev=False))
+  paid = math.floor(left / _of_arm(run, number))
   return min(max(paid, 0), pairs)
 
 
 def of_harness(run: opening.Run, number: int) -> float:
   """Return the tokens that training a harness takes in a round."""
-  return run.config.evolve.pairs * _of_arm(run, number, dev=False)
+  return run.config.evolve.pairs * _of_arm(run, number)
 
 
 def rounds_left(run: opening.Run, number: int, candidates: int) -> int:
@@ -56,7 +90,7 @@ def rounds_left(run: opening.Run, number: int, candidates: int) -> int:
   """
   planned = run.config.evolve.rounds - number
   # A further round trains at least the incumbent and one candidate.
-  further = (payable(run, number) - (1 + candidates)) / 2
+  further = (payable(run, number, dev=True) - (1 + candidates)) / 2
   return max(1, min(planned, 1 + math.floor(min(further, planned))))
 
 
@@ -77,19 +111,23 @@ def _left(run: opening.Run, number: int) -> float:
     return math.inf
   history = run.recorder.history
   races = [race for race in history.races if race.round < number]
-  trials = history.trials
   spent = float(history.base.sampled_tokens) if history.base else 0.0
   for race in races:
     spent += sum(arm.sampled_tokens for arm in race.arms)
-    scored = _scored_arms(race, trials, run.config.evolve.pairs)
+    scored = _scored_arms(race, history.trials, run.config.evolve.pairs)
     spent += scored * _dev(run) * _longest(race.arms)
   # Replays of this round do not count: a killed process may have made some.
-  spent += sum(
-      trial.backtest.sampled_tokens
-      for trial in trials
-      if trial.backtest and trial.diagnose.round < number
-  )
+  spent += _replayed(run, range(number))
   return run.config.evolve.tokens - spent
+
+
+def _replayed(run: opening.Run, rounds: Sequence[int]) -> int:
+  """Return the tokens of the replays that some rounds made."""
+  return sum(
+      trial.backtest.sampled_tokens
+      for trial in run.recorder.history.trials
+      if trial.backtest and trial.diagnose.round in rounds
+  )
 
 
 def _scored_arms(
@@ -117,18 +155,24 @@ def _longest(arms: Sequence[records.Train | records.RacedArm]) -> float:
   return max(arm.sampled_tokens / max(arm.updates, 1) for arm in arms)
 
 
-def _of_arm(run: opening.Run, number: int, *, dev: bool) -> float:
-  """Estimate the tokens of an arm from the arms of the last round.
+def _of_arm(run: opening.Run, number: int) -> float:
+  """Estimate the tokens that an arm trains on."""
+  return run.config.evolve.updates * _of_update(run, number)
+
+
+def _of_update(run: opening.Run, number: int) -> float:
+  """Estimate the tokens of an update from the arms of the last round.
 
   The arm with the most tokens counts, since a harness may make completions
   longer.
   """
-  e, grpo, history = run.config.evolve, run.config.grpo, run.recorder.history
-  races = [race for race in history.races if race.round < number]
-  update = _longest(races[-1].arms if races else [history.base])
-  if not races and (run.config.rollout.token_limit or not update):
+  grpo, history = run.config.grpo, run.recorder.history
+  if races := [race for race in history.races if race.round < number]:
+    return _longest(races[-1].arms)
+  update = _GROWTH * _longest([history.base])
+  if run.config.rollout.token_limit or not update:
     # A candidate may lift the token limit of the first arm, and a fork has no
     # first arm. Completions then use about half of rollout.max_tokens.
     most = run.config.rollout.max_tokens * grpo.prompts * grpo.group_size
     update = max(update, most / 2)
-  return update * (e.updates + dev * _dev(run))
+  return update

@@ -16,6 +16,7 @@ from evojax.diagnosis import rules
 from evojax.evidence import store
 from evojax.evolve import opening
 from evojax.evolve import scoring
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
@@ -27,6 +28,11 @@ SAMPLED_OTHERWISE = ('data', 'exploration', 'length', 'tools')
 # Least clear difference, in standard errors. It is high because it is applied
 # to every arm.
 _CLEARLY = 3.0
+
+
+def is_alike(trial: history_lib.Trial) -> bool:
+  """Return whether rollouts with and without a change are comparable."""
+  return trial.intervention_class not in SAMPLED_OTHERWISE
 
 
 def dev_folder(number: int, folder: str) -> str:

@@ -1,8 +1,9 @@
 """Ranking: which waiting candidates enter a round, and in what order.
 
-More candidates are backtested than there are places. Repairs of critical faults
-enter first, then the user's own changes, then the changes with the best
-predictions. A change that repairs nothing waits while the rounds and tokens
+More candidates are backtested than there are places. The repair of a critical
+fault enters first and alone: if it is kept, the harness that others would be
+compared with is gone, and their arms would be thrown away. Then come the user's
+own changes, then the changes with the best predictions. A change that repairs nothing waits while the rounds and tokens
 that are left could hardly prove its gain: its arms would cost training of the
 policy for nothing. The first to enter get the larger levels, see
 `race.alpha_of`. The order depends only on rows before the round, and not on the
@@ -24,6 +25,11 @@ LEAST_CHANCE = 0.2
 def is_first_class(trial: history_lib.Trial) -> bool:
   """Return whether a candidate enters before those with predictions."""
   return _rank(trial) < 2
+
+
+def enters_alone(trial: history_lib.Trial) -> bool:
+  """Return whether a candidate is the repair of a critical fault."""
+  return _rank(trial) == 0
 
 
 def predicted(
@@ -53,6 +59,7 @@ def queue(
     places: int,
     ordinary: int,
     chance_of: Callable[[history_lib.Trial, records.Interval], float | None],
+    is_paid: Callable[[Sequence[history_lib.Trial]], bool],
 ) -> list[records.Queued]:
   """Return the queue for a round, in the order of entry.
 
@@ -67,6 +74,7 @@ def queue(
     chance_of: Returns the probability that a candidate proves a gain, given its
       predicted effect; None if it is unknown, or may not keep it out. It is
       asked only for candidates that enter by their predictions.
+    is_paid: Whether the tokens pay for a round that these candidates enter.
   """
   found = {trial.number: predicted(trial, trials) for trial in waiting}
 
@@ -77,17 +85,28 @@ def queue(
     return rank, -middle, trial.number
 
   queued: list[records.Queued] = []
+  entering: list[history_lib.Trial] = []
   for trial in sorted(waiting, key=key):
     rank, interval = _rank(trial), found[trial.number]
     reason = _reason(rank, interval)
-    known = rank == 2 and interval is not None
+    alone = any(map(enters_alone, entering))
+    known = rank == 2 and interval is not None and not alone
     chance = chance_of(trial, interval) if known else None
     hopeless = chance is not None and chance < LEAST_CHANCE
-    enters = not hopeless and sum(place.enters for place in queued) < places
-    if hopeless:
+    first = is_first_class(trial)
+    enters = len(entering) < places and (first or ordinary > 0)
+    if alone:
+      enters = False
+      reason += ', waits for that repair'
+    elif hopeless:
+      enters = False
       reason += f', to prove with probability {chance:.2f}'
-    elif not is_first_class(trial):
-      enters, ordinary = enters and ordinary > 0, ordinary - 1
+    elif enters and not is_paid([*entering, trial]):
+      enters = False
+      reason += ', which the tokens do not pay for'
+    if enters:
+      entering.append(trial)
+      ordinary -= not first
     queued.append(
         records.Queued(
             trial=trial.number,

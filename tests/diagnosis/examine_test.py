@@ -202,6 +202,14 @@ class FaultsTest(parameterized.TestCase):
     self.assertEqual(list(found)[:2], ['unusual_setting', 'gradient_zero'])
     self.assertEqual(found['unusual_setting'].severity, 'critical')
 
+  def test_decay_that_outweighs_the_gradient_is_critical(self):
+    for decay, wanted in ((9.0, 'warning'), (10.0, 'critical')):
+      run = dataclasses.replace(
+          made.run(made.rollouts()), config={'optim.weight_decay': decay}
+      )
+      (found,) = examine.examine(run).findings
+      self.assertEqual((found.check, found.severity), ('unusual_setting', wanted))
+
   def test_what_is_not_solved_because_it_cannot_be_read(self):
     found = examine.examine(faults_made.unreadable()).findings
     self.assertEqual(found[0].check, 'unreadable')

@@ -14,6 +14,7 @@ from evojax.ledger import records
 from tests.ledger import samples
 
 _SPENT = 40 + 12 * 80 + 100  # The base, a round of 12 arms, a replay before.
+_PERTURBED = 2 * 4 * 40  # Both arms of 4 pairs on perturbed problems.
 
 
 class CostsTest(parameterized.TestCase):
@@ -58,14 +59,16 @@ class CostsTest(parameterized.TestCase):
     self.assertFalse(costs.is_last(run, 1, 2))
     self.assertTrue(costs.is_last(run, 8, 2))
 
-  def test_harnesses_with_dev_scores(self):
-    run = self._run(_SPENT + 4 * 120 * 3)
-    self.assertAlmostEqual(costs.payable(run, 1), 3.0)
+  def test_harnesses_with_the_scores_of_the_round(self):
+    run = self._run(_SPENT + _PERTURBED + 4 * 120 * 3)
+    self.assertAlmostEqual(costs.payable(run, 1, dev=True), 3.0)
+    self.assertAlmostEqual(costs.payable(run, 1), 4.5)
     # Tokens that 12 arms sampled for dev problems.
-    run = self._run(_SPENT + 12 * 40 + 4 * 120, scored_by='dev')
+    left = _PERTURBED + 4 * 80
+    run = self._run(_SPENT + 12 * 40 + left, scored_by='dev')
     self.assertAlmostEqual(costs.payable(run, 1), 1.0)
     # A candidate of round 0 passed, and its 4 pairs met perturbed problems.
-    run = self._run(_SPENT + 8 * 40 + 4 * 120)
+    run = self._run(_SPENT + 8 * 40 + left)
     run.recorder.history.trials[0] = dataclasses.replace(
         run.recorder.history.trials[0],
         verify=samples.record(records.Verify, perturbed_effect=0.1),
@@ -73,11 +76,29 @@ class CostsTest(parameterized.TestCase):
     )
     self.assertAlmostEqual(costs.payable(run, 1), 1.0)
 
+  @parameterized.parameters((False, 80), (True, 120))
+  def test_what_is_paid_once_the_candidates_are_known(self, dev, arm):
+    # The replays of this round count, too.
+    enough = _SPENT + 100 + _PERTURBED + 4 * arm * 2
+    pays = lambda tokens: costs.pays_for(self._run(tokens), 1, 2, dev=dev)
+    self.assertTrue(pays(enough))
+    self.assertFalse(pays(enough - 1))
+    self.assertTrue(pays(0))  # No limit.
+
   @parameterized.parameters((320, 4), (319, 3), (80, 1), (79, 0), (-5, 0))
   def test_the_incumbent_alone(self, left, pairs):
     self.assertEqual(costs.payable_pairs(self._run(_SPENT + left), 1), pairs)
 
   def test_completions_may_become_longer(self):
+    # By a tenth, after 8 updates of 200 tokens in all,
+    for left, pairs in ((441, 2), (439, 1)):
+      run = self._run(200 + left, raced=False)
+      run.recorder.history.base = samples.record(
+          records.Train, sampled_tokens=200, updates=8
+      )
+      run.config.rollout.token_limit = 0
+      self.assertEqual(costs.payable_pairs(run, 0), pairs)
+    # and more if a candidate lifts a limit.
     arm = 8 * 32 * 4  # 8 updates of 4 completions with half of 64 tokens.
     run = self._run(40 + 3 * arm, raced=False)
     self.assertEqual(costs.payable_pairs(run, 0), 3)
@@ -92,7 +113,7 @@ class CostsTest(parameterized.TestCase):
 
   def test_the_last_round_of_candidates(self):
     # This round and the next, each with one candidate.
-    enough = _SPENT + 4 * 120 * (2 + 2)
+    enough = _SPENT + _PERTURBED + 4 * 120 * (2 + 2)
     self.assertFalse(costs.is_last(self._run(enough), 1, 1))
     self.assertTrue(costs.is_last(self._run(enough - 1), 1, 1))
     self.assertTrue(costs.is_last(self._run(enough), 1, 2))
@@ -102,7 +123,7 @@ class CostsTest(parameterized.TestCase):
   )
   def test_the_rounds_left_to_race_in(self, harnesses, candidates, rounds):
     # A further round trains the incumbent and one candidate.
-    run = self._run(_SPENT + round(4 * 120 * harnesses))
+    run = self._run(_SPENT + _PERTURBED + round(4 * 120 * harnesses))
     self.assertEqual(costs.rounds_left(run, 1, candidates), rounds)
     # Round 7 of 9 is the last but one, whatever the tokens pay for.
     self.assertLessEqual(costs.rounds_left(run, 7, candidates), 2)

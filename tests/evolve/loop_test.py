@@ -613,7 +613,7 @@ class ShadowTest(absltest.TestCase):
   @pytest.mark.slow
   def test_tokens_that_end_during_a_shadow(self):
     payable = loop.costs.payable
-    poor = lambda run, number: 1.5 if number > 1 else payable(run, number)
+    poor = lambda *of, **score: 1.5 if of[1] > 1 else payable(*of, **score)
     path, rows, summary, text = self._keep_in_the_last_round(
         absltest.mock.patch.object(loop.costs, 'payable', poor)
     )

@@ -45,11 +45,21 @@ def chance_of(chances):
   return lambda trial, predicted: chances.get(trial.number)
 
 
-def order(waiting, past=(), places=2, ordinary=9, chances=()):
+def queue(waiting, past=(), **options):
+  """The queue, by default with two places and without any limit."""
+  options = {
+      'places': 2,
+      'ordinary': 9,
+      'chance_of': chance_of({}),
+      'is_paid': lambda entering: True,
+      **options,
+  }
+  return ranking.queue(waiting, [*past, *waiting], **options)
+
+
+def order(waiting, past=(), chances=(), **options):
   """The trials in the queue; negative if they wait (0 must enter)."""
-  found = ranking.queue(
-      waiting, [*past, *waiting], places, ordinary, chance_of(dict(chances))
-  )
+  found = queue(waiting, past, chance_of=chance_of(dict(chances)), **options)
   return [q.trial if q.enters else -q.trial for q in found]
 
 
@@ -83,9 +93,25 @@ class QueueTest(parameterized.TestCase):
     self.assertEqual(
         order(waiting, ordinary=1, chances={1: 0.1, 2: None}), [-1, 2, -3]
     )
-    queue = ranking.queue(waiting, waiting, 2, 9, chance_of({1: 0.19}))
-    self.assertRegex(queue[0].reason, r'predicted \+.*probability 0\.19$')
-    self.assertEqual([place.hopeless for place in queue], [True, False, False])
+    places = queue(waiting, chance_of=chance_of({1: 0.19}))
+    self.assertRegex(places[0].reason, r'predicted \+.*probability 0\.19$')
+    self.assertEqual([place.hopeless for place in places], [True, False, False])
+
+  def test_what_is_not_paid_waits_and_leaves_its_place_to_others(self):
+    waiting = [trial(n, (0.02, 0.08)) for n in (1, 2, 3)]
+    asked = []
+
+    def is_paid(entering):
+      asked.append([t.number for t in entering])
+      return asked[-1] != [1]
+
+    found = order(waiting, ordinary=1, is_paid=is_paid)
+    self.assertEqual(found, [-1, 2, -3])
+    # Nobody is asked about candidates that have no place.
+    self.assertEqual(asked, [[1], [2]])
+    places = queue(waiting, places=1, is_paid=lambda entering: False)
+    self.assertTrue(places[0].reason.endswith('the tokens do not pay for'))
+    self.assertFalse(places[0].hopeless)
 
   def test_what_mispredicts_loses_weight(self):
     # Replays of the class 'loss' promised 10 points three times, and these lost
@@ -103,27 +129,38 @@ class QueueTest(parameterized.TestCase):
     wanted = ranking.predicted(waiting[1], [])
     self.assertEqual(ranking.predicted(waiting[1], past), wanted)
 
-  def test_repairs_then_the_users_changes_then_predictions(self):
+  def test_the_users_changes_then_predictions(self):
     waiting = [
         trial(1, (0.3, 0.4)),
         trial(2, (-0.2, -0.1), trigger='inbox/b.json'),
         trial(3, (-0.2, -0.1), trigger='inbox/c.json'),
-        trial(4, (-0.4, -0.3), critical=True),
         trial(5, (0.1, 0.2)),
     ]
-    self.assertEqual(order(waiting, places=3), [4, 2, 3, -1, -5])
-    found = ranking.queue(waiting, waiting, 3, 9, chance_of({}))
-    self.assertEqual(found[0].reason, 'repairs a critical fault')
-    self.assertEqual(found[1].reason, 'was left in the inbox')
-    self.assertStartsWith(found[3].reason, 'predicted +')
+    self.assertEqual(order(waiting, places=3), [2, 3, 1, -5])
+    found = queue(waiting, places=3)
+    self.assertEqual(found[0].reason, 'was left in the inbox')
+    self.assertStartsWith(found[2].reason, 'predicted +')
 
-  @parameterized.parameters((0, [3, -1, -2]), (1, [3, 1, -2]))
-  def test_the_last_entry_is_for_a_repair(self, ordinary, wanted):
+  def test_the_repair_of_a_critical_fault_enters_alone(self):
     waiting = [
-        trial(1, (0.1, 0.2)),
-        trial(2, (0.0, 0.1)),
-        trial(3, None, critical=True),
+        trial(1, (0.3, 0.4)),
+        trial(2, (0.3, 0.4), trigger='inbox/b.json'),
+        trial(3, (-0.4, -0.3), critical=True),
+        trial(4, (-0.4, -0.3), critical=True),
     ]
+    self.assertEqual(order(waiting, places=3), [3, -4, -2, -1])
+    found = queue(waiting, places=3)
+    self.assertEqual(found[0].reason, 'repairs a critical fault')
+    self.assertTrue(found[2].reason.endswith('inbox, waits for that repair'))
+    # If it cannot enter, it keeps nobody out.
+    paid = lambda entering: entering[0].number < 3
+    self.assertEqual(order(waiting, is_paid=paid), [-3, -4, 2, 1])
+
+  @parameterized.parameters((0, [3, -1, -2], [-1, -2]), (1, [3, -1, -2], [1, -2]))
+  def test_the_last_entry_is_for_a_repair(self, ordinary, wanted, without):
+    waiting = [trial(1, (0.1, 0.2)), trial(2, (0.0, 0.1))]
+    self.assertEqual(order(waiting, places=3, ordinary=ordinary), without)
+    waiting.append(trial(3, None, critical=True))
     self.assertEqual(order(waiting, places=3, ordinary=ordinary), wanted)
 
 

@@ -13,6 +13,10 @@ _SOLVED = 0.02  # Share below which nothing is solved.
 # Shares of the kinds of problems below which training is narrow, and far too
 # narrow for what evaluations ask.
 _PART, _SLICE = 0.2, 0.05
+# Decoupled decay d moves a weight w by d |w| times the learning rate, and Adam
+# by about the learning rate. From here on, decay outweighs the gradient for
+# |w| = 0.1, and before long the policy is gone.
+_RUINOUS = {'optim.weight_decay': 10.0}
 
 
 def unusual_setting(run: form.Run) -> findings.Finding | None:
@@ -42,9 +46,10 @@ def unusual_setting(run: form.Run) -> findings.Finding | None:
     good = f'{field.default:g}' if run.config else f'{low:g} to {high:g}'
     changes.append(f'{name} {value:g} -> {good}')
     remedies.append(records.Remedy(setting=path, value=field.default))
+  ruined = any(odd.get(path, 0) >= bound for path, bound in _RUINOUS.items())
   return findings.Finding(
       check='unusual_setting',
-      severity='warning',
+      severity='critical' if ruined else 'warning',
       text=', '.join(said),
       numbers=tuple(
           findings.Number(name=path, value=float(value))

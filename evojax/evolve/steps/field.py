@@ -9,12 +9,14 @@ the rest wait for the next round. The training so far is diagnosed in every
 round, even if no candidate may enter any more.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import math
 from typing import Any
 
 from evojax.evolve import costs
 from evojax.evolve import opening
+from evojax.evolve import pairs
 from evojax.evolve import ranking
 from evojax.evolve import standings
 from evojax.evolve.propose import human
@@ -67,7 +69,7 @@ def fill(run: opening.Run, number: int) -> Field:
       break
   queue = _queue(run, number, free)
   trials = {trial.number: trial for trial in _undecided(run)}
-  racing = _racing_on(run) if is_payable(run, number) else []
+  racing = _racing_on(run) if is_paid(run, number) else []
   racing += [trials[place.trial] for place in queue if place.enters]
   return Field(racing, queue)
 
@@ -86,7 +88,14 @@ def _queue(
 
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
-    found = ranking.queue(waiting, trials, free, _ordinary(run), chance_of)
+    found = ranking.queue(
+        waiting,
+        trials,
+        free,
+        _ordinary(run),
+        chance_of,
+        lambda entering: is_paid(run, number, entering),
+    )
     return [dataclasses.asdict(place) for place in found]
 
   # Decided in process 0, so that all processes have the same bits.
@@ -123,12 +132,24 @@ def places(run: opening.Run, number: int) -> int:
   return max(math.floor(min(free, payable)), 0)
 
 
-def is_payable(run: opening.Run, number: int) -> bool:
-  """Return whether the tokens pay for what trains on from the round before.
+def is_paid(
+    run: opening.Run, number: int, entering: Sequence[history_lib.Trial] = ()
+) -> bool:
+  """Return whether the tokens pay for all that trains in a round.
 
-  If they do not, the incumbent trains alone in the round.
+  That is the incumbent, what trains on from the round before, and candidates
+  that enter. If they do not, the incumbent trains alone.
   """
-  return costs.payable(run, number) >= 1 + _others(run, number)
+  raced = [*_racing_on(run), *entering]
+  if current := shadow.current(run):
+    trials = run.recorder.history.trials
+    raced += [t for t in trials if t.number == current.trial]
+  return costs.pays_for(
+      run,
+      number,
+      harnesses=1 + _others(run, number) + len(entering),
+      dev=not all(map(pairs.is_alike, raced)),
+  )
 
 
 def _others(run: opening.Run, number: int) -> int:
@@ -152,9 +173,12 @@ def _is_full(run: opening.Run, trial: int, free: int) -> bool:
   """Return whether enough candidates wait, not counting those from a trial on.
 
   If there were only as many as places, all would enter whatever is predicted.
-  So one more is needed, unless those that enter first take all places.
+  So one more is needed, unless those that enter first take all places, or one
+  enters alone.
   """
   waiting = [t for t in _waiting(run) if t.number < trial]
+  if any(map(ranking.enters_alone, waiting)):
+    return True
   first = sum(map(ranking.is_first_class, waiting))
   return first >= free or len(waiting) >= free + stages.SPARE
 

@@ -80,7 +80,7 @@ def race(
   """
   standings.announce(run, number, field)
   raced_trials = [*field, *_trials_of(run, shadow)]
-  scored_by = 'rollouts' if all(map(_is_alike, raced_trials)) else 'dev'
+  scored_by = 'rollouts' if all(map(pairs.is_alike, raced_trials)) else 'dev'
   followed = _followed(run, number, field, shadow)
   harnesses = {trial.number: _rebased(run, version, trial) for trial in field}
   training = {version.harness, *harnesses.values()}
@@ -158,11 +158,6 @@ def _trials_of(
   return [t for t in trials if shadow and t.number == shadow.trial]
 
 
-def _is_alike(trial: history_lib.Trial) -> bool:
-  """Return whether rollouts with and without a change are comparable."""
-  return trial.intervention_class not in pairs.SAMPLED_OTHERWISE
-
-
 def _incumbent_and_shadow(
     run: opening.Run,
     version: records.Version,
@@ -195,7 +190,7 @@ def _incumbent_and_shadow(
             trial=shadow.trial,
             name='shadow',
             harness=shadow.harness,
-            alike=_is_alike(trial),
+            alike=pairs.is_alike(trial),
         )
     )
   return found
@@ -223,7 +218,7 @@ def _candidate(
       trial=trial.number,
       name=f't{trial.number:03d}',
       harness=harness,
-      alike=_is_alike(trial),
+      alike=pairs.is_alike(trial),
       starts=starts,
       reserve=reserve,
   )

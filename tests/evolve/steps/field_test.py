@@ -84,6 +84,7 @@ class FillTest(parameterized.TestCase):
         mock.patch.object(field, '_begin', begin),
         mock.patch.object(field, '_diagnose', diagnose),
         mock.patch.object(field.costs, 'payable', lambda *_: float('inf')),
+        mock.patch.object(field.costs, 'pays_for', lambda *_, **__: True),
         mock.patch.object(
             field.standings, 'entered', lambda run: range(entered)
         ),
@@ -125,7 +126,7 @@ class FillTest(parameterized.TestCase):
     self.assertEqual(self.idle, [0])
 
   def test_a_shadow_has_a_place(self):
-    self.assertEqual(self._fill([0.0] * 9, shadow=object()), [0])
+    self.assertEqual(self._fill([0.0] * 9, shadow=mock.Mock(trial=7)), [0])
     self.assertEqual(self.queue, [0, 1])
     (text,) = self.said.call_args.args
     self.assertStartsWith(
@@ -146,6 +147,15 @@ class FillTest(parameterized.TestCase):
     ):
       found = self._fill([0.1, 0.2], waiting=[repair], chance=0.1)
     self.assertEqual(found, [0])
+
+  def test_beside_the_repair_of_a_critical_fault_nothing_is_tried(self):
+    repair = candidate(0)
+    with mock.patch.object(
+        field.ranking, 'enters_alone', lambda trial: trial is repair
+    ):
+      self.assertEqual(self._fill([0.0, 0.1], waiting=[repair]), [0])
+    # Each round tries one change.
+    self.assertEqual(self.tried, 1)
 
   def test_if_enough_wait_only_a_critical_repair_is_looked_for(self):
     waiting = [candidate(n, 0.1) for n in range(3)]
@@ -171,28 +181,57 @@ class TokensTest(parameterized.TestCase):
         mock.patch.object(field.costs, 'payable', lambda run, n: payable),
         mock.patch.object(field, '_others', lambda run, n: others),
     ):
-      return field.places(run, 1), field.is_payable(run, 1)
+      return field.places(run, 1)
 
   @parameterized.parameters(
       # Harnesses that are paid for, those that train on, places.
-      (float('inf'), 0, 2, True),
-      (3.0, 0, 2, True),
-      (2.9, 0, 1, True),
-      (1.9, 0, 0, True),
-      (0.1, 0, 0, False),
-      (4.0, 1, 1, True),
-      (2.9, 1, 0, True),
-      (1.9, 1, 0, False),
+      (float('inf'), 0, 2),
+      (3.0, 0, 2),
+      (2.9, 0, 1),
+      (1.9, 0, 0),
+      (4.0, 1, 1),
+      (2.9, 1, 0),
+      (1.9, 1, 0),
   )
-  def test_as_many_as_the_tokens_pay_for(self, payable, others, places, enough):
-    self.assertEqual(self._places(payable, others), (places, enough))
+  def test_as_many_as_the_tokens_pay_for(self, payable, others, places):
+    self.assertEqual(self._places(payable, others), places)
 
   def test_no_more_than_were_promised(self):
-    self.assertEqual(self._places(9.0, entries=1), (1, True))
+    self.assertEqual(self._places(9.0, entries=1), 1)
 
   def test_after_the_last_round_none_enters(self):
-    self.assertEqual(self._places(9.0, rounds=2), (2, True))
-    self.assertEqual(self._places(9.0, rounds=1), (0, True))
+    self.assertEqual(self._places(9.0, rounds=2), 2)
+    self.assertEqual(self._places(9.0, rounds=1), 0)
+
+  @parameterized.parameters(
+      # What races on, what enters, a shadow: harnesses, dev scores.
+      ([], [], None, 1, False),
+      (['loss'], ['optimizer'], None, 3, False),
+      (['loss'], ['exploration'], None, 3, True),
+      (['length'], [], None, 2, True),
+      ([], ['loss'], 'data', 3, True),
+      ([], ['loss'], 'loss', 3, False),
+  )
+  def test_all_that_trains_is_paid(self, on, enters, kept, harnesses, dev):
+    of = lambda name: history_lib.Trial(
+        index=0,
+        number=7,
+        seconds={},
+        design=samples.record(
+            records.Design,
+            delta=samples.record(records.Delta, intervention_class=name),
+        ),
+    )
+    run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
+    run.recorder.history.trials = [of(kept)] if kept else []
+    shadow = kept and mock.Mock(trial=7)
+    with (
+        mock.patch.object(field, '_racing_on', lambda run: list(map(of, on))),
+        mock.patch.object(field.shadow, 'current', lambda run: shadow),
+        mock.patch.object(field.costs, 'pays_for', return_value=True) as asked,
+    ):
+      field.is_paid(run, 1, list(map(of, enters)))
+    asked.assert_called_once_with(run, 1, harnesses=harnesses, dev=dev)
 
 
 class ReserveTest(parameterized.TestCase):

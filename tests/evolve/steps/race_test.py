@@ -9,6 +9,7 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax.evolve import opening
+from evojax.evolve import pairs
 from evojax.evolve import stream
 from evojax.evolve.steps import backtest
 from evojax.evolve.steps import race
@@ -52,7 +53,7 @@ class SampledOtherwiseTest(parameterized.TestCase):
       ('optim.learning_rate', 1e-3, True),
   )
   def test_rollouts_that_are_not_comparable(self, path, value, alike):
-    self.assertEqual(race._is_alike(trial(changed(path, value))), alike)
+    self.assertEqual(pairs.is_alike(trial(changed(path, value))), alike)
 
   @parameterized.parameters(*SAMPLED_OTHERWISE)
   def test_no_replay(self, path, value):

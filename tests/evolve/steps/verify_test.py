@@ -103,7 +103,7 @@ class AfterRaceTest(parameterized.TestCase):
 
     payable = options.get('payable', float('inf'))
     with (
-        mock.patch.object(verify.costs, 'payable', lambda *_: payable),
+        mock.patch.object(verify.costs, 'payable', lambda *_, **__: payable),
         mock.patch.object(verify, '_criticals', own),
         mock.patch.object(verify, '_perturbed', perturbed),
         mock.patch.object(
