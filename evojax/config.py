@@ -365,8 +365,9 @@ FIELDS = (
     Field('evolve.device_seconds', 0.0,
           'Device-seconds that the run may spend; 0: no limit.', 0.0),
     Field('evolve.tokens', 0, 'Tokens that the run may sample, except for'
-          ' sealed scores; 0: no limit. If too few are left for a round, only'
-          ' the incumbent trains, or the round does not begin.', 0),
+          ' sealed scores; 0: no limit. A candidate races only if its arms and'
+          ' scores are paid for; else the incumbent trains alone, or the run'
+          ' ends.', 0),
     Field('evolve.dollars', 0.0, 'Dollars that the run may spend; 0: no limit.',
           0.0),
     Field('evolve.dollars_per_device_hour', 0.0,

@@ -3,11 +3,12 @@
 More candidates are backtested than there are places. The repair of a critical
 fault enters first and alone: if it is kept, the harness that others would be
 compared with is gone, and their arms would be thrown away. Then come the user's
-own changes, then the changes with the best predictions. A change that repairs nothing waits while the rounds and tokens
-that are left could hardly prove its gain: its arms would cost training of the
-policy for nothing. The first to enter get the larger levels, see
-`race.alpha_of`. The order depends only on rows before the round, and not on the
-pairs that test the candidates. So the bound on false keeps holds for any order.
+own changes, then the changes with the best predictions. A change that repairs
+nothing waits while the rounds and tokens that are left could hardly prove its
+gain: its arms would cost training of the policy for nothing. The first to enter
+get the larger levels, see `race.alpha_of`. The order depends only on rows
+before the round, and not on the pairs that test the candidates. So the bound on
+false keeps holds for any order.
 """
 
 from collections.abc import Callable, Sequence

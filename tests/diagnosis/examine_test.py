@@ -208,7 +208,8 @@ class FaultsTest(parameterized.TestCase):
           made.run(made.rollouts()), config={'optim.weight_decay': decay}
       )
       (found,) = examine.examine(run).findings
-      self.assertEqual((found.check, found.severity), ('unusual_setting', wanted))
+      self.assertEqual(found.check, 'unusual_setting')
+      self.assertEqual(found.severity, wanted)
 
   def test_what_is_not_solved_because_it_cannot_be_read(self):
     found = examine.examine(faults_made.unreadable()).findings
