@@ -173,11 +173,13 @@ def _opened(
   mesh = sharding.make_mesh(**config.mesh.to_dict())
   engine = engines.make_engine(config, setup.policy, mesh)
   true = judge.scorer(engine, version='seed')
-  perturbed = perturb.Perturbed(judge.domain)
+  # Where no problem can be perturbed, the true grader is the only judge.
+  audited = true
+  if perturb.has_perturbations(judge.domain):
+    perturbed = perturb.Perturbed(judge.domain)
+    audited = dataclasses.replace(true, domain=perturbed)
   scorers = dict(
-      own=setup.scorer(engine, version='seed'),
-      true=true,
-      audited=dataclasses.replace(true, domain=perturbed),
+      own=setup.scorer(engine, version='seed'), true=true, audited=audited
   )
   arm = trainer_lib.Trainer(
       setup, folder / 'arm', metrics_lib.Phases(), engine=engine

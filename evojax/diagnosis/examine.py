@@ -47,9 +47,6 @@ _SAID_BY = {
         'shaping_alone',
     ),
     'filter_by_length': ('filter_starves',),
-    # An agent that cannot read what it looks at solves nothing.
-    'too_hard': ('replies_cut',),
-    'dead_groups': ('replies_cut',),
     'repeated_steps': ('narrow_data',),
     'shaping_alone': ('reward_hacking',),
     # These findings say which part, or what about all rewards, is at fault.
@@ -85,6 +82,9 @@ _SAID_BY_CRITICAL = {
     'truncation': ('temperature',),
     'dead_groups': ('silent',),
 }
+# Findings that another one explains, which is then as severe as they are. An
+# agent that cannot read what it looks at solves nothing.
+_EXPLAINS = {'replies_cut': ('too_hard', 'dead_groups')}
 _UNUSUAL = 'unusual_setting'
 # Findings that an unusual setting explains if they are critical.
 _SYMPTOMS = {
@@ -126,6 +126,7 @@ def examine(run: form.Run) -> findings.Diagnosis:
       if names.isdisjoint(_SAID_BY.get(f.check, ()))
       and severe.isdisjoint(_SAID_BY_CRITICAL.get(f.check, ()))
   ]
+  found = _explained(found)
   found.sort(key=lambda f: findings.SEVERITIES.index(f.severity))  # Stable.
   if severe & _SYMPTOMS:
     found = _with_cause_first(found)
@@ -133,6 +134,18 @@ def examine(run: form.Run) -> findings.Diagnosis:
   return findings.Diagnosis(
       tuple(found), tuple(unknown), tuple(quiet), verdict, summary
   )
+
+
+def _explained(found: list[findings.Finding]) -> list[findings.Finding]:
+  """Return the findings without those that others explain."""
+  by_check = {f.check: f for f in found}
+  for cause, symptoms in _EXPLAINS.items():
+    if cause in by_check:
+      both = [by_check.pop(name) for name in symptoms if name in by_check]
+      both.append(by_check[cause])
+      worst = min((f.severity for f in both), key=findings.SEVERITIES.index)
+      by_check[cause] = dataclasses.replace(by_check[cause], severity=worst)
+  return list(by_check.values())
 
 
 def _with_cause_first(

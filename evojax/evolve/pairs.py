@@ -147,6 +147,26 @@ def is_wasted(
   return len(by_step) > 1 and is_clearly_worse(late, first)
 
 
+def is_left_out(
+    run: opening.Run, version: str, role: str, arm: records.Arm
+) -> bool:
+  """Return whether no training continues an arm of a chain, see `is_wasted`.
+
+  Args:
+    run: The run.
+    version: Name of the version that the round started from.
+    role: Role of the arm.
+    arm: The arm.
+  """
+  diagnosed = run.recorder.find(records.Diagnose, version=version)
+  found = diagnosed.findings if diagnosed else ()
+  # The findings are about the incumbent's harness.
+  suspect = role != 'candidate' and any(
+      finding.severity == 'critical' for finding in found
+  )
+  return is_wasted(run, arm, suspect=suspect)
+
+
 def difference(
     candidate: Float[np.ndarray, 'P'],
     incumbent: Float[np.ndarray, 'Q'],

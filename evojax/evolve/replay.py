@@ -38,6 +38,9 @@ class Replayed:
   effect: records.Estimate  # Candidate minus parent, a fraction.
   sampled_tokens: int  # Tokens sampled to score both.
   equal: bool  # Whether parameters and moments agree bit for bit.
+  # Whether no sample differs although the parameters do: a few updates show
+  # nothing about such a change, least of all that its effect is 0.
+  silent: bool
 
 
 def effect(
@@ -109,6 +112,7 @@ def effect(
       effect=estimates.over_problems(np.mean(gains, axis=0)),
       sampled_tokens=sum(spent),
       equal=before == after,
+      silent=before != after and not np.any(gains),
   )
 
 

@@ -361,19 +361,22 @@ def read_all(
 
 
 def matching(
-    library: Sequence[Skill], domain: str, measures: Sequence[records.Measure]
+    library: Sequence[Skill],
+    domain: str,
+    measures: Sequence[records.Measure],
+    findings: Sequence[records.Finding] = (),
 ) -> list[Skill]:
-  """Return the skills whose alert fires here.
+  """Return the skills whose alert or finding is raised here.
 
   They are sorted by the lower end of their expected effect, highest first. A
   skill applies in the domains in which it held, and in any domain once it has
   held in CROSS_DOMAIN of them.
   """
-  alerts = diagnose.alerts(measures)
+  raised = {*diagnose.alerts(measures), *(f.check for f in findings)}
   usable = [
       skill
       for skill in library
-      if skill.trigger in alerts
+      if skill.trigger in raised
       and (domain in skill.domains or len(skill.domains) >= CROSS_DOMAIN)
   ]
   return sorted(usable, key=lambda s: (-s.expected[0], s.sha256))

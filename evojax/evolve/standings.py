@@ -148,7 +148,9 @@ def _standing(
         detectable=None,
     )
   e, margin = run.config.evolve, before.margin
-  alpha, most = alpha_of(run, index), min(e.patience, e.rounds)
+  alpha = alpha_of(run, index)
+  left = costs.rounds_left(run, number, candidates)
+  most = min(e.patience, before.rounds + left)
   spread = paired.pooled_spread(groups) or 0.0
   # This candidate's test may cut large gains, which changes the spread.
   cut = paired.pooled_spread([race_lib.counted(g, margin) for g in groups])

@@ -202,6 +202,29 @@ class FaultsTest(parameterized.TestCase):
     self.assertEqual(list(found)[:2], ['unusual_setting', 'gradient_zero'])
     self.assertEqual(found['unusual_setting'].severity, 'critical')
 
+  @parameterized.parameters(
+      ('{:,}', False), ('{}.00', False), ('${:,}.', False), ('{}7', True)
+  )
+  def test_a_number_may_be_written_in_many_ways(self, written, wrong):
+    rows = made.rollouts()
+    right = 1_234_000 + rows['reference'].astype(int)
+    said = right.where(rows['outcome'] > 0.5, right + 1)
+    rows['reference'] = right.astype(str)
+    rows['completion'] = [f'So it is {written.format(n)}' for n in said]
+    found = [f.check for f in examine.examine(made.run(rows)).findings]
+    self.assertEqual('grader_open' in found, wrong)
+
+  def test_what_explains_a_critical_fault_is_critical(self):
+    agents = dict(n_turns=4.0, n_calls=4.0, repeated=0.0, looked=1.0)
+    unsolved = dict.fromkeys(('outcome', 'part_correct', 'part_format'), 0.0)
+    rows = made.rollouts().assign(**unsolved, **agents)
+    for share, wanted in ((0.1, 'too_hard'), (0.7, 'replies_cut')):
+      run = made.run(
+          rows.assign(replies_cut=share), reward=lambda e: e['part_correct']
+      )
+      found = [(f.check, f.severity) for f in examine.examine(run).findings]
+      self.assertEqual(found, [(wanted, 'critical')])
+
   def test_decay_that_outweighs_the_gradient_is_critical(self):
     for decay, wanted in ((9.0, 'warning'), (10.0, 'critical')):
       run = dataclasses.replace(

@@ -14,6 +14,7 @@ from evojax.harness import library
 from evojax.harness import spec
 from evojax.harness import surface
 from evojax.ledger import records
+from tests.ledger import samples
 
 REWARD = """
 def parts(e):
@@ -254,6 +255,13 @@ class MatchingTest(absltest.TestCase):
     self.assertEqual(skills.matching([skill], 'math', fires), [skill])
     self.assertEqual(skills.matching([skill], 'math', silent), [])
     self.assertEqual(skills.matching([skill], 'coding', fires), [])
+
+  def test_a_finding_is_a_trigger_too(self):
+    skill = learn(rate(3e-4))
+    skill = dataclasses.replace(skill, trigger='hardly_moves')
+    raised = [samples.record(records.Finding, check='hardly_moves')]
+    self.assertEqual(skills.matching([skill], 'math', [], raised), [skill])
+    self.assertEqual(skills.matching([skill], 'math', []), [])
 
   def test_other_domains_after_two(self):
     swe = dataclasses.replace(EVIDENCE, domain='swe')

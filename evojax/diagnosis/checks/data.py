@@ -129,7 +129,10 @@ def duplicate_prompts(run: form.Run) -> findings.Finding | None:
 
 
 def _stands(answer: str, prompt: str) -> bool:
-  return bool(re.search(rf'(?<![\w.]){re.escape(answer)}(?![\w]|\.\d)', prompt))
+  """Return whether an answer stands in a text; 1,234.00 is 1234."""
+  text = re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', prompt)
+  pattern = rf'(?<![\w.]){re.escape(answer)}(?:\.0+)?(?![\w]|\.\d)'
+  return bool(re.search(pattern, text))
 
 
 def answer_in_prompt(run: form.Run) -> findings.Finding | None:

@@ -1,6 +1,7 @@
 """The default proposer: a diagnosis, interventions, and the ledger.
 
-Remedies that the diagnosis names come first, then skills whose alert fires.
+Remedies that the diagnosis names come first, then skills whose alert or finding
+is raised.
 Otherwise the interventions that an alert calls for compete with numeric
 mutations of earlier changes: Thompson sampling chooses the intervention class,
 then the change within it. Beliefs are Normal: the library's interval is the
@@ -155,7 +156,7 @@ def _from_skills(context: propose_lib.Context) -> propose_lib.Proposal | None:
   """Propose the best-supported skill that applies and has an untried factor."""
   tried = {trial.delta.factor for trial in context.history}
   for skill in skills_lib.matching(
-      context.skills, context.domain, context.measures
+      context.skills, context.domain, context.measures, context.findings
   ):
     first = skill.evidence[0]
     try:

@@ -148,7 +148,7 @@ def _backtest(
   found[EQUAL] = float(replayed.equal)
   return dict(
       statistics=found,
-      predicted=[effect.low, effect.high],
+      predicted=None if replayed.silent else [effect.low, effect.high],
       sampled_tokens=replayed.sampled_tokens,
   )
 

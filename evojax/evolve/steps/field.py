@@ -186,9 +186,15 @@ def _is_full(run: opening.Run, trial: int, free: int) -> bool:
 def _is_for_repairs(run: opening.Run, trial: int, free: int) -> bool:
   """Return whether a new trial may only be the repair of a critical fault.
 
-  That is so if no other candidate could enter, or if enough of them wait.
+  That is so if no other candidate could enter, or if enough of them wait. Those
+  whose gain could hardly be proved do not count: they may wait forever, and so
+  each round tries another change.
   """
-  waiting = sum(t.number < trial for t in _waiting(run))
+  waiting = sum(
+      not (t.queued and t.queued.hopeless)
+      for t in _waiting(run)
+      if t.number < trial
+  )
   may_enter = min(free, _ordinary(run))
   return may_enter <= 0 or waiting >= may_enter + stages.SPARE
 

@@ -104,11 +104,11 @@ def trained_on(
 ) -> list[records.RacedArm]:
   """Return the arms of a round that train the state of a harness after it.
 
-  With the mean, those are all of its arms. In a chain it is the last one,
-  unless an earlier one solved clearly more (the harm of a bad harness grows
-  from pair to pair), preceded by the arms that it continues. Where the chain
-  followed a candidate, the incumbent's arms that continue those of the
-  candidate are left out.
+  With the mean, those are all of its arms. In a chain it is the last one that
+  taught something, unless an earlier one solved clearly more (the harm of a bad
+  harness grows from pair to pair), preceded by the arms that it continues. If
+  none taught anything, all count. Where the chain followed a candidate, the
+  incumbent's arms that continue those of the candidate are left out.
   """
   arms = arms_of(race, role, trial)
   if run.config.evolve.policy == 'mean' or not arms:
@@ -116,6 +116,12 @@ def trained_on(
   lines = [_line(race, arm) for arm in arms]
   if role == 'incumbent':
     lines = [line for line in lines if {arm.role for arm in line} == {role}]
+  taught = [
+      line
+      for line in lines
+      if not pairs.is_left_out(run, race.version, role, line[-1])
+  ]
+  lines = taught or lines
   scores = [pairs.own_scores(run, line[-1])[0] for line in lines]
   best = len(lines) - 1
   for i in reversed(range(best)):
@@ -153,7 +159,8 @@ def advance(
   """Return the policy after a round, trained by the arms of the winner.
 
   Arms of a candidate that was not kept are left out, because its harness is not
-  part of the run's result.
+  part of the run's result. If none of the incumbent's arms taught anything, the
+  policy stays as it was before the round.
 
   Args:
     run: The run.
@@ -174,6 +181,22 @@ def advance(
     start = before.checkpoint
   elif kept:
     arms = trained_on(run, race, 'candidate', kept.trial)
+  elif run.config.evolve.policy == 'chain' and pairs.is_left_out(
+      run, race.version, 'incumbent', arms[-1]
+  ):
+    return recorder.made_from(
+        records.Promote,
+        arms[-1],
+        version=name,
+        parent=version.version,
+        start=version.end,
+        end=version.end,
+        checkpoint=version.checkpoint,
+        sampled_tokens=0,
+        round=race.round,
+        outer_learning_rate=1.0,
+        sources=(),
+    )
   state = state_of(run, arms, start, f'versions/{name}')
   return recorder.made_from(
       records.Promote,

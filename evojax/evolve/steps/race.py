@@ -295,13 +295,7 @@ def _next_start(
   one: a candidate could not show its effect on a ruined policy.
   """
   version = run.recorder.history.versions[-1]
-  diagnosed = run.recorder.find(records.Diagnose, version=version.version)
-  found = diagnosed.findings if diagnosed else ()
-  # The findings are about the incumbent's harness.
-  suspect = entrant.role != 'candidate' and any(
-      finding.severity == 'critical' for finding in found
-  )
-  if pairs.is_wasted(run, arm, suspect=suspect):
+  if pairs.is_left_out(run, version.version, entrant.role, arm):
     run.say(f'{arm.folder} is left out: it solves no more than at its start')
     return entrant.starts[pair]
   checkpoint = arm_lib.checkpoint_of(arm.folder, arm.updates)

@@ -133,7 +133,7 @@ def _after_race(
   trials = {t.number: t for t in field if t.number in placed}
   found: dict[int, records.Verify] = {}
   for number, standing in placed.items():
-    if failed := _failed(race, standing):
+    if failed := _failed(race, standing) or _given_up(race, standing):
       found[number] = failed
   racing = {
       str(n): standings.of_record(t)
@@ -189,6 +189,23 @@ def _failed(
     why = f'{len(standing.differences)} pairs ended: too few to compare'
     return _verdict(standing, 'harness_abort', [why])
   return None
+
+
+def _given_up(
+    race: records.Race, standing: records.Standing
+) -> records.Verify | None:
+  """Return the verdict on a candidate that was stopped after half its pairs.
+
+  It is never kept: a second test on fewer pairs would raise the level.
+  """
+  own = [arm for arm in race.arms if arm.role == 'incumbent']
+  whole = sum(arm.status == 'done' for arm in own)
+  done = len(standing.differences)
+  if done >= whole:
+    return None
+  points = f'{100 * standing.effect:+.1f} points'
+  why = f'{points}, given up after {done} of {whole} pairs'
+  return _verdict(standing, 'discard', [why])
 
 
 def _waits(

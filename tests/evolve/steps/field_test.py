@@ -157,6 +157,15 @@ class FillTest(parameterized.TestCase):
     # Each round tries one change.
     self.assertEqual(self.tried, 1)
 
+  def test_who_could_hardly_be_proven_keeps_no_change_from_being_tried(self):
+    hopeless = samples.record(records.Queued, trial=0, hopeless=True)
+    waiting = [
+        dataclasses.replace(candidate(n, 0.1), queued=hopeless)
+        for n in range(3)
+    ]
+    self.assertEqual(self._fill([0.3, 0.4], waiting=waiting), [3, 0])
+    self.assertEqual(self.tried, 1)
+
   def test_if_enough_wait_only_a_critical_repair_is_looked_for(self):
     waiting = [candidate(n, 0.1) for n in range(3)]
     options = dict(waiting=waiting, repairs_only=(3,))

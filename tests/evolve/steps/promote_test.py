@@ -27,7 +27,7 @@ class TrainedOnTest(absltest.TestCase):
         status='done',
     )
 
-  def _trained_on(self, arms, solved, role='incumbent', trial=None):
+  def _trained_on(self, arms, solved, role='incumbent', trial=None, wasted=()):
     """Write arms; `solved` is the share of 64 groups by folder, else 0.5."""
     run = mock.Mock(
         spec=opening.Run,
@@ -39,9 +39,14 @@ class TrainedOnTest(absltest.TestCase):
       return (np.arange(64) < 64 * share).astype(float), (64,)
 
     race = samples.record(records.Race, arms=tuple(arms), standings=())
-    with mock.patch.object(pairs, 'own_scores', scores):
+    name = lambda arm: arm.folder.removeprefix('arms/')
+    left_out = lambda run, version, role, arm: name(arm) in wasted
+    with (
+        mock.patch.object(pairs, 'own_scores', scores),
+        mock.patch.object(pairs, 'is_left_out', left_out),
+    ):
       found = promote.trained_on(run, race, role, trial)
-    return [arm.folder.removeprefix('arms/') for arm in found]
+    return [name(arm) for arm in found]
 
   def setUp(self):
     super().setUp()
@@ -72,6 +77,38 @@ class TrainedOnTest(absltest.TestCase):
         self._trained_on(arms, {}),
         ['incumbent-0', 'incumbent-2', 'incumbent-3'],
     )
+
+  def test_an_arm_that_taught_nothing_is_no_end(self):
+    every = [f'incumbent-{i}' for i in range(4)]
+    of = lambda *wasted: self._trained_on(self.chain, {}, wasted=wasted)
+    self.assertEqual(of('incumbent-3'), every[:3])
+    self.assertEqual(of('incumbent-3', 'incumbent-2'), every[:2])
+    self.assertEqual(of(*every), every)
+
+  def test_a_round_that_taught_nothing_leaves_the_policy_as_it_was(self):
+    arms = [self._arm('incumbent', i, 'a', f'x{i}') for i in range(3)]
+    race = samples.record(records.Race, round=4, version='v2', arms=tuple(arms))
+    version = samples.record(
+        records.Train, version='v2', end='a', checkpoint='arms/b/checkpoints/7'
+    )
+    run = mock.Mock(
+        spec=opening.Run,
+        recorder=mock.Mock(),
+        config=ml_collections.ConfigDict({'evolve': {'policy': 'chain'}}),
+    )
+    run.recorder.history.versions = [version] * 3
+    run.recorder.find.return_value = None
+    scores = lambda run, arm: (np.ones(64), (64,))
+    with (
+        mock.patch.object(pairs, 'own_scores', scores),
+        mock.patch.object(pairs, 'is_wasted', return_value=True),
+    ):
+      found = promote.advance(run, version, race, None, None)
+    self.assertEqual((found.start, found.end), ('a', 'a'))
+    self.assertEqual(found.checkpoint, version.checkpoint)
+    self.assertEqual((found.sampled_tokens, found.sources), (0, ()))
+    # Its rollouts are diagnosed, though no training continues them.
+    self.assertEqual((found.version, found.folder), ('v3', arms[-1].folder))
 
   def test_a_candidate_goes_on_from_the_incumbents_arms(self):
     mine = [self._arm('candidate', i, 'abcd'[i], f'k{i}', 7) for i in range(4)]

@@ -76,6 +76,29 @@ class SampledOtherwiseTest(parameterized.TestCase):
     self.assertEqual(found['statistics']['replayed_effect'], 'not identifiable')
     self.assertEqual(found['statistics']['kept_groups'], 1)
 
+  @parameterized.parameters((True, None), (False, [-0.01, 0.03]))
+  def test_a_replay_that_changes_no_sample_predicts_nothing(
+      self, silent, predicted
+  ):
+    run = mock.Mock(spec=opening.Run, path=pathlib.Path('run'))
+    version = mock.Mock(spec=records.Version, folder='v0', harness='aa')
+    design = mock.Mock(spec=records.Design, harness='bb')
+    gain = samples.record(records.Estimate, value=0.01, low=-0.01, high=0.03)
+    replayed = backtest.replay.Replayed(
+        effect=gain, sampled_tokens=7, equal=False, silent=silent
+    )
+    with (
+        mock.patch.object(backtest, 'rewarded', return_value=(None, None)),
+        mock.patch.object(backtest, '_own_statistics', return_value={}),
+        mock.patch.object(backtest.statistics_lib, 'compare', return_value={}),
+        mock.patch.object(backtest.replay, 'effect', return_value=replayed),
+    ):
+      found = backtest._backtest(
+          run, version, design, changed('optim.learning_rate', 1e-3), [0]
+      )
+    self.assertEqual(found['predicted'], predicted)
+    self.assertEqual(found['sampled_tokens'], 7)
+
   @parameterized.parameters(True, False)
   def test_its_arms_are_not_stopped_by_their_rollouts(self, alike):
     run = mock.Mock(

@@ -63,7 +63,10 @@ class AfterRaceTest(parameterized.TestCase):
             folder=f'arms/{trial}',
             status=options.get('failed', {}).get(trial, 'done'),
         )
-        for trial in (None, *(s.trial for s in standings))
+        for trial in (
+            *[None] * options.get('own', 1),
+            *(s.trial for s in standings),
+        )
     ]
     race = records.Race(
         round=number,
@@ -117,6 +120,14 @@ class AfterRaceTest(parameterized.TestCase):
       found = verify.after_race(run, race, field, options.get('shadow'))
     self.asked, self.found = asked, found
     return {number: verdict.status for number, verdict in found.items()}
+
+  def test_what_was_given_up_is_not_kept(self):
+    passed = standing(0, 0.05, 30.0)
+    self.assertEqual(self._verdicts(passed, own=3), {0: 'keep'})
+    self.assertEqual(self._verdicts(passed, own=4), {0: 'discard'})
+    (why,) = self.found[0].reasons
+    self.assertEqual(why, '+5.0 points, given up after 3 of 4 pairs')
+    self.assertEqual(self.asked, [])
 
   def test_the_best_that_passes_is_kept(self):
     found = self._verdicts(
