@@ -3,12 +3,12 @@
 More candidates are backtested than there are places. The repair of a critical
 fault enters first and alone: if it is kept, the harness that others would be
 compared with is gone, and their arms would be thrown away. Then come the user's
-own changes, then the changes with the best predictions. A change that repairs
-nothing waits while the rounds and tokens that are left could hardly prove its
-gain: its arms would cost training of the policy for nothing. The first to enter
-get the larger levels, see `race.alpha_of`. The order depends only on rows
-before the round, and not on the pairs that test the candidates. So the bound on
-false keeps holds for any order.
+own changes, then repairs of other faults, then all other changes; predictions
+decide between equals. A change that repairs nothing waits while the rounds and
+tokens that are left could hardly prove its gain: its arms would cost training
+of the policy for nothing. The first to enter get the larger levels, see
+`race.alpha_of`. The order depends only on rows before the round, and not on the
+pairs that test the candidates. So the bound on false keeps holds for any order.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,16 +21,19 @@ from evojax.ledger import records
 
 # The least probability of proving a gain with which a candidate enters.
 LEAST_CHANCE = 0.2
+# Ranks in the order of entry: the repair of a critical fault, the user's
+# change, the repair of another fault, and any other change.
+_CRITICAL, _USER, _REPAIR, _OTHER = range(4)
 
 
-def is_first_class(trial: history_lib.Trial) -> bool:
-  """Return whether a candidate enters before those with predictions."""
-  return _rank(trial) < 2
+def enters_first(trial: history_lib.Trial) -> bool:
+  """Return whether a candidate enters before changes that repair nothing."""
+  return _rank(trial) < _OTHER
 
 
 def enters_alone(trial: history_lib.Trial) -> bool:
   """Return whether a candidate is the repair of a critical fault."""
-  return _rank(trial) == 0
+  return _rank(trial) == _CRITICAL
 
 
 def predicted(
@@ -59,7 +62,7 @@ def queue(
     trials: Sequence[history_lib.Trial],
     places: int,
     ordinary: int,
-    chance_of: Callable[[history_lib.Trial, records.Interval], float | None],
+    chance_of: Callable[[records.Interval], float | None],
     is_paid: Callable[[Sequence[history_lib.Trial]], bool],
 ) -> list[records.Queued]:
   """Return the queue for a round, in the order of entry.
@@ -72,16 +75,16 @@ def queue(
     places: How many candidates enter.
     ordinary: How many of them may be neither the repair of a critical fault nor
       the user's.
-    chance_of: Returns the probability that a candidate proves a gain, given its
-      predicted effect; None if it is unknown, or may not keep it out. It is
-      asked only for candidates that enter by their predictions.
+    chance_of: Returns the probability that a candidate proves its gain, given
+      the predicted one; None if it is unknown. It is asked only for changes
+      that repair nothing.
     is_paid: Whether the tokens pay for a round that these candidates enter.
   """
   found = {trial.number: predicted(trial, trials) for trial in waiting}
 
   def key(trial: history_lib.Trial) -> tuple[int, float, int]:
     rank, interval = _rank(trial), found[trial.number]
-    known = rank == 2 and interval is not None
+    known = rank >= _REPAIR and interval is not None
     middle = calibration.middle(interval) if known else 0.0
     return rank, -middle, trial.number
 
@@ -91,11 +94,11 @@ def queue(
     rank, interval = _rank(trial), found[trial.number]
     reason = _reason(rank, interval)
     alone = any(map(enters_alone, entering))
-    known = rank == 2 and interval is not None and not alone
-    chance = chance_of(trial, interval) if known else None
+    known = rank == _OTHER and interval is not None and not alone
+    chance = chance_of(interval) if known else None
     hopeless = chance is not None and chance < LEAST_CHANCE
-    first = is_first_class(trial)
-    enters = len(entering) < places and (first or ordinary > 0)
+    reserved = rank < _REPAIR
+    enters = len(entering) < places and (reserved or ordinary > 0)
     if alone:
       enters = False
       reason += ', waits for that repair'
@@ -107,7 +110,7 @@ def queue(
       reason += ', which the tokens do not pay for'
     if enters:
       entering.append(trial)
-      ordinary -= not first
+      ordinary -= not reserved
     queued.append(
         records.Queued(
             trial=trial.number,
@@ -121,21 +124,24 @@ def queue(
 
 
 def _rank(trial: history_lib.Trial) -> int:
-  """Return 0 for the repair of a critical fault, 1 for a user's change, or 2.
+  """Return the rank of a candidate in the order of entry.
 
   The user's changes enter in the order in which they were left.
   """
   if repairs.severity_of(trial) == 'critical':
-    return 0
+    return _CRITICAL
   proposal = trial.hypothesize
-  return 1 if proposal and proposal.trigger.startswith(human.TRIGGER) else 2
+  if proposal and proposal.trigger.startswith(human.TRIGGER):
+    return _USER
+  return _REPAIR if repairs.repairs_fault(trial) else _OTHER
 
 
 def _reason(rank: int, interval: records.Interval | None) -> str:
-  if rank < 2:
+  if rank < _REPAIR:
     return ('repairs a critical fault', 'was left in the inbox')[rank]
+  text = 'repairs a fault, ' if rank == _REPAIR else ''
   if interval is None:
-    return 'has no prediction'
+    return text + 'has no prediction'
   low, high = (100 * end for end in interval)
   middle = 100 * calibration.middle(interval)
-  return f'predicted {middle:+.1f} points [{low:+.1f}, {high:+.1f}]'
+  return f'{text}predicted {middle:+.1f} points [{low:+.1f}, {high:+.1f}]'

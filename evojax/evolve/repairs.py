@@ -9,6 +9,7 @@ from evojax.harness import spec
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
+_FAULTS = ('critical', 'warning')  # Severities of findings that are faults.
 FILES = ('reward.py', 'keep.py', 'weight.py')
 Change = tuple[str, Any, Any]  # Path, value before, value after.
 
@@ -64,6 +65,11 @@ def severity_of(trial: history_lib.Trial, before: int | None = None) -> str:
       if before is None or diagnosis.round < before
   ]
   return next((s for s in findings_lib.SEVERITIES if s in found), '')
+
+
+def repairs_fault(trial: history_lib.Trial) -> bool:
+  """Return whether a candidate repairs a finding that is more than a note."""
+  return severity_of(trial) in _FAULTS
 
 
 def is_due(trial: history_lib.Trial, number: int) -> bool:

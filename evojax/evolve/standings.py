@@ -18,7 +18,6 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
-_FAULTS = ('critical', 'warning')  # Severities of findings that are faults.
 _QUANTILES = 10  # Of a predicted effect, over which the power is averaged.
 
 
@@ -276,11 +275,6 @@ def chance(
   return statistics.fmean(powers)
 
 
-def repairs_fault(trial: history_lib.Trial) -> bool:
-  """Return whether a candidate repairs a finding that is more than a note."""
-  return repairs.severity_of(trial) in _FAULTS
-
-
 def rounds_of(trial: history_lib.Trial) -> list[records.Standing]:
   """Return the standings of a candidate after its rounds, oldest first."""
   found = [s for race in trial.races for s in race.standings]
@@ -301,7 +295,7 @@ def of_record(trial: history_lib.Trial) -> race_lib.Standing:
       # need only exclude a loss. If the fault becomes critical while it races,
       # earlier rounds, in which it had to show a gain, still count: evidence
       # for a gain is also evidence against a loss.
-      worth=0.0 if repairs_fault(trial) else race_lib.WORTH,
+      worth=0.0 if repairs.repairs_fault(trial) else race_lib.WORTH,
       margin=race_lib.MARGIN if severity == 'critical' else 0.0,
   )
 

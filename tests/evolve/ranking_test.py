@@ -10,23 +10,23 @@ from tests.ledger import samples
 
 
 def trial(number, replay, expected=(-0.02, 0.02), effect=None, **options):
-  """A backtested trial of a class; `critical` repairs a critical fault."""
+  """A backtested trial of a class; `repairs` is the severity of a fault."""
   remedy = records.Remedy(setting='weight', part='length', value=0.0)
+  severity = options.get('repairs', '')
   finding = samples.record(
-      records.Finding, severity='critical', remedies=(remedy,)
+      records.Finding, severity=severity, remedies=(remedy,)
   )
   delta = samples.record(
       records.Delta,
       intervention_class=options.get('name', 'loss'),
       changes=(('reward.weights.length', -2.0, 0.0),),
   )
-  critical = options.get('critical', False)
   return history_lib.Trial(
       index=number,
       number=number,
       seconds={},
       diagnose=samples.record(
-          records.Diagnose, findings=(finding,) if critical else ()
+          records.Diagnose, findings=(finding,) if severity else ()
       ),
       hypothesize=samples.record(
           records.Hypothesize,
@@ -41,8 +41,9 @@ def trial(number, replay, expected=(-0.02, 0.02), effect=None, **options):
 
 
 def chance_of(chances):
-  """A function with the chances of trials, by their numbers."""
-  return lambda trial, predicted: chances.get(trial.number)
+  """A function that returns chances one by one."""
+  following = iter(chances)
+  return lambda predicted: next(following, None)
 
 
 def queue(waiting, past=(), **options):
@@ -50,7 +51,7 @@ def queue(waiting, past=(), **options):
   options = {
       'places': 2,
       'ordinary': 9,
-      'chance_of': chance_of({}),
+      'chance_of': chance_of(()),
       'is_paid': lambda entering: True,
       **options,
   }
@@ -59,7 +60,7 @@ def queue(waiting, past=(), **options):
 
 def order(waiting, past=(), chances=(), **options):
   """The trials in the queue; negative if they wait (0 must enter)."""
-  found = queue(waiting, past, chance_of=chance_of(dict(chances)), **options)
+  found = queue(waiting, past, chance_of=chance_of(chances), **options)
   return [q.trial if q.enters else -q.trial for q in found]
 
 
@@ -88,12 +89,12 @@ class QueueTest(parameterized.TestCase):
 
   def test_what_could_hardly_be_proven_leaves_its_place_to_others(self):
     waiting = [trial(1, (0.02, 0.08)), trial(2, (-0.03, 0.03)), trial(3, None)]
-    self.assertEqual(order(waiting, chances={1: 0.19, 2: 0.2}), [-1, 2, 3])
+    self.assertEqual(order(waiting, chances=(0.19, 0.2)), [-1, 2, 3])
     # An unknown chance keeps nobody out, and who waits uses up no entry.
     self.assertEqual(
-        order(waiting, ordinary=1, chances={1: 0.1, 2: None}), [-1, 2, -3]
+        order(waiting, ordinary=1, chances=(0.1, None)), [-1, 2, -3]
     )
-    places = queue(waiting, chance_of=chance_of({1: 0.19}))
+    places = queue(waiting, chance_of=chance_of((0.19,)))
     self.assertRegex(places[0].reason, r'predicted \+.*probability 0\.19$')
     self.assertEqual([place.hopeless for place in places], [True, False, False])
 
@@ -141,12 +142,27 @@ class QueueTest(parameterized.TestCase):
     self.assertEqual(found[0].reason, 'was left in the inbox')
     self.assertStartsWith(found[2].reason, 'predicted +')
 
+  def test_repairs_enter_before_what_repairs_nothing(self):
+    waiting = [
+        trial(1, (0.3, 0.4)),
+        trial(2, (0.0, 0.1), repairs='warning'),
+        trial(3, (0.1, 0.2), repairs='warning'),
+        trial(4, (-0.4, -0.3), trigger='inbox/b.json'),
+        trial(5, (0.4, 0.5), repairs='note'),
+    ]
+    self.assertEqual(order(waiting, places=4), [4, 3, 2, 5, -1])
+    # The last entry is for critical faults; who repairs needs no chance.
+    found = order(waiting, places=4, ordinary=1, chances=(0.1, 0.1))
+    self.assertEqual(found, [4, 3, -2, -5, -1])
+    places = queue(waiting, places=4)
+    self.assertStartsWith(places[1].reason, 'repairs a fault, predicted +')
+
   def test_the_repair_of_a_critical_fault_enters_alone(self):
     waiting = [
         trial(1, (0.3, 0.4)),
         trial(2, (0.3, 0.4), trigger='inbox/b.json'),
-        trial(3, (-0.4, -0.3), critical=True),
-        trial(4, (-0.4, -0.3), critical=True),
+        trial(3, (-0.4, -0.3), repairs='critical'),
+        trial(4, (-0.4, -0.3), repairs='critical'),
     ]
     self.assertEqual(order(waiting, places=3), [3, -4, -2, -1])
     found = queue(waiting, places=3)
@@ -160,7 +176,7 @@ class QueueTest(parameterized.TestCase):
   def test_the_last_entry_is_for_a_repair(self, ordinary, others):
     waiting = [trial(1, (0.1, 0.2)), trial(2, (0.0, 0.1))]
     self.assertEqual(order(waiting, places=3, ordinary=ordinary), others)
-    waiting.append(trial(3, None, critical=True))
+    waiting.append(trial(3, None, repairs='critical'))
     found = order(waiting, places=3, ordinary=ordinary)
     self.assertEqual(found, [3, -1, -2])
 

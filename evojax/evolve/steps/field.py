@@ -79,13 +79,6 @@ def _queue(
 ) -> tuple[records.Queued, ...]:
   """Return the queue for a round; print it if not all of it enter."""
 
-  def chance_of(
-      trial: history_lib.Trial, predicted: records.Interval
-  ) -> float | None:
-    if standings.repairs_fault(trial):
-      return None
-    return standings.chance(run, number, predicted)
-
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
     found = ranking.queue(
@@ -93,7 +86,7 @@ def _queue(
         trials,
         free,
         _ordinary(run),
-        chance_of,
+        lambda predicted: standings.chance(run, number, predicted),
         lambda entering: is_paid(run, number, entering),
     )
     return [dataclasses.asdict(place) for place in found]
@@ -179,7 +172,7 @@ def _is_full(run: opening.Run, trial: int, free: int) -> bool:
   waiting = [t for t in _waiting(run) if t.number < trial]
   if any(map(ranking.enters_alone, waiting)):
     return True
-  first = sum(map(ranking.is_first_class, waiting))
+  first = sum(map(ranking.enters_first, waiting))
   return first >= free or len(waiting) >= free + stages.SPARE
 
 

@@ -143,7 +143,7 @@ class FillTest(parameterized.TestCase):
     self.assertEqual(self.queue, [2, 1, 0])
     repair = candidate(0)
     with mock.patch.object(
-        field.standings, 'repairs_fault', lambda trial: trial is repair
+        field.ranking.repairs, 'repairs_fault', lambda trial: trial is repair
     ):
       found = self._fill([0.1, 0.2], waiting=[repair], chance=0.1)
     self.assertEqual(found, [0])
