@@ -13,8 +13,8 @@ from evojax.training import setup as setup_lib
 _NEWEST = 2  # Checkpoints to resume from; the older one if one is damaged.
 
 
-def seed_of(run: opening.Training, purpose: str, *key: int) -> int:
-  """Return a seed derived from the run's seed, a purpose and numbers.
+def seed_of(run: opening.Training, purpose: str, *key: int | str) -> int:
+  """Return a seed derived from the run's seed, a purpose and a key.
 
   It does not depend on measured values: two machines whose measurements
   differ still draw the same numbers.

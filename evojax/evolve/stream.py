@@ -3,13 +3,16 @@
 Version 0 and the pairs of all rounds follow each other in one stream, that of
 the run's seed. The policy is trained by arms of different pairs, so it meets no
 problem of a data set again before it has passed all others. For a harness with
-refill rounds, as many problems are reserved as it may need.
+refill rounds, as many problems are reserved as it may need. A fork continues a
+policy that was trained on such a stream, so it has one of its own.
 """
 
 from collections.abc import Iterable
 import dataclasses
 
+from evojax.evolve import arms
 from evojax.evolve import opening
+from evojax.ledger import records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +26,12 @@ class Reserve:
   def of(self, pair: int) -> tuple[int, int]:
     """Return the seed, and the position of the first problem of a pair."""
     return self.seed, self.first + pair * self.of_pair
+
+
+def lineage(run: opening.Run) -> tuple[str, ...]:
+  """Return what makes the seeds of a fork differ from those of its source."""
+  forked = run.recorder.find(records.Open).forked
+  return (run.recorder.history.base.end,) if forked else ()
 
 
 def reserve(
@@ -42,7 +51,10 @@ def reserve(
       trained = {arm.harness for arm in race.arms}
       first += e.pairs * e.updates * _of_update(run, trained)
   of_pair = e.updates * _of_update(run, harnesses)
-  return Reserve(run.config.seed, first, of_pair)
+  seed, fork = run.config.seed, lineage(run)
+  if fork:
+    seed = arms.seed_of(run, 'fork', *fork)
+  return Reserve(seed, first, of_pair)
 
 
 def _of_update(run: opening.Run, harnesses: Iterable[str]) -> int:

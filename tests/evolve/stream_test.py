@@ -1,5 +1,6 @@
 """The policy's line meets each problem of a data set once in an epoch."""
 
+import dataclasses
 import json
 import pathlib
 import tempfile
@@ -39,8 +40,10 @@ class ReserveTest(absltest.TestCase):
         )
         for n, names in enumerate((['seed'], ['seed', 'filter'], ['seed']))
     ]
-    base = samples.record(records.Train, harness='seed')
+    base = samples.record(records.Train, harness='seed', end='aa')
     run.recorder.history = mock.Mock(races=races, base=base)
+    opened = lambda forked: samples.record(records.Open, forked=forked)
+    run.recorder.find.return_value = opened('')
     # Version 0: 8 x 3 = 24. Round 0: 4 x 5 x 3 = 60. Round 1, in which an
     # update may need 3 x 3: 180.
     for number, first in enumerate((24, 84, 264)):
@@ -48,6 +51,16 @@ class ReserveTest(absltest.TestCase):
       self.assertEqual(found, stream.Reserve(9, first, 15))
     found = stream.reserve(run, 1, ['seed', 'filter'])
     self.assertEqual([found.of(pair) for pair in (0, 1)], [(9, 84), (9, 129)])
+    self.assertEqual(stream.lineage(run), ())
+    # A fork has a stream of its own, which depends on what it continues.
+    run.recorder.find.return_value = opened('run:v1')
+    forks = set()
+    for end in ('aa', 'aa', 'bb'):
+      run.recorder.history.base = dataclasses.replace(base, end=end)
+      self.assertEqual(stream.lineage(run), (end,))
+      forks.add(stream.reserve(run, 1, ['seed', 'filter']).seed)
+    self.assertLen(forks, 2)
+    self.assertNotIn(9, forks)
 
 
 class LineTest(absltest.TestCase):

@@ -346,13 +346,14 @@ def _train(
   """
   e = run.config.evolve
   places = list(itertools.product(entrants, wanted))
+  fork = stream.lineage(run)
   jobs = [
       arms.job(
           run,
           folder=f'arms/r{number:03d}-{entrant.name}-{pair}',
           harness=entrant.harness,
           changes=arms.changes(
-              run, arms.seed_of(run, 'arm', number, pair), e.updates
+              run, arms.seed_of(run, 'arm', number, pair, *fork), e.updates
           ),
           start=entrant.starts[pair].checkpoint,
           problems=entrant.reserve.of(pair),

@@ -103,10 +103,12 @@ class SampledOtherwiseTest(parameterized.TestCase):
   def test_its_arms_are_not_stopped_by_their_rollouts(self, alike):
     run = mock.Mock(
         spec=opening.Run,
+        recorder=mock.Mock(),
         config=ml_collections.ConfigDict(
             {'evolve': {'updates': 4, 'rounds': 2}}
         ),
     )
+    run.recorder.find.return_value.forked = ''
     state = race._State('checkpoint', 'start')
     entrant = race._Entrant(
         role='candidate',
