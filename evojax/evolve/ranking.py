@@ -51,10 +51,19 @@ def predicted(
   """
   each = (
       calibration.in_class(trial, trials, predict)
-      for predict in (lambda t: t.backtested, lambda t: t.expected)
+      for predict in (lambda t: t.backtested, _expected)
   )
   known = [interval for interval in each if interval is not None]
   return calibration.pooled(known) if known else None
+
+
+def _expected(trial: history_lib.Trial) -> records.Interval | None:
+  """Return the proposer's 90 % interval, widened to 95 %."""
+  if trial.expected is None:
+    return None
+  low, high = trial.expected
+  wider = (calibration.Z95 / calibration.Z90 - 1) * (high - low) / 2
+  return low - wider, high + wider
 
 
 def queue(

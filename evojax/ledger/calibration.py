@@ -21,7 +21,8 @@ class Signs:
 # The prior: predictions are right, except for the spread between seeds, which
 # no replay can show. It has the weight of one tested prediction of _TYPICAL.
 _TYPICAL, _SPREAD = 0.03, 0.02
-Z95 = 1.96
+# Half widths of central intervals at 95 and 90 %, in standard deviations.
+Z95, Z90 = 1.96, 1.6449
 
 
 @dataclasses.dataclass(frozen=True)

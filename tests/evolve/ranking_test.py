@@ -67,18 +67,19 @@ def order(waiting, past=(), chances=(), **options):
 class QueueTest(parameterized.TestCase):
 
   def test_a_prediction_by_hand(self):
-    # Each half is widened by 1.96 x 0.02 = 0.0392. The replay's
+    # The hypothesis is a 90 % interval: 0.02 x 1.96 / 1.6449 = 0.02383. Each
+    # half is widened by 1.96 x 0.02 = 0.0392. The replay's
     # sqrt(0.03^2 + 0.0392^2) = 0.04936 weighs 1 / 0.04936^2 = 410.4, the
-    # hypothesis's sqrt(0.02^2 + 0.0392^2) = 0.04401 weighs 516.4; so the middle
-    # is 0.05 x 410.4 / 926.8 = 0.02214, and the half 926.8^-0.5 = 0.03285.
+    # hypothesis's sqrt(0.02383^2 + 0.0392^2) = 0.04588 weighs 475.2; so the
+    # middle is 0.05 x 410.4 / 885.6 = 0.02317, the half 885.6^-0.5 = 0.0336.
     low, high = ranking.predicted(trial(0, (0.02, 0.08)), [])
-    self.assertAlmostEqual(low, 0.02214 - 0.03285, places=5)
-    self.assertAlmostEqual(high, 0.02214 + 0.03285, places=5)
+    self.assertAlmostEqual(low, 0.02317 - 0.0336, places=4)
+    self.assertAlmostEqual(high, 0.02317 + 0.0336, places=4)
 
   def test_without_a_replay_the_hypothesis_stands_alone(self):
     low, high = ranking.predicted(trial(0, None, (0.0, 0.04)), [])
-    self.assertAlmostEqual(low, 0.02 - 0.04401, places=5)
-    self.assertAlmostEqual(high, 0.02 + 0.04401, places=5)
+    self.assertAlmostEqual(low, 0.02 - 0.04588, places=5)
+    self.assertAlmostEqual(high, 0.02 + 0.04588, places=5)
 
   def test_the_best_predictions_enter_first(self):
     waiting = [trial(1, (-0.03, 0.03)), trial(2, (0.0, 0.06)), trial(3, None)]

@@ -32,7 +32,6 @@ from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
-_Z90 = 1.6449  # Half width of a central interval, in standard deviations.
 # Standard deviations of the true effect between changes of the same factor, and
 # of the same class. The smaller one is, the more a trial tells about another.
 _SPREAD_FACTOR = 0.03
@@ -64,7 +63,7 @@ class Belief:
 
   def interval(self) -> tuple[float, float]:
     """The central 90 % interval."""
-    half = _Z90 * self.deviation
+    half = calibration.Z90 * self.deviation
     return round(self.mean - half, 4), round(self.mean + half, 4)
 
   def sample(self, rng: np.random.Generator) -> float:
@@ -94,7 +93,7 @@ def believe(
   """
   low, high = expected
   mean = (low + high) / 2
-  variance = max((high - low) / 2 / _Z90, 1e-4) ** 2
+  variance = max((high - low) / 2 / calibration.Z90, 1e-4) ** 2
   for trial in history:
     if trial.intervention_class != intervention_class or trial.effect is None:
       continue
