@@ -939,6 +939,10 @@ class OwnTest(absltest.TestCase):
     found = dataclasses.replace(found, remedies=(remedy,))
     said = self._said(self._trial('discard', findings=[found]), races=learns)
     self.assertEqual((said['status'], said['causes']), ('named', ['outside']))
+    # A warning that is gone at the end was an error.
+    warned = self._trial('discard', findings=[found])
+    said = self._said(warned, self._trial('discard'), races=learns)
+    self.assertEqual((said['status'], said['causes']), ('named', ['reward']))
     # After a repair it is said only if it is critical.
     said = self._said(self._trial('keep', findings=[found]), races=learns)
     self.assertEqual((said['status'], said['causes']), ('repaired', ['reward']))
