@@ -37,6 +37,9 @@ class RayTest(absltest.TestCase):
 
   def test_six_sleeping_arms_take_little_longer_than_one(self):
     pytest.importorskip('ray', reason='the extra ray')
+    # To start six processes of Ray takes about 10 s of CPU.
+    if os.getloadavg()[0] > 2 * os.cpu_count():
+      self.skipTest('other work would count as overhead')
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     self.enterContext(absltest.mock.patch.dict(os.environ))
     found = arms.sleeping(root, 20.0)
