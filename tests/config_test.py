@@ -204,6 +204,11 @@ class ValidateTest(parameterized.TestCase):
           dict(rollout__max_tokens=32, rollout__token_limit=33),
           r'rollout\.token_limit=33 is more than rollout\.max_tokens=32',
       ),
+      (
+          'rows of several slices',
+          dict(mesh__slice=2, grpo__layout='packed'),
+          r"grpo\.layout='packed' with mesh\.slice=2: .*grpo\.layout=shared$",
+      ),
       ('mesh of 0', dict(mesh__tensor=0), r'mesh\.tensor=0: sizes are >= 1'),
       (
           'mesh that takes the rest twice',

@@ -133,7 +133,7 @@ def run(
     engine = commands.open_engine(kind, arm_resources, arm_hosts, shares)
   for point in left:
     point.command.log.parent.mkdir(parents=True, exist_ok=True)
-  if executor == 'slurm':
+  if left and executor == 'slurm':
     script = write_array(root, left, workers)
     output.say(f'{len(left)} points are left: sbatch {script}')
   if engine:

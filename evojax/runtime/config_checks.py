@@ -226,6 +226,11 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       f'grpo.micro_groups={groups[0]} of group_size={groups[1]} do not split'
       f' over mesh.slice x mesh.data x mesh.fsdp = {shards}: make'
       ' micro_groups a multiple': not config_lib.group_parts(*groups, shards),
+      f"grpo.layout='packed' with mesh.slice={c.mesh.slice}: a row may hold"
+      ' sequences of several slices, and activations would go over the network'
+      ' between them; set --config.grpo.layout=shared': (
+          c.grpo.layout == 'packed' and c.mesh.slice > 1
+      ),
       **{
           f'{name}={flat[name]} does not split over mesh.slice x mesh.data x'
           f' mesh.fsdp = {shards}: make it a multiple': flat[name] % shards

@@ -37,6 +37,9 @@ _SAME_SECONDS = 0.5
 # Time to save after SIGTERM. A preempted machine sends SIGKILL after 30 s; 5 s
 # are a margin. A process that lost its parent has the same time.
 SAVE_SECONDS = 25.0
+# A process that has not polled this soon after SIGTERM says that it has heard
+# the signal, and why nothing happens yet.
+_HEARD_SECONDS = 2.0
 _FOLLOW_SECONDS = 0.5
 # The live progress display hides the cursor.
 _SHOW_CURSOR = b'\x1b[?25h'
@@ -137,19 +140,34 @@ def _end_if_blocked() -> None:
   time left to save, and SIGKILL would end the process without a message. The
   handler's call does not count as a poll: it may precede the long call.
   """
-  time.sleep(SAVE_SECONDS)
+  heard = min(_HEARD_SECONDS, SAVE_SECONDS)
+  time.sleep(heard)
   if _Program.polled:
     return
-  text = line(
-      [signal.SIGTERM],
-      f'the main thread was busy for {SAVE_SECONDS:.0f} s, with an update or a'
-      ' compilation, so that nothing more is saved; the last checkpoint counts',
+  _say_beside(
+      'SIGTERM has arrived. First the call that is running now has to end, such'
+      f' as an update or a compilation; {SAVE_SECONDS:.0f} s after the signal'
+      ' the run ends without another checkpoint'
   )
-  # In a thread: the main thread may hold the lock of a stream.
+  time.sleep(SAVE_SECONDS - heard)
+  if _Program.polled:
+    return
+  _say_beside(
+      line(
+          [signal.SIGTERM],
+          f'the main thread was busy for {SAVE_SECONDS:.0f} s, with an update'
+          ' or a compilation, so that nothing more is saved; the last'
+          ' checkpoint counts',
+      )
+  )
+  exit_now(AGAIN)
+
+
+def _say_beside(text: str) -> None:
+  """Print and log a line while the main thread may hold a stream's lock."""
   say = threading.Thread(target=_say, args=(text,), daemon=True)
   say.start()
   say.join(timeout=1)
-  exit_now(AGAIN)
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -19,6 +20,9 @@ import jax
 from configs import math as math_config
 from evojax.evolve import executor
 from evojax.evolve import opening
+from evojax.evolve import recorder as recorder_lib
+from evojax.ledger import budget
+from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.modes import aa
@@ -254,6 +258,36 @@ class WorkersTest(parameterized.TestCase):
     self.go(a)
     local.wait(a)
     self.assertEqual(self.started, [a.folder, b.folder])
+
+  def test_a_budget_counts_all_arms_that_run_side_by_side(self):
+    self.engine.devices = 100
+    meter = commands.Meter()
+    recorder = recorder_lib.Recorder(
+        chain.Ledger(self.root / 'ledger.jsonl'),
+        budget.Budget(device_seconds=100.0),
+        lambda: None,
+        lambda: None,
+        meter,
+    )
+    deadline = time.monotonic() + 60
+
+    def stop_if_asked():
+      self.assertLess(time.monotonic(), deadline)
+      recorder.stop_if_asked()
+
+    pool = commands.Pool(self.engine, 2, meter)
+    workers = executor.Workers(pool, stop_if_asked, one_stage())
+    jobs = self.jobs(3)
+    for job in jobs:
+      workers.submit(job)
+    with self.assertRaises(recorder_lib.BudgetExhaustedError):
+      workers.wait(jobs[0])
+    # Half a second of two arms; the third one waits, and costs nothing.
+    self.assertEqual(self.started, [job.folder for job in jobs[:2]])
+    pool.close()
+    for worker in self.workers:
+      self.assertIsNotNone(worker.poll())
+    self.assertGreater(meter.total(), 90)
 
   def test_a_stop_ends_all_workers_and_keeps_what_they_left(self):
     class Stop(Exception):

@@ -325,6 +325,7 @@ class LongRolloutTest(absltest.TestCase):
     run.terminate()
     line = run.stdout.readline()
     seconds = time.monotonic() - began
+    # Otherwise it says after 2 s that the signal has arrived.
     self.assertStartsWith(line, 'SIGTERM: 0 steps are saved in')
     self.assertLess(seconds, self.SECONDS)
     self.assertEqual(run.wait(), preemption.AGAIN)

@@ -188,6 +188,12 @@ class SweepTest(parameterized.TestCase):
     self.assertIn('a b --mode=train', ran.stdout)
     self.assertIn('wide,learning_rate=0.0001/seed-1', ran.stdout)
 
+  def test_slurm_gets_no_script_for_a_sweep_that_has_ended(self):
+    self.assertEqual(self.run_it(Fake()), 0)
+    self.assertEqual(self.run_it(executor='slurm'), 0)
+    self.assertFalse((self.workdir / 'array.sh').exists())
+    self.assertNotIn('sbatch', ''.join(self.said))
+
   def test_slurm_finds_script_and_logs_of_a_sweep_in_a_store(self):
     variables = objects.make(self.root)
     self.enterContext(absltest.mock.patch.dict(os.environ, variables))

@@ -179,8 +179,9 @@ def run_update(mesh, cfg, params, layout):
       included,
       max_prompt_tokens=LP,
       max_tokens=LC,
-      micro_groups=4,
+      micro_groups=2,  # With four shards, every group is on two devices.
       layout=layout,
+      shards=sharding.batch_shards(mesh),
   )
   algorithm = update_lib.Algorithm(
       layout=layout,
@@ -269,6 +270,10 @@ def main(directory, output, fsdp, tensor, slices=1, process=None, port=None):
   results = jax.tree.map(
       lambda x: sharding.to_host(x) if isinstance(x, jax.Array) else x, results
   )
+  for layout in {'shared', 'packed'} & results.keys():
+    # Parts of groups lie one after the other.
+    rows = results[layout]['rows']
+    results[layout]['rows'] = {k: x.reshape(P, G) for k, x in rows.items()}
   if jax.process_index() == 0:
     flat, _ = jax.tree_util.tree_flatten_with_path(results)
     np.savez(output, **{jax.tree_util.keystr(k): v for k, v in flat})

@@ -160,6 +160,21 @@ class ProgramTest(parameterized.TestCase):
     else:  # The run has heard it, and saves.
       self.assertEqual((out, err), ('[15]\n', ''))
 
+  def test_a_long_call_does_not_hide_that_sigterm_was_heard(self):
+    status, out, err = self.run_program("""
+        preemption._HEARD_SECONDS = 0.2
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          ask(signal.SIGTERM)
+          time.sleep(1.0)
+          if asked:
+            print('saves')
+    """)
+    self.assertEqual((status, out), (0, 'saves\n'))
+    said = ' '.join(err.split())
+    self.assertStartsWith(said, 'SIGTERM has arrived. First the call')
+    self.assertNotIn('the last checkpoint counts', said)
+
   def test_a_parent_that_stays_is_followed_no_further(self):
     status, out, _ = self.run_program("""
         preemption._FOLLOW_SECONDS = 0.05

@@ -255,6 +255,10 @@ class EveryVariantTest(Fits):
 
   @parameterized.parameters(*SLICES)
   def test_coding_has_the_shapes_of_math(self, variant):
+    for module in math_config, coding_config:
+      named, *_ = SLICES[variant]
+      docs = rf'\n{variant} .* {re.escape(named)}\n'
+      self.assertRegex(module.__doc__, docs)
     one, other = (m.get_config(variant) for m in (math_config, coding_config))
     for group in ('data', 'grpo', 'mesh', 'model', 'rollout'):
       self.assertEqual(one[group], other[group])

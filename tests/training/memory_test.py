@@ -6,6 +6,7 @@ tests/tpu_aot compiles them, which takes minutes; here are its results.
 import dataclasses
 import importlib
 import pathlib
+import re
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -14,8 +15,11 @@ import jax
 from evojax import domains
 from evojax.models import policy as policy_lib
 from evojax.models import tokenizer as tokenizer_lib
+from evojax.runtime import config_checks
+from evojax.runtime import devices
 from evojax.runtime import sharding
 from evojax.training import memory
+from tests import tiny
 from tests.tpu_aot import programs
 
 # Bytes per chip of the temporaries of an update, the largest program, compiled
@@ -63,6 +67,25 @@ class ShippedTest(parameterized.TestCase):
     self.assertBetween((kept + bounds['update']) / (kept + size), 1, 1.15)
     # The same without the resident bytes, which hide an error.
     self.assertBetween(bounds['update'] / size, 1, 1.25)
+
+
+class DocumentedTest(absltest.TestCase):
+
+  def test_the_commands_for_gpu_nodes_fit_eight_h100(self):
+    text = (tiny.ROOT / 'docs/gpu_nodes.md').read_text()
+    blocks = re.findall(r'```\n(.*?)```', text, re.DOTALL)
+    flag = re.compile(r'--config\.mesh\.(\w+)=(\d+)')
+    meshes = [dict(flag.findall(block)) for block in blocks[:2]]
+    (variant,) = re.findall(r'--config=configs/math\.py:(\w+)', blocks[0])
+    # The second command, for two nodes, leaves out what it has in common.
+    for sizes in (meshes[0], meshes[0] | meshes[1]):
+      changes = {f'mesh.{axis}': int(size) for axis, size in sizes.items()}
+      run = shipped('math', variant, changes)
+      with self.subTest(**run.mesh.shape):
+        self.assertEqual(run.mesh.shape['fsdp'], 8)
+        config_checks.check_mesh(run.config, run.mesh.shape)
+        limit = devices.DEVICES['NVIDIA H100'].memory_bytes
+        self.assertLessEqual(memory.peak(run), 0.95 * limit)
 
 
 if __name__ == '__main__':
