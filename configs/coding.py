@@ -6,11 +6,11 @@ The policy writes Python 3 that reads stdin and writes stdout; every program
 runs in the box (`python -m evojax.sandbox.probe` prints how strong it is).
 
 variant      what                                          hardware    time
-default      evolves the seed recipe on the shipped policy 2 CPU cores 12 min
+default      evolves the seed recipe on the shipped policy 2 CPU cores 20 min
 smoke        a little of everything                        2 CPU cores 3 min
 reference    hand-tuned, with known improvements           2 CPU cores 4 min
 seed         the seed recipe for as long as default takes  2 CPU cores
-random       default with random changes                   2 CPU cores 12 min
+random       default with random changes                   2 CPU cores 20 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
 qwen3_8b     any Qwen3-8B directory, on TPU v5p-16 (2x2x2, 8 chips)
 qwen3_32b    any Qwen3-32B directory, on TPU v5p-64 (2x4x4, 32 chips)
