@@ -14,6 +14,8 @@ from evojax.ledger import records
 # Completions grow while a policy learns. Before the first round, only the first
 # updates tell how long they are.
 _GROWTH = 1.1
+# A round that is not paid for in full has fewer pairs, but at least these.
+LEAST_PAIRS = 3
 
 
 def payable(run: opening.Run, number: int, *, dev: bool = False) -> float:
@@ -30,13 +32,17 @@ def payable(run: opening.Run, number: int, *, dev: bool = False) -> float:
     The number of harnesses with all their pairs, not rounded; infinite without
     a limit.
   """
-  return _harnesses(run, number, _left(run, number), dev=dev)
+  left, pairs = _left(run, number), run.config.evolve.pairs
+  if math.isinf(left):
+    return left
+  left -= pairs * _perturbed(run, number)
+  return left / (pairs * _of_arm(run, number, dev=dev))
 
 
-def pays_for(
+def pairs_of(
     run: opening.Run, number: int, harnesses: int, *, dev: bool
-) -> bool:
-  """Return whether evolve.tokens pays for the harnesses of a round.
+) -> int:
+  """Return how many pairs of a round with candidates the tokens pay for.
 
   Unlike `payable`, this counts the replays of the round, which are all in the
   ledger once its candidates are known.
@@ -46,21 +52,18 @@ def pays_for(
     number: Number of the round.
     harnesses: How many harnesses train in it.
     dev: Whether their arms are scored on dev problems.
+
+  Returns:
+    evolve.pairs, or fewer, but at least LEAST_PAIRS; 0 if not even those are
+    paid for.
   """
-  left = _left(run, number) - _replayed(run, [number])
-  return harnesses <= _harnesses(run, number, left, dev=dev)
-
-
-def _harnesses(
-    run: opening.Run, number: int, left: float, *, dev: bool
-) -> float:
-  """Return how many harnesses the tokens that are left pay for."""
+  left, pairs = _left(run, number), run.config.evolve.pairs
   if math.isinf(left):
-    return left
-  pairs, update = run.config.evolve.pairs, _of_update(run, number)
-  perturbed = 2 * pairs * _dev(run) * update
-  of_arm = update * (run.config.evolve.updates + dev * _dev(run))
-  return (left - perturbed) / (pairs * of_arm)
+    return pairs
+  left -= _replayed(run, [number])
+  arms = harnesses * _of_arm(run, number, dev=dev)
+  paid = math.floor(left / (arms + _perturbed(run, number)))
+  return min(paid, pairs) if paid >= LEAST_PAIRS else 0
 
 
 def payable_pairs(run: opening.Run, number: int) -> int:
@@ -155,9 +158,15 @@ def _longest(arms: Sequence[records.Train | records.RacedArm]) -> float:
   return max(arm.sampled_tokens / max(arm.updates, 1) for arm in arms)
 
 
-def _of_arm(run: opening.Run, number: int) -> float:
-  """Estimate the tokens that an arm trains on."""
-  return run.config.evolve.updates * _of_update(run, number)
+def _of_arm(run: opening.Run, number: int, *, dev: bool = False) -> float:
+  """Estimate the tokens of an arm, with a score on dev problems if wanted."""
+  updates = run.config.evolve.updates + dev * _dev(run)
+  return updates * _of_update(run, number)
+
+
+def _perturbed(run: opening.Run, number: int) -> float:
+  """Estimate the tokens of the perturbed scores of a pair."""
+  return 2 * _dev(run) * _of_update(run, number)
 
 
 def _of_update(run: opening.Run, number: int) -> float:

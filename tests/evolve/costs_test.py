@@ -77,13 +77,18 @@ class CostsTest(parameterized.TestCase):
     self.assertAlmostEqual(costs.payable(run, 1), 1.0)
 
   @parameterized.parameters((False, 80), (True, 120))
-  def test_what_is_paid_once_the_candidates_are_known(self, dev, arm):
-    # The replays of this round count, too.
-    enough = _SPENT + 100 + _PERTURBED + 4 * arm * 2
-    pays = lambda tokens: costs.pays_for(self._run(tokens), 1, 2, dev=dev)
-    self.assertTrue(pays(enough))
-    self.assertFalse(pays(enough - 1))
-    self.assertTrue(pays(0))  # No limit.
+  def test_pairs_once_the_candidates_are_known(self, dev, arm):
+    pair = 2 * arm + 2 * 40  # Both arms, and their perturbed scores.
+    pairs = lambda left: costs.pairs_of(
+        # The replays of this round count, too.
+        self._run(_SPENT + 100 + left), 1, 2, dev=dev
+    )
+    self.assertEqual(pairs(4 * pair), 4)
+    self.assertEqual(pairs(9 * pair), 4)
+    self.assertEqual(pairs(4 * pair - 1), 3)
+    self.assertEqual(pairs(3 * pair), 3)
+    self.assertEqual(pairs(3 * pair - 1), 0)
+    self.assertEqual(costs.pairs_of(self._run(0), 1, 2, dev=dev), 4)
 
   @parameterized.parameters((320, 4), (319, 3), (80, 1), (79, 0), (-5, 0))
   def test_the_incumbent_alone(self, left, pairs):

@@ -121,8 +121,12 @@ def places(run: opening.Run, number: int) -> int:
     return 0
   free = min(run.config.evolve.candidates - others, _entries(run)[1])
   # The arms of the incumbent and of these others are paid for first.
-  payable = costs.payable(run, number) - 1 - others
-  return max(math.floor(min(free, payable)), 0)
+  payable, pairs = costs.payable(run, number), run.config.evolve.pairs
+  rest = payable - 1 - others
+  # A single candidate may race in fewer pairs.
+  if rest < 1 <= payable * pairs / costs.LEAST_PAIRS - 1 - others:
+    rest = 1
+  return max(math.floor(min(free, rest)), 0)
 
 
 def is_paid(
@@ -137,12 +141,13 @@ def is_paid(
   if current := shadow.current(run):
     trials = run.recorder.history.trials
     raced += [t for t in trials if t.number == current.trial]
-  return costs.pays_for(
+  paid = costs.pairs_of(
       run,
       number,
       harnesses=1 + _others(run, number) + len(entering),
       dev=not all(map(pairs.is_alike, raced)),
   )
+  return paid > 0
 
 
 def _others(run: opening.Run, number: int) -> int:

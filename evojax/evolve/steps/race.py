@@ -90,8 +90,9 @@ def race(
   if followed:
     starts, harness = entrants[0].starts, harnesses[followed.number]
     entrants.append(_candidate(followed, harness, starts, reserve))
-  alone = not field and shadow is None
-  trained = _train_on(run, number, entrants, followed, scored_by, alone=alone)
+  racing = 1 + len(field) + (shadow is not None)
+  count = _count_pairs(run, number, racing, scored_by)
+  trained = _train_on(run, number, entrants, followed, scored_by, count)
   own = [(pair, e, arm) for e, pair, arm in trained if e.role == 'incumbent']
   incumbents = tuple(arm.outcome for *_, arm in own if arm.status == 'done')
   if not incumbents:
@@ -107,7 +108,7 @@ def race(
       for trial in rest
   ]
   raced = _scored(run, number, trained, scored_by)
-  half = paired.first_half(run.config.evolve.pairs)
+  half = paired.first_half(count)
   # In a chain the incumbent improves from arm to arm, so that its arms are no
   # measure for a candidate's arm of another pair.
   measure = incumbents if run.config.evolve.policy == 'mean' else ()
@@ -128,6 +129,17 @@ def race(
       standings=standings.after_race(run, number, field, raced, scored_by),
       queue=queue,
   )
+
+
+def _count_pairs(
+    run: opening.Run, number: int, harnesses: int, scored_by: str
+) -> int:
+  """Return how many pairs of a round the remaining tokens pay for."""
+  if harnesses == 1:  # Nothing is compared with the incumbent.
+    return costs.payable_pairs(run, number)
+  dev = scored_by == 'dev'
+  found = costs.pairs_of(run, number, harnesses, dev=dev)
+  return max(found, costs.LEAST_PAIRS)
 
 
 def _followed(
@@ -230,8 +242,7 @@ def _train_on(
     entrants: Sequence[_Entrant],
     followed: history_lib.Trial | None,
     scored_by: str,
-    *,
-    alone: bool,
+    count: int,
 ) -> list[_Trained]:
   """Train the incumbent, the shadow and the followed candidate, if any.
 
@@ -247,12 +258,10 @@ def _train_on(
       or a gain becomes unlikely, the chain goes back to where the incumbent's
       own arms ended.
     scored_by: 'rollouts' or 'dev'.
-    alone: Whether nothing is compared with the incumbent. Then the round has
-      fewer pairs if the remaining tokens do not pay for all of them.
+    count: Number of pairs; fewer than evolve.pairs if the remaining tokens do
+      not pay for more.
   """
-  every = range(run.config.evolve.pairs)
-  if alone:
-    every = range(costs.payable_pairs(run, number))
+  every = range(count)
   if run.config.evolve.policy == 'mean':
     return _train(run, number, entrants, every, 'incumbent')
   half = paired.first_half(len(every))

@@ -71,7 +71,7 @@ class FillTest(parameterized.TestCase):
         spec=opening.Run,
         recorder=mock.Mock(),
         config=ml_collections.ConfigDict(
-            {'evolve': {'candidates': candidates, 'rounds': 6}}
+            {'evolve': {'candidates': candidates, 'rounds': 6, 'pairs': 4}}
         ),
     )
     run.recorder.history.trials = self.trials
@@ -84,7 +84,7 @@ class FillTest(parameterized.TestCase):
         mock.patch.object(field, '_begin', begin),
         mock.patch.object(field, '_diagnose', diagnose),
         mock.patch.object(field.costs, 'payable', lambda *_: float('inf')),
-        mock.patch.object(field.costs, 'pays_for', lambda *_, **__: True),
+        mock.patch.object(field.costs, 'pairs_of', lambda *_, **__: 4),
         mock.patch.object(
             field.standings, 'entered', lambda run: range(entered)
         ),
@@ -181,7 +181,7 @@ class TokensTest(parameterized.TestCase):
         spec=opening.Run,
         recorder=mock.Mock(),
         config=ml_collections.ConfigDict(
-            {'evolve': {'candidates': 2, 'rounds': rounds}}
+            {'evolve': {'candidates': 2, 'rounds': rounds, 'pairs': 4}}
         ),
     )
     run.recorder.find.return_value.config = {'evolve': {'entries': entries}}
@@ -197,10 +197,12 @@ class TokensTest(parameterized.TestCase):
       (float('inf'), 0, 2),
       (3.0, 0, 2),
       (2.9, 0, 1),
-      (1.9, 0, 0),
+      # One candidate may race in three pairs in place of four.
+      (1.5, 0, 1),
+      (1.4, 0, 0),
       (4.0, 1, 1),
-      (2.9, 1, 0),
-      (1.9, 1, 0),
+      (2.3, 1, 1),
+      (2.2, 1, 0),
   )
   def test_as_many_as_the_tokens_pay_for(self, payable, others, places):
     self.assertEqual(self._places(payable, others), places)
@@ -237,10 +239,13 @@ class TokensTest(parameterized.TestCase):
     with (
         mock.patch.object(field, '_racing_on', lambda run: list(map(of, on))),
         mock.patch.object(field.shadow, 'current', lambda run: shadow),
-        mock.patch.object(field.costs, 'pays_for', return_value=True) as asked,
+        mock.patch.object(field.costs, 'pairs_of') as asked,
     ):
-      field.is_paid(run, 1, list(map(of, enters)))
-    asked.assert_called_once_with(run, 1, harnesses=harnesses, dev=dev)
+      for count, paid in ((0, False), (3, True)):
+        asked.return_value = count
+        found = field.is_paid(run, 1, list(map(of, enters)))
+        self.assertEqual(found, paid)
+        asked.assert_called_with(run, 1, harnesses=harnesses, dev=dev)
 
 
 class ReserveTest(parameterized.TestCase):

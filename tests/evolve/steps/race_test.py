@@ -148,10 +148,14 @@ class SampledOtherwiseTest(parameterized.TestCase):
     run.config = ml_collections.ConfigDict(
         {'evolve': {'policy': 'chain', 'pairs': 3}}
     )
-    asked = []
+    asked, paid = [], []
 
-    def train_on(run, number, entrants, followed, scored_by, *, alone):
-      asked.append(scored_by)
+    def pairs_of(run, number, harnesses, *, dev):
+      paid.append((harnesses, dev))
+      return 0
+
+    def train_on(run, number, entrants, followed, scored_by, count):
+      asked.append((scored_by, count))
       raise InterruptedError
 
     version = samples.record(records.Train)
@@ -163,10 +167,13 @@ class SampledOtherwiseTest(parameterized.TestCase):
               race.stream, 'reserve', return_value=stream.Reserve(0, 0, 1)
           ),
           mock.patch.object(race, '_train_on', train_on),
+          mock.patch.object(race.costs, 'pairs_of', pairs_of),
           self.assertRaises(InterruptedError),
       ):
         race.race(run, version, 0, field, (), None)
-    self.assertEqual(asked, ['rollouts', 'dev'])
+    # A round that has candidates has the fewest pairs that can be judged.
+    self.assertEqual(asked, [('rollouts', 3), ('dev', 3)])
+    self.assertEqual(paid, [(2, False), (3, True)])
 
 
 if __name__ == '__main__':
