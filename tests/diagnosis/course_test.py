@@ -1,0 +1,60 @@
+"""Tests for checks of courses whose cause a straight line does not show."""
+
+import dataclasses
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.diagnosis.checks import optimiser
+from tests.diagnosis import made
+
+
+def _penalised(coefficient: float, by_token: bool):
+  """Return a run with a KL penalty whose coefficient is not known.
+
+  Args:
+    coefficient: Its coefficient.
+    by_token: Whether the policy loss is the mean over tokens, not rollouts.
+  """
+  rows = made.rollouts(rise=0)
+  kl = np.random.default_rng(0).uniform(0, 0.01 / coefficient, 40)
+  run = made.run(rows, kl=kl)
+  rows, settings = run.rollouts, dict(run.settings)
+  # Each completion has one more token than is known, which ends it.
+  weights = rows['length'] + 1 if by_token else np.ones(len(rows))
+  paid = (rows['advantage'] * weights).groupby(rows['step']).sum()
+  loss = -paid / (rows['length'] + 1).groupby(rows['step']).sum()
+  run.steps['loss'] = loss.to_numpy() + coefficient * kl
+  del settings['kl_coef']
+  return dataclasses.replace(run, settings=settings)
+
+
+class CourseTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (5.0, True, 'critical'),
+      (5.0, False, 'critical'),
+      (0.5, True, 'warning'),
+      (0.15, True, None),
+  )
+  def test_kl_coefficient_by_the_loss(self, coefficient, by_token, severity):
+    run = _penalised(coefficient, by_token)
+    self.assertAlmostEqual(
+        optimiser._slope_of_loss(run), coefficient, delta=0.05 * coefficient
+    )
+    found = optimiser.kl_strong(run)
+    self.assertEqual(found and found.severity, severity)
+
+  def test_a_loss_that_the_kl_does_not_explain(self):
+    run = _penalised(5.0, True)
+    run.steps['loss'] = np.random.default_rng(1).normal(0, 0.01, 40)
+    self.assertIsNone(optimiser._slope_of_loss(run))
+    # Without advantages, the loss of the tokens is not known.
+    run = _penalised(0.5, True)
+    del run.rollouts['advantage']
+    self.assertIsNone(optimiser._slope_of_loss(run))
+
+
+if __name__ == '__main__':
+  absltest.main()
