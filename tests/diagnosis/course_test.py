@@ -6,6 +6,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from evojax.diagnosis import examine
+from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
 from tests.diagnosis import made
 
@@ -54,6 +56,42 @@ class CourseTest(parameterized.TestCase):
     run = _penalised(0.5, True)
     del run.rollouts['advantage']
     self.assertIsNone(optimiser._slope_of_loss(run))
+
+  @parameterized.parameters(
+      # The share that is solved in the first of 40 steps of 64 rollouts, and
+      # after it.
+      (0.09, 0.0, True),
+      (0.12, 0.003, True),
+      (0.5, 0.0, True),
+      (0.5, 0.2, True),
+      (0.09, 0.09, False),
+      (0.03, 0.02, False),
+      (1 / 64, 0.0, False),  # One rollout, which may be chance.
+      (0.0, 0.0, False),
+  )
+  def test_a_policy_that_one_update_ruins(self, start, after, wanted):
+    rows = made.rollouts(rise=0)
+    rng = np.random.default_rng(0)
+    share = np.where(rows['step'] == 0, start, after)
+    place = rng.permuted(np.tile(np.arange(64), (40, 1)), axis=1).ravel()
+    solved = np.where(
+        rows['step'] == 0, place < 64 * start, rng.random(len(rows)) < share
+    )
+    rows['outcome'] = rows['part_correct'] = solved.astype(float)
+    run = made.run(rows, reward=lambda e: e['part_correct'])
+    names = {f.check for f in examine.examine(run).findings}
+    self.assertEqual('outcome_falling' in names, wanted, names)
+    hard = not wanted and start < 0.05
+    self.assertEqual('too_hard' in names, hard, names)
+
+  def test_groups_with_a_solution_by_hand(self):
+    # Two of two groups in the first step, none of six later: 2 of 8 are solved,
+    # and the chance of two in two is 1 / 16.
+    rows = made.rollouts(steps=4, groups=2, size=2)
+    rows['group'] += 2 * rows['step']
+    rows['outcome'] = (rows['step'] == 0) * (1.0 - rows.index % 2)
+    p = learning._more_at_first(rows, rows['step'] == 0)
+    self.assertAlmostEqual(p, 1 / 16)
 
 
 if __name__ == '__main__':
