@@ -9,6 +9,7 @@ import numpy as np
 from evojax.diagnosis import examine
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
+from evojax.diagnosis.checks import reward
 from tests.diagnosis import made
 
 
@@ -92,6 +93,28 @@ class CourseTest(parameterized.TestCase):
     rows['outcome'] = (rows['step'] == 0) * (1.0 - rows.index % 2)
     p = learning._more_at_first(rows, rows['step'] == 0)
     self.assertAlmostEqual(p, 1 / 16)
+
+  @parameterized.parameters(
+      # Steps in which the reward nears its maximum, and by how much the
+      # log-odds of a solution rise.
+      (3.0, -0.5, True),
+      (4.0, -0.5, True),
+      (4.0, 0.5, False),
+      (np.inf, -0.5, False),
+  )
+  def test_a_reward_that_is_soon_at_its_maximum(self, time, rise, wanted):
+    rows = made.rollouts(rise=rise, groups=32)
+    known = 1 - 0.8 * np.exp(-rows['step'] / time)
+    rng = np.random.default_rng(0)
+    rows['part_format'] = (rng.random(len(rows)) < known).astype(float)
+    run = made.run(rows, reward=lambda e: e['part_correct'] + e['part_format'])
+    found = reward.reward_hacking(run)
+    self.assertEqual(found is not None, wanted)
+    if found:
+      self.assertLessEqual(found.since, 8)
+      rise, solved = found.numbers
+      self.assertGreater(rise.low, 0)
+      self.assertLess(solved.low, 0)
 
 
 if __name__ == '__main__':
