@@ -7,9 +7,11 @@ from absl.testing import parameterized
 import numpy as np
 
 from evojax.diagnosis import examine
+from evojax.diagnosis.checks import behaviour
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import reward
+from tests.diagnosis import faults_made
 from tests.diagnosis import made
 
 
@@ -115,6 +117,24 @@ class CourseTest(parameterized.TestCase):
       rise, solved = found.numbers
       self.assertGreater(rise.low, 0)
       self.assertLess(solved.low, 0)
+
+  @parameterized.parameters(
+      ('inverted', 'inverted_sign', behaviour.entropy_collapse),
+      ('open_grader', 'grader_open', optimiser.gradient_zero),
+  )
+  def test_certainty_of_what_is_paid_is_no_fault_itself(
+      self, name, cause, symptom
+  ):
+    run = faults_made.FAULTS[name][0]()
+    step = np.arange(40)
+    run.steps['entropy'] = 0.5 * np.exp(-step / 4)
+    run.steps['grad_norm'] = np.where(step < 10, 1.0, 0.0)
+    late = run.rollouts['step'] > 20
+    run.rollouts.loc[late, 'outcome'] = float(name == 'open_grader')
+    self.assertIsNotNone(symptom(run))
+    names = {f.check for f in examine.examine(run).findings}
+    self.assertIn(cause, names)
+    self.assertNotIn(symptom.__name__, names)
 
 
 if __name__ == '__main__':
