@@ -38,8 +38,8 @@ class Fault:
   """A planted fault, given as changes to a sound run."""
 
   finds: tuple[str, ...]  # The checks that name it; any of them suffices.
-  # Checks that detect its consequences; they count neither as right nor as
-  # wrong.
+  # Checks that detect its consequences, or another side of it: they do not name
+  # it, but are not wrong either.
   may: tuple[str, ...] = ()
   config: dict[str, Any] = dataclasses.field(default_factory=dict)
   rewards: dict[str, float] = dataclasses.field(
@@ -48,6 +48,8 @@ class Fault:
   problems: str = 'plain'
 
 
+# `unusual_setting` finds the planted setting itself, if it is given.
+_ODD = 'unusual_setting'
 _STUCK = ('not_learning', 'outcome_falling', 'too_hard', 'dead_groups')
 _GAMED = (
     'reward_hacking',
@@ -83,15 +85,19 @@ FAULTS = {
     ),
     'entropy_gone': Fault(
         ('entropy_collapse', 'temperature'),
-        _STUCK,
+        (*_STUCK, _ODD),
         config={'temperature': 0.1},
     ),
     'temperature_high': Fault(
-        ('temperature', 'entropy_rising'), _STUCK, config={'temperature': 1.5}
+        ('temperature', 'entropy_rising'),
+        (*_STUCK, _ODD),
+        config={'temperature': 1.5},
     ),
-    'warmup': Fault(('warmup',), _STUCK, config={'warmup_steps': 2000}),
+    'warmup': Fault(
+        ('warmup',), (*_STUCK, _ODD), config={'warmup_steps': 2000}
+    ),
     'rate_zero': Fault(
-        ('learning_rate_zero',), _STUCK, config={'learning_rate': 0.0}
+        ('learning_rate_zero',), (*_STUCK, _ODD), config={'learning_rate': 0.0}
     ),
     'rate_high': Fault(
         (
@@ -99,7 +105,7 @@ FAULTS = {
             'entropy_collapse',
             'kl_explosion',
             'not_learning',
-            'unusual_setting',
+            _ODD,
         ),
         _STUCK + ('truncation', 'gradient_spike', 'format_bottleneck'),
         config={'learning_rate': 2e-2, 'max_grad_norm': 100.0},
@@ -119,9 +125,11 @@ FAULTS = {
         _STUCK + _GAMED + ('truncation', 'format_bottleneck'),
         rewards={'correct': -1.0},
     ),
-    'kl_strong': Fault(('kl_strong',), _STUCK, config={'beta': 5.0}),
+    'kl_strong': Fault(
+        ('kl_strong',), (*_STUCK, _ODD), config={'beta': 5.0}
+    ),
     'clip_nothing': Fault(
-        ('gradient_clipped',), _STUCK, config={'max_grad_norm': 1e-8}
+        ('gradient_clipped',), (*_STUCK, _ODD), config={'max_grad_norm': 1e-8}
     ),
     'fails_open': Fault(
         ('grader_open', 'answers_differ'),
@@ -182,6 +190,16 @@ SPLITS = {
         batch=70,
         steps=120,
         max_tokens=18,
+    ),
+    # Checks were changed by the results of `fresh`; this split is newer.
+    'later': Split(
+        seed=3,
+        skill=0.68,
+        learning_rate=3.5e-4,
+        group_size=12,
+        batch=72,
+        steps=90,
+        max_tokens=17,
     ),
 }
 NONE = Fault(())
