@@ -125,9 +125,7 @@ FAULTS = {
         _STUCK + _GAMED + ('truncation', 'format_bottleneck'),
         rewards={'correct': -1.0},
     ),
-    'kl_strong': Fault(
-        ('kl_strong',), (*_STUCK, _ODD), config={'beta': 5.0}
-    ),
+    'kl_strong': Fault(('kl_strong',), (*_STUCK, _ODD), config={'beta': 5.0}),
     'clip_nothing': Fault(
         ('gradient_clipped',), (*_STUCK, _ODD), config={'max_grad_norm': 1e-8}
     ),
