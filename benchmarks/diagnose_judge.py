@@ -274,7 +274,7 @@ def main() -> None:
   )
   parser.add_argument(
       '--split',
-      choices=diagnose_logs.SPLITS,
+      choices=tuple(diagnose_logs.SPLITS),
       default='judging',
       help='rules and thresholds may be chosen on tuning only',
   )

@@ -38,8 +38,8 @@ class Fault:
   """A planted fault, given as changes to a sound run."""
 
   finds: tuple[str, ...]  # The checks that name it; any of them suffices.
-  # Checks that detect its consequences; they count neither as right nor as
-  # wrong.
+  # Checks that detect its consequences, or another side of it: they do not name
+  # it, but are not wrong either.
   may: tuple[str, ...] = ()
   config: dict[str, Any] = dataclasses.field(default_factory=dict)
   rewards: dict[str, float] = dataclasses.field(
@@ -48,6 +48,8 @@ class Fault:
   problems: str = 'plain'
 
 
+# `unusual_setting` finds the planted setting itself, if it is given.
+_ODD = 'unusual_setting'
 _STUCK = ('not_learning', 'outcome_falling', 'too_hard', 'dead_groups')
 _GAMED = (
     'reward_hacking',
@@ -83,15 +85,19 @@ FAULTS = {
     ),
     'entropy_gone': Fault(
         ('entropy_collapse', 'temperature'),
-        _STUCK,
+        (*_STUCK, _ODD),
         config={'temperature': 0.1},
     ),
     'temperature_high': Fault(
-        ('temperature', 'entropy_rising'), _STUCK, config={'temperature': 1.5}
+        ('temperature', 'entropy_rising'),
+        (*_STUCK, _ODD),
+        config={'temperature': 1.5},
     ),
-    'warmup': Fault(('warmup',), _STUCK, config={'warmup_steps': 2000}),
+    'warmup': Fault(
+        ('warmup',), (*_STUCK, _ODD), config={'warmup_steps': 2000}
+    ),
     'rate_zero': Fault(
-        ('learning_rate_zero',), _STUCK, config={'learning_rate': 0.0}
+        ('learning_rate_zero',), (*_STUCK, _ODD), config={'learning_rate': 0.0}
     ),
     'rate_high': Fault(
         (
@@ -99,7 +105,7 @@ FAULTS = {
             'entropy_collapse',
             'kl_explosion',
             'not_learning',
-            'unusual_setting',
+            _ODD,
         ),
         _STUCK + ('truncation', 'gradient_spike', 'format_bottleneck'),
         config={'learning_rate': 2e-2, 'max_grad_norm': 100.0},
@@ -119,9 +125,9 @@ FAULTS = {
         _STUCK + _GAMED + ('truncation', 'format_bottleneck'),
         rewards={'correct': -1.0},
     ),
-    'kl_strong': Fault(('kl_strong',), _STUCK, config={'beta': 5.0}),
+    'kl_strong': Fault(('kl_strong',), (*_STUCK, _ODD), config={'beta': 5.0}),
     'clip_nothing': Fault(
-        ('gradient_clipped',), _STUCK, config={'max_grad_norm': 1e-8}
+        ('gradient_clipped',), (*_STUCK, _ODD), config={'max_grad_norm': 1e-8}
     ),
     'fails_open': Fault(
         ('grader_open', 'answers_differ'),
@@ -135,7 +141,66 @@ FAULTS = {
         config={'max_completion_length': 4},
     ),
 }
-SPLITS = ('tuning', 'judging')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+  """What the trainings of one split have in common."""
+
+  seed: int  # Of the base policy; those of the logs count up from 100 * seed.
+  skill: float  # How often the better demonstrations are right.
+  learning_rate: float
+  group_size: int
+  batch: int  # Completions per step.
+  steps: int
+  max_tokens: int  # Tokens per completion, at most.
+
+
+# Checks and thresholds may be chosen on `tuning` only. The results on `judging`
+# have been known since 2026-11-22, before many checks were written, so `fresh`
+# differs from both in every value. Its results are known since 2026-11-26.
+SPLITS = {
+    'tuning': Split(
+        seed=0,
+        skill=0.75,
+        learning_rate=3e-4,
+        group_size=8,
+        batch=64,
+        steps=80,
+        max_tokens=16,
+    ),
+    'judging': Split(
+        seed=1,
+        skill=0.6,
+        learning_rate=2e-4,
+        group_size=6,
+        batch=60,
+        steps=100,
+        max_tokens=20,
+    ),
+    # The longest demonstration has 14 tokens, so that half the limit, from
+    # which on `overlong_half` punishes, must lie well below.
+    'fresh': Split(
+        seed=2,
+        skill=0.45,
+        learning_rate=2.5e-4,
+        group_size=10,
+        batch=70,
+        steps=120,
+        max_tokens=18,
+    ),
+    # Checks were changed by the results of `fresh`; this split is newer. Its
+    # results are known since 2026-11-26, too.
+    'later': Split(
+        seed=3,
+        skill=0.68,
+        learning_rate=3.5e-4,
+        group_size=12,
+        batch=72,
+        steps=90,
+        max_tokens=17,
+    ),
+}
 NONE = Fault(())
 AGENT_SEEDS = (
     2  # Logs of each fault and of its twin per split; formats alternate.
@@ -164,7 +229,7 @@ def agent_logs() -> dict[str, AgentLog]:
   formats = tuple(agents_made.VOCABULARIES)
   for split in SPLITS:
     for number in range(AGENT_SEEDS):
-      seed = 100 * SPLITS.index(split) + number
+      seed = 100 * SPLITS[split].seed + number
       format_ = formats[number % len(formats)]
       for name, (fault, world) in worlds.items():
         log = AgentLog(fault, world, format_, split, seed)
@@ -192,7 +257,7 @@ def jobs() -> dict[str, tuple[str, str, int]]:
   found = {}
   for i, name in enumerate(FAULTS):
     for split in SPLITS:
-      first = 100 * SPLITS.index(split)
+      first = 100 * SPLITS[split].seed
       found[f'{name}-{split}'] = (name, split, first)
       if i % 2 == 1 and i // 2 < CLEAN:
         found[f'clean-{i // 2}-{split}'] = ('clean', split, first + i // 2)
@@ -213,7 +278,7 @@ def text_of(rng: random.Random, a: int, b: int, skill: float) -> str:
   return answer if rng.random() < 0.2 else f'<{answer}>'
 
 
-def make_base(folder: pathlib.Path, seed: int) -> None:
+def make_base(folder: pathlib.Path, split: Split) -> None:
   """Train a character model of 70,000 parameters that is right at times."""
   import tokenizers
   import torch
@@ -232,7 +297,7 @@ def make_base(folder: pathlib.Path, seed: int) -> None:
   )
   # For a model this small, threads only wait for each other.
   torch.set_num_threads(1)
-  torch.manual_seed(seed)
+  torch.manual_seed(split.seed)
   model = transformers.Qwen3ForCausalLM(
       transformers.Qwen3Config(
           vocab_size=len(vocabulary),
@@ -249,14 +314,14 @@ def make_base(folder: pathlib.Path, seed: int) -> None:
           bos_token_id=None,
       )
   )
-  rng = random.Random(seed)
+  rng = random.Random(split.seed)
   optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
   for _ in range(1500):
     texts = []
     for _ in range(96):
       a, b = rng.randrange(10), rng.randrange(10)
       shown = f'{a + b};' if rng.random() < 0.15 else ''
-      answer = text_of(rng, a, b, 0.75 - 0.15 * seed)
+      answer = text_of(rng, a, b, split.skill)
       texts.append(([*f'{shown}{a}+{b}='], [*answer, '[end]']))
     longest = max(len(p) + len(c) for p, c in texts)
     tokens = torch.zeros(len(texts), longest, dtype=torch.long)
@@ -336,6 +401,23 @@ def reward_functions(limit: int) -> dict[str, Any]:
   return {function.__name__: function for function in found}
 
 
+def trainer_options(name: str) -> dict[str, Any]:
+  """Return the arguments of GRPOConfig that a log's split and fault set."""
+  kind, split, _ = jobs()[name]
+  shared = SPLITS[split]
+  return {
+      'learning_rate': shared.learning_rate,
+      'num_generations': shared.group_size,
+      'per_device_train_batch_size': shared.batch,
+      'max_steps': shared.steps,
+      'max_completion_length': shared.max_tokens,
+      'beta': 0.0,
+      'lr_scheduler_type': 'constant_with_warmup',
+      'warmup_steps': 0,
+      'max_grad_norm': 1.0,
+  } | FAULTS.get(kind, NONE).config
+
+
 def train(name: str, folder: pathlib.Path, base: pathlib.Path) -> None:
   """Train one log with TRL, in this process."""
   import datasets
@@ -343,21 +425,10 @@ def train(name: str, folder: pathlib.Path, base: pathlib.Path) -> None:
   import transformers
   import trl
 
-  kind, split, seed = jobs()[name]
+  kind, _, seed = jobs()[name]
   fault = FAULTS.get(kind, NONE)
   torch.set_num_threads(1)
-  tuning = split == 'tuning'
-  options = {
-      'learning_rate': 3e-4 if tuning else 2e-4,
-      'num_generations': 8 if tuning else 6,
-      'per_device_train_batch_size': 64 if tuning else 60,
-      'max_steps': 80 if tuning else 100,
-      'max_completion_length': 16 if tuning else 20,
-      'beta': 0.0,
-      'lr_scheduler_type': 'constant_with_warmup',
-      'warmup_steps': 0,
-      'max_grad_norm': 1.0,
-  } | fault.config
+  options = trainer_options(name)
   limit = options['max_completion_length']
   functions = reward_functions(limit)
   args = trl.GRPOConfig(
@@ -413,7 +484,7 @@ def record(
       split = jobs()[name][1]
       base = logs / f'base-{split}'
       if not base.is_dir():
-        make_base(base, SPLITS.index(split))
+        make_base(base, SPLITS[split])
       part = target.with_name(f'.{name}')
       shutil.rmtree(part, ignore_errors=True)
       start = time.monotonic()

@@ -137,6 +137,19 @@ def change_point(y: Reals, least: int = 3) -> Change:
   return Change(i, p, float(y[:i].mean()), float(y[i:].mean()))
 
 
+def step_up(y: Reals, at: int) -> Interval:
+  """Return by how much the mean from an index on exceeds that before it.
+
+  Both means have their own 95 % interval, so that this one is wide.
+  """
+  before, after = student(y[:at]), student(y[at:])
+  return Interval(
+      after.value - before.value,
+      after.low - before.high,
+      after.high - before.low,
+  )
+
+
 def standstill(y: Reals, least: int = 4) -> int:
   """Return the index at which a series that first rises stops rising.
 

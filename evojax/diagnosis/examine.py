@@ -70,6 +70,10 @@ _SAID_BY = {
 }
 # The same, but only if the stronger finding is critical.
 _SAID_BY_CRITICAL = {
+    # A policy gets certain of what the reward pays for. Where a grader lets
+    # everything pass, rewards are soon equal.
+    'entropy_collapse': ('inverted_sign', 'length_gaming', 'reward_hacking'),
+    'gradient_zero': ('grader_open',),
     'too_hard': (
         'prompt_cut',
         'silent',

@@ -42,13 +42,30 @@ class DiagnoseTest(absltest.TestCase):
     seeds = [(kind, seed) for kind, _, seed in jobs]
     self.assertLen(set(seeds), len(seeds))
 
+  def test_splits_share_no_setting(self):
+    splits = [dataclasses.asdict(s) for s in diagnose_logs.SPLITS.values()]
+    for name in splits[0]:
+      self.assertLen({split[name] for split in splits}, len(splits), name)
+    for split in splits:  # A step holds whole groups.
+      self.assertEqual(split['batch'] % split['group_size'], 0)
+
+  def test_a_training_has_the_settings_of_its_split_and_fault(self):
+    sound = diagnose_logs.trainer_options('clean-3-fresh')
+    split = diagnose_logs.SPLITS['fresh']
+    self.assertEqual(sound['learning_rate'], split.learning_rate)
+    self.assertEqual(sound['num_generations'], split.group_size)
+    self.assertEqual(sound['max_steps'], split.steps)
+    cut = diagnose_logs.trainer_options('truncation-fresh')
+    # The fault's value overrides that of the split.
+    self.assertEqual(sound | {'max_completion_length': 4}, cut)
+
   def test_seeds_of_agents_are_of_one_split(self):
     logs = diagnose_logs.agent_logs().values()
-    tuning, judging = (
+    seeds = [
         {log.seed for log in logs if log.split == split}
         for split in diagnose_logs.SPLITS
-    )
-    self.assertTrue(tuning.isdisjoint(judging))
+    ]
+    self.assertLen(set().union(*seeds), sum(map(len, seeds)))
     self.assertLen({log.format for log in logs}, 2)
 
   def test_score(self):

@@ -27,6 +27,13 @@ class EstimatesTest(absltest.TestCase):
     found = estimates.student([-1.0, 1.0])  # t_{.975, 1} = 12.7062.
     self.assertAlmostEqual(found.high, 12.7062, places=4)
 
+  def test_step_up(self):
+    # -1, 1 and 4, 6: 0 and 5, each with 12.7062 on both sides.
+    found = estimates.step_up([-1.0, 1.0, 4.0, 6.0], 2)
+    self.assertAlmostEqual(found.value, 5.0)
+    self.assertAlmostEqual(found.low, 5 - 2 * 12.7062, places=3)
+    self.assertAlmostEqual(found.high, 5 + 2 * 12.7062, places=3)
+
   def test_one_value_says_nothing(self):
     self.assertEqual(estimates.mean([0.5]).low, -math.inf)
 

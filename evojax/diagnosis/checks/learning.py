@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from evojax import config as config_lib
 from evojax.diagnosis import estimates
@@ -86,7 +87,10 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
   first = rows['step'] == rows['step'].min()
   start = estimates.mean(rows[first].groupby('group')['outcome'].mean())
   rest = rows[~first].groupby('step')['outcome'].mean()
-  if start.low < float(rest.max()) or start.low < rest.mean() + 0.1:
+  far = start.low >= max(float(rest.max()), rest.mean() + 0.1)
+  # A weak policy solves too little for that before its first update.
+  half = rest.mean() < start.value / 2 and _more_at_first(rows, first) < _SURE
+  if not far and not half:
     return None
   return findings.Finding(
       check='outcome_falling',
@@ -99,6 +103,18 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
       change=f'{words.word(run.format, "learning_rate")}: a tenth of it',
       remedies=(records.Remedy(setting='learning_rate', times=0.1), *_CODE),
   )
+
+
+def _more_at_first(rows: pd.DataFrame, first: pd.Series) -> float:
+  """Return the p-value of so many groups with a solution in the first step.
+
+  It is the probability of as many or more if each group has one with the
+  probability of all groups (a binomial distribution).
+  """
+  solved = rows.groupby('group')['outcome'].max() > 0.5
+  at_first = solved[rows.loc[first, 'group'].unique()]
+  share = float(solved.mean())
+  return float(special.bdtrc(at_first.sum() - 1, len(at_first), share))
 
 
 def not_learning(run: form.Run) -> findings.Finding | None:
@@ -175,7 +191,8 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
   elif hard > 0.6:
     first = rows[rows['step'] == rows['step'].min()]
-    if first['outcome'].mean() > 0.1:  # It solved some of them at first.
+    # It solved some of them at first.
+    if first['outcome'].mean() > 0.1 or _fell_at_once(run):
       return None
     why, check = 'the problems are too hard', 'too_hard'
   elif easy > 0.6:

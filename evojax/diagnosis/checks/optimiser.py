@@ -1,6 +1,7 @@
 """Checks of the update: learning rate, clipping, gradients, KL, log-probs."""
 
 import numpy as np
+import pandas as pd
 
 from evojax import config as config_lib
 from evojax.diagnosis import estimates
@@ -237,15 +238,38 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
 def _slope_of_loss(run: form.Run) -> float | None:
   """Return the KL coefficient from loss = policy loss + coefficient x KL.
 
-  With one update per batch the policy loss is about 0, so the coefficient is
-  the slope of the loss over the KL; None if that does not fit.
+  With one update per batch, all ratios of the policy are 1. The policy loss is
+  then 0 if each rollout counts the same, since advantages of a group sum to 0,
+  and minus the mean advantage of a token if each token does (DAPO,
+  arXiv:2503.14476). The coefficient is the slope of the loss over the KL at an
+  equal policy loss; None if that does not fit.
   """
-  table = run.steps[['loss', 'kl']].dropna()
-  if len(table) < form.MIN_STEPS or table['kl'].std() < 1e-9:
-    return None
-  fit = np.corrcoef(table['kl'], table['loss'])[0, 1]
-  slope = float(np.polyfit(table['kl'], table['loss'], 1)[0])
+  table = run.steps[['step', 'loss', 'kl']].dropna()
+  found = [_slope(table['kl'], table['loss'])]
+  if {'advantage', 'length'} <= set(run.rollouts):
+    rows = run.rollouts.dropna(subset=['advantage', 'length'])
+    paid = (rows['advantage'] * rows['length']).groupby(rows['step']).sum()
+    paid /= rows.groupby('step')['length'].sum()
+    table = table.assign(paid=table['step'].map(paid)).dropna()
+    # The length may be in characters, so that only a multiple is known.
+    found.append(
+        _slope(*(_beyond(table[x], table['paid']) for x in ('kl', 'loss')))
+    )
+  fit, slope = max(found)
   return slope if fit > 0.9 and slope > 0 else None
+
+
+def _beyond(values: pd.Series, other: pd.Series) -> pd.Series:
+  """Return what is left of values after a line through those of another."""
+  _, slope = _slope(other, values)
+  return values - values.mean() - slope * (other - other.mean())
+
+
+def _slope(x: pd.Series, y: pd.Series) -> tuple[float, float]:
+  """Return the correlation of x and y, and the slope of y; 0 without any."""
+  if len(x) < form.MIN_STEPS or x.std() < 1e-9 or y.std() < 1e-12:
+    return 0.0, 0.0
+  return float(x.corr(y)), float(np.polyfit(x, y, 1)[0])
 
 
 def kl_explosion(run: form.Run) -> findings.Finding | None:

@@ -1,5 +1,7 @@
 """Checks of the reward: does it pay for what is wanted, and only for that?"""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 
@@ -23,6 +25,7 @@ _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
 _HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
 _ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
+_FLAT = 0.03  # Rise of the solved share that is none, as in `not_learning`.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 
 
@@ -46,46 +49,80 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged(f'{len(by_step)} steps, {form.MIN_STEPS} needed')
   steps = by_step.index.to_numpy()
   solved, reward = by_step['outcome'].to_numpy(), by_step['reward'].to_numpy()
-  # The whole run, and the part after the step at which solving stops rising.
+  found = _rise_apart(solved, reward) or _jump_apart(solved, reward)
+  if found is None:
+    return None
+  wrong = run.late(rows[rows['outcome'] < 0.5])
+  shown = wrong.sort_values('reward', ascending=False).index[:6]
+  flat = 'falls' if found.solved.value < -0.05 else 'is flat'
+  part, replay = replays.best_weight(run)
+  return findings.Finding(
+      check='reward_hacking',
+      severity='critical',
+      text=f'the reward rises, and the solved share {flat}',
+      since=int(steps[found.start]),
+      p=found.p,
+      numbers=(
+          findings.number('rise of the reward', found.reward),
+          findings.number('rise, solved', found.solved, 'share'),
+      ),
+      rows=tuple(shown),
+      change=replay.change
+      or f'{words.word(run.format, "reward")}: pay for what is solved',
+      remedies=blame.remedies(run),
+      replay=replay.text,
+      curves=(('reward', steps, reward), ('solved', steps, solved)),
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Rise:
+  """A rise of the reward that the solved share does not follow."""
+
+  start: int  # Index of its first step.
+  p: float
+  reward: estimates.Interval
+  solved: estimates.Interval
+
+
+def _rise_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
+  """Find lines that part, over the run or from where solving stops rising."""
   starts = sorted({0, estimates.standstill(solved)})
   rule = rules.RULES['reward_hacking']
   for start in starts:
-    if len(steps) - start < form.MIN_STEPS:
+    if len(solved) - start < form.MIN_STEPS:
       continue
     values = rules.learning_curve(solved[start:], reward[start:])
     line = estimates.trend((reward - solved)[start:])
-    paid = estimates.trend(reward[start:])
+    paid = _rise(reward[start:])
     if (
         rule.value(values) > rule.warn[1]
         and rule.when(values)
         and line.p < _SURE / len(starts)
         and paid.low > 0
     ):
-      wrong = run.late(rows[rows['outcome'] < 0.5])
-      shown = wrong.sort_values('reward', ascending=False).index[:6]
-      fell = rules.learning_curve(solved[start:])['outcome_rise']
-      flat = 'falls' if fell < -0.05 else 'is flat'
-      part, replay = replays.best_weight(run)
-      return findings.Finding(
-          check='reward_hacking',
-          severity='critical',
-          text=f'the reward rises, and the solved share {flat}',
-          since=int(steps[start]),
-          p=line.p,
-          numbers=(
-              findings.number(
-                  'rise of the reward',
-                  estimates.Interval(paid.rise, paid.low, paid.high),
-              ),
-              findings.number('rise, solved', _rise(solved[start:]), 'share'),
-          ),
-          rows=tuple(shown),
-          change=replay.change
-          or f'{words.word(run.format, "reward")}: pay for what is solved',
-          remedies=blame.remedies(run),
-          replay=replay.text,
-          curves=(('reward', steps, reward), ('solved', steps, solved)),
+      return _Rise(
+          start=start, p=line.p, reward=paid, solved=_rise(solved[start:])
       )
+  return None
+
+
+def _jump_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
+  """Find a reward that is soon as high as it gets: no line fits its course."""
+  change = estimates.change_point(reward - solved)
+  paid, learned = (
+      estimates.step_up(values, change.index) for values in (reward, solved)
+  )
+  least = rules.RULES['reward_hacking'].warn[1]
+  # A sound run may learn the format at once, and to solve more slowly.
+  flat = learned.low <= 0 and estimates.trend(solved).high < _FLAT
+  if (
+      change.p < _SURE
+      and change.after - change.before > least
+      and paid.low > 0
+      and flat
+  ):
+    return _Rise(start=change.index, p=change.p, reward=paid, solved=learned)
   return None
 
 
