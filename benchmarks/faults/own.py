@@ -61,8 +61,8 @@ def answer(
   found = dict(tokens=tokens, since=since, policy=str(policy), values=values)
   diagnoses = history.all(records.Diagnose)
   loud = [f for d in diagnoses for f in d.findings if f.severity != 'note']
-  # After a repair, what is left may be less than critical. A warning counts only
-  # if it is still there at the end: one of many diagnoses may err.
+  # After a repair, what is left may be less than critical. A warning counts
+  # only if it is still there at the end: one of many diagnoses may err.
   newest = diagnoses[-1].findings if diagnoses else ()
   outside = [
       remedy
