@@ -89,12 +89,16 @@ class Algorithm:
 def init_state(
     cfg: decoder.DecoderConfig, algorithm: Algorithm, params: decoder.Params
 ) -> State:
-  """Return the state of step 0; with LoRA, only the adapters are trained."""
+  """Return the state of step 0; with LoRA, only the adapters are trained.
+
+  Moments are float32, as gradients are, whatever the dtype of the parameters.
+  """
   trainable, frozen = lora.split(params) if cfg.lora_rank else (params, {})
+  wide = jax.tree.map(lambda p: p.astype(jnp.float32), trainable)
   return dict(
       params=trainable,
       frozen=frozen,
-      moments=algorithm.optimizer.init(trainable),
+      moments=algorithm.optimizer.init(wide),
       step=jnp.zeros((), jnp.int32),
   )
 

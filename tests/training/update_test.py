@@ -365,6 +365,21 @@ class LearnerTest(parameterized.TestCase):
     self.assertEqual(metrics['rejected_tokens'], 0)
     self.assertTrue(metrics['finite'])
 
+  @parameterized.parameters('float32', 'bfloat16')
+  def test_a_state_keeps_its_dtypes(self, dtype):
+    # Otherwise no checkpoint would fit the state that a new process makes.
+    params = decoder.init(CFG, jax.random.key(0))
+    params = jax.tree.map(lambda p: p.astype(dtype), params)
+    state = update_lib.init_state(CFG, ALGORITHM, params)
+    everyone = np.ones((P, G), bool)
+    batch, live, _ = make_batch(rollouts(), everyone, 2, ALGORITHM.layout)
+    hyper = {k: jnp.float32(v) for k, v in HYPER.items()}
+    step = functools.partial(update_lib.update_step, CFG, ALGORITHM)
+    after, *_ = jax.eval_shape(step, state, batch, jnp.int32(live), hyper)
+    dtypes = lambda tree: jax.tree.map(lambda x: str(x.dtype), tree)
+    self.assertEqual(dtypes(after), dtypes(state))
+    self.assertEqual(str(after['moments'].nu['embed'].dtype), 'float32')
+
   def test_scalars_are_traced_and_each_has_an_effect(self):
     data = rollouts()
     update = make_update(
