@@ -159,6 +159,19 @@ class SettingsTest(FolderTestCase):
     one = [s for s in found if settings.factor(s)]
     self.assertGreaterEqual(len(one), 10)
 
+  def test_a_run_accepts_the_weights_of_every_shipped_one(self):
+    surface = surface_lib.recipe()
+    for setting in settings.find():
+      with self.subTest(setting.name):
+        overlay = settings.harness(setting).overlay
+        found = [
+            f'{path}: {problem}'
+            for path, value in overlay.items()
+            if surface_lib.is_weight(path)
+            and (problem := surface.field(path).problem(value))
+        ]
+        self.assertEqual(found, [])
+
   def test_prompts_of_shipped_ones_fit(self):
     done = set()
     for found in settings.find():
