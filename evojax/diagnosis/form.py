@@ -33,6 +33,7 @@ ROLLOUT = {
     'format_ok': '1: the answer could be read',
     'error': '1: grading failed',
     'crashed': '1: a run of its program ended in an error',
+    'failing': '1: a test that the grader ran on the result fails',
     'family': 'kind of the problem',
     'kept': '1: entered the update',
     # Columns of episodes with tools; `calls` finds them in the completion.

@@ -336,7 +336,7 @@ class Race(Record):
   """The arms of a round, and the standings of candidates after it."""
 
   # Versions 0 and 1 were a trial of one change, under the step 'trial'.
-  VERSION: ClassVar[int] = 3
+  VERSION: ClassVar[int] = 4
 
   round: int
   version: str  # Version from whose state the round started.

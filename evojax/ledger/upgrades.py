@@ -93,6 +93,8 @@ UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
     | {'arms': list(map(_arm_1, row['arms']))},
     (records.Race, 1): _race_2,
     (records.Race, 2): lambda row: row | {'queue': []},
+    (records.Race, 3): lambda row: row
+    | {'queue': [place | {'hopeless': False} for place in row['queue']]},
     (records.Verify, 1): lambda row: dataclasses.asdict(
         records.Verify(trial=0, version='', status='', reasons=())
     )

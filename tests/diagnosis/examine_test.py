@@ -202,6 +202,18 @@ class FaultsTest(parameterized.TestCase):
     self.assertEqual(list(found)[:2], ['unusual_setting', 'gradient_zero'])
     self.assertEqual(found['unusual_setting'].severity, 'critical')
 
+  def test_what_counts_as_solved_though_its_tests_fail(self):
+    rows = made.rollouts()
+    sound = rows.assign(failing=1 - rows['outcome'])
+    found = [f.check for f in examine.examine(made.run(sound)).findings]
+    self.assertEqual(found, [])
+    # The grader looks at something else than its tests.
+    failing = np.random.default_rng(0).random(len(rows)) < 0.5
+    run = made.run(rows.assign(failing=failing.astype(float)))
+    found = {f.check: f for f in examine.examine(run).findings}
+    self.assertEqual(found['grader_open'].severity, 'critical')
+    self.assertIn('fail tests of their own grade', found['grader_open'].text)
+
   @parameterized.parameters(
       ('{:,}', False), ('{}.00', False), ('${:,}.', False), ('{}7', True)
   )

@@ -165,6 +165,8 @@ class ReadersTest(parameterized.TestCase):
             'first_edit_turn': [-1, -1],
             'files_edited': [2, 0],
             'turn_advantages': [[-0.5, 0.0], []],
+            'f2p_passed': [1.0, 1.0],
+            'p2p_passed': [0.75, 1.0],
         }
     )
     path = store.path_of(self.path, 'train', 0)
@@ -194,6 +196,7 @@ class ReadersTest(parameterized.TestCase):
             'turns_credited': 0.5,
         },
     )
+    self.assertEqual(run.rollouts['failing'].tolist(), [1, 0])
     # A turn alone has no credit of its own to compare.
     self.assertTrue(np.isnan(last['turns_credited']))
     self.assertIn('a1b2 the fix</tool_response>', first['completion'])

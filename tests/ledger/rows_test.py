@@ -307,6 +307,13 @@ class RecordsTest(parameterized.TestCase):
         records.Hypothesize(trial=2, version='v1'),
     )
 
+  def test_a_queue_before_places_could_be_hopeless(self):
+    (race,) = (r for r in EXAMPLES if isinstance(r, records.Race))
+    row = _row(race, schema=3)
+    for place in row['payload']['queue']:
+      del place['hopeless']
+    self.assertEqual(rows_lib.parse(row).record, race)
+
   def test_a_trial_of_one_change_is_a_round(self):
     """Rows of both versions that there were of it."""
     scored = dict(role='control', scores='trials/003/control-0')

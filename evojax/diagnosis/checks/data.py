@@ -409,6 +409,8 @@ def _open_cases(rows: pd.DataFrame):
     yield 'whose grading failed', rows['error'] > 0.5, 0.2
   if 'crashed' in rows:
     yield 'whose program ended in an error', rows['crashed'] > 0.5, 0.2
+  if 'failing' in rows:  # None of them is solved by a sound grader.
+    yield 'that fail tests of their own grade', rows['failing'] > 0.5, 0.05
   if 'format_ok' in rows:
     yield 'that hold no readable answer', rows['format_ok'] < 0.5, 0.2
   if 'completion' in rows:

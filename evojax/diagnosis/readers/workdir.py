@@ -33,6 +33,7 @@ _TURNS = {
     'submitted': 'submitted',
     'changed': 'files_edited',
 }
+_TESTS = ('f2p_passed', 'p2p_passed')  # Shares of tests that pass at the end.
 _CLIPPED = ('clip_low', 'clip_high', 'clip_dual')
 _LEFT_OUT = ('tis_masked', 'rejected_tokens')
 _SETTINGS = (
@@ -136,6 +137,7 @@ def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
       or name in ('graded', 'version', 'sampler_trainer_logprob_gap')
       or name in (*turns_lib.COLUMNS, *_TURNS.values())
       or name in ('first_edit_turn', 'finish_reason', 'turn_advantages')
+      or name in _TESTS
   )
   table = readers.tables(
       paths, lambda path: readers.parquet_rows(path, wanted), notes
@@ -174,6 +176,9 @@ def _with_turns(table: pd.DataFrame) -> pd.DataFrame:
   for name, own in _TURNS.items():
     if own in table:
       found[name] = (table[own] > 0).astype(float)
+  if set(_TESTS) <= set(table):
+    failing = (table[list(_TESTS)] < 1).any(axis=1)
+    found['failing'] = failing.astype(float)
   if 'turn_advantages' in table:
     found['turns_credited'] = [
         _credited(values) for values in table['turn_advantages']
