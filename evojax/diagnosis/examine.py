@@ -86,9 +86,19 @@ _SAID_BY_CRITICAL = {
     'truncation': ('temperature',),
     'dead_groups': ('silent',),
 }
-# Findings that another one explains, which is then as severe as they are. An
-# agent that cannot read what it looks at solves nothing.
-_EXPLAINS = {'replies_cut': ('too_hard', 'dead_groups')}
+# Findings that another one explains, which is then as severe as they are: who
+# cannot read what is asked, or what a tool replies, solves nothing.
+_EXPLAINS = {
+    'replies_cut': ('too_hard', 'dead_groups'),
+    'template_twice': (
+        'too_hard',
+        'dead_groups',
+        'gradient_zero',
+        'one_answer',
+        'unreadable',
+        'format_bottleneck',
+    ),
+}
 _UNUSUAL = 'unusual_setting'
 # Findings that an unusual setting explains if they are critical.
 _SYMPTOMS = {

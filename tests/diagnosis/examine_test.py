@@ -202,6 +202,14 @@ class FaultsTest(parameterized.TestCase):
     self.assertEqual(list(found)[:2], ['unusual_setting', 'gradient_zero'])
     self.assertEqual(found['unusual_setting'].severity, 'critical')
 
+  @parameterized.parameters(
+      (0, 'evojax', False), (1, 'evojax', True), (1, 'trl', False),
+      (2, 'trl', True),
+  )  # fmt: skip
+  def test_a_template_within_a_template(self, times, format_, found):
+    run = faults_made.templated(times, format=format_)
+    self.assertEqual(data.template_twice(run) is not None, found)
+
   def test_what_counts_as_solved_though_its_tests_fail(self):
     rows = made.rollouts()
     sound = rows.assign(failing=1 - rows['outcome'])

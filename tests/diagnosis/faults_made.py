@@ -55,6 +55,14 @@ def _shown() -> form.Run:
   return made.run(rows)
 
 
+def templated(times: int, **fields: str) -> form.Run:
+  """Return a run whose prompts a chat template is applied to so many times."""
+  rows = made.rollouts()
+  for _ in range(times):
+    rows['prompt'] = '<|im_start|>user\n' + rows['prompt'] + '<|im_end|>'
+  return dataclasses.replace(made.run(rows), **fields)
+
+
 def _judged_by_length() -> form.Run:
   rows = made.rollouts()
   rows['outcome'] = (rows['n_tokens'] > 26).astype(float)
@@ -387,6 +395,7 @@ FAULTS = {
         ('few_rollouts',),
     ),
     'cut_prompts': (lambda: questions(0, -30), ('prompt_cut',)),
+    'template_twice': (lambda: templated(2), ('template_twice',)),
     'turns': (lambda: episodes(0.1), ('turns_ignored',)),
     'replies_cut': (lambda: replies(0.5), ('replies_cut',)),
     'credit': (lambda: credited(lambda e: e['outcome'] < 0.5), ('credit',)),

@@ -33,6 +33,8 @@ _LETTERS = re.compile(r'[^\W\d_]+')
 # of them, more than half do not: cuts also fall on the end of a word.
 _BROKEN = 0.1
 READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
+# What opens a message in the templates of Qwen, Llama, Mistral and Gemma.
+_MARKER = r'(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>)'
 
 
 def _prompts(run: form.Run) -> pd.DataFrame:
@@ -191,6 +193,31 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
         remedies=(records.Remedy(setting='domain.kwargs'),),
     )
   return None
+
+
+def template_twice(run: form.Run) -> findings.Finding | None:
+  """Detect prompts to which a chat template is applied a second time."""
+  rows = run.rows('prompt', 'prompt_id').drop_duplicates('prompt_id')
+  # evojax logs what its template is applied to, other trainers mostly the
+  # result.
+  pattern = _MARKER if run.format == 'evojax' else rf'(?:{_MARKER}\w*\s*){{2}}'
+  twice = rows['prompt'].str.contains(pattern)
+  if twice.mean() < 0.5:
+    return None
+  return findings.Finding(
+      check='template_twice',
+      severity='warning',
+      text=f'{twice.mean():.0%} of the prompts hold the markers of a chat'
+      ' template before one is applied to them',
+      numbers=(
+          findings.Number(
+              name='such prompts', value=float(twice.mean()), unit='share'
+          ),
+      ),
+      rows=tuple(map(int, rows.index[twice][:6])),
+      change=f'{words.word(run.format, "data")}: the texts of messages alone',
+      remedies=(records.Remedy(setting='domain.kwargs'),),
+  )
 
 
 def _broken(texts: list[str]) -> list[bool]:
@@ -458,6 +485,7 @@ CHECKS = (
     verdicts_differ,
     answer_in_prompt,
     prompt_cut,
+    template_twice,
     narrow_data,
     repeated_steps,
     duplicate_prompts,
