@@ -889,6 +889,17 @@ class MutationTest(parameterized.TestCase):
     self.assertEqual(values(-0.01), {20})
     self.assertEqual(values(0.01), {64})
 
+  def test_no_further_than_off(self):
+    parent = SEED.with_overlay({'rollout.token_limit': 40})
+    lifted = propose_change({'rollout.token_limit': 0}, parent=parent)
+    found = self._values(
+        [trial(lifted, 'keep', 0.05)],
+        'rollout.token_limit',
+        parent=lifted.after,
+        alerts=('truncated',),
+    )
+    self.assertEqual(found, set())
+
   def test_within_bounds(self):
     """A kept step that would leave the surface ends at its bound."""
     high = SURFACE.field('rollout.temperature').high

@@ -277,6 +277,10 @@ def _mutate(
   # It never ran, so nothing was learned.
   if trial.status in ('disqualified', 'size_blocked'):
     return None
+  # What is off cannot go further in that direction: 10 -> 0 lifts a limit, and
+  # the same step again would be the strictest one.
+  if trial.status == 'keep' and new == field.off:
+    return None
   here = trial.delta.before == context.parent.sha256
   lost = trial.effect is None or trial.effect <= 0
   if trial.status == 'keep' and current == new:
