@@ -51,6 +51,7 @@ class Fault:
 # `unusual_setting` finds the planted setting itself, if it is given.
 _ODD = 'unusual_setting'
 _STUCK = ('not_learning', 'outcome_falling', 'too_hard', 'dead_groups')
+_MISSET = (*_STUCK, _ODD)
 _GAMED = (
     'reward_hacking',
     'shaping_alone',
@@ -85,19 +86,17 @@ FAULTS = {
     ),
     'entropy_gone': Fault(
         ('entropy_collapse', 'temperature'),
-        (*_STUCK, _ODD),
+        _MISSET,
         config={'temperature': 0.1},
     ),
     'temperature_high': Fault(
         ('temperature', 'entropy_rising'),
-        (*_STUCK, _ODD),
+        _MISSET,
         config={'temperature': 1.5},
     ),
-    'warmup': Fault(
-        ('warmup',), (*_STUCK, _ODD), config={'warmup_steps': 2000}
-    ),
+    'warmup': Fault(('warmup',), _MISSET, config={'warmup_steps': 2000}),
     'rate_zero': Fault(
-        ('learning_rate_zero',), (*_STUCK, _ODD), config={'learning_rate': 0.0}
+        ('learning_rate_zero',), _MISSET, config={'learning_rate': 0.0}
     ),
     'rate_high': Fault(
         (
@@ -125,9 +124,9 @@ FAULTS = {
         _STUCK + _GAMED + ('truncation', 'format_bottleneck'),
         rewards={'correct': -1.0},
     ),
-    'kl_strong': Fault(('kl_strong',), (*_STUCK, _ODD), config={'beta': 5.0}),
+    'kl_strong': Fault(('kl_strong',), _MISSET, config={'beta': 5.0}),
     'clip_nothing': Fault(
-        ('gradient_clipped',), (*_STUCK, _ODD), config={'max_grad_norm': 1e-8}
+        ('gradient_clipped',), _MISSET, config={'max_grad_norm': 1e-8}
     ),
     'fails_open': Fault(
         ('grader_open', 'answers_differ'),

@@ -35,6 +35,23 @@ def is_alike(trial: history_lib.Trial) -> bool:
   return trial.intervention_class not in SAMPLED_OTHERWISE
 
 
+def scored_by(trials: Sequence[history_lib.Trial]) -> str:
+  """Return what compares the arms of a round that tests some changes.
+
+  Returns:
+    'rollouts' if those of all harnesses are comparable, else 'dev'.
+  """
+  return 'rollouts' if all(map(is_alike, trials)) else 'dev'
+
+
+def shadowed(
+    run: opening.Run, shadow: records.Shadow | None
+) -> list[history_lib.Trial]:
+  """Return the trial of the change that a shadow lacks, if there is one."""
+  trials = run.recorder.history.trials
+  return [t for t in trials if shadow and t.number == shadow.trial]
+
+
 def dev_folder(number: int, folder: str) -> str:
   """Return the folder of an arm's dev evidence, below the workdir."""
   return f'rounds/{number:03d}/{folder.removeprefix("arms/")}'

@@ -170,10 +170,10 @@ def _end(trial: history.Trial) -> str:
       return 'ahead, but raised a new critical alert'
     return 'ahead, but not shown to be so on perturbed problems'
   if trial.status == 'superseded':
-    if not trial.races and trial.queued and trial.queued.hopeless:
-      return 'not raced, as the gain that is predicted could hardly be proved'
     if not trial.races:
-      return 'not raced, as no place was left'
+      hopeless = trial.queued and trial.queued.hopeless
+      why = 'the gain that is predicted could hardly be proved'
+      return f'not raced, as {why if hopeless else "no place was left"}'
     if ahead:
       return 'ahead while an earlier change was still compared with its shadow'
   return _ENDS.get(trial.status, 'failed')

@@ -127,13 +127,16 @@ def is_last_paid(rows: list[dict], race: dict) -> bool:
     decided = row['step'] == 'verify' and now < race['round']
     if decided and row['perturbed_effect'] is not None:
       spent += 2 * e['pairs'] * score * longest(last)
-  update = longest(last)
+  # Completions may grow by a tenth in the first round.
+  update = longest(last) * (1.1 if last == [base] else 1)
   rollout = config['rollout']
   if last == [base] and (rollout['token_limit'] or not update):
     most = rollout['max_tokens'] * grpo['prompts'] * grpo['group_size']
     update = max(update, most / 2)
   harness = e['pairs'] * update * (e['updates'] + score)
-  return e['tokens'] - spent < (len(race['standings']) + 3) * harness
+  # Enough is left for the perturbed scores of a candidate.
+  left = e['tokens'] - spent - 2 * e['pairs'] * score * update
+  return left < (len(race['standings']) + 3) * harness
 
 
 def margin_of(findings: list[dict], changes: list[list]) -> float:

@@ -33,7 +33,8 @@ _LETTERS = re.compile(r'[^\W\d_]+')
 # of them, more than half do not: cuts also fall on the end of a word.
 _BROKEN = 0.1
 READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
-# What opens a message in the templates of Qwen, Llama, Mistral and Gemma.
+# Markers at the start of a message, in the chat templates of Qwen, Llama,
+# Mistral and Gemma.
 _MARKER = r'(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>)'
 
 

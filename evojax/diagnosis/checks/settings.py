@@ -16,7 +16,7 @@ _PART, _SLICE = 0.2, 0.05
 # Decoupled decay d moves a weight w by d |w| times the learning rate, and Adam
 # by about the learning rate. From here on, decay outweighs the gradient for
 # |w| = 0.1, and before long the policy is gone.
-_RUINOUS = {'optim.weight_decay': 10.0}
+_RUINOUS_DECAY = 10.0
 
 
 def unusual_setting(run: form.Run) -> findings.Finding | None:
@@ -46,7 +46,7 @@ def unusual_setting(run: form.Run) -> findings.Finding | None:
     good = f'{field.default:g}' if run.config else f'{low:g} to {high:g}'
     changes.append(f'{name} {value:g} -> {good}')
     remedies.append(records.Remedy(setting=path, value=field.default))
-  ruined = any(odd.get(path, 0) >= bound for path, bound in _RUINOUS.items())
+  ruined = odd.get('optim.weight_decay', 0) >= _RUINOUS_DECAY
   return findings.Finding(
       check='unusual_setting',
       severity='critical' if ruined else 'warning',

@@ -1,12 +1,11 @@
 """The default proposer: a diagnosis, interventions, and the ledger.
 
 Remedies that the diagnosis names come first, then skills whose alert or finding
-is raised.
-Otherwise the interventions that an alert calls for compete with numeric
-mutations of earlier changes: Thompson sampling chooses the intervention class,
-then the change within it. Beliefs are Normal: the library's interval is the
-prior, the trials of the run are observations. No language model is asked, and
-equal contexts give equal proposals.
+is raised. Otherwise the interventions that an alert calls for compete with
+numeric mutations of earlier changes: Thompson sampling chooses the intervention
+class, then the change within it. Beliefs are Normal: the library's interval is
+the prior, the trials of the run are observations. No language model is asked,
+and equal contexts give equal proposals.
 """
 
 from collections.abc import Sequence
@@ -277,8 +276,8 @@ def _mutate(
   # It never ran, so nothing was learned.
   if trial.status in ('disqualified', 'size_blocked'):
     return None
-  # What is off cannot go further in that direction: 10 -> 0 lifts a limit, and
-  # the same step again would be the strictest one.
+  # A field that is off cannot be changed further in that direction: the step
+  # 10 -> 0 lifts a limit, and the same step again would set a limit of 1.
   if trial.status == 'keep' and new == field.off:
     return None
   here = trial.delta.before == context.parent.sha256

@@ -121,10 +121,11 @@ def places(run: opening.Run, number: int) -> int:
     return 0
   free = min(run.config.evolve.candidates - others, _entries(run)[1])
   # The arms of the incumbent and of these others are paid for first.
-  payable, pairs = costs.payable(run, number), run.config.evolve.pairs
+  payable = costs.payable(run, number)
   rest = payable - 1 - others
   # A single candidate may race in fewer pairs.
-  if rest < 1 <= payable * pairs / costs.LEAST_PAIRS - 1 - others:
+  more = run.config.evolve.pairs / costs.LEAST_PAIRS
+  if rest < 1 <= payable * more - 1 - others:
     rest = 1
   return max(math.floor(min(free, rest)), 0)
 
@@ -137,15 +138,13 @@ def is_paid(
   That is the incumbent, what trains on from the round before, and candidates
   that enter. If they do not, the incumbent trains alone.
   """
-  raced = [*_racing_on(run), *entering]
-  if current := shadow.current(run):
-    trials = run.recorder.history.trials
-    raced += [t for t in trials if t.number == current.trial]
+  shadowed = pairs.shadowed(run, shadow.current(run))
+  scored_by = pairs.scored_by([*_racing_on(run), *entering, *shadowed])
   paid = costs.pairs_of(
       run,
       number,
       harnesses=1 + _others(run, number) + len(entering),
-      dev=not all(map(pairs.is_alike, raced)),
+      dev=scored_by == 'dev',
   )
   return paid > 0
 

@@ -172,6 +172,7 @@ def advance(
   """
   name = f'v{len(run.recorder.history.versions)}'
   start = version.checkpoint
+  state = None  # That of the arms, unless none of them taught anything.
   arms = trained_on(run, race, 'incumbent', None)
   if shadow is not None and shadow.decision == 'drop':
     arms = trained_on(run, race, 'shadow', shadow.trial)
@@ -184,20 +185,10 @@ def advance(
   elif run.config.evolve.policy == 'chain' and pairs.is_left_out(
       run, race.version, 'incumbent', arms[-1]
   ):
-    return recorder.made_from(
-        records.Promote,
-        arms[-1],
-        version=name,
-        parent=version.version,
-        start=version.end,
-        end=version.end,
-        checkpoint=version.checkpoint,
-        sampled_tokens=0,
-        round=race.round,
-        outer_learning_rate=1.0,
-        sources=(),
-    )
-  state = state_of(run, arms, start, f'versions/{name}')
+    state = State(version.checkpoint, version.end, arms[-1], (), 1.0)
+  state = state or state_of(run, arms, start, f'versions/{name}')
+  # Of all arms that trained this policy.
+  tokens = sum(arm.sampled_tokens for arm in arms) if state.sources else 0
   return recorder.made_from(
       records.Promote,
       state.arm,
@@ -206,8 +197,7 @@ def advance(
       start=arms[0].start,
       end=state.end,
       checkpoint=state.checkpoint,
-      # Tokens of all arms that trained this policy.
-      sampled_tokens=sum(arm.sampled_tokens for arm in arms),
+      sampled_tokens=tokens,
       round=race.round,
       outer_learning_rate=state.outer_learning_rate,
       sources=state.sources,

@@ -79,8 +79,7 @@ def race(
     RuntimeError: If arms started from another state than they should.
   """
   standings.announce(run, number, field)
-  raced_trials = [*field, *_trials_of(run, shadow)]
-  scored_by = 'rollouts' if all(map(pairs.is_alike, raced_trials)) else 'dev'
+  scored_by = pairs.scored_by([*field, *pairs.shadowed(run, shadow)])
   followed = _followed(run, number, field, shadow)
   harnesses = {trial.number: _rebased(run, version, trial) for trial in field}
   training = {version.harness, *harnesses.values()}
@@ -162,14 +161,6 @@ def _followed(
   return None
 
 
-def _trials_of(
-    run: opening.Run, shadow: records.Shadow | None
-) -> list[history_lib.Trial]:
-  """Return the trial of the change that a shadow lacks, if any."""
-  trials = run.recorder.history.trials
-  return [t for t in trials if shadow and t.number == shadow.trial]
-
-
 def _incumbent_and_shadow(
     run: opening.Run,
     version: records.Version,
@@ -194,7 +185,7 @@ def _incumbent_and_shadow(
           alike=True,
       )
   ]
-  for trial in _trials_of(run, shadow):
+  for trial in pairs.shadowed(run, shadow):
     found.append(
         entrant(
             _State(shadow.checkpoint, shadow.end),

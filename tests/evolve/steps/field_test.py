@@ -126,7 +126,8 @@ class FillTest(parameterized.TestCase):
     self.assertEqual(self.idle, [0])
 
   def test_a_shadow_has_a_place(self):
-    self.assertEqual(self._fill([0.0] * 9, shadow=mock.Mock(trial=7)), [0])
+    shadow = samples.record(records.Shadow, trial=7)
+    self.assertEqual(self._fill([0.0] * 9, shadow=shadow), [0])
     self.assertEqual(self.queue, [0, 1])
     (text,) = self.said.call_args.args
     self.assertStartsWith(
@@ -215,7 +216,8 @@ class TokensTest(parameterized.TestCase):
     self.assertEqual(self._places(9.0, rounds=1), 0)
 
   @parameterized.parameters(
-      # What races on, what enters, a shadow: harnesses, dev scores.
+      # Classes of the candidates that race on, of those that enter, and of the
+      # change that a shadow lacks; harnesses; whether dev problems are asked.
       ([], [], None, 1, False),
       (['loss'], ['optimizer'], None, 3, False),
       (['loss'], ['exploration'], None, 3, True),
@@ -235,7 +237,7 @@ class TokensTest(parameterized.TestCase):
     )
     run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
     run.recorder.history.trials = [of(kept)] if kept else []
-    shadow = kept and mock.Mock(trial=7)
+    shadow = samples.record(records.Shadow, trial=7) if kept else None
     with (
         mock.patch.object(field, '_racing_on', lambda run: list(map(of, on))),
         mock.patch.object(field.shadow, 'current', lambda run: shadow),
