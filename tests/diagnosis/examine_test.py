@@ -245,6 +245,26 @@ class FaultsTest(parameterized.TestCase):
       found = [(f.check, f.severity) for f in examine.examine(run).findings]
       self.assertEqual(found, [(wanted, 'critical')])
 
+  @parameterized.parameters(
+      (0.1, ['too_hard'], False),
+      # A completion that is cut may have become right.
+      (0.4, ['truncation', 'too_hard'], False),
+      (0.4, ['truncation'], True),  # It is a warning where problems are solved.
+  )
+  def test_a_limit_that_makes_problems_too_hard(self, share, wanted, solved):
+    rows = made.rollouts()
+    if not solved:
+      rows = rows.assign(outcome=0.0, part_correct=0.0, part_format=0.0)
+    cut = np.random.default_rng(0).random(len(rows)) < share
+    run = made.run(
+        rows.assign(truncated=cut.astype(float)),
+        reward=lambda e: e['part_correct'],
+    )
+    found = examine.examine(run).findings
+    self.assertEqual([f.check for f in found], wanted)
+    severity = 'warning' if solved else 'critical'
+    self.assertEqual({f.severity for f in found}, {severity})
+
   def test_decay_that_outweighs_the_gradient_is_critical(self):
     for decay, wanted in ((9.0, 'warning'), (10.0, 'critical')):
       run = dataclasses.replace(
