@@ -90,6 +90,8 @@ _SAID_BY_CRITICAL = {
 # cannot read what is asked, or what a tool replies, solves nothing.
 _EXPLAINS = {
     'replies_cut': ('too_hard', 'dead_groups'),
+    'turns_cut': ('too_hard', 'dead_groups', 'gives_up'),
+    'tests_time_out': ('too_hard', 'dead_groups'),
     'template_twice': (
         'too_hard',
         'dead_groups',
