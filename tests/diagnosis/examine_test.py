@@ -264,6 +264,16 @@ class FaultsTest(parameterized.TestCase):
     severity = 'warning' if solved else 'critical'
     self.assertEqual({f.severity for f in found}, {severity})
 
+  @parameterized.parameters(
+      (0.5, 0, 'warning'),
+      (4, 0, 'critical'),
+      (0.5, 4, 'warning'),  # The part that outweighs is not the length.
+  )
+  def test_length_that_outweighs_the_outcome(self, length, format_, wanted):
+    run = faults_made.length_paid(length, format_)
+    found = {f.check: f for f in examine.examine(run).findings}
+    self.assertEqual(found['length_gaming'].severity, wanted)
+
   def test_decay_that_outweighs_the_gradient_is_critical(self):
     for decay, wanted in ((9.0, 'warning'), (10.0, 'critical')):
       run = dataclasses.replace(

@@ -17,6 +17,17 @@ def _brevity() -> form.Run:
   return made.run(rows, reward=pays)
 
 
+def length_paid(weight: float, format_weight: float = 0.0) -> form.Run:
+  """Return a run that pays length, gets longer, and solves more at first."""
+  rows = made.rollouts(rise=0.3)
+  longer = 1 + 0.5 * rows['step'] / 40
+  rows['n_tokens'] = (rows['n_tokens'] * longer).round()
+  rows['part_length'] = rows['n_tokens'] / made.LIMIT
+  weights = {'correct': 1.0, 'length': weight, 'format': format_weight}
+  pays = lambda e: sum(w * e[form.PART + n] for n, w in weights.items())
+  return made.run(rows, reward=pays, settings={'weights': weights})
+
+
 def _format_heavy() -> form.Run:
   rows = made.rollouts(rise=0)
   rng = np.random.default_rng(0)
