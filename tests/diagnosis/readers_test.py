@@ -147,6 +147,23 @@ class ReadersTest(parameterized.TestCase):
     self.assertIn('outcome', run.settings['weights'])
     self.assertTrue((run.rollouts['reward'] == run.rollouts['outcome']).all())
 
+  def test_evojax_with_programs(self):
+    rows = pd.DataFrame(
+        {
+            'step': 0,
+            'group': 0,
+            'completion': 'print(1)',
+            'outcome': [True, False, False, False],
+            'timeouts': [0, 9, 2, 1],
+            'tests_passed': [9, 0, 7, 0],
+        }
+    )
+    path = store.path_of(self.path, 'train', 0)
+    path.parent.mkdir(parents=True)
+    rows.to_parquet(path)
+    run = readers.read(self.path)
+    self.assertEqual(run.rollouts['timed_out'].tolist(), [0, 1, 0, 1])
+
   def test_evojax_with_turns(self):
     call = '<tool_call>{"name": "git", "arguments": {"command": "log"}}'
     rows = pd.DataFrame(
@@ -165,6 +182,7 @@ class ReadersTest(parameterized.TestCase):
             'first_edit_turn': [-1, -1],
             'files_edited': [2, 0],
             'turn_advantages': [[-0.5, 0.0], []],
+            'turn_tokens': [[5, 20], []],
             'f2p_passed': [1.0, 1.0],
             'p2p_passed': [0.75, 1.0],
         }
@@ -185,6 +203,7 @@ class ReadersTest(parameterized.TestCase):
                 'edited',
                 'changed',
                 'turns_credited',
+                'longest_turn',
             )
         },
         {
@@ -194,6 +213,7 @@ class ReadersTest(parameterized.TestCase):
             'edited': 0,
             'changed': 1,
             'turns_credited': 0.5,
+            'longest_turn': 20,
         },
     )
     self.assertEqual(run.rollouts['failing'].tolist(), [1, 0])

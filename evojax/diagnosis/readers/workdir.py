@@ -34,6 +34,7 @@ _TURNS = {
     'changed': 'files_edited',
 }
 _TESTS = ('f2p_passed', 'p2p_passed')  # Shares of tests that pass at the end.
+_TIMES = ('timeouts', 'tests_passed')  # Tests of a program.
 _CLIPPED = ('clip_low', 'clip_high', 'clip_dual')
 _LEFT_OUT = ('tis_masked', 'rejected_tokens')
 _SETTINGS = (
@@ -44,6 +45,7 @@ _SETTINGS = (
     'max_tokens',
     'max_grad_norm',
     'max_turns',
+    'turn_tokens',
 )
 _FIELDS = {name: words.word('evojax', name) for name in _SETTINGS} | {
     'clip_low': 'grpo.clip_low',
@@ -136,8 +138,9 @@ def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
       or name.startswith(form.PART)
       or name in ('graded', 'version', 'sampler_trainer_logprob_gap')
       or name in (*turns_lib.COLUMNS, *_TURNS.values())
-      or name in ('first_edit_turn', 'finish_reason', 'turn_advantages')
-      or name in _TESTS
+      or name in ('first_edit_turn', 'finish_reason')
+      or name in ('turn_tokens', 'turn_advantages')
+      or name in (*_TESTS, *_TIMES)
   )
   table = readers.tables(
       paths, lambda path: readers.parquet_rows(path, wanted), notes
@@ -145,6 +148,9 @@ def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
   if 'graded' in table:
     table = table[table['graded'].astype(bool)]
   table = table.rename(columns={'sampler_trainer_logprob_gap': 'gap'})
+  if set(_TIMES) <= set(table):
+    late = (table['timeouts'] > 0) & (table['tests_passed'] == 0)
+    table = table.assign(timed_out=late.astype(float))
   if 'n_turns' not in table or not (table['n_turns'] > 1).any():
     return table
   return _with_turns(table)
@@ -179,6 +185,10 @@ def _with_turns(table: pd.DataFrame) -> pd.DataFrame:
   if set(_TESTS) <= set(table):
     failing = (table[list(_TESTS)] < 1).any(axis=1)
     found['failing'] = failing.astype(float)
+  if 'turn_tokens' in table:
+    found['longest_turn'] = [
+        max(map(int, tokens), default=0) for tokens in table['turn_tokens']
+    ]
   if 'turn_advantages' in table:
     found['turns_credited'] = [
         _credited(values) for values in table['turn_advantages']

@@ -81,12 +81,14 @@ def _queue(
 
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
+    last = costs.is_last(run, number, candidates=1)
     found = ranking.queue(
         waiting,
         trials,
         free,
         _ordinary(run),
         lambda predicted: standings.chance(run, number, predicted),
+        ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE,
         lambda entering: is_paid(run, number, entering),
     )
     return [dataclasses.asdict(place) for place in found]
