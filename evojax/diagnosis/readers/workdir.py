@@ -63,9 +63,9 @@ def fits(path: pathlib.Path) -> bool:
 def read(
     path: pathlib.Path, columns: Mapping[str, str], settings: Mapping[str, Any]
 ) -> form.Run:
-  """Read the training of a run, or of the policy's arms in their order."""
+  """Read the training of a run, or of the policy under its newest harness."""
   notes: list[str] = []
-  folders = _folders(path)
+  folders = _folders(path, notes)
   rollouts, steps = _tables(folders, notes)
   if len(folders) > 1:
     notes.append(f'{len(folders)} arms that trained the policy, in their order')
@@ -119,13 +119,27 @@ def _tables(
   return rollouts, steps
 
 
-def _folders(path: pathlib.Path) -> list[pathlib.Path]:
-  """Return the folders of the training that led to the policy."""
-  if (path / 'ledger.jsonl').is_file():
-    versions = history.read(path).versions
-    folders = dict.fromkeys(f for v in versions for f in history.in_a_row(v))
-    return [path / folder for folder in folders if (path / folder).is_dir()]
-  return [path]
+def _folders(path: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
+  """Return the folders of the training that led to the policy.
+
+  Of a run that evolves, only the training under the newest harness counts: what
+  was wrong with a former one has been repaired.
+  """
+  if not (path / 'ledger.jsonl').is_file():
+    return [path]
+  run = history.read(path)
+  if not run.versions:  # The first arm is in training.
+    return sorted((path / 'arms').glob('*'))[:1]
+  newest = run.versions[-1]
+  found = run.trained_under(newest.harness) or [newest.folder]
+  policy = {f for v in run.versions for f in history.in_a_row(v)}
+  former = len(policy.difference(found))
+  if former:
+    notes.append(
+        f'not read: {former} of the arms that trained the policy, under former'
+        ' harnesses; give a folder of arms/ to read one'
+    )
+  return [path / folder for folder in found if (path / folder).is_dir()]
 
 
 def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
