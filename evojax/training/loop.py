@@ -179,10 +179,9 @@ def _run(
         watch()
 
     def after_step(log: dict[str, float]) -> None:
-      if trainer.step % config.log.every == 0:
-        with phases('log'):
-          write(trainer.step, log | phases.row())
-          progress.update(trainer.step, log)
+      with phases('log'):
+        write(trainer.step, log | phases.row())
+        progress.update(trainer.step, log)
       if trainer.step == min(first_steps.STEPS, config.steps):
         if line := first_steps.warning(path) if primary else '':
           say(line)
