@@ -159,6 +159,12 @@ class ValidateTest(parameterized.TestCase):
           r' set --config\.grpo\.reject=sequence$',
       ),
       (
+          'scale of no adapters',
+          dict(model__lora_alpha=32.0),
+          r'model\.lora_alpha=32\.0 changes nothing while model\.lora_rank=0:'
+          r' set --config\.model\.lora_rank=8$',
+      ),
+      (
           'refill without a filter',
           dict(grpo__refill_rounds=1, grpo__keep='all'),
           r'grpo\.refill_rounds=1 .*set grpo\.keep=reward_variance',
@@ -166,7 +172,12 @@ class ValidateTest(parameterized.TestCase):
       (
           'no reward',
           dict(reward__weights=ml_collections.ConfigDict()),
-          r'reward\.weights is empty: .*outcome=1\.0',
+          r'reward\.weights={}: every reward would be 0; .*outcome=1\.0',
+      ),
+      (
+          'weights of 0',
+          dict(reward__weights__outcome=0.0),
+          r"reward\.weights={'outcome': 0\.0}: every reward would be 0",
       ),
       (
           'weight that is no number',
