@@ -104,6 +104,7 @@ class ValidateTest(parameterized.TestCase):
       ('optim__learning_rate', 0.0),
       ('steps', 0),
       ('seed', 2**32 - 1),
+      ('model__param_dtype', 'bfloat16'),  # At the default learning rate.
   )
   def test_bounds_are_allowed(self, field, value):
     config_checks.validate(make(**{field: value}))
@@ -157,6 +158,11 @@ class ValidateTest(parameterized.TestCase):
           dict(grpo__reject_high=1.1),
           r"grpo\.reject_high=1\.1 changes nothing while grpo\.reject='none':"
           r' set --config\.grpo\.reject=sequence$',
+      ),
+      (
+          'updates below the precision',
+          dict(model__param_dtype='bfloat16', optim__learning_rate=1e-6),
+          r'model\.param_dtype=.*learning_rate=1e-06 away: .*=float32',
       ),
       (
           'scale of no adapters',

@@ -26,6 +26,8 @@ _OF_SERVERS = (
     'urls', 'urls_file', 'api_key_env', 'admin_key_env', 'weights_dir',
     'weights_transport',
 )  # fmt: skip
+# Lowest learning rate of parameters in bfloat16.
+_LEAST_RATE = 1e-5
 URL = re.compile(r'https?://[^/?#\s]+/?')
 
 
@@ -89,7 +91,7 @@ def _training(
 ) -> dict[str, Any]:
   """Check the model, the sampling, the update and the reward."""
   r, g, flat = c.rollout, c.grpo, config_lib.flatten(c)
-  per_update = g.minibatches * g.micro_groups
+  per_update, rate = g.minibatches * g.micro_groups, c.optim.learning_rate
   return {
       'model.path is not set: pass --config.model.path=DIR, a Hugging Face'
       ' directory': not c.model.path,
@@ -99,6 +101,16 @@ def _training(
       ' sampler is not the policy that the loss differentiates; train with'
       ' top_p=1, top_k=-1, min_p=0': (
           trains and (r.top_p != 1 or r.top_k > 0 or r.min_p != 0)
+      ),
+      # A parameter near 0.03 moves in steps of 1e-4, an update by about the
+      # learning rate. Adapters are float32 in any case.
+      f"model.param_dtype='bfloat16' rounds updates of optim.learning_rate="
+      f'{rate:g} away: set --config.model.param_dtype=float32 (compute_dtype'
+      ' may be bfloat16), or train adapters with --config.model.lora_rank=16': (
+          trains
+          and c.model.param_dtype == 'bfloat16'
+          and 0 < rate < _LEAST_RATE
+          and not c.model.lora_rank
       ),
       f'rollout.token_limit={r.token_limit} is more than'
       f' rollout.max_tokens={r.max_tokens}, the shape: lower it, or set it to'

@@ -201,6 +201,11 @@ def _run(
     try:
       if trainer.step:
         say(f'continuing from step {trainer.step}')
+        if trainer.step >= config.steps and not directory.resumed:
+          say(
+              f'nothing is trained: config.steps={config.steps} includes the'
+              f' {trainer.step} steps of --fork_from; raise it'
+          )
         # The last process may have ended before it evaluated this step.
         if due_for_score() and not is_scored():
           evaluate()

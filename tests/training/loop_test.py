@@ -31,6 +31,7 @@ from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
+from evojax.training import loop
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
@@ -586,6 +587,22 @@ class AlgorithmTest(TrainTestCase):
     gain = summary['gain']['dev']
     self.assertEqual(gain['before']['step'], 0)
     self.assertEqual(gain['after']['step'], 2)
+
+  def test_a_fork_without_steps_of_its_own_says_so(self):
+    first = self.make_trainer()
+    first.train_step()
+    first.save()
+    first.checkpointer.wait()
+    said = []
+    for steps in (1, 2):
+      with contextlib.redirect_stdout(io.StringIO()) as printed:
+        loop.run(
+            self.make_config(steps=steps, eval__sealed=False),
+            str(self.workdir.with_name(f'fork{steps}')),
+            fork_from=str(self.workdir),
+        )
+      said.append('nothing is trained: config.steps' in printed.getvalue())
+    self.assertEqual(said, [True, False])
 
   @parameterized.named_parameters(
       ('packed', dict(grpo__layout='packed')),
