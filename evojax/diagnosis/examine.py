@@ -140,7 +140,10 @@ def examine(run: form.Run) -> findings.Diagnosis:
       if names.isdisjoint(_SAID_BY.get(f.check, ()))
       and severe.isdisjoint(_SAID_BY_CRITICAL.get(f.check, ()))
   ]
-  found = _explained(found)
+  left = _explained(found)
+  # A setting need not explain symptoms that have another cause.
+  severe -= {f.check for f in found} - {f.check for f in left}
+  found = left
   found.sort(key=lambda f: findings.SEVERITIES.index(f.severity))  # Stable.
   if severe & _SYMPTOMS:
     found = _with_cause_first(found)
