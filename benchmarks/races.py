@@ -85,7 +85,8 @@ def gaussian(
   own = rng.standard_normal((len(scale), pairs)) * scale
   arms = sigma * (math.sqrt(1 - rho) * own + math.sqrt(rho) * own[0])
   arms[0] = sigma * own[0]
-  arms *= np.geomspace(math.sqrt(falling), 1 / math.sqrt(falling), pairs)
+  if falling != 1.0:
+    arms *= np.geomspace(math.sqrt(falling), 1 / math.sqrt(falling), pairs)
   if lost:
     falls = depth * rng.uniform(0.5, 1.5, arms.shape)
     arms -= scale * falls * (rng.random(arms.shape) < lost)
@@ -275,11 +276,12 @@ def print_power(
     spread: Spread of the other candidates' arms.
   """
   draw = functools.partial(gaussian, pairs=pairs, sigma=sd / math.sqrt(2))
+  runs = max(1, _RACES.value // 2)
   with mock.patch.object(race, 'alpha_of', levels):
     for place in (1, 2, ORDINARY):
       cells = []
       for effect in EFFECTS:
-        found = power(draw, effect, place, rules, _RACES.value, spread)
+        found = power(draw, effect, place, rules, runs, spread)
         shares = '/'.join(f'{share:.2f}' for share in found)
         cells.append(f'{100 * effect:g} points {shares}')
       print(
@@ -384,6 +386,7 @@ def print_repairs() -> None:
   A keep is false where the repair loses `race.MARGIN` on average. The gains of
   true repairs fall from pair to pair, since the chain follows the repair.
   """
+  runs = max(1, _RACES.value // 2)
   levels = [
       race.alpha_of(place, RULES.entries, 0, RULES.level) for place in (1, 2)
   ]
@@ -395,9 +398,9 @@ def print_repairs() -> None:
       entries = [Entry(effect=effect, repairs='critical')]
       kept = sum(
           bool(simulation.simulate(rng, draw, entries, RULES, place).kept)
-          for _ in range(_RACES.value)
+          for _ in range(runs)
       )
-      cells.append(rate(kept, _RACES.value))
+      cells.append(rate(kept, runs))
     print(f'  {name:44} {", ".join(cells)}', flush=True)
 
   text = ', '.join(f'{level:.3f}' for level in levels)

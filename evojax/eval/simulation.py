@@ -148,8 +148,10 @@ class _Run:
     self._rng, self._draw, self._rules = rng, draw, rules
     self._entries, self._first = entries, first
     self._entered = self._looks = self._confirmed = 0
-    # Differences of every candidate in every round of the run.
+    # Differences of every candidate in every round of the run, and the spread
+    # of these by the margin with which they count.
     self._groups: list[list[float]] = []
+    self._spreads = {0.0: 0.0}
 
   def enter(self) -> None:
     """Fill the free places; the repair of a critical fault enters alone."""
@@ -209,6 +211,8 @@ class _Run:
       told.append(own if hopeful else own[:half])
       given_up += [] if hopeful else [name]
     self._groups += told
+    margins = {0.0, *(s.margin for s in self.racing.values())}
+    self._spreads = {margin: self._spread(margin) for margin in margins}
     for name, own, noise in zip(names, told, errors.tolist(), strict=True):
       before = self.racing[name]
       if name not in given_up:
@@ -216,7 +220,7 @@ class _Run:
             before,
             own,
             noise,
-            spread=self._spread(before.margin),
+            spread=self._spreads[before.margin],
             alpha=alphas[name],
             last=name in last,
         )
@@ -261,7 +265,7 @@ class _Run:
     verdicts = race.sort_out(
         self.racing,
         rounds=0 if ended else self._rules.patience,
-        spread=self._spread(0.0),
+        spread=self._spreads[0.0],
         kept=kept,
         waiting=waiting,
     )
