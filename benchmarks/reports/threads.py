@@ -1,0 +1,272 @@
+"""The reports: public threads in which the cause of a bad run was established.
+
+The list was fixed before a log of it was made (2026-11-26). Each entry says in
+our words what was seen, what the cause turned out to be, and what a user of
+that trainer would have on disk. Sound runs are threads whose answer was that
+nothing is wrong.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+  """One thread."""
+
+  thread: str  # Tracker and number.
+  seen: str
+  cause: str  # '' if nothing was wrong.
+  log: str  # Format of the log: 'trl', 'verl' or 'wandb'.
+
+
+FAULTS = {
+    # Limits, formats and graders.
+    'limit': Report(
+        thread='TRL #5697',
+        seen='reward, loss and gradient 0 in nearly all steps',
+        cause='the default limit of 256 tokens cuts nearly all completions'
+        ' before their answer',
+        log='trl',
+    ),
+    'prefilled_tag': Report(
+        thread='TRL #6966, open-r1 #560',
+        seen='the format reward is 0 for all completions',
+        cause='the chat template writes the opening tag in the prompt, the'
+        ' reward function wants it in the completion',
+        log='trl',
+    ),
+    'newlines': Report(
+        thread='unsloth #1761',
+        seen='two format rewards stay 0 while the total rises',
+        cause='their regular expression does not match across newlines',
+        log='trl',
+    ),
+    'unparsed_gold': Report(
+        thread='open-r1 #293',
+        seen='an accuracy that is too good on part of the data',
+        cause='a reference that the parser cannot read pays 1 to any completion',
+        log='trl',
+    ),
+    'scored_in_thread': Report(
+        thread='verl #5635',
+        seen='the score of all math problems is 0',
+        cause='the grader times out by a signal, which fails in a worker'
+        ' thread; the exception counts as wrong',
+        log='verl',
+    ),
+    'length_sign': Report(
+        thread='TRL #2771',
+        seen='lengths move away from the wanted 20 characters',
+        cause='the reward is the distance instead of minus the distance',
+        log='trl',
+    ),
+    'cosine_units': Report(
+        thread='ms-swift #3353',
+        seen='the reward of right answers has no sensible relation to length',
+        cause='the scaled length is in characters, its limit in tokens, so that'
+        ' the cosine wraps around',
+        log='trl',
+    ),
+    'turns_missing': Report(
+        thread='Open-AgentRL #13',
+        seen='the reward for tool calls is -0.1 for all failed episodes',
+        cause='the reward manager does not pass the number of turns on, and its'
+        ' default is 0',
+        log='verl',
+    ),
+    'tool_unpaid': Report(
+        thread='verl #1569',
+        seen='with a tool, an agent gets no better than without',
+        cause='turns soon fall to the fewest: the agent unlearns the calls,'
+        ' since nothing pays for them',
+        log='verl',
+    ),
+    'gdpo_none': Report(
+        thread='ms-swift #8123',
+        seen='the loss is 0, the gradient norm NaN',
+        cause='one reward function returns no value for some completions, and'
+        ' normalising by function makes all advantages NaN',
+        log='trl',
+    ),
+    'truncated_zeroed': Report(
+        thread='UniRL #19',
+        seen='the mean reward falls while completions get longer',
+        cause='cut completions get reward 0 whatever they say, and ever more'
+        ' are cut',
+        log='wandb',
+    ),
+    # Recipes.
+    'rate': Report(
+        thread='hello-agents #770',
+        seen='57 % solved before the training, 2 % after it',
+        cause='the learning rate of supervised training, 5e-5; 1e-6 is stable',
+        log='trl',
+    ),
+    'pairs': Report(
+        thread='CoursIA #10603',
+        seen='a flat reward over 100 steps',
+        cause='groups of two, most of them with equal rewards',
+        log='trl',
+    ),
+    'cold_groups': Report(
+        thread='ms-swift #4570',
+        seen='loss and gradient 0 although the rewards of a step differ',
+        cause='sampling is so little random that all completions of a group are'
+        ' alike',
+        log='trl',
+    ),
+    'schedule': Report(
+        thread='open-instruct #537',
+        seen='learning stops early',
+        cause='the scheduler counts fewer steps than there are, so that the'
+        ' learning rate reaches 0 long before the end',
+        log='wandb',
+    ),
+    'no_anchor': Report(
+        thread='autocontext #1076',
+        seen='the training reward rises and held-out accuracy falls',
+        cause='without a KL penalty the policy overfits few prompts',
+        log='trl',
+    ),
+    'kl_sign': Report(
+        thread='ToolRL #52',
+        seen='training gets unstable and collapses once the KL loss is on',
+        cause='the KL loss is subtracted, so that it drives the policy away',
+        log='verl',
+    ),
+    'micro_batch': Report(
+        thread='verl #2505',
+        seen='the gradient norm is NaN from the first step on four devices',
+        cause='a micro-batch per device is larger than the mini-batch per'
+        ' device, so that no part of it is accumulated',
+        log='verl',
+    ),
+    # Advantages and masks.
+    'group_ids': Report(
+        thread='Search-R1 #88',
+        seen='training explodes at times',
+        cause='rollouts of one prompt get different group numbers, so that'
+        ' nothing is subtracted from their rewards',
+        log='verl',
+    ),
+    'eos_padding': Report(
+        thread='MemGen #33',
+        seen='the loss is 0 throughout',
+        cause='what follows the end of a completion counts as tokens: all have'
+        ' the length of the longest',
+        log='trl',
+    ),
+    'overlong_mask': Report(
+        thread='SkyRL #1319',
+        seen='overlong filtering drops rollouts that did end',
+        cause='they end with another token than the one that is looked for, and'
+        ' their loss is masked',
+        log='wandb',
+    ),
+    # Sampler and trainer.
+    'peft_merge': Report(
+        thread='TRL #2856',
+        seen='with LoRA and vLLM the reward does not rise; without LoRA it does',
+        cause='the adapter is not part of the weights that vLLM gets',
+        log='trl',
+    ),
+    'lora_sync': Report(
+        thread='verl #7495',
+        seen='the mismatch of rollouts grows steadily, and the score is flat',
+        cause='the rollout server never gets the adapter and samples from the'
+        ' initial policy',
+        log='verl',
+    ),
+    'sleep_level': Report(
+        thread='TRL #5312',
+        seen='with the sleep mode of vLLM, training does not work',
+        cause='sleeping discards the weights, and generation begins before new'
+        ' ones are there',
+        log='trl',
+    ),
+    'prefix_cache': Report(
+        thread='TRL #3024',
+        seen='the policy is much worse in evaluations than in training',
+        cause='the prefix cache of vLLM is kept when the weights change',
+        log='trl',
+    ),
+    'mismatch_kl': Report(
+        thread='prime-rl #1650',
+        seen='the KL of trainer and sampler grows during a run',
+        cause='the prefix cache is not reset after an update of the weights',
+        log='wandb',
+    ),
+    'stale_kv': Report(
+        thread='SkyRL #2246',
+        seen='log-probs differ by 0.87 after a sync of the weights, and the'
+        ' gradient norm goes from 8 to 136',
+        cause='the cache is not cleared in one of the paths of the sync',
+        log='wandb',
+    ),
+    'temperature_logprobs': Report(
+        thread='TRL #4159',
+        seen='ratios of trainer and sampler are far from 1 from the first step',
+        cause='vLLM returns log-probs before the temperature, the trainer'
+        ' computes them after it',
+        log='trl',
+    ),
+    'top_k': Report(
+        thread='TRL #6789',
+        seen='ratios of trainer and sampler below 1 from the first step',
+        cause='top-p, top-k or min-p sampling: the sampler normalises over the'
+        ' tokens that are left',
+        log='trl',
+    ),
+    'retokenised': Report(
+        thread='rllm #272',
+        seen='spikes of the KL in multi-turn training',
+        cause='turns are decoded and tokenised again, which yields other tokens',
+        log='verl',
+    ),
+    'no_bos': Report(
+        thread='TRL #3520',
+        seen='completions are garbage from the first step',
+        cause='the prompt lacks the token that begins a text',
+        log='trl',
+    ),
+}
+
+SOUND = {
+    'loss_zero': Report(
+        thread='TRL #3452',
+        seen='the loss is 0.0 in all steps',
+        cause='',
+        log='trl',
+    ),
+    'never_clipped': Report(
+        thread='TRL #3120',
+        seen='the clip ratio is 0 in all steps',
+        cause='',
+        log='trl',
+    ),
+    'loss_rises': Report(
+        thread='open-r1 #239',
+        seen='the loss starts at 0 and rises, as the KL penalty does',
+        cause='',
+        log='trl',
+    ),
+    'shorter_first': Report(
+        thread='simpleRL-reason #4',
+        seen='completions get shorter first: the policy drops code that is not'
+        ' run',
+        cause='',
+        log='verl',
+    ),
+    'entropy_up': Report(
+        thread='rllm #116',
+        seen='with a higher clip bound the entropy rises and then stays below 1',
+        cause='',
+        log='wandb',
+    ),
+    'small_bound': Report(
+        thread='verifiers #82',
+        seen='the gradient norm is bounded by 0.001, which is intended',
+        cause='',
+        log='trl',
+    ),
+}
