@@ -44,7 +44,7 @@ FAULTS = {
     'unparsed_gold': Report(
         thread='open-r1 #293',
         seen='an accuracy that is too good on part of the data',
-        cause='a reference that the parser cannot read pays 1 to any completion',
+        cause='a reference that the parser cannot read pays 1 to any answer',
         log='trl',
     ),
     'scored_in_thread': Report(
@@ -166,7 +166,7 @@ FAULTS = {
     # Sampler and trainer.
     'peft_merge': Report(
         thread='TRL #2856',
-        seen='with LoRA and vLLM the reward does not rise; without LoRA it does',
+        seen='the reward does not rise with LoRA and vLLM, but without LoRA',
         cause='the adapter is not part of the weights that vLLM gets',
         log='trl',
     ),
@@ -220,7 +220,7 @@ FAULTS = {
     'retokenised': Report(
         thread='rllm #272',
         seen='spikes of the KL in multi-turn training',
-        cause='turns are decoded and tokenised again, which yields other tokens',
+        cause='turns are decoded and encoded again, which yields other tokens',
         log='verl',
     ),
     'no_bos': Report(
@@ -259,7 +259,7 @@ SOUND = {
     ),
     'entropy_up': Report(
         thread='rllm #116',
-        seen='with a higher clip bound the entropy rises and then stays below 1',
+        seen='with a higher clip bound the entropy rises, and stays below 1',
         cause='',
         log='wandb',
     ),
