@@ -16,7 +16,10 @@ class Report:
   thread: str  # Tracker and number.
   seen: str
   cause: str  # '' if nothing was wrong.
-  log: str  # Format of the log: 'trl', 'verl' or 'wandb'.
+  log: str  # Format of the log: 'trl', 'verl' or 'wandb' (an export).
+  names: tuple[str, ...] = ()  # Checks that say the cause.
+  symptoms: tuple[str, ...] = ()  # Checks that detect its consequences.
+  unlogged: bool = False  # Whether the log lacks what would tell the cause.
 
 
 FAULTS = {
@@ -132,7 +135,7 @@ FAULTS = {
         thread='ToolRL #52',
         seen='training gets unstable and collapses once the KL loss is on',
         cause='the KL loss is subtracted, so that it drives the policy away',
-        log='verl',
+        log='wandb',
     ),
     'micro_batch': Report(
         thread='verl #2505',
@@ -147,7 +150,7 @@ FAULTS = {
         seen='training explodes at times',
         cause='rollouts of one prompt get different group numbers, so that'
         ' nothing is subtracted from their rewards',
-        log='verl',
+        log='wandb',
     ),
     'eos_padding': Report(
         thread='MemGen #33',
@@ -221,7 +224,7 @@ FAULTS = {
         thread='rllm #272',
         seen='spikes of the KL in multi-turn training',
         cause='turns are decoded and encoded again, which yields other tokens',
-        log='verl',
+        log='wandb',
     ),
     'no_bos': Report(
         thread='TRL #3520',

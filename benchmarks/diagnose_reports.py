@@ -1,0 +1,77 @@
+"""Diagnoses of faults that users of other trainers reported.
+
+    python -m benchmarks.diagnose_reports --logs=DIR [--only=NAME] [--verbose]
+
+Writes synthetic logs of the runs in `benchmarks.reports.threads`, and prints
+which reports evojax-diagnose names. A report is named if a finding says its
+cause or the setting to change (`Report.names`), and otherwise counts as a
+symptom if a finding is one of its consequences (`Report.symptoms`). Each other
+finding is a false alarm, and so is each finding on a sound run.
+"""
+
+import argparse
+import importlib
+import pathlib
+import shutil
+
+from benchmarks.reports import threads
+from evojax.diagnosis import examine
+from evojax.diagnosis import findings
+from evojax.diagnosis import readers
+from evojax.diagnosis import show
+
+
+def write(name: str, folder: pathlib.Path) -> pathlib.Path:
+  """Write the log of a report, unless it exists, and return its folder."""
+  target = folder / name
+  if not target.is_dir():
+    kind = 'logs' if name in threads.FAULTS else 'sound'
+    module = importlib.import_module(f'benchmarks.reports.{kind}')
+    part = folder / f'.{name}'
+    shutil.rmtree(part, ignore_errors=True)
+    getattr(module, name)(part, 1000 + sum(map(ord, name)))
+    part.rename(target)
+  return target
+
+
+def judge(name: str, found: findings.Diagnosis) -> tuple[str, list[str]]:
+  """Return the verdict on a report, and the findings that are false alarms."""
+  loud = [f.check for f in found.findings if f.severity != 'note']
+  if name in threads.SOUND:
+    return ('false alarm' if loud else 'sound'), loud
+  report = threads.FAULTS[name]
+  named = {f.check for f in found.findings} & set(report.names)
+  wrong = [c for c in loud if c not in report.names + report.symptoms]
+  if named:
+    return 'named', wrong
+  if set(loud) & set(report.symptoms):
+    return 'symptom', wrong
+  return ('cannot tell' if report.unlogged else 'missed'), wrong
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--logs', type=pathlib.Path, required=True)
+  parser.add_argument('--only', default='', help='part of the names')
+  parser.add_argument('--verbose', action='store_true')
+  given = parser.parse_args()
+  given.logs.mkdir(parents=True, exist_ok=True)
+  counts: dict[str, int] = {}
+  alarms = 0
+  for name, report in (threads.FAULTS | threads.SOUND).items():
+    if given.only not in name:
+      continue
+    run = readers.read(write(name, given.logs))
+    found = examine.examine(run)
+    verdict, wrong = judge(name, found)
+    counts[verdict] = counts.get(verdict, 0) + 1
+    alarms += len(wrong)
+    print(f'{verdict:<12} {name:<21} {report.thread}', *wrong, flush=True)
+    if given.verbose:
+      print('  seen:', report.seen, '| cause:', report.cause)
+      print('\n'.join('    ' + line for line in show.lines(run, found)))
+  print(counts, f'false alarms: {alarms}')
+
+
+if __name__ == '__main__':
+  main()
