@@ -30,6 +30,7 @@ FAULTS = {
         cause='the default limit of 256 tokens cuts nearly all completions'
         ' before their answer',
         log='trl',
+        names=('truncation',),
     ),
     'prefilled_tag': Report(
         thread='TRL #6966, open-r1 #560',
@@ -49,6 +50,7 @@ FAULTS = {
         seen='an accuracy that is too good on part of the data',
         cause='a reference that the parser cannot read pays 1 to any answer',
         log='trl',
+        unlogged=True,
     ),
     'scored_in_thread': Report(
         thread='verl #5635',
@@ -56,12 +58,14 @@ FAULTS = {
         cause='the grader times out by a signal, which fails in a worker'
         ' thread; the exception counts as wrong',
         log='verl',
+        symptoms=('too_hard',),
     ),
     'length_sign': Report(
         thread='TRL #2771',
         seen='lengths move away from the wanted 20 characters',
         cause='the reward is the distance instead of minus the distance',
         log='trl',
+        unlogged=True,
     ),
     'cosine_units': Report(
         thread='ms-swift #3353',
@@ -110,6 +114,7 @@ FAULTS = {
         seen='a flat reward over 100 steps',
         cause='groups of two, most of them with equal rewards',
         log='trl',
+        symptoms=('dead_groups',),
     ),
     'cold_groups': Report(
         thread='ms-swift #4570',
@@ -117,6 +122,7 @@ FAULTS = {
         cause='sampling is so little random that all completions of a group are'
         ' alike',
         log='trl',
+        symptoms=('dead_groups',),
     ),
     'schedule': Report(
         thread='open-instruct #537',
@@ -130,12 +136,14 @@ FAULTS = {
         seen='the training reward rises and held-out accuracy falls',
         cause='without a KL penalty the policy overfits few prompts',
         log='trl',
+        unlogged=True,
     ),
     'kl_sign': Report(
         thread='ToolRL #52',
         seen='training gets unstable and collapses once the KL loss is on',
         cause='the KL loss is subtracted, so that it drives the policy away',
         log='wandb',
+        symptoms=('kl_explosion',),
     ),
     'micro_batch': Report(
         thread='verl #2505',
@@ -179,6 +187,7 @@ FAULTS = {
         cause='the rollout server never gets the adapter and samples from the'
         ' initial policy',
         log='verl',
+        symptoms=('logprob_gap',),
     ),
     'sleep_level': Report(
         thread='TRL #5312',
@@ -186,18 +195,21 @@ FAULTS = {
         cause='sleeping discards the weights, and generation begins before new'
         ' ones are there',
         log='trl',
+        symptoms=('logprob_gap', 'truncation'),
     ),
     'prefix_cache': Report(
         thread='TRL #3024',
         seen='the policy is much worse in evaluations than in training',
         cause='the prefix cache of vLLM is kept when the weights change',
         log='trl',
+        unlogged=True,
     ),
     'mismatch_kl': Report(
         thread='prime-rl #1650',
         seen='the KL of trainer and sampler grows during a run',
         cause='the prefix cache is not reset after an update of the weights',
         log='wandb',
+        symptoms=('logprob_gap',),
     ),
     'stale_kv': Report(
         thread='SkyRL #2246',
@@ -212,6 +224,7 @@ FAULTS = {
         cause='vLLM returns log-probs before the temperature, the trainer'
         ' computes them after it',
         log='trl',
+        symptoms=('logprob_gap',),
     ),
     'top_k': Report(
         thread='TRL #6789',
@@ -219,6 +232,7 @@ FAULTS = {
         cause='top-p, top-k or min-p sampling: the sampler normalises over the'
         ' tokens that are left',
         log='trl',
+        symptoms=('logprob_gap',),
     ),
     'retokenised': Report(
         thread='rllm #272',
@@ -231,6 +245,7 @@ FAULTS = {
         seen='completions are garbage from the first step',
         cause='the prompt lacks the token that begins a text',
         log='trl',
+        symptoms=('truncation',),
     ),
 }
 
