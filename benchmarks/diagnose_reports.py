@@ -3,9 +3,9 @@
     python -m benchmarks.diagnose_reports --logs=DIR [--only=NAME] [--verbose]
 
 Writes synthetic logs of the runs in `benchmarks.reports.threads`, and prints
-which reports evojax-diagnose names. A report is named if a finding says its
-cause or the setting to change (`Report.names`), and otherwise counts as a
-symptom if a finding is one of its consequences (`Report.symptoms`). Each other
+which reports evojax-diagnose names. A report is named if a finding of
+`Report.names` says `Report.says`, its cause or the setting to change; otherwise
+it counts as a symptom if a finding is one of its consequences. Each other
 finding is a false alarm, and so is each finding on a sound run.
 """
 
@@ -40,11 +40,16 @@ def judge(name: str, found: findings.Diagnosis) -> tuple[str, list[str]]:
   if name in threads.SOUND:
     return ('false alarm' if loud else 'sound'), loud
   report = threads.FAULTS[name]
-  named = {f.check for f in found.findings} & set(report.names)
-  wrong = [c for c in loud if c not in report.names + report.symptoms]
+  named = [
+      f
+      for f in found.findings
+      if f.check in report.names and report.says in f'{f.text}; {f.change}'
+  ]
+  known = {*report.names, *report.symptoms}
+  wrong = [c for c in loud if c not in known]
   if named:
     return 'named', wrong
-  if set(loud) & set(report.symptoms):
+  if known & set(loud):
     return 'symptom', wrong
   return ('cannot tell' if report.unlogged else 'missed'), wrong
 

@@ -17,7 +17,8 @@ class Report:
   seen: str
   cause: str  # '' if nothing was wrong.
   log: str  # Format of the log: 'trl', 'verl' or 'wandb' (an export).
-  names: tuple[str, ...] = ()  # Checks that say the cause.
+  names: tuple[str, ...] = ()  # Checks that may name the cause,
+  says: str = ''  # and what they then say.
   symptoms: tuple[str, ...] = ()  # Checks that detect its consequences.
   unlogged: bool = False  # Whether the log lacks what would tell the cause.
 
@@ -31,6 +32,7 @@ FAULTS = {
         ' before their answer',
         log='trl',
         names=('truncation',),
+        says='max_completion_length',
     ),
     'prefilled_tag': Report(
         thread='TRL #6966, open-r1 #560',
@@ -38,12 +40,16 @@ FAULTS = {
         cause='the chat template writes the opening tag in the prompt, the'
         ' reward function wants it in the completion',
         log='trl',
+        names=('never_paid',),
+        says='in the prompt',
     ),
     'newlines': Report(
         thread='unsloth #1761',
         seen='two format rewards stay 0 while the total rises',
         cause='their regular expression does not match across newlines',
         log='trl',
+        names=('never_paid',),
+        says='newlines',
     ),
     'unparsed_gold': Report(
         thread='open-r1 #293',
@@ -58,6 +64,8 @@ FAULTS = {
         cause='the grader times out by a signal, which fails in a worker'
         ' thread; the exception counts as wrong',
         log='verl',
+        names=('right_refused',),
+        says='exception',
         symptoms=('too_hard',),
     ),
     'length_sign': Report(
@@ -65,6 +73,8 @@ FAULTS = {
         seen='lengths move away from the wanted 20 characters',
         cause='the reward is the distance instead of minus the distance',
         log='trl',
+        names=('length_alone',),
+        says='sign',
         unlogged=True,
     ),
     'cosine_units': Report(
@@ -80,6 +90,7 @@ FAULTS = {
         cause='the reward manager does not pass the number of turns on, and its'
         ' default is 0',
         log='verl',
+        names=('redundant_part',),
     ),
     'tool_unpaid': Report(
         thread='verl #1569',
@@ -87,6 +98,8 @@ FAULTS = {
         cause='turns soon fall to the fewest: the agent unlearns the calls,'
         ' since nothing pays for them',
         log='verl',
+        names=('calls_unlearned',),
+        says='part for a call',
     ),
     'gdpo_none': Report(
         thread='ms-swift #8123',
@@ -94,6 +107,8 @@ FAULTS = {
         cause='one reward function returns no value for some completions, and'
         ' normalising by function makes all advantages NaN',
         log='trl',
+        names=('not_finite',),
+        says='a number for every completion',
     ),
     'truncated_zeroed': Report(
         thread='UniRL #19',
@@ -101,6 +116,8 @@ FAULTS = {
         cause='cut completions get reward 0 whatever they say, and ever more'
         ' are cut',
         log='wandb',
+        names=('truncation',),
+        says='the reward falls',
     ),
     # Recipes.
     'rate': Report(
@@ -108,13 +125,16 @@ FAULTS = {
         seen='57 % solved before the training, 2 % after it',
         cause='the learning rate of supervised training, 5e-5; 1e-6 is stable',
         log='trl',
+        names=('reward_falling',),
+        says='learning_rate',
     ),
     'pairs': Report(
         thread='CoursIA #10603',
         seen='a flat reward over 100 steps',
         cause='groups of two, most of them with equal rewards',
         log='trl',
-        symptoms=('dead_groups',),
+        names=('dead_groups',),
+        says='num_generations',
     ),
     'cold_groups': Report(
         thread='ms-swift #4570',
@@ -122,7 +142,8 @@ FAULTS = {
         cause='sampling is so little random that all completions of a group are'
         ' alike',
         log='trl',
-        symptoms=('dead_groups',),
+        names=('dead_groups',),
+        says='temperature',
     ),
     'schedule': Report(
         thread='open-instruct #537',
@@ -130,6 +151,8 @@ FAULTS = {
         cause='the scheduler counts fewer steps than there are, so that the'
         ' learning rate reaches 0 long before the end',
         log='wandb',
+        names=('schedule_ends',),
+        says='scheduler',
     ),
     'no_anchor': Report(
         thread='autocontext #1076',
@@ -143,7 +166,8 @@ FAULTS = {
         seen='training gets unstable and collapses once the KL loss is on',
         cause='the KL loss is subtracted, so that it drives the policy away',
         log='wandb',
-        symptoms=('kl_explosion',),
+        names=('kl_explosion',),
+        says='sign',
     ),
     'micro_batch': Report(
         thread='verl #2505',
@@ -151,6 +175,8 @@ FAULTS = {
         cause='a micro-batch per device is larger than the mini-batch per'
         ' device, so that no part of it is accumulated',
         log='verl',
+        names=('not_finite',),
+        says='micro_batch',
     ),
     # Advantages and masks.
     'group_ids': Report(
@@ -159,6 +185,8 @@ FAULTS = {
         cause='rollouts of one prompt get different group numbers, so that'
         ' nothing is subtracted from their rewards',
         log='wandb',
+        names=('no_baseline',),
+        says='group number',
     ),
     'eos_padding': Report(
         thread='MemGen #33',
@@ -166,6 +194,8 @@ FAULTS = {
         cause='what follows the end of a completion counts as tokens: all have'
         ' the length of the longest',
         log='trl',
+        names=('padded_lengths',),
+        says='padding',
     ),
     'overlong_mask': Report(
         thread='SkyRL #1319',
@@ -173,6 +203,8 @@ FAULTS = {
         cause='they end with another token than the one that is looked for, and'
         ' their loss is masked',
         log='wandb',
+        names=('gradient_zero',),
+        says='overlong',
     ),
     # Sampler and trainer.
     'peft_merge': Report(
@@ -180,6 +212,8 @@ FAULTS = {
         seen='the reward does not rise with LoRA and vLLM, but without LoRA',
         cause='the adapter is not part of the weights that vLLM gets',
         log='trl',
+        names=('stale_sampler',),
+        says='LoRA',
     ),
     'lora_sync': Report(
         thread='verl #7495',
@@ -187,7 +221,8 @@ FAULTS = {
         cause='the rollout server never gets the adapter and samples from the'
         ' initial policy',
         log='verl',
-        symptoms=('logprob_gap',),
+        names=('logprob_gap',),
+        says='LoRA',
     ),
     'sleep_level': Report(
         thread='TRL #5312',
@@ -195,6 +230,8 @@ FAULTS = {
         cause='sleeping discards the weights, and generation begins before new'
         ' ones are there',
         log='trl',
+        names=('other_weights',),
+        says='sleep',
         symptoms=('logprob_gap', 'truncation'),
     ),
     'prefix_cache': Report(
@@ -209,7 +246,8 @@ FAULTS = {
         seen='the KL of trainer and sampler grows during a run',
         cause='the prefix cache is not reset after an update of the weights',
         log='wandb',
-        symptoms=('logprob_gap',),
+        names=('logprob_gap',),
+        says='prefix cache',
     ),
     'stale_kv': Report(
         thread='SkyRL #2246',
@@ -217,6 +255,8 @@ FAULTS = {
         ' gradient norm goes from 8 to 136',
         cause='the cache is not cleared in one of the paths of the sync',
         log='wandb',
+        names=('logprob_gap',),
+        says='prefix cache',
     ),
     'temperature_logprobs': Report(
         thread='TRL #4159',
@@ -224,7 +264,8 @@ FAULTS = {
         cause='vLLM returns log-probs before the temperature, the trainer'
         ' computes them after it',
         log='trl',
-        symptoms=('logprob_gap',),
+        names=('logprob_gap',),
+        says='after the temperature',
     ),
     'top_k': Report(
         thread='TRL #6789',
@@ -232,19 +273,24 @@ FAULTS = {
         cause='top-p, top-k or min-p sampling: the sampler normalises over the'
         ' tokens that are left',
         log='trl',
-        symptoms=('logprob_gap',),
+        names=('logprob_gap',),
+        says='top_k',
     ),
     'retokenised': Report(
         thread='rllm #272',
         seen='spikes of the KL in multi-turn training',
         cause='turns are decoded and encoded again, which yields other tokens',
         log='wandb',
+        names=('kl_jumps',),
+        says='encoded again',
     ),
     'no_bos': Report(
         thread='TRL #3520',
         seen='completions are garbage from the first step',
         cause='the prompt lacks the token that begins a text',
         log='trl',
+        names=('loops',),
+        says='BOS',
         symptoms=('truncation',),
     ),
 }
