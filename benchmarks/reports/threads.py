@@ -334,3 +334,89 @@ SOUND = {
         log='trl',
     ),
 }
+
+# A second list, fixed and judged once after checks were changed by the first.
+LATER = {
+    'dropout': Report(
+        thread='reef #536',
+        seen='sampler and trainer differ by 0.86 nats per token in the first'
+        ' step, and half of the tokens are outside the bounds of the ratio',
+        cause='the trainer runs with dropout, by a default of its framework',
+        log='wandb',
+    ),
+    'one_reward': Report(
+        thread='TRL #6533',
+        seen='a reward function corrupts the training without a warning',
+        cause='it returns one number, which is used for all completions',
+        log='trl',
+    ),
+    'shifted_labels': Report(
+        thread='VLM-R1 #129',
+        seen='rewards do not fit the completions',
+        cause='inputs are repeated twice, so that completions are compared with'
+        ' the answers to other problems',
+        log='trl',
+    ),
+    'mixed_groups': Report(
+        thread='R1-V #67',
+        seen='rewards are normalised over different problems',
+        cause='completions are in the order of samples, groups are taken in the'
+        ' order of problems',
+        log='trl',
+    ),
+    'padded_vocabulary': Report(
+        thread='MarinFold #237',
+        seen='12 % of the sampled tokens are no tokens, and the loss is NaN in'
+        ' the first step',
+        cause='the sampler pads the vocabulary with rows of zeros',
+        log='wandb',
+    ),
+    'trainer_temperature': Report(
+        thread='NeMo-RL #935',
+        seen='some models do not learn',
+        cause='the trainer computes log-probs without the temperature of the'
+        ' sampler',
+        log='wandb',
+    ),
+    'best_of_group': Report(
+        thread='EasyR1 #585',
+        seen='training with the best of a group collapses',
+        cause='all but the best rollout should get no advantage, and keep their'
+        ' score',
+        log='verl',
+    ),
+    'cosine_names': Report(
+        thread='ms-swift #3636',
+        seen='a reward of the length works against what its settings say',
+        cause='the names of the least and the largest value are exchanged',
+        log='trl',
+    ),
+    'empty': Report(
+        thread='RiC #10',
+        seen='PPO soon generates nothing',
+        cause='the reward model does not punish an empty answer, and the KL'
+        ' penalty does not prevent it',
+        log='wandb',
+    ),
+    'short_cap': Report(
+        thread='CoursIA #13596',
+        seen='two arms do not differ',
+        cause='a limit of 80 tokens cuts all completions in all steps',
+        log='trl',
+    ),
+}
+LATER_SOUND = {
+    'unweighted_log': Report(
+        thread='TRL #5352',
+        seen='the logged reward does not rise as the training signal does: it'
+        ' ignores the weights, which the training does not',
+        cause='',
+        log='trl',
+    ),
+    'mini_batches': Report(
+        thread='DAPO #23, verl #791',
+        seen='how can ratios be clipped in one epoch? by mini-batches',
+        cause='',
+        log='verl',
+    ),
+}

@@ -251,6 +251,10 @@ class PartsTest(parameterized.TestCase):
     self.assertIn('overlong', found['gradient_zero'].change)
     found = _found(parts_made.metrics(advantage_size=np.zeros(40), **none))
     self.assertNotIn('overlong', found['gradient_zero'].change)
+    for dead, wanted in ((0.1, True), (1.0, False)):
+      found = _found(parts_made.metrics(dead=np.full(40, dead), **none))
+      said = found.get('gradient_zero') or found['dead_groups']
+      self.assertEqual('overlong' in said.change, wanted)
     # Advantages of other steps say nothing.
     half = np.where(_N % 4 == 0, 0.7, 0.0)
     norm = np.where(_N % 4 == 0, 1.0, 0.0)

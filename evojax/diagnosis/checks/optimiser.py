@@ -180,6 +180,9 @@ def _has_advantages(run: form.Run, steps: np.ndarray) -> bool:
   if 'advantage_size' in run.steps:
     sizes = run.steps.loc[run.steps['step'].isin(steps), 'advantage_size']
     return float(sizes.mean()) > _SOME
+  if 'dead' in run.steps:
+    dead = run.steps.loc[run.steps['step'].isin(steps), 'dead']
+    return float(dead.mean()) < 0.5
   rows = rows[rows['step'].isin(steps)] if len(rows) else rows
   if not {'advantage', 'group'} <= set(rows):
     return False
