@@ -1,6 +1,7 @@
 """Diagnoses of faults that users of other trainers reported.
 
-    python -m benchmarks.diagnose_reports --logs=DIR [--only=NAME] [--verbose]
+    python -m benchmarks.diagnose_reports --logs=DIR [--later] [--only=NAME]
+        [--verbose]
 
 Writes synthetic logs of the runs in `benchmarks.reports.threads`, and prints
 which reports evojax-diagnose names. A report is named if a finding of
@@ -20,13 +21,14 @@ from evojax.diagnosis import findings
 from evojax.diagnosis import readers
 from evojax.diagnosis import show
 
+REPORTS = threads.FAULTS | threads.SOUND | threads.LATER | threads.LATER_SOUND
+
 
 def write(name: str, folder: pathlib.Path) -> pathlib.Path:
   """Write the log of a report, unless it exists, and return its folder."""
   target = folder / name
   if not target.is_dir():
-    kind = 'logs' if name in threads.FAULTS else 'sound'
-    module = importlib.import_module(f'benchmarks.reports.{kind}')
+    module = importlib.import_module(f'benchmarks.reports.{_module(name)}')
     part = folder / f'.{name}'
     shutil.rmtree(part, ignore_errors=True)
     getattr(module, name)(part, 1000 + sum(map(ord, name)))
@@ -34,12 +36,19 @@ def write(name: str, folder: pathlib.Path) -> pathlib.Path:
   return target
 
 
+def _module(name: str) -> str:
+  """Return the module that makes the log of a report."""
+  if name in threads.FAULTS:
+    return 'logs'
+  return 'sound' if name in threads.SOUND else 'later'
+
+
 def judge(name: str, found: findings.Diagnosis) -> tuple[str, list[str]]:
   """Return the verdict on a report, and the findings that are false alarms."""
   loud = [f.check for f in found.findings if f.severity != 'note']
-  if name in threads.SOUND:
+  report = REPORTS[name]
+  if not report.cause:
     return ('false alarm' if loud else 'sound'), loud
-  report = threads.FAULTS[name]
   named = [
       f
       for f in found.findings
@@ -58,13 +67,14 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--logs', type=pathlib.Path, required=True)
   parser.add_argument('--only', default='', help='part of the names')
+  parser.add_argument('--later', action='store_true', help='the second list')
   parser.add_argument('--verbose', action='store_true')
   given = parser.parse_args()
   given.logs.mkdir(parents=True, exist_ok=True)
   counts: dict[str, int] = {}
   alarms = 0
-  for name, report in (threads.FAULTS | threads.SOUND).items():
-    if given.only not in name:
+  for name, report in REPORTS.items():
+    if given.only not in name or (_module(name) == 'later') != given.later:
       continue
     run = readers.read(write(name, given.logs))
     found = examine.examine(run)

@@ -332,7 +332,7 @@ def eos_padding(folder: pathlib.Path, seed: int) -> None:
   w.write_state(folder, metrics)
 
 
-def _skyrl(rows: pd.DataFrame, seed: int, **changed: object) -> pd.DataFrame:
+def skyrl(rows: pd.DataFrame, seed: int, **changed: object) -> pd.DataFrame:
   """Return what SkyRL logs in each step; arguments replace columns."""
   by = rows.groupby('step')
   reward = by['outcome'].mean().to_numpy()
@@ -368,7 +368,7 @@ def overlong_mask(folder: pathlib.Path, seed: int) -> None:
   off = dict.fromkeys(
       ('policy/policy_loss', 'policy/final_loss', 'policy/raw_grad_norm'), 0.0
   )
-  w.write_export(folder, _skyrl(rows, seed, **off))
+  w.write_export(folder, skyrl(rows, seed, **off))
 
 
 def peft_merge(folder: pathlib.Path, seed: int) -> None:
@@ -475,7 +475,7 @@ def stale_kv(folder: pathlib.Path, seed: int) -> None:
   norm = np.where(after, 136.0, 8.0) * w.noise(seed, 0.9, 1.1)
   w.write_export(
       folder,
-      _skyrl(
+      skyrl(
           rows,
           seed,
           **{
