@@ -343,12 +343,18 @@ LATER = {
         ' step, and half of the tokens are outside the bounds of the ratio',
         cause='the trainer runs with dropout, by a default of its framework',
         log='wandb',
+        names=('logprob_gap',),
+        says='dropout',
+        symptoms=('clip_fraction',),
     ),
     'one_reward': Report(
         thread='TRL #6533',
         seen='a reward function corrupts the training without a warning',
         cause='it returns one number, which is used for all completions',
         log='trl',
+        names=('dead_groups',),
+        says='for each completion',
+        symptoms=('answers_differ', 'too_easy'),
     ),
     'shifted_labels': Report(
         thread='VLM-R1 #129',
@@ -356,6 +362,7 @@ LATER = {
         cause='inputs are repeated twice, so that completions are compared with'
         ' the answers to other problems',
         log='trl',
+        unlogged=True,
     ),
     'mixed_groups': Report(
         thread='R1-V #67',
@@ -363,6 +370,7 @@ LATER = {
         cause='completions are in the order of samples, groups are taken in the'
         ' order of problems',
         log='trl',
+        unlogged=True,
     ),
     'padded_vocabulary': Report(
         thread='MarinFold #237',
@@ -370,6 +378,8 @@ LATER = {
         ' the first step',
         cause='the sampler pads the vocabulary with rows of zeros',
         log='wandb',
+        names=('not_finite',),
+        says='tokens that the sampler',
     ),
     'trainer_temperature': Report(
         thread='NeMo-RL #935',
@@ -377,6 +387,8 @@ LATER = {
         cause='the trainer computes log-probs without the temperature of the'
         ' sampler',
         log='wandb',
+        names=('logprob_gap',),
+        says='after the temperature',
     ),
     'best_of_group': Report(
         thread='EasyR1 #585',
@@ -384,12 +396,14 @@ LATER = {
         cause='all but the best rollout should get no advantage, and keep their'
         ' score',
         log='verl',
+        symptoms=('no_baseline', 'outcome_falling'),
     ),
     'cosine_names': Report(
         thread='ms-swift #3636',
         seen='a reward of the length works against what its settings say',
         cause='the names of the least and the largest value are exchanged',
         log='trl',
+        unlogged=True,
     ),
     'empty': Report(
         thread='RiC #10',
@@ -397,12 +411,16 @@ LATER = {
         cause='the reward model does not punish an empty answer, and the KL'
         ' penalty does not prevent it',
         log='wandb',
+        names=('shrinks',),
+        says='empty',
     ),
     'short_cap': Report(
         thread='CoursIA #13596',
         seen='two arms do not differ',
         cause='a limit of 80 tokens cuts all completions in all steps',
         log='trl',
+        names=('truncation',),
+        says='max_completion_length',
     ),
 }
 LATER_SOUND = {
