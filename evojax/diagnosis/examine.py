@@ -43,7 +43,9 @@ _SAID_BY = {
     'format_bottleneck': ('unreadable', 'right_refused'),
     'right_refused': ('unreadable',),
     'logprob_gap': ('other_weights',),
+    'clip_fraction': ('logprob_gap', 'other_weights'),
     'reward_falling': ('kl_explosion', 'loops'),
+    'shrinks': ('length_gaming',),
     'stale_sampler': ('learning_rate_zero', 'gradient_zero'),
     'calls_unlearned': ('gives_up', 'efficiency_collapse', 'submits_at_once'),
     'hidden_goal': (

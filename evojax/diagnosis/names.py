@@ -18,7 +18,9 @@ METRICS = {
         'reward/all/mean',
         'reward/avg_raw_reward',
         'rollout/reward_mean',
+        'rollout/raw_reward',
         'objective/scores',
+        'env/reward_mean',
         'critic/score/mean',
     ),
     'outcome': (
@@ -39,13 +41,15 @@ METRICS = {
     ),
     'kl': ('kl', 'actor/kl_loss', 'actor/ppo_kl', 'kl/mean'),
     'kl_coef': ('actor/kl_coef',),
-    'kl_update': ('actor/ppo_kl', 'policy/approxkl_avg'),
+    'kl_update': ('actor/ppo_kl', 'policy/approxkl_avg', 'ppo_kl'),
     'clip': (
         'clip_ratio/region_mean',
         'clip_ratio',
         'actor/pg_clipfrac',
         'policy/ppo_clip_ratio',
         'policy/clipfrac_avg',
+        'ppo/policy/clipfrac',
+        'pg_clipfrac',
     ),
     'grad_norm': (
         'grad_norm',
@@ -58,6 +62,8 @@ METRICS = {
         'actor/lr',
         'optim/lr',
         'policy/policy_lr',
+        'lr-pg_0',
+        'ppo/learning_rate',
         'lr',
     ),
     'loss': (
@@ -66,6 +72,7 @@ METRICS = {
         'loss/mean',
         'policy/final_loss',
         'loss/policy_avg',
+        'ppo/loss/total',
     ),
     'advantage_mean': ('critic/advantages/mean', 'loss/avg_raw_advantages'),
     'advantage_low': ('critic/advantages/min',),
@@ -76,6 +83,9 @@ METRICS = {
         'seq_len/mean',
         'generate/avg_num_tokens',
         'rollout/response_len_mean',
+        'rollout/response_len/mean',
+        'mean_gen_tokens_per_sample',
+        'tokens/responses_len_mean',
         'val/sequence_lengths',
         'completion_length',
     ),
@@ -87,6 +97,7 @@ METRICS = {
         'is_truncated/mean',
         'is_truncated/all/mean',
         'rollout/trunc_ratio',
+        'rollout/truncated_ratio',
     ),
     'dead': (
         'frac_reward_zero_std',
@@ -100,6 +111,7 @@ METRICS = {
         'mismatch_kl/all/mean',
         'policy/rollout_train_logprobs_abs_diff_mean',
         'debug/vllm_vs_local_logprob_diff_mean',
+        'rollout_logprob_abs_diff',  # After the prefix 'train_'.
     ),
     'ratio': ('sampling/importance_sampling_ratio/mean',),
     'ratio_high': ('sampling/importance_sampling_ratio/max',),
@@ -107,6 +119,8 @@ METRICS = {
     'n_calls': ('tools/call_frequency', 'tool_call_counts/mean'),
     'calls_failed': ('tools/failure_frequency',),
 }
+# The mean of exp |gap| of a token, instead of the gap.
+_GAP_FACTOR = 'token_mult_prob_error'
 _STEP = (
     'step',
     'global_step',
@@ -150,6 +164,9 @@ def common(log: pd.DataFrame) -> pd.DataFrame:
     chosen = next((bare[c] for c in candidates if c in bare), None)
     if chosen is not None:
       found[name] = log[chosen]
+  if 'gap' not in found and _GAP_FACTOR in bare:
+    factor = pd.to_numeric(log[bare[_GAP_FACTOR]], errors='coerce')
+    found['gap'] = np.log(factor.clip(lower=1.0))
   for name, column in part_means(log).items():
     found[form.PART + name] = log[column]
   spreads = [c for name, c in bare.items() if _PART_STD.fullmatch(name)]

@@ -77,6 +77,11 @@ def lengths(low: np.ndarray, high: np.ndarray) -> form.Run:
   return metrics(length_low=low, length_high=high)
 
 
+def shrinking(end: float) -> np.ndarray:
+  """Return lengths that fall from 90 to an end, most of it at once."""
+  return end + (90 - end) * np.exp(-np.arange(STEPS) / 5)
+
+
 def looping(first: int, share: float = 0.9) -> form.Run:
   """Return rollouts of which a share repeats a phrase from a step on."""
   rows = made.rollouts(rise=0)
@@ -147,6 +152,7 @@ FAULTS = {
         lambda: metrics(reward=noise(50, 90) / 64, length=noise(50, 90)),
         ('length_alone',),
     ),
+    'shrinks': (lambda: metrics(length=shrinking(1.0)), ('shrinks',)),
     'loops': (lambda: looping(0), ('loops',)),
     'refused': (lambda: refused(1.0), ('right_refused',)),
     'unlearned_calls': (lambda: calls(1.5, 0.0), ('calls_unlearned',)),

@@ -1,5 +1,6 @@
 """Tests for the checks of what lies between sampler, reward and loss."""
 
+import dataclasses
 import json
 import pathlib
 import tempfile
@@ -211,6 +212,22 @@ class PartsTest(parameterized.TestCase):
     found = _found(parts_made.looping(first))['loops']
     self.assertIn(said, found.change)
 
+  @parameterized.parameters((1.0, True), (30.0, False), (90.0, False))
+  def test_completions_that_shrink(self, end, wanted):
+    run = parts_made.metrics(length=parts_made.shrinking(end))
+    self.assertEqual('shrinks' in _found(run), wanted)
+    # Short answers are fine where they are right.
+    right = np.full(40, 0.97)
+    run = parts_made.metrics(length=parts_made.shrinking(end), outcome=right)
+    self.assertNotIn('shrinks', _found(run))
+
+  @parameterized.parameters((1.0, True), (0.0, False))
+  def test_one_reward_for_all(self, value, wanted):
+    run = made.run(made.rollouts(), reward=lambda e: value + 0 * e['outcome'])
+    rows = run.rollouts.drop(columns='outcome')
+    found = _found(dataclasses.replace(run, rollouts=rows))['dead_groups']
+    self.assertEqual('for each completion' in found.change, wanted)
+
   def test_texts_that_hardly_repeat_a_phrase(self):
     self.assertNotIn('loops', _found(parts_made.looping(0, share=0.3)))
     rows = made.rollouts().assign(completion='1 1 1 1 1 1')  # A short text.
@@ -238,6 +255,8 @@ class PartsTest(parameterized.TestCase):
     run = made.run(made.rollouts(), grad_norm=np.full(40, np.nan))
     self.assertEqual(run.never_finite, ('grad_norm',))
     self.assertIn('mini-batch', _found(run)['not_finite'].change)
+    short = made.run(made.rollouts(steps=3), loss=np.full(3, np.nan))
+    self.assertIn('not_finite', _found(short))
     rows = made.rollouts()
     rows['part_judge'] = np.where(np.arange(len(rows)) % 9, 0.5, np.nan)
     run = made.run(rows, loss=np.full(40, np.nan))
@@ -313,6 +332,8 @@ class LoggedTest(parameterized.TestCase):
             'policy/raw_grad_norm': [8.0, 9.0],
             'policy/rollout_train_logprobs_abs_diff_mean': [0.01, 0.87],
             'rollout/trunc_ratio': [0.1, 0.2],
+            'train/pg_clipfrac': [0.5, 0.6],
+            'train/ppo_kl': [0.2, 0.3],
             'train/rewards/style/mean': [0.5, 0.6],
             'train/rewards/style/std': [0.1, 0.2],
             'rewards/accuracy_reward': [0.0, 1.0],
@@ -323,6 +344,14 @@ class LoggedTest(parameterized.TestCase):
     self.assertSequenceEqual(found['grad_norm'].tolist(), [8.0, 9.0])
     self.assertSequenceEqual(found['gap'].tolist(), [0.01, 0.87])
     self.assertSequenceEqual(found['truncated'].tolist(), [0.1, 0.2])
+    self.assertSequenceEqual(found['clip'].tolist(), [0.5, 0.6])
+    slime = {'_step': [1], 'train/train_rollout_logprob_abs_diff': [0.86]}
+    self.assertEqual(names.common(pd.DataFrame(slime))['gap'][0], 0.86)
+    nemo = pd.DataFrame(
+        {'_step': [1, 2], 'train/token_mult_prob_error': [1, 2]}
+    )
+    gap = names.common(nemo)['gap']
+    np.testing.assert_allclose(gap, [0.0, np.log(2)])
     self.assertSequenceEqual(found['part_style'].tolist(), [0.5, 0.6])
     self.assertSequenceEqual(found['spread'].tolist(), [0.1, 0.2])
     self.assertSequenceEqual(found['outcome'].tolist(), [0.0, 1.0])

@@ -24,6 +24,7 @@ _READ = 2000  # Completions of a run that are searched for repeated phrases.
 # Size of a compressed text, relative to it, that is one phrase over and over.
 # Prose and programs of that length have 0.25 and more.
 _LOOP = 0.1
+_SHRUNK = 0.1  # Share of the first length that is left of a collapsed one.
 _WITH_IT = -0.8  # Correlation of reward and truncation that is one course.
 
 
@@ -262,6 +263,32 @@ def _repeats(text: str) -> bool:
   return len(zlib.compress(data)) < _LOOP * len(data)
 
 
+def shrinks(run: form.Run) -> findings.Finding | None:
+  """Detect completions that shrink to hardly anything."""
+  steps, length = run.course('length')
+  first = float(length[: max(len(length) // 8, 1)].mean())
+  late = estimates.mean(length[-max(len(length) // 3, 4) :])
+  change = estimates.change_point(length)
+  if late.high > _SHRUNK * first or change.p > _SURE:
+    return None
+  solved = _late_solved(run)
+  if solved > learning.MUCH_SOLVED:
+    return None
+  return findings.Finding(
+      check='shrinks',
+      severity='warning',
+      text=f'completions shrink from {first:.3g} to {late.value:.3g}'
+      f' {"tokens" if "n_tokens" in run.rollouts else "in length"}',
+      since=int(steps[change.index]),
+      p=change.p,
+      numbers=(findings.number('length, last third', late),),
+      change=f'{words.word(run.format, "reward")}: nothing for an empty or'
+      f' hardly begun answer; or {words.word(run.format, "kl_coef")} up',
+      remedies=blame.remedies(run),
+      curves=(('length', steps, length),),
+  )
+
+
 def truncation(run: form.Run) -> findings.Finding | None:
   """Detect many completions that are cut at the token limit."""
   steps, cut = run.course('truncated')
@@ -409,6 +436,7 @@ CHECKS = (
     entropy_rising,
     temperature,
     loops,
+    shrinks,
     truncation,
     unreadable,
     format_bottleneck,

@@ -21,6 +21,7 @@ _FEW = 16  # Rollouts of an update below which its groups are counted.
 _PER_SIDE = 12  # Fewest groups on each side of a bound that is no chance.
 _ALL = 0.95  # Share of dead groups that is all of them.
 _SOMETIMES = 0.1  # Share solved from which a larger group has both outcomes.
+_MANY = 500  # Rollouts that do not have one reward by chance.
 _NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.
 _CODE = tuple(
@@ -191,6 +192,8 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   chosen = early.index[early['dead']]
   if _alike(rows[rows['group'].isin(chosen)]):
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
+  elif (only := _only_reward(rows)) is not None:
+    why = f'all {len(rows)} rewards are {only:g}'
   elif hard > 0.6:
     first = rows[rows['step'] == rows['step'].min()]
     # It solved some of them at first.
@@ -205,7 +208,12 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       text=f'{dead.value:.0%} of groups have no gradient from the start: {why}',
       numbers=(findings.number('dead groups, first third', dead, 'share'),),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen[:3])][:6])),
-      change=_ANSWERS[check].format(
+      change=(
+          f'{words.word(run.format, "reward")}: a number for each completion,'
+          ' which differs if they do'
+          if check == 'dead_groups' and _only_reward(rows) is not None
+          else _ANSWERS[check]
+      ).format(
           data=words.word(run.format, 'data'),
           filter=words.word(run.format, 'filter'),
           temperature=words.word(run.format, 'temperature'),
@@ -216,6 +224,13 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
           else records.Remedy(setting='data'),
       ),
   )
+
+
+def _only_reward(rows: pd.DataFrame) -> float | None:
+  """Return the reward of all rollouts, unless it is that of a failure."""
+  value = float(rows['reward'].iloc[0])
+  same = value != 0 and len(rows) >= _MANY and np.ptp(rows['reward']) < 1e-9
+  return value if same else None
 
 
 def few_rollouts(run: form.Run) -> findings.Finding | None:

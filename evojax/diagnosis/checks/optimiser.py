@@ -23,6 +23,7 @@ _FASTEST = 1000.0  # Largest factor of the learning rate.
 # A cosine falls below this share of its maximum in its last 2 % only.
 _ENDED = 1e-3
 _SOME = 0.05  # Mean absolute advantage of a batch that teaches something.
+_TWICE = 2  # Steps without a finite loss that are no accident.
 _IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
 
 
@@ -324,7 +325,7 @@ def kl_explosion(run: form.Run) -> findings.Finding | None:
 def not_finite(run: form.Run) -> findings.Finding | None:
   """Detect a loss or gradient that is, or becomes, NaN or infinite."""
   never = [n for n in ('loss', 'grad_norm') if n in run.never_finite]
-  if never and run.n_steps >= form.MIN_STEPS:
+  if never and run.n_steps >= _TWICE:
     return _never_finite(run, never)
   for name in ('loss', 'grad_norm'):
     if name not in run.steps:
@@ -363,7 +364,8 @@ def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
   change = (
       f'{words.word(run.format, "micro_batch")}: at most the completions of a'
       ' mini-batch by the number of devices, since a mean over none is NaN; or'
-      ' masks that leave no token'
+      ' masks that leave no token, or tokens that the sampler draws and the'
+      ' trainer does not have (a padded vocabulary)'
   )
   if missing:
     change = (

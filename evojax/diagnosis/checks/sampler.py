@@ -41,8 +41,8 @@ _TRUNCATED = (
     ' tokens that they leave, the trainer does not'
 )
 _SETTINGS = (
-    'log-probs after the temperature in both, or {temperature} 1; and'
-    ' precision, chat template and tokens as in the trainer'
+    'log-probs after the temperature in both, or {temperature} 1; no dropout in'
+    ' the trainer; precision, chat template and tokens as in the trainer'
 )
 
 
