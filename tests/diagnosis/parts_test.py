@@ -240,6 +240,12 @@ class PartsTest(parameterized.TestCase):
     if wanted:
       self.assertNotIn('too_hard', found)
 
+  def test_right_answers_that_cannot_be_read(self):
+    rows = parts_made.refused(1.0).rollouts
+    unread = made.run(rows.assign(format_ok=0.0))
+    self.assertNotIn('right_refused', _found(unread))
+    self.assertIn('right_refused', _found(made.run(rows.assign(format_ok=1.0))))
+
   @parameterized.parameters(
       (1.5, 0.0, 0.0, 'warning'),
       (1.5, 0.0, 3.0, 'note'),

@@ -162,6 +162,8 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
 def right_refused(run: form.Run) -> findings.Finding | None:
   """Detect answers that equal the reference and count as wrong."""
   rows = run.late(run.rows('reference', 'outcome', 'completion', 'prompt_id'))
+  if 'format_ok' in rows:  # An unread answer is wrong for another reason.
+    rows = rows[rows['format_ok'] > 0.5]
   found = data.final_numbers(run, rows)
   if found is None:
     return None
