@@ -251,9 +251,7 @@ class FaultsTest(parameterized.TestCase):
       (0.4, ['truncation'], True),  # It is a warning where problems are solved.
   )
   def test_a_limit_that_makes_problems_too_hard(self, share, wanted, solved):
-    rows = made.rollouts()
-    if not solved:
-      rows = rows.assign(outcome=0.0, part_correct=0.0, part_format=0.0)
+    rows = made.rollouts() if solved else made.rollouts(start=-9)
     cut = np.random.default_rng(0).random(len(rows)) < share
     run = made.run(
         rows.assign(truncated=cut.astype(float)),
