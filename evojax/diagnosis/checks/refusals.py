@@ -29,6 +29,7 @@ _RELIABLE = 0.8
 _HARDLY_EVER = 0.05
 
 
+@form.once
 def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
   """Return the numbers that rollouts end with, and each group's commonest one.
 
