@@ -37,6 +37,7 @@ _OUT_OF_TIME = 0.1  # In sound runs of coding, less than 0.001.
 _ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
 
 
+@form.once
 def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
   """Return the numbers that rollouts end with, and each group's commonest one.
 
