@@ -32,7 +32,9 @@ class ReportsTest(parameterized.TestCase):
   def test_no_name_or_thread_occurs_twice(self):
     lists = (threads.FAULTS, threads.SOUND, threads.LATER, threads.LATER_SOUND)
     names = collections.Counter(name for part in lists for name in part)
-    cited = collections.Counter(r.thread for part in lists for r in part.values())
+    cited = collections.Counter(
+        report.thread for part in lists for report in part.values()
+    )
     self.assertEqual(max(names.values()), 1)
     self.assertEqual(max(cited.values()), 1)
 
