@@ -1,15 +1,16 @@
-"""Simulated races: false keeps under the null, power, and measured arms.
+"""Simulated runs: false keeps under the null, power, and measured arms.
 
     python -m benchmarks.races [--races=10000] [--curves=FILE]
 
 All tables run `evojax.eval.race` itself, through `evojax.eval.simulation`, on
 differences sampled here: from Gaussian arms that share the incumbent's, or from
 arms recorded by `benchmarks.race_curves`, whose arms and problems are
-resampled. A run enters MOST candidates, CANDIDATES at a time, and ends a race
-at the first keep. No device is used; on one core it takes minutes.
+resampled. Places, entries, pairs, rounds and levels are those of
+configs/math.py. No device is used; on one core it takes most of an hour.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+import dataclasses
 import functools
 import json
 import math
@@ -23,15 +24,25 @@ from absl import flags
 import numpy as np
 from scipy import special
 
+from configs import math as math_config
 from evojax.eval import paired
 from evojax.eval import race
 from evojax.eval import simulation
+from evojax.evolve import costs
+from evojax.evolve.steps import field
 
-LEVEL, MOST, CANDIDATES, PAIRS, ROUNDS = 0.2, 6, 3, 4, 3
+_EVOLVE = math_config.get_config().evolve
+RULES = simulation.Rules.of(_EVOLVE)
+# Pairs of a round that is paid for in full, and of the smallest one.
+PAIRS, FEWEST = _EVOLVE.pairs, costs.LEAST_PAIRS
+# Entries of a run that repair nothing critical.
+ORDINARY = RULES.entries - (RULES.entries >= field.ENTRIES_WITH_RESERVE)
 SPREADS = (1.0, 2.0, 3.0)  # A candidate's spread relative to the incumbent's.
 # Spread of an arm's score, as a fraction, due to samples and seeds at 512 x 4.
 SIGMA = 0.0141
 EFFECTS = (0.10, 0.05, 0.02)
+# Standard deviation of a pair on perturbed problems, where runs scored them.
+PERTURBED = 0.03
 
 _RACES = flags.DEFINE_integer('races', 10_000, 'Runs of each row of a table.')
 _CURVES = flags.DEFINE_string(
@@ -40,9 +51,7 @@ _CURVES = flags.DEFINE_string(
     'Rows of benchmarks.race_curves.',
 )
 
-simulate = functools.partial(
-    simulation.simulate, candidates=CANDIDATES, rounds=ROUNDS, level=LEVEL
-)
+Entry = simulation.Entry
 
 
 def gaussian(
@@ -76,7 +85,8 @@ def gaussian(
   own = rng.standard_normal((len(scale), pairs)) * scale
   arms = sigma * (math.sqrt(1 - rho) * own + math.sqrt(rho) * own[0])
   arms[0] = sigma * own[0]
-  arms *= np.geomspace(math.sqrt(falling), 1 / math.sqrt(falling), pairs)
+  if falling != 1.0:
+    arms *= np.geomspace(math.sqrt(falling), 1 / math.sqrt(falling), pairs)
   if lost:
     falls = depth * rng.uniform(0.5, 1.5, arms.shape)
     arms -= scale * falls * (rng.random(arms.shape) < lost)
@@ -97,11 +107,12 @@ class Recorded:
   def __init__(
       self,
       scores: np.ndarray,
+      pairs: int,
       chances: Sequence[float] | None = None,
       center: float | None = None,
   ):
-    """Take scores [arms, problems], how often each arm is drawn, the center."""
-    self.scores = scores
+    """Take scores [arms, problems], n, the chance of each arm, the center."""
+    self.scores, self._pairs = scores, pairs
     self.means = scores.mean(axis=1)
     self.chances = chances or [1 / len(scores)] * len(scores)
     mean = float(self.chances @ self.means)
@@ -111,12 +122,13 @@ class Recorded:
       self, rng: np.random.Generator, spreads: Sequence[float]
   ) -> tuple[np.ndarray, np.ndarray]:
     arms, problems = self.scores.shape
-    shape = (1 + len(spreads), PAIRS)
+    shape = (1 + len(spreads), self._pairs)
     chosen = rng.choice(arms, size=shape, p=self.chances)
     # An arm paired with itself is not a pair.
     same = chosen[1:] == chosen[0]
     chosen[1:] = (chosen[1:] + same) % arms
-    weights = rng.multinomial(problems, [1 / problems] * problems, PAIRS)
+    even = [1 / problems] * problems
+    weights = rng.multinomial(problems, even, self._pairs)
     own = self.scores[chosen]  # [1 + C, n, P]
     d = own[1:] - own[0]
     mean = (weights * d).sum(axis=2) / problems
@@ -134,76 +146,178 @@ def rate(count: int, of: int) -> str:
   return f'{count / of:.4f} [{low:.4f}, {high:.4f}]'
 
 
-def print_null(name: str, draw: simulation.Draw) -> None:
+def null_entries(spread: float, repairs: str = '') -> list[Entry]:
+  """Return all candidates of a run in which every keep is false.
+
+  Args:
+    spread: Their spread, in units of the incumbent's.
+    repairs: Severity of what they repair. With 'critical', repairs that lose as
+      much as they have to exclude are the first to enter and take the reserved
+      entry; the others repair nothing.
+  """
+  if repairs != 'critical':
+    return [Entry(spread=spread, repairs=repairs)] * ORDINARY
+  loses = Entry(effect=-race.MARGIN, spread=spread, repairs=repairs)
+  reserved = RULES.entries - ORDINARY
+  return [
+      loses,
+      *[Entry(spread=spread)] * (ORDINARY - 1),
+      *[loses] * reserved,
+  ]
+
+
+def null_runs(
+    draw: simulation.Draw, entries: Sequence[Entry], runs: int
+) -> list[simulation.Outcome]:
+  """Return simulated runs of the same candidates."""
+  rng = np.random.default_rng(1)
+  return [simulation.simulate(rng, draw, entries, RULES) for _ in range(runs)]
+
+
+def print_null(
+    name: str,
+    draw: simulation.Draw,
+    repairs: str = '',
+    spreads: Sequence[float] = SPREADS,
+) -> None:
   """Print how often a run keeps anything although nothing is better."""
-  for spread in SPREADS:
-    rng = np.random.default_rng(1)
-    runs = [
-        simulate(rng, draw, [0.0] * MOST, [spread] * MOST)
-        for _ in range(_RACES.value)
-    ]
+  for spread in spreads:
+    entries = null_entries(spread, repairs)
+    runs = null_runs(draw, entries, _RACES.value)
     false = sum(bool(run.kept) for run in runs)
-    first = sum(bool(run.kept) and run.kept[0] < CANDIDATES for run in runs)
+    stayed = sum(bool(run.stayed) for run in runs)
     print(
-        f'  {name:37} x{spread:<4g}  run {rate(false, len(runs))}'
-        f'  first race {rate(first, len(runs))}'
+        f'  {name:37} x{spread:<4g}  kept {rate(false, len(runs))}'
+        f'  not taken back {rate(stayed, len(runs))}'
         f'  rounds {np.mean([run.spent for run in runs]):.2f}',
         flush=True,
     )
 
 
-def print_mixed(
-    name: str, draw: simulation.Draw, effects: Sequence[float]
-) -> None:
+def print_mixed(effects: Sequence[float]) -> None:
   """Print the share of false keeps if some candidates are better."""
   for spread in SPREADS:
     rng = np.random.default_rng(2)
-    shares, kept = [], 0
+    ever, stay, kept = [], [], 0
     for _ in range(_RACES.value):
-      order = rng.permutation(effects)
-      found = simulate(rng, draw, order, [spread] * MOST).kept
-      false = sum(order[i] <= 0 for i in found)
-      shares.append(false / max(1, len(found)))
+      entries = [
+          Entry(effect=effect, spread=spread)
+          for effect in rng.permutation(effects).tolist()
+      ]
+      run = simulation.simulate(rng, gaussian, entries, RULES)
+      for shares, found in ((ever, run.kept), (stay, run.stayed)):
+        false = sum(entries[i].is_false for i in found)
+        shares.append(false / max(1, len(found)))
       kept += len(found) - false
-    error = np.std(shares) / math.sqrt(len(shares))
     print(
-        f'  {name:37} x{spread:<4g}  false share {np.mean(shares):.4f}'
-        f' ± {1.96 * error:.4f}  true keeps a run {kept / len(shares):.2f}',
+        f'  x{spread:<4g}  false share {mean_of(ever)}, of those that stay'
+        f' {mean_of(stay)}  true keeps that stay {kept / len(stay):.2f}',
         flush=True,
     )
 
 
-def print_power() -> None:
-  """Print how often the better of three candidates is kept, by round."""
-  print(f'power: candidate 1, 2 or 4 of {MOST}; two others do nothing')
-  runs = max(1, _RACES.value // 5)
-  for pairs in (3, 4, 6):
-    for spread in (0.015, 0.02, 0.03, 0.05):
-      draw = functools.partial(
-          gaussian, pairs=pairs, sigma=spread / math.sqrt(2)
+def mean_of(values: Sequence[float]) -> str:
+  """Return a mean and the half of its 95 % interval as text."""
+  error = np.std(values) / math.sqrt(len(values))
+  return f'{np.mean(values):.4f} ± {1.96 * error:.4f}'
+
+
+def power(
+    draw: simulation.Draw,
+    effect: float,
+    place: int,
+    rules: simulation.Rules,
+    runs: int,
+    spread: float = 1.0,
+) -> np.ndarray:
+  """Return how often a better candidate has been kept after each round.
+
+  The others do nothing. The run ends with the last round of the candidate.
+
+  Args:
+    draw: Draws the pairs of a round.
+    effect: What the candidate gains, a fraction.
+    place: Its place in the order of entry, from 1; it enters with the one
+      before.
+    rules: Settings of the run.
+    runs: Number of runs.
+    spread: Spread of the others, in units of its own.
+  """
+  rng = np.random.default_rng(3)
+  first = max(1, place - 1)
+  entries = [Entry(spread=spread)] * (ORDINARY + 1 - first)
+  entries[place - first] = Entry(effect=effect)
+  rules = dataclasses.replace(rules, rounds=rules.patience)
+  by_round = np.zeros(rules.patience)
+  for _ in range(runs):
+    run = simulation.simulate(rng, draw, entries, rules, first)
+    for i, when in zip(run.kept, run.rounds, strict=True):
+      by_round[when - 1 :] += i == place - first
+  return by_round / runs
+
+
+def print_power(
+    text: str,
+    pairs: int,
+    sd: float,
+    *,
+    rules: simulation.Rules = RULES,
+    levels: Callable[..., float] = race.alpha_of,
+    spread: float = 1.0,
+) -> None:
+  """Print the power of candidates 1, 2 and the last that repairs nothing.
+
+  Args:
+    text: Begins the rows.
+    pairs: Number of pairs in a round.
+    sd: Standard deviation of a difference, a fraction.
+    rules: Settings of the runs.
+    levels: Replaces `race.alpha_of`.
+    spread: Spread of the other candidates' arms.
+  """
+  draw = functools.partial(gaussian, pairs=pairs, sigma=sd / math.sqrt(2))
+  runs = max(1, _RACES.value // 2)
+  with mock.patch.object(race, 'alpha_of', levels):
+    for place in (1, 2, ORDINARY):
+      cells = []
+      for effect in EFFECTS:
+        found = power(draw, effect, place, rules, runs, spread)
+        shares = '/'.join(f'{share:.2f}' for share in found)
+        cells.append(f'{100 * effect:g} points {shares}')
+      print(
+          f'  {text}, {pairs} pairs, sd {100 * sd:g}, place {place}, level'
+          f' {levels(place, RULES.entries, 0, RULES.level):.3f}: '
+          + ' | '.join(cells),
+          flush=True,
       )
-      for place in (0, 1, 3):
-        cells = []
-        for effect in EFFECTS:
-          rng = np.random.default_rng(3)
-          effects = [0.0] * MOST
-          effects[place] = effect
-          by_round = np.zeros(ROUNDS)
-          for _ in range(runs):
-            run = simulate(rng, draw, effects, [1.0] * MOST)
-            for i, when in zip(run.kept, run.rounds, strict=True):
-              by_round[when - 1 :] += i == place
-          cells.append('/'.join(f'{x:.2f}' for x in by_round / runs))
-        alpha = race.alpha_of(place + 1, MOST, 0, LEVEL)
-        print(
-            f'  {pairs} pairs, sd of a difference {100 * spread:g} points,'
-            f' level {alpha:.3f}: '
-            + ' | '.join(
-                f'{100 * e:g} points {c}'
-                for e, c in zip(EFFECTS, cells, strict=True)
-            ),
-            flush=True,
-        )
+
+
+def equal_level(index: int, most: int, kept: int, level: float) -> float:
+  """Return the level of e-BH for a candidate, whatever its place.
+
+  e-BH (Wang and Ramdas 2022, arXiv:2009.02824) rejects the k hypotheses with
+  the largest e-values if each of these is at least most / (level k). For k = 1
+  this is also the test of the mean of `most` e-values at 1 / level, if the
+  others are 0. A run has to decide before later candidates have raced, so that
+  k is one more than it has kept.
+  """
+  del index
+  return level * (kept + 1) / most
+
+
+def print_powers() -> None:
+  """Print how often a better candidate is kept, by round."""
+  print('power: one candidate is better; kept after round 1/2/3')
+  for pairs in (PAIRS, FEWEST):
+    for sd in (0.015, 0.02, 0.03):
+      print_power('as shipped', pairs, sd)
+  print_power('as shipped', PAIRS, 0.05)
+  print_power('others spread x2', PAIRS, 0.02, spread=2.0)
+  judged = dataclasses.replace(RULES, perturbed=PERTURBED)
+  print_power(
+      f'perturbed problems, sd {100 * PERTURBED:g}', PAIRS, 0.02, rules=judged
+  )
+  print_power('equal levels (e-BH)', PAIRS, 0.02, levels=equal_level)
 
 
 def print_borrowed() -> None:
@@ -233,7 +347,7 @@ def print_borrowed() -> None:
 
 def print_checks() -> None:
   """Print the error rates of the perturbed gate and of the horizon check."""
-  print('perturbed gate: 4 pairs, sd 2 points; holds / open / fails')
+  print(f'perturbed gate: {PAIRS} pairs, sd 2 points; holds / open / fails')
   rng = np.random.default_rng(5)
   runs = max(1, _RACES.value // 2)
   errors = [0.0] * PAIRS
@@ -249,15 +363,17 @@ def print_checks() -> None:
         f'  gain {100 * gained:g}, {100 * left:g} of it on perturbed problems: '
         + ' / '.join(f'{share:.3f}' for share in shares)
     )
-  print('horizon: 4 pairs a look, 3 looks, sd 2 points; taken back')
+  looks = RULES.horizon
+  print(f'horizon: {looks} looks at {PAIRS} pairs, sd 2 points; taken back')
   for effect in (-0.11, -0.05, -0.02, 0.0, 0.02, 0.05):
     # The difference grows with the horizon.
-    means = effect * np.arange(1, 4)[:, None] / 3
+    means = effect * np.arange(1, looks + 1)[:, None] / looks
     back = 0
     for _ in range(runs):
-      looks = (means + 0.02 * rng.standard_normal((3, PAIRS))).tolist()
-      for i, d in enumerate(looks):
-        verdict = race.horizon(d, errors, looks=3, last=i == 2)
+      noise = 0.02 * rng.standard_normal((looks, PAIRS))
+      for i, d in enumerate((means + noise).tolist()):
+        last = i == looks - 1
+        verdict = race.horizon(d, errors, looks=looks, last=last)
         if verdict.status != 'go_on':
           back += verdict.status == 'drop'
           break
@@ -271,48 +387,53 @@ def print_repairs() -> None:
   true repairs fall from pair to pair, since the chain follows the repair.
   """
   runs = max(1, _RACES.value // 2)
-  levels = [race.alpha_of(place, MOST, 0, LEVEL) for place in (1, 2)]
+  levels = [
+      race.alpha_of(place, RULES.entries, 0, RULES.level) for place in (1, 2)
+  ]
 
-  def row(name: str, differences: np.ndarray) -> None:
+  def row(name: str, draw: simulation.Draw, effect: Any) -> None:
     cells = []
-    for cap in (math.inf, race.CAP):
-      with mock.patch.object(race, 'CAP', cap):
-        kept = [
-            np.mean([_is_kept(d, level) for d in differences.tolist()])
-            for level in levels
-        ]
-      cells.append(', '.join(f'{share:.3f}' for share in kept))
-    print(f'  {name:32} {cells[0]}  gains cut: {cells[1]}', flush=True)
+    for place in (1, 2):
+      rng = np.random.default_rng(6)
+      entries = [Entry(effect=effect, repairs='critical')]
+      kept = sum(
+          bool(simulation.simulate(rng, draw, entries, RULES, place).kept)
+          for _ in range(runs)
+      )
+      cells.append(rate(kept, runs))
+    print(f'  {name:44} {", ".join(cells)}', flush=True)
 
   text = ', '.join(f'{level:.3f}' for level in levels)
-  print(f'repair: kept at levels {text}; sd of a difference in points')
-  for sd in (0.01, 0.02, 0.04, 0.08):
-    rng = np.random.default_rng(6)
-    drawn = {
-        'normal': rng.standard_normal((runs, PAIRS)),
-        "Student's t, 3 df": rng.standard_t(3, (runs, PAIRS)) / math.sqrt(3),
-        'exponential': rng.exponential(1.0, (runs, PAIRS)) - 1,
-    }
-    for name, unit in drawn.items():
-      row(f'loses 2 points, {name}, {100 * sd:g}', sd * unit - race.MARGIN)
-  for points in ((14, 1, 0, -1), (6, 2, 2, 1), (2, 2, 2, 2), (0, 0, 0, 0)):
-    rng = np.random.default_rng(7)
-    noise = 0.01 * rng.standard_normal((runs, PAIRS))
-    row(f'gains {points}, 1', np.array(points) / 100 + noise)
+  print(f'repair, alone in its round: kept at levels {text}; sd in points')
+  for pairs in (PAIRS, FEWEST):
+    for sd in (0.01, 0.02, 0.04, 0.08):
+      for name, unit in _NOISES.items():
+        text = f'{pairs} pairs, loses 2 points, {name}, sd {100 * sd:g}'
+        row(text, functools.partial(_alone, unit, pairs, sd), -race.MARGIN)
+    for points in ((14, 1, 0, -1), (6, 2, 2, 1), (2, 2, 2, 2), (0, 0, 0, 0)):
+      effect = tuple(point / 100 for point in points[:pairs])
+      draw = functools.partial(_alone, _NOISES['normal'], pairs, 0.01)
+      row(f'{pairs} pairs, gains {points[:pairs]}, sd 1', draw, effect)
 
 
-def _is_kept(differences: Sequence[float], level: float) -> bool:
-  """Return whether a repair passes in its only round."""
-  standing = race.Standing(index=1, margin=race.MARGIN)
-  after = race.after_round(
-      standing,
-      differences,
-      [0.0] * len(differences),
-      spread=0.0,  # `after_round` uses at least the spread of these pairs.
-      alpha=level,
-      last=True,
-  )
-  return after.e_value > 0
+# Differences with mean 0 and standard deviation 1.
+_NOISES: dict[str, Callable[..., np.ndarray]] = {
+    'normal': lambda rng, n: rng.standard_normal(n),
+    "Student's t, 3 df": lambda rng, n: rng.standard_t(3, n) / math.sqrt(3),
+    'exponential': lambda rng, n: rng.exponential(1.0, n) - 1,
+}
+
+
+def _alone(
+    unit: Callable[..., np.ndarray],
+    pairs: int,
+    sd: float,
+    rng: np.random.Generator,
+    spreads: Sequence[float],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Return a simulation.Draw of differences with a given distribution."""
+  found = sd * unit(rng, len(spreads) * pairs).reshape(len(spreads), pairs)
+  return found, np.zeros_like(found)
 
 
 def read_curves(path: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
@@ -328,7 +449,7 @@ def read_curves(path: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def recorded_draws(
-    curves: dict[str, list[dict[str, Any]]],
+    curves: dict[str, list[dict[str, Any]]], pairs: int
 ) -> dict[str, simulation.Draw]:
   """Return draws from the arms of each recipe, and of the best with collapses.
 
@@ -340,7 +461,7 @@ def recorded_draws(
       for name, rows in curves.items()
   }
   found: dict[str, simulation.Draw] = {
-      f'recorded {name}': Recorded(own) for name, own in scores.items()
+      f'recorded {name}': Recorded(own, pairs) for name, own in scores.items()
   }
   best, worst = (
       scores[pick(scores, key=lambda n: scores[n].mean())]
@@ -348,7 +469,7 @@ def recorded_draws(
   )
   chances = [0.9 / len(best)] * len(best) + [0.1 / len(worst)] * len(worst)
   for equal, center in (('typical', float(best.mean())), ('mean', None)):
-    both = Recorded(np.concatenate([best, worst]), chances, center)
+    both = Recorded(np.concatenate([best, worst]), pairs, chances, center)
     found[f'recorded, 10% collapse, equal {equal}'] = both
   return found
 
@@ -394,29 +515,58 @@ def _last_half(solved: Sequence[Sequence[float]]) -> np.ndarray:
   return np.array(solved[len(solved) // 2 :])
 
 
-def main(_):
-  began = time.process_time()
-  print(
-      f'{_RACES.value} runs a row: {MOST} candidates, {CANDIDATES} at a time,'
-      f' {PAIRS} pairs, {ROUNDS} rounds, level {LEVEL}'
-  )
-  print('null: a run keeps anything; 95 % intervals')
-  draws: dict[str, simulation.Draw] = {
-      'Gaussian': gaussian,
-      'Gaussian, rho .5': functools.partial(gaussian, rho=0.5),
-      'Gaussian, spread falls by 3': functools.partial(gaussian, falling=3.0),
+def draws_of(
+    curves: dict[str, list[dict[str, Any]]], pairs: int
+) -> dict[str, simulation.Draw]:
+  """Return the draws of equal arms, by name."""
+  common = functools.partial(gaussian, pairs=pairs)
+  found: dict[str, simulation.Draw] = {
+      'Gaussian': common,
+      'Gaussian, rho .5': functools.partial(common, rho=0.5),
+      'Gaussian, spread falls by 3': functools.partial(common, falling=3.0),
   }
   for lost, depth in ((0.05, 0.2), (0.15, 0.2), (0.15, 0.3)):
     for equal in ('typical', 'mean'):
-      draw = functools.partial(gaussian, lost=lost, depth=depth, equal=equal)
-      draws[f'{lost:.0%} lose {100 * depth:g}, equal {equal}'] = draw
+      draw = functools.partial(common, lost=lost, depth=depth, equal=equal)
+      found[f'{lost:.0%} lose {100 * depth:g}, equal {equal}'] = draw
+  return found | recorded_draws(curves, pairs)
+
+
+# Candidates of the null by what they repair.
+_NULLS = {
+    '': 'candidates that repair nothing',
+    'critical': 'critical repairs that lose 2 points enter first and last',
+    'warning': 'candidates that repair warnings',
+}
+# Sampled draws that are shown for all of these.
+_MAIN = ('Gaussian', '15% lose 30, equal typical', '15% lose 30, equal mean')
+
+
+def main(_):
+  began = time.process_time()
+  print(f'{_RACES.value} runs a row; {PAIRS} pairs, at least {FEWEST}; {RULES}')
   curves = read_curves(pathlib.Path(_CURVES.value))
-  draws |= recorded_draws(curves)
-  for name, draw in draws.items():
-    print_null(name, draw)
-  print('three of six are better by 5, 2 and 2 points, one is worse by 5')
-  print_mixed('Gaussian', gaussian, [0.05, 0.02, 0.02, 0.0, 0.0, -0.05])
-  print_power()
+  print('null: a run keeps anything; 95 % intervals')
+  for pairs, repairs in (
+      (PAIRS, ''),
+      (FEWEST, ''),
+      (PAIRS, 'critical'),
+      (FEWEST, 'critical'),
+      (PAIRS, 'warning'),
+  ):
+    print(f'{pairs} pairs; {_NULLS[repairs]}')
+    draws = draws_of(curves, pairs)
+    if pairs == PAIRS and not repairs:
+      for name, draw in draws.items():
+        print_null(name, draw)
+      print_powers()
+      print('null, continued')
+      continue
+    for name, draw in draws.items():
+      if name in _MAIN or name.startswith('recorded'):
+        print_null(name, draw, repairs, SPREADS[:2])
+  print('two of four are better by 5 and 2 points, one is worse by 5')
+  print_mixed([0.05, 0.02, 0.0, -0.05])
   print_borrowed()
   print_checks()
   print_repairs()

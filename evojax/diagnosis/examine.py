@@ -103,6 +103,8 @@ _SAID_BY_CRITICAL = {
 # cannot read what is asked, or what a tool replies, solves nothing.
 _EXPLAINS = {
     'replies_cut': ('too_hard', 'dead_groups'),
+    'turns_cut': ('too_hard', 'dead_groups', 'gives_up'),
+    'tests_time_out': ('too_hard', 'dead_groups'),
     'template_twice': (
         'too_hard',
         'dead_groups',
@@ -112,19 +114,23 @@ _EXPLAINS = {
         'format_bottleneck',
     ),
 }
-_UNUSUAL = 'unusual_setting'
-# Findings that an unusual setting explains if they are critical.
-_SYMPTOMS = {
-    'dead_groups',
-    'entropy_collapse',
-    'gradient_clipped',
-    'gradient_zero',
-    'hardly_moves',
-    'not_finite',
-    'outcome_falling',
-    'temperature',
-    'too_hard',
-    'warmup',
+# Findings that are critical, and come first, while one of their symptoms is
+# critical: their remedies are cheap, and no symptom can be judged before.
+_CAUSES = {
+    'unusual_setting': {
+        'dead_groups',
+        'entropy_collapse',
+        'gradient_clipped',
+        'gradient_zero',
+        'hardly_moves',
+        'not_finite',
+        'outcome_falling',
+        'temperature',
+        'too_hard',
+        'warmup',
+    },
+    # A completion that is cut cannot be right, however easy its problem is.
+    'truncation': {'dead_groups', 'too_hard'},
 }
 
 
@@ -156,8 +162,7 @@ def examine(run: form.Run) -> findings.Diagnosis:
   ]
   found = _explained(found)
   found.sort(key=lambda f: findings.SEVERITIES.index(f.severity))  # Stable.
-  if severe & _SYMPTOMS:
-    found = _with_cause_first(found)
+  found = _causes_first(found)
   verdict, summary = _summary(run, found, quiet)
   return findings.Diagnosis(
       tuple(found), tuple(unknown), tuple(quiet), verdict, summary
@@ -176,16 +181,16 @@ def _explained(found: list[findings.Finding]) -> list[findings.Finding]:
   return list(by_check.values())
 
 
-def _with_cause_first(
-    found: list[findings.Finding],
-) -> list[findings.Finding]:
-  """Return the findings with an unusual setting, as critical, before others."""
-  causes = [
+def _causes_first(found: list[findings.Finding]) -> list[findings.Finding]:
+  """Return the findings, those that cause critical ones first, as critical."""
+  severe = {f.check for f in found if f.severity == 'critical'}
+  first = [
       dataclasses.replace(f, severity='critical')
       for f in found
-      if f.check == _UNUSUAL
+      if severe & _CAUSES.get(f.check, set())
   ]
-  return causes + [f for f in found if f.check != _UNUSUAL]
+  names = {f.check for f in first}
+  return first + [f for f in found if f.check not in names]
 
 
 def _summary(

@@ -34,6 +34,7 @@ ROLLOUT = {
     'error': '1: grading failed',
     'crashed': '1: a run of its program ended in an error',
     'failing': '1: a test that the grader ran on the result fails',
+    'timed_out': '1: its program ran out of time, and passed no test',
     'family': 'kind of the problem',
     'kept': '1: entered the update',
     # Columns of episodes with tools; `calls` finds them in the completion.
@@ -56,6 +57,7 @@ ROLLOUT = {
     'visible_passed': '1: the last run of the visible tests passed',
     'missing_tool': 'the first tool called that the agent was not given, text',
     'replies_cut': 'share of the replies of tools that say that they are cut',
+    'longest_turn': 'sampled tokens of its longest turn',
     'out_of_turns': '1: the limit of turns ended it',
     'out_of_time': '1: the limit of seconds ended it',
 }
@@ -103,6 +105,7 @@ SETTINGS = (
     'clip_low',
     'clip_high',
     'max_turns',
+    'turn_tokens',
 )
 PART = 'part_'
 _TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')

@@ -113,6 +113,25 @@ def is_program(completion: str) -> bool:
   return 'print(' in completion or 'stdout.write(' in completion
 
 
+def printed(completion: str) -> list[str] | None:
+  """Return the words that a program prints, if it only prints literals."""
+  programs = _FENCED.findall(completion) or [completion]
+  words: list[str] = []
+  body = _parse(programs[-1])[0].body
+  for statement in body:
+    call = getattr(statement, 'value', None)
+    if (
+        not isinstance(call, ast.Call)
+        or _name(call.func) != 'print'
+        or call.keywords
+        or not all(map(_is_literal, call.args))
+    ):
+      return None
+    for value in call.args:
+      words += str(ast.literal_eval(value)).split()
+  return words or None
+
+
 # --------------------------------------------------------------------- parsing
 
 

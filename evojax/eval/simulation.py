@@ -1,12 +1,21 @@
-"""Simulated races: what a run keeps for candidates of known effect.
+"""Simulated runs: what the races of a run keep for candidates of known effect.
 
 The rules of `race` are applied to differences that a `Draw` generates, or that
 are taken from trained arms (`Dealt`). If all arms are equal, every keep is
 false.
+
+The rounds are those of the meta-loop without a limit of tokens: candidates that
+go on keep their places, new ones fill the rest, the repair of a critical fault
+enters alone, and after a keep the former harness trains on as a shadow, in the
+place of a candidate. Left out are vetoes of replays, waiting for lack of a
+chance, and, unless `Rules.perturbed` is set, scores on perturbed problems; all
+of these can only prevent keeps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
+import itertools
+from typing import Any, Literal
 
 from jaxtyping import Float
 import numpy as np
@@ -22,93 +31,287 @@ Draw = Callable[
 ]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+  """A candidate that may enter a simulated run."""
+
+  # Mean difference of its pairs, or that of each pair; fractions.
+  effect: float | tuple[float, ...] = 0.0
+  spread: float = 1.0  # An argument of `Draw`.
+  # Severity of the finding that it repairs; '': none.
+  repairs: Literal['', 'warning', 'critical'] = ''
+
+  @property
+  def margin(self) -> float:
+    """The loss that it has to exclude, a fraction; 0: it has to show a gain."""
+    return race.MARGIN if self.repairs == 'critical' else 0.0
+
+  @property
+  def is_false(self) -> bool:
+    """Whether a keep is false, see `race.alpha_of`."""
+    return float(np.mean(self.effect)) <= -self.margin
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+  """The race settings that a run promises at its start."""
+
+  candidates: int  # Places in a round, for candidates and a shadow.
+  entries: int  # Most candidates of the whole run.
+  rounds: int  # Rounds of the run.
+  patience: int  # Most rounds of a candidate.
+  horizon: int  # Most rounds of a shadow; 0: none.
+  level: float  # Bound on the rate of false keeps.
+  # Standard deviation of the difference of a pair on perturbed problems, a
+  # fraction; None: they are not scored.
+  perturbed: float | None = None
+
+  @classmethod
+  def of(cls, evolve: Any) -> 'Rules':
+    """Return the rules of a run from its config.evolve."""
+    names = 'candidates', 'entries', 'rounds', 'patience', 'horizon'
+    fields = {name: evolve[name] for name in names}
+    return cls(level=evolve.false_discovery_rate, **fields)
+
+  def null_runs(
+      self, rng: np.random.Generator, draw: Draw, runs: int
+  ) -> Iterator[bool]:
+    """Yield for each simulated run whether it keeps any of the dealt arms."""
+    for _ in range(runs):
+      yield bool(simulate(rng, draw, [Entry()] * self.entries, self).kept)
+
+
 @dataclasses.dataclass
 class Outcome:
   """A simulated run."""
 
-  kept: list[int] = dataclasses.field(default_factory=list)  # Indices from 0.
-  # Rounds of the race until each keep.
+  # Indices from 0, in order; those that are taken back later are among them.
+  kept: list[int] = dataclasses.field(default_factory=list)
+  # Rounds that each of them had raced when it was kept.
   rounds: list[int] = dataclasses.field(default_factory=list)
-  spent: int = 0  # Total rounds of all races.
+  taken_back: list[int] = dataclasses.field(default_factory=list)
+  spent: int = 0  # Rounds in which candidates raced.
+
+  @property
+  def stayed(self) -> list[int]:
+    """The candidates that are part of the harness at the end."""
+    return [i for i in self.kept if i not in self.taken_back]
 
 
 def simulate(
     rng: np.random.Generator,
     draw: Draw,
-    effects: Sequence[float],
-    spreads: Sequence[float],
-    *,
-    candidates: int,
-    rounds: int,
-    level: float,
+    entries: Sequence[Entry],
+    rules: Rules,
+    first: int = 1,
 ) -> Outcome:
-  """Return what a run keeps over successive races; a keep ends its race.
+  """Return what a run keeps.
 
   Args:
     rng: Random number generator.
     draw: Draws the pairs of a round.
-    effects: Effects of the run's candidates in order, fractions.
-    spreads: Spreads of the candidates, as arguments of `draw`.
-    candidates: C, the number of candidates at the start of a race.
-    rounds: Maximum number of rounds of a race.
-    level: Bound on the rate of false keeps of the whole run, in (0, 1).
+    entries: The candidates in their order of entry.
+    rules: Settings of the run.
+    first: Place of the first of them in that order, from 1; above 1 if others
+      entered in earlier rounds.
   """
-  found = Outcome()
-  for first in range(0, len(effects), candidates):
-    entered = range(first, min(first + candidates, len(effects)))
-    standings = {str(i): race.Standing(index=i + 1) for i in entered}
-    groups: list[list[float]] = []
-    for number in range(rounds):
-      found.spent += 1
-      alphas = {
-          name: race.alpha_of(s.index, len(effects), len(found.kept), level)
-          for name, s in standings.items()
-      }
-      names = [int(name) for name in standings]
-      d, errors = draw(rng, [spreads[i] for i in names])
-      d = d + np.array([effects[i] for i in names])[:, None]
-      # A candidate without hope after half of its pairs skips the other half.
-      half = paired.first_half(d.shape[1])
-      early = paired.pooled_spread([*groups, *d[:, :half].tolist()]) or 0.0
-      told = []
-      for i, own, noise in zip(names, d.tolist(), errors.tolist(), strict=True):
-        before = standings[str(i)]
-        hopeful = race.is_hopeful(
-            [*before.differences, *own[:half]],
-            [*before.errors, *noise[:half]],
-            early,
-        )
-        told.append(own if hopeful else own[:half])
-      groups += told
-      spread = paired.pooled_spread(groups) or 0.0
-      standings = {
-          name: race.after_round(
-              standings[name],
-              of_pairs,
-              of_errors[: len(of_pairs)],
-              spread=spread,
-              alpha=alphas[name],
-              last=number == rounds - 1,
-          )
-          for name, of_pairs, of_errors in zip(
-              standings, told, errors.tolist(), strict=True
-          )
-      }
-      kept = next(iter(race.passed(standings, alphas)), '')
-      verdicts = race.sort_out(
-          standings, rounds=rounds, spread=spread, kept=kept
+  run = _Run(rng, draw, entries, rules, first)
+  for number in itertools.count():
+    over = number >= rules.rounds  # Only a shadow trains on.
+    if not over:
+      run.enter()
+    if not run.racing and run.shadow is None:
+      return run.found
+    alphas = run.alphas()  # Fixed before the round.
+    ended = number + 1 >= rules.rounds
+    last = {name for name in run.racing if run.is_last(name, ended)}
+    run.train(alphas, last)
+    if run.shadow is not None:
+      run.look()
+    run.decide(alphas, last, ended)
+
+
+class _Run:
+  """The state of a simulated run between its rounds."""
+
+  def __init__(
+      self,
+      rng: np.random.Generator,
+      draw: Draw,
+      entries: Sequence[Entry],
+      rules: Rules,
+      first: int,
+  ):
+    self.found = Outcome()
+    self.racing: dict[str, race.Standing] = {}  # By the index in `entries`.
+    self.shadow: int | None = None  # The change that a shadow lacks.
+    self._rng, self._draw, self._rules = rng, draw, rules
+    self._entries, self._first = entries, first
+    self._entered = self._looks = self._confirmed = 0
+    # Differences of every candidate in every round of the run, and the spread
+    # of these by the margin with which they count.
+    self._groups: list[list[float]] = []
+    self._spreads = {0.0: 0.0}
+
+  def enter(self) -> None:
+    """Fill the free places; the repair of a critical fault enters alone."""
+    free = self._rules.candidates - len(self.racing)
+    free -= self.shadow is not None
+    new = self._entries[self._entered :][: max(free, 0)]
+    alone = [bool(entry.margin) for entry in new]
+    if any(alone):
+      new = new[: max(1, alone.index(True))]
+    for entry in new:
+      self.racing[str(self._entered)] = race.Standing(
+          index=self._first + self._entered,
+          worth=0.0 if entry.repairs else race.WORTH,
+          margin=entry.margin,
       )
-      if kept:
-        found.kept.append(int(kept))
-        found.rounds.append(number + 1)
-      standings = {
-          name: s
-          for name, s in standings.items()
-          if verdicts[name].status == 'go_on'
-      }
-      if not standings:
+      self._entered += 1
+
+  def alphas(self) -> dict[str, float]:
+    """Return the level of each candidate."""
+    most, level = self._rules.entries, self._rules.level
+    return {
+        name: race.alpha_of(s.index, most, self._confirmed, level)
+        for name, s in self.racing.items()
+    }
+
+  def is_last(self, name: str, ended: bool) -> bool:
+    """Return whether a round is a candidate's last, see `evolve.standings`."""
+    standing = self.racing[name]
+    # The repair of a critical fault has only one.
+    spent = standing.rounds + 1 >= self._rules.patience
+    return ended or spent or standing.margin > 0
+
+  def train(self, alphas: dict[str, float], last: set[str]) -> None:
+    """Add the pairs of a round to the standings of its candidates.
+
+    A candidate without hope after half of its pairs skips the other half, and
+    ends.
+    """
+    names = list(self.racing)
+    if not names:
+      return
+    self.found.spent += 1
+    d, errors = self._drawn([int(name) for name in names])
+    half = paired.first_half(d.shape[1])
+    early = paired.pooled_spread([*self._groups, *d[:, :half].tolist()]) or 0.0
+    told, given_up = [], []
+    for name, own, noise in zip(
+        names, d.tolist(), errors.tolist(), strict=True
+    ):
+      before = self.racing[name]
+      hopeful = race.is_hopeful(
+          [*before.differences, *own[:half]],
+          [*before.errors, *noise[:half]],
+          early,
+          before.worth,
+      )
+      told.append(own if hopeful else own[:half])
+      given_up += [] if hopeful else [name]
+    self._groups += told
+    margins = {0.0, *(s.margin for s in self.racing.values())}
+    self._spreads = {margin: self._spread(margin) for margin in margins}
+    for name, own, noise in zip(names, told, errors.tolist(), strict=True):
+      before = self.racing[name]
+      if name not in given_up:
+        self.racing[name] = race.after_round(
+            before,
+            own,
+            noise,
+            spread=self._spreads[before.margin],
+            alpha=alphas[name],
+            last=name in last,
+        )
+    for name in given_up:
+      del self.racing[name]
+
+  def look(self) -> None:
+    """Compare the policy with its shadow, and decide on the kept change."""
+    d, errors = self._drawn([self.shadow])
+    looks = self._rules.horizon
+    self._looks += 1
+    verdict = race.horizon(
+        d[0].tolist(),
+        errors[0].tolist(),
+        looks=looks,
+        last=self._looks >= looks,
+    )
+    if verdict.status == 'go_on':
+      return
+    if verdict.status == 'keep':
+      self._confirmed += 1
+    else:
+      self.found.taken_back.append(self.shadow)
+      # They were compared with the harness that is gone.
+      self.racing = {}
+    self.shadow = None
+
+  def decide(
+      self, alphas: dict[str, float], last: set[str], ended: bool
+  ) -> None:
+    """Keep at most one candidate, and drop those that do not race on."""
+    kept, waiting = '', []
+    for name in race.passed(self.racing, alphas):
+      status = 'open' if self.shadow is not None else self._judged(name)
+      if status == 'holds':
+        kept = name
         break
-  return found
+      if status == 'open' and name not in last:
+        waiting.append(name)
+      else:
+        del self.racing[name]
+    verdicts = race.sort_out(
+        self.racing,
+        rounds=0 if ended else self._rules.patience,
+        spread=self._spreads[0.0],
+        kept=kept,
+        waiting=waiting,
+    )
+    if kept:
+      index = int(kept)
+      self.found.kept.append(index)
+      self.found.rounds.append(self.racing[kept].rounds)
+      # In the round of a critical repair, no former harness trains on.
+      if self._rules.horizon and not self._entries[index].margin:
+        self.shadow, self._looks = index, 0
+      else:
+        self._confirmed += 1
+    self.racing = {
+        name: s
+        for name, s in self.racing.items()
+        if verdicts[name].status == 'go_on'
+    }
+
+  def _judged(self, name: str) -> str:
+    """Return the result of the perturbed gate for a candidate that passed."""
+    if self._rules.perturbed is None:
+      return 'holds'
+    standing, entry = self.racing[name], self._entries[int(name)]
+    count = len(standing.differences) // standing.rounds
+    plain = standing.differences[-count:]  # The pairs of the newest round.
+    noise = self._rules.perturbed * self._rng.standard_normal(count)
+    found = race.gate(
+        plain,
+        np.add(entry.effect, noise).tolist(),
+        [0.0] * count,
+        margin=standing.margin,
+    )
+    return found.status
+
+  def _drawn(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the differences of some candidates, and their errors, [C, n]."""
+    entries = [self._entries[i] for i in indices]
+    d, errors = self._draw(self._rng, [entry.spread for entry in entries])
+    return d + np.array([
+        np.broadcast_to(entry.effect, d.shape[1]) for entry in entries
+    ]), errors
+
+  def _spread(self, margin: float) -> float:
+    """Return the spread of all pairs, as they count with a margin."""
+    groups = [race.counted(group, margin) for group in self._groups]
+    return paired.pooled_spread(groups) or 0.0
 
 
 def exact_interval(count: int, of: int) -> tuple[float, float]:
@@ -155,32 +358,6 @@ class Dealt:
     """Return equally many arms, drawn from these with replacement."""
     chosen = rng.integers(len(self.means), size=len(self.means))
     return type(self)(self.means[chosen], self.errors[chosen], self._pairs)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
-  """The race settings that a run promises at its start."""
-
-  candidates: int  # Per race.
-  entries: int  # In the whole run.
-  rounds: int  # Maximum per candidate.
-  level: float  # Bound on the rate of false keeps.
-
-  def null_runs(
-      self, rng: np.random.Generator, draw: Draw, runs: int
-  ) -> Iterator[bool]:
-    """Yield for each simulated run whether it keeps any of the dealt arms."""
-    same = [0.0] * self.entries, [1.0] * self.entries
-    for _ in range(runs):
-      found = simulate(
-          rng,
-          draw,
-          *same,
-          candidates=self.candidates,
-          rounds=self.rounds,
-          level=self.level,
-      )
-      yield bool(found.kept)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,8 +19,10 @@ from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
-# The least probability of proving a gain with which a candidate enters.
-LEAST_CHANCE = 0.2
+# The least probability of proving a gain with which a candidate enters. In the
+# last round it is larger: a change that is kept then trains nothing any more,
+# and the same tokens would train the policy.
+LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
 # Ranks in the order of entry: the repair of a critical fault, the user's
 # change, the repair of another fault, and any other change.
 _CRITICAL, _USER, _REPAIR, _OTHER = range(4)
@@ -72,6 +74,7 @@ def queue(
     places: int,
     ordinary: int,
     chance_of: Callable[[records.Interval], float | None],
+    least_chance: float,
     is_paid: Callable[[Sequence[history_lib.Trial]], bool],
 ) -> list[records.Queued]:
   """Return the queue for a round, in the order of entry.
@@ -87,6 +90,7 @@ def queue(
     chance_of: Returns the probability that a candidate proves its gain, given
       the predicted one; None if it is unknown. It is asked only for changes
       that repair nothing.
+    least_chance: The least probability with which such a change enters.
     is_paid: Whether the tokens pay for a round that these candidates enter.
   """
   found = {trial.number: predicted(trial, trials) for trial in waiting}
@@ -105,7 +109,7 @@ def queue(
     alone = any(map(enters_alone, entering))
     known = rank == _OTHER and interval is not None and not alone
     chance = chance_of(interval) if known else None
-    hopeless = chance is not None and chance < LEAST_CHANCE
+    hopeless = chance is not None and chance < least_chance
     reserved = rank < _REPAIR
     enters = len(entering) < places and (reserved or ordinary > 0)
     if alone:

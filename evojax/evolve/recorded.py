@@ -18,7 +18,6 @@ from evojax.evidence import store
 from evojax.evidence import views
 from evojax.evolve import diagnose
 from evojax.evolve import opening
-from evojax.ledger import history
 from evojax.ledger import records
 from evojax.runtime import copies
 from evojax.runtime import decisions
@@ -126,21 +125,6 @@ def findings(
       )
       for row in decisions.decide(read)
   )
-
-
-def trained_by(run: opening.Run, version: records.Version) -> list[str]:
-  """Return the policy's arms that were trained under a version's harness."""
-  own = [run.recorder.history.base]
-  own += [arm for race in run.recorder.history.races for arm in race.arms]
-  harnesses = {arm.folder: arm.harness for arm in own if arm}
-  folders = dict.fromkeys(
-      folder
-      for earlier in run.recorder.history.versions
-      for folder in history.in_a_row(earlier)
-  )
-  # A fork starts with a version of another run, none of whose arms are here.
-  wanted = [f for f in folders if harnesses.get(f) == version.harness]
-  return wanted or [version.folder]
 
 
 def effort(

@@ -242,7 +242,8 @@ def chance(
   """Return the probability that a new candidate proves a gain.
 
   It is the power, averaged over the Normal distribution of the predicted
-  effect, in the rounds that are left to race in.
+  effect, in the rounds that are left to race in. No effect is larger than the
+  share of problems that the incumbent left unsolved.
 
   Args:
     run: The run.
@@ -261,9 +262,10 @@ def chance(
       calibration.middle(predicted),
       max(high - low, 1e-6) / (2 * calibration.Z95),
   ).quantiles(_QUANTILES)
+  most = _unsolved(run, number)
   powers = [
       paired.power(
-          effect,
+          min(effect, most),
           noise,
           pairs=run.config.evolve.pairs,
           alpha=alpha_of(run, 1 + len(entered(run))),
@@ -273,6 +275,17 @@ def chance(
       for effect in effects
   ]
   return statistics.fmean(powers)
+
+
+def _unsolved(run: opening.Run, number: int) -> float:
+  """Return the unsolved share of the incumbent's last arm before a round.
+
+  It is 1 if no arm of the incumbent sampled anything.
+  """
+  races = (r for r in run.recorder.history.races if r.round < number)
+  arms = (a for r in races for a in r.arms if a.role == 'incumbent')
+  found = [a.outcome for a in arms if a.outcome]
+  return 1.0 - statistics.fmean(found[-1]) if found else 1.0
 
 
 def rounds_of(trial: history_lib.Trial) -> list[records.Standing]:

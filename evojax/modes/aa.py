@@ -232,12 +232,7 @@ def measure(
     )
   means = np.array([scores.mean() for scores in scored.values()])
   errors = np.array([estimates.standard_error(g) for g in scored.values()])
-  rules = simulation.Rules(
-      candidates=e.candidates,
-      entries=e.entries,
-      rounds=min(e.patience, e.rounds),
-      level=e.false_discovery_rate,
-  )
+  rules = simulation.Rules.of(e)
   rate = simulation.false_keeps(
       simulation.Dealt(means, errors, e.pairs),
       rules,
@@ -247,14 +242,14 @@ def measure(
       beat=stop_if_asked,
   )
   spread = float(means.std(ddof=1))
-  effect = None
+  effect, rounds = None, min(e.patience, e.rounds)
   if spread:
     # Arms of a pair share nothing here, so their variances add up.
     effect = paired.detectable(
         math.sqrt(2) * spread,
         pairs=e.pairs,
         alpha=race.alpha_of(1, e.entries, 0, rules.level),
-        rounds=rules.rounds,
+        rounds=rounds,
         wanted=POWER,
         worth=race.WORTH,
     )
@@ -262,7 +257,7 @@ def measure(
       rate=dataclasses.asdict(rate) | dict(level=estimates.LEVEL),
       bound=rules.level,
       spread=spread,
-      detectable=dict(effect=effect, power=POWER, rounds=rules.rounds),
+      detectable=dict(effect=effect, power=POWER, rounds=rounds),
       races=dataclasses.asdict(rules)
       | dict(
           pairs=e.pairs,
@@ -302,12 +297,12 @@ def sentences(found: dict[str, Any]) -> list[str]:
       ' of its own, are dealt out to incumbent and candidates at random.',
       f'Runs that keep anything, all of it falsely: {rate["value"]:.1%}'
       f' [{low:.1%}, {high:.1%}], with the bound at {bound:.1%}. {verdict}',
-      f'Runs are simulated: {races["runs"]:,} of {races["entries"]}'
-      f' candidates, {races["candidates"]} to a race and one race after the'
-      f' other, with {races["pairs"]} pairs a round and at most'
-      f' {races["rounds"]} rounds. The interval resamples the arms,'
-      f' {races["resamples"]} times with {races["runs_of_a_resample"]:,} runs'
-      ' each. What happens to one arm in hundreds cannot show in it.',
+      f'Runs are simulated: {races["runs"]:,} of {races["rounds"]} rounds, with'
+      f' {races["pairs"]} pairs a round and at most {races["entries"]}'
+      f' candidates, {races["candidates"]} at a time. The interval resamples'
+      f' the arms, {races["resamples"]} times with'
+      f' {races["runs_of_a_resample"]:,} runs each. What happens to one arm in'
+      ' hundreds cannot show in it.',
       f'Standard deviation between arms: {100 * found["spread"]:.2f} points of'
       ' the share that they solve.',
   ]
@@ -318,7 +313,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
     lines.append(
         f'A first candidate that is {100 * effect:.1f} points better is kept'
         f' with probability {found["detectable"]["power"]:g} within'
-        f' {races["rounds"]} rounds. Pairs of a race also share their problems,'
-        ' which is left out here.'
+        f' {found["detectable"]["rounds"]} rounds. Pairs of a race also share'
+        ' their problems, which is left out here.'
     )
   return lines

@@ -1,8 +1,9 @@
 """Progress of a whole run in one line, with the time left to its end.
 
 A run is a list of stages; a stage trains a number of arms for a number of steps
-each, and scores them. The remaining completions are known at any time. The time
-that they take is estimated from the mean seconds per completion so far, in
+each, and scores them. The number of arms may be known only when the stage
+begins; until then, the expected number counts. The time that the remaining
+completions take is estimated from the mean seconds per completion so far, in
 training and in scoring.
 """
 
@@ -59,7 +60,7 @@ class Stage:
   def left(
       self, arm: int, step: int, replay_known: bool = False
   ) -> dict[str, float | int]:
-    """Return the units of work that are left in this stage, by kind.
+    """Return the units of work that are probably left in this stage, by kind.
 
     Args:
       arm: Number of finished arms.
@@ -67,8 +68,9 @@ class Stage:
       replay_known: True if the time of a whole stage of replays was measured:
         such a stage then counts as one unit of 'replay'.
     """
-    arms = max(self.arms - arm - (step / self.steps if self.steps else 0), 0)
-    whole = max(self.arms - arm, 0)
+    expected = self.arms if self.expected is None else self.expected
+    arms = max(expected - arm - (step / self.steps if self.steps else 0), 0)
+    whole = max(expected - arm, 0)
     if self.replays and replay_known:
       return {'replay': min(whole, 1)}
     return {
@@ -182,7 +184,7 @@ class Progress(contextlib.AbstractContextManager):
     """
     index = [stage.name for stage in self._stages].index(name)
     if arms is not None:
-      stage = dataclasses.replace(self._stages[index], arms=arms)
+      stage = dataclasses.replace(self._stages[index], arms=arms, expected=None)
       self._stages[index] = stage
     # If arms train side by side, the display may already be ahead of this arm.
     if (index, arm) > (self._index, self._arm):
@@ -257,7 +259,7 @@ class Progress(contextlib.AbstractContextManager):
     self._seconds['train'] += seconds
 
   def left(self) -> float | None:
-    """Return the seconds left to the end of the run, at the pace so far.
+    """Return the seconds probably left to the end of the run, at its pace.
 
     None before the end of the second step, because nothing is measured yet.
     """
@@ -283,7 +285,7 @@ class Progress(contextlib.AbstractContextManager):
     left, end = self.left(), ''
     if left is not None:
       open_ = any(s.expected is not None for s in self._stages[self._index :])
-      end = f'  {"at most " if open_ else ""}{duration(left)} left'
+      end = f'  {"about " if open_ else ""}{duration(left)} left'
     cells = [
         f'  {heading} {form.format(metrics[name])}'
         for name, heading, form in FIELDS

@@ -15,7 +15,6 @@ from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
-from evojax.diagnosis.checks import refusals
 from evojax.diagnosis.checks import reward
 from tests.diagnosis import agents_made
 from tests.diagnosis import faults_made
@@ -245,6 +244,54 @@ class FaultsTest(parameterized.TestCase):
       found = [(f.check, f.severity) for f in examine.examine(run).findings]
       self.assertEqual(found, [(wanted, 'critical')])
 
+  @parameterized.parameters(
+      (0.1, ['too_hard'], False),
+      # A completion that is cut may have become right.
+      (0.4, ['truncation', 'too_hard'], False),
+      (0.4, ['truncation'], True),  # It is a warning where problems are solved.
+  )
+  def test_a_limit_that_makes_problems_too_hard(self, share, wanted, solved):
+    rows = made.rollouts() if solved else made.rollouts(start=-9)
+    cut = np.random.default_rng(0).random(len(rows)) < share
+    run = made.run(
+        rows.assign(truncated=cut.astype(float)),
+        reward=lambda e: e['part_correct'],
+    )
+    found = examine.examine(run).findings
+    self.assertEqual([f.check for f in found], wanted)
+    severity = 'warning' if solved else 'critical'
+    self.assertEqual({f.severity for f in found}, {severity})
+
+  @parameterized.parameters(
+      (0.5, 0, 'warning'),
+      (4, 0, 'critical'),
+      (0.5, 4, 'warning'),  # The part that outweighs is not the length.
+  )
+  def test_length_that_outweighs_the_outcome(self, length, format_, wanted):
+    run = faults_made.length_paid(length, format_)
+    found = {f.check: f for f in examine.examine(run).findings}
+    self.assertEqual(found['length_gaming'].severity, wanted)
+
+  def test_a_symptom_that_is_explained_blames_no_unusual_setting(self):
+    rows = made.rollouts(start=-9)
+    twice = rows.assign(prompt='<|im_start|><|im_start|>' + rows['prompt'])
+    severities = []
+    for made_of in (rows, twice):
+      run = made.run(
+          made_of,
+          reward=lambda e: e['part_correct'],
+          settings={'learning_rate': 0.9},
+      )
+      found = examine.examine(run).findings
+      severities.append({f.check: f.severity for f in found})
+    plain, marked = severities
+    self.assertEqual(plain['too_hard'], 'critical')
+    self.assertEqual(plain['unusual_setting'], 'critical')
+    # Nobody can read the prompts, whatever the learning rate.
+    self.assertEqual(marked['template_twice'], 'critical')
+    self.assertEqual(marked['unusual_setting'], 'warning')
+    self.assertNotIn('too_hard', marked)
+
   def test_decay_that_outweighs_the_gradient_is_critical(self):
     for decay, wanted in ((9.0, 'warning'), (10.0, 'critical')):
       run = dataclasses.replace(
@@ -447,27 +494,6 @@ class BlindTest(parameterized.TestCase):
     self.assertIsNone(data.verdicts_differ(made.run(other)))
 
   @parameterized.parameters(
-      (0.0, False), (0.18, False), (0.35, True), (0.45, True), (0.8, False)
-  )
-  def test_wrong_keys(self, share, wanted):
-    found = refusals.key_disagrees(faults_made.wrong_key(share))
-    self.assertEqual(found is not None, wanted)
-    if found:
-      self.assertAlmostEqual(found.numbers[0].value, share, delta=0.08)
-
-  def test_answers_that_are_not_read_say_nothing_about_the_key(self):
-    run = faults_made.wrong_key(0.3)
-    run.rollouts['format_ok'] = run.rollouts['outcome']
-    self.assertIsNone(refusals.key_disagrees(run))
-
-  def test_answers_of_a_part_of_a_group_say_nothing_about_the_key(self):
-    # In every group two of eight rollouts give another answer.
-    run = faults_made.wrong_key(0.3)
-    rows = run.rollouts
-    rows.loc[rows.index % 8 < 2, 'completion'] = 'so 0: <7>'
-    self.assertIsNone(refusals.key_disagrees(run))
-
-  @parameterized.parameters(
       (lambda n: n < 25, 'or more'),
       (lambda n: n > 22, 'or less'),
       (lambda n: n < 29, ''),  # It drops hardly any.
@@ -485,30 +511,6 @@ class BlindTest(parameterized.TestCase):
     settings = {**run.settings, 'max_tokens': 30}
     run = dataclasses.replace(run, settings=settings)
     self.assertIsNone(learning.filter_by_length(run))
-
-  def test_answers_of_a_form_that_is_refused(self):
-    found = refusals.form_refused(faults_made.signed(15))
-    self.assertIn('below 0', found.text)
-    counted = faults_made.signed(15, refused=False)
-    self.assertIsNone(refusals.form_refused(counted))
-    # The policy may be wrong about so few.
-    self.assertIsNone(refusals.form_refused(faults_made.signed(4)))
-    # Nothing is known where groups do not agree.
-    alone = faults_made.signed(15, agreed=False)
-    self.assertIsNone(refusals.form_refused(alone))
-
-  @parameterized.parameters(
-      dict(share=0.0),
-      dict(share=0.3, wanted=False),
-      dict(share=0.0, seen=False, wanted=False),
-      # These print the example that is shown.
-      dict(share=0.0, text='print(7)', wanted=False),
-  )
-  def test_families_whose_programs_never_pass(self, wanted=True, **made_of):
-    found = refusals.family_refused(faults_made.families(**made_of))
-    self.assertEqual(found is not None, wanted)
-    if found:
-      self.assertIn('programs for kind 3 pass', found.text)
 
   @parameterized.parameters((0.0, False), (0.1, False), (0.9, True))
   def test_programs_that_crash_and_count(self, share, wanted):
@@ -584,6 +586,15 @@ class BlindTest(parameterized.TestCase):
   def test_replies_of_tools_that_are_cut(self, cut, wanted):
     found = agents.replies_cut(faults_made.replies(cut))
     self.assertEqual(found is not None, wanted)
+
+  def test_turns_that_are_cut(self):
+    for share, wanted in ((0.05, None), (0.3, 'warning'), (0.6, 'critical')):
+      found = agents.turns_cut(faults_made.cut_turns(share))
+      self.assertEqual(getattr(found, 'severity', None), wanted)
+    self.assertEqual(found.change, 'the limit of tokens of a turn 20 -> 40')
+    run = dataclasses.replace(faults_made.cut_turns(0.6), settings={})
+    with self.assertRaisesRegex(form.NotLogged, '--set turn_tokens='):
+      agents.turns_cut(run)
 
   @parameterized.parameters((0.1, True), (0.4, True), (0.6, False), (1, False))
   def test_turns_that_get_no_credit(self, credited, wanted):

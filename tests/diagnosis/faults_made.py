@@ -18,6 +18,17 @@ def _brevity() -> form.Run:
   return made.run(rows, reward=pays)
 
 
+def length_paid(weight: float, format_weight: float = 0.0) -> form.Run:
+  """Return a run that pays length, gets longer, and solves more at first."""
+  rows = made.rollouts(rise=0.3)
+  longer = 1 + 0.5 * rows['step'] / 40
+  rows['n_tokens'] = (rows['n_tokens'] * longer).round()
+  rows['part_length'] = rows['n_tokens'] / made.LIMIT
+  weights = {'correct': 1.0, 'length': weight, 'format': format_weight}
+  pays = lambda e: sum(w * e[form.PART + n] for n, w in weights.items())
+  return made.run(rows, reward=pays, settings={'weights': weights})
+
+
 def _format_heavy() -> form.Run:
   rows = made.rollouts(rise=0)
   rng = np.random.default_rng(0)
@@ -187,6 +198,17 @@ def replies(cut: float) -> form.Run:
   return made.run(rows.assign(n_turns=6.0, replies_cut=share))
 
 
+def cut_turns(share: float) -> form.Run:
+  """Return a run of four turns; in a share of its episodes, one is cut."""
+  rows = made.rollouts(rise=0.8)
+  cut = np.random.default_rng(3).random(len(rows)) < share
+  longest = np.where(cut, 20.0, 4.0 + rows.index % 12)
+  return made.run(
+      rows.assign(n_turns=4.0, longest_turn=longest),
+      settings={'turn_tokens': 20},
+  )
+
+
 def credited(function) -> form.Run:
   """Return a run whose advantages a function of its rollouts changes."""
   run = made.run(made.rollouts(rise=0.8))
@@ -235,6 +257,35 @@ def families(
   passes = np.random.default_rng(0).random(len(rows)) < share
   rows.loc[broken & ~passes, ['outcome', 'part_correct']] = 0.0
   return made.run(rows.drop(columns='reference'), drop=('format_ok',))
+
+
+def shown_test(
+    fails: float, answer: str = 'print(7)', examples: int = 1
+) -> form.Run:
+  """Return a run in which a quarter of the programs are one constant program.
+
+  Args:
+    fails: Share of its runs that fail the test that the prompt shows.
+    answer: The program.
+    examples: How many examples a prompt shows.
+  """
+  rows = made.rollouts()
+  constant = rows.index % 4 == 0
+  rows['prompt'] += '\nInput:\n3\nOutput:\n7' * examples
+  rows['completion'] = np.where(constant, answer, 'print(int(input()) + 4)')
+  fail = np.random.default_rng(0).random(len(rows)) < fails
+  seen = np.where(constant, 1.0 - fail, rows['outcome'])
+  rows.loc[constant, ['outcome', 'part_correct']] = 0.0
+  rows = rows.assign(visible_passed=seen).drop(columns='reference')
+  return made.run(rows, drop=('format_ok',))
+
+
+def late_programs(share: float) -> form.Run:
+  """Return a run in which a share of the programs runs out of time."""
+  rows = made.rollouts()
+  late = np.random.default_rng(0).random(len(rows)) < share
+  rows.loc[late, ['outcome', 'part_correct']] = 0.0
+  return made.run(rows.assign(timed_out=late.astype(float)))
 
 
 def chosen(function) -> form.Run:
@@ -463,6 +514,9 @@ FAULTS = {
     'same_step': (lambda: loops(10), ('repeated_steps',)),
     'no_sign': (lambda: signed(15), ('form_refused',)),
     'wrong_tests': (lambda: families(0.0), ('family_refused',)),
+    'tests_of_others': (lambda: shown_test(0.3), ('shown_refused',)),
+    'tests_time_out': (lambda: late_programs(0.25), ('tests_time_out',)),
+    'turns_cut': (lambda: cut_turns(0.3), ('turns_cut',)),
     'twice': (_twice, ('duplicate_prompts',)),
     'shown': (_shown, ('answer_in_prompt',)),
     'open_grader': (_open_grader, ('grader_open',)),

@@ -51,6 +51,19 @@ class CasesTest(parameterized.TestCase):
     self.assertEmpty(literals.cases(code))
 
   @parameterized.parameters(
+      ('print(36)', ['36']),
+      ("```python\nprint('a b', -3)\nprint(2.5)\n```", ['a', 'b', '-3', '2.5']),
+      ('print(n)', None),
+      ("print(3, end='')", None),
+      ('n = 3\nprint(3)', None),
+      ('def f():\n  pass', None),
+      ('no program', None),
+      ('', None),
+  )
+  def test_what_a_program_prints(self, code, wanted):
+    self.assertEqual(literals.printed(code), wanted)
+
+  @parameterized.parameters(
       ('  return 7', '  return price * 3', True),
       ('def f(x):\n  """Text."""\n  return 7', 'def f(x):\n  return x+1', True),
       ('  return 7', '  return 8', False),

@@ -38,18 +38,26 @@ class ReadersTest(parameterized.TestCase):
   def test_format_is_found(self, name):
     self.assertEqual(readers.read(_DATA / name).format, name)
 
-  def test_every_arm_of_a_chain_is_read(self):
-    rows = [samples.record(records.Train, version='v0', folder='arms/v0')]
+  @parameterized.parameters(('a', [0.0, 0.1, 0.2, 0.3]), ('b', [0.1, 0.2, 0.3]))
+  def test_the_arms_under_the_newest_harness_are_read(self, newest, wanted):
+    first = dict(version='v0', folder='arms/v0', harness='a')
+    rows = [samples.record(records.Train, **first)]
     # The last arm of the chain represents the version; all arms trained it.
     sources = [
         samples.record(records.Source, folder=f'arms/i{n}', weight=weight)
         for n, weight in enumerate((0.0, 0.0, 1.0))
     ]
+    arms = [
+        samples.record(records.RacedArm, folder=s.folder, harness=newest)
+        for s in sources
+    ]
+    rows.append(samples.record(records.Race, arms=tuple(arms)))
     rows.append(
         samples.record(
             records.Promote,
             version='v1',
             folder='arms/i2',
+            harness=newest,
             sources=tuple(sources),
         )
     )
@@ -63,9 +71,12 @@ class ReadersTest(parameterized.TestCase):
       line = {'step': 1, 'entropy': number / 10}
       (folder / 'metrics.jsonl').write_text(json.dumps(line))
     run = readers.read(self.path)
-    self.assertEqual(run.steps['step'].tolist(), [1, 2, 3, 4])
-    np.testing.assert_allclose(run.steps['entropy'], [0.0, 0.1, 0.2, 0.3])
-    self.assertIn('4 arms that trained the policy', run.notes[0])
+    self.assertEqual(run.steps['step'].tolist(), [*range(1, 1 + len(wanted))])
+    np.testing.assert_allclose(run.steps['entropy'], wanted)
+    *left, read = run.notes
+    self.assertIn(f'{len(wanted)} arms that trained the policy', read)
+    self.assertEqual(len(left), newest == 'b')
+    self.assertStartsWith(''.join(left) or 'not read: 1', 'not read: 1')
 
   def test_trl(self):
     run = readers.read(_DATA / 'trl')
@@ -146,6 +157,38 @@ class ReadersTest(parameterized.TestCase):
     self.assertEqual(run.settings['temperature'], 1.0)
     self.assertIn('outcome', run.settings['weights'])
     self.assertTrue((run.rollouts['reward'] == run.rollouts['outcome']).all())
+    # The first version trained under a harness that was changed afterwards.
+    self.assertStartsWith(run.notes[0], 'not read: 1 of the arms')
+
+  def test_evojax_before_its_first_version(self):
+    evolved = self.path / 'evolved'
+    shutil.copytree(_FROZEN / 'tree_2026_11_22_math', evolved)
+    first, *_ = (evolved / 'ledger.jsonl').read_text().splitlines()
+    (evolved / 'ledger.jsonl').write_text(f'{first}\n')
+    for folder in (evolved / 'arms').iterdir():
+      if folder.name != 'v0':
+        shutil.rmtree(folder)
+    read = readers.read(evolved).rollouts
+    alone = readers.read(evolved / 'arms' / 'v0').rollouts
+    self.assertEqual(len(read), len(alone))
+    self.assertGreater(len(read), 0)
+
+  def test_evojax_with_programs(self):
+    rows = pd.DataFrame(
+        {
+            'step': 0,
+            'group': 0,
+            'completion': 'print(1)',
+            'outcome': [True, False, False, False],
+            'timeouts': [0, 9, 2, 1],
+            'tests_passed': [9, 0, 7, 0],
+        }
+    )
+    path = store.path_of(self.path, 'train', 0)
+    path.parent.mkdir(parents=True)
+    rows.to_parquet(path)
+    run = readers.read(self.path)
+    self.assertEqual(run.rollouts['timed_out'].tolist(), [0, 1, 0, 1])
 
   def test_evojax_with_turns(self):
     call = '<tool_call>{"name": "git", "arguments": {"command": "log"}}'
@@ -165,6 +208,7 @@ class ReadersTest(parameterized.TestCase):
             'first_edit_turn': [-1, -1],
             'files_edited': [2, 0],
             'turn_advantages': [[-0.5, 0.0], []],
+            'turn_tokens': [[5, 20], []],
             'f2p_passed': [1.0, 1.0],
             'p2p_passed': [0.75, 1.0],
         }
@@ -185,6 +229,7 @@ class ReadersTest(parameterized.TestCase):
                 'edited',
                 'changed',
                 'turns_credited',
+                'longest_turn',
             )
         },
         {
@@ -194,6 +239,7 @@ class ReadersTest(parameterized.TestCase):
             'edited': 0,
             'changed': 1,
             'turns_credited': 0.5,
+            'longest_turn': 20,
         },
     )
     self.assertEqual(run.rollouts['failing'].tolist(), [1, 0])

@@ -766,6 +766,16 @@ class FindingsTest(parameterized.TestCase):
       other = self._proposed(finding, history=history)
       self.assertNotEqual(other.delta.sha256, made.delta.sha256)
 
+  @parameterized.parameters(
+      ('it is broken', 'It is broken.'),
+      ('optim.weight_decay is 100', 'optim.weight_decay is 100.'),
+      ('55% are cut', '55% are cut.'),
+  )
+  def test_a_hypothesis_is_a_sentence(self, text, wanted):
+    found = self._finding(dict(setting='learning_rate', times=0.5))
+    made = self._proposed(dataclasses.replace(found, text=text))
+    self.assertEqual(made.hypothesis, wanted)
+
   def test_nothing_beside_the_remedy_of_what_is_critical(self):
     found = self._finding(
         dict(setting='learning_rate', times=0.5), severity='critical'

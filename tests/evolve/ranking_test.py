@@ -52,6 +52,7 @@ def queue(waiting, past=(), **options):
       'places': 2,
       'ordinary': 9,
       'chance_of': chance_of(()),
+      'least_chance': ranking.LEAST_CHANCE,
       'is_paid': lambda entering: True,
       **options,
   }

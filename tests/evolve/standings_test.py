@@ -18,13 +18,23 @@ _SPREAD, _PAIRS, _ALPHA = 0.03, 4, 0.05
 
 class ChanceTest(absltest.TestCase):
 
-  def _chance(self, predicted, *, rounds=1, raced=True):
+  def _chance(self, predicted, *, rounds=1, raced=True, solved=0.3):
     """The chance with pairs that differ by _SPREAD, and rounds to race in."""
     differences = _SPREAD * np.array([1, -1, 1, -1])
     row = samples.record(
         records.Standing, differences=tuple(differences), errors=(0.001,) * 4
     )
-    race = samples.record(records.Race, round=0, standings=(row,))
+    arms = [
+        samples.record(records.RacedArm, role=role, outcome=outcome)
+        for role, outcome in (
+            ('incumbent', (0.0, 0.0)),
+            ('incumbent', (solved - 0.01, solved + 0.01)),  # It goes on.
+            ('candidate', (0.0, 0.0)),
+        )
+    ]
+    race = samples.record(
+        records.Race, round=0, standings=(row,), arms=tuple(arms)
+    )
     run = mock.Mock(
         spec=opening.Run,
         recorder=mock.Mock(),
@@ -57,6 +67,11 @@ class ChanceTest(absltest.TestCase):
     self.assertEqual(self._chance((-0.01, 0.07), rounds=9), more)  # Patience.
     self.assertLess(self._chance((-0.05, 0.0)), 0.05)
     self.assertGreater(self._chance((0.2, 0.2)), 0.99)
+
+  def test_no_change_gains_more_than_is_unsolved(self):
+    much, little = (self._chance((0.0, 0.2), solved=x) for x in (0.3, 0.98))
+    self.assertGreater(much, 0.7)
+    self.assertLess(little, self._chance((0.02, 0.02)) + 1e-6)
 
   def test_it_is_unknown_before_the_first_round(self):
     self.assertIsNone(self._chance((0.0, 0.1), raced=False))

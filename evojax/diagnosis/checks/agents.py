@@ -266,6 +266,35 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
   )
 
 
+def turns_cut(run: form.Run) -> findings.Finding | None:
+  """Detect turns that are cut, so that their calls cannot be read."""
+  limit = run.settings.get('turn_tokens')
+  if not limit:
+    raise form.NotLogged('the limit of a turn is unknown (--set turn_tokens=)')
+  rows = run.rows('longest_turn')
+  cut = (rows['longest_turn'] >= limit).astype(float)
+  share = shares.Share(run, 'cut', rows.assign(cut=cut))
+  if share.late.low < _LIMITED:
+    return None
+  late = run.late(rows.assign(cut=cut))
+  word = words.word(run.format, 'turn_tokens')
+  return findings.Finding(
+      check='turns_cut',
+      severity='critical' if share.late.low > 0.4 else 'warning',
+      text=f'{share.late.value:.0%} of the episodes have a turn that is cut'
+      f' after {limit:g} tokens, so that its call cannot be read',
+      since=share.since,
+      p=share.p,
+      numbers=(
+          findings.number('episodes with a cut turn', share.late, 'share'),
+      ),
+      rows=shares.newest(late, late['cut'] > 0.5),
+      change=f'{word} {limit:g} -> {2 * limit:g}',
+      remedies=(records.Remedy(setting='turn_tokens', times=2.0),),
+      curves=(share.curve('with a turn that is cut'),),
+  )
+
+
 def efficiency_collapse(run: form.Run) -> findings.Finding | None:
   """Detect paid brevity: turns and the solved share both fall."""
   rows = run.rows('n_turns', 'reward', 'outcome', 'group')
@@ -453,6 +482,7 @@ CHECKS = (
     gives_up,
     submits_at_once,
     turn_limit,
+    turns_cut,
     missing_tool,
     malformed_calls,
     calls_unlearned,

@@ -5,6 +5,7 @@ import pandas as pd
 from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
+from evojax.diagnosis import literals
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import data
 from evojax.ledger import records
@@ -27,6 +28,12 @@ _RELIABLE = 0.8
 # Share of programs that pass what is shown, below which a family is broken. In
 # sound families of coding, half to three quarters of them are right.
 _HARDLY_EVER = 0.05
+# What a prompt shows, if it shows one output.
+_ONE_OUTPUT = r'(?s)^(?:(?!Output:).)*Output:\n((?:(?!Output:).)*)$'
+# Share of programs that a sound grader may fail, for example for an output that
+# a prompt formats otherwise; in sound runs of coding it is 0.
+_SHOWN_REFUSED = 0.1
+_OUT_OF_TIME = 0.1  # In sound runs of coding, less than 0.001.
 _ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
 
 
@@ -130,6 +137,61 @@ def family_refused(run: form.Run) -> findings.Finding | None:
   )
 
 
+def shown_refused(run: form.Run) -> findings.Finding | None:
+  """Detect programs that print just what is shown, and fail the shown test.
+
+  Such programs solve nothing, but if the test that the prompt shows is among
+  those of the grader, they pass it.
+  """
+  rows = run.rows('visible_passed', 'prompt', 'completion')
+  if run.has_turns:
+    return None
+  rows = rows[~rows['completion'].str.contains(data.READS)]
+  shown = rows['prompt'].str.extract(_ONE_OUTPUT, expand=False).str.split()
+  printed = rows['completion'].map(literals.printed, na_action='ignore')
+  rows = rows[
+      [w is not None and w == s for w, s in zip(printed, shown, strict=True)]
+  ]
+  if len(rows) < data.LEAST:
+    return None
+  fails = rows['visible_passed'] < 0.5
+  refused = estimates.mean(fails.astype(float))
+  if refused.low < _SHOWN_REFUSED:
+    return None
+  return findings.Finding(
+      check='shown_refused',
+      severity='critical',
+      text=f'{refused.value:.0%} of the {len(rows)} programs that print just'
+      ' what the prompt shows fail the test that it shows: the tests are those'
+      ' of other problems',
+      numbers=(findings.number('fail the shown test', refused, 'share'),),
+      rows=tuple(map(int, rows.index[fails][-6:])),
+      change=f'{words.word(run.format, "grader")}: which tests it runs, for'
+      ' example from a cache; or the tests of these problems',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def tests_time_out(run: form.Run) -> findings.Finding | None:
+  """Detect programs that pass no test, since they run out of time."""
+  rows = run.rows('timed_out')
+  late = run.late(rows)
+  share = estimates.mean(late['timed_out'])
+  if share.low < _OUT_OF_TIME:
+    return None
+  return findings.Finding(
+      check='tests_time_out',
+      severity='critical' if share.low > 0.4 else 'warning',
+      text=f'{share.value:.0%} of the programs run out of time before they pass'
+      ' one test',
+      numbers=(findings.number('out of time', share, 'share'),),
+      rows=tuple(map(int, late.index[late['timed_out'] > 0.5][-6:])),
+      change=f'{words.word(run.format, "grader")}: its limit of time, and the'
+      ' machine that runs the tests; unless the programs never end',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
 def key_disagrees(run: form.Run) -> findings.Finding | None:
   """Detect answers that count as wrong although a whole group gives them."""
   found, table = _most_given(run)
@@ -203,4 +265,11 @@ def _refused(rows: pd.DataFrame) -> estimates.Interval:
   return estimates.mean(by)
 
 
-CHECKS = (key_disagrees, form_refused, family_refused, right_refused)
+CHECKS = (
+    key_disagrees,
+    form_refused,
+    family_refused,
+    shown_refused,
+    tests_time_out,
+    right_refused,
+)

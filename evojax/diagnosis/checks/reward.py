@@ -27,6 +27,7 @@ _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
 _ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
 _FLAT = 0.03  # Rise of the solved share that is none, as in `not_learning`.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
+_OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
 
 
 def _graded_rows(run: form.Run) -> pd.DataFrame:
@@ -406,6 +407,12 @@ def _length_pull(rows: pd.DataFrame) -> np.ndarray:
   return (both / np.sqrt(rr * nn))[varies].to_numpy()
 
 
+def _pays_length(rows: pd.DataFrame, part: str) -> bool:
+  """Return whether a part of the reward is mostly a measure of the length."""
+  pull = estimates.mean(_length_pull(rows.assign(reward=rows[part])))
+  return bool(max(pull.low, -pull.high) > _OF_LENGTH)
+
+
 def length_gaming(run: form.Run) -> findings.Finding | None:
   """Detect rewards for length at equal outcome, with length following."""
   rows = _graded_rows(run).dropna(subset=['length'])
@@ -425,9 +432,14 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
   change = estimates.change_point(lengths)
   ends = run.late(rows).sort_values('length', ascending=not longer)
   replay = replays.best_weight(run)[1]
+  # Even if more is solved at first, a policy follows what matters most.
+  follows = any(
+      _pays_length(rows, form.PART + remedy.part)
+      for remedy in blame.misleading(run)
+  )
   return findings.Finding(
       check='length_gaming',
-      severity='critical' if solved.high < 0 else 'warning',
+      severity='critical' if follows or solved.high < 0 else 'warning',
       text=f'{"longer" if longer else "shorter"} completions are paid at equal'
       f' outcome, and they get {"longer" if longer else "shorter"}',
       since=int(steps[change.index]),

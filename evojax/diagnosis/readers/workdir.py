@@ -34,6 +34,7 @@ _TURNS = {
     'changed': 'files_edited',
 }
 _TESTS = ('f2p_passed', 'p2p_passed')  # Shares of tests that pass at the end.
+_TIMES = ('timeouts', 'tests_passed')  # Tests of a program.
 _CLIPPED = ('clip_low', 'clip_high', 'clip_dual')
 _LEFT_OUT = ('tis_masked', 'rejected_tokens')
 _SETTINGS = (
@@ -44,6 +45,7 @@ _SETTINGS = (
     'max_tokens',
     'max_grad_norm',
     'max_turns',
+    'turn_tokens',
 )
 _FIELDS = {name: words.word('evojax', name) for name in _SETTINGS} | {
     'clip_low': 'grpo.clip_low',
@@ -61,9 +63,9 @@ def fits(path: pathlib.Path) -> bool:
 def read(
     path: pathlib.Path, columns: Mapping[str, str], settings: Mapping[str, Any]
 ) -> form.Run:
-  """Read the training of a run, or of the policy's arms in their order."""
+  """Read the training of a run, or of the policy under its newest harness."""
   notes: list[str] = []
-  folders = _folders(path)
+  folders = _folders(path, notes)
   rollouts, steps = _tables(folders, notes)
   if len(folders) > 1:
     notes.append(f'{len(folders)} arms that trained the policy, in their order')
@@ -117,13 +119,27 @@ def _tables(
   return rollouts, steps
 
 
-def _folders(path: pathlib.Path) -> list[pathlib.Path]:
-  """Return the folders of the training that led to the policy."""
-  if (path / 'ledger.jsonl').is_file():
-    versions = history.read(path).versions
-    folders = dict.fromkeys(f for v in versions for f in history.in_a_row(v))
-    return [path / folder for folder in folders if (path / folder).is_dir()]
-  return [path]
+def _folders(path: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
+  """Return the folders of the training that led to the policy.
+
+  Of a run that evolves, only the training under the newest harness counts: what
+  was wrong with a former one has been repaired.
+  """
+  if not (path / 'ledger.jsonl').is_file():
+    return [path]
+  run = history.read(path)
+  if not run.versions:  # The first arm is in training.
+    return sorted((path / 'arms').glob('*'))[:1]
+  newest = run.versions[-1]
+  found = run.trained_under(newest.harness) or [newest.folder]
+  policy = {f for v in run.versions for f in history.in_a_row(v)}
+  former = len(policy.difference(found))
+  if former:
+    notes.append(
+        f'not read: {former} of the arms that trained the policy, under former'
+        ' harnesses; give a folder of arms/ to read one'
+    )
+  return [path / folder for folder in found if (path / folder).is_dir()]
 
 
 def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
@@ -136,8 +152,9 @@ def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
       or name.startswith(form.PART)
       or name in ('graded', 'version', 'sampler_trainer_logprob_gap')
       or name in (*turns_lib.COLUMNS, *_TURNS.values())
-      or name in ('first_edit_turn', 'finish_reason', 'turn_advantages')
-      or name in _TESTS
+      or name in ('first_edit_turn', 'finish_reason')
+      or name in ('turn_tokens', 'turn_advantages')
+      or name in (*_TESTS, *_TIMES)
   )
   table = readers.tables(
       paths, lambda path: readers.parquet_rows(path, wanted), notes
@@ -145,6 +162,9 @@ def _rollouts(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
   if 'graded' in table:
     table = table[table['graded'].astype(bool)]
   table = table.rename(columns={'sampler_trainer_logprob_gap': 'gap'})
+  if set(_TIMES) <= set(table):
+    late = (table['timeouts'] > 0) & (table['tests_passed'] == 0)
+    table = table.assign(timed_out=late.astype(float))
   if 'n_turns' not in table or not (table['n_turns'] > 1).any():
     return table
   return _with_turns(table)
@@ -179,6 +199,10 @@ def _with_turns(table: pd.DataFrame) -> pd.DataFrame:
   if set(_TESTS) <= set(table):
     failing = (table[list(_TESTS)] < 1).any(axis=1)
     found['failing'] = failing.astype(float)
+  if 'turn_tokens' in table:
+    found['longest_turn'] = [
+        max(map(int, tokens), default=0) for tokens in table['turn_tokens']
+    ]
   if 'turn_advantages' in table:
     found['turns_credited'] = [
         _credited(values) for values in table['turn_advantages']

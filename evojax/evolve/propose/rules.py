@@ -137,7 +137,7 @@ def _from_findings(context: propose_lib.Context) -> propose_lib.Proposal | None:
         return propose_lib.make(
             context,
             after,
-            hypothesis=f'{finding.text[:1].upper()}{finding.text[1:]}.',
+            hypothesis=f'{_capitalized(finding.text)}.',
             expected=_REMEDY,
             source=f'evojax: the check {finding.check} of evojax-diagnose',
             trigger=finding.check,
@@ -145,6 +145,13 @@ def _from_findings(context: propose_lib.Context) -> propose_lib.Proposal | None:
       except propose_lib.ProposalError:
         continue
   return None
+
+
+def _capitalized(text: str) -> str:
+  """Return a sentence with a capital letter, unless a field's name is first."""
+  first = text.partition(' ')[0]
+  named = '.' in first or '_' in first
+  return text if named else text[:1].upper() + text[1:]
 
 
 # ---------------------------------------------------------------------- skills

@@ -26,8 +26,10 @@ def diagnose(
   measures = recorded.measure(run, version.folder, version.harness, outcome)
   alerts = diagnose_lib.alerts(measures)
   run.say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
-  folders = recorded.trained_by(run, version)
-  found = recorded.findings(run, folders, version.harness)
+  folders = run.recorder.history.trained_under(version.harness)
+  found = recorded.findings(
+      run, folders or [version.folder], version.harness
+  )
   for finding in found:
     run.say(f'{version.version}: {finding.severity}: {finding.text}')
     for remedy in remedies.outside(run.setup.surface, finding):

@@ -36,7 +36,7 @@ from evojax.training import stages
 
 # From this many on, the last entry of a run is for the repair of a critical
 # fault alone: faults that appear late would otherwise find none left.
-_ENTRIES_WITH_RESERVE = 3
+ENTRIES_WITH_RESERVE = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +81,14 @@ def _queue(
 
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
+    last = costs.is_last(run, number, candidates=1)
     found = ranking.queue(
         waiting,
         trials,
         free,
         _ordinary(run),
         lambda predicted: standings.chance(run, number, predicted),
+        ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE,
         lambda entering: is_paid(run, number, entering),
     )
     return [dataclasses.asdict(place) for place in found]
@@ -163,7 +165,7 @@ def _entries(run: opening.Run) -> tuple[int, int]:
 def _ordinary(run: opening.Run) -> int:
   """Return how many entries are left other than for critical repairs."""
   promised, left = _entries(run)
-  return left - (promised >= _ENTRIES_WITH_RESERVE)
+  return left - (promised >= ENTRIES_WITH_RESERVE)
 
 
 def _is_full(run: opening.Run, trial: int, free: int) -> bool:

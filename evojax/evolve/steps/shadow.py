@@ -1,13 +1,13 @@
 """Shadow: the policy as it would be without the last kept change.
 
-A change that helps for a round may do harm later: three times the learning rate
-won the first 60 updates and had lost 11 points by the 160th, see
-BUILD_NOTES.md. So the former harness keeps training from the state of its own
-arms, in the place of a candidate; no other change is kept meanwhile. If the
-policy loses against it, the change is taken back, and the shadow's policy
-becomes the run's. If the rounds of the run end first, further rounds train only
-the policy and the shadow. If its tokens are spent first, the horizon stays
-unchecked, and the run says so.
+A change that helps for a round may do harm later: in math, three times the
+learning rate is ahead for about 60 updates and behind afterwards. So the former
+harness keeps training from the state of its own arms, in the place of a
+candidate; no other change is kept meanwhile. If the policy loses against it,
+the change is taken back, and the shadow's policy becomes the run's. If the
+rounds of the run end first, further rounds train only the policy and the
+shadow. If its tokens are spent first, the horizon stays unchecked, and the run
+says so.
 """
 
 from collections.abc import Sequence

@@ -40,6 +40,7 @@ class FillTest(parameterized.TestCase):
       waiting=(),
       repairs_only=(),
       chance=0.9,
+      number=0,
   ):
     """Return the trials in a round's field, given `outcomes`.
 
@@ -83,7 +84,9 @@ class FillTest(parameterized.TestCase):
     with (
         mock.patch.object(field, '_begin', begin),
         mock.patch.object(field, '_diagnose', diagnose),
-        mock.patch.object(field.costs, 'payable', lambda *_: float('inf')),
+        mock.patch.object(
+            field.costs, 'payable', lambda *_, **__: float('inf')
+        ),
         mock.patch.object(field.costs, 'pairs_of', lambda *_, **__: 4),
         mock.patch.object(
             field.standings, 'entered', lambda run: range(entered)
@@ -92,7 +95,7 @@ class FillTest(parameterized.TestCase):
         mock.patch.object(field.standings, 'chance', lambda *_: chance),
     ):
       self.said = run.say
-      found = field.fill(run, 0)
+      found = field.fill(run, number)
     self.assertEqual(
         [q.trial for q in found.queue if q.enters],
         [t.number for t in found.racing],
@@ -148,6 +151,13 @@ class FillTest(parameterized.TestCase):
     ):
       found = self._fill([0.1, 0.2], waiting=[repair], chance=0.1)
     self.assertEqual(found, [0])
+
+  def test_the_last_round_asks_for_a_larger_chance(self):
+    for number, chance, expected in (
+        (4, 0.4, [2, 1]), (5, 0.4, []), (5, 0.6, [2, 1])
+    ):  # fmt: skip
+      found = self._fill([0.0, 0.1, 0.2], chance=chance, number=number)
+      self.assertEqual(found, expected)
 
   def test_beside_the_repair_of_a_critical_fault_nothing_is_tried(self):
     repair = candidate(0)
