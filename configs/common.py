@@ -85,7 +85,9 @@ def apply(c: ml_collections.ConfigDict, variant: str) -> None:
     c.evolve.proposer = 'random'
   elif variant == 'reference':
     c.evolve.rounds = 0
-    c.grpo.clip_high = 0.28  # Clip-Higher: arXiv:2503.14476, Sec. 3.1.
+    # Clip-Higher: arXiv:2503.14476, Sec. 3.1. It has an effect only if epochs
+    # or minibatches make several updates of a batch.
+    c.grpo.clip_high = 0.28
     c.grpo.aggregation = 'token'  # Token-level loss: ibid., Sec. 3.3.
     c.grpo.keep = 'reward_variance'  # Groups without signal: Sec. 3.2.
     c.grpo.refill_rounds = 1

@@ -147,6 +147,7 @@ FIELDS = (
     Field('grpo.group_size', 8, 'G: completions per prompt.', 2,
           reason='a group of one has no advantage: set'
           ' --config.grpo.group_size=8'),
+    # With one update of a batch, every ratio is 1 and no bound applies.
     Field('grpo.clip_low', 0.2, 'The ratio is clipped below at 1 - clip_low.',
           0.0, 1.0, usual=(1e-4, 0.9),
           tunable=Tunable('clip', 0.05, 0.5, group='clip')),
@@ -228,10 +229,15 @@ FIELDS = (
           ' Evaluations always use max_tokens.', 0,
           tunable=Tunable('length', 1, 2**20, off=0, scale='log',
                           end='rollout.max_tokens')),
-    Field('rollout.top_p', 1.0, 'Nucleus sampling; training needs 1.'),
-    Field('rollout.top_k', -1, 'Top-k sampling; training needs -1.'),
-    Field('rollout.min_p', 0.0, 'Min-p sampling; training needs 0.'),
-    Field('rollout.stop', (), 'Strings that end a completion.'),
+    # A filtered sampler is not the policy that the loss differentiates.
+    Field('rollout.top_p', 1.0, 'Nucleus sampling of --mode=eval; training'
+          ' needs 1.', 1e-6, 1.0),
+    Field('rollout.top_k', -1, 'Top-k sampling of --mode=eval; training needs'
+          ' -1.', -1),
+    Field('rollout.min_p', 0.0, 'Min-p sampling of --mode=eval; training needs'
+          ' 0.', 0.0, 1.0),
+    Field('rollout.stop', (), 'Strings that end a completion; the text that is'
+          ' graded ends before them.'),
     Field('rollout.decode_slots', 128,
           'Rows decoded at once; a compiled shape, fixed for the run.', 1),
     Field('rollout.prefill_rows', 16,

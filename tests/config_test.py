@@ -104,6 +104,7 @@ class ValidateTest(parameterized.TestCase):
       ('optim__learning_rate', 0.0),
       ('steps', 0),
       ('seed', 2**32 - 1),
+      ('model__param_dtype', 'bfloat16'),  # At the default learning rate.
   )
   def test_bounds_are_allowed(self, field, value):
     config_checks.validate(make(**{field: value}))
@@ -159,6 +160,17 @@ class ValidateTest(parameterized.TestCase):
           r' set --config\.grpo\.reject=sequence$',
       ),
       (
+          'updates below the precision',
+          dict(model__param_dtype='bfloat16', optim__learning_rate=1e-6),
+          r'model\.param_dtype=.*learning_rate=1e-06 away: .*=float32',
+      ),
+      (
+          'scale of no adapters',
+          dict(model__lora_alpha=32.0),
+          r'model\.lora_alpha=32\.0 changes nothing while model\.lora_rank=0:'
+          r' set --config\.model\.lora_rank=8$',
+      ),
+      (
           'refill without a filter',
           dict(grpo__refill_rounds=1, grpo__keep='all'),
           r'grpo\.refill_rounds=1 .*set grpo\.keep=reward_variance',
@@ -166,7 +178,12 @@ class ValidateTest(parameterized.TestCase):
       (
           'no reward',
           dict(reward__weights=ml_collections.ConfigDict()),
-          r'reward\.weights is empty: .*outcome=1\.0',
+          r'reward\.weights={}: every reward would be 0; .*outcome=1\.0',
+      ),
+      (
+          'weights of 0',
+          dict(reward__weights__outcome=0.0),
+          r"reward\.weights={'outcome': 0\.0}: every reward would be 0",
       ),
       (
           'weight that is no number',

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+import os
 import pathlib
 import sys
 from typing import Any
@@ -10,6 +11,8 @@ from evojax.diagnosis import form
 from evojax.diagnosis import readers
 from evojax.diagnosis import run as run_lib
 from evojax.runtime import output
+
+_PIPE_CLOSED = 141  # What shells show for a process that SIGPIPE ended.
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -70,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = run_lib.diagnose(
         given.path, given.format, given.columns, settings, given.out
     )
+  except BrokenPipeError:  # Who reads the output, such as head, has enough.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _PIPE_CLOSED
   except (ValueError, OSError) as error:
     output.say(f'error: {error}', error=True)
     return 2

@@ -119,7 +119,7 @@ class Call:
 
   @property
   def is_cut(self) -> bool:
-    """Whether the reply says that a part of it is missing."""
+    """True if the reply says that a part of it is missing."""
     return bool(_CUT.search(self.reply[-_CUT_WITHIN:]))
 
   @property

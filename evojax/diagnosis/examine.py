@@ -8,6 +8,7 @@ from evojax.diagnosis import checks
 from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
+from evojax.diagnosis import words
 
 # Findings that are dropped if one of the stronger findings is present.
 _SAID_BY = {
@@ -39,7 +40,14 @@ _SAID_BY = {
         'reward_hacking',
         'length_gaming',
     ),
-    'format_bottleneck': ('unreadable',),
+    'format_bottleneck': ('unreadable', 'right_refused'),
+    'right_refused': ('unreadable',),
+    'logprob_gap': ('other_weights',),
+    'clip_fraction': ('logprob_gap', 'other_weights'),
+    'reward_falling': ('kl_explosion', 'loops'),
+    'shrinks': ('length_gaming',),
+    'stale_sampler': ('learning_rate_zero', 'gradient_zero'),
+    'calls_unlearned': ('gives_up', 'efficiency_collapse', 'submits_at_once'),
     'hidden_goal': (
         'credit',
         'inverted_sign',
@@ -73,9 +81,13 @@ _SAID_BY_CRITICAL = {
     # A policy gets certain of what the reward pays for. Where a grader lets
     # everything pass, rewards are soon equal.
     'entropy_collapse': ('inverted_sign', 'length_gaming', 'reward_hacking'),
-    'gradient_zero': ('grader_open',),
+    'gradient_zero': ('grader_open', 'not_finite', 'right_refused'),
+    'reward_falling': ('truncation',),
     'too_hard': (
+        'loops',
+        'other_weights',
         'prompt_cut',
+        'right_refused',
         'silent',
         'temperature',
         'truncation',
@@ -83,8 +95,9 @@ _SAID_BY_CRITICAL = {
         'length_decides',
     ),
     'unreadable': ('temperature', 'truncation', 'stop_string'),
-    'truncation': ('temperature',),
-    'dead_groups': ('silent',),
+    'truncation': ('loops', 'other_weights', 'temperature'),
+    'dead_groups': ('loops', 'other_weights', 'right_refused', 'silent'),
+    'loops': ('other_weights',),
 }
 # Findings that another one explains, which is then as severe as they are: who
 # cannot read what is asked, or what a tool replies, solves nothing.
@@ -130,7 +143,8 @@ def examine(run: form.Run) -> findings.Diagnosis:
     try:
       finding = check(run)
     except form.NotLogged as error:
-      unknown.append(findings.Unknown(check.__name__, str(error)))
+      why = words.how_to_log(run.format, str(error))
+      unknown.append(findings.Unknown(check.__name__, why))
       continue
     if finding is None:
       quiet.append(check.__name__)

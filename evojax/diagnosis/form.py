@@ -69,15 +69,25 @@ STEP = {
     'entropy': 'nats per token',
     'mean_logprob': 'nats per token',
     'kl': 'to the reference, nats per token',
+    'kl_coef': 'coefficient of the penalty for that KL',
+    'kl_update': 'KL of the update to the policy of the rollouts, nats',
     'clip': 'share of tokens outside the clip bounds',
     'left_out': 'share of tokens outside the bounds of the sampler ratio',
     'grad_norm': 'before clipping',
     'descent': 'fall of the loss by an update, to first order',
     'learning_rate': '',
     'loss': '',
+    'advantage_mean': 'mean of the tokens',
+    'advantage_low': 'lowest of a token',
+    'advantage_size': 'mean absolute value',
     'length': 'mean tokens of a completion',
+    'length_low': 'tokens of the shortest completion',
+    'length_high': 'tokens of the longest completion',
     'truncated': 'share cut at the limit',
     'dead': 'share of groups with equal rewards',
+    'spread': 'largest standard deviation of a reward part over the batch',
+    'ratio': 'of trainer to sampler probabilities, mean of the tokens',
+    'ratio_high': 'the largest of these',
     'gap': '|trainer - sampler| log-prob, nats per token',
     'n_turns': 'mean turns of an episode',
     'n_calls': 'mean calls of an episode',
@@ -119,12 +129,15 @@ class Run:
   path: pathlib.Path
   format: str  # A name of `readers.FORMATS`.
   rollouts: pd.DataFrame  # Columns of ROLLOUT and parts; may have no rows.
-  steps: pd.DataFrame  # Columns of STEP, ascending; may have no rows.
+  # Columns of STEP and means of parts, ascending; may have no rows.
+  steps: pd.DataFrame
   # Known values of SETTINGS, and 'weights': part -> weight.
   settings: Mapping[str, Any]
   notes: tuple[str, ...] = ()  # Unreadable files, and guesses.
   # For evojax's own runs: dotted path -> value, under the newest harness.
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # Columns of STEP that were logged, and are never a finite number.
+  never_finite: tuple[str, ...] = ()
 
   @property
   def parts(self) -> list[str]:
@@ -298,7 +311,7 @@ def make(
     path: The directory or file of the logs.
     format_: Name of their format.
     rollouts: Any columns of ROLLOUT and parts; others are dropped.
-    steps: Any columns of STEP; others are dropped.
+    steps: Any columns of STEP and parts; others are dropped.
     settings: Settings by name; unknown ones are None or missing.
     notes: Remarks of the reader.
     config: Dotted path -> value, for evojax's own runs.
@@ -320,17 +333,26 @@ def make(
       rollouts[name] = _numbers(rollouts[name])
   if len(rollouts):
     rollouts = _complete(rollouts, settings)
-  steps = steps[[c for c in steps if c in STEP]].apply(_numbers)
+  known = lambda c: c in STEP or c.startswith(PART)
+  steps = steps[[c for c in steps if known(c)]].apply(_numbers)
   if 'step' in steps:
     # Lines of one step (say, metrics and evaluation) are merged into one row.
     steps = steps.dropna(subset=['step']).groupby('step').last().reset_index()
     steps['step'] = steps['step'].astype(np.int64)
   else:
     steps = pd.DataFrame({'step': np.zeros(0, np.int64)})
-  steps = steps.dropna(axis=1, how='all')
+  never = [c for c in steps if len(steps) and steps[c].isna().all()]
+  steps = steps.drop(columns=never)
   settings = {k: v for k, v in settings.items() if v is not None}
   return Run(
-      path, format_, rollouts, steps, settings, tuple(notes), config or {}
+      path,
+      format_,
+      rollouts,
+      steps,
+      settings,
+      tuple(notes),
+      config or {},
+      tuple(never),
   )
 
 

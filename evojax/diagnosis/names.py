@@ -1,6 +1,7 @@
 """Common names for the metrics and columns that trainers log."""
 
 from collections.abc import Sequence
+import re
 
 import numpy as np
 import pandas as pd
@@ -15,43 +16,111 @@ METRICS = {
         'critic/rewards/mean',
         'reward/mean',
         'reward/all/mean',
+        'reward/avg_raw_reward',
+        'rollout/reward_mean',
+        'rollout/raw_reward',
+        'objective/scores',
+        'env/reward_mean',
         'critic/score/mean',
     ),
-    'outcome': ('rewards/correct/mean', 'rewards/accuracy_reward/mean'),
+    'outcome': (
+        'rewards/correct/mean',
+        'rewards/accuracy_reward/mean',
+        'rewards/accuracy_reward',
+        'objective/verifiable_correct_rate',
+    ),
     'eval_outcome': ('eval_rewards/correct/mean', 'eval_reward'),
     'entropy': (
         'entropy',
         'actor/entropy',
         'entropy/mean',
+        'entropy/all/mean',
+        'policy/policy_entropy',
+        'policy/entropy_avg',
         'actor/entropy_loss',
     ),
     'kl': ('kl', 'actor/kl_loss', 'actor/ppo_kl', 'kl/mean'),
-    'clip': ('clip_ratio/region_mean', 'clip_ratio', 'actor/pg_clipfrac'),
-    'grad_norm': ('grad_norm', 'actor/grad_norm', 'optim/grad_norm'),
-    'learning_rate': ('learning_rate', 'actor/lr', 'optim/lr', 'lr'),
-    'loss': ('loss', 'actor/pg_loss', 'loss/mean'),
+    'kl_coef': ('actor/kl_coef',),
+    'kl_update': ('actor/ppo_kl', 'policy/approxkl_avg', 'ppo_kl'),
+    'clip': (
+        'clip_ratio/region_mean',
+        'clip_ratio',
+        'actor/pg_clipfrac',
+        'policy/ppo_clip_ratio',
+        'policy/clipfrac_avg',
+        'ppo/policy/clipfrac',
+        'pg_clipfrac',
+    ),
+    'grad_norm': (
+        'grad_norm',
+        'actor/grad_norm',
+        'optim/grad_norm',
+        'policy/raw_grad_norm',
+    ),
+    'learning_rate': (
+        'learning_rate',
+        'actor/lr',
+        'optim/lr',
+        'policy/policy_lr',
+        'lr-pg_0',
+        'ppo/learning_rate',
+        'lr',
+    ),
+    'loss': (
+        'loss',
+        'actor/pg_loss',
+        'loss/mean',
+        'policy/final_loss',
+        'loss/policy_avg',
+        'ppo/loss/total',
+    ),
+    'advantage_mean': ('critic/advantages/mean', 'loss/avg_raw_advantages'),
+    'advantage_low': ('critic/advantages/min',),
+    'advantage_size': ('loss/avg_raw_advantages_abs',),
     'length': (
         'completions/mean_length',
         'response_length/mean',
         'seq_len/mean',
+        'generate/avg_num_tokens',
+        'rollout/response_len_mean',
+        'rollout/response_len/mean',
+        'mean_gen_tokens_per_sample',
+        'tokens/responses_len_mean',
+        'val/sequence_lengths',
         'completion_length',
     ),
+    'length_low': ('completions/min_length', 'response_length/min'),
+    'length_high': ('completions/max_length', 'response_length/max'),
     'truncated': (
         'completions/clipped_ratio',
         'response_length/clip_ratio',
         'is_truncated/mean',
         'is_truncated/all/mean',
+        'rollout/trunc_ratio',
+        'rollout/truncated_ratio',
     ),
-    'dead': ('frac_reward_zero_std', 'solve_none'),
+    'dead': (
+        'frac_reward_zero_std',
+        'rollout/zero_std_group_ratio',
+        'solve_none',
+    ),
     'gap': (
         'sampling/sampling_logp_difference/mean',
         'training/rollout_probs_diff_mean',
         'mismatch_kl/mean',
+        'mismatch_kl/all/mean',
+        'policy/rollout_train_logprobs_abs_diff_mean',
+        'debug/vllm_vs_local_logprob_diff_mean',
+        'rollout_logprob_abs_diff',  # After the prefix 'train_'.
     ),
+    'ratio': ('sampling/importance_sampling_ratio/mean',),
+    'ratio_high': ('sampling/importance_sampling_ratio/max',),
     'n_turns': ('num_turns/mean', 'num_turns/all/mean'),
     'n_calls': ('tools/call_frequency', 'tool_call_counts/mean'),
     'calls_failed': ('tools/failure_frequency',),
 }
+# The mean of exp |gap| of a token, instead of the gap.
+_GAP_FACTOR = 'token_mult_prob_error'
 _STEP = (
     'step',
     'global_step',
@@ -60,6 +129,10 @@ _STEP = (
     '_step',
 )
 _PREFIXES = ('train/', 'train_')
+# Means of reward functions, before their weights, under both names that TRL
+# gave them, and their standard deviations over a batch.
+_PART_MEAN = re.compile(r'rewards/([^/]+)(?:/mean)?')
+_PART_STD = re.compile(r'rewards/[^/]+/std')
 # Words in the names of columns that tell whether a completion is right.
 _OUTCOME = ('outcome', 'acc', 'correct', 'solved', 'exact', 'pass')
 _REFERENCE = (
@@ -91,7 +164,25 @@ def common(log: pd.DataFrame) -> pd.DataFrame:
     chosen = next((bare[c] for c in candidates if c in bare), None)
     if chosen is not None:
       found[name] = log[chosen]
+  if 'gap' not in found and _GAP_FACTOR in bare:
+    factor = pd.to_numeric(log[bare[_GAP_FACTOR]], errors='coerce')
+    found['gap'] = np.log(factor.clip(lower=1.0))
+  for name, column in part_means(log).items():
+    found[form.PART + name] = log[column]
+  spreads = [c for name, c in bare.items() if _PART_STD.fullmatch(name)]
+  if spreads:
+    spread = log[spreads].apply(pd.to_numeric, errors='coerce')
+    found['spread'] = spread.max(axis=1)
   return pd.DataFrame(found)
+
+
+def part_means(log: pd.DataFrame) -> dict[str, str]:
+  """Return part of the reward -> column of its mean before its weight."""
+  found = {}
+  for column in log:
+    if match := _PART_MEAN.fullmatch(_bare(str(column))):
+      found[match[1]] = column
+  return found
 
 
 def guess_outcome(
@@ -135,5 +226,6 @@ def guess_texts(rows: pd.DataFrame, taken: dict[str, str]) -> None:
   form_ = form.guess(map(str, rows.columns), 'format')
   if form_ and 'format_ok' not in taken and not form_.startswith(form.PART):
     values = pd.to_numeric(rows[form_], errors='coerce').dropna().unique()
-    if len(values) and np.isin(values, (0.0, 1.0)).all():
+    # A function that never finds its format does not tell what is readable.
+    if np.isin(values, (0.0, 1.0)).all() and (values > 0).any():
       taken['format_ok'] = form_

@@ -1,5 +1,7 @@
 """Each trainer's names for the settings of a finding."""
 
+import re
+
 _WORDS = {
     'evojax': {
         'learning_rate': 'optim.learning_rate',
@@ -30,6 +32,9 @@ _WORDS = {
         'kl_coef': 'beta',
         'max_tokens': 'max_completion_length',
         'max_grad_norm': 'max_grad_norm',
+        'total_steps': 'max_steps',
+        'micro_batch': 'per_device_train_batch_size',
+        'group_size': 'num_generations',
         'clip': 'epsilon, epsilon_high',
         'data': 'train_dataset',
         'filter': 'the difficulty of train_dataset',
@@ -46,6 +51,9 @@ _WORDS = {
         'kl_coef': 'actor_rollout_ref.actor.kl_loss_coef',
         'max_tokens': 'data.max_response_length',
         'max_grad_norm': 'actor_rollout_ref.actor.grad_clip',
+        'total_steps': 'actor_rollout_ref.actor.optim.total_training_steps',
+        'micro_batch': 'actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu',
+        'group_size': 'actor_rollout_ref.rollout.n',
         'clip': 'actor_rollout_ref.actor.clip_ratio',
         'data': 'data.train_files',
         'filter': 'algorithm.filter_groups.enable',
@@ -79,6 +87,9 @@ _PLAIN = {
     'kl_coef': 'the KL coefficient',
     'max_tokens': 'the limit of completion tokens',
     'max_grad_norm': 'the bound of the gradient norm',
+    'total_steps': 'the steps of the scheduler',
+    'micro_batch': 'the micro-batch of a device',
+    'group_size': 'completions of a prompt',
     'clip': 'the clip bounds',
     'data': 'the training problems',
     'filter': 'a filter of groups with equal rewards',
@@ -92,6 +103,51 @@ _PLAIN = {
     'tools': 'the tools of the agent',
     'reply_limit': 'the limit of characters of a reply',
 }
+
+
+_ROLLOUTS = (
+    'advantage',
+    'completion',
+    'format_ok',
+    'group',
+    'mean_logprob',
+    'n_tokens',
+    'outcome',
+    'prompt',
+    'prompt_id',
+    'reward',
+    'text_id',
+)
+# What makes a trainer log what a check needs.
+_HOW = {
+    'trl': {
+        **dict.fromkeys(_ROLLOUTS, 'log_completions=True'),
+        'reference': 'log_extra in a reward function',
+        'kl': 'beta > 0',
+        'gap': 'use_vllm and vllm_importance_sampling_correction=True',
+        'evaluation': "eval_strategy='steps' with an eval_dataset",
+    },
+    'verl': {
+        **dict.fromkeys(_ROLLOUTS, 'trainer.rollout_data_dir=DIR'),
+        **dict.fromkeys(
+            ('clip', 'entropy', 'grad_norm', 'learning_rate', 'loss'),
+            "trainer.logger with 'file', in the same folder",
+        ),
+        'kl': 'actor_rollout_ref.actor.use_kl_loss=True',
+        'gap': 'actor_rollout_ref.rollout.calculate_log_probs=True',
+        'evaluation': 'trainer.test_freq > 0',
+    },
+}
+
+
+def how_to_log(format_: str, why: str) -> str:
+  """Return why a check cannot tell, with what makes the trainer log it."""
+  if not why.endswith('not logged'):
+    return why
+  names = re.findall(r'\w+', why)
+  known = _HOW.get(format_, {})
+  found = dict.fromkeys(known[name] for name in names if name in known)
+  return f'{why}: {"; ".join(found)}' if found else why
 
 
 def word(format_: str, name: str, part: str = '') -> str:

@@ -6,7 +6,9 @@ own rollouts; otherwise each pair answers dev problems of its own.
 """
 
 from collections.abc import Sequence
+import functools
 import math
+import pathlib
 from typing import Any
 
 from jaxtyping import Float
@@ -25,6 +27,8 @@ from evojax.training import arm as arm_lib
 # they change the problems, the sampling, the maximum length, or what an
 # environment offers.
 SAMPLED_OTHERWISE = ('data', 'exploration', 'length', 'tools')
+# Arms whose scores are kept in memory: a round asks for them several times.
+_REMEMBERED = 64
 # Least clear difference, in standard errors. It is high because it is applied
 # to every arm.
 _CLEARLY = 3.0
@@ -119,16 +123,28 @@ def own_scores(
     Shares of the groups in order, and the number of groups of every update.
     Arms of a pair with equal numbers had the same problems.
   """
-  folder = run.path / arm.folder
+  by_step = _solved(run.path / arm.folder, arm.end)
+  first = 0 if whole else len(by_step) // 2
+  return np.concatenate(by_step[first:]), tuple(map(len, by_step))
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _solved(folder: pathlib.Path, end: str) -> list[list[float]]:
+  """Return the solved share of each group of an arm, by update.
+
+  Args:
+    folder: Folder of the arm.
+    end: Fingerprint of its last state. An arm of another run that was trained
+      in the same folder before has another one.
+  """
+  del end
 
   def read() -> list[list[float]]:
     steps = store.list_steps(folder, 'train')
     each = (store.problem_scores(folder, 'train', step) for step in steps)
     return [scores[np.isfinite(scores)].tolist() for scores in each]
 
-  by_step = decisions.decide(read)
-  first = 0 if whole else len(by_step) // 2
-  return np.concatenate(by_step[first:]), tuple(map(len, by_step))
+  return decisions.decide(read)
 
 
 def is_clearly_worse(

@@ -21,7 +21,7 @@ _ABSENT = 'absent'
 
 @dataclasses.dataclass(frozen=True)
 class Parting:
-  """Where two runs part."""
+  """The place where two runs part."""
 
   other: str  # Directory of the other run.
   rows: int  # Number of rows at the beginning that are equal in both.

@@ -128,6 +128,8 @@ AXES = {
     'gate_up': ('embed', None, 'mlp'),
     'down': ('mlp', 'embed'),
 }
+# Parameters that are no matrices, however many axes they have.
+VECTORS = frozenset((*_WHOLE, 'qkv_bias'))
 for _name, _n in _INPUTS.items():
   AXES[f'{_name}_lora_a'] = (*AXES[_name][:_n], None)
   AXES[f'{_name}_lora_b'] = (None, *AXES[_name][_n:])

@@ -46,7 +46,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
 
 def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
   """Score the policy at config.model.path."""
-  setup = setup_lib.prepare(config)
+  setup = setup_lib.prepare(config, trains=False)
   primary = sharding.is_primary()
   with workdir_lib.open_workdir(
       workdir, config, mode='eval', primary=primary

@@ -81,7 +81,7 @@ def run(
   if not insecure:
     _check_public(config, host)
   devices.trim_memory_after_compiling()
-  config_checks.validate(config)
+  config_checks.validate(config, trains=False)
   name = pathlib.Path(config.model.path.removeprefix('package:')).name
   if workdir:
     trained = policies.of_run(config, workdir)

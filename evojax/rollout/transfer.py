@@ -1,4 +1,4 @@
-"""How a server gets new weights: from a directory, or as tensors over HTTP.
+"""Transfer of new weights to a server, in a directory or as tensors over HTTP.
 
 In both cases the weights are a Hugging Face directory that the trainer wrote.
 By default a server reads it, so that both must see it under the same path. As

@@ -1,4 +1,4 @@
-"""Which files of a checkpoint hold the shards of this process.
+"""Files of a checkpoint that hold the shards of this process.
 
 A run whose processes have no shared directory saves each array as chunks in
 Zarr files, one file per chunk (see `checkpoint`):

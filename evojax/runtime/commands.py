@@ -279,7 +279,7 @@ class Meter:
 
 @dataclasses.dataclass
 class _Deaths:
-  """How often a command was ended from outside."""
+  """Counts of the times that a command was ended from outside."""
 
   kills: int = 0
   losses: int = 0

@@ -14,27 +14,33 @@ import ml_collections
 
 from evojax import config as config_lib
 
-# A field of config.grpo, the field that enables it, and a value of the latter.
+# A field, the field that enables it, and a value of the latter.
 _PARTS = (
-    ('tis_mode', 'tis_cap', '3'),
-    ('tis_floor', 'tis_cap', '3'),
-    ('reject_low', 'reject', 'sequence'),
-    ('reject_high', 'reject', 'sequence'),
+    ('model.lora_alpha', 'model.lora_rank', '8'),
+    ('grpo.tis_mode', 'grpo.tis_cap', '3'),
+    ('grpo.tis_floor', 'grpo.tis_cap', '3'),
+    ('grpo.reject_low', 'grpo.reject', 'sequence'),
+    ('grpo.reject_high', 'grpo.reject', 'sequence'),
 )
 _OF_SERVERS = (
     'urls', 'urls_file', 'api_key_env', 'admin_key_env', 'weights_dir',
     'weights_transport',
 )  # fmt: skip
+# Lowest learning rate of parameters in bfloat16.
+_LEAST_RATE = 1e-5
 URL = re.compile(r'https?://[^/?#\s]+/?')
 
 
-def validate(config: ml_collections.ConfigDict, *, arm: bool = False) -> None:
+def validate(
+    config: ml_collections.ConfigDict, *, arm: bool = False, trains: bool = True
+) -> None:
   """Check values and their combinations.
 
   Args:
     config: The config of a run or of an arm.
     arm: True for an arm of a race. An arm may be shorter than its warm-up; the
       diagnosis reports the effect.
+    trains: False for --mode=eval, which may sample with top_p, top_k or min_p.
 
   Raises:
     config.ConfigError: Naming each field, its value and the remedy.
@@ -47,7 +53,7 @@ def validate(config: ml_collections.ConfigDict, *, arm: bool = False) -> None:
   # Combinations are checked second, because these checks divide by values that
   # must not be 0.
   if not problems:
-    found = _training(config, arm) | _rollout(config) | _run(config)
+    found = _training(config, arm, trains) | _rollout(config) | _run(config)
     problems = [line for line, wrong in found.items() if wrong]
   _refuse(problems)
 
@@ -80,10 +86,12 @@ def _refuse(problems: Sequence[str]) -> None:
 # A line is reported if its condition holds.
 
 
-def _training(c: ml_collections.ConfigDict, arm: bool) -> dict[str, Any]:
+def _training(
+    c: ml_collections.ConfigDict, arm: bool, trains: bool
+) -> dict[str, Any]:
   """Check the model, the sampling, the update and the reward."""
-  r, g = c.rollout, c.grpo
-  per_update = g.minibatches * g.micro_groups
+  r, g, flat = c.rollout, c.grpo, config_lib.flatten(c)
+  per_update, rate = g.minibatches * g.micro_groups, c.optim.learning_rate
   return {
       'model.path is not set: pass --config.model.path=DIR, a Hugging Face'
       ' directory': not c.model.path,
@@ -92,7 +100,17 @@ def _training(c: ml_collections.ConfigDict, arm: bool) -> dict[str, Any]:
       f'rollout.top_p={r.top_p}, top_k={r.top_k}, min_p={r.min_p}: a filtered'
       ' sampler is not the policy that the loss differentiates; train with'
       ' top_p=1, top_k=-1, min_p=0': (
-          r.top_p != 1 or r.top_k > 0 or r.min_p != 0
+          trains and (r.top_p != 1 or r.top_k > 0 or r.min_p != 0)
+      ),
+      # A parameter near 0.03 moves in steps of 1e-4, an update by about the
+      # learning rate. Adapters are float32 in any case.
+      f"model.param_dtype='bfloat16' rounds updates of optim.learning_rate="
+      f'{rate:g} away: set --config.model.param_dtype=float32 (compute_dtype'
+      ' may be bfloat16), or train adapters with --config.model.lora_rank=16': (
+          trains
+          and c.model.param_dtype == 'bfloat16'
+          and 0 < rate < _LEAST_RATE
+          and not c.model.lora_rank
       ),
       f'rollout.token_limit={r.token_limit} is more than'
       f' rollout.max_tokens={r.max_tokens}, the shape: lower it, or set it to'
@@ -113,10 +131,10 @@ def _training(c: ml_collections.ConfigDict, arm: bool) -> dict[str, Any]:
       f'grpo.tis_floor={g.tis_floor} must be less than'
       f' grpo.tis_cap={g.tis_cap}: lower it': 0 < g.tis_cap <= g.tis_floor,
       **{
-          f'grpo.{name}={g[name]!r} changes nothing while'
-          f' grpo.{switch}={g[switch]!r}: set --config.grpo.{switch}={on}': (
-              g[switch] == config_lib.declaration(f'grpo.{switch}').default
-              and g[name] != config_lib.declaration(f'grpo.{name}').default
+          f'{name}={flat[name]!r} changes nothing while'
+          f' {switch}={flat[switch]!r}: set --config.{switch}={on}': (
+              flat[switch] == config_lib.declaration(switch).default
+              and flat[name] != config_lib.declaration(name).default
           )
           for name, switch, on in _PARTS
       },
@@ -127,8 +145,10 @@ def _training(c: ml_collections.ConfigDict, arm: bool) -> dict[str, Any]:
       f'optim.warmup_steps={c.optim.warmup_steps} exceeds steps={c.steps}': (
           c.optim.warmup_steps > c.steps > 0 and not arm
       ),
-      'reward.weights is empty: every reward would be 0; set e.g.'
-      ' --config.reward.weights.outcome=1.0': not c.reward.weights,
+      f'reward.weights={c.reward.weights.to_dict()}: every reward would be 0;'
+      ' set e.g. --config.reward.weights.outcome=1.0': not any(
+          c.reward.weights.values()
+      ),
       **{
           f'reward.weights.{name}={weight!r}: must be a number': (
               isinstance(weight, bool) or not isinstance(weight, int | float)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -132,6 +133,18 @@ def _may_change(name: str, config: Mapping[str, Any], mode: str) -> bool:
     return config.get('optim', {}).get('schedule') == 'constant'
   # Names end with a dot here; otherwise 'log' would cover 'log_prob' as well.
   return any(f'{name}.'.startswith(f'{free}.') for free in FREE_FIELDS)
+
+
+def recipe(config: ml_collections.ConfigDict) -> str:
+  """Return the hash of the fields on which training depends, 64 hex digits."""
+  values = config_lib.to_mapping(config)
+  lasting = {
+      name: value
+      for name, value in config_lib.flatten(values).items()
+      if not _may_change(name, values, 'train')
+  }
+  text = json.dumps(lasting, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _fork_command(path: pathlib.Path) -> str:

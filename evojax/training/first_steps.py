@@ -16,7 +16,12 @@ _DEAD = 0.9  # If at least this share of the groups is dead, little is learned.
 # If at most this share is solved, dead groups count as all wrong; if at least 1
 # minus this share, as all right.
 _FEW = 0.1
+_CUT = 0.5  # If more is cut by the limit of tokens, this is why few are solved.
 _REMEDY = {
+    'cut': (
+        'most completions are cut by their limit of tokens: raise it'
+        ' (config.rollout.token_limit, turn_tokens or max_tokens)'
+    ),
     'hard': (
         'the problems are too hard for this policy: train on easier ones'
         ' (config.data.families, or other data), start from a policy that'
@@ -43,11 +48,12 @@ def warning(workdir: pathlib.Path) -> str:
   """
   steps = store.list_steps(workdir, 'train')[:STEPS]
   shares = [_shares(workdir, step) for step in steps]
-  solved, dead = np.mean(shares, 0) if shares else (1, 0)
+  solved, dead, cut = np.mean(shares, 0) if shares else (1, 0, 0)
   if dead < _DEAD and solved > 0:
     return ''
   kind = 'hard' if solved <= _FEW else 'mixed'
   kind = 'easy' if solved >= 1 - _FEW else kind
+  kind = 'cut' if kind == 'hard' and cut > _CUT else kind
   learned = (
       f'so {"little" if dead < 1 else "nothing"} is learned'
       if dead >= _DEAD
@@ -60,12 +66,12 @@ def warning(workdir: pathlib.Path) -> str:
   )
 
 
-def _shares(workdir: pathlib.Path, step: int) -> tuple[float, float]:
-  """Return a step's shares of solved completions and of dead groups."""
-  columns = 'group', 'graded', 'outcome', 'reward'
-  group, graded, outcome, reward = store.read_numbers(
+def _shares(workdir: pathlib.Path, step: int) -> tuple[float, float, float]:
+  """Return a step's shares of solved, of dead groups, and of what was cut."""
+  columns = 'group', 'graded', 'outcome', 'reward', 'truncated'
+  group, graded, outcome, reward, cut = store.read_numbers(
       workdir, 'train', step, *columns
   )
   spread = [reward[graded & (group == g)] for g in np.unique(group)]
   dead = [len(r) < 2 or r.std() < filters.MIN_STD for r in spread]
-  return outcome[graded].mean(), np.mean(dead)
+  return outcome[graded].mean(), np.mean(dead), cut.mean()

@@ -4,6 +4,8 @@ A learner needs rollouts with rewards: a trainer samples them, and a backtest
 reads them from recorded evidence. The learner writes no files.
 """
 
+from collections.abc import Sequence
+import math
 import pathlib
 from typing import Any
 
@@ -82,11 +84,11 @@ class Learner:
     Kept groups are used first.
 
     Returns:
-      Metrics, as means over the updates; and float32 [P, G], the mean
-      |old_logprobs - sampler_logprobs| of each episode, NaN if the episode was
-      not in the update. If the algorithm rejects tokens, the metrics also have
-      the number of rejected episodes, and of groups that lost all episodes by
-      it; if the peak of the devices is known, they have 'mfu'.
+      Metrics, as means over the updates that have them; and float32 [P, G], the
+      mean |old_logprobs - sampler_logprobs| of each episode, NaN if the episode
+      was not in the update. If the algorithm rejects tokens, the metrics also
+      have the number of rejected episodes, and of groups that lost all episodes
+      by it; if the peak of the devices is known, they have 'mfu'.
 
     Raises:
       update.NonFiniteError: If the loss or a gradient is not finite. The state
@@ -133,7 +135,7 @@ class Learner:
             rejected[order] = rows['rejected'].reshape(-1, c.group_size)
     gap[~batch.included] = np.nan
     self.step += 1
-    metrics = jax.tree.map(lambda *values: float(np.mean(values)), *logs)
+    metrics = jax.tree.map(lambda *values: _mean(values), *logs)
     if self.algorithm.rejects:
       empty = rejected.any(1) & ~(batch.included & ~rejected).any(1)
       metrics.update(
@@ -194,6 +196,12 @@ class Learner:
         sharding.to_device(arrays, shardings),
         sharding.to_device(np.int32(live), self._replicated),
     )
+
+
+def _mean(values: Sequence[np.ndarray]) -> float:
+  """Return the mean of a metric; NaN if no update had tokens to measure it."""
+  known = [value for value in values if not np.isnan(value)]
+  return float(np.mean(known)) if known else math.nan
 
 
 def _trained(state: update_lib.State) -> dict[str, Any]:

@@ -179,10 +179,9 @@ def _run(
         watch()
 
     def after_step(log: dict[str, float]) -> None:
-      if trainer.step % config.log.every == 0:
-        with phases('log'):
-          write(trainer.step, log | phases.row())
-          progress.update(trainer.step, log)
+      with phases('log'):
+        write(trainer.step, log | phases.row())
+        progress.update(trainer.step, log)
       if trainer.step == min(first_steps.STEPS, config.steps):
         if line := first_steps.warning(path) if primary else '':
           say(line)
@@ -202,6 +201,11 @@ def _run(
     try:
       if trainer.step:
         say(f'continuing from step {trainer.step}')
+        if trainer.step >= config.steps and not directory.resumed:
+          say(
+              f'nothing is trained: config.steps={config.steps} includes the'
+              f' {trainer.step} steps of --fork_from; raise it'
+          )
         # The last process may have ended before it evaluated this step.
         if due_for_score() and not is_scored():
           evaluate()

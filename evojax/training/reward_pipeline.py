@@ -8,6 +8,7 @@ live ones.
 
 from collections.abc import Sequence
 import dataclasses
+import hashlib
 from typing import Any
 
 from jaxtyping import Bool, Float
@@ -74,13 +75,16 @@ class RewardPipeline:
   """The stage that computes advantages and kept groups from graded rollouts.
 
   Attributes:
-    keep_state: State of the harness's filter, passed from batch to batch.
+    keep: Hash of the harness's filter; '' without one.
+    keep_state: State of the filter, passed from batch to batch.
   """
 
   def __init__(self, setup: setup_lib.Setup):
-    self._setup = setup
+    self._setup, self.keep = setup, ''
     self.keep_state: dict[str, np.ndarray] = {}
     if setup.functions and setup.functions.has('keep'):
+      source = setup.harness.files['keep.py']
+      self.keep = hashlib.sha256(source.encode()).hexdigest()
       self.keep_state = setup.functions.init()
 
   def __call__(self, rollouts: collect.RolloutBatch) -> RewardedBatch:

@@ -129,7 +129,9 @@ class Setup:
     return _build(config, opened=self)
 
 
-def prepare(config: ml_collections.ConfigDict) -> Setup:
+def prepare(
+    config: ml_collections.ConfigDict, *, trains: bool = True
+) -> Setup:
   """Check and build everything that needs no device.
 
   The reward is computed for one graded problem, so that a wrong weight or a
@@ -138,6 +140,7 @@ def prepare(config: ml_collections.ConfigDict) -> Setup:
   Args:
     config: The config of the run; `harness.path` names the harness that trains
       it.
+    trains: False if the policy is only scored.
 
   Raises:
     ValueError: If anything is wrong, with the field, its value and the remedy.
@@ -145,10 +148,14 @@ def prepare(config: ml_collections.ConfigDict) -> Setup:
   devices.trim_memory_after_compiling()
   if (file := config.rollout.urls_file) and sharding.is_primary():
     roster.Roster(file).read()
-  return _build(config, opened=None)
+  return _build(config, opened=None, trains=trains)
 
 
-def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
+def _build(
+    config: ml_collections.ConfigDict,
+    opened: Setup | None,
+    trains: bool = True,
+) -> Setup:
   """Return the setup of a config, reusing the fitting parts of `opened`."""
   policy = opened and opened.policy
   # Synthetic evidence and the probe belong to a domain, so another domain needs
@@ -168,7 +175,7 @@ def _build(config: ml_collections.ConfigDict, opened: Setup | None) -> Setup:
       probe.tier()  # Raises now if this machine has no sandbox for such code.
       functions = run.Functions(harness)
   # After the overlay, because its values may be invalid only in combination.
-  config_checks.validate(config, arm=opened is not None)
+  config_checks.validate(config, arm=opened is not None, trains=trains)
   metrics_lib.check_available(config.log.wandb)
   families = config.data.families
   training_domain = (
@@ -244,10 +251,10 @@ def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:
     counts: Split -> number of problems that are taken at once.
 
   Raises:
-    ValueError: If a split is too small, a prompt is too long, or the chat
-      template refuses it.
+    ValueError: If a split is too small, a prompt is too long, the chat template
+      refuses it, or the policy has no row for one of its tokens.
   """
-  config = setup.config
+  config, policy = setup.config, setup.policy
   for split, count in counts.items():
     domain = setup.training_domain if split == 'train' else setup.domain
     source = domain.source(split, config.seed)
@@ -255,7 +262,18 @@ def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:
     if isinstance(source, sources.FiniteSource):
       count = max(count, min(len(source), _MOST_RENDERED))
     asked = source.take(0, count)
-    collect.render(setup.policy.tokenizer, asked, config.data.max_prompt_tokens)
+    prompts = collect.render(
+        policy.tokenizer, asked, config.data.max_prompt_tokens
+    )
+    highest = max((t for prompt in prompts for t in prompt), default=0)
+    rows = policy.cfg.vocab_size
+    # An index beyond the table would silently become that of its last row.
+    if highest >= rows:
+      raise ValueError(
+          f'a prompt of the split {split!r} has the token {highest}, but the'
+          f' vocabulary of {policy.path} has {rows} rows: its tokenizer.json is'
+          ' that of another model; restore it'
+      )
 
 
 def _grade_one(setup: Setup) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import sharding
+from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
 from evojax.training import learner as learner_lib
 from evojax.training import meshes
@@ -155,15 +156,19 @@ class Trainer:
     learner.step = meta['step']
     self.key, self.cursor = saved['key'], int(saved['cursor'])
     # The filter's state is in the metadata, since it is too small to shard.
-    self.rewards.keep_state = {
-        name: np.array(values, np.float32)
-        for name, values in metadata['keep_state'].items()
-    }
+    # A fork may have another filter, which begins with a state of its own.
+    if metadata.get('keep', self.rewards.keep) == self.rewards.keep:
+      self.rewards.keep_state = {
+          name: np.array(values, np.float32)
+          for name, values in metadata['keep_state'].items()
+      }
     if 'ahead' in metadata:
       self.cursor, packed = metadata['ahead']
-      # With another config, as in a fork, problems, prompts or sampling
+      # With another recipe, as in a fork, problems, prompts or sampling
       # parameters may differ; then the prefetched episodes are not used.
-      if metadata['config_sha256'] == config_lib.sha256(self.config):
+      # Older checkpoints have the hash of the whole config.
+      hashes = workdir_lib.recipe(self.config), config_lib.sha256(self.config)
+      if metadata.get('recipe', metadata['config_sha256']) in hashes:
         asked = self.next_requests(self.config.grpo.prompts, self.step, 0)
         decode = self.setup.policy.tokenizer.decode
         self.prefetched = asked, _unpack(packed, asked.requests, decode)
@@ -187,8 +192,10 @@ class Trainer:
     state = self.rewards.keep_state
     metadata = dict(
         config_sha256=config_lib.sha256(self.config),
+        recipe=workdir_lib.recipe(self.config),
         jax=jax.__version__,
         start=self.start,
+        keep=self.rewards.keep,
         keep_state={name: values.tolist() for name, values in state.items()},
     )
     if self.prefetched:

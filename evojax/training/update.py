@@ -25,6 +25,7 @@ import optax
 from evojax import config as config_lib
 from evojax import records
 from evojax.models import decoder
+from evojax.models import layer
 from evojax.models import lora
 from evojax.rl import importance
 from evojax.rl import logprobs as logprobs_lib
@@ -312,8 +313,9 @@ def update_step(
 
   Returns:
     The new state (the old one if the loss or a gradient is not finite), scalar
-    metrics, and arrays [M, p, G] with one value per episode: 'gap', the mean of
-    |old_logprobs - sampler_logprobs| over its sampled tokens, and 'rejected'.
+    metrics (a mean over no tokens is NaN), and arrays [M, p, G] with one value
+    per episode: 'gap', the mean of |old_logprobs - sampler_logprobs| over its
+    sampled tokens, and 'rejected'.
   """
   (grads, loss, sums), largest, rows = _accumulate(
       cfg, algorithm, state, batch, live, hyper
@@ -324,13 +326,15 @@ def update_step(
   clipped = jax.tree.map(lambda g: g * scale, grads)
   direction, moments = algorithm.optimizer.update(clipped, state['moments'])
 
-  def apply(param, step):
-    decay = hyper['weight_decay'] if param.ndim > 1 else 0.0
+  def apply(path, param, step):
+    decay = 0.0 if path[-1].key in layer.VECTORS else hyper['weight_decay']
     new = param - hyper['learning_rate'] * (step + decay * param)
     return new.astype(param.dtype)
 
   new_state = dict(
-      params=jax.tree.map(apply, state['params'], direction),
+      params=jax.tree_util.tree_map_with_path(
+          apply, state['params'], direction
+      ),
       frozen=state['frozen'],
       moments=moments,
       step=state['step'] + 1,
@@ -341,9 +345,8 @@ def update_step(
   new_state = jax.tree.map(
       lambda new, old: jnp.where(finite, new, old), new_state, state
   )
-  tokens = jnp.maximum(sums.pop('tokens'), 1.0)
-  sampler = sums.pop('sampler')
-  metrics = {name: value / tokens for name, value in sums.items()}
+  tokens, sampler = sums.pop('tokens'), sums.pop('sampler')
+  metrics = {name: _mean(value, tokens) for name, value in sums.items()}
   metrics |= _sampler_metrics(algorithm, sampler) | largest
   metrics.update(loss=loss, grad_norm=norm, finite=finite, tokens=tokens)
   # How much this update lowers the loss, to first order. Since advantages have
@@ -354,24 +357,28 @@ def update_step(
   return new_state, metrics, rows
 
 
+def _mean(total, count):
+  """Return total / count; NaN if nothing was counted, as 0 would be a value."""
+  return jnp.where(count > 0, total / jnp.maximum(count, 1.0), jnp.nan)
+
+
 def _sampler_metrics(algorithm, sums):
   """Return metrics of the sampler's difference, and of its correction."""
-  tokens = jnp.maximum(sums['tokens'], 1.0)
-  sequences = jnp.maximum(sums['sequences'], 1.0)
-  metrics = {name: sums[name] / tokens for name in ('gap', 'sampler_kl')}
+  tokens, sequences = sums['tokens'], sums['sequences']
+  metrics = {name: _mean(sums[name], tokens) for name in ('gap', 'sampler_kl')}
   if algorithm.tis_mode:
     done = {'truncate': 'truncated', 'mask': 'masked'}
     name = f'tis_{done[algorithm.tis_mode.split("_")[1]]}'
-    squares = jnp.maximum(tokens * sums['weight_square'], 1e-30)
+    squares = jnp.maximum(sums['weight_square'], 1e-30)
     metrics |= {
-        'tis_weight': sums['weight'] / tokens,
-        name: sums['bounded'] / tokens,
-        f'{name}_sequences': sums['bounded_sequences'] / sequences,
+        'tis_weight': _mean(sums['weight'], tokens),
+        name: _mean(sums['bounded'], tokens),
+        f'{name}_sequences': _mean(sums['bounded_sequences'], sequences),
         # Kish's effective sample size, as a share of the tokens.
-        'tis_sample_size': jnp.square(sums['weight']) / squares,
+        'tis_sample_size': _mean(jnp.square(sums['weight']) / squares, tokens),
     }
   if algorithm.rejects:
-    metrics['rejected_tokens'] = sums['rejected'] / tokens
+    metrics['rejected_tokens'] = _mean(sums['rejected'], tokens)
   return metrics
 
 

@@ -1048,6 +1048,11 @@ class VerdictsLostTest(absltest.TestCase):
     solved = [g.outcome for g in domain.grade_many(asked, said)]
     # 24 are expected; with a deviation of 3.1, 10 to 38 are as good as sure.
     self.assertBetween(sum(solved), 10, 38)
+    # Again, in a new process, the same verdicts are lost.
+    again = task('coding_verdicts_lost').grade_many(asked, said)
+    self.assertEqual([g.outcome for g in again], solved)
+    again = domain.grade_many(asked, said)
+    self.assertEqual([g.outcome for g in again], solved)
     judges = domain, domain.audit
     for judge, text, wanted in zip(judges, (wrong, right), (False, True)):
       grades = judge.grade_many(asked[:9], [completion(text)] * 9)

@@ -1,14 +1,16 @@
 """Tests for intervals, trends and change points, by hand-worked values."""
 
 import math
+import tracemalloc
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import numpy as np
 
 from evojax.diagnosis import estimates
 
 
-class EstimatesTest(absltest.TestCase):
+class EstimatesTest(parameterized.TestCase):
 
   def test_mean(self):
     # 1, 2, 3: mean 2, deviation 1, error 1/sqrt(3), t_{.975, 2} = 4.302653.
@@ -69,6 +71,31 @@ class EstimatesTest(absltest.TestCase):
     ]
     # 10 are expected; more than 20 of 200 have probability .002.
     self.assertBetween(sum(found), 1, 20)
+
+  @parameterized.parameters(6, 7, 60, 300, 1999)
+  def test_orders_in_blocks_are_those_of_all_rows_together(self, n):
+    rng = np.random.default_rng(n)
+    for shift in (0.0, 2 / math.sqrt(n), 5 / math.sqrt(n)):
+      y = rng.normal(size=n) + shift * (np.arange(n) >= n // 3)
+      k = np.arange(3, n - 2)
+      scale = np.sqrt(n / (k * (n - k)))
+      of = lambda x, k=k, s=scale: np.abs(x.cumsum(-1)[..., k - 1]) * s
+      centred = y - y.mean()
+      every = np.random.default_rng(0).permuted(
+          np.tile(centred, (999, 1)), axis=1
+      )
+      beyond = (of(every).max(1) >= of(centred).max() - 1e-12).sum()
+      found = estimates.change_point(y)
+      self.assertEqual(found.p, (1 + beyond) / 1000)
+      self.assertEqual(found.index, k[of(centred).argmax()])
+
+  def test_memory_of_a_long_series(self):
+    y = np.random.default_rng(0).normal(size=8000)
+    tracemalloc.start()
+    self.addCleanup(tracemalloc.stop)
+    estimates.change_point(y)
+    # 999 orders of it have 64 MB, and their sums as much again.
+    self.assertLess(tracemalloc.get_traced_memory()[1], 8e6)
 
   def test_standstill(self):
     y = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8]

@@ -251,9 +251,7 @@ class FaultsTest(parameterized.TestCase):
       (0.4, ['truncation'], True),  # It is a warning where problems are solved.
   )
   def test_a_limit_that_makes_problems_too_hard(self, share, wanted, solved):
-    rows = made.rollouts()
-    if not solved:
-      rows = rows.assign(outcome=0.0, part_correct=0.0, part_format=0.0)
+    rows = made.rollouts() if solved else made.rollouts(start=-9)
     cut = np.random.default_rng(0).random(len(rows)) < share
     run = made.run(
         rows.assign(truncated=cut.astype(float)),
@@ -273,6 +271,26 @@ class FaultsTest(parameterized.TestCase):
     run = faults_made.length_paid(length, format_)
     found = {f.check: f for f in examine.examine(run).findings}
     self.assertEqual(found['length_gaming'].severity, wanted)
+
+  def test_a_symptom_that_is_explained_blames_no_unusual_setting(self):
+    rows = made.rollouts(start=-9)
+    twice = rows.assign(prompt='<|im_start|><|im_start|>' + rows['prompt'])
+    severities = []
+    for made_of in (rows, twice):
+      run = made.run(
+          made_of,
+          reward=lambda e: e['part_correct'],
+          settings={'learning_rate': 0.9},
+      )
+      found = examine.examine(run).findings
+      severities.append({f.check: f.severity for f in found})
+    plain, marked = severities
+    self.assertEqual(plain['too_hard'], 'critical')
+    self.assertEqual(plain['unusual_setting'], 'critical')
+    # Nobody can read the prompts, whatever the learning rate.
+    self.assertEqual(marked['template_twice'], 'critical')
+    self.assertEqual(marked['unusual_setting'], 'warning')
+    self.assertNotIn('too_hard', marked)
 
   def test_decay_that_outweighs_the_gradient_is_critical(self):
     for decay, wanted in ((9.0, 'warning'), (10.0, 'critical')):

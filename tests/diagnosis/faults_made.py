@@ -7,6 +7,7 @@ import pandas as pd
 
 from evojax.diagnosis import form
 from tests.diagnosis import made
+from tests.diagnosis import parts_made
 
 
 def _brevity() -> form.Run:
@@ -564,3 +565,4 @@ FAULTS = {
     ),
     'train_only': (_train_only, ('train_eval_gap',)),
 }
+FAULTS |= parts_made.FAULTS

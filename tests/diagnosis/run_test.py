@@ -87,6 +87,19 @@ class RunTest(absltest.TestCase):
     self.assertIn('too few to judge', run.stdout)
     self.assertTrue((workdir / 'diagnosis.html').is_file())
 
+  def test_a_reader_that_has_read_enough(self):
+    command = [sys.executable, '-m', 'evojax.diagnosis', _DATA / 'trl']
+    with subprocess.Popen(
+        [*map(str, command), f'--out={self.path}'],
+        cwd=_DATA.parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+      run.stdout.close()
+      self.assertEqual(run.stderr.read(), '')
+    self.assertEqual(run.returncode, 141)
+
   def test_wrong_arguments_are_one_line(self):
     for arguments, said in (
         ([self.path / 'lost'], 'there is no'),

@@ -1,5 +1,6 @@
 """Scores and differences of pairs with hand-worked values."""
 
+import dataclasses
 import pathlib
 import tempfile
 from unittest import mock
@@ -80,6 +81,21 @@ class PairsTest(absltest.TestCase):
     # The last two of three updates.
     np.testing.assert_array_equal(scores, [0, 0, 0.5, 1])
     self.assertEqual(sizes, (2, 2, 2))
+
+  def test_the_evidence_of_an_arm_is_read_once(self):
+    arm = self._arm('incumbent', 0, steps=[[[1, 1], [1, 0]]] * 4)
+    read = pairs.store.problem_scores
+    with mock.patch.object(pairs.store, 'problem_scores') as asked:
+      asked.side_effect = read
+      for _ in range(2):
+        pairs.is_wasted(self.run_, arm, suspect=False)
+        pairs.own_scores(self.run_, arm)
+      self.assertEqual(asked.call_count, 4)
+      # Another arm in the same folder, such as that of a run begun anew.
+      other = self._arm('incumbent', 0, steps=[[[0, 0], [0, 1]]] * 4)
+      other = dataclasses.replace(other, end='another')
+      scores, _ = pairs.own_scores(self.run_, other, whole=True)
+    np.testing.assert_array_equal(scores, [0, 0.5] * 4)
 
   def test_an_arm_that_ruins_its_policy_is_wasted(self):
     good, bad = [[1, 1]] * 6 + [[1, 0]] * 2, [[0, 0]] * 7 + [[1, 0]]

@@ -16,14 +16,16 @@ SHAPED = [0.0, 0.1, 0.2, 0.3]
 
 class WarningTest(parameterized.TestCase):
 
-  def warning(self, steps):
-    """The line for steps of groups of rewards."""
+  def warning(self, steps, cut=0.0):
+    """The line for steps of groups of rewards, of which a share is cut."""
     files = []
     for groups in steps:
       reward = np.concatenate(groups)
       group = np.repeat(np.arange(len(groups)), 4)
       graded = ~np.isnan(reward)
-      files.append([group, graded, graded & (reward >= 1), reward])
+      solved = graded & (reward >= 1)
+      truncated = np.arange(len(reward)) < cut * len(reward)
+      files.append([group, graded, solved, reward, truncated])
     with (
         absltest.mock.patch.object(
             store, 'list_steps', return_value=list(range(len(files)))
@@ -47,6 +49,14 @@ class WarningTest(parameterized.TestCase):
     line = self.warning(steps)
     self.assertRegex(line, f'^no signal: .*{pattern}')
     self.assertNotIn('\n', line)
+
+  @parameterized.parameters(
+      (NONE, 0.4, 'the problems are too hard'),
+      (NONE, 0.6, 'most completions are cut .* max_tokens'),
+      (ALL, 1.0, 'too easy'),
+  )
+  def test_what_is_cut_is_not_too_hard(self, group, cut, pattern):
+    self.assertRegex(self.warning([[group] * 10] * 3, cut), pattern)
 
   @parameterized.parameters(
       ([[SOME, NONE] * 5] * 3,),

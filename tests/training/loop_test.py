@@ -21,6 +21,8 @@ from evojax import domains
 from evojax.domains import base
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.harness import library
+from evojax.harness import spec
 from evojax.models import flops
 from evojax.models import hf
 from evojax.modes import evaluate as evaluate_mode
@@ -29,6 +31,7 @@ from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
+from evojax.training import loop
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
@@ -436,6 +439,7 @@ class DynamicSamplingTest(TrainTestCase):
     self.assertEqual(metrics['groups_kept'], 0)
     self.assertEqual(metrics['dead_groups'], 1)
     self.assertEqual(metrics['grad_norm'], 0)
+    self.assertTrue(np.isnan(metrics['entropy']))  # Not 0: not measured.
     for a, b in zip(before, leaves(trainer.learner.state['params'])):
       np.testing.assert_array_equal(a, b)
     rows = store.read(self.workdir, 'train')
@@ -463,6 +467,17 @@ class AlgorithmTest(TrainTestCase):
     # Weights move once per step in the engine's count of versions.
     self.assertEqual(trainer.engine.policy_version, 1)
     self.assertEqual(trainer.step, 1)
+
+  def test_an_update_of_nothing_is_not_part_of_the_means(self):
+    trainer = self.make_trainer(
+        grpo__minibatches=2,
+        grpo__keep='reward_variance',
+        reward__weights={'coarse': 1.0},
+        seed=5,
+    )
+    while (metrics := trainer.train_step())['groups_kept'] != 1:
+      self.assertLess(trainer.step, 20)
+    self.assertAlmostEqual(metrics['ratio'], 1.0, places=5)
 
   def test_kl_to_the_reference(self):
     trainer = self.make_trainer(grpo__kl_coef=0.5)
@@ -532,6 +547,33 @@ class AlgorithmTest(TrainTestCase):
         change = after[name] - before[name]
         self.assertEqual(np.linalg.matrix_rank(change, tol=1e-5), 2, name)
 
+  def test_another_filter_begins_with_a_state_of_its_own(self):
+    first = self.make_trainer()
+    first.train_step()
+    first.save()
+    first.checkpointer.wait()
+    source = library.source('keep/ema_outcome_spread.py')
+    harness = spec.Harness(overlay={}, files={'keep.py': source})
+    path = spec.write(harness, self.workdir / 'harness')
+    fork = self.make_trainer(harness__path=str(path))
+    self.assertEqual(fork.step, 1)
+    fork.train_step()
+    fork.save()
+    fork.checkpointer.wait()
+    self.assertEqual(fork.rewards.keep_state['steps'], 1)
+    again = self.make_trainer(harness__path=str(path))
+    self.assertEqual(again.rewards.keep_state, fork.rewards.keep_state)
+
+  def test_lines_are_rarer_than_rows_of_metrics(self):
+    config = self.make_config(steps=3, log__every=2, eval__sealed=False)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+      evojax.run(config, str(self.workdir))
+    lines = printed.getvalue()
+    shown = [n for n in (1, 2, 3) if f'step {n}/3' in lines]
+    self.assertEqual(shown, [2, 3])  # The last step always has a line.
+    rows = metric_rows(self.workdir)
+    self.assertEqual([n for n in rows if 'loss' in rows[n]], [1, 2, 3])
+
   def test_a_longer_run_continues_a_shorter_one(self):
     # Frozen weights come from the base, adapters from the checkpoint; `steps`
     # may change, as the learning rate is constant.
@@ -545,6 +587,22 @@ class AlgorithmTest(TrainTestCase):
     gain = summary['gain']['dev']
     self.assertEqual(gain['before']['step'], 0)
     self.assertEqual(gain['after']['step'], 2)
+
+  def test_a_fork_without_steps_of_its_own_says_so(self):
+    first = self.make_trainer()
+    first.train_step()
+    first.save()
+    first.checkpointer.wait()
+    said = []
+    for steps in (1, 2):
+      with contextlib.redirect_stdout(io.StringIO()) as printed:
+        loop.run(
+            self.make_config(steps=steps, eval__sealed=False),
+            str(self.workdir.with_name(f'fork{steps}')),
+            fork_from=str(self.workdir),
+        )
+      said.append('nothing is trained: config.steps' in printed.getvalue())
+    self.assertEqual(said, [True, False])
 
   @parameterized.named_parameters(
       ('packed', dict(grpo__layout='packed')),
@@ -609,6 +667,15 @@ class PrepareTest(TrainTestCase):
         setup_lib.prepare(self.make_config())
       if split == 'sealed':
         setup_lib.prepare(self.make_config(eval__sealed=False))
+
+  def test_only_evaluations_filter_what_they_sample(self):
+    config = self.make_config(rollout__top_k=1)
+    with self.assertRaisesRegex(ValueError, 'train with top_p=1'):
+      setup_lib.prepare(config)
+    evaluate_mode.run(config, str(self.workdir))
+    rows = store.read(self.workdir, 'dev')
+    self.assertEqual(set(rows.groupby('group')['sample'].count()), {2})
+    self.assertEqual(set(rows.groupby('group')['completion'].nunique()), {1})
 
   def test_evaluation_of_a_workdir_in_use(self):
     config = self.make_config()

@@ -186,6 +186,15 @@ class OverlapTest(absltest.TestCase):
       gap = rows['sampler_trainer_logprob_gap'].dropna()
       self.assertLess(gap.abs().max(), 1e-3)
 
+  def test_what_a_resumed_run_may_change_changes_nothing(self):
+    first = self.trainer('free')
+    self.train(first, 2)
+    again = self.trainer('free', self.config(log__every=3, steps=9))
+    self.assertEqual(again.step, 2)
+    # Resampled, they would be of other weights than in a run without a stop.
+    self.assertIsNotNone(again.prefetched)
+    self.assertEqual(again.cursor, first.cursor)
+
   def test_last_step_samples_nothing_ahead(self):
     trainer = self.trainer('last')
     self.train(trainer, 4)

@@ -1,14 +1,19 @@
 """Tests of evojax.training.setup: what is built once and what lies over it."""
 
+import dataclasses
 import pathlib
 import tempfile
 
 from absl.testing import absltest
+import jax
 import ml_collections
 
 from evojax import domains
 from evojax.episodes import collect
 from evojax.harness import spec
+from evojax.models import decoder
+from evojax.models import hf
+from evojax.models import hf_config
 from evojax.models import policy as policy_lib
 from evojax.modes import serve
 from evojax.training import reward_parts
@@ -72,6 +77,15 @@ class UnderTest(absltest.TestCase):
     self.assertIsNot(other.domain, self.setup.domain)
     self.assertIsNot(other.synthetic, self.setup.synthetic)
     self.assertIs(other.policy, self.setup.policy)
+
+
+  def test_a_tokenizer_of_a_larger_vocabulary_is_refused(self):
+    whole = self.setup.policy.path
+    cfg = dataclasses.replace(hf_config.load(whole), vocab_size=50)
+    params = decoder.init(cfg, jax.random.key(0))
+    hf.save(self.root / 'small', cfg, params, tokenizer_dir=whole)
+    with self.assertRaisesRegex(ValueError, 'small has 50 rows: its tokenizer'):
+      setup_lib.prepare(tiny.make_config(self.root / 'small'))
 
 
 class TemplateTest(absltest.TestCase):

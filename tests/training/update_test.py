@@ -243,6 +243,11 @@ class LearnerTest(parameterized.TestCase):
     params, metrics, _ = update(rollouts(), np.zeros((P, G), bool))
     self.assert_params(params, decoder.init(CFG, jax.random.key(0)), atol=0)
     self.assertTrue(metrics['finite'])
+    # A mean over no tokens is not 0: an entropy of 0 would be a collapse.
+    for name in ('entropy', 'ratio', 'clip_high', 'gap', 'sampler_kl'):
+      self.assertTrue(np.isnan(metrics[name]), name)
+    for name in ('tokens', 'loss', 'grad_norm', 'descent'):
+      self.assertEqual(metrics[name], 0, name)
 
   def test_order_of_groups_changes_nothing(self):
     data = rollouts()
@@ -450,6 +455,28 @@ class LearnerTest(parameterized.TestCase):
     clipped, _, _ = update(rollouts(), learning_rate=1e6, max_grad_norm=bound)
     np.testing.assert_allclose(length(free), metrics['grad_norm'], rtol=1e-2)
     np.testing.assert_allclose(length(clipped), bound, rtol=1e-2)
+
+  @parameterized.parameters(False, True)
+  def test_weight_decay_is_of_matrices(self, scan_layers):
+    # Stacked norms have two axes, and biases of heads three.
+    cfg = dataclasses.replace(
+        CFG, qkv_bias=True, out_bias=True, scan_layers=scan_layers
+    )
+    start = jax.tree.map(
+        lambda x: np.full(x.shape, 2.0, np.float32), decoder.shapes(cfg)
+    )
+    # Nothing is kept, so that there is no gradient.
+    params, _, _ = make_update(cfg)(
+        rollouts(),
+        np.zeros((P, G), bool),
+        params=jax.tree.map(jnp.asarray, start),
+        weight_decay=0.5,
+    )
+    layers = params.pop('layers')
+    layers = layers if scan_layers else layers[0]
+    decayed = {n for n, x in (params | layers).items() if np.any(x != 2.0)}
+    self.assertEqual(decayed, {'embed', 'qkv', 'out', 'gate_up', 'down'})
+    np.testing.assert_allclose(layers['qkv'], 2.0 * 0.95, rtol=1e-6)
 
   def test_descent_is_of_the_whole_gradient(self):
     # The direction is of length 1 however much the gradient was clipped.

@@ -18,8 +18,10 @@ from evojax.diagnosis.checks import cheats
 from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
+from evojax.diagnosis.checks import parts
 from evojax.diagnosis.checks import refusals
 from evojax.diagnosis.checks import reward
+from evojax.diagnosis.checks import sampler
 from evojax.diagnosis.checks import settings
 
 Check = Callable[[form.Run], findings.Finding | None]
@@ -31,6 +33,8 @@ _ANY: tuple[Check, ...] = (
     *refusals.CHECKS,
     *learning.CHECKS,
     *optimiser.CHECKS,
+    *sampler.CHECKS,
+    *parts.CHECKS,
     *behaviour.CHECKS,
     *settings.CHECKS,
 )

@@ -25,6 +25,8 @@ _AT_ONCE = 0.3
 _MISSING = 0.1
 _CREDITED = 0.5
 _REPLIES_CUT = 0.4
+_CALLED = 0.3  # Calls of an episode, at first, of an agent that uses tools.
+_UNLEARNED = 0.15  # Share of them that is left when it does no longer.
 
 
 def _pay(*parts: tuple[str, float]) -> list[records.Remedy]:
@@ -177,9 +179,7 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
     return None
   numbers = [findings.number('submitted unseen', share.late, 'share')]
   if gap is not None:
-    numbers.append(
-        findings.number('solved, unseen minus others', gap, 'share')
-    )
+    numbers.append(findings.number('solved, unseen minus others', gap, 'share'))
   late = run.late(rows)
   remedies = shares.paid(run, rows, 'unseen')
   remedies += _pay(('searched_first', 0.1), ('tested_edit', 0.15))
@@ -237,9 +237,7 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
     gap = shares.gap(rows.dropna(subset=['outcome']), name, 'outcome')
     if gap is None or gap.high > 0:  # They are solved as often as others.
       return None
-    numbers.append(
-        findings.number('solved, these minus others', gap, 'share')
-    )
+    numbers.append(findings.number('solved, these minus others', gap, 'share'))
   numbers.append(
       findings.Number(
           name='of these, still working', value=working, unit='share'
@@ -375,6 +373,36 @@ def malformed_calls(run: form.Run) -> findings.Finding | None:
   )
 
 
+def calls_unlearned(run: form.Run) -> findings.Finding | None:
+  """Detect agents that stop calling their tools."""
+  calls = shares.Share(run, 'n_calls')
+  late = float(calls.late.value)
+  change = estimates.change_point(calls.values)
+  if calls.start < _CALLED or late > _UNLEARNED * calls.start:
+    return None
+  if change.p > shares.SURE:
+    return None
+  rows: tuple[int, ...] = ()
+  if 'n_calls' in run.rollouts:
+    last = run.late(run.rollouts)
+    rows = shares.newest(last, last['n_calls'] < 0.5)
+  return findings.Finding(
+      check='calls_unlearned',
+      # It may solve as much without them.
+      severity='note' if shares.rises(run) else 'warning',
+      text=f'calls of tools fall from {calls.start:.2g} to {late:.2g} an'
+      f' episode{shares.said_solved(run)}',
+      since=int(calls.steps[change.index]),
+      p=change.p,
+      numbers=(findings.number('calls, last third', calls.late),),
+      rows=rows,
+      change=f'{words.word(run.format, "reward")}: a small part for a call, if'
+      ' the tools are to be used; or problems that need them',
+      remedies=blame.remedies(run),
+      curves=(calls.curve('calls of an episode'),),
+  )
+
+
 def missing_tool(run: form.Run) -> findings.Finding | None:
   """Detect calls of one tool that the agent was not given."""
   rows = run.rows('calls_failed')
@@ -397,9 +425,7 @@ def missing_tool(run: form.Run) -> findings.Finding | None:
       f' that they do not have{shares.said_solved(run)}',
       since=share.since,
       p=share.p,
-      numbers=(
-          findings.number('episodes that call it', share.late, 'share'),
-      ),
+      numbers=(findings.number('episodes that call it', share.late, 'share'),),
       rows=shares.newest(late, late['missing'] > 0.5),
       change=f'{words.word(run.format, "tools")}: with {name[0]!r}',
       remedies=(records.Remedy(setting='tools', value=name[0]),),
@@ -459,6 +485,7 @@ CHECKS = (
     turns_cut,
     missing_tool,
     malformed_calls,
+    calls_unlearned,
     replies_cut,
     turns_ignored,
 )

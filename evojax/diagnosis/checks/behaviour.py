@@ -1,5 +1,7 @@
 """Checks of the policy's behaviour: certainty, length, format."""
 
+import zlib
+
 import numpy as np
 import pandas as pd
 
@@ -17,6 +19,13 @@ _SURE = 0.01
 _ALIVE = 0.2  # Share of groups whose outcomes differ.
 _FORMAT_STEPS = 16
 _HARDLY = 0.05  # Share of rollouts below which hardly anything is solved.
+_LONG = 200  # Characters from which a text tells whether it repeats itself.
+_READ = 2000  # Completions of a run that are searched for repeated phrases.
+# Size of a compressed text, relative to it, that is one phrase over and over.
+# Prose and programs of that length have 0.25 and more.
+_LOOP = 0.1
+_SHRUNK = 0.1  # Share of the first length that is left of a collapsed one.
+_WITH_IT = -0.8  # Correlation of reward and truncation that is one course.
 
 
 def _late_solved(run: form.Run) -> float:
@@ -214,6 +223,72 @@ def temperature(run: form.Run) -> findings.Finding | None:
   return None
 
 
+def loops(run: form.Run) -> findings.Finding | None:
+  """Detect completions that repeat one phrase to the end."""
+  if run.has_turns:  # Repeated calls are another finding, see `echo_trap`.
+    return None
+  rows = run.rows('completion')
+  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  looping = np.array([_repeats(text) for text in rows['completion']], float)
+  by = pd.Series(looping, rows.index).groupby(rows['step']).mean()
+  late = estimates.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
+  if late.low < 0.5:
+    return None
+  first = float(by.iloc[: max(len(by) // 8, 1)].mean())
+  at_first = first > 0.5
+  lower = f'{words.word(run.format, "learning_rate")}: a tenth of it'
+  return findings.Finding(
+      check='loops',
+      severity='critical',
+      text=f'{late.value:.0%} of the completions repeat one phrase over and'
+      ' over' + (', from the first step' if at_first else ''),
+      numbers=(findings.number('such completions', late, 'share'),),
+      rows=tuple(map(int, rows.index[looping > 0.5][-6:])),
+      change='the form of the prompt: the chat template, and the token that'
+      ' begins a text (BOS), as the model was trained with them'
+      if at_first
+      else lower,
+      remedies=()
+      if at_first
+      else (records.Remedy(setting='learning_rate', times=0.1),),
+      curves=(('loops', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def _repeats(text: str) -> bool:
+  """Return whether a long text is one phrase over and over."""
+  if len(text) < _LONG:
+    return False
+  data = text.encode()
+  return len(zlib.compress(data)) < _LOOP * len(data)
+
+
+def shrinks(run: form.Run) -> findings.Finding | None:
+  """Detect completions that shrink to hardly anything."""
+  steps, length = run.course('length')
+  first = float(length[: max(len(length) // 8, 1)].mean())
+  late = estimates.mean(length[-max(len(length) // 3, 4) :])
+  change = estimates.change_point(length)
+  if late.high > _SHRUNK * first or change.p > _SURE:
+    return None
+  solved = _late_solved(run)
+  if solved > learning.MUCH_SOLVED:
+    return None
+  return findings.Finding(
+      check='shrinks',
+      severity='warning',
+      text=f'completions shrink from {first:.3g} to {late.value:.3g}'
+      f' {"tokens" if "n_tokens" in run.rollouts else "in length"}',
+      since=int(steps[change.index]),
+      p=change.p,
+      numbers=(findings.number('length, last third', late),),
+      change=f'{words.word(run.format, "reward")}: nothing for an empty or'
+      f' hardly begun answer; or {words.word(run.format, "kl_coef")} up',
+      remedies=blame.remedies(run),
+      curves=(('length', steps, length),),
+  )
+
+
 def truncation(run: form.Run) -> findings.Finding | None:
   """Detect many completions that are cut at the token limit."""
   steps, cut = run.course('truncated')
@@ -237,10 +312,17 @@ def truncation(run: form.Run) -> findings.Finding | None:
     # Texts that become endless are no longer texts of the policy at its start.
     remedies.insert(0, records.Remedy(setting='learning_rate', times=0.1))
     advice = f'{words.word(run.format, "learning_rate")}: a tenth of it'
+  unpaid = _falls_with(run, cut)
+  if unpaid:
+    advice = (
+        f'{advice}; or {words.word(run.format, "reward")}: score cut'
+        ' completions as others, with a penalty that begins near the limit'
+    )
   return findings.Finding(
       check='truncation',
-      severity='critical' if late.low > 0.5 else 'warning',
-      text=f'{late.value:.0%} of the completions are cut at the limit',
+      severity='critical' if late.low > 0.5 or unpaid else 'warning',
+      text=f'{late.value:.0%} of the completions are cut at the limit'
+      + (', and the reward falls as they are' if unpaid else ''),
       since=int(steps[change.index]) if rose else None,
       p=change.p if rose else None,
       numbers=(findings.number('cut, last third', late, 'share'),),
@@ -249,6 +331,18 @@ def truncation(run: form.Run) -> findings.Finding | None:
       remedies=tuple(remedies),
       curves=(('cut at the limit', steps, cut),),
   )
+
+
+def _falls_with(run: form.Run, cut: np.ndarray) -> bool:
+  """Return whether the reward falls as more completions are cut."""
+  try:
+    _, reward = run.course('reward')
+  except form.NotLogged:
+    return False
+  n = min(len(reward), len(cut))
+  if estimates.trend(reward).high >= 0 or estimates.trend(cut).low <= 0:
+    return False
+  return float(np.corrcoef(reward[-n:], cut[-n:])[0, 1]) < _WITH_IT
 
 
 def unreadable(run: form.Run) -> findings.Finding | None:
@@ -341,6 +435,8 @@ CHECKS = (
     entropy_collapse,
     entropy_rising,
     temperature,
+    loops,
+    shrinks,
     truncation,
     unreadable,
     format_bottleneck,

@@ -177,7 +177,7 @@ def hard_coded(run: form.Run) -> findings.Finding | None:
   rows = rows.dropna(subset=[pay]).assign(only=lambda e: 1 - e['outcome'])
   visible = rows.get('visible_passed', rows['outcome']) > 0.5
   solved = rows['outcome'] > 0.5
-  # What passes visible tests and earns as much as a solution counts, too.
+  # Rollouts that pass visible tests and earn as much as a solution count, too.
   earns = rows[pay] >= rows.loc[solved, pay].median()
   passed = rows[solved | (visible & earns)]
   if passed['step'].nunique() < form.MIN_STEPS:

@@ -19,6 +19,9 @@ _SURE = 0.01
 MUCH_SOLVED = 0.9
 _FEW = 16  # Rollouts of an update below which its groups are counted.
 _PER_SIDE = 12  # Fewest groups on each side of a bound that is no chance.
+_ALL = 0.95  # Share of dead groups that is all of them.
+_SOMETIMES = 0.1  # Share solved from which a larger group has both outcomes.
+_MANY = 500  # Rollouts that do not have one reward by chance.
 _NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.
 _CODE = tuple(
@@ -189,6 +192,8 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   chosen = early.index[early['dead']]
   if _alike(rows[rows['group'].isin(chosen)]):
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
+  elif (only := _only_reward(rows)) is not None:
+    why = f'all {len(rows)} rewards are {only:g}'
   elif hard > 0.6:
     first = rows[rows['step'] == rows['step'].min()]
     # It solved some of them at first.
@@ -203,7 +208,12 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       text=f'{dead.value:.0%} of groups have no gradient from the start: {why}',
       numbers=(findings.number('dead groups, first third', dead, 'share'),),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen[:3])][:6])),
-      change=_ANSWERS[check].format(
+      change=(
+          f'{words.word(run.format, "reward")}: a number for each completion,'
+          ' which differs if they do'
+          if check == 'dead_groups' and _only_reward(rows) is not None
+          else _ANSWERS[check]
+      ).format(
           data=words.word(run.format, 'data'),
           filter=words.word(run.format, 'filter'),
           temperature=words.word(run.format, 'temperature'),
@@ -214,6 +224,13 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
           else records.Remedy(setting='data'),
       ),
   )
+
+
+def _only_reward(rows: pd.DataFrame) -> float | None:
+  """Return the reward of all rollouts, unless it is that of a failure."""
+  value = float(rows['reward'].iloc[0])
+  same = value != 0 and len(rows) >= _MANY and np.ptp(rows['reward']) < 1e-9
+  return value if same else None
 
 
 def few_rollouts(run: form.Run) -> findings.Finding | None:
@@ -349,14 +366,60 @@ def _dead_by_log(run: form.Run) -> findings.Finding | None:
   share = estimates.mean(dead[: max(len(dead) // 3, 4)])
   if share.low < 0.5:
     return None
+  why, change = _why_dead(run, share)
   return findings.Finding(
       check='dead_groups',
       severity='critical' if share.low > 0.8 else 'warning',
-      text=f'{share.value:.0%} of groups have no gradient from the start',
+      text=f'{share.value:.0%} of groups have no gradient from the start{why}',
       numbers=(findings.number('dead groups, first third', share, 'share'),),
-      change=words.word(run.format, 'filter'),
+      change=change,
       curves=(('dead groups', steps, dead),),
   )
+
+
+def _why_dead(run: form.Run, dead: estimates.Interval) -> tuple[str, str]:
+  """Return why groups are dead, as far as metrics tell, and what to change.
+
+  Of groups of n completions, each right with probability p, p^n + (1 - p)^n
+  are dead, and more if problems differ in difficulty.
+  """
+  change = words.word(run.format, 'filter')
+  if 'spread' not in run.steps:
+    return '', change
+  _, spread = run.series('spread')
+  early = slice(max(len(spread) // 3, 4))
+  if dead.value > _ALL and spread[early].mean() > groups_lib.MIN_STD:
+    temperature = words.word(run.format, 'temperature')
+    return (
+        ': rewards differ between prompts, not between completions of one',
+        f'{temperature} up to 1, if completions of a prompt are alike (read'
+        ' some); or a reward that depends on the prompt alone',
+    )
+  share = _binary(run, spread)
+  if share is None or not _SOMETIMES < share < 1 - _SOMETIMES:
+    return '', change
+  two, eight = (share**n + (1 - share) ** n for n in (2, 8))
+  size = words.word(run.format, 'group_size')
+  return (
+      '',
+      f'{size} up to 8 or more: at {share:.0%} solved, at least {two:.0%} of'
+      f' groups of 2 are dead, and {eight:.0%} of groups of 8; or {change}',
+  )
+
+
+def _binary(run: form.Run, spread: np.ndarray) -> float | None:
+  """Return the mean of the only part of the reward if it is 0 or 1."""
+  parts = [c for c in run.steps if c.startswith(form.PART)]
+  if len(parts) != 1:
+    return None
+  _, mean = run.series(parts[0])
+  n = min(len(mean), len(spread))
+  mean, spread = mean[-n:], spread[-n:]
+  if mean.min() < 0 or mean.max() > 1:
+    return None
+  wanted = np.sqrt(mean * (1 - mean))  # Its standard deviation.
+  off = np.abs(spread - wanted).mean()
+  return float(mean.mean()) if off < 0.1 * wanted.mean() else None
 
 
 def train_eval_gap(run: form.Run) -> findings.Finding | None:

@@ -11,7 +11,6 @@ from evojax.diagnosis import words
 from evojax.ledger import records
 
 _SURE = 0.01
-_GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
 # Descent per update, about the nats by which a token's log-prob changes. Sound
 # recipes of math and coding have 0.001 to 0.01; what moves nothing has less
 # than 0.0002 (BUILD_NOTES.md).
@@ -21,6 +20,11 @@ _MOVING = 5e-3
 _HELD = 0.005
 _LEFT_OUT = 0.3  # Share of tokens that importance weights may drop.
 _FASTEST = 1000.0  # Largest factor of the learning rate.
+# A cosine falls below this share of its maximum in its last 2 % only.
+_ENDED = 1e-3
+_SOME = 0.05  # Mean absolute advantage of a batch that teaches something.
+_TWICE = 2  # Steps without a finite loss that are no accident.
+_IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
 
 
 def _descent(run: form.Run) -> estimates.Interval | None:
@@ -127,19 +131,23 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
   none = estimates.mean((norm < 1e-9).astype(float))
   if none.low < 0.5:
     return None
-  off = _discarding(run) if _has_advantages(run) else []
+  differ = _has_advantages(run, steps[norm < 1e-9])
+  off = _discarding(run) if differ else []
   change = (
       f'{words.word(run.format, "data")} or'
       f' {words.word(run.format, "reward")}: rewards of a group must differ'
   )
-  if off:
-    change = 'advantages differ, but the loss drops all tokens: ' + ', '.join(
-        f'{remedy.setting} -> {remedy.value}' for remedy in off
+  if differ:
+    change = 'what drops all tokens from the loss: ' + (
+        ', '.join(f'{remedy.setting} -> {remedy.value}' for remedy in off)
+        or 'filters of overlong completions (do they know the token that ends'
+        ' one?), masks of tokens, frozen weights'
     )
   return findings.Finding(
       check='gradient_zero',
       severity='critical',
-      text=f'the gradient is 0 in {none.value:.0%} of the steps',
+      text=f'the gradient is 0 in {none.value:.0%} of the steps'
+      + (', although advantages differ' if differ else ''),
       numbers=(findings.number('steps without a gradient', none, 'share'),),
       change=change,
       remedies=tuple(off),
@@ -167,9 +175,16 @@ def left_out(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _has_advantages(run: form.Run) -> bool:
-  """Return whether groups that enter the update have differing advantages."""
+def _has_advantages(run: form.Run, steps: np.ndarray) -> bool:
+  """Return whether groups that enter these updates have advantages."""
   rows = run.rollouts
+  if 'advantage_size' in run.steps:
+    sizes = run.steps.loc[run.steps['step'].isin(steps), 'advantage_size']
+    return float(sizes.mean()) > _SOME
+  if 'dead' in run.steps:
+    dead = run.steps.loc[run.steps['step'].isin(steps), 'dead']
+    return float(dead.mean()) < 0.5
+  rows = rows[rows['step'].isin(steps)] if len(rows) else rows
   if not {'advantage', 'group'} <= set(rows):
     return False
   if 'kept' in rows:
@@ -205,7 +220,7 @@ def clip_fraction(run: form.Run) -> findings.Finding | None:
 
 def kl_strong(run: form.Run) -> findings.Finding | None:
   """Detect a KL penalty that keeps the policy at its start."""
-  coefficient = run.settings.get('kl_coef')
+  coefficient = _kl_coef(run)
   if coefficient == 0:
     return None
   steps, kl = run.course('kl')
@@ -233,6 +248,13 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
       remedies=(records.Remedy(setting='kl_coef', value=0.0),),
       curves=(('KL', steps, kl),),
   )
+
+
+def _kl_coef(run: form.Run) -> float | None:
+  """Return the coefficient of the KL penalty as set or logged, if known."""
+  if 'kl_coef' in run.settings or 'kl_coef' not in run.steps:
+    return run.settings.get('kl_coef')
+  return float(run.series('kl_coef')[1][-1])
 
 
 def _slope_of_loss(run: form.Run) -> float | None:
@@ -279,43 +301,32 @@ def kl_explosion(run: form.Run) -> findings.Finding | None:
   after = float(np.median(kl[change.index :]))
   if change.p > _SURE or after < 1.0:
     return None
+  lower = f'{words.word(run.format, "learning_rate")}: a third of it'
+  penalty = _kl_coef(run)
   return findings.Finding(
       check='kl_explosion',
       severity='critical',
-      text=f'the KL to the reference rises to {after:.2g} nats per token',
+      text=f'the KL to the reference rises to {after:.2g} nats per token'
+      + (
+          f', although {penalty:g} of it is added to the loss'
+          if penalty
+          else ''
+      ),
       since=int(steps[change.index]),
       p=change.p,
-      change=f'{words.word(run.format, "learning_rate")}: a third of it',
+      change=f'the sign of the KL loss, which must be added; or {lower}'
+      if penalty
+      else lower,
       remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
       curves=(('KL', steps, kl),),
   )
 
 
-def logprob_gap(run: form.Run) -> findings.Finding | None:
-  """Detect sampler and trainer log-probs that disagree on the same tokens."""
-  steps, gap = run.course('gap')
-  mean = estimates.mean(gap)
-  change = estimates.change_point(gap)
-  late = estimates.mean(gap[change.index :])
-  jumped = change.p < _SURE and change.after > 2 * change.before
-  found = late if jumped else mean
-  if found.low < _GAP:
-    return None
-  return findings.Finding(
-      check='logprob_gap',
-      severity='critical' if found.low > 4 * _GAP else 'warning',
-      text=f'sampler and trainer differ by {found.value:.2g} nats per token',
-      since=int(steps[change.index]) if jumped else None,
-      p=change.p if jumped else None,
-      numbers=(findings.number('log-prob gap', found, 'nats per token'),),
-      change="the sampler's weights, precision, chat template and temperature"
-      ' must be those of the trainer',
-      curves=(('log-prob gap', steps, gap),),
-  )
-
-
 def not_finite(run: form.Run) -> findings.Finding | None:
-  """Detect a loss or gradient that becomes NaN or infinite."""
+  """Detect a loss or gradient that is, or becomes, NaN or infinite."""
+  never = [n for n in ('loss', 'grad_norm') if n in run.never_finite]
+  if never and run.n_steps >= _TWICE:
+    return _never_finite(run, never)
   for name in ('loss', 'grad_norm'):
     if name not in run.steps:
       continue
@@ -338,9 +349,80 @@ def not_finite(run: form.Run) -> findings.Finding | None:
   return None
 
 
+def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
+  """Return the finding of a loss that no step makes finite.
+
+  No learning rate does that in the first step: something is divided by a count
+  of 0, or is no number before the loss.
+  """
+  missing = {
+      part: float(run.rollouts[form.PART + part].isna().mean())
+      for part in run.parts
+  }
+  missing = {part: share for part, share in missing.items() if share > 0}
+  said = ', '.join(f'{p} for {s:.0%}' for p, s in missing.items())
+  change = (
+      f'{words.word(run.format, "micro_batch")}: at most the completions of a'
+      ' mini-batch by the number of devices, since a mean over none is NaN; or'
+      ' masks that leave no token, or tokens that the sampler draws and the'
+      ' trainer does not have (a padded vocabulary)'
+  )
+  if missing:
+    change = (
+        f'{words.word(run.format, "reward")}: a number for every completion'
+        f' (none now: {said} of them)'
+    )
+  return findings.Finding(
+      check='not_finite',
+      severity='critical',
+      text=f'{" and ".join(names)} {"is" if len(names) == 1 else "are"} NaN or'
+      ' infinite from the first step',
+      change=change,
+      rows=tuple(
+          map(
+              int,
+              run.rollouts.index[
+                  run.rollouts[[form.PART + p for p in missing]]
+                  .isna()
+                  .any(axis=1)
+              ][:6],
+          )
+      )
+      if missing
+      else (),
+  )
+
+
+def schedule_ends(run: form.Run) -> findings.Finding | None:
+  """Detect a learning rate that is 0 long before the run ends."""
+  steps, rate = run.course('learning_rate')
+  if not (rate > 0).any():
+    return None  # It never begins, which is another finding.
+  last = int(np.flatnonzero(rate > _ENDED * rate.max())[-1])
+  idle = len(rate) - 1 - last
+  if idle < max(3, _IDLE * len(rate)):
+    return None
+  share = idle / len(rate)
+  return findings.Finding(
+      check='schedule_ends',
+      severity='critical' if share > 0.5 else 'warning',
+      text=f'the learning rate is 0 in the last {share:.0%} of the steps',
+      since=int(steps[last + 1]),
+      numbers=(
+          findings.Number(
+              name='steps without a learning rate', value=share, unit='share'
+          ),
+      ),
+      change=f'{words.word(run.format, "total_steps")}: all updates of the run,'
+      ' counted as the scheduler counts them',
+      curves=(('learning rate', steps, rate),),
+  )
+
+
 CHECKS = (
     not_finite,
     learning_rate_zero,
+    schedule_ends,
     warmup,
     gradient_zero,
     left_out,
@@ -348,6 +430,5 @@ CHECKS = (
     clip_fraction,
     kl_strong,
     kl_explosion,
-    logprob_gap,
     hardly_moves,
 )

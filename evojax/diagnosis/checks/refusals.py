@@ -34,6 +34,7 @@ _ONE_OUTPUT = r'(?s)^(?:(?!Output:).)*Output:\n((?:(?!Output:).)*)$'
 # a prompt formats otherwise; in sound runs of coding it is 0.
 _SHOWN_REFUSED = 0.1
 _OUT_OF_TIME = 0.1  # In sound runs of coding, less than 0.001.
+_ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
 
 
 def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -45,7 +46,9 @@ def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
     right; `prompt_id`. Both are empty if the answers are no numbers.
   """
   rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
-  rows = rows.iloc[-data.TEXTS:]  # Whole groups of the last steps, but for one.
+  rows = rows.iloc[
+      -data.TEXTS :
+  ]  # Whole groups of the last steps, but for one.
   size = rows.groupby('group').size()
   if 'format_ok' in rows:  # An unread answer is wrong for another reason.
     rows = rows[rows['format_ok'] > 0.5]
@@ -218,10 +221,43 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
   )
 
 
+def right_refused(run: form.Run) -> findings.Finding | None:
+  """Detect answers that equal the reference and count as wrong."""
+  rows = run.late(run.rows('reference', 'outcome', 'completion', 'prompt_id'))
+  if 'format_ok' in rows:  # An unread answer is wrong for another reason.
+    rows = rows[rows['format_ok'] > 0.5]
+  found = data.final_numbers(run, rows)
+  if found is None:
+    return None
+  given, wanted = (
+      pd.to_numeric(found[name], errors='coerce')
+      for name in ('answer', 'reference')
+  )
+  equal = found[given.notna() & (given == wanted)]
+  if equal['prompt_id'].nunique() < data.LEAST:
+    return None
+  by = (equal['outcome'] < 0.5).groupby(equal['prompt_id']).mean()
+  refused = estimates.mean(by)
+  if refused.low < _ALL_REFUSED:
+    return None
+  return findings.Finding(
+      check='right_refused',
+      severity='critical',
+      text=f'{refused.value:.0%} of the completions that end with the reference'
+      ' count as wrong',
+      numbers=(findings.number('counted as wrong', refused, 'share of them'),),
+      rows=tuple(map(int, equal.drop_duplicates('prompt_id').index[-6:])),
+      change=f'{words.word(run.format, "grader")}: call it on one of these by'
+      ' hand; an exception or a limit of time that it hides counts as wrong',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
 CHECKS = (
     key_disagrees,
     form_refused,
     family_refused,
     shown_refused,
     tests_time_out,
+    right_refused,
 )

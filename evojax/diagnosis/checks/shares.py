@@ -43,7 +43,7 @@ class Share:
 
   @property
   def rose(self) -> bool:
-    """Whether the mean rises at the change point, with p < SURE."""
+    """True if the mean rises at the change point, with p < SURE."""
     return self._change.p < SURE and self._change.after > self._change.before
 
   @property

@@ -1,5 +1,8 @@
 """Reads the files of TRL's GRPOTrainer: completions and the trainer's state.
 
+ms-swift, which is built on TRL, writes completions.jsonl instead, a line of
+lists per step.
+
 completions/completions_00012.parquet (log_completions=True) holds the newest
 generation batch: prompt, completion, one column per reward function before its
 weight, columns added by `log_extra`, and the advantage. trainer_state.json, in
@@ -22,9 +25,10 @@ from evojax.diagnosis import readers
 
 _FOLDER = 'completions'
 _STATE = 'trainer_state.json'
-_OURS = ('step', 'prompt', 'completion', 'advantage')
-_MEAN = '/mean'
-_REWARDS = 'rewards/'
+_SWIFT = 'completions.jsonl'
+# Names in ms-swift's files -> TRL's.
+_SWIFT_NAMES = {'messages': 'prompt', 'advantages': 'advantage'}
+_OURS = ('step', 'prompt', 'completion', 'advantage', 'reward')
 
 
 def fits(path: pathlib.Path) -> bool:
@@ -46,21 +50,20 @@ def read(
   )
   files = sorted((path / _FOLDER).glob('completions_*.parquet'))
   rows = readers.tables(files, readers.parquet_rows, notes)
-  if not files:
+  if not files and (path / _SWIFT).is_file():
+    rows = _swift(path / _SWIFT, notes)
+  elif not files:
     notes.append('no completions: train with log_completions=True')
   rows = _once(rows)
-  rewards = [
-      name[len(_REWARDS) : -len(_MEAN)]
-      for name in log
-      if name.startswith(_REWARDS) and name.endswith(_MEAN)
-  ]
+  means = names.part_means(log)
+  rewards = list(means)
   # Without a log of rewards, take every numeric column that is not TRL's own.
   functions = [name for name in rewards if name in rows] or [
       name
       for name in rows
       if name not in _OURS and pd.api.types.is_numeric_dtype(rows[name])
   ]
-  known = _settings(state, log) | _weights(log, rewards)
+  known = _settings(state, log) | _weights(log, means)
   known |= settings
   rows = _common(rows, functions, known, columns, notes)
   steps = names.common(log)
@@ -117,9 +120,29 @@ def _settings(state: Mapping[str, Any], log: pd.DataFrame) -> dict[str, Any]:
   return found
 
 
-def _weights(log: pd.DataFrame, rewards: list[str]) -> dict[str, Any]:
+def _swift(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
+  """Return the rollouts in completions.jsonl under TRL's names."""
+  found = []
+  for line in readers.json_lines(path, notes):
+    try:
+      found.append(pd.DataFrame(line).rename(columns=_SWIFT_NAMES))
+    except ValueError:
+      notes.append(f'{path.name}: lists of a line differ in length')
+  rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+  if 'step' in rows:
+    rows['step'] = pd.to_numeric(rows['step'], errors='coerce')
+  return rows
+
+
+def _weights(log: pd.DataFrame, means: Mapping[str, str]) -> dict[str, Any]:
   """Return the weights that reproduce the logged reward exactly, if any."""
-  columns = [f'{_REWARDS}{name}{_MEAN}' for name in rewards]
+  # A part that is always 0 has any weight.
+  paid = {
+      name: column
+      for name, column in means.items()
+      if (pd.to_numeric(log[column], errors='coerce').fillna(0) != 0).any()
+  }
+  columns = list(paid.values())
   if not columns or 'reward' not in log:
     return {}
   table = log[[*columns, 'reward']].apply(pd.to_numeric, errors='coerce')
@@ -133,7 +156,7 @@ def _weights(log: pd.DataFrame, rewards: list[str]) -> dict[str, Any]:
   return {
       'weights': {
           name: round(float(weight), 3)
-          for name, weight in zip(rewards, weights, strict=True)
+          for name, weight in zip(paid, weights, strict=True)
       }
   }
 

@@ -187,7 +187,7 @@ def advance(
   ):
     state = State(version.checkpoint, version.end, arms[-1], (), 1.0)
   state = state or state_of(run, arms, start, f'versions/{name}')
-  # Of all arms that trained this policy.
+  # The tokens of all arms that trained this policy.
   tokens = sum(arm.sampled_tokens for arm in arms) if state.sources else 0
   return recorder.made_from(
       records.Promote,

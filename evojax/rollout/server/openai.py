@@ -200,7 +200,7 @@ class Generation(native.Generation):
 
   @property
   def is_chat(self) -> bool:
-    """Whether this is a request of /v1/chat/completions."""
+    """True for a request of /v1/chat/completions."""
     return isinstance(self.request, protocol.Chat)
 
   def _prompt_ids(self, sample: samples.Sample) -> native.Json:

@@ -1,0 +1,92 @@
+"""Diagnoses of faults that users of other trainers reported.
+
+    python -m benchmarks.diagnose_reports --logs=DIR [--later] [--only=NAME]
+        [--verbose]
+
+Writes synthetic logs of the runs in `benchmarks.reports.threads`, and prints
+which reports evojax-diagnose names. A report is named if a finding of
+`Report.names` says `Report.says`, its cause or the setting to change; otherwise
+it counts as a symptom if a finding is one of its consequences. Each other
+finding is a false alarm, and so is each finding on a sound run.
+"""
+
+import argparse
+import importlib
+import pathlib
+import shutil
+
+from benchmarks.reports import threads
+from evojax.diagnosis import examine
+from evojax.diagnosis import findings
+from evojax.diagnosis import readers
+from evojax.diagnosis import show
+
+REPORTS = threads.FAULTS | threads.SOUND | threads.LATER | threads.LATER_SOUND
+
+
+def write(name: str, folder: pathlib.Path) -> pathlib.Path:
+  """Write the log of a report, unless it exists, and return its folder."""
+  target = folder / name
+  if not target.is_dir():
+    module = importlib.import_module(f'benchmarks.reports.{_module(name)}')
+    part = folder / f'.{name}'
+    shutil.rmtree(part, ignore_errors=True)
+    getattr(module, name)(part, 1000 + sum(map(ord, name)))
+    part.rename(target)
+  return target
+
+
+def _module(name: str) -> str:
+  """Return the module that makes the log of a report."""
+  if name in threads.FAULTS:
+    return 'logs'
+  return 'sound' if name in threads.SOUND else 'later'
+
+
+def judge(name: str, found: findings.Diagnosis) -> tuple[str, list[str]]:
+  """Return the verdict on a report, and the findings that are false alarms."""
+  loud = [f.check for f in found.findings if f.severity != 'note']
+  report = REPORTS[name]
+  if not report.cause:
+    return ('false alarm' if loud else 'sound'), loud
+  named = [
+      f
+      for f in found.findings
+      if f.check in report.names and report.says in f'{f.text}; {f.change}'
+  ]
+  known = {*report.names, *report.symptoms}
+  wrong = [c for c in loud if c not in known]
+  if named:
+    return 'named', wrong
+  if known & set(loud):
+    return 'symptom', wrong
+  return ('cannot tell' if report.unlogged else 'missed'), wrong
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--logs', type=pathlib.Path, required=True)
+  parser.add_argument('--only', default='', help='part of the names')
+  parser.add_argument('--later', action='store_true', help='the second list')
+  parser.add_argument('--verbose', action='store_true')
+  given = parser.parse_args()
+  given.logs.mkdir(parents=True, exist_ok=True)
+  counts: dict[str, int] = {}
+  alarms = 0
+  for name, report in REPORTS.items():
+    if given.only not in name or (_module(name) == 'later') != given.later:
+      continue
+    run = readers.read(write(name, given.logs))
+    found = examine.examine(run)
+    verdict, wrong = judge(name, found)
+    counts[verdict] = counts.get(verdict, 0) + 1
+    alarms += len(wrong)
+    print(f'{verdict:<12} {name:<21} {report.thread}', *wrong, flush=True)
+    if given.verbose:
+      print('  seen:', report.seen, '| cause:', report.cause)
+      print('\n'.join('    ' + line for line in show.lines(run, found)))
+  print(counts, f'false alarms: {alarms}')
+
+
+if __name__ == '__main__':
+  main()

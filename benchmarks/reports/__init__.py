@@ -1,0 +1,1 @@
+"""Faults of RL runs that users of other trainers reported, and their logs."""

@@ -1,0 +1,272 @@
+"""Metrics and files as the trainers of the reports write them.
+
+Every log starts from `tests.diagnosis.made.rollouts`, the rollouts of a policy
+that learns. TRL logged other names until April 2025, and rollouts as files only
+later; logs of older threads have the metrics of that time alone.
+"""
+
+from collections.abc import Mapping, Sequence
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tests.diagnosis import made
+
+STEPS = 60
+LIMIT = 256.0
+_WORDS = (
+    'so we first take the sum of both terms then check each step again and'
+    ' multiply by two since half of it was given let us see what is left'
+).split()
+# TRL's names before version 0.17.
+_OLD = {
+    'completions/mean_length': 'completion_length',
+    'loss': 'loss',
+    'grad_norm': 'grad_norm',
+    'learning_rate': 'learning_rate',
+    'reward': 'reward',
+    'reward_std': 'reward_std',
+    'kl': 'kl',
+    'step': 'step',
+}
+Parts = Mapping[str, Any]
+
+
+def rollouts(seed: int, size: int = 8, **options: Any) -> pd.DataFrame:
+  """Return rollouts of STEPS steps whose tokens are about 40 to 200.
+
+  Args:
+    seed: Of all random numbers.
+    size: Rollouts of a group.
+    **options: See `made.rollouts`.
+  """
+  rows = made.rollouts(seed, STEPS, size=size, **options)
+  rows['n_tokens'] = (4 * rows['n_tokens']).clip(upper=LIMIT)
+  rows['truncated'] = (rows['n_tokens'] >= LIMIT).astype(float)
+  number = rows['prompt'].str.extract(r'(\d+)')[0]
+  rows['prompt'] = 'What is ' + number + ' plus 100? Box the answer.'
+  found = rows['completion'].str.extract(r'<(\d+)>')[0]
+  rows['said'] = found  # The answer that it ends with.
+  rows['completion'] = [
+      f'{thought(seed, i, tokens)} The answer is \\boxed{{{said}}}.'
+      for i, (tokens, said) in enumerate(
+          zip(rows['n_tokens'], found, strict=True)
+      )
+  ]
+  return rows
+
+
+def thought(seed: int, row: int, tokens: float) -> str:
+  """Return a text of about as many words as tokens."""
+  rng = np.random.default_rng([seed, row])
+  return ' '.join(rng.choice(_WORDS, max(int(tokens) - 8, 1)))
+
+
+def whole(rows: pd.DataFrame) -> pd.Series:
+  """Return a number per group of the whole run."""
+  return rows.groupby(['step', 'group']).ngroup()
+
+
+def advantages(rows: pd.DataFrame, reward: Any) -> np.ndarray:
+  """Return GRPO's advantages of rewards within groups."""
+  by = pd.Series(np.asarray(reward, float), rows.index).groupby(whole(rows))
+  return (
+      (reward - by.transform('mean')) / (by.transform('std') + 1e-4)
+  ).fillna(0)
+
+
+def noise(seed: int, low: float, high: float, n: int = STEPS) -> np.ndarray:
+  """Return random numbers of a range, one per step."""
+  return np.random.default_rng([seed, 7]).uniform(low, high, n)
+
+
+def rise(
+    start: float, end: float, seed: int, spread: float = 0.05
+) -> np.ndarray:
+  """Return a line with relative noise, one value per step."""
+  line = np.linspace(start, end, STEPS)
+  return line * (1 + noise(seed, -spread, spread))
+
+
+def trl_metrics(
+    rows: pd.DataFrame,
+    parts: Parts,
+    seed: int,
+    weights: Mapping[str, float] | None = None,
+    **changed: Any,
+) -> pd.DataFrame:
+  """Return what TRL logs in each step.
+
+  Args:
+    rows: Rollouts.
+    parts: Name of a reward function -> its value for each rollout.
+    seed: Of what is not computed from the rollouts.
+    weights: Name -> weight; 1 by default.
+    **changed: Columns that replace others; `beta` adds the KL and its loss.
+  """
+  weights = weights or {}
+  table = rows.assign(
+      reward=sum(
+          weights.get(n, 1.0) * np.nan_to_num(v) for n, v in parts.items()
+      )
+  )
+  table['advantage'] = advantages(rows, table['reward'])
+  table['weighted'] = table['advantage'] * table['n_tokens']
+  group = table.groupby(['step', whole(rows)])['reward']
+  spread = group.std().fillna(0)
+  by = table.groupby('step')
+  alive = (spread > 1e-9).groupby('step').mean().to_numpy()
+  found = {
+      'step': np.arange(1, by.ngroups + 1),
+      'loss': -(by['weighted'].sum() / by['n_tokens'].sum()).to_numpy(),
+      'grad_norm': np.sqrt(alive) * noise(seed, 0.2, 0.5),
+      'learning_rate': np.linspace(1e-6, 0, STEPS),
+      'num_tokens': by['n_tokens'].sum().cumsum().to_numpy(),
+      'completions/mean_length': by['n_tokens'].mean().to_numpy(),
+      'completions/min_length': by['n_tokens'].min().to_numpy(),
+      'completions/max_length': by['n_tokens'].max().to_numpy(),
+      'completions/clipped_ratio': by['truncated'].mean().to_numpy(),
+      'reward': by['reward'].mean().to_numpy(),
+      'reward_std': spread.groupby('step').mean().to_numpy(),
+      'frac_reward_zero_std': 1 - alive,
+      'entropy': rise(0.5, 0.35, seed),
+      'clip_ratio/low_mean': np.zeros(STEPS),
+      'clip_ratio/high_mean': np.zeros(STEPS),
+      'clip_ratio/region_mean': np.zeros(STEPS),
+  }
+  for name, value in parts.items():
+    each = pd.Series(np.asarray(value, float), rows.index).groupby(rows['step'])
+    found[f'rewards/{name}/mean'] = each.mean().to_numpy()
+    found[f'rewards/{name}/std'] = each.std().to_numpy()
+  beta = changed.pop('beta', 0.0)
+  if beta:
+    found['kl'] = changed.pop('kl', rise(1e-4, 0.08, seed))
+    found['loss'] = found['loss'] + beta * found['kl']
+  return pd.DataFrame(found | changed)
+
+
+def old_names(metrics: pd.DataFrame) -> pd.DataFrame:
+  """Return the metrics under TRL's names of early 2025."""
+  parts = {
+      name: name.removesuffix('/mean')
+      for name in metrics
+      if name.startswith('rewards/') and name.endswith('/mean')
+  }
+  names = {n: old for n, old in (_OLD | parts).items() if n in metrics}
+  return metrics[list(names)].rename(columns=names)
+
+
+def write_state(folder: pathlib.Path, metrics: pd.DataFrame) -> None:
+  """Write trainer_state.json of the last checkpoint."""
+  target = folder / f'checkpoint-{STEPS}'
+  target.mkdir(parents=True)
+  state = {'max_steps': STEPS, 'log_history': metrics.to_dict('records')}
+  (target / 'trainer_state.json').write_text(json.dumps(state))
+
+
+def write_completions(
+    folder: pathlib.Path, rows: pd.DataFrame, parts: Parts, reward: Any
+) -> None:
+  """Write the rollouts as TRL does: one Parquet file per step."""
+  table = pd.DataFrame(
+      {
+          'step': rows['step'] + 1,
+          'prompt': [[{'role': 'user', 'content': t}] for t in rows['prompt']],
+          'completion': [
+              [{'role': 'assistant', 'content': t}] for t in rows['completion']
+          ],
+          **{name: np.asarray(value, float) for name, value in parts.items()},
+          'advantage': advantages(rows, reward),
+      }
+  )
+  (folder / 'completions').mkdir(parents=True)
+  for step, batch in table.groupby('step'):
+    batch.to_parquet(folder / 'completions' / f'completions_{step:05}.parquet')
+
+
+def write_swift(
+    folder: pathlib.Path, rows: pd.DataFrame, columns: Mapping[str, Any]
+) -> None:
+  """Write completions.jsonl of ms-swift: a line of lists per step."""
+  table = pd.DataFrame(
+      {'step': (rows['step'] + 1).astype(str), **columns}, rows.index
+  )
+  lines = [
+      json.dumps(batch.to_dict('list'))
+      for _, batch in table.groupby(rows['step'])
+  ]
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / 'completions.jsonl').write_text('\n'.join(lines))
+
+
+def verl_metrics(
+    rows: pd.DataFrame, score: Any, seed: int, **changed: Any
+) -> pd.DataFrame:
+  """Return what verl logs in each step; arguments replace columns."""
+  table = rows.assign(score=score, advantage=advantages(rows, score))
+  table['weighted'] = table['advantage'] * table['n_tokens']
+  by = table.groupby('step')
+  mean = (by['weighted'].sum() / by['n_tokens'].sum()).to_numpy()
+  found = {
+      'step': np.arange(1, by.ngroups + 1),
+      'actor/entropy': rise(0.5, 0.35, seed),
+      'actor/pg_loss': -mean,
+      'actor/pg_clipfrac': noise(seed, 0, 0.002),
+      'actor/ppo_kl': noise(seed, -1e-4, 1e-4),
+      'actor/grad_norm': noise(seed, 0.2, 0.5),
+      'actor/lr': np.full(STEPS, 1e-6),
+      'critic/score/mean': by['score'].mean().to_numpy(),
+      'critic/rewards/mean': by['score'].mean().to_numpy(),
+      'critic/advantages/mean': mean,
+      'critic/advantages/max': by['advantage'].max().to_numpy(),
+      'critic/advantages/min': by['advantage'].min().to_numpy(),
+      'response_length/mean': by['n_tokens'].mean().to_numpy(),
+      'response_length/max': by['n_tokens'].max().to_numpy(),
+      'response_length/min': by['n_tokens'].min().to_numpy(),
+      'response_length/clip_ratio': by['truncated'].mean().to_numpy(),
+      'prompt_length/clip_ratio': np.zeros(STEPS),
+  }
+  return pd.DataFrame(found | changed)
+
+
+def write_verl(
+    folder: pathlib.Path,
+    rows: pd.DataFrame,
+    score: Any,
+    metrics: pd.DataFrame,
+    **extra: Any,
+) -> None:
+  """Write the rollouts and the metrics of verl's file logger."""
+  table = pd.DataFrame(
+      {
+          'input': rows['prompt'],
+          'output': rows['completion'],
+          'gts': rows['reference'],
+          'score': score,
+          'step': rows['step'] + 1,
+          **extra,
+      }
+  )
+  (folder / 'rollouts').mkdir(parents=True)
+  for step, batch in table.groupby('step'):
+    _lines(folder / 'rollouts' / f'{step}.jsonl', batch.to_dict('records'))
+  logged = [
+      {'step': row.pop('step'), 'data': row}
+      for row in metrics.to_dict('records')
+  ]
+  _lines(folder / 'metrics.jsonl', logged)
+
+
+def write_export(folder: pathlib.Path, metrics: pd.DataFrame) -> None:
+  """Write the history of a W&B run as CSV."""
+  folder.mkdir(parents=True)
+  metrics.rename(columns={'step': '_step'}).to_csv(
+      folder / 'history.csv', index=False
+  )
+
+
+def _lines(path: pathlib.Path, values: Sequence[Any]) -> None:
+  path.write_text('\n'.join(map(json.dumps, values)))

@@ -1,0 +1,232 @@
+"""Checks of what reaches the loss: parts of the reward, advantages, lengths."""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+
+_SURE = 0.01
+_FEWEST = 200  # Rollouts, or 16 steps, of a part that is always 0.
+_STEPS = 16
+_MOST = 0.9  # Share of steps, or of rollouts, that stands for all.
+_PAID = 0.05  # Mean advantage of a token that is not centred.
+_CLOSED = re.compile(r'</(\w+)>')
+_FALL = 0.25  # Fall of the mean reward, relative to it.
+_FOLLOWS = 0.97  # Correlation of a reward that is a function of the length.
+
+
+def never_paid(run: form.Run) -> findings.Finding | None:
+  """Detect a part of the reward that no rollout ever gets."""
+  weights = run.settings.get('weights') or {}
+  sums: dict[str, float] = {}
+  for table, least in ((run.rollouts, _FEWEST), (run.steps, _STEPS)):
+    for name in table:
+      if name.startswith(form.PART) and table[name].notna().sum() >= least:
+        part = name.removeprefix(form.PART)
+        sums.setdefault(part, float(table[name].abs().sum()))
+  if not sums:
+    raise form.NotLogged('parts of the reward are not logged')
+  never = [n for n, total in sums.items() if not total and weights.get(n, 1)]
+  if not never or len(never) == len(sums) or _unsolved(run):
+    return None
+  tag = _unopened(run)
+  why = 'does it match a completion (newlines, end tokens)?'
+  if tag:
+    why = (
+        f'completions close <{tag}> without opening it, as if the chat template'
+        ' opened it in the prompt'
+    )
+  return findings.Finding(
+      check='never_paid',
+      # It may be a penalty that nothing deserves.
+      severity='warning' if tag else 'note',
+      text=f'the part {", ".join(never)} is 0 for all rollouts',
+      change=f'{words.word(run.format, "reward")}, unless it is a penalty:'
+      f' {why}',
+      rows=tuple(map(int, run.rollouts.index[:6])),
+  )
+
+
+def _unsolved(run: form.Run) -> bool:
+  """Return whether nothing is solved, so that parts for it are 0, too."""
+  try:
+    return float(run.series('outcome')[1].sum()) == 0
+  except form.NotLogged:
+    return False
+
+
+def _unopened(run: form.Run) -> str:
+  """Return a tag that most completions close and do not open; '' for none."""
+  if 'completion' not in run.rollouts or run.has_turns:
+    return ''
+  texts = run.rollouts['completion'].iloc[:: max(len(run.rollouts) // 500, 1)]
+  found = []
+  for text in texts:
+    match = _CLOSED.search(text)
+    opened = match and f'<{match[1]}>' in text[: match.start()]
+    found.append('' if opened or not match else match[1])
+  most = pd.Series(found).mode()
+  tag = str(most[0]) if len(most) else ''
+  return tag if tag and np.mean([t == tag for t in found]) > 0.5 else ''
+
+
+def redundant_part(run: form.Run) -> findings.Finding | None:
+  """Detect a part of the reward that only repeats what is solved."""
+  rows = run.rows('outcome')
+  if len(rows) < _FEWEST:
+    raise form.NotLogged(f'{len(rows)} rollouts, {_FEWEST} needed')
+  solved = rows['outcome'] > 0.5
+  if min(solved.sum(), (~solved).sum()) < _STEPS:
+    return None
+  found = []
+  for part in run.parts:
+    values = rows[form.PART + part]
+    same = all(np.ptp(values[mask]) < 1e-9 for mask in (solved, ~solved))
+    if same and np.ptp(values) > 1e-9:
+      found.append(part)
+  # One of them may be the outcome itself.
+  found = [p for p in found if not _is_outcome(rows, p)]
+  if not found:
+    return None
+  return findings.Finding(
+      check='redundant_part',
+      severity='note',
+      text=f'the part {", ".join(found)} has one value for all that is solved'
+      ' and one for the rest: it tells no more than the outcome',
+      change=f'{words.word(run.format, "reward")}: does'
+      f' {", ".join(found)} get what it is to judge?',
+      rows=tuple(map(int, rows.index[~solved][:6])),
+  )
+
+
+def _is_outcome(rows: pd.DataFrame, part: str) -> bool:
+  """Return whether a part is the outcome, or minus 1 where it is 0."""
+  values = rows[form.PART + part]
+  high, low = float(values.max()), float(values.min())
+  return high > 0 and low in (0.0, -high)
+
+
+def no_baseline(run: form.Run) -> findings.Finding | None:
+  """Detect advantages that are the rewards: nothing is subtracted."""
+  steps, mean = run.course('advantage_mean')
+  if 'advantage_low' in run.steps:
+    _, low = run.course('advantage_low')
+    positive = low > -1e-6
+  elif 'advantage_size' in run.steps:
+    _, size = run.course('advantage_size')
+    n = min(len(size), len(mean))
+    positive = mean[-n:] > _MOST * size[-n:]
+  else:
+    raise form.NotLogged(form.said(['advantage_low', 'advantage_size']))
+  paid = estimates.mean(mean)
+  if positive.mean() < _MOST or paid.low < _PAID:
+    return None
+  return findings.Finding(
+      check='no_baseline',
+      severity='critical',
+      text='no advantage is below 0, so that nothing is ever discouraged',
+      numbers=(findings.number('mean advantage of a token', paid),),
+      change='the groups of rollouts: those of one prompt need one group number'
+      ' (uid, index), and their mean is subtracted',
+      curves=(('mean advantage', steps, mean),),
+  )
+
+
+def padded_lengths(run: form.Run) -> findings.Finding | None:
+  """Detect completions that all count as long as the longest of their step."""
+  steps, low = run.course('length_low')
+  _, high = run.course('length_high')
+  n = min(len(low), len(high))
+  low, high, steps = low[-n:], high[-n:], steps[-n:]
+  same = (high - low < 1e-6) & (high > 1)
+  # Answers of a fixed form all have the same length in every step.
+  if same.mean() < _MOST or len(np.unique(high)) < form.MIN_STEPS:
+    return None
+  if 'truncated' in run.steps and run.series('truncated')[1].mean() > 0.5:
+    return None
+  return findings.Finding(
+      check='padded_lengths',
+      severity='critical',
+      text='all completions of a step count as long as the longest, though few'
+      ' are cut: what follows their end is trained on',
+      numbers=(
+          findings.Number(
+              name='steps of one length', value=float(same.mean()), unit='share'
+          ),
+      ),
+      change='the mask of tokens: it must end with the token that ends a'
+      ' completion, and padding needs another token than that',
+      curves=(('longest', steps, high),),
+  )
+
+
+def reward_falling(run: form.Run) -> findings.Finding | None:
+  """Detect a reward that falls, where no outcome is known."""
+  if 'outcome' in set(run.steps) | set(run.rollouts):
+    return None  # `outcome_falling` judges what is solved.
+  steps, reward = run.course('reward')
+  line = estimates.trend(reward)
+  change = estimates.change_point(reward)
+  fall = change.before - change.after
+  if change.p > _SURE or line.p > _SURE or line.high > 0:
+    return None
+  if fall < _FALL * abs(change.before):
+    return None
+  rate = ''
+  if 'learning_rate' in run.steps:
+    rate = f' (it was {run.series("learning_rate")[1].max():.2g})'
+  return findings.Finding(
+      check='reward_falling',
+      severity='critical',
+      text=f'the reward falls from {change.before:.3g} to {change.after:.3g}',
+      since=int(steps[change.index]),
+      p=change.p,
+      change=f'{words.word(run.format, "learning_rate")}{rate}: a tenth of it,'
+      ' from a checkpoint before; unless problems get harder',
+      curves=(('reward', steps, reward),),
+  )
+
+
+def length_alone(run: form.Run) -> findings.Finding | None:
+  """Detect a mean reward that is a function of the mean length.
+
+  For runs without rollouts, in which `length_gaming` compares within groups.
+  """
+  if 'reward' in run.rollouts:
+    return None
+  _, reward = run.course('reward')
+  steps, length = run.course('length')
+  if len(steps) != len(reward) or len(steps) < _STEPS:
+    return None
+  # Differences, since both also rise where a policy learns longer answers.
+  moved, by = np.diff(reward), np.diff(length)
+  if min(moved.std(), by.std()) < 1e-9:
+    return None
+  r = float(np.corrcoef(moved, by)[0, 1])
+  if abs(r) < _FOLLOWS:
+    return None
+  return findings.Finding(
+      check='length_alone',
+      severity='note',  # It may be meant so.
+      text=f'{"longer" if r > 0 else "shorter"} completions earn more, and'
+      ' hardly anything else counts',
+      numbers=(findings.Number(name='correlation of their changes', value=r),),
+      change=f'{words.word(run.format, "reward")}, unless this is meant: its'
+      ' sign, and what it measures',
+      curves=(('reward', steps, reward), ('length', steps, length)),
+  )
+
+
+CHECKS = (
+    length_alone,
+    never_paid,
+    redundant_part,
+    no_baseline,
+    padded_lengths,
+    reward_falling,
+)

@@ -1,0 +1,186 @@
+"""Checks of the sampler: does the trainer update the policy that sampled?"""
+
+import numpy as np
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+
+_SURE = 0.01
+_GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
+# Nats per token that no setting explains: tokens are as good as arbitrary to
+# the trainer.
+_OTHER = 2.0
+_TIMES = 10.0  # Gap of some steps, in gaps of the usual step, that is apart.
+_RARE, _OFTEN = 0.02, 0.5  # Share of steps that are the exception.
+# Factor by which a gap grows from a start that is within rounding.
+_GROWS = 3.0
+_ABOVE = 1.05  # Largest ratio of trainer to sampler, if it is never above 1.
+_MOVED = 0.2  # KL, nats per token, of a policy that writes other texts.
+_SAME = 0.1  # Relative change of a mean that is none.
+# KL between rollouts and update, nats per token, of a batch that is off-policy.
+_JUMP = 0.1
+_EDGE = 20.0  # Steps are apart if their KL is so many times the usual.
+
+# What to change, by the course of the gap.
+_WEIGHTS = (
+    "the sampler's weights are older than the trainer's: does every update"
+    ' reach it (a LoRA adapter, too), and is its prefix cache reset then?'
+)
+_CACHE = (
+    'what happens before these steps only, such as a sync of the weights after'
+    " which the sampler's prefix cache is not reset"
+)
+_LOADED = (
+    'the sampler has other weights than the trainer, or reads other tokens: are'
+    ' weights loaded before it generates (after sleep, too)?'
+)
+_TRUNCATED = (
+    'top_p, top_k, min_p off: the sampler divides by the probability of the'
+    ' tokens that they leave, the trainer does not'
+)
+_SETTINGS = (
+    'log-probs after the temperature in both, or {temperature} 1; no dropout in'
+    ' the trainer; precision, chat template and tokens as in the trainer'
+)
+
+
+def logprob_gap(run: form.Run) -> findings.Finding | None:
+  """Detect sampler and trainer log-probs that disagree on the same tokens."""
+  steps, gap = run.course('gap')
+  mean = estimates.mean(gap)
+  change = estimates.change_point(gap)
+  late = estimates.mean(gap[change.index :])
+  jumped = change.p < _SURE and change.after > 2 * change.before
+  found = late if jumped else mean
+  apart = _apart(gap, max(_GAP, _TIMES * float(np.median(gap))))
+  if found.low < _GAP and not apart.any():
+    return None
+  text = f'sampler and trainer differ by {found.value:.2g} nats per token'
+  if apart.any():
+    jumped = False
+    text = (
+        f'in {apart.mean():.0%} of the steps sampler and trainer differ by'
+        f' {gap[apart].mean():.2g} nats per token, in the others by'
+        f' {gap[~apart].mean():.2g}'
+    )
+    found = estimates.mean(gap[apart])
+  return findings.Finding(
+      check='logprob_gap',
+      severity='critical' if found.low > 4 * _GAP else 'warning',
+      text=text,
+      since=int(steps[change.index]) if jumped else None,
+      p=change.p if jumped else None,
+      numbers=(findings.number('log-prob gap', found, 'nats per token'),),
+      change=_cause(run, gap, apart),
+      curves=(('log-prob gap', steps, gap),),
+  )
+
+
+def _apart(values: np.ndarray, least: float) -> np.ndarray:
+  """Return which steps are far above the others; none if they are no few.
+
+  A course that rises, or that jumps once, has no such steps: they must lie on
+  both sides of usual ones.
+  """
+  high = values > least
+  runs = int((np.diff(high.astype(int)) == 1).sum())
+  if not _RARE <= high.mean() <= _OFTEN or runs < 3:
+    return np.zeros(len(values), bool)
+  return high
+
+
+def _cause(run: form.Run, gap: np.ndarray, apart: np.ndarray) -> str:
+  """Return what to change, by when and how far the log-probs part."""
+  if apart.any():
+    return _CACHE
+  early = float(np.mean(gap[: max(len(gap) // 10, 2)]))
+  late = float(np.mean(gap[-max(len(gap) // 5, 2) :]))
+  line = estimates.trend(gap)
+  if early > _OTHER:
+    return _LOADED
+  if line.low > 0 and early < max(_GAP, late / _GROWS):
+    return _WEIGHTS
+  if {'ratio', 'ratio_high'} <= set(run.steps):
+    ratio, high = (run.series(n)[1] for n in ('ratio', 'ratio_high'))
+    if high.mean() <= _ABOVE and ratio.mean() < 1 - _GAP:
+      return _TRUNCATED
+  temperature = words.word(run.format, 'temperature')
+  return _SETTINGS.format(temperature=temperature)
+
+
+def other_weights(run: form.Run) -> findings.Finding | None:
+  """Detect a sampler whose tokens are as good as arbitrary to the trainer."""
+  steps, gap = run.course('gap')
+  found = estimates.mean(gap)
+  if found.low < _OTHER:
+    return None
+  return findings.Finding(
+      check='other_weights',
+      severity='critical',
+      text=f'sampler and trainer differ by {found.value:.2g} nats per token,'
+      ' as two different models do',
+      numbers=(findings.number('log-prob gap', found, 'nats per token'),),
+      change=_LOADED,
+      curves=(('log-prob gap', steps, gap),),
+  )
+
+
+def stale_sampler(run: form.Run) -> findings.Finding | None:
+  """Detect rollouts that stay as they were while the policy moves away.
+
+  It stands in for the gap of log-probs where that is not logged.
+  """
+  if 'gap' in set(run.steps) | set(run.rollouts):
+    return None  # `logprob_gap` compares the policies themselves.
+  steps, kl = run.course('kl')
+  line = estimates.trend(kl)
+  late = float(kl[-max(len(kl) // 5, 2) :].mean())
+  if line.p > _SURE or line.low <= 0 or late < _MOVED:
+    return None
+  for name in ('reward', 'length'):
+    _, values = run.course(name)
+    course = estimates.trend(values)
+    bound = _SAME * abs(float(values.mean()))
+    if max(abs(course.low), abs(course.high)) > bound:
+      return None
+  return findings.Finding(
+      check='stale_sampler',
+      severity='warning',
+      text=f'the policy moves {late:.2g} nats per token away from its start,'
+      ' but rewards and lengths of the rollouts stay as they were',
+      numbers=(
+          findings.Number(name='KL, at last', value=late, unit='nats a token'),
+      ),
+      change=_WEIGHTS,
+      curves=(('KL', steps, kl),),
+  )
+
+
+def kl_jumps(run: form.Run) -> findings.Finding | None:
+  """Detect single updates whose rollouts the policy would not have written."""
+  steps, kl = run.course('kl_update')
+  size = np.abs(kl)
+  apart = _apart(size, max(_JUMP, _EDGE * float(np.median(size))))
+  if not apart.any():
+    return None
+  return findings.Finding(
+      check='kl_jumps',
+      severity='warning',
+      text=f'in {apart.mean():.0%} of the updates the policy is'
+      f' {size[apart].mean():.2g} nats per token from that of the rollouts, in'
+      f' the others {size[~apart].mean():.2g}',
+      since=int(steps[np.flatnonzero(apart)[0]]),
+      numbers=(
+          findings.Number(
+              name='such updates', value=float(apart.mean()), unit='share'
+          ),
+      ),
+      change='the tokens of these rollouts: those that were sampled, not a text'
+      ' that is encoded again (turns, tool calls, chat templates)',
+      curves=(('KL of the update', steps, kl),),
+  )
+
+
+CHECKS = (other_weights, logprob_gap, stale_sampler, kl_jumps)

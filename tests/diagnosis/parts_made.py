@@ -1,0 +1,159 @@
+"""Synthetic runs whose fault lies between sampler, reward and loss."""
+
+from collections.abc import Sequence
+import pathlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import form
+from tests.diagnosis import made
+
+STEPS = 40
+
+
+def metrics(
+    seed: int = 0, drop: Sequence[str] = ('gap',), **changed: Any
+) -> form.Run:
+  """Return a sound run of which a trainer logged only metrics.
+
+  Args:
+    seed: Of all random numbers.
+    drop: Metrics that are not logged.
+    **changed: Metrics that replace or join others.
+  """
+  rows = made.rollouts(seed)
+  by = rows.groupby('step')
+  known = made.run(rows, seed).rollouts.groupby('step')['reward'].mean()
+  found = {
+      'reward': known.to_numpy(),
+      'length': by['n_tokens'].mean().to_numpy(),
+      'truncated': by['truncated'].mean().to_numpy(),
+      'part_correct': by['outcome'].mean().to_numpy(),
+      'part_format': by['format_ok'].mean().to_numpy(),
+  }
+  steps = made.metrics(rows, seed, **{**found, **changed})
+  steps = steps.drop(columns=list(drop))
+  settings = {'total_steps': STEPS}
+  path = pathlib.Path('made')
+  return form.make(path, 'trl', pd.DataFrame(), steps, settings)
+
+
+def noise(low: float, high: float, seed: int = 3) -> np.ndarray:
+  """Return random numbers of a range, one per step."""
+  return np.random.default_rng(seed).uniform(low, high, STEPS)
+
+
+def gap(**changed: Any) -> form.Run:
+  """Return metrics with a log-prob gap, and other changes."""
+  return metrics(drop=(), **changed)
+
+
+def rates(course: np.ndarray) -> form.Run:
+  """Return metrics with a learning rate."""
+  return metrics(learning_rate=course)
+
+
+def stale(**changed: Any) -> form.Run:
+  """Return metrics of a policy that moves while its rollouts do not."""
+  still = {
+      'kl': np.linspace(1e-4, 0.6, STEPS),
+      'reward': noise(0.48, 0.52, 4),
+      'length': noise(98, 102, 5),
+  }
+  return metrics(**(still | changed))
+
+
+def advantages(low: float, mean: float) -> form.Run:
+  """Return metrics with the lowest and the mean advantage of a token."""
+  return metrics(
+      advantage_low=noise(low, low), advantage_mean=noise(mean, mean + 0.02)
+  )
+
+
+def lengths(low: np.ndarray, high: np.ndarray) -> form.Run:
+  """Return metrics with the lengths of the shortest and longest completion."""
+  return metrics(length_low=low, length_high=high)
+
+
+def shrinking(end: float) -> np.ndarray:
+  """Return lengths that fall from 90 to an end, most of it at once."""
+  return end + (90 - end) * np.exp(-np.arange(STEPS) / 5)
+
+
+def looping(first: int, share: float = 0.9) -> form.Run:
+  """Return rollouts of which a share repeats a phrase from a step on."""
+  rows = made.rollouts(rise=0)
+  rng = np.random.default_rng(0)
+  loops = (rows['step'] >= first) & (rng.random(len(rows)) < share)
+  rows['completion'] = np.where(
+      loops,
+      'and the and the ' * 40,
+      [' '.join(map(str, rng.integers(0, 999, 80))) for _ in range(len(rows))],
+  )
+  rows.loc[loops, ['outcome', 'part_correct', 'part_format', 'format_ok']] = 0.0
+  return made.run(rows)
+
+
+def refused(share: float) -> form.Run:
+  """Return rollouts whose right answers count as wrong, but for a share."""
+  rows = made.rollouts()
+  kept = np.random.default_rng(0).random(len(rows)) >= share
+  rows['outcome'] = rows['part_correct'] = rows['outcome'] * kept
+  return made.run(rows, drop=('format_ok',))
+
+
+def calls(start: float, end: float, rise: float = 0.0) -> form.Run:
+  """Return episodes whose calls go from one number to another."""
+  rows = made.rollouts(rise=rise)
+  mean = start + (end - start) * np.minimum(rows['step'] / 15, 1)
+  rows['n_calls'] = np.random.default_rng(0).poisson(mean)
+  return made.run(rows.assign(n_turns=1 + rows['n_calls']))
+
+
+def repeated(unsolved: float, solved: float = 0.0) -> form.Run:
+  """Return rollouts with a part that knows only what is solved."""
+  rows = made.rollouts()
+  return made.run(
+      rows.assign(part_tools=np.where(rows['outcome'] > 0.5, solved, unsolved))
+  )
+
+
+# Name -> (maker, checks any of which names it); see `faults_made`.
+FAULTS = {
+    'other_weights': (lambda: gap(gap=noise(8, 9)), ('other_weights',)),
+    'stale_sampler': (stale, ('stale_sampler',)),
+    'kl_jumps': (
+        lambda: metrics(
+            kl_update=np.where(np.arange(STEPS) % 9 == 4, 0.7, 2e-4)
+        ),
+        ('kl_jumps',),
+    ),
+    'rate_ends': (
+        lambda: rates(1e-4 * np.maximum(1 - np.arange(STEPS) / 20, 0)),
+        ('schedule_ends',),
+    ),
+    'never_paid': (
+        lambda: made.run(made.rollouts().assign(part_style=0.0)),
+        ('never_paid',),
+    ),
+    'repeated_part': (lambda: repeated(-0.1), ('redundant_part',)),
+    'no_baseline': (lambda: advantages(0.0, 0.4), ('no_baseline',)),
+    'padded': (
+        lambda: lengths(*[noise(60, 90).round()] * 2),
+        ('padded_lengths',),
+    ),
+    'reward_falls': (
+        lambda: metrics(reward=np.linspace(0.6, 0.1, STEPS) + noise(0, 0.02)),
+        ('reward_falling',),
+    ),
+    'length_alone': (
+        lambda: metrics(reward=noise(50, 90) / 64, length=noise(50, 90)),
+        ('length_alone',),
+    ),
+    'shrinks': (lambda: metrics(length=shrinking(1.0)), ('shrinks',)),
+    'loops': (lambda: looping(0), ('loops',)),
+    'refused': (lambda: refused(1.0), ('right_refused',)),
+    'unlearned_calls': (lambda: calls(1.5, 0.0), ('calls_unlearned',)),
+}
