@@ -124,7 +124,8 @@ FIELDS = (
           usual=(1e-7, 3e-3),
           tunable=Tunable('optimizer', 1e-6, 3e-3, scale='log')),
     Field('optim.schedule', 'constant',
-          'Learning rate after the warm-up; cosine and linear end at 0.',
+          'Learning rate after the warm-up; cosine and linear end at 0, in each'
+          ' arm anew.',
           choices=('constant', 'cosine', 'linear')),
     Field('optim.warmup_steps', 0,
           'Steps of linear warm-up, repeated in every arm.', 0, usual=(0, 1000),

@@ -5,10 +5,12 @@ not log is missing: a check that needs it raises `NotLogged`, and the diagnosis
 reports this.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
+import functools
 import pathlib
-from typing import Any
+from typing import Any, TypeVar
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -122,7 +124,8 @@ class FormatError(ValueError):
   """A directory or a file does not have the format of a reader."""
 
 
-@dataclasses.dataclass(frozen=True)
+# Tables have no truth value, so that runs are compared by identity.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Run:
   """One training run, as far as it was logged."""
 
@@ -224,6 +227,25 @@ class Run:
     steps = np.unique(rows['step'])
     last = steps[min(int(np.ceil(len(steps) * share)), len(steps)) - 1]
     return rows[rows['step'] <= last]
+
+
+_Result = TypeVar('_Result')
+
+
+def once(function: Callable[[Run], _Result]) -> Callable[[Run], _Result]:
+  """Return a function that computes its result once for each run.
+
+  Several checks share such a result, so that none of them may change it.
+  """
+  known: weakref.WeakKeyDictionary[Run, _Result] = weakref.WeakKeyDictionary()
+
+  @functools.wraps(function)
+  def shared(run: Run) -> _Result:
+    if run not in known:
+      known[run] = function(run)
+    return known[run]
+
+  return shared
 
 
 def said(names: Iterable[str]) -> str:

@@ -58,6 +58,16 @@ class FaultsTest(parameterized.TestCase):
         self.assertEqual(found.verdict, 'healthy', found.summary)
     self.assertLessEqual(len(wrong), 1, wrong)
 
+  def test_numbers_that_several_checks_need_are_read_once(self):
+    run = made.run(made.rollouts())
+    read = data.final_numbers
+    with absltest.mock.patch.object(data, 'final_numbers') as asked:
+      asked.side_effect = read
+      for checked in (run, run, dataclasses.replace(run)):
+        examine.examine(checked)
+    # Of all rollouts and of the solved ones, for both runs.
+    self.assertEqual(asked.call_count, 4)
+
   def test_since_is_near_the_step(self):
     make, _ = faults_made.FAULTS['gap']
     (gap,) = [

@@ -240,6 +240,14 @@ class PartsTest(parameterized.TestCase):
     if wanted:
       self.assertNotIn('too_hard', found)
 
+  @parameterized.parameters(False, True)
+  def test_right_answers_that_are_refused_for_a_time(self, at_first):
+    rows = made.rollouts()
+    kept = (rows['step'] < 20) != at_first
+    rows['outcome'] = rows['part_correct'] = rows['outcome'] * kept
+    run = made.run(rows, drop=('format_ok',))
+    self.assertNotIn('right_refused', _found(run))
+
   def test_right_answers_that_cannot_be_read(self):
     rows = parts_made.refused(1.0).rollouts
     unread = made.run(rows.assign(format_ok=0.0))

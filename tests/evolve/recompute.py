@@ -1,4 +1,4 @@
-"""Recomputes the standings and shadows of a run's races from its evidence.
+"""Recomputes standings, shadows and pairs of a run's races from its evidence.
 
     python tests/evolve/recompute.py WORKDIR
 
@@ -101,13 +101,19 @@ def level_of(index: int, promised: dict, kept: int) -> float:
   return promised['false_discovery_rate'] * share * (kept + 1)
 
 
-def is_last_paid(rows: list[dict], race: dict) -> bool:
-  """Return whether the tokens pay for no candidate in a further round."""
+def account(rows: list[dict], race: dict) -> tuple[float, float, float]:
+  """Return what evolve.tokens leaves for a round and those after it.
+
+  Args:
+    rows: The rows of the ledger.
+    race: The round.
+
+  Returns:
+    The tokens that are left, the tokens of an update, and the completions of
+    the score of an arm, relative to those of an update.
+  """
   config = next(row['config'] for row in rows if row['step'] == 'open')
-  e = config['evolve']
-  if not e['tokens']:
-    return False
-  grpo = config['grpo']
+  e, grpo = config['evolve'], config['grpo']
   score = e['problems'] * e['samples'] / (grpo['prompts'] * grpo['group_size'])
   longest = lambda arms: max(
       arm['sampled_tokens'] / max(arm['updates'], 1) for arm in arms
@@ -133,10 +139,40 @@ def is_last_paid(rows: list[dict], race: dict) -> bool:
   if last == [base] and (rollout['token_limit'] or not update):
     most = rollout['max_tokens'] * grpo['prompts'] * grpo['group_size']
     update = max(update, most / 2)
+  return e['tokens'] - spent, update, score
+
+
+def is_last_paid(rows: list[dict], race: dict, e: dict) -> bool:
+  """Return whether the tokens pay for no candidate in a further round."""
+  if not e['tokens']:
+    return False
+  left, update, score = account(rows, race)
   harness = e['pairs'] * update * (e['updates'] + score)
   # Enough is left for the perturbed scores of a candidate.
-  left = e['tokens'] - spent - 2 * e['pairs'] * score * update
+  left -= 2 * e['pairs'] * score * update
   return left < (len(race['standings']) + 3) * harness
+
+
+def paid_pairs(rows: list[dict], race: dict, e: dict) -> int:
+  """Return how many pairs of a round the tokens pay for.
+
+  With candidates they are at least three; 0 if the tokens do not pay for these.
+  """
+  left, update, score = account(rows, race)
+  harnesses = len({(arm['role'], arm['trial']) for arm in race['arms']})
+  if harnesses == 1:
+    return min(e['pairs'], math.floor(left / (e['updates'] * update)))
+  # Once all candidates are known, the replays of the round count, too.
+  now = -1
+  for row in rows:
+    now = row['round'] if row['step'] == 'diagnose' else now
+    if row['step'] == 'backtest' and now == race['round']:
+      left -= row['sampled_tokens']
+  arm = e['updates'] + score * (race['scored_by'] == 'dev')
+  paid = math.floor(left / update / (harnesses * arm + 2 * score))
+  if paid < 3 and race['standings']:
+    return 0
+  return min(e['pairs'], max(paid, 3))
 
 
 def margin_of(findings: list[dict], changes: list[list]) -> float:
@@ -211,7 +247,7 @@ def is_last(
   return (
       rounds >= e['patience']
       or race['round'] + 1 >= e['rounds']
-      or is_last_paid(rows, race)
+      or is_last_paid(rows, race, e)
       or (late and not early)
   )
 
@@ -256,6 +292,14 @@ def compare(workdir: pathlib.Path) -> list[str]:
     if row['step'] != 'race':
       continue
     race = row
+    own = [arm for arm in row['arms'] if arm['role'] == 'incumbent']
+    # A chain ends with an arm that fails.
+    if promised['tokens'] and all(arm['status'] == 'done' for arm in own):
+      if len(own) != (paid := paid_pairs(rows, row, promised)):
+        differences.append(
+            f'round {row["round"]}: {len(own)} pairs in the ledger, and the'
+            f' tokens pay for {paid}'
+        )
     arms = {
         (arm['trial'], arm['pair']): scores(workdir, arm, row['scored_by'])
         for arm in row['arms']

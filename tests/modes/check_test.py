@@ -211,8 +211,8 @@ class CheckTest(parameterized.TestCase):
     self.assertRegex(printed, r"reward .*: refused\n  .*names \['nice'\]")
 
   def test_reward_without_signal(self):
-    def change(c):
-      c.reward.weights.outcome = 0.0
+    def change(c):  # None of the attempts is near the limit of tokens.
+      c.reward.weights = ml_collections.ConfigDict({'overlong': 1.0})
 
     code, printed = self.check(change=change)
     self.assertEqual(code, 0, printed)

@@ -368,6 +368,7 @@ def final_numbers(run: form.Run, rows: pd.DataFrame) -> pd.DataFrame | None:
   return found
 
 
+@form.once
 def _solved_numbers(run: form.Run) -> pd.DataFrame | None:
   """Return `final_numbers` of the solved rollouts."""
   rows = run.rows('outcome', 'completion', 'prompt_id', 'group')

@@ -37,6 +37,7 @@ _OUT_OF_TIME = 0.1  # In sound runs of coding, less than 0.001.
 _ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
 
 
+@form.once
 def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
   """Return the numbers that rollouts end with, and each group's commonest one.
 
@@ -222,11 +223,15 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
 
 
 def right_refused(run: form.Run) -> findings.Finding | None:
-  """Detect answers that equal the reference and count as wrong."""
-  rows = run.late(run.rows('reference', 'outcome', 'completion', 'prompt_id'))
+  """Detect answers that equal the reference and count as wrong.
+
+  A grader that fails does so all the time: a policy that unlearns how answers
+  are written, or has yet to learn it, is refused in a part of the run only.
+  """
+  rows = run.rows('reference', 'outcome', 'completion', 'prompt_id')
   if 'format_ok' in rows:  # An unread answer is wrong for another reason.
     rows = rows[rows['format_ok'] > 0.5]
-  found = data.final_numbers(run, rows)
+  found = data.final_numbers(run, rows) if len(rows) else None
   if found is None:
     return None
   given, wanted = (
@@ -234,12 +239,12 @@ def right_refused(run: form.Run) -> findings.Finding | None:
       for name in ('answer', 'reference')
   )
   equal = found[given.notna() & (given == wanted)]
-  if equal['prompt_id'].nunique() < data.LEAST:
+  if not len(equal):
     return None
-  by = (equal['outcome'] < 0.5).groupby(equal['prompt_id']).mean()
-  refused = estimates.mean(by)
-  if refused.low < _ALL_REFUSED:
+  shares = [_refused(part) for part in (run.early(equal), run.late(equal))]
+  if min(share.low for share in shares) < _ALL_REFUSED:
     return None
+  refused = shares[-1]
   return findings.Finding(
       check='right_refused',
       severity='critical',
@@ -251,6 +256,14 @@ def right_refused(run: form.Run) -> findings.Finding | None:
       ' hand; an exception or a limit of time that it hides counts as wrong',
       remedies=(records.Remedy(setting='grader'),),
   )
+
+
+def _refused(rows: pd.DataFrame) -> estimates.Interval:
+  """Return the share that counts as wrong, for at least LEAST problems."""
+  by = (rows['outcome'] < 0.5).groupby(rows['prompt_id']).mean()
+  if len(by) < data.LEAST:
+    return estimates.Interval(0.0, 0.0, 1.0)
+  return estimates.mean(by)
 
 
 CHECKS = (

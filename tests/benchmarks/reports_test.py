@@ -1,0 +1,61 @@
+"""Reports of users: each has a log and known checks; sound runs are quiet."""
+
+import collections
+import importlib
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from benchmarks import diagnose_reports
+from benchmarks.reports import threads
+from evojax.diagnosis import checks
+from evojax.diagnosis import examine
+from evojax.diagnosis import readers
+
+
+def examined(name):
+  with tempfile.TemporaryDirectory() as folder:
+    run = readers.read(diagnose_reports.write(name, pathlib.Path(folder)))
+    return diagnose_reports.judge(name, examine.examine(run))
+
+
+class ReportsTest(parameterized.TestCase):
+
+  def test_every_report_names_known_checks(self):
+    known = {check.__name__ for check in checks.ALL} | {'too_hard', 'too_easy'}
+    for name, report in diagnose_reports.REPORTS.items():
+      with self.subTest(name):
+        self.assertLessEqual({*report.names, *report.symptoms}, known)
+
+  def test_no_name_or_thread_occurs_twice(self):
+    lists = (threads.FAULTS, threads.SOUND, threads.LATER, threads.LATER_SOUND)
+    names = collections.Counter(name for part in lists for name in part)
+    cited = collections.Counter(
+        report.thread for part in lists for report in part.values()
+    )
+    self.assertEqual(max(names.values()), 1)
+    self.assertEqual(max(cited.values()), 1)
+
+  def test_every_report_has_a_log(self):
+    for name in diagnose_reports.REPORTS:
+      module = importlib.import_module(
+          f'benchmarks.reports.{diagnose_reports._module(name)}'
+      )
+      self.assertTrue(callable(getattr(module, name)), name)
+
+  @parameterized.parameters(*threads.SOUND, *threads.LATER_SOUND)
+  def test_sound(self, name):
+    self.assertEqual(examined(name), ('sound', []))
+
+  @parameterized.parameters('newlines', 'kl_sign', 'lora_sync', 'dropout')
+  def test_named(self, name):
+    self.assertEqual(examined(name), ('named', []))
+
+  def test_what_the_log_lacks_is_not_missed(self):
+    self.assertEqual(examined('unparsed_gold'), ('cannot tell', []))
+
+
+if __name__ == '__main__':
+  absltest.main()
