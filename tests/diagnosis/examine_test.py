@@ -65,8 +65,9 @@ class FaultsTest(parameterized.TestCase):
       asked.side_effect = read
       for checked in (run, run, dataclasses.replace(run)):
         examine.examine(checked)
-    # Of all rollouts and of the solved ones, for both runs.
-    self.assertEqual(asked.call_count, 4)
+    # Of late rollouts, of the solved ones, and of those with a reference, for
+    # both runs.
+    self.assertEqual(asked.call_count, 6)
 
   def test_since_is_near_the_step(self):
     make, _ = faults_made.FAULTS['gap']

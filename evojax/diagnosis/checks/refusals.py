@@ -222,23 +222,29 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
   )
 
 
+@form.once
+def _equal_to_reference(run: form.Run) -> pd.DataFrame:
+  """Return the rollouts that end with the number that is the reference."""
+  rows = run.rows('reference', 'outcome', 'completion', 'prompt_id')
+  if 'format_ok' in rows:  # An unread answer is wrong for another reason.
+    rows = rows[rows['format_ok'] > 0.5]
+  found = data.final_numbers(run, rows) if len(rows) else None
+  if found is None:
+    return rows.iloc[:0]
+  given, wanted = (
+      pd.to_numeric(found[name], errors='coerce')
+      for name in ('answer', 'reference')
+  )
+  return found[given.notna() & (given == wanted)]
+
+
 def right_refused(run: form.Run) -> findings.Finding | None:
   """Detect answers that equal the reference and count as wrong.
 
   A grader that fails does so all the time: a policy that unlearns how answers
   are written, or has yet to learn it, is refused in a part of the run only.
   """
-  rows = run.rows('reference', 'outcome', 'completion', 'prompt_id')
-  if 'format_ok' in rows:  # An unread answer is wrong for another reason.
-    rows = rows[rows['format_ok'] > 0.5]
-  found = data.final_numbers(run, rows) if len(rows) else None
-  if found is None:
-    return None
-  given, wanted = (
-      pd.to_numeric(found[name], errors='coerce')
-      for name in ('answer', 'reference')
-  )
-  equal = found[given.notna() & (given == wanted)]
+  equal = _equal_to_reference(run)
   if not len(equal):
     return None
   shares = [_refused(part) for part in (run.early(equal), run.late(equal))]
