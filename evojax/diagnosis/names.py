@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import form
+from evojax.diagnosis import meanings
 
 # Common name of a step's metric -> names in logs, in order of preference. A
 # prefix such as 'train/' is ignored.
@@ -151,8 +152,16 @@ def _bare(name: str) -> str:
   return name
 
 
-def common(log: pd.DataFrame) -> pd.DataFrame:
-  """Return the metrics of steps under their common names."""
+def common(
+    log: pd.DataFrame, notes: list[str] | None = None
+) -> pd.DataFrame:
+  """Return the metrics of steps under their common names.
+
+  Args:
+    log: One row per step, under the names of a trainer.
+    notes: If given, the trainer is unknown: metrics that no list has are
+      recognised by the words of their names, and the notes say which.
+  """
   bare = {}
   for name in log:
     bare.setdefault(_bare(str(name)), name)
@@ -164,6 +173,17 @@ def common(log: pd.DataFrame) -> pd.DataFrame:
     chosen = next((bare[c] for c in candidates if c in bare), None)
     if chosen is not None:
       found[name] = log[chosen]
+  if notes is not None:
+    guessed = {
+        meaning: name
+        for meaning, name in meanings.best(log).items()
+        if meaning not in found
+    }
+    found |= {meaning: log[name] for meaning, name in guessed.items()}
+    notes += [
+        f'the metric {name!r} is taken for {meaning} (--columns={meaning}=...)'
+        for meaning, name in guessed.items()
+    ]
   if 'gap' not in found and _GAP_FACTOR in bare:
     factor = pd.to_numeric(log[bare[_GAP_FACTOR]], errors='coerce')
     found['gap'] = np.log(factor.clip(lower=1.0))

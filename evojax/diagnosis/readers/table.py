@@ -64,7 +64,7 @@ def read(
     if 'completion' in table or 'group' in table or 'prompt' in table:
       rollouts.append(table)
     else:
-      steps.append(names.common(table))
+      steps.append(names.common(table, notes))
   missing = [
       column
       for column in columns.values()

@@ -71,7 +71,7 @@ def read(
     exported = [f for f in exported if f.suffix in ('.csv', '.json', '.jsonl')]
     log = readers.tables(exported, lambda f: table.load(f, notes), notes)
   log = readers.renamed(log, columns)
-  steps = names.common(log)
+  steps = names.common(log, notes)
   for name in columns:
     if name in form.STEP and name in log and len(steps):
       steps[name] = log[name]

@@ -1,0 +1,159 @@
+"""What a metric means, by the words in its name.
+
+    of('train/actor/grad_norm_avg')  # 'grad_norm'
+
+Trainers write `critic/rewards/mean`, `rollout/reward_mean` or `AvgReward`, and
+no list of names is complete. A name is split into words. Words that say nothing
+(`train`, `actor`, `mean`) are left out; the rest must be exactly the words of
+one meaning. So a spread, a time, a bound or the loss of a critic means nothing
+here, and neither does a name with an unknown word.
+"""
+
+from collections.abc import Iterable
+import re
+
+_WORD = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+')
+# Words that do not change what a metric means.
+_EMPTY = set(
+    'actor algo all average avg batch env episode global grpo is mean metrics'
+    ' model num objective optim optimizer overall policy ppo reinforce rl'
+    ' rollout rollouts sample samples stats step timestep train trainer training'
+    .split()
+)
+_EVALUATION = {'eval', 'evaluation', 'test', 'val', 'valid', 'validation'}
+# Parts of words that are written together, and other forms of a word.
+_SAME = {
+    'accuracies': 'accuracy',
+    'acc': 'accuracy',
+    'clipfrac': 'clip fraction',
+    'clipfraction': 'clip fraction',
+    'clipped': 'clip',
+    'clipping': 'clip',
+    'completions': 'completion',
+    'diff': 'difference',
+    'div': 'divergence',
+    'frac': 'fraction',
+    'generated': 'output',
+    'generation': 'output',
+    'gen': 'output',
+    'generate': 'output',
+    'gradient': 'grad',
+    'gradnorm': 'grad norm',
+    'approxkl': 'approx kl',
+    'kld': 'kl',
+    'kldiv': 'kl',
+    'len': 'length',
+    'lengths': 'length',
+    'lr': 'learning rate',
+    'logp': 'logprob',
+    'logprobs': 'logprob',
+    'prob': 'logprob',
+    'probs': 'logprob',
+    'percentage': 'fraction',
+    'pct': 'fraction',
+    'portion': 'fraction',
+    'proportion': 'fraction',
+    'ratio': 'fraction',
+    'ref': 'reference',
+    'responses': 'response',
+    'returns': 'return',
+    'rewards': 'reward',
+    'scores': 'score',
+    'seq': 'sequence',
+    'seqs': 'sequence',
+    'sequences': 'sequence',
+    'tokens': 'token',
+    'trunc': 'truncated',
+    'truncation': 'truncated',
+}
+_SOLVED = (
+    'accuracy', 'accuracy reward', 'correct', 'correct fraction', 'correctness',
+    'pass rate', 'solve rate', 'solved', 'success', 'success rate',
+)  # fmt: skip
+_TEXTS = ('completion', 'output', 'response')
+# Meaning -> the words of its names, without the empty ones.
+_NAMES = {
+    'reward': ('reward', 'score', 'raw reward', 'total reward', 'return',
+               'critic reward', 'critic score'),
+    'outcome': _SOLVED,
+    'entropy': ('entropy', 'token entropy', 'entropy token'),
+    'kl': (
+        'kl', 'kl divergence', 'kl reference', 'reference kl', 'token kl',
+        'kl token', 'kl loss',
+    ),
+    'kl_update': ('approx kl', 'kl old', 'old kl', 'old approx kl'),
+    'clip': (
+        'clip fraction', 'clip rate', 'pg clip fraction', 'clip token fraction',
+        'fraction clip', 'clip loss fraction', 'clip ratio',
+    ),
+    'grad_norm': ('grad norm', 'norm grad', 'total grad norm', 'grad l 2 norm'),
+    'learning_rate': ('learning rate',),
+    'loss': ('loss', 'pg loss', 'total loss', 'final loss', 'surrogate loss'),
+    'length': tuple(
+        f'{text} {size}'.strip()
+        for text in (*_TEXTS, 'sequence')
+        for size in ('length', 'token', 'length token', 'token length')
+        if text != 'sequence' or size == 'length'
+    ),
+    'truncated': (
+        'truncated', 'truncated fraction', 'truncated rate',
+        'overlong fraction', 'overlong rate',
+        *(f'{text} truncated fraction' for text in _TEXTS),
+        *(f'{text} clip fraction' for text in _TEXTS),
+        *(f'{text} length clip fraction' for text in _TEXTS),
+        *(f'truncated {text} fraction' for text in _TEXTS),
+        *(f'{text} truncated rate' for text in _TEXTS),
+    ),
+    'dead': (
+        'zero std fraction', 'zero variance fraction', 'reward zero std',
+        'fraction reward zero std', 'zero advantage fraction',
+        'dead group fraction', 'zero std group fraction',
+    ),
+    'gap': (
+        'mismatch kl', 'logprob difference', 'log logprob difference',
+        'logprob abs difference', 'logprob difference abs',
+    ),
+}  # fmt: skip
+
+
+def _words(name: str) -> list[str]:
+  """Return the words of a name, in their usual form."""
+  words = [word.lower() for word in _WORD.findall(name)]
+  return ' '.join(_SAME.get(word, word) for word in words).split()
+
+
+_KNOWN = {
+    tuple(sorted(name.split())): meaning
+    for meaning, names in _NAMES.items()
+    for name in names
+}
+_SOLVED_KEYS = {tuple(sorted(name.split())) for name in _SOLVED}
+
+
+def of(name: str) -> str:
+  """Return the meaning of a metric, a name in `form.STEP`; '' if unknown.
+
+  Args:
+    name: The name that a trainer logged, with its prefixes.
+  """
+  words = _words(name)
+  evaluated = bool(_EVALUATION & set(words))
+  left = [w for w in words if w not in _EMPTY and w not in _EVALUATION]
+  key = tuple(sorted(dict.fromkeys(left)))
+  if evaluated:
+    return 'eval_outcome' if key in _SOLVED_KEYS else ''
+  meaning = _KNOWN.get(key, '')
+  # The KL of PPO is that of its update, not that to a reference.
+  return 'kl_update' if meaning == 'kl' and 'ppo' in words else meaning
+
+
+def best(names: Iterable[str]) -> dict[str, str]:
+  """Return meaning -> the name that says it in the fewest words.
+
+  Of equally short names, the first counts.
+  """
+  found: dict[str, str] = {}
+  for name in sorted(map(str, names), key=lambda n: len(_words(n))):
+    if meaning := of(name):
+      found.setdefault(meaning, name)
+  return found
