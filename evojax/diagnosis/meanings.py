@@ -17,7 +17,8 @@ _WORD = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+')
 _EMPTY = set(
     'actor algo all average avg batch env episode global grpo is mean metrics'
     ' model num objective optim optimizer overall policy ppo reinforce rl'
-    ' rollout rollouts sample samples stats step timestep train trainer training'
+    ' rollout rollouts sample samples stats step timestep train trainer'
+    ' training'
     .split()
 )
 _EVALUATION = {'eval', 'evaluation', 'test', 'val', 'valid', 'validation'}

@@ -1,0 +1,65 @@
+"""Tests for the meaning of metrics by the words of their names."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import pandas as pd
+
+from evojax.diagnosis import meanings
+from evojax.diagnosis import names
+
+
+class MeaningsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('train/AvgReward', 'reward'),
+      ('rollout/mean_entropy', 'entropy'),
+      ('actor.grad_norm', 'grad_norm'),
+      ('policyGradNorm', 'grad_norm'),
+      ('ref_kl', 'kl'),
+      ('policy/approx_kl', 'kl_update'),
+      ('ppo_kl', 'kl_update'),
+      ('optim/lr', 'learning_rate'),
+      ('response_len_mean', 'length'),
+      ('is_truncated/mean', 'truncated'),
+      ('val/accuracy', 'eval_outcome'),
+      ('rollout/success_rate', 'outcome'),
+      ('rollout_train_logp_diff', 'gap'),
+  )
+  def test_a_name_that_says_it(self, name, meaning):
+    self.assertEqual(meanings.of(name), meaning)
+
+  @parameterized.parameters(
+      'reward_std', 'response_length/max', 'critic/grad_norm', 'critic/vf_loss',
+      'value/clip_frac', 'entropy_coef', 'kl_coef', 'timing/reward',
+      'rewards/format/mean', 'prompt_length/mean', 'tokens_per_second',
+      'val/reward', 'grad_norm_clip_threshold', '_step', '', '\u5956\u52b1',
+  )  # fmt: skip
+  def test_a_name_that_says_something_else(self, name):
+    self.assertEqual(meanings.of(name), '')
+
+  def test_the_fewest_words_count(self):
+    columns = ['rollout/total_reward/mean', 'reward', 'raw_reward', 'x']
+    self.assertEqual(meanings.best(columns), {'reward': 'reward'})
+
+  def test_only_what_no_list_has_is_recognised_and_told(self):
+    log = pd.DataFrame(
+        {
+            '_step': [1, 2],
+            'critic/rewards/mean': [0.1, 0.2],
+            'rollout/raw_reward_mean': [9.0, 9.0],
+            'my/policy_entropy': [0.5, 0.4],
+            'actor/mean_entropy': [0.7, 0.6],
+        }
+    )
+    notes = []
+    found = names.common(log, notes)
+    self.assertEqual(found['reward'].tolist(), [0.1, 0.2])
+    self.assertEqual(found['entropy'].tolist(), [0.7, 0.6])
+    (note,) = notes
+    self.assertStartsWith(note, "the metric 'actor/mean_entropy' is taken for")
+    # A trainer whose names are known is not guessed at.
+    self.assertNotIn('entropy', names.common(log))
+
+
+if __name__ == '__main__':
+  absltest.main()
