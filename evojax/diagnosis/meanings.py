@@ -4,9 +4,10 @@
 
 Trainers write `critic/rewards/mean`, `rollout/reward_mean` or `AvgReward`, and
 no list of names is complete. A name is split into words. Words that say nothing
-(`train`, `actor`, `mean`) are left out; the rest must be exactly the words of
-one meaning. So a spread, a time, a bound or the loss of a critic means nothing
-here, and neither does a name with an unknown word.
+(`train`, `actor`, `mean`) and numbers are left out; the rest must be exactly
+the words of one meaning. So a spread, a time, a bound or the loss of a critic
+means nothing here, and neither does a name with an unknown word. Only scores of
+evaluations may have one: the name of a data set.
 """
 
 from collections.abc import Iterable
@@ -18,10 +19,17 @@ _EMPTY = set(
     'actor algo all average avg batch env episode global grpo is mean metrics'
     ' model num objective optim optimizer overall policy ppo reinforce rl'
     ' rollout rollouts sample samples stats step timestep train trainer'
-    ' training'
+    ' training update v worker'
     .split()
 )
-_EVALUATION = {'eval', 'evaluation', 'test', 'val', 'valid', 'validation'}
+# Folders of names that do not change what a metric means, either.
+_FOLDERS = {'loss', 'losses', 'misc', 'progress'}
+_EVALUATION = {
+    'eval', 'evals', 'evaluation', 'test', 'val', 'valid', 'validation',
+}  # fmt: skip
+# A score of an evaluation has one of the first words, and none of the others.
+_SOLVES = {'accuracy', 'correct', 'pass', 'solved', 'success'}
+_OF_OTHERS = {'format', 'length', 'max', 'min', 'std', 'time', 'token'}
 # Parts of words that are written together, and other forms of a word.
 _SAME = {
     'accuracies': 'accuracy',
@@ -55,6 +63,7 @@ _SAME = {
     'portion': 'fraction',
     'proportion': 'fraction',
     'ratio': 'fraction',
+    'ratios': 'fraction',
     'ref': 'reference',
     'responses': 'response',
     'returns': 'return',
@@ -63,6 +72,8 @@ _SAME = {
     'seq': 'sequence',
     'seqs': 'sequence',
     'sequences': 'sequence',
+    'successes': 'success',
+    'overlength': 'overlong',
     'tokens': 'token',
     'trunc': 'truncated',
     'truncation': 'truncated',
@@ -74,8 +85,8 @@ _SOLVED = (
 _TEXTS = ('completion', 'output', 'response')
 # Meaning -> the words of its names, without the empty ones.
 _NAMES = {
-    'reward': ('reward', 'score', 'raw reward', 'total reward', 'return',
-               'critic reward', 'critic score'),
+    'reward': ('reward', 'score', 'raw reward', 'total reward', 'critic reward',
+               'critic score'),
     'outcome': _SOLVED,
     'entropy': ('entropy', 'token entropy', 'entropy token'),
     'kl': (
@@ -87,7 +98,7 @@ _NAMES = {
         'clip fraction', 'clip rate', 'pg clip fraction', 'clip token fraction',
         'fraction clip', 'clip loss fraction', 'clip ratio',
     ),
-    'grad_norm': ('grad norm', 'norm grad', 'total grad norm', 'grad l 2 norm'),
+    'grad_norm': ('grad norm', 'norm grad', 'total grad norm', 'grad l norm'),
     'learning_rate': ('learning rate',),
     'loss': ('loss', 'pg loss', 'total loss', 'final loss', 'surrogate loss'),
     'length': tuple(
@@ -98,7 +109,8 @@ _NAMES = {
     ),
     'truncated': (
         'truncated', 'truncated fraction', 'truncated rate',
-        'overlong fraction', 'overlong rate',
+        'overlong', 'overlong fraction', 'overlong rate', 'no eos fraction',
+        'non stop rate',
         *(f'{text} truncated fraction' for text in _TEXTS),
         *(f'{text} clip fraction' for text in _TEXTS),
         *(f'{text} length clip fraction' for text in _TEXTS),
@@ -112,7 +124,7 @@ _NAMES = {
     ),
     'gap': (
         'mismatch kl', 'logprob difference', 'log logprob difference',
-        'logprob abs difference', 'logprob difference abs',
+        'logprob abs difference', 'logprob difference abs', 'vllm kl',
     ),
 }  # fmt: skip
 
@@ -128,7 +140,6 @@ _KNOWN = {
     for meaning, names in _NAMES.items()
     for name in names
 }
-_SOLVED_KEYS = {tuple(sorted(name.split())) for name in _SOLVED}
 
 
 def of(name: str) -> str:
@@ -137,13 +148,17 @@ def of(name: str) -> str:
   Args:
     name: The name that a trainer logged, with its prefixes.
   """
-  words = _words(name)
-  evaluated = bool(_EVALUATION & set(words))
-  left = [w for w in words if w not in _EMPTY and w not in _EVALUATION]
-  key = tuple(sorted(dict.fromkeys(left)))
-  if evaluated:
-    return 'eval_outcome' if key in _SOLVED_KEYS else ''
-  meaning = _KNOWN.get(key, '')
+  *folders, last = name.split('/')
+  folders = [f for f in folders if f.lower() not in _FOLDERS]
+  words = _words('/'.join([*folders, last]))
+  if _EVALUATION & set(words):
+    scored = _SOLVES & set(words) and not _OF_OTHERS & set(words)
+    return 'eval_outcome' if scored else ''
+  left = {w for w in words if w not in _EMPTY and not w.isdigit()}
+  meaning = _KNOWN.get(tuple(sorted(left)), '')
+  if meaning == 'kl' and {'rollout', 'sample'} & set(words):
+    # Between the policies that sample and that train.
+    return 'gap' if 'train' in words else ''
   # The KL of PPO is that of its update, not that to a reference.
   return 'kl_update' if meaning == 'kl' and 'ppo' in words else meaning
 

@@ -40,7 +40,7 @@ METRICS = {
         'policy/entropy_avg',
         'actor/entropy_loss',
     ),
-    'kl': ('kl', 'actor/kl_loss', 'actor/ppo_kl', 'kl/mean'),
+    'kl': ('kl', 'actor/kl_loss', 'kl/mean'),
     'kl_coef': ('actor/kl_coef',),
     'kl_update': ('actor/ppo_kl', 'policy/approxkl_avg', 'ppo_kl'),
     'clip': (

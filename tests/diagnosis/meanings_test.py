@@ -1,11 +1,16 @@
 """Tests for the meaning of metrics by the words of their names."""
 
+import json
+import pathlib
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import pandas as pd
 
 from evojax.diagnosis import meanings
 from evojax.diagnosis import names
+
+_NAMES = pathlib.Path(__file__).parent / 'data' / 'metric_names.json'
 
 
 class MeaningsTest(parameterized.TestCase):
@@ -36,6 +41,20 @@ class MeaningsTest(parameterized.TestCase):
   )  # fmt: skip
   def test_a_name_that_says_something_else(self, name):
     self.assertEqual(meanings.of(name), '')
+
+  def test_names_of_thirty_other_trainers(self):
+    """The names in data/metric_names.json; BUILD_NOTES.md has the shares."""
+    told = right = 0
+    for trainer in json.loads(_NAMES.read_text()).values():
+      for meaning, keys in trainer['metrics'].items():
+        found = [meanings.of(key) for key in keys]
+        told += sum(map(bool, found))
+        right += found.count(meaning)
+      # A share of completions that are cut, under the name of a clip fraction.
+      taken = {key for key in trainer['others'] if meanings.of(key)}
+      self.assertEmpty(taken - {'actor/training/actor/clipped_ratio'})
+    self.assertGreater(right, 240)
+    self.assertLess(told - right, 3)
 
   def test_the_fewest_words_count(self):
     columns = ['rollout/total_reward/mean', 'reward', 'raw_reward', 'x']
