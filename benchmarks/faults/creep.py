@@ -2,9 +2,9 @@
 
 Only the incumbent's harness trains the policy, so a fault can enter only if it
 is kept. `simulate` runs the rules of the race on slightly harmful candidates
-over ROUNDS rounds. `live` evolves the clean twin for the same number of rounds
-with this module as its proposer, which repeatedly proposes a quarter of a
-fault's dose.
+over RULES.rounds rounds. `live` evolves the clean twin for the same number of
+rounds with this module as its proposer, which repeatedly proposes a quarter of
+a fault's dose.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,12 @@ from evojax.ledger import history as history_lib
 QUARTER = 0.25
 _VARIABLE = 'EVOJAX_FAULT'  # Directory of the proposed setting.
 HARMS = (0.0, 0.005, 0.01, 0.02, 0.05)  # Loss of score per round.
-ROUNDS, ENTRIES, PAIRS, PATIENCE = 10, 6, 4, 3
-LEVEL = 0.2  # Bound on false keeps per run, as in configs.
+PAIRS = 4
+# The bound on false keeps is that of the configs. Without a horizon, nothing
+# that was kept is taken back.
+RULES = simulation.Rules(
+    candidates=1, entries=6, rounds=10, patience=3, horizon=0, level=0.2
+)
 SIGMA = 0.03  # Spread of one arm's score over 8 updates, a fraction.
 
 
@@ -35,7 +39,7 @@ def simulate(
 
   Args:
     harm: Loss of score per round under a candidate's harness, >= 0.
-    runs: Simulated runs of ROUNDS rounds, ENTRIES candidates one by one.
+    runs: Simulated runs by RULES, with one candidate after the other.
     seed: Seed of the simulation.
     sigma: Standard deviation of an arm's score.
   """
@@ -45,26 +49,20 @@ def simulate(
     arms = sigma * rng.standard_normal((len(spreads) + 1, PAIRS))
     return arms[1:] - arms[0], np.zeros((len(spreads), PAIRS))
 
+  entries = [simulation.Entry(effect=-harm)] * RULES.entries
   kept, lost = 0, 0.0
   for _ in range(runs):
-    found = simulation.simulate(
-        rng,
-        draw,
-        [-harm] * ENTRIES,
-        [1.0] * ENTRIES,
-        candidates=1,
-        rounds=PATIENCE,
-        level=LEVEL,
-    )
+    found = simulation.simulate(rng, draw, entries, RULES)
     kept += bool(found.kept)
     # Kept at the first possible round, the harness trains until the last.
-    lost += harm * (ROUNDS - found.rounds[0]) if found.kept else 0.0
+    lost += harm * (RULES.rounds - found.rounds[0]) if found.kept else 0.0
   return kept, lost / runs
 
 
 def lines(runs: int) -> Sequence[str]:
   """Return the table of the simulation."""
-  made = [f'{runs} runs of {ROUNDS} rounds; harm a round | kept | mean loss']
+  head = 'harm a round | kept | mean loss'
+  made = [f'{runs} runs of {RULES.rounds} rounds; {head}']
   for harm in HARMS:
     kept, lost = simulate(harm, runs)
     low, high = simulation.exact_interval(kept, runs)
@@ -87,7 +85,7 @@ def live(
   config = settings_lib.clean(setting).copy_and_resolve_references()
   with config.unlocked():
     config.seed = seed
-    config.evolve.rounds = ROUNDS
+    config.evolve.rounds = RULES.rounds
     config.evolve.candidates = 1
     config.evolve.proposer = 'benchmarks.faults.creep'
   env = {**os.environ, _VARIABLE: str(setting.path)}
