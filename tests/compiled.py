@@ -25,7 +25,11 @@ _UNDER_ANY_PATH = {'JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES': 'none'}
 
 @contextlib.contextmanager
 def optimised() -> Iterator[None]:
-  """Compile with optimisation, for tests that compute longer than that."""
+  """Compile with optimisation, for tests that compute longer than that.
+
+  Later tests of the process compile their programs again: other processes, with
+  which they may be compared, do not have the optimised ones.
+  """
   # Imported late: jax reads the variables above when it is imported.
   import jax
 
@@ -36,6 +40,7 @@ def optimised() -> Iterator[None]:
     yield
   finally:
     jax.config.update(name, before)
+    jax.clear_caches()
 
 
 def as_home(home: str) -> dict[str, str]:
