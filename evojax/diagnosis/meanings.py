@@ -66,7 +66,6 @@ _SAME = {
     'ratios': 'fraction',
     'ref': 'reference',
     'responses': 'response',
-    'returns': 'return',
     'rewards': 'reward',
     'scores': 'score',
     'seq': 'sequence',

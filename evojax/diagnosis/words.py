@@ -118,7 +118,7 @@ _ROLLOUTS = (
     'reward',
     'text_id',
 )
-# What makes a trainer log what a check needs.
+# Trainer -> name of what a check needs -> the option that logs it.
 _HOW = {
     'trl': {
         **dict.fromkeys(_ROLLOUTS, 'log_completions=True'),

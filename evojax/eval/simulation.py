@@ -48,7 +48,7 @@ class Entry:
 
   @property
   def is_false(self) -> bool:
-    """Whether a keep is false, see `race.alpha_of`."""
+    """True if a keep is false, see `race.alpha_of`."""
     return float(np.mean(self.effect)) <= -self.margin
 
 

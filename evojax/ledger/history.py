@@ -222,13 +222,17 @@ class History:
     """Return the version of this name."""
     return next(v for v in self.versions if v.version == name)
 
+  @property
+  def policy_arms(self) -> list[str]:
+    """Folders of the arms that trained the policy, oldest first."""
+    return [*dict.fromkeys(f for v in self.versions for f in in_a_row(v))]
+
   def trained_under(self, harness: str) -> list[str]:
     """Return the folders of the policy's arms under a harness, oldest first."""
     own = [self.base, *(arm for race in self.races for arm in race.arms)]
     harnesses = {arm.folder: arm.harness for arm in own if arm}
-    folders = dict.fromkeys(f for v in self.versions for f in in_a_row(v))
     # A fork starts with a version of another run, none of whose arms are here.
-    return [f for f in folders if harnesses.get(f) == harness]
+    return [f for f in self.policy_arms if harnesses.get(f) == harness]
 
   @functools.cached_property
   def base(self) -> records.Train | None:

@@ -118,7 +118,7 @@ def _lines(
     run: Its history.
     arm: Folder of the arm in training, or ''.
   """
-  kept = [path / f for v in run.versions for f in history.in_a_row(v)]
+  kept = [path / folder for folder in run.policy_arms]
   rows, last = curves.joined(kept)
   found = [curves.Line('trained on through the search', 'lineage', rows)]
   retrained = path / 'arms' / 'final'

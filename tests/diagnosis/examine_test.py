@@ -65,8 +65,8 @@ class FaultsTest(parameterized.TestCase):
       asked.side_effect = read
       for checked in (run, run, dataclasses.replace(run)):
         examine.examine(checked)
-    # Of late rollouts, of the solved ones, and of those with a reference, for
-    # both runs.
+    # Each of the two runs needs them for its late rollouts, for its solved
+    # ones, and for those with a reference.
     self.assertEqual(asked.call_count, 6)
 
   def test_since_is_near_the_step(self):

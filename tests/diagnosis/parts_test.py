@@ -55,7 +55,7 @@ class PartsTest(parameterized.TestCase):
     self.assertEmpty(wrong)
 
   @parameterized.parameters(
-      # What the gap is in each step, and what to change then.
+      # The gap in each step, and a word of the advice.
       (np.linspace(0.002, 0.3, 40), 'LoRA'),
       (np.full(40, 0.3), 'after the temperature'),
       (np.where(_N < 20, 0.3, 0.35), 'after the temperature'),
@@ -155,7 +155,7 @@ class PartsTest(parameterized.TestCase):
     noisy = reward + parts_made.noise(-0.01, 0.01)
     found = _found(parts_made.metrics(reward=noisy))
     self.assertEqual('reward_falling' in found, wanted, found)
-    # What is solved counts, where it is known.
+    # If the solved share is known, it counts instead of the reward.
     known = parts_made.metrics(reward=noisy, outcome=np.linspace(0.3, 0.6, 40))
     self.assertNotIn('reward_falling', _found(known))
 

@@ -252,6 +252,34 @@ def is_last(
   )
 
 
+def unpaid(rows: list[dict], race: dict, e: dict) -> list[str]:
+  """Return a sentence if a round has other pairs than its tokens pay for."""
+  own = [arm for arm in race['arms'] if arm['role'] == 'incumbent']
+  # A chain ends with an arm that fails.
+  if not e['tokens'] or any(arm['status'] != 'done' for arm in own):
+    return []
+  paid = paid_pairs(rows, race, e)
+  if len(own) == paid:
+    return []
+  return [
+      f'round {race["round"]}: {len(own)} pairs in the ledger, and the tokens'
+      f' pay for {paid}'
+  ]
+
+
+def pairs_of(arms: dict, trial: int) -> list[int]:
+  """Return the pairs in which both arms have a score."""
+  return [i for t, i in arms if t == trial and (None, i) in arms]
+
+
+def gains(arms: dict, trial: int) -> list[float]:
+  """Return candidate minus incumbent for every such pair."""
+  return [
+      arms[trial, i].mean() - arms[None, i].mean()
+      for i in pairs_of(arms, trial)
+  ]
+
+
 def compare(workdir: pathlib.Path) -> list[str]:
   """Return a sentence for every number that differs."""
   lines = (workdir / 'ledger.jsonl').read_text().splitlines()
@@ -292,34 +320,22 @@ def compare(workdir: pathlib.Path) -> list[str]:
     if row['step'] != 'race':
       continue
     race = row
-    own = [arm for arm in row['arms'] if arm['role'] == 'incumbent']
-    # A chain ends with an arm that fails.
-    if promised['tokens'] and all(arm['status'] == 'done' for arm in own):
-      if len(own) != (paid := paid_pairs(rows, row, promised)):
-        differences.append(
-            f'round {row["round"]}: {len(own)} pairs in the ledger, and the'
-            f' tokens pay for {paid}'
-        )
+    differences += unpaid(rows, row, promised)
     arms = {
         (arm['trial'], arm['pair']): scores(workdir, arm, row['scored_by'])
         for arm in row['arms']
         if arm['role'] != 'shadow' and is_scored(arm, row['scored_by'])
     }
     for standing in row['standings']:
-      mine = [
-          i for t, i in arms if t == standing['trial'] and (None, i) in arms
-      ]
-      trial = standing['trial']
-      every.append([arms[trial, i].mean() - arms[None, i].mean() for i in mine])
+      every.append(gains(arms, standing['trial']))
     for standing in row['standings']:
       trial = standing['trial']
       state = known.setdefault(
           trial,
           dict(e=1.0, d=[], s=[], rounds=0, index=len(known) + 1),
       )
-      pairs = [i for t, i in arms if t == trial and (None, i) in arms]
-      d = [arms[trial, i].mean() - arms[None, i].mean() for i in pairs]
-      s = [error(arms[trial, i], arms[None, i]) for i in pairs]
+      d = gains(arms, trial)
+      s = [error(arms[trial, i], arms[None, i]) for i in pairs_of(arms, trial)]
       state['rounds'] += 1
       state['d'] += d
       state['s'] += s

@@ -272,11 +272,11 @@ def turns_cut(run: form.Run) -> findings.Finding | None:
   if not limit:
     raise form.NotLogged('the limit of a turn is unknown (--set turn_tokens=)')
   rows = run.rows('longest_turn')
-  cut = (rows['longest_turn'] >= limit).astype(float)
-  share = shares.Share(run, 'cut', rows.assign(cut=cut))
+  rows = rows.assign(cut=(rows['longest_turn'] >= limit).astype(float))
+  share = shares.Share(run, 'cut', rows)
   if share.late.low < _LIMITED:
     return None
-  late = run.late(rows.assign(cut=cut))
+  late = run.late(rows)
   word = words.word(run.format, 'turn_tokens')
   return findings.Finding(
       check='turns_cut',

@@ -28,7 +28,7 @@ _RELIABLE = 0.8
 # Share of programs that pass what is shown, below which a family is broken. In
 # sound families of coding, half to three quarters of them are right.
 _HARDLY_EVER = 0.05
-# What a prompt shows, if it shows one output.
+# Finds the output in a prompt that shows exactly one.
 _ONE_OUTPUT = r'(?s)^(?:(?!Output:).)*Output:\n((?:(?!Output:).)*)$'
 # Share of programs that a sound grader may fail, for example for an output that
 # a prompt formats otherwise; in sound runs of coding it is 0.

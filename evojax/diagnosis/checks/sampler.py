@@ -23,7 +23,7 @@ _SAME = 0.1  # Relative change of a mean that is none.
 _JUMP = 0.1
 _EDGE = 20.0  # Steps are apart if their KL is so many times the usual.
 
-# What to change, by the course of the gap.
+# Texts that say what to change; `_cause` chooses one.
 _WEIGHTS = (
     "the sampler's weights are older than the trainer's: does every update"
     ' reach it (a LoRA adapter, too), and is its prefix cache reset then?'

@@ -132,8 +132,7 @@ def _folders(path: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
     return sorted((path / 'arms').glob('*'))[:1]
   newest = run.versions[-1]
   found = run.trained_under(newest.harness) or [newest.folder]
-  policy = {f for v in run.versions for f in history.in_a_row(v)}
-  former = len(policy.difference(found))
+  former = len(set(run.policy_arms).difference(found))
   if former:
     notes.append(
         f'not read: {former} of the arms that trained the policy, under former'
