@@ -1,21 +1,24 @@
-"""A small Qwen3 of random weights, and problems in the shape of GSM8K.
+"""A Qwen3 of random weights, and problems in the shape of GSM8K.
 
-    python -m benchmarks.random_qwen3 DIR
+    python -m benchmarks.random_qwen3 [--size=0.6B] DIR
 
-DIR, by default runs/random, gets qwen3-random and data, for
+DIR, by default runs/random, gets qwen3-random (qwen3-0.6B-random) and data, for
 launch/reference_run.sh on a machine without a checkpoint. Everything but the
 values is as in a directory of Qwen3: 151,936 rows of embeddings, 151,669 tokens
 in tokenizer.json with Qwen's pre-tokenizer, ChatML with `enable_thinking`. The
 tokenizer was trained on nothing: its merges are pairs of bytes and some
-triples. The policy solves no problem, before or after.
+triples. The policy solves no problem, before or after, and its completions are
+as long as they may be: its tokens per second are those of full batches.
 """
 
+import dataclasses
 import itertools
 import json
 import pathlib
 import tempfile
 
 from absl import app
+from absl import flags
 import jax
 import numpy as np
 import tokenizers
@@ -43,7 +46,7 @@ _TEMPLATE = (
     "{{- '<think>\n\n</think>\n\n' -}}{%- endif -%}{%- endif -%}"
 )
 RANDOM = 'RANDOM_WEIGHTS'  # A file that says what the directory holds.
-_CONFIG = decoder.DecoderConfig(
+_TINY = decoder.DecoderConfig(
     family='qwen3',
     vocab_size=VOCABULARY,
     hidden_size=64,
@@ -57,6 +60,30 @@ _CONFIG = decoder.DecoderConfig(
     qk_norm=True,
     max_positions=40_960,
 )
+# Layers, heads and widths of config.json of Qwen/Qwen3-0.6B, -1.7B and -4B.
+SIZES = {
+    'tiny': _TINY,
+    '0.6B': dataclasses.replace(
+        _TINY,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_layers=28,
+        num_heads=16,
+        num_kv_heads=8,
+        head_dim=128,
+    ),
+}
+SIZES['1.7B'] = dataclasses.replace(
+    SIZES['0.6B'], hidden_size=2048, intermediate_size=6144
+)
+SIZES['4B'] = dataclasses.replace(
+    SIZES['0.6B'],
+    hidden_size=2560,
+    intermediate_size=9728,
+    num_layers=36,
+    num_heads=32,
+)
+_SIZE = flags.DEFINE_enum('size', 'tiny', list(SIZES), 'Size of the policy.')
 
 
 def make_tokenizer(path: pathlib.Path) -> None:
@@ -98,21 +125,26 @@ def make_tokenizer(path: pathlib.Path) -> None:
     (path / f'{name}.json').write_text(json.dumps(content, indent=2))
 
 
-def make_model(path: pathlib.Path, seed: int = 0) -> None:
-  """Write a Hugging Face directory of a Qwen3 with random weights."""
+def make_model(path: pathlib.Path, size: str = 'tiny', seed: int = 0) -> None:
+  """Write a Hugging Face directory of a Qwen3 with random weights.
+
+  Args:
+    path: The new directory.
+    size: Key of SIZES.
+    seed: Of the values.
+  """
   rng = np.random.default_rng(seed)
-  shapes = jax.eval_shape(lambda: decoder.init(_CONFIG, jax.random.key(0)))
-  params = jax.tree.map(
-      lambda x: (
-          rng.normal(0, 0.02, x.shape).astype(np.float32)
-          if len(x.shape) > 1
-          else np.ones(x.shape, np.float32)
-      ),
-      shapes,
-  )
+  cfg = SIZES[size]
+
+  def draw(x):
+    if len(x.shape) == 1:
+      return np.ones(x.shape, np.float32)
+    return 0.02 * rng.standard_normal(x.shape, np.float32)
+
+  params = jax.tree.map(draw, decoder.shapes(cfg))
   with tempfile.TemporaryDirectory() as folder:
     make_tokenizer(pathlib.Path(folder))
-    hf.save(path, _CONFIG, params, dtype='bfloat16', tokenizer_dir=folder)
+    hf.save(path, cfg, params, dtype='bfloat16', tokenizer_dir=folder)
   (path / RANDOM).write_text('Nobody has trained these weights.\n')
 
 
@@ -144,9 +176,11 @@ def make_data(path: pathlib.Path, *, train: int = 800, test: int = 100) -> None:
 
 def main(argv):
   out = pathlib.Path(*argv[1:] or ('runs/random',))
-  make_model(out / 'qwen3-random')
+  middle = '' if _SIZE.value == 'tiny' else f'-{_SIZE.value}'
+  model = out / f'qwen3{middle}-random'
+  make_model(model, _SIZE.value)
   make_data(out / 'data')
-  print(f'bash launch/reference_run.sh {out}/qwen3-random {out}/data')
+  print(f'bash launch/reference_run.sh {model} {out}/data')
 
 
 if __name__ == '__main__':

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from evojax.models import cache as cache_lib
 from evojax.models import layer as layer_lib
 from evojax.models import rope as rope_lib
 from evojax.runtime import sharding
@@ -35,8 +36,6 @@ MOST_QUERIES, QUERY_BLOCK = 1024, 256
 # A shorter one attends in blocks of this many queries, none of which computes
 # scores of the keys behind it.
 CAUSAL_BLOCK = 128
-# A cache with more slots is read in blocks, see `key_block`.
-MOST_SLOTS = 512
 REMAT_POLICIES = {
     'full': jax.checkpoint_policies.nothing_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -135,12 +134,14 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
     tokens: int32 [B, T].
     rope: Kind -> cos and sin of its layers.
     mask: Window -> the mask that `attend` takes for layers with this window.
-    attend: As in `Layer`, but called with the layer's mask and its slice of
-      `cache` before the other arguments.
-    cache: Keys and values of each layer, if any.
+    attend: As in `Layer`, but called with the layer's mask, a cache, and the
+      place of the layer in it before the other arguments; it returns the cache
+      as its second result. The cache is the layer's own and the place is (), or
+      it is that of all layers, stacked, and the place is (layer,).
+    cache: Keys and values of each layer, or stacks of them, if any.
 
   Returns:
-    The hidden states [B, T, D], and the second result of `attend` per layer.
+    The hidden states [B, T, D], and the cache.
   """
   layer, kinds = layer_lib.Layer(cfg), list(dict.fromkeys(cfg.kinds))
   views = [(rope(kind), mask(kind.window)) for kind in kinds]
@@ -153,9 +154,9 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
   def layer_of(number):
     """Return a layer of kind `number`, traced if a scan has several kinds."""
 
-    def body(x, layer_params, layer_cache):
+    def body(x, layer_params, cache, place):
       rope, mask = _select(views, number)
-      step = functools.partial(attend, mask, layer_cache)
+      step = functools.partial(attend, mask, cache, place)
       return layer.apply({'params': layer_params}, x, rope, step)
 
     if cfg.remat == 'none':
@@ -164,15 +165,46 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
 
   if cfg.scan_layers:
     same = len(kinds) == 1
-    step = lambda x, inputs: layer_of(0 if same else inputs[2])(x, *inputs[:2])
-    inputs = params['layers'], cache, None if same else jnp.asarray(numbers)
-    x, kept = jax.lax.scan(step, x, inputs)
+    inputs = (
+        params['layers'],
+        None if same else jnp.asarray(numbers),
+        jnp.arange(cfg.num_layers),
+    )
+
+    def scan(carried, x, cache):
+      """Run the layers; the cache is `carried` from one to the next or not."""
+
+      def step(carry, inputs):
+        (x, whole), ((layer_params, number, index), own) = carry, inputs
+        kept = (whole, (index,)) if carried else (own, ())
+        body = layer_of(0 if same else number)
+        x, kept = body(x, layer_params, *kept)
+        return ((x, kept), None) if carried else ((x, None), kept)
+
+      whole, own = (cache, None) if carried else (None, cache)
+      (x, whole), own = jax.lax.scan(step, (x, whole), (inputs, own))
+      return x, whole if carried else own
+
+    if cache is None:
+      x, kept = scan(False, x, None)
+    else:
+      # Where it is carried, layers write to the cache in place. Otherwise it is
+      # an input and an output of the scan, two arrays: XLA for GPUs and CPUs
+      # copies one to the other in every step of a decode, 40 GB for a cache of
+      # 20. XLA for TPUs makes them one, but copies a carried cache to another
+      # layout.
+      x, kept = jax.lax.platform_dependent(
+          x,
+          cache,
+          tpu=functools.partial(scan, False),
+          default=functools.partial(scan, True),
+      )
   else:
     bodies = [layer_of(number) for number in range(len(kinds))]
     kept = []
     for i, layer_params in enumerate(params['layers']):
       layer_cache = None if cache is None else cache[i]
-      x, out = bodies[numbers[i]](x, layer_params, layer_cache)
+      x, out = bodies[numbers[i]](x, layer_params, layer_cache, ())
       kept.append(out)
   return layer_lib.rms_norm(cfg, x, params['final_norm']), kept
 
@@ -185,21 +217,12 @@ def _select(views: list[Any], number: int | jax.Array) -> Any:
   return jax.tree.map(select, *views)
 
 
-def _masked_softmax(
-    cfg: DecoderConfig, scores: jax.Array, mask: jax.Array
-) -> jax.Array:
-  """Return the float32 softmax over the last axis, of scaled scores."""
-  scores = scores.astype(jnp.float32) * cfg.score_scale
-  # The floor is finite, since a row without any visible key would become NaN.
-  return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
-
-
 def _attend_causal(cfg, q, k, v, mask):
   """Return values for q [B,T,K,R,H], k, v [B,S,K,H], mask as [B,K,R,T,S]."""
 
   def attend(q, masks, kept):
     scores = jnp.einsum('btkrh,bskh->bkrts', q, kept[0])
-    probs = _masked_softmax(cfg, scores, *masks).astype(q.dtype)
+    probs = layer_lib.masked_softmax(cfg, scores, *masks).astype(q.dtype)
     return jnp.einsum('bkrts,bskh->btkrh', probs, kept[1])
 
   count = q.shape[1]
@@ -266,68 +289,6 @@ def _in_blocks(attend, axis, q, masks, kept):
   return jax.lax.slice_in_dim(out, 0, count, axis=axis)
 
 
-def key_block(slots: int) -> int:
-  """Return how many slots of a cache are read at once."""
-  if slots <= MOST_SLOTS:
-    return slots
-  # On accelerators every block costs the start of some kernels, so there are
-  # few of them.
-  return max(128, 1 << ((slots - 1) // 8).bit_length())
-
-
-def _attend_cache(cfg, q, mask, keys, values, used):
-  """Return values for queries whose keys are in a cache, shaped as q.
-
-  Blocks without a used slot are not read. The softmax is accumulated block by
-  block (online softmax, arXiv:1805.02867). A block that a row does not see adds
-  exactly 0, so that a row's result does not depend on the blocks that are read
-  for other rows.
-
-  Args:
-    cfg: Shape of the decoder.
-    q: Queries, [B, T, K, R, H], or [B, K, R, H] for one token per row.
-    mask: Which slots a query sees, [B, 1, 1, T, S] or [B, 1, 1, S].
-    keys: [B, K, S, H].
-    values: [B, K, S, H].
-    used: int32 scalar, >= 1; no row whose result matters sees a later slot.
-  """
-  slots, size = keys.shape[-2], key_block(keys.shape[-2])
-  keys, values = keys.astype(q.dtype), values.astype(q.dtype)
-  t = 't' if q.ndim == 5 else ''
-  to_keys = functools.partial(jnp.einsum, f'b{t}krh,bksh->bkr{t}s')
-  if size == slots:
-    probs = _masked_softmax(cfg, to_keys(q, keys), mask).astype(q.dtype)
-    return jnp.einsum(f'bkr{t}s,bksh->b{t}krh', probs, values)
-
-  def add_block(i, carry):
-    largest, total, sums = carry
-    start = jnp.minimum(i * size, slots - size)
-    take = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, start, size, axis)
-    # The last block overlaps the one before it.
-    new = start + jnp.arange(size) >= i * size
-    scores = to_keys(q, take(keys, 2)).astype(jnp.float32) * cfg.score_scale
-    scores = jnp.where(take(mask, mask.ndim - 1) & new, scores, -1e30)
-    higher = jnp.maximum(largest, scores.max(-1))
-    weights = jnp.exp(scores - higher[..., None])
-    added = jnp.einsum(
-        f'bkr{t}s,bksh->bkr{t}h',
-        weights.astype(q.dtype),
-        take(values, 2),
-        preferred_element_type=jnp.float32,
-    )
-    shrink = jnp.exp(largest - higher)
-    total = total * shrink + weights.sum(-1)
-    return higher, total, sums * shrink[..., None] + added
-
-  shape = jax.eval_shape(to_keys, q, keys).shape[:-1]
-  carry = jnp.full(shape, -1e30), jnp.zeros(shape)
-  carry = *carry, jnp.zeros((*shape, q.shape[-1]))
-  blocks = jnp.minimum(-(-used // size), -(-slots // size))
-  _, total, sums = jax.lax.fori_loop(0, blocks, add_block, carry)
-  out = (sums / total[..., None]).astype(q.dtype)
-  return jnp.moveaxis(out, 3, 1) if t else out
-
-
 def _causal(length: int, window: int) -> jax.Array:
   """Return which tokens each token of a sequence sees, [T, T]; see `Kind`."""
   mask = jnp.tril(jnp.ones((length, length), bool))
@@ -357,7 +318,9 @@ def forward(
   def mask(window):  # [B, 1, 1, T, S]
     return (_causal(tokens.shape[1], window) & same)[:, None, None]
 
-  attend = lambda mask, _, q, k, v: (_attend_causal(cfg, q, k, v, mask), None)
+  def attend(mask, cache, place, q, k, v):
+    return _attend_causal(cfg, q, k, v, mask), cache
+
   rope = lambda kind: _rope_table(cfg, kind, positions)
   return _run_layers(cfg, params, tokens, rope, mask, attend)[0]
 
@@ -423,7 +386,7 @@ def forward_shared(
     values = jnp.einsum('pgkrts,pskh->pgtkrh', to_prompt, vp)
     return values + jnp.einsum('pgkrts,pgskh->pgtkrh', to_own, vc)
 
-  def attend(mask, _, q, k, v):
+  def attend(mask, cache, place, q, k, v):
     prompt_mask, visible, causal = mask
     (qp, qc), (kp, kc), (vp, vc) = (jnp.split(a, [lp], 1) for a in (q, k, v))
     prompt = _attend_causal(cfg, qp, kp, vp, prompt_mask)
@@ -431,7 +394,7 @@ def forward_shared(
     kept = kp, vp, kc, vc
     values = _in_blocks(of_completions, 2, qc, (visible, causal), kept)
     values = values.reshape(p, g * lc, *q.shape[2:])
-    return jnp.concatenate([prompt, values], 1), None
+    return jnp.concatenate([prompt, values], 1), cache
 
   x, _ = _run_layers(cfg, params, tokens, rope, mask, attend)
   last = jnp.take_along_axis(x, (prompt_lengths - 1)[:, None, None], 1)
@@ -468,24 +431,12 @@ def extend(
   slots = jax.tree.leaves(cache)[0].shape[-2]
   used = jnp.where(start < slots, start, 0).max() + tokens.shape[1]
 
-  @jax.vmap
-  def write(row, new, position):  # [K, S, H], [C, K, H], []
-    new = new.swapaxes(0, 1).astype(row.dtype)
-    if new.shape == row.shape:  # The chunk fills the cache: no scatter needed.
-      return jnp.where(position < slots, new, row)
-    at = (0, position, 0)
-    old = jax.lax.dynamic_slice(row, at, new.shape)  # Clamped like the update.
-    new = jnp.where(position < slots, new, old)
-    return jax.lax.dynamic_update_slice(row, new, at)
-
   def mask(window):  # [B, 1, 1, C, S]
     return _visible(slots, positions, window)[:, None, None]
 
-  def attend(mask, layer_cache, q, k, v):
-    keys = write(layer_cache[0], k, start)
-    values = write(layer_cache[1], v, start)
-    out = _attend_cache(cfg, q, mask, keys, values, used)
-    return out, (keys, values)
+  def attend(mask, cache, place, q, k, v):
+    cache = cache_lib.write(cache, place, (k, v), start)
+    return cache_lib.attend(cfg, q, mask, cache, place, used), cache
 
   rope = lambda kind: _rope_table(cfg, kind, positions)
   return _run_layers(cfg, params, tokens, rope, mask, attend, cache)
@@ -519,34 +470,16 @@ def decode(
   """
   slots = jax.tree.leaves(cache)[0].shape[-2]
 
-  @jax.vmap
-  def write(row, new, position):  # [K, S, H], [K, H], []
-    # Under vmap this becomes a scatter that partitions along the batch.
-    return jax.lax.dynamic_update_slice(
-        row, new[:, None].astype(row.dtype), (0, position, 0)
-    )
-
   def mask(window):  # [B, 1, 1, S]
     return _visible(slots, positions, window)[:, None, None]
 
-  def attend(mask, layer_cache, q, k, v):
-    keys = write(layer_cache[0], k[:, 0], positions)
-    values = write(layer_cache[1], v[:, 0], positions)
-    out = _attend_cache(cfg, q[:, 0], mask, keys, values, used)
-    return out[:, None], (keys, values)
+  def attend(mask, cache, place, q, k, v):
+    cache = cache_lib.write(cache, place, (k, v), positions)
+    out = cache_lib.attend(cfg, q[:, 0], mask, cache, place, used)
+    return out[:, None], cache
 
   rope = lambda kind: _rope_table(cfg, kind, positions[:, None])
   x, cache = _run_layers(
       cfg, params, tokens[:, None], rope, mask, attend, cache
   )
   return x[:, 0], cache
-
-
-def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Any:
-  """Return zeroed keys and values of each layer, the cache of `decode`."""
-  shape = (rows, cfg.num_kv_heads, slots, cfg.head_dim)
-  zeros = functools.partial(jnp.zeros, dtype=cfg.compute_dtype)
-  pair = lambda shape: (zeros(shape), zeros(shape))
-  if cfg.scan_layers:
-    return pair((cfg.num_layers, *shape))
-  return [pair(shape) for _ in range(cfg.num_layers)]

@@ -156,6 +156,15 @@ def rms_norm(cfg: DecoderConfig, x: jax.Array, scale: jax.Array) -> jax.Array:
   return (x32 * (1 + scale if cfg.norm_plus_one else scale)).astype(x.dtype)
 
 
+def masked_softmax(
+    cfg: DecoderConfig, scores: jax.Array, mask: jax.Array
+) -> jax.Array:
+  """Return the float32 softmax over the last axis, of scaled scores."""
+  scores = scores.astype(jnp.float32) * cfg.score_scale
+  # The floor is finite, since a row without any visible key would become NaN.
+  return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
+
+
 class Layer(nn.Module):
   """One pre-norm transformer layer over x [..., T, D]."""
 

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from evojax.models import cache as cache_lib
 from evojax.models import decoder
 from evojax.rollout import programs as programs_lib
 from evojax.rollout import sampling
@@ -483,7 +484,7 @@ class Slots:
     """Return free slots, empty rows, and an empty prefix cache."""
     shapes, vocab = self.shapes, self.cfg.vocab_rows
     b, lc = shapes.decode_slots, shapes.max_tokens
-    cache = functools.partial(decoder.empty_cache, self.cfg)
+    cache = functools.partial(cache_lib.empty, self.cfg)
     top = (b, lc, self._top)
     best = sampling.Best(jnp.zeros(top, jnp.int32), jnp.zeros(top))
     params = sampling.neutral_params(b, self.limits)

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from evojax.models import cache as cache_lib
 from evojax.models import decoder
 from evojax.models import rope
+from tests import compiled
 from tests import forward
 
 # Float32 sums in a different order; hidden states are of order 1.
@@ -151,13 +153,26 @@ class DecoderTest(parameterized.TestCase):
 
   # The prompt fills the whole cache or a part of it.
   @parameterized.parameters(
-      (CFG, False, 12), (CFG, True, 7), (GEMMA3, False, 7), (GEMMA3, True, 12)
+      (CFG, False, 12),
+      (CFG, True, 7),
+      (GEMMA3, False, 7),
+      (GEMMA3, True, 12),
+      (GEMMA3, True, 7, True),
   )
-  def test_cached_decode_equals_full_forward(self, base, scan_layers, slots):
+  def test_cached_decode_equals_full_forward(
+      self, base, scan_layers, slots, as_on_tpus=False
+  ):
+    if as_on_tpus:
+      on_tpu = lambda *args, tpu, default: tpu(*args)
+      self.enter_context(
+          mock.patch.object(jax.lax, 'platform_dependent', on_tpu)
+      )
+      jax.clear_caches()  # Traced anew, and once more after this test.
+      self.addCleanup(jax.clear_caches)
     cfg = dataclasses.replace(base, scan_layers=scan_layers)
     params, prompts, lengths, completions = example(cfg)
     want = one_by_one(cfg, params, prompts, lengths, completions)[:, 0]
-    cache = decoder.empty_cache(cfg, 3, slots)
+    cache = cache_lib.empty(cfg, 3, slots)
     start = jnp.zeros(3, jnp.int32)
     hidden, cache = extend(cfg, params, prompts, start, cache)
     cache = jax.tree.map(
@@ -175,6 +190,29 @@ class DecoderTest(parameterized.TestCase):
       )
       np.testing.assert_allclose(hidden, want[:, t + 1], atol=ATOL)
 
+  def test_a_stacked_cache_is_written_in_place(self):
+    """A copy of it takes longer than all else in a decode of long sequences."""
+    cfg = dataclasses.replace(CFG, scan_layers=True)
+    cache = cache_lib.empty(cfg, 3, 4096)
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def three_tokens(params, cache):
+      def body(i, carry):
+        tokens, cache = carry
+        hidden, cache = decoder.decode(
+            cfg, params, tokens, tokens + i, cache, i + 1
+        )
+        return jnp.argmax(hidden, -1), cache
+
+      return jax.lax.fori_loop(0, 3, body, (jnp.zeros(3, int), cache))
+
+    with compiled.optimised():
+      program = three_tokens.lower(decoder.shapes(cfg), cache).compile()
+    size = sum(x.nbytes for x in jax.tree.leaves(cache))
+    memory = program.memory_analysis()
+    self.assertGreaterEqual(memory.alias_size_in_bytes, size)
+    self.assertLess(memory.temp_size_in_bytes, size / 2)
+
   @parameterized.parameters(
       (CFG, 'float32'), (GEMMA3, 'float32'), (CFG, 'bfloat16')
   )
@@ -183,10 +221,10 @@ class DecoderTest(parameterized.TestCase):
     cfg = dataclasses.replace(base, compute_dtype=dtype)
     params, *_ = example(cfg)
     rng = np.random.default_rng(1)
-    cache = decoder.empty_cache(cfg, 3, 601)
+    cache = cache_lib.empty(cfg, 3, 601)
     random = lambda c: jnp.asarray(rng.standard_normal(c.shape), c.dtype)
     cache = jax.tree.map(random, cache)
-    self.assertEqual(decoder.key_block(601), 128)
+    self.assertEqual(cache_lib.key_block(601), 128)
     tokens = jnp.asarray(rng.integers(0, cfg.vocab_size, (3, 3)))
     start = jnp.asarray([5, 300, 598])
 
@@ -198,14 +236,14 @@ class DecoderTest(parameterized.TestCase):
       one, _ = both[1](params, tokens[:, 0], last, kept, used)
       return [np.asarray(x, np.float32)[rows] for x in (hidden, one)]
 
-    def compiled():
+    def compile_both():
       functions = decoder.extend, decoder.decode
       return [jax.jit(functools.partial(f, cfg)) for f in functions]
 
-    both = compiled()
-    with mock.patch.object(decoder, 'MOST_SLOTS', 1000):
+    both = compile_both()
+    with mock.patch.object(cache_lib, 'MOST_SLOTS', 1000):
       want = results([0, 1, 2])
-    both = compiled()
+    both = compile_both()
     got = results([0, 1, 2])
     # Activations are about 1.
     tolerance = ATOL if dtype == 'float32' else 0.1

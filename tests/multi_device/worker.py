@@ -19,6 +19,7 @@ import numpy as np
 
 from evojax import records
 from evojax.episodes import episode
+from evojax.models import cache as cache_lib
 from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import hf_config
@@ -67,7 +68,7 @@ def run_forward(mesh, cfg, params, tokens):
   @jax.jit
   def stepwise(params, tokens):
     rows, length = tokens.shape
-    cache = decoder.empty_cache(cfg, rows, length)
+    cache = cache_lib.empty(cfg, rows, length)
     start = jnp.zeros(rows, jnp.int32)
     hidden, cache = decoder.extend(cfg, params, tokens[:, :LP], start, cache)
     out = [hidden[:, -1]]

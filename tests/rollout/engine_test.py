@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from evojax import records
+from evojax.models import cache as cache_lib
 from evojax.models import decoder
 from evojax.rollout import engine
 from evojax.rollout import scheduler
@@ -133,7 +134,7 @@ class EngineTest(parameterized.TestCase):
     ]
     # A cache of several blocks: the steps of a segment decide which are read.
     options = dict(max_prompt_tokens=512, max_tokens=48, decode_slots=4)
-    self.assertEqual(decoder.key_block(512 + 48), 128)
+    self.assertEqual(cache_lib.key_block(512 + 48), 128)
     found, counts = [], []
     for seconds in (1e9, 0.0):
       made = make_engine(self.params, refill_every=0, **options)
