@@ -57,12 +57,15 @@ def write(
       that writes nothing.
   """
   slots, axis = cache[0].shape[-2], len(place)
-  at = *place, jnp.arange(len(start)), start
-  at = [jnp.broadcast_to(x, start.shape).astype(jnp.int32) for x in at]
+  at = [jnp.broadcast_to(x, start.shape) for x in (*place, start)]
+  # The rows are a batch axis, not an index: a mesh that splits them partitions
+  # the scatter along it.
   axes = jax.lax.ScatterDimensionNumbers(
       update_window_dims=(1, 2, 3),
-      inserted_window_dims=tuple(range(axis + 1)),
-      scatter_dims_to_operand_dims=(*range(axis + 1), axis + 2),
+      inserted_window_dims=tuple(range(axis)),
+      scatter_dims_to_operand_dims=(*range(axis), axis + 2),
+      operand_batching_dims=(axis,),
+      scatter_indices_batching_dims=(0,),
   )
 
   def put(old, new):
@@ -71,7 +74,7 @@ def write(
       return jnp.where(start[:, None, None, None] < slots, new, old)
     return jax.lax.scatter(
         old,
-        jnp.stack(at, -1),
+        jnp.stack(at, -1).astype(jnp.int32),
         new,
         axes,
         indices_are_sorted=True,
