@@ -69,15 +69,6 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
-  """The time of a run on one kind of device, and whether it fits."""
-
-  device: devices_lib.Device
-  seconds: Mapping[str, float]  # By phase; all devices work together.
-  fits: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class Plan:
   """The cost of a run; memory in bytes per device."""
 
@@ -107,32 +98,42 @@ class Plan:
     return math.prod(self.mesh.values())
 
   @functools.cached_property
-  def estimates(self) -> list[Estimate]:
+  def estimates(self) -> list[plan_devices.Estimate]:
     """The run on each known device."""
-    peak = self.peak
     return [
-        Estimate(
-            each,
-            _seconds(self.work, each, self.devices),
-            peak <= each.memory_bytes,
+        plan_devices.Estimate(
+            device,
+            _seconds(self.work, device, self.devices),
+            self.peak_on(device),
         )
-        for each in self.known
+        for device in self.known
     ]
 
   @property
   def peak(self) -> int:
-    """The bytes per device while the largest program runs."""
+    """The most bytes per device at once, on any of `known`."""
     return sum(self.resident.values()) + max(self.temporaries.values())
+
+  def peak_on(self, device: devices_lib.Device) -> int:
+    """Return the peak on a kind of device, whose compiler may need less."""
+    if self.run.platform:
+      return self.peak
+    return memory_lib.peak(self.run.on(device.platform))
 
   def remedies(self, device: devices_lib.Device) -> list[plan_remedies.Remedy]:
     """Return up to three remedies; those that make the run fit come first."""
     return sorted(
-        self._remedies, key=lambda each: each.peak > device.memory_bytes
+        self._remedies[device.platform],
+        key=lambda each: each.peak > device.memory_bytes,
     )[:3]
 
   @functools.cached_property
-  def _remedies(self) -> list[plan_remedies.Remedy]:
-    return plan_remedies.find(self.run)
+  def _remedies(self) -> dict[str, list[plan_remedies.Remedy]]:
+    """All remedies by platform, the smallest peak first."""
+    return {
+        platform: plan_remedies.find(self.run.on(platform))
+        for platform in {device.platform for device in self.known}
+    }
 
 
 def plan(config: ml_collections.ConfigDict, *, mesh_auto: bool = False) -> Plan:
@@ -514,7 +515,7 @@ def show(plan: Plan, workers: int = 0) -> None:
     durations = (f'{k} {progress.duration(t)}' for k, t in times.items())
     write(f'    {", ".join(durations)}')
     fits = 'fits in' if estimate.fits else 'DOES NOT FIT into'
-    write(f'    {_bytes(plan.peak)} {fits} {_bytes(device.memory_bytes)}')
+    write(f'    {_bytes(estimate.peak)} {fits} {_bytes(device.memory_bytes)}')
     for remedy in () if estimate.fits else plan.remedies(device):
       also = ', fits' * (remedy.peak <= device.memory_bytes)
       write(f'      {remedy}: {_bytes(remedy.peak)}{also}')
@@ -530,9 +531,9 @@ def _show_evolution(plan: Plan, workers: int) -> None:
       ' Tokens with every completion at its longest, time with compiling,'
       ' grading and disk.'
   )
-  largest = memory_lib.peak(memory_lib.with_reference(plan.run))
+  largest = memory_lib.with_reference(plan.run)
   added = 'A candidate may add a reference policy (grpo.kl_coef)'
-  output.say(f'{added}: {_bytes(largest)}')
+  output.say(f'{added}: {_bytes(memory_lib.peak(largest))}')
   price = budget.Budget(dollars_per_device_hour=evolve.dollars_per_device_hour)
   for device in plan.known:
     expected, most = (_evolution(plan, device, most) for most in (False, True))
@@ -556,7 +557,7 @@ def _show_evolution(plan: Plan, workers: int) -> None:
     else:
       costs += '\n--config.evolve.dollars_per_device_hour=PRICE shows dollars'
     output.say(costs)
-    if largest > device.memory_bytes:
+    if memory_lib.peak(largest.on(device.platform)) > device.memory_bytes:
       output.say('a candidate with a reference policy is refused: size_blocked')
     if workers:
       output.say(_beside(plan, device, workers, price))

@@ -1,6 +1,6 @@
 """The devices of a plan, and the shares of their peak that it assumes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import os
@@ -17,8 +17,23 @@ from evojax.runtime import devices as devices_lib
 # cautious estimates.
 UTILISATION = {
     'cpu': dict(update=0.65, decode=0.35, bandwidth=0.5),
-    'accelerator': dict(update=0.40, decode=0.30, bandwidth=0.5),
+    'gpu': dict(update=0.40, decode=0.30, bandwidth=0.5),
+    'tpu': dict(update=0.40, decode=0.30, bandwidth=0.5),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """The time of a run on one kind of device, and whether it fits."""
+
+  device: devices_lib.Device
+  seconds: Mapping[str, float]  # By phase; all devices work together.
+  peak: int  # Bytes per device while the largest program runs.
+
+  @property
+  def fits(self) -> bool:
+    """Whether the device has enough memory."""
+    return self.peak <= self.device.memory_bytes
 
 
 def known(

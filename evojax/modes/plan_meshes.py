@@ -33,14 +33,19 @@ class Mesh:
   """A mesh that is valid for a run, and the memory that the run needs on it."""
 
   sizes: Mapping[str, int]  # By axis.
-  peak: int  # Upper bound on the bytes per device.
+  # Upper bounds on the bytes per device, by platform.
+  peaks: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def __str__(self) -> str:
     return ' '.join(f'--config.mesh.{k}={v}' for k, v in self.sizes.items())
 
+  def peak(self, device: devices_lib.Device) -> int:
+    """Return the upper bound on the bytes of each device of this kind."""
+    return self.peaks[device.platform]
+
   def fits(self, device: devices_lib.Device) -> bool:
     """Return whether the run fits on devices of this kind."""
-    return self.peak <= _SHARE * device.memory_bytes
+    return self.peak(device) <= _SHARE * device.memory_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +71,14 @@ class Meshes:
     for device in by_memory:
       if (mesh := self.of(device)) is not None:
         return mesh
-    best = min(self.meshes, key=lambda mesh: mesh.peak)
+    largest = by_memory[-1]
+    best = min(self.meshes, key=lambda mesh: mesh.peak(largest))
     raise ValueError(
         f'--config.mesh.auto: no mesh of {self.devices} devices holds the run;'
-        f' {best} needs {best.peak / 2**30:.1f} GiB of each, and'
-        f' {by_memory[-1].name} has'
-        f' {by_memory[-1].memory_bytes / 2**30:.1f}. Plan that mesh for what'
-        ' makes the run smaller, or name more devices by --config.mesh.data'
+        f' {best} needs {best.peak(largest) / 2**30:.1f} GiB of each, and'
+        f' {largest.name} has {largest.memory_bytes / 2**30:.1f}. Plan that'
+        ' mesh for what makes the run smaller, or name more devices by'
+        ' --config.mesh.data'
     )
 
   def lines(self) -> list[str]:
@@ -82,7 +88,7 @@ class Meshes:
       needs = 'no mesh fits'
       if mesh := self.of(device):
         axes = ' '.join(f'{axis}={size}' for axis, size in mesh.sizes.items())
-        needs = f'{mesh.peak / 2**20:11,.1f} MiB with {axes}'
+        needs = f'{mesh.peak(device) / 2**20:11,.1f} MiB with {axes}'
       found.append(f'  {device.name:10} {needs}')
     return [*found, f'planned: {self.chosen}']
 
@@ -94,7 +100,7 @@ def check(config: ml_collections.ConfigDict) -> None:
     config.ConfigError: Naming each field, its value and the remedy.
   """
   one = dict.fromkeys(sharding.MESH_AXES, 1)
-  config_checks.validate(with_mesh(config, Mesh(one, 0)))
+  config_checks.validate(with_mesh(config, Mesh(one)))
 
 
 def find(
@@ -125,16 +131,19 @@ def find(
   mesh = jax.sharding.AbstractMesh((slices, count, 1, 1), sharding.MESH_AXES)
   run, found = memory_lib.Run(config, policy, mesh), []
   shapes = meshes_lib.all_sizes(count)
+  known = plan_devices.known(config.mesh, devices)
+  platforms = {device.platform for device in known}
   for data, fsdp, tensor in sorted(shapes, key=lambda s: (s[2], s[1])):
     axes = dict(data=data, fsdp=fsdp, tensor=tensor)
     fields = {f'mesh.{axis}': size for axis, size in axes.items()}
     if other := plan_remedies.changed(run, fields):
-      found.append(Mesh(axes, memory_lib.peak(other)))
+      peaks = {each: memory_lib.peak(other.on(each)) for each in platforms}
+      found.append(Mesh(axes, peaks))
   if not found:  # These raise the reason, for the mesh with the batch unsplit.
-    alone = with_mesh(config, Mesh(dict(data=1, fsdp=1, tensor=count), 0))
+    alone = with_mesh(config, Mesh(dict(data=1, fsdp=1, tensor=count)))
     config_checks.validate(alone)
     policy_lib.check_shards(policy.path, policy.cfg, 1, count)
-  return Meshes(slices * count, found, plan_devices.known(config.mesh, devices))
+  return Meshes(slices * count, found, known)
 
 
 def with_mesh(

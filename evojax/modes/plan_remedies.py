@@ -92,4 +92,4 @@ def changed(
     policy_lib.check_shards(policy.path, policy.cfg, *shards)
   except ValueError:
     return None
-  return memory_lib.Run(config, policy, mesh)
+  return memory_lib.Run(config, policy, mesh, run.platform)

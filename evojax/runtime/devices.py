@@ -28,17 +28,24 @@ class Device:
   flops: float  # Peak FLOP/s of dense bfloat16 products; CPU: float32.
   bandwidth: float  # Memory bandwidth, bytes/s.
   memory_bytes: int  # Bytes that programs may use.
-  platform: str = 'accelerator'  # accelerator | cpu.
+  platform: str  # cpu | gpu | tpu.
 
 
-_GIB = 2**30
 # The share of a GPU's memory that jax takes, see launch/environment.sh.
 _GPU_SHARE = 0.92
 
 
-def _gpu(mebibytes: int) -> int:
-  """Return the bytes for programs from the memory that nvidia-smi shows."""
-  return int(_GPU_SHARE * mebibytes * 2**20)
+def _gpu(name: str, flops: float, bandwidth: float, mebibytes: int) -> Device:
+  """Return a GPU with the memory that nvidia-smi shows."""
+  usable = int(_GPU_SHARE * mebibytes * 2**20)
+  return Device(name, flops, bandwidth, usable, 'gpu')
+
+
+def _tpu(
+    name: str, flops: float, bandwidth: float, gib: int | float
+) -> Device:
+  """Return a TPU with the memory that XLA gives to programs."""
+  return Device(name, flops, bandwidth, int(gib * 2**30), 'tpu')
 
 
 # Keys are prefixes of jax's device_kind; the longest match is used. The numbers
@@ -46,15 +53,15 @@ def _gpu(mebibytes: int) -> int:
 # programs 15.75 of a v5e's 16 GiB). The numbers of GPUs are from NVIDIA's data
 # sheets, without sparsity, for the SXM form unless the name says otherwise.
 DEVICES = {
-    'TPU v4': Device('TPU v4', 275e12, 1.228e12, 32 * _GIB),
-    'TPU v5 lite': Device('TPU v5e', 197e12, 0.819e12, int(15.75 * _GIB)),
-    'TPU v5': Device('TPU v5p', 459e12, 2.765e12, 95 * _GIB),
-    'TPU v6 lite': Device('TPU v6e', 918e12, 1.640e12, 32 * _GIB),
-    'NVIDIA A100': Device('A100 80 GB', 312e12, 2.039e12, _gpu(81_920)),
-    'NVIDIA H100': Device('H100', 989e12, 3.35e12, _gpu(81_559)),
-    'NVIDIA H100 PCIe': Device('H100 PCIe', 756e12, 2.0e12, _gpu(81_559)),
-    'NVIDIA H100 NVL': Device('H100 NVL', 835e12, 3.9e12, _gpu(95_830)),
-    'NVIDIA H200': Device('H200', 989e12, 4.8e12, _gpu(143_771)),
+    'TPU v4': _tpu('TPU v4', 275e12, 1.228e12, 32),
+    'TPU v5 lite': _tpu('TPU v5e', 197e12, 0.819e12, 15.75),
+    'TPU v5': _tpu('TPU v5p', 459e12, 2.765e12, 95),
+    'TPU v6 lite': _tpu('TPU v6e', 918e12, 1.640e12, 32),
+    'NVIDIA A100': _gpu('A100 80 GB', 312e12, 2.039e12, 81_920),
+    'NVIDIA H100': _gpu('H100', 989e12, 3.35e12, 81_559),
+    'NVIDIA H100 PCIe': _gpu('H100 PCIe', 756e12, 2.0e12, 81_559),
+    'NVIDIA H100 NVL': _gpu('H100 NVL', 835e12, 3.9e12, 95_830),
+    'NVIDIA H200': _gpu('H200', 989e12, 4.8e12, 143_771),
 }
 
 

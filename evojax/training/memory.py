@@ -29,8 +29,12 @@ from evojax.training import update as update_lib
 # Number of copies of all targets' hidden states that an update holds at once,
 # as compiled by XLA for TPUs.
 _HIDDEN = 5
-# Stacked weights that XLA copies into another layout for decoding on TPUs.
+# Stacked weights that XLA copies into another layout for decoding on TPUs, and
+# those of which XLA for GPUs copies the gradients if fsdp splits them.
 _LAID_ANEW = ('qkv', 'gate_up')
+_GRADIENTS_LAID_ANEW = ('out', 'down')
+# Platforms of the devices that a run on another machine may have.
+ACCELERATORS = ('gpu', 'tpu')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,20 @@ class Run:
   config: ml_collections.ConfigDict
   policy: policy_lib.Policy
   mesh: sharding.AnyMesh  # Abstract if its devices are not on this machine.
+  # 'cpu', 'gpu' or 'tpu'. '' takes that of the mesh's devices; if the mesh is
+  # abstract, they may be of any of ACCELERATORS.
+  platform: str = ''
+
+  def __post_init__(self):
+    if not self.platform and isinstance(self.mesh, jax.sharding.Mesh):
+      platform = self.mesh.devices.flat[0].platform
+      object.__setattr__(self, 'platform', platform)
+
+  def on(self, platform: str) -> 'Run':
+    """Return the run on devices of a platform, unless its own is known."""
+    if self.platform:
+      return self
+    return dataclasses.replace(self, platform=platform)
 
   @property
   def cfg(self) -> decoder.DecoderConfig:
@@ -120,23 +138,21 @@ class Run:
     )
 
   @property
-  def on_cpu(self) -> bool:
-    """True if the devices are those of this machine and are CPUs."""
-    return isinstance(self.mesh, jax.sharding.Mesh) and (
-        self.mesh.devices.flat[0].platform == 'cpu'
-    )
-
-  @property
   def scores(self) -> bool:
     """True if log-probs are computed in a program before the update."""
     return self.algorithm.reference or not self.algorithm.on_policy
 
   @functools.cached_property
-  def gradient_bytes(self) -> int:
-    """The bytes per device of the gradients, which are float32."""
+  def gradients(self) -> Any:
+    """Shapes of the gradients, which are float32, with their shardings."""
     params = self.state['params']
     shardings = jax.tree.map(lambda x: x.sharding, params)
-    return bytes_of(sharding.placed(_cast(params, 'float32'), shardings))
+    return sharding.placed(_cast(params, 'float32'), shardings)
+
+  @property
+  def gradient_bytes(self) -> int:
+    """The bytes per device of the gradients."""
+    return bytes_of(self.gradients)
 
   @property
   def used_weights(self) -> Any:
@@ -251,7 +267,7 @@ def fresh_bytes(name: str, memory: Any) -> int:
   Args:
     name: The program's name from `lower`.
     memory: The compiler's memory analysis of the program. That of libtpu has
-      more temporary bytes than libtpu reserves, see tests/tpu_aot/programs.py.
+      more temporary bytes than libtpu reserves, see tests/aot/programs.py.
   """
   fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
   # The output of 'weights' is the engine's copy, which `resident` counts; the
@@ -263,8 +279,13 @@ def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   """Yield (name, upper bound on the temporary bytes per device) of programs.
 
   A bound counts the arrays that must be alive at once. It is on the safe side:
-  a compiler that fuses well needs less.
+  a compiler that fuses well needs less. If the platform is not known, it is the
+  largest of all platforms.
   """
+  if not run.platform:
+    each = [dict(bounds(run.on(platform))) for platform in ACCELERATORS]
+    yield from ((name, max(one[name] for one in each)) for name in each[0])
+    return
   yield 'update', _update_bytes(run)
   if run.scores:
     yield 'score', _score_bytes(run)
@@ -285,10 +306,23 @@ def _item(run: Run) -> int:
   return jnp.dtype(run.cfg.compute_dtype).itemsize
 
 
-def _attention_bytes(run: Run, scores: int | float) -> float:
-  """Return the bytes of attention scores, a head, and of their softmax."""
+def _attention_bytes(
+    run: Run, scores: int | float, *, at_once: bool = False
+) -> float:
+  """Return the bytes of attention scores, a head, and of their softmax.
+
+  Args:
+    run: The run.
+    scores: Their number.
+    at_once: Whether they are those of all queries of an update.
+  """
   heads = run.cfg.num_heads / run.mesh.shape['tensor']
-  return scores * heads * (4 + _item(run))
+  each = 4 + _item(run)
+  if at_once and run.platform == 'gpu':
+    # XLA for GPUs computes the softmax in one kernel, and copies its operands
+    # and results to the layouts of several matrix products.
+    each = 4 * _item(run)
+  return scores * heads * each
 
 
 def _logit_bytes(run: Run) -> float:
@@ -352,13 +386,14 @@ def _forward(run: Run) -> _Forward:
   if cfg.compute_dtype != c.model.param_dtype:
     table = cfg.vocab_rows * cfg.hidden_size * _item(run)
     used += table / (mesh['fsdp'] * mesh['tensor'])
+  in_blocks = (max(lengths) > most) + (min(lengths) > most)
   return _Forward(
       tokens=tokens,
       targets=targets,
       alive=min(c.model.logprob_chunk / replicas or math.inf, targets),
       layer=tokens * _token_bytes(run),
-      scores=_attention_bytes(run, scores),
-      blocks=(max(lengths) > most) + (min(lengths) > most),
+      scores=_attention_bytes(run, scores, at_once=not in_blocks),
+      blocks=in_blocks,
       weights=used,
   )
 
@@ -382,10 +417,14 @@ def _update_bytes(run: Run) -> float:
   # The sum over micro-batches, and the gradients of one micro-batch. What is
   # sent to other slices is copied to buffers of its own.
   gradients = (2 + (run.mesh.shape['slice'] > 1)) * run.gradient_bytes
+  if run.platform == 'gpu' and run.mesh.shape['fsdp'] > 1 and cfg.scan_layers:
+    layers = run.gradients['layers']
+    anew = [layers[name] for name in _GRADIENTS_LAID_ANEW if name in layers]
+    gradients += bytes_of(anew)
   one_layer = (
       # XLA for CPUs keeps activations beside their gradients; otherwise each
       # gradient takes the place of its activation.
-      (1 + run.on_cpu) * (f.layer + f.scores)
+      (1 + (run.platform == 'cpu')) * (f.layer + f.scores)
       + f.weights
       # The gradients of the layer's weights, before they are split along fsdp.
       + bytes_of(run.sampler_weights['layers']) / cfg.num_layers
@@ -408,7 +447,8 @@ def _score_bytes(run: Run) -> float:
   """Bound the temporaries of computing log-probs without gradient."""
   f = _forward(run)
   hidden = 2 * f.targets * run.cfg.hidden_size * _item(run)
-  layer = 2 * (f.layer + f.scores + f.weights)
+  # XLA for GPUs keeps nothing of a layer beside the next one.
+  layer = (1 + (run.platform != 'gpu')) * (f.layer + f.scores + f.weights)
   return layer + 2 * f.alive * _logit_bytes(run) + hidden
 
 
@@ -425,15 +465,25 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   if run.copies_weights:
     yield 'weights', bytes_of(run.sampler_weights)
   # One layer of a donated cache is alive together with its new version. If
-  # layers are stacked, the whole new stack is alive beside the old one; in
-  # decode steps only on CPU.
-  scan = cfg.scan_layers
-  copied = (1 + scan) / cfg.num_layers
+  # layers are stacked, they are written in place on CPUs and GPUs. On TPUs two
+  # layers are alive, and in a prefill the whole new stack beside the old one.
+  scan, tpu = cfg.scan_layers, run.platform == 'tpu'
+  copied = (1 + (scan and tpu)) / cfg.num_layers
+  # Stacked weights that are copied: on TPUs some of all layers, for decoding;
+  # else one layer.
+  anew = one_layer = 0
+  if scan:
+    layers = run.used_weights['layers']
+    if tpu:
+      anew = bytes_of([layers[name] for name in _LAID_ANEW])
+    else:
+      anew = one_layer = bytes_of(layers) / cfg.num_layers
   tokens = rows / of_rows * shapes.chunk
   width = shapes.row_chunks * shapes.chunk
   layer = tokens * _token_bytes(run) + _attention_bytes(run, tokens * width)
   yield 'prefill', (
-      (scan + copied) * kept
+      ((scan and tpu) + copied) * kept
+      + one_layer
       + 2 * layer
       + slices * rows / replicas * _logit_bytes(run)
   )
@@ -445,17 +495,14 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   new = 0 if scan else cache / cfg.num_layers
   yield 'insert', new + gathered + vocab
   a_slot = _token_bytes(run) + _attention_bytes(run, shapes.context)
-  anew = 0
-  if scan and not run.on_cpu:
-    layers = run.used_weights['layers']
-    anew = bytes_of([layers[name] for name in _LAID_ANEW])
   yield 'decode', (
-      ((scan and run.on_cpu) + copied) * cache
+      copied * cache
       + anew
       + slots / shards * 2 * a_slot
       + 5 * slots / replicas * _logit_bytes(run)
   )
   if pool:
     one = bytes_of(pool) / cfg.num_layers
-    yield 'load', gathered + 2 * kept / at_once + (scan and run.on_cpu) * kept
-    yield 'store', gathered + one + (scan and run.on_cpu) * bytes_of(pool)
+    whole = scan and run.platform == 'cpu'
+    yield 'load', gathered + 2 * kept / at_once + whole * kept
+    yield 'store', gathered + one + whole * bytes_of(pool)

@@ -24,7 +24,7 @@ from evojax.modes import plan
 from evojax.runtime import devices
 from tests import compiled
 from tests import launch_test
-from tests.tpu_aot import programs
+from tests.aot import programs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -78,7 +78,7 @@ class PlannedTest(absltest.TestCase):
           dataclasses.replace(shape, **computed),
           tokenizer.Tokenizer(domains.policy_path('package:math')),
       )
-      peak = plan.estimate(config, opened, ()).peak
+      peak = plan.estimate(config, opened, ()).peak_on(device)
       with self.subTest(row['hardware'], checkpoint=row['checkpoint']):
         self.assertLessEqual(peak, 0.95 * device.memory_bytes)
 

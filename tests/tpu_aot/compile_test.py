@@ -10,12 +10,7 @@ effort, too; else one is compiled.
 
 import collections
 import importlib
-import json
-import os
-import pathlib
 import re
-import subprocess
-import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -23,10 +18,9 @@ import pytest
 
 from configs import coding as coding_config
 from configs import math as math_config
-from tests.tpu_aot import collectives
+from tests.aot import fits
 
-ROOT = pathlib.Path(__file__).parents[2]
-GIB, MIB = 2**30, 2**20
+LIBTPU = fits.Compiler('EVOJAX_TPU_PYTHON', 'libtpu')
 # Variant -> what its docstring says, libtpu's name, and GiB of a chip that
 # programs may use.
 SLICES = {
@@ -34,131 +28,23 @@ SLICES = {
     'qwen3_8b': ('TPU v5p-16 (2x2x2, 8 chips)', 'v5p:2x2x2', 95),
     'qwen3_32b': ('TPU v5p-64 (2x4x4, 32 chips)', 'v5p:2x4x4', 95),
 }
-# For a sampled token of a slot: activations, and 0.6 MiB of logits to be sorted
-# for top_p. Gathered weights would be hundreds.
-DECODE_MIB = 1
-
-HLO = """
-%add (a: f32[], b: f32[]) -> f32[] {
-  ROOT %sum = f32[] add(%a, %b)
-}
-
-%inner_body (p: (u32[], f32[8,4])) -> (u32[], f32[8,4]) {
-  %g = bf16[16,4]{1,0:T(8,128)} all-gather(%x), metadata={op_name="f/layer"}
-  ROOT %t = (u32[], f32[8,4]) tuple(%i, %y)
-}
-
-%inner_if (p: (u32[], f32[8,4])) -> pred[] {
-  %limit = u32[]{:T(128)} constant(28)
-  ROOT %less = pred[] compare(%i, %limit), direction=LT
-}
-
-%outer_body (p: (s32[], s32[])) -> (s32[], s32[]) {
-  %w = (u32[], f32[8,4]) while(%t0), condition=%inner_if, body=%inner_body
-  %s = (f32[8]{0}, f32[2,2]{1,0}) all-reduce-start(%m, %n), to_apply=%add
-  ROOT %t = (s32[], s32[]) tuple(%i, %n)
-}
-
-%outer_if (p: (s32[], s32[])) -> pred[] {
-  ROOT %less = pred[] compare(%i, %n), direction=LT
-}
-
-%fused (p: f32[4]) -> f32[8] {
-  ROOT %g = (f32[4], f32[8]) all-gather-start(%p), dimensions={0}
-}
-
-ENTRY %main (p: f32[4]) -> f32[4] {
-  %f = f32[8] fusion(%p), kind=kCustom, calls=%fused
-  %c = f32[4] conditional(%q, %p, %p), branch_computations={%left, %right}
-  ROOT %w = (s32[], s32[]) while(%t1), condition=%outer_if, body=%outer_body
-}
-"""
 
 
-# A transfer between slices, as libtpu compiles it.
-CROSSING = """
-ENTRY %main (p: f32[4]) -> f32[4] {
-  %a = f32[4] all-reduce(%p), replica_groups={{0,1}}, to_apply=%add
-  %s = (f32[8,4]{1,0:T(8,128)}, u32[], token[]) send(%a, %t), frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="ALL_REDUCE"}
-  ROOT %r = (f32[8,4], u32[], token[]) recv(%t), frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}
-}
-"""  # noqa: E501
-
-
-class CollectivesTest(absltest.TestCase):
-
-  def test_what_crosses_slices(self):
-    found = [(c.kind, c.nbytes, c.crosses) for c in collectives.find(CROSSING)]
-    self.assertEqual(
-        found, [('all-reduce', 16, False), ('all-reduce', 128, True)]
-    )
-
-  def test_kinds_bytes_and_loops(self):
-    find = {
-        (c.kind, c.loops): (c.nbytes, c.times, c.source)
-        for c in collectives.find(HLO)
-    }
-    self.assertEqual(
-        find,
-        {
-            # The larger of operand and result: 8 * 4 bytes.
-            ('all-gather', 0): (32, 1, ''),
-            # 16 * 4 * 2 bytes, 28 times in every turn of a loop whose bound is
-            # no constant.
-            ('all-gather', 1): (128, 28, 'f/layer'),
-            # Two results: (8 + 2 * 2) * 4 bytes.
-            ('all-reduce', 1): (48, 1, ''),
-        },
-    )
-
-
-def compile_all(*what, effort=-1.0):
+def compile_all(name, variant, topology, *changes, effort=-1.0):
   """Return ({program: what is printed of it}, what is printed last), or skip.
 
   Args:
-    *what: Arguments of `programs.py`.
+    name: Name of a config.
+    variant: Its variant, one of SLICES.
+    topology: libtpu's name of a slice.
+    *changes: Values of config fields, such as 'mesh.slice=2'.
     effort: jax_exec_time_optimization_effort; jax's default is 0.
   """
-  python = os.environ.get('EVOJAX_TPU_PYTHON')
-  if not python:
-    pytest.skip('EVOJAX_TPU_PYTHON names no Python with jax[tpu]')
-  probe = subprocess.run([python, '-c', 'import libtpu'], capture_output=True)
-  if probe.returncode:
-    pytest.skip(f'no libtpu in the environment of {python}')
-  module = [python, '-m', 'tests.tpu_aot.programs']
-  with tempfile.TemporaryDirectory() as folder:
-    run = subprocess.run(
-        [*module, *what],
-        env=os.environ
-        | {
-            'JAX_PLATFORMS': 'cpu',
-            'JAX_ENABLE_COMPILATION_CACHE': 'False',
-            'JAX_DISABLE_MOST_OPTIMIZATIONS': 'False',
-            'JAX_EXEC_TIME_OPTIMIZATION_EFFORT': str(effort),
-            # `programs.py` reads the memory of each program from this folder.
-            'XLA_FLAGS': f'--xla_dump_to={folder}/dump',
-            # There is no TPU to ask the metadata server about, or to lock: a
-            # lock would outlive a killed test.
-            'TPU_SKIP_MDS_QUERY': '1',
-            'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-        },
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-  lines = [json.loads(l) for l in run.stdout.splitlines() if l[:1] == '{']
-  if run.returncode or not lines:
-    raise AssertionError(f'compiling failed:\n{run.stderr[-4000:]}')
-  last = lines.pop()
-  return {line['program']: line for line in lines}, last
+  config = f'{name}:{variant}'
+  return LIBTPU.compile(config, variant, topology, *changes, effort=effort)
 
 
-class Fits(parameterized.TestCase):
-
-  @pytest.fixture(autouse=True)
-  def _terminal(self, capsys):
-    self.capsys = capsys
+class SlicesOfVariants(fits.Fits):
 
   def check(self, name, variant, effort=-1.0):
     module = importlib.import_module(f'configs.{name}')
@@ -166,58 +52,14 @@ class Fits(parameterized.TestCase):
     named, topology, hbm_gib = SLICES[variant]
     self.assertRegex(module.__doc__, f'\n{variant} .* {re.escape(named)}\n')
     programs, last = compile_all(name, variant, topology, effort=effort)
-    copies = ['load', 'store'] if config.rollout.turn_tokens else []
-    self.assertEqual(
-        [*programs],
-        ['update', 'weights', 'prefill', 'insert', 'decode', *copies],
-    )
+    self.check_programs(config, programs)
     self.check_memory(f'{name}:{variant} on {named}', programs, last, hbm_gib)
-    moved = sum(
-        c['nbytes'] * c['times']
-        for c in programs['decode']['collectives']
-        if c['loops']
-    )
-    self.assertLess(moved / MIB, DECODE_MIB * config.rollout.decode_slots)
-
-  def check_memory(self, title, programs, last, hbm_gib):
-    """Check what `programs.py` printed, and the plan, against HBM."""
-    resident, bounds = last['resident'], last['bounds']
-    kept = sum(resident.values())
-    peak = kept + max(p['temporary'] for p in programs.values())
-    planned = kept + max(bounds.values())
-    with self.capsys.disabled():
-      print(
-          f'\n{title}, GiB per chip: {peak / GIB:.2f} of {hbm_gib}, planned'
-          f' {planned / GIB:.2f}, resident {kept / GIB:.2f}'
-      )
-      for each, program in programs.items():
-        self._print(each, program, bounds[each])
-    self.assertLess(peak / GIB, 0.95 * hbm_gib)
-    # The plan is never below the compiler, and not far above.
-    self.assertBetween(planned / peak, 1, 1.15)
-
-  def _print(self, name, program, bound):
-    print(
-        f'  {name}: arguments {program["argument"] / GIB:.2f}, temporary'
-        f' {program["temporary"] / GIB:.3f}, planned {bound / GIB:.3f};'
-        f' compiled in {program["seconds"]:.0f} s'
-    )
-    total = collections.Counter()
-    count = collections.Counter()
-    for c in program['collectives']:
-      total[c['kind'], c['loops']] += c['nbytes'] * c['times']
-      count[c['kind'], c['loops']] += 1
-    for (kind, loops), nbytes in sorted(total.items()):
-      per = {'update': 'micro-batch', 'decode': 'token'}.get(name, 'turn')
-      print(
-          f'    {count[kind, loops]:3} {kind}: {nbytes / MIB:,.0f} MiB per'
-          f' {per if loops else "run"}'
-      )
+    self.check_decode(config, programs)
 
 
 @pytest.mark.tpu
 @pytest.mark.slow
-class CompileTest(Fits):
+class CompileTest(SlicesOfVariants):
 
   def test_fits(self):
     self.check('math', 'qwen3_0p6b')
@@ -226,7 +68,7 @@ class CompileTest(Fits):
 @pytest.mark.tpu
 @pytest.mark.slow
 @pytest.mark.long
-class EveryVariantTest(Fits):
+class EveryVariantTest(SlicesOfVariants):
 
   # The programs of coding are those of math.
   @parameterized.parameters(
@@ -267,10 +109,10 @@ class EveryVariantTest(Fits):
 @pytest.mark.tpu
 @pytest.mark.slow
 @pytest.mark.long
-class SlicesTest(Fits):
+class SlicesTest(fits.Fits):
 
   def test_a_small_run(self):
-    programs, last = compile_all('slices')
+    programs, last = LIBTPU.compile('slices', effort=-1.0)
     self.check_crossing(programs, last, slots=16, vocab=4096)
     kept = sum(last['resident'].values())
     temporary = {name: p['temporary'] for name, p in programs.items()}
@@ -293,8 +135,8 @@ class SlicesTest(Fits):
     """Check what docs/tpu_slices.md says of the network between slices.
 
     Args:
-      programs: From `compile_all`.
-      last: From `compile_all`.
+      programs: From `Compiler.compile`.
+      last: From `Compiler.compile`.
       slots: Decode slots of the run.
       vocab: Entries of the vocabulary.
       chips: Of all slices.

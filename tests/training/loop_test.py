@@ -192,7 +192,7 @@ class EndToEndTest(TrainTestCase):
 
   def test_mfu_is_of_the_tokens_that_train(self):
     trainer = self.make_trainer()
-    peak = devices.Device('tested', 1e9, 1e9, 10**9)
+    peak = devices.Device('tested', 1e9, 1e9, 10**9, 'cpu')
     with absltest.mock.patch.object(devices, 'peaks', return_value=peak):
       logged = trainer.train_step()
     rows = store.read(self.workdir, 'train')

@@ -1,6 +1,7 @@
-"""The memory of shipped configs, compared with what libtpu reserved for them.
+"""The memory of shipped configs, compared with what their compilers reserved.
 
-tests/tpu_aot compiles them, which takes minutes; here are its results.
+tests/tpu_aot and tests/gpu_aot compile them, which takes minutes; here are the
+results.
 """
 
 import dataclasses
@@ -20,11 +21,12 @@ from evojax.runtime import devices
 from evojax.runtime import sharding
 from evojax.training import memory
 from tests import tiny
-from tests.tpu_aot import programs
+from tests.aot import programs
+from tests.gpu_aot import compile_test
 
 # Bytes per chip of the temporaries of an update, the largest program, compiled
 # with little effort for the topology of tests/tpu_aot (2026-11-25).
-RESERVED = (
+TPUS = (
     ('math', 'qwen3_0p6b', {}, 2_814_050_816),
     ('math', 'qwen3_0p6b', {'grpo.kl_coef': 0.01}, 2_814_050_816),
     (  # As much as fits: 14.5 of 15.75 GiB.
@@ -38,35 +40,82 @@ RESERVED = (
     ('swe', 'qwen3_0p6b', {}, 2_290_827_776),
     ('swe', 'qwen3_8b', {}, 26_852_753_888),
 )
+# The same per H100, for the runs of tests/gpu_aot (2026-11-26).
+H100S = {
+    'reference_0p6b': 13_625_074_345,
+    'reference_1p7b': 25_093_939_881,
+    'reference_8b': 12_997_310_417,
+    'math_0p6b': 2_868_420_009,
+    'math_8b': 28_088_306_385,
+    'swe_0p6b': 2_839_857_321,
+    'swe_8b': 21_690_797_521,
+}
 
 
-def shipped(name, variant, changes):
-  """A shipped config on the mesh that it names, without devices."""
+def shipped(name, shape, changes, platform):
+  """A shipped config on the mesh that it names, without devices.
+
+  Args:
+    name: 'math:qwen3_8b'.
+    shape: The policy's, one of programs.SHAPES.
+    changes: Values of config fields.
+    platform: That of the devices; '': unknown.
+  """
+  name, variant = name.split(':')
   config = importlib.import_module(f'configs.{name}').get_config(variant)
   with config.unlocked():
     config.update_from_flattened_dict(changes)
   computed = {field: config.model[field] for field in policy_lib.COMPUTED}
   policy = policy_lib.Policy(
       pathlib.Path('unused'),
-      dataclasses.replace(programs.SHAPES[variant], **computed),
+      dataclasses.replace(programs.SHAPES[shape], **computed),
       tokenizer_lib.Tokenizer(domains.policy_path('package:math')),
   )
   sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
   mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
-  return memory.Run(config, policy, mesh)
+  return memory.Run(config, policy, mesh, platform)
+
+
+def on_gpus(name, platform='gpu'):
+  """A run of tests/gpu_aot, without devices."""
+  config, shape, count, changes = compile_test.RUNS[name]
+  changes = {'mesh.fsdp': count} | changes  # A config may take all that exist.
+  return shipped(config, shape, changes, platform)
 
 
 class ShippedTest(parameterized.TestCase):
 
-  @parameterized.parameters(*RESERVED)
-  def test_the_plan_is_within_15_percent(self, name, variant, changes, size):
-    run = shipped(name, variant, changes)
+  @parameterized.parameters(*TPUS)
+  def test_tpus(self, name, variant, changes, size):
+    run = shipped(f'{name}:{variant}', variant, changes, 'tpu')
+    self.check(run, size)
+
+  @parameterized.parameters(*H100S.items())
+  def test_gpus(self, name, size):
+    self.check(on_gpus(name), size)
+
+  def check(self, run, size):
+    """Check that the plan is above, by at most 15 percent."""
     bounds = dict(memory.bounds(run))
     self.assertEqual(max(bounds, key=bounds.get), 'update')
     kept = sum(memory.resident(run).values())
     self.assertBetween((kept + bounds['update']) / (kept + size), 1, 1.15)
     # The same without the resident bytes, which hide an error.
     self.assertBetween(bounds['update'] / size, 1, 1.25)
+
+  def test_the_recorded_runs_are_those_that_are_compiled(self):
+    self.assertEqual(H100S.keys(), compile_test.RUNS.keys())
+
+  def test_devices_of_an_unknown_kind(self):
+    run = on_gpus('reference_0p6b', '')
+    gpu, tpu = (dict(memory.bounds(run.on(name))) for name in ('gpu', 'tpu'))
+    # Each compiler needs more than the other for some program.
+    self.assertGreater(gpu['update'], tpu['update'])
+    self.assertGreater(tpu['decode'], gpu['decode'])
+    self.assertEqual(
+        dict(memory.bounds(run)), {k: max(gpu[k], tpu[k]) for k in gpu}
+    )
+    self.assertEqual(run.on('tpu').on('gpu').platform, 'tpu')
 
 
 class DocumentedTest(absltest.TestCase):
@@ -80,7 +129,7 @@ class DocumentedTest(absltest.TestCase):
     # The second command, for two nodes, leaves out what it has in common.
     for sizes in (meshes[0], meshes[0] | meshes[1]):
       changes = {f'mesh.{axis}': int(size) for axis, size in sizes.items()}
-      run = shipped('math', variant, changes)
+      run = shipped(f'math:{variant}', variant, changes, 'gpu')
       with self.subTest(**run.mesh.shape):
         self.assertEqual(run.mesh.shape['fsdp'], 8)
         config_checks.check_mesh(run.config, run.mesh.shape)

@@ -1,12 +1,13 @@
-"""Compiles the programs of a shipped config for TPUs that are not there.
+"""Compiles the programs of a shipped config for devices that are not there.
 
-  TPU_PYTHON -m tests.tpu_aot.programs CONFIG VARIANT TOPOLOGY [PATH=VALUE...]
-  TPU_PYTHON -m tests.tpu_aot.programs slices
+  PYTHON -m tests.aot.programs CONFIG:VARIANT SHAPE TOPOLOGY [PATH=VALUE...]
+  PYTHON -m tests.aot.programs slices
 
-Runs in an environment with libtpu (`jax[tpu]`), started by compile_test.py;
-prints one JSON line per program: its name, seconds to compile, bytes per chip
-and collectives; and last what stays between programs and what --mode=plan
-expects. Nothing is allocated: every argument is a shape. XLA_FLAGS must contain
+PYTHON is that of an environment with libtpu (`jax[tpu]`) for TPUs, or with
+jax's plugin for CUDA. SHAPE is that of the policy, one of SHAPES. Prints one
+JSON line per program: its name, seconds to compile, bytes per device and
+collectives; and last what stays between programs and what --mode=plan expects.
+Nothing is allocated: every argument is a shape. XLA_FLAGS must contain
 --xla_dump_to=FOLDER, a new folder for what the compiler writes.
 """
 
@@ -28,7 +29,7 @@ from evojax.models import policy as policy_lib
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
-from tests.tpu_aot import collectives
+from tests.aot import collectives
 
 _QWEN3 = decoder.DecoderConfig(
     family='qwen3',
@@ -43,9 +44,12 @@ _QWEN3 = decoder.DecoderConfig(
     tie_embeddings=True,
     qk_norm=True,
 )
-# config.json of Qwen/Qwen3-0.6B, -8B and -32B, by the variants for them.
+# config.json of Qwen/Qwen3-0.6B, -1.7B, -8B and -32B.
 SHAPES = {
     'qwen3_0p6b': _QWEN3,
+    'qwen3_1p7b': dataclasses.replace(
+        _QWEN3, hidden_size=2048, intermediate_size=6144
+    ),
     'qwen3_8b': dataclasses.replace(
         _QWEN3,
         hidden_size=4096,
@@ -63,6 +67,8 @@ SHAPES = {
         tie_embeddings=False,
     ),
 }
+# What the compiler must know of a GPU that is not there.
+GPUS = {'h100': pathlib.Path(__file__).with_name('h100.txtpb')}
 
 
 def run_on_slices() -> memory_lib.Run:
@@ -95,30 +101,29 @@ def run_on_slices() -> memory_lib.Run:
 
 
 def shipped_run(
-    name: str, variant: str, topology: str, *changes: str
+    name: str, shape: str, topology: str, *changes: str
 ) -> memory_lib.Run:
   """Return a shipped config on the mesh that it names.
 
   Args:
-    name: Name of the config.
-    variant: Its variant.
-    topology: Name by which libtpu knows a slice; config.mesh.slice of them.
+    name: Name and variant of the config, 'math:qwen3_8b'.
+    shape: The policy's, one of SHAPES.
+    topology: Name by which libtpu knows a slice, of which there are
+      config.mesh.slice; or 'h100:8' for eight GPUs of one machine.
     *changes: Values of config fields, such as 'mesh.slice=2'.
   """
+  name, variant = name.split(':')
   config = importlib.import_module(f'configs.{name}').get_config(variant)
   with config.unlocked():
     config.update_from_flattened_dict(
         {k: json.loads(v) for k, _, v in (c.partition('=') for c in changes)}
     )
   slices = dict(num_slices=config.mesh.slice) if config.mesh.slice > 1 else {}
-  return _run(config, SHAPES[variant], topology, **slices)
+  return _run(config, SHAPES[shape], topology, **slices)
 
 
 def _run(config, shape, topology, **slices):
   computed = {field: config.model[field] for field in policy_lib.COMPUTED}
-  devices = topologies.get_topology_desc(
-      platform='tpu', topology_name=topology, **slices
-  ).devices
   return memory_lib.Run(
       config,
       policy_lib.Policy(
@@ -127,17 +132,35 @@ def _run(config, shape, topology, **slices):
           # Any one: only its special tokens reach a program.
           tokenizer_lib.Tokenizer(domains.policy_path('package:math')),
       ),
-      sharding.make_mesh(**config.mesh.to_dict(), devices=devices),
+      sharding.make_mesh(
+          **config.mesh.to_dict(), devices=_devices(topology, **slices)
+      ),
   )
 
 
-def allocated(folder: pathlib.Path) -> int:
-  """Return the bytes per chip that libtpu reserves for a program's temporaries.
+def _devices(topology, **slices):
+  """Return the devices of a topology, see `shipped_run`."""
+  kind, _, count = topology.partition(':')
+  if kind in GPUS:
+    return topologies.get_topology_desc(
+        platform='cuda',
+        topology_name='',
+        target_config=GPUS[kind].read_text(),
+        topology=f'1x1x{count}',  # Partitions, machines in one, GPUs of one.
+    ).devices
+  return topologies.get_topology_desc(
+      platform='tpu', topology_name=topology, **slices
+  ).devices
 
-  `memory_analysis` does not tell: its temp_size_in_bytes adds to them what it
-  counts as fragmentation, which is a part of them. libtpu compiles, for a v5e
-  (15.75 GiB), a program for which it says 19.43 GiB and reserves 14.03; if a
-  program does not fit, its error adds up these bytes, arguments and results.
+
+def allocated(folder: pathlib.Path) -> int:
+  """Return the bytes per device reserved for a program's temporaries.
+
+  The temp_size_in_bytes of libtpu's `memory_analysis` is another number: it
+  adds what it counts as fragmentation, which is a part of them. libtpu
+  compiles, for a v5e (15.75 GiB), a program for which it says 19.43 GiB and
+  reserves 14.03; if a program does not fit, its error adds up these bytes,
+  arguments and results. For GPUs both are the same.
 
   Args:
     folder: What the compiler has written of this program alone.

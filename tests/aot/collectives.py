@@ -139,7 +139,12 @@ def _nbytes(kind: str, shape: str) -> int:
 
 
 def _trip_count(computations: dict[str, list[str]], line: str) -> int | None:
-  """Return how often a loop runs, if its condition compares with a constant."""
+  """Return how often a loop runs, if its condition compares with a constant.
+
+  XLA for GPUs fuses the condition, and says how often the loop runs.
+  """
+  if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line):
+    return int(known[1])
   condition = computations[re.search(r'condition=%?([\w.\-]+)', line)[1]]
   root = next(l for l in condition if l.lstrip().startswith('ROOT'))
   if 'direction=LT' not in root:
