@@ -350,10 +350,11 @@ def update_step(
   metrics |= _sampler_metrics(algorithm, sampler) | largest
   metrics.update(loss=loss, grad_norm=norm, finite=finite, tokens=tokens)
   # How much this update lowers the loss, to first order. Since advantages have
-  # a standard deviation of 1, it is about the change of a token's log-prob.
-  metrics['descent'] = hyper['learning_rate'] * optax.tree.vdot(
-      grads, direction
-  )
+  # a standard deviation of 1, it is about the change of a token's log-prob. The
+  # arrays are not flattened (optax.tree.vdot): XLA would gather those of which
+  # an inner axis is split, every device the whole update in float32.
+  products = jax.tree.map(lambda g, d: jnp.sum(g * d), grads, direction)
+  metrics['descent'] = hyper['learning_rate'] * optax.tree.sum(products)
   return new_state, metrics, rows
 
 

@@ -143,6 +143,12 @@ class ShardedTest(absltest.TestCase):
   def test_update_with_packed_rows_scanned_rematerialised(self):
     self.assert_equal_to_one_device("['packed']", ALONE)
 
+  def test_no_device_gathers_the_gradients_or_the_update(self):
+    matrix = 4 * 32 * 32  # The smallest.
+    for name in ALONE:
+      gathered = self.results[name]["['gathered']"]
+      self.assertLess(gathered, matrix / 4, name)
+
   def test_layouts_agree(self):
     run = self.results['one']
     for name in ('loss', 'grad_norm', 'entropy', 'tokens'):

@@ -28,6 +28,7 @@ from evojax.rollout import engine
 from evojax.rollout import slots
 from evojax.runtime import sharding
 from evojax.training import update as update_lib
+from tests.aot import collectives
 from tests.episodes import echo
 
 P, G, LP, LC = 8, 2, 5, 6
@@ -155,7 +156,11 @@ def run_episodes(mesh, cfg, params):
 
 
 def run_update(mesh, cfg, params, layout):
-  """State and metrics after one update."""
+  """State and metrics after one update, and what it gathers by itself.
+
+  The latter is the bytes of the largest array that is gathered outside the loop
+  over micro-batches, which needs weights.
+  """
   rng = np.random.default_rng(1)
   draw = lambda n: rng.integers(4, cfg.vocab_size, n).astype(np.int32)
   prompts = [p for _ in range(P) for p in [draw(rng.integers(1, LP + 1))] * G]
@@ -213,7 +218,7 @@ def run_update(mesh, cfg, params, layout):
         out_shardings=update_lib.state_shardings(cfg, algorithm, mesh),
     )(params)
     update = update_lib.compiled(update_lib.update_step, cfg, algorithm, mesh)
-    state, metrics, rows = update(
+    arguments = (
         state,
         sharding.to_device(batch, update_lib.batch_shardings(batch, mesh)),
         sharding.to_device(np.int32(live), whole),
@@ -221,7 +226,14 @@ def run_update(mesh, cfg, params, layout):
             {k: np.float32(v) for k, v in values.items()}, whole
         ),
     )
-  return dict(state=state, metrics=metrics, rows=rows)
+    program = update.lower(*arguments).compile()
+    state, metrics, rows = program(*arguments)
+  found = collectives.find(program.as_text())
+  gathered = [
+      c.nbytes for c in found if c.kind == 'all-gather' and not c.loops
+  ]
+  result = dict(state=state, metrics=metrics, rows=rows)
+  return result, max(gathered, default=0)
 
 
 def drop_padding(cfg, state):
@@ -262,7 +274,9 @@ def main(directory, output, fsdp, tensor, slices=1, process=None, port=None):
       results['engine'] = run_engine(mesh, cfg, params)
       results['episodes'] = run_episodes(mesh, cfg, params)
       results['sampler_held'] = results['engine'].pop('weights')
-    results[layout] = run_update(mesh, cfg, params, layout)
+    results[layout], gathered = run_update(mesh, cfg, params, layout)
+    if scan:  # Otherwise weights are gathered before the loop that needs them.
+      results['gathered'] = gathered
     updated = results[layout]['state']['params']
     # So small that every process writes several of the files.
     small = dict(dtype='float32', max_shard_bytes=10_000)
