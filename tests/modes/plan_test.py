@@ -451,6 +451,24 @@ class MeshTest(parameterized.TestCase):
     )
     self.assertLen(made.estimates, len(devices.DEVICES))
 
+  def test_every_kind_of_device_has_the_memory_of_its_compiler(self):
+    cfg = dataclasses.replace(CFG, scan_layers=True)
+    made = estimate(
+        cfg,
+        mesh__fsdp=8,
+        grpo__prompts=8,
+        grpo__micro_groups=8,
+        rollout__prefill_rows=8,
+    )
+    self.assertEqual(made.run.platform, '')
+    peaks = {e.device.platform: e.peak for e in made.estimates}
+    for platform, peak in peaks.items():
+      run = dataclasses.replace(made.run, platform=platform)
+      self.assertEqual(peak, memory_lib.peak(run))
+    self.assertEqual(peaks.keys(), {'gpu', 'tpu'})
+    self.assertNotEqual(peaks['gpu'], peaks['tpu'])
+    self.assertEqual(made.peak, max(peaks.values()))
+
   def test_logits_are_split_by_every_axis(self):
     # 2^20 tokens: what is not in proportion to V does not show.
     cfg = dataclasses.replace(CFG, vocab_size=2**20)
