@@ -158,7 +158,8 @@ def is_last_paid(rows: list[dict], race: dict, e: dict) -> bool:
   if not e['tokens']:
     return False
   left, update, score = account(rows, race)
-  harness = e['pairs'] * update * (e['updates'] + score)
+  arm = e['updates'] + score * (race['scored_by'] == 'dev')
+  harness = e['pairs'] * update * arm
   # Enough is left for the perturbed scores of a candidate.
   left -= 2 * e['pairs'] * score * update
   return left < (len(race['standings']) + 3) * harness
