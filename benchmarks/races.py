@@ -6,7 +6,7 @@ All tables run `evojax.eval.race` itself, through `evojax.eval.simulation`, on
 differences sampled here: from Gaussian arms that share the incumbent's, or from
 arms recorded by `benchmarks.race_curves`, whose arms and problems are
 resampled. Places, entries, pairs, rounds and levels are those of
-configs/math.py. No device is used; on one core it takes about 25 minutes.
+configs/math.py. No device is used; on one core it takes about 30 minutes.
 """
 
 from collections.abc import Callable, Sequence

@@ -173,15 +173,15 @@ class RoundTest(parameterized.TestCase):
     self.assertEqual(race.counted([0.2, 0.04, -0.3], 0.0), (0.2, 0.04, -0.3))
 
   @parameterized.parameters(
-      # In points; of 4 pairs, one may gain 3 points more than one before it.
+      # In points; of 4 pairs, one may gain 2.5 more than one before it.
       ((14.0, 1.0, 0.0, -1.0), True),
       ((1.0, 1.0, 1.0, 1.0), True),
-      ((0.5, 2.0, 0.0, 2.9), True),
-      ((0.5, 2.0, 0.0, 3.1), False),
-      ((0.0, 3.1, -5.0, -9.0), False),
-      # Of 3 pairs, 1.5 points; of 2, none.
-      ((5.0, 1.0, 2.4), True),
-      ((5.0, 1.0, 2.6), False),
+      ((0.5, 2.0, 0.0, 2.4), True),
+      ((0.5, 2.0, 0.0, 2.6), False),
+      ((0.0, 2.6, -5.0, -9.0), False),
+      # Of 3 pairs, 1.25 points; of 2, none.
+      ((5.0, 1.0, 2.2), True),
+      ((5.0, 1.0, 2.3), False),
       ((2.0, 1.9), True),
       ((2.0, 2.1), False),
   )

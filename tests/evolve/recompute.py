@@ -71,7 +71,7 @@ def capped(found: list[float], margin: float) -> list[float]:
 def falls(found: list[float]) -> bool:
   """Return whether gains hardly rise from any pair to a later one."""
   least = np.minimum.accumulate(found)
-  return np.max(found - least) <= 0.015 * (len(found) - 2)
+  return np.max(found - least) <= 0.0125 * (len(found) - 2)
 
 
 def p_above(
