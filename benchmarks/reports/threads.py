@@ -20,6 +20,7 @@ class Report:
   names: tuple[str, ...] = ()  # Checks that may name the cause,
   says: str = ''  # and what they then say.
   symptoms: tuple[str, ...] = ()  # Checks that detect its consequences.
+  answer: str = ''  # What a right answer says, in words.
   unlogged: bool = False  # Whether the log lacks what would tell the cause.
 
 
