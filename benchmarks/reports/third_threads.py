@@ -7,8 +7,8 @@ from benchmarks.reports import threads
 
 Report = threads.Report
 
-FAULTS = {
-    # Prompts and graders.
+# Prompts, graders and recipes.
+TEXTS = {
     'plain_prompt': Report(
         thread='CoursIA #11304',
         seen='reward about 0.05, loss and gradient 0; no completion ends',
@@ -73,13 +73,12 @@ FAULTS = {
         answer='parts for form outweigh correctness, or the KL penalty is off',
         log='trl',
     ),
-    # Recipes and losses.
     'entropy_bonus': Report(
         thread='verl #781',
         seen='the entropy explodes, and the score suffers',
         cause='the default coefficient of the entropy bonus, 0.001',
         answer='the entropy rises: the coefficient of the entropy bonus',
-        log='verl',
+        log='wandb',
     ),
     'shorter_by_limit': Report(
         thread='EasyR1 #40',
@@ -104,6 +103,10 @@ FAULTS = {
         answer='the gradient is not finite: gradient accumulation',
         log='trl',
     ),
+}
+
+# Losses, tokens that the policy did not sample, models that compute log-probs.
+MODELS = {
     'zero_times_nan': Report(
         thread='slime #2258',
         seen='the loss becomes NaN although the KL coefficient is 0',
@@ -123,7 +126,7 @@ FAULTS = {
         seen='an advantage of -2075 for one rollout of a group',
         cause='with a leave-one-out baseline the deviation of equal rewards is'
         ' a rounding error, by which advantages are divided',
-        answer='advantages are far too large: the deviation they are divided by',
+        answer='advantages are far too large: what they are divided by',
         log='wandb',
     ),
     'loss_scale': Report(
@@ -135,7 +138,6 @@ FAULTS = {
         log='trl',
         unlogged=True,
     ),
-    # Tokens that the policy did not sample.
     'tool_tokens_kl': Report(
         thread='Search-R1 #21',
         seen='the KL becomes very negative, and the training explodes',
@@ -152,7 +154,6 @@ FAULTS = {
         answer='tokens of tools are not masked',
         log='trl',
     ),
-    # Which model computes what.
     'base_reference': Report(
         thread='TRL #3194',
         seen='the KL is large from the first step',

@@ -30,18 +30,23 @@ class ReportsTest(parameterized.TestCase):
         self.assertLessEqual({*report.names, *report.symptoms}, known)
 
   def test_no_name_or_thread_occurs_twice(self):
-    lists = (threads.FAULTS, threads.SOUND, threads.LATER, threads.LATER_SOUND)
+    lists = [
+        reports
+        for modules in diagnose_reports.LISTS.values()
+        for reports in modules.values()
+    ]
     names = collections.Counter(name for part in lists for name in part)
     cited = collections.Counter(
         report.thread for part in lists for report in part.values()
     )
+    self.assertLen(diagnose_reports.REPORTS, len(names))
     self.assertEqual(max(names.values()), 1)
     self.assertEqual(max(cited.values()), 1)
 
   def test_every_report_has_a_log(self):
     for name in diagnose_reports.REPORTS:
       module = importlib.import_module(
-          f'benchmarks.reports.{diagnose_reports._module(name)}'
+          f'benchmarks.reports.{diagnose_reports._MODULES[name]}'
       )
       self.assertTrue(callable(getattr(module, name)), name)
 
