@@ -4,10 +4,11 @@
         [--only=NAME] [--verbose]
 
 Writes synthetic logs of the runs in `benchmarks.reports.threads` and
-`third_threads`, and prints which reports evojax-diagnose names. A report is named if a finding of
-`Report.names` says `Report.says`, its cause or the setting to change; otherwise
-it counts as a symptom if a finding is one of its consequences. Each other
-finding is a false alarm, and so is each finding on a sound run.
+`third_threads`, and prints which reports evojax-diagnose names. A report is
+named if a finding of `Report.names` says `Report.says`, its cause or the
+setting to change; otherwise it counts as a symptom if a finding is one of its
+consequences. Each other finding is a false alarm, and so is each finding on a
+sound run.
 """
 
 import argparse
