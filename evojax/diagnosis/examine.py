@@ -143,7 +143,7 @@ def examine(run: form.Run) -> findings.Diagnosis:
     try:
       finding = check(run)
     except form.NotLogged as error:
-      why = words.how_to_log(run.format, str(error))
+      why = words.how_to_log(run.format, str(error), error.names)
       unknown.append(findings.Unknown(check.__name__, why))
       continue
     if finding is None:

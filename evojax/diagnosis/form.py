@@ -117,7 +117,15 @@ MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
 
 
 class NotLogged(Exception):
-  """A check cannot tell, because data that it needs was not logged."""
+  """A check cannot tell, because data that it needs was not logged.
+
+  Attributes:
+    names: What was not logged, by names that --columns takes, or 'evaluation'.
+  """
+
+  def __init__(self, why: str, names: Iterable[str] = ()):
+    super().__init__(why)
+    self.names = tuple(names)
 
 
 class FormatError(ValueError):
@@ -179,7 +187,7 @@ class Run:
     missing = [c for c in columns if c not in self.rollouts]
     found = self.rollouts if missing else self.rollouts.dropna(subset=columns)
     if missing or not len(found):
-      raise NotLogged(said(missing or columns))
+      raise not_logged(missing or columns)
     return found
 
   def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +201,7 @@ class Run:
     elif name in self.steps:
       mean = self.steps.set_index('step')[name].dropna()
     else:
-      raise NotLogged(said([name]))
+      raise not_logged([name])
     return mean.index.to_numpy(), mean.to_numpy(np.float64)
 
   def course(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -248,11 +256,11 @@ def once(function: Callable[[Run], _Result]) -> Callable[[Run], _Result]:
   return shared
 
 
-def said(names: Iterable[str]) -> str:
-  """Return 'entropy is not logged', for names that --columns takes."""
+def not_logged(names: Iterable[str]) -> NotLogged:
+  """Return the exception for names that --columns takes."""
   names = list(names)
   verb = 'is' if len(names) == 1 else 'are'
-  return f'{", ".join(names)} {verb} not logged'
+  return NotLogged(f'{", ".join(names)} {verb} not logged', names)
 
 
 def within(rows: pd.DataFrame, column: str) -> np.ndarray:

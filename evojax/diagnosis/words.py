@@ -1,6 +1,6 @@
 """Each trainer's names for the settings of a finding."""
 
-import re
+from collections.abc import Iterable
 
 _WORDS = {
     'evojax': {
@@ -140,11 +140,14 @@ _HOW = {
 }
 
 
-def how_to_log(format_: str, why: str) -> str:
-  """Return why a check cannot tell, with what makes the trainer log it."""
-  if not why.endswith('not logged'):
-    return why
-  names = re.findall(r'\w+', why)
+def how_to_log(format_: str, why: str, names: Iterable[str]) -> str:
+  """Return why a check cannot tell, with what makes the trainer log it.
+
+  Args:
+    format_: Format of the log.
+    why: What the check says.
+    names: What it misses, see `form.NotLogged`.
+  """
   known = _HOW.get(format_, {})
   found = dict.fromkeys(known[name] for name in names if name in known)
   return f'{why}: {"; ".join(found)}' if found else why

@@ -425,7 +425,9 @@ def _binary(run: form.Run, spread: np.ndarray) -> float | None:
 def train_eval_gap(run: form.Run) -> findings.Finding | None:
   """Detect training scores that rise while evaluation scores do not."""
   if 'eval_outcome' not in run.steps:
-    raise form.NotLogged('scores of an evaluation are not logged')
+    raise form.NotLogged(
+        'scores of an evaluation are not logged', ['evaluation']
+    )
   scored = run.steps[['step', 'eval_outcome']].dropna()
   if len(scored) < 4:
     raise form.NotLogged(f'{len(scored)} evaluations, 4 needed')

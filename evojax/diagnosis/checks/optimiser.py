@@ -345,7 +345,7 @@ def not_finite(run: form.Run) -> findings.Finding | None:
           remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
       )
   if not {'loss', 'grad_norm'} & set(run.steps):
-    raise form.NotLogged(form.said(['loss', 'grad_norm']))
+    raise form.not_logged(['loss', 'grad_norm'])
   return None
 
 

@@ -30,7 +30,7 @@ def never_paid(run: form.Run) -> findings.Finding | None:
         part = name.removeprefix(form.PART)
         sums.setdefault(part, float(table[name].abs().sum()))
   if not sums:
-    raise form.NotLogged('parts of the reward are not logged')
+    raise form.NotLogged('parts of the reward are not logged', ['reward'])
   never = [n for n, total in sums.items() if not total and weights.get(n, 1)]
   if not never or len(never) == len(sums) or _unsolved(run):
     return None
@@ -122,7 +122,7 @@ def no_baseline(run: form.Run) -> findings.Finding | None:
     n = min(len(size), len(mean))
     positive = mean[-n:] > _MOST * size[-n:]
   else:
-    raise form.NotLogged(form.said(['advantage_low', 'advantage_size']))
+    raise form.not_logged(['advantage_low', 'advantage_size'])
   paid = estimates.mean(mean)
   if positive.mean() < _MOST or paid.low < _PAID:
     return None
