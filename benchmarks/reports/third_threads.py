@@ -22,6 +22,9 @@ TEXTS = {
         ' only to lists of messages',
         answer='the chat template is not applied',
         log='trl',
+        names=('truncation',),
+        says='the chat template is not applied',
+        symptoms=('gradient_zero', 'few_rollouts'),
     ),
     'last_answer': Report(
         thread='CoursIA #13672',
@@ -30,6 +33,7 @@ TEXTS = {
         ' and go on with examples of their own',
         answer='completions that contain the right answer are refused',
         log='trl',
+        symptoms=('truncation',),
     ),
     'boxed_in_tags': Report(
         thread='maxtext #4150',
@@ -38,6 +42,8 @@ TEXTS = {
         ' box, with a plain number',
         answer='a part is never paid: how the answer is extracted',
         log='wandb',
+        names=('never_paid',),
+        says='find the answer',
     ),
     'long_box': Report(
         thread='verl #7440',
@@ -46,6 +52,8 @@ TEXTS = {
         ' the beginning of the box',
         answer='right answers are refused where they are long',
         log='verl',
+        names=('text_refused',),
+        says='only the end',
     ),
     'neutral_half': Report(
         thread='train-deepseek-r1 #4, #2',
@@ -54,6 +62,9 @@ TEXTS = {
         ' then returns 0.5 for each completion',
         answer='a part is constant: what it returns without a reference',
         log='trl',
+        names=('fixed_part',),
+        says='right answers reach it',
+        symptoms=('never_paid', 'length_alone'),
     ),
     'same_reward': Report(
         thread='ms-swift #4547',
@@ -62,6 +73,9 @@ TEXTS = {
         ' function it works',
         answer='rewards of a group are equal: change the reward function',
         log='trl',
+        names=('dead_groups',),
+        says='reward_funcs',
+        symptoms=('gradient_zero',),
     ),
     'either_class': Report(
         thread='Visual-RFT #79',
@@ -78,6 +92,9 @@ TEXTS = {
         ' format and for a digit win over correctness',
         answer='parts for form outweigh correctness, or the KL penalty is off',
         log='trl',
+        names=('form_wins',),
+        says='beta',
+        symptoms=('reward_falling', 'shrinks'),
     ),
     'entropy_bonus': Report(
         thread='verl #781',
@@ -85,6 +102,8 @@ TEXTS = {
         cause='the default coefficient of the entropy bonus, 0.001',
         answer='the entropy rises: the coefficient of the entropy bonus',
         log='wandb',
+        names=('entropy_rising',),
+        says='entropy bonus',
     ),
     'shorter_by_limit': Report(
         thread='EasyR1 #40',
@@ -93,6 +112,8 @@ TEXTS = {
         ' punished; with 2048 they get longer',
         answer='the limit of tokens is too low',
         log='wandb',
+        names=('limit_shortens',),
+        says='limit',
     ),
     'untrained_adapter': Report(
         thread='verl #4514',
@@ -100,6 +121,9 @@ TEXTS = {
         cause='the bridge that adds the adapter lets no gradient reach it',
         answer='no gradient although rewards differ: the adapter',
         log='verl',
+        names=('gradient_zero',),
+        says='adapter',
+        symptoms=('not_learning',),
     ),
     'accumulated_nan': Report(
         thread='unsloth #3006',
@@ -108,6 +132,8 @@ TEXTS = {
         ' is finite',
         answer='the gradient is not finite: gradient accumulation',
         log='trl',
+        names=('not_finite',),
+        says='gradient_accumulation_steps',
     ),
 }
 
@@ -119,6 +145,9 @@ MODELS = {
         cause='0 times a KL that is not finite is NaN, and is still added',
         answer='the KL is not finite, and its loss should be off',
         log='wandb',
+        names=('not_finite',),
+        says='0 x NaN',
+        symptoms=('truncation', 'outcome_falling', 'reward_falling'),
     ),
     'advantage_mask': Report(
         thread='verl #2506',
@@ -126,6 +155,9 @@ MODELS = {
         cause='the loss gets the advantages in place of the mask',
         answer='a share outside 0 to 1: the mask of the loss',
         log='verl',
+        names=('impossible_share',),
+        says='mask of the loss',
+        symptoms=('not_learning',),
     ),
     'loo_spike': Report(
         thread='NeMo-RL #4158',
@@ -134,6 +166,9 @@ MODELS = {
         ' a rounding error, by which advantages are divided',
         answer='advantages are far too large: what they are divided by',
         log='wandb',
+        names=('advantage_spikes',),
+        says='divided',
+        symptoms=('outcome_falling', 'reward_falling'),
     ),
     'loss_scale': Report(
         thread='TRL #6024',
@@ -151,6 +186,9 @@ MODELS = {
         ' not sample',
         answer='a negative KL: tokens of tools are not masked',
         log='wandb',
+        names=('kl_negative',),
+        says='tools',
+        symptoms=('reward_falling', 'entropy_rising'),
     ),
     'tool_tokens_trained': Report(
         thread='unsloth #5673',
@@ -159,6 +197,7 @@ MODELS = {
         ' replies are trained',
         answer='tokens of tools are not masked',
         log='trl',
+        symptoms=('reward_falling', 'outcome_falling'),
     ),
     'base_reference': Report(
         thread='TRL #3194',
@@ -167,6 +206,8 @@ MODELS = {
         ' adapter of supervised training',
         answer='the reference is not the initial policy',
         log='trl',
+        names=('kl_at_start',),
+        says='the reference model',
     ),
     'blind_logprobs': Report(
         thread='R1-V #20',
@@ -184,6 +225,9 @@ MODELS = {
         ' are taken at the wrong places',
         answer='log-probs do not belong to the sampled tokens',
         log='wandb',
+        names=('kl_at_start',),
+        says='images or padding',
+        symptoms=('outcome_falling', 'kl_explosion', 'reward_falling'),
     ),
     'penalised_sampler': Report(
         thread='prime-rl #886',
@@ -192,6 +236,7 @@ MODELS = {
         ' config of the model',
         answer='sampling parameters that the trainer does not apply',
         log='wandb',
+        symptoms=('logprob_gap',),
     ),
     'zero_filled': Report(
         thread='NeMo-RL #4218',
@@ -199,6 +244,8 @@ MODELS = {
         cause='log-probs that the sampler does not return are filled with 0',
         answer='log-probs of single tokens are missing',
         log='wandb',
+        names=('logprob_gap',),
+        says='single tokens',
     ),
     'vision_unloaded': Report(
         thread='slime #1724',
@@ -206,6 +253,7 @@ MODELS = {
         cause='the sampler does not load the vision encoder',
         answer='sampler and trainer have different weights',
         log='wandb',
+        symptoms=('logprob_gap',),
     ),
     'frozen_rollouts': Report(
         thread='verl-omni #552',
@@ -215,6 +263,9 @@ MODELS = {
         ' samples from the initial policy',
         answer='the sampler does not get the new weights: LoRA',
         log='wandb',
+        names=('stale_sampler',),
+        says='LoRA',
+        symptoms=('clip_fraction',),
     ),
     'broken_generation': Report(
         thread='unsloth #1844, #1888',
@@ -223,6 +274,9 @@ MODELS = {
         ' has been trained; with the fix it works',
         answer='generation breaks at once after an update, not gradually',
         log='trl',
+        names=('reward_falling',),
+        says='generation',
+        symptoms=('gradient_zero', 'too_hard', 'dead_groups'),
     ),
 }
 

@@ -84,6 +84,8 @@ FAULTS = {
         cause='the scaled length is in characters, its limit in tokens, so that'
         ' the cosine wraps around',
         log='trl',
+        names=('reward_by_length',),
+        says='characters',
     ),
     'turns_missing': Report(
         thread='Open-AgentRL #13',
@@ -128,6 +130,7 @@ FAULTS = {
         log='trl',
         names=('reward_falling',),
         says='learning_rate',
+        symptoms=('entropy_rising',),
     ),
     'pairs': Report(
         thread='CoursIA #10603',
@@ -169,6 +172,7 @@ FAULTS = {
         log='wandb',
         names=('kl_explosion',),
         says='sign',
+        symptoms=('entropy_rising',),
     ),
     'micro_batch': Report(
         thread='verl #2505',

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import functools
 import pathlib
+import re
 from typing import Any, TypeVar
 import weakref
 
@@ -23,6 +24,7 @@ ROLLOUT = {
     'step': 'training step that used the rollout',
     'group': 'rollouts with equal numbers in a step answer the same prompt',
     'prompt': 'text',
+    'templated': '1: its prompt is messages, or has the marks of roles',
     'completion': 'text',
     'reference': 'the right answer, text',
     'reward': 'the reward used in training, weighted',
@@ -81,6 +83,7 @@ STEP = {
     'loss': '',
     'advantage_mean': 'mean of the tokens',
     'advantage_low': 'lowest of a token',
+    'advantage_high': 'highest of a token',
     'advantage_size': 'mean absolute value',
     'length': 'mean tokens of a completion',
     'length_low': 'tokens of the shortest completion',
@@ -111,6 +114,12 @@ SETTINGS = (
 )
 PART = 'part_'
 _TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
+# What chat templates write, also where special tokens are left out of a text.
+_ROLES = re.compile(
+    r'<[|｜]|\[INST\]|<start_of_turn>|\b(?:user|human|assistant):'
+    r'|^(?:system|user|assistant|model)\s*$',
+    re.IGNORECASE | re.MULTILINE,
+)
 _LONGEST = 4000  # Characters of a text that are kept.
 _PROGRAMS = 0.3  # Share of programs beyond which completions are programs.
 MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
@@ -356,6 +365,8 @@ def make(
     for name in found:
       if name not in rollouts:
         rollouts[name] = found[name].to_numpy()
+  if 'prompt' in rollouts and 'templated' not in rollouts:
+    rollouts['templated'] = rollouts['prompt'].map(_templated)
   for name in rollouts:
     if name in _TEXTS:
       rollouts[name] = rollouts[name].map(text_of)
@@ -384,6 +395,11 @@ def make(
       config or {},
       tuple(never),
   )
+
+
+def _templated(prompt: Any) -> float:
+  """Return 1 if a prompt is messages, or a text with the marks of roles."""
+  return float(not isinstance(prompt, str) or bool(_ROLES.search(prompt)))
 
 
 def _programs(rollouts: pd.DataFrame) -> pd.DataFrame:

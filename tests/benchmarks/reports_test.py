@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from benchmarks import diagnose_reports
+from benchmarks.reports import third_threads
 from benchmarks.reports import threads
 from evojax.diagnosis import checks
 from evojax.diagnosis import examine
@@ -50,11 +51,26 @@ class ReportsTest(parameterized.TestCase):
       )
       self.assertTrue(callable(getattr(module, name)), name)
 
-  @parameterized.parameters(*threads.SOUND, *threads.LATER_SOUND)
+  @parameterized.parameters(
+      *threads.SOUND, *threads.LATER_SOUND, *third_threads.SOUND
+  )
   def test_sound(self, name):
     self.assertEqual(examined(name), ('sound', []))
 
-  @parameterized.parameters('newlines', 'kl_sign', 'lora_sync', 'dropout')
+  @parameterized.parameters(
+      'newlines',
+      'kl_sign',
+      'lora_sync',
+      'dropout',
+      'cosine_units',
+      'plain_prompt',
+      'boxed_in_tags',
+      'long_box',
+      'shaping_wins',
+      'entropy_bonus',
+      'gathered_elsewhere',
+      'frozen_rollouts',
+  )
   def test_named(self, name):
     self.assertEqual(examined(name), ('named', []))
 

@@ -341,19 +341,20 @@ class LoggedTest(parameterized.TestCase):
 
   def test_a_run_says_what_it_misses(self):
     run = made.run(made.rollouts(), drop=('prompt', 'reference'))
-    for ask, names in (
+    for ask, missing in (
         (lambda: run.rows('reward', 'prompt'), ('prompt',)),
         (lambda: run.series('n_turns'), ('n_turns',)),
         (lambda: run.setting('max_turns'), ()),
     ):
-      with self.subTest(names):
+      with self.subTest(missing):
         with self.assertRaises(form.NotLogged) as caught:
           ask()
-        self.assertEqual(caught.exception.names, names)
+        self.assertEqual(caught.exception.names, missing)
 
   def test_checks_say_how_to_log_what_they_miss(self):
     """Also where their own words do not hold the name of a column."""
-    why = {u.check: u.why for u in examine.examine(parts_made.metrics()).unknown}
+    found = examine.examine(parts_made.metrics())
+    why = {u.check: u.why for u in found.unknown}
     self.assertIn('log_completions=True', why['constant_part'])
     self.assertIn('eval_strategy', why['train_eval_gap'])
     self.assertNotIn('log_completions', why['gradient_clipped'])

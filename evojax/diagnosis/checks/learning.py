@@ -388,6 +388,12 @@ def _why_dead(run: form.Run, dead: estimates.Interval) -> tuple[str, str]:
     return '', change
   _, spread = run.series('spread')
   early = slice(max(len(spread) // 3, 4))
+  if spread.max() < groups_lib.MIN_STD:
+    return (
+        ': all rewards of a step are equal',
+        f'{words.word(run.format, "reward")}: call it on a right and on a wrong'
+        f' completion, which must differ; if they do, {change}',
+    )
   if dead.value > _ALL and spread[early].mean() > groups_lib.MIN_STD:
     temperature = words.word(run.format, 'temperature')
     return (
