@@ -298,7 +298,7 @@ class PartsTest(parameterized.TestCase):
       (1.0, 0.4, 'temperature'),
       (0.7, 0.4, 'num_generations'),
       (0.7, 0.05, 'difficulty'),
-      (1.0, 0.0, 'difficulty'),
+      (1.0, 0.0, 'reward_funcs'),  # All the same: nothing, or a constant.
   )
   def test_why_groups_are_dead_by_metrics(self, dead, right, said):
     mean = np.full(40, right)

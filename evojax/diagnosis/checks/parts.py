@@ -39,15 +39,16 @@ def never_paid(run: form.Run) -> findings.Finding | None:
   tag = _unopened(run)
   judging = [n for n in never if names.judges(n)]
   why = 'does it match a completion (newlines, end tokens)?'
-  if judging:
-    why = (
-        f'how does {", ".join(judging)} find the answer in a completion (tags'
-        ' or a box around it), and does it get the right one?'
-    )
-  elif tag:
+  if tag:
     why = (
         f'completions close <{tag}> without opening it, as if the chat template'
         ' opened it in the prompt'
+    )
+  elif judging:
+    why = (
+        f'how does {", ".join(judging)} find the answer in a completion (tags'
+        ' or a box around it), and does it get the right one? or all problems'
+        ' are too hard (read some)'
     )
   return findings.Finding(
       check='never_paid',
@@ -93,7 +94,7 @@ def _means(run: form.Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     steps, values = run.series(name)
     if len(values) >= _STEPS:
       found[part] = steps, values
-  if not found:
+  if not found and not run.parts:
     raise form.NotLogged('means of parts of the reward are not logged')
   return found
 
@@ -147,7 +148,7 @@ def form_wins(run: form.Run) -> findings.Finding | None:
       text=f'the reward rises by {", ".join(rise)}, while {", ".join(fall)}'
       ' falls',
       change=f'{weights}: a third; or {words.word(run.format, "kl_coef")} up'
-      ' (does the loss have that penalty?)',
+      ' (does the loss have that penalty?); unless problems get harder',
       curves=(('reward', steps, reward), *shown),
   )
 
