@@ -1,13 +1,14 @@
 """Diagnoses of faults that users of other trainers reported.
 
-    python -m benchmarks.diagnose_reports --logs=DIR [--later] [--only=NAME]
-        [--verbose]
+    python -m benchmarks.diagnose_reports --logs=DIR [--list=third]
+        [--only=NAME] [--verbose]
 
-Writes synthetic logs of the runs in `benchmarks.reports.threads`, and prints
-which reports evojax-diagnose names. A report is named if a finding of
-`Report.names` says `Report.says`, its cause or the setting to change; otherwise
-it counts as a symptom if a finding is one of its consequences. Each other
-finding is a false alarm, and so is each finding on a sound run.
+Writes synthetic logs of the runs in `benchmarks.reports.threads` and
+`third_threads`, and prints which reports evojax-diagnose names. A report is
+named if a finding of `Report.names` says `Report.says`, its cause or the
+setting to change; otherwise it counts as a symptom if a finding is one of its
+consequences. Each other finding is a false alarm, and so is each finding on a
+sound run.
 """
 
 import argparse
@@ -15,32 +16,47 @@ import importlib
 import pathlib
 import shutil
 
+from benchmarks.reports import third_threads
 from benchmarks.reports import threads
 from evojax.diagnosis import examine
 from evojax.diagnosis import findings
 from evojax.diagnosis import readers
 from evojax.diagnosis import show
 
-REPORTS = threads.FAULTS | threads.SOUND | threads.LATER | threads.LATER_SOUND
+# List -> module with the logs of its entries -> these entries.
+LISTS = {
+    'first': {'logs': threads.FAULTS, 'sound': threads.SOUND},
+    'later': {'later': threads.LATER | threads.LATER_SOUND},
+    'third': {
+        'third': third_threads.TEXTS,
+        'third_models': third_threads.MODELS,
+        'third_sound': third_threads.SOUND,
+    },
+}
+_MODULES = {
+    name: module
+    for modules in LISTS.values()
+    for module, reports in modules.items()
+    for name in reports
+}
+REPORTS = {
+    name: report
+    for modules in LISTS.values()
+    for reports in modules.values()
+    for name, report in reports.items()
+}
 
 
 def write(name: str, folder: pathlib.Path) -> pathlib.Path:
   """Write the log of a report, unless it exists, and return its folder."""
   target = folder / name
   if not target.is_dir():
-    module = importlib.import_module(f'benchmarks.reports.{_module(name)}')
+    module = importlib.import_module(f'benchmarks.reports.{_MODULES[name]}')
     part = folder / f'.{name}'
     shutil.rmtree(part, ignore_errors=True)
     getattr(module, name)(part, 1000 + sum(map(ord, name)))
     part.rename(target)
   return target
-
-
-def _module(name: str) -> str:
-  """Return the module that makes the log of a report."""
-  if name in threads.FAULTS:
-    return 'logs'
-  return 'sound' if name in threads.SOUND else 'later'
 
 
 def judge(name: str, found: findings.Diagnosis) -> tuple[str, list[str]]:
@@ -67,14 +83,14 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--logs', type=pathlib.Path, required=True)
   parser.add_argument('--only', default='', help='part of the names')
-  parser.add_argument('--later', action='store_true', help='the second list')
+  parser.add_argument('--list', choices=LISTS, default='first')
   parser.add_argument('--verbose', action='store_true')
   given = parser.parse_args()
   given.logs.mkdir(parents=True, exist_ok=True)
   counts: dict[str, int] = {}
   alarms = 0
   for name, report in REPORTS.items():
-    if given.only not in name or (_module(name) == 'later') != given.later:
+    if given.only not in name or _MODULES[name] not in LISTS[given.list]:
       continue
     run = readers.read(write(name, given.logs))
     found = examine.examine(run)

@@ -6,7 +6,7 @@ All tables run `evojax.eval.race` itself, through `evojax.eval.simulation`, on
 differences sampled here: from Gaussian arms that share the incumbent's, or from
 arms recorded by `benchmarks.race_curves`, whose arms and problems are
 resampled. Places, entries, pairs, rounds and levels are those of
-configs/math.py. No device is used; on one core it takes about 25 minutes.
+configs/math.py. No device is used; on one core it takes about 30 minutes.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,6 +41,17 @@ SPREADS = (1.0, 2.0, 3.0)  # A candidate's spread relative to the incumbent's.
 # Spread of an arm's score, as a fraction, due to samples and seeds at 512 x 4.
 SIGMA = 0.0141
 EFFECTS = (0.10, 0.05, 0.02)
+# What repairs of critical faults gain, pair by pair, points.
+GAINS = (
+    (40, 10, 2, 0),
+    (20, 5, 1, 0),
+    (14, 1, 0, -1),
+    (10, 2, 0, 0),
+    (10, 10, 10, 10),
+    (6, 2, 2, 1),
+    (2, 2, 2, 2),
+    (0, 0, 0, 0),
+)
 # Standard deviation of a pair on perturbed problems, where runs scored them.
 PERTURBED = 0.03
 
@@ -410,10 +421,12 @@ def print_repairs() -> None:
       for name, unit in _NOISES.items():
         text = f'{pairs} pairs, loses 2 points, {name}, sd {100 * sd:g}'
         row(text, functools.partial(_alone, unit, pairs, sd), -race.MARGIN)
-    for points in ((14, 1, 0, -1), (6, 2, 2, 1), (2, 2, 2, 2), (0, 0, 0, 0)):
+    for points in GAINS:
       effect = tuple(point / 100 for point in points[:pairs])
-      draw = functools.partial(_alone, _NOISES['normal'], pairs, 0.01)
-      row(f'{pairs} pairs, gains {points[:pairs]}, sd 1', draw, effect)
+      for sd in (0.01, 0.02, 0.03):
+        draw = functools.partial(_alone, _NOISES['normal'], pairs, sd)
+        text = f'{pairs} pairs, gains {points[:pairs]}, sd {100 * sd:g}'
+        row(text, draw, effect)
 
 
 # Differences with mean 0 and standard deviation 1.
@@ -560,9 +573,11 @@ def print_nulls(curves: dict[str, list[dict[str, Any]]]) -> None:
   ):
     print(f'{pairs} pairs; {_NULLS[repairs]}')
     whole = pairs == PAIRS and not repairs
+    spreads = (1.0, 1.5, 2.0) if repairs == 'critical' else SPREADS[:2]
+    spreads = SPREADS if whole else spreads
     for name, draw in draws_of(curves, pairs).items():
       if whole or name in _MAIN:
-        print_null(name, draw, repairs, SPREADS if whole else SPREADS[:2])
+        print_null(name, draw, repairs, spreads)
 
 
 def main(_):

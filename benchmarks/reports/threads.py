@@ -20,6 +20,7 @@ class Report:
   names: tuple[str, ...] = ()  # Checks that may name the cause,
   says: str = ''  # and what they then say.
   symptoms: tuple[str, ...] = ()  # Checks that detect its consequences.
+  answer: str = ''  # What a right answer says, in words.
   unlogged: bool = False  # Whether the log lacks what would tell the cause.
 
 
@@ -83,6 +84,8 @@ FAULTS = {
         cause='the scaled length is in characters, its limit in tokens, so that'
         ' the cosine wraps around',
         log='trl',
+        names=('reward_by_length',),
+        says='characters',
     ),
     'turns_missing': Report(
         thread='Open-AgentRL #13',
@@ -127,6 +130,7 @@ FAULTS = {
         log='trl',
         names=('reward_falling',),
         says='learning_rate',
+        symptoms=('entropy_rising',),
     ),
     'pairs': Report(
         thread='CoursIA #10603',
@@ -168,6 +172,7 @@ FAULTS = {
         log='wandb',
         names=('kl_explosion',),
         says='sign',
+        symptoms=('entropy_rising',),
     ),
     'micro_batch': Report(
         thread='verl #2505',

@@ -43,8 +43,8 @@ _SAID_BY = {
     'format_bottleneck': ('unreadable', 'right_refused'),
     'right_refused': ('unreadable',),
     'logprob_gap': ('other_weights',),
-    'clip_fraction': ('logprob_gap', 'other_weights'),
-    'reward_falling': ('kl_explosion', 'loops'),
+    'clip_fraction': ('logprob_gap', 'other_weights', 'stale_sampler'),
+    'reward_falling': ('kl_explosion', 'kl_negative', 'loops', 'form_wins'),
     'shrinks': ('length_gaming',),
     'stale_sampler': ('learning_rate_zero', 'gradient_zero'),
     'calls_unlearned': ('gives_up', 'efficiency_collapse', 'submits_at_once'),
@@ -81,8 +81,15 @@ _SAID_BY_CRITICAL = {
     # A policy gets certain of what the reward pays for. Where a grader lets
     # everything pass, rewards are soon equal.
     'entropy_collapse': ('inverted_sign', 'length_gaming', 'reward_hacking'),
-    'gradient_zero': ('grader_open', 'not_finite', 'right_refused'),
-    'reward_falling': ('truncation',),
+    'gradient_zero': (
+        'grader_open',
+        'not_finite',
+        'reward_falling',
+        'right_refused',
+    ),
+    # A policy whose weights are no numbers writes nothing that counts.
+    'outcome_falling': ('not_finite',),
+    'reward_falling': ('not_finite', 'truncation'),
     'too_hard': (
         'loops',
         'other_weights',
@@ -95,7 +102,7 @@ _SAID_BY_CRITICAL = {
         'length_decides',
     ),
     'unreadable': ('temperature', 'truncation', 'stop_string'),
-    'truncation': ('loops', 'other_weights', 'temperature'),
+    'truncation': ('loops', 'not_finite', 'other_weights', 'temperature'),
     'dead_groups': ('loops', 'other_weights', 'right_refused', 'silent'),
     'loops': ('other_weights',),
 }
@@ -143,7 +150,7 @@ def examine(run: form.Run) -> findings.Diagnosis:
     try:
       finding = check(run)
     except form.NotLogged as error:
-      why = words.how_to_log(run.format, str(error))
+      why = words.how_to_log(run.format, str(error), error.names)
       unknown.append(findings.Unknown(check.__name__, why))
       continue
     if finding is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import functools
 import pathlib
+import re
 from typing import Any, TypeVar
 import weakref
 
@@ -23,6 +24,7 @@ ROLLOUT = {
     'step': 'training step that used the rollout',
     'group': 'rollouts with equal numbers in a step answer the same prompt',
     'prompt': 'text',
+    'templated': '1: its prompt is messages, or has the marks of roles',
     'completion': 'text',
     'reference': 'the right answer, text',
     'reward': 'the reward used in training, weighted',
@@ -81,6 +83,7 @@ STEP = {
     'loss': '',
     'advantage_mean': 'mean of the tokens',
     'advantage_low': 'lowest of a token',
+    'advantage_high': 'highest of a token',
     'advantage_size': 'mean absolute value',
     'length': 'mean tokens of a completion',
     'length_low': 'tokens of the shortest completion',
@@ -111,13 +114,27 @@ SETTINGS = (
 )
 PART = 'part_'
 _TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
+# What chat templates write, also where special tokens are left out of a text.
+_ROLES = re.compile(
+    r'<[|｜]|\[INST\]|<start_of_turn>|\b(?:user|human|assistant):'
+    r'|^(?:system|user|assistant|model)\s*$',
+    re.IGNORECASE | re.MULTILINE,
+)
 _LONGEST = 4000  # Characters of a text that are kept.
 _PROGRAMS = 0.3  # Share of programs beyond which completions are programs.
 MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
 
 
 class NotLogged(Exception):
-  """A check cannot tell, because data that it needs was not logged."""
+  """A check cannot tell, because data that it needs was not logged.
+
+  Attributes:
+    names: What was not logged, by names that --columns takes, or 'evaluation'.
+  """
+
+  def __init__(self, why: str, names: Iterable[str] = ()):
+    super().__init__(why)
+    self.names = tuple(names)
 
 
 class FormatError(ValueError):
@@ -179,7 +196,7 @@ class Run:
     missing = [c for c in columns if c not in self.rollouts]
     found = self.rollouts if missing else self.rollouts.dropna(subset=columns)
     if missing or not len(found):
-      raise NotLogged(said(missing or columns))
+      raise not_logged(missing or columns)
     return found
 
   def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +210,7 @@ class Run:
     elif name in self.steps:
       mean = self.steps.set_index('step')[name].dropna()
     else:
-      raise NotLogged(said([name]))
+      raise not_logged([name])
     return mean.index.to_numpy(), mean.to_numpy(np.float64)
 
   def course(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -248,11 +265,11 @@ def once(function: Callable[[Run], _Result]) -> Callable[[Run], _Result]:
   return shared
 
 
-def said(names: Iterable[str]) -> str:
-  """Return 'entropy is not logged', for names that --columns takes."""
+def not_logged(names: Iterable[str]) -> NotLogged:
+  """Return the exception for names that --columns takes."""
   names = list(names)
   verb = 'is' if len(names) == 1 else 'are'
-  return f'{", ".join(names)} {verb} not logged'
+  return NotLogged(f'{", ".join(names)} {verb} not logged', names)
 
 
 def within(rows: pd.DataFrame, column: str) -> np.ndarray:
@@ -348,6 +365,8 @@ def make(
     for name in found:
       if name not in rollouts:
         rollouts[name] = found[name].to_numpy()
+  if 'prompt' in rollouts and 'templated' not in rollouts:
+    rollouts['templated'] = rollouts['prompt'].map(_templated)
   for name in rollouts:
     if name in _TEXTS:
       rollouts[name] = rollouts[name].map(text_of)
@@ -376,6 +395,11 @@ def make(
       config or {},
       tuple(never),
   )
+
+
+def _templated(prompt: Any) -> float:
+  """Return 1 if a prompt is messages, or a text with the marks of roles."""
+  return float(not isinstance(prompt, str) or bool(_ROLES.search(prompt)))
 
 
 def _programs(rollouts: pd.DataFrame) -> pd.DataFrame:

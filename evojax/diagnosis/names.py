@@ -16,6 +16,8 @@ METRICS = {
         'reward',
         'critic/rewards/mean',
         'reward/mean',
+        'reward/overall',
+        'rewards/sum',
         'reward/all/mean',
         'reward/avg_raw_reward',
         'rollout/reward_mean',
@@ -40,8 +42,8 @@ METRICS = {
         'policy/entropy_avg',
         'actor/entropy_loss',
     ),
-    'kl': ('kl', 'actor/kl_loss', 'kl/mean'),
-    'kl_coef': ('actor/kl_coef',),
+    'kl': ('kl', 'actor/kl_loss', 'kl/mean', 'critic/kl', 'kl_loss'),
+    'kl_coef': ('actor/kl_coef', 'critic/kl_coeff'),
     'kl_update': ('actor/ppo_kl', 'policy/approxkl_avg', 'ppo_kl'),
     'clip': (
         'clip_ratio/region_mean',
@@ -75,8 +77,13 @@ METRICS = {
         'loss/policy_avg',
         'ppo/loss/total',
     ),
-    'advantage_mean': ('critic/advantages/mean', 'loss/avg_raw_advantages'),
-    'advantage_low': ('critic/advantages/min',),
+    'advantage_mean': (
+        'critic/advantages/mean',
+        'advantages/mean',
+        'loss/avg_raw_advantages',
+    ),
+    'advantage_low': ('critic/advantages/min', 'advantages/min'),
+    'advantage_high': ('critic/advantages/max', 'advantages/max'),
     'advantage_size': ('loss/avg_raw_advantages_abs',),
     'length': (
         'completions/mean_length',
@@ -132,10 +139,15 @@ _STEP = (
 _PREFIXES = ('train/', 'train_')
 # Means of reward functions, before their weights, under both names that TRL
 # gave them, and their standard deviations over a batch.
-_PART_MEAN = re.compile(r'rewards/([^/]+)(?:/mean)?')
+_PART_MEAN = re.compile(r'(rewards|reward|reward_metrics)/([^/]+)(?:/mean)?')
+# Names that are no part, and, where `reward/` holds other metrics, too, words
+# of such names.
+_TOTALS = {'max', 'mean', 'min', 'overall', 'std', 'sum', 'total'}
+_NO_PARTS = {'advantage', 'advantages', 'all', 'avg', 'kl', 'pass', 'raw'}
 _PART_STD = re.compile(r'rewards/[^/]+/std')
 # Words in the names of columns that tell whether a completion is right.
 _OUTCOME = ('outcome', 'acc', 'correct', 'solved', 'exact', 'pass')
+_JUDGES = (*_OUTCOME, 'answer', 'number', 'success')
 _REFERENCE = (
     'gts',
     'ground_truth',
@@ -149,7 +161,7 @@ _REFERENCE = (
 def _bare(name: str) -> str:
   for prefix in _PREFIXES:
     name = name.removeprefix(prefix)
-  return name
+  return name.replace('/train/', '/')  # As in rewards/train/sum.
 
 
 def common(
@@ -200,9 +212,23 @@ def part_means(log: pd.DataFrame) -> dict[str, str]:
   """Return part of the reward -> column of its mean before its weight."""
   found = {}
   for column in log:
-    if match := _PART_MEAN.fullmatch(_bare(str(column))):
-      found[match[1]] = column
+    match = _PART_MEAN.fullmatch(_bare(str(column)))
+    if match and not _is_total(*match.groups()):
+      found[match[2]] = column
   return found
+
+
+def _is_total(folder: str, name: str) -> bool:
+  """Return whether a name below `reward/` or `rewards/` is no part."""
+  if folder == 'reward':
+    return bool((_TOTALS | _NO_PARTS) & set(re.split(r'[_@]', name)))
+  return name in _TOTALS
+
+
+def judges(part: str) -> bool:
+  """Return whether a part of the reward tells what is right, by its name."""
+  low = part.lower()
+  return 'format' not in low and any(word in low for word in _JUDGES)
 
 
 def guess_outcome(

@@ -1,6 +1,6 @@
 """Each trainer's names for the settings of a finding."""
 
-import re
+from collections.abc import Iterable
 
 _WORDS = {
     'evojax': {
@@ -35,6 +35,8 @@ _WORDS = {
         'total_steps': 'max_steps',
         'micro_batch': 'per_device_train_batch_size',
         'group_size': 'num_generations',
+        'advantages': 'scale_rewards',
+        'accumulation': 'gradient_accumulation_steps',
         'clip': 'epsilon, epsilon_high',
         'data': 'train_dataset',
         'filter': 'the difficulty of train_dataset',
@@ -54,6 +56,8 @@ _WORDS = {
         'total_steps': 'actor_rollout_ref.actor.optim.total_training_steps',
         'micro_batch': 'actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu',
         'group_size': 'actor_rollout_ref.rollout.n',
+        'advantages': 'algorithm.norm_adv_by_std_in_grpo',
+        'entropy_coef': 'actor_rollout_ref.actor.entropy_coeff',
         'clip': 'actor_rollout_ref.actor.clip_ratio',
         'data': 'data.train_files',
         'filter': 'algorithm.filter_groups.enable',
@@ -90,6 +94,9 @@ _PLAIN = {
     'total_steps': 'the steps of the scheduler',
     'micro_batch': 'the micro-batch of a device',
     'group_size': 'completions of a prompt',
+    'advantages': 'how advantages are scaled',
+    'entropy_coef': 'the coefficient of an entropy bonus',
+    'accumulation': 'the micro-batches of an update',
     'clip': 'the clip bounds',
     'data': 'the training problems',
     'filter': 'a filter of groups with equal rewards',
@@ -140,11 +147,14 @@ _HOW = {
 }
 
 
-def how_to_log(format_: str, why: str) -> str:
-  """Return why a check cannot tell, with what makes the trainer log it."""
-  if not why.endswith('not logged'):
-    return why
-  names = re.findall(r'\w+', why)
+def how_to_log(format_: str, why: str, names: Iterable[str]) -> str:
+  """Return why a check cannot tell, with what makes the trainer log it.
+
+  Args:
+    format_: Format of the log.
+    why: What the check says.
+    names: What it misses, see `form.NotLogged`.
+  """
   known = _HOW.get(format_, {})
   found = dict.fromkeys(known[name] for name in names if name in known)
   return f'{why}: {"; ".join(found)}' if found else why

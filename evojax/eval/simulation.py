@@ -202,7 +202,10 @@ class _Run:
         names, d.tolist(), errors.tolist(), strict=True
     ):
       before = self.racing[name]
-      hopeful = race.is_hopeful(
+      # Where the chain follows a repair, its arms are the policy's, and all of
+      # them train.
+      followed = before.margin > 0 and self.shadow is None
+      hopeful = followed or race.is_hopeful(
           [*before.differences, *own[:half]],
           [*before.errors, *noise[:half]],
           early,

@@ -83,29 +83,35 @@ def of_harness(run: opening.Run, number: int) -> float:
   return run.config.evolve.pairs * _of_arm(run, number)
 
 
-def rounds_left(run: opening.Run, number: int, candidates: int) -> int:
+def rounds_left(
+    run: opening.Run, number: int, candidates: int, *, dev: bool = True
+) -> int:
   """Return in how many rounds, from this one on, candidates can race.
+
+  A further round counts if all its pairs are paid for, although fewer would do:
+  its replays come first, and completions may become longer.
 
   Args:
     run: The run.
     number: Number of the round.
     candidates: How many candidates race in it.
+    dev: Whether its arms are scored on dev problems, or it is not known yet.
+      If they are not, those of candidates that race on are not, either.
   """
   planned = run.config.evolve.rounds - number
   # A further round trains at least the incumbent and one candidate.
-  further = (payable(run, number, dev=True) - (1 + candidates)) / 2
+  further = (payable(run, number, dev=dev) - (1 + candidates)) / 2
   return max(1, min(planned, 1 + math.floor(min(further, planned))))
 
 
-def is_last(run: opening.Run, number: int, candidates: int) -> bool:
+def is_last(
+    run: opening.Run, number: int, candidates: int, *, dev: bool = True
+) -> bool:
   """Return whether a round is the last one that candidates can race in.
 
-  Args:
-    run: The run.
-    number: Number of the round.
-    candidates: How many candidates race in it.
+  The arguments are those of `rounds_left`.
   """
-  return rounds_left(run, number, candidates) == 1
+  return rounds_left(run, number, candidates, dev=dev) == 1
 
 
 def _left(run: opening.Run, number: int) -> float:

@@ -45,7 +45,17 @@ def after_race(
   # candidate whose arms agree by chance gets no smaller spread.
   groups = [*_groups(run, number), *(found for found, _ in compared)]
   return tuple(
-      _standing(run, number, trial, index, found, errors, groups, len(field))
+      _standing(
+          run,
+          number,
+          trial,
+          index,
+          found,
+          errors,
+          groups,
+          len(field),
+          scored_by,
+      )
       for trial, index, (found, errors) in zip(
           field, _indices(run, field), compared, strict=True
       )
@@ -114,6 +124,7 @@ def _standing(
     errors: Sequence[float],
     groups: Sequence[Sequence[float]],
     candidates: int,
+    scored_by: str,
 ) -> records.Standing:
   """Return the standing of a candidate after one more round.
 
@@ -126,8 +137,9 @@ def _standing(
     errors: Their standard errors over problems.
     groups: Differences of every candidate in every round of the race so far.
     candidates: Number of candidates in the round.
+    scored_by: 'rollouts' or 'dev'.
   """
-  last = is_last(run, number, trial, candidates)
+  last = is_last(run, number, trial, candidates, scored_by)
   before = dataclasses.replace(of_record(trial), index=index)
   common = dict(
       trial=trial.number,
@@ -148,7 +160,8 @@ def _standing(
     )
   e, margin = run.config.evolve, before.margin
   alpha = alpha_of(run, index)
-  left = costs.rounds_left(run, number, candidates)
+  dev = scored_by == 'dev'
+  left = costs.rounds_left(run, number, candidates, dev=dev)
   most = min(e.patience, before.rounds + left)
   spread = paired.pooled_spread(groups) or 0.0
   # This candidate's test may cut large gains, which changes the spread.
@@ -176,7 +189,11 @@ def _standing(
 
 
 def is_last(
-    run: opening.Run, number: int, trial: history_lib.Trial, candidates: int
+    run: opening.Run,
+    number: int,
+    trial: history_lib.Trial,
+    candidates: int,
+    scored_by: str,
 ) -> bool:
   """Return whether a round is the last one of a candidate.
 
@@ -187,12 +204,14 @@ def is_last(
     number: Number of the round.
     trial: The candidate.
     candidates: Number of candidates in the round.
+    scored_by: 'rollouts' or 'dev'.
   """
   # Only earlier rounds count, so that this round's row makes no difference.
   before = sum(race.round < number for race in trial.races)
   spent = before + 1 >= run.config.evolve.patience
   due = repairs.is_due(trial, number)
-  return spent or due or costs.is_last(run, number, candidates)
+  dev = scored_by == 'dev'
+  return spent or due or costs.is_last(run, number, candidates, dev=dev)
 
 
 def _noise(spread: float, errors: Sequence[float]) -> float:
@@ -339,14 +358,18 @@ def _indices(run: opening.Run, field: Sequence[history_lib.Trial]) -> list[int]:
 
 
 def announce(
-    run: opening.Run, number: int, field: Sequence[history_lib.Trial]
+    run: opening.Run,
+    number: int,
+    field: Sequence[history_lib.Trial],
+    scored_by: str,
 ) -> None:
   """Print the effect that a round can detect, before it is paid for."""
   if not field:
     return
   # The last candidate to enter needs the strongest evidence.
   alpha = alpha_of(run, max(_indices(run, field)))
-  left = costs.rounds_left(run, number, len(field))
+  dev = scored_by == 'dev'
+  left = costs.rounds_left(run, number, len(field), dev=dev)
   rounds = min(run.config.evolve.patience, left)
   least = detectable(run, _known_noise(run, number), alpha, rounds)
   if least is not None:

@@ -156,6 +156,10 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
 
     def body(x, layer_params, cache, place):
       rope, mask = _select(views, number)
+      if cfg.scan_layers:
+        # Otherwise, masks in the shape of scores are computed before the scan,
+        # kept in memory, and read by every layer.
+        x, mask = jax.lax.optimization_barrier((x, mask))
       step = functools.partial(attend, mask, cache, place)
       return layer.apply({'params': layer_params}, x, rope, step)
 
@@ -363,28 +367,37 @@ def forward_shared(
     return tuple(values[positions] for values in table)
 
   def mask(window):
-    # A completion sees the real tokens of its prompt. [P, 1, 1, 1, 1, Lp]
+    # A completion sees the real tokens of its prompt. [P, 1, 1, 1, Lp]
     prompt = jnp.arange(lp) < prompt_lengths[:, None]
-    prompt = prompt[:, None, None, None, None]
-    if window:  # [P, 1, 1, 1, Lc, Lp]
+    prompt = prompt[:, None, None, None]
+    if window:  # [P, 1, 1, Lc, Lp]
       at = prompt_lengths[:, None] + jnp.arange(lc)
-      prompt &= _visible(lp, at, window)[:, None, None, None]
+      prompt &= _visible(lp, at, window)[:, None, None]
     return _causal(lp, window), prompt, _causal(lc, window)
 
+  # Queries are put in the order [P, K, G, t, R, H]: so, both products give
+  # scores [P, K, G, t, R, S]. In another order XLA would transpose scores,
+  # which are the largest arrays of an update.
   def of_completions(q, masks, kept):  # q [P, G, t, K, R, H]
     (visible, causal), (kp, vp, kc, vc) = masks, kept
-    to_prompt = jnp.einsum('pgtkrh,pskh->pgkrts', q, kp)
-    to_own = jnp.einsum('pgtkrh,pgskh->pgkrts', q, kc)
-    masked = (
-        jnp.where(visible, to_prompt, -1e30),
-        jnp.where(causal, to_own, -1e30),
-    )
-    scores = jnp.concatenate(masked, -1).astype(jnp.float32)
-    scores *= cfg.score_scale
-    probs = jax.nn.softmax(scores, -1).astype(q.dtype)
-    to_prompt, to_own = jnp.split(probs, [lp], -1)
-    values = jnp.einsum('pgkrts,pskh->pgtkrh', to_prompt, vp)
-    return values + jnp.einsum('pgkrts,pgskh->pgtkrh', to_own, vc)
+    q = jnp.einsum('pgtkrh->pkgtrh', q)
+    to_prompt = jnp.einsum('pkgtrh,pskh->pkgtrs', q, kp)
+    to_own = jnp.einsum('pkgtrh,pgskh->pkgtrs', q, kc)
+    scores = [
+        x.astype(jnp.float32) * cfg.score_scale
+        + jnp.where(mask, 0, -1e30)[..., None, :]
+        for mask, x in ((visible, to_prompt), (causal, to_own))
+    ]
+    # One softmax over both parts, which are not copied into one array.
+    largest = jnp.maximum(*(x.max(-1, keepdims=True) for x in scores))
+    largest = jax.lax.stop_gradient(largest)
+    weights = [jnp.exp(x - largest) for x in scores]
+    total = sum(x.sum(-1, keepdims=True) for x in weights)
+    to_prompt, to_own = (x.astype(q.dtype) for x in weights)
+    values = jnp.einsum('pkgtrs,pskh->pkgtrh', to_prompt, vp)
+    values += jnp.einsum('pkgtrs,pgskh->pkgtrh', to_own, vc)
+    values = (values / total).astype(q.dtype)
+    return jnp.einsum('pkgtrh->pgtkrh', values)
 
   def attend(mask, cache, place, q, k, v):
     prompt_mask, visible, causal = mask
@@ -475,7 +488,9 @@ def decode(
 
   def attend(mask, cache, place, q, k, v):
     cache = cache_lib.write(cache, place, (k, v), positions)
-    out = cache_lib.attend(cfg, q[:, 0], mask, cache, place, used)
+    out = cache_lib.attend_one(
+        cfg, q[:, 0], mask, cache, place, positions, used
+    )
     return out[:, None], cache
 
   rope = lambda kind: _rope_table(cfg, kind, positions[:, None])

@@ -188,6 +188,31 @@ def per_slice(
   )
 
 
+def per_device(
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[str | None, ...]],
+    result: tuple[str | None, ...],
+) -> Callable[..., Any]:
+  """Return a function that runs on every device on that device's parts.
+
+  Args:
+    function: Function of arrays; it is returned unchanged outside a mesh
+      context, or if the mesh is one device.
+    arguments: Logical axes of each argument.
+    result: Logical axes of the result.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or math.prod(mesh.axis_sizes) == 1:
+    return function
+  return jax.shard_map(
+      function,
+      mesh=mesh,
+      in_specs=tuple(map(spec, arguments)),
+      out_specs=spec(result),
+      check_vma=False,
+  )
+
+
 def per_replica(rank: int) -> tuple[str | None, ...]:
   """Return the axes of a batch [B, ...] split by 'replica'; () for rank 0."""
   return ('replica', *(None,) * (rank - 1))[:rank]

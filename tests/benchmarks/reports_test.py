@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from benchmarks import diagnose_reports
+from benchmarks.reports import third_threads
 from benchmarks.reports import threads
 from evojax.diagnosis import checks
 from evojax.diagnosis import examine
@@ -30,26 +31,46 @@ class ReportsTest(parameterized.TestCase):
         self.assertLessEqual({*report.names, *report.symptoms}, known)
 
   def test_no_name_or_thread_occurs_twice(self):
-    lists = (threads.FAULTS, threads.SOUND, threads.LATER, threads.LATER_SOUND)
+    lists = [
+        reports
+        for modules in diagnose_reports.LISTS.values()
+        for reports in modules.values()
+    ]
     names = collections.Counter(name for part in lists for name in part)
     cited = collections.Counter(
         report.thread for part in lists for report in part.values()
     )
+    self.assertLen(diagnose_reports.REPORTS, len(names))
     self.assertEqual(max(names.values()), 1)
     self.assertEqual(max(cited.values()), 1)
 
   def test_every_report_has_a_log(self):
     for name in diagnose_reports.REPORTS:
       module = importlib.import_module(
-          f'benchmarks.reports.{diagnose_reports._module(name)}'
+          f'benchmarks.reports.{diagnose_reports._MODULES[name]}'
       )
       self.assertTrue(callable(getattr(module, name)), name)
 
-  @parameterized.parameters(*threads.SOUND, *threads.LATER_SOUND)
+  @parameterized.parameters(
+      *threads.SOUND, *threads.LATER_SOUND, *third_threads.SOUND
+  )
   def test_sound(self, name):
     self.assertEqual(examined(name), ('sound', []))
 
-  @parameterized.parameters('newlines', 'kl_sign', 'lora_sync', 'dropout')
+  @parameterized.parameters(
+      'newlines',
+      'kl_sign',
+      'lora_sync',
+      'dropout',
+      'cosine_units',
+      'plain_prompt',
+      'boxed_in_tags',
+      'long_box',
+      'shaping_wins',
+      'entropy_bonus',
+      'gathered_elsewhere',
+      'frozen_rollouts',
+  )
   def test_named(self, name):
     self.assertEqual(examined(name), ('named', []))
 

@@ -120,6 +120,34 @@ def repeated(unsolved: float, solved: float = 0.0) -> form.Run:
   )
 
 
+def spaced(share: float) -> form.Run:
+  """Return completions whose reward swings with their length."""
+  rows = made.rollouts()
+  size = np.random.default_rng(0).normal(330, 120, len(rows)).clip(40, 900)
+  rows['completion'] = ['x' * int(n) for n in size]
+  wave = share * np.cos(np.pi * size.astype(int) / 256)
+  return made.run(rows.assign(part_style=wave))
+
+
+def boxed(longest: int) -> form.Run:
+  """Return right answers that never count if they are longer than that."""
+  rows = made.rollouts(problems=400)
+  long = rows['prompt'].str.contains('[05][?]')
+  rows['reference'] += np.where(long, r' + \frac{1}{x}' * 3, '')
+  given = np.where(rows['outcome'] > 0.5, rows['reference'], '-1')
+  rows['completion'] = [f'so \\boxed{{{x}}}' for x in given]
+  rows['outcome'] *= rows['reference'].str.len() <= longest
+  return made.run(rows)
+
+
+def winning(right: float, form_: float) -> form.Run:
+  """Return metrics of two parts that end at these means."""
+  small = noise(-0.01, 0.01)
+  right = np.linspace(0.5, right, STEPS) + small
+  form_ = np.linspace(0.3, form_, STEPS) + small
+  return metrics(part_correct=right, part_format=form_, reward=right + form_)
+
+
 # Name -> (maker, checks any of which names it); see `faults_made`.
 FAULTS = {
     'other_weights': (lambda: gap(gap=noise(8, 9)), ('other_weights',)),
@@ -152,6 +180,35 @@ FAULTS = {
         lambda: metrics(reward=noise(50, 90) / 64, length=noise(50, 90)),
         ('length_alone',),
     ),
+    'impossible_share': (
+        lambda: metrics(clip=noise(-1, 1)),
+        ('impossible_share',),
+    ),
+    'kl_negative': (
+        lambda: metrics(kl=-1e-3 * np.exp(np.arange(STEPS) / 7)),
+        ('kl_negative',),
+    ),
+    'other_reference': (
+        lambda: metrics(kl=noise(0.45, 0.5)),
+        ('kl_at_start',),
+    ),
+    'advantage_spikes': (
+        lambda: metrics(
+            advantage_low=np.where(np.arange(STEPS) % 9 == 4, -900.0, -2.4)
+        ),
+        ('advantage_spikes',),
+    ),
+    'reward_by_length': (lambda: spaced(0.5), ('reward_by_length',)),
+    'limit_shortens': (
+        lambda: metrics(
+            length=60 + 40 * np.exp(-np.arange(STEPS) / 6),
+            truncated=0.02 + 0.2 * np.exp(-np.arange(STEPS) / 6),
+        ),
+        ('limit_shortens',),
+    ),
+    'fixed_part': (lambda: metrics(part_correct=0.5), ('fixed_part',)),
+    'form_wins': (lambda: winning(0.2, 0.9), ('form_wins',)),
+    'long_answers': (lambda: boxed(30), ('text_refused',)),
     'shrinks': (lambda: metrics(length=shrinking(1.0)), ('shrinks',)),
     'loops': (lambda: looping(0), ('loops',)),
     'refused': (lambda: refused(1.0), ('right_refused',)),

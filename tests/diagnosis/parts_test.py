@@ -298,7 +298,7 @@ class PartsTest(parameterized.TestCase):
       (1.0, 0.4, 'temperature'),
       (0.7, 0.4, 'num_generations'),
       (0.7, 0.05, 'difficulty'),
-      (1.0, 0.0, 'difficulty'),
+      (1.0, 0.0, 'reward_funcs'),  # All the same: nothing, or a constant.
   )
   def test_why_groups_are_dead_by_metrics(self, dead, right, said):
     mean = np.full(40, right)
@@ -324,20 +324,40 @@ class PartsTest(parameterized.TestCase):
 class LoggedTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      ('trl', 'gap is not logged', 'vllm_importance_sampling_correction'),
-      ('trl', 'prompt, reference are not logged', 'log_completions=True'),
-      ('verl', 'prompt, completion are not logged', 'rollout_data_dir'),
-      ('verl', '3 steps, 8 needed', None),
-      ('table', 'gap is not logged', None),
+      ('trl', ['gap'], 'vllm_importance_sampling_correction'),
+      ('trl', ['prompt', 'reference'], 'log_completions=True'),
+      ('verl', ['prompt', 'completion'], 'rollout_data_dir'),
+      ('verl', [], None),
+      ('table', ['gap'], None),
   )
-  def test_how_to_log_what_is_missing(self, format_, why, said):
-    text = words.how_to_log(format_, why)
-    self.assertStartsWith(text, why)
-    self.assertEqual(text != why, said is not None)
+  def test_how_to_log_what_is_missing(self, format_, missing, said):
+    # The text may hold the name of a column that is not what is missing.
+    text = words.how_to_log(format_, '3 of 8 groups have a prompt', missing)
+    self.assertStartsWith(text, '3 of 8 groups have a prompt')
+    self.assertEqual(text.count(': '), said is not None)
     if said:
-      self.assertIn(said, text)
       # Each hint is given once.
       self.assertEqual(text.count(said), 1)
+
+  def test_a_run_says_what_it_misses(self):
+    run = made.run(made.rollouts(), drop=('prompt', 'reference'))
+    for ask, missing in (
+        (lambda: run.rows('reward', 'prompt'), ('prompt',)),
+        (lambda: run.series('n_turns'), ('n_turns',)),
+        (lambda: run.setting('max_turns'), ()),
+    ):
+      with self.subTest(missing):
+        with self.assertRaises(form.NotLogged) as caught:
+          ask()
+        self.assertEqual(caught.exception.names, missing)
+
+  def test_checks_say_how_to_log_what_they_miss(self):
+    """Also where their own words do not hold the name of a column."""
+    found = examine.examine(parts_made.metrics())
+    why = {u.check: u.why for u in found.unknown}
+    self.assertIn('log_completions=True', why['constant_part'])
+    self.assertIn('eval_strategy', why['train_eval_gap'])
+    self.assertNotIn('log_completions', why['gradient_clipped'])
 
   def test_names_of_trainers(self):
     log = pd.DataFrame(

@@ -172,6 +172,40 @@ class RoundTest(parameterized.TestCase):
     self.assertEqual(race.counted([0.2, 0.04, -0.3], 0.02), (0.05, 0.04, -0.3))
     self.assertEqual(race.counted([0.2, 0.04, -0.3], 0.0), (0.2, 0.04, -0.3))
 
+  @parameterized.parameters(
+      # In points; of 4 pairs, one may gain 2.5 more than one before it.
+      ((14.0, 1.0, 0.0, -1.0), True),
+      ((1.0, 1.0, 1.0, 1.0), True),
+      ((0.5, 2.0, 0.0, 2.4), True),
+      ((0.5, 2.0, 0.0, 2.6), False),
+      ((0.0, 2.6, -5.0, -9.0), False),
+      # Of 3 pairs, 1.25 points; of 2, none.
+      ((5.0, 1.0, 2.2), True),
+      ((5.0, 1.0, 2.3), False),
+      ((2.0, 1.9), True),
+      ((2.0, 2.1), False),
+  )
+  def test_is_steady(self, points, expected):
+    self.assertEqual(race.is_steady([p / 100 for p in points]), expected)
+
+  def test_a_repair_whose_gains_rise_has_to_show_a_gain(self):
+    of = lambda points, margin=0.02: race.after_round(
+        race.Standing(index=1, margin=margin),
+        [p / 100 for p in points],
+        _NONE,
+        spread=0.0,
+        alpha=0.0876,
+        last=True,
+    ).e_value
+    # Mean 2.75, standard error 1.11: t is 4.28 (p .012) against a loss of 2
+    # points and 0.68 (p .27) against a gain of 2. The largest rise is 5.
+    self.assertAlmostEqual(of([5, 4, 2, 0]), 1 / 0.0876)
+    self.assertEqual(of([0, 4, 2, 5]), 0.0)
+    # Mean 13, standard error 1.29: t is 8.5 against a gain of 2 points.
+    self.assertAlmostEqual(of([10, 16, 12, 14]), 1 / 0.0876)
+    # No other candidate needs it: t is 2.48 (p .045) against no gain.
+    self.assertAlmostEqual(of([0, 4, 2, 5], 0.0), 1 / 0.0876)
+
   def test_passed_best_first(self):
     standings = {
         'low': _standing(0.01, e_value=20.0),

@@ -193,6 +193,11 @@ class SimulateTest(parameterized.TestCase):
     self.assertEqual(_run([_repair(0.0)], [d]).kept, [])
     self.assertEqual(_run([_repair(0.0)], [d]).spent, 1)
 
+  def test_a_repair_that_the_chain_follows_trains_all_its_pairs(self):
+    # Another candidate would be given up at half; a loss of 2 is excluded.
+    d = np.array([[-0.006, -0.006, 0.0, 0.0]])
+    self.assertEqual(_run([_repair(0.0)], [d], noise=0.0).kept, [0])
+
   def test_given_up_after_half_of_the_pairs(self):
     # The second half would have shown a gain of 10 points.
     d = np.array([[-0.1, -0.1, 0.3, 0.3]])

@@ -122,6 +122,11 @@ class CostsTest(parameterized.TestCase):
     self.assertFalse(costs.is_last(self._run(enough), 1, 1))
     self.assertTrue(costs.is_last(self._run(enough - 1), 1, 1))
     self.assertTrue(costs.is_last(self._run(enough), 1, 2))
+    # Arms that are compared by their rollouts take 80 tokens instead of 120.
+    enough = _SPENT + _PERTURBED + 4 * 80 * (2 + 2)
+    self.assertFalse(costs.is_last(self._run(enough), 1, 1, dev=False))
+    self.assertTrue(costs.is_last(self._run(enough - 1), 1, 1, dev=False))
+    self.assertTrue(costs.is_last(self._run(enough), 1, 1))
 
   @parameterized.parameters(
       (4, 1, 2), (3.9, 1, 1), (9, 1, 4), (9, 3, 3), (0, 1, 1)

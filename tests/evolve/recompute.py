@@ -68,6 +68,24 @@ def capped(found: list[float], margin: float) -> list[float]:
   return [min(d, 0.05) for d in found] if margin else list(found)
 
 
+def falls(found: list[float]) -> bool:
+  """Return whether gains hardly rise from any pair to a later one."""
+  least = np.minimum.accumulate(found)
+  return np.max(found - least) <= 0.0125 * (len(found) - 2)
+
+
+def p_above(
+    bound: float, found: list[float], errors: list[float], least: float
+) -> float:
+  """Return the p-value of the hypothesis that differences are <= a bound."""
+  mean, count = np.mean(found) - bound, len(found)
+  spread = np.std(found, ddof=1) / math.sqrt(count)
+  if mean > 0:
+    floors = np.maximum(errors, least)
+    spread = max(spread, math.sqrt(np.mean(np.square(floors)) / count))
+  return stats.t(count - 1).sf(mean / spread) if spread else float(mean <= 0)
+
+
 def e_value(
     found: list[float],
     errors: list[float],
@@ -78,16 +96,9 @@ def e_value(
     margin: float,
 ) -> float:
   """Return the e-value of a candidate after a round of pairs."""
-  found = capped(found, margin)
-  mean, count = np.mean(found) + margin, len(found)
-  spread = np.std(found, ddof=1) / math.sqrt(count)
-  if mean > 0:
-    floors = np.maximum(errors, least)
-    spread = max(spread, math.sqrt(np.mean(np.square(floors)) / count))
-  if spread:
-    p = stats.t(count - 1).sf(mean / spread)
-  else:
-    p = float(mean <= 0)
+  p = p_above(-margin, capped(found, margin), errors, least)
+  if margin and not falls(found):  # Then it has to show a gain of 2 points.
+    p = max(p, p_above(0.02, found, errors, least))
   target = 1 / (level * before) if before else math.inf
   if last:
     return 1 / level if p <= 1 / target else 0.0
@@ -147,7 +158,8 @@ def is_last_paid(rows: list[dict], race: dict, e: dict) -> bool:
   if not e['tokens']:
     return False
   left, update, score = account(rows, race)
-  harness = e['pairs'] * update * (e['updates'] + score)
+  arm = e['updates'] + score * (race['scored_by'] == 'dev')
+  harness = e['pairs'] * update * arm
   # Enough is left for the perturbed scores of a candidate.
   left -= 2 * e['pairs'] * score * update
   return left < (len(race['standings']) + 3) * harness

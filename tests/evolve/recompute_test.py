@@ -13,6 +13,7 @@ import ml_collections
 import numpy as np
 import pandas as pd
 
+from evojax.eval import race as race_lib
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import standings
@@ -146,6 +147,36 @@ class RecomputeTest(parameterized.TestCase):
     self.assertEqual(counts, [4, 4, 2, 4, 4, 2, 4])
     first = self.races[0].standings[0]
     self.assertGreaterEqual(first.e_value, first.threshold)
+
+  @parameterized.product(
+      margin=(0.0, 0.02), count=(2, 3, 4), last=(True, False)
+  )
+  def test_evidence_is_counted_alike(self, margin, count, last):
+    rng = np.random.default_rng(count)
+    level, found = 0.2, []
+    for _ in range(200):
+      d = rng.normal(0.02, 0.02, count).tolist()
+      errors = rng.uniform(0, 0.02, count).tolist()
+      ordered = sorted(d, reverse=True)
+      theirs = [
+          race_lib.after_round(
+              race_lib.Standing(index=1, margin=margin),
+              each,
+              errors,
+              spread=0.01,
+              alpha=level,
+              last=last,
+          ).e_value
+          for each in (d, ordered)
+      ]
+      mine = [
+          recompute.e_value(each, errors, 0.01, 1.0, level, last, margin)
+          for each in (d, ordered)
+      ]
+      np.testing.assert_allclose(theirs, mine, rtol=1e-9)
+      found.append(not np.allclose(theirs[0], theirs[1]))
+    # The order of the pairs counts only for the repair of a critical fault.
+    self.assertEqual(any(found), margin > 0)
 
   @parameterized.parameters(
       'differences', 'errors', 'e_value', 'threshold', 'low', 'pairs', 'index'

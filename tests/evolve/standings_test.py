@@ -1,4 +1,4 @@
-"""The chance that a candidate proves its gain, against a direct simulation."""
+"""The last round of a candidate, and its chance to prove a gain."""
 
 from unittest import mock
 
@@ -10,6 +10,7 @@ from scipy import stats
 from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import standings
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from tests.ledger import samples
 
@@ -75,6 +76,23 @@ class ChanceTest(absltest.TestCase):
 
   def test_it_is_unknown_before_the_first_round(self):
     self.assertIsNone(self._chance((0.0, 0.1), raced=False))
+
+
+class LastTest(absltest.TestCase):
+
+  def test_the_scores_of_the_round_decide(self):
+    # The tokens pay for a further round only if none has dev scores.
+    run = mock.Mock(
+        spec=opening.Run,
+        config=ml_collections.ConfigDict(
+            {'evolve': {'patience': 3, 'rounds': 9}}
+        ),
+    )
+    trial = history_lib.Trial(index=0, number=0, seconds={})
+    pays = lambda run, number, *, dev=False: 3.9 if dev else 4.0
+    with mock.patch.object(costs, 'payable', pays):
+      of = lambda scored_by: standings.is_last(run, 1, trial, 1, scored_by)
+      self.assertEqual((of('dev'), of('rollouts')), (True, False))
 
 
 if __name__ == '__main__':

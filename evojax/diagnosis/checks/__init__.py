@@ -17,12 +17,14 @@ from evojax.diagnosis.checks import behaviour
 from evojax.diagnosis.checks import cheats
 from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import learning
+from evojax.diagnosis.checks import lengths
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import parts
 from evojax.diagnosis.checks import refusals
 from evojax.diagnosis.checks import reward
 from evojax.diagnosis.checks import sampler
 from evojax.diagnosis.checks import settings
+from evojax.diagnosis.checks import values
 
 Check = Callable[[form.Run], findings.Finding | None]
 
@@ -33,8 +35,10 @@ _ANY: tuple[Check, ...] = (
     *refusals.CHECKS,
     *learning.CHECKS,
     *optimiser.CHECKS,
+    *values.CHECKS,
     *sampler.CHECKS,
     *parts.CHECKS,
+    *lengths.CHECKS,
     *behaviour.CHECKS,
     *settings.CHECKS,
 )

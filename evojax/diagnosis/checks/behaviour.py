@@ -24,6 +24,8 @@ _READ = 2000  # Completions of a run that are searched for repeated phrases.
 # Size of a compressed text, relative to it, that is one phrase over and over.
 # Prose and programs of that length have 0.25 and more.
 _LOOP = 0.1
+_WILD = 2.0  # Entropy, nats per token, of texts that make no sense.
+_NEVER_END = 0.97  # Share cut in every step.
 _SHRUNK = 0.1  # Share of the first length that is left of a collapsed one.
 _WITH_IT = -0.8  # Correlation of reward and truncation that is one course.
 
@@ -144,17 +146,22 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
   steps, entropy = run.course('entropy')
   line = estimates.trend(entropy)
   change = estimates.change_point(entropy)
-  _, solved = run.course('outcome')
-  learned = estimates.trend(solved)
-  if line.p > _SURE or change.p > _SURE or learned.high > 0.02:
-    return None
-  if change.after < 1.5 * change.before or change.after < 0.3:
+  fifth = max(len(entropy) // 5, 2)
+  early, late = entropy[:fifth].mean(), entropy[-fifth:].mean()
+  # Nobody who writes sense is so uncertain, whatever is solved.
+  wild = late > max(_WILD, 3 * early)
+  if not wild:
+    _, solved = run.course('outcome')
+    if line.p > _SURE or estimates.trend(solved).high > 0.02:
+      return None
+  if change.p > _SURE or change.after < max(1.5 * change.before, 0.3):
     return None
   return findings.Finding(
       check='entropy_rising',
       severity='warning',
       text=f'the entropy rises from {change.before:.2g} to {change.after:.2g}'
-      ' nats per token while the solved share does not rise',
+      ' nats per token'
+      + ('' if wild else ' while the solved share does not rise'),
       since=int(steps[change.index]),
       p=change.p,
       numbers=(
@@ -165,7 +172,12 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
           ),
       ),
       change=f'{words.word(run.format, "temperature")} down to 1, or'
-      f' {words.word(run.format, "learning_rate")}: a third of it',
+      f' {words.word(run.format, "learning_rate")}: a third of it'
+      + (
+          f', or {words.word(run.format, "entropy_coef")} -> 0'
+          if run.format != 'evojax'
+          else ''
+      ),
       remedies=(
           records.Remedy(setting='temperature', value=1.0),
           records.Remedy(setting='learning_rate', times=1 / 3),
@@ -312,6 +324,8 @@ def truncation(run: form.Run) -> findings.Finding | None:
     # Texts that become endless are no longer texts of the policy at its start.
     remedies.insert(0, records.Remedy(setting='learning_rate', times=0.1))
     advice = f'{words.word(run.format, "learning_rate")}: a tenth of it'
+  elif cut.min() > _NEVER_END:
+    advice = _never_end(run, advice)
   unpaid = _falls_with(run, cut)
   if unpaid:
     advice = (
@@ -330,6 +344,21 @@ def truncation(run: form.Run) -> findings.Finding | None:
       change=advice,
       remedies=tuple(remedies),
       curves=(('cut at the limit', steps, cut),),
+  )
+
+
+def _never_end(run: form.Run, advice: str) -> str:
+  """Return what to change where every completion of a run is cut."""
+  rows = run.rollouts
+  if run.format != 'evojax' and 'templated' in rows:
+    if rows['templated'].mean() < 1 - _NEVER_END:
+      return (
+          'the chat template is not applied, since prompts are plain texts:'
+          f' give lists of messages; or, for a base model, {advice}'
+      )
+  return (
+      f'{advice}, or, if they would never end (read one), the chat template of'
+      ' the prompt and the tokens that end a completion'
   )
 
 

@@ -25,7 +25,9 @@ def history_leak(run: form.Run) -> findings.Finding | None:
   """Detect fixes copied from a place that an agent should not see."""
   rows = run.rows('outcome', 'group')
   if 'copied' not in rows and 'history' not in rows:
-    raise form.NotLogged('calls of tools and their answers are not logged')
+    raise form.NotLogged(
+        'calls of tools and their answers are not logged', ['completion']
+    )
   leaks = [
       _leak(run, rows.dropna(subset=[name]), name)
       for name in ('copied', 'history')

@@ -104,7 +104,9 @@ def repeated_steps(run: form.Run) -> findings.Finding | None:
 def duplicate_prompts(run: form.Run) -> findings.Finding | None:
   """Detect several groups of one step with the same problem."""
   if run.format == 'verl':
-    raise form.NotLogged('which rollouts are one group is not logged')
+    raise form.NotLogged(
+        'which rollouts are one group is not logged', ['group']
+    )
   groups = _prompts(run)
   by = groups.groupby('step')['prompt_id']
   per_step = by.size()
@@ -270,7 +272,7 @@ def grader_open(run: form.Run) -> findings.Finding | None:
         remedies=(records.Remedy(setting='grader'),),
     )
   if not {'text_id', 'error', 'format_ok'} & set(rows):
-    raise form.NotLogged(form.said(['completion', 'error']))
+    raise form.not_logged(['completion', 'error'])
   return None
 
 

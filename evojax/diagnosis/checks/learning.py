@@ -388,6 +388,12 @@ def _why_dead(run: form.Run, dead: estimates.Interval) -> tuple[str, str]:
     return '', change
   _, spread = run.series('spread')
   early = slice(max(len(spread) // 3, 4))
+  if spread.max() < groups_lib.MIN_STD:
+    return (
+        ': all rewards of a step are equal',
+        f'{words.word(run.format, "reward")}: call it on a right and on a wrong'
+        f' completion, which must differ; if they do, {change}',
+    )
   if dead.value > _ALL and spread[early].mean() > groups_lib.MIN_STD:
     temperature = words.word(run.format, 'temperature')
     return (
@@ -425,7 +431,9 @@ def _binary(run: form.Run, spread: np.ndarray) -> float | None:
 def train_eval_gap(run: form.Run) -> findings.Finding | None:
   """Detect training scores that rise while evaluation scores do not."""
   if 'eval_outcome' not in run.steps:
-    raise form.NotLogged('scores of an evaluation are not logged')
+    raise form.NotLogged(
+        'scores of an evaluation are not logged', ['evaluation']
+    )
   scored = run.steps[['step', 'eval_outcome']].dropna()
   if len(scored) < 4:
     raise form.NotLogged(f'{len(scored)} evaluations, 4 needed')

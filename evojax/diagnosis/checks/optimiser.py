@@ -8,6 +8,7 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.ledger import records
 
 _SURE = 0.01
@@ -141,7 +142,8 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
     change = 'what drops all tokens from the loss: ' + (
         ', '.join(f'{remedy.setting} -> {remedy.value}' for remedy in off)
         or 'filters of overlong completions (do they know the token that ends'
-        ' one?), masks of tokens, frozen weights'
+        ' one?), masks of tokens; or frozen weights, an adapter that no'
+        ' gradient reaches'
     )
   return findings.Finding(
       check='gradient_zero',
@@ -185,11 +187,15 @@ def _has_advantages(run: form.Run, steps: np.ndarray) -> bool:
     dead = run.steps.loc[run.steps['step'].isin(steps), 'dead']
     return float(dead.mean()) < 0.5
   rows = rows[rows['step'].isin(steps)] if len(rows) else rows
-  if not {'advantage', 'group'} <= set(rows):
+  if not {'reward', 'group'} <= set(rows):
     return False
   if 'kept' in rows:
     rows = rows[rows['kept'] > 0.5]
-  return bool((rows.groupby('group')['advantage'].std() > 0.1).mean() > 0.1)
+  if 'advantage' in rows:
+    spread = rows.groupby('group')['advantage'].std() > 0.1
+  else:
+    spread = rows.groupby('group')['reward'].std() > groups_lib.MIN_STD
+  return bool(spread.mean() > 0.1)
 
 
 def _discarding(run: form.Run) -> list[records.Remedy]:
@@ -327,26 +333,45 @@ def not_finite(run: form.Run) -> findings.Finding | None:
   never = [n for n in ('loss', 'grad_norm') if n in run.never_finite]
   if never and run.n_steps >= _TWICE:
     return _never_finite(run, never)
-  for name in ('loss', 'grad_norm'):
+  ends = _ends(run)
+  if ends:
+    step = min(ends.values())
+    change = (
+        f'{words.word(run.format, "learning_rate")}: a third of it, from the'
+        ' last checkpoint before'
+    )
+    if 'kl' in ends or 'kl' in run.never_finite:
+      change = (
+          'a KL that is not finite makes the loss so, even with a coefficient'
+          f' of 0 (0 x NaN is NaN): no KL loss at all; or {change}'
+      )
+    return findings.Finding(
+        check='not_finite',
+        severity='critical',
+        text=f'{" and ".join(ends)} becomes NaN or infinite'
+        if len(ends) == 1
+        else f'{", ".join(ends)} become NaN or infinite',
+        since=step,
+        change=change,
+        remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
+    )
+  if not {'loss', 'grad_norm'} & set(run.steps):
+    raise form.not_logged(['loss', 'grad_norm'])
+  return None
+
+
+def _ends(run: form.Run) -> dict[str, int]:
+  """Return the metrics that end together with the loss -> the step after."""
+  found = {}
+  for name in ('loss', 'grad_norm', 'kl', 'entropy'):
     if name not in run.steps:
       continue
     there = run.steps[name].notna().to_numpy()
     # A number that a trainer logs only sometimes has gaps everywhere.
     last = np.flatnonzero(there)
     if len(last) >= form.MIN_STEPS and len(there) - last[-1] > 3:
-      step = int(run.steps['step'].to_numpy()[last[-1] + 1])
-      return findings.Finding(
-          check='not_finite',
-          severity='critical',
-          text=f'{name} becomes NaN or infinite',
-          since=step,
-          change=f'{words.word(run.format, "learning_rate")}: a third of it,'
-          ' from the last checkpoint before',
-          remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
-      )
-  if not {'loss', 'grad_norm'} & set(run.steps):
-    raise form.NotLogged(form.said(['loss', 'grad_norm']))
-  return None
+      found[name] = int(run.steps['step'].to_numpy()[last[-1] + 1])
+  return found if {'loss', 'grad_norm'} & set(found) else {}
 
 
 def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
@@ -367,6 +392,11 @@ def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
       ' masks that leave no token, or tokens that the sampler draws and the'
       ' trainer does not have (a padded vocabulary)'
   )
+  if 'loss' in run.steps:
+    change = (
+        f'{words.word(run.format, "accumulation")} 1, since the loss of a'
+        f' whole update is finite; or {change}'
+    )
   if missing:
     change = (
         f'{words.word(run.format, "reward")}: a number for every completion'

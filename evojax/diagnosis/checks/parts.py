@@ -8,6 +8,7 @@ import pandas as pd
 from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
+from evojax.diagnosis import names
 from evojax.diagnosis import words
 
 _SURE = 0.01
@@ -17,6 +18,7 @@ _MOST = 0.9  # Share of steps, or of rollouts, that stands for all.
 _PAID = 0.05  # Mean advantage of a token that is not centred.
 _CLOSED = re.compile(r'</(\w+)>')
 _FALL = 0.25  # Fall of the mean reward, relative to it.
+_AT_ONCE = 0.2  # Share of its first reward that a policy never gets again.
 _FOLLOWS = 0.97  # Correlation of a reward that is a function of the length.
 
 
@@ -30,21 +32,28 @@ def never_paid(run: form.Run) -> findings.Finding | None:
         part = name.removeprefix(form.PART)
         sums.setdefault(part, float(table[name].abs().sum()))
   if not sums:
-    raise form.NotLogged('parts of the reward are not logged')
+    raise form.NotLogged('parts of the reward are not logged', ['reward'])
   never = [n for n, total in sums.items() if not total and weights.get(n, 1)]
   if not never or len(never) == len(sums) or _unsolved(run):
     return None
   tag = _unopened(run)
+  judging = [n for n in never if names.judges(n)]
   why = 'does it match a completion (newlines, end tokens)?'
   if tag:
     why = (
         f'completions close <{tag}> without opening it, as if the chat template'
         ' opened it in the prompt'
     )
+  elif judging:
+    why = (
+        f'how does {", ".join(judging)} find the answer in a completion (tags'
+        ' or a box around it), and does it get the right one? or all problems'
+        ' are too hard (read some)'
+    )
   return findings.Finding(
       check='never_paid',
       # It may be a penalty that nothing deserves.
-      severity='warning' if tag else 'note',
+      severity='warning' if tag or judging else 'note',
       text=f'the part {", ".join(never)} is 0 for all rollouts',
       change=f'{words.word(run.format, "reward")}, unless it is a penalty:'
       f' {why}',
@@ -73,6 +82,75 @@ def _unopened(run: form.Run) -> str:
   most = pd.Series(found).mode()
   tag = str(most[0]) if len(most) else ''
   return tag if tag and np.mean([t == tag for t in found]) > 0.5 else ''
+
+
+def _means(run: form.Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Return steps and means of parts of which no rollouts are logged."""
+  found = {}
+  for name in run.steps:
+    part = name.removeprefix(form.PART)
+    if part == name or part in run.parts:
+      continue
+    steps, values = run.series(name)
+    if len(values) >= _STEPS:
+      found[part] = steps, values
+  if not found and not run.parts:
+    raise form.NotLogged('means of parts of the reward are not logged')
+  return found
+
+
+def fixed_part(run: form.Run) -> findings.Finding | None:
+  """Detect a part for right answers whose mean is the same in every step."""
+  found = {
+      part: float(values[0])
+      for part, (_, values) in _means(run).items()
+      if np.ptp(values) < 1e-9 and abs(values[0]) > 1e-9 and names.judges(part)
+  }
+  if not found:
+    return None
+  said = ', '.join(f'{part} is {value:g}' for part, value in found.items())
+  return findings.Finding(
+      check='fixed_part',
+      severity='warning',
+      text=f'the part {said} in every step: it teaches nothing',
+      change=f'{words.word(run.format, "reward")}: what does'
+      f' {", ".join(found)} return where it cannot judge, and does the column'
+      ' with the right answers reach it?',
+  )
+
+
+def form_wins(run: form.Run) -> findings.Finding | None:
+  """Detect parts that rise while the part that tells what is right falls.
+
+  For runs without rollouts, in which `reward_hacking` compares both.
+  """
+  rise, fall = [], []
+  shown = []
+  for part, (steps, values) in _means(run).items():
+    line, change = estimates.trend(values), estimates.change_point(values)
+    if max(line.p, change.p) > _SURE:
+      continue
+    if line.low > 0 and not names.judges(part):
+      rise.append(part)
+    elif line.high < 0 and names.judges(part):
+      if change.after < (1 - _FALL) * change.before:
+        fall.append(part)
+        shown.append((part, steps, values))
+  if not rise or not fall:
+    return None
+  steps, reward = run.course('reward')
+  if estimates.trend(reward).low < 0:
+    return None
+  weights = ', '.join(words.word(run.format, 'weight', part) for part in rise)
+  return findings.Finding(
+      check='form_wins',
+      severity='critical',
+      text=f'the reward rises by {", ".join(rise)}, while {", ".join(fall)}'
+      ' falls',
+      change=f'{weights}: a third; or {words.word(run.format, "kl_coef")} up'
+      ' (does the loss have that penalty?); unless problems get harder',
+      curves=(('reward', steps, reward), *shown),
+  )
 
 
 def redundant_part(run: form.Run) -> findings.Finding | None:
@@ -122,7 +200,7 @@ def no_baseline(run: form.Run) -> findings.Finding | None:
     n = min(len(size), len(mean))
     positive = mean[-n:] > _MOST * size[-n:]
   else:
-    raise form.NotLogged(form.said(['advantage_low', 'advantage_size']))
+    raise form.not_logged(['advantage_low', 'advantage_size'])
   paid = estimates.mean(mean)
   if positive.mean() < _MOST or paid.low < _PAID:
     return None
@@ -170,12 +248,28 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
   if 'outcome' in set(run.steps) | set(run.rollouts):
     return None  # `outcome_falling` judges what is solved.
   steps, reward = run.course('reward')
+  if 'reward' not in run.rollouts and _at_once(reward):
+    return findings.Finding(
+        check='reward_falling',
+        severity='critical',
+        text=f'the reward falls from {reward[0]:.3g} in the first step to at'
+        f' most {reward[1:].max():.3g} in all others',
+        since=int(steps[1]),
+        change='what differs once weights were updated: those that generation'
+        ' gets, its caches, and the mode of the model (read completions of the'
+        f' second step); or {words.word(run.format, "learning_rate")}: a tenth'
+        ' of it',
+        curves=(('reward', steps, reward),),
+    )
   line = estimates.trend(reward)
   change = estimates.change_point(reward)
   fall = change.before - change.after
-  if change.p > _SURE or line.p > _SURE or line.high > 0:
+  # A line through a rise and a fall may be flat.
+  late = reward[-len(reward) // 4 :].mean() < change.before - fall / 2
+  falls = line.p < _SURE and line.high < 0
+  if change.p > _SURE or fall < _FALL * abs(change.before):
     return None
-  if fall < _FALL * abs(change.before):
+  if not falls and not late:
     return None
   rate = ''
   if 'learning_rate' in run.steps:
@@ -190,6 +284,12 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
       ' from a checkpoint before; unless problems get harder',
       curves=(('reward', steps, reward),),
   )
+
+
+def _at_once(reward: np.ndarray) -> bool:
+  """Return whether only the first step has a reward worth its name."""
+  first, others = float(reward[0]), reward[1:]
+  return first > 0 and float(others.max()) < _AT_ONCE * first
 
 
 def length_alone(run: form.Run) -> findings.Finding | None:
@@ -225,6 +325,8 @@ def length_alone(run: form.Run) -> findings.Finding | None:
 CHECKS = (
     length_alone,
     never_paid,
+    fixed_part,
+    form_wins,
     redundant_part,
     no_baseline,
     padded_lengths,

@@ -34,6 +34,9 @@ _ONE_OUTPUT = r'(?s)^(?:(?!Output:).)*Output:\n((?:(?!Output:).)*)$'
 # a prompt formats otherwise; in sound runs of coding it is 0.
 _SHOWN_REFUSED = 0.1
 _OUT_OF_TIME = 0.1  # In sound runs of coding, less than 0.001.
+_OFTEN = 3  # Right answers to a problem that tell whether it is refused.
+_NEVER = 0.1  # Share of them that counts, or does not, by accident.
+_SOME_REFUSED = 0.02  # Share of problems.
 _ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
 
 
@@ -264,6 +267,78 @@ def right_refused(run: form.Run) -> findings.Finding | None:
   )
 
 
+def text_refused(run: form.Run) -> findings.Finding | None:
+  """Detect problems whose boxed answer is the reference and never counts.
+
+  `right_refused` compares numbers, and wants that nearly all are refused.
+  """
+  rows = run.rows('reference', 'outcome', 'completion', 'prompt_id')
+  if 'format_ok' in rows:
+    rows = rows[rows['format_ok'] > 0.5]
+  if 'truncated' in rows:
+    rows = rows[rows['truncated'] < 0.5]
+  if run.has_turns:
+    return None
+  rows = rows.iloc[:: max(1, len(rows) // data.TEXTS)]
+  given = rows['completion'].map(_boxed)
+  equal = rows[(given != '') & (given == rows['reference'].map(_bare))]
+  right = (equal['outcome'] > 0.5).groupby(equal['prompt_id'])
+  share, n = right.mean(), right.size()
+  share = share[n >= _OFTEN]
+  refused = share.index[share < _NEVER]
+  # A grader that fails does so for a problem's every answer; a policy that has
+  # yet to learn a format fails now and then.
+  if len(refused) < _PER_FORM or len(share) - len(refused) < data.LEAST:
+    return None
+  if ((share >= _NEVER) & (share <= 1 - _NEVER)).mean() > _NEVER:
+    return None
+  found = estimates.mean(share.index.isin(refused).astype(float))
+  if found.low < _SOME_REFUSED:
+    return None
+  equal = equal[equal['prompt_id'].isin(share.index)]
+  chosen = equal['prompt_id'].isin(refused)
+  size = equal['reference'].str.len()
+  shortest, longest = size[chosen].min(), size[~chosen].max()
+  return findings.Finding(
+      check='text_refused',
+      severity='critical',
+      text=f'in {found.value:.0%} of the problems a boxed answer that is the'
+      ' reference, character for character, always counts as wrong'
+      + (
+          f': all of {shortest:.0f} characters or more'
+          if shortest > longest
+          else ''
+      ),
+      numbers=(findings.number('such problems', found, 'share'),),
+      rows=tuple(
+          map(int, equal[chosen].drop_duplicates('prompt_id').index[-6:])
+      ),
+      change=f'{words.word(run.format, "grader")}: call it on one of these by'
+      ' hand'
+      + (
+          '; does it read only the end of a completion?'
+          if shortest > longest
+          else ''
+      ),
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def _boxed(text: str) -> str:
+  r"""Return the content of the last \boxed{...}; '' if it has none."""
+  _, box, rest = text.rpartition('\\boxed{')
+  depth = 1
+  for i, letter in enumerate(rest):
+    depth += (letter == '{') - (letter == '}')
+    if box and not depth:
+      return _bare(rest[:i])
+  return ''
+
+
+def _bare(text: str) -> str:
+  return text.strip().strip('$').strip()
+
+
 def _refused(rows: pd.DataFrame) -> estimates.Interval:
   """Return the share that counts as wrong, for at least LEAST problems."""
   by = (rows['outcome'] < 0.5).groupby(rows['prompt_id']).mean()
@@ -279,4 +354,5 @@ CHECKS = (
     shown_refused,
     tests_time_out,
     right_refused,
+    text_refused,
 )

@@ -187,7 +187,7 @@ def _extremes(rows: pd.DataFrame) -> tuple[int, ...]:
 def constant_part(run: form.Run) -> findings.Finding | None:
   """Detect a reward part that is equal for all rollouts of each group."""
   if not run.parts:
-    raise form.NotLogged('parts of the reward are not logged')
+    raise form.NotLogged('parts of the reward are not logged', ['reward'])
   found = []
   for part in run.parts:
     rows = run.rollouts.dropna(subset=[form.PART + part])
@@ -467,7 +467,7 @@ def overlong_early(run: form.Run) -> findings.Finding | None:
   limit = run.setting('max_tokens')
   rows = _graded_rows(run).dropna(subset=['length'])
   if 'n_tokens' not in rows:
-    raise form.NotLogged(form.said(['n_tokens']))
+    raise form.not_logged(['n_tokens'])
   rest = rows.groupby('outcome')['reward'].transform('median')
   punished = rows[rows['reward'] < rest - 1e-6]
   free = rows[rows['reward'] >= rest - 1e-6]

@@ -21,6 +21,12 @@ _MOVED = 0.2  # KL, nats per token, of a policy that writes other texts.
 _SAME = 0.1  # Relative change of a mean that is none.
 # KL between rollouts and update, nats per token, of a batch that is off-policy.
 _JUMP = 0.1
+# Factor of a norm, or a course, that is no change.
+_USUAL = 1.2
+# KL of an update that no longer is one of a batch that the policy wrote, and by
+# how much it has then grown.
+_APART = 0.01
+_GREW = 30.0
 _EDGE = 20.0  # Steps are apart if their KL is so many times the usual.
 
 # Texts that say what to change; `_cause` chooses one.
@@ -32,6 +38,10 @@ _CACHE = (
     'what happens before these steps only, such as a sync of the weights after'
     " which the sampler's prefix cache is not reset"
 )
+_MISSING = (
+    'single tokens, since the gradient is as usual in these steps: does the'
+    ' sampler return the log-prob of each (0 is none)? or '
+)
 _LOADED = (
     'the sampler has other weights than the trainer, or reads other tokens: are'
     ' weights loaded before it generates (after sleep, too)?'
@@ -42,7 +52,9 @@ _TRUNCATED = (
 )
 _SETTINGS = (
     'log-probs after the temperature in both, or {temperature} 1; no dropout in'
-    ' the trainer; precision, chat template and tokens as in the trainer'
+    ' the trainer; precision, chat template and tokens as in the trainer; no'
+    ' repetition penalty (a generation config of the model may set one); all'
+    ' weights in the sampler (those of a vision encoder, too)'
 )
 
 
@@ -73,7 +85,7 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
       since=int(steps[change.index]) if jumped else None,
       p=change.p if jumped else None,
       numbers=(findings.number('log-prob gap', found, 'nats per token'),),
-      change=_cause(run, gap, apart),
+      change=_cause(run, steps, gap, apart),
       curves=(('log-prob gap', steps, gap),),
   )
 
@@ -91,10 +103,13 @@ def _apart(values: np.ndarray, least: float) -> np.ndarray:
   return high
 
 
-def _cause(run: form.Run, gap: np.ndarray, apart: np.ndarray) -> str:
+def _cause(
+    run: form.Run, steps: np.ndarray, gap: np.ndarray, apart: np.ndarray
+) -> str:
   """Return what to change, by when and how far the log-probs part."""
   if apart.any():
-    return _CACHE
+    usual = _usual_gradient(run, steps[apart])
+    return f'{_MISSING}{_CACHE}' if usual else _CACHE
   early = float(np.mean(gap[: max(len(gap) // 10, 2)]))
   late = float(np.mean(gap[-max(len(gap) // 5, 2) :]))
   line = estimates.trend(gap)
@@ -108,6 +123,21 @@ def _cause(run: form.Run, gap: np.ndarray, apart: np.ndarray) -> str:
       return _TRUNCATED
   temperature = words.word(run.format, 'temperature')
   return _SETTINGS.format(temperature=temperature)
+
+
+def _usual_gradient(run: form.Run, steps: np.ndarray) -> bool:
+  """Return whether these steps have no larger gradients than the others.
+
+  They have if many tokens are less likely than the sampler said.
+  """
+  if 'grad_norm' not in run.steps:
+    return False
+  table = run.steps.dropna(subset=['grad_norm'])
+  among = table['step'].isin(steps)
+  if min(among.sum(), (~among).sum()) < 3:
+    return False
+  norm, other = table['grad_norm'][among], table['grad_norm'][~among]
+  return float(norm.median()) < _USUAL * float(other.median())
 
 
 def other_weights(run: form.Run) -> findings.Finding | None:
@@ -134,17 +164,15 @@ def stale_sampler(run: form.Run) -> findings.Finding | None:
   """
   if 'gap' in set(run.steps) | set(run.rollouts):
     return None  # `logprob_gap` compares the policies themselves.
+  if 'kl' not in run.steps and 'kl_update' in run.steps:
+    return _apart_from_rollouts(run)
   steps, kl = run.course('kl')
   line = estimates.trend(kl)
   late = float(kl[-max(len(kl) // 5, 2) :].mean())
   if line.p > _SURE or line.low <= 0 or late < _MOVED:
     return None
-  for name in ('reward', 'length'):
-    _, values = run.course(name)
-    course = estimates.trend(values)
-    bound = _SAME * abs(float(values.mean()))
-    if max(abs(course.low), abs(course.high)) > bound:
-      return None
+  if not _flat(run, 'reward', 'length'):
+    return None
   return findings.Finding(
       check='stale_sampler',
       severity='warning',
@@ -155,6 +183,41 @@ def stale_sampler(run: form.Run) -> findings.Finding | None:
       ),
       change=_WEIGHTS,
       curves=(('KL', steps, kl),),
+  )
+
+
+def _flat(run: form.Run, *names: str) -> bool:
+  """Return whether means stay as they were."""
+  for name in names:
+    _, values = run.course(name)
+    course = estimates.trend(values)
+    bound = _SAME * abs(float(values.mean()))
+    if max(abs(course.low), abs(course.high)) > bound:
+      return False
+  return True
+
+
+def _apart_from_rollouts(run: form.Run) -> findings.Finding | None:
+  """Find updates ever further from the policy that wrote their batch."""
+  steps, kl = run.course('kl_update')
+  size = np.abs(kl)
+  early = float(np.median(size[: max(len(size) // 3, 4)]))
+  late = float(np.median(size[-max(len(size) // 5, 2) :]))
+  line = estimates.trend(np.log(np.maximum(size, 1e-9)))
+  if line.p > _SURE or late < max(_APART, _GREW * early):
+    return None
+  if not _flat(run, 'reward', *(n for n in ('length',) if n in run.steps)):
+    return None
+  return findings.Finding(
+      check='stale_sampler',
+      severity='critical',
+      text='the policy moves ever further from that of its rollouts, to'
+      f' {late:.2g} nats per token, and their rewards stay as they were',
+      numbers=(
+          findings.Number(name='KL, at last', value=late, unit='nats a token'),
+      ),
+      change=_WEIGHTS,
+      curves=(('KL of the update', steps, kl),),
   )
 
 

@@ -78,8 +78,8 @@ def race(
     ValueError: If no arm of the incumbent trains.
     RuntimeError: If arms started from another state than they should.
   """
-  standings.announce(run, number, field)
   scored_by = pairs.scored_by([*field, *pairs.shadowed(run, shadow)])
+  standings.announce(run, number, field, scored_by)
   followed = _followed(run, number, field, shadow)
   harnesses = {trial.number: _rebased(run, version, trial) for trial in field}
   training = {version.harness, *harnesses.values()}

@@ -108,7 +108,7 @@ def after_race(
   replaced = shadow is not None and shadow.decision == 'drop'
   if replaced or any(verdict.status == 'keep' for verdict in found.values()):
     ended = 'the harness that it changes was replaced'
-  elif costs.is_last(run, race.round, len(race.standings)):
+  elif _is_last(run, race):
     ended = 'no round is left'
   else:
     return found
@@ -157,7 +157,7 @@ def _after_race(
       break
     del racing[name]
   # The last round of a run is the last round of every candidate.
-  ended = costs.is_last(run, race.round, len(race.standings))
+  ended = _is_last(run, race)
   rounds = 0 if ended else e.patience
   sorted_out = race_lib.sort_out(
       racing,
@@ -172,6 +172,19 @@ def _after_race(
       status = 'superseded' if kept else 'discard'
       found[number] = _verdict(placed[number], status, [decided.reason])
   return found
+
+
+def _is_last(
+    run: opening.Run,
+    race: records.Race,
+    trial: history_lib.Trial | None = None,
+) -> bool:
+  """Return whether a round is the last one of all candidates, or of one."""
+  count = len(race.standings)
+  if trial is None:
+    dev = race.scored_by == 'dev'
+    return costs.is_last(run, race.round, count, dev=dev)
+  return standings.is_last(run, race.round, trial, count, race.scored_by)
 
 
 def _failed(
@@ -218,7 +231,7 @@ def _waits(
 
   None lets it race on; it can be kept after the decision about the shadow.
   """
-  if not standings.is_last(run, race.round, trial, len(race.standings)):
+  if not _is_last(run, race, trial):
     return None
   why = 'its evidence is enough, but the change before still has a shadow'
   return _verdict(standing, 'superseded', [why])
@@ -260,7 +273,7 @@ def _passed(
   if gate is not None:
     reasons.append(gate.reason)
     if gate.status == 'open' and not alerts:
-      if not standings.is_last(run, race.round, trial, len(race.standings)):
+      if not _is_last(run, race, trial):
         return None
     if gate.status != 'holds':
       status = 'discard'

@@ -72,7 +72,7 @@ class AfterRaceTest(parameterized.TestCase):
         round=number,
         version='v1',
         start='s',
-        scored_by='rollouts',
+        scored_by=options.get('scored_by', 'rollouts'),
         arms=tuple(arms),
         standings=standings,
         queue=options.get('queue', ()),
@@ -104,9 +104,10 @@ class AfterRaceTest(parameterized.TestCase):
         raise verify._SpentError('the budget is spent')
       return gates and gate(gates[trial.number])
 
-    payable = options.get('payable', float('inf'))
+    payable, unscored = options.get('payable', [float('inf')] * 2)
+    pays = lambda *_, dev=False: payable if dev else unscored
     with (
-        mock.patch.object(verify.costs, 'payable', lambda *_, **__: payable),
+        mock.patch.object(verify.costs, 'payable', pays),
         mock.patch.object(verify, '_criticals', own),
         mock.patch.object(verify, '_perturbed', perturbed),
         mock.patch.object(
@@ -144,11 +145,16 @@ class AfterRaceTest(parameterized.TestCase):
     self.assertEqual(self.asked, [])  # Perturbed problems cost samples.
 
   def test_what_the_tokens_do_not_pay_for_ends(self):
-    # This round's two harnesses, and two of a further round.
-    self.assertEqual(self._verdicts(standing(0, 0.03, 5.0), payable=4.0), {})
-    found = self._verdicts(standing(0, 0.03, 5.0), payable=3.9)
-    self.assertEqual(found, {0: 'discard'})
+    # This round's two harnesses, and two of a further round, without the dev
+    # scores that rollouts do not need.
+    of = lambda *payable, **options: self._verdicts(
+        standing(0, 0.03, 5.0), payable=payable, **options
+    )
+    self.assertEqual(of(3.9, 4.0), {})
+    self.assertEqual(of(3.9, 3.9), {0: 'discard'})
     self.assertIn('the last', self.found[0].reasons[0])
+    self.assertEqual(of(3.9, 4.0, scored_by='dev'), {0: 'discard'})
+    self.assertEqual(of(4.0, 4.0, scored_by='dev'), {})
 
   def test_what_has_no_hope_or_is_in_the_worse_half_is_dropped(self):
     # 0.01 + 0.84 x 0.01 / sqrt(3) is below 2 points.

@@ -1,0 +1,177 @@
+"""Checks of metrics that have values which a sound trainer cannot log."""
+
+import numpy as np
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+
+_SHARES = {
+    'clip': 'share of clipped tokens',
+    'truncated': 'share of cut completions',
+    'dead': 'share of groups with equal rewards',
+}
+_SOME = 0.1  # Share of the steps that is no accident.
+_ZERO = 1e-9
+# KL, nats per token, below which it is no noise of an estimate: over 10,000
+# tokens, that of -log p + log q has a standard deviation of 0.004 at a KL of
+# 0.1.
+_BELOW = -0.02
+# KL to the reference, nats per token, of a policy that is the reference; in
+# other precision it is 0.001.
+_EQUAL = 1e-3
+_MOVED = 5e-3
+_APART = 0.1
+# Sum of the learning rates of updates that cannot have moved a policy so far;
+# a full update at 1e-6, which is usual, moves it by 0.0005.
+_STILL = 5e-7
+# Largest advantage that a division by a standard deviation gives a rollout: n
+# rollouts have at most sqrt(n - 1), and groups have less than 2,500.
+_LARGEST = 50.0
+_USUAL = 20.0  # Times that of a usual step.
+
+
+def impossible_share(run: form.Run) -> findings.Finding | None:
+  """Detect shares below 0: they are means with other weights than a mask."""
+  known = [name for name in _SHARES if name in run.steps]
+  if not known:
+    raise form.not_logged(list(_SHARES))
+  for name in known:
+    steps, values = run.course(name)
+    below = values < -_ZERO
+    if below.mean() < _SOME:
+      continue
+    return findings.Finding(
+        check='impossible_share',
+        severity='critical',
+        text=f'the {_SHARES[name]} is below 0 in {below.mean():.0%} of the'
+        ' steps',
+        since=int(steps[np.flatnonzero(below)[0]]),
+        numbers=(
+            findings.Number(name='lowest', value=float(values.min())),
+            findings.Number(name='highest', value=float(values.max())),
+        ),
+        change='the mask of the loss: a mean over tokens is taken with other'
+        ' numbers in its place (the advantages?)',
+        curves=((_SHARES[name], steps, values),),
+    )
+  return None
+
+
+def kl_negative(run: form.Run) -> findings.Finding | None:
+  """Detect a KL far below 0, which samples of the policy do not have."""
+  steps, kl = run.course('kl')
+  late = estimates.mean(kl[-max(len(kl) // 3, 4) :])
+  if late.high > _BELOW:
+    return None
+  change = estimates.change_point(kl)
+  return findings.Finding(
+      check='kl_negative',
+      severity='critical',
+      text=f'the KL to the reference is {late.value:.2g} nats per token, and no'
+      ' KL is below 0',
+      since=int(steps[change.index]),
+      p=change.p,
+      numbers=(findings.number('KL, last third', late, 'nats per token'),),
+      change='the mask of the KL and of the loss: tokens that the policy did'
+      ' not sample (replies of tools, search results, padding) must not count;'
+      ' or sampling that the trainer does not know (a repetition penalty,'
+      ' top_k)',
+      curves=(('KL', steps, kl),),
+  )
+
+
+def kl_at_start(run: form.Run) -> findings.Finding | None:
+  """Detect a policy that is far from its reference before it can be."""
+  steps, kl = run.course('kl')
+  if steps[0] > 1:  # The log is not that of the first updates.
+    return None
+  if kl[0] > _APART and kl[0] > np.nanmax(kl) / 2:
+    return _at_start(
+        f'the KL to the reference is {kl[0]:.2g} nats per token in the first'
+        f' step, and {np.median(kl):.2g} later',
+        'the reference model: is it what the policy starts from (an adapter of'
+        ' supervised training, too)? unless the run goes on from a checkpoint',
+        steps,
+        kl,
+    )
+  before = _learned_before(run, steps)
+  early = before < _STILL
+  if early.sum() < 3 or kl[0] > _EQUAL:
+    return None
+  moved = float(np.median(kl[early][1:]))
+  if moved < _MOVED or moved < 10 * kl[0]:
+    return None
+  return _at_start(
+      f'the KL to the reference is {moved:.2g} nats per token after updates'
+      f' whose learning rates sum up to {before[early].max():.1g}, which change'
+      ' nothing',
+      'which tokens log-probs belong to: those of policy and reference must be'
+      ' taken at the places of the sampled tokens (images or padding shift'
+      ' them)',
+      steps,
+      kl,
+  )
+
+
+def _learned_before(run: form.Run, steps: np.ndarray) -> np.ndarray:
+  """Return the sum of the learning rates before each step; inf if unknown."""
+  if 'learning_rate' not in run.steps:
+    return np.full(len(steps), np.inf)
+  table = run.steps.set_index('step')['learning_rate'].reindex(steps)
+  rate = table.ffill().to_numpy(np.float64)
+  if not np.isfinite(rate).all():
+    return np.full(len(steps), np.inf)
+  # A line of a log may stand for several steps.
+  times = np.diff(steps, prepend=min(int(steps[0]), 1) - 1)
+  return np.cumsum(rate * times) - rate
+
+
+def _at_start(
+    text: str, change: str, steps: np.ndarray, kl: np.ndarray
+) -> findings.Finding:
+  return findings.Finding(
+      check='kl_at_start',
+      severity='warning',
+      text=text,
+      numbers=(
+          findings.Number(
+              name='KL, at first', value=float(kl[0]), unit='nats per token'
+          ),
+      ),
+      change=change,
+      curves=(('KL', steps, kl),),
+  )
+
+
+def advantage_spikes(run: form.Run) -> findings.Finding | None:
+  """Detect advantages far beyond what a standard deviation allows."""
+  known = [n for n in ('advantage_low', 'advantage_high') if n in run.steps]
+  if not known:
+    raise form.not_logged(['advantage_low', 'advantage_high'])
+  table = run.steps[['step', *known]].dropna()
+  size = table[known].abs().max(axis=1).to_numpy()
+  if len(size) < form.MIN_STEPS:
+    raise form.NotLogged(f'{len(size)} steps, {form.MIN_STEPS} needed')
+  usual = float(np.median(size))
+  high = size > max(_LARGEST, _USUAL * usual)
+  if not high.any():
+    return None
+  steps = table['step'].to_numpy()
+  return findings.Finding(
+      check='advantage_spikes',
+      severity='critical',
+      text=f'in {high.mean():.0%} of the steps an advantage is as large as'
+      f' {size.max():.2g}; {usual:.2g} is usual',
+      since=int(steps[np.flatnonzero(high)[0]]),
+      numbers=(findings.Number(name='largest', value=float(size.max())),),
+      change=f'{words.word(run.format, "advantages")}: they are divided by the'
+      ' standard deviation of nearly equal rewards, which is no more than a'
+      ' rounding error (also with a leave-one-out baseline); add a floor, or'
+      ' do not divide',
+      curves=(('largest advantage', steps, size),),
+  )
+
+
+CHECKS = (impossible_share, kl_negative, kl_at_start, advantage_spikes)

@@ -1,0 +1,327 @@
+"""Tests for checks of values, lengths, and what only metrics say of parts."""
+
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import examine
+from evojax.diagnosis import form
+from evojax.diagnosis import names
+from evojax.diagnosis.checks import optimiser
+from tests.diagnosis import made
+from tests.diagnosis import parts_made
+
+_N = np.arange(parts_made.STEPS)
+
+
+def _found(run):
+  """Return name of the check -> finding."""
+  return {f.check: f for f in examine.examine(run).findings}
+
+
+def _metrics(drop=('gap',), **changed):
+  return parts_made.metrics(drop=drop, **changed)
+
+
+class ValuesTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (parts_made.noise(0, 0.01), False),
+      (np.where(_N == 9, -0.2, 0.01), False),  # One odd step.
+      (parts_made.noise(-1, 1), True),
+  )
+  def test_shares_below_0(self, clip, wanted):
+    found = _found(_metrics(clip=clip))
+    self.assertEqual('impossible_share' in found, wanted, found)
+    if wanted:
+      self.assertEqual(found['impossible_share'].severity, 'critical')
+
+  @parameterized.parameters(
+      (parts_made.noise(-4e-3, 4e-3), False),  # An estimate around 0.
+      (-1e-3 * np.exp(_N / 7), True),
+      (parts_made.noise(-0.5, 0.5), False),
+      (parts_made.noise(-0.01, -0.005), False),  # A small bias.
+  )
+  def test_kl_below_0(self, kl, wanted):
+    found = _found(_metrics(kl=kl))
+    self.assertEqual('kl_negative' in found, wanted, found)
+
+  @parameterized.parameters(
+      (0.45, None, 'the reference model'),
+      (0.002, None, None),
+      (1e-4, np.linspace(1e-8, 4e-7, 40), 'images or padding'),
+      (1e-4, np.full(40, 1e-6), None),  # Full updates may move it so far.
+  )
+  def test_kl_before_anything_is_learned(self, first, rate, said):
+    kl = first + 0.01 * (_N > 0)
+    rate = {} if rate is None else {'learning_rate': rate}
+    found = _found(_metrics(kl=kl, **rate)).get('kl_at_start')
+    self.assertEqual(found is not None, said is not None)
+    if said:
+      self.assertIn(said, found.change)
+
+  def test_kl_of_a_log_that_begins_later(self):
+    run = _metrics(kl=np.full(40, 0.45))
+    steps = run.steps.assign(step=run.steps['step'] + 100)
+    run = form.make(run.path, 'trl', pd.DataFrame(), steps, {})
+    self.assertNotIn('kl_at_start', _found(run))
+
+  @parameterized.parameters(
+      (np.where(_N % 9 == 4, -900.0, -2.4), True),
+      (np.where(_N == 4, -12.0, -2.4), False),  # 150 rollouts of a group.
+      (np.full(40, -60.0), False),  # They are in another unit.
+  )
+  def test_advantages_by_a_deviation_of_nothing(self, low, wanted):
+    run = _metrics(
+        advantage_low=low, advantage_high=parts_made.noise(2.2, 2.6)
+    )
+    self.assertEqual('advantage_spikes' in _found(run), wanted)
+
+
+class LengthsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      # The reward of a completion, by characters / 256 and whether it is right.
+      (lambda x, right: right - 0.5 + 0.5 * np.cos(np.pi * x), True),
+      (lambda x, right: right - 0.1 * x, False),
+      (lambda x, right: right - np.abs(x - 1.3), False),  # A wanted length.
+      (lambda x, right: right + 0 * x, False),
+  )
+  def test_rewards_that_are_least_in_the_middle(self, reward, wanted):
+    rows = made.rollouts()
+    rng = np.random.default_rng(0)
+    size = rng.normal(330, 120, len(rows)).clip(40, 900).astype(int)
+    rows['completion'] = ['x' * n for n in size]
+    rows['part_style'] = reward(size / 256, rows['outcome'])
+    found = _found(made.run(rows))
+    self.assertEqual('reward_by_length' in found, wanted, found)
+    noisy = rows['part_style'] + rng.normal(0, 0.1, len(rows))
+    run = made.run(rows.assign(part_style=noisy))
+    self.assertNotIn('reward_by_length', _found(run))
+
+  @parameterized.parameters(
+      (0.2, 0.02, 60, True),
+      (0.2, 0.15, 60, False),  # As many are cut as before.
+      (0.02, 0.0, 60, False),
+      (0.2, 0.02, 95, False),
+  )
+  def test_limits_that_make_short(self, first, last, end, wanted):
+    left = np.exp(-_N / 6)
+    run = _metrics(
+        length=end + (100 - end) * left + parts_made.noise(-2, 2),
+        truncated=last + (first - last) * left,
+    )
+    found = _found(run)
+    self.assertEqual('limit_shortens' in found, wanted, found)
+
+
+class PartsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('accuracy_reward', 0.5, 'warning'),
+      ('format_reward', 1.0, None),
+      ('accuracy_reward', 0.0, None),  # `never_paid` says so.
+      ('accuracy_reward', parts_made.noise(0.4, 0.6), None),
+  )
+  def test_means_that_never_change(self, part, value, severity):
+    run = _metrics(**{f'part_{part}': value})
+    found = _found(run).get('fixed_part')
+    self.assertEqual(found and found.severity, severity)
+
+  @parameterized.parameters(
+      ('check_answer', 'find the answer', 'warning'),
+      ('strict_format', 'newlines', 'note'),
+  )
+  def test_advice_for_a_part_that_is_never_paid(self, part, said, severity):
+    found = _found(_metrics(**{f'part_{part}': 0.0}))['never_paid']
+    self.assertEqual(found.severity, severity)
+    self.assertIn(said, found.change)
+
+  @parameterized.parameters(
+      (0.2, (0.3, 0.9), 'digit', True),
+      (0.45, (0.3, 0.9), 'digit', False),
+      (0.2, (0.9, 0.3), 'digit', False),  # All get less.
+      (0.8, (0.3, 0.9), 'digit', False),
+      (0.2, (0.3, 0.9), 'accuracy', False),  # It may be the better measure.
+  )
+  def test_parts_that_win_over_what_is_right(self, end, ends, part, wanted):
+    small = parts_made.noise(-0.01, 0.01)
+    right = np.linspace(0.5, end, 40) + small
+    shape = np.linspace(*ends, 40) + small
+    run = _metrics(
+        drop=('gap', 'part_correct', 'part_format'),
+        part_exact_match=right,
+        reward=right + shape,
+        **{f'part_{part}': shape},
+    )
+    found = _found(run).get('form_wins')
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertIn('digit', found.change)
+      self.assertIn('beta', found.change)
+
+  @parameterized.parameters(
+      (np.where(_N == 0, 0.6, 0.05), 'generation'),
+      (np.interp(_N, (0, 20, 30, 39), (0.3, 0.7, 0.1, 0.1)), 'learning_rate'),
+      (np.interp(_N, (0, 20, 30, 39), (0.1, 0.7, 0.6, 0.6)), None),
+      (np.where(_N == 20, 0.1, 0.6), None),
+      (np.linspace(0.7, 0.6, 40), None),
+  )
+  def test_when_a_reward_falls(self, reward, said):
+    reward = reward + parts_made.noise(-0.02, 0.02)
+    found = _found(_metrics(reward=reward)).get('reward_falling')
+    self.assertEqual(found is not None, said is not None)
+    if said:
+      self.assertIn(said, found.change)
+
+  @parameterized.parameters(
+      ('rewards/accuracy_reward/mean', 'accuracy_reward'),
+      ('rewards/check_numbers', 'check_numbers'),
+      ('rewards/train/check_numbers', 'check_numbers'),
+      ('train/reward_metrics/format', 'format'),
+      ('reward/accuracy', 'accuracy'),
+      ('rewards/train/sum', None),
+      ('reward/mean', None),
+      ('reward/overall', None),
+      ('reward/pass@8', None),
+      ('reward/raw_advantages', None),
+      ('rewards/accuracy_reward/std', None),
+  )
+  def test_names_of_parts(self, column, part):
+    found = names.part_means(pd.DataFrame({column: [1.0]}))
+    self.assertEqual(found, {part: column} if part else {})
+
+
+class OptimiserTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (('loss', 'grad_norm'), 'learning_rate'),
+      (('loss', 'grad_norm', 'kl'), '0 x NaN'),
+  )
+  def test_a_loss_that_ends(self, ends, said):
+    course = lambda: np.where(_N < 25, parts_made.noise(0.1, 0.2), np.nan)
+    found = _found(_metrics(**{name: course() for name in ends}))
+    change = found['not_finite'].change
+    self.assertIn(said, change)
+    self.assertEqual('0 x NaN' in change, 'kl' in ends)
+
+  @parameterized.parameters((0.01, True), (np.nan, False))
+  def test_gradients_that_are_no_numbers(self, loss, wanted):
+    run = _metrics(loss=loss, grad_norm=np.nan)
+    change = _found(run)['not_finite'].change
+    self.assertEqual('gradient_accumulation_steps' in change, wanted, change)
+
+  @parameterized.parameters((True, 'adapter'), (False, 'must differ'))
+  def test_no_gradient_and_rewards_that_differ(self, differ, said):
+    rows = made.rollouts(rise=0)
+    if not differ:
+      rows['part_correct'] = rows['part_format'] = 0.0
+    run = made.run(rows, grad_norm=np.zeros(40))
+    run = form.make(
+        pathlib.Path('made'),
+        'trl',
+        run.rollouts[['step', 'group', 'reward']],
+        run.steps,
+        {},
+    )
+    self.assertIn(said, optimiser.gradient_zero(run).change)
+
+  def test_groups_that_are_dead_since_all_rewards_are_equal(self):
+    run = _metrics(dead=np.ones(40), spread=np.zeros(40))
+    self.assertIn('reward_funcs', _found(run)['dead_groups'].change)
+    run = _metrics(dead=np.ones(40))
+    self.assertNotIn('reward_funcs', _found(run)['dead_groups'].change)
+
+
+class SamplerTest(parameterized.TestCase):
+
+  @parameterized.parameters((1.0, True), (4.0, False))
+  def test_gaps_of_single_tokens(self, times, wanted):
+    """A gap of many tokens also makes the gradient larger."""
+    apart = _N % 5 == 4
+    run = parts_made.gap(
+        gap=np.where(apart, 0.8, 0.01) * parts_made.noise(0.95, 1.05),
+        grad_norm=np.where(apart, times, 1.0) * parts_made.noise(0.9, 1.1),
+    )
+    change = _found(run)['logprob_gap'].change
+    self.assertEqual('single tokens' in change, wanted, change)
+    self.assertIn('prefix cache', change)
+
+  @parameterized.parameters(
+      ({}, True),
+      ({'reward': np.linspace(0.4, 0.7, 40)}, False),
+      ({'length': np.linspace(80, 140, 40)}, False),
+      ({'kl_update': parts_made.noise(-1e-3, 1e-3)}, False),
+      # It is large, but from the start: updates are asynchronous.
+      ({'kl_update': parts_made.noise(0.02, 0.03)}, False),
+      ({'kl_update': 1e-3 * (_N + 1) * parts_made.noise(0.5, 2)}, False),
+  )
+  def test_updates_ever_further_from_their_rollouts(self, changed, wanted):
+    still = {
+        'kl_update': 1e-6 * np.exp(_N / 3.5),
+        'reward': parts_made.noise(0.48, 0.52, 4),
+        'length': parts_made.noise(98, 102, 5),
+    }
+    run = _metrics(drop=('gap', 'kl'), **(still | changed))
+    found = _found(run)
+    self.assertEqual('stale_sampler' in found, wanted, found)
+
+
+class BehaviourTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (0.4 * np.exp(_N / 15), True), (np.linspace(0.2, 1.5, 40), False)
+  )
+  def test_an_entropy_beyond_sense(self, entropy, wanted):
+    """Also where nobody knows what is solved."""
+    run = _metrics(entropy=entropy)
+    found = _found(run)
+    self.assertEqual('entropy_rising' in found, wanted, found)
+
+  @parameterized.parameters(
+      (lambda text: text, 'is not applied'),
+      (lambda text: f'user\n{text}\nassistant\n', 'would never end'),
+      (lambda text: [{'role': 'user', 'content': text}], 'would never end'),
+  )
+  def test_completions_that_never_end(self, prompt, said):
+    rows = made.rollouts(rise=0).assign(n_tokens=made.LIMIT, truncated=1.0)
+    rows['prompt'] = rows['prompt'].map(prompt)
+    change = _found(made.run(rows))['truncation'].change
+    self.assertIn(said, change)
+    # If some end, the limit alone is at fault.
+    some = rows.index % 5 == 0
+    rows.loc[some, ['n_tokens', 'truncated']] = 9.0, 0.0
+    change = _found(made.run(rows))['truncation'].change
+    self.assertNotIn('never end', change)
+    self.assertNotIn('template', change)
+
+
+class RefusalsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      dict(refuses=lambda rows: rows['reference'].str.len() > 30),
+      dict(refuses=lambda rows: rows['reference'] < '150', said='by hand'),
+      # One in five, whatever the problem: a format that is yet to be learned.
+      dict(refuses=lambda rows: rows.index % 5 == 0, said=None),
+      dict(refuses=lambda rows: rows.index % 3 > 0, said=None),
+      dict(refuses=lambda rows: rows.index < 0, said=None),
+  )
+  def test_boxed_answers_that_never_count(self, refuses, said='only the end'):
+    rows = made.rollouts(problems=400)
+    long = rows['prompt'].str.contains('[05][?]')
+    rows['reference'] += np.where(long, r' + \frac{1}{x}' * 3, '')
+    given = np.where(rows['outcome'] > 0.5, rows['reference'], '-1')
+    rows['completion'] = [f'so \\boxed{{2}}, no: \\boxed{{{x}}}' for x in given]
+    rows['outcome'] *= ~refuses(rows)
+    found = _found(made.run(rows)).get('text_refused')
+    self.assertEqual(found is not None, said is not None)
+    if said:
+      self.assertIn(said, found.change)
+      self.assertEqual('only the end' in found.change, said == 'only the end')
+
+
+if __name__ == '__main__':
+  absltest.main()
