@@ -58,15 +58,12 @@ def write(
       that writes nothing.
   """
   slots, axis = cache[0].shape[-2], len(place)
-  at = [jnp.broadcast_to(x, start.shape) for x in (*place, start)]
-  # The rows are a batch axis, not an index: a mesh that splits them partitions
-  # the scatter along it.
+  at = *place, jnp.arange(len(start)), start
+  at = [jnp.broadcast_to(x, start.shape).astype(jnp.int32) for x in at]
   axes = jax.lax.ScatterDimensionNumbers(
       update_window_dims=(1, 2, 3),
-      inserted_window_dims=tuple(range(axis)),
-      scatter_dims_to_operand_dims=(*range(axis), axis + 2),
-      operand_batching_dims=(axis,),
-      scatter_indices_batching_dims=(0,),
+      inserted_window_dims=tuple(range(axis + 1)),
+      scatter_dims_to_operand_dims=(*range(axis + 1), axis + 2),
   )
 
   def put(old, new):
@@ -75,7 +72,7 @@ def write(
       return jnp.where(start[:, None, None, None] < slots, new, old)
     return jax.lax.scatter(
         old,
-        jnp.stack(at, -1).astype(jnp.int32),
+        jnp.stack(at, -1),
         new,
         axes,
         indices_are_sorted=True,
