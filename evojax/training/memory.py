@@ -306,23 +306,10 @@ def _item(run: Run) -> int:
   return jnp.dtype(run.cfg.compute_dtype).itemsize
 
 
-def _attention_bytes(
-    run: Run, scores: int | float, *, at_once: bool = False
-) -> float:
-  """Return the bytes of attention scores, a head, and of their softmax.
-
-  Args:
-    run: The run.
-    scores: Their number.
-    at_once: Whether they are those of all queries of an update.
-  """
+def _attention_bytes(run: Run, scores: int | float) -> float:
+  """Return the bytes of attention scores, a head, and of their softmax."""
   heads = run.cfg.num_heads / run.mesh.shape['tensor']
-  each = 4 + _item(run)
-  if at_once and run.platform == 'gpu':
-    # XLA for GPUs computes the softmax in one kernel, and copies its operands
-    # and results to the layouts of several matrix products.
-    each = 4 * _item(run)
-  return scores * heads * each
+  return scores * heads * (4 + _item(run))
 
 
 def _logit_bytes(run: Run) -> float:
@@ -386,14 +373,13 @@ def _forward(run: Run) -> _Forward:
   if cfg.compute_dtype != c.model.param_dtype:
     table = cfg.vocab_rows * cfg.hidden_size * _item(run)
     used += table / (mesh['fsdp'] * mesh['tensor'])
-  in_blocks = (max(lengths) > most) + (min(lengths) > most)
   return _Forward(
       tokens=tokens,
       targets=targets,
       alive=min(c.model.logprob_chunk / replicas or math.inf, targets),
       layer=tokens * _token_bytes(run),
-      scores=_attention_bytes(run, scores, at_once=not in_blocks),
-      blocks=in_blocks,
+      scores=_attention_bytes(run, scores),
+      blocks=(max(lengths) > most) + (min(lengths) > most),
       weights=used,
   )
 
