@@ -58,27 +58,29 @@ def write(
       that writes nothing.
   """
   slots, axis = cache[0].shape[-2], len(place)
-  at = *place, jnp.arange(len(start)), start
-  at = [jnp.broadcast_to(x, start.shape).astype(jnp.int32) for x in at]
+  # Of one row: an index of (*place, slot), and a window of [K, C, H].
   axes = jax.lax.ScatterDimensionNumbers(
-      update_window_dims=(1, 2, 3),
-      inserted_window_dims=tuple(range(axis + 1)),
-      scatter_dims_to_operand_dims=(*range(axis + 1), axis + 2),
+      update_window_dims=(0, 1, 2),
+      inserted_window_dims=tuple(range(axis)),
+      scatter_dims_to_operand_dims=(*range(axis), axis + 1),
   )
+
+  def put_row(row, new, position):  # [*layers, K, S, H], [K, C, H], []
+    return jax.lax.scatter(
+        row,
+        jnp.stack([*place, position]).astype(jnp.int32),
+        new,
+        axes,
+        unique_indices=True,
+        mode=jax.lax.GatherScatterMode.FILL_OR_DROP,
+    )
 
   def put(old, new):
     new = new.swapaxes(1, 2).astype(old.dtype)  # [B, K, C, H]
     if new.shape == old.shape:  # The chunk fills the cache: no scatter needed.
       return jnp.where(start[:, None, None, None] < slots, new, old)
-    return jax.lax.scatter(
-        old,
-        jnp.stack(at, -1),
-        new,
-        axes,
-        indices_are_sorted=True,
-        unique_indices=True,
-        mode=jax.lax.GatherScatterMode.FILL_OR_DROP,
-    )
+    # vmap's scatter is one that partitions along the batch.
+    return jax.vmap(put_row, (axis, 0, 0), axis)(old, new, start)
 
   return put(cache[0], new[0]), put(cache[1], new[1])
 

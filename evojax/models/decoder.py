@@ -193,15 +193,16 @@ def _run_layers(cfg, params, tokens, rope, mask, attend, cache=None):
       x, kept = scan(False, x, None)
     else:
       # Where it is carried, layers write to the cache in place. Otherwise it is
-      # an input and an output of the scan, two arrays: XLA for GPUs and CPUs
-      # copies one to the other in every step of a decode, 40 GB for a cache of
-      # 20. XLA for TPUs makes them one, but copies a carried cache to another
-      # layout.
+      # an input and an output of the scan, two arrays: XLA for GPUs copies one
+      # to the other in every step of a decode, 40 GB for a cache of 20. XLA for
+      # TPUs makes them one, but copies a carried cache to another layout.
+      carried = functools.partial(scan, True)
       x, kept = jax.lax.platform_dependent(
           x,
           cache,
-          tpu=functools.partial(scan, False),
-          default=functools.partial(scan, True),
+          cuda=carried,
+          rocm=carried,
+          default=functools.partial(scan, False),
       )
   else:
     bodies = [layer_of(number) for number in range(len(kinds))]

@@ -451,10 +451,11 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   if run.copies_weights:
     yield 'weights', bytes_of(run.sampler_weights)
   # One layer of a donated cache is alive together with its new version. If
-  # layers are stacked, they are written in place on CPUs and GPUs. On TPUs two
-  # layers are alive, and in a prefill the whole new stack beside the old one.
+  # layers are stacked, they are written in place on GPUs. Elsewhere the whole
+  # new stack is alive beside the old one; in decode steps only on CPUs.
   scan, tpu = cfg.scan_layers, run.platform == 'tpu'
-  copied = (1 + (scan and tpu)) / cfg.num_layers
+  stacks = scan and run.platform != 'gpu'
+  copied = (1 + stacks) / cfg.num_layers
   # Stacked weights that are copied: on TPUs some of all layers, for decoding;
   # else one layer.
   anew = one_layer = 0
@@ -468,7 +469,7 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   width = shapes.row_chunks * shapes.chunk
   layer = tokens * _token_bytes(run) + _attention_bytes(run, tokens * width)
   yield 'prefill', (
-      ((scan and tpu) + copied) * kept
+      (stacks + copied) * kept
       + one_layer
       + 2 * layer
       + slices * rows / replicas * _logit_bytes(run)
@@ -482,7 +483,7 @@ def _sampler_bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   yield 'insert', new + gathered + vocab
   a_slot = _token_bytes(run) + _attention_bytes(run, shapes.context)
   yield 'decode', (
-      copied * cache
+      ((stacks and not tpu) + copied) * cache
       + anew
       + slots / shards * 2 * a_slot
       + 5 * slots / replicas * _logit_bytes(run)

@@ -124,6 +124,9 @@ class ShardedTest(absltest.TestCase):
           rtol=TOLERANCE,
       )
 
+  def test_the_kernel_that_reads_the_cache(self):
+    self.assert_equal_to_one_device("['kernel']", ALONE)
+
   def test_engine_samples_the_same_tokens(self):
     self.assert_equal_to_one_device("['engine']")
 

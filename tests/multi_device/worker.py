@@ -11,6 +11,7 @@ OUTPUT-shared and OUTPUT-packed.
 """
 
 import dataclasses
+import functools
 import sys
 
 import jax
@@ -20,6 +21,7 @@ import numpy as np
 from evojax import records
 from evojax.episodes import episode
 from evojax.models import cache as cache_lib
+from evojax.models import cache_kernel
 from evojax.models import decoder
 from evojax.models import hf
 from evojax.models import hf_config
@@ -87,6 +89,21 @@ def run_forward(mesh, cfg, params, tokens):
         'forward': full(params, put(tokens)),
         'stepwise': stepwise(params, put(tokens)),
     }
+
+
+def run_kernel(mesh):
+  """What 8 rows of 2 key/value heads read from the second layer of a cache."""
+  rng = np.random.default_rng(2)
+  draw = lambda *shape: rng.standard_normal(shape).astype(jnp.bfloat16)
+  cache = draw(2, 8, 2, 100, 16), draw(2, 8, 2, 100, 16)
+  lengths = rng.integers(1, 101, 8).astype(np.int32)
+  mask = np.arange(100) < lengths[:, None, None, None]
+  attend = functools.partial(cache_kernel.attend, scale=0.25, interpret=True)
+  whole = sharding.replicated(mesh)
+  arguments = draw(8, 2, 3, 16), mask, cache, (np.int32(1),), lengths
+  with sharding.use(mesh):
+    values = jax.jit(attend)(*sharding.to_device(arguments, whole))
+  return values.astype(jnp.float32)
 
 
 def run_engine(mesh, cfg, params):
@@ -269,6 +286,7 @@ def main(directory, output, fsdp, tensor, slices=1, process=None, port=None):
     params, held = load(directory, mesh, cfg)
     if scan:
       results['forward'] = run_forward(mesh, cfg, params, tokens)
+      results['kernel'] = run_kernel(mesh)
     else:
       results['held'] = held
       results['engine'] = run_engine(mesh, cfg, params)
