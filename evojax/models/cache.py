@@ -11,7 +11,6 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from evojax.models import cache_kernel
 from evojax.models import layer as layer_lib
 
 # A cache with more slots is read in blocks, see `key_block`.
@@ -111,18 +110,27 @@ def attend_one(
 ) -> jax.Array:
   """Return `attend` for one query token per row, which is at `positions` [B].
 
-  Attention in half precision is one kernel on NVIDIA GPUs.
+  On NVIDIA GPUs, attention in half precision is one kernel.
   """
-  anywhere = lambda q, mask, cache, place, _, used: attend(
-      cfg, q, mask, cache, place, used
+  if not kernel_reads(cache):
+    return attend(cfg, q, mask, cache, place, used)
+  # Imported late, as it imports Pallas, which takes 0.3 s.
+  from evojax.models import cache_kernel
+
+  return jax.lax.platform_dependent(
+      cache,
+      cuda=lambda cache: cache_kernel.attend(
+          q, mask, cache, place, positions + 1, scale=cfg.score_scale
+      ),
+      default=lambda cache: attend(cfg, q, mask, cache, place, used),
   )
-  on_gpu = lambda q, mask, cache, place, positions, _: cache_kernel.attend(
-      q, mask, cache, place, positions + 1, scale=cfg.score_scale
-  )
-  arguments = q, mask, cache, place, positions, used
-  if not cache_kernel.supports(cache):
-    return anywhere(*arguments)
-  return jax.lax.platform_dependent(*arguments, cuda=on_gpu, default=anywhere)
+
+
+def kernel_reads(cache: Cache) -> bool:
+  """Return whether the kernel can read a cache of this dtype and width."""
+  width = cache[0].shape[-1]
+  power = width >= 16 and width & (width - 1) == 0
+  return power and cache[0].dtype in (jnp.bfloat16, jnp.float16)
 
 
 def attend(

@@ -21,13 +21,6 @@ BLOCK = 64  # Slots that a program reads at once.
 _FEWEST_QUERIES = 16  # Rows of the smallest matrix that tensor cores multiply.
 
 
-def supports(cache: tuple[jax.Array, jax.Array]) -> bool:
-  """Return whether the kernel can read a cache of this dtype and width."""
-  width = cache[0].shape[-1]
-  power = width >= 16 and width & (width - 1) == 0
-  return power and cache[0].dtype in (jnp.bfloat16, jnp.float16)
-
-
 def attend(
     q: jax.Array,
     mask: jax.Array,
@@ -43,7 +36,8 @@ def attend(
   Args:
     q: Queries, [B, K, R, H].
     mask: bool [B, 1, 1, S], the slots that a row sees; at least one.
-    cache: Keys and values that `supports` accepts, each [*layers, B, K, S, H].
+    cache: Keys and values in half precision, each [*layers, B, K, S, H]; H is a
+      power of 2, at least 16, see `cache.kernel_reads`.
     place: () or (layer,), the layer to read.
     lengths: int32 [B], in [1, S]; a row sees no slot from here on.
     scale: Factor of the products of queries and keys.

@@ -77,9 +77,9 @@ class CacheKernelTest(parameterized.TestCase):
   @parameterized.parameters(
       ('bfloat16', 128, True), ('float32', 128, False), ('bfloat16', 96, False)
   )
-  def test_what_it_supports(self, dtype, width, supported):
+  def test_what_it_reads(self, dtype, width, supported):
     one = random(1, 1, 1, width, dtype=dtype)
-    self.assertEqual(cache_kernel.supports((one, one)), supported)
+    self.assertEqual(cache_lib.kernel_reads((one, one)), supported)
 
 
 if __name__ == '__main__':
