@@ -9,9 +9,7 @@ every row reads the slots before --slots, and the seconds of an update of
 benchmarks.grpo_step compares with bare JAX.
 """
 
-import dataclasses
 import functools
-import pathlib
 import statistics
 import time
 
@@ -23,12 +21,9 @@ import numpy as np
 
 from benchmarks import random_qwen3
 from configs import gsm8k
-from evojax import domains
 from evojax import records
 from evojax.models import cache as cache_lib
 from evojax.models import decoder
-from evojax.models import policy as policy_lib
-from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
 from evojax.training import update as update_lib
@@ -48,15 +43,10 @@ def _make_run() -> memory_lib.Run:
   config = gsm8k.get_config(_VARIANT.value)
   with config.unlocked():
     config.grpo.prompts = _GROUPS.value
-  computed = {field: config.model[field] for field in policy_lib.COMPUTED}
-  shape = random_qwen3.SIZES[flags.FLAGS.size]
   return memory_lib.Run(
       config,
-      policy_lib.Policy(
-          pathlib.Path('unused'),
-          dataclasses.replace(shape, **computed),
-          # Any one: only its special tokens reach a program.
-          tokenizer_lib.Tokenizer(domains.policy_path('package:math')),
+      random_qwen3.without_weights(
+          random_qwen3.SIZES[flags.FLAGS.size], config
       ),
       sharding.make_mesh(**config.mesh.to_dict()),
   )

@@ -8,7 +8,8 @@ values is as in a directory of Qwen3: 151,936 rows of embeddings, 151,669 tokens
 in tokenizer.json with Qwen's pre-tokenizer, ChatML with `enable_thinking`. The
 tokenizer was trained on nothing: its merges are pairs of bytes and some
 triples. The policy solves no problem, before or after, and its completions are
-as long as they may be: its tokens per second are those of full batches.
+as long as they may be: its tokens per second are those of full batches. Making
+it takes 4 bytes of memory per parameter.
 """
 
 import dataclasses
@@ -20,14 +21,18 @@ import tempfile
 from absl import app
 from absl import flags
 import jax
+import ml_collections
 import numpy as np
 import tokenizers
 from tokenizers import decoders
 from tokenizers import models
 from tokenizers import pre_tokenizers
 
+from evojax import domains
 from evojax.models import decoder
 from evojax.models import hf
+from evojax.models import policy as policy_lib
+from evojax.models import tokenizer as tokenizer_lib
 
 VOCABULARY = 151_936  # Rows; more than there are tokens, as in Qwen3.
 _TOKENS = 151_643  # Without those below.
@@ -60,30 +65,60 @@ _TINY = decoder.DecoderConfig(
     qk_norm=True,
     max_positions=40_960,
 )
-# Layers, heads and widths of config.json of Qwen/Qwen3-0.6B, -1.7B and -4B.
+_SMALL = dataclasses.replace(
+    _TINY,
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_layers=28,
+    num_heads=16,
+    num_kv_heads=8,
+    head_dim=128,
+)
+# Layers, heads and widths of config.json of Qwen/Qwen3-0.6B to -32B.
 SIZES = {
     'tiny': _TINY,
-    '0.6B': dataclasses.replace(
-        _TINY,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_layers=28,
-        num_heads=16,
-        num_kv_heads=8,
-        head_dim=128,
+    '0.6B': _SMALL,
+    '1.7B': dataclasses.replace(
+        _SMALL, hidden_size=2048, intermediate_size=6144
+    ),
+    '4B': dataclasses.replace(
+        _SMALL,
+        hidden_size=2560,
+        intermediate_size=9728,
+        num_layers=36,
+        num_heads=32,
+    ),
+    '8B': dataclasses.replace(
+        _SMALL,
+        hidden_size=4096,
+        intermediate_size=12_288,
+        num_layers=36,
+        num_heads=32,
+        tie_embeddings=False,
+    ),
+    '32B': dataclasses.replace(
+        _SMALL,
+        hidden_size=5120,
+        intermediate_size=25_600,
+        num_layers=64,
+        num_heads=64,
+        tie_embeddings=False,
     ),
 }
-SIZES['1.7B'] = dataclasses.replace(
-    SIZES['0.6B'], hidden_size=2048, intermediate_size=6144
-)
-SIZES['4B'] = dataclasses.replace(
-    SIZES['0.6B'],
-    hidden_size=2560,
-    intermediate_size=9728,
-    num_layers=36,
-    num_heads=32,
-)
 _SIZE = flags.DEFINE_enum('size', 'tiny', list(SIZES), 'Size of the policy.')
+
+
+def without_weights(
+    shape: decoder.DecoderConfig, config: ml_collections.ConfigDict
+) -> policy_lib.Policy:
+  """Return the policy of a config as far as programs are compiled for it."""
+  computed = {field: config.model[field] for field in policy_lib.COMPUTED}
+  return policy_lib.Policy(
+      pathlib.Path('unused'),
+      dataclasses.replace(shape, **computed),
+      # Any one: only its special tokens reach a program.
+      tokenizer_lib.Tokenizer(domains.policy_path('package:math')),
+  )
 
 
 def make_tokenizer(path: pathlib.Path) -> None:

@@ -23,49 +23,15 @@ import time
 
 from jax.experimental import topologies
 
-from evojax import domains
-from evojax.models import decoder
-from evojax.models import policy as policy_lib
-from evojax.models import tokenizer as tokenizer_lib
+from benchmarks import random_qwen3
 from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
 from tests.aot import collectives
 
-_QWEN3 = decoder.DecoderConfig(
-    family='qwen3',
-    vocab_size=151_936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_layers=28,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=128,
-    rope_theta=1e6,
-    tie_embeddings=True,
-    qk_norm=True,
-)
-# config.json of Qwen/Qwen3-0.6B, -1.7B, -8B and -32B.
+# The shapes of the policies that the variants of configs are for.
 SHAPES = {
-    'qwen3_0p6b': _QWEN3,
-    'qwen3_1p7b': dataclasses.replace(
-        _QWEN3, hidden_size=2048, intermediate_size=6144
-    ),
-    'qwen3_8b': dataclasses.replace(
-        _QWEN3,
-        hidden_size=4096,
-        intermediate_size=12_288,
-        num_layers=36,
-        num_heads=32,
-        tie_embeddings=False,
-    ),
-    'qwen3_32b': dataclasses.replace(
-        _QWEN3,
-        hidden_size=5120,
-        intermediate_size=25_600,
-        num_layers=64,
-        num_heads=64,
-        tie_embeddings=False,
-    ),
+    f'qwen3_{size.lower().replace(".", "p")}': shape
+    for size, shape in random_qwen3.SIZES.items()
 }
 # What the compiler must know of a GPU that is not there.
 GPUS = {'h100': pathlib.Path(__file__).with_name('h100.txtpb')}
@@ -89,7 +55,7 @@ def run_on_slices() -> memory_lib.Run:
         }
     )
   shape = dataclasses.replace(
-      _QWEN3,
+      SHAPES['qwen3_0p6b'],
       vocab_size=4096,
       hidden_size=256,
       intermediate_size=512,
@@ -123,15 +89,9 @@ def shipped_run(
 
 
 def _run(config, shape, topology, **slices):
-  computed = {field: config.model[field] for field in policy_lib.COMPUTED}
   return memory_lib.Run(
       config,
-      policy_lib.Policy(
-          pathlib.Path('unused'),
-          dataclasses.replace(shape, **computed),
-          # Any one: only its special tokens reach a program.
-          tokenizer_lib.Tokenizer(domains.policy_path('package:math')),
-      ),
+      random_qwen3.without_weights(shape, config),
       sharding.make_mesh(
           **config.mesh.to_dict(), devices=_devices(topology, **slices)
       ),
