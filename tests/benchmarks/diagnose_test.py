@@ -107,7 +107,7 @@ class DiagnoseTest(absltest.TestCase):
         'unknown': [{'check': 'kl_strong', 'why': 'kl is not logged'}],
     }
     text = f'Is it {{this}}? {{"a": 1}}\n```json\n{json.dumps(said)}\n```'
-    server, model = self._model(lambda *_: text, tokens=3000)
+    server, model = self._model(lambda *_: text, tokens=3500)
     run = readers.read(_DATA / 'trl')
     self.assertEqual(model(run), ({'truncation'}, 1))
     (asked,) = [body['messages'][0]['content'] for body in server.bodies]
@@ -119,7 +119,7 @@ class DiagnoseTest(absltest.TestCase):
     self.assertContainsSubset(
         {row['completion'] for row in shown}, set(run.rollouts['completion'])
     )
-    self.assertLess(len(logs), 3 * 3000)
+    self.assertLess(len(logs), 3 * 3500)
     # Nothing is asked twice; another budget is another question.
     self.assertEqual(model(run), ({'truncation'}, 1))
     self.assertLen(server.bodies, 1)
