@@ -41,7 +41,7 @@ SPREADS = (1.0, 2.0, 3.0)  # A candidate's spread relative to the incumbent's.
 # Spread of an arm's score, as a fraction, due to samples and seeds at 512 x 4.
 SIGMA = 0.0141
 EFFECTS = (0.10, 0.05, 0.02)
-# What repairs of critical faults gain, pair by pair, points.
+# Gains of repairs of critical faults in points, one for each pair of a round.
 GAINS = (
     (40, 10, 2, 0),
     (20, 5, 1, 0),

@@ -114,7 +114,7 @@ SETTINGS = (
 )
 PART = 'part_'
 _TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
-# What chat templates write, also where special tokens are left out of a text.
+# Marks of roles as chat templates write them, with special tokens or without.
 _ROLES = re.compile(
     r'<[|｜]|\[INST\]|<start_of_turn>|\b(?:user|human|assistant):'
     r'|^(?:system|user|assistant|model)\s*$',

@@ -57,7 +57,7 @@ def write(
       that writes nothing.
   """
   slots, axis = cache[0].shape[-2], len(place)
-  # Of one row: an index of (*place, slot), and a window of [K, C, H].
+  # A row's scatter has one index, (*place, slot), and writes [K, C, H] there.
   axes = jax.lax.ScatterDimensionNumbers(
       update_window_dims=(0, 1, 2),
       inserted_window_dims=tuple(range(axis)),

@@ -33,7 +33,7 @@ class Estimate:
 
   @property
   def fits(self) -> bool:
-    """Whether the device has enough memory."""
+    """True if the device has enough memory."""
     return self.peak <= self.device.memory_bytes
 
 

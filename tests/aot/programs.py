@@ -11,6 +11,7 @@ Nothing is allocated: every argument is a shape. XLA_FLAGS must contain
 --xla_dump_to=FOLDER, a new folder for what the compiler writes.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import importlib
 import json
@@ -20,8 +21,10 @@ import re
 import shutil
 import sys
 import time
+from typing import Any
 
 from jax.experimental import topologies
+import ml_collections
 
 from benchmarks import random_qwen3
 from evojax.runtime import sharding
@@ -33,27 +36,26 @@ SHAPES = {
     f'qwen3_{size.lower().replace(".", "p")}': shape
     for size, shape in random_qwen3.SIZES.items()
 }
-# What the compiler must know of a GPU that is not there.
+# Files with what the compiler asks about a GPU; here there is none to ask.
 GPUS = {'h100': pathlib.Path(__file__).with_name('h100.txtpb')}
 
 
 def run_on_slices() -> memory_lib.Run:
   """Return a small run on two slices of v5e 2x2."""
-  config = importlib.import_module('configs.math').get_config('qwen3_0p6b')
-  with config.unlocked():
-    config.update_from_flattened_dict(
-        {
-            'mesh.slice': 2,
-            'mesh.fsdp': 2,
-            'mesh.tensor': 2,
-            'model.logprob_chunk': 256,
-            'data.max_prompt_tokens': 128,
-            'grpo.prompts': 8,
-            'rollout.max_tokens': 256,
-            'rollout.decode_slots': 16,
-            'rollout.prefill_rows': 8,
-        }
-    )
+  config = shipped_config(
+      'math:qwen3_0p6b',
+      {
+          'mesh.slice': 2,
+          'mesh.fsdp': 2,
+          'mesh.tensor': 2,
+          'model.logprob_chunk': 256,
+          'data.max_prompt_tokens': 128,
+          'grpo.prompts': 8,
+          'rollout.max_tokens': 256,
+          'rollout.decode_slots': 16,
+          'rollout.prefill_rows': 8,
+      },
+  )
   shape = dataclasses.replace(
       SHAPES['qwen3_0p6b'],
       vocab_size=4096,
@@ -66,24 +68,36 @@ def run_on_slices() -> memory_lib.Run:
   return _run(config, shape, 'v5e:2x2', num_slices=2)
 
 
+def shipped_config(
+    name: str, changes: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """Return a shipped config with other values of some fields.
+
+  Args:
+    name: Name and variant of the config, 'math:qwen3_8b'.
+    changes: Path of a field -> its value.
+  """
+  name, variant = name.split(':')
+  config = importlib.import_module(f'configs.{name}').get_config(variant)
+  with config.unlocked():
+    config.update_from_flattened_dict(changes)
+  return config
+
+
 def shipped_run(
     name: str, shape: str, topology: str, *changes: str
 ) -> memory_lib.Run:
   """Return a shipped config on the mesh that it names.
 
   Args:
-    name: Name and variant of the config, 'math:qwen3_8b'.
+    name: Name and variant of the config.
     shape: The policy's, one of SHAPES.
     topology: Name by which libtpu knows a slice, of which there are
       config.mesh.slice; or 'h100:8' for eight GPUs of one machine.
     *changes: Values of config fields, such as 'mesh.slice=2'.
   """
-  name, variant = name.split(':')
-  config = importlib.import_module(f'configs.{name}').get_config(variant)
-  with config.unlocked():
-    config.update_from_flattened_dict(
-        {k: json.loads(v) for k, _, v in (c.partition('=') for c in changes)}
-    )
+  pairs = (change.partition('=') for change in changes)
+  config = shipped_config(name, {k: json.loads(v) for k, _, v in pairs})
   slices = dict(num_slices=config.mesh.slice) if config.mesh.slice > 1 else {}
   return _run(config, SHAPES[shape], topology, **slices)
 

@@ -173,13 +173,13 @@ class RoundTest(parameterized.TestCase):
     self.assertEqual(race.counted([0.2, 0.04, -0.3], 0.0), (0.2, 0.04, -0.3))
 
   @parameterized.parameters(
-      # In points; of 4 pairs, one may gain 2.5 more than one before it.
+      # In points; with 4 pairs a later one may gain 2.5 more than an earlier.
       ((14.0, 1.0, 0.0, -1.0), True),
       ((1.0, 1.0, 1.0, 1.0), True),
       ((0.5, 2.0, 0.0, 2.4), True),
       ((0.5, 2.0, 0.0, 2.6), False),
       ((0.0, 2.6, -5.0, -9.0), False),
-      # Of 3 pairs, 1.25 points; of 2, none.
+      # With 3 pairs a later one may gain 1.25 points more, with 2 none.
       ((5.0, 1.0, 2.2), True),
       ((5.0, 1.0, 2.3), False),
       ((2.0, 1.9), True),

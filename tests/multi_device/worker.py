@@ -92,7 +92,7 @@ def run_forward(mesh, cfg, params, tokens):
 
 
 def run_kernel(mesh):
-  """What 8 rows of 2 key/value heads read from the second layer of a cache."""
+  """Values that 8 rows of 2 heads read from the second layer of a cache."""
   rng = np.random.default_rng(2)
   draw = lambda *shape: rng.standard_normal(shape).astype(jnp.bfloat16)
   cache = draw(2, 8, 2, 100, 16), draw(2, 8, 2, 100, 16)

@@ -4,18 +4,13 @@ tests/tpu_aot and tests/gpu_aot compile them, which takes minutes; here are the
 results.
 """
 
-import dataclasses
-import importlib
-import pathlib
 import re
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 
-from evojax import domains
-from evojax.models import policy as policy_lib
-from evojax.models import tokenizer as tokenizer_lib
+from benchmarks import random_qwen3
 from evojax.runtime import config_checks
 from evojax.runtime import devices
 from evojax.runtime import sharding
@@ -61,16 +56,8 @@ def shipped(name, shape, changes, platform):
     changes: Values of config fields.
     platform: That of the devices; '': unknown.
   """
-  name, variant = name.split(':')
-  config = importlib.import_module(f'configs.{name}').get_config(variant)
-  with config.unlocked():
-    config.update_from_flattened_dict(changes)
-  computed = {field: config.model[field] for field in policy_lib.COMPUTED}
-  policy = policy_lib.Policy(
-      pathlib.Path('unused'),
-      dataclasses.replace(programs.SHAPES[shape], **computed),
-      tokenizer_lib.Tokenizer(domains.policy_path('package:math')),
-  )
+  config = programs.shipped_config(name, changes)
+  policy = random_qwen3.without_weights(programs.SHAPES[shape], config)
   sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
   mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
   return memory.Run(config, policy, mesh, platform)

@@ -225,12 +225,18 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
   )
 
 
-@form.once
-def _equal_to_reference(run: form.Run) -> pd.DataFrame:
-  """Return the rollouts that end with the number that is the reference."""
+def _with_reference(run: form.Run) -> pd.DataFrame:
+  """Return the rollouts of which the answer was read and its key is known."""
   rows = run.rows('reference', 'outcome', 'completion', 'prompt_id')
   if 'format_ok' in rows:  # An unread answer is wrong for another reason.
     rows = rows[rows['format_ok'] > 0.5]
+  return rows
+
+
+@form.once
+def _equal_to_reference(run: form.Run) -> pd.DataFrame:
+  """Return the rollouts that end with the number that is the reference."""
+  rows = _with_reference(run)
   found = data.final_numbers(run, rows) if len(rows) else None
   if found is None:
     return rows.iloc[:0]
@@ -272,9 +278,7 @@ def text_refused(run: form.Run) -> findings.Finding | None:
 
   `right_refused` compares numbers, and wants that nearly all are refused.
   """
-  rows = run.rows('reference', 'outcome', 'completion', 'prompt_id')
-  if 'format_ok' in rows:
-    rows = rows[rows['format_ok'] > 0.5]
+  rows = _with_reference(run)
   if 'truncated' in rows:
     rows = rows[rows['truncated'] < 0.5]
   if run.has_turns:
@@ -298,28 +302,21 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   equal = equal[equal['prompt_id'].isin(share.index)]
   chosen = equal['prompt_id'].isin(refused)
   size = equal['reference'].str.len()
-  shortest, longest = size[chosen].min(), size[~chosen].max()
+  shortest, which, why = size[chosen].min(), '', ''
+  if shortest > size[~chosen].max():
+    which = f': all of {shortest:.0f} characters or more'
+    why = '; does it read only the end of a completion?'
   return findings.Finding(
       check='text_refused',
       severity='critical',
       text=f'in {found.value:.0%} of the problems a boxed answer that is the'
-      ' reference, character for character, always counts as wrong'
-      + (
-          f': all of {shortest:.0f} characters or more'
-          if shortest > longest
-          else ''
-      ),
+      f' reference, character for character, always counts as wrong{which}',
       numbers=(findings.number('such problems', found, 'share'),),
       rows=tuple(
           map(int, equal[chosen].drop_duplicates('prompt_id').index[-6:])
       ),
       change=f'{words.word(run.format, "grader")}: call it on one of these by'
-      ' hand'
-      + (
-          '; does it read only the end of a completion?'
-          if shortest > longest
-          else ''
-      ),
+      f' hand{why}',
       remedies=(records.Remedy(setting='grader'),),
   )
 
