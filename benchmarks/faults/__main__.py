@@ -1,7 +1,8 @@
 """Compares systems on faulty and leaky runs: which repair or name a fault.
 
     python -m benchmarks.faults --system=evojax [--system=rival='CMD ARG ...']
-        [--settings=DIR,...] [--seeds=3] [--tokens=1e6] [--out=runs/faults]
+        [--settings=DIR,...] [--seeds=3] [--tokens=1e6] [--workers=1]
+        [--out=runs/faults]
     python -m benchmarks.faults --system=diagnose --tokens=1e5
                                               what the checks name, in minutes
     python -m benchmarks.faults --list        what is planted, with status
@@ -44,6 +45,7 @@ _SETTINGS = flags.DEFINE_list(
     'settings', [str(settings_lib.FOLDER)], 'Directories of settings.'
 )
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds.', lower_bound=1)
+_FIRST = flags.DEFINE_integer('first_seed', 0, 'First seed of systems.', 0)
 _TOKENS = flags.DEFINE_float(
     'tokens',
     recording.TOKENS,
@@ -55,6 +57,7 @@ _PROBLEMS = flags.DEFINE_integer(
 )
 _SECONDS = flags.DEFINE_float('seconds', 4 * 3600.0, 'Limit of a job.', 1)
 _OUT = flags.DEFINE_string('out', 'runs/faults', 'Folder of jobs and rows.')
+_WORKERS = flags.DEFINE_integer('workers', 1, 'Jobs of systems at once.', 1)
 _RECORDED = flags.DEFINE_string(
     'recorded',
     str(settings_lib.FOLDER / 'recorded.jsonl'),
@@ -120,11 +123,12 @@ def main(_):
     done = evaluation.run_jobs(
         commands,
         found,
-        range(_SEEDS.value),
+        range(_FIRST.value, _FIRST.value + _SEEDS.value),
         out,
         out / 'rows.jsonl',
         tokens=tokens,
         seconds=_SECONDS.value,
+        workers=_WORKERS.value,
     )
     print('\n'.join(evaluation.table(done)))
   chosen = (_LIST, _RECORD, _CREEP, _REPLAY)

@@ -2,12 +2,14 @@
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 import json
 import pathlib
 import shlex
 import statistics
 import subprocess
 import sys
+import threading
 from typing import Any
 
 from benchmarks import json_lines
@@ -19,6 +21,8 @@ from benchmarks.faults import settings as settings_lib
 from benchmarks.faults import verdicts
 
 _SHIPPED = {'evojax': 'own', 'diagnose': 'diagnosed'}  # Modules beside this.
+# By folder: jobs of a setting share the scores of its base policy.
+_scoring: dict[pathlib.Path, threading.Lock] = {}
 Row = Mapping[str, Any]
 
 
@@ -91,7 +95,8 @@ def _measure(
     found[name] = _score(config, folder / name, policy, folder)
     # All jobs of a setting share the scores of the policy before training.
     before = folder.parents[1] / 'base' / setting.name / name
-    found[f'base_{name}'] = _score(config, before, base, folder)
+    with _scoring.setdefault(before, threading.Lock()):
+      found[f'base_{name}'] = _score(config, before, base, folder)
   return verdicts.Scores(**found)
 
 
@@ -104,6 +109,7 @@ def run_job(
     *,
     tokens: int,
     seconds: float,
+    stop: threading.Event,
 ) -> dict[str, Any]:
   """Give a system one job; return the row with its result.
 
@@ -115,6 +121,7 @@ def run_job(
     out: Contains the job's folder.
     tokens: Tokens that the system may sample.
     seconds: Time limit, after which the command is killed.
+    stop: Kills the command when it is set.
   """
   folder = out / 'jobs' / f'{system}-{setting.name}-{seed}'
   job = jobs.make(
@@ -128,7 +135,7 @@ def run_job(
   row |= dict(budget=tokens)
   answer, scores, why = None, None, ''
   try:
-    answer = jobs.run(command, job)
+    answer = jobs.run(command, job, stop)
     if answer.policy is not None:
       scores = _measure(setting, folder, answer.policy)
   except jobs.AnswerError as error:
@@ -151,6 +158,7 @@ def run_jobs(
     *,
     tokens: int,
     seconds: float,
+    workers: int = 1,
 ) -> list[Row]:
   """Run the jobs that have no row; return all rows of this number of tokens.
 
@@ -164,21 +172,32 @@ def run_jobs(
     path: File of the rows, JSON lines; the same call continues.
     tokens: Tokens per job.
     seconds: Time limit per job.
+    workers: Jobs that run at once. Rows are added in the order in which jobs
+      end.
   """
   out.mkdir(parents=True, exist_ok=True)
   rows = [row for row in json_lines.read(path) if row['budget'] == tokens]
   known = {(row['system'], row['setting'], row['seed']) for row in rows}
-  for seed in seeds:
-    for setting in found:
-      for system, command in commands.items():
-        if (system, setting.name, seed) in known:
-          continue
-        row = run_job(
-            system, command, setting, seed, out, tokens=tokens, seconds=seconds
-        )
-        rows.append(row)
-        json_lines.append(path, [row])
-        print(json.dumps(row), flush=True)
+  left = [
+      (system, command, setting, seed)
+      for seed in seeds
+      for setting in found
+      for system, command in commands.items()
+      if (system, setting.name, seed) not in known
+  ]
+  stop = threading.Event()
+  limits = dict(tokens=tokens, seconds=seconds, stop=stop)
+  with futures.ThreadPoolExecutor(workers) as pool:
+    running = [pool.submit(run_job, *job, out, **limits) for job in left]
+    try:
+      for done in futures.as_completed(running):
+        rows.append(done.result())
+        json_lines.append(path, rows[-1:])
+        print(json.dumps(rows[-1]), flush=True)
+    except BaseException:
+      stop.set()
+      pool.shutdown(cancel_futures=True)
+      raise
   return rows
 
 

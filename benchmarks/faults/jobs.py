@@ -33,6 +33,8 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import threading
+import time
 from typing import Any
 
 from benchmarks.faults import settings as settings_lib
@@ -43,6 +45,7 @@ STATUSES = ('repaired', 'named', 'nothing')
 POLICY = 'policy'  # Folder of a job's base policy, if it is not a shipped one.
 MOST_CAUSES = 2  # A system could otherwise name every cause.
 _MOST_BYTES = 1 << 20  # Largest answer.
+_POLL_SECONDS = 0.2
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -106,11 +109,19 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
   return {**os.environ, 'PYTHONPATH': os.pathsep.join(map(str, paths))}
 
 
-def run(command: Sequence[str], job: pathlib.Path) -> Answer:
+def run(
+    command: Sequence[str], job: pathlib.Path, stop: threading.Event
+) -> Answer:
   """Run a system on a job.
 
+  Args:
+    command: Command of the system.
+    job: Path of the job.
+    stop: Kills the command when it is set.
+
   Raises:
-    AnswerError: If it crashes, times out, or gives an invalid answer.
+    AnswerError: If it crashes, times out, is stopped, or gives an invalid
+      answer.
   """
   given = json.loads(job.read_text())
   with (job.parent / 'log.txt').open('wb') as log:
@@ -123,10 +134,13 @@ def run(command: Sequence[str], job: pathlib.Path) -> Answer:
         env=environment(job.parent),
         start_new_session=True,
     )
+    ends = time.monotonic() + given['seconds']
     try:
-      code = process.wait(given['seconds'])
-    except subprocess.TimeoutExpired as error:
-      raise AnswerError(f'no answer in {given["seconds"]:g} s') from error
+      while (code := process.poll()) is None:
+        if stop.wait(_POLL_SECONDS):
+          raise AnswerError('stopped')
+        if time.monotonic() > ends:
+          raise AnswerError(f'no answer in {given["seconds"]:g} s')
     finally:
       # Processes that the command started end with it.
       try:

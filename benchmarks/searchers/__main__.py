@@ -71,6 +71,7 @@ _LIVE_ROWS = flags.DEFINE_string(
 )
 _SYSTEMS = flags.DEFINE_list('systems', [], 'Systems of --live; [] means all.')
 _OUT = flags.DEFINE_string('out', 'runs/searchers', 'Folder of --live.')
+_WORKERS = flags.DEFINE_integer('workers', 1, 'Jobs of --live at once.', 1)
 _SECONDS = flags.DEFINE_float('seconds', 4 * 3600.0, 'Limit of a job.', 1)
 _RIVALS = flags.DEFINE_string('rivals', '', "Python of the rivals' packages.")
 
@@ -115,6 +116,7 @@ def _live() -> None:
       pathlib.Path(_LIVE_ROWS.value),
       tokens=int(float(_TOKENS.value[0])),
       seconds=_SECONDS.value,
+      workers=_WORKERS.value,
   )
   print('\n'.join(versus.lines(rows)))
 

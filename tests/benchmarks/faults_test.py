@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from unittest import mock
 
@@ -17,6 +18,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from benchmarks import json_lines
 from benchmarks.faults import creep
 from benchmarks.faults import diagnosed
 from benchmarks.faults import evaluation
@@ -362,7 +364,8 @@ class JobsTest(FolderTestCase):
     _, job = self._job(seconds)
     code = 'import json, sys\njob = json.load(open(sys.argv[1]))\n'
     code += 'say = lambda **a: open(job["answer"], "w").write(json.dumps(a))\n'
-    return jobs.run([sys.executable, '-S', '-c', code + program], job)
+    command = [sys.executable, '-S', '-c', code + program]
+    return jobs.run(command, job, threading.Event())
 
   def test_a_job_says_all_but_the_fault(self):
     setting, path = self._job()
@@ -411,6 +414,15 @@ class JobsTest(FolderTestCase):
   def test_a_bad_answer(self, program, message):
     with self.assertRaisesRegex(jobs.AnswerError, message):
       self._run(program)
+
+  def test_one_is_killed_when_the_queue_stops(self):
+    _, job = self._job(seconds=60.0)
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    began = time.monotonic()
+    with self.assertRaisesRegex(jobs.AnswerError, 'stopped'):
+      jobs.run([sys.executable, '-c', 'import time; time.sleep(50)'], job, stop)
+    self.assertLess(time.monotonic() - began, 30)
 
   def test_one_that_hangs_is_killed_with_its_children(self):
     mark = self.folder / 'mark'
@@ -849,8 +861,8 @@ class QueueTest(FolderTestCase):
     commands = {'one': ['a'], 'two': ['b']}
     ran = []
 
-    def run_job(system, command, setting, seed, out, *, tokens, seconds):
-      del command, out, seconds
+    def run_job(system, command, setting, seed, out, *, tokens, **limits):
+      del command, out, limits
       ran.append((system, seed, tokens))
       return dict(system=system, setting=setting.name, seed=seed, budget=tokens)
 
@@ -872,6 +884,32 @@ class QueueTest(FolderTestCase):
     )  # fmt: skip
     self.assertLen(rows, 4)
     self.assertLen(others, 2)
+
+  def test_jobs_run_at_once_and_an_error_stops_the_others(self):
+    found = [settings.read(self.setting())]
+    together, stopped = threading.Barrier(2), []
+
+    def run_job(system, command, setting, seed, out, *, tokens, stop, **limits):
+      del command, out, limits
+      together.wait(20)  # Breaks if the jobs run one after the other.
+      if seed:
+        if system == 'one':
+          raise OSError('the disk is full')
+        stopped.append(stop.wait(20))
+      return dict(system=system, setting=setting.name, seed=seed, budget=tokens)
+
+    def run(seeds):
+      return evaluation.run_jobs(
+          {'one': ['a'], 'two': ['b']}, found, seeds, self.folder,
+          self.folder / 'rows.jsonl', tokens=7, seconds=1.0, workers=2,
+      )  # fmt: skip
+
+    with mock.patch.object(evaluation, 'run_job', run_job):
+      self.assertCountEqual([r['system'] for r in run([0])], ['one', 'two'])
+      with self.assertRaisesRegex(OSError, 'full'):
+        run([1])
+    self.assertEqual(stopped, [True])
+    self.assertLen(json_lines.read(self.folder / 'rows.jsonl'), 2)
 
 
 class OwnTest(absltest.TestCase):

@@ -2,6 +2,7 @@
 
 import pathlib
 import tempfile
+import threading
 
 from absl.testing import absltest
 import pytest
@@ -25,6 +26,7 @@ class RepairTest(absltest.TestCase):
           pathlib.Path(folder),
           tokens=300_000,
           seconds=3600,
+          stop=threading.Event(),
       )
     # The base policy solves 32 %, and less under the fault.
     self.assertEqual((row['verdict'], row['why']), ('repaired', ''))
