@@ -41,6 +41,9 @@ class Standing:
   errors: tuple[float, ...] = ()  # Their standard errors over problems.
   worth: float = WORTH  # It is dropped once this gain is unlikely.
   margin: float = 0.0  # It must exclude a loss of this size; 0: show a gain.
+  # Whether the gains of the newest round `is_steady`; else a gain is to be
+  # shown in spite of the margin.
+  steady: bool = True
 
   @property
   def mean(self) -> float:
@@ -116,17 +119,25 @@ def counted(differences: Sequence[float], margin: float) -> tuple[float, ...]:
 def is_steady(differences: Sequence[float]) -> bool:
   """Return whether no pair gains much more than an earlier pair of the round.
 
-  The chain follows the repair of a critical fault, so that its gains fall from
+  The chain follows the repair of a critical fault, so that most gains fall from
   pair to pair, or stay what they are. How far they rise shows how much arms
   vary, and arms that vary much may collapse. A round of 4 pairs shows no
   collapse of one arm in ten in 66 % of cases, whatever is tested.
 
+  The gains of some repairs rise: a KL penalty binds the more, the further the
+  policy is from its start. So their order does not matter if all of them lie
+  between 0 and twice the rise that is allowed, 5 points with 4 pairs; arms that
+  may collapse differ by more than that.
+
   Args:
     differences: Candidate minus incumbent, of a round's pairs in order.
   """
+  allowed = RISE * (len(differences) - 2)
+  if min(differences) >= 0 and max(differences) <= 2 * allowed:
+    return True
   both = itertools.combinations(differences, 2)
   rise = max((later - earlier for earlier, later in both), default=0.0)
-  return rise <= RISE * (len(differences) - 2)
+  return rise <= allowed
 
 
 def after_round(
@@ -171,7 +182,8 @@ def after_round(
   least = [max(error, spread) for error in errors]
   given = counted(differences, standing.margin)
   p = paired.p_value(given, least, null=-standing.margin)
-  if standing.margin and not is_steady(differences):
+  steady = not standing.margin or is_steady(differences)
+  if not steady:
     p = max(p, paired.p_value(differences, least, null=WORTH))
   target = 1 / (alpha * standing.e_value)
   step = float(paired.bet(p, target, last=last))
@@ -182,6 +194,7 @@ def after_round(
       e_value=1 / alpha if step >= target > 1 else standing.e_value * step,
       differences=(*standing.differences, *differences),
       errors=(*standing.errors, *errors),
+      steady=steady,
   )
 
 
@@ -265,7 +278,7 @@ def sort_out(
     s = standings[name]
     points = f'{100 * s.mean:+.1f} points after {s.rounds} rounds'
     if s.rounds >= rounds or not s.e_value:  # It bet all, and lost.
-      verdict = Verdict('drop', f'{points}, the last; e-value {s.e_value:.3g}')
+      verdict = Verdict('drop', f'{points}, the last; {_evidence(s)}')
     elif name not in waiting and not is_hopeful(
         s.differences, s.errors, spread, s.worth
     ):
@@ -280,12 +293,25 @@ def sort_out(
   return found
 
 
+def _evidence(standing: Standing) -> str:
+  """Return why a candidate that had its last round is not kept."""
+  if standing.e_value:
+    return f'e-value {standing.e_value:.3g} is too small'
+  if not standing.steady:
+    gain = f'a gain of {100 * WORTH:g} points'
+    return f'its gains rose from pair to pair, so it had to show {gain}'
+  loss = f'a loss of {100 * standing.margin:g} points'
+  missing = f'{loss} is not excluded' if standing.margin else 'no gain is shown'
+  return f'{missing} (e-value 0)'
+
+
 @dataclasses.dataclass(frozen=True)
 class Gate:
   """The result of a candidate that passed on perturbed problems."""
 
   status: Literal['holds', 'fails', 'open']
-  perturbed: paired.Gain  # Its interval is two-sided at 1 - 2 GATE_LEVEL.
+  # As measured; its interval is two-sided at 1 - 2 GATE_LEVEL.
+  perturbed: paired.Gain
   reason: str
 
 
@@ -299,9 +325,9 @@ def gate(
 ) -> Gate:
   """Return whether a result also shows on perturbed problems, within its error.
 
-  holds: the gain there is above -margin at one-sided level GATE_LEVEL; with a
-  margin of 0, a candidate that only gains from the wording passes with at most
-  that probability.
+  holds: the gain there, as it is `counted`, is above -margin at one-sided level
+  GATE_LEVEL; with a margin of 0, a candidate that only gains from the wording
+  passes with at most that probability.
   fails: it is below half of the gain on plain problems, at the same level; the
   arms of a pair are the same, so the difference is taken per pair.
   open: the errors allow neither; score more pairs, or another round.
@@ -314,19 +340,30 @@ def gate(
     margin: The `Standing.margin` of the candidate.
   """
   found = paired.gain(perturbed, errors, level=1 - 2 * GATE_LEVEL)
+  given = counted(perturbed, margin)
+  tested = paired.gain(given, errors, level=1 - 2 * GATE_LEVEL)
   # Positive if too much of the gain is missing.
   missing = [share * d - p for d, p in zip(differences, perturbed, strict=True)]
-  text = (
-      f'perturbed {100 * found.value:+.1f} points'
-      f' [{100 * found.low:+.1f}, {100 * found.high:+.1f}]'
-  )
+  text = f'perturbed {_points(found)}'
+  if given != tuple(perturbed):
+    text += f', {_points(tested)} with gains cut at {100 * CAP:g}'
   none = [0.0] * len(missing)
   if paired.p_value(missing, none) <= GATE_LEVEL:
     part = 'half' if share == _SHARE else f'{share:g}'
     return Gate('fails', found, f'{text}: less than {part} of the gain')
-  if found.low > -margin:
+  if tested.low > -margin:
     return Gate('holds', found, text)
-  return Gate('open', found, f'{text}: may be 0')
+  # Without a margin 0 is the loss to exclude.
+  loss = f'a loss of {100 * margin:g}' if margin else '0'
+  return Gate('open', found, f'{text}: may be {loss}')
+
+
+def _points(gain: paired.Gain) -> str:
+  """Return a gain and its interval in points, as text."""
+  return (
+      f'{100 * gain.value:+.1f} points'
+      f' [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]'
+  )
 
 
 def horizon(

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 from absl.testing import absltest
@@ -176,9 +177,16 @@ class RoundTest(parameterized.TestCase):
       # In points; with 4 pairs a later one may gain 2.5 more than an earlier.
       ((14.0, 1.0, 0.0, -1.0), True),
       ((1.0, 1.0, 1.0, 1.0), True),
-      ((0.5, 2.0, 0.0, 2.4), True),
-      ((0.5, 2.0, 0.0, 2.6), False),
+      ((0.5, 2.0, -0.1, 2.4), True),
+      ((0.5, 2.0, -0.1, 2.5), False),
       ((0.0, 2.6, -5.0, -9.0), False),
+      # Pairs that all gain, by at most 5 points, may come in any order.
+      ((0.3, 2.6, 1.8, 3.9), True),
+      ((0.0, 5.0, 0.0, 5.0), True),
+      ((0.0, 5.1, 0.0, 5.0), False),
+      ((-0.1, 2.6, 1.8, 3.9), False),
+      ((0.0, 0.8, 2.5), True),
+      ((0.0, 0.8, 2.6), False),
       # With 3 pairs a later one may gain 1.25 points more, with 2 none.
       ((5.0, 1.0, 2.2), True),
       ((5.0, 1.0, 2.3), False),
@@ -198,9 +206,9 @@ class RoundTest(parameterized.TestCase):
         last=True,
     ).e_value
     # Mean 2.75, standard error 1.11: t is 4.28 (p .012) against a loss of 2
-    # points and 0.68 (p .27) against a gain of 2. The largest rise is 5.
+    # points and 0.68 (p .27) against a gain of 2. The largest rise is 5.2.
     self.assertAlmostEqual(of([5, 4, 2, 0]), 1 / 0.0876)
-    self.assertEqual(of([0, 4, 2, 5]), 0.0)
+    self.assertEqual(of([-0.1, 4, 2, 5.1]), 0.0)
     # Mean 13, standard error 1.29: t is 8.5 against a gain of 2 points.
     self.assertAlmostEqual(of([10, 16, 12, 14]), 1 / 0.0876)
     # No other candidate needs it: t is 2.48 (p .045) against no gain.
@@ -237,11 +245,16 @@ class SortOutTest(parameterized.TestCase):
     )
     self.assertEqual(self._statuses(dict(a=0.05), rounds=3), dict(a='drop'))
 
-  def test_what_has_bet_all_ends(self):
-    found = race.sort_out(
-        {'a': _standing(0.05, e_value=0.0)}, rounds=3, spread=0.05
-    )
+  @parameterized.parameters(
+      (dict(), 'no gain is shown'),
+      (dict(margin=0.02), 'a loss of 2 points is not excluded'),
+      (dict(margin=0.02, steady=False), 'had to show a gain of 2 points'),
+  )
+  def test_what_has_bet_all_ends(self, of, why):
+    standing = dataclasses.replace(_standing(0.05, e_value=0.0), **of)
+    found = race.sort_out({'a': standing}, rounds=3, spread=0.05)
     self.assertEqual(found['a'].status, 'drop')
+    self.assertIn(why, found['a'].reason)
 
   def test_kept_ends_the_race_of_all(self):
     found = self._statuses(dict(a=0.05, b=0.04), kept='b')
@@ -275,6 +288,24 @@ class ChecksTest(parameterized.TestCase):
     agree = [0.03, 0.031, 0.03, 0.029]
     self.assertEqual(race.gate(agree, agree, _NONE).status, 'holds')
     self.assertEqual(race.gate(agree, agree, [0.05] * 4).status, 'open')
+
+  def test_gate_cuts_the_gains_of_a_repair(self):
+    # Mean 6.1, standard error 5.1 (lower bound -2.3 at level 0.1); with gains
+    # cut at 5 mean 2, standard error 1.29 (-0.1): a loss of 2 is excluded.
+    found = [0.212, 0.03, -0.01, 0.01]
+    plain = [0.146, 0.029, -0.01, 0.005]
+    repair = race.gate(plain, found, _NONE, margin=0.02)
+    self.assertEqual(repair.status, 'holds')
+    self.assertAlmostEqual(repair.perturbed.value, 0.0605)
+    self.assertIn(
+        'perturbed +6.0 points [-2.3, +14.4], +2.0 points [-0.1, +4.1] with'
+        ' gains cut at 5',
+        repair.reason,
+    )
+    self.assertEqual(race.gate(plain, found, _NONE).status, 'open')
+    lost = race.gate(plain, [0.2, -0.05, 0.03, -0.02], _NONE, margin=0.02)
+    self.assertEqual(lost.status, 'open')
+    self.assertEndsWith(lost.reason, 'may be a loss of 2')
 
   def test_gate_of_a_repair_excludes_a_loss(self):
     small = [0.004, -0.003, 0.005, -0.002]

@@ -68,10 +68,11 @@ def capped(found: list[float], margin: float) -> list[float]:
   return [min(d, 0.05) for d in found] if margin else list(found)
 
 
-def falls(found: list[float]) -> bool:
-  """Return whether gains hardly rise from any pair to a later one."""
-  least = np.minimum.accumulate(found)
-  return np.max(found - least) <= 0.0125 * (len(found) - 2)
+def is_steady(found: list[float]) -> bool:
+  """Return whether gains hardly rise, or are all small and none is a loss."""
+  least, most = np.minimum.accumulate(found), 0.0125 * (len(found) - 2)
+  small = all(0 <= gain <= 2 * most for gain in found)
+  return small or np.max(found - least) <= most
 
 
 def p_above(
@@ -97,7 +98,7 @@ def e_value(
 ) -> float:
   """Return the e-value of a candidate after a round of pairs."""
   p = p_above(-margin, capped(found, margin), errors, least)
-  if margin and not falls(found):  # Then it has to show a gain of 2 points.
+  if margin and not is_steady(found):  # Then it has to show a gain of 2 points.
     p = max(p, p_above(0.02, found, errors, least))
   target = 1 / (level * before) if before else math.inf
   if last:
