@@ -71,6 +71,7 @@ def apply(c: ml_collections.ConfigDict, variant: str) -> None:
     c.checkpoint.every = 2
     c.evolve.rounds = 2
     c.evolve.candidates = 1
+    c.evolve.settled = 1.0  # A little of everything, from the first round on.
     c.evolve.pairs = 3
     c.evolve.updates = 3
     c.evolve.first_updates = 4

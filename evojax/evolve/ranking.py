@@ -6,9 +6,10 @@ compared with is gone, and their arms would be thrown away. Then come the user's
 own changes, then repairs of other faults, then all other changes; predictions
 decide between equals. A change that repairs nothing waits while the rounds and
 tokens that are left could hardly prove its gain: its arms would cost training
-of the policy for nothing. The first to enter get the larger levels, see
-`race.alpha_of`. The order depends only on rows before the round, and not on the
-pairs that test the candidates. So the bound on false keeps holds for any order.
+of the policy for nothing. It also waits while the policy learns fast, see
+`learning`. The first to enter get the larger levels, see `race.alpha_of`. The
+order depends only on rows before the round, and not on the pairs that test the
+candidates. So the bound on false keeps holds for any order.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,6 +77,8 @@ def queue(
     chance_of: Callable[[records.Interval], float | None],
     least_chance: float,
     is_paid: Callable[[Sequence[history_lib.Trial]], bool],
+    *,
+    waits: bool,
 ) -> list[records.Queued]:
   """Return the queue for a round, in the order of entry.
 
@@ -92,6 +95,8 @@ def queue(
       that repair nothing.
     least_chance: The least probability with which such a change enters.
     is_paid: Whether the tokens pay for a round that these candidates enter.
+    waits: Whether changes that repair nothing wait, because the policy learns
+      fast.
   """
   found = {trial.number: predicted(trial, trials) for trial in waiting}
 
@@ -115,6 +120,9 @@ def queue(
     if alone:
       enters = False
       reason += ', waits for that repair'
+    elif waits and rank == _OTHER:
+      enters = False
+      reason += ', waits while the policy learns fast'
     elif hopeless:
       enters = False
       reason += f', to prove with probability {chance:.2f}'

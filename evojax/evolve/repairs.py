@@ -9,7 +9,7 @@ from evojax.harness import spec
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
-_FAULTS = ('critical', 'warning')  # Severities of findings that are faults.
+FAULTS = ('critical', 'warning')  # Severities of findings that are faults.
 FILES = ('reward.py', 'keep.py', 'weight.py')
 Change = tuple[str, Any, Any]  # Path, value before, value after.
 
@@ -69,7 +69,7 @@ def severity_of(trial: history_lib.Trial, before: int | None = None) -> str:
 
 def repairs_fault(trial: history_lib.Trial) -> bool:
   """Return whether a candidate repairs a finding that is more than a note."""
-  return severity_of(trial) in _FAULTS
+  return severity_of(trial) in FAULTS
 
 
 def is_due(trial: history_lib.Trial, number: int) -> bool:

@@ -288,7 +288,7 @@ class Diagnose(OfTrial):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hypothesize(OfTrial):
-  """A proposal; all but `version` is empty if there was nothing to propose."""
+  """A proposal; if there is none, all but `version` and `note` is empty."""
 
   version: str  # Version of the parent.
   proposer: str = ''
@@ -299,7 +299,7 @@ class Hypothesize(OfTrial):
   rollback: str = ''
   source: str = ''  # Paper, equation or earlier trial.
   skill: str = ''  # Hash of the skill that it applies.
-  note: str = ''  # Why a change is tried again.
+  note: str = ''  # Why a change is tried again, or why there is none.
   harness: str = ''  # Hash of the candidate.
 
 

@@ -189,8 +189,11 @@ def why_none(run: history.History) -> str:
   if run.kept:
     return ''
   if not tried:
-    ended = run.find(records.Final)
-    return 'Nothing was kept: no change was tried to its end.' if ended else ''
+    if not run.find(records.Final):
+      return ''
+    notes = [h.note for h in run.all(records.Hypothesize) if not h.proposer]
+    why = next((f': {note}' for note in reversed(notes) if note), ' to its end')
+    return f'Nothing was kept: no change was tried{why}.'
   counts = collections.Counter(map(_end, tried))
   parts = [
       f'{count} {"was" if count == 1 else "were"} {end}'

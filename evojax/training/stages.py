@@ -1,6 +1,7 @@
 """The stages of a run, derived from its config, for progress and plans."""
 
 import dataclasses
+import math
 from typing import Any
 
 import ml_collections
@@ -16,6 +17,9 @@ FIRST, RETRAINING, SEALED = 'v0', 'retraining', 'sealed scores'
 # after half of its pairs; that a round is scored on dev problems; and that a
 # change reaches its level and is scored on perturbed problems.
 _DECIDED, _LEAD, _OTHERWISE, _KEPT = 0.6, 0.4, 0.2, 0.3
+# Estimated share of the rounds in which the policy learns so fast that changes
+# which repair nothing wait (evolve.settled).
+_LEARNING = 0.5
 # Estimated share of the token limit that a completion uses.
 _USED = 0.5
 
@@ -63,7 +67,7 @@ def of_round(
       stage(
           'backtest',
           4 * TRIES * e.candidates,
-          4 * (new if number else new + SPARE),
+          4 * (new + SPARE if number == _waited(e) else new),
           steps=e.replay_updates,
           replays=True,
           problems=e.replay_problems,
@@ -102,11 +106,17 @@ def of_round(
 def _field(evolve: ml_collections.ConfigDict, number: int) -> tuple[float, ...]:
   """Return the expected numbers of candidates: racing in a round, and new."""
   racing = new = entered = 0.0
-  for _ in range(number + 1):
+  for n in range(number + 1):
     racing *= 1 - _DECIDED
     new = min(evolve.candidates - racing, evolve.entries - entered)
+    new = new if n >= _waited(evolve) else 0.0
     racing, entered = racing + new, entered + new
   return racing, new
+
+
+def _waited(evolve: ml_collections.ConfigDict) -> int:
+  """Return the expected number of rounds before the first candidates."""
+  return math.floor(_LEARNING * evolve.rounds) if evolve.settled < 1 else 0
 
 
 def round_name(

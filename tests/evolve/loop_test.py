@@ -24,6 +24,7 @@ from evojax.eval import race
 from evojax.evidence import store
 from evojax.evolve import compared
 from evojax.evolve import executor
+from evojax.evolve import learning
 from evojax.evolve import loop
 from evojax.evolve import opening
 from evojax.evolve import propose
@@ -713,6 +714,48 @@ class FollowedTest(absltest.TestCase):
         [s['folder'] for s in promoted['sources']],
         [own[0]['folder'], own[2]['folder']],
     )
+
+
+class SettledTest(absltest.TestCase):
+  """Changes that repair nothing, while the policy learns fast."""
+
+  def _rounds(self, rise, **options):
+    """Return the rows of each round of a run whose policy learns that fast."""
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    config = tiny.evolving(evolve__settled=0.05, **options)
+    with absltest.mock.patch.object(learning, 'rise', lambda *_: rise):
+      self.summary = evojax.run(config, str(path))
+    self.log = ' '.join((path / 'log.txt').read_text().split())
+    rows, found = payloads(path), []
+    for row in rows:
+      if row['step'] == 'diagnose':
+        found.append((row['round'], []))
+      elif found:
+        found[-1][1].append(row)
+    return found
+
+  def test_they_wait_and_the_policy_trains(self):
+    ((number, rows),) = self._rounds(0.06, evolve__rounds=1)
+    self.assertEqual(number, 0)
+    self.assertEqual(
+        [row['step'] for row in rows],
+        ['hypothesize', 'race', 'promote', 'seal', 'final'],
+    )
+    note = (
+        'the policy still gains 6.0 points in a round; changes that repair'
+        ' nothing wait until it gains at most 5 (evolve.settled)'
+    )
+    self.assertEqual((rows[0]['proposer'], rows[0]['note']), ('', note))
+    self.assertEqual({a['role'] for a in rows[1]['arms']}, {'incumbent'})
+    self.assertIn(f'round 0: {note}', self.log)
+    self.assertEqual(
+        self.summary['nothing_kept'],
+        f'Nothing was kept: no change was tried: {note}.',
+    )
+
+  def test_they_are_tried_once_it_learns_slowly(self):
+    _, rows = self._rounds(0.05, evolve__rounds=1)[0]
+    self.assertEqual(rows[0]['proposer'], 'rules')
 
 
 class FaultTest(absltest.TestCase):

@@ -54,6 +54,7 @@ def queue(waiting, past=(), **options):
       'chance_of': chance_of(()),
       'least_chance': ranking.LEAST_CHANCE,
       'is_paid': lambda entering: True,
+      'waits': False,
       **options,
   }
   return ranking.queue(waiting, [*past, *waiting], **options)
@@ -99,6 +100,12 @@ class QueueTest(parameterized.TestCase):
     places = queue(waiting, chance_of=chance_of((0.19,)))
     self.assertRegex(places[0].reason, r'predicted \+.*probability 0\.19$')
     self.assertEqual([place.hopeless for place in places], [True, False, False])
+
+  def test_what_repairs_nothing_waits_while_the_policy_learns_fast(self):
+    repair = trial(2, (-0.03, 0.03), repairs='warning')
+    waiting = [trial(1, (0.02, 0.08)), repair, trial(3, None)]
+    self.assertEqual(order(waiting, waits=True), [2, -1, -3])
+    self.assertEndsWith(queue(waiting, waits=True)[1].reason, 'learns fast')
 
   def test_what_is_not_paid_waits_and_leaves_its_place_to_others(self):
     waiting = [trial(n, (0.02, 0.08)) for n in (1, 2, 3)]

@@ -5,7 +5,8 @@
 A candidate that is refused by the gate or by its backtest, or that trains
 nothing, gets its verdict here and does not race. More of the others are
 backtested than there are places; predictions decide which of them enter, and
-the rest wait for the next round. The training so far is diagnosed in every
+the rest wait for the next round. While the policy learns fast, only repairs are
+proposed and enter (`learning`). The training so far is diagnosed in every
 round, even if no candidate may enter any more.
 """
 
@@ -15,9 +16,11 @@ import math
 from typing import Any
 
 from evojax.evolve import costs
+from evojax.evolve import learning
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import ranking
+from evojax.evolve import repairs
 from evojax.evolve import standings
 from evojax.evolve.propose import human
 from evojax.evolve.steps import accumulate
@@ -90,6 +93,7 @@ def _queue(
         lambda predicted: standings.chance(run, number, predicted),
         ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE,
         lambda entering: is_paid(run, number, entering),
+        waits=bool(learning.why_wait(run, number)),
     )
     return [dataclasses.asdict(place) for place in found]
 
@@ -245,13 +249,18 @@ def _begin(run: opening.Run, number: int, trial: int, free: int) -> bool:
   diagnosis = _diagnose(run, number, trial)
   # After a kill following 'promote', the newest version is not its parent.
   version = run.recorder.history.version(diagnosis.version)
-  repairs_only = _is_for_repairs(run, trial, free)
+  wait = learning.why_wait(run, number)
+  only = repairs.FAULTS if wait else ()
+  if _is_for_repairs(run, trial, free):
+    only, wait = ('critical',), ''
   proposal = record(
       records.Hypothesize,
-      lambda: hypothesize.hypothesize(run, diagnosis, version, repairs_only),
+      lambda: hypothesize.hypothesize(run, diagnosis, version, only, wait),
       trial=trial,
   )
   if not proposal.proposer:
+    if proposal.note:
+      run.say(f'round {number}: {proposal.note}')
     return False
   if run.primary:
     human.taken(run.inbox, proposal.trigger)

@@ -1,5 +1,6 @@
 """Hypothesize: the change to try next, and its expected effect."""
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -25,7 +26,8 @@ def hypothesize(
     run: opening.Run,
     diagnosis: records.Diagnose,
     version: records.Version,
-    repairs_only: bool,
+    only: Sequence[str],
+    note: str,
 ) -> records.Hypothesize:
   """Return the next proposal; a change in the user's inbox comes first.
 
@@ -33,11 +35,13 @@ def hypothesize(
     run: The run.
     diagnosis: The diagnosis of the version.
     version: The version to change.
-    repairs_only: Whether the proposer may only repair a critical finding.
+    only: Severities of the findings that the proposer may only repair; () lets
+      it change anything.
+    note: What the row says if there is no proposal.
   """
 
   def choose() -> tuple[Any, Any]:
-    row, made = _choose(run, diagnosis, version, repairs_only)
+    row, made = _choose(run, diagnosis, version, only, note)
     parts = made and {'overlay': dict(made.overlay), 'files': dict(made.files)}
     return rows_lib.to_json(row), parts
 
@@ -65,7 +69,8 @@ def _choose(
     run: opening.Run,
     diagnosis: records.Diagnose,
     version: records.Version,
-    repairs_only: bool,
+    only: Sequence[str],
+    note: str,
 ) -> tuple[records.Hypothesize, spec.Harness | None]:
   """Return the choice of process 0: the row, and the changed harness if any."""
   e = run.config.evolve
@@ -91,17 +96,17 @@ def _choose(
       solved=recorded.solved_by_family(run.path / version.folder),
   )
   proposal = human.propose(context, run.inbox)
-  critical = any(f.severity == 'critical' for f in diagnosis.findings)
-  wanted = (critical or not repairs_only) and not ends_run(run, diagnosis)
+  faulty = any(f.severity in only for f in diagnosis.findings)
+  wanted = (faulty or not only) and not ends_run(run, diagnosis)
   if proposal is None and wanted:
     proposal = propose_lib.load(e.proposer)(context)
     changes = proposal.delta.changes if proposal else ()
     found = repairs.severity(diagnosis.findings, changes)
-    if repairs_only and found != 'critical':
+    if only and found not in only:
       proposal = None
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
-    return records.Hypothesize(**row), None
+    return records.Hypothesize(**row, note=note), None
   row |= dict(harness=proposal.after.sha256)
   row |= dict(expected=tuple(map(float, proposal.expected)))
   made = recorder.made_from(records.Hypothesize, proposal, **row)

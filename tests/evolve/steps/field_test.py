@@ -41,6 +41,7 @@ class FillTest(parameterized.TestCase):
       repairs_only=(),
       chance=0.9,
       number=0,
+      wait='',
   ):
     """Return the trials in a round's field, given `outcomes`.
 
@@ -93,6 +94,7 @@ class FillTest(parameterized.TestCase):
         ),
         mock.patch.object(field.shadow, 'current', lambda run: shadow),
         mock.patch.object(field.standings, 'chance', lambda *_: chance),
+        mock.patch.object(field.learning, 'why_wait', lambda *_: wait),
     ):
       self.said = run.say
       found = field.fill(run, number)
@@ -176,6 +178,12 @@ class FillTest(parameterized.TestCase):
     ]
     self.assertEqual(self._fill([0.3, 0.4], waiting=waiting), [3, 0])
     self.assertEqual(self.tried, 1)
+
+  def test_while_the_policy_learns_fast_nothing_enters(self):
+    waiting = [candidate(0, 0.1)]
+    self.assertEqual(self._fill([], waiting=waiting, wait='it learns'), [])
+    self.assertEqual(self.queue, [0])
+    self.assertEqual(self._fill([], waiting=waiting), [0])
 
   def test_if_enough_wait_only_a_critical_repair_is_looked_for(self):
     waiting = [candidate(n, 0.1) for n in range(3)]

@@ -1,0 +1,72 @@
+"""Learning: how fast the policy still learns, by the rollouts of its training.
+
+While it learns fast, tokens gain more by training it than by a race: a change
+that is kept early gains by what training gains a little later anyway. So
+changes that repair nothing wait until the policy learns slowly
+(`evolve.settled`), as a researcher would wait.
+"""
+
+import numpy as np
+
+from evojax.evolve import opening
+from evojax.ledger import records
+
+# Rounds whose updates are fitted. The mean of 12 problems varies by about 10
+# points from update to update, so that the rise in one round of 32 updates is
+# known to 6 points, and that in two rounds to 2.
+_ROUNDS = 2
+
+
+def rise(run: opening.Run, number: int) -> float | None:
+  """Return by how much the policy's solved share rises in a round, a fraction.
+
+  It is the slope of the least-squares line through the solved shares of the
+  updates that made the policy in the two rounds before, times the number of its
+  updates in a round.
+
+  Args:
+    run: The run.
+    number: Number of the round; only rounds before it count.
+
+  Returns:
+    The rise; None before the policy has trained for a round.
+  """
+  history = run.recorder.history
+  arms = {arm.folder: arm for race in history.races for arm in race.arms}
+  lines = []
+  for made in history.all(records.Promote):
+    if made.round is None or not number - _ROUNDS <= made.round < number:
+      continue
+    outcomes = [arms[source.folder].outcome for source in made.sources]
+    outcomes = [outcome for outcome in outcomes if outcome]
+    if run.config.evolve.policy == 'mean':  # Side by side, from one state.
+      outcomes = [np.mean(outcomes, axis=0)] if outcomes else []
+    if outcomes:
+      lines.append(np.concatenate(outcomes))
+  if not lines:
+    return None
+  solved = np.concatenate(lines)
+  slope = np.polyfit(np.arange(len(solved)), solved, 1)[0]
+  return float(slope * len(solved) / len(lines))
+
+
+def why_wait(run: opening.Run, number: int) -> str:
+  """Return why changes that repair nothing wait in a round; '' if they do not.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+  """
+  most = run.config.evolve.settled
+  if most >= 1:
+    return ''
+  found = rise(run, number)
+  waits = 'changes that repair nothing wait until'
+  if found is None:
+    return f'{waits} the policy has trained for a round'
+  if found <= most:
+    return ''
+  return (
+      f'the policy still gains {100 * found:.1f} points in a round; {waits} it'
+      f' gains at most {100 * most:g} (evolve.settled)'
+  )
