@@ -50,6 +50,7 @@ GAINS = (
     (10, 10, 10, 10),
     (6, 2, 2, 1),
     (2, 2, 2, 2),
+    (0, 1, 2, 4),  # As when a KL penalty goes: it binds more from pair to pair.
     (0, 0, 0, 0),
 )
 # Standard deviation of a pair on perturbed problems, where runs scored them.

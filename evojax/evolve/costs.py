@@ -69,12 +69,16 @@ def pairs_of(
 def payable_pairs(run: opening.Run, number: int) -> int:
   """Return how many pairs the tokens pay for if only the incumbent trains.
 
-  Without a candidate, no arm needs a dev score.
+  Without a candidate, no arm needs a dev score, and only arms of the
+  incumbent's harness say how long completions are.
   """
   left, pairs = _left(run, number), run.config.evolve.pairs
   if math.isinf(left):
     return pairs
-  paid = math.floor(left / _of_arm(run, number))
+  versions = run.recorder.history.versions
+  incumbent = versions[-1].harness if versions else ''
+  update = _of_update(run, number, incumbent)
+  paid = math.floor(left / (run.config.evolve.updates * update))
   return min(max(paid, 0), pairs)
 
 
@@ -175,15 +179,21 @@ def _perturbed(run: opening.Run, number: int) -> float:
   return 2 * _dev(run) * _of_update(run, number)
 
 
-def _of_update(run: opening.Run, number: int) -> float:
+def _of_update(run: opening.Run, number: int, harness: str = '') -> float:
   """Estimate the tokens of an update from the arms of the last round.
 
   The arm with the most tokens counts, since a harness may make completions
   longer.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+    harness: Only arms of this harness count, if there are any; '': all.
   """
   grpo, history = run.config.grpo, run.recorder.history
   if races := [race for race in history.races if race.round < number]:
-    return _longest(races[-1].arms)
+    own = [arm for arm in races[-1].arms if arm.harness == harness]
+    return _longest(own or races[-1].arms)
   update = _GROWTH * _longest([history.base])
   if run.config.rollout.token_limit or not update:
     # A candidate may lift the token limit of the first arm, and a fork has no

@@ -48,7 +48,10 @@ class CostsTest(parameterized.TestCase):
         for n in (0, 1)
     ]
     run.recorder.history = mock.Mock(
-        races=[race] * raced + list(more), trials=trials, base=base
+        races=[race] * raced + list(more),
+        trials=trials,
+        base=base,
+        versions=[mock.Mock(harness='incumbent')],
     )
     return run
 
@@ -93,6 +96,23 @@ class CostsTest(parameterized.TestCase):
   @parameterized.parameters((320, 4), (319, 3), (80, 1), (79, 0), (-5, 0))
   def test_the_incumbent_alone(self, left, pairs):
     self.assertEqual(costs.payable_pairs(self._run(_SPENT + left), 1), pairs)
+
+  def test_the_incumbent_alone_is_as_long_as_its_own_arms(self):
+    long, short = (
+        samples.record(
+            records.RacedArm, harness=name, sampled_tokens=tokens, updates=8
+        )
+        for name, tokens in (('former', 160), ('incumbent', 40))
+    )
+    race = samples.record(
+        records.Race, round=1, arms=(long, short), scored_by='rollouts'
+    )
+    # Besides what round 0 and its replay took, 100 for the replay of round 1.
+    spent = _SPENT + 160 + 40 + 100
+    run = self._run(spent + 120, more=[race])
+    self.assertEqual(costs.payable_pairs(run, 2), 3)
+    run = self._run(spent + 39, more=[race])
+    self.assertEqual(costs.payable_pairs(run, 2), 0)
 
   def test_completions_may_become_longer(self):
     # By a tenth, after 8 updates of 200 tokens in all,
