@@ -45,7 +45,7 @@ _SETTINGS = flags.DEFINE_list(
     'settings', [str(settings_lib.FOLDER)], 'Directories of settings.'
 )
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds.', lower_bound=1)
-_FIRST = flags.DEFINE_integer('first_seed', 0, 'First seed of systems.', 0)
+_FIRST = flags.DEFINE_integer('first_seed', 0, 'The first seed.', 0)
 _TOKENS = flags.DEFINE_float(
     'tokens',
     recording.TOKENS,
@@ -81,12 +81,16 @@ def _show(
     print(f'{s.name:28} {s.kind:8} {status:8} {s.summary}')
 
 
-def _creep(found: Sequence[settings_lib.Setting], out: pathlib.Path) -> None:
+def _creep(
+    found: Sequence[settings_lib.Setting],
+    seeds: Sequence[int],
+    out: pathlib.Path,
+) -> None:
   """Propose every one-value fault to its clean twin, live."""
   out.mkdir(parents=True, exist_ok=True)
   path = out / 'creep.jsonl'
   known = {(row['setting'], row['seed']) for row in json_lines.read(path)}
-  for seed in range(_SEEDS.value):
+  for seed in seeds:
     for setting in found:
       if not settings_lib.factor(setting) or (setting.name, seed) in known:
         continue
@@ -103,11 +107,12 @@ def main(_):
     raise app.UsageError(str(error)) from error
   recorded = pathlib.Path(_RECORDED.value)
   rows, tokens = recording.read(recorded), int(_TOKENS.value)
+  seeds = range(_FIRST.value, _FIRST.value + _SEEDS.value)
   out = pathlib.Path(_OUT.value).resolve()
   if _LIST.value:
     _show(found, rows, tokens)
   if _RECORD.value:
-    for run in recording.queue(found, range(_SEEDS.value)):
+    for run in recording.queue(found, seeds):
       if (run.arm, run.seed, tokens) not in rows:
         folder = out / 'recording' / f'{run.arm}-{run.seed}'.replace(' ', '-')
         recording.record(
@@ -118,12 +123,12 @@ def main(_):
     lines = evaluation.replay(found, known, _RUNS.value, tokens)
     print('\n'.join(lines))
   if _CREEP.value:
-    _creep(found, out)
+    _creep(found, seeds, out)
   if commands:
     done = evaluation.run_jobs(
         commands,
         found,
-        range(_FIRST.value, _FIRST.value + _SEEDS.value),
+        seeds,
         out,
         out / 'rows.jsonl',
         tokens=tokens,
