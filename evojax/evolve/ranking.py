@@ -74,7 +74,7 @@ def queue(
     trials: Sequence[history_lib.Trial],
     places: int,
     ordinary: int,
-    chance_of: Callable[[records.Interval], float | None],
+    chance_of: Callable[[records.Interval], float],
     least_chance: float,
     is_paid: Callable[[Sequence[history_lib.Trial]], bool],
     *,
@@ -91,8 +91,7 @@ def queue(
     ordinary: How many of them may be neither the repair of a critical fault nor
       the user's.
     chance_of: Returns the probability that a candidate proves its gain, given
-      the predicted one; None if it is unknown. It is asked only for changes
-      that repair nothing.
+      the predicted one. It is asked only for changes that repair nothing.
     least_chance: The least probability with which such a change enters.
     is_paid: Whether the tokens pay for a round that these candidates enter.
     waits: Whether changes that repair nothing wait, because the policy learns

@@ -74,8 +74,11 @@ class ChanceTest(absltest.TestCase):
     self.assertGreater(much, 0.7)
     self.assertLess(little, self._chance((0.02, 0.02)) + 1e-6)
 
-  def test_it_is_unknown_before_the_first_round(self):
-    self.assertIsNone(self._chance((0.0, 0.1), raced=False))
+  def test_before_the_first_pairs_they_differ_as_usual(self):
+    # By 2 points, where those of the round differ by 3.5.
+    pairs = self._chance((-0.01, 0.07))
+    self.assertGreater(self._chance((-0.01, 0.07), raced=False), pairs + 0.1)
+    self.assertLess(self._chance((-0.05, 0.03), raced=False), 0.2)
 
 
 class LastTest(absltest.TestCase):

@@ -14,6 +14,8 @@ import tempfile
 from absl.testing import absltest
 import pytest
 
+from evojax.ledger import history
+from evojax.ledger import records
 from evojax.runtime import listing
 from evojax.runtime import mirror
 from evojax.runtime import storage
@@ -126,6 +128,43 @@ class StoreTest(kill_test._Killed):
     config = json.loads(beside.read('config.json'))['config']
     self.assertEqual(config['model']['path'], f'{store_worker.URL}/policy')
     self.assertEqual(self.objects(), before)
+
+
+@pytest.mark.long
+class ForkTest(absltest.TestCase):
+  """Runs that evolve, in a store: one is forked from and compared with."""
+
+  def _history(self, name):
+    with mirror.opened(f'objects://bucket/{name}') as path:
+      return history.read(pathlib.Path(path))
+
+  def test_a_run_is_forked_from_and_compared_with_others_of_the_store(self):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    variables = objects.make(folder)
+    self.enterContext(absltest.mock.patch.dict(os.environ, variables))
+    at = lambda name: f'objects://bucket/{name}'
+    config = '--config=tests/tiny.py:evolving'
+    for flags in (
+        [f'--workdir={at("first")}'],
+        ['--mode=train', f'--workdir={at("plain")}'],
+        [
+            f'--workdir={at("second")}',
+            f'--fork_from={at("first")}',
+            '--fork_version=v0',
+            f'--compare={at("plain")}',
+        ],
+    ):
+      ended = command(config, *flags)
+      self.assertEqual(ended.returncode, 0, f'{flags}: {ended.stderr}')
+    first, second = map(self._history, ('first', 'second'))
+    self.assertEqual(second.base.end, first.base.end)
+    summary = json.loads(storage.Store(at('second')).read('summary.json'))
+    self.assertIsInstance(summary['sealed']['smoke'], dict)  # Its variant.
+    # Nothing was written to the runs that were only read, and no copy is left.
+    self.assertEqual(second.find(records.Open).forked, 'first:v0')
+    self.assertLen(self._history('first').rows, len(first.rows))
+    cache = pathlib.Path(os.environ['XDG_CACHE_HOME'], 'evojax/remote')
+    self.assertEqual(os.listdir(cache / 'runs'), [])
 
 
 if __name__ == '__main__':
