@@ -6,7 +6,8 @@ changes that repair nothing wait until the policy learns slowly
 (`evolve.settled`), as a researcher would wait.
 """
 
-import numpy as np
+import itertools
+import statistics
 
 from evojax.evolve import opening
 from evojax.ledger import records
@@ -22,14 +23,16 @@ def rise(run: opening.Run, number: int) -> float | None:
 
   It is the slope of the least-squares line through the solved shares of the
   updates that made the policy in the two rounds before, times the number of its
-  updates in a round.
+  updates in a round. A round whose arms taught nothing, so that the policy
+  stayed as it was, has none. Sums are rounded once, so that all processes get
+  the same bits, and a process on another machine that resumes the round.
 
   Args:
     run: The run.
     number: Number of the round; only rounds before it count.
 
   Returns:
-    The rise; None before the policy has trained for a round.
+    The rise; None before the first round has ended.
   """
   history = run.recorder.history
   arms = {arm.folder: arm for race in history.races for arm in race.arms}
@@ -38,16 +41,17 @@ def rise(run: opening.Run, number: int) -> float | None:
     if made.round is None or not number - _ROUNDS <= made.round < number:
       continue
     outcomes = [arms[source.folder].outcome for source in made.sources]
-    outcomes = [outcome for outcome in outcomes if outcome]
     if run.config.evolve.policy == 'mean':  # Side by side, from one state.
-      outcomes = [np.mean(outcomes, axis=0)] if outcomes else []
-    if outcomes:
-      lines.append(np.concatenate(outcomes))
+      each = zip(*filter(None, outcomes), strict=True)
+      outcomes = [list(map(statistics.fmean, each))]
+    lines.append(list(itertools.chain(*outcomes)))
   if not lines:
     return None
-  solved = np.concatenate(lines)
-  slope = np.polyfit(np.arange(len(solved)), solved, 1)[0]
-  return float(slope * len(solved) / len(lines))
+  solved = list(itertools.chain(*lines))
+  if len(solved) < 2:
+    return 0.0
+  fitted = statistics.linear_regression(range(len(solved)), solved)
+  return fitted.slope * len(solved) / len(lines)
 
 
 def why_wait(run: opening.Run, number: int) -> str:

@@ -66,8 +66,17 @@ class RiseTest(parameterized.TestCase):
     self.assertAlmostEqual(learning.rise(found, 1), 0.3)
 
   def test_an_arm_without_rollouts_does_not_count(self):
-    self.assertIsNone(learning.rise(run([()]), 1))
+    self.assertEqual(learning.rise(run([()]), 1), 0.0)
     self.assertAlmostEqual(learning.rise(run([(), (0.2, 0.3)]), 1), 0.2)
+    found = run([(), (0.2, 0.3)], policy='mean')
+    self.assertAlmostEqual(learning.rise(found, 1), 0.2)
+
+  def test_a_policy_that_stays_as_it_was_does_not_learn(self):
+    # The arms of both rounds taught nothing, and are no sources.
+    self.assertEqual(learning.rise(run([], []), 2), 0.0)
+    self.assertEqual(learning.why_wait(run([], []), 2), '')
+    # 2 updates in 2 rounds: one in a round, by 10 points each.
+    self.assertAlmostEqual(learning.rise(run([(0.2, 0.3)], []), 2), 0.1)
 
   def test_changes_wait_while_the_policy_learns_fast(self):
     rises = lambda by: run([(0.3, 0.3 + by)], settled=0.05)
