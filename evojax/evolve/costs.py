@@ -70,13 +70,19 @@ def payable_pairs(run: opening.Run, number: int) -> int:
   """Return how many pairs the tokens pay for if only the incumbent trains.
 
   Without a candidate, no arm needs a dev score, and only arms of the
-  incumbent's harness say how long completions are.
+  incumbent's harness say how long completions are. It is the harness that the
+  last round left: a change kept since then that trains nothing has no arms yet,
+  and must not make another answer of one that was already acted on.
   """
   left, pairs = _left(run, number), run.config.evolve.pairs
   if math.isinf(left):
     return pairs
-  versions = run.recorder.history.versions
-  incumbent = versions[-1].harness if versions else ''
+  made = (
+      version.harness
+      for version in reversed(run.recorder.history.versions)
+      if not isinstance(version, records.Promote) or version.round is not None
+  )
+  incumbent = next(made, '')
   update = _of_update(run, number, incumbent)
   paid = math.floor(left / (run.config.evolve.updates * update))
   return min(max(paid, 0), pairs)

@@ -111,6 +111,11 @@ class CostsTest(parameterized.TestCase):
     spent = _SPENT + 160 + 40 + 100
     run = self._run(spent + 120, more=[race])
     self.assertEqual(costs.payable_pairs(run, 2), 3)
+    # A change that trains nothing, kept while the round looks for candidates.
+    run.recorder.history.versions.append(
+        samples.record(records.Promote, harness='measured', round=None)
+    )
+    self.assertEqual(costs.payable_pairs(run, 2), 3)
     run = self._run(spent + 39, more=[race])
     self.assertEqual(costs.payable_pairs(run, 2), 0)
 
