@@ -776,13 +776,15 @@ class FaultTest(absltest.TestCase):
     )
 
   def test_ends_the_run(self):
-    config = tiny.evolving()
+    # Nothing waits for the policy to learn slowly.
+    config = tiny.evolving(evolve__settled=0.05)
     ended = evojax.run(config, str(self.path))['ended']
     self.assertEqual(ended, 'a fault outside the harness')
     found = ['open', 'train', 'diagnose', 'hypothesize', 'seal', 'final']
     self.assertEqual(steps(self.path), found)
     log = (self.path / 'log.txt').read_text()
     self.assertIn('evolve.end_at_fault=False', ' '.join(log.split()))
+    self.assertNotIn('wait until', ' '.join(log.split()))
     page = (self.path / 'report.html').read_text()
     self.assertIn(
         'only you can repair: wrong answers are accepted. To change: grader.'

@@ -37,7 +37,8 @@ def hypothesize(
     version: The version to change.
     only: Severities of the findings that the proposer may only repair; () lets
       it change anything.
-    note: What the row says if there is no proposal.
+    note: What the row says if there is no proposal, unless a fault ends the
+      run.
   """
 
   def choose() -> tuple[Any, Any]:
@@ -97,7 +98,8 @@ def _choose(
   )
   proposal = human.propose(context, run.inbox)
   faulty = any(f.severity in only for f in diagnosis.findings)
-  wanted = (faulty or not only) and not ends_run(run, diagnosis)
+  ends = ends_run(run, diagnosis)
+  wanted = (faulty or not only) and not ends
   if proposal is None and wanted:
     proposal = propose_lib.load(e.proposer)(context)
     changes = proposal.delta.changes if proposal else ()
@@ -106,7 +108,7 @@ def _choose(
       proposal = None
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
-    return records.Hypothesize(**row, note=note), None
+    return records.Hypothesize(**row, note='' if ends else note), None
   row |= dict(harness=proposal.after.sha256)
   row |= dict(expected=tuple(map(float, proposal.expected)))
   made = recorder.made_from(records.Hypothesize, proposal, **row)
