@@ -66,7 +66,7 @@ def fill(run: opening.Run, number: int) -> Field:
   for trial in range(first, first + stages.TRIES * free):
     # Each round tries at least one change: its diagnosis may call for a repair
     # that comes before all who wait.
-    if trial > first and _is_full(run, trial, free):
+    if trial > first and _is_full(run, number, trial, free):
       break
     if not _begin(run, number, trial, free):
       break
@@ -172,21 +172,23 @@ def _ordinary(run: opening.Run) -> int:
   return left - (promised >= ENTRIES_WITH_RESERVE)
 
 
-def _is_full(run: opening.Run, trial: int, free: int) -> bool:
+def _is_full(run: opening.Run, number: int, trial: int, free: int) -> bool:
   """Return whether enough candidates wait, not counting those from a trial on.
 
   If there were only as many as places, all would enter whatever is predicted.
   So one more is needed, unless those that enter first take all places, or one
   enters alone.
   """
-  waiting = [t for t in _waiting(run) if t.number < trial]
+  waiting = _able(run, number, trial)
   if any(map(ranking.enters_alone, waiting)):
     return True
   first = sum(map(ranking.enters_first, waiting))
   return first >= free or len(waiting) >= free + stages.SPARE
 
 
-def _is_for_repairs(run: opening.Run, trial: int, free: int) -> bool:
+def _is_for_repairs(
+    run: opening.Run, number: int, trial: int, free: int
+) -> bool:
   """Return whether a new trial may only be the repair of a critical fault.
 
   That is so if no other candidate could enter, or if enough of them wait. Those
@@ -195,11 +197,20 @@ def _is_for_repairs(run: opening.Run, trial: int, free: int) -> bool:
   """
   waiting = sum(
       not (t.queued and t.queued.hopeless)
-      for t in _waiting(run)
-      if t.number < trial
+      for t in _able(run, number, trial)
   )
   may_enter = min(free, _ordinary(run))
   return may_enter <= 0 or waiting >= may_enter + stages.SPARE
+
+
+def _able(
+    run: opening.Run, number: int, trial: int
+) -> list[history_lib.Trial]:
+  """Return the candidates before a trial that wait and may enter a round."""
+  waiting = [t for t in _waiting(run) if t.number < trial]
+  if learning.why_wait(run, number):
+    return list(filter(ranking.enters_first, waiting))
+  return waiting
 
 
 def _first_trial(run: opening.Run, number: int) -> int:
@@ -251,7 +262,7 @@ def _begin(run: opening.Run, number: int, trial: int, free: int) -> bool:
   version = run.recorder.history.version(diagnosis.version)
   wait = learning.why_wait(run, number)
   only = repairs.FAULTS if wait else ()
-  if _is_for_repairs(run, trial, free):
+  if _is_for_repairs(run, number, trial, free):
     only, wait = ('critical',), ''
   proposal = record(
       records.Hypothesize,

@@ -53,7 +53,8 @@ class FillTest(parameterized.TestCase):
 
     def begin(run, number, trial, free):
       self.assertEqual(
-          field._is_for_repairs(run, trial, free), trial in repairs_only
+          field._is_for_repairs(run, number, trial, free),
+          trial in repairs_only,
       )
       outcome = next(outcomes, None)
       if outcome is None:
@@ -185,6 +186,13 @@ class FillTest(parameterized.TestCase):
     self.assertEqual(self.queue, [0])
     self.assertEqual(self._fill([], waiting=waiting), [0])
 
+  def test_what_waits_for_the_policy_keeps_no_repair_from_being_tried(self):
+    waiting = [candidate(n, 0.1) for n in range(3)]
+    # None of them may enter, so that a warning may be repaired, too.
+    found = self._fill(['vetoed', 'vetoed'], waiting=waiting, wait='it learns')
+    self.assertEqual(found, [])
+    self.assertEqual(self.tried, 2)
+
   def test_if_enough_wait_only_a_critical_repair_is_looked_for(self):
     waiting = [candidate(n, 0.1) for n in range(3)]
     options = dict(waiting=waiting, repairs_only=(3,))
@@ -288,10 +296,13 @@ class ReserveTest(parameterized.TestCase):
     config = {'evolve': {'entries': promised}}
     run.recorder.find.return_value.config = config
     run.recorder.history.trials = [candidate(n) for n in range(waiting)]
-    with mock.patch.object(
-        field.standings, 'entered', lambda _: range(entered)
+    with (
+        mock.patch.object(
+            field.standings, 'entered', lambda _: range(entered)
+        ),
+        mock.patch.object(field.learning, 'why_wait', lambda *_: ''),
     ):
-      self.assertEqual(field._is_for_repairs(run, 9, free), expected)
+      self.assertEqual(field._is_for_repairs(run, 4, 9, free), expected)
 
 
 if __name__ == '__main__':
