@@ -116,7 +116,10 @@ def _field(evolve: ml_collections.ConfigDict, number: int) -> tuple[float, ...]:
 
 def _waited(evolve: ml_collections.ConfigDict) -> int:
   """Return the expected number of rounds before the first candidates."""
-  return math.floor(_LEARNING * evolve.rounds) if evolve.settled < 1 else 0
+  if evolve.settled >= 1:
+    return 0
+  # How fast the policy learns is not known before the first round.
+  return max(math.floor(_LEARNING * evolve.rounds), 1)
 
 
 def round_name(
