@@ -172,8 +172,9 @@ def _end(trial: history.Trial) -> str:
   if trial.status == 'superseded':
     if not trial.races:
       hopeless = trial.queued and trial.queued.hopeless
-      why = 'the gain that is predicted could hardly be proved'
-      return f'not raced, as {why if hopeless else "no place was left"}'
+      if hopeless:
+        return 'not raced, as the gain that is predicted could hardly be proved'
+      return 'still waiting for a race'  # `records.Queued` says for what.
     if ahead:
       return 'ahead while an earlier change was still compared with its shadow'
   return _ENDS.get(trial.status, 'failed')

@@ -69,9 +69,8 @@ class WhyNoneTest(absltest.TestCase):
     )
     self.assertEqual(
         sealed.why_none(run),
-        'Nothing was kept: of 4 changes 1 was not raced, as no place was left,'
-        ' 1 was not raced, as the gain that is predicted could hardly be'
-        ' proved, 1 was left undecided when another change was kept or taken'
+        'Nothing was kept: of 4 changes 1 was still waiting for a race, 1 was'
+        ' not raced, as the gain that is predicted could hardly be proved, 1 was left undecided when another change was kept or taken'
         ' back, 1 was ahead while an earlier change was still compared with its'
         ' shadow.',
     )
