@@ -88,6 +88,7 @@ def live(
     config.evolve.rounds = RULES.rounds
     config.evolve.candidates = 1
     config.evolve.proposer = 'benchmarks.faults.creep'
+    config.evolve.settled = 1.0  # Harm is offered in every round.
   env = {**os.environ, _VARIABLE: str(setting.path)}
   runner.start('evolve', config, folder / 'config.json', folder / 'run', env)
   trials = history_lib.read(folder / 'run').trials

@@ -838,6 +838,7 @@ class CreepTest(FolderTestCase):
     config = json.loads(pathlib.Path(run.call_args.args[0][-2]).read_text())
     self.assertEqual(config['reward']['weights'], {'outcome': 1.0})
     self.assertEqual(config['evolve']['proposer'], 'benchmarks.faults.creep')
+    self.assertEqual(config['evolve']['settled'], 1.0)
     env = run.call_args.kwargs['env']
     self.assertEqual(env['EVOJAX_FAULT'], str(setting.path))
 
