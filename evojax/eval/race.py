@@ -325,9 +325,11 @@ def gate(
 ) -> Gate:
   """Return whether a result also shows on perturbed problems, within its error.
 
-  holds: the gain there, as it is `counted`, is above -margin at one-sided level
-  GATE_LEVEL; with a margin of 0, a candidate that only gains from the wording
-  passes with at most that probability.
+  holds: the gain there, as measured or as it is `counted`, is above -margin at
+  one-sided level GATE_LEVEL; with a margin of 0, a candidate that only gains
+  from the wording passes with at most that probability. Cut gains alone would
+  not do: where the errors over problems are large, only a large gain excludes a
+  loss.
   fails: it is below half of the gain on plain problems, at the same level; the
   arms of a pair are the same, so the difference is taken per pair.
   open: the errors allow neither; score more pairs, or another round.
@@ -351,7 +353,7 @@ def gate(
   if paired.p_value(missing, none) <= GATE_LEVEL:
     part = 'half' if share == _SHARE else f'{share:g}'
     return Gate('fails', found, f'{text}: less than {part} of the gain')
-  if tested.low > -margin:
+  if max(found.low, tested.low) > -margin:
     return Gate('holds', found, text)
   # Without a margin 0 is the loss to exclude.
   loss = f'a loss of {100 * margin:g}' if margin else '0'

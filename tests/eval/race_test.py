@@ -307,6 +307,14 @@ class ChecksTest(parameterized.TestCase):
     self.assertEqual(lost.status, 'open')
     self.assertEndsWith(lost.reason, 'may be a loss of 2')
 
+  def test_gate_of_a_repair_with_large_gains_and_few_problems(self):
+    # Mean 30, error 8 / sqrt(3): t of 2 degrees of freedom is 1.89. So the
+    # lower bound is +21.3, but -3.7 with gains cut at 5.
+    large = [0.29, 0.3, 0.31]
+    found = race.gate(large, large, [0.08] * 3, margin=0.02)
+    self.assertIn('[-3.7, +13.7] with gains cut at 5', found.reason)
+    self.assertEqual(found.status, 'holds')
+
   def test_gate_of_a_repair_excludes_a_loss(self):
     small = [0.004, -0.003, 0.005, -0.002]
     of = lambda margin: race.gate(small, small, _NONE, margin=margin).status
