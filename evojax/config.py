@@ -316,10 +316,8 @@ FIELDS = (
           'Score base and trained policy on the sealed split at the end.'),
 
     # The meta-loop: each candidate changes the harness in one factor.
-    Field('evolve.rounds', 6, 'Maximum rounds; 0 trains without evolution.',
-          0),
-    Field('evolve.candidates', 2, 'Changes that race the incumbent harness'
-          ' concurrently.', 1),
+    Field('evolve.rounds', 6, 'Maximum rounds; 0 only trains.', 0),
+    Field('evolve.candidates', 2, 'Most changes that race at once.', 1),
     Field('evolve.entries', 5, 'Changes that may enter the race in a whole run.'
           ' The more there are, the stronger the evidence each of them needs.'
           ' The last of three or more is kept for the repair of a critical'
@@ -363,8 +361,7 @@ FIELDS = (
     Field('evolve.horizon', 3, 'Rounds after a change is kept in which the'
           ' former harness keeps training beside the policy, in the place of a'
           ' candidate or, if a change was kept late, after the last round; if'
-          ' the policy loses, the change is taken back. 0: none.',
-          0),
+          ' the policy loses, the change is taken back. 0: none.', 0),
     Field('evolve.false_discovery_rate', 0.2, 'Bound on the expected share of'
           ' changes without a real gain among those that a run keeps.', 1e-6,
           1.0 - 1e-6),

@@ -1,8 +1,8 @@
 """Compares systems on faulty and leaky runs: which repair or name a fault.
 
     python -m benchmarks.faults --system=evojax [--system=rival='CMD ARG ...']
-        [--settings=DIR,...] [--seeds=3] [--tokens=1e6] [--workers=1]
-        [--out=runs/faults]
+        [--settings=DIR,...] [--seeds=3] [--first_seed=0] [--tokens=1e6]
+        [--workers=1] [--out=runs/faults]
     python -m benchmarks.faults --system=diagnose --tokens=1e5
                                               what the checks name, in minutes
     python -m benchmarks.faults --list        what is planted, with status

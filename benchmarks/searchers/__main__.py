@@ -3,6 +3,7 @@
     python -m benchmarks.searchers --record     the queue of training runs
     python -m benchmarks.searchers [--rivals=PYTHON] [--tokens=5e5,1e6]
     python -m benchmarks.searchers --live [--rivals=PYTHON] [--best=optuna]
+        [--workers=1]
 
 All rules get the same tokens in the same worlds, which `tables` builds from the
 rows of `recording`: evojax's race, the same race with shuffled alerts, trials
@@ -23,7 +24,7 @@ evojax, the searcher --best, PBT, the base policy under the reference recipe,
 and plain training of the seed. A job of 500,000 tokens takes about 8 minutes of
 one core, and much longer where a fault makes completions short. Jobs that have
 a row in --live_rows are not repeated; `--live --jobs=` prints the table of the
-rows so far.
+rows so far, without those of seeds on which rules were changed.
 """
 
 import pathlib

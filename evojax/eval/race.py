@@ -126,8 +126,8 @@ def is_steady(differences: Sequence[float]) -> bool:
 
   The gains of some repairs rise: a KL penalty binds the more, the further the
   policy is from its start. So their order does not matter if all of them lie
-  between 0 and twice the rise that is allowed, 5 points with 4 pairs; arms that
-  may collapse differ by more than that.
+  between 0 and twice the rise that is allowed, 5 points with 4 pairs. Pairs
+  that agree so well say no more than others about arms that collapse rarely.
 
   Args:
     differences: Candidate minus incumbent, of a round's pairs in order.

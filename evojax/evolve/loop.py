@@ -3,14 +3,16 @@
     open  train  ((diagnose  hypothesize  design  admit  backtest)*  race
     (shadow  verify  accumulate)*  promote)*  retrain  seal  final
 
-In every round, changed harnesses race the incumbent one, and the policy
-continues from the arms of the winner. Rounds end when all are done, when
-evolve.tokens are spent, or at a critical fault that no harness can repair. If
-too few tokens are left for a race, a round trains the incumbent alone. A change
-that was kept late is compared with its shadow in further rounds, in which only
-these two train. Every step is one row, written after its files are on disk; a
-step that has a row is not done again. A run that was killed therefore continues
-where it stopped, and ends with the same rows as an uninterrupted run.
+In a round, changed harnesses race the incumbent one, and the policy continues
+from the arms of the winner. While the policy learns fast, a round only races
+repairs and the user's changes, or trains the incumbent alone. Rounds end when
+all are done, when evolve.tokens are spent, or at a critical fault that no
+harness can repair. If too few tokens are left for a race, a round trains the
+incumbent alone. A change that was kept late is compared with its shadow in
+further rounds, in which only these two train. Every step is one row, written
+after its files are on disk; a step that has a row is not done again. A run that
+was killed therefore continues where it stopped, and ends with the same rows as
+an uninterrupted run.
 """
 
 from collections.abc import Sequence

@@ -103,9 +103,10 @@ class QueueTest(parameterized.TestCase):
 
   def test_what_repairs_nothing_waits_while_the_policy_learns_fast(self):
     repair = trial(2, (-0.03, 0.03), repairs='warning')
-    waiting = [trial(1, (0.02, 0.08)), repair, trial(3, None)]
-    self.assertEqual(order(waiting, waits=True), [2, -1, -3])
-    self.assertEndsWith(queue(waiting, waits=True)[1].reason, 'learns fast')
+    mine = trial(4, (-0.03, 0.03), trigger='inbox/mine.json')
+    waiting = [trial(1, (0.02, 0.08)), repair, trial(3, None), mine]
+    self.assertEqual(order(waiting, waits=True), [4, 2, -1, -3])
+    self.assertEndsWith(queue(waiting, waits=True)[2].reason, 'learns fast')
 
   def test_what_is_not_paid_waits_and_leaves_its_place_to_others(self):
     waiting = [trial(n, (0.02, 0.08)) for n in (1, 2, 3)]

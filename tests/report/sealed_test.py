@@ -70,9 +70,9 @@ class WhyNoneTest(absltest.TestCase):
     self.assertEqual(
         sealed.why_none(run),
         'Nothing was kept: of 4 changes 1 was still waiting for a race, 1 was'
-        ' not raced, as the gain that is predicted could hardly be proved, 1 was left undecided when another change was kept or taken'
-        ' back, 1 was ahead while an earlier change was still compared with its'
-        ' shadow.',
+        ' not raced, as the gain that is predicted could hardly be proved, 1'
+        ' was left undecided when another change was kept or taken back, 1 was'
+        ' ahead while an earlier change was still compared with its shadow.',
     )
 
   def test_something_was_kept_or_nothing_tried(self):

@@ -13,7 +13,9 @@ PROPOSERS or a module of the user's own by its dotted path:
 
 All proposers see the same `Context`, and every change has to pass `consider`:
 it lies on the surface, is one factor, is not vetoed, and was not tried on this
-parent before.
+parent before. While the policy learns fast (`evolve.settled`), a proposer is
+asked only if there is a critical finding or a warning, and only a change that
+repairs one is taken.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -5,9 +5,9 @@
 A candidate that is refused by the gate or by its backtest, or that trains
 nothing, gets its verdict here and does not race. More of the others are
 backtested than there are places; predictions decide which of them enter, and
-the rest wait for the next round. While the policy learns fast, only repairs are
-proposed and enter (`learning`). The training so far is diagnosed in every
-round, even if no candidate may enter any more.
+the rest wait for the next round. While the policy learns fast, only repairs and
+the user's changes are proposed and enter (`learning`). The training so far is
+diagnosed in every round, even if no candidate may enter any more.
 """
 
 from collections.abc import Sequence
