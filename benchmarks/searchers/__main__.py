@@ -24,7 +24,7 @@ evojax, the searcher --best, PBT, the base policy under the reference recipe,
 and plain training of the seed. A job of 500,000 tokens takes about 8 minutes of
 one core, and much longer where a fault makes completions short. Jobs that have
 a row in --live_rows are not repeated; `--live --jobs=` prints the table of the
-rows so far, without those of seeds on which rules were changed.
+rows so far.
 """
 
 import pathlib
