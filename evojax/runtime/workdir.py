@@ -116,8 +116,14 @@ def _refused_changes(
   )
 
 
+# What runs did before these fields existed, if it is not their default.
+_FORMERLY = {'evolve.settled': 1.0}
+
+
 def _default(name: str) -> Any:
-  """Return a field's default as JSON; a run without the field used it."""
+  """Return what a run without a field did, as a value of the field in JSON."""
+  if name in _FORMERLY:
+    return _FORMERLY[name]
   declared = config_lib.declaration(name)
   if not declared.path or isinstance(declared.default, type):
     return '(absent)'

@@ -87,6 +87,16 @@ class ConfigTest(WorkdirTestCase):
     self.assertEqual((self.path / 'config.json').read_bytes(), before)
     self.open().close()  # The lock was given back.
 
+  def test_what_a_run_did_before_a_field_existed(self):
+    of = lambda settled: workdir_lib._refused_changes(
+        {'evolve': {'rounds': 2}},
+        {'evolve': {'rounds': 2, 'settled': settled}},
+        'evolve',
+    )
+    # Changes never waited, whatever the default is today.
+    self.assertEqual(of(0.05), '\n  evolve.settled: 1.0 -> 0.05')
+    self.assertEqual(of(1.0), '')
+
   def test_fork_command_is_this_command_in_another_directory(self):
     argv = [
         '/src/evojax/main.py',
