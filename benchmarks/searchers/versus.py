@@ -14,9 +14,9 @@ SETTINGS = (
     'coding_limit_half',
     'coding_rate_low',
 )
-# Recordings use smaller seeds, and runs with seeds 100 to 108 and 201 to 205
+# Recordings use smaller seeds, and runs with seeds 100 to 108 and 201 to 206
 # were looked at while rules were changed.
-FIRST_SEED = 206
+FIRST_SEED = 207
 OWN = 'evojax'
 
 Row = Mapping[str, Any]
