@@ -41,8 +41,8 @@ class Standing:
   errors: tuple[float, ...] = ()  # Their standard errors over problems.
   worth: float = WORTH  # It is dropped once this gain is unlikely.
   margin: float = 0.0  # It must exclude a loss of this size; 0: show a gain.
-  # Whether the gains of the newest round `is_steady`; else a gain is to be
-  # shown in spite of the margin.
+  # Whether the gains of the newest round pass `is_steady`; if not, a gain is to
+  # be shown in spite of a margin.
   steady: bool = True
 
   @property
@@ -182,8 +182,8 @@ def after_round(
   least = [max(error, spread) for error in errors]
   given = counted(differences, standing.margin)
   p = paired.p_value(given, least, null=-standing.margin)
-  steady = not standing.margin or is_steady(differences)
-  if not steady:
+  steady = is_steady(differences)
+  if standing.margin and not steady:
     p = max(p, paired.p_value(differences, least, null=WORTH))
   target = 1 / (alpha * standing.e_value)
   step = float(paired.bet(p, target, last=last))
@@ -297,7 +297,7 @@ def _evidence(standing: Standing) -> str:
   """Return why a candidate that had its last round is not kept."""
   if standing.e_value:
     return f'e-value {standing.e_value:.3g} is too small'
-  if not standing.steady:
+  if standing.margin and not standing.steady:
     gain = f'a gain of {100 * WORTH:g} points'
     return f'its gains rose from pair to pair, so it had to show {gain}'
   loss = f'a loss of {100 * standing.margin:g} points'

@@ -69,22 +69,18 @@ def pairs_of(
 def payable_pairs(run: opening.Run, number: int) -> int:
   """Return how many pairs the tokens pay for if only the incumbent trains.
 
-  Without a candidate, no arm needs a dev score, and only arms of the
-  incumbent's harness say how long completions are. It is the harness that the
-  last round left: a change kept since then that trains nothing has no arms yet,
-  and must not make another answer of one that was already acted on.
+  Without a candidate, no arm needs a dev score, and only arms of the harness
+  that the last round left say how long completions are. A change kept since
+  then trains nothing.
   """
   left, pairs = _left(run, number), run.config.evolve.pairs
   if math.isinf(left):
     return pairs
-  made = (
-      version.harness
-      for version in reversed(run.recorder.history.versions)
-      if not isinstance(version, records.Promote) or version.round is not None
-  )
-  incumbent = next(made, '')
-  update = _of_update(run, number, incumbent)
-  paid = math.floor(left / (run.config.evolve.updates * update))
+  harness = ''
+  for made in run.recorder.history.all(records.Promote):
+    if made.round is not None and made.round < number:
+      harness = made.harness
+  paid = math.floor(left / _of_arm(run, number, harness=harness))
   return min(max(paid, 0), pairs)
 
 
@@ -174,10 +170,12 @@ def _longest(arms: Sequence[records.Train | records.RacedArm]) -> float:
   return max(arm.sampled_tokens / max(arm.updates, 1) for arm in arms)
 
 
-def _of_arm(run: opening.Run, number: int, *, dev: bool = False) -> float:
+def _of_arm(
+    run: opening.Run, number: int, *, dev: bool = False, harness: str = ''
+) -> float:
   """Estimate the tokens of an arm, with a score on dev problems if wanted."""
   updates = run.config.evolve.updates + dev * _dev(run)
-  return updates * _of_update(run, number)
+  return updates * _of_update(run, number, harness)
 
 
 def _perturbed(run: opening.Run, number: int) -> float:

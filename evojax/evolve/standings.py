@@ -315,7 +315,6 @@ def rounds_of(trial: history_lib.Trial) -> list[records.Standing]:
 def of_record(trial: history_lib.Trial) -> race_lib.Standing:
   """Return a candidate's standing after its last round, for the rules."""
   rows, severity = rounds_of(trial), repairs.severity_of(trial)
-  margin = race_lib.MARGIN if severity == 'critical' else 0.0
   newest = rows[-1].differences if rows else ()
   return race_lib.Standing(
       index=rows[-1].index if rows else 1,
@@ -329,8 +328,8 @@ def of_record(trial: history_lib.Trial) -> race_lib.Standing:
       # earlier rounds, in which it had to show a gain, still count: evidence
       # for a gain is also evidence against a loss.
       worth=0.0 if repairs.repairs_fault(trial) else race_lib.WORTH,
-      margin=margin,
-      steady=not (margin and newest) or race_lib.is_steady(newest),
+      margin=race_lib.MARGIN if severity == 'critical' else 0.0,
+      steady=not newest or race_lib.is_steady(newest),
   )
 
 

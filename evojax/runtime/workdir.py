@@ -104,7 +104,7 @@ def _refused_changes(
   was, now = config_lib.flatten(old), config_lib.flatten(new)
   pairs = {
       name: (
-          was[name] if name in was else _default(name),
+          was[name] if name in was else _without(name),
           now.get(name, '(absent)'),
       )
       for name in sorted(was | now)
@@ -116,12 +116,13 @@ def _refused_changes(
   )
 
 
-# What runs did before these fields existed, if it is not their default.
+# Newer field -> the value that does what evojax did before the field existed.
+# For all other fields, this is the default.
 _FORMERLY = {'evolve.settled': 1.0}
 
 
-def _default(name: str) -> Any:
-  """Return what a run without a field did, as a value of the field in JSON."""
+def _without(name: str) -> Any:
+  """Return the value of a field that a run without it had, as JSON."""
   if name in _FORMERLY:
     return _FORMERLY[name]
   declared = config_lib.declaration(name)

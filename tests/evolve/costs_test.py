@@ -51,8 +51,12 @@ class CostsTest(parameterized.TestCase):
         races=[race] * raced + list(more),
         trials=trials,
         base=base,
-        versions=[mock.Mock(harness='incumbent')],
     )
+    self.promoted = [
+        samples.record(records.Promote, harness='incumbent', round=n)
+        for n in (0, 1)
+    ]
+    run.recorder.history.all = lambda kind: self.promoted
     return run
 
   def test_no_limit(self):
@@ -112,9 +116,10 @@ class CostsTest(parameterized.TestCase):
     run = self._run(spent + 120, more=[race])
     self.assertEqual(costs.payable_pairs(run, 2), 3)
     # A change that trains nothing, kept while the round looks for candidates.
-    run.recorder.history.versions.append(
-        samples.record(records.Promote, harness='measured', round=None)
-    )
+    self.promoted += [
+        samples.record(records.Promote, harness='measured', round=None),
+        samples.record(records.Promote, harness='former', round=2),  # Its own.
+    ]
     self.assertEqual(costs.payable_pairs(run, 2), 3)
     run = self._run(spent + 39, more=[race])
     self.assertEqual(costs.payable_pairs(run, 2), 0)

@@ -58,6 +58,8 @@ def fill(run: opening.Run, number: int) -> Field:
   """
   first = _first_trial(run, number)
   free = places(run, number)
+  # It depends on earlier rounds alone.
+  wait = learning.why_wait(run, number)
   if not free:
     diagnosis = _diagnose(run, number, first)
     run.recorder.record(
@@ -66,11 +68,11 @@ def fill(run: opening.Run, number: int) -> Field:
   for trial in range(first, first + stages.TRIES * free):
     # Each round tries at least one change: its diagnosis may call for a repair
     # that comes before all who wait.
-    if trial > first and _is_full(run, number, trial, free):
+    if trial > first and _is_full(run, trial, free, wait):
       break
-    if not _begin(run, number, trial, free):
+    if not _begin(run, number, trial, free, wait):
       break
-  queue = _queue(run, number, free)
+  queue = _queue(run, number, free, waits=bool(wait))
   trials = {trial.number: trial for trial in _undecided(run)}
   racing = _racing_on(run) if is_paid(run, number) else []
   racing += [trials[place.trial] for place in queue if place.enters]
@@ -78,7 +80,7 @@ def fill(run: opening.Run, number: int) -> Field:
 
 
 def _queue(
-    run: opening.Run, number: int, free: int
+    run: opening.Run, number: int, free: int, *, waits: bool
 ) -> tuple[records.Queued, ...]:
   """Return the queue for a round; print it if not all of it enter."""
 
@@ -93,7 +95,7 @@ def _queue(
         lambda predicted: standings.chance(run, number, predicted),
         ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE,
         lambda entering: is_paid(run, number, entering),
-        waits=bool(learning.why_wait(run, number)),
+        waits=waits,
     )
     return [dataclasses.asdict(place) for place in found]
 
@@ -172,14 +174,14 @@ def _ordinary(run: opening.Run) -> int:
   return left - (promised >= ENTRIES_WITH_RESERVE)
 
 
-def _is_full(run: opening.Run, number: int, trial: int, free: int) -> bool:
+def _is_full(run: opening.Run, trial: int, free: int, wait: str) -> bool:
   """Return whether enough candidates wait, not counting those from a trial on.
 
   If there were only as many as places, all would enter whatever is predicted.
   So one more is needed, unless those that enter first take all places, or one
   enters alone.
   """
-  waiting = _able(run, number, trial)
+  waiting = _able(run, trial, wait)
   if any(map(ranking.enters_alone, waiting)):
     return True
   first = sum(map(ranking.enters_first, waiting))
@@ -187,7 +189,7 @@ def _is_full(run: opening.Run, number: int, trial: int, free: int) -> bool:
 
 
 def _is_for_repairs(
-    run: opening.Run, number: int, trial: int, free: int
+    run: opening.Run, trial: int, free: int, wait: str
 ) -> bool:
   """Return whether a new trial may only be the repair of a critical fault.
 
@@ -197,20 +199,24 @@ def _is_for_repairs(
   """
   waiting = sum(
       not (t.queued and t.queued.hopeless)
-      for t in _able(run, number, trial)
+      for t in _able(run, trial, wait)
   )
   may_enter = min(free, _ordinary(run))
   return may_enter <= 0 or waiting >= may_enter + stages.SPARE
 
 
 def _able(
-    run: opening.Run, number: int, trial: int
+    run: opening.Run, trial: int, wait: str
 ) -> list[history_lib.Trial]:
-  """Return the candidates before a trial that wait and may enter a round."""
+  """Return the candidates before a trial that wait and may enter a round.
+
+  Args:
+    run: The run.
+    trial: Number of the trial.
+    wait: See `learning.why_wait`.
+  """
   waiting = [t for t in _waiting(run) if t.number < trial]
-  if learning.why_wait(run, number):
-    return list(filter(ranking.enters_first, waiting))
-  return waiting
+  return [t for t in waiting if not wait or ranking.enters_first(t)]
 
 
 def _first_trial(run: opening.Run, number: int) -> int:
@@ -250,7 +256,9 @@ def _diagnose(run: opening.Run, number: int, trial: int) -> records.Diagnose:
   )
 
 
-def _begin(run: opening.Run, number: int, trial: int, free: int) -> bool:
+def _begin(
+    run: opening.Run, number: int, trial: int, free: int, wait: str
+) -> bool:
   """Do the steps of a trial up to its race, or up to a verdict without one.
 
   Returns:
@@ -260,13 +268,12 @@ def _begin(run: opening.Run, number: int, trial: int, free: int) -> bool:
   diagnosis = _diagnose(run, number, trial)
   # After a kill following 'promote', the newest version is not its parent.
   version = run.recorder.history.version(diagnosis.version)
-  wait = learning.why_wait(run, number)
-  only = repairs.FAULTS if wait else ()
-  if _is_for_repairs(run, number, trial, free):
-    only, wait = ('critical',), ''
+  only, note = repairs.FAULTS if wait else (), wait
+  if _is_for_repairs(run, trial, free, wait):
+    only, note = ('critical',), ''
   proposal = record(
       records.Hypothesize,
-      lambda: hypothesize.hypothesize(run, diagnosis, version, only, wait),
+      lambda: hypothesize.hypothesize(run, diagnosis, version, only, note),
       trial=trial,
   )
   if not proposal.proposer:

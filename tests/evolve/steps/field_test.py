@@ -51,10 +51,9 @@ class FillTest(parameterized.TestCase):
     self.trials, self.tried, self.idle = [*waiting], 0, []
     outcomes = iter(outcomes)
 
-    def begin(run, number, trial, free):
+    def begin(run, number, trial, free, wait):
       self.assertEqual(
-          field._is_for_repairs(run, number, trial, free),
-          trial in repairs_only,
+          field._is_for_repairs(run, trial, free, wait), trial in repairs_only
       )
       outcome = next(outcomes, None)
       if outcome is None:
@@ -296,13 +295,10 @@ class ReserveTest(parameterized.TestCase):
     config = {'evolve': {'entries': promised}}
     run.recorder.find.return_value.config = config
     run.recorder.history.trials = [candidate(n) for n in range(waiting)]
-    with (
-        mock.patch.object(
-            field.standings, 'entered', lambda _: range(entered)
-        ),
-        mock.patch.object(field.learning, 'why_wait', lambda *_: ''),
+    with mock.patch.object(
+        field.standings, 'entered', lambda _: range(entered)
     ):
-      self.assertEqual(field._is_for_repairs(run, 4, 9, free), expected)
+      self.assertEqual(field._is_for_repairs(run, 9, free, ''), expected)
 
 
 if __name__ == '__main__':
