@@ -453,7 +453,8 @@ def problem_scores(
 ) -> np.ndarray:
   """Return the mean outcome of each problem of one step.
 
-  Only graded rows count; an evaluation has one for every problem.
+  Only graded rows count; an evaluation has one for every problem. A training
+  step may have groups without any: the last ones are left out.
 
   Args:
     workdir: The run's directory.
@@ -461,7 +462,7 @@ def problem_scores(
     step: The step; by default the only step of the split.
 
   Returns:
-    float64 [P].
+    float64 [P]; NaN: no row of the group was graded.
 
   Raises:
     ValueError: If no step is given and the split does not have exactly one.
@@ -473,7 +474,8 @@ def problem_scores(
   columns = ('graded', 'group', 'outcome')
   graded, group, solved = read_numbers(workdir, split, step, *columns)
   group, solved = group[graded], solved[graded].astype(np.float64)
-  return np.bincount(group, solved) / np.bincount(group)
+  with np.errstate(invalid='ignore'):  # 0 / 0 is the NaN of a missing group.
+    return np.bincount(group, solved) / np.bincount(group)
 
 
 def mean_outcome(

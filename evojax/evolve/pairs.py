@@ -108,11 +108,13 @@ def is_scored(arm: records.Arm, scored_by: str) -> bool:
 
 def own_scores(
     run: opening.Training, arm: records.Arm, *, whole: bool = False
-) -> tuple[Float[np.ndarray, '_'], tuple[int, ...]]:
-  """Return the solved share of each group that an arm sampled.
+) -> Float[np.ndarray, 'U P']:
+  """Return the solved shares of the groups by which an arm is compared.
 
-  For arms that start from one state, only the second half of the updates
-  counts: the first half mostly measures the state that they share.
+  These are the groups that every update samples first. Those that replace
+  dropped ones are left out: an arm of another harness has none, or others. For
+  arms that start from one state, only the second half of the updates counts:
+  the first half mostly measures the state that they share.
 
   Args:
     run: The run.
@@ -120,41 +122,49 @@ def own_scores(
     whole: Whether all updates count.
 
   Returns:
-    Shares of the groups in order, and the number of groups of every update.
-    Arms of a pair with equal numbers had the same problems.
+    Shares by update and group, NaN where no rollout was graded. Arms of a pair
+    with equal shapes had the same problems.
   """
-  by_step = _solved(run.path / arm.folder, arm.end)
-  first = 0 if whole else len(by_step) // 2
-  return np.concatenate(by_step[first:]), tuple(map(len, by_step))
+  shares = _solved(run.path / arm.folder, arm.end, run.config.grpo.prompts)
+  return np.array(shares[0 if whole else len(shares) // 2 :], np.float64)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _solved(folder: pathlib.Path, end: str) -> list[list[float]]:
-  """Return the solved share of each group of an arm, by update.
+def _solved(
+    folder: pathlib.Path, end: str, prompts: int
+) -> list[list[float | None]]:
+  """Return the solved shares of the first groups of an arm's updates.
 
   Args:
     folder: Folder of the arm.
     end: Fingerprint of its last state. An arm of another run that was trained
       in the same folder before has another one.
+    prompts: Number of groups that an update samples first.
+
+  Returns:
+    For every update, the share of each group; None if none was graded.
   """
   del end
 
-  def read() -> list[list[float]]:
-    steps = store.list_steps(folder, 'train')
-    each = (store.problem_scores(folder, 'train', step) for step in steps)
-    return [scores[np.isfinite(scores)].tolist() for scores in each]
+  def read() -> list[list[float | None]]:
+    found = []
+    for step in store.list_steps(folder, 'train'):
+      shares = store.problem_scores(folder, 'train', step)[:prompts].tolist()
+      shares += [math.nan] * (prompts - len(shares))
+      found.append([None if math.isnan(share) else share for share in shares])
+    return found
 
   return decisions.decide(read)
 
 
 def is_clearly_worse(
-    scores: Float[np.ndarray, 'P'], than: Float[np.ndarray, 'Q']
+    scores: Float[np.ndarray, '*P'], than: Float[np.ndarray, '*Q']
 ) -> bool:
   """Return whether groups solve less than others, beyond chance.
 
   Args:
-    scores: Solved share of each group.
-    than: Solved shares of groups of other problems.
+    scores: Solved share of each group; NaN: not graded.
+    than: The same of groups of other problems.
   """
   behind, error = difference(scores, than, shared=False)
   return behind < -_CLEARLY * error
@@ -174,10 +184,8 @@ def is_wasted(
   """
   if suspect and len(arm.outcome) > 2:
     return rules.learning_curve(arm.outcome)['outcome_rise'] <= 0
-  late, by_step = own_scores(run, arm)
-  every, _ = own_scores(run, arm, whole=True)
-  first = every[: by_step[0]]
-  return len(by_step) > 1 and is_clearly_worse(late, first)
+  every = own_scores(run, arm, whole=True)
+  return len(every) > 1 and is_clearly_worse(own_scores(run, arm), every[0])
 
 
 def is_left_out(
@@ -201,23 +209,28 @@ def is_left_out(
 
 
 def difference(
-    candidate: Float[np.ndarray, 'P'],
-    incumbent: Float[np.ndarray, 'Q'],
+    candidate: Float[np.ndarray, '*P'],
+    incumbent: Float[np.ndarray, '*Q'],
     shared: bool,
 ) -> tuple[float, float]:
   """Return the difference of a pair and its standard error over problems.
 
   Args:
-    candidate: Scores of the candidate's problems.
-    incumbent: Scores of the incumbent's problems.
-    shared: Whether both list the same problems in the same order.
+    candidate: Scores of the candidate's problems; NaN: not graded.
+    incumbent: The same of the incumbent.
+    shared: Whether both list the same problems in the same order. Then only
+      those that both have a score of count.
   """
-  found = float(candidate.mean() - incumbent.mean())
+  mine, other = np.isfinite(candidate), np.isfinite(incumbent)
   if shared:
-    square = (candidate - incumbent).var(ddof=1) / len(candidate)
+    mine = other = mine & other
+  ahead, behind = candidate[mine], incumbent[other]
+  found = float(ahead.mean() - behind.mean())
+  if shared:
+    square = (ahead - behind).var(ddof=1) / len(ahead)
   else:
-    square = candidate.var(ddof=1) / len(candidate)
-    square += incumbent.var(ddof=1) / len(incumbent)
+    square = ahead.var(ddof=1) / len(ahead)
+    square += behind.var(ddof=1) / len(behind)
   return found, math.sqrt(square)
 
 
@@ -246,14 +259,14 @@ def differences(
     their standard errors over problems.
   """
 
-  def scores(arm: records.RacedArm) -> tuple[np.ndarray, tuple[int, ...]]:
+  def scores(arm: records.RacedArm) -> Float[np.ndarray, '*P']:
     if perturbed is not None:
       folder = run.path / f'{arm.dev}-perturbed'
       more = dict(folder=folder, domain=perturbed)
       wanted = on_dev(run, number, arm.pair, arm, **more)
-      return run.scorer.scores(wanted), ()
+      return run.scorer.scores(wanted)
     if scored_by == 'dev':
-      return run.scorer.scores(on_dev(run, number, arm.pair, arm)), ()
+      return run.scorer.scores(on_dev(run, number, arm.pair, arm))
     # A shadow's state differs from the first update on, so all updates count.
     return own_scores(run, arm, whole=role == 'shadow')
 
@@ -266,6 +279,7 @@ def differences(
   mine = {a.pair: a for a in done if (a.role, a.trial) == (role, trial)}
   found = []
   for pair in sorted(incumbent.keys() & mine.keys()):
-    (ahead, its), (behind, other) = scores(mine[pair]), scores(incumbent[pair])
-    found.append(difference(ahead, behind, its == other))
+    ahead, behind = scores(mine[pair]), scores(incumbent[pair])
+    shared = ahead.shape == behind.shape
+    found.append(difference(ahead, behind, shared))
   return [d for d, _ in found], [e for _, e in found]

@@ -216,11 +216,12 @@ def measure(
     ValueError: If fewer arms have a score than a round needs.
   """
   e = run_.config.evolve
-  groups = {
-      arm: pairs.own_scores(run_, arm)[0]
+  scores = {
+      arm: pairs.own_scores(run_, arm)
       for arm in arms
       if pairs.is_scored(arm, 'rollouts')
   }
+  groups = {arm: own[np.isfinite(own)] for arm, own in scores.items()}
   # A standard error needs at least two graded groups.
   scored = {arm: g for arm, g in groups.items() if len(g) > 1}
   least = (1 + e.candidates) * e.pairs

@@ -51,7 +51,8 @@ class Trainer:
   Attributes:
     learner: Parameters, moments and the number of finished steps.
     rewards: The reward pipeline, with the state of the harness's filter.
-    cursor: Number of problems of the train stream that are used up.
+    cursor: Position in the train stream of the next problem, of the next refill
+      for a run that was given `problems`.
     prefetching: The next step's first request batch, while it is sampled.
     prefetched: The next step's first request batch with its episodes.
     start: Fingerprint of the parameters and moments at the start of the run.
@@ -81,18 +82,23 @@ class Trainer:
       start: Directory of a checkpoint. A new run starts from its parameters and
         moments, but at step 0 and with its own problems and random numbers.
         Default: the policy of config.model.path.
-      problems: Seed of the train stream and a position in it, at which a new
-        run starts. Default: config.seed and 0.
+      problems: Seed of the train stream, and a position in it. From there on,
+        every update has its own config.grpo.prompts problems, and refills come
+        after those of all updates: runs with and without refills then have the
+        same problems, and can be compared. Default: config.seed, and problems
+        and refills follow each other from 0.
       retained: Steps whose checkpoints are kept in addition to the newest ones.
       stopping: Returns whether the run was asked to stop; see `fleet.Fleet`.
     """
     c = self.config = setup.config
     self.setup, self.workdir, self.phases = setup, workdir, phases
-    stream, first = problems or (c.seed, 0)
+    stream, self._first = problems or (c.seed, None)
     self.source = setup.training_domain.source('train', stream)
     self.prefetching: tuple[records.RequestBatch, Any] | None = None
     self.prefetched: tuple[records.RequestBatch, Any] | None = None
-    self.cursor, self._refused = first, 0
+    self.cursor, self._refused = 0, 0
+    if self._first is not None:
+      self.cursor = self._first + c.steps * c.grpo.prompts
     r, processes = c.rollout, jax.process_count()
     in_thread = r.kind == 'engine' or setup.domain.limits.turns > 1
     if r.queue_depth and in_thread and processes > 1:
@@ -200,8 +206,8 @@ class Trainer:
     )
     if self.prefetched:
       # The cursor before the prefetch; a restore takes the same problems again.
-      first = self.cursor - len(self.prefetched[0].problems)
-      metadata['ahead'] = [first, _pack(self.prefetched[1])]
+      asked, episodes = self.prefetched
+      metadata['ahead'] = [self.cursor - self._moved(asked), _pack(episodes)]
     self.checkpointer.save(self.step, tree, metadata)
     self.saved_step = self.step
 
@@ -237,8 +243,12 @@ class Trainer:
       self, prompts: int, step: int, round_: int
   ) -> records.RequestBatch:
     """Return requests for the next problems, for a rollout round of a step."""
-    problems = self.source.take(self.cursor, prompts)
-    self.cursor += prompts
+    first = self.cursor
+    if self._first is not None and round_ == 0:
+      first = self._first + step * prompts
+    else:
+      self.cursor += prompts
+    problems = self.source.take(first, prompts)
     counter = sharding.to_device(np.uint32([step, round_]), self._replicated)
     return collect.request_batch(
         self.setup.policy.tokenizer,
@@ -248,6 +258,10 @@ class Trainer:
         seed=int(sharding.to_host(_fold(self.key, counter))),
         max_prompt_tokens=self.config.data.max_prompt_tokens,
     )
+
+  def _moved(self, asked: records.RequestBatch) -> int:
+    """Return by how much the first requests of a step moved the cursor."""
+    return 0 if self._first is not None else len(asked.problems)
 
   def start_prefetch(self) -> None:
     """Start to sample the next step with this step's weights."""
@@ -263,7 +277,7 @@ class Trainer:
         with self.phases('rollout'):
           self.prefetched = asked, self._player.finish(pending)
       except engines.ERRORS:
-        self.cursor -= len(asked.problems)
+        self.cursor -= self._moved(asked)
         raise
 
   def roll_out(self) -> reward_pipeline.RewardedBatch:

@@ -39,7 +39,9 @@ class PairsTest(absltest.TestCase):
         spec=opening.Run,
         scorer=mock.Mock(),
         path=self.root,
-        config=ml_collections.ConfigDict({'seed': 4, 'evolve': evolve}),
+        config=ml_collections.ConfigDict(
+            {'seed': 4, 'evolve': evolve, 'grpo': {'prompts': 2}}
+        ),
         setup=mock.Mock(
             spec=setup_lib.Setup,
             domain=mock.Mock(spec=base.Domain, surface_fields=()),
@@ -77,10 +79,25 @@ class PairsTest(absltest.TestCase):
         0,
         steps=([[1, 1], [1, 1]], [[0, 0], [0, 0]], [[1, 0], [1, 1]]),
     )
-    scores, sizes = pairs.own_scores(self.run_, arm)
     # The last two of three updates.
-    np.testing.assert_array_equal(scores, [0, 0, 0.5, 1])
-    self.assertEqual(sizes, (2, 2, 2))
+    np.testing.assert_array_equal(
+        pairs.own_scores(self.run_, arm), [[0, 0], [0.5, 1]]
+    )
+
+  def test_groups_that_replace_dropped_ones_do_not_count(self):
+    steps = [[[1, 1], [0, 0], [0, 0]]] * 2
+    arm = self._arm('candidate', 0, 5, steps=steps)
+    np.testing.assert_array_equal(pairs.own_scores(self.run_, arm), [[1, 0]])
+
+  def test_groups_that_were_not_graded(self):
+    folder = 'arms/r000-candidate5-0'
+    for step in range(2):
+      graded = np.array([[1, 0], [0, 0]], bool)
+      write(self.root / folder, 'train', step, [[1, 1], [1, 1]], graded)
+    arm = self._arm('candidate', 0, 5)
+    np.testing.assert_array_equal(
+        pairs.own_scores(self.run_, arm), [[1, np.nan]]
+    )
 
   def test_the_evidence_of_an_arm_is_read_once(self):
     arm = self._arm('incumbent', 0, steps=[[[1, 1], [1, 0]]] * 4)
@@ -94,10 +111,11 @@ class PairsTest(absltest.TestCase):
       # Another arm in the same folder, such as that of a run begun anew.
       other = self._arm('incumbent', 0, steps=[[[0, 0], [0, 1]]] * 4)
       other = dataclasses.replace(other, end='another')
-      scores, _ = pairs.own_scores(self.run_, other, whole=True)
-    np.testing.assert_array_equal(scores, [0, 0.5] * 4)
+      scores = pairs.own_scores(self.run_, other, whole=True)
+    np.testing.assert_array_equal(scores, [[0, 0.5]] * 4)
 
   def test_an_arm_that_ruins_its_policy_is_wasted(self):
+    self.run_.config.grpo.prompts = 8
     good, bad = [[1, 1]] * 6 + [[1, 0]] * 2, [[0, 0]] * 7 + [[1, 0]]
     ruined = self._arm('incumbent', 0, steps=(good, good, bad, bad))
     rises = self._arm('incumbent', 1, steps=(bad, bad, good, good))
@@ -123,6 +141,15 @@ class PairsTest(absltest.TestCase):
     self.assertAlmostEqual(error, 0.25)  # sd of 1, 0, 0, 0 is 1/2.
     _, error = pairs.difference(ahead, behind, shared=False)
     self.assertAlmostEqual(error**2, (1 / 4 + 1 / 3) / 4)
+    # Only problems that both have a score of count.
+    nan = np.nan
+    ahead, behind = np.array([1, nan, 1, 0.0]), np.array([0, 1, 1, nan])
+    found, error = pairs.difference(ahead, behind, shared=True)
+    self.assertEqual((found, error), (0.5, 0.5))
+    # 2/3 - 2/3; both have a variance of 1/3 over three problems.
+    found, error = pairs.difference(ahead, behind, shared=False)
+    self.assertEqual(found, 0)
+    self.assertAlmostEqual(error**2, 2 / 9)
 
   def test_pairs_of_which_both_ended(self):
     solved, failed = [[[1, 1]], [[1, 1], [1, 0]]], [[[0, 0]], [[0, 1], [0, 0]]]
@@ -145,6 +172,15 @@ class PairsTest(absltest.TestCase):
     (found,), (error,) = ask('shadow', 4)
     self.assertAlmostEqual(found, 2 / 3)
     self.assertAlmostEqual(error**2, (1 / 12) / 3)  # Variance of 1, 1/2, 1/2.
+
+  def test_pairs_with_refills_are_compared_on_the_same_problems(self):
+    easy, hard = [1, 1], [0, 0]
+    arms = [
+        self._arm('incumbent', 0, steps=[[easy, hard]] * 2),
+        self._arm('candidate', 0, 5, steps=[[easy, hard, hard, hard]] * 2),
+    ]
+    found = pairs.differences(self.run_, 0, arms, 'rollouts', 'candidate', 5)
+    self.assertEqual(found, ([0.0], [0.0]))
 
   def test_an_arm_that_collapsed_has_a_score(self):
     good, bad = [[1, 1], [1, 0]], [[0, 0], [1, 0]]

@@ -30,16 +30,21 @@ def groups(file: pathlib.Path) -> pd.Series:
 
 
 def scores(
-    workdir: pathlib.Path, arm: dict, by: str, whole: bool = False
+    workdir: pathlib.Path, arm: dict, by: str, first: int, whole: bool = False
 ) -> pd.Series:
-  """Return the mean outcomes by which an arm is compared, with problems."""
+  """Return the mean outcomes by which an arm is compared, with problems.
+
+  Of an update only the `first` groups count; those after them replace groups
+  that the arm's own filter dropped.
+  """
   if by == 'dev':
     folder = workdir / arm['dev'] / 'evidence' / 'dev'
-    return groups(max(folder.glob('step_*.parquet')))
+    return pd.concat({'dev': groups(max(folder.glob('step_*.parquet')))})
   folder = workdir / arm['folder'] / 'evidence' / 'train'
   files = sorted(folder.glob('step_*.parquet'))
   counted = files if whole else files[len(files) // 2 :]
-  return pd.concat({file.stem: groups(file) for file in counted})
+  found = pd.concat({file.stem: groups(file) for file in counted})
+  return found[found.index.get_level_values('group') < first]
 
 
 def is_scored(arm: dict, by: str) -> bool:
@@ -48,12 +53,15 @@ def is_scored(arm: dict, by: str) -> bool:
   return done or (collapsed and by == 'rollouts')
 
 
-def error(candidate: pd.Series, incumbent: pd.Series) -> float:
-  """Return the standard error of the difference of two means."""
-  if candidate.index.equals(incumbent.index):
-    return float((candidate - incumbent).std() / math.sqrt(len(candidate)))
+def gain(candidate: pd.Series, incumbent: pd.Series) -> tuple[float, float]:
+  """Return the difference of two means and its standard error."""
+  each = candidate.index, incumbent.index
+  steps = [set(index.get_level_values(0)) for index in each]
+  if steps[0] == steps[1]:  # The same problems: only those of both count.
+    apart = (candidate - incumbent).dropna()
+    return float(apart.mean()), float(apart.std() / math.sqrt(len(apart)))
   square = candidate.var() / len(candidate) + incumbent.var() / len(incumbent)
-  return math.sqrt(square)
+  return float(candidate.mean() - incumbent.mean()), math.sqrt(square)
 
 
 def pooled(groups_: list[list[float]]) -> float:
@@ -206,10 +214,14 @@ def margin_of(findings: list[dict], changes: list[list]) -> float:
   return 0.0
 
 
-def of_shadow(workdir: pathlib.Path, race: dict, trial: int) -> dict:
+def of_shadow(
+    workdir: pathlib.Path, race: dict, trial: int, first: int
+) -> dict:
   """Return the policy's lead over a shadow, from all updates of a round."""
   found = {
-      (arm['role'], arm['pair']): scores(workdir, arm, race['scored_by'], True)
+      (arm['role'], arm['pair']): scores(
+          workdir, arm, race['scored_by'], first, whole=True
+      )
       for arm in race['arms']
       if arm['role'] == 'incumbent'
       or (arm['role'], arm['trial']) == ('shadow', trial)
@@ -220,9 +232,10 @@ def of_shadow(workdir: pathlib.Path, race: dict, trial: int) -> dict:
       for role, i in sorted(found)
       if role == 'shadow' and ('incumbent', i) in found
   ]
+  found = [gain(policy, other) for policy, other in both]
   return dict(
-      differences=[policy.mean() - other.mean() for policy, other in both],
-      errors=[error(policy, other) for policy, other in both],
+      differences=[difference for difference, _ in found],
+      errors=[error for _, error in found],
   )
 
 
@@ -285,12 +298,11 @@ def pairs_of(arms: dict, trial: int) -> list[int]:
   return [i for t, i in arms if t == trial and (None, i) in arms]
 
 
-def gains(arms: dict, trial: int) -> list[float]:
-  """Return candidate minus incumbent for every such pair."""
-  return [
-      arms[trial, i].mean() - arms[None, i].mean()
-      for i in pairs_of(arms, trial)
-  ]
+def gains(arms: dict, trial: int) -> tuple[list[float], list[float]]:
+  """Return candidate minus incumbent for every such pair, and the errors."""
+  pairs = pairs_of(arms, trial)
+  found = [gain(arms[trial, i], arms[None, i]) for i in pairs]
+  return [difference for difference, _ in found], [error for _, error in found]
 
 
 def compare(workdir: pathlib.Path) -> list[str]:
@@ -298,7 +310,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
   lines = (workdir / 'ledger.jsonl').read_text().splitlines()
   rows = [json.loads(line)['payload'] for line in lines]
   promised = next(row['config'] for row in rows if row['step'] == 'open')
-  promised = promised['evolve']
+  first, promised = promised['grpo']['prompts'], promised['evolve']
   known: dict[int, dict] = {}  # Trial -> results of its earlier rounds.
   kept: set[int] = set()  # Trials whose change can no longer be undone.
   every: list[list[float]] = []  # Differences of each candidate in each round.
@@ -328,27 +340,28 @@ def compare(workdir: pathlib.Path) -> list[str]:
       move = kept.add if row['decision'] == 'keep' else kept.discard
       move(row['trial'])
       if row['look']:
-        check(row, of_shadow(workdir, race, row['trial']), row)
+        check(row, of_shadow(workdir, race, row['trial'], first), row)
         compared += 1
     if row['step'] != 'race':
       continue
     race = row
     differences += unpaid(rows, row, promised)
     arms = {
-        (arm['trial'], arm['pair']): scores(workdir, arm, row['scored_by'])
+        (arm['trial'], arm['pair']): scores(
+            workdir, arm, row['scored_by'], first
+        )
         for arm in row['arms']
         if arm['role'] != 'shadow' and is_scored(arm, row['scored_by'])
     }
     for standing in row['standings']:
-      every.append(gains(arms, standing['trial']))
+      every.append(gains(arms, standing['trial'])[0])
     for standing in row['standings']:
       trial = standing['trial']
       state = known.setdefault(
           trial,
           dict(e=1.0, d=[], s=[], rounds=0, index=len(known) + 1),
       )
-      d = gains(arms, trial)
-      s = [error(arms[trial, i], arms[None, i]) for i in pairs_of(arms, trial)]
+      d, s = gains(arms, trial)
       state['rounds'] += 1
       state['d'] += d
       state['s'] += s

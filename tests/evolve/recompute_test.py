@@ -36,6 +36,7 @@ EVOLVE = {
     'entries': 5,
     'false_discovery_rate': 0.2,
 }
+CONFIG = {'evolve': EVOLVE, 'grpo': {'prompts': GROUPS}}
 
 
 class RecomputeTest(parameterized.TestCase):
@@ -51,9 +52,9 @@ class RecomputeTest(parameterized.TestCase):
         spec=opening.Run,
         recorder=mock.Mock(),
         path=cls.workdir,
-        config=ml_collections.ConfigDict({'evolve': EVOLVE}),
+        config=ml_collections.ConfigDict(CONFIG),
     )
-    opened = samples.record(records.Open, config={'evolve': EVOLVE})
+    opened = samples.record(records.Open, config=CONFIG)
     # Trial 3 repairs a critical fault: it need only exclude a loss. It waited
     # for a round, and bets all in its first one.
     remedy = records.Remedy(setting='weight', part='length', value=0.0)
@@ -116,11 +117,15 @@ class RecomputeTest(parameterized.TestCase):
     role = role or ('candidate' if trial is not None else 'incumbent')
     folder = f'arms/r{number:03d}-{role}{trial}-{pair}'
     gain = 0 if trial is None else GAINS[trial]
+    refills = 3 if trial == 1 else 0
     for step in range(UPDATES // 2 if status == 'collapse' else UPDATES):
       hard = np.random.default_rng([number, pair, step]).random(GROUPS)
       share = np.clip(0.4 * hard + 0.2 + gain, 0, 1) * (status == 'done')
-      outcomes = cls.rng.random((GROUPS, 8)) < share[:, None]
+      share = np.append(share, [0.0] * refills)
+      outcomes = cls.rng.random((len(share), 8)) < share[:, None]
       group, _ = np.indices(outcomes.shape).reshape(2, -1)
+      # A grader fails for one group in one of two arms.
+      graded = (group > 0) | (pair > 0) | (trial is not None)
       path = cls.workdir / folder / f'evidence/train/step_{step:06d}.parquet'
       path.parent.mkdir(parents=True, exist_ok=True)
       pd.DataFrame(
@@ -128,7 +133,7 @@ class RecomputeTest(parameterized.TestCase):
               'group': group,
               'problem_id': [f'{pair}-{step}-{g}' for g in group],
               'outcome': outcomes.ravel(),
-              'graded': True,
+              'graded': graded,
           }
       ).to_parquet(path)
     return samples.record(

@@ -147,7 +147,7 @@ class MeasureTest(parameterized.TestCase):
     ]
     own = {a.folder: np.array(g) for a, g in zip(arms, scores, strict=True)}
     with mock.patch.object(
-        pairs, 'own_scores', lambda run, arm: (own[arm.folder], (2,))
+        pairs, 'own_scores', lambda run, arm: own[arm.folder]
     ):
       return aa.measure(self.run_, arms)
 

@@ -14,6 +14,7 @@ import numpy as np
 from evojax import config as config_lib
 from evojax import records
 from evojax.evidence import store
+from evojax.rl import filters
 from evojax.rollout import client as client_lib
 from evojax.rollout import fleet
 from evojax.runtime import config_checks
@@ -46,11 +47,12 @@ class OverlapTest(absltest.TestCase):
     )
     return tiny.make_config(self.policy, **(options | overrides))
 
-  def trainer(self, name, config=None):
+  def trainer(self, name, config=None, **options):
     trainer = trainer_lib.Trainer(
         setup_lib.prepare(config or self.config()),
         self.folder / name,
         metrics.Phases(),
+        **options,
     )
     self.addCleanup(trainer.close)
     return trainer
@@ -78,6 +80,50 @@ class OverlapTest(absltest.TestCase):
     self.assertEqual(head[:2] + self.train(again, 4), expected)
     self.assertEqual(again.learner.fingerprint(), whole.learner.fingerprint())
     self.assertEqual(again.cursor, whole.cursor)
+
+  def test_refills_leave_the_problems_of_later_updates_alone(self):
+    def all_but_one(rewards, outcomes, valid):
+      return np.ones_like(valid) & (np.arange(len(valid)) > 0)[:, None]
+
+    def positions(name, until=4, **changes):
+      config = self.config(**changes)
+      trainer = self.trainer(name, config, problems=(3, 10))
+      taken, take = [], trainer.source.take
+      prompts = config.grpo.prompts
+
+      def follow(first, count):
+        taken.append((first, count))
+        return take(first, count)
+
+      with (
+          mock.patch.object(trainer.source, 'take', follow),
+          mock.patch.dict(filters.KEEP, reward_variance=all_but_one),
+      ):
+        self.train(trainer, until)
+      trainer.finish_prefetch()
+      own = [first for first, _ in taken if first < 10 + 4 * prompts]
+      refills = [place for place in taken if place[0] >= 10 + 4 * prompts]
+      return trainer, own, refills
+
+    _, expected, none = positions('plain', grpo__refill_rounds=0)
+    self.assertEqual((expected, none), ([10, 12, 14, 16], []))
+    for depth in (0, 1):
+      name = f'refills-{depth}'
+      whole, own, refills = positions(name, rollout__queue_depth=depth)
+      self.assertEqual(own, expected)
+      # They follow the problems of all updates, and each other.
+      self.assertEqual(refills, [(18, 1), (19, 1), (20, 1), (21, 1)])
+      self.assertEqual(whole.cursor, 22)
+      # A killed run goes on with the same problems.
+      name = f'killed-{depth}'
+      positions(name, until=3, rollout__queue_depth=depth)
+      again, own, _ = positions(name, rollout__queue_depth=depth)
+      # A prefetched update asked for its problems during the restore.
+      self.assertEqual(own, [14, 16][depth:])
+      self.assertEqual(again.cursor, whole.cursor)
+      self.assertEqual(
+          again.learner.fingerprint(), whole.learner.fingerprint()
+      )
 
   def test_next_step_is_sampled_with_the_weights_before(self):
     trainer = self.trainer('before')

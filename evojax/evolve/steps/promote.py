@@ -122,7 +122,7 @@ def trained_on(
       if not pairs.is_left_out(run, race.version, role, line[-1])
   ]
   lines = taught or lines
-  scores = [pairs.own_scores(run, line[-1])[0] for line in lines]
+  scores = [pairs.own_scores(run, line[-1]) for line in lines]
   best = len(lines) - 1
   for i in reversed(range(best)):
     if pairs.is_clearly_worse(scores[best], than=scores[i]):

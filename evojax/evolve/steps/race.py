@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 
+import numpy as np
+
 from evojax.eval import paired
 from evojax.evolve import arms
 from evojax.evolve import costs
@@ -397,4 +399,4 @@ def _score(
   if scored_by == 'dev':
     wanted = pairs.on_dev(run, number, pair, arm)
     return float(run.scorer.scores(wanted).mean())
-  return float(pairs.own_scores(run, arm)[0].mean())
+  return float(np.nanmean(pairs.own_scores(run, arm)))

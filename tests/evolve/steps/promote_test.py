@@ -36,7 +36,7 @@ class TrainedOnTest(absltest.TestCase):
 
     def scores(run, arm):
       share = solved.get(arm.folder.removeprefix('arms/'), 0.5)
-      return (np.arange(64) < 64 * share).astype(float), (64,)
+      return (np.arange(64) < 64 * share).astype(float)
 
     race = samples.record(records.Race, arms=tuple(arms), standings=())
     name = lambda arm: arm.folder.removeprefix('arms/')
@@ -98,7 +98,7 @@ class TrainedOnTest(absltest.TestCase):
     )
     run.recorder.history.versions = [version] * 3
     run.recorder.find.return_value = None
-    scores = lambda run, arm: (np.ones(64), (64,))
+    scores = lambda run, arm: np.ones(64)
     with (
         mock.patch.object(pairs, 'own_scores', scores),
         mock.patch.object(pairs, 'is_wasted', return_value=True),
