@@ -325,10 +325,10 @@ FIELDS = (
     Field('evolve.end_at_fault', True, 'End the run once a diagnosis calls a'
           ' fault critical that no harness can repair, such as a grader that'
           ' accepts any answer. False: it trains and races on.'),
-    Field('evolve.settled', 0.05, 'Changes that repair no critical finding or'
-          ' warning wait for the end of the first round, and while the solved'
-          ' share of training rises by more than this in a round. Those in the'
-          ' inbox do not wait; 1: none does.', 0.0, 1.0),
+    Field('evolve.settled', 0.05, 'Changes that repair no fault wait in the'
+          ' first round, and while the solved share rises by more than this in'
+          ' a round; then they race with a chance of at least rise / settled.'
+          ' Those in the inbox do not wait; 1: none does.', 0.0, 1.0),
     Field('evolve.patience', 3, 'Maximum rounds of a candidate.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,

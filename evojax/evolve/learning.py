@@ -3,7 +3,8 @@
 While it learns fast, tokens gain more by training it than by a race: a change
 that is kept early gains by what training gains a little later anyway. So
 changes that repair nothing wait until the policy learns slowly
-(`evolve.settled`), as a researcher would wait.
+(`evolve.settled`), as a researcher would wait. From then on, the slower it
+learns, the smaller a chance of success is worth a race.
 """
 
 import itertools
@@ -74,3 +75,27 @@ def why_wait(run: opening.Run, number: int) -> str:
       f'the policy still gains {100 * found:.1f} points in a round; {waits} it'
       f' gains at most {100 * most:g} (evolve.settled)'
   )
+
+
+def least_chance(run: opening.Run, number: int) -> float:
+  """Return with what chance to prove its gain a change may race in a round.
+
+  The arms of a candidate take the tokens with which the policy would train for
+  a round, and so cost the rise of a round. They pay if the chance, times the
+  gain, is larger. A proven gain is taken to be worth `evolve.settled`: where
+  training gains as much in a round, no chance is large enough, see `why_wait`.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+
+  Returns:
+    A probability; 0 where every change may race.
+  """
+  worth = run.config.evolve.settled
+  if worth >= 1:
+    return 0.0
+  found = rise(run, number)
+  if found is None or found > worth:
+    return 1.0
+  return max(found, 0.0) / worth if worth else 0.0

@@ -6,10 +6,11 @@ compared with is gone, and their arms would be thrown away. Then come the user's
 own changes, then repairs of other faults, then all other changes; predictions
 decide between equals. A change that repairs nothing waits while the rounds and
 tokens that are left could hardly prove its gain: its arms would cost training
-of the policy for nothing. It also waits while the policy learns fast, see
-`learning`. The first to enter get the larger levels, see `race.alpha_of`. The
-order depends only on rows before the round, and not on the pairs that test the
-candidates. So the bound on false keeps holds for any order.
+of the policy for nothing. The faster the policy learns, the larger that chance
+has to be, and while it learns very fast, all such changes wait; see `learning`.
+The first to enter get the larger levels, see `race.alpha_of`. The order depends
+only on rows before the round, and not on the pairs that test the candidates. So
+the bound on false keeps holds for any order.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +21,10 @@ from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
-# The least probability of proving a gain with which a candidate enters. In the
-# last round it is larger: a change that is kept then trains nothing any more,
-# and the same tokens would train the policy.
+# The least probability of proving a gain with which a candidate enters, however
+# slowly the policy learns; see `learning.least_chance`. In the last round it is
+# larger: a change that is kept then trains nothing any more, and the same
+# tokens would train the policy.
 LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
 # Ranks in the order of entry: the repair of a critical fault, the user's
 # change, the repair of another fault, and any other change.
@@ -124,7 +126,7 @@ def queue(
       reason += ', waits while the policy learns fast'
     elif hopeless:
       enters = False
-      reason += f', to prove with probability {chance:.2f}'
+      reason += f', proved with probability {chance:.2f} < {least_chance:.2f}'
     elif enters and not is_paid([*entering, trial]):
       enters = False
       reason += ', which the tokens do not pay for'

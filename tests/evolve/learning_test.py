@@ -89,6 +89,20 @@ class RiseTest(parameterized.TestCase):
     self.assertEqual(learning.why_wait(always, 0), '')
     self.assertEqual(learning.why_wait(always, 1), '')
 
+  def test_the_chance_that_a_race_needs(self):
+    chance = lambda by, settled=0.05, number=1: learning.least_chance(
+        run([(0.3, 0.3 + by)], settled=settled), number
+    )
+    # Rises of 1 and 4 points, where a proven gain is worth 5.
+    self.assertAlmostEqual(chance(0.005), 0.2)
+    self.assertAlmostEqual(chance(0.02), 0.8)
+    self.assertEqual(chance(-0.1), 0.0)
+    # They wait anyway.
+    self.assertEqual(chance(0.03), 1.0)
+    self.assertEqual(chance(0.0, number=0), 1.0)
+    self.assertEqual(chance(0.3, settled=1.0), 0.0)
+    self.assertEqual(chance(0.0, settled=0.0), 0.0)
+
 
 if __name__ == '__main__':
   absltest.main()

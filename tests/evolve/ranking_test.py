@@ -98,7 +98,7 @@ class QueueTest(parameterized.TestCase):
         order(waiting, ordinary=1, chances=(0.1, None)), [-1, 2, -3]
     )
     places = queue(waiting, chance_of=chance_of((0.19,)))
-    self.assertRegex(places[0].reason, r'predicted \+.*probability 0\.19$')
+    self.assertRegex(places[0].reason, r'predicted \+.*ability 0\.19 < 0\.20$')
     self.assertEqual([place.hopeless for place in places], [True, False, False])
 
   def test_what_repairs_nothing_waits_while_the_policy_learns_fast(self):

@@ -87,13 +87,14 @@ def _queue(
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
     last = costs.is_last(run, number, candidates=1)
+    least = ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE
     found = ranking.queue(
         waiting,
         trials,
         free,
         _ordinary(run),
         lambda predicted: standings.chance(run, number, predicted),
-        ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE,
+        max(least, learning.least_chance(run, number)),
         lambda entering: is_paid(run, number, entering),
         waits=waits,
     )

@@ -42,6 +42,7 @@ class FillTest(parameterized.TestCase):
       chance=0.9,
       number=0,
       wait='',
+      least_chance=0.0,
   ):
     """Return the trials in a round's field, given `outcomes`.
 
@@ -95,6 +96,9 @@ class FillTest(parameterized.TestCase):
         mock.patch.object(field.shadow, 'current', lambda run: shadow),
         mock.patch.object(field.standings, 'chance', lambda *_: chance),
         mock.patch.object(field.learning, 'why_wait', lambda *_: wait),
+        mock.patch.object(
+            field.learning, 'least_chance', lambda *_: least_chance
+        ),
     ):
       self.said = run.say
       found = field.fill(run, number)
@@ -153,6 +157,11 @@ class FillTest(parameterized.TestCase):
     ):
       found = self._fill([0.1, 0.2], waiting=[repair], chance=0.1)
     self.assertEqual(found, [0])
+
+  def test_a_policy_that_learns_asks_for_a_larger_chance(self):
+    for chance, expected in ((0.59, []), (0.6, [2, 1])):
+      found = self._fill([0.0, 0.1, 0.2], chance=chance, least_chance=0.6)
+      self.assertEqual(found, expected)
 
   def test_the_last_round_asks_for_a_larger_chance(self):
     for number, chance, expected in (
