@@ -138,6 +138,8 @@ _CAUSES = {
     },
     # A completion that is cut cannot be right, however easy its problem is.
     'truncation': {'dead_groups', 'too_hard'},
+    # What a part pays for instead of solutions is its consequence.
+    'outweighed': {'reward_hacking', 'visible_only'},
 }
 
 

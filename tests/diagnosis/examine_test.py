@@ -360,6 +360,20 @@ class FaultsTest(parameterized.TestCase):
     outweighed = found.get('outweighed')
     self.assertEqual(outweighed and outweighed.severity, severity)
 
+  def test_a_part_comes_before_what_it_pays_for(self):
+    rows = made.rollouts(rise=0.0)
+    share = 0.1 + 0.6 * rows['step'] / rows['step'].max()
+    brief = np.random.default_rng(0).random(len(rows)) < share
+    rows['part_brief'] = brief.astype(float)
+    pays = lambda e: e['part_correct'] + 3 * e['part_brief']
+    weights = {'correct': 1.0, 'brief': 3.0}
+    run = made.run(rows, reward=pays, settings={'weights': weights})
+    found = examine.examine(run).findings
+    self.assertEqual(
+        [(f.check, f.severity) for f in found],
+        [('outweighed', 'critical'), ('reward_hacking', 'critical')],
+    )
+
   def test_what_misleads_is_blamed_before_the_learning_rate(self):
     rows = made.rollouts(rise=-2.0, start=1.0)
     rows['part_length'] = rows['n_tokens'] / made.LIMIT
