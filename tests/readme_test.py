@@ -1,4 +1,4 @@
-"""Runs the examples of the README as they are shown.
+"""Runs the examples of the README and of docs/ as they are shown.
 
 A fenced block after `<!-- test: NAME -->` is run by bash; one after
 `<!-- test: NAME FILE -->` is written to FILE. NAME's blocks run in order, in
@@ -25,10 +25,15 @@ from tests.contract import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / 'README.md').read_text()
+# Path below the root -> text.
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md')))
+}
 _BLOCK = re.compile(
     r'^<!-- test: (\w+) ?(\S*) -->\n```(\w+)\n(.*?)^```$', re.M | re.S
 )
-BLOCKS = _BLOCK.findall(README)
+BLOCKS = _BLOCK.findall('\n'.join(PAGES.values()))
 NAMES = tuple(dict.fromkeys(name for name, *_ in BLOCKS))
 MAX_LINES = 40  # A user's own extension is short.
 
@@ -85,7 +90,8 @@ class ReadmeTest(parameterized.TestCase):
     )
 
   def test_every_marker_has_its_block(self):
-    self.assertLen(re.findall('<!-- test:', README), len(BLOCKS))
+    markers = re.findall('<!-- test:', '\n'.join(PAGES.values()))
+    self.assertLen(markers, len(BLOCKS))
     self.assertSameElements(NAMES, [n[5:] for n in dir(self) if n[5:] in NAMES])
 
   @parameterized.parameters('model', 'data', 'domain', 'reward')
@@ -93,16 +99,21 @@ class ReadmeTest(parameterized.TestCase):
     lines = sum(text.count('\n') for block, *_, text in BLOCKS if block == name)
     self.assertBetween(lines, 1, MAX_LINES)
 
-  def test_links_and_paths_exist(self):
-    linked = re.findall(r'\]\(([^):]+)\)', README)
-    self.assertNotEmpty(linked)
-    for path in [*linked, *re.findall(r'bash ([\w./]+\.sh)', README)]:
+  @parameterized.parameters(*PAGES)
+  def test_links_and_paths_exist(self, page):
+    text = PAGES[page]
+    for link in re.findall(r'\]\(([^):]+)\)', text):
+      with self.subTest(link):
+        path, _, anchor = link.partition('#')
+        here = ROOT / page
+        target = here.parent / path if path else here
+        self.assertTrue(target.is_file())
+        if anchor:
+          title = anchor.replace('-', ' ')
+          self.assertRegex(target.read_text(), rf'(?im)^##+ {title}$')
+    for path in re.findall(r'bash ((?:launch/)?\w+\.sh)', text):
       with self.subTest(path):
-        if path.startswith('#'):
-          title = path[1:].replace('-', ' ')
-          self.assertRegex(README, rf'(?im)^## {title}$')
-        else:
-          self.assertTrue((ROOT / path).is_file())
+        self.assertTrue((ROOT / path).is_file())
 
   def test_names_every_mode_and_variant(self):
     modes = evojax.main.flags.FLAGS['mode'].parser.enum_values

@@ -123,7 +123,7 @@ def _misshapen(path: str, source: str) -> list[str]:
         return []
   return [
       f'{path}: it must define {name}({arguments}), which returns {answer};'
-      ' see "A harness" in README.md'
+      ' see docs/your_own.md'
   ]
 
 

@@ -13,8 +13,8 @@
                        harness/library as if they were here
 
 `e` is a view of the evidence of P prompts with G completions each
-(`evidence.views.View`); weights have A turns. "A harness" in the README shows
-an example of each file.
+(`evidence.views.View`); weights have A turns. docs/your_own.md shows an example
+of each file.
 
 A harness is named by the hash of its content. Sources are text here, and run
 elsewhere (see `run`).
