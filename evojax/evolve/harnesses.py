@@ -8,11 +8,13 @@ from typing import Any
 import ml_collections
 
 from evojax import config as config_lib
+from evojax.domains import base
 from evojax.harness import admit
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
 from evojax.harness import spec
 from evojax.runtime import copies
+from evojax.training import settings
 from evojax.training import setup as setup_lib
 
 
@@ -22,6 +24,8 @@ class Harnesses:
 
   root: pathlib.Path
   setup: setup_lib.Setup  # The run's setup, without any overlay.
+  # Opened domains, by the hash of a harness that changes the run's.
+  _domains: dict[str, base.Domain] = dataclasses.field(default_factory=dict)
 
   def load(self, sha256: str) -> spec.Harness:
     """Return a harness whose content matches its hash."""
@@ -50,6 +54,19 @@ class Harnesses:
     """Return the run's config with the values of a harness."""
     overlay = self.load(sha256).overlay
     return self.setup.surface.apply(self.setup.config, overlay)
+
+  def judge(self, sha256: str) -> base.Domain:
+    """Return the evaluator's domain for policies that a harness trained.
+
+    It has the tools and the turns that the harness gives, which a repair may
+    have changed. What would give solutions away is hidden, see `Domain.audit`.
+    """
+    config, own = self.config_under(sha256), self.setup.domain
+    if config.domain == self.setup.config.domain:
+      return own.audit
+    if sha256 not in self._domains:
+      self._domains[sha256] = settings.make_domain(config)
+    return self._domains[sha256].audit
 
   def values(self, sha256: str) -> dict[str, Any]:
     """Return flat config values under a harness, by dotted path."""

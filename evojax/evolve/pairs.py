@@ -5,7 +5,7 @@ all harnesses sample alike, an arm's score is the share that it solves in its
 own rollouts; otherwise each pair answers dev problems of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 import math
 import pathlib
@@ -15,6 +15,7 @@ from jaxtyping import Float
 import numpy as np
 
 from evojax.diagnosis import rules
+from evojax.domains import base
 from evojax.evidence import store
 from evojax.evolve import opening
 from evojax.evolve import scoring
@@ -68,9 +69,9 @@ def on_dev(
 
   No other pair gets these problems, as far as the split suffices; the spread
   between pairs then includes how the effect varies with the problems. If a
-  harness may change the environment, the evaluator's own environment is used:
-  otherwise a harness would look good by showing, say, a git history that
-  contains the fix.
+  harness may change the environment, the arm has the tools and turns of its own
+  one, but the evaluator's version of it: otherwise a harness would look good by
+  showing, say, a git history that contains the fix.
 
   Args:
     run: The run.
@@ -79,9 +80,11 @@ def on_dev(
     arm: A finished arm.
     **fields: Fields of `scoring.Scored` that differ from the default.
   """
-  e, domain = run.config.evolve, run.setup.domain
+  e, domain = run.config.evolve, None
+  if run.setup.domain.surface_fields:
+    domain = run.harnesses.judge(arm.harness)
   wanted = dict(
-      domain=domain.audit if domain.surface_fields else None,
+      domain=domain,
       folder=run.path / dev_folder(number, arm.folder),
       checkpoint=arm_lib.checkpoint_of(run.path / arm.folder, arm.updates),
       harness=arm.harness,
@@ -166,8 +169,15 @@ def is_clearly_worse(
     scores: Solved share of each group; NaN: not graded.
     than: The same of groups of other problems.
   """
-  behind, error = difference(scores, than, shared=False)
-  return behind < -_CLEARLY * error
+  late, early = scores[np.isfinite(scores)], than[np.isfinite(than)]
+  degrees = len(late) + len(early) - 2
+  if degrees < 1:
+    return False
+  # One variance for both: a few groups that are all solved have none of their
+  # own, though others of the same policy would differ.
+  squares = late.var() * len(late) + early.var() * len(early)
+  error = math.sqrt(squares / degrees * (1 / len(late) + 1 / len(early)))
+  return float(late.mean() - early.mean()) < -_CLEARLY * error
 
 
 def is_wasted(
@@ -202,7 +212,7 @@ def is_left_out(
   diagnosed = run.recorder.find(records.Diagnose, version=version)
   found = diagnosed.findings if diagnosed else ()
   # The findings are about the incumbent's harness.
-  suspect = role != 'candidate' and any(
+  suspect = role == 'incumbent' and any(
       finding.severity == 'critical' for finding in found
   )
   return is_wasted(run, arm, suspect=suspect)
@@ -241,7 +251,7 @@ def differences(
     scored_by: str,
     role: str,
     trial: int | None,
-    perturbed: Any = None,
+    perturbed: Callable[[base.Domain], base.Domain] | None = None,
 ) -> tuple[list[float], list[float]]:
   """Return the differences between a harness's arms and the incumbent's.
 
@@ -252,7 +262,8 @@ def differences(
     scored_by: 'rollouts' or 'dev'.
     role: Role of the harness's arms.
     trial: Number of the trial that they belong to.
-    perturbed: The evaluator's domain, whose dev problems replace the run's.
+    perturbed: Returns the domain whose dev problems replace the run's, given
+      the evaluator's domain for a harness.
 
   Returns:
     The differences of the pairs in which both arms have a score, in order, and
@@ -262,7 +273,8 @@ def differences(
   def scores(arm: records.RacedArm) -> Float[np.ndarray, '*P']:
     if perturbed is not None:
       folder = run.path / f'{arm.dev}-perturbed'
-      more = dict(folder=folder, domain=perturbed)
+      domain = perturbed(run.harnesses.judge(arm.harness))
+      more = dict(folder=folder, domain=domain)
       wanted = on_dev(run, number, arm.pair, arm, **more)
       return run.scorer.scores(wanted)
     if scored_by == 'dev':

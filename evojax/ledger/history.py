@@ -65,6 +65,7 @@ class Trial:
   backtested = _of('backtest', 'predicted')
   made = _of('verify', 'version', '')  # The new version if it is kept, else ''.
   effect = _of('verify', 'effect')
+  standard_error = _of('verify', 'standard_error')
   mde = _of('standing', 'detectable')  # The minimum detectable effect.
 
   @property

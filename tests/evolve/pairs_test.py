@@ -38,6 +38,8 @@ class PairsTest(absltest.TestCase):
     self.run_ = mock.Mock(
         spec=opening.Run,
         scorer=mock.Mock(),
+        recorder=mock.Mock(),
+        harnesses=mock.Mock(),
         path=self.root,
         config=ml_collections.ConfigDict(
             {'seed': 4, 'evolve': evolve, 'grpo': {'prompts': 2}}
@@ -65,9 +67,10 @@ class PairsTest(absltest.TestCase):
 
   def test_whose_dev_problems_are_asked(self):
     arm = self._arm('candidate', 1, 2)
-    domain = self.run_.setup.domain
-    domain.audit = mock.Mock(spec=base.Domain)
-    for fields, asked in (((), None), (('scrubbed',), domain.audit)):
+    domain, judge = self.run_.setup.domain, mock.Mock(spec=base.Domain)
+    # The tools and turns are those of the harness that trained the arm.
+    self.run_.harnesses.judge = {arm.harness: judge}.get
+    for fields, asked in (((), None), (('scrubbed',), judge)):
       domain.surface_fields = fields
       wanted = pairs.on_dev(self.run_, 2, 1, arm)
       self.assertIs(wanted.domain, asked)
@@ -124,6 +127,33 @@ class PairsTest(absltest.TestCase):
     # Equal ends do not prove harm.
     level = self._arm('incumbent', 2, steps=(good, bad, good, good))
     self.assertFalse(wasted(level))
+
+  def test_a_first_update_that_was_lucky_is_no_measure(self):
+    # All of its 12 groups solve everything, and 40 of 48 later ones do.
+    self.run_.config.grpo.prompts = 12
+    lucky, usual = [[1, 1]] * 12, [[1, 1]] * 10 + [[0, 0]] * 2
+    arm = self._arm('incumbent', 0, steps=[lucky] + [usual] * 7)
+    self.assertFalse(pairs.is_wasted(self.run_, arm, suspect=False))
+    # Pooled, the variance is 6.67 / 58, the error .338 x sqrt(1/48 + 1/12) =
+    # .109. Three of them are more than the fall of .167, and less than .5.
+    half = [[1, 1]] * 6 + [[0, 0]] * 6
+    arm = self._arm('incumbent', 1, steps=[lucky] + [half] * 7)
+    self.assertTrue(pairs.is_wasted(self.run_, arm, suspect=False))
+
+  def test_only_the_incumbent_is_suspect(self):
+    finding = samples.record(records.Finding, severity='critical')
+    self.run_.recorder.find.return_value = samples.record(
+        records.Diagnose, findings=(finding,)
+    )
+    level = [[[1, 1], [0, 0]]] * 4
+    left_out = {}
+    for pair, role in enumerate(('incumbent', 'candidate', 'shadow')):
+      arm = self._arm(role, pair, steps=level)
+      arm = dataclasses.replace(arm, outcome=(0.5, 0.5, 0.49, 0.49))
+      left_out[role] = pairs.is_left_out(self.run_, 'v1', role, arm)
+    self.assertEqual(
+        left_out, {'incumbent': True, 'candidate': False, 'shadow': False}
+    )
 
   def test_a_suspect_has_to_learn(self):
     wasted = lambda outcome: pairs.is_wasted(
@@ -209,11 +239,21 @@ class PairsTest(absltest.TestCase):
     self.assertEqual([wanted.first for wanted in asked], [70, 70])  # 2 * 3 + 1.
     self.assertEqual({wanted.seed for wanted in asked}, {4})
     asked.clear()
-    other = mock.Mock(spec=base.Domain)
+    # Each arm has the tools and turns of its own harness.
+    arms[1] = dataclasses.replace(arms[1], harness='more turns')
+    domains = [mock.Mock(spec=base.Domain) for _ in range(4)]
+    harnesses = [arm.harness for arm in arms[::-1]]
+    self.run_.harnesses.judge = dict(zip(harnesses, domains[:2])).get
     pairs.differences(
-        self.run_, 2, arms, 'rollouts', 'candidate', 5, perturbed=other
+        self.run_,
+        2,
+        arms,
+        'rollouts',
+        'candidate',
+        5,
+        perturbed=dict(zip(domains[:2], domains[2:])).get,
     )
-    self.assertEqual([wanted.domain for wanted in asked], [other] * 2)
+    self.assertEqual([wanted.domain for wanted in asked], domains[2:])
     self.assertEndsWith(str(asked[0].folder), '-perturbed')
 
 

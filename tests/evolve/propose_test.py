@@ -341,6 +341,21 @@ class BeliefTest(absltest.TestCase):
         belief.deviation, (0.00181097 * 0.356692) ** 0.5, places=6
     )
 
+  def test_the_standard_error_counts_and_not_the_wide_interval(self):
+    # After two pairs, an error of 1 point has an interval of +-12.7.
+    wide = self._trial(-0.03)
+    verify = dataclasses.replace(
+        wide.verify, standard_error=0.01, low=-0.157, high=0.097
+    )
+    found = rules.believe(
+        (-0.02, 0.12),
+        'optimizer',
+        'optim.learning_rate',
+        [dataclasses.replace(wide, verify=verify)],
+    )
+    # As above, with a noise of .01^2 + .03^2 = .001: gain .00181097/.00281097.
+    self.assertAlmostEqual(found.mean, 0.05 - 0.0644248 * 0.8, places=4)
+
   def test_order_does_not_matter(self):
     history = [self._trial(x) for x in (-0.03, 0.05, 0.01)]
     one = rules.believe((-0.02, 0.12), 'optimizer', 'x', history)

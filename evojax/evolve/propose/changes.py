@@ -80,10 +80,12 @@ def shift(path: str, step: float) -> Change:
 
 def warm_up() -> Change:
   """Return a change to warm up for a sixth of the arm, if it is less now."""
-  return _value(
-      'optim.warmup_steps',
-      lambda context, old: max(old, round(context.config['steps'] / 6)),
-  )
+
+  def choose(context: propose.Context, old: int) -> int:
+    # A warm-up of one update begins and ends at the whole learning rate.
+    return max(old, round(context.config['steps'] / 6), 2)
+
+  return _value('optim.warmup_steps', choose)
 
 
 def shorter_limit() -> Change:

@@ -98,8 +98,12 @@ def believe(
       continue
     same, effect = trial.delta.factor == factor, trial.effect
     near = same or not factor
-    bottom, top = trial.realised
-    error = (top - bottom) / 2 / calibration.Z95
+    # The interval is Student's: after two pairs it is six times as wide as one
+    # of a Normal distribution with this error.
+    error = trial.standard_error
+    if error is None:
+      bottom, top = trial.realised
+      error = (top - bottom) / 2 / calibration.Z95
     if same and trial.status == 'keep':
       effect /= 2
     noise = error**2 + (_SPREAD_FACTOR if near else _SPREAD_CLASS) ** 2

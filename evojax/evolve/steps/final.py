@@ -36,7 +36,9 @@ def score(
   c = run.config.eval
   seed = run.recorder.find(records.Seal).seed
   others, before = placed(run), run.recorder.find(records.Final)
-  # All policies get the same problems, so that their differences are paired.
+  # All policies get the same problems, so that their differences are paired,
+  # and the tools and turns of the final harness.
+  domain = run.harnesses.judge(head.harness)
   policies = {
       'base': {},
       'evolved': dict(
@@ -58,7 +60,7 @@ def score(
         seed=seed,
         problems=c.problems,
         samples=c.samples,
-        domain=run.setup.domain.audit,
+        domain=domain,
         **policy,
     )
     outcomes[name] = run.scorer.scores(wanted)

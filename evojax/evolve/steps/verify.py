@@ -335,8 +335,9 @@ def _perturbed(
   most = run.config.data.max_prompt_tokens
   fits = lambda problem: len(tokenizer.render(problem.messages)) <= most
   seed = run.config.seed
+  perturbed = lambda judge: judge
   if perturb.has_perturbations(domain, enough, seed=seed, fits=fits):
-    domain = perturb.Perturbed(domain, fits)
+    perturbed = lambda judge: perturb.Perturbed(judge, fits)
   elif domain is own:
     return None
 
@@ -348,7 +349,7 @@ def _perturbed(
         race.scored_by,
         'candidate',
         trial.number,
-        perturbed=domain,
+        perturbed=perturbed,
     )
     return records.Audit(
         **key, differences=tuple(found), errors=tuple(errors)

@@ -29,9 +29,10 @@ class FinalTest(absltest.TestCase):
         compared=(),
         progress=mock.Mock(),
         scorer=mock.Mock(),
-        setup=mock.Mock(domain=domain),
+        harnesses=mock.Mock(),
         recorder=mock.Mock(),
     )
+    run.harnesses.judge = {'h': domain.audit}.get
     seal = samples.record(records.Seal, seed=3)
     run.recorder.find = lambda kind: seal if kind is records.Seal else None
 
@@ -40,7 +41,9 @@ class FinalTest(absltest.TestCase):
       return np.array([0.0, 1.0])
 
     run.scorer.scores = scores
-    head = samples.record(records.Version, version='v1', checkpoint='c')
+    head = samples.record(
+        records.Version, version='v1', checkpoint='c', harness='h'
+    )
     with mock.patch.object(final, '_compute', return_value={}):
       found = final.score(run, head, None)
     self.assertLen(asked, 2)  # The base policy and the evolved one.

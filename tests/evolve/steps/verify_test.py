@@ -400,7 +400,7 @@ class AuditTest(absltest.TestCase):
     self.assertEqual(gate_.status, 'holds')
     if not asked.called:
       return 'known'
-    return asked.call_args.kwargs['perturbed']
+    return asked.call_args.kwargs['perturbed'](domain.audit)
 
   def test_the_stricter_judge_on_changed_problems(self):
     strict = _Changing()
