@@ -1,11 +1,13 @@
 """Recorded evidence of an arm, as the functions of a harness see it."""
 
 from collections.abc import Sequence
+import itertools
 import pathlib
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_collections
 import numpy as np
+import pandas as pd
 
 from evojax import config as config_lib
 from evojax.diagnosis import examine
@@ -22,25 +24,32 @@ from evojax.ledger import records
 from evojax.runtime import copies
 from evojax.runtime import decisions
 
+T = TypeVar('T')
+Step = tuple[pathlib.Path, int]  # Folder of an arm, and number of a step.
 
-def load_rows(folder: pathlib.Path, steps: Sequence[int]) -> dict[str, Any]:
+# Groups that a diagnosis reads where one arm has fewer recent ones: a share of
+# them is known to 5 points. More would only take memory.
+_GROUPS = 120
+
+
+def load_rows(steps: Sequence[Step]) -> dict[str, Any]:
   """Return the train evidence of some steps as one batch, by column.
 
   All processes call it together. Groups are numbered consecutively over the
   steps. Steps may differ in their number of groups, because of refill rounds.
   """
-  paths = [store.path_of(folder, 'train', step) for step in steps]
-  wanted = {path.name for path in paths}
-  copies.fetch(paths[0].parent, wanted.__contains__)
-  frame = store.read(folder, 'train', list(steps))
-  rows = {name: frame[name].to_numpy() for name in frame.columns}
-  # Every step numbers its groups from 0, so offsets are added.
-  first, offset = {}, 0
-  for step in steps:
-    first[step] = offset
-    offset += int(rows['group'][rows['step'] == step].max()) + 1
-  rows['group'] = rows['group'] + np.array([first[s] for s in rows['step']])
-  return rows
+  frames, groups = [], 0
+  for folder, members in itertools.groupby(steps, key=lambda step: step[0]):
+    numbers = [number for _, number in members]
+    paths = [store.path_of(folder, 'train', number) for number in numbers]
+    copies.fetch(paths[0].parent, {path.name for path in paths}.__contains__)
+    for number in numbers:
+      frame = store.read(folder, 'train', [number])
+      # Every step numbers its groups from 0.
+      frames.append(frame.assign(group=frame['group'] + np.int32(groups)))
+      groups = int(frames[-1]['group'].max()) + 1
+  whole = pd.concat(frames, ignore_index=True)
+  return {name: whole[name].to_numpy() for name in whole.columns}
 
 
 def view_of(
@@ -58,39 +67,56 @@ def train_steps(folder: pathlib.Path) -> list[int]:
   return decisions.decide(lambda: store.list_steps(folder, 'train'))
 
 
-def recent(steps: Sequence[int]) -> Sequence[int]:
+def recent(steps: Sequence[T]) -> Sequence[T]:
   """Return the last third of the steps, at least one."""
   return steps[-max(1, len(steps) // 3) :]
 
 
-def view(run: opening.Run, folder: str, harness: str) -> views.View:
-  """Return the recent evidence of an arm as a harness's diagnostics see it."""
-  path = run.path / folder
-  config = run.harnesses.config_under(harness)
-  columns = collect.columns(run.setup.domain, config)
-  return view_of(load_rows(path, recent(train_steps(path))), columns, config)
+def view(run: opening.Run, folders: Sequence[str], harness: str) -> views.View:
+  """Return the recent evidence of arms as a harness's diagnostics see it.
 
-
-def measure(
-    run: opening.Run, folder: str, harness: str, outcome: Sequence[float]
-) -> list[records.Measure]:
-  """Return the measures that a harness's diagnostics take of an arm.
+  It is the last third of the steps, but no more than that of the last arm, or
+  than have _GROUPS groups.
 
   Args:
     run: The run.
-    folder: Folder of the arm, below the workdir.
+    folders: Folders of arms, each of which continues the one before.
     harness: Hash of the harness.
-    outcome: Share of solved rollouts of each update of the arm.
+  """
+  paths = [run.path / folder for folder in folders]
+  arms = [[(path, step) for step in train_steps(path)] for path in paths]
+  enough = -(-_GROUPS // run.config.grpo.prompts)
+  most = max(len(recent(arms[-1])), enough)
+  steps = recent(list(itertools.chain(*arms)))[-most:]
+  config = run.harnesses.config_under(harness)
+  columns = collect.columns(run.setup.domain, config)
+  return view_of(load_rows(steps), columns, config)
+
+
+def measure(
+    run: opening.Run,
+    folders: Sequence[str],
+    harness: str,
+    outcome: Sequence[float],
+) -> list[records.Measure]:
+  """Return the measures that a harness's diagnostics take of arms.
+
+  Args:
+    run: The run.
+    folders: Folders of arms, each of which continues the one before.
+    harness: Hash of the harness.
+    outcome: Share of solved rollouts of each update of the arms.
   """
   config = run.harnesses.config_under(harness)
   columns = collect.columns(run.setup.domain, config)
+  paths = [run.path / folder for folder in folders]
   return diagnose.measure(
       run.harnesses.functions(harness),
-      view(run, folder, harness),
+      view(run, folders, harness),
       run.recorder.history,
       outcome,
-      rewards(run.path / folder),
-      effort(run.path / folder, columns),
+      rewards(paths),
+      effort(paths, columns),
   )
 
 
@@ -128,9 +154,9 @@ def findings(
 
 
 def effort(
-    folder: pathlib.Path, columns: Sequence[schema.Column]
+    folders: Sequence[pathlib.Path], columns: Sequence[schema.Column]
 ) -> dict[str, float]:
-  """Return the `rules.effort_curve` of an arm; {} where a run cannot see it.
+  """Return the `rules.effort_curve` of arms; {} where a run cannot see it.
 
   A domain without agents has no such column, and a blind run may not read it.
   """
@@ -139,10 +165,7 @@ def effort(
     return {}
 
   def read() -> dict[str, float]:
-    steps = [
-        store.read_numbers(folder, 'train', step, tested, 'n_turns', 'graded')
-        for step in store.list_steps(folder, 'train')
-    ]
+    steps = _numbers(folders, tested, 'n_turns', 'graded')
     done = [float(values[graded].mean()) for values, _, graded in steps]
     turns = [float(values[graded].mean()) for _, values, graded in steps]
     return dict(rules.effort_curve(done, turns))
@@ -162,13 +185,22 @@ def solved_by_family(folder: pathlib.Path) -> dict[str, float]:
   return {str(family): float(share) for family, share in shares.items()}
 
 
-def rewards(folder: pathlib.Path) -> list[float]:
-  """Return the mean reward of each update of an arm, in every process."""
+def rewards(folders: Sequence[pathlib.Path]) -> list[float]:
+  """Return the mean reward of each update of arms, in every process."""
 
   def read() -> list[float]:
-    steps = store.list_steps(folder, 'train')
-    columns = ('reward', 'graded')
-    each = (store.read_numbers(folder, 'train', s, *columns) for s in steps)
+    each = _numbers(folders, 'reward', 'graded')
     return [float(reward[graded].mean()) for reward, graded in each]
 
   return decisions.decide(read)
+
+
+def _numbers(
+    folders: Sequence[pathlib.Path], *columns: str
+) -> list[list[np.ndarray]]:
+  """Return columns of all steps of arms; only where evidence is written."""
+  return [
+      store.read_numbers(folder, 'train', number, *columns)
+      for folder in folders
+      for number in store.list_steps(folder, 'train')
+  ]

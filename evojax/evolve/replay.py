@@ -149,7 +149,7 @@ def refilled(
   grpo = setup.config.grpo
   rounds: list[reward_pipeline.RewardedBatch] = []
   for step in steps[: 1 + grpo.refill_rounds]:
-    rows = recorded.load_rows(folder, [step])
+    rows = recorded.load_rows([(folder, step)])
     rounds.append(rewards(collect.RolloutBatch.recorded(rows)))
     if sum(int(found.kept.sum()) for found in rounds) >= grpo.prompts:
       break

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import ml_collections
 import numpy as np
 
 from evojax import domains
@@ -17,6 +20,7 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
 from evojax.evolve import diagnose
+from evojax.evolve import opening
 from evojax.evolve import recorded as recorded_lib
 from evojax.harness import run
 from evojax.harness import spec
@@ -322,13 +326,45 @@ class RecordedTest(absltest.TestCase):
       rows['n_turns'] = np.array([6 - step] * 4 + [99], np.int32)
       store.write_step(self.folder, 'train', step, rows, self.columns)
 
+  def test_arms_in_a_row_are_read_as_one(self):
+    later = shutil.copytree(self.folder, self.folder / 'later')
+    rows = recorded_lib.load_rows(
+        [(self.folder, 2), (self.folder, 3), (later, 0), (later, 1)]
+    )
+    np.testing.assert_array_equal(rows['group'], np.repeat(range(4), 5))
+    np.testing.assert_array_equal(rows['step'], np.repeat([2, 3, 0, 1], 5))
+    self.assertLen(recorded_lib.rewards([self.folder, later]), 8)
+    # 3, 2, 1, 0 of 4 episodes, twice: the sum of products with -3.5, ..., 3.5
+    # is -2.5, that of their squares 42.
+    effort = recorded_lib.effort([self.folder, later], self.columns)
+    self.assertAlmostEqual(effort['tested_rise'], 7 * -2.5 / 42)
+
+  def test_how_much_of_its_arms_a_diagnosis_reads(self):
+    run = mock.Mock(spec=opening.Run, path=self.folder.parent)
+    run.config = ml_collections.ConfigDict({'grpo': {'prompts': 0}})
+    run.harnesses = run.setup = mock.Mock()
+    later = shutil.copytree(self.folder, self.folder / 'later')
+    folders = [self.folder.name, f'{self.folder.name}/later']
+    seen = mock.Mock(spec=views.View)
+    # A third of eight steps, as far as they have at most 120 groups in all, and
+    # at least a third of the last arm's four.
+    for prompts, expected in ((12, [2, 3]), (60, [2, 3]), (120, [3])):
+      run.config.grpo.prompts = prompts
+      with (
+          mock.patch.object(recorded_lib, 'load_rows') as asked,
+          mock.patch.object(recorded_lib, 'view_of', return_value=seen),
+          mock.patch.object(recorded_lib.collect, 'columns'),
+      ):
+        recorded_lib.view(run, folders, 'h')
+      asked.assert_called_once_with([(later, step) for step in expected])
+
   def test_solved_by_family(self):
     self.assertEqual(
         recorded_lib.solved_by_family(self.folder), {'a': 6 / 8, 'b': 0.0}
     )
 
   def test_effort_makes_laziness(self):
-    effort = recorded_lib.effort(self.folder, self.columns)
+    effort = recorded_lib.effort([self.folder], self.columns)
     self.assertAlmostEqual(effort['tested_rise'], -0.75)
     self.assertAlmostEqual(effort['turns_rise'], -3.0)
     lazy = lambda curve: by_name(
@@ -340,7 +376,7 @@ class RecordedTest(absltest.TestCase):
   def test_a_blind_run_and_other_domains_see_no_effort(self):
     blind = schema.declare(AGENTS, (), blind=True)
     for columns in (blind, COLUMNS):
-      self.assertEqual(recorded_lib.effort(self.folder, columns), {})
+      self.assertEqual(recorded_lib.effort([self.folder], columns), {})
     self.assertNotIn('laziness', by_name(measure({'g': GROUPS}, curve=[0.3])))
 
 

@@ -41,7 +41,7 @@ class ReplayTest(parameterized.TestCase):
     """The metrics of an update on the first step's rollouts."""
     mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
     learner = learner_lib.Learner(setup, mesh, metrics.Phases())
-    rows = recorded.load_rows(self.path, [0])
+    rows = recorded.load_rows([(self.path, 0)])
     if change is not None:
       rows['sampler_logprobs'] = np.array(
           [x + np.float32(change) for x in rows['sampler_logprobs']] + [None],

@@ -17,7 +17,7 @@ def admit(
     run: opening.Run, version: records.Version, design: records.Design
 ) -> records.Admit:
   """Return the gate's reasons against a candidate; none means admitted."""
-  view = recorded.view(run, version.folder, version.harness)
+  view = recorded.view(run, [version.folder], version.harness)
   reasons = decisions.decide(
       lambda: admit_lib.admit(
           run.harnesses.load(version.harness),

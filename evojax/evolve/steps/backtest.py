@@ -169,7 +169,8 @@ def rewarded(
     'diagnostic'.
   """
   setup = arms.setup_under(run, harness)
-  rollouts = collect.RolloutBatch.recorded(recorded.load_rows(folder, steps))
+  rows = recorded.load_rows([(folder, step) for step in steps])
+  rollouts = collect.RolloutBatch.recorded(rows)
   batch = reward_pipeline.RewardPipeline(setup)(rollouts)
   grid = lambda name: rollouts.rows[name].reshape(batch.graded.shape)
   found = statistics_lib.Rewarded(

@@ -4,6 +4,7 @@ from evojax.evolve import diagnose as diagnose_lib
 from evojax.evolve import opening
 from evojax.evolve import recorded
 from evojax.evolve.propose import remedies
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
@@ -20,10 +21,11 @@ def diagnose(
     trial: Number of the trial.
     version: The version that the trial changes.
   """
+  arms = history_lib.in_a_row(version)
   outcome = decisions.decide(
-      lambda: arm_lib.outcomes(run.path / version.folder)
+      lambda: [x for arm in arms for x in arm_lib.outcomes(run.path / arm)]
   )
-  measures = recorded.measure(run, version.folder, version.harness, outcome)
+  measures = recorded.measure(run, arms, version.harness, outcome)
   alerts = diagnose_lib.alerts(measures)
   run.say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
   folders = run.recorder.history.trained_under(version.harness)

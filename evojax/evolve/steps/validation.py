@@ -36,7 +36,7 @@ def validated(
   if kind == 'backtest':
     found = validate.backtest(_past_trials(run, functions, name))
   else:
-    measures = recorded.measure(run, version.folder, design.harness, ())
+    measures = recorded.measure(run, [version.folder], design.harness, ())
     if any(m.name == name and m.status == 'name_taken' for m in measures):
       return validate.discarded(f'{name} gives a number a name that is taken')
     found = validate.diagnostic(_readings(run, functions, name))
@@ -59,7 +59,7 @@ def _readings(
     # The last third, as in a diagnosis, or more if it has too few groups.
     needed = -(-validate.SLICES // run.config.grpo.prompts)
     steps = steps[-max(needed, len(steps) // 3) :]
-    rows = recorded.load_rows(folder, steps)
+    rows = recorded.load_rows([(folder, step) for step in steps])
     config = run.harnesses.config_under(version.harness)
     columns = collect.columns(run.setup.domain, config)
     whole, *slices = (
