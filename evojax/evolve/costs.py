@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import math
 
 from evojax.evolve import opening
-from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
 # Completions grow while a policy learns. Before the first round, only the first
@@ -129,7 +128,7 @@ def _left(run: opening.Run, number: int) -> float:
   spent = float(history.base.sampled_tokens) if history.base else 0.0
   for race in races:
     spent += sum(arm.sampled_tokens for arm in race.arms)
-    scored = _scored_arms(race, history.trials, run.config.evolve.pairs)
+    scored = _scored_arms(race, history.all(records.Audit))
     spent += scored * _dev(run) * _longest(race.arms)
   # Replays of this round do not count: a killed process may have made some.
   spent += _replayed(run, range(number))
@@ -145,18 +144,10 @@ def _replayed(run: opening.Run, rounds: Sequence[int]) -> int:
   )
 
 
-def _scored_arms(
-    race: records.Race, trials: Sequence[history_lib.Trial], pairs: int
-) -> int:
+def _scored_arms(race: records.Race, audits: Sequence[records.Audit]) -> int:
   """Return how many scores of arms a round sampled on problems of their own."""
-  passed = sum(
-      trial.verify is not None
-      and trial.verify.perturbed_effect is not None
-      and trial.races[-1].round == race.round
-      for trial in trials
-  )
-  plain = len(race.arms) if race.scored_by == 'dev' else 0
-  return plain + 2 * pairs * passed
+  perturbed = [len(a.differences) for a in audits if a.round == race.round]
+  return len(race.arms) * (race.scored_by == 'dev') + 2 * sum(perturbed)
 
 
 def _dev(run: opening.Run) -> float:

@@ -180,8 +180,8 @@ def _show_trials(
         t['verdict'],
     )
   output.say(
-      '\nchanges that were tried; effects in points of Avg@k on fresh dev'
-      ' problems'
+      '\nchanges that were tried; effects in points of the solved share of'
+      ' fresh problems'
   )
   console.print(table)
   output.say(sealed_lib.KEEP)

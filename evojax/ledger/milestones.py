@@ -27,9 +27,9 @@ def curve(
 ) -> list[Milestone]:
   """Return the score of each version with the cost of the run until then.
 
-  The score of a version is the mean score of its source arms, by which they
-  were compared in their round. For version 0 it is the mean outcome over the
-  second half of its training. A version without a score has no entry.
+  The score of a version is the mean outcome of the rollouts that its source
+  arms trained on. For version 0 it is that over the second half of its
+  training. A version without a score has no entry.
 
   Args:
     run: The run.
@@ -62,7 +62,7 @@ def curve(
         continue
       case records.Promote():
         of = [arms.get(source.folder) for source in row.record.sources]
-        own = [arm.score for arm in of if arm and arm.score is not None]
+        own = [x for arm in of if arm for x in arm.outcome]
         if not own:
           continue
         score = math.fsum(own) / len(own)

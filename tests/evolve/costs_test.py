@@ -1,6 +1,5 @@
 """What a round costs, and what the rest of a run's tokens pays for."""
 
-import dataclasses
 from unittest import mock
 
 from absl.testing import absltest
@@ -19,7 +18,9 @@ _PERTURBED = 2 * 4 * 40  # Both arms of 4 pairs on perturbed problems.
 
 class CostsTest(parameterized.TestCase):
 
-  def _run(self, tokens, *, scored_by='rollouts', raced=True, more=()):
+  def _run(
+      self, tokens, *, scored_by='rollouts', raced=True, more=(), audits=()
+  ):
     """Return a run before round 1; an arm takes 80 tokens, dev scores 40."""
     evolve = dict(tokens=tokens, updates=8, pairs=4, rounds=9)
     evolve |= dict(problems=8, samples=2)
@@ -56,7 +57,8 @@ class CostsTest(parameterized.TestCase):
         samples.record(records.Promote, harness='incumbent', round=n)
         for n in (0, 1)
     ]
-    run.recorder.history.all = lambda kind: self.promoted
+    rows = {records.Promote: self.promoted, records.Audit: audits}
+    run.recorder.history.all = rows.__getitem__
     return run
 
   def test_no_limit(self):
@@ -74,13 +76,12 @@ class CostsTest(parameterized.TestCase):
     left = _PERTURBED + 4 * 80
     run = self._run(_SPENT + 12 * 40 + left, scored_by='dev')
     self.assertAlmostEqual(costs.payable(run, 1), 1.0)
-    # A candidate of round 0 passed, and its 4 pairs met perturbed problems.
-    run = self._run(_SPENT + 8 * 40 + left)
-    run.recorder.history.trials[0] = dataclasses.replace(
-        run.recorder.history.trials[0],
-        verify=samples.record(records.Verify, perturbed_effect=0.1),
-        races=(run.recorder.history.races[0],),
-    )
+    # The 4 pairs of a candidate of round 0 met perturbed problems.
+    audits = [
+        samples.record(records.Audit, round=n, differences=(0.1,) * 4)
+        for n in (0, 1)
+    ]
+    run = self._run(_SPENT + 8 * 40 + left, audits=audits)
     self.assertAlmostEqual(costs.payable(run, 1), 1.0)
 
   @parameterized.parameters((False, 80), (True, 120))

@@ -429,6 +429,8 @@ class EndToEndTest(parameterized.TestCase):
     source = self.row('promote', version='v1')
     self.assertEqual(first['harness'], source['harness'])
     self.assertEqual(first['end'], source['end'])
+    # What the other run sampled for it is no cost of this one.
+    self.assertEqual((first['sampled_tokens'], first['updates']), (0, 0))
     self.assertEqual(rows[0]['forked'], 'run:v1')
 
   def test_fork_of_an_unknown_version(self):

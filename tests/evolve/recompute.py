@@ -150,9 +150,8 @@ def account(rows: list[dict], race: dict) -> tuple[float, float, float]:
       spent += sum(arm['sampled_tokens'] for arm in last)
       if row['scored_by'] == 'dev':
         spent += len(last) * score * longest(last)
-    decided = row['step'] == 'verify' and now < race['round']
-    if decided and row['perturbed_effect'] is not None:
-      spent += 2 * e['pairs'] * score * longest(last)
+    if row['step'] == 'audit' and row['round'] < race['round']:
+      spent += 2 * len(row['differences']) * score * longest(last)
   # Completions may grow by a tenth in the first round.
   update = longest(last) * (1.1 if last == [base] else 1)
   rollout = config['rollout']

@@ -23,7 +23,7 @@ def arm(name, role, tokens, score=0.0):
       records.RacedArm,
       folder=f'arms/{name}',
       role=role,
-      score=score,
+      outcome=(score - 0.1, score + 0.1),
       sampled_tokens=tokens,
       updates=2,
       dev=f'rounds/{name}',

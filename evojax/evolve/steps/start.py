@@ -89,6 +89,8 @@ def train(run: opening.Run) -> records.Train:
       run.fork.copy(run.path)
     arm = run.fork.version
     last = pathlib.PurePath(arm.checkpoint).name
+    # This run sampled nothing for it, and pays for nothing.
+    fields = dict(sampled_tokens=0, updates=0)
   else:
     arm = train_seed(run)
     last = arm_lib.checkpoint_of(folder, arm.updates).name
