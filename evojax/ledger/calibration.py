@@ -18,8 +18,9 @@ class Signs:
   base: int  # Effects with the more common sign: the baseline for `right`.
 
 
-# The prior: predictions are right, except for the spread between seeds, which
-# no replay can show. It has the weight of one tested prediction of _TYPICAL.
+# The first prior: predictions are right, except for the spread between seeds,
+# which no replay can show. A prior has the weight of one tested prediction of
+# _TYPICAL.
 _TYPICAL, _SPREAD = 0.03, 0.02
 # Half widths of central intervals at 95 and 90 %, in standard deviations.
 Z95, Z90 = 1.96, 1.6449
@@ -78,23 +79,28 @@ def signs(trials: Sequence[history.Trial], predict: Predict) -> Signs:
   return Signs(decided, right, max(up, decided - up))
 
 
-def trust(trials: Sequence[history.Trial], predict: Predict) -> Trust:
+def trust(
+    trials: Sequence[history.Trial],
+    predict: Predict,
+    prior: Trust = Trust(),
+) -> Trust:
   """Return how far the predictions about some trials can be trusted.
 
   The slope is from a ridge regression, through 0, of realised on predicted
-  effects; it is shrunk towards 1 and clipped to [0, 1]. The spread is that of
-  the residuals, shrunk towards that of the prior. So a class with wrong
-  predictions loses weight, and regains it with right ones.
+  effects; it is shrunk towards that of the prior and clipped to [0, 1]. The
+  spread is that of the residuals, shrunk towards that of the prior. So a class
+  with wrong predictions loses weight, and regains it with right ones.
 
   Args:
     trials: The trials, for instance those of one intervention class.
     predict: Returns the predicted interval of a trial, in fractions.
+    prior: The trust without these trials.
   """
   pairs = [(middle(predict(t)), t.effect) for t in compared(trials, predict)]
-  over = _TYPICAL**2 + math.fsum(p * r for p, r in pairs)
+  over = _TYPICAL**2 * prior.slope + math.fsum(p * r for p, r in pairs)
   under = _TYPICAL**2 + math.fsum(p * p for p, _ in pairs)
   slope = min(1.0, max(0.0, over / under))
-  square = _SPREAD**2 + math.fsum((r - slope * p) ** 2 for p, r in pairs)
+  square = prior.spread**2 + math.fsum((r - slope * p) ** 2 for p, r in pairs)
   return Trust(slope, math.sqrt(square / (1 + len(pairs))), len(pairs))
 
 
@@ -112,21 +118,34 @@ def corrected(interval: records.Interval, worth: Trust) -> records.Interval:
 
 
 def in_class(
-    trial: history.Trial, trials: Sequence[history.Trial], predict: Predict
+    trial: history.Trial,
+    trials: Sequence[history.Trial],
+    predict: Predict,
+    prior: Trust = Trust(),
 ) -> records.Interval | None:
   """Return a trial's prediction, corrected by those about its class.
 
+  What is known of a class before its first trial lies half way between the
+  prior and the trust in the predictions about all other classes.
+
   Args:
     trial: The trial.
-    trials: The trials so far; those of the same intervention class count.
+    trials: The trials so far that were predicted in the same way.
     predict: Returns the predicted interval of a trial, in fractions.
+    prior: The trust without any trial.
   """
   interval = predict(trial)
   if interval is None:
     return None
   name = trial.intervention_class
   alike = [t for t in trials if t.intervention_class == name]
-  return corrected(interval, trust(alike, predict))
+  others = [t for t in trials if t.intervention_class != name]
+  general = trust(others, predict, prior)
+  between = Trust(
+      (prior.slope + general.slope) / 2,
+      math.hypot(prior.spread, general.spread) / math.sqrt(2),
+  )
+  return corrected(interval, trust(alike, predict, between))
 
 
 def pooled(intervals: Sequence[records.Interval]) -> records.Interval:

@@ -74,14 +74,21 @@ class QueueTest(parameterized.TestCase):
     # sqrt(0.03^2 + 0.0392^2) = 0.04936 weighs 1 / 0.04936^2 = 410.4, the
     # hypothesis's sqrt(0.02383^2 + 0.0392^2) = 0.04588 weighs 475.2; so the
     # middle is 0.05 x 410.4 / 885.6 = 0.02317, the half 885.6^-0.5 = 0.0336.
-    low, high = ranking.predicted(trial(0, (0.02, 0.08)), [])
+    repair = trial(0, (0.02, 0.08), repairs='warning')
+    low, high = ranking.predicted(repair, [])
     self.assertAlmostEqual(low, 0.02317 - 0.0336, places=4)
     self.assertAlmostEqual(high, 0.02317 + 0.0336, places=4)
+    # Half of what others predict is expected, and 1.96 x 0.015 = 0.0294: the
+    # halves are sqrt(0.015^2 + 0.0294^2) = 0.033006 and, with 0.011915,
+    # 0.031722, the weights 917.9 and 993.7.
+    low, high = ranking.predicted(trial(0, (0.02, 0.08)), [])
+    self.assertAlmostEqual(low, 0.025 * 917.9 / 1911.6 - 0.02287, places=4)
+    self.assertAlmostEqual(high, 0.025 * 917.9 / 1911.6 + 0.02287, places=4)
 
   def test_without_a_replay_the_hypothesis_stands_alone(self):
     low, high = ranking.predicted(trial(0, None, (0.0, 0.04)), [])
-    self.assertAlmostEqual(low, 0.02 - 0.04588, places=5)
-    self.assertAlmostEqual(high, 0.02 + 0.04588, places=5)
+    self.assertAlmostEqual(low, 0.01 - 0.03172, places=5)
+    self.assertAlmostEqual(high, 0.01 + 0.03172, places=5)
 
   def test_the_best_predictions_enter_first(self):
     waiting = [trial(1, (-0.03, 0.03)), trial(2, (0.0, 0.06)), trial(3, None)]
@@ -134,11 +141,18 @@ class QueueTest(parameterized.TestCase):
     ]
     self.assertEqual(order(waiting, places=1), [1, -2])
     self.assertEqual(order(waiting, past, places=1), [2, -1])
-    # Another class is not affected.
     low, high = ranking.predicted(waiting[0], past)
     self.assertAlmostEqual((low + high) / 2, 0.0)
-    wanted = ranking.predicted(waiting[1], [])
-    self.assertEqual(ranking.predicted(waiting[1], past), wanted)
+    # Another class is affected less: its slope is half way from 0.5 to 0.
+    middle = lambda past: sum(ranking.predicted(waiting[1], past)) / 2
+    self.assertGreater(middle(past), 0.0)
+    self.assertLess(middle(past), middle([]))
+    # Repairs say nothing about it.
+    of_repairs = [
+        trial(n, (0.09, 0.11), effect=-0.1, repairs='warning')
+        for n in (5, 6, 7)
+    ]
+    self.assertEqual(middle(of_repairs), middle([]))
 
   def test_the_users_changes_then_predictions(self):
     waiting = [

@@ -3,6 +3,7 @@ import dataclasses
 from absl.testing import absltest
 
 from evojax.ledger import calibration
+from evojax.ledger import records
 from tests.ledger import samples
 
 _EXPECTED = lambda trial: trial.expected  # [0, 0.02] in all trials.
@@ -85,6 +86,29 @@ class CalibrationTest(absltest.TestCase):
     right = calibration.trust(_trials(*[(0.01, 0.0, 0.02)] * 9), _EXPECTED)
     self.assertEqual(right.slope, 1.0)
     self.assertLess(right.spread, before.spread)
+
+  def test_what_other_classes_say(self):
+    # One promised 5 points and lost 5: the slope is (9 - 25) / (9 + 25) < 0,
+    # so 0, and the spread sqrt((0.02^2 + 0.05^2) / 2) = 0.03808. Half way from
+    # slope 1 and spread 0.02: 0.5 and sqrt((0.02^2 + 0.03808^2) / 2) = 0.03041.
+    names = iter(('loss', 'clip'))
+    trials = [
+        dataclasses.replace(
+            trial,
+            design=samples.record(
+                records.Design,
+                delta=samples.record(
+                    records.Delta, intervention_class=next(names)
+                ),
+            ),
+        )
+        for trial in _trials((-0.05, -0.1, 0.0), None)
+    ]
+    predict = lambda trial: (0.04, 0.06)
+    low, high = calibration.in_class(trials[1], trials, predict)
+    self.assertAlmostEqual((low + high) / 2, 0.5 * 0.05)
+    half = ((0.5 * 0.01) ** 2 + (1.96 * 0.03041) ** 2) ** 0.5
+    self.assertAlmostEqual(high - low, 2 * half, places=4)
 
   def test_corrected(self):
     # Half 0.04: sqrt((0.5 * 0.04)^2 + (1.96 * 0.01)^2) = 0.0280.
