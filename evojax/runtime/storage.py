@@ -16,7 +16,9 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import inspect
 import json
+import logging as logging_lib
 import os
 import pathlib
 import random
@@ -24,10 +26,13 @@ import shutil
 import time
 from typing import Any
 
+from absl import logging
+
 from evojax.runtime import durable
 
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0  # Seconds; doubled after each attempt.
+_SILENT = 5.0  # Seconds without an answer after which a warning says so.
 _THREADS = 16
 _AT_ONCE_BYTES = 1 << 23  # Files up to this size are sent from memory.
 # Package that a scheme needs, and the command that installs it.
@@ -104,6 +109,7 @@ class Store:
     self.url = url.rstrip('/')
     self._fs = _file_system(self.url)
     self._root = self._fs._strip_protocol(self.url)
+    self._warned = False
 
   def read(self, name: str) -> bytes:
     """Return the content of an object.
@@ -204,6 +210,7 @@ class Store:
 
   def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any):
     """Call the store; repeat a call that fails, with exponential backoff."""
+    began = time.monotonic()
     for attempt in range(_ATTEMPTS):
       try:
         return function(*args, **kwargs)
@@ -218,6 +225,14 @@ class Store:
               ' if its credentials may read and write there, then run the same'
               ' command again'
           ) from error
+        if not self._warned and time.monotonic() - began > _SILENT:
+          self._warned = True
+          logging.warning(
+              '%s does not answer (%s); trying again, %d times in all',
+              self.url,
+              type(error).__name__,
+              _ATTEMPTS,
+          )
       wait = min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)
       time.sleep(wait * random.uniform(0.5, 1.5))
 
@@ -245,6 +260,15 @@ def _file_system(url: str) -> Any:
     ) from error
   if scheme in ('file', 'local'):
     raise StorageError(f'{url}: pass a folder of this machine as a plain path')
+  try:
+    inspect.signature(kind.__init__).bind(None)
+  except TypeError as error:
+    raise StorageError(
+        f'{url}: the scheme {scheme!r} cannot be used ({error}); use gs:// or'
+        ' s3://'
+    ) from error
+  # It prints a traceback for each of its own attempts.
+  logging_lib.getLogger('gcsfs').setLevel(logging_lib.CRITICAL)
   # A cached listing would not show objects that other processes write.
   return kind(use_listings_cache=False, skip_instance_cache=True)
 

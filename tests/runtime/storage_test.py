@@ -90,6 +90,19 @@ class StoreTest(StorageTestCase):
       self.store.read('a')
     self.assertEqual(objects.ObjectStore.calls - before, storage._ATTEMPTS)
 
+  def test_a_store_that_is_silent_for_long_is_said_once(self):
+    self.store.write('a', b'1')
+    self.failing(1)
+    with (
+        absltest.mock.patch.object(storage, '_SILENT', 0.0),
+        self.assertLogs(level='WARNING') as logs,
+    ):
+      for _ in range(2):
+        with self.assertRaises(storage.StorageError):
+          self.store.read('a')
+    (line,) = logs.output
+    self.assertRegex(line, 'objects://bucket/run does not answer .*8 times')
+
   def test_nor_where_it_cannot_help(self):
     self.failing(0)
     with absltest.mock.patch.object(
@@ -109,6 +122,7 @@ class StoreTest(StorageTestCase):
       ('s3', 's3fs', 's3fs.*pip install --no-deps -r requirements/s3'),
       ('nonsense', '-', "the scheme 'nonsense' is unknown; gs://"),
       ('file', '-', 'as a plain path'),
+      ('ftp', '-', "the scheme 'ftp' cannot be used .*host"),
   )
   def test_a_scheme_that_cannot_be_used(self, scheme, package, message):
     with absltest.mock.patch.dict(sys.modules, {package: None}):
