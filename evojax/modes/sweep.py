@@ -8,7 +8,8 @@ optionally MODE and GRID (field -> values; every setting is run with every
 combination of them). A point is one setting under one seed. It runs as its own
 command in its own workdir, <workdir>/<setting>/seed-<n>. Finished points are
 not run again, so the same command continues a sweep, and after settings or
-seeds were added it runs only the new points.
+seeds were added it runs only the new points. Points that another config has
+made are refused.
 
     <workdir>/sweep.json, sweep.html    the table, rewritten after every point
     <workdir>/array.sh                  with --executor=slurm, for sbatch
@@ -19,8 +20,10 @@ runs/<name of the sweep> of this machine instead.
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import copy
 import dataclasses
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -43,6 +46,7 @@ from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import preemption
+from evojax.runtime import workdir as workdir_lib
 
 TABLE, PAGE = 'sweep.json', 'sweep.html'
 MODES = ('train', 'evolve')
@@ -107,17 +111,19 @@ def run(
     An exit code: 1 if points failed, else 0.
 
   Raises:
-    ValueError: If the file or a setting is wrong; nothing has been started.
+    ValueError: If the file or a setting is wrong, or another config has made a
+      point; nothing has been started.
     Preempted: After SIGINT or SIGTERM; points in progress have been saved.
   """
   read_ = read(sweep)
   root = pathlib.Path(workdir).expanduser().absolute()
-  configs = [
-      check(config, given, name, fields)
+  configs = {
+      name: check(config, given, name, fields)
       for name, fields in read_.settings.items()
-  ]
+  }
   points = list(make_points(read_, root, given))
   left = [point for point in points if not point.command.is_done()]
+  _refuse_others(points, left, configs, read_.mode)
   if dry_run:
     for point in left:
       print(shlex.join(point.command.argv()))  # One line each, for other tools.
@@ -127,7 +133,7 @@ def run(
     kind = 'local' if executor == 'inprocess' else executor
     shares = []
     if kind == 'local':
-      meshes = [each.mesh.to_dict() for each in configs]
+      meshes = [each.mesh.to_dict() for each in configs.values()]
       at_once = min(max(1, workers), len(left))
       shares = accelerators.divide(at_once, meshes, beside=False)
     engine = commands.open_engine(kind, arm_resources, arm_hosts, shares)
@@ -216,7 +222,9 @@ def check(
     if variant := fields.pop('variant', None):
       get_config = runpy.run_path(given.config.partition(':')[0])['get_config']
       config = get_config(variant)
-    config = config.copy_and_resolve_references().unlock()
+    # References are kept, so that a change has the effect that it has on the
+    # command line.
+    config = copy.deepcopy(config).unlock()
     for field, value in {**given.fields, **fields}.items():
       config_lib.check_field(config, field)
       if isinstance(value, dict):
@@ -226,6 +234,7 @@ def check(
         group, _, leaf = leaf.partition('.')
         holder = holder[group]
       holder[leaf] = value
+    config = config.copy_and_resolve_references()
     config_checks.validate(config)
   except (ValueError, TypeError) as error:
     raise ValueError(f'--sweep: setting {name!r}: {error}') from error
@@ -254,13 +263,62 @@ def make_points(
         f'--mode={sweep.mode}',
         f'--config={config}',
         f'--workdir={mirror.shown(str(path))}',
-        *(f'--config.{field}={value}' for field, value in values.items()),
+        *(f'--config.{f}={_literal(value)}' for f, value in values.items()),
         *given.flags,
     )
     log = root / 'logs' / f'{name}-{seed}.log'
     done = lambda path=path: _is_finished(path)
     command = commands.Command(f'{name}/seed-{seed}', flags, log, done)
     yield Point(name, seed, path, command)
+
+
+def _literal(value: Any) -> Any:
+  """Return a value whose text means it on the command line."""
+  grouped = isinstance(value, ml_collections.ConfigDict)
+  return value.to_dict() if grouped else value
+
+
+def _refuse_others(
+    points: Sequence[Point],
+    left: Sequence[Point],
+    configs: Mapping[str, ml_collections.ConfigDict],
+    mode: str,
+) -> None:
+  """Refuse points of another config, which the table would show as these.
+
+  Args:
+    points: All points.
+    left: The points that have not ended; they may change what a resumed run
+      may.
+    configs: Config of each setting, with any seed.
+    mode: Mode of the sweep.
+
+  Raises:
+    ValueError: If there are such points.
+  """
+  unfinished, found = {point.path for point in left}, {}
+  for point in points:
+    config = configs[point.setting]
+    config.seed = point.seed
+    # evolve without a round trains.
+    of = mode if config.evolve.rounds else 'train'
+    ended = point.path not in unfinished
+    if changes := workdir_lib.changes(point.path, config, of, ended=ended):
+      found[point.command.name] = point, changes
+  if not found:
+    return
+  name, (point, changes) = next(iter(found.items()))
+  lines = ''.join(
+      f'\n  {field}: {json.dumps(was)} -> {json.dumps(now)}'
+      for field, (was, now) in changes.items()
+  )
+  more = f' (other points that differ: {len(found) - 1})' * (len(found) > 1)
+  where = mirror.shown(str(point.path))
+  raise ValueError(
+      f'the point {name} was run with another config:{lines}\nNothing has been'
+      f' started{more}. Undo the change, delete {where} so that the point is'
+      ' run again, or choose another --workdir'
+  )
 
 
 def _is_finished(path: pathlib.Path) -> bool:

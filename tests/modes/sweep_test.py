@@ -8,15 +8,20 @@ import os
 import pathlib
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
 
+from absl import flags
 from absl.testing import absltest
 from absl.testing import parameterized
+import ml_collections
+from ml_collections import config_flags
 import pytest
 
 from configs import math as math_config
+from evojax import config as config_lib
 from evojax.episodes import synthetic
 from evojax.modes import runs
 from evojax.modes import sweep
@@ -39,6 +44,14 @@ SETTINGS = {
 }
 GRID = {'optim.learning_rate': (1e-4, 3e-4), 'steps': (9,)}
 """
+# A config in which one field refers to another.
+REFERRING = """
+from configs import math
+def get_config(variant):
+  c = math.get_config(variant).unlock()
+  c.eval.samples = c.grpo.get_ref('group_size')
+  return c.lock()
+"""
 
 
 class Fake(commands.ThisMachine):
@@ -58,6 +71,7 @@ class Fake(commands.ThisMachine):
           path,
           0.1 * int(values['--config.seed'])
           + 1000 * float(values['--config.optim.learning_rate']),
+          config_of(command.flags),
       )
       text = ''
     small = commands.Command(
@@ -69,11 +83,21 @@ class Fake(commands.ThisMachine):
       return super().start(small)
 
 
-def finish(path, score):
+def config_of(arguments):
+  """Return the config that a run of evojax gets from its command line."""
+  argv = ['x', *(a for a in arguments if a.startswith('--config'))]
+  values = flags.FlagValues()
+  with absltest.mock.patch.object(sys, 'argv', argv):
+    config_flags.DEFINE_config_file('config', flag_values=values)
+    values(argv)
+  return config_lib.to_mapping(values.config)
+
+
+def finish(path, score, config):
   """Write what a training leaves."""
   path.mkdir(parents=True)
-  config = {'hash': '', 'mode': 'eval', 'config': {'steps': 2}}
-  (path / 'config.json').write_text(json.dumps(config))
+  saved = {'hash': '', 'mode': 'train', 'config': config}
+  (path / 'config.json').write_text(json.dumps(saved))
   metrics = {
       'dev/avg_at_k': score,
       'dev/avg_at_k_low': score,
@@ -167,6 +191,104 @@ class SweepTest(parameterized.TestCase):
     page = (self.workdir / 'sweep.html').read_text()
     self.assertIn('base,learning_rate=0.0003', page)
     self.assertIn('+20.0', page)
+
+  def edit(self, before, after):
+    """Change the sweep's file."""
+    text = self.file.read_text()
+    self.assertIn(before, text)
+    self.file.write_text(text.replace(before, after))
+
+  def test_points_of_another_config_are_refused(self):
+    self.assertEqual(self.run_it(Fake()), 0)
+    self.edit("'outcome': 1.0", "'outcome': 2.0")
+    message = (
+        r'the point wide,learning_rate=0.0001/seed-1 was run with another'
+        r' config:\n  reward.weights.outcome: 1.0 -> 2.0\nNothing .*'
+        rf'other points that differ: 3.* delete {self.workdir}/wide,'
+        r'learning_rate=0.0001/seed-1 .*another --workdir'
+    )
+    for dry_run in (True, False):
+      again = Fake()
+      with self.assertRaisesRegex(ValueError, message):
+        self.run_it(again, dry_run=dry_run)
+      self.assertEqual((again.started, self.out.getvalue()), ([], ''))
+    shutil.rmtree(self.workdir)
+    self.assertEqual(self.run_it(again), 0)
+    self.assertLen(again.started, 8)
+
+  @parameterized.parameters(
+      # A resumed run may change these, but the results of one that has ended
+      # depend on them.
+      ("'base': {}", "'base': {'steps': 7}", 'steps: 9 -> 7', ''),
+      (
+          "'base': {}",
+          "'base': {'eval.samples': 2}",
+          'eval.samples: 4 -> 2',
+          '',
+      ),
+      # Nothing depends on this one.
+      ("'base': {}", "'base': {'log.every': 7}", '', ''),
+      (
+          "'base': {}",
+          "'base': {'grpo.epochs': 2}",
+          'grpo.epochs: 1 -> 2',
+          'grpo.epochs: 1 -> 2',
+      ),
+      ("'train'", "'evolve'", 'mode: "train" -> "evolve"', 'mode: "train"'),
+      # evolve without a round trains.
+      (
+          'GRID = {',
+          "MODE = 'evolve'\nGRID = {'evolve.rounds': (0,), ",
+          '',
+          '',
+      ),
+  )
+  def test_what_ended_and_stopped_points_may_change(
+      self, before, after, ended, stopped
+  ):
+    self.assertEqual(self.run_it(Fake()), 0)
+    self.edit(before, after)
+
+    def expect(refused, points):
+      if refused:
+        with self.assertRaisesRegex(ValueError, refused):
+          self.run_it(dry_run=True)
+      else:
+        self.run_it(dry_run=True)
+        self.assertLen(self.out.getvalue().splitlines(), points)
+
+    expect(ended, 0)
+    for path in self.workdir.glob('*/seed-*/summary.json'):
+      path.unlink()
+    for path in self.workdir.glob('*/seed-*/eval.json'):
+      path.unlink()
+    expect(stopped, 8)
+
+  def test_points_are_checked_against_the_config_of_their_command(self):
+    source = self.root / 'config.py'
+    source.write_text(REFERRING)
+    self.file.write_text("""
+MODE = 'train'
+SEEDS = (1,)
+SETTINGS = {
+    'kinds': {'data.families': ['chain_sum:0'], 'optim.learning_rate': 1},
+    'dict': {'reward.weights': {'outcome': 1, 'overlong': 1}},
+    'variant': {'variant': 'random', 'grpo.prompts': 8},
+    'referred': {'grpo.group_size': 8},
+}
+""")
+    kwargs = ml_collections.ConfigDict({'families': ('gcd:0',)})
+    given = sweep.CommandLine(f'{source}:smoke', {'domain.kwargs': kwargs})
+    read = sweep.read(str(self.file))
+    config = runpy.run_path(str(source))['get_config']('smoke')
+    for point in sweep.make_points(read, self.workdir, given):
+      with self.subTest(point.setting):
+        fields = read.settings[point.setting]
+        made = sweep.check(config, given, point.setting, fields)
+        made.seed = point.seed
+        self.assertEqual(
+            config_lib.to_mapping(made), config_of(point.command.flags)
+        )
 
   def test_settings_with_equal_scores_differ_by_exactly_nothing(self):
     self.assertEqual(sweep._interval([0.0] * 5), [0.0, 0.0, 0.0])
