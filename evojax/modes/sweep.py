@@ -3,13 +3,11 @@
     python -m evojax.main --mode=sweep --config=configs/math.py
         --sweep=configs/sweeps/reference.py [--executor=local --workers=2]
 
-A sweep is a Python file of constants: SETTINGS (name -> fields), SEEDS, and
-optionally MODE and GRID (field -> values; every setting is run with every
-combination of them). A point is one setting under one seed. It runs as its own
-command in its own workdir, <workdir>/<setting>/seed-<n>. Finished points are
-not run again, so the same command continues a sweep, and after settings or
-seeds were added it runs only the new points. Points that another config has
-made are refused.
+For the file, see `sweep_file`. A point is one setting under one seed. It runs
+as its own command in its own workdir, <workdir>/<setting>/seed-<n>. Finished
+points are not run again, so the same command continues a sweep, and after
+settings or seeds were added it runs only the new points. Points that another
+config has made are refused.
 
     <workdir>/sweep.json, sweep.html    the table, rewritten after every point
     <workdir>/array.sh                  with --executor=slurm, for sbatch
@@ -26,7 +24,6 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import runpy
 import shlex
 import time
@@ -39,6 +36,7 @@ from evojax import config as config_lib
 from evojax.diagnosis import estimates
 from evojax.eval import report as report_lib
 from evojax.modes import runs
+from evojax.modes import sweep_file
 from evojax.runtime import accelerators
 from evojax.runtime import commands
 from evojax.runtime import config_checks
@@ -49,17 +47,7 @@ from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
 
 TABLE, PAGE = 'sweep.json', 'sweep.html'
-MODES = ('train', 'evolve')
 _POLL_SECONDS = 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-  """The content of a sweep's file."""
-
-  settings: Mapping[str, Mapping[str, Any]]  # Combined with the grid.
-  seeds: Sequence[int]
-  mode: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +103,7 @@ def run(
       point; nothing has been started.
     Preempted: After SIGINT or SIGTERM; points in progress have been saved.
   """
-  read_ = read(sweep)
+  read_ = sweep_file.read(sweep)
   root = pathlib.Path(workdir).expanduser().absolute()
   configs = {
       name: check(config, given, name, fields)
@@ -151,59 +139,7 @@ def run(
   return 1 if failed else 0
 
 
-# ------------------------------------------------------------------ the file
-
-
-def read(path: str) -> Sweep:
-  """Return the sweep that a file describes.
-
-  Raises:
-    ValueError: If there is no such file, or it does not describe a sweep.
-  """
-  if not path:
-    raise ValueError(
-        '--mode=sweep needs --sweep=FILE, such as those in configs/sweeps'
-    )
-  if not os.path.isfile(path):
-    raise ValueError(f'--sweep={path}: there is no such file')
-  try:
-    found = runpy.run_path(path)
-  except Exception as error:  # pylint: disable=broad-except
-    # The file is the user's program, so it may raise anything.
-    name = type(error).__name__
-    raise ValueError(f'--sweep={path}: {name}: {error}') from error
-  settings, grid = found.get('SETTINGS', {'all': {}}), found.get('GRID', {})
-  seeds, mode = tuple(found.get('SEEDS', ())), found.get('MODE', 'evolve')
-  problems = []
-  if not isinstance(settings, dict) or not settings:
-    problems.append('SETTINGS must be a dict: name -> {field: value}')
-  elif bad := [n for n in settings if not re.fullmatch(r'[\w.=,-]+', str(n))]:
-    problems.append(f'SETTINGS: {bad} are not names of directories')
-  if not seeds or len(set(seeds)) < len(seeds):
-    problems.append(f'SEEDS={seeds}: at least one, none twice')
-  if mode not in MODES:
-    problems.append(f'MODE={mode!r}: choose one of {MODES}')
-  if problems:
-    raise ValueError(f'--sweep={path}: ' + '; '.join(problems))
-  return Sweep(_times(settings, grid), seeds, mode)
-
-
-def _times(
-    settings: Mapping[str, Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
-) -> dict[str, dict[str, Any]]:
-  """Return every setting with every combination of a grid."""
-  found = {}
-  for name, fields in settings.items():
-    for values in itertools.product(*grid.values()):
-      chosen = dict(zip(grid, values, strict=True))
-      varied = [
-          f'{field.rpartition(".")[2]}={value}'
-          for field, value in chosen.items()
-          if len(grid[field]) > 1
-      ]
-      # A setting's own value of a field overrides the grid's.
-      found[','.join([name, *varied])] = chosen | dict(fields)
-  return found
+# ---------------------------------------------------------------- the points
 
 
 def check(
@@ -242,7 +178,7 @@ def check(
 
 
 def make_points(
-    sweep: Sweep, root: pathlib.Path, given: CommandLine
+    sweep: sweep_file.Sweep, root: pathlib.Path, given: CommandLine
 ) -> Iterator[Point]:
   """Yield the points: all settings under the first seed, and so on.
 

@@ -25,6 +25,7 @@ from evojax import config as config_lib
 from evojax.episodes import synthetic
 from evojax.modes import runs
 from evojax.modes import sweep
+from evojax.modes import sweep_file
 from evojax.runtime import commands
 from evojax.runtime import mirror
 from evojax.runtime import storage
@@ -279,7 +280,7 @@ SETTINGS = {
 """)
     kwargs = ml_collections.ConfigDict({'families': ('gcd:0',)})
     given = sweep.CommandLine(f'{source}:smoke', {'domain.kwargs': kwargs})
-    read = sweep.read(str(self.file))
+    read = sweep_file.read(str(self.file))
     config = runpy.run_path(str(source))['get_config']('smoke')
     for point in sweep.make_points(read, self.workdir, given):
       with self.subTest(point.setting):
@@ -389,12 +390,42 @@ SETTINGS = {
       ),
       ("SETTINGS = {'a': {'variant': 'x'}}", "setting 'a.*': .*choose one of"),
       ('SEEDS = 1 / 0', 'ZeroDivisionError'),
+      ('SEEDS = 3', r'SEEDS=3 instead of \(seed, ...\)'),
+      ("SEEDS = '12'", "SEEDS='12' instead of"),
+      ('SEEDS = (1, 2.5)', 'SEEDS: 2.5: no whole number'),
+      ('SEEDS = (1, -2)', 'SEEDS: -2: must lie in'),
+      ("GRID = {'steps': 5}", "GRID: 'steps' has 5 instead of .value, ..."),
+      ("GRID = {'steps': ()}", r"GRID: 'steps' has \(\) instead of"),
+      ("GRID = {'model.path': 'abc'}", "GRID: 'model.path' has 'abc' instead"),
+      ("GRID = ('steps', 5)", 'GRID=.* must be a dict: field'),
+      ("GRID = {'seed': (1, 2)}", 'GRID sets seed: SEEDS does'),
+      ("SETTINGS = {'a': 5}", "SETTINGS: 'a' has 5 instead of"),
+      ("SETTINGS = {'a': {7: 5}}", r"SETTINGS: 'a': \[7\] are not names of f"),
+      ("SETTINGS = {'a': {'seed': 5}}", "SETTINGS: 'a' sets seed: SEEDS"),
+      ('SETTINGS = {7: {}}', r'SETTINGS: \[7\] are not names of directories'),
+      ("GRIDS = {'steps': (5,)}", 'GRIDS is none of SETTINGS.*mean GRID?'),
+      ("grid = {'steps': (5,)}", 'grid is none of SETTINGS.*mean GRID?'),
+      ('RATES = (1e-4,)', 'RATES is none of SETTINGS, .*; call yours _RATES'),
   )
   def test_what_is_wrong_is_told_before_anything_begins(self, line, message):
     self.file.write_text(f'{FILE}\n{line}\n')
     with self.assertRaisesRegex(ValueError, message):
       self.run_it()
     self.assertFalse(self.workdir.exists())
+
+  def test_a_file_may_compute_what_it_says(self):
+    self.file.write_text("""
+import numpy as np
+_RATES = np.geomspace(1e-4, 1e-3, 2)
+rates = [float(rate) for rate in _RATES]
+MODE = 'train'
+SEEDS = np.arange(2)
+GRID = {'optim.learning_rate': rates, 'steps': range(3, 5)}
+""")
+    self.run_it(dry_run=True)
+    lines = self.out.getvalue().splitlines()
+    self.assertLen(lines, 8)
+    self.assertIn('all,learning_rate=0.0001,steps=4/seed-0', lines[1])
 
   @parameterized.parameters(*sorted(tiny.ROOT.glob('configs/sweeps/*.py')))
   def test_shipped_sweeps_make_runs(self, path):
@@ -404,7 +435,7 @@ SETTINGS = {
     source = re.search(r'--config=(\S+)', command)[1]
     file, _, variant = source.partition(':')
     config = runpy.run_path(file)['get_config'](variant or 'default')
-    read = sweep.read(str(path))
+    read = sweep_file.read(str(path))
     self.assertGreater(len(read.settings), 1)
     view, _ = synthetic.make_view(settings.make_domain(config), config)
     for name, fields in read.settings.items():
