@@ -104,6 +104,8 @@ def run(
     Preempted: After SIGINT or SIGTERM; points in progress have been saved.
   """
   read_ = sweep_file.read(sweep)
+  if executor == 'ray':
+    commands.check_share(arm_resources, arm_hosts)
   root = pathlib.Path(workdir).expanduser().absolute()
   configs = {
       name: check(config, given, name, fields)

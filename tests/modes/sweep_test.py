@@ -367,6 +367,13 @@ SETTINGS = {
     with self.assertRaisesRegex(ValueError, 'needs --arm_resources'):
       commands.open_engine('ray')
 
+  def test_a_dry_run_on_ray_needs_what_the_run_needs(self):
+    options = dict(executor='ray', dry_run=True)
+    with self.assertRaisesRegex(ValueError, 'needs --arm_resources'):
+      self.run_it(**options)
+    self.run_it(**options, arm_resources=['CPU=1'])
+    self.assertLen(self.out.getvalue().splitlines(), 8)
+
   @parameterized.parameters(
       ('', 'needs --sweep=FILE'),
       ('x/y.py', 'there is no such file'),
