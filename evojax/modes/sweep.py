@@ -55,7 +55,7 @@ class CommandLine:
   """The part of the command line that every point gets."""
 
   config: str  # The value of --config.
-  fields: Mapping[str, Any]  # Fields of the config; a setting overrides them.
+  fields: Mapping[str, Any]  # Fields of the config that no setting has.
   flags: Sequence[str] = ()  # Other flags, '--name=value'.
 
 
@@ -111,6 +111,8 @@ def run(
       name: check(config, given, name, fields)
       for name, fields in read_.settings.items()
   }
+  _check_given(read_, given)
+  _refuse_equals(configs)
   points = list(make_points(read_, root, given))
   left = [point for point in points if not point.command.is_done()]
   _refuse_others(points, left, configs, read_.mode)
@@ -165,8 +167,9 @@ def check(
     config = copy.deepcopy(config).unlock()
     for field, value in {**given.fields, **fields}.items():
       config_lib.check_field(config, field)
+      value = _literal(value)
       if isinstance(value, dict):
-        value = ml_collections.ConfigDict(value)
+        value = ml_collections.ConfigDict(value)  # A copy, for this setting.
       holder, leaf = config, field
       while '.' in leaf:
         group, _, leaf = leaf.partition('.')
@@ -177,6 +180,58 @@ def check(
   except (ValueError, TypeError) as error:
     raise ValueError(f'--sweep: setting {name!r}: {error}') from error
   return config
+
+
+def _check_given(sweep: sweep_file.Sweep, given: CommandLine) -> None:
+  """Refuse a command line of which the sweep's file would override a part.
+
+  Raises:
+    ValueError: Naming the flag and what overrides it.
+  """
+  if 'seed' in given.fields:
+    raise ValueError(
+        f'--config.seed={given.fields["seed"]}: SEEDS of the --sweep file sets'
+        ' it for every run; leave the flag out'
+    )
+  for (name, fields), field in itertools.product(
+      sweep.settings.items(), given.fields
+  ):
+    for own, value in fields.items():
+      # Either may be a group that holds the other.
+      if f'{own}.'.startswith(f'{field}.') or f'{field}.'.startswith(f'{own}.'):
+        raise ValueError(
+            f'--config.{field}={_literal(given.fields[field])}: the --sweep'
+            f' file sets {own}={value} in setting {name!r}; leave the flag out,'
+            ' or edit the file'
+        )
+  variant = given.config.partition(':')[2]
+  chosen = {
+      str(f.get('variant') or variant) for f in sweep.settings.values()
+  }
+  if variant and variant not in chosen:
+    raise ValueError(
+        f'--config={given.config}: every setting of the --sweep file has a'
+        f' variant of its own, {", ".join(sorted(chosen))}; leave :{variant}'
+        ' out, or edit the file'
+    )
+
+
+def _refuse_equals(configs: Mapping[str, ml_collections.ConfigDict]) -> None:
+  """Refuse settings whose runs would be the same ones.
+
+  Raises:
+    ValueError: Naming two such settings.
+  """
+  found: dict[str, str] = {}
+  for name, config in configs.items():
+    values = config_lib.to_mapping(config)
+    del values['name']  # No run depends on its name.
+    same = found.setdefault(json.dumps(values, sort_keys=True), name)
+    if same != name:
+      raise ValueError(
+          f'--sweep: settings {same!r} and {name!r} have equal configs, so that'
+          ' their runs would be the same; change a field or leave one out'
+      )
 
 
 def make_points(

@@ -118,7 +118,12 @@ class SweepTest(parameterized.TestCase):
     self.workdir = self.root / 'runs'
 
   def run_it(
-      self, engine=None, source=SOURCE, open_engine=None, **options
+      self,
+      engine=None,
+      source=SOURCE,
+      open_engine=None,
+      config=None,
+      **options,
   ):
     defaults = dict(
         sweep=str(self.file),
@@ -140,7 +145,7 @@ class SweepTest(parameterized.TestCase):
         contextlib.redirect_stdout(io.StringIO()) as self.out,
     ):
       code = sweep.run(
-          math_config.get_config('smoke'),
+          config or math_config.get_config('smoke'),
           str(self.workdir),
           **defaults | options,
       )
@@ -375,6 +380,55 @@ SETTINGS = {
     self.assertLen(self.out.getvalue().splitlines(), 8)
 
   @parameterized.parameters(
+      (
+          {'steps': 3},
+          "--config.steps=3: .* sets steps=9 in setting 'base,.*; leave the",
+      ),
+      ({'seed': 3}, '--config.seed=3: SEEDS'),
+      (
+          {'reward.weights.outcome': 2.0},
+          "--config.reward.weights.outcome=2.0.*sets reward.weights=.*'wide,",
+      ),
+      (
+          {'reward.weights': ml_collections.ConfigDict({'outcome': 2.0})},
+          "--config.reward.weights={'outcome': 2.0}: .*.weights.outcome=1.0",
+          "'reward.weights.outcome': 1.0",
+      ),
+  )
+  def test_a_field_of_the_file_is_refused_on_the_command_line(
+      self, fields, message, own=''
+  ):
+    weights = "'reward.weights': {'outcome': 1.0}"
+    self.edit(weights, own or weights)
+    with self.assertRaisesRegex(ValueError, message):
+      self.run_it(given=sweep.CommandLine(SOURCE, fields), dry_run=True)
+
+  def test_a_variant_that_no_setting_uses_is_refused(self):
+    self.edit("'base': {}", "'base': {'variant': 'random'}")
+    with self.assertRaisesRegex(
+        ValueError, 'math.py:smoke: .*, random, reference; leave :smoke out'
+    ):
+      self.run_it(dry_run=True)
+    for source in ('configs/math.py', 'configs/math.py:random'):
+      self.run_it(source=source, dry_run=True)
+
+  @parameterized.parameters(
+      ("'base': {}", "'base': {'optim.learning_rate': 3e-4}"),
+      # Only the names of the configs differ.
+      (
+          "'base': {}",
+          "'a': {'variant': 'default'}, 'base': {'variant': 'random',"
+          " 'evolve.proposer': 'rules'}",
+      ),
+  )
+  def test_settings_with_equal_configs_are_refused(self, before, after):
+    self.edit(before, after)
+    with self.assertRaisesRegex(
+        ValueError, "settings '(a|base),.*' and 'base,.*' have equal configs"
+    ):
+      self.run_it(source='configs/math.py', dry_run=True)
+
+  @parameterized.parameters(
       ('', 'needs --sweep=FILE'),
       ('x/y.py', 'there is no such file'),
   )
@@ -444,6 +498,12 @@ GRID = {'optim.learning_rate': rates, 'steps': range(3, 5)}
     config = runpy.run_path(file)['get_config'](variant or 'default')
     read = sweep_file.read(str(path))
     self.assertGreater(len(read.settings), 1)
+    # The plain config is enough.
+    self.assertEmpty(variant)
+    self.run_it(sweep=str(path), source=file, config=config, dry_run=True)
+    self.assertLen(
+        self.out.getvalue().splitlines(), len(read.settings) * len(read.seeds)
+    )
     view, _ = synthetic.make_view(settings.make_domain(config), config)
     for name, fields in read.settings.items():
       with self.subTest(name):
