@@ -240,7 +240,7 @@ _FLAGS = (
     ('arm_resources', [],
      'With --executor=ray: resources of each arm of evolve or run of sweep on'
      ' its machine, such as CPU=4,TPU=8; default for an arm: as many devices as'
-     ' this process has.'),
+     ' this process has. A sweep needs them.'),
     ('arm_hosts', '', 'With --executor=ray: machines of each arm of evolve or'
      ' run of sweep: a number, or a whole TPU slice such as v5p:2x2x2; empty:'
      ' one machine.'),

@@ -12,7 +12,8 @@
 #   --slices        number of slices (1), which share each batch, see
 #                   config.mesh.slice
 #   --chips_per_host  chips per host (4)
-#   --volume        CLAIM:PATH, a volume claim that all hosts mount
+#   --volume        CLAIM:PATH, a volume claim that all hosts mount; the workdir
+#                   is below PATH, or in a bucket (--workdir=gs://BUCKET/x)
 #   --restarts      largest number of restarts (10)
 #   --spot          use spot machines
 #   --dry_run       print the YAML, for `kubectl apply -f -`, and start nothing
@@ -70,6 +71,25 @@ total=$((${topology//x/*}))
   refuse "--topology=$topology has $total chips, which are not whole hosts of \
 --chips_per_host=$chips"
 hosts=$((total / chips))
+
+# The workdir of evojax, which the pods run in /evojax.
+workdir=runs before=''
+for flag in ${flags[@]+"${flags[@]}"}; do
+  case "$flag" in
+    --workdir=* | -workdir=*) workdir="${flag#*=}" ;;
+  esac
+  [[ "$before" != --workdir && "$before" != -workdir ]] || workdir="$flag"
+  before="$flag"
+done
+[[ "$workdir" == /* ]] || workdir="/evojax/$workdir"
+path="${volume#*:}"
+# Otherwise every pod would have a workdir of its own, which ends with it.
+if [[ $((slices * hosts)) -gt 1 && "$workdir" != *://* ]] &&
+  [[ -z "$volume" || "$workdir/" != "${path%/}/"* ]]; then
+  refuse "--workdir=$workdir is on the disk of each of $((slices * hosts)) \
+pods, so that nothing could be resumed: mount a volume with --volume=CLAIM:PATH \
+and name a --workdir below PATH, or one in a bucket, such as gs://BUCKET/x"
+fi
 
 if [[ $slices -gt 1 && "${flags[*]-}" != *--config.mesh.slice=* ]]; then
   flags+=("--config.mesh.slice=$slices")

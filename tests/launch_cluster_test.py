@@ -27,6 +27,7 @@ FLAGS = (
     '--image=registry/evojax:1',
     '--accelerator=tpu-v5p-slice',
     '--topology=2x2x4',
+    '--workdir=gs://bucket/math',
 )
 
 
@@ -125,7 +126,10 @@ class JobsetTest(ClusterTest):
     self.assertEqual(container['resources'], {'limits': {'google.com/tpu': 4}})
     self.assertEqual(
         container['command'],
-        ['bash', 'launch/tpu_pod.sh', *flags, '--config.mesh.slice=2'],
+        [
+            *('bash', 'launch/tpu_pod.sh', FLAGS[-1], *flags),
+            '--config.mesh.slice=2',
+        ],
     )
 
   def test_what_is_started_again_and_how_often(self):
@@ -156,11 +160,41 @@ class JobsetTest(ClusterTest):
       ('--restarts=some', 'wanted a number'),
       ('--volume=mnt', 'wanted CLAIM:PATH'),
       ("--image=a'b", 'name one that holds the checkout'),
+      (
+          '--workdir=/mnt/math',
+          '=/mnt/math is on the disk of each of 4 pods, .* --volume=CLAIM:PATH'
+          ' and name a --workdir below PATH, or one in a bucket',
+      ),
   )
   def test_refused(self, flag, said):
     status, out, err = self.run_script('jobset.sh', *FLAGS, flag, '--dry_run')
     self.assertEqual((status, out), (2, ''))
     self.assertRegex(err, f'^error: {flag.partition("=")[0]}.*{said}')
+
+  @parameterized.parameters(
+      (('--workdir=runs/math',), '/evojax/runs/math'),
+      ((), '/evojax/runs'),
+      (('--workdir', '/mnt/math'), '/mnt/math'),
+      (('--workdir=/mnt/math', '--volume=runs:/mn'), '/mnt/math'),
+      (('--workdir=/mnt/math', '--volume=runs:/mnt'), None),
+      (('--workdir=/mnt', '--volume=runs:/mnt/'), None),
+      (('--volume=runs:/evojax/runs',), None),
+      (('--workdir', 's3://bucket/math'), None),
+      # One pod has one disk.
+      (('--topology=2x2',), None),
+      (('--topology=2x2', '--slices=2'), '/evojax/runs'),
+  )
+  def test_several_hosts_need_one_workdir(self, flags, refused):
+    status, out, err = self.run_script(
+        'jobset.sh', *FLAGS[:-1], *flags, '--dry_run'
+    )
+    if refused is None:
+      self.assertEqual((status, err), (0, ''))
+      self.assertIn('kind: JobSet', out)
+    else:
+      self.assertEqual((status, out), (2, ''))
+      self.assertStartsWith(err, f'error: --workdir={refused} is on the disk')
+      self.assertEqual(err.count('\n'), 1)
 
   def test_without_kubectl(self):
     for name in ('bash', 'dirname', 'cat'):

@@ -38,7 +38,7 @@ _JOBSET = (
     '--name=math',
     '--image=registry/evojax:1',
     '--accelerator=tpu-v5p-slice',
-    '--topology=2x2x4',
+    '--topology=2x2x1',  # One host, which may have the workdir alone.
 )
 
 

@@ -1,11 +1,11 @@
 """The worth of each part of the hand-tuned recipe: one is left out at a time.
 
-    python -m evojax.main --mode=sweep --config=configs/math.py:reference
+    python -m evojax.main --mode=sweep --config=configs/math.py
         --sweep=configs/sweeps/ablation.py --executor=local --workers=2
 
-The parts are those of the variant `reference` in configs/common.py. The other
-settings are compared with the first, seed by seed. There are thirty runs of 3
-minutes each on two CPU cores.
+The parts are those of the variant `reference` in configs/common.py, which every
+run has. The other settings are compared with the first, seed by seed. There are
+thirty runs of 3 minutes each on two CPU cores.
 """
 
 MODE = 'train'
@@ -19,4 +19,4 @@ SETTINGS = {
     'seed-learning-rate': {'optim.learning_rate': 1e-4},
 }
 # Fields for all settings; with several values, every combination is run.
-GRID = {'steps': (30,)}
+GRID = {'variant': ('reference',), 'steps': (30,)}

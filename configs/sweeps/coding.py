@@ -1,13 +1,13 @@
 """What matters in coding: one part of the recipe is changed at a time.
 
-    python -m evojax.main --mode=sweep --config=configs/coding.py:reference
+    python -m evojax.main --mode=sweep --config=configs/coding.py
         --sweep=configs/sweeps/coding.py --executor=local --workers=2
 
-The first setting is the variant `reference`; every other one is compared with
-it, seed by seed. Training sees the changed limit, problems or reward;
-evaluations always have the whole limit, all problems, and count a program as
-solved only if it passes every test. There are forty runs of 4 to 6 minutes each
-on one CPU core.
+Every run has the variant `reference`. The first setting changes nothing of it;
+every other one is compared with the first, seed by seed. Training sees the
+changed limit, problems or reward; evaluations always have the whole limit, all
+problems, and count a program as solved only if it passes every test. There are
+forty runs of 4 to 6 minutes each on one CPU core.
 """
 
 MODE = 'train'
@@ -41,4 +41,4 @@ SETTINGS = {
     'seed-learning-rate': {'optim.learning_rate': 1e-4},
 }
 # Fields for all settings; with several values, every combination is run.
-GRID = {'steps': (40,)}
+GRID = {'variant': ('reference',), 'steps': (40,)}

@@ -3,12 +3,11 @@
     python -m evojax.main --mode=sweep --config=configs/math.py
         --sweep=configs/sweeps/reference.py [--executor=local --workers=2]
 
-A sweep is a Python file of constants: SETTINGS (name -> fields), SEEDS, and
-optionally MODE and GRID (field -> values; every setting is run with every
-combination of them). A point is one setting under one seed. It runs as its own
-command in its own workdir, <workdir>/<setting>/seed-<n>. Finished points are
-not run again, so the same command continues a sweep, and after settings or
-seeds were added it runs only the new points.
+For the file, see `sweep_file`. A point is one setting under one seed. It runs
+as its own command in its own workdir, <workdir>/<setting>/seed-<n>. Finished
+points are not run again, so the same command continues a sweep, and after
+settings or seeds were added it runs only the new points. Points that another
+config has made are refused.
 
     <workdir>/sweep.json, sweep.html    the table, rewritten after every point
     <workdir>/array.sh                  with --executor=slurm, for sbatch
@@ -19,11 +18,12 @@ runs/<name of the sweep> of this machine instead.
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import copy
 import dataclasses
 import itertools
+import json
 import os
 import pathlib
-import re
 import runpy
 import shlex
 import time
@@ -36,6 +36,7 @@ from evojax import config as config_lib
 from evojax.diagnosis import estimates
 from evojax.eval import report as report_lib
 from evojax.modes import runs
+from evojax.modes import sweep_file
 from evojax.runtime import accelerators
 from evojax.runtime import commands
 from evojax.runtime import config_checks
@@ -43,19 +44,10 @@ from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import preemption
+from evojax.runtime import workdir as workdir_lib
 
 TABLE, PAGE = 'sweep.json', 'sweep.html'
-MODES = ('train', 'evolve')
 _POLL_SECONDS = 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-  """The content of a sweep's file."""
-
-  settings: Mapping[str, Mapping[str, Any]]  # Combined with the grid.
-  seeds: Sequence[int]
-  mode: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +55,7 @@ class CommandLine:
   """The part of the command line that every point gets."""
 
   config: str  # The value of --config.
-  fields: Mapping[str, Any]  # Fields of the config; a setting overrides them.
+  fields: Mapping[str, Any]  # Fields of the config that no setting has.
   flags: Sequence[str] = ()  # Other flags, '--name=value'.
 
 
@@ -107,17 +99,23 @@ def run(
     An exit code: 1 if points failed, else 0.
 
   Raises:
-    ValueError: If the file or a setting is wrong; nothing has been started.
+    ValueError: If the file or a setting is wrong, or another config has made a
+      point; nothing has been started.
     Preempted: After SIGINT or SIGTERM; points in progress have been saved.
   """
-  read_ = read(sweep)
+  read_ = sweep_file.read(sweep)
+  if executor == 'ray':
+    commands.check_share(arm_resources, arm_hosts)
   root = pathlib.Path(workdir).expanduser().absolute()
-  configs = [
-      check(config, given, name, fields)
+  configs = {
+      name: check(config, given, name, fields)
       for name, fields in read_.settings.items()
-  ]
+  }
+  _check_given(read_, given)
+  _refuse_equals(configs)
   points = list(make_points(read_, root, given))
   left = [point for point in points if not point.command.is_done()]
+  _refuse_others(points, left, configs, read_.mode)
   if dry_run:
     for point in left:
       print(shlex.join(point.command.argv()))  # One line each, for other tools.
@@ -127,7 +125,7 @@ def run(
     kind = 'local' if executor == 'inprocess' else executor
     shares = []
     if kind == 'local':
-      meshes = [each.mesh.to_dict() for each in configs]
+      meshes = [each.mesh.to_dict() for each in configs.values()]
       at_once = min(max(1, workers), len(left))
       shares = accelerators.divide(at_once, meshes, beside=False)
     engine = commands.open_engine(kind, arm_resources, arm_hosts, shares)
@@ -145,59 +143,7 @@ def run(
   return 1 if failed else 0
 
 
-# ------------------------------------------------------------------ the file
-
-
-def read(path: str) -> Sweep:
-  """Return the sweep that a file describes.
-
-  Raises:
-    ValueError: If there is no such file, or it does not describe a sweep.
-  """
-  if not path:
-    raise ValueError(
-        '--mode=sweep needs --sweep=FILE, such as those in configs/sweeps'
-    )
-  if not os.path.isfile(path):
-    raise ValueError(f'--sweep={path}: there is no such file')
-  try:
-    found = runpy.run_path(path)
-  except Exception as error:  # pylint: disable=broad-except
-    # The file is the user's program, so it may raise anything.
-    name = type(error).__name__
-    raise ValueError(f'--sweep={path}: {name}: {error}') from error
-  settings, grid = found.get('SETTINGS', {'all': {}}), found.get('GRID', {})
-  seeds, mode = tuple(found.get('SEEDS', ())), found.get('MODE', 'evolve')
-  problems = []
-  if not isinstance(settings, dict) or not settings:
-    problems.append('SETTINGS must be a dict: name -> {field: value}')
-  elif bad := [n for n in settings if not re.fullmatch(r'[\w.=,-]+', str(n))]:
-    problems.append(f'SETTINGS: {bad} are not names of directories')
-  if not seeds or len(set(seeds)) < len(seeds):
-    problems.append(f'SEEDS={seeds}: at least one, none twice')
-  if mode not in MODES:
-    problems.append(f'MODE={mode!r}: choose one of {MODES}')
-  if problems:
-    raise ValueError(f'--sweep={path}: ' + '; '.join(problems))
-  return Sweep(_times(settings, grid), seeds, mode)
-
-
-def _times(
-    settings: Mapping[str, Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
-) -> dict[str, dict[str, Any]]:
-  """Return every setting with every combination of a grid."""
-  found = {}
-  for name, fields in settings.items():
-    for values in itertools.product(*grid.values()):
-      chosen = dict(zip(grid, values, strict=True))
-      varied = [
-          f'{field.rpartition(".")[2]}={value}'
-          for field, value in chosen.items()
-          if len(grid[field]) > 1
-      ]
-      # A setting's own value of a field overrides the grid's.
-      found[','.join([name, *varied])] = chosen | dict(fields)
-  return found
+# ---------------------------------------------------------------- the points
 
 
 def check(
@@ -216,24 +162,80 @@ def check(
     if variant := fields.pop('variant', None):
       get_config = runpy.run_path(given.config.partition(':')[0])['get_config']
       config = get_config(variant)
-    config = config.copy_and_resolve_references().unlock()
+    # References are kept, so that a change has the effect that it has on the
+    # command line.
+    config = copy.deepcopy(config).unlock()
     for field, value in {**given.fields, **fields}.items():
       config_lib.check_field(config, field)
+      value = _literal(value)
       if isinstance(value, dict):
-        value = ml_collections.ConfigDict(value)
+        value = ml_collections.ConfigDict(value)  # A copy, for this setting.
       holder, leaf = config, field
       while '.' in leaf:
         group, _, leaf = leaf.partition('.')
         holder = holder[group]
       holder[leaf] = value
+    config = config.copy_and_resolve_references()
     config_checks.validate(config)
   except (ValueError, TypeError) as error:
     raise ValueError(f'--sweep: setting {name!r}: {error}') from error
   return config
 
 
+def _check_given(sweep: sweep_file.Sweep, given: CommandLine) -> None:
+  """Refuse a command line of which the sweep's file would override a part.
+
+  Raises:
+    ValueError: Naming the flag and what overrides it.
+  """
+  if 'seed' in given.fields:
+    raise ValueError(
+        f'--config.seed={given.fields["seed"]}: SEEDS of the --sweep file sets'
+        ' it for every run; leave the flag out'
+    )
+  for (name, fields), field in itertools.product(
+      sweep.settings.items(), given.fields
+  ):
+    for own, value in fields.items():
+      # Either may be a group that holds the other.
+      if f'{own}.'.startswith(f'{field}.') or f'{field}.'.startswith(f'{own}.'):
+        raise ValueError(
+            f'--config.{field}={_literal(given.fields[field])}: the --sweep'
+            f' file sets {own}={value} in setting {name!r}; leave the flag out,'
+            ' or edit the file'
+        )
+  variant = given.config.partition(':')[2]
+  chosen = {
+      str(f.get('variant') or variant) for f in sweep.settings.values()
+  }
+  if variant and variant not in chosen:
+    raise ValueError(
+        f'--config={given.config}: every setting of the --sweep file has a'
+        f' variant of its own, {", ".join(sorted(chosen))}; leave :{variant}'
+        ' out, or edit the file'
+    )
+
+
+def _refuse_equals(configs: Mapping[str, ml_collections.ConfigDict]) -> None:
+  """Refuse settings whose runs would be the same ones.
+
+  Raises:
+    ValueError: Naming two such settings.
+  """
+  found: dict[str, str] = {}
+  for name, config in configs.items():
+    values = config_lib.to_mapping(config)
+    del values['name']  # No run depends on its name.
+    same = found.setdefault(json.dumps(values, sort_keys=True), name)
+    if same != name:
+      raise ValueError(
+          f'--sweep: settings {same!r} and {name!r} have equal configs, so that'
+          ' their runs would be the same; change a field or leave one out'
+      )
+
+
 def make_points(
-    sweep: Sweep, root: pathlib.Path, given: CommandLine
+    sweep: sweep_file.Sweep, root: pathlib.Path, given: CommandLine
 ) -> Iterator[Point]:
   """Yield the points: all settings under the first seed, and so on.
 
@@ -254,13 +256,62 @@ def make_points(
         f'--mode={sweep.mode}',
         f'--config={config}',
         f'--workdir={mirror.shown(str(path))}',
-        *(f'--config.{field}={value}' for field, value in values.items()),
+        *(f'--config.{f}={_literal(value)}' for f, value in values.items()),
         *given.flags,
     )
     log = root / 'logs' / f'{name}-{seed}.log'
     done = lambda path=path: _is_finished(path)
     command = commands.Command(f'{name}/seed-{seed}', flags, log, done)
     yield Point(name, seed, path, command)
+
+
+def _literal(value: Any) -> Any:
+  """Return a value whose text means it on the command line."""
+  grouped = isinstance(value, ml_collections.ConfigDict)
+  return value.to_dict() if grouped else value
+
+
+def _refuse_others(
+    points: Sequence[Point],
+    left: Sequence[Point],
+    configs: Mapping[str, ml_collections.ConfigDict],
+    mode: str,
+) -> None:
+  """Refuse points of another config, which the table would show as these.
+
+  Args:
+    points: All points.
+    left: The points that have not ended; they may change what a resumed run
+      may.
+    configs: Config of each setting, with any seed.
+    mode: Mode of the sweep.
+
+  Raises:
+    ValueError: If there are such points.
+  """
+  unfinished, found = {point.path for point in left}, {}
+  for point in points:
+    config = configs[point.setting]
+    config.seed = point.seed
+    # evolve without a round trains.
+    of = mode if config.evolve.rounds else 'train'
+    ended = point.path not in unfinished
+    if changes := workdir_lib.changes(point.path, config, of, ended=ended):
+      found[point.command.name] = point, changes
+  if not found:
+    return
+  name, (point, changes) = next(iter(found.items()))
+  lines = ''.join(
+      f'\n  {field}: {json.dumps(was)} -> {json.dumps(now)}'
+      for field, (was, now) in changes.items()
+  )
+  more = f' (other points that differ: {len(found) - 1})' * (len(found) > 1)
+  where = mirror.shown(str(point.path))
+  raise ValueError(
+      f'the point {name} was run with another config:{lines}\nNothing has been'
+      f' started{more}. Undo the change, delete {where} so that the point is'
+      ' run again, or choose another --workdir'
+  )
 
 
 def _is_finished(path: pathlib.Path) -> bool:

@@ -185,6 +185,23 @@ def share(wanted: Sequence[str], hosts: str = '') -> Share:
   return Share({}, 0, slice_[1], slice_[2])
 
 
+def check_share(wanted: Sequence[str], hosts: str = '') -> Share:
+  """Return what `share` does, which may not be empty.
+
+  Raises:
+    ValueError: As `share` does, or if neither resources nor a TPU slice is
+      given.
+  """
+  given = share(wanted, hosts)
+  # Without a requested GPU, a run would silently train on CPUs.
+  if not wanted and not given.topology:
+    raise ValueError(
+        '--executor=ray needs --arm_resources: what each gets of a machine,'
+        ' CPU=1 or GPU=1'
+    )
+  return given
+
+
 def resources(wanted: Sequence[str]) -> dict[str, float]:
   """Parse resources such as ('CPU=4', 'TPU=8') into a dict.
 
@@ -223,14 +240,7 @@ def open_engine(
   """
   if kind == 'local':
     return ThisMachine(shares)
-  given = share(wanted, hosts)
-  if (
-      not wanted and not given.topology
-  ):  # Without a requested GPU, a run would silently train on CPUs.
-    raise ValueError(
-        '--executor=ray needs --arm_resources: what each gets of a machine,'
-        ' CPU=1 or GPU=1'
-    )
+  given = check_share(wanted, hosts)
   try:
     engine = importlib.import_module('evojax.runtime.ray_engine')
   except ModuleNotFoundError as error:

@@ -18,6 +18,7 @@ import functools
 import math
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -44,12 +45,45 @@ _SAY_SECONDS = 30.0  # A command that waits longer for machines prints so.
 # After a failure of one process, the others of its command may take this long
 # to end; `peers` makes them notice within a minute.
 _PEERS_SECONDS = 90.0
+# A cluster must accept a connection within this time.
+_HEAD_SECONDS = 5.0
+_LOCAL = 'localhost', '127.0.0.1', '::1'
 # A head that does not answer is not asked again for so long.
 _MISSED_SECONDS = 10.0
 # A run ends if the head has not answered for so long. Ray ends the process
 # after 60 s, with status 1 and without a message; until then, the run needs up
 # to `preemption.SAVE_SECONDS` to save.
 _GONE_SECONDS = 25.0
+
+
+def _accepts(address: tuple[str, int], seconds: float) -> bool:
+  """Return True if a host and port accept connections."""
+  try:
+    socket.create_connection(address, seconds).close()
+  except OSError:
+    return False
+  return True
+
+
+def _check_head(address: str) -> None:
+  """Check that a cluster accepts connections, which `ray.init` tries for long.
+
+  Args:
+    address: RAY_ADDRESS. A word, such as 'auto', is left to Ray.
+
+  Raises:
+    ConnectionError: If it does not.
+  """
+  match = re.fullmatch(r'(?:ray://)?\[?([^\s/]+?)\]?:(\d+)', address)
+  if match is None:
+    return
+  hosts = [match[1]]
+  if match[1] in _LOCAL:  # Ray then uses this machine's own address.
+    hosts.append(util.get_node_ip_address())
+  if not any(_accepts((h, int(match[2])), _HEAD_SECONDS) for h in hosts):
+    raise ConnectionError(
+        f'nothing accepts connections at RAY_ADDRESS={address}.'
+    )
 
 
 class _Head:
@@ -67,7 +101,7 @@ class _Head:
     if time.monotonic() < self._missed + _MISSED_SECONDS:
       return False
     for pause in (0.5, 0.0):
-      if self._accepts():
+      if _accepts(self._address, 1.0):
         return True
       time.sleep(pause)
     self._missed = time.monotonic()
@@ -77,13 +111,6 @@ class _Head:
     """Let the run go on without the head."""
     self._left.set()
 
-  def _accepts(self) -> bool:
-    try:
-      socket.create_connection(self._address, 1.0).close()
-    except OSError:
-      return False
-    return True
-
   def _watch(self) -> None:
     """Send this process SIGTERM when the head is gone.
 
@@ -92,7 +119,7 @@ class _Head:
     """
     answered = time.monotonic()
     while not self._left.wait(1.0):
-      if self._accepts():
+      if _accepts(self._address, 1.0):
         answered = time.monotonic()
       elif time.monotonic() > answered + _GONE_SECONDS:
         output.say(
@@ -124,9 +151,11 @@ class Ray:
     self._share = share
     self.devices = _devices(share)
     handlers = {n: signal.getsignal(n) for n in preemption.SIGNALS}
+    address = os.environ.get('RAY_ADDRESS') or 'auto'
     try:
+      _check_head(address)
       ray.init(
-          address=os.environ.get('RAY_ADDRESS') or 'auto',
+          address=address,
           log_to_driver=False,
           logging_level='ERROR',
       )

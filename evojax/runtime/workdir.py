@@ -11,11 +11,10 @@ to the mode that made it. A start that ends before `Workdir.keep` leaves the
 directory unchanged.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import datetime
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -33,6 +32,7 @@ from absl import logging
 import ml_collections
 
 from evojax import config as config_lib
+from evojax.runtime import config_changes
 from evojax.runtime import durable
 from evojax.runtime import found as found_lib
 from evojax.runtime import invocation
@@ -42,22 +42,6 @@ from evojax.runtime import mirror as mirror_lib
 from evojax.runtime import mirrored
 from evojax.runtime import preemption
 from evojax.runtime import storage
-
-# Config fields that a resumed run may change, because training does not depend
-# on them. Exception: `mesh` changes the order of sums, so a change of it logs a
-# warning. An entry covers everything below it. `steps` may change too if the
-# learning rate does not depend on it: see `_may_change`.
-FREE_FIELDS = (
-    'name',
-    'checkpoint',
-    'eval',
-    'log',
-    'mesh',
-    'evolve.rounds',
-    'evolve.device_seconds',
-    'evolve.dollars',
-    'evolve.dollars_per_device_hour',
-)
 
 _PACKAGES = (
     'jax jaxlib flax optax orbax-checkpoint transformers pyarrow reasoning-gym'
@@ -95,63 +79,6 @@ class WorkdirError(ValueError):
 
 def _now() -> str:
   return datetime.datetime.now().astimezone().isoformat(timespec='seconds')
-
-
-def _refused_changes(
-    old: Mapping[str, Any], new: Mapping[str, Any], mode: str
-) -> str:
-  """Return a line per field that must not differ but does; '' if none does."""
-  was, now = config_lib.flatten(old), config_lib.flatten(new)
-  pairs = {
-      name: (
-          was[name] if name in was else _without(name),
-          now.get(name, '(absent)'),
-      )
-      for name in sorted(was | now)
-  }
-  return ''.join(
-      f'\n  {name}: {json.dumps(before)} -> {json.dumps(after)}'
-      for name, (before, after) in pairs.items()
-      if before != after and not _may_change(name, new, mode)
-  )
-
-
-# Newer field -> the value that does what evojax did before the field existed.
-# For all other fields, this is the default.
-_FORMERLY = {'evolve.settled': 1.0}
-
-
-def _without(name: str) -> Any:
-  """Return the value of a field that a run without it had, as JSON."""
-  if name in _FORMERLY:
-    return _FORMERLY[name]
-  declared = config_lib.declaration(name)
-  if not declared.path or isinstance(declared.default, type):
-    return '(absent)'
-  return json.loads(json.dumps(declared.default))
-
-
-def _may_change(name: str, config: Mapping[str, Any], mode: str) -> bool:
-  """Return True if a resumed run may change this field."""
-  # Other modes race no arms, but they start from the seed harness, too.
-  if mode not in ('evolve', 'aa') and name.startswith('evolve.'):
-    return name != 'evolve.seed_harness'
-  if name == 'steps':
-    return config.get('optim', {}).get('schedule') == 'constant'
-  # Names end with a dot here; otherwise 'log' would cover 'log_prob' as well.
-  return any(f'{name}.'.startswith(f'{free}.') for free in FREE_FIELDS)
-
-
-def recipe(config: ml_collections.ConfigDict) -> str:
-  """Return the hash of the fields on which training depends, 64 hex digits."""
-  values = config_lib.to_mapping(config)
-  lasting = {
-      name: value
-      for name, value in config_lib.flatten(values).items()
-      if not _may_change(name, values, 'train')
-  }
-  text = json.dumps(lasting, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _fork_command(path: pathlib.Path) -> str:
@@ -429,8 +356,10 @@ def check(
   _check_owner(path, mode)
   if not saved.exists():
     return False
-  lines = _refused_changes(
-      _read_config(saved), config_lib.to_mapping(config), mode
+  found = changes(path, config, mode)
+  lines = ''.join(
+      f'\n  {name}: {json.dumps(before)} -> {json.dumps(after)}'
+      for name, (before, after) in found.items()
   )
   if lines:
     remedy = 'For another one, choose another --workdir'
@@ -447,6 +376,38 @@ def check(
         f' {remedy}'
     )
   return True
+
+
+def changes(
+    path: str | os.PathLike[str],
+    config: ml_collections.ConfigDict,
+    mode: str,
+    *,
+    ended: bool = False,
+) -> dict[str, tuple[Any, Any]]:
+  """Return the fields in which a run differs from what it must be.
+
+  Args:
+    path: A local workdir.
+    config: The resolved config that the run should have.
+    mode: The mode that it should have, see `open_workdir`.
+    ended: True if the run has ended, so that its results stay as they are: then
+      those fields count, too, that a resumed run may change.
+
+  Returns:
+    Field -> (its value in the workdir, its value in `config`), as JSON; `mode`
+    alone if another mode made the run. Empty if there is no run.
+
+  Raises:
+    WorkdirError: If the workdir's config cannot be read.
+  """
+  saved = pathlib.Path(path) / 'config.json'
+  if not saved.exists():
+    return {}
+  if (made_by := owner(path)) and made_by != mode:
+    return {'mode': (made_by, mode)}
+  new = config_lib.to_mapping(config)
+  return config_changes.refused(_read_config(saved), new, mode, ended)
 
 
 def _local(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -29,12 +29,12 @@ from evojax.evidence import store
 from evojax.rl import filters
 from evojax.rollout import packed as packed_lib
 from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import config_changes
 from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import sharding
-from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
 from evojax.training import learner as learner_lib
 from evojax.training import meshes
@@ -173,7 +173,10 @@ class Trainer:
       # With another recipe, as in a fork, problems, prompts or sampling
       # parameters may differ; then the prefetched episodes are not used.
       # Older checkpoints have the hash of the whole config.
-      hashes = workdir_lib.recipe(self.config), config_lib.sha256(self.config)
+      hashes = (
+          config_changes.recipe(self.config),
+          config_lib.sha256(self.config),
+      )
       if metadata.get('recipe', metadata['config_sha256']) in hashes:
         asked = self.next_requests(self.config.grpo.prompts, self.step, 0)
         decode = self.setup.policy.tokenizer.decode
@@ -198,7 +201,7 @@ class Trainer:
     state = self.rewards.keep_state
     metadata = dict(
         config_sha256=config_lib.sha256(self.config),
-        recipe=workdir_lib.recipe(self.config),
+        recipe=config_changes.recipe(self.config),
         jax=jax.__version__,
         start=self.start,
         keep=self.rewards.keep,

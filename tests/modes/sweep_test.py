@@ -8,18 +8,24 @@ import os
 import pathlib
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
 
+from absl import flags
 from absl.testing import absltest
 from absl.testing import parameterized
+import ml_collections
+from ml_collections import config_flags
 import pytest
 
 from configs import math as math_config
+from evojax import config as config_lib
 from evojax.episodes import synthetic
 from evojax.modes import runs
 from evojax.modes import sweep
+from evojax.modes import sweep_file
 from evojax.runtime import commands
 from evojax.runtime import mirror
 from evojax.runtime import storage
@@ -38,6 +44,14 @@ SETTINGS = {
     'wide': {'variant': 'reference', 'reward.weights': {'outcome': 1.0}},
 }
 GRID = {'optim.learning_rate': (1e-4, 3e-4), 'steps': (9,)}
+"""
+# A config in which one field refers to another.
+REFERRING = """
+from configs import math
+def get_config(variant):
+  c = math.get_config(variant).unlock()
+  c.eval.samples = c.grpo.get_ref('group_size')
+  return c.lock()
 """
 
 
@@ -58,6 +72,7 @@ class Fake(commands.ThisMachine):
           path,
           0.1 * int(values['--config.seed'])
           + 1000 * float(values['--config.optim.learning_rate']),
+          config_of(command.flags),
       )
       text = ''
     small = commands.Command(
@@ -69,11 +84,21 @@ class Fake(commands.ThisMachine):
       return super().start(small)
 
 
-def finish(path, score):
+def config_of(arguments):
+  """Return the config that a run of evojax gets from its command line."""
+  argv = ['x', *(a for a in arguments if a.startswith('--config'))]
+  values = flags.FlagValues()
+  with absltest.mock.patch.object(sys, 'argv', argv):
+    config_flags.DEFINE_config_file('config', flag_values=values)
+    values(argv)
+  return config_lib.to_mapping(values.config)
+
+
+def finish(path, score, config):
   """Write what a training leaves."""
   path.mkdir(parents=True)
-  config = {'hash': '', 'mode': 'eval', 'config': {'steps': 2}}
-  (path / 'config.json').write_text(json.dumps(config))
+  saved = {'hash': '', 'mode': 'train', 'config': config}
+  (path / 'config.json').write_text(json.dumps(saved))
   metrics = {
       'dev/avg_at_k': score,
       'dev/avg_at_k_low': score,
@@ -93,7 +118,12 @@ class SweepTest(parameterized.TestCase):
     self.workdir = self.root / 'runs'
 
   def run_it(
-      self, engine=None, source=SOURCE, open_engine=None, **options
+      self,
+      engine=None,
+      source=SOURCE,
+      open_engine=None,
+      config=None,
+      **options,
   ):
     defaults = dict(
         sweep=str(self.file),
@@ -115,7 +145,7 @@ class SweepTest(parameterized.TestCase):
         contextlib.redirect_stdout(io.StringIO()) as self.out,
     ):
       code = sweep.run(
-          math_config.get_config('smoke'),
+          config or math_config.get_config('smoke'),
           str(self.workdir),
           **defaults | options,
       )
@@ -167,6 +197,104 @@ class SweepTest(parameterized.TestCase):
     page = (self.workdir / 'sweep.html').read_text()
     self.assertIn('base,learning_rate=0.0003', page)
     self.assertIn('+20.0', page)
+
+  def edit(self, before, after):
+    """Change the sweep's file."""
+    text = self.file.read_text()
+    self.assertIn(before, text)
+    self.file.write_text(text.replace(before, after))
+
+  def test_points_of_another_config_are_refused(self):
+    self.assertEqual(self.run_it(Fake()), 0)
+    self.edit("'outcome': 1.0", "'outcome': 2.0")
+    message = (
+        r'the point wide,learning_rate=0.0001/seed-1 was run with another'
+        r' config:\n  reward.weights.outcome: 1.0 -> 2.0\nNothing .*'
+        rf'other points that differ: 3.* delete {self.workdir}/wide,'
+        r'learning_rate=0.0001/seed-1 .*another --workdir'
+    )
+    for dry_run in (True, False):
+      again = Fake()
+      with self.assertRaisesRegex(ValueError, message):
+        self.run_it(again, dry_run=dry_run)
+      self.assertEqual((again.started, self.out.getvalue()), ([], ''))
+    shutil.rmtree(self.workdir)
+    self.assertEqual(self.run_it(again), 0)
+    self.assertLen(again.started, 8)
+
+  @parameterized.parameters(
+      # A resumed run may change these, but the results of one that has ended
+      # depend on them.
+      ("'base': {}", "'base': {'steps': 7}", 'steps: 9 -> 7', ''),
+      (
+          "'base': {}",
+          "'base': {'eval.samples': 2}",
+          'eval.samples: 4 -> 2',
+          '',
+      ),
+      # Nothing depends on this one.
+      ("'base': {}", "'base': {'log.every': 7}", '', ''),
+      (
+          "'base': {}",
+          "'base': {'grpo.epochs': 2}",
+          'grpo.epochs: 1 -> 2',
+          'grpo.epochs: 1 -> 2',
+      ),
+      ("'train'", "'evolve'", 'mode: "train" -> "evolve"', 'mode: "train"'),
+      # evolve without a round trains.
+      (
+          'GRID = {',
+          "MODE = 'evolve'\nGRID = {'evolve.rounds': (0,), ",
+          '',
+          '',
+      ),
+  )
+  def test_what_ended_and_stopped_points_may_change(
+      self, before, after, ended, stopped
+  ):
+    self.assertEqual(self.run_it(Fake()), 0)
+    self.edit(before, after)
+
+    def expect(refused, points):
+      if refused:
+        with self.assertRaisesRegex(ValueError, refused):
+          self.run_it(dry_run=True)
+      else:
+        self.run_it(dry_run=True)
+        self.assertLen(self.out.getvalue().splitlines(), points)
+
+    expect(ended, 0)
+    for path in self.workdir.glob('*/seed-*/summary.json'):
+      path.unlink()
+    for path in self.workdir.glob('*/seed-*/eval.json'):
+      path.unlink()
+    expect(stopped, 8)
+
+  def test_points_are_checked_against_the_config_of_their_command(self):
+    source = self.root / 'config.py'
+    source.write_text(REFERRING)
+    self.file.write_text("""
+MODE = 'train'
+SEEDS = (1,)
+SETTINGS = {
+    'kinds': {'data.families': ['chain_sum:0'], 'optim.learning_rate': 1},
+    'dict': {'reward.weights': {'outcome': 1, 'overlong': 1}},
+    'variant': {'variant': 'random', 'grpo.prompts': 8},
+    'referred': {'grpo.group_size': 8},
+}
+""")
+    kwargs = ml_collections.ConfigDict({'families': ('gcd:0',)})
+    given = sweep.CommandLine(f'{source}:smoke', {'domain.kwargs': kwargs})
+    read = sweep_file.read(str(self.file))
+    config = runpy.run_path(str(source))['get_config']('smoke')
+    for point in sweep.make_points(read, self.workdir, given):
+      with self.subTest(point.setting):
+        fields = read.settings[point.setting]
+        made = sweep.check(config, given, point.setting, fields)
+        made.seed = point.seed
+        self.assertEqual(
+            config_lib.to_mapping(made), config_of(point.command.flags)
+        )
 
   def test_settings_with_equal_scores_differ_by_exactly_nothing(self):
     self.assertEqual(sweep._interval([0.0] * 5), [0.0, 0.0, 0.0])
@@ -244,6 +372,62 @@ class SweepTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'needs --arm_resources'):
       commands.open_engine('ray')
 
+  def test_a_dry_run_on_ray_needs_what_the_run_needs(self):
+    options = dict(executor='ray', dry_run=True)
+    with self.assertRaisesRegex(ValueError, 'needs --arm_resources'):
+      self.run_it(**options)
+    self.run_it(**options, arm_resources=['CPU=1'])
+    self.assertLen(self.out.getvalue().splitlines(), 8)
+
+  @parameterized.parameters(
+      (
+          {'steps': 3},
+          "--config.steps=3: .* sets steps=9 in setting 'base,.*; leave the",
+      ),
+      ({'seed': 3}, '--config.seed=3: SEEDS'),
+      (
+          {'reward.weights.outcome': 2.0},
+          "--config.reward.weights.outcome=2.0.*sets reward.weights=.*'wide,",
+      ),
+      (
+          {'reward.weights': ml_collections.ConfigDict({'outcome': 2.0})},
+          "--config.reward.weights={'outcome': 2.0}: .*.weights.outcome=1.0",
+          "'reward.weights.outcome': 1.0",
+      ),
+  )
+  def test_a_field_of_the_file_is_refused_on_the_command_line(
+      self, fields, message, own=''
+  ):
+    weights = "'reward.weights': {'outcome': 1.0}"
+    self.edit(weights, own or weights)
+    with self.assertRaisesRegex(ValueError, message):
+      self.run_it(given=sweep.CommandLine(SOURCE, fields), dry_run=True)
+
+  def test_a_variant_that_no_setting_uses_is_refused(self):
+    self.edit("'base': {}", "'base': {'variant': 'random'}")
+    with self.assertRaisesRegex(
+        ValueError, 'math.py:smoke: .*, random, reference; leave :smoke out'
+    ):
+      self.run_it(dry_run=True)
+    for source in ('configs/math.py', 'configs/math.py:random'):
+      self.run_it(source=source, dry_run=True)
+
+  @parameterized.parameters(
+      ("'base': {}", "'base': {'optim.learning_rate': 3e-4}"),
+      # Only the names of the configs differ.
+      (
+          "'base': {}",
+          "'a': {'variant': 'default'}, 'base': {'variant': 'random',"
+          " 'evolve.proposer': 'rules'}",
+      ),
+  )
+  def test_settings_with_equal_configs_are_refused(self, before, after):
+    self.edit(before, after)
+    with self.assertRaisesRegex(
+        ValueError, "settings '(a|base),.*' and 'base,.*' have equal configs"
+    ):
+      self.run_it(source='configs/math.py', dry_run=True)
+
   @parameterized.parameters(
       ('', 'needs --sweep=FILE'),
       ('x/y.py', 'there is no such file'),
@@ -267,12 +451,42 @@ class SweepTest(parameterized.TestCase):
       ),
       ("SETTINGS = {'a': {'variant': 'x'}}", "setting 'a.*': .*choose one of"),
       ('SEEDS = 1 / 0', 'ZeroDivisionError'),
+      ('SEEDS = 3', r'SEEDS=3 instead of \(seed, ...\)'),
+      ("SEEDS = '12'", "SEEDS='12' instead of"),
+      ('SEEDS = (1, 2.5)', 'SEEDS: 2.5: no whole number'),
+      ('SEEDS = (1, -2)', 'SEEDS: -2: must lie in'),
+      ("GRID = {'steps': 5}", "GRID: 'steps' has 5 instead of .value, ..."),
+      ("GRID = {'steps': ()}", r"GRID: 'steps' has \(\) instead of"),
+      ("GRID = {'model.path': 'abc'}", "GRID: 'model.path' has 'abc' instead"),
+      ("GRID = ('steps', 5)", 'GRID=.* must be a dict: field'),
+      ("GRID = {'seed': (1, 2)}", 'GRID sets seed: SEEDS does'),
+      ("SETTINGS = {'a': 5}", "SETTINGS: 'a' has 5 instead of"),
+      ("SETTINGS = {'a': {7: 5}}", r"SETTINGS: 'a': \[7\] are not names of f"),
+      ("SETTINGS = {'a': {'seed': 5}}", "SETTINGS: 'a' sets seed: SEEDS"),
+      ('SETTINGS = {7: {}}', r'SETTINGS: \[7\] are not names of directories'),
+      ("GRIDS = {'steps': (5,)}", 'GRIDS is none of SETTINGS.*mean GRID?'),
+      ("grid = {'steps': (5,)}", 'grid is none of SETTINGS.*mean GRID?'),
+      ('RATES = (1e-4,)', 'RATES is none of SETTINGS, .*; call yours _RATES'),
   )
   def test_what_is_wrong_is_told_before_anything_begins(self, line, message):
     self.file.write_text(f'{FILE}\n{line}\n')
     with self.assertRaisesRegex(ValueError, message):
       self.run_it()
     self.assertFalse(self.workdir.exists())
+
+  def test_a_file_may_compute_what_it_says(self):
+    self.file.write_text("""
+import numpy as np
+_RATES = np.geomspace(1e-4, 1e-3, 2)
+rates = [float(rate) for rate in _RATES]
+MODE = 'train'
+SEEDS = np.arange(2)
+GRID = {'optim.learning_rate': rates, 'steps': range(3, 5)}
+""")
+    self.run_it(dry_run=True)
+    lines = self.out.getvalue().splitlines()
+    self.assertLen(lines, 8)
+    self.assertIn('all,learning_rate=0.0001,steps=4/seed-0', lines[1])
 
   @parameterized.parameters(*sorted(tiny.ROOT.glob('configs/sweeps/*.py')))
   def test_shipped_sweeps_make_runs(self, path):
@@ -282,8 +496,14 @@ class SweepTest(parameterized.TestCase):
     source = re.search(r'--config=(\S+)', command)[1]
     file, _, variant = source.partition(':')
     config = runpy.run_path(file)['get_config'](variant or 'default')
-    read = sweep.read(str(path))
+    read = sweep_file.read(str(path))
     self.assertGreater(len(read.settings), 1)
+    # The plain config is enough.
+    self.assertEmpty(variant)
+    self.run_it(sweep=str(path), source=file, config=config, dry_run=True)
+    self.assertLen(
+        self.out.getvalue().splitlines(), len(read.settings) * len(read.seeds)
+    )
     view, _ = synthetic.make_view(settings.make_domain(config), config)
     for name, fields in read.settings.items():
       with self.subTest(name):

@@ -5,13 +5,16 @@ The commands are small programs that stand in for those of evojax.
 
 import os
 import pathlib
+import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import pytest
 
 from evojax.runtime import commands
@@ -411,7 +414,45 @@ class GoneClusterTest(absltest.TestCase):
     self.assertRegex(out, r'Ray cluster at [\d.]+:\d+ has not answered for 3 s')
 
 
-class NoClusterTest(absltest.TestCase):
+class NoClusterTest(parameterized.TestCase):
+
+  def join(self, address):
+    """Open the engine; ray.init would take minutes where nothing answers."""
+    environment = {'RAY_ADDRESS': address}
+    with (
+        absltest.mock.patch.dict(os.environ, environment),
+        absltest.mock.patch.object(ray_engine.ray, 'init') as init,
+        absltest.mock.patch.object(ray_engine, '_Head'),
+    ):
+      try:
+        ray_engine.Ray(commands.Share({'CPU': 1.0}))
+      finally:
+        self.asked = [call.kwargs['address'] for call in init.call_args_list]
+
+  @parameterized.parameters(
+      '127.0.0.1:{}', 'localhost:{}', 'ray://127.0.0.1:{}', '[::1]:{}'
+  )
+  def test_a_wrong_address_is_refused_at_once(self, form):
+    with socket.socket() as bound:  # Nobody listens.
+      bound.bind(('', 0))
+      address = form.format(bound.getsockname()[1])
+      with self.assertRaisesRegex(
+          ValueError,
+          'finds no cluster: nothing accepts connections at'
+          rf' RAY_ADDRESS={re.escape(address)}\. Start one',
+      ):
+        self.join(address)
+    self.assertEmpty(self.asked)
+
+  def test_an_address_that_answers_is_left_to_ray(self):
+    own = ray_engine.util.get_node_ip_address()
+    for host in ('127.0.0.1', own):
+      with socket.create_server((host, 0)) as server:
+        port = server.getsockname()[1]
+        # Ray replaces the loopback by the machine's own address.
+        for address in (f'{host}:{port}', f'localhost:{port}', 'auto'):
+          self.join(address)
+          self.assertEqual(self.asked, [address])
 
   def test_is_told_what_to_start(self):
     environment = {

@@ -15,6 +15,7 @@ from absl.testing import parameterized
 import ml_collections
 
 from evojax import config as config_lib
+from evojax.runtime import config_changes
 from evojax.runtime import durable
 from evojax.runtime import workdir as workdir_lib
 
@@ -88,14 +89,14 @@ class ConfigTest(WorkdirTestCase):
     self.open().close()  # The lock was given back.
 
   def test_what_a_run_did_before_a_field_existed(self):
-    of = lambda settled: workdir_lib._refused_changes(
+    of = lambda settled: config_changes.refused(
         {'evolve': {'rounds': 2}},
         {'evolve': {'rounds': 2, 'settled': settled}},
         'evolve',
     )
     # Changes never waited, whatever the default is today.
-    self.assertEqual(of(0.05), '\n  evolve.settled: 1.0 -> 0.05')
-    self.assertEqual(of(1.0), '')
+    self.assertEqual(of(0.05), {'evolve.settled': (1.0, 0.05)})
+    self.assertEqual(of(1.0), {})
 
   def test_fork_command_is_this_command_in_another_directory(self):
     argv = [
