@@ -111,6 +111,7 @@ _SAID_BY_CRITICAL = {
 _EXPLAINS = {
     'replies_cut': ('too_hard', 'dead_groups'),
     'turns_cut': ('too_hard', 'dead_groups', 'gives_up'),
+    'turn_limit': ('too_hard', 'dead_groups', 'gives_up'),
     'tests_time_out': ('too_hard', 'dead_groups'),
     'template_twice': (
         'too_hard',

@@ -607,6 +607,29 @@ class BlindTest(parameterized.TestCase):
     changed = made.run(rows.assign(changed=1.0), drop=('format_ok',))
     self.assertIsNone(data.grader_open(changed))
 
+  @parameterized.parameters(
+      # All end by the limit, and none is solved: no others to compare with.
+      (1.0, 1.0, -9, True),
+      (0.9, 1.0, -9, True),
+      (0.6, 1.0, -9, False),
+      (1.0, 1.0, -1, False),  # A quarter is solved at the limit.
+      (1.0, 0.2, -9, False),  # Most have not even looked at a file.
+  )
+  def test_a_limit_of_turns_that_ends_all(self, share, looked, start, wanted):
+    rng = np.random.default_rng(0)
+    rows = made.rollouts(start=start, rise=0.0)
+    chosen = lambda p: (rng.random(len(rows)) < p).astype(float)
+    rows = rows.assign(
+        n_turns=2.0,
+        edited=0.0,
+        out_of_turns=chosen(share),
+        looked=chosen(looked),
+    )
+    found = [f.check for f in examine.examine(made.run(rows)).findings]
+    self.assertEqual('turn_limit' in found, wanted, found)
+    if wanted:
+      self.assertNoCommonElements(found, ('gives_up', 'too_hard'))
+
   @parameterized.parameters((0.2, False), (0.5, True))
   def test_replies_of_tools_that_are_cut(self, cut, wanted):
     found = agents.replies_cut(faults_made.replies(cut))

@@ -21,6 +21,9 @@ _NO_EDIT = 0.4
 _FAILED = 0.15
 _REPEATED = 0.2
 _LIMITED = 0.15
+# Where this share of the episodes ends by a limit, there are hardly any others
+# to compare with; what they solve at most, if the limit is to blame.
+_MOST, _SOLVED_AT_LIMIT = 0.8, 0.05
 _AT_ONCE = 0.3
 _MISSING = 0.1
 _CREDITED = 0.5
@@ -235,9 +238,14 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
   numbers = [findings.number('ended by the limit', share.late, 'share')]
   if 'outcome' in rows:
     gap = shares.gap(rows.dropna(subset=['outcome']), name, 'outcome')
-    if gap is None or gap.high > 0:  # They are solved as often as others.
+    if gap is not None and gap.high <= 0:
+      numbers.append(
+          findings.number('solved, these minus others', gap, 'share')
+      )
+    # They are solved as often as others, or hardly any others are left, and
+    # then not even these solve anything.
+    elif share.late.value < _MOST or cut['outcome'].mean() > _SOLVED_AT_LIMIT:
       return None
-    numbers.append(findings.number('solved, these minus others', gap, 'share'))
   numbers.append(
       findings.Number(
           name='of these, still working', value=working, unit='share'
