@@ -69,7 +69,7 @@ def entries(context: propose.Context) -> Iterator[library.Entry]:
           if field.intervention_class == 'clip'
           else lambda context: True,
           expected=_BACK if back else _EITHER,
-          hypothesis=f'{field.path}={old!r} is what is wrong: {what}.',
+          hypothesis=f'{field.path}={old!r} may be at fault: {what}.',
           source=_SOURCE,
       )
   for name, class_ in _FILES.items():
@@ -78,14 +78,14 @@ def entries(context: propose.Context) -> Iterator[library.Entry]:
           triggers=_CALLED[class_],
           change=changes.without_file(name),
           expected=_BACK,
-          hypothesis=f'{name} is what is wrong: the run goes on without it.',
+          hypothesis=f'{name} may be at fault: the run goes on without it.',
           source=_SOURCE,
       )
       yield library.Entry(
           triggers=_CALLED[class_],
           change=changes.inverted_file(name),
           expected=_EITHER,
-          hypothesis=f'{name} is the wrong way round: the run inverts it.',
+          hypothesis=f'{name} may be the wrong way round: the run inverts it.',
           source=_SOURCE,
       )
   if context.config.get('data.families'):
@@ -152,7 +152,7 @@ def _weights(
   if field.path != _OUTCOME or old < 0:
     if old and not field.problem(-old):
       yield 'the other way round', -old
-  for what, value in (('half of it', old / 2), ('twice of it', 2 * old)):
+  for what, value in (('half of it', old / 2), ('twice as much', 2 * old)):
     if old and not field.problem(value):
       yield what, value
 
