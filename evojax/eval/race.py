@@ -20,7 +20,9 @@ from evojax.ledger import records
 
 WORTH = 0.02  # The smallest gain that a race looks for, a fraction.
 MARGIN = 0.02  # A loss to exclude for a repair or a kept change.
-CAP = 0.05  # A larger gain counts as this much where a loss is to be excluded.
+# A larger gain counts as this much where a loss is to be excluded, or as this
+# many standard errors over problems, whichever is more.
+CAP, CAP_ERRORS = 0.05, 2.0
 # Gains of a steady repair rise by at most this much, times the number of pairs
 # after the second; see `is_steady`.
 RISE = 0.0125
@@ -98,13 +100,28 @@ def alpha_of(index: int, most: int, kept: int, level: float) -> float:
   return level * (kept + 1) / (index * whole)
 
 
-def counted(differences: Sequence[float], margin: float) -> tuple[float, ...]:
+def cap_of(errors: Sequence[float]) -> float:
+  """Return the gain of a pair beyond which gains are cut, see `counted`.
+
+  Where few problems tell little about a pair, a gain of `CAP` is within their
+  noise, and no number of pairs that gain as much could exclude a loss.
+
+  Args:
+    errors: Standard errors of the differences over problems, fractions.
+  """
+  square = math.fsum(error * error for error in errors) / max(len(errors), 1)
+  return max(CAP, CAP_ERRORS * math.sqrt(square))
+
+
+def counted(
+    differences: Sequence[float], margin: float, cap: float = CAP
+) -> tuple[float, ...]:
   """Return differences of pairs as they count in the test of a candidate.
 
   With a margin the question is whether the candidate loses, and a pair in which
   it gains very much says no more than one in which it gains a little. Student's
   t would hold the spread of such gains against it: the repair of a fault gains
-  most in its first pair, before the policy is repaired. Gains are cut at `CAP`,
+  most in its first pair, before the policy is repaired. Gains are cut at `cap`,
   which can only lower the mean that is tested. It lowers the spread, too, and
   would keep more repairs that lose `MARGIN` than the level says if pairs that
   differ that much were not held against them by `is_steady`.
@@ -112,8 +129,9 @@ def counted(differences: Sequence[float], margin: float) -> tuple[float, ...]:
   Args:
     differences: Candidate minus incumbent, fractions.
     margin: The `Standing.margin` of the candidate.
+    cap: The largest gain of a pair that counts, see `cap_of`.
   """
-  return tuple(min(d, CAP) if margin else d for d in differences)
+  return tuple(min(d, cap) if margin else d for d in differences)
 
 
 def is_steady(differences: Sequence[float]) -> bool:
@@ -180,7 +198,7 @@ def after_round(
         ' enter it again as a new candidate'
     )
   least = [max(error, spread) for error in errors]
-  given = counted(differences, standing.margin)
+  given = counted(differences, standing.margin, cap_of(errors))
   p = paired.p_value(given, least, null=-standing.margin)
   steady = is_steady(differences)
   if standing.margin and not steady:

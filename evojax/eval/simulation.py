@@ -214,8 +214,6 @@ class _Run:
       told.append(own if hopeful else own[:half])
       given_up += [] if hopeful else [name]
     self._groups += told
-    margins = {0.0, *(s.margin for s in self.racing.values())}
-    self._spreads = {margin: self._spread(margin) for margin in margins}
     for name, own, noise in zip(names, told, errors.tolist(), strict=True):
       before = self.racing[name]
       if name not in given_up:
@@ -223,7 +221,7 @@ class _Run:
             before,
             own,
             noise,
-            spread=self._spreads[before.margin],
+            spread=self._spread(before.margin, race.cap_of(noise)),
             alpha=alphas[name],
             last=name in last,
         )
@@ -311,9 +309,9 @@ class _Run:
         np.broadcast_to(entry.effect, d.shape[1]) for entry in entries
     ]), errors
 
-  def _spread(self, margin: float) -> float:
-    """Return the spread of all pairs, as they count with a margin."""
-    groups = [race.counted(group, margin) for group in self._groups]
+  def _spread(self, margin: float, cap: float) -> float:
+    """Return the spread of all pairs, as they count with a margin and a cap."""
+    groups = [race.counted(group, margin, cap) for group in self._groups]
     return paired.pooled_spread(groups) or 0.0
 
 

@@ -168,7 +168,10 @@ def _standing(
   most = min(e.patience, before.rounds + left)
   spread = paired.pooled_spread(groups) or 0.0
   # This candidate's test may cut large gains, which changes the spread.
-  cut = paired.pooled_spread([race_lib.counted(g, margin) for g in groups])
+  cap = race_lib.cap_of(errors)
+  cut = paired.pooled_spread(
+      [race_lib.counted(g, margin, cap) for g in groups]
+  )
 
   def judge() -> dict[str, Any]:
     after = race_lib.after_round(

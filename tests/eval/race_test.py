@@ -173,6 +173,26 @@ class RoundTest(parameterized.TestCase):
     self.assertEqual(race.counted([0.2, 0.04, -0.3], 0.02), (0.05, 0.04, -0.3))
     self.assertEqual(race.counted([0.2, 0.04, -0.3], 0.0), (0.2, 0.04, -0.3))
 
+  def test_a_repair_with_few_problems_by_hand(self):
+    # swe_turns_short, seed 302: gains of 23, 35 and 27 points on 24 problems,
+    # whose errors are 7.3 points. Cut at 5 points, they exclude no loss of 2:
+    # (0.05 + 0.02) / (0.0725 / sqrt(3)) = 1.67 has p = 0.12 with 2 degrees of
+    # freedom. Cut at two errors, 0.145, it is 3.94 with p = 0.029.
+    pairs, errors = [0.2292, 0.3542, 0.2708], [0.0672, 0.0766, 0.0736]
+    of = lambda d: race.after_round(
+        race.Standing(index=1, margin=0.02),
+        d,
+        errors,
+        spread=0.0,
+        alpha=0.0876,
+        last=True,
+    ).e_value
+    self.assertAlmostEqual(race.cap_of(errors), 0.14511, places=4)
+    self.assertAlmostEqual(of(pairs), 1 / 0.0876)
+    # Gains of 2 and less are within the noise.
+    self.assertEqual(of([0.02, 0.01, 0.0]), 0.0)
+    self.assertEqual(race.cap_of([0.01, 0.02]), race.CAP)
+
   @parameterized.parameters(
       # In points; with 4 pairs a later one may gain 2.5 more than an earlier.
       ((14.0, 1.0, 0.0, -1.0), True),

@@ -71,9 +71,15 @@ def pooled(groups_: list[list[float]]) -> float:
   return math.sqrt(np.sum(np.square(rest)) / degrees) if degrees else 0.0
 
 
-def capped(found: list[float], margin: float) -> list[float]:
-  """Return differences; gains over 5 points count as 5 if a loss is tested."""
-  return [min(d, 0.05) for d in found] if margin else list(found)
+def capped(
+    found: list[float], margin: float, errors: list[float]
+) -> list[float]:
+  """Return differences; large gains are cut if a loss is tested.
+
+  Gains over 5 points, or over two errors if these are more, count as that.
+  """
+  most = max(0.05, 2 * math.sqrt(np.mean(np.square(errors))))
+  return [min(d, most) for d in found] if margin else list(found)
 
 
 def is_steady(found: list[float]) -> bool:
@@ -105,7 +111,7 @@ def e_value(
     margin: float,
 ) -> float:
   """Return the e-value of a candidate after a round of pairs."""
-  p = p_above(-margin, capped(found, margin), errors, least)
+  p = p_above(-margin, capped(found, margin, errors), errors, least)
   if margin and not is_steady(found):  # Then it has to show a gain of 2 points.
     p = max(p, p_above(0.02, found, errors, least))
   target = 1 / (level * before) if before else math.inf
@@ -378,7 +384,7 @@ def compare(workdir: pathlib.Path) -> list[str]:
         state['e'] = e_value(
             d,
             s,
-            pooled([capped(found, margin) for found in every]),
+            pooled([capped(found, margin, s) for found in every]),
             state['e'],
             level,
             is_last(rows, row, state['rounds'], margins),
