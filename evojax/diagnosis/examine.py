@@ -100,10 +100,18 @@ _SAID_BY_CRITICAL = {
         'truncation',
         'unreadable',
         'length_decides',
+        'turn_limit',
     ),
+    'gives_up': ('turn_limit',),
     'unreadable': ('temperature', 'truncation', 'stop_string'),
     'truncation': ('loops', 'not_finite', 'other_weights', 'temperature'),
-    'dead_groups': ('loops', 'other_weights', 'right_refused', 'silent'),
+    'dead_groups': (
+        'loops',
+        'other_weights',
+        'right_refused',
+        'silent',
+        'turn_limit',
+    ),
     'loops': ('other_weights',),
 }
 # Findings that another one explains, which is then as severe as they are: who
@@ -111,7 +119,6 @@ _SAID_BY_CRITICAL = {
 _EXPLAINS = {
     'replies_cut': ('too_hard', 'dead_groups'),
     'turns_cut': ('too_hard', 'dead_groups', 'gives_up'),
-    'turn_limit': ('too_hard', 'dead_groups', 'gives_up'),
     'tests_time_out': ('too_hard', 'dead_groups'),
     'template_twice': (
         'too_hard',

@@ -55,7 +55,7 @@ def _line(y: np.ndarray) -> tuple[float, float, float]:
 
 
 def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
-  """Describe how an arm learned by straight lines through its updates.
+  """Describe how arms in a row learned by straight lines through their updates.
 
   Args:
     outcome: Share of completions solved, one value per update.
@@ -66,7 +66,7 @@ def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
     outcome_rise_high, the upper end of the rise's one-sided 95 % interval; and
     unsolved_closed, the rise as a share of what was unsolved at the start. With
     the reward: shaped_rise, by how much more the reward rose than the outcome,
-    and shaped_rise_low, its lower bound; both are for one arm with one reward.
+    and shaped_rise_low, its lower bound; both are for arms with one reward.
     Empty for fewer than three updates, for which a line has no residuals.
   """
   y = np.asarray(outcome, np.float64)
@@ -136,7 +136,7 @@ _MUCH_IS_UNSOLVED = dict(
 )
 
 RULES = {
-    # An arm should solve most of what was unsolved at its start.
+    # Training should solve most of what was unsolved at its start.
     'slow_learning': Rule(
         layer='score',
         unit='share of what was unsolved',
@@ -147,7 +147,7 @@ RULES = {
     # The whole one-sided interval of the rise is below 0.
     'outcome_falling': Rule(
         layer='score',
-        unit='fraction per arm',
+        unit='fraction over all updates',
         value=lambda v: v['outcome_rise'],
         warn=('<', 0.0),
         critical=('<', -0.05),
@@ -200,7 +200,7 @@ RULES = {
     # arXiv:2606.03108).
     'laziness': Rule(
         layer='behaviour',
-        unit='tested episodes, fraction per arm',
+        unit='tested episodes, fraction',
         value=lambda v: v['tested_rise'],
         warn=('<', 0.0),
         critical=('<', -0.2),
@@ -225,7 +225,7 @@ RULES = {
     # The reward rose and the outcome did not (EvoTrainer, arXiv:2606.03108).
     'reward_hacking': Rule(
         layer='score',
-        unit='reward per arm, beyond the outcome',
+        unit='reward beyond the outcome',
         value=lambda v: v['shaped_rise'],
         warn=('>', 0.05),
         critical=('>', 0.2),

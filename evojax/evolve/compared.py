@@ -97,14 +97,27 @@ def tokens_of(path: pathlib.Path) -> records.Tokens:
   history = history_lib.read(path)
   return records.Tokens(
       training=history.policy_tokens,
-      total=total_tokens(path) + history.replayed_tokens,
+      total=total_tokens(path, history) + history.replayed_tokens,
   )
 
 
-def total_tokens(root: pathlib.Path) -> int:
-  """Return the tokens of all train steps and dev scores below a directory."""
+def total_tokens(
+    root: pathlib.Path, history: history_lib.History | None = None
+) -> int:
+  """Return the tokens of all train steps and dev scores below a directory.
+
+  Args:
+    root: The directory.
+    history: The run whose workdir it is, if it evolves: the arm that a fork
+      copied from its source does not count.
+  """
+  copied = None
+  if history and history.find(records.Open).forked:
+    # Forks of older versions took the tokens of their source for their own.
+    copied = None if history.base.sampled_tokens else root / history.base.folder
   return sum(
       arm_lib.sampled_tokens(folder.parent, split)
       for folder in sorted(root.rglob('evidence'))
+      if folder.parent != copied
       for split in ('train', 'dev')
   )

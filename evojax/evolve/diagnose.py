@@ -125,9 +125,9 @@ def measure(
     functions: Functions of the version's harness; its diagnostics are run.
     view: Recorded evidence, an `evidence.views.View` of reader 'diagnostic'.
     history: The ledger, without this diagnosis.
-    outcome: Outcome per update of the arm that made the evidence.
+    outcome: Outcome per update of the arms that made the evidence.
     reward: Mean reward per update.
-    effort: `rules.effort_curve` of an arm with agents.
+    effort: `rules.effort_curve` of arms with agents.
 
   Returns:
     The measures of the harness's diagnostics by name, the learning curve, the
@@ -141,7 +141,7 @@ def measure(
       for name, value in rules.learning_curve(outcome, reward).items()
   ]
   ours += [
-      rules.graded(name, 'behaviour', 'per arm', value)
+      rules.graded(name, 'behaviour', 'over all updates', value)
       for name, value in (effort or {}).items()
   ]
   ours += version_measures(history)

@@ -87,15 +87,13 @@ def least_chance(run: opening.Run, number: int) -> float:
 
   Args:
     run: The run.
-    number: Number of the round.
+    number: Number of a round in which changes do not wait anyway.
 
   Returns:
     A probability; 0 where every change may race.
   """
   worth = run.config.evolve.settled
-  if worth >= 1:
+  found = rise(run, number) or 0.0
+  if worth >= 1 or found <= 0:
     return 0.0
-  found = rise(run, number)
-  if found is None or found > worth:
-    return 1.0
-  return max(found, 0.0) / worth if worth else 0.0
+  return min(found / worth, 1.0)

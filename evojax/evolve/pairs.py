@@ -126,7 +126,7 @@ def own_scores(
 
   Returns:
     Shares by update and group, NaN where no rollout was graded. Arms of a pair
-    with equal shapes had the same problems.
+    with equally many updates had the same problems.
   """
   shares = _solved(run.path / arm.folder, arm.end, run.config.grpo.prompts)
   return np.array(shares[0 if whole else len(shares) // 2 :], np.float64)
@@ -171,7 +171,7 @@ def is_clearly_worse(
   """
   late, early = scores[np.isfinite(scores)], than[np.isfinite(than)]
   degrees = len(late) + len(early) - 2
-  if degrees < 1:
+  if not len(late) or not len(early) or degrees < 1:
     return False
   # One variance for both: a few groups that are all solved have none of their
   # own, though others of the same policy would differ.
@@ -291,7 +291,9 @@ def differences(
   mine = {a.pair: a for a in done if (a.role, a.trial) == (role, trial)}
   found = []
   for pair in sorted(incumbent.keys() & mine.keys()):
-    ahead, behind = scores(mine[pair]), scores(incumbent[pair])
-    shared = ahead.shape == behind.shape
+    both = mine[pair], incumbent[pair]
+    ahead, behind = map(scores, both)
+    # An arm that collapsed has fewer updates, and other problems at its end.
+    shared = both[0].updates == both[1].updates and ahead.shape == behind.shape
     found.append(difference(ahead, behind, shared))
   return [d for d, _ in found], [e for _, e in found]

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -234,6 +235,21 @@ class History:
     harnesses = {arm.folder: arm.harness for arm in own if arm}
     # A fork starts with a version of another run, none of whose arms are here.
     return [f for f in self.policy_arms if harnesses.get(f) == harness]
+
+  def arms_of(self, version: records.Version) -> list[str]:
+    """Return the arms that trained a version under one harness, in a row.
+
+    They are the last ones of `in_a_row` with the harness of the last one: a
+    kept candidate may continue arms of the incumbent. A version that trained
+    nothing has those of the version whose policy it has.
+    """
+    made = next(v for v in self.versions if v.folder == version.folder)
+    raced = {arm.folder: arm for race in self.races for arm in race.arms}
+    harness = lambda folder: raced[folder].harness if folder in raced else ''
+    folders = in_a_row(made)
+    last = harness(folders[-1])
+    own = itertools.takewhile(lambda f: harness(f) == last, folders[::-1])
+    return [*own][::-1]
 
   @functools.cached_property
   def base(self) -> records.Train | None:

@@ -40,6 +40,36 @@ class HistoryTest(absltest.TestCase):
     self.assertEqual(run.parents['trial 0'], 'v0')
     self.assertEqual([t.name for t in run.kept], ['v2'])
 
+  def test_the_arms_of_a_version_have_one_harness(self):
+    arms = [
+        samples.record(records.RacedArm, folder=f'arms/{name}', harness=harness)
+        for name, harness in zip(('i0', 'i1', 'c2', 'c3'), 'aabb')
+    ]
+    sources = [
+        samples.record(records.Source, folder=arm.folder, weight=1.0)
+        for arm in arms
+    ]
+    made = lambda name, folder, *of: samples.record(
+        records.Promote,
+        version=name,
+        folder=f'arms/{folder}',
+        sources=tuple(of),
+    )
+    run = samples.run(
+        samples.record(records.Train, version='v0', folder='arms/v0'),
+        samples.record(records.Race, round=0, arms=tuple(arms)),
+        # The kept candidate continues arms of the incumbent.
+        made('v1', 'c3', *sources),
+        # A kept diagnostic trains nothing.
+        made('v2', 'c3'),
+        made('v3', 'i1', *sources[:2]),
+    )
+    of = lambda name: run.arms_of(run.version(name))
+    self.assertEqual(of('v0'), ['arms/v0'])
+    self.assertEqual(of('v1'), ['arms/c2', 'arms/c3'])
+    self.assertEqual(of('v2'), ['arms/c2', 'arms/c3'])
+    self.assertEqual(of('v3'), ['arms/i0', 'arms/i1'])
+
   def test_a_parent_that_nobody_knows_is_the_base(self):
     # Also one that only comes later: there must be no cycle.
     run = self._run(('v1', 'v2'), ('v2', 'v1'))

@@ -236,15 +236,17 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
   if working < 0.5:
     return None
   numbers = [findings.number('ended by the limit', share.late, 'share')]
+  nearly_all = False
   if 'outcome' in rows:
     gap = shares.gap(rows.dropna(subset=['outcome']), name, 'outcome')
+    nearly_all = share.late.value >= _MOST
     if gap is not None and gap.high <= 0:
       numbers.append(
           findings.number('solved, these minus others', gap, 'share')
       )
     # They are solved as often as others, or hardly any others are left, and
     # then not even these solve anything.
-    elif share.late.value < _MOST or cut['outcome'].mean() > _SOLVED_AT_LIMIT:
+    elif not nearly_all or cut['outcome'].mean() > _SOLVED_AT_LIMIT:
       return None
   numbers.append(
       findings.Number(
@@ -259,7 +261,9 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
   )
   return findings.Finding(
       check='turn_limit',
-      severity='critical' if share.late.low > 0.4 else 'warning',
+      severity='critical'
+      if share.late.low > 0.4 or nearly_all
+      else 'warning',
       text=f'{share.late.value:.0%} of the episodes end by the limit of {what}'
       ' while they are at work',
       since=share.since,

@@ -4,7 +4,6 @@ from evojax.evolve import diagnose as diagnose_lib
 from evojax.evolve import opening
 from evojax.evolve import recorded
 from evojax.evolve.propose import remedies
-from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.training import arm as arm_lib
@@ -21,7 +20,7 @@ def diagnose(
     trial: Number of the trial.
     version: The version that the trial changes.
   """
-  arms = history_lib.in_a_row(version)
+  arms = run.recorder.history.arms_of(version)
   outcome = decisions.decide(
       lambda: [x for arm in arms for x in arm_lib.outcomes(run.path / arm)]
   )

@@ -88,13 +88,15 @@ def _queue(
     trials, waiting = run.recorder.history.trials, _waiting(run)
     last = costs.is_last(run, number, candidates=1)
     least = ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE
+    if not waits:
+      least = max(least, learning.least_chance(run, number))
     found = ranking.queue(
         waiting,
         trials,
         free,
         _ordinary(run),
         lambda predicted: standings.chance(run, number, predicted),
-        max(least, learning.least_chance(run, number)),
+        least,
         lambda entering: is_paid(run, number, entering),
         waits=waits,
     )

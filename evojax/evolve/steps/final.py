@@ -125,7 +125,8 @@ def _compute(
   def count() -> dict[str, tuple[int, int]]:
     final = compared_lib.total_tokens(run.path / retrain_lib.FOLDER)
     history = run.recorder.history
-    total = compared_lib.total_tokens(run.path) + history.replayed_tokens
+    total = compared_lib.total_tokens(run.path, history)
+    total += history.replayed_tokens
     found = {'evolved': (history.policy_tokens, total - final)}
     if final:
       found['retrained'] = (final, total)

@@ -107,6 +107,7 @@ class FillTest(parameterized.TestCase):
         [t.number for t in found.racing],
     )
     self.queue = [q.trial for q in found.queue]
+    self.hopeless = [q.trial for q in found.queue if q.hopeless]
     return [t.number for t in found.racing]
 
   @parameterized.parameters(
@@ -157,6 +158,10 @@ class FillTest(parameterized.TestCase):
     ):
       found = self._fill([0.1, 0.2], waiting=[repair], chance=0.1)
     self.assertEqual(found, [0])
+
+  def test_who_waits_for_the_policy_is_not_hopeless(self):
+    found = self._fill([0.1, 0.2], least_chance=1.0, wait='it learns')
+    self.assertEqual((found, self.hopeless), ([], []))
 
   def test_a_policy_that_learns_asks_for_a_larger_chance(self):
     for chance, expected in ((0.59, []), (0.6, [2, 1])):
