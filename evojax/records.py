@@ -223,8 +223,9 @@ class Sampler(Protocol):
 class RolloutEngine(Sampler, Protocol):
   """An engine as training uses it: in process, or a client of servers."""
 
-  # Returns whether the run was asked to stop. Then what samples raises
-  # `runtime.preemption.Interrupted`, within about a second.
+  # Returns whether the run was asked to stop. Then what samples, and what
+  # grades its episodes, raises `runtime.preemption.Interrupted`, within about a
+  # second.
   stopping: Callable[[], bool]
 
   def begin(self, requests: Sequence[Request]) -> Any:

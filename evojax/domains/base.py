@@ -139,7 +139,9 @@ class Domain(abc.ABC):
     """Grade completion b of problem b, for all b.
 
     A domain that can grade in parallel overrides this method. A grade without
-    `seconds` gets an equal share of the call's wall time.
+    `seconds` gets an equal share of the call's wall time. In training this is
+    called in a thread other than the main one, which may be abandoned when the
+    run is to stop; it must not use devices.
     """
     grades = []
     for problem, completion in zip(problems, completions, strict=True):

@@ -25,6 +25,7 @@ from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
+from evojax.runtime import interruptible
 from evojax.runtime import sharding
 
 _ID = re.compile('[0-9a-f]{16}')
@@ -180,6 +181,7 @@ def grade(
     episodes: Sequence[records.Episode],
     *,
     divided: bool = False,
+    stopping: Callable[[], bool] | None = None,
 ) -> tuple[list[records.Grade], np.ndarray]:
   """Grade B episodes of P problems.
 
@@ -190,6 +192,9 @@ def grade(
     divided: Whether each process of the run grades a part of the episodes and
       gets the grades of the others; then all processes must call this function.
       Episodes of several turns are graded by every process.
+    stopping: Returns whether the run was asked to stop; it is asked about twice
+      a second, and all processes must call this function then, too. Default:
+      nothing stops it.
 
   Returns:
     B grades, and the wall time of each in seconds, float32 [B].
@@ -197,19 +202,21 @@ def grade(
   Raises:
     ValueError: If the domain returns another number of grades.
     GradingError: If no episode could be graded.
+    preemption.Interrupted: If the run was asked to stop.
   """
   group_size = len(episodes) // max(len(problems), 1)
   # Each process has its own environments, but only those of process 0 replied
   # to the policy: states of different processes must not be mixed.
   divided = divided and domain.limits.turns == 1
-  if divided and jax.process_count() > 1:
-    mine = _share(len(problems), group_size)
-    graded = _exchange(
-        lambda: _grade(domain, problems, episodes, group_size, mine)
-    )
-  else:
-    every = range(len(episodes))
-    graded = _grade(domain, problems, episodes, group_size, every)
+  exchanged = divided and jax.process_count() > 1
+  chosen: Sequence[int] = range(len(episodes))
+  if exchanged:
+    chosen = _share(len(problems), group_size)
+  work = lambda: _grade(domain, problems, episodes, group_size, chosen)
+  stoppable = work
+  if stopping is not None:
+    stoppable = lambda: interruptible.call(work, stopping)
+  graded = _exchange(stoppable) if exchanged else stoppable()
   order = sorted(graded)
   grades = [graded[b][0] for b in order]
   seconds = [graded[b][1] for b in order]
@@ -302,6 +309,7 @@ def rollout_batch(
     split: str = 'train',
     version: str = 'seed',
     divided: bool = False,
+    stopping: Callable[[], bool] | None = None,
 ) -> RolloutBatch:
   """Grade the episodes of a request batch and make their evidence rows.
 
@@ -314,12 +322,16 @@ def rollout_batch(
     split: 'train', 'dev' or 'sealed'.
     version: Hash of the training harness; 'seed' where there is none.
     divided: See `grade`.
+    stopping: See `grade`.
 
   Raises:
     ValueError: If a grade does not follow the declaration.
     GradingError: If no episode could be graded.
+    preemption.Interrupted: If the run was asked to stop.
   """
-  grades, seconds = grade(domain, asked.problems, episodes, divided=divided)
+  grades, seconds = grade(
+      domain, asked.problems, episodes, divided=divided, stopping=stopping
+  )
   place = dict(step=step, split=split, version=version)
   rows = rows_lib.from_rollouts(
       asked, episodes, grades, seconds, columns, **place

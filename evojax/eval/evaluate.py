@@ -126,6 +126,7 @@ def evaluate(
     evidence.store.EvidenceError: If the evidence does not follow its
       declaration.
     durable.DiskError: If the evidence cannot be written.
+    preemption.Interrupted: If the run was asked to stop.
   """
   for name, value in (('problems', problems), ('samples', samples)):
     least = 2 if name == 'problems' else 1  # An interval needs a spread.
@@ -162,6 +163,8 @@ def evaluate(
         split=split,
         version=scorer.version,
         divided=True,
+        # Only engines used in training have it.
+        stopping=getattr(scorer.engine, 'stopping', None),
     )
   # Written before a possible error, so that graded rows are kept as evidence.
   if workdir is not None:

@@ -317,6 +317,9 @@ def open_run(
     in_process = executor_lib.InProcess(
         setup, place.engine, phases, recorder.stop_if_asked, progress
     )
+    # Arms that run elsewhere have ended by then, since the stack closes them
+    # first.
+    stack.push(lambda error, *_: error is not None and recorder.keep_cost())
     yield Run(
         path=path,
         setup=setup,

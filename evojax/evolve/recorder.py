@@ -17,8 +17,12 @@ from evojax.ledger import chain
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
+from evojax.ledger import unrecorded
 from evojax.runtime import commands
 from evojax.runtime import decisions
+
+# Time between two writes of a step's cost, which a killed process leaves.
+_KEEP_SECONDS = 30.0
 
 R = TypeVar('R', bound=records.Record)
 T = TypeVar('T')
@@ -68,6 +72,13 @@ class Recorder:
     self._since, self._metered = time.perf_counter(), self._meter.total()
     stored = decisions.decide(lambda: list(ledger.rows))
     self.rows = [rows_lib.parse(row) for row in stored]
+    # The cost of the next row that earlier processes have paid.
+    self._paid = unrecorded.Cost(
+        *decisions.decide(
+            lambda: dataclasses.astuple(unrecorded.read(ledger.path, self.head))
+        )
+    )
+    self._kept, self._begun = self._since, False
 
   @property
   def history(self) -> history_lib.History:
@@ -105,28 +116,45 @@ class Recorder:
     """Append a row for all work since the last one; return its record."""
     # After `Open` alone, a start that fails still leaves the workdir as it was.
     if not isinstance(record, records.Open):
-      self._keep()
-    seconds, spent = self._spent()
-    self._since += seconds
-    self._metered = self._meter.total()
+      self._begin()
+    cost = self._cost()
+    self._since, self._metered = time.perf_counter(), self._meter.total()
 
     def append() -> chain.Row:
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
       measured = records.Measured(
-          seconds=seconds,
-          device_seconds=spent,
+          **dataclasses.asdict(cost),
           peak_rss_mb=peak,
       )
-      return rows_lib.append(self._ledger, record, measured)
+      row = rows_lib.append(self._ledger, record, measured)
+      unrecorded.remove(self._ledger.path)
+      return row
 
     self.rows.append(rows_lib.parse(decisions.decide(append)))
+    self._paid = unrecorded.Cost()
     return self.rows[-1].record
 
-  def _spent(self) -> tuple[float, float]:
-    """Return the seconds and the device-seconds since the last row."""
+  def _cost(self) -> unrecorded.Cost:
+    """Return the cost since the last row, also that of earlier processes."""
     seconds = time.perf_counter() - self._since
     elsewhere = self._meter.total() - self._metered
-    return seconds, seconds * jax.device_count() + elsewhere
+    here = unrecorded.Cost(seconds, seconds * jax.device_count() + elsewhere)
+    return self._paid + here
+
+  def _begin(self) -> None:
+    """Keep what this start has written, as something is computed now."""
+    self._keep()
+    self._begun = True
+
+  def keep_cost(self) -> None:
+    """Store the cost since the last row for the process that continues.
+
+    Nothing is written if nothing was computed yet, because a start that fails
+    leaves the workdir as it was.
+    """
+    if self._ledger is not None and self._begun:
+      self._kept = time.perf_counter()
+      unrecorded.write(self._ledger.path, self.head, self._cost())
 
   def stop_if_asked(self) -> None:
     """Raise if the run has to stop, before anything more is computed.
@@ -139,12 +167,14 @@ class Recorder:
         which has no row yet.
     """
     self._check()
-    self._keep()
+    self._begin()
+    if time.perf_counter() - self._kept > _KEEP_SECONDS:
+      self.keep_cost()
 
   def _check(self) -> None:
     """Raise as `stop_if_asked` does."""
     self._preempted()
-    _, spent = self._spent()
+    spent = self._cost().device_seconds
     if decisions.decide(lambda: spent >= self.budget.remaining(self.rows)):
       raise BudgetExhaustedError
 

@@ -236,6 +236,11 @@ class Ledger:
     return row
 
   @property
+  def path(self) -> pathlib.Path:
+    """The file."""
+    return self._path
+
+  @property
   def rows(self) -> Sequence[Row]:
     """All rows, oldest first."""
     return tuple(self._rows)

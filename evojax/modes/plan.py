@@ -124,7 +124,7 @@ class Plan:
     """Return up to three remedies; those that make the run fit come first."""
     return sorted(
         self._remedies[device.platform],
-        key=lambda each: each.peak > device.memory_bytes,
+        key=lambda each: plan_devices.fit(each.peak, device),
     )[:3]
 
   @functools.cached_property
@@ -514,10 +514,10 @@ def show(plan: Plan, workers: int = 0) -> None:
     )
     durations = (f'{k} {progress.duration(t)}' for k, t in times.items())
     write(f'    {", ".join(durations)}')
-    fits = 'fits in' if estimate.fits else 'DOES NOT FIT into'
-    write(f'    {_bytes(estimate.peak)} {fits} {_bytes(device.memory_bytes)}')
-    for remedy in () if estimate.fits else plan.remedies(device):
-      also = ', fits' * (remedy.peak <= device.memory_bytes)
+    fit, memory = estimate.fit, _bytes(device.memory_bytes)
+    write(f'    {_bytes(estimate.peak)} {fit.words} {memory}')
+    for remedy in plan.remedies(device) if fit else ():
+      also = plan_devices.fit(remedy.peak, device).note
       write(f'      {remedy}: {_bytes(remedy.peak)}{also}')
   if config.evolve.rounds:
     _show_evolution(plan, workers)

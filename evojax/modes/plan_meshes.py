@@ -4,7 +4,8 @@ The number of devices is that of the config's mesh. The memory of the run is
 bounded on every mesh of that many devices. Of the meshes that leave 5 % of a
 device's memory free, the least split one is chosen: first the fewest parts
 along `tensor`, because every layer waits for the sums over that axis, then the
-fewest along `fsdp`.
+fewest along `fsdp`. If no mesh leaves so much, the least split one on which the
+run fits is chosen, and called tight. `plan_devices.fit` holds the limits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +25,6 @@ from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
 from evojax.training import meshes as meshes_lib
 
-# Largest share of a device's memory to use; the bounds do not cover everything.
-_SHARE = 0.95
-
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
@@ -43,9 +41,9 @@ class Mesh:
     """Return the upper bound on the bytes of each device of this kind."""
     return self.peaks[device.platform]
 
-  def fits(self, device: devices_lib.Device) -> bool:
+  def fit(self, device: devices_lib.Device) -> plan_devices.Fit:
     """Return whether the run fits on devices of this kind."""
-    return self.peak(device) <= _SHARE * device.memory_bytes
+    return plan_devices.fit(self.peak(device), device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,19 +56,23 @@ class Meshes:
 
   def of(self, device: devices_lib.Device) -> Mesh | None:
     """Return the mesh to use on a kind of device, None if the run fits none."""
-    return next((m for m in self.meshes if m.fits(device)), None)
+    # The first of the best; `min` keeps the order.
+    best = min(self.meshes, key=lambda mesh: mesh.fit(device))
+    return None if best.fit(device) is plan_devices.Fit.NO else best
 
   @property
   def chosen(self) -> Mesh:
     """The mesh for the kind of device with the least memory that holds the run.
 
+    A device on which the run is tight is taken only if it is so on all.
+
     Raises:
       ValueError: If the run fits on no known kind of device.
     """
     by_memory = sorted(self.known, key=lambda device: device.memory_bytes)
-    for device in by_memory:
-      if (mesh := self.of(device)) is not None:
-        return mesh
+    found = [(mesh, d) for d in by_memory if (mesh := self.of(d)) is not None]
+    if found:
+      return min(found, key=lambda pair: pair[0].fit(pair[1]))[0]
     largest = by_memory[-1]
     best = min(self.meshes, key=lambda mesh: mesh.peak(largest))
     raise ValueError(
@@ -83,12 +85,16 @@ class Meshes:
 
   def lines(self) -> list[str]:
     """Return a line per known kind of device, and the flags of the choice."""
-    found = [f'--config.mesh.auto, {self.devices} devices, 5 % of each left']
+    found = [
+        f'--config.mesh.auto, {self.devices} devices; tight: less than 5 % of'
+        ' each left'
+    ]
     for device in self.known:
       needs = 'no mesh fits'
       if mesh := self.of(device):
         axes = ' '.join(f'{axis}={size}' for axis, size in mesh.sizes.items())
         needs = f'{mesh.peak(device) / 2**20:11,.1f} MiB with {axes}'
+        needs += ', tight' * (mesh.fit(device) is plan_devices.Fit.TIGHT)
       found.append(f'  {device.name:10} {needs}')
     return [*found, f'planned: {self.chosen}']
 

@@ -168,8 +168,11 @@ class Scheduler:
     self._jobs_may_come = jobs_may_come
     # Decode steps of a segment, if the host must check the slots regularly.
     self._every = refill_every or _STOP_CHECK_STEPS
-    # Seconds per decode step in the last segment of this process.
-    self._step_seconds = math.inf
+    # Seconds per decode step in the last segment of this process, and per chunk
+    # in its last refill.
+    self._step_seconds = self._chunk_seconds = math.inf
+    # Whether a refill has not ended, and its chunks that count so far.
+    self._refilling, self._chunks = False, 0
     # Maximum number of tokens that a slot can gain in a segment: one per step,
     # and the first one, which is sampled after the prefill.
     most = 1 + self._every if jobs_may_come else shapes.max_tokens
@@ -250,11 +253,13 @@ class Scheduler:
   def step(self) -> None:
     """Refill slots and decode a segment.
 
-    Listeners are called in the next step, while the device is busy, or by
-    `notify`.
+    A refill that takes longer than a segment is continued by the next step, so
+    that the caller can check for signals in between. Listeners are called in
+    the next step, while the device is busy, or by `notify`.
     """
-    if self._refill_every or self._jobs_may_come or not self.live:
-      self._refill()
+    wanted = self._refill_every or self._jobs_may_come or not self.live
+    if (wanted or self._refilling) and not self._refill():
+      return
     if self.live:
       self._decode()
     elif self._pending:
@@ -297,17 +302,44 @@ class Scheduler:
     seconds = sharding.largest(self._step_seconds, self.slots.mesh)
     return max(1, min(most, int(_SEGMENT_SECONDS / seconds)))
 
-  def _refill(self) -> None:
-    """Fill free slots, with a limit on the chunks that are prefilled for it."""
-    chunks = 0
-    while chunks < self._most_chunks() and self._begin():
+  def _refill(self) -> bool:
+    """Fill free slots, with a limit on the chunks that are prefilled for it.
+
+    Returns:
+      False if its time was up; the next call then continues the refill.
+    """
+    self._refilling, started, chunks, most = True, time.monotonic(), 0, math.inf
+    while self._chunks < self._most_chunks() and chunks < most:
+      if not self._begin():
+        break
+      if not chunks:
+        most = self._most_at_once()
       live, ended = self.live, self.slots.advance()
       if ended:
         self._end(ended)
       # Chunks after which a slot was filled do not count towards the limit.
       # (Jobs that sample nothing fill no slot.)
       if self.live == live:
-        chunks += 1
+        self._chunks += 1
+      chunks += 1
+    if chunks == most:
+      self.notify()
+    else:
+      self._refilling, self._chunks = False, 0
+    if chunks and not self._jobs_may_come:
+      # Otherwise all chunks would queue on the device, and whoever waits for
+      # them could check no signal.
+      self.slots.wait()
+      self._chunk_seconds = (time.monotonic() - started) / chunks
+    return not self._refilling
+
+  def _most_at_once(self) -> float:
+    """Return how many chunks a refill may prefill in one step."""
+    if self._jobs_may_come:
+      return math.inf  # A server checks for signals in another thread.
+    # All processes must prefill equally many chunks: the slowest decides.
+    seconds = sharding.largest(self._chunk_seconds, self.slots.mesh)
+    return max(1.0, _SEGMENT_SECONDS // seconds)
 
   def _most_chunks(self) -> int:
     """Return how many chunks may be prefilled before the next segment."""

@@ -1,7 +1,8 @@
 """Checkpoints: one atomic, verified directory per step.
 
     <directory>/step_000012/state/       arrays, written by Orbax
-    <directory>/step_000012/meta.json    metadata, shapes and dtypes by path
+    <directory>/step_000012/meta.json    metadata, shapes and dtypes by path,
+                                         and the speed of an earlier save
     <directory>/step_000012/SHA256SUMS   hash of every file, for `sha256sum -c`
 
 A step is written as `step_000012.tmp`, made durable, and renamed: a directory
@@ -41,6 +42,7 @@ from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import messages
 from evojax.runtime import mirror
+from evojax.runtime import save_parts
 from evojax.runtime import sharding
 from evojax.runtime import waits
 
@@ -53,8 +55,11 @@ _SUMS = 'SHA256SUMS'
 # of ten minutes is too short for a large checkpoint on a slow disk. Dead
 # processes are detected by `peers`, not by this limit.
 _BARRIER_SECONDS = 3600
-# Assumed speed before a process's first save: that of a slow network disk.
+# Assumed speed of each process that writes, before a run's first save: that of
+# a slow network disk.
 _BYTES_PER_SECOND = 100e6
+# Key in meta.json: the speed of each process in the last save before this one.
+_SPEED = 'bytes_per_second'
 
 
 class CheckpointError(ValueError):
@@ -79,17 +84,6 @@ def _flatten(tree: PyTree) -> dict[str, Any]:
       )
       for path, leaf in leaves
   }
-
-
-def _local_bytes(flat: Mapping[str, Any]) -> int:
-  """Return the bytes that this process saves of arrays, about."""
-  return sum(
-      shard.data.nbytes
-      for leaf in flat.values()
-      if isinstance(leaf, jax.Array)
-      for shard in leaf.addressable_shards
-      if shard.replica_id == 0
-  )
 
 
 def _digest(path: pathlib.Path) -> str:
@@ -299,8 +293,9 @@ class Checkpointer:
     self._every, self._keep = every, keep
     self._retained = frozenset(retained)
     self._damaged: set[int] = set()  # Steps that this process found damaged.
-    # Bytes and seconds of this process's last save, until it was durable.
-    self._measured = _BYTES_PER_SECOND, 1.0
+    # Bytes of the process that wrote most, and seconds until all was durable,
+    # in the run's last save.
+    self._measured, self._is_measured = (_BYTES_PER_SECOND, 1.0), False
     self._began = 0.0  # When the last save began, on the monotonic clock.
     self._divided = mirror.divided(self.directory) is not None
     self._orbax = _make_orbax(self._divided)
@@ -322,12 +317,16 @@ class Checkpointer:
   def estimate(self, state: PyTree) -> tuple[int, float]:
     """Return the bytes of a state, and the seconds until a save is durable.
 
-    The speed is that of this process's last save, 100 MB/s before the first
-    one. The rest of a save in progress is included.
+    The processes write their parts at the same time, each at the speed of the
+    last save; in a process that has saved nothing yet, at that which the
+    restored checkpoint names, or else at 100 MB/s. The rest of a save in
+    progress is included. Only the result in process 0 counts, since the others
+    do not measure the whole save.
     """
-    size = sum(x.nbytes for x in _flatten(state).values())
+    flat = _flatten(state)
+    size = sum(x.nbytes for x in flat.values())
     wrote, seconds = self._measured
-    wanted, waits = size / wrote * seconds, 0.0
+    wanted, waits = save_parts.largest(flat) / wrote * seconds, 0.0
     if self._pending is not None and not self._pending.done():
       waits = max(0.0, self._began + wanted - time.monotonic())
     return size, waits + wanted
@@ -354,9 +353,12 @@ class Checkpointer:
         'metadata': dict(metadata),
         'leaves': {path: _form(leaf) for path, leaf in flat.items()},
     }
+    if self._is_measured:
+      wrote, seconds = self._measured
+      meta[_SPEED] = wrote / seconds
     size, self._began = sum(x.nbytes for x in flat.values()), time.monotonic()
     if self._divided:
-      self._make_room(temporary, _local_bytes(flat))
+      self._make_room(temporary, save_parts.local(flat))
     elif jax.process_index() == 0:
       self._make_room(temporary, size)
     try:
@@ -366,7 +368,7 @@ class Checkpointer:
     # The interpreter joins this thread at exit; therefore the checkpoint is
     # finished even if the program does not call `wait`.
     self._pending = self._pool.submit(
-        self._commit, temporary, final, meta, size
+        self._commit, temporary, final, meta, save_parts.largest(flat)
     )
 
   def wait(self) -> None:
@@ -414,6 +416,9 @@ class Checkpointer:
     meta = json.loads((self.path_of(step) / 'meta.json').read_text())
     wanted = _flatten(abstract_state)
     self._check_structure(step, meta.pop('leaves'), wanted)
+    speed = meta.pop(_SPEED, 0.0)
+    if speed and not self._is_measured:
+      self._measured, self._is_measured = (speed, 1.0), True
     local = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     forms = {
         path: ocp.ArrayRestoreArgs(sharding=leaf.sharding or local)
@@ -464,9 +469,16 @@ class Checkpointer:
       temporary: pathlib.Path,
       final: pathlib.Path,
       meta: dict[str, Any],
-      size: int,
+      part: int,
   ) -> None:
-    """Complete a save in a thread: hash, rename, delete old steps."""
+    """Complete a save in a thread: hash, rename, delete old steps.
+
+    Args:
+      temporary: Directory in which the step is written.
+      final: Directory of the complete step.
+      meta: Content of meta.json.
+      part: The most bytes that one process saves.
+    """
     try:
       with waits.at(f'checkpoint {meta["step"]}'):
         self._orbax.wait_until_finished()
@@ -492,7 +504,8 @@ class Checkpointer:
         durable.sync_directory(self.directory)
       self._damaged.discard(meta['step'])
       mirror.publish(self.directory)  # In an object store, durable from here.
-      self._measured = max(1, size), time.monotonic() - self._began
+      self._measured = max(1, part), time.monotonic() - self._began
+      self._is_measured = True
       self._delete_old()
       mirror.publish(self.directory)
     except (OSError, ValueError, RuntimeError) as error:

@@ -145,9 +145,9 @@ def _end_if_blocked() -> None:
   if _Program.polled:
     return
   _say_beside(
-      'SIGTERM has arrived. First the call that is running now has to end, such'
-      f' as an update or a compilation; {SAVE_SECONDS:.0f} s after the signal'
-      ' the run ends without another checkpoint'
+      'SIGTERM has arrived. First the call that is running now has to end'
+      f'{_doing()}; {SAVE_SECONDS:.0f} s after the signal the run ends without'
+      ' another checkpoint'
   )
   time.sleep(SAVE_SECONDS - heard)
   if _Program.polled:
@@ -155,12 +155,20 @@ def _end_if_blocked() -> None:
   _say_beside(
       line(
           [signal.SIGTERM],
-          f'the main thread was busy for {SAVE_SECONDS:.0f} s, with an update'
-          ' or a compilation, so that nothing more is saved; the last'
-          ' checkpoint counts',
+          f'the main thread was busy for {SAVE_SECONDS:.0f} s{_doing()}, so'
+          ' that nothing more is saved; the last checkpoint counts',
       )
   )
   exit_now(AGAIN)
+
+
+def _doing() -> str:
+  """Return ' (in rollout, ...)', the current work, or '' if none is known."""
+  # Imported late, as in `_say`: it is no part of what a start needs first.
+  from evojax.runtime import waits
+
+  names = waits.state().names
+  return f' (in {", ".join(names)})' if names else ''
 
 
 def _say_beside(text: str) -> None:

@@ -10,6 +10,7 @@ imports this one.
 
 from collections.abc import Iterator
 import contextlib
+import contextvars
 import dataclasses
 import itertools
 import threading
@@ -22,6 +23,7 @@ _numbers = itertools.count()
 # Names of the blocks of all threads, in the order in which they were entered.
 _entered: dict[int, str] = {}
 _changes = 0
+_counted = contextvars.ContextVar('counted', default=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +45,23 @@ def at(name: str) -> Iterator[None]:
   number = next(_numbers)
   with _lock:
     _entered[number] = name
-    _changes += 1
+    _changes += _counted.get()
   try:
     yield
   finally:
     with _lock:
       del _entered[number]
-      _changes += 1
+      _changes += _counted.get()
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+  """Let blocks that this thread enters count as no progress, until the end."""
+  token = _counted.set(False)
+  try:
+    yield
+  finally:
+    _counted.reset(token)
 
 
 def advance() -> None:

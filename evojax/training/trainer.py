@@ -325,6 +325,7 @@ class Trainer:
           step=step,
           version=s.version,
           divided=True,
+          stopping=self.engine.stopping,
       )
     with self.phases('reward'):
       batch = self.rewards(rollouts)

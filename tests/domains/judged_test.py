@@ -1,8 +1,13 @@
 """A judge's score beside a domain's own grades."""
 
+import contextlib
 import dataclasses
 import pathlib
+import signal
 import tempfile
+import threading
+import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -17,6 +22,8 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import library
+from evojax.runtime import checkpoint
+from evojax.runtime import preemption
 from evojax.training import loop
 from evojax.training import settings
 from tests import tiny
@@ -163,6 +170,42 @@ class JudgedTest(parameterized.TestCase):
     scores, rewards = map(np.asarray, read)
     np.testing.assert_allclose(rewards, 2 * scores, rtol=1e-6)
     self.assertGreater(len(set(scores.ravel())), 1)
+
+  def test_a_judge_that_hangs_does_not_hold_up_a_stop(self):
+    hangs, asked = threading.Event(), []
+    self.addCleanup(hangs.set)
+
+    def answer(prompt, times):
+      if answers.acquire(blocking=False):
+        return f'Score: {len(prompt) % 11}'
+      if not asked:
+        stopped.append(time.monotonic())
+        asked.append(signal.SIGTERM)
+      hangs.wait()
+      return 503
+
+    # One score before the first step, two steps, and a part of the third.
+    answers, stopped = threading.Semaphore(4 * 2 + 2 * 8 + 5), []
+    server = self.serve(answer)
+    policy = tiny.make_policy(pathlib.Path(self.folder, 'policy'))
+    config = tiny.make_config(
+        policy,
+        domain__judge=ml_collections.ConfigDict(
+            self.options(server.url, cache='')
+        ),
+        reward__parts='tests.domains.judged_test.parts',
+        reward__weights=ml_collections.ConfigDict({'judge': 2.0}),
+        steps=4,
+        checkpoint__every=100,
+    )
+    workdir = pathlib.Path(self.folder, 'run')
+    flag = lambda: contextlib.nullcontext(asked)
+    with mock.patch.object(preemption, 'stop_flag', flag):
+      with self.assertRaises(preemption.Preempted):
+        loop.run(config, str(workdir))
+    # 0.5 s until it is noticed, and slack for the checkpoint.
+    self.assertLess(time.monotonic() - stopped[0], 10)
+    self.assertEqual(list(checkpoint.steps_in(workdir / 'checkpoints')), [2])
 
   def test_an_intervention_pays_it_where_there_is_one(self):
     entry = library.ENTRIES['judged_work']

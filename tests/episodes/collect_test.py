@@ -1,4 +1,6 @@
 import dataclasses
+import functools
+import threading
 import time
 
 from absl.testing import absltest
@@ -7,6 +9,7 @@ import numpy as np
 
 from evojax import records
 from evojax.episodes import collect
+from evojax.runtime import preemption
 from tests.eval import fakes
 
 
@@ -142,6 +145,25 @@ class GradeTest(absltest.TestCase):
     domain.good = 'c'
     with self.assertRaisesRegex(collect.GradingError, 'none of 2 compl'):
       collect.grade(domain, problems, _completions('ab'))
+
+  def test_a_run_that_is_to_stop_does_not_wait_for_a_grader(self):
+    hangs = threading.Event()
+    self.addCleanup(hangs.set)
+
+    class Domain(fakes.Domain):
+
+      def grade(self, problem, completion):
+        if completion.text == 'b':
+          hangs.wait()
+        return records.Grade(False, 0.0, 'ok', {})
+
+    grade = functools.partial(
+        collect.grade, Domain(), [fakes.make_problem('p')]
+    )
+    with self.assertRaises(preemption.Interrupted):
+      grade(_completions('ab'), stopping=lambda: True)
+    grades, _ = grade(_completions('aa'), stopping=lambda: False)
+    self.assertLen(grades, 2)
 
   def test_nothing(self):
     grades, seconds = collect.grade(fakes.Domain(), [], [])

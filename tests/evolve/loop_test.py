@@ -50,6 +50,7 @@ from evojax.ledger import history
 from evojax.ledger import records
 from evojax.models import hf
 from evojax.runtime import metrics
+from evojax.runtime import preemption
 from evojax.runtime import progress
 from evojax.runtime import sharding
 from evojax.sandbox import probe
@@ -790,6 +791,24 @@ class FaultTest(absltest.TestCase):
     self.assertEqual(evojax.run(config, str(self.path))['ended'], 'rounds')
     (race_,) = [row for row in payloads(self.path) if row['step'] == 'race']
     self.assertLen(race_['standings'], 1)
+
+
+class StopTest(absltest.TestCase):
+
+  def test_the_cost_of_a_step_outlives_a_stop(self):
+    root = self.enterContext(tempfile.TemporaryDirectory())
+    path = pathlib.Path(root, 'run')
+    options = opening.Options()
+    with self.assertRaises(preemption.Preempted):
+      with opening.open_run(tiny.evolving(), str(path), options) as run:
+        run.recorder.stop_if_asked()
+        raise preemption.Preempted
+    with opening.open_run(tiny.evolving(), str(path), options) as run:
+      self.assertGreater(run.recorder._cost().device_seconds, 0)
+      before = json.loads((path / 'ledger.unrecorded.json').read_text())
+      self.assertGreater(
+          run.recorder._cost().device_seconds, before['device_seconds']
+      )
 
 
 class SealedTest(absltest.TestCase):

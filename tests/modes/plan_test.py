@@ -12,6 +12,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 
+from benchmarks import random_qwen3
 from configs import math as math_config
 from evojax import domains
 from evojax.ledger import budget
@@ -31,6 +32,7 @@ from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from tests import objects
 from tests import tiny
+from tests.aot import programs as programs_lib
 
 CFG = decoder.DecoderConfig(
     family='qwen3',
@@ -165,7 +167,7 @@ class NumbersTest(parameterized.TestCase):
         / here.device.flops
         / plan_devices.UTILISATION['cpu']['update'],
     )
-    self.assertTrue(here.fits)
+    self.assertIs(here.fit, plan_devices.Fit.ROOMY)
 
   def test_shown(self):
     text = shown(self.plan)
@@ -540,12 +542,12 @@ class MeshTest(parameterized.TestCase):
         remat='full',
     )
     made = estimate(cfg, mesh__fsdp=2, grpo__micro_groups=2)
-    fits = {e.device.name: e.fits for e in made.estimates}
+    fits = {e.device.name: e.fit for e in made.estimates}
     # 12 layers of 2560 * (48 * 128 + 32 * 128 + 3 * 35840) and a table: 4.01e9
     # parameters, as Qwen3 4B. Halved, 12 bytes each: 22.4 GiB without gradients
     # and the sampler's copy.
-    self.assertFalse(fits['TPU v5e'])
-    self.assertTrue(fits['H200'])
+    self.assertIs(fits['TPU v5e'], plan_devices.Fit.NO)
+    self.assertIs(fits['H200'], plan_devices.Fit.ROOMY)
     # The moments are the largest part, but for gradients, as large as half of
     # them, within the update.
     self.assertLess(
@@ -580,7 +582,7 @@ class MeshTest(parameterized.TestCase):
     )
     made = estimate(cfg, **replicas)
     (v5e,) = (e for e in made.estimates if e.device.name == 'TPU v5e')
-    self.assertFalse(v5e.fits)
+    self.assertIs(v5e.fit, plan_devices.Fit.NO)
     best, *_ = made.remedies(v5e.device)
     self.assertLessEqual(best.peak, v5e.device.memory_bytes)
     self.assertEqual(math.prod(best.fields.values()), 8)
@@ -633,6 +635,55 @@ class AutoMeshTest(parameterized.TestCase):
     (line,) = (each for each in lines if 'v5e' in each)
     self.assertIn(f' {mesh.peak(v5e) / 2**20:,.1f} MiB with data=', line)
     self.assertLessEqual(max(map(len, lines)), 80)
+
+  def test_a_tight_mesh_is_found_and_called_so_by_both(self):
+    v5e, v5p = (
+        dataclasses.replace(devices.DEVICES[kind], memory_bytes=memory)
+        for kind, memory in (('TPU v5 lite', 1000), ('TPU v5', 2000))
+    )
+
+    def find(*peaks, known=(v5e,)):
+      """By the peaks of meshes with fsdp 1, 2, ..., of ever more parts."""
+      return plan_meshes.Meshes(
+          8,
+          [
+              plan_meshes.Mesh(dict(fsdp=n), dict(tpu=peak))
+              for n, peak in enumerate(peaks, start=1)
+          ],
+          known,
+      )
+
+    def fsdp(*args, **kwargs):
+      return find(*args, **kwargs).chosen.sizes['fsdp']
+
+    self.assertEqual(fsdp(1001, 951, 950), 3)  # A roomy one is better,
+    self.assertEqual(fsdp(1001, 990, 951), 2)  # or else the least split one.
+    with self.assertRaisesRegex(ValueError, 'no mesh of 8 devices holds'):
+      fsdp(1002, 1001)
+    # So is a device on which there is a roomy one.
+    self.assertEqual(fsdp(1700, 960, known=(v5e, v5p)), 1)
+    for peak, words in ((950, 'fits in'), (951, 'fits tightly, with less')):
+      found = find(1001, peak)
+      tight = words != 'fits in'
+      self.assertEqual(found.lines()[1].endswith(' fsdp=2, tight'), tight)
+      estimate_ = plan_devices.Estimate(v5e, {}, found.chosen.peak(v5e))
+      self.assertEqual(estimate_.fit, found.chosen.fit(v5e))
+      self.assertStartsWith(estimate_.fit.words, words)
+
+  def test_the_shipped_mesh_of_an_h100_node(self):
+    # tests/gpu_aot compiles it, and it needs 94 % of the memory.
+    made = programs_lib.shipped_config(
+        'math:qwen3_8b', {'mesh.fsdp': 8, 'mesh.tensor': 1, 'model.path': 'x'}
+    )
+    large = random_qwen3.without_weights(
+        programs_lib.SHAPES['qwen3_8b'], made
+    )
+    found = plan_meshes.find(made, large, jax.devices()[:1])
+    h100 = devices.DEVICES['NVIDIA H100']
+    mesh = found.of(h100)
+    self.assertEqual(mesh.sizes, dict(data=1, fsdp=8, tensor=1))
+    (line,) = (each for each in found.lines() if each[2:8] == 'H100  ')
+    self.assertEndsWith(line, 'fsdp=8 tensor=1, tight')
 
   def test_what_fits_nowhere(self):
     cfg = dataclasses.replace(CFG, vocab_size=2**26, hidden_size=1024)

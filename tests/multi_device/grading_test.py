@@ -59,6 +59,12 @@ class GradingTest(absltest.TestCase):
     problems = {text[0] for _, text in self.results['second']['good'][1]}
     self.assertEqual(problems, {'1', '3'})
 
+  def test_a_signal_to_one_stops_both(self):
+    for name, results in self.results.items():
+      self.assertEqual(results['stopped'][0], 'Interrupted: ', name)
+    # All of its share, although the other still had much to do.
+    self.assertLen(self.results['first']['stopped'][1], 9)
+
   def test_error_of_one_reaches_both(self):
     self.assertEqual(self.results['one']['raises'][0], 'Odd: first second')
     for name in ('first', 'second'):

@@ -6,6 +6,7 @@ grading_worker.py OUTPUT [PROCESS PORT]
 import dataclasses
 import pickle
 import sys
+import threading
 
 import jax
 import numpy as np
@@ -50,11 +51,11 @@ def episodes(problems):
   return [records.Episode(*one, text) for text in texts]
 
 
-def graded(domain, problems=PROBLEMS):
+def graded(domain, problems=PROBLEMS, stopping=None):
   asked = [fakes.make_problem(f'problem {p}') for p in range(problems)]
   try:
     grades, seconds = collect.grade(
-        domain, asked, episodes(problems), divided=True
+        domain, asked, episodes(problems), divided=True, stopping=stopping
     )
   except Exception as error:
     return f'{type(error).__name__}: {error}', domain.asked
@@ -70,9 +71,19 @@ def main(output, process=None, port=None):
     jax.distributed.initialize(
         f'localhost:{port}', num_processes=2, process_id=int(process)
     )
-  infra = records.INFRA_ERROR
+  infra, number = records.INFRA_ERROR, int(process or 0)
+
+  def hangs(text):
+    """The grading of problem 1, by process 1, never ends."""
+    if text == '1-2':
+      threading.Event().wait()
+    return ''
+
   found = {
       'good': graded(Domain()),
+      'not stopped': graded(Domain(), stopping=lambda: False),
+      # Only the process that does not hang gets the signal.
+      'stopped': graded(Domain(hangs), stopping=lambda: number == 0),
       'one problem': graded(Domain(), problems=1),
       # All that process 1 grades, and more.
       'one host fails': graded(Domain(lambda t: '' if t[0] == '0' else infra)),

@@ -1,6 +1,7 @@
 """The engine samples the policy, and a sample does not know its neighbours."""
 
 import dataclasses
+import re
 import time
 from unittest import mock
 
@@ -174,6 +175,49 @@ class EngineTest(parameterized.TestCase):
     self.assertLen(asked, 4)
     for a, b in zip(want, engine.generate(many(30)), strict=True):
       self.assert_same(a, b)
+
+  def prefills(self, made):
+    """Spy on an engine's chunks ('p'), decode calls ('d') and polls ('.')."""
+    found, slots_ = [], made.slots
+    advance, decode = slots_.advance, slots_.decode
+    slots_.advance = lambda: found.append('p') or advance()
+    slots_.decode = lambda *args: found.append('d') or decode(*args)
+    made.stopping = lambda: found.append('.')
+    return found
+
+  @parameterized.parameters(0, 4)
+  def test_a_stop_is_asked_for_between_chunks_and_changes_no_sample(self, n):
+    # Many more prompts than rows: almost every chunk fills a slot.
+    requests = [request([2 + i, 3], i, max_tokens=9) for i in range(24)]
+    found, calls = [], []
+    for seconds in (1e9, 0.0):
+      made = make_engine(
+          self.params, refill_every=n, decode_slots=16, prefill_rows=2
+      )
+      made.generate(requests)  # Compiles, and measures a chunk.
+      calls.append(self.prefills(made))
+      with (
+          mock.patch.object(scheduler, '_SEGMENT_SECONDS', seconds),
+          # The same segments, whatever their time.
+          mock.patch.object(scheduler.Scheduler, '_segment', lambda _: 4),
+      ):
+        found.append(made.generate(requests))
+    whole, polled = map(''.join, calls)
+    self.assertIn('pppppppp', whole)  # 16 slots in one step.
+    self.assertNotIn('pp', polled)
+    self.assertEqual(polled.replace('.', ''), whole.replace('.', ''))
+    for one, other in zip(*found, strict=True):
+      self.assert_same(one, other)
+
+  def test_a_refill_is_left_within_half_a_second(self):
+    made = make_engine(self.params, decode_slots=40, prefill_rows=1)
+    calls, advance = self.prefills(made), made.slots.advance
+    made.slots.advance = lambda: time.sleep(0.05) or advance()
+    requests = [request([2 + i, 3], i, max_tokens=3) for i in range(30)]
+    made.generate(requests)
+    # 0.5 s are 10 chunks, fewer on a busy machine.
+    most = max(map(len, re.findall('p+', ''.join(calls))))
+    self.assertBetween(most, 2, 10)
 
   def test_sampling_follows_the_distribution(self):
     # First token of 4,000 samples against softmax(logits / T), chi-squared

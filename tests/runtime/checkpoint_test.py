@@ -1,5 +1,6 @@
 """Tests for checkpoints: equal bits, damage, kills, full disks, shards."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -117,6 +118,33 @@ class EstimateTest(CheckpointTestCase):
     twice, longer = checkpointer.estimate([self.state, self.state])
     self.assertEqual(twice, 2 * size)
     self.assertAlmostEqual(longer, 2 * seconds)
+
+  def test_a_later_process_knows_the_speed_of_an_earlier_one(self):
+    # The first save of a run cannot know its own speed.
+    self.save(1)
+    size, seconds = self.later_estimate()
+    self.assertEqual(seconds, size / 100e6)
+    checkpointer = self.save(2, 3)
+    meta = json.loads((checkpointer.path_of(3) / 'meta.json').read_text())
+    size, seconds = self.later_estimate()
+    self.assertAlmostEqual(seconds, size / meta['bytes_per_second'])
+    self.assertNotEqual(seconds, size / 100e6)
+    # It is handed on, until this process has measured a save of its own.
+    checkpointer = self.open()
+    restored = checkpointer.restore_latest(abstract(self.state))
+    self.assertEqual([*restored[1]], ['step', 'metadata'])
+    checkpointer._measured = 5.0, 1.0
+    checkpointer.save(4, self.state, {})
+    checkpointer.wait()
+    self.assertGreater(checkpointer._measured[0], 5.0)
+    meta = json.loads((checkpointer.path_of(4) / 'meta.json').read_text())
+    self.assertEqual(meta['bytes_per_second'], 5.0)
+
+  def later_estimate(self):
+    """As in a process that has restored the newest checkpoint."""
+    checkpointer = self.open()
+    checkpointer.restore_latest(abstract(self.state))
+    return checkpointer.estimate(self.state)
 
   def test_one_that_is_not_complete_comes_first(self):
     checkpointer, go = self.open(), threading.Event()
@@ -545,6 +573,10 @@ like['cursor'] = np.int64(0)
 c = checkpoint.Checkpointer({root!r} + '/checkpoints', every=1, keep=2)
 assert c.restore_latest(like) is None
 read, digest = [], checkpoint._digest
+# The arrays w and keys are split between both, process 0 saves all others:
+# 512 / 2 + 64 / 2, and 48 of half, 8 of the key, 4 of count, 8 of the cursor.
+whole, seconds = c.estimate(make(1) | dict(cursor=np.int64(1)))
+assert (whole, seconds) == (644, 356 / 100e6), (whole, seconds)
 checkpoint._digest = lambda path: read.append(str(path)) or digest(path)
 for step in (1, 2, 3):
   c.save(step, make(step) | dict(cursor=np.int64(step)), dict(step=step))

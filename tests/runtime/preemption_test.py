@@ -144,35 +144,47 @@ class ProgramTest(parameterized.TestCase):
   def test_sigterm_in_one_long_call(self, call, expected):
     status, out, err = self.run_program(f"""
         import hashlib
+        from evojax.runtime import waits
         preemption.SAVE_SECONDS = 0.3
         with preemption.stop_flag() as asked:
           preemption.note()
           main = threading.main_thread().ident
           later = lambda: signal.pthread_kill(main, signal.SIGTERM)
           threading.Timer(0.2, later).start()
-          {call}
+          with waits.at('update'):
+            {call}
           print(asked)
     """)
     self.assertEqual(status, expected)
     if expected:
-      self.assertIn('the last checkpoint counts', ' '.join(err.split()))
+      self.assertIn(
+          'was busy for 0 s (in update), so that nothing more is saved; the'
+          ' last checkpoint counts',
+          ' '.join(err.split()),
+      )
       self.assertEqual(out, '')
     else:  # The run has heard it, and saves.
       self.assertEqual((out, err), ('[15]\n', ''))
 
   def test_a_long_call_does_not_hide_that_sigterm_was_heard(self):
     status, out, err = self.run_program("""
+        from evojax.runtime import waits
         preemption._HEARD_SECONDS = 0.2
         with preemption.stop_flag() as asked:
           preemption.note()
-          ask(signal.SIGTERM)
-          time.sleep(1.0)
+          with waits.at('eval'), waits.at('grade'):
+            ask(signal.SIGTERM)
+            time.sleep(1.0)
           if asked:
             print('saves')
     """)
     self.assertEqual((status, out), (0, 'saves\n'))
     said = ' '.join(err.split())
-    self.assertStartsWith(said, 'SIGTERM has arrived. First the call')
+    self.assertStartsWith(
+        said,
+        'SIGTERM has arrived. First the call that is running now has to end (in'
+        ' eval, grade); 25 s after',
+    )
     self.assertNotIn('the last checkpoint counts', said)
 
   def test_a_parent_that_stays_is_followed_no_further(self):

@@ -1,0 +1,86 @@
+"""Long calls of other code, in which the run still notices that it must stop.
+
+    grades = interruptible.call(lambda: domain.grade_many(...), stopping)
+
+The call runs in a thread, and the main thread asks from time to time whether
+the run is to stop. An abandoned call cannot be ended: its thread goes on, and
+this process does not wait for it at its exit.
+"""
+
+from collections.abc import Callable
+import contextvars
+import functools
+import os
+import threading
+from typing import Any
+
+from evojax.runtime import daemon_threads
+from evojax.runtime import preemption
+from evojax.runtime import sharding
+from evojax.runtime import waits
+
+# A run must notice SIGTERM within 2 s.
+_POLL_SECONDS = 0.5
+
+
+def call(work: Callable[[], Any], stopping: Callable[[], bool]) -> Any:
+  """Return `work()`, or raise its error, unless the run is to stop before.
+
+  In a run of several processes, all must call this function; each waits until
+  the work of all has ended.
+
+  Args:
+    work: Called in a thread of its own. It must not use devices.
+    stopping: Returns whether this process was asked to stop. All processes call
+      it equally often, so that it may exchange arrays.
+
+  Raises:
+    preemption.Interrupted: If a process was asked to stop before all had ended.
+      The work goes on, but its result is dropped.
+  """
+  results, errors, ended = [], [], threading.Event()
+  context = contextvars.copy_context()
+
+  def run() -> None:
+    try:
+      results.append(context.run(work))
+    except BaseException as error:  # pylint: disable=broad-except
+      errors.append(error)  # Raised below, in the caller's thread.
+    finally:
+      ended.set()
+
+  threads = _threads(os.getpid())
+  threads.run(run)
+  try:
+    while _any_works(ended):
+      # The exchange is no progress: work that hangs must look like it.
+      with waits.uncounted():
+        if sharding.in_any_process(stopping()):
+          # Other threads of the work, such as those of a pool, would delay the
+          # exit.
+          preemption.leave_at_once()
+          raise preemption.Interrupted
+  except BaseException:  # Includes Ctrl-C in a program that embeds evojax.
+    threads.replace()
+    raise
+  if errors:
+    raise errors[0]
+  return results[0]
+
+
+@functools.cache
+def _threads(process: int) -> daemon_threads.DaemonThreads:
+  """Return the threads of a process; a fork has none of its parent's.
+
+  They are kept, because a child process may end with the thread that started
+  it.
+  """
+  del process
+  return daemon_threads.DaemonThreads(1, 'interruptible')
+
+
+def _any_works(ended: threading.Event) -> bool:
+  """Wait for an end, but not for long; return whether any process works."""
+  here = not ended.wait(_POLL_SECONDS)
+  with waits.uncounted():
+    return sharding.in_any_process(here)
