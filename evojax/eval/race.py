@@ -315,10 +315,12 @@ def _evidence(standing: Standing) -> str:
   """Return why a candidate that had its last round is not kept."""
   if standing.e_value:
     return f'e-value {standing.e_value:.3g} is too small'
-  if standing.margin and not standing.steady:
-    gain = f'a gain of {100 * WORTH:g} points'
-    return f'its gains rose from pair to pair, so it had to show {gain}'
   loss = f'a loss of {100 * standing.margin:g} points'
+  if standing.margin and not standing.steady:
+    return (
+        'its gains rose from pair to pair, so it had to show a gain of'
+        f' {100 * WORTH:g} points as well as to exclude {loss}'
+    )
   missing = f'{loss} is not excluded' if standing.margin else 'no gain is shown'
   return f'{missing} (e-value 0)'
 

@@ -178,7 +178,8 @@ def _of_update(run: opening.Run, number: int, harness: str = '') -> float:
   """Estimate the tokens of an update from the arms of the last round.
 
   The arm with the most tokens counts, since a harness may make completions
-  longer.
+  longer; those of the last round that had candidates count, too, for one that
+  lifts a limit may enter again.
 
   Args:
     run: The run.
@@ -187,8 +188,10 @@ def _of_update(run: opening.Run, number: int, harness: str = '') -> float:
   """
   grpo, history = run.config.grpo, run.recorder.history
   if races := [race for race in history.races if race.round < number]:
-    own = [arm for arm in races[-1].arms if arm.harness == harness]
-    return _longest(own or races[-1].arms)
+    if own := [arm for arm in races[-1].arms if arm.harness == harness]:
+      return _longest(own)
+    raced = [race for race in races if race.standings]
+    return max(_longest(race.arms) for race in (races[-1], *raced[-1:]))
   update = _GROWTH * _longest([history.base])
   if run.config.rollout.token_limit or not update:
     # A candidate may lift the token limit of the first arm, and a fork has no

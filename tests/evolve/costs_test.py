@@ -102,6 +102,29 @@ class CostsTest(parameterized.TestCase):
   def test_the_incumbent_alone(self, left, pairs):
     self.assertEqual(costs.payable_pairs(self._run(_SPENT + left), 1), pairs)
 
+  def test_a_candidate_that_lifts_a_limit_may_enter_again(self):
+    race = lambda number, tokens, *standings: samples.record(
+        records.Race,
+        round=number,
+        arms=(
+            samples.record(
+                records.RacedArm,
+                harness='incumbent',
+                sampled_tokens=tokens,
+                updates=8,
+            ),
+        ),
+        standings=standings,
+    )
+    # An arm took 320 tokens beside a candidate, then 80 alone.
+    more = [race(1, 320, samples.record(records.Standing)), race(2, 80)]
+    spent = _SPENT + 100 + 320 + 80
+    run = self._run(spent + 4 * _PERTURBED + 4 * 320, more=more)
+    self.assertAlmostEqual(costs.payable(run, 3), 1.0)
+    # For the incumbent alone, only its arms of the last round count.
+    run = self._run(spent + 4 * 80, more=more)
+    self.assertEqual(costs.payable_pairs(run, 3), 4)
+
   def test_the_incumbent_alone_is_as_long_as_its_own_arms(self):
     long, short = (
         samples.record(

@@ -146,6 +146,7 @@ def account(rows: list[dict], race: dict) -> tuple[float, float, float]:
   )
   base = next(row for row in rows if row['step'] == 'train')
   spent, last, now = base['sampled_tokens'], [base], 0
+  raced = 0.0  # Tokens of an update in the last round that had candidates.
   for row in rows:
     if row['step'] == 'diagnose':
       now = row['round']
@@ -154,12 +155,13 @@ def account(rows: list[dict], race: dict) -> tuple[float, float, float]:
     if row['step'] == 'race' and row['round'] < race['round']:
       last = row['arms']
       spent += sum(arm['sampled_tokens'] for arm in last)
+      raced = longest(last) if row['standings'] else raced
       if row['scored_by'] == 'dev':
         spent += len(last) * score * longest(last)
     if row['step'] == 'audit' and row['round'] < race['round']:
       spent += 2 * len(row['differences']) * score * longest(last)
   # Completions may grow by a tenth in the first round.
-  update = longest(last) * (1.1 if last == [base] else 1)
+  update = max(longest(last) * (1.1 if last == [base] else 1), raced)
   rollout = config['rollout']
   if last == [base] and (rollout['token_limit'] or not update):
     most = rollout['max_tokens'] * grpo['prompts'] * grpo['group_size']
@@ -187,6 +189,15 @@ def paid_pairs(rows: list[dict], race: dict, e: dict) -> int:
   left, update, score = account(rows, race)
   harnesses = len({(arm['role'], arm['trial']) for arm in race['arms']})
   if harnesses == 1:
+    # Only the incumbent's own arms of the last round say how long they are.
+    arms, head = [], ''
+    for row in rows:
+      if row['step'] == 'race' and row['round'] < race['round']:
+        arms = row['arms']
+      if row['step'] == 'promote' and (row['round'] or 0) < race['round']:
+        head = row['harness'] if row['round'] is not None else head
+    if own := [arm for arm in arms if arm['harness'] == head]:
+      update = max(a['sampled_tokens'] / max(a['updates'], 1) for a in own)
     return min(e['pairs'], math.floor(left / (e['updates'] * update)))
   # Once all candidates are known, the replays of the round count, too.
   now = -1
