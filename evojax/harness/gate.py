@@ -123,7 +123,7 @@ def _misshapen(path: str, source: str) -> list[str]:
         return []
   return [
       f'{path}: it must define {name}({arguments}), which returns {answer};'
-      ' see docs/your_own.md'
+      ' see "A harness" in docs/your_own.md'
   ]
 
 

@@ -97,7 +97,7 @@ def take_apart(source: str) -> Reward:
   if not isinstance(function, ast.FunctionDef):
     raise syntax.SourceError(
         'reward.py: there is no function parts(e), which returns {name: [P,'
-        ' G]}; see docs/your_own.md'
+        ' G]}; see "A harness" in docs/your_own.md'
     )
   for node in ast.walk(tree):
     match node:
