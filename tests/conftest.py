@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import tempfile
 
 from beartype import BeartypeConf
@@ -106,6 +107,15 @@ def pytest_collection_finish():
   gc.freeze()
   gc.set_threshold(50_000)
   gc.enable()
+
+
+def pytest_runtest_teardown():
+  """Let no test end this process for a call that another one has abandoned.
+
+  After such a call, `evojax.main.main` ends its process at once.
+  """
+  if preemption := sys.modules.get('evojax.runtime.preemption'):
+    preemption._Program.at_once = False
 
 
 def pytest_terminal_summary(terminalreporter):
