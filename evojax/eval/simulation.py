@@ -148,10 +148,8 @@ class _Run:
     self._rng, self._draw, self._rules = rng, draw, rules
     self._entries, self._first = entries, first
     self._entered = self._looks = self._confirmed = 0
-    # Differences of every candidate in every round of the run, and the spread
-    # of these by the margin with which they count.
+    # Differences of every candidate in every round of the run.
     self._groups: list[list[float]] = []
-    self._spreads = {0.0: 0.0}
 
   def enter(self) -> None:
     """Fill the free places; the repair of a critical fault enters alone."""
@@ -266,7 +264,7 @@ class _Run:
     verdicts = race.sort_out(
         self.racing,
         rounds=0 if ended else self._rules.patience,
-        spread=self._spreads[0.0],
+        spread=self._spread(0.0, race.CAP),
         kept=kept,
         waiting=waiting,
     )

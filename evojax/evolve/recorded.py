@@ -24,7 +24,7 @@ from evojax.ledger import records
 from evojax.runtime import copies
 from evojax.runtime import decisions
 
-T = TypeVar('T')
+_T = TypeVar('_T')
 Step = tuple[pathlib.Path, int]  # Folder of an arm, and number of a step.
 
 # Groups that a diagnosis reads where one arm has fewer recent ones: a share of
@@ -67,7 +67,7 @@ def train_steps(folder: pathlib.Path) -> list[int]:
   return decisions.decide(lambda: store.list_steps(folder, 'train'))
 
 
-def recent(steps: Sequence[T]) -> Sequence[T]:
+def recent(steps: Sequence[_T]) -> Sequence[_T]:
   """Return the last third of the steps, at least one."""
   return steps[-max(1, len(steps) // 3) :]
 
