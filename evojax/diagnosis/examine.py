@@ -146,7 +146,7 @@ _CAUSES = {
     },
     # A completion that is cut cannot be right, however easy its problem is.
     'truncation': {'dead_groups', 'too_hard'},
-    # What a part pays for instead of solutions is its consequence.
+    # The policy learns what such a part pays for, in place of solutions.
     'outweighed': {'reward_hacking', 'visible_only'},
 }
 

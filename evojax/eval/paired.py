@@ -62,6 +62,11 @@ def _moments(
   return mean, math.sqrt(square / count), math.sqrt(noise / count)
 
 
+def rms(errors: Sequence[float]) -> float:
+  """Return the root mean square of standard errors; 0 if there are none."""
+  return math.sqrt(math.fsum(x * x for x in errors) / max(len(errors), 1))
+
+
 def gain(
     differences: Sequence[float],
     errors: Sequence[float],

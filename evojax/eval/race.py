@@ -109,8 +109,7 @@ def cap_of(errors: Sequence[float]) -> float:
   Args:
     errors: Standard errors of the differences over problems, fractions.
   """
-  square = math.fsum(error * error for error in errors) / max(len(errors), 1)
-  return max(CAP, CAP_ERRORS * math.sqrt(square))
+  return max(CAP, CAP_ERRORS * paired.rms(errors))
 
 
 def counted(

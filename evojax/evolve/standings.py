@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 import dataclasses
 import itertools
-import math
 import statistics
 from typing import Any
 
@@ -228,8 +227,7 @@ def _noise(spread: float, errors: Sequence[float]) -> float:
     errors: Standard errors of such differences over problems; as in
       `paired.p_value`, the spread is not taken to be smaller than these.
   """
-  noise = math.sqrt(math.fsum(x * x for x in errors) / max(len(errors), 1))
-  return max(spread, noise)
+  return max(spread, paired.rms(errors))
 
 
 def _known_noise(run: opening.Run, number: int) -> float:

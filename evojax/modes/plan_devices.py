@@ -73,7 +73,7 @@ class Estimate:
 
   @property
   def fit(self) -> Fit:
-    """Whether the device has enough memory."""
+    """How the run fits into the memory of the device."""
     return fit(self.peak, self.device)
 
 

@@ -431,7 +431,7 @@ class EndToEndTest(parameterized.TestCase):
     source = self.row('promote', version='v1')
     self.assertEqual(first['harness'], source['harness'])
     self.assertEqual(first['end'], source['end'])
-    # What the other run sampled for it is no cost of this one.
+    # A fork does not count the tokens that its source sampled.
     self.assertEqual((first['sampled_tokens'], first['updates']), (0, 0))
     self.assertEqual(rows[0]['forked'], 'run:v1')
 
