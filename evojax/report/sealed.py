@@ -173,7 +173,7 @@ def _end(trial: history.Trial) -> str:
     if not trial.races:
       hopeless = trial.queued and trial.queued.hopeless
       if hopeless:
-        return 'not raced, as the gain that is predicted could hardly be proved'
+        return 'left waiting, because the predicted gain could hardly be proved'
       return 'still waiting for a race'  # `records.Queued` says for what.
     if ahead:
       return 'ahead while an earlier change was still compared with its shadow'
@@ -200,8 +200,12 @@ def why_none(run: history.History) -> str:
       f'{count} {"was" if count == 1 else "were"} {end}'
       for end, count in counts.items()
   ]
-  found = f'Nothing was kept: of {numerals.counted(len(tried), "change")} '
-  found += ', '.join(parts)
+  changes = numerals.counted(len(tried), 'change')
+  if len(parts) == 1:
+    subject = f'the {changes} were' if len(tried) > 1 else 'the only change was'
+    found = f'Nothing was kept: {subject} {next(iter(counts))}'
+  else:
+    found = f'Nothing was kept: of {changes}, {"; ".join(parts)}'
   if seen := [trial.mde for trial in tried if trial.mde]:
     # The maximum is that of the round with the widest spread.
     found += (

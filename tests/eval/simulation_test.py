@@ -211,6 +211,14 @@ class SimulateTest(parameterized.TestCase):
     d = np.array([_D, [-0.1, -0.1, 0.3, 0.3]])
     self.assertEqual(_run([0.0, 0.0], [d], noise=0.0, rounds=1).kept, [0])
 
+  def test_no_candidate_is_dropped_where_pairs_vary_widely(self):
+    # Beside the second, whose pairs vary by 13 points, 0.4 points do not yet
+    # exclude a gain of 2; beside one that agrees, they do.
+    for other, spent in (([-0.1, 0.1, -0.12, 0.12], 2), ([0.0] * 4, 1)):
+      with self.subTest(other=other):
+        d = np.array([[0.004] * 4, other])
+        self.assertEqual(_run([0.0, 0.0], [d], noise=0.0).spent, spent)
+
   def test_others_end_with_a_change_that_is_taken_back(self):
     # The third, 1 point better, races in the round in which the first is taken
     # back.

@@ -544,8 +544,8 @@ class PageTest(parameterized.TestCase):
     verdict = found.find('p', 'verdict')[0]['text']
     self.assertStartsWith(verdict, '0 of 2 changes kept')
     self.assertIn(
-        'Nothing was kept: of 2 changes 1 was ahead, but not shown to be so on'
-        ' perturbed problems, 1 was not shown to be better',
+        'Nothing was kept: of 2 changes, 1 was ahead, but not shown to be so on'
+        ' perturbed problems; 1 was not shown to be better',
         verdict,
     )
     self.assertIn('retrained from base</td>', self.text)

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 from absl.testing import absltest
 
@@ -27,8 +28,8 @@ class WhyNoneTest(absltest.TestCase):
     )
     self.assertEqual(
         sealed.why_none(run),
-        'Nothing was kept: of 3 changes 2 were not shown to be better than the'
-        ' incumbent, 1 was stopped by a replay of updates. A gain of 5.2 points'
+        'Nothing was kept: of 3 changes, 2 were not shown to be better than the'
+        ' incumbent; 1 was stopped by a replay of updates. A gain of 5.2 points'
         ' would have been seen with a probability of 80 % or more.',
     )
 
@@ -42,8 +43,8 @@ class WhyNoneTest(absltest.TestCase):
     )
     self.assertEqual(
         sealed.why_none(run),
-        'Nothing was kept: of 3 changes 1 was ahead, but not shown to be so on'
-        ' perturbed problems, 1 was ahead, but raised a new critical alert, 1'
+        'Nothing was kept: of 3 changes, 1 was ahead, but not shown to be so on'
+        ' perturbed problems; 1 was ahead, but raised a new critical alert; 1'
         ' was not shown to be better than the incumbent.',
     )
 
@@ -69,10 +70,28 @@ class WhyNoneTest(absltest.TestCase):
     )
     self.assertEqual(
         sealed.why_none(run),
-        'Nothing was kept: of 4 changes 1 was still waiting for a race, 1 was'
-        ' not raced, as the gain that is predicted could hardly be proved, 1'
-        ' was left undecided when another change was kept or taken back, 1 was'
+        'Nothing was kept: of 4 changes, 1 was still waiting for a race; 1 was'
+        ' left waiting, because the predicted gain could hardly be proved; 1'
+        ' was left undecided when another change was kept or taken back; 1 was'
         ' ahead while an earlier change was still compared with its shadow.',
+    )
+
+  def test_all_changes_ended_alike(self):
+    one, two = (
+        samples.run(*itertools.chain(
+            *(samples.trial(i, 'v0', '', 0.01) for i in range(count))
+        ))
+        for count in (1, 2)
+    )
+    self.assertEqual(
+        sealed.why_none(one),
+        'Nothing was kept: the only change was not shown to be better than the'
+        ' incumbent.',
+    )
+    self.assertEqual(
+        sealed.why_none(two),
+        'Nothing was kept: the 2 changes were not shown to be better than the'
+        ' incumbent.',
     )
 
   def test_something_was_kept_or_nothing_tried(self):
