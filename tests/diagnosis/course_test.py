@@ -90,6 +90,20 @@ class CourseTest(parameterized.TestCase):
     hard = not wanted and start < 0.05
     self.assertEqual('too_hard' in names, hard, names)
 
+  @parameterized.parameters(
+      # Shares solved in the first of 8 steps, and in each later one.
+      ([1.0] * 11 + [7 / 8], [1.0] * 9 + [0.0] * 3),  # Easy problems by chance.
+      ([1.0], [0.5]),  # With one group, nobody knows how much groups vary.
+  )
+  def test_a_first_step_that_does_well_by_chance(self, first, later):
+    groups = len(first)
+    rows = made.rollouts(steps=8, groups=groups, size=8)
+    shares = np.array([first] + 7 * [later]).repeat(8, 1).reshape(-1)
+    place = np.tile(np.arange(8), 8 * groups)
+    rows['outcome'] = rows['part_correct'] = (place < 8 * shares).astype(float)
+    run = made.run(rows, drop=('reference',))
+    self.assertIsNone(learning._fell_at_once(run))
+
   def test_groups_with_a_solution_by_hand(self):
     # Two of two groups in the first step, none of six later: 2 of 8 are solved,
     # and the chance of two in two is 1 / 16.

@@ -1,5 +1,7 @@
 """Checks of learning: does the share of solved problems rise, and could it?"""
 
+import math
+
 import numpy as np
 import pandas as pd
 from scipy import special
@@ -16,6 +18,11 @@ from evojax.harness.library.diagnostics import score as score_lib
 from evojax.ledger import records
 
 _SURE = 0.01
+# A fall after the first update, a share of the problems, and in standard
+# errors. The groups of a sound run of math, coding or swe, in any order, reach
+# both in at most 0.05 % of runs.
+_FAR, _ERRORS = 0.1, 4.0
+_RARE = 0.002  # P-value of solutions that occur in the first step only.
 MUCH_SOLVED = 0.9
 _FEW = 16  # Rollouts of an update below which its groups are counted.
 _PER_SIDE = 12  # Fewest groups on each side of a bound that is no chance.
@@ -88,11 +95,21 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
     return None
   rows = run.rollouts.dropna(subset=['outcome'])
   first = rows['step'] == rows['step'].min()
-  start = estimates.mean(rows[first].groupby('group')['outcome'].mean())
+  groups = rows.groupby(['step', 'group'])['outcome'].mean()
+  at_first = groups.loc[rows['step'].min()]
+  start = estimates.mean(at_first)
   rest = rows[~first].groupby('step')['outcome'].mean()
-  far = start.low >= max(float(rest.max()), rest.mean() + 0.1)
+  fell = start.value - rest.mean()
+  # The groups of one step may happen to be all solved, and so tell nothing
+  # about how much groups vary.
+  within = float(groups.groupby('step').var().mean())
+  counts = len(at_first), len(groups) - len(at_first)
+  error = math.sqrt(within * sum(1 / n for n in counts if n))
+  # The error is not known if every step has a single group.
+  certain = math.isfinite(error) and fell >= max(_FAR, _ERRORS * error)
+  far = certain and start.value >= rest.max()
   # A weak policy solves too little for that before its first update.
-  half = rest.mean() < start.value / 2 and _more_at_first(rows, first) < _SURE
+  half = rest.mean() < start.value / 2 and _more_at_first(rows, first) < _RARE
   if not far and not half:
     return None
   return findings.Finding(
