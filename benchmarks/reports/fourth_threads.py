@@ -17,6 +17,7 @@ TEXTS = {
         ' does not think',
         answer='right answers are refused: what the grader wants in a text',
         log='wandb',
+        symptoms=('gradient_zero', 'dead_groups', 'too_hard', 'not_learning'),
     ),
     'dropped_action': Report(
         thread='rllm #574',
@@ -25,6 +26,7 @@ TEXTS = {
         ' dropped, and the grader gets None',
         answer='the grader does not get the answers',
         log='wandb',
+        symptoms=('gradient_zero', 'dead_groups', 'too_hard', 'not_learning'),
     ),
     'plural_column': Report(
         thread='CoursIA #10380',
@@ -50,6 +52,9 @@ TEXTS = {
         ' answer',
         answer='a part is never paid: how the answer is extracted',
         log='wandb',
+        names=('never_paid',),
+        says='find the answer',
+        symptoms=('gradient_zero', 'dead_groups', 'too_hard', 'not_learning'),
     ),
     'short_failures': Report(
         thread='verl-recipe #125',
@@ -59,6 +64,14 @@ TEXTS = {
         ' that differs, and normalising makes full advantages of it',
         answer='a term for length trains groups that all fail',
         log='wandb',
+        names=('shaping_alone',),
+        says='length',
+        symptoms=(
+            'shrinks',
+            'outcome_falling',
+            'reward_falling',
+            'entropy_collapse',
+        ),
     ),
     'dead_sandbox': Report(
         thread='ToRL #27',
@@ -67,6 +80,7 @@ TEXTS = {
         ' swallowed',
         answer='most calls of the tool fail: the sandbox',
         log='verl',
+        symptoms=('malformed_calls',),
     ),
     'env_crash': Report(
         thread='NeMo-Gym #1351',
@@ -75,6 +89,7 @@ TEXTS = {
         ' nothing',
         answer='the environment broke at that step, not the policy',
         log='wandb',
+        symptoms=('outcome_falling', 'reward_falling'),
     ),
     'timeouts_fail': Report(
         thread='rllm #710',
@@ -93,6 +108,7 @@ TEXTS = {
         answer='cannot tell from metrics alone',
         log='trl',
         unlogged=True,
+        symptoms=('not_learning',),
     ),
     'val_scores': Report(
         thread='verl-tool #149',
@@ -110,6 +126,8 @@ TEXTS = {
         ' model uses another',
         answer='completions that ended count as cut off: the token of the end',
         log='trl',
+        names=('truncation',),
+        says='tokens that end a completion',
     ),
 }
 
@@ -131,6 +149,13 @@ MODELS = {
         ' trained as if it had been sampled',
         answer='tokens that the policy did not sample are not masked',
         log='wandb',
+        symptoms=(
+            'not_finite',
+            'truncation',
+            'outcome_falling',
+            'reward_falling',
+            'kl_explosion',
+        ),
     ),
     'stale_infinite': Report(
         thread='prime-rl #2084',
@@ -139,6 +164,12 @@ MODELS = {
         ' by 0',
         answer='0 times infinity in the mask of stale tokens',
         log='wandb',
+        symptoms=(
+            'not_finite',
+            'truncation',
+            'outcome_falling',
+            'reward_falling',
+        ),
     ),
     'masked_nan': Report(
         thread='SkyRL #1633',
@@ -147,6 +178,7 @@ MODELS = {
         ' metrics are wrong',
         answer='the mask of the KL multiplies; the training is not affected',
         log='wandb',
+        symptoms=('not_finite',),
     ),
     'moved_reference': Report(
         thread='NeMo-RL #2955',
@@ -163,6 +195,7 @@ MODELS = {
         ' policy gradient is exactly 0',
         answer='the policy does not move: the gradient of the policy is 0',
         log='wandb',
+        symptoms=('not_learning', 'hardly_moves'),
     ),
     'master_rate': Report(
         thread='AReaL #1634',
@@ -171,6 +204,9 @@ MODELS = {
         ' rounded small updates away; in FP32 it is too large',
         answer='the learning rate is too large',
         log='wandb',
+        names=('unusual_setting', 'kl_explosion'),
+        says='learning rate',
+        symptoms=('not_learning', 'kl_jumps'),
     ),
     'unclipped_stale': Report(
         thread='tinker-cookbook #822',
@@ -180,6 +216,9 @@ MODELS = {
         ' ratio',
         answer='rollouts are too old for a loss without clipping',
         log='wandb',
+        names=('logprob_gap',),
+        says='older than',
+        symptoms=('entropy_collapse', 'outcome_falling', 'reward_falling'),
     ),
     'staleness_restart': Report(
         thread='AReaL #1388',
@@ -188,6 +227,8 @@ MODELS = {
         ' the policy is restored',
         answer='staleness grows after the restart: its limit is not enforced',
         log='wandb',
+        names=('logprob_gap', 'stale_sampler'),
+        says='older than',
     ),
     'wrong_prompts': Report(
         thread='open-instruct #1473',
@@ -196,6 +237,9 @@ MODELS = {
         cause='responses are paired with the wrong prompts by an index',
         answer='the trainer computes log-probs for other texts',
         log='wandb',
+        names=('logprob_gap',),
+        says='reads other tokens',
+        symptoms=('outcome_falling', 'reward_falling'),
     ),
     'stale_tasks': Report(
         thread='SkyRL #1345',
@@ -204,6 +248,9 @@ MODELS = {
         ' wrong weights in each sync',
         answer='the sampler gets wrong weights: the sync',
         log='wandb',
+        names=('logprob_gap', 'stale_sampler'),
+        says='weights are older',
+        symptoms=('outcome_falling', 'reward_falling', 'entropy_rising'),
     ),
     'garbled_wake': Report(
         thread='verl #7904',
@@ -211,6 +258,15 @@ MODELS = {
         cause='sleeping and waking of the engine corrupts its weights',
         answer='the sampler breaks with a sync: weights after waking',
         log='verl',
+        names=('reward_falling',),
+        says='those that generation gets',
+        symptoms=(
+            'outcome_falling',
+            'entropy_rising',
+            'not_learning',
+            'unreadable',
+            'format_bottleneck',
+        ),
     ),
     'fused_kernels': Report(
         thread='NeMo-RL #1801',
@@ -220,6 +276,9 @@ MODELS = {
         ' computes in FP32',
         answer='the precision of trainer and sampler differs',
         log='wandb',
+        names=('logprob_gap',),
+        says='precision',
+        symptoms=('other_weights',),
     ),
     'colliding_ids': Report(
         thread='rllm #511',
@@ -229,6 +288,12 @@ MODELS = {
         ' given to the wrong ones',
         answer='advantages belong to other rollouts',
         log='wandb',
+        symptoms=(
+            'entropy_rising',
+            'truncation',
+            'outcome_falling',
+            'reward_falling',
+        ),
     ),
     'length_bias': Report(
         thread='VLM-R1 #280',
@@ -237,6 +302,7 @@ MODELS = {
         ' short ones get larger updates',
         answer='how the loss is averaged over tokens',
         log='trl',
+        symptoms=('shrinks',),
     ),
     'summed_ratio': Report(
         thread='ROLL #165',
@@ -245,6 +311,7 @@ MODELS = {
         ' value of its sequence',
         answer='the loss is summed over tokens instead of averaged',
         log='wandb',
+        symptoms=('gradient_clipped',),
     ),
 }
 
