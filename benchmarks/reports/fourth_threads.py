@@ -65,7 +65,7 @@ TEXTS = {
         answer='a term for length trains groups that all fail',
         log='wandb',
         names=('shaping_alone',),
-        says='length',
+        says='shaping alone',
         symptoms=(
             'shrinks',
             'outcome_falling',
