@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from evojax.diagnosis import causes
 from evojax.diagnosis import checks
 from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
@@ -179,7 +180,7 @@ def examine(run: form.Run) -> findings.Diagnosis:
   ]
   found = _explained(found)
   found.sort(key=lambda f: findings.SEVERITIES.index(f.severity))  # Stable.
-  found = _causes_first(found)
+  found = causes.attach(_causes_first(found), quiet, run.format)
   verdict, summary = _summary(run, found, quiet)
   return findings.Diagnosis(
       tuple(found), tuple(unknown), tuple(quiet), verdict, summary

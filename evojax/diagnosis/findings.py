@@ -26,6 +26,17 @@ def number(name: str, of: estimates.Interval, unit: str = '') -> Number:
   return Number(name=name, value=of.value, low=of.low, high=of.high, unit=unit)
 
 
+@dataclasses.dataclass(frozen=True)
+class Cause:
+  """Something that may be behind a finding which is only a symptom."""
+
+  text: str  # What may be wrong.
+  look: str  # What would show it.
+  # Check with a finding of this cause, or one that speaks against it.
+  found_by: str = ''
+  unlikely_by: str = ''
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
   """A fault of a run, the evidence for it, and what to change."""
@@ -41,6 +52,7 @@ class Finding:
   # The same change for the meta-loop, which can try it; most likely one first.
   remedies: tuple[records.Remedy, ...] = ()
   replay: str = ''  # Predicted effect of the change on recorded rollouts.
+  causes: tuple[Cause, ...] = ()  # See `evojax.diagnosis.causes`.
   # (name, steps, values) of the curves that show it; both [n].
   curves: tuple[tuple[str, Any, Any], ...] = ()
 

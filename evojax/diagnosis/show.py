@@ -9,6 +9,9 @@ from evojax.diagnosis import form
 from evojax.report import svg
 from evojax.runtime import durable
 
+# Possible causes of a symptom that a terminal shows; the page has all.
+_MOST = 3
+
 
 def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
   """Return a diagnosis as lines, with control characters made visible."""
@@ -24,6 +27,7 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
     if finding.change:
       replay = f'      {finding.replay}' if finding.replay else ''
       found.append(f'  {"change":<9} {finding.change}{replay}')
+    found += [f'  {"may be":<9} {c.text} ({c.look})' for c in likely(finding)]
   if not diagnosis.findings or diagnosis.verdict != 'findings':
     found.append(diagnosis.summary)
   if diagnosis.unknown:
@@ -36,6 +40,12 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
     ]
   found += [f'  note: {note}' for note in run.notes]
   return [svg.visible(line) for line in found]
+
+
+def likely(finding: findings.Finding) -> list[findings.Cause]:
+  """Return the causes to look at first: those found, or some possible ones."""
+  seen = [c for c in finding.causes if c.found_by]
+  return seen or [c for c in finding.causes if not c.unlikely_by][:_MOST]
 
 
 def p_value(p: float | None) -> str:

@@ -1,0 +1,493 @@
+"""What a symptom may come from, and what would show it.
+
+Many findings name a symptom, such as a reward that falls. Their causes lie in
+code and settings that no log shows: a mask, a template, the order of rewards.
+So each symptom has a list of possible causes, the commoner ones first. Other
+checks sort it: what one of them has found comes first, and what one of them
+would probably have found comes last. The lists come from threads in which users
+of other trainers found the cause, see benchmarks/reports.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+import dataclasses
+
+from evojax.diagnosis import findings
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cause:
+  """A possible cause of several symptoms."""
+
+  text: str  # What may be wrong.
+  look: str  # What would show it.
+  found_by: tuple[str, ...] = ()  # Checks whose findings are this cause.
+  # Checks that would probably find it.
+  unlikely_by: tuple[str, ...] = ()
+  foreign: bool = False  # In code of a trainer: not in a run of evojax.
+
+
+_MISMATCH = 'logprob_gap', 'other_weights', 'stale_sampler', 'kl_jumps'
+_REFUSES = (
+    'never_paid',
+    'fixed_part',
+    'right_refused',
+    'form_refused',
+    'text_refused',
+    'family_refused',
+    'shown_refused',
+    'key_disagrees',
+)
+_PAYS = (
+    'reward_hacking',
+    'length_gaming',
+    'form_wins',
+    'outweighed',
+    'shaping_alone',
+    'wrong_paid',
+    'grader_open',
+    'length_decides',
+    'reward_by_length',
+    'length_alone',
+)
+
+CAUSES = {
+    # The grader and the reward.
+    'refused': _Cause(
+        'the grader refuses right answers: how it finds the answer, the form it'
+        ' expects, a reference that does not reach it, an exception that it'
+        ' hides',
+        'grade a reference solution, and read five rollouts that got nothing',
+        found_by=_REFUSES,
+    ),
+    'order': _Cause(
+        'rewards belong to other completions, or answers to other problems,'
+        ' because an order changes on the way',
+        'grade three logged completions by hand, with the answers of their own'
+        ' prompts',
+        found_by=('credit', 'key_disagrees'),
+        foreign=True,
+    ),
+    'paid': _Cause(
+        'the reward pays for something else, which the policy learns instead',
+        'plot each part of the reward, and read the rollouts that earn most',
+        found_by=_PAYS,
+    ),
+    'breaks': _Cause(
+        'the grader, a tool or an endpoint fails at times (a time limit, a full'
+        ' disk, too many requests), and that counts as a wrong answer',
+        'count its errors by step',
+        found_by=('tests_time_out',),
+    ),
+    'coarse': _Cause(
+        'the reward has so few values that all rollouts of a group get one',
+        'more rollouts of a prompt, or credit for parts of a solution',
+    ),
+    'sign': _Cause(
+        'a sign is wrong: of the loss, the KL penalty, the entropy bonus or a'
+        ' part of the reward',
+        'update once on a fixed batch, and see whether what was rewarded became'
+        ' likelier',
+        found_by=('inverted_sign', 'credit'),
+        foreign=True,
+    ),
+    # What the policy is asked, and what it may write.
+    'template': _Cause(
+        'the model gets another prompt than it was made for: no chat template,'
+        ' another one, two of them, or none of the instructions that the grader'
+        ' relies on',
+        'print one prompt as the model gets it, token by token',
+        found_by=('template_twice', 'prompt_cut'),
+    ),
+    'limit': _Cause(
+        'a limit of tokens or turns cuts completions before their answer',
+        'read the end of five rollouts that got nothing; double the limit',
+        found_by=('truncation', 'overlong_early', 'turn_limit', 'turns_cut'),
+        unlikely_by=('truncation',),
+    ),
+    'no_end': _Cause(
+        'generation does not stop at the token with which the model ends',
+        'compare the stop tokens of the generation config with the last token'
+        ' of a good completion',
+        found_by=('stop_string',),
+        foreign=True,
+    ),
+    'end_masked': _Cause(
+        'the token that ends a completion is masked, since padding is the same'
+        ' token, so that the policy unlearns to end',
+        'look whether the mask of the loss is 1 at the last token',
+        found_by=('padded_lengths',),
+        foreign=True,
+    ),
+    'hard': _Cause(
+        'the policy cannot solve these problems at all',
+        'pass@64 of the initial policy; easier problems first, or supervised'
+        ' training',
+        found_by=('too_hard',),
+    ),
+    'alike': _Cause(
+        'the rollouts of a group are one text: one seed for all of them, a'
+        ' temperature near 0, or a cache',
+        'read the rollouts of one group',
+        found_by=('temperature', 'entropy_collapse'),
+    ),
+    'few_problems': _Cause(
+        'few problems are learned by heart',
+        'count the different prompts, and score problems that were left out',
+        found_by=(
+            'narrow_data',
+            'duplicate_prompts',
+            'repeated_steps',
+            'train_eval_gap',
+        ),
+        unlikely_by=('narrow_data',),
+    ),
+    'harder': _Cause(
+        'the problems get harder: a curriculum, the order of the data, a filter'
+        ' that drops solved ones',
+        'score an early and a late checkpoint on the same problems',
+    ),
+    # The update.
+    'large_steps': _Cause(
+        'steps are too large: the learning rate, many updates of one batch, or'
+        ' few prompts in it',
+        'a tenth of the learning rate, from a checkpoint before',
+        found_by=('unusual_setting', 'clip_fraction', 'few_rollouts'),
+    ),
+    'small_steps': _Cause(
+        'steps are too small: learning rate, warm-up, bound on the gradient, KL'
+        ' penalty',
+        'the mean change of a weight in an update, relative to its size',
+        found_by=(
+            'learning_rate_zero',
+            'warmup',
+            'gradient_clipped',
+            'kl_strong',
+            'schedule_ends',
+            'unusual_setting',
+        ),
+    ),
+    'frozen': _Cause(
+        'the update changes no weights: frozen parameters, an adapter without a'
+        ' gradient, an optimizer that does not step',
+        'compare the weights before and after an update, matrix by matrix',
+        found_by=('gradient_zero',),
+        foreign=True,
+    ),
+    'not_sampled': _Cause(
+        'the loss counts tokens that the policy did not sample: the prompt,'
+        ' replies of tools, padding, what follows the end',
+        'print the tokens of one row at which the mask of the loss is 1',
+        found_by=('kl_negative', 'padded_lengths', 'impossible_share'),
+        foreign=True,
+    ),
+    'dropped': _Cause(
+        'most tokens or rollouts are masked out of the loss: as too long, as'
+        ' without an end, or by their ratio of trainer to sampler',
+        'count the tokens in the loss and those that were sampled',
+        found_by=('left_out', 'filter_starves'),
+        unlikely_by=('left_out',),
+        foreign=True,
+    ),
+    'scaled': _Cause(
+        'the loss is divided by another number of tokens or batches than are'
+        ' accumulated',
+        'the gradient norm of one batch, whole and in several parts',
+        foreign=True,
+    ),
+    'weighed': _Cause(
+        'long and short completions weigh differently: a mean over each'
+        ' completion, or over all tokens',
+        'compare the lengths of rewarded and other rollouts, and the way in'
+        ' which the loss is averaged',
+    ),
+    'bonus': _Cause(
+        'an entropy bonus, or advantages that mostly push down',
+        'the coefficient of the bonus; the mean advantage of a token',
+        found_by=('no_baseline',),
+    ),
+    'clipped_up': _Cause(
+        'the upper clip bound holds back what is rare and right',
+        'a wider upper bound (0.28), and fewer updates of a batch',
+    ),
+    'restarted': _Cause(
+        'a restart without the state of the optimizer, the scheduler or the'
+        ' reference',
+        'does it begin where the run was resumed?',
+        foreign=True,
+    ),
+    'reference': _Cause(
+        'the reference is another model than the one that training began with:'
+        ' the base model below an adapter, other precision, other tokens',
+        'the KL of the first step has to be 0',
+        found_by=('kl_at_start',),
+        unlikely_by=('kl_at_start',),
+        foreign=True,
+    ),
+    # Numbers that are none.
+    'overflow': _Cause(
+        'numbers overflow in float16, or the logarithm of 0 is taken, such as'
+        ' that of a token which top_p or top_k removed',
+        'that batch in float32; its largest logit and smallest log-prob',
+        foreign=True,
+    ),
+    'division': _Cause(
+        'a division by 0: a completion without tokens, a group of one rollout,'
+        ' equal rewards, a mask that is empty',
+        'the shortest completion of that batch, and its smallest deviation of'
+        ' rewards',
+        foreign=True,
+    ),
+    'zero_times': _Cause(
+        'a term of the loss whose coefficient is 0 is infinite',
+        'leave the term out of the loss',
+        foreign=True,
+    ),
+    'one_row': _Cause(
+        'one row of the data',
+        'update with the rows of that batch one by one',
+        foreign=True,
+    ),
+    # The sampler.
+    'old_weights': _Cause(
+        'the sampler has other weights: an update, an adapter or a reset of its'
+        ' prefix cache does not reach it',
+        'sample one prompt at temperature 0 before and after a sync of weights:'
+        ' its log-probs have to change',
+        found_by=_MISMATCH,
+        unlikely_by=('logprob_gap',),
+        foreign=True,
+    ),
+    'other_sampling': _Cause(
+        'the sampler draws from other probabilities than the trainer computes:'
+        ' temperature, top_p, top_k, a repetition penalty, precision, dropout',
+        'compare the log-probs of one completion, token by token',
+        found_by=_MISMATCH,
+        unlikely_by=('logprob_gap',),
+        foreign=True,
+    ),
+    'other_tokens': _Cause(
+        'the trainer gets other tokens than were sampled: text is encoded'
+        ' again, a template is applied twice, special tokens or images are'
+        ' lost',
+        'compare the token ids of the sampler with those of the update',
+        found_by=('other_weights',),
+        unlikely_by=('logprob_gap',),
+        foreign=True,
+    ),
+    'positions': _Cause(
+        'padding or packing shifts positions, or lets rows see each other',
+        'the log-probs of one row alone, and within its batch',
+        unlikely_by=('logprob_gap',),
+        foreign=True,
+    ),
+    'routes': _Cause(
+        'a mixture of experts routes tokens otherwise in sampler and trainer',
+        'the share of tokens with other experts; replay the routes',
+        unlikely_by=('logprob_gap',),
+        foreign=True,
+    ),
+    'old_rollouts': _Cause(
+        'rollouts are older than the update: asynchronous sampling, a buffer,'
+        ' several updates of a batch',
+        'the ratio of trainer to sampler by the age of the rollouts',
+        found_by=('clip_fraction', 'kl_jumps'),
+        unlikely_by=('logprob_gap',),
+        foreign=True,
+    ),
+    # Evaluations.
+    'asked_otherwise': _Cause(
+        'the evaluation asks or grades otherwise: template, instructions,'
+        ' limit, temperature, grader',
+        'evaluate problems of training in the same way',
+    ),
+    'other_checkpoint': _Cause(
+        'the evaluation runs on other weights: the base model without its'
+        ' adapter, an old checkpoint',
+        'change the weights by hand, and see whether its score changes',
+        foreign=True,
+    ),
+    # Tools.
+    'parser': _Cause(
+        'tool calls are parsed in another form than the template teaches',
+        'parse one call of a rollout by hand',
+        found_by=('malformed_calls', 'missing_tool'),
+        unlikely_by=('malformed_calls',),
+    ),
+    'useless': _Cause(
+        'tools fail, or their replies are cut or empty, so that calls do not'
+        ' help',
+        'read the replies of five episodes',
+        found_by=('replies_cut',),
+    ),
+    'unpaid': _Cause(
+        'nothing that is paid depends on the tools, or each call costs',
+        'the mean reward with and without calls, within groups',
+        found_by=('efficiency_collapse', 'turn_limit'),
+    ),
+    'last_turn': _Cause(
+        'only some turns get the credit, or are trained at all',
+        'the advantage and the mask of the loss by turn',
+        found_by=('turns_ignored', 'credit'),
+        foreign=True,
+    ),
+}
+
+_FALLS = (
+    'paid',
+    'not_sampled',
+    'old_weights',
+    'other_sampling',
+    'breaks',
+    'end_masked',
+    'sign',
+    'harder',
+    'old_rollouts',
+    'restarted',
+)
+_NO_SUCCESS = (
+    'refused',
+    'template',
+    'limit',
+    'order',
+    'old_weights',
+    'breaks',
+    'hard',
+)
+_UNCALLED = 'parser', 'useless', 'unpaid', 'last_turn', 'not_sampled', 'limit'
+
+# Symptom -> its causes, the commoner ones first. What the finding tells to
+# change, such as the learning rate where the reward falls, is not repeated.
+SYMPTOMS = {
+    'reward_falling': _FALLS,
+    'outcome_falling': _FALLS,
+    'not_learning': (
+        'old_weights',
+        'frozen',
+        'order',
+        'refused',
+        'small_steps',
+        'dropped',
+        'not_sampled',
+        'scaled',
+        'few_problems',
+        'sign',
+    ),
+    'hardly_moves': ('small_steps', 'frozen', 'scaled', 'dropped'),
+    'gradient_zero': ('refused', 'alike', 'coarse', 'frozen', 'dropped'),
+    'stale_sampler': ('old_weights', 'small_steps', 'frozen'),
+    'too_hard': _NO_SUCCESS,
+    'never_paid': ('refused', 'template', 'limit', 'order'),
+    'fixed_part': ('refused', 'order', 'breaks'),
+    'dead_groups': ('alike', 'refused', 'coarse', 'template', 'hard'),
+    'unreadable': ('template', 'refused', 'limit', 'no_end', 'large_steps'),
+    'format_bottleneck': ('template', 'refused', 'limit'),
+    'truncation': (
+        'end_masked',
+        'paid',
+        'no_end',
+        'old_weights',
+        'template',
+        'not_sampled',
+    ),
+    'loops': ('large_steps', 'no_end', 'paid', 'other_sampling', 'end_masked'),
+    'shrinks': ('paid', 'weighed', 'limit', 'large_steps', 'not_sampled'),
+    'reward_by_length': ('paid', 'limit', 'weighed', 'end_masked'),
+    'length_alone': ('paid', 'limit', 'weighed', 'end_masked'),
+    'entropy_collapse': (
+        'large_steps',
+        'paid',
+        'clipped_up',
+        'few_problems',
+        'alike',
+        'sign',
+    ),
+    'entropy_rising': (
+        'bonus',
+        'not_sampled',
+        'other_sampling',
+        'large_steps',
+        'old_weights',
+        'sign',
+    ),
+    'one_answer': ('template', 'paid', 'large_steps', 'order'),
+    'hidden_goal': ('order', 'paid', 'last_turn'),
+    'wrong_paid': ('order', 'refused', 'paid'),
+    'credit': ('order', 'sign', 'last_turn'),
+    'clip_fraction': ('old_rollouts', 'large_steps', 'other_sampling'),
+    'kl_explosion': (
+        'sign',
+        'not_sampled',
+        'paid',
+        'old_weights',
+        'other_sampling',
+        'reference',
+    ),
+    'kl_at_start': ('reference', 'not_sampled', 'other_tokens', 'positions'),
+    'kl_negative': ('not_sampled', 'other_sampling', 'reference'),
+    'not_finite': (
+        'overflow',
+        'division',
+        'zero_times',
+        'large_steps',
+        'one_row',
+    ),
+    'logprob_gap': ('other_tokens', 'positions', 'old_weights', 'routes'),
+    'other_weights': ('old_weights', 'other_tokens', 'positions'),
+    'kl_jumps': ('old_rollouts', 'old_weights', 'large_steps', 'one_row'),
+    'train_eval_gap': (
+        'few_problems',
+        'asked_otherwise',
+        'other_checkpoint',
+        'paid',
+    ),
+    'gives_up': _UNCALLED,
+    'echo_trap': ('useless', 'paid', 'large_steps', 'last_turn'),
+    'calls_unlearned': _UNCALLED,
+    'malformed_calls': ('parser', 'template', 'large_steps', 'not_sampled'),
+    'turns_cut': ('no_end', 'end_masked', 'parser'),
+}
+_OWN = 'evojax'
+
+
+def attach(
+    found: Sequence[findings.Finding], quiet: Collection[str], format_: str
+) -> list[findings.Finding]:
+  """Return findings with what may be behind those that are symptoms.
+
+  Args:
+    found: The findings in the order in which they are shown.
+    quiet: Checks that found nothing wrong.
+    format_: Format of the logs. In runs of evojax no cause lies in the trainer.
+  """
+  places = {f.check: i for i, f in enumerate(found, 1)}
+  return [
+      dataclasses.replace(
+          f, causes=_of(f.check, places, quiet, own=format_ == _OWN)
+      )
+      if f.severity != 'note'
+      else f
+      for f in found
+  ]
+
+
+def _of(
+    symptom: str, places: Mapping[str, int], quiet: Collection[str], own: bool
+) -> tuple[findings.Cause, ...]:
+  """Return the causes of a symptom: found, possible, and unlikely ones."""
+  seen, possible, unlikely = [], [], []
+  for name in SYMPTOMS.get(symptom, ()):
+    cause = CAUSES[name]
+    if own and cause.foreign:
+      continue
+    by = [c for c in cause.found_by if c in places and c != symptom]
+    without = [c for c in cause.unlikely_by if c in quiet]
+    if by:
+      look = f'see finding {places[by[0]]}'
+      seen.append(findings.Cause(cause.text, look, found_by=by[0]))
+    elif without:
+      unlikely.append(
+          findings.Cause(cause.text, cause.look, unlikely_by=without[0])
+      )
+    else:
+      possible.append(findings.Cause(cause.text, cause.look))
+  return (*seen, *possible, *unlikely)
