@@ -3,12 +3,12 @@
     python -m benchmarks.diagnose_reports --logs=DIR [--list=third]
         [--only=NAME] [--verbose]
 
-Writes synthetic logs of the runs in `benchmarks.reports.threads` and
-`third_threads`, and prints which reports evojax-diagnose names. A report is
-named if a finding of `Report.names` says `Report.says`, its cause or the
-setting to change; otherwise it counts as a symptom if a finding is one of its
-consequences. Each other finding is a false alarm, and so is each finding on a
-sound run.
+Writes synthetic logs of the runs in `benchmarks.reports.threads`,
+`third_threads` and `fourth_threads`, and prints which reports evojax-diagnose
+names. A report is named if a finding of `Report.names` says `Report.says`, its
+cause or the setting to change; otherwise it counts as a symptom if a finding is
+one of its consequences. Each other finding is a false alarm, and so is each
+finding on a sound run.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import importlib
 import pathlib
 import shutil
 
+from benchmarks.reports import fourth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
 from evojax.diagnosis import examine
@@ -31,6 +32,11 @@ LISTS = {
         'third': third_threads.TEXTS,
         'third_models': third_threads.MODELS,
         'third_sound': third_threads.SOUND,
+    },
+    'fourth': {
+        'fourth': fourth_threads.TEXTS,
+        'fourth_models': fourth_threads.MODELS,
+        'fourth_sound': fourth_threads.SOUND,
     },
 }
 _MODULES = {

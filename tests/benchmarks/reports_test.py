@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from benchmarks import diagnose_reports
+from benchmarks.reports import fourth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
 from evojax.diagnosis import checks
@@ -52,7 +53,10 @@ class ReportsTest(parameterized.TestCase):
       self.assertTrue(callable(getattr(module, name)), name)
 
   @parameterized.parameters(
-      *threads.SOUND, *threads.LATER_SOUND, *third_threads.SOUND
+      *threads.SOUND,
+      *threads.LATER_SOUND,
+      *third_threads.SOUND,
+      *fourth_threads.SOUND,
   )
   def test_sound(self, name):
     self.assertEqual(examined(name), ('sound', []))
@@ -70,6 +74,8 @@ class ReportsTest(parameterized.TestCase):
       'entropy_bonus',
       'gathered_elsewhere',
       'frozen_rollouts',
+      'parser_missing',
+      'stale_tasks',
   )
   def test_named(self, name):
     self.assertEqual(examined(name), ('named', []))
