@@ -45,6 +45,20 @@ class Replayed:
   silent: bool
 
 
+def problems_seed(seed: int, arm: str) -> int:
+  """Return the seed of the problems on which replays are scored.
+
+  No arm uses it, so that these problems are new to the policy. Those of another
+  version differ, so that no problem decides about all changes of a run.
+
+  Args:
+    seed: Seed of the run.
+    arm: Name of the arm whose checkpoints are replayed.
+  """
+  digest = hashlib.sha256(f'replay {seed} {arm}'.encode()).digest()
+  return int.from_bytes(digest[:4], 'big')
+
+
 def effect(
     run: opening.Run,
     harnesses: tuple[str, str],
@@ -68,10 +82,7 @@ def effect(
   e = run.config.evolve
   ends: dict[str, list[str]] = {harness: [] for harness in harnesses}
   count = min(e.replay_updates, len(steps))
-  # No arm uses this seed, so the scores are on problems of their own. Another
-  # version has others, so that no problem decides about all changes of a run.
-  name = f'replay {run.config.seed} {folder.name}'
-  digest = hashlib.sha256(name.encode()).digest()
+  seed = problems_seed(run.config.seed, folder.name)
 
   def scores(
       harness: str, checkpoint: pathlib.Path, chosen: list[int]
@@ -92,7 +103,7 @@ def effect(
       result = evaluate_lib.evaluate(
           setup.scorer(engine, run.phases),
           split='train',
-          seed=int.from_bytes(digest[:4], 'big'),
+          seed=seed,
           problems=e.replay_problems,
           samples=e.samples,
       )
