@@ -22,6 +22,7 @@ import evojax
 from evojax import config as config_lib
 from evojax.eval import race
 from evojax.evidence import store
+from evojax.evolve import arms
 from evojax.evolve import compared
 from evojax.evolve import executor
 from evojax.evolve import learning
@@ -706,9 +707,19 @@ class FollowedTest(absltest.TestCase):
     self.assertEqual([a['start'] for a in after['arms']], starts)
 
   def test_the_chain_goes_back_once_a_gain_is_unlikely(self):
+    train_all, places = arms.train_all, []
+
+    def watched(run, jobs, stage, groups=None, place=(0, 0)):
+      if stage.endswith('incumbent'):
+        places.append((place[0], len(jobs), place[1]))
+      return train_all(run, jobs, stage, groups, place)
+
     _, race_, _, promoted, of_role = self._run(
         absltest.mock.patch.object(race, 'is_hopeful', lambda *_: False),
+        absltest.mock.patch.object(arms, 'train_all', watched),
     )
+    # The progress line counts the arms that train, two of them in two pairs.
+    self.assertEqual(places, [(0, 2, 4), (2, 2, 2), (4, 1, 0)])
     repair, own = of_role('candidate'), of_role('incumbent')
     # Half of three pairs are two. The third goes on from the incumbent's own.
     self.assertEqual([a['pair'] for a in repair], [0, 1])

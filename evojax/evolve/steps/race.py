@@ -261,8 +261,8 @@ def _train_on(
   own = entrants[0].starts[0]  # Where the incumbent's own arms end.
   found: list[_Trained] = []
   for pair in every:
-    count = len(entrants)
-    place = pair * count, (len(every) - 1 - pair) * count
+    # Entrants may leave the chain, so those of earlier pairs may be more.
+    place = len(found), (len(every) - 1 - pair) * len(entrants)
     new = _train(run, number, entrants, [pair], 'incumbent', place=place)
     found += new
     done = {e.role: (e, arm) for e, _, arm in new if arm.status == 'done'}
