@@ -375,6 +375,8 @@ def _train(
       stages.round_name(run.config, number, stage),
       None if stage == 'incumbent' else groups,
       place,
+      # The chain holds arms of the incumbent, of its shadow and of a candidate.
+      [entrant.role for entrant, _ in places] if stage == 'incumbent' else (),
   )
   found = []
   for (entrant, pair), arm in zip(places, trained, strict=True):
