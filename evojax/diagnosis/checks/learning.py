@@ -13,6 +13,7 @@ from evojax.diagnosis import form
 from evojax.diagnosis import rules
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
+from evojax.diagnosis.checks import falls
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.harness.library.diagnostics import score as score_lib
 from evojax.ledger import records
@@ -78,8 +79,12 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
           ),
       ),
       rows=shown,
-      change=f'{words.word(run.format, "learning_rate")}: a third of it, from'
-      ' the last checkpoint before',
+      change=falls.advice(
+          run,
+          solved,
+          change,
+          ': a third of it, from the last checkpoint before',
+      ),
       remedies=(
           *blame.misleading(run),
           records.Remedy(setting='learning_rate', times=1 / 3),
@@ -120,7 +125,7 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
       since=int(rest.index[0]),
       numbers=(findings.number('solved in the first step', start, 'share'),),
       rows=tuple(map(int, rows.index[~first][:6])),
-      change=f'{words.word(run.format, "learning_rate")}: a tenth of it',
+      change=falls.after_first(run),
       remedies=(records.Remedy(setting='learning_rate', times=0.1), *_CODE),
   )
 
