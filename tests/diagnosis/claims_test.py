@@ -97,5 +97,67 @@ class ClaimsTest(parameterized.TestCase):
     self.assertEndsWith(found.summary, 'checks found nothing wrong.')
 
 
+class FiniteTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (parts_made.noise(0.4, 0.6), 'a product of 0 and infinity'),
+      (0.5 * np.exp(np.maximum(_N - 15, 0) / 3), 'learning_rate'),
+  )
+  def test_what_ends_a_loss(self, norm, first):
+    """A gradient that explodes does, or an operation."""
+    ends = lambda values: np.where(_N < 25, values, np.nan)
+    run = _metrics(loss=ends(0.1 + 0.001 * _N), grad_norm=ends(norm))
+    change = _found(run)['not_finite'].change
+    self.assertStartsWith(change, first)
+    self.assertIn('learning_rate', change)
+
+  @parameterized.parameters(
+      ((9,), (9,), (), True),
+      ((9, 17, 30), (9, 17, 30), (), True),
+      ((9,), (9,), (9,), False),  # Nothing was logged.
+      ((9,), (), (), False),  # A mean over no token, say.
+      ((39,), (39,), (), False),  # The last step is being written.
+      (range(0, 40, 2), range(0, 40, 2), (), False),  # They are logged rarely.
+  )
+  def test_single_steps_without_a_number(self, loss, kl, norm, wanted):
+    course = lambda holes: np.where(np.isin(_N, holes), np.nan, 0.01 + _N / 999)
+    run = _metrics(
+        loss=course(list(loss)),
+        kl=course(list(kl)),
+        grad_norm=course(list(norm)),
+    )
+    found = _found(run).get('not_finite')
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertStartsWith(found.text, f'in {len(loss)} of 40 steps')
+      self.assertEqual(found.since, 9)
+      self.assertStartsWith(found.change, 'the mask of the KL')
+
+
+class FallsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (np.where(_N < 25, 0.6, 0.2), True),
+      (np.where(_N < 25, 0.4 + 0.01 * _N, 0.3), True),  # It rose before.
+      (np.where(_N < 25, 0.6, np.where(_N < 26, 0.4, 0.2)), True),
+      (np.where(_N < 25, 0.6 - 0.01 * _N, 0.1), False),
+      (np.where(_N < 25, 0.6 - 0.01 * _N, 0.0), True),  # Nothing is left.
+      (np.interp(_N, (0, 20, 30, 39), (0.3, 0.7, 0.1, 0.1)), False),
+      (0.1 + 0.5 / (1 + np.exp((_N - 22) / 3)), False),
+      (np.linspace(0.6, 0.1, 40), False),
+  )
+  def test_a_fall_at_one_step_has_another_cause(self, course, wanted):
+    course = course + parts_made.noise(-0.02, 0.02)
+    broke, lower = 'what happened at that step', 'learning_rate'
+    for check, change in (
+        ('reward_falling', _found(_metrics(reward=course))),
+        ('outcome_falling', _found(_metrics(outcome=course))),
+    ):
+      change = change[check].change
+      self.assertStartsWith(change, broke if wanted else lower)
+      self.assertIn(lower, change)
+      self.assertIn('grader', change)
+
+
 if __name__ == '__main__':
   absltest.main()
