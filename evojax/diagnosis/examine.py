@@ -20,7 +20,19 @@ _SAID_BY = {
         'gradient_zero',
         'outcome_falling',
         'hardly_moves',
+        'kl_zero',
         'left_out',
+    ),
+    'loss_summed': ('advantage_spikes', 'impossible_share'),
+    'update_large': ('logprob_gap', 'other_weights', 'stale_sampler'),
+    # These findings say why nothing moves.
+    'kl_zero': (
+        'dead_groups',
+        'gradient_zero',
+        'left_out',
+        'schedule_ends',
+        'too_easy',
+        'too_hard',
     ),
     'hardly_moves': (
         'credit',

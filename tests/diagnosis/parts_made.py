@@ -45,6 +45,16 @@ def noise(low: float, high: float, seed: int = 3) -> np.ndarray:
   return np.random.default_rng(seed).uniform(low, high, STEPS)
 
 
+def flat(**changed: Any) -> form.Run:
+  """Return metrics of a policy that stays as it is."""
+  still = {
+      'reward': noise(0.48, 0.52, 4),
+      'length': noise(98, 102, 5),
+      'entropy': noise(0.48, 0.52, 6),
+  }
+  return metrics(**(still | changed))
+
+
 def gap(**changed: Any) -> form.Run:
   """Return metrics with a log-prob gap, and other changes."""
   return metrics(drop=(), **changed)
@@ -57,12 +67,7 @@ def rates(course: np.ndarray) -> form.Run:
 
 def stale(**changed: Any) -> form.Run:
   """Return metrics of a policy that moves while its rollouts do not."""
-  still = {
-      'kl': np.linspace(1e-4, 0.6, STEPS),
-      'reward': noise(0.48, 0.52, 4),
-      'length': noise(98, 102, 5),
-  }
-  return metrics(**(still | changed))
+  return flat(**({'kl': np.linspace(1e-4, 0.6, STEPS)} | changed))
 
 
 def advantages(low: float, mean: float) -> form.Run:
@@ -191,6 +196,22 @@ FAULTS = {
     'other_reference': (
         lambda: metrics(kl=noise(0.45, 0.5)),
         ('kl_at_start',),
+    ),
+    'kl_zero': (
+        lambda: flat(kl=np.zeros(STEPS), learning_rate=1e-5),
+        ('kl_zero',),
+    ),
+    'update_large': (
+        lambda: metrics(kl_update=noise(0.1, 0.3)),
+        ('update_large',),
+    ),
+    'loss_summed': (
+        lambda: metrics(loss=noise(-300, 300), grad_norm=noise(60, 180)),
+        ('loss_summed',),
+    ),
+    'eval_scale': (
+        lambda: metrics(eval_reward=np.linspace(-0.6, -0.3, STEPS)),
+        ('eval_scale',),
     ),
     'advantage_spikes': (
         lambda: metrics(
