@@ -89,6 +89,8 @@ TEXTS = {
         ' swallowed',
         answer='most calls of the tool fail: the sandbox',
         log='verl',
+        names=('same_error',),
+        says='sandbox',
         symptoms=('malformed_calls',),
     ),
     'env_crash': Report(

@@ -116,6 +116,7 @@ class FiniteTest(parameterized.TestCase):
       ((9, 17, 30), (9, 17, 30), (), True),
       ((9,), (9,), (9,), False),  # Nothing was logged.
       ((9,), (), (), False),  # A mean over no token, say.
+      ((9, 12), (9,), (), False),
       ((39,), (39,), (), False),  # The last step is being written.
       (range(0, 40, 2), range(0, 40, 2), (), False),  # They are logged rarely.
   )
@@ -140,7 +141,7 @@ class FallsTest(parameterized.TestCase):
       (np.where(_N < 25, 0.6, 0.2), True),
       (np.where(_N < 25, 0.4 + 0.01 * _N, 0.3), True),  # It rose before.
       (np.where(_N < 25, 0.6, np.where(_N < 26, 0.4, 0.2)), True),
-      (np.where(_N < 25, 0.6 - 0.01 * _N, 0.1), False),
+      (np.where(_N < 25, 0.6 - 0.006 * _N, 0.1), False),  # It fell before.
       (np.where(_N < 25, 0.6 - 0.01 * _N, 0.0), True),  # Nothing is left.
       (np.interp(_N, (0, 20, 30, 39), (0.3, 0.7, 0.1, 0.1)), False),
       (0.1 + 0.5 / (1 + np.exp((_N - 22) / 3)), False),

@@ -109,6 +109,19 @@ def refused(share: float) -> form.Run:
   return made.run(rows, drop=('format_ok',))
 
 
+def replying(share: float, error: str, form_: str) -> form.Run:
+  """Return completions with a reply of a tool, of which a share is an error."""
+  rows = made.rollouts()
+  rng = np.random.default_rng(0)
+  failed = rng.random(len(rows)) < share
+  replies = np.where(failed, error, rng.integers(0, 10**6, len(rows)))
+  rows['completion'] = [
+      form_.format(reply) + text
+      for reply, text in zip(replies, rows['completion'], strict=True)
+  ]
+  return made.run(rows)
+
+
 def calls(start: float, end: float, rise: float = 0.0) -> form.Run:
   """Return episodes whose calls go from one number to another."""
   rows = made.rollouts(rise=rise)
@@ -233,5 +246,9 @@ FAULTS = {
     'shrinks': (lambda: metrics(length=shrinking(1.0)), ('shrinks',)),
     'loops': (lambda: looping(0), ('loops',)),
     'refused': (lambda: refused(1.0), ('right_refused',)),
+    'dead_tool': (
+        lambda: replying(0.6, 'UnknownError', '```output\n{}\n```\n'),
+        ('same_error',),
+    ),
     'unlearned_calls': (lambda: calls(1.5, 0.0), ('calls_unlearned',)),
 }

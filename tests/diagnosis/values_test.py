@@ -388,6 +388,28 @@ class BehaviourTest(parameterized.TestCase):
     self.assertNotIn('template', change)
 
 
+  @parameterized.parameters(
+      (0.62, 'UnknownError', True),
+      (0.62, 'HTTPConnectionPool: connection refused', True),
+      (0.3, 'UnknownError', False),
+      (0.62, 'Error: the arguments are no JSON', False),  # The policy's fault.
+      (0.62, '0', False),
+  )
+  def test_tools_that_reply_one_error(self, share, error, wanted):
+    for kind in (
+        '```python\nprint(2)\n```\n```output\n{}\n```\n',
+        '<tool_call>{{"name": "run"}}</tool_call>'
+        '<tool_response>{}</tool_response>',
+    ):
+      run = parts_made.replying(share, error, kind)
+      found = _found(run).get('same_error')
+      self.assertEqual(found is not None, wanted, kind)
+      if wanted:
+        self.assertIn(error[:20], found.text)
+        texts = run.rollouts['completion'][list(found.rows)]
+        self.assertTrue(texts.str.contains(error).all())
+
+
 class RefusalsTest(parameterized.TestCase):
 
   @parameterized.parameters(
