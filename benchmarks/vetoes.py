@@ -1,6 +1,7 @@
-"""Simulated false vetoes of replays.
+"""False vetoes of replays, simulated, and how far recorded replays missed.
 
     python -m benchmarks.vetoes [--replays=1000]
+    python -m benchmarks.vetoes --runs=DIR,DIR,...
 
 A replay vetoes a candidate if the upper end of its interval, corrected as in a
 run, is below 0. Here the interval is computed by the code of a run from the
@@ -9,10 +10,20 @@ candidate differ from the realised effect by an error that all checkpoints share
 (few updates on old rollouts), and from checkpoint to checkpoint by another one;
 both are normal. PROBLEMS are scored SAMPLES times by both policies of each
 checkpoint. No device is used; on one core it takes minutes.
+
+The second command reads the ledgers of runs that evolved, and compares the
+replays of the changes that raced with their measured effects. It prints by how
+much they missed, and which part of this the errors over problems and between
+pairs do not explain: the errors that the simulation takes as given. Changes
+that a replay vetoed have no measured effect.
 """
 
+from collections.abc import Sequence
+import dataclasses
 import functools
 import itertools
+import math
+import statistics
 
 from absl import app
 from absl import flags
@@ -21,7 +32,9 @@ import numpy as np
 from evojax.eval import estimates
 from evojax.eval import race
 from evojax.eval import simulation
+from evojax.evolve import repairs
 from evojax.ledger import calibration
+from evojax.ledger import history
 
 # Defaults of evolve.replay_problems and evolve.samples.
 PROBLEMS, SAMPLES = 48, 2
@@ -36,6 +49,7 @@ TRUSTS = {
 }
 
 _REPLAYS = flags.DEFINE_integer('replays', 1000, 'Replays of each number.')
+_RUNS = flags.DEFINE_list('runs', [], 'Workdirs of runs that evolved.')
 
 
 def gains(rng: np.random.Generator, effects: np.ndarray) -> np.ndarray:
@@ -91,7 +105,69 @@ def rates(replays: int) -> list[tuple[str, list[int]]]:
   return rows
 
 
+@dataclasses.dataclass(frozen=True)
+class Missed:
+  """By how much replays missed the measured effects, in points."""
+
+  changes: int
+  mean: float  # Of the measured effect minus the replayed one.
+  deviation: float  # Standard deviation of these differences.
+  noise: float  # The part of it that is due to problems and pairs.
+
+  @property
+  def rest(self) -> float:
+    """The part of the deviation that is not due to problems and pairs."""
+    return math.sqrt(max(self.deviation**2 - self.noise**2, 0.0))
+
+
+def missed(trials: Sequence[history.Trial]) -> Missed | None:
+  """Compare the replays of trials with their effects; None for fewer than 2.
+
+  Trials that lack one of them, or a standard error, are left out.
+  """
+  known = [
+      t
+      for t in calibration.compared(trials, lambda t: t.backtested)
+      if t.standard_error is not None
+  ]
+  if len(known) < 2:
+    return None
+  errors, noise = [], []
+  for trial in known:
+    low, high = trial.backtested
+    errors.append(100 * (trial.effect - (low + high) / 2))
+    own = (high - low) / 2 / calibration.Z95
+    noise.append(1e4 * (own**2 + trial.standard_error**2))
+  return Missed(
+      changes=len(known),
+      mean=statistics.fmean(errors),
+      deviation=statistics.stdev(errors),
+      noise=math.sqrt(statistics.fmean(noise)),
+  )
+
+
+def print_missed(paths: Sequence[str]) -> None:
+  """Print by how much the replays of some runs missed."""
+  trials = [t for path in paths for t in history.read(path).trials]
+  for name, wanted in (('repair nothing', False), ('repair a fault', True)):
+    chosen = [t for t in trials if repairs.repairs_fault(t) == wanted]
+    lost = [t for t in chosen if t.status == 'vetoed' and t.backtested]
+    count = sum(t.backtested[1] < 0 for t in lost)
+    if found := missed(chosen):
+      print(
+          f'{found.changes} changes that {name}: measured minus replayed effect'
+          f' {found.mean:+.1f} points, standard deviation'
+          f' {found.deviation:.1f}, of which {found.noise:.1f} by problems and'
+          f' pairs and {found.rest:.1f} else; {count} more were vetoed'
+      )
+    else:
+      print(f'fewer than 2 changes that {name} were replayed and measured')
+
+
 def main(_):
+  if _RUNS.value:
+    print_missed(_RUNS.value)
+    return
   replays = _REPLAYS.value
   print(f'share of {replays} replays that veto, by the true effect in points')
   head = '  '.join(f'{100 * effect:+5.0f}' for effect in EFFECTS)

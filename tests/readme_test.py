@@ -19,6 +19,7 @@ import pytest
 
 from configs import math as math_config
 from evojax import domains
+from evojax.diagnosis import checks
 import evojax.main
 from tests import compiled
 from tests.contract import servers
@@ -120,6 +121,9 @@ class ReadmeTest(parameterized.TestCase):
     for name in (*math_config.VARIANTS, *modes):
       with self.subTest(name):
         self.assertIn(f'| `{name}` |', README)
+
+  def test_counts_the_checks(self):
+    self.assertIn(f'{len(checks.ALL)} checks detect', README)
 
   @pytest.mark.slow
   def test_client(self):

@@ -3,9 +3,9 @@
 Many findings name a symptom, such as a reward that falls. Their causes lie in
 code and settings that no log shows: a mask, a template, the order of rewards.
 So each symptom has a list of possible causes, the commoner ones first. Other
-checks sort it: what one of them has found comes first, and what one of them
-would probably have found comes last. The lists come from threads in which users
-of other trainers found the cause, see benchmarks/reports.
+checks sort it: what agrees with one of their findings comes first, and what
+one of them would probably have found comes last. The lists come from threads
+in which users of other trainers found the cause, see benchmarks/reports.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,13 +20,13 @@ class _Cause:
 
   text: str  # What may be wrong.
   look: str  # What would show it.
-  found_by: tuple[str, ...] = ()  # Checks whose findings are this cause.
+  found_by: tuple[str, ...] = ()  # Checks whose findings agree with it.
   # Checks that would probably find it.
   unlikely_by: tuple[str, ...] = ()
   foreign: bool = False  # In code of a trainer: not in a run of evojax.
 
 
-_MISMATCH = 'logprob_gap', 'other_weights', 'stale_sampler', 'kl_jumps'
+_MISMATCH = 'other_weights', 'stale_sampler', 'kl_jumps'
 _REFUSES = (
     'never_paid',
     'fixed_part',
@@ -53,9 +53,9 @@ _PAYS = (
 CAUSES = {
     # The grader and the reward.
     'refused': _Cause(
-        'the grader refuses right answers: how it finds the answer, the form it'
-        ' expects, a reference that does not reach it, an exception that it'
-        ' hides',
+        'the grader refuses right answers or never gets them: how it finds the'
+        ' answer, the form it expects, a column that does not reach it, an'
+        ' exception that it hides',
         'grade a reference solution, and read five rollouts that got nothing',
         found_by=_REFUSES,
     ),
@@ -68,7 +68,8 @@ CAUSES = {
         foreign=True,
     ),
     'paid': _Cause(
-        'the reward pays for something else, which the policy learns instead',
+        'the reward pays for something else, which the policy learns instead,'
+        ' if only among rollouts that all fail',
         'plot each part of the reward, and read the rollouts that earn most',
         found_by=_PAYS,
     ),
@@ -105,7 +106,8 @@ CAUSES = {
         unlikely_by=('truncation',),
     ),
     'no_end': _Cause(
-        'generation does not stop at the token with which the model ends',
+        'sampler, trainer or grader do not know the token with which the model'
+        ' ends, or only one of several',
         'compare the stop tokens of the generation config with the last token'
         ' of a good completion',
         found_by=('stop_string',),
@@ -225,8 +227,8 @@ CAUSES = {
     ),
     # Numbers that are none.
     'overflow': _Cause(
-        'numbers overflow in float16, or the logarithm of 0 is taken, such as'
-        ' that of a token which top_p or top_k removed',
+        'numbers overflow (in float16, or a ratio of probabilities), or the'
+        ' logarithm of 0 is taken, such as that of a token which top_p removed',
         'that batch in float32; its largest logit and smallest log-prob',
         foreign=True,
     ),
@@ -238,8 +240,10 @@ CAUSES = {
         foreign=True,
     ),
     'zero_times': _Cause(
-        'a term of the loss whose coefficient is 0 is infinite',
-        'leave the term out of the loss',
+        'something infinite is multiplied by 0: by a mask, or by the'
+        ' coefficient of a term',
+        'select instead of multiplying (where), and print the largest value'
+        ' below the mask',
         foreign=True,
     ),
     'one_row': _Cause(
@@ -261,7 +265,7 @@ CAUSES = {
         'the sampler draws from other probabilities than the trainer computes:'
         ' temperature, top_p, top_k, a repetition penalty, precision, dropout',
         'compare the log-probs of one completion, token by token',
-        found_by=_MISMATCH,
+        found_by=('logprob_gap',),
         unlikely_by=('logprob_gap',),
         foreign=True,
     ),
@@ -291,7 +295,6 @@ CAUSES = {
         ' several updates of a batch',
         'the ratio of trainer to sampler by the age of the rollouts',
         found_by=('clip_fraction', 'kl_jumps'),
-        unlikely_by=('logprob_gap',),
         foreign=True,
     ),
     # Evaluations.
@@ -405,6 +408,7 @@ SYMPTOMS = {
         'bonus',
         'not_sampled',
         'other_sampling',
+        'order',
         'large_steps',
         'old_weights',
         'sign',
@@ -426,13 +430,19 @@ SYMPTOMS = {
     'kl_negative': ('not_sampled', 'other_sampling', 'reference'),
     'not_finite': (
         'overflow',
-        'division',
         'zero_times',
+        'division',
+        'not_sampled',
         'large_steps',
         'one_row',
     ),
     'logprob_gap': ('other_tokens', 'positions', 'old_weights', 'routes'),
-    'other_weights': ('old_weights', 'other_tokens', 'positions'),
+    'other_weights': (
+        'old_weights',
+        'other_tokens',
+        'other_sampling',
+        'positions',
+    ),
     'kl_jumps': ('old_rollouts', 'old_weights', 'large_steps', 'one_row'),
     'train_eval_gap': (
         'few_problems',

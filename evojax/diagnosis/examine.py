@@ -67,6 +67,7 @@ _SAID_BY = {
         'reward_hacking',
         'shaping_alone',
     ),
+    'tests_dropped': ('submits_at_once',),
     'filter_by_length': ('filter_starves',),
     'repeated_steps': ('narrow_data',),
     'shaping_alone': ('reward_hacking',),

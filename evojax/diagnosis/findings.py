@@ -32,7 +32,7 @@ class Cause:
 
   text: str  # What may be wrong.
   look: str  # What would show it.
-  # Check with a finding of this cause, or one that speaks against it.
+  # Check whose finding agrees with it, or whose silence speaks against it.
   found_by: str = ''
   unlikely_by: str = ''
 

@@ -43,9 +43,8 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
 
 
 def likely(finding: findings.Finding) -> list[findings.Cause]:
-  """Return the causes to look at first: those found, or some possible ones."""
-  seen = [c for c in finding.causes if c.found_by]
-  return seen or [c for c in finding.causes if not c.unlikely_by][:_MOST]
+  """Return the causes to look at first."""
+  return [c for c in finding.causes if not c.unlikely_by][:_MOST]
 
 
 def p_value(p: float | None) -> str:

@@ -71,11 +71,15 @@ def gain(
     differences: Sequence[float],
     errors: Sequence[float],
     level: float = estimates.LEVEL,
+    groups: Sequence[Sequence[float]] = (),
 ) -> Gain:
   """Return the mean difference with Student's interval.
 
   The standard error is never below the part that comes from the samples alone,
-  since a few pairs may agree by chance.
+  since a few pairs may agree by chance. With other groups of pairs it is not
+  below the one that follows from their spread either, and their degrees of
+  freedom count: two pairs alone would have an interval that says nothing. Pairs
+  that vary more than those of the groups then have too narrow an interval.
 
   Args:
     differences: Differences of n >= 2 pairs, fractions.
@@ -83,9 +87,13 @@ def gain(
       fixed arms (`estimates.standard_error` of the differences at its
       problems); 0 if it is not known.
     level: Level of the two-sided interval, in (0, 1).
+    groups: Groups of differences that are taken to vary as much, these among
+      them, see `pooled_spread`.
   """
   mean, error, noise = _moments(differences, errors)
-  error, df = max(error, noise), len(differences) - 1
+  pooled = (pooled_spread(groups) or 0.0) / math.sqrt(len(differences))
+  error = max(error, noise, pooled)
+  df = max(len(differences) - 1, _degrees(groups))
   margin = float(special.stdtrit(df, (1 + level) / 2)) * error
   return Gain(mean, error, df, mean - margin, mean + margin)
 
@@ -277,8 +285,11 @@ def pooled_spread(
   Returns:
     The pooled value; None if no group has 2 pairs.
   """
-  squares, degrees = 0.0, 0
-  for group in groups:
-    squares += float(np.var(group)) * len(group) if len(group) else 0.0
-    degrees += max(0, len(group) - 1)
-  return math.sqrt(squares / degrees) if degrees else None
+  degrees = _degrees(groups)
+  squares = [float(np.var(g)) * len(g) if len(g) else 0.0 for g in groups]
+  return math.sqrt(sum(squares) / degrees) if degrees else None
+
+
+def _degrees(groups: Sequence[Sequence[float]]) -> int:
+  """Return the degrees of freedom of the spread of groups."""
+  return sum(max(0, len(group) - 1) for group in groups)

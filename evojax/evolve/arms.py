@@ -70,6 +70,7 @@ def train_all(
     stage: str,
     groups: Sequence[int] | None = None,
     place: tuple[int, int] = (0, 0),
+    whose: Sequence[str] = (),
 ) -> list[records.Arm | None]:
   """Train arms, as many at a time as the executor can.
 
@@ -80,6 +81,8 @@ def train_all(
     groups: Group of each arm. Once an arm of a group ends with a status other
       than 'done', the later arms of that group are skipped. None trains all.
     place: Number of arms of the same stage before and after these.
+    whose: Role of each arm's harness, shown in the progress line, if they
+      differ.
 
   Returns:
     One record per job; None for a skipped one.
@@ -97,7 +100,8 @@ def train_all(
       run.executor.cancel(job_)
       found.append(None)
       continue
-    run.progress.enter(stage, arm=first + i)
+    role = whose[i] if whose else ''
+    run.progress.enter(stage, arm=first + i, whose=role)
     found.append(arm := run.executor.wait(job_))
     if groups and arm.status != 'done':
       decided.add(group)

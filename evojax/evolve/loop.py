@@ -180,8 +180,7 @@ def _round(run_: opening.Run, number: int) -> bool:
     verdict = record(records.Verify, lambda v=verdict: v, trial=trial)
     kept = verdict if verdict.status == 'keep' else kept
     accumulate.conclude(run_, verdict)
-  looks = run_.config.evolve.horizon
-  if kept and shadow_lib.is_needed(race, kept, looks):
+  if kept and shadow_lib.is_needed(run_, race, kept):
     record(
         records.Shadow,
         lambda: shadow_lib.begin(run_, version, race, kept.trial),

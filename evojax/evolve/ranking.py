@@ -53,9 +53,8 @@ def predicted(
 
   The replay's interval and the proposer's are each corrected by how well such
   intervals predicted effects, in the candidate's class above all, and then
-  combined; where old rollouts allow no replay, the proposer's stands alone.
-  Repairs gain more than other changes, so that the two say nothing about each
-  other.
+  combined; without a replay, the proposer's stands alone. Repairs gain more
+  than other changes, so that the two say nothing about each other.
 
   Args:
     trial: A candidate.
@@ -66,10 +65,26 @@ def predicted(
   prior = calibration.Trust() if repairs_fault else _ORDINARY
   each = (
       calibration.in_class(trial, alike, predict, prior)
-      for predict in (lambda t: t.backtested, _expected)
+      for predict in (_replayed, _expected)
   )
   known = [interval for interval in each if interval is not None]
   return calibration.pooled(known) if known else None
+
+
+def _replayed(trial: history_lib.Trial) -> records.Interval | None:
+  """Return the effect that a replay predicts, or None.
+
+  A replay in which no score differs predicts nothing about a repair: under a
+  broken recipe, a few updates may change nothing at all. The effect of any
+  other change is then hardly larger than the bounds of the replay. Without
+  them, such a change would enter before those whose replays show a small gain.
+  """
+  if trial.backtested or not trial.backtest or repairs.repairs_fault(trial):
+    return trial.backtested
+  found = trial.backtest.statistics
+  bounds = found.get('replayed_low'), found.get('replayed_high')
+  # Where nothing could be replayed, they are no numbers.
+  return bounds if all(isinstance(x, float) for x in bounds) else None
 
 
 def _expected(trial: history_lib.Trial) -> records.Interval | None:

@@ -125,11 +125,15 @@ def findings(
 ) -> tuple[records.Finding, ...]:
   """Return the findings of `evojax-diagnose` on arms, worst first.
 
+  A blind run has none: its checks read what such a run has to discover.
+
   Args:
     run: The run.
     folders: Folders of arms, each of which continues the one before.
     harness: Hash of the harness that they were trained under.
   """
+  if run.config.evolve.seed_harness == 'seed_blind':
+    return ()
 
   def read() -> list[dict[str, Any]]:
     found = workdir.read_arms(

@@ -35,12 +35,28 @@ WEIGHT_CAP = 2.0
 class Replayed:
   """Results of updates on recorded rollouts, under candidate and parent."""
 
-  effect: records.Estimate  # Candidate minus parent, a fraction.
+  # Candidate minus parent, a fraction. If it is silent, the ends are bounds: no
+  # difference in n scores leaves at most 3 / n of them that differ, at 95 %.
+  effect: records.Estimate
   sampled_tokens: int  # Tokens sampled to score both.
   equal: bool  # Whether parameters and moments agree bit for bit.
-  # Whether no sample differs although the parameters do: a few updates show
-  # nothing about such a change, least of all that its effect is 0.
+  # Whether no score differs although the parameters do: that does not show that
+  # the effect of such a change is 0.
   silent: bool
+
+
+def problems_seed(seed: int, arm: str) -> int:
+  """Return the seed of the problems on which replays are scored.
+
+  No arm uses it, so that these problems are new to the policy. Those of another
+  version differ, so that no problem decides about all changes of a run.
+
+  Args:
+    seed: Seed of the run.
+    arm: Name of the arm whose checkpoints are replayed.
+  """
+  digest = hashlib.sha256(f'replay {seed} {arm}'.encode()).digest()
+  return int.from_bytes(digest[:4], 'big')
 
 
 def effect(
@@ -54,7 +70,8 @@ def effect(
   From every retained checkpoint, K updates are made under the parent and K
   under the candidate, on the rollouts recorded nearest to the checkpoint (after
   it, or before it if it is the last one). Both policies are then scored on the
-  same problems of the train split, drawn with a separate seed.
+  same problems of the train split, drawn with a seed of their own for each
+  version.
 
   Args:
     run: The run.
@@ -65,8 +82,7 @@ def effect(
   e = run.config.evolve
   ends: dict[str, list[str]] = {harness: [] for harness in harnesses}
   count = min(e.replay_updates, len(steps))
-  # No arm uses this seed, so the scores are on problems of their own.
-  digest = hashlib.sha256(f'replay {run.config.seed}'.encode()).digest()
+  seed = problems_seed(run.config.seed, folder.name)
 
   def scores(
       harness: str, checkpoint: pathlib.Path, chosen: list[int]
@@ -87,7 +103,7 @@ def effect(
       result = evaluate_lib.evaluate(
           setup.scorer(engine, run.phases),
           split='train',
-          seed=int.from_bytes(digest[:4], 'big'),
+          seed=seed,
           problems=e.replay_problems,
           samples=e.samples,
       )
@@ -106,13 +122,28 @@ def effect(
     checkpoint = arm_lib.checkpoint_of(folder, at)
     before, after = (scores(h, checkpoint, chosen) for h in harnesses)
     gains.append(after - before)
-  # Problems are the statistical unit, because all checkpoints share them.
   before, after = ends.values()
+  return compared(np.array(gains), before == after, sum(spent))
+
+
+def compared(
+    gains: Float[np.ndarray, 'C P'], equal: bool, sampled_tokens: int
+) -> Replayed:
+  """Return the results of replays.
+
+  Args:
+    gains: Candidate minus parent, by checkpoint and problem.
+    equal: Whether their parameters and moments agree bit for bit.
+    sampled_tokens: Tokens sampled to score both.
+  """
+  # Problems are the statistical unit, because all checkpoints share them.
+  found = estimates.over_problems(gains.mean(axis=0))
+  silent = not equal and not gains.any()
+  if silent:
+    bound = min(3 / gains.size, 1.0)
+    found = dataclasses.replace(found, low=-bound, high=bound)
   return Replayed(
-      effect=estimates.over_problems(np.mean(gains, axis=0)),
-      sampled_tokens=sum(spent),
-      equal=before == after,
-      silent=before != after and not np.any(gains),
+      effect=found, sampled_tokens=sampled_tokens, equal=equal, silent=silent
   )
 
 

@@ -176,7 +176,7 @@ def _standing(
     after = race_lib.after_round(
         before, found, errors, spread=cut or 0.0, alpha=alpha, last=last
     )
-    gain = paired.gain(after.differences, after.errors)
+    gain = paired.gain(after.differences, after.errors, groups=groups)
     return dict(
         rounds=after.rounds,
         pairs=len(after.differences),

@@ -1,8 +1,8 @@
 """The first row at which the ledgers of two runs differ.
 
-The same command gives the same payloads on one machine. Two machines part at
-the first number that they round differently; every later difference may follow
-from it.
+The same command gives the same payloads on one machine, up to the seal, whose
+salt is random unless `evolve.salt` is set. Two machines part at the first
+number that they round differently; every later difference may follow from it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +17,7 @@ MOST_FIELDS = 8  # Fields of `Parting` that are listed.
 # The tier of a machine's box stands in every row and decides nothing.
 _IGNORED = ('sandbox',)
 _ABSENT = 'absent'
+_SEALED = {'salt', 'seed'}  # Fields of a seal that are drawn at random.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +32,13 @@ class Parting:
   # most MOST_FIELDS of them.
   fields: tuple[tuple[str, str, str], ...] = ()
   count: int = 0  # Number of differing fields.
+  # Whether all rows before the seal are equal; later ones depend on its salt.
+  sealed: bool = False
 
   def __str__(self):
     if not self.step:
-      return f'all {self.rows} rows that both have are equal in {self.other}'
+      which = 'before the seal' if self.sealed else 'that both have'
+      return f'all {self.rows} rows {which} are equal in {self.other}'
     where = self.step
     if self.round is not None:
       where += f', round {self.round}'
@@ -65,6 +69,8 @@ def find(
   ours, theirs = (_payloads(pathlib.Path(path)) for path in (workdir, other))
   for n, pair in enumerate(zip(ours, theirs, strict=False)):
     if found := list(_differences(*pair, '')):
+      if {place for place, *_ in found} <= _SEALED and 'salt' in pair[0]:
+        return Parting(str(other), n, sealed=True)
       number = pair[0].get('round')
       return Parting(
           str(other),

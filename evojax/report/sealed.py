@@ -14,8 +14,9 @@ from evojax.report import svg
 KEEP = (
     'A change is kept if its e-value, the evidence of all its pairs for a gain,'
     ' reaches its threshold, it raises no new critical alert, and the gain also'
-    ' shows on perturbed problems. The repair of a critical finding need only'
-    ' show that it loses less than 2 points.'
+    ' shows on perturbed problems, if the domain can perturb its own. The'
+    ' repair of a critical finding need only show that it loses less than 2'
+    ' points.'
 )
 NOT_RUN = (
     '"not run": controls, which are variants of the shipped configs. A finished'

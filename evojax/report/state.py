@@ -77,7 +77,12 @@ def of_history(
     running: Whether a process works on it.
   """
   done, rounds = len(run.races), config.get('evolve.rounds')
-  where = f'{done} of {rounds} rounds' if rounds else f'{done} rounds'
+  where = f'{done} rounds'
+  if rounds:
+    # A shadow may train on after the last round.
+    more = max(done - rounds, 0)
+    where = f'{done - more} of {rounds} rounds'
+    where += f' and {more} for a shadow' if more else ''
   if run.ended:
     kind = 'finished' if run.ended in _DONE else 'stopped'
     # Runs of an older evojax end with their last trial.

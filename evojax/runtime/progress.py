@@ -140,6 +140,7 @@ class Progress(contextlib.AbstractContextManager):
     self._stages, self._every, self._clock = list(stages), every, clock
     self._shown, self._live = shown, None
     self._index = self._arm = self._step = 0
+    self._whose = ''
     # Measured seconds and units of work by kind. The seconds of 'arm' are the
     # rest of the time, which `left` computes.
     self._seconds = dict.fromkeys(('train', 'score', 'replay'), 0.0)
@@ -174,13 +175,22 @@ class Progress(contextlib.AbstractContextManager):
 
   # --------------------------------------------------------------- how far
 
-  def enter(self, name: str, *, arm: int = 0, arms: int | None = None) -> None:
+  def enter(
+      self,
+      name: str,
+      *,
+      arm: int = 0,
+      arms: int | None = None,
+      whose: str = '',
+  ) -> None:
     """Begin an arm of a stage; earlier arms and stages are done or skipped.
 
     Args:
       name: Name of the stage.
       arm: Number of arms of the stage before this one.
       arms: New number of arms, if it has become known only now.
+      whose: Shown in place of the last word of the name: whose arm it is, in a
+        stage with arms of several harnesses.
     """
     index = [stage.name for stage in self._stages].index(name)
     if arms is not None:
@@ -193,6 +203,8 @@ class Progress(contextlib.AbstractContextManager):
         self._seconds['replay'] += self._clock() - self._changed
       self._index, self._arm, self._step, self._solved = index, arm, 0, []
       self._changed = self._clock()
+    if (index, arm) == (self._index, self._arm):
+      self._whose = whose
 
   @property
   def _stage(self) -> Stage:
@@ -217,6 +229,8 @@ class Progress(contextlib.AbstractContextManager):
       self._add(1, metrics.get('step_seconds', 0.0))
     self._step = step
     name = stage.name
+    if self._whose:
+      name = f'{name.rpartition(" ")[0]} {self._whose}'
     if stage.arms > 1:
       name += f' {self._arm + 1}/{stage.arms}'
     due = step % self._every == 0 or step == stage.steps

@@ -8,6 +8,7 @@ import pathlib
 
 import numpy as np
 
+from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.rl import filters
 
@@ -16,11 +17,17 @@ _DEAD = 0.9  # If at least this share of the groups is dead, little is learned.
 # If at most this share is solved, dead groups count as all wrong; if at least 1
 # minus this share, as all right.
 _FEW = 0.1
-_CUT = 0.5  # If more is cut by the limit of tokens, this is why few are solved.
+_CUT = 0.5  # If more is cut by a limit, this is why few are solved.
+_TURNS = schema.FINISH_REASON['turns']
 _REMEDY = {
     'cut': (
         'most completions are cut by their limit of tokens: raise it'
         ' (config.rollout.token_limit, turn_tokens or max_tokens)'
+    ),
+    'turns': (
+        'most episodes end by their limit of turns: raise it'
+        ' (config.domain.kwargs.max_turns), unless they repeat their calls'
+        ' (--mode=inspect shows some)'
     ),
     'hard': (
         'the problems are too hard for this policy: train on easier ones'
@@ -48,12 +55,13 @@ def warning(workdir: pathlib.Path) -> str:
   """
   steps = store.list_steps(workdir, 'train')[:STEPS]
   shares = [_shares(workdir, step) for step in steps]
-  solved, dead, cut = np.mean(shares, 0) if shares else (1, 0, 0)
+  solved, dead, cut, ended = np.mean(shares, 0) if shares else (1, 0, 0, 0)
   if dead < _DEAD and solved > 0:
     return ''
   kind = 'hard' if solved <= _FEW else 'mixed'
   kind = 'easy' if solved >= 1 - _FEW else kind
-  kind = 'cut' if kind == 'hard' and cut > _CUT else kind
+  if kind == 'hard' and max(cut, ended) > _CUT:
+    kind = 'cut' if cut >= ended else 'turns'
   learned = (
       f'so {"little" if dead < 1 else "nothing"} is learned'
       if dead >= _DEAD
@@ -66,12 +74,19 @@ def warning(workdir: pathlib.Path) -> str:
   )
 
 
-def _shares(workdir: pathlib.Path, step: int) -> tuple[float, float, float]:
-  """Return a step's shares of solved, of dead groups, and of what was cut."""
-  columns = 'group', 'graded', 'outcome', 'reward', 'truncated'
-  group, graded, outcome, reward, cut = store.read_numbers(
+def _shares(
+    workdir: pathlib.Path, step: int
+) -> tuple[float, float, float, float]:
+  """Return a step's shares of what is solved, dead, and cut by each limit.
+
+  They are the shares of solved completions, of dead groups, of completions that
+  the limit of tokens cuts, and of episodes that end by their limit of turns.
+  """
+  columns = 'group', 'graded', 'outcome', 'reward', 'truncated', 'finish_reason'
+  group, graded, outcome, reward, cut, reason = store.read_numbers(
       workdir, 'train', step, *columns
   )
   spread = [reward[graded & (group == g)] for g in np.unique(group)]
   dead = [len(r) < 2 or r.std() < filters.MIN_STD for r in spread]
-  return outcome[graded].mean(), np.mean(dead), cut.mean()
+  ended = (reason == _TURNS).mean()
+  return outcome[graded].mean(), np.mean(dead), cut.mean(), ended

@@ -5,6 +5,9 @@ import numpy as np
 
 from benchmarks import vetoes
 from evojax.ledger import calibration
+from evojax.ledger import history
+from evojax.ledger import records
+from tests.ledger import samples
 
 
 class VetoesTest(absltest.TestCase):
@@ -32,6 +35,38 @@ class VetoesTest(absltest.TestCase):
     self.assertLess(count(0.0, exact), 6)
     # A class whose replays say nothing vetoes nothing.
     self.assertEqual(count(-0.2, calibration.Trust(0.0, 0.1, 9)), 0)
+
+  def test_by_how_much_recorded_replays_missed(self):
+    def trial(number, replay, effect, error=0.01):
+      return history.Trial(
+          index=number,
+          number=number,
+          seconds={},
+          backtest=samples.record(records.Backtest, predicted=replay),
+          verify=samples.record(
+              records.Verify,
+              effect=effect,
+              standard_error=error,
+              low=-1.0,
+              high=1.0,
+          ),
+      )
+
+    # Middles of 2 and 0 points with standard errors of 1; misses of -3 and 5.
+    wide = 0.01 * calibration.Z95
+    trials = [
+        trial(0, (0.02 - wide, 0.02 + wide), -0.01),
+        trial(1, (-wide, wide), 0.05),
+    ]
+    # These cannot be compared.
+    left_out = [trial(2, None, 0.3), trial(3, (0.1, 0.2), 0.3, None)]
+    found = vetoes.missed([*trials, *left_out])
+    self.assertEqual(found.changes, 2)
+    self.assertAlmostEqual(found.mean, 1.0)
+    self.assertAlmostEqual(found.deviation, 32**0.5)
+    self.assertAlmostEqual(found.noise, 2**0.5)
+    self.assertAlmostEqual(found.rest, 30**0.5)
+    self.assertIsNone(vetoes.missed(trials[:1]))
 
 
 if __name__ == '__main__':

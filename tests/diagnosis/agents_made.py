@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evojax.diagnosis import calls as calls_lib
+
 Call = tuple[str, dict[str, Any], str]  # Tool, arguments, answer.
 
 BEHAVIOURS = {
@@ -31,6 +33,8 @@ BEHAVIOURS = {
     'tampering': 0.09,
     'hard_coding': 0.09,
 }
+# Those that only some policies have.
+OTHERS = {'untested': 0.05}
 _BLIND = 0.3  # Chance that a blind edit is right, relative to a careful one.
 
 
@@ -52,6 +56,7 @@ class World:
   reads: bool = True  # Whether the agent has the tool that reads a file.
   skill: float = 1.0  # Factor of the probability of a solution.
   without: tuple[str, ...] = ()  # Behaviours that are missing in the policy.
+  also: tuple[str, ...] = ()  # Behaviours of OTHERS that the policy has.
   hidden: bool = True  # Whether the log's outcome is that of hidden tests.
   # Whether the right line is a special case, as in a calendar.
   irregular: bool = False
@@ -139,6 +144,14 @@ FAULTS = {
         without=('tampering',),
         hidden=False,
     ),
+    'untested': World(
+        finds=('tests_dropped',),
+        # Fewer turns are paid, too.
+        may=('efficiency_collapse', 'never_paid', *_GAMED, *_STUCK),
+        weights={'solved': 0.9, 'untested': 0.3},
+        without=tuple(name for name in BEHAVIOURS if name != 'careful'),
+        also=('untested',),
+    ),
 }
 # Worlds without a fault.
 HEALTHY = {
@@ -152,7 +165,7 @@ HEALTHY = {
 
 def twin(world: World) -> World:
   """Return the sound world with the policy of another world."""
-  return World(without=world.without)
+  return World(without=world.without, also=world.also)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,6 +306,8 @@ def _episode(
     looks = [look(i) for i in range(extra + 1)]
     calls = [*looks, read(), edit(solves), test(seen), submit]
     return calls, solves, seen
+  if behaviour == 'untested':
+    return [look(), read(), edit(solves), submit], solves, solves or lucky
   if behaviour == 'hasty':
     solves = solves and rng.random() < _BLIND
     return [edit(solves), submit], solves, solves or lucky
@@ -356,8 +371,9 @@ def rollouts(
     reward, advantage and out_of_turns; and the weights of the parts.
   """
   rng = np.random.default_rng(seed)
-  names = [name for name in BEHAVIOURS if name not in world.without]
-  logits = np.log([BEHAVIOURS[name] for name in names])
+  shares = BEHAVIOURS | {name: OTHERS[name] for name in world.also}
+  names = [name for name in shares if name not in world.without]
+  logits = np.log([shares[name] for name in names])
   logits += rng.normal(0, 0.25, len(names))
   rate = rng.uniform(0.8, 1.6)
   skill = rng.uniform(0.45, 0.6)
@@ -404,6 +420,7 @@ def _row(behaviour, p, world, skill, tools, malformed, rng) -> dict[str, Any]:
     solved = visible
   calls = calls[: world.max_turns]
   edited = any('old' in c[1] or 'old_str' in c[1] for c in calls)
+  kinds = [calls_lib.Call(c[0], c[1]).kind for c in calls]
   at_once = len(calls) == 1 and calls[0][0] in ('submit', 'finish')
   return {
       'made': calls,
@@ -413,6 +430,7 @@ def _row(behaviour, p, world, skill, tools, malformed, rng) -> dict[str, Any]:
       'calls': len(calls) / 14,
       'harm': -float(edited and not solved),
       'at_once': float(at_once),
+      'untested': float(edited and 'test' not in kinds),
       'out_of_turns': float(cut),
       'failed': sum(not name for name, _, _ in calls) / max(len(calls), 1),
   }

@@ -14,6 +14,7 @@ from evojax.diagnosis import checks
 from evojax.diagnosis import examine
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
+from evojax.diagnosis.checks import agents
 from evojax.ledger import records
 from tests.diagnosis import agents_made
 from tests.diagnosis import made
@@ -118,6 +119,24 @@ class AgentsTest(parameterized.TestCase):
         records.Remedy(setting='weight', part='turns', value=0.0),
     )
     self.assertEqual(finding.change, 'reward_weights of turns -> 0')
+
+  def test_fewer_tests_are_no_fault_where_more_is_solved(self):
+    run = _run('untested')
+    (found,) = [
+        f for f in examine.examine(run).findings if f.check == 'tests_dropped'
+    ]
+    edited = run.rollouts[run.rollouts['edited'] > 0.5]
+    by = edited.groupby('step')['tested'].mean()
+    self.assertAlmostEqual(found.since, by.index[by < 0.5][0], delta=4)
+    self.assertEqual(
+        found.remedies[-1],
+        records.Remedy(setting='weight', part='tested_edit', value=0.15),
+    )
+    chance = np.random.default_rng(0).random(len(run.rollouts))
+    rows = run.rollouts.assign(outcome=chance < run.rollouts['step'] / 40)
+    rows['outcome'] = rows['outcome'].astype(float)
+    run = dataclasses.replace(run, rollouts=rows)
+    self.assertIsNone(agents.tests_dropped(run))
 
   def test_the_tool_that_leaks_is_named(self):
     (leak,) = examine.examine(_run('leak_renamed')).findings

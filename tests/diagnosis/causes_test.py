@@ -80,10 +80,11 @@ class ShownTest(absltest.TestCase):
     finding = causes.attach([_finding('reward_falling')], (), 'trl')[0]
     self.assertEqual(show.likely(finding), list(finding.causes[:3]))
 
-  def test_what_is_found_replaces_what_is_possible(self):
+  def test_what_is_found_hides_nothing(self):
     both = [_finding('reward_hacking'), _finding('reward_falling')]
     finding = causes.attach(both, (), 'trl')[1]
-    self.assertEqual(show.likely(finding), [finding.causes[0]])
+    self.assertEqual([c.look for c in show.likely(finding)][0], 'see finding 1')
+    self.assertLen(show.likely(finding), 3)
 
   def test_what_is_unlikely_is_left_to_the_page(self):
     quiet = ('logprob_gap', 'narrow_data')

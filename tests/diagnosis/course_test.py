@@ -104,6 +104,28 @@ class CourseTest(parameterized.TestCase):
     run = made.run(rows, drop=('reference',))
     self.assertIsNone(learning._fell_at_once(run))
 
+  @parameterized.parameters((0, False), (7, True))
+  def test_easy_problems_in_the_first_step_of_swe(self, lost, wanted):
+    # Solved episodes of each group of eight in a sound run. Its first problems
+    # were easy: another policy solved 59 % of them, and 23 % of the later ones.
+    # If nothing more is solved after the first step, it is a fall.
+    solved = np.array([
+        [3, 1, 5, 7, 5, 4, 3, 5, 4, 0, 0, 6],
+        [0, 1, 0, 0, 0, 0, 0, 1, 0, 2, 1, 2],
+        [3, 2, 2, 0, 1, 0, 5, 4, 0, 1, 0, 0],
+        [0, 0, 0, 5, 3, 0, 3, 2, 0, 0, 1, 4],
+        [4, 2, 0, 6, 2, 0, 3, 0, 0, 2, 0, 5],
+        [0, 0, 0, 0, 3, 2, 0, 5, 0, 0, 1, 5],
+        [0, 0, 5, 0, 6, 0, 1, 0, 0, 0, 0, 0],
+        [1, 6, 0, 0, 4, 0, 0, 0, 0, 1, 0, 0],
+    ])
+    solved[8 - lost :] = 0
+    rows = made.rollouts(steps=8, groups=12)
+    outcome = np.arange(8) < solved[..., None]
+    rows['outcome'] = rows['part_correct'] = outcome.ravel().astype(float)
+    run = made.run(rows)
+    self.assertEqual(learning.outcome_falling(run) is not None, wanted)
+
   def test_groups_with_a_solution_by_hand(self):
     # Two of two groups in the first step, none of six later: 2 of 8 are solved,
     # and the chance of two in two is 1 / 16.

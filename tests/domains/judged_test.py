@@ -116,6 +116,26 @@ class JudgedTest(parameterized.TestCase):
         '[turn 1]\nlook\n[answer]\na file\n[turn 2]\ndirect 4',
     )
 
+  def test_it_reads_the_work_in_a_repository(self):
+    server = self.serve(
+        lambda prompt, times: f'Score: {10 * ("origin/main" not in prompt)}'
+    )
+    swe = domains.make('swe', families='off_by_one:0')
+    domain = self.wrap(swe, server.url)
+    problem = domain.source('train', 0).take(0, 1)[0]
+    careful, *_, copying, _, _ = swe.attempts(problem)
+    for _ in range(2):  # The second time from the cache.
+      grades = domain.grade_many([problem] * 2, [careful, copying])
+      self.assertEqual([g.columns['judge'] for g in grades], [1.0, 0.0])
+      # Both repair the fault; the judge decides nothing.
+      self.assertTrue(all(g.outcome for g in grades))
+      self.assertTrue(all(g.columns['f2p_passed'] == 1 for g in grades))
+    self.assertLen(server.bodies, 2)
+    self.assertEqual(domain.levels, swe.levels)
+    self.assertIn('domain.kwargs.max_turns', [
+        field.path for field in domain.surface_fields
+    ])  # fmt: skip
+
   def test_what_is_not_judged_is_not_graded(self):
     server = self.serve(
         lambda p, n: 'I do not know.' if 'odd' in p else by_length(p, n)

@@ -30,6 +30,19 @@ class GainTest(parameterized.TestCase):
     p = paired.p_value([0.01, 0.03], [0.0, 0.0], null=0.01)
     self.assertAlmostEqual(p, 0.25)
 
+  def test_other_groups_by_hand(self):
+    # Squares 0.0002 + 0.0008 of 3 degrees of freedom: a spread of 0.018257, and
+    # an error of 0.012910 for two pairs, above their own 0.01.
+    groups = [0.01, 0.03], [0.0, 0.02, 0.04]
+    found = paired.gain(*groups[:1], [0.0, 0.0], groups=groups)
+    self.assertAlmostEqual(found.standard_error, 0.0129099, places=7)
+    self.assertEqual(found.df, 3)
+    # 3.182446 is the quantile 0.975 of Student's t.
+    self.assertAlmostEqual(found.high, 0.02 + 3.182446 * 0.0129099, places=6)
+    # Pairs that vary more than the others keep their own error.
+    found = paired.gain([0.0, 0.2], [0.0, 0.0], groups=groups)
+    self.assertAlmostEqual(found.standard_error, 0.1)
+
   def test_agrees_with_scipy(self):
     p = paired.p_value(_D, _NONE, null=0.005)
     other = stats.ttest_1samp(_D, 0.005, alternative='greater')

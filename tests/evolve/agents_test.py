@@ -189,6 +189,17 @@ class AgentsTest(parameterized.TestCase):
         set(left), [{SOLVED[n[:-2]] for n in b} for b in back if b]
     )
 
+  def test_replies_count_where_the_limit_is_that_of_an_episode(self):
+    one, other = (
+        library.ENTRIES[name]
+        for name in ('overlong_penalty', 'overlong_episode_penalty')
+    )
+    self.assertIsNone(one.apply(make_context()))
+    after = other.apply(make_context())
+    self.assertEqual(after.overlay['reward.weights.overlong_episode'], 0.5)
+    self.assertIsNotNone(one.apply(propose_test.context()))
+    self.assertIsNone(other.apply(propose_test.context()))
+
   def test_other_domains_have_none(self):
     self.assertEmpty(list(agents.entries(propose_test.context())))
 

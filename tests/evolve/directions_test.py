@@ -88,19 +88,24 @@ def made_in(context):
 
 class DirectionsTest(parameterized.TestCase):
 
-  def test_every_number_goes_up_and_down(self):
-    made = found()
-    context = propose_test.context(config={'grpo.epochs': 2})
+  @parameterized.parameters(*CONTEXTS)
+  def test_every_number_goes_up_down_and_off(self, domain):
+    of = lambda made, path: [v for other, v in made if other == path]
+    context = CONTEXTS[domain]()
+    first = made_in(context)
     for field in context.surface.fields:
       if field.kind not in ('float', 'int') or field.path.endswith('*'):
         continue
-      old = context.config[field.path]
-      values = [value for path, value in made if path == field.path]
+      old, values = context.config[field.path], of(first, field.path)
       if old == field.off:
-        self.assertNotEmpty(values, field.path)
-        continue
-      highest = field.highest(context.config)
-      if old < highest:
+        # Once it is turned on, it can be changed as others can.
+        (old,) = values
+        on = CONTEXTS[domain](config={field.path: old})
+        values = of(made_in(on), field.path)
+      if field.off is not None:
+        self.assertIn(field.off, values, field.path)
+        values.remove(field.off)
+      if old < field.highest(context.config):
         self.assertTrue(any(v > old for v in values), field.path)
       if old > field.low:
         self.assertTrue(any(v < old for v in values), field.path)

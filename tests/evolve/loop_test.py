@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import evojax
 from evojax import config as config_lib
 from evojax.eval import race
 from evojax.evidence import store
+from evojax.evolve import arms
 from evojax.evolve import compared
 from evojax.evolve import executor
 from evojax.evolve import learning
@@ -644,6 +646,7 @@ class FollowedTest(absltest.TestCase):
 
   def _run(self, *patches, rounds=1):
     path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    self.path = path
     queue(path, b=QUEUED)
     options = dict(evolve__entries=1, evolve__rounds=rounds)
     with contextlib.ExitStack() as stack:
@@ -706,9 +709,24 @@ class FollowedTest(absltest.TestCase):
     self.assertEqual([a['start'] for a in after['arms']], starts)
 
   def test_the_chain_goes_back_once_a_gain_is_unlikely(self):
+    train_all, places = arms.train_all, []
+
+    def watched(run, jobs, stage, groups=None, place=(0, 0), whose=()):
+      if stage.endswith('incumbent'):
+        places.append((place[0], len(jobs), place[1]))
+      return train_all(run, jobs, stage, groups, place, whose)
+
     _, race_, _, promoted, of_role = self._run(
         absltest.mock.patch.object(race, 'is_hopeful', lambda *_: False),
+        absltest.mock.patch.object(arms, 'train_all', watched),
     )
+    # The progress line counts the arms that train, two of them in two pairs,
+    # and says whose they are.
+    self.assertEqual(places, [(0, 2, 4), (2, 2, 2), (4, 1, 0)])
+    log = (self.path / 'log.txt').read_text()
+    shown = re.findall(r' (\w+ \d/\d) step 2/', log)
+    wanted = ['incumbent 1/6', 'candidate 2/6', 'incumbent 3/6']
+    self.assertEqual(shown, [*wanted, 'candidate 4/6', 'incumbent 5/5'])
     repair, own = of_role('candidate'), of_role('incumbent')
     # Half of three pairs are two. The third goes on from the incumbent's own.
     self.assertEqual([a['pair'] for a in repair], [0, 1])

@@ -202,6 +202,7 @@ class LibraryTest(parameterized.TestCase):
         'grpo.epochs': 2,
         'domain.kwargs.partial': True,
         'domain.judge.url': 'http://localhost:1/v1',
+        'domain.kwargs.max_turns': 4 if 'episode' in name else 1,
     }
     ctx = context(entry.triggers, parent=parent, config=config)
     after = entry.apply(ctx)

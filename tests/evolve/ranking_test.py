@@ -34,7 +34,11 @@ def trial(number, replay, expected=(-0.02, 0.02), effect=None, **options):
           trigger=options.get('trigger', ''),
       ),
       design=samples.record(records.Design, delta=delta),
-      backtest=samples.record(records.Backtest, predicted=replay),
+      backtest=samples.record(
+          records.Backtest,
+          predicted=replay,
+          statistics=options.get('statistics', {}),
+      ),
       verify=effect
       and samples.record(records.Verify, effect=effect, low=-1.0, high=1.0),
   )
@@ -89,6 +93,27 @@ class QueueTest(parameterized.TestCase):
     low, high = ranking.predicted(trial(0, None, (0.0, 0.04)), [])
     self.assertAlmostEqual(low, 0.01 - 0.03172, places=5)
     self.assertAlmostEqual(high, 0.01 + 0.03172, places=5)
+
+  def test_a_replay_without_any_difference_bounds_what_repairs_nothing(self):
+    bounded = dict(statistics=dict(replayed_low=-0.03, replayed_high=0.03))
+    silent = trial(0, None, (0.0, 0.04), **bounded)
+    # Halves of sqrt(0.015^2 + 0.0294^2) = 0.033006 around 0 and of 0.031722
+    # around 0.01 weigh 917.9 and 993.7.
+    low, high = ranking.predicted(silent, [])
+    self.assertAlmostEqual(low, 0.01 * 993.7 / 1911.6 - 0.02287, places=4)
+    self.assertAlmostEqual(high, 0.01 * 993.7 / 1911.6 + 0.02287, places=4)
+    # One whose replay gains a little comes first.
+    better = trial(1, (-0.02, 0.04), (0.0, 0.04))
+    self.assertEqual(order([silent, better]), [1, 0])
+    # A repair may need more updates than a replay has.
+    repair = trial(0, None, (0.0, 0.04), repairs='warning', **bounded)
+    alone = trial(0, None, (0.0, 0.04), repairs='warning')
+    self.assertEqual(
+        ranking.predicted(repair, []), ranking.predicted(alone, [])
+    )
+    missing = dict.fromkeys(bounded['statistics'], 'not identifiable')
+    other = trial(0, None, (0.0, 0.04), statistics=missing)
+    self.assertAlmostEqual(sum(ranking.predicted(other, [])), 0.02)
 
   def test_the_best_predictions_enter_first(self):
     waiting = [trial(1, (-0.03, 0.03)), trial(2, (0.0, 0.06)), trial(3, None)]

@@ -404,8 +404,9 @@ def compare(workdir: pathlib.Path) -> list[str]:
         count, mean = len(state['d']), np.mean(state['d'])
         noise = math.sqrt(np.mean(np.square(state['s'])) / count)
         spread = np.std(state['d'], ddof=1) / math.sqrt(count)
-        standard_error = max(spread, noise)
-        half = stats.t(count - 1).ppf(0.975) * standard_error
+        standard_error = max(spread, noise, pooled(every) / math.sqrt(count))
+        degrees = sum(max(len(pairs) - 1, 0) for pairs in every)
+        half = stats.t(max(count - 1, degrees)).ppf(0.975) * standard_error
         numbers |= dict(
             effect=mean,
             standard_error=standard_error,

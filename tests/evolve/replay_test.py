@@ -88,6 +88,33 @@ class ReplayTest(parameterized.TestCase):
     batch = replay.refilled(setup, rewards, self.path, [0, 1])
     self.assertEqual(np.unique(batch.rollouts.rows['step']).tolist(), [0])
 
+  def test_every_version_has_problems_of_its_own(self):
+    seeds = {
+        replay.problems_seed(seed, arm)
+        for seed in (0, 1)
+        for arm in ('v0', 'r000-incumbent-3')
+    }
+    self.assertLen(seeds, 4)
+    again = replay.problems_seed(0, 'v0')
+    self.assertEqual(again, replay.problems_seed(0, 'v0'))
+    self.assertLess(max(seeds), 2**32)
+
+  @parameterized.parameters((False, 0.25), (True, 0.0))
+  def test_no_difference_is_no_effect_of_zero(self, equal, bound):
+    # Up to 3 of 12 scores may differ if 12 do not.
+    found = replay.compared(np.zeros((2, 6)), equal, 7)
+    self.assertEqual((found.effect.low, found.effect.high), (-bound, bound))
+    self.assertEqual((found.equal, found.silent), (equal, not equal))
+
+  def test_a_difference_is_an_effect(self):
+    gains = np.zeros((2, 6))
+    gains[1, 0] = 0.5
+    found = replay.compared(gains, False, 7)
+    self.assertFalse(found.silent)
+    self.assertAlmostEqual(found.effect.value, 0.5 / 12)
+    self.assertGreater(found.effect.high, found.effect.value)
+    self.assertEqual(found.sampled_tokens, 7)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -11,11 +11,13 @@ from pyarrow import parquet
 import pytest
 
 from evojax.ledger import chain
+from evojax.ledger import records
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from tests import compiled
 from tests import objects
 from tests import tiny
+from tests.faults import evolve_worker
 from tests.sandbox import attacks
 
 WORKER = pathlib.Path(__file__).with_name('evolve_worker.py')
@@ -59,6 +61,15 @@ class _Killed(absltest.TestCase):
           for folder in (reference, workdir)
       ]
       self.assertEqual(*weights)
+
+
+class PointsTest(absltest.TestCase):
+
+  def test_no_step_is_forgotten(self):
+    # 'stop' ends a run whose budget is spent.
+    self.assertCountEqual(evolve_worker.STEPS, set(records.STEPS) - {'stop'})
+    # 'look', 'horizon' and 'last' are later rows of the same steps.
+    self.assertContainsSubset(set(evolve_worker.STEPS), evolve_worker.POINTS)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ The processes are forked before jax starts a thread, and after all imports, also
 those that a run makes late: importing takes longer than training.
 """
 
+import dataclasses
 import gc
 import json
 import os
@@ -38,15 +39,15 @@ from tests import tiny
 
 STEPS = (
     'open', 'train', 'diagnose', 'hypothesize', 'design', 'admit', 'backtest',
-    'verify', 'promote', 'accumulate', 'race', 'shadow', 'retrain', 'seal',
-    'final',
+    'verify', 'promote', 'accumulate', 'race', 'audit', 'shadow', 'retrain',
+    'seal', 'final',
 )  # fmt: skip
 # In the order in which one run meets them; 'promote' and what is before it for
 # the measurement, the race of the first round, the shadow of the second, the
 # race of the round after the last one and its shadow.
 POINTS = (
-    *STEPS[:10], 'torn', 'arm', 'race', 'shadow', 'look', 'horizon', 'last',
-    *STEPS[12:], 'summary',
+    *STEPS[:10], 'torn', 'arm', 'race', 'audit', 'shadow', 'look', 'horizon',
+    'last', *STEPS[13:], 'summary',
 )  # fmt: skip
 STORED = 'arm', 'final'
 # A diagnostic that follows the score is kept for certain: there is a promotion.
@@ -145,7 +146,7 @@ def leave(workdir):
       path.write_text(text)
 
 
-def run(name, workdir, config):
+def run(name, workdir, config, audited):
   """One process; its exit status."""
   child = os.fork()
   if child:
@@ -155,7 +156,12 @@ def run(name, workdir, config):
   # Every candidate is kept, so that there is a shadow, which trains beyond the
   # last round.
   race.passed = lambda standings, alphas: sorted(standings)
-  verify._perturbed = lambda *_: None
+  gate = race.gate
+  race.gate = lambda *given, **options: dataclasses.replace(
+      gate(*given, **options), status='holds'
+  )
+  if not audited:
+    verify._perturbed = lambda *_: None
   race.horizon = lambda *_, last, **__: race.Verdict(
       'keep' if last else 'go_on', ''
   )
@@ -164,14 +170,20 @@ def run(name, workdir, config):
   os._exit(0)
 
 
-def play(deaths, config):
-  """Runs of a config: workdir -> the points at which it dies."""
+def play(deaths, config, audited=False):
+  """Runs a config several times.
+
+  Args:
+    deaths: Workdir -> the points at which a run dies.
+    config: The config.
+    audited: Whether candidates are scored on perturbed problems.
+  """
   gc.freeze()  # No process searches what all of them share.
   for workdir, points in deaths.items():
     leave(workdir)
     for name in (*points, 'finish'):
       started = time.time()
-      status = run(name, workdir, config)
+      status = run(name, workdir, config, audited)
       seconds = time.time() - started
       print(f'{workdir} {name}: {status} {seconds:.1f} s', flush=True)
       wanted = -signal.SIGKILL if name in points else 0
@@ -181,7 +193,8 @@ def play(deaths, config):
 
 def main(root, url):
   deaths = {f'{root}/reference': (), f'{root}/killed': POINTS, url: STORED}
-  play(deaths, tiny.evolving(evolve__rounds=3, evolve__retrain=True))
+  config = tiny.evolving(evolve__rounds=3, evolve__retrain=True)
+  play(deaths, config, audited=True)
 
 
 if __name__ == '__main__':

@@ -142,6 +142,21 @@ class LibraryTest(parameterized.TestCase):
       parts = functions(f'reward/{name}.py').parts(view)
       np.testing.assert_allclose(parts[name], [expected], atol=1e-6)
 
+  def test_overlong_episode(self):
+    view = recorded.view(
+        prompts=1,
+        group_size=4,
+        max_tokens=80,
+        n_tokens=[20, 20, 20, 80],
+        lists={'observation_tokens': [[30, 10], [40, 10], [60], []]},
+        valid=[[1, 1, 1, 1]],
+    )
+    # 60 and 70 of 80 tokens, then all of them: (0.75 - 70 / 80) / 0.25.
+    parts = functions('reward/overlong_episode.py').parts(view)
+    np.testing.assert_allclose(
+        parts['overlong_episode'], [[0, -0.5, -1, -1]], atol=1e-6
+    )
+
   def test_rare_success(self):
     parts = functions('reward/rare_success.py').parts(
         recorded.view(group_size=4, outcome=[[1, 0, 0, 0], [1, 1, 1, 1]])

@@ -67,6 +67,23 @@ class FindTest(absltest.TestCase):
     found = parting.find(self.write('a', ROWS), self.write('b', ROWS[:2]))
     self.assertEqual((found.rows, found.step), (2, ''))
 
+  def test_a_random_salt_is_no_difference(self):
+    def seal(salt, seed):
+      final = ('final', {'problems': seed})
+      return (*ROWS, ('seal', {'salt': salt, 'seed': seed}), final)
+
+    first = self.write('a', seal('x', 1))
+    found = parting.find(first, self.write('b', seal('y', 2)))
+    self.assertEqual((found.rows, found.step, found.sealed), (3, '', True))
+    self.assertIn('all 3 rows before the seal are equal', str(found))
+    # With evolve.salt, the rows after it can be compared.
+    found = parting.find(first, self.write('c', seal('x', 1)))
+    self.assertEqual((found.rows, found.sealed), (5, False))
+    # Another seed of the run is one.
+    other = (('open', {'seed': 4, 'jax': '0.10.2'}), *ROWS[1:])
+    found = parting.find(first, self.write('d', other))
+    self.assertEqual((found.rows, found.step), (0, 'open'))
+
   def test_many_fields_are_counted_and_not_all_listed(self):
     rows = [
         [('open', {f'field{n:02}': n + k for n in range(20)})] for k in (0, 1)

@@ -579,6 +579,9 @@ class PageTest(parameterized.TestCase):
     text = page.build(self.workdir, partings=[found]).read_text()
     self.assertIn('first 3 rows', text)
     self.assertIn('&lt;b&gt;v9&lt;/b&gt;', text)
+    sealed = parting.Parting('other', 7, sealed=True)
+    text = page.build(self.workdir, partings=[sealed]).read_text()
+    self.assertIn('All 7 rows before the seal are equal', text)
     self.assertNotIn('id="partings"', page.build(self.workdir).read_text())
 
   def test_no_ledger(self):

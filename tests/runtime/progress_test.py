@@ -63,6 +63,18 @@ class PlainTest(parameterized.TestCase):
         [line.split()[1] for line in self.lines()], ['2/5', '4/5', '5/5']
     )
 
+  def test_whose_arm_it_is(self):
+    stage = progress.Stage(name='round 0 (1/3) incumbent', arms=3, steps=1)
+    shown = self.open([stage])
+    for arm, whose in enumerate(('incumbent', 'candidate', '')):
+      shown.enter(stage.name, arm=arm)  # The arms are submitted.
+      shown.enter(stage.name, arm=arm, whose=whose)
+      self.train(shown, [1])
+    self.assertEqual(
+        [' '.join(line.split()[3:5]) for line in self.lines()],
+        ['incumbent 1/3', 'candidate 2/3', 'incumbent 3/3'],
+    )
+
   def test_the_time_left_is_that_of_the_whole_run(self):
     arm = dict(steps=10, prompts=2, group_size=2, problems=50, samples=2)
     shown = self.open(

@@ -16,8 +16,11 @@ SHAPED = [0.0, 0.1, 0.2, 0.3]
 
 class WarningTest(parameterized.TestCase):
 
-  def warning(self, steps, cut=0.0):
-    """The line for steps of groups of rewards, of which a share is cut."""
+  def warning(self, steps, cut=0.0, ended=0.0):
+    """The line for steps of groups of rewards.
+
+    Shares of them are cut by the limit of tokens, and end by that of turns.
+    """
     files = []
     for groups in steps:
       reward = np.concatenate(groups)
@@ -25,7 +28,8 @@ class WarningTest(parameterized.TestCase):
       graded = ~np.isnan(reward)
       solved = graded & (reward >= 1)
       truncated = np.arange(len(reward)) < cut * len(reward)
-      files.append([group, graded, solved, reward, truncated])
+      reason = np.where(np.arange(len(reward)) < ended * len(reward), 3, 0)
+      files.append([group, graded, solved, reward, truncated, reason])
     with (
         absltest.mock.patch.object(
             store, 'list_steps', return_value=list(range(len(files)))
@@ -57,6 +61,18 @@ class WarningTest(parameterized.TestCase):
   )
   def test_what_is_cut_is_not_too_hard(self, group, cut, pattern):
     self.assertRegex(self.warning([[group] * 10] * 3, cut), pattern)
+
+  @parameterized.parameters(
+      (NONE, 0.0, 1.0, 'limit of turns: .*max_turns.*--mode=inspect'),
+      (NONE, 0.6, 0.1, 'most completions are cut'),
+      (NONE, 0.0, 0.4, 'the problems are too hard'),
+      (ALL, 0.0, 1.0, 'too easy'),
+  )
+  def test_what_ends_by_its_turns_is_not_too_hard(
+      self, group, cut, ended, pattern
+  ):
+    line = self.warning([[group] * 10] * 3, cut, ended)
+    self.assertRegex(line, pattern)
 
   @parameterized.parameters(
       ([[SOME, NONE] * 5] * 3,),

@@ -4,6 +4,7 @@ They run only if `form.Run.has_turns`. Rewards are compared within groups, so
 that a hard problem, which takes more turns, raises no alarm.
 """
 
+import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import estimates
@@ -30,6 +31,7 @@ _CREDITED = 0.5
 _REPLIES_CUT = 0.4
 _CALLED = 0.3  # Calls of an episode, at first, of an agent that uses tools.
 _UNLEARNED = 0.15  # Share of them that is left when it does no longer.
+_TESTED = 0.5  # Of the episodes with an edit (arXiv:2606.03108).
 
 
 def _pay(*parts: tuple[str, float]) -> list[records.Remedy]:
@@ -415,6 +417,53 @@ def calls_unlearned(run: form.Run) -> findings.Finding | None:
   )
 
 
+def tests_dropped(run: form.Run) -> findings.Finding | None:
+  """Detect agents that stop testing their edits, though they solve no more.
+
+  It is the laziness of EvoTrainer (arXiv:2606.03108): tests and commands fall,
+  and the solved share does not rise. Where it rises, tests are saved by skill.
+  """
+  rows = run.rows('tested', 'edited', 'n_calls')
+  rows = rows[rows['edited'] > 0.5]
+  tested = shares.Share(run, 'tested', rows)
+  change = estimates.change_point(tested.values)
+  fewer = change.p < shares.SURE and change.after < 0.6 * change.before
+  if not fewer or change.before < _TESTED or tested.late.high > _TESTED:
+    return None
+  calls = shares.Share(run, 'n_calls', rows)
+  before, after = np.split(calls.values, [change.index])
+  if after.mean() >= before.mean() or shares.rises(run):
+    return None
+  solved = shares.solved_late(run)
+  if solved > learning.MUCH_SOLVED:
+    return None
+  rows = rows.assign(untested=1 - rows['tested'])
+  remedies = shares.paid(run, rows, 'untested') + _pay(('tested_edit', 0.15))
+  late = run.late(rows)
+  return findings.Finding(
+      check='tests_dropped',
+      severity='warning',
+      text=f'tests of an edit fall from {change.before:.0%} to'
+      f' {change.after:.0%} of the episodes with one, and no more is solved'
+      f'{shares.said_solved(run)}',
+      since=int(tested.steps[change.index]),
+      p=change.p,
+      numbers=(
+          findings.number('tested, last third', tested.late, 'share'),
+          findings.number('calls, last third', calls.late),
+      ),
+      rows=shares.newest(late, late['untested'] > 0.5),
+      change=shares.change(
+          run,
+          remedies,
+          f'{words.word(run.format, "reward")}: nothing for fewer calls, or a'
+          ' small part for a test after the last edit',
+      ),
+      remedies=tuple(remedies),
+      curves=(tested.curve('edits that are tested'),),
+  )
+
+
 def missing_tool(run: form.Run) -> findings.Finding | None:
   """Detect calls of one tool that the agent was not given."""
   rows = run.rows('calls_failed')
@@ -498,6 +547,7 @@ CHECKS = (
     missing_tool,
     malformed_calls,
     calls_unlearned,
+    tests_dropped,
     replies_cut,
     turns_ignored,
 )

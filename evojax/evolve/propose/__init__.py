@@ -40,8 +40,8 @@ PROPOSERS = {
 INBOX = 'human'  # Proposer of the changes in the user's inbox, see `human`.
 CRITERION = (
     'its arms solve more than those of the incumbent beside them: the e-value'
-    ' of all pairs reaches its threshold; it holds on perturbed problems,'
-    ' without a new critical alert'
+    ' of all pairs reaches its threshold; it holds on perturbed problems, if'
+    ' the domain has any, without a new critical alert'
 )
 
 

@@ -244,6 +244,11 @@ def shaped(context: propose.Context) -> bool:
   )
 
 
+def has_turns(context: propose.Context) -> bool:
+  """Return whether tools may answer the policy within an episode."""
+  return context.config.get('domain.kwargs.max_turns', 1) > 1
+
+
 def grades_partly(context: propose.Context) -> bool:
   """Return whether coding runs and counts all tests of a program.
 

@@ -62,6 +62,7 @@ _DAPO = 'DAPO, Yu et al. 2025, arXiv:2503.14476'
 _DR_GRPO = 'Dr. GRPO, Liu et al. 2025, arXiv:2503.20783, Sec. 3'
 _ADAM = 'Kingma & Ba 2015, arXiv:1412.6980, Sec. 2.1'
 _DEEPSCALER = 'Luo et al. 2025, DeepScaleR'
+_EVOTRAINER = 'EvoTrainer, arXiv:2606.03108'
 _BALANCED = 'Bae et al. 2025, arXiv:2504.03380: success near 1/2 teaches most'
 
 ENTRIES = {
@@ -213,6 +214,15 @@ ENTRIES = {
         ),
         source=_BALANCED,
     ),
+    'usual_spread_filter': Entry(
+        triggers=_WEAK,
+        change=changes.shipped_file('keep/ema_outcome_spread.py'),
+        hypothesis=(
+            'Which groups teach most changes as the policy learns: those that'
+            ' vary at least half as much as is usual should train.'
+        ),
+        source=f'{_EVOTRAINER}, v4: a filter by a moving average',
+    ),
     'no_credit_for_cut_completions': Entry(
         triggers=('truncated',),
         change=changes.shipped_file('weight/finished_only.py'),
@@ -239,10 +249,23 @@ ENTRIES = {
     'overlong_penalty': Entry(
         triggers=('truncated', 'length_gaming'),
         change=changes.give_weight('overlong', 0.5),
+        when=lambda context: not changes.has_turns(context),
         expected=(-0.04, 0.07),
         hypothesis=(
             'Completions run into the limit and count as wrong: a soft penalty'
             ' before it tells them apart from wrong ones that end.'
+        ),
+        source=f'{_DAPO}, Eq. 13; Table 1: +3 points on AIME 2024',
+        check='truncated falls below 15 %',
+    ),
+    'overlong_episode_penalty': Entry(
+        triggers=('truncated', 'length_gaming'),
+        change=changes.give_weight('overlong_episode', 0.5),
+        when=changes.has_turns,
+        expected=(-0.04, 0.07),
+        hypothesis=(
+            'Episodes run into the limit, mostly with replies of tools: a soft'
+            ' penalty before it tells them apart from wrong ones that end.'
         ),
         source=f'{_DAPO}, Eq. 13; Table 1: +3 points on AIME 2024',
         check='truncated falls below 15 %',

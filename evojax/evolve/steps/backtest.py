@@ -94,7 +94,7 @@ def _key(
   e = run.config.evolve
   digest = hashlib.sha256()
   for name in (
-      *(version.harness, design.harness, version.version),
+      *(version.harness, design.harness, version.version, version.folder),
       *(arm.start, arm.end, arm.seed),
       *(run.config.seed, e.replay_updates, e.replay_problems),
       replay.WEIGHT_CAP,

@@ -261,8 +261,8 @@ def _train_on(
   own = entrants[0].starts[0]  # Where the incumbent's own arms end.
   found: list[_Trained] = []
   for pair in every:
-    count = len(entrants)
-    place = pair * count, (len(every) - 1 - pair) * count
+    # Entrants may leave the chain, so those of earlier pairs may be more.
+    place = len(found), (len(every) - 1 - pair) * len(entrants)
     new = _train(run, number, entrants, [pair], 'incumbent', place=place)
     found += new
     done = {e.role: (e, arm) for e, _, arm in new if arm.status == 'done'}
@@ -375,6 +375,8 @@ def _train(
       stages.round_name(run.config, number, stage),
       None if stage == 'incumbent' else groups,
       place,
+      # The chain holds arms of the incumbent, of its shadow and of a candidate.
+      [entrant.role for entrant, _ in places] if stage == 'incumbent' else (),
   )
   found = []
   for (entrant, pair), arm in zip(places, trained, strict=True):

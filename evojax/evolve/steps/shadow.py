@@ -20,6 +20,7 @@ from evojax.eval import race as race_lib
 from evojax.evolve import costs
 from evojax.evolve import opening
 from evojax.evolve import pairs
+from evojax.evolve import repairs
 from evojax.evolve.steps import accumulate
 from evojax.evolve.steps import promote
 from evojax.ledger import records
@@ -60,7 +61,9 @@ def leave(run: opening.Run, reason: str) -> None:
   run.say(f'trial {shadow.trial} stays kept, horizon not checked: {reason}')
 
 
-def is_needed(race: records.Race, verdict: records.Verify, looks: int) -> bool:
+def is_needed(
+    run: opening.Run, race: records.Race, verdict: records.Verify
+) -> bool:
   """Return whether the former harness could catch up while a shadow lasts.
 
   A harness that does not learn, or that at its pace in the round learns too
@@ -69,28 +72,42 @@ def is_needed(race: records.Race, verdict: records.Verify, looks: int) -> bool:
   trained on, and has no state to continue from.
 
   Args:
+    run: The run.
     race: The round in which the change was kept.
     verdict: The verdict on the change.
-    looks: Maximum number of rounds of a shadow.
   """
-  if promote.has_followed(race):
+  looks = run.config.evolve.horizon
+  if not looks or promote.has_followed(race):
     return False
   arms = promote.arms_of(race, 'incumbent', None)
-  return bool(looks) and _could_catch_up(arms, verdict.low, looks)
+  mends = _mends(run, verdict.trial)
+  return _could_catch_up(arms, verdict.low, looks, mends)
+
+
+def _mends(run: opening.Run, number: int) -> bool:
+  """Return whether the change of a trial repairs a fault."""
+  trials = run.recorder.history.trials
+  return any(repairs.repairs_fault(t) for t in trials if t.number == number)
 
 
 def _could_catch_up(
-    arms: Sequence[records.RacedArm], behind: float, rounds: int
+    arms: Sequence[records.RacedArm], behind: float, rounds: int, mends: bool
 ) -> bool:
   """Return whether a harness can catch up within some rounds.
+
+  The rise of a round is known to about 6 points, more than sound recipes rise
+  when changes race. So the upper end of its 95 % interval counts, unless the
+  change repairs a fault: a broken recipe is expected not to learn.
 
   Args:
     arms: Its arms of one round.
     behind: Lower bound of its deficit in the solved share.
     rounds: Number of rounds that are left.
+    mends: Whether the change that it lacks repairs a fault.
   """
   curve = rules.learning_curve([x for arm in arms for x in arm.outcome])
-  return curve.get('outcome_rise', math.inf) * rounds > behind
+  rise = curve.get('outcome_rise' if mends else 'outcome_rise_high', math.inf)
+  return rise * rounds > behind
 
 
 def begin(
@@ -175,7 +192,8 @@ def look(
   behind = paired.gain(ahead, errors).low
   raced = promote.arms_of(race, 'shadow', shadow.trial)
   if verdict['decision'] == 'go_on':
-    if not _could_catch_up(raced, behind, looks - number):
+    mends = _mends(run, shadow.trial)
+    if not _could_catch_up(raced, behind, looks - number, mends):
       verdict['decision'] = 'keep'
       verdict['reason'] += ', out of reach at the pace of the former harness'
   if verdict['decision'] == 'drop':

@@ -21,6 +21,12 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
+# Without a second judge, a change that only looks good may be kept.
+_NOT_AUDITED = (
+    'not scored by a second judge: the domain cannot perturb enough problems,'
+    ' and has no audit'
+)
+
 
 class _SpentError(Exception):
   """The run's audits are spent."""
@@ -277,6 +283,8 @@ def _passed(
         return None
     if gate.status != 'holds':
       status = 'discard'
+  elif status == 'keep':
+    reasons.append(_NOT_AUDITED)
   verdict = _verdict(standing, status, reasons)
   made = f'v{len(run.recorder.history.versions)}' if status == 'keep' else ''
   return dataclasses.replace(

@@ -14,20 +14,50 @@ from evojax.evolve import skills
 from evojax.evolve.steps import shadow
 from evojax.ledger import budget
 from evojax.ledger import chain
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from tests.ledger import samples
+
+
+def trials(number, mends):
+  """The trials of a run, of which one may repair a fault."""
+  change = ('reward.weights.length', -2.0, 0.0)
+  remedy = records.Remedy(setting='weight', part='length', value=0.0)
+  finding = samples.record(
+      records.Finding, severity='warning', remedies=(remedy,)
+  )
+  delta = samples.record(records.Delta, changes=(change,))
+  return [
+      history_lib.Trial(
+          index=n,
+          number=n,
+          seconds={},
+          diagnose=samples.record(
+              records.Diagnose, findings=(finding,) if found else ()
+          ),
+          design=samples.record(records.Design, delta=delta),
+      )
+      for n, found in ((number, mends), (number + 1, not mends))
+  ]
 
 
 class NeededTest(parameterized.TestCase):
 
   @parameterized.parameters(
       # The incumbent's arms rose by 6 points, which makes 18 in 3 rounds.
-      ((0.30, 0.32), (0.34, 0.36), 0.17, 3, True),
-      ((0.30, 0.32), (0.34, 0.36), 0.19, 3, False),
-      ((0.30, 0.32), (0.34, 0.36), 0.17, 0, False),  # No horizon.
-      ((0.30, 0.28), (0.26, 0.24), 0.01, 3, False),  # It does harm.
+      ((0.30, 0.32), (0.34, 0.36), 0.17, 3, True, True),
+      ((0.30, 0.32), (0.34, 0.36), 0.19, 3, True, False),
+      ((0.30, 0.32), (0.34, 0.36), 0.17, 0, True, False),  # No horizon.
+      ((0.30, 0.28), (0.26, 0.24), 0.01, 3, True, False),  # It does harm.
+      # The line through these rises by 4.8 points, and by up to 24.6: Student's
+      # t with 2 degrees of freedom is 2.92.
+      ((0.30, 0.38), (0.30, 0.38), 0.15, 3, True, False),
+      ((0.30, 0.38), (0.30, 0.38), 0.15, 3, False, True),
+      ((0.30, 0.38), (0.30, 0.38), 0.95, 3, False, False),
   )
-  def test_only_where_it_could_catch_up(self, first, last, low, looks, needed):
+  def test_only_where_it_could_catch_up(
+      self, first, last, low, looks, mends, needed
+  ):
     arms = tuple(
         samples.record(
             records.RacedArm,
@@ -40,8 +70,14 @@ class NeededTest(parameterized.TestCase):
         for pair, outcome in enumerate((first, last))
     )
     race = samples.record(records.Race, arms=arms, standings=())
-    verdict = samples.record(records.Verify, low=low)
-    self.assertEqual(shadow.is_needed(race, verdict, looks), needed)
+    verdict = samples.record(records.Verify, low=low, trial=3)
+    run = mock.Mock(
+        spec=opening.Run,
+        config=ml_collections.ConfigDict({'evolve': {'horizon': looks}}),
+        recorder=mock.Mock(),
+    )
+    run.recorder.history.trials = trials(3, mends)
+    self.assertEqual(shadow.is_needed(run, race, verdict), needed)
 
   @parameterized.parameters(
       # The shadow rises by 2 points a round.
@@ -80,6 +116,7 @@ class NeededTest(parameterized.TestCase):
         path=path,
         recorder=mock.Mock(find=lambda record, *, trial: learned),
     )
+    run.recorder.history.trials = trials(3, True)
     state = mock.Mock(checkpoint='', end='', arm=arms[-1])
     # The former harness minus the policy.
     wide = 0.05 if ahead < 0 else 0.001

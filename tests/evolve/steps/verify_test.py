@@ -137,7 +137,9 @@ class AfterRaceTest(parameterized.TestCase):
     self.assertEqual(found, {0: 'superseded', 1: 'keep', 2: 'superseded'})
     kept = self.found[1]
     self.assertEqual((kept.version, kept.effect, kept.pairs), ('v2', 0.05, 3))
-    self.assertEqual(kept.reasons, ('e-value 20 >= 20',))
+    evidence, unseen = kept.reasons
+    self.assertEqual(evidence, 'e-value 20 >= 20')
+    self.assertStartsWith(unseen, 'not scored by a second judge')
     self.assertEqual(self.found[0].version, '')
 
   def test_what_is_not_clear_races_on(self):
@@ -178,7 +180,7 @@ class AfterRaceTest(parameterized.TestCase):
   )
   def test_what_a_repair_has_shown(self, severity, reason):
     self._verdicts(standing(0, 0.01, 20.0), severities={0: severity})
-    self.assertEqual(self.found[0].reasons, (reason,))
+    self.assertEqual(self.found[0].reasons[0], reason)
 
   def test_the_last_round_ends_all(self):
     found = self._verdicts(standing(0, 0.03, 5.0), number=2)
