@@ -20,7 +20,19 @@ _SAID_BY = {
         'gradient_zero',
         'outcome_falling',
         'hardly_moves',
+        'kl_zero',
         'left_out',
+    ),
+    'loss_summed': ('advantage_spikes', 'impossible_share'),
+    'update_large': ('logprob_gap', 'other_weights', 'stale_sampler'),
+    # These findings say why nothing moves.
+    'kl_zero': (
+        'dead_groups',
+        'gradient_zero',
+        'left_out',
+        'schedule_ends',
+        'too_easy',
+        'too_hard',
     ),
     'hardly_moves': (
         'credit',
@@ -237,8 +249,8 @@ def _summary(
   if line.low > 0 or ends[-1] > 0.9:
     return (
         'healthy',
-        f'The run looks healthy: the solved share went from {ends[0]:.0%} to'
-        f' {ends[-1]:.0%}, and {len(quiet)} checks found nothing wrong.',
+        f'The solved share {_went(line, ends)}, and {len(quiet)} checks found'
+        ' nothing wrong.',
     )
   return (
       'cannot_tell',
@@ -246,3 +258,18 @@ def _summary(
       f' solved share has risen: {100 * line.rise:+.1f} points'
       f' [{100 * line.low:+.1f}, {100 * line.high:+.1f}].',
   )
+
+
+def _went(line: estimates.Trend, ends: list[float]) -> str:
+  """Return how the solved share went, as the end of a sentence.
+
+  Args:
+    line: The line through it.
+    ends: Its means in the first and, at last, the last part of the run.
+  """
+  if line.low <= 0:
+    return f'is {ends[-1]:.0%} in the end ({ends[0]:.0%} at first)'
+  first, last = (f'{end:.0%}' for end in (ends[0], ends[-1]))
+  if first == last:
+    first, last = (f'{end:.1%}' for end in (ends[0], ends[-1]))
+  return f'rises from {first} to {last}'

@@ -84,13 +84,13 @@ _SOLVED = (
 _TEXTS = ('completion', 'output', 'response')
 # Meaning -> the words of its names, without the empty ones.
 _NAMES = {
-    'reward': ('reward', 'score', 'raw reward', 'total reward', 'critic reward',
-               'critic score'),
+    'reward': ('reward', 'score', 'raw reward', 'total reward', 'task reward',
+               'critic reward', 'critic score'),
     'outcome': _SOLVED,
     'entropy': ('entropy', 'token entropy', 'entropy token'),
     'kl': (
         'kl', 'kl divergence', 'kl reference', 'reference kl', 'token kl',
-        'kl token', 'kl loss',
+        'kl token', 'kl loss', 'kl penalty',
     ),
     'kl_update': ('approx kl', 'kl old', 'old kl', 'old approx kl'),
     'clip': (
@@ -124,6 +124,10 @@ _NAMES = {
     'gap': (
         'mismatch kl', 'logprob difference', 'log logprob difference',
         'logprob abs difference', 'logprob difference abs', 'vllm kl',
+    ),
+    'staleness': (
+        'staleness', 'async staleness', 'version staleness',
+        'version staleness theta',
     ),
 }  # fmt: skip
 

@@ -42,7 +42,14 @@ METRICS = {
         'policy/entropy_avg',
         'actor/entropy_loss',
     ),
-    'kl': ('kl', 'actor/kl_loss', 'kl/mean', 'critic/kl', 'kl_loss'),
+    'kl': (
+        'kl',
+        'actor/kl_loss',
+        'kl/mean',
+        'critic/kl',
+        'kl_loss',
+        'kl_penalty',
+    ),
     'kl_coef': ('actor/kl_coef', 'critic/kl_coeff'),
     'kl_update': ('actor/ppo_kl', 'policy/approxkl_avg', 'ppo_kl'),
     'clip': (
@@ -81,9 +88,18 @@ METRICS = {
         'critic/advantages/mean',
         'advantages/mean',
         'loss/avg_raw_advantages',
+        'rl/advantage',
     ),
-    'advantage_low': ('critic/advantages/min', 'advantages/min'),
-    'advantage_high': ('critic/advantages/max', 'advantages/max'),
+    'advantage_low': (
+        'critic/advantages/min',
+        'advantages/min',
+        'rl/min_advantage',
+    ),
+    'advantage_high': (
+        'critic/advantages/max',
+        'advantages/max',
+        'rl/max_advantage',
+    ),
     'advantage_size': ('loss/avg_raw_advantages_abs',),
     'length': (
         'completions/mean_length',
@@ -136,6 +152,9 @@ _STEP = (
     'training/global_step',
     '_step',
 )
+# Means of an evaluation in verl, by the kind of the score; each data set has
+# one.
+_HELD_OUT = re.compile(r'val-core/.+/(acc|reward|score)/mean@\d+')
 _PREFIXES = ('train/', 'train_')
 # Means of reward functions, before their weights, under both names that TRL
 # gave them, and their standard deviations over a batch.
@@ -185,6 +204,8 @@ def common(
     chosen = next((bare[c] for c in candidates if c in bare), None)
     if chosen is not None:
       found[name] = log[chosen]
+  if 'eval_outcome' not in found:
+    found |= _held_out(log)
   if notes is not None:
     guessed = {
         meaning: name
@@ -206,6 +227,21 @@ def common(
     spread = log[spreads].apply(pd.to_numeric, errors='coerce')
     found['spread'] = spread.max(axis=1)
   return pd.DataFrame(found)
+
+
+def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:
+  """Return the mean over verl's evaluations, whose scores may be below 0."""
+  kinds: dict[str, list[str]] = {}
+  for column in log:
+    if match := _HELD_OUT.fullmatch(str(column)):
+      kinds.setdefault(match[1], []).append(column)
+  for kind in ('acc', 'reward', 'score'):
+    if kind in kinds:
+      scores = log[kinds[kind]].apply(pd.to_numeric, errors='coerce')
+      mean = scores.mean(axis=1)
+      share = mean.min() >= 0 and mean.max() <= 1
+      return {'eval_outcome' if share else 'eval_reward': mean}
+  return {}
 
 
 def part_means(log: pd.DataFrame) -> dict[str, str]:

@@ -5,6 +5,7 @@ import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import meanings
@@ -29,6 +30,9 @@ class MeaningsTest(parameterized.TestCase):
       ('val/accuracy', 'eval_outcome'),
       ('rollout/success_rate', 'outcome'),
       ('rollout_train_logp_diff', 'gap'),
+      ('ppo_actor/task_reward/avg', 'reward'),
+      ('async/staleness_mean', 'staleness'),
+      ('ppo_actor/update/version_stats/sample_staleness_avg', 'staleness'),
   )
   def test_a_name_that_says_it(self, name, meaning):
     self.assertEqual(meanings.of(name), meaning)
@@ -78,6 +82,46 @@ class MeaningsTest(parameterized.TestCase):
     self.assertStartsWith(note, "the metric 'actor/mean_entropy' is taken for")
     # A trainer whose names are known is not guessed at.
     self.assertNotIn('entropy', names.common(log))
+
+  @parameterized.parameters(
+      ('train/kl_penalty', 'kl'),
+      ('rl/advantage', 'advantage_mean'),
+      ('rl/min_advantage', 'advantage_low'),
+      ('rl/max_advantage', 'advantage_high'),
+  )
+  def test_names_of_single_trainers(self, column, name):
+    log = pd.DataFrame({'step': [1, 2], column: [0.5, 0.6]})
+    self.assertEqual(names.common(log)[name].tolist(), [0.5, 0.6])
+
+  @parameterized.parameters(
+      ({'val-core/math/acc/mean@1': [0.2, 0.3]}, 'eval_outcome', [0.2, 0.3]),
+      # What is right counts before what is paid.
+      (
+          {
+              'val-core/math/reward/mean@1': [-0.6, -0.4],
+              'val-core/math/acc/mean@1': [0.2, 0.3],
+          },
+          'eval_outcome',
+          [0.2, 0.3],
+      ),
+      ({'val-core/a/reward/mean@1': [-1.0, 0.5]}, 'eval_reward', [-1.0, 0.5]),
+      ({'val-core/a/reward/mean@1': [0.0, 5.0]}, 'eval_reward', [0.0, 5.0]),
+      (
+          {
+              'val-core/a/x/reward/mean@4': [0.2, np.nan],
+              'val-core/b/reward/mean@4': [0.4, np.nan],
+          },
+          'eval_outcome',
+          [0.3, np.nan],
+      ),
+      ({'val-core/a/reward/best@4/mean': [0.2, 0.3]}, None, None),
+  )
+  def test_scores_of_evaluations(self, columns, name, values):
+    found = names.common(pd.DataFrame({'step': [1, 2], **columns}))
+    known = [n for n in found if n.startswith('eval_')]
+    self.assertEqual(known, [name] if name else [])
+    if name:
+      np.testing.assert_allclose(found[name], values)
 
 
 if __name__ == '__main__':

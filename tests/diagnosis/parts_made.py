@@ -45,6 +45,16 @@ def noise(low: float, high: float, seed: int = 3) -> np.ndarray:
   return np.random.default_rng(seed).uniform(low, high, STEPS)
 
 
+def flat(**changed: Any) -> form.Run:
+  """Return metrics of a policy that stays as it is."""
+  still = {
+      'reward': noise(0.48, 0.52, 4),
+      'length': noise(98, 102, 5),
+      'entropy': noise(0.48, 0.52, 6),
+  }
+  return metrics(**(still | changed))
+
+
 def gap(**changed: Any) -> form.Run:
   """Return metrics with a log-prob gap, and other changes."""
   return metrics(drop=(), **changed)
@@ -57,12 +67,7 @@ def rates(course: np.ndarray) -> form.Run:
 
 def stale(**changed: Any) -> form.Run:
   """Return metrics of a policy that moves while its rollouts do not."""
-  still = {
-      'kl': np.linspace(1e-4, 0.6, STEPS),
-      'reward': noise(0.48, 0.52, 4),
-      'length': noise(98, 102, 5),
-  }
-  return metrics(**(still | changed))
+  return flat(**({'kl': np.linspace(1e-4, 0.6, STEPS)} | changed))
 
 
 def advantages(low: float, mean: float) -> form.Run:
@@ -102,6 +107,19 @@ def refused(share: float) -> form.Run:
   kept = np.random.default_rng(0).random(len(rows)) >= share
   rows['outcome'] = rows['part_correct'] = rows['outcome'] * kept
   return made.run(rows, drop=('format_ok',))
+
+
+def replying(share: float, error: str, form_: str) -> form.Run:
+  """Return completions with a reply of a tool, of which a share is an error."""
+  rows = made.rollouts()
+  rng = np.random.default_rng(0)
+  failed = rng.random(len(rows)) < share
+  replies = np.where(failed, error, rng.integers(0, 10**6, len(rows)))
+  rows['completion'] = [
+      form_.format(reply) + text
+      for reply, text in zip(replies, rows['completion'], strict=True)
+  ]
+  return made.run(rows)
 
 
 def calls(start: float, end: float, rise: float = 0.0) -> form.Run:
@@ -192,6 +210,22 @@ FAULTS = {
         lambda: metrics(kl=noise(0.45, 0.5)),
         ('kl_at_start',),
     ),
+    'kl_zero': (
+        lambda: flat(kl=np.zeros(STEPS), learning_rate=1e-5),
+        ('kl_zero',),
+    ),
+    'update_large': (
+        lambda: metrics(kl_update=noise(0.1, 0.3)),
+        ('update_large',),
+    ),
+    'loss_summed': (
+        lambda: metrics(loss=noise(-300, 300), grad_norm=noise(60, 180)),
+        ('loss_summed',),
+    ),
+    'eval_scale': (
+        lambda: metrics(eval_reward=np.linspace(-0.6, -0.3, STEPS)),
+        ('eval_scale',),
+    ),
     'advantage_spikes': (
         lambda: metrics(
             advantage_low=np.where(np.arange(STEPS) % 9 == 4, -900.0, -2.4)
@@ -212,5 +246,9 @@ FAULTS = {
     'shrinks': (lambda: metrics(length=shrinking(1.0)), ('shrinks',)),
     'loops': (lambda: looping(0), ('loops',)),
     'refused': (lambda: refused(1.0), ('right_refused',)),
+    'dead_tool': (
+        lambda: replying(0.6, 'UnknownError', '```output\n{}\n```\n'),
+        ('same_error',),
+    ),
     'unlearned_calls': (lambda: calls(1.5, 0.0), ('calls_unlearned',)),
 }

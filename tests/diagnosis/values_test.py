@@ -81,6 +81,79 @@ class ValuesTest(parameterized.TestCase):
     self.assertEqual('advantage_spikes' in _found(run), wanted)
 
 
+  @parameterized.parameters(
+      ({}, {}, 'warning'),
+      ({}, {'kl_coef': 0.04}, 'critical'),
+      ({}, {'kl_coef': 0.0}, None),
+      ({'kl_coef': np.full(40, 0.001)}, {}, 'critical'),
+      # It learns, so that 0 stands for a KL that nobody computes,
+      ({'reward': np.linspace(0.3, 0.6, 40)}, {}, None),
+      ({'entropy': np.linspace(0.5, 0.4, 40)}, {}, None),
+      # unless there is a penalty: the reference is the policy itself.
+      ({'reward': np.linspace(0.3, 0.6, 40)}, {'kl_coef': 0.04}, 'critical'),
+      ({'kl': 1e-5 * _N}, {}, None),
+      ({'learning_rate': np.zeros(40)}, {}, None),
+      ({'reward': np.zeros(40)}, {}, None),
+      ({'grad_norm': np.zeros(40)}, {}, None),  # `gradient_zero` says so.
+  )
+  def test_a_kl_of_exactly_0(self, changed, settings, severity):
+    run = parts_made.flat(**({'kl': np.zeros(40)} | changed))
+    run = form.make(run.path, 'trl', pd.DataFrame(), run.steps, settings)
+    found = _found(run).get('kl_zero')
+    self.assertEqual(found and found.severity, severity)
+
+  @parameterized.parameters(
+      (parts_made.noise(0.1, 0.3), True),
+      (-parts_made.noise(0.1, 0.3), True),  # Another estimate of it.
+      (parts_made.noise(0.02, 0.05), False),
+      (np.where(_N % 3 == 0, 0.9, 0.001), False),
+  )
+  def test_updates_that_are_large(self, kl, wanted):
+    found = _found(_metrics(kl_update=kl)).get('update_large')
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertStartsWith(found.change, 'learning_rate (it was 0.0001)')
+
+  def test_what_explains_a_large_update_or_loss(self):
+    far = {'kl_update': parts_made.noise(0.1, 0.3)}
+    found = _found(_metrics(drop=(), **far, gap=parts_made.noise(0.8, 0.9)))
+    self.assertIn('logprob_gap', found)
+    self.assertNotIn('update_large', found)
+    sums = {'loss': parts_made.noise(-300, 300), 'grad_norm': 99.0 + _N}
+    found = _found(_metrics(**sums, truncated=parts_made.noise(-1, 1)))
+    self.assertIn('impossible_share', found)
+    self.assertNotIn('loss_summed', found)
+
+  @parameterized.parameters(
+      ({}, 'warning'),
+      ({'grad_norm': parts_made.noise(0.2, 0.5)}, 'note'),
+      ({'loss': parts_made.noise(-8, 8)}, None),
+      ({'clip': parts_made.noise(0.5, 0.6)}, None),
+      ({'advantage_low': parts_made.noise(-90, -50)}, None),
+      ({'reward': parts_made.noise(100, 200)}, None),
+      ({'kl': parts_made.noise(50, 90)}, None),
+  )
+  def test_losses_that_are_sums(self, changed, severity):
+    usual = {
+        'loss': parts_made.noise(-300, 300),
+        'grad_norm': parts_made.noise(60, 180),
+    }
+    found = _found(_metrics(**(usual | changed))).get('loss_summed')
+    self.assertEqual(found and found.severity, severity)
+
+  @parameterized.parameters(
+      (np.linspace(-0.6, -0.3, 40), '-0.3 then is 35%'),
+      (np.linspace(-6, -3, 40), '-1 and 1)'),
+      (np.linspace(3, 6, 40), None),
+  )
+  def test_scores_of_an_evaluation_below_0(self, scores, said):
+    run = _metrics(eval_reward=np.where(_N % 5 == 4, scores, np.nan))
+    found = _found(run).get('eval_scale')
+    self.assertEqual(found is not None, said is not None)
+    if said:
+      self.assertIn(said, found.change)
+
+
 class LengthsTest(parameterized.TestCase):
 
   @parameterized.parameters(
@@ -270,6 +343,22 @@ class SamplerTest(parameterized.TestCase):
     self.assertEqual('stale_sampler' in found, wanted, found)
 
 
+  @parameterized.parameters(
+      (1.8 + 0.3 * np.maximum(_N - 15, 0), True),
+      (np.minimum(0.5 * _N, 4), False),  # Up to its limit.
+      (1.8 + 0.02 * _N, False),
+      (np.full(40, 8.0), False),
+  )
+  def test_rollouts_that_get_ever_older(self, age, wanted):
+    for drop in ('gap',), ():
+      run = _metrics(drop=drop, staleness=age + parts_made.noise(-0.1, 0.1))
+      found = _found(run).get('stale_sampler')
+      self.assertEqual(found is not None, wanted)
+      if wanted:
+        self.assertIn('1.8 updates at first', found.text)
+        self.assertBetween(found.since, 17, 21)
+
+
 class BehaviourTest(parameterized.TestCase):
 
   @parameterized.parameters(
@@ -297,6 +386,28 @@ class BehaviourTest(parameterized.TestCase):
     change = _found(made.run(rows))['truncation'].change
     self.assertNotIn('never end', change)
     self.assertNotIn('template', change)
+
+
+  @parameterized.parameters(
+      (0.62, 'UnknownError', True),
+      (0.62, 'HTTPConnectionPool: connection refused', True),
+      (0.3, 'UnknownError', False),
+      (0.62, 'Error: the arguments are no JSON', False),  # The policy's fault.
+      (0.62, '0', False),
+  )
+  def test_tools_that_reply_one_error(self, share, error, wanted):
+    for kind in (
+        '```python\nprint(2)\n```\n```output\n{}\n```\n',
+        '<tool_call>{{"name": "run"}}</tool_call>'
+        '<tool_response>{}</tool_response>',
+    ):
+      run = parts_made.replying(share, error, kind)
+      found = _found(run).get('same_error')
+      self.assertEqual(found is not None, wanted, kind)
+      if wanted:
+        self.assertIn(error[:20], found.text)
+        texts = run.rollouts['completion'][list(found.rows)]
+        self.assertTrue(texts.str.contains(error).all())
 
 
 class RefusalsTest(parameterized.TestCase):

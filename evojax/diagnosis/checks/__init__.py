@@ -21,6 +21,7 @@ from evojax.diagnosis.checks import lengths
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import parts
 from evojax.diagnosis.checks import refusals
+from evojax.diagnosis.checks import replies
 from evojax.diagnosis.checks import reward
 from evojax.diagnosis.checks import sampler
 from evojax.diagnosis.checks import settings
@@ -40,6 +41,7 @@ _ANY: tuple[Check, ...] = (
     *parts.CHECKS,
     *lengths.CHECKS,
     *behaviour.CHECKS,
+    *replies.CHECKS,
     *settings.CHECKS,
 )
 ALL = (*cheats.CHECKS, *agents.CHECKS, *_ANY)

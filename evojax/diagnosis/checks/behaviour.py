@@ -12,6 +12,7 @@ from evojax.diagnosis import rules
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import learning
+from evojax.diagnosis.checks import shares
 from evojax.harness.library.diagnostics import format as format_lib
 from evojax.ledger import records
 
@@ -26,23 +27,16 @@ _READ = 2000  # Completions of a run that are searched for repeated phrases.
 _LOOP = 0.1
 _WILD = 2.0  # Entropy, nats per token, of texts that make no sense.
 _NEVER_END = 0.97  # Share cut in every step.
+_OFTEN_CUT = 0.5  # Share cut from which the longest of a step is the limit.
+_SAME_LENGTH = 0.01  # Relative difference of lengths of one limit.
 _SHRUNK = 0.1  # Share of the first length that is left of a collapsed one.
 _WITH_IT = -0.8  # Correlation of reward and truncation that is one course.
 
 
-def _late_solved(run: form.Run) -> float:
-  """Return the solved share in the last third; 0 if it is not known."""
-  try:
-    _, solved = run.series('outcome')
-  except form.NotLogged:
-    return 0.0
-  late = solved[-max(len(solved) // 3, 1) :]
-  return float(late.mean()) if len(late) else 0.0
-
-
 def entropy_collapse(run: form.Run) -> findings.Finding | None:
   """Detect a policy that is certain although much is unsolved."""
-  if _late_solved(run) > learning.MUCH_SOLVED:
+  solved = shares.solved_late(run)
+  if solved > learning.MUCH_SOLVED:
     return None
   found = _same_texts(run)
   try:
@@ -61,8 +55,8 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='entropy_collapse',
       severity='critical' if late.high < least / 2 else 'warning',
-      text=f'the entropy is only {late.value:.2g} nats per token while'
-      f' {_late_solved(run):.0%} are solved',
+      text=f'the entropy is only {late.value:.2g} nats per token'
+      + ('' if np.isnan(solved) else f' while {solved:.0%} are solved'),
       since=int(steps[change.index]) if fell else None,
       p=change.p if fell else None,
       numbers=(findings.number('entropy, last third', late, 'nats per token'),)
@@ -206,7 +200,7 @@ def temperature(run: form.Run) -> findings.Finding | None:
     )
   word = words.word(run.format, 'temperature')
   if given is not None and (given > 1.3 or given < 0.5):
-    ruined = given > 1.3 and _late_solved(run) < _HARDLY
+    ruined = given > 1.3 and shares.solved_late(run) < _HARDLY
     return findings.Finding(
         check='temperature',
         severity='critical' if ruined else 'warning',
@@ -283,8 +277,7 @@ def shrinks(run: form.Run) -> findings.Finding | None:
   change = estimates.change_point(length)
   if late.high > _SHRUNK * first or change.p > _SURE:
     return None
-  solved = _late_solved(run)
-  if solved > learning.MUCH_SOLVED:
+  if shares.solved_late(run) > learning.MUCH_SOLVED:
     return None
   return findings.Finding(
       check='shrinks',
@@ -307,6 +300,9 @@ def truncation(run: form.Run) -> findings.Finding | None:
   late = estimates.mean(cut[-max(len(cut) // 3, 4) :])
   if late.low < format_lib.WARN['truncated'][1]:
     return None
+  ended = _not_at_a_limit(run, steps, cut)
+  if ended is not None:
+    return ended
   change = estimates.change_point(cut)
   rose = change.p < _SURE and change.after > change.before + 0.1
   rows: tuple[int, ...] = ()
@@ -344,6 +340,38 @@ def truncation(run: form.Run) -> findings.Finding | None:
       change=advice,
       remedies=tuple(remedies),
       curves=(('cut at the limit', steps, cut),),
+  )
+
+
+def _not_at_a_limit(
+    run: form.Run, steps: np.ndarray, cut: np.ndarray
+) -> findings.Finding | None:
+  """Find completions that count as cut although no limit shows.
+
+  Where many are cut, the longest of a step is as long as the limit, so that
+  most steps have the same longest. Turns of agents have limits of their own.
+  """
+  if 'length_high' not in run.steps or run.has_turns:
+    return None
+  table = run.steps.set_index('step')['length_high'].reindex(steps)
+  longest = table[cut > _OFTEN_CUT].dropna().to_numpy()
+  if len(longest) < form.MIN_STEPS:
+    return None
+  if (np.abs(np.diff(longest)) < _SAME_LENGTH * longest[1:]).mean() > 0.5:
+    return None
+  late = estimates.mean(cut[-max(len(cut) // 3, 4) :])
+  return findings.Finding(
+      check='truncation',
+      severity='critical' if late.low > 0.5 else 'warning',
+      text=f'{late.value:.0%} of the completions count as cut, but no limit'
+      f' shows: the longest of a step have {longest.min():.0f} to'
+      f' {longest.max():.0f} tokens',
+      numbers=(findings.number('count as cut, last third', late, 'share'),),
+      change='the tokens that end a completion: does the trainer know the one'
+      " that the model writes (compare the tokenizer's with those of the"
+      " model's generation config)? then they ended, and"
+      f' {words.word(run.format, "max_tokens")} stays',
+      curves=(('count as cut', steps, cut),),
   )
 
 

@@ -13,6 +13,7 @@ from evojax.diagnosis import form
 from evojax.diagnosis import rules
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
+from evojax.diagnosis.checks import falls
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.harness.library.diagnostics import score as score_lib
 from evojax.ledger import records
@@ -78,8 +79,12 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
           ),
       ),
       rows=shown,
-      change=f'{words.word(run.format, "learning_rate")}: a third of it, from'
-      ' the last checkpoint before',
+      change=falls.advice(
+          run,
+          solved,
+          change,
+          ': a third of it, from the last checkpoint before',
+      ),
       remedies=(
           *blame.misleading(run),
           records.Remedy(setting='learning_rate', times=1 / 3),
@@ -120,7 +125,7 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
       since=int(rest.index[0]),
       numbers=(findings.number('solved in the first step', start, 'share'),),
       rows=tuple(map(int, rows.index[~first][:6])),
-      change=f'{words.word(run.format, "learning_rate")}: a tenth of it',
+      change=falls.after_first(run),
       remedies=(records.Remedy(setting='learning_rate', times=0.1), *_CODE),
   )
 
@@ -405,9 +410,12 @@ def _why_dead(run: form.Run, dead: estimates.Interval) -> tuple[str, str]:
     return '', change
   _, spread = run.series('spread')
   early = slice(max(len(spread) // 3, 4))
-  if spread.max() < groups_lib.MIN_STD:
+  only = _mean_that_stays(run) if dead.value > _ALL else None
+  # A part that differs may have a weight of 0.
+  if spread.max() < groups_lib.MIN_STD or only is not None:
+    which = 'of a step are equal' if only is None else f'are {only:g}'
     return (
-        ': all rewards of a step are equal',
+        f': all rewards {which}',
         f'{words.word(run.format, "reward")}: call it on a right and on a wrong'
         f' completion, which must differ; if they do, {change}',
     )
@@ -428,6 +436,14 @@ def _why_dead(run: form.Run, dead: estimates.Interval) -> tuple[str, str]:
       f'{size} up to 8 or more: at {share:.0%} solved, at least {two:.0%} of'
       f' groups of 2 are dead, and {eight:.0%} of groups of 8; or {change}',
   )
+
+
+def _mean_that_stays(run: form.Run) -> float | None:
+  """Return the mean reward if it is the same in all steps, and logged."""
+  if 'reward' not in run.steps:
+    return None
+  _, mean = run.series('reward')
+  return float(mean[0]) if np.ptp(mean) < groups_lib.MIN_STD else None
 
 
 def _binary(run: form.Run, spread: np.ndarray) -> float | None:

@@ -25,6 +25,13 @@ _FASTEST = 1000.0  # Largest factor of the learning rate.
 _ENDED = 1e-3
 _SOME = 0.05  # Mean absolute advantage of a batch that teaches something.
 _TWICE = 2  # Steps without a finite loss that are no accident.
+_HOLES = 0.2  # Share of the steps that may lack a loss by accident.
+_BEFORE = 5  # Steps before the loss ends in which it may have exploded,
+_LARGE = 5.0  # and the factor by which a gradient norm or a KL then grows.
+_PRODUCT = (
+    'a product of 0 and infinity (a mask that multiplies ratios or log-probs'
+    ' which overflow; choose with where instead)'
+)
 _IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
 
 
@@ -345,6 +352,10 @@ def not_finite(run: form.Run) -> findings.Finding | None:
           'a KL that is not finite makes the loss so, even with a coefficient'
           f' of 0 (0 x NaN is NaN): no KL loss at all; or {change}'
       )
+    elif _grew(run, step):
+      change = f'{change}; or {_PRODUCT}'
+    else:
+      change = f'{_PRODUCT}, since nothing grew before; or {change}'
     return findings.Finding(
         check='not_finite',
         severity='critical',
@@ -357,7 +368,45 @@ def not_finite(run: form.Run) -> findings.Finding | None:
     )
   if not {'loss', 'grad_norm'} & set(run.steps):
     raise form.not_logged(['loss', 'grad_norm'])
-  return None
+  return _holes(run)
+
+
+def _grew(run: form.Run, end: int) -> bool:
+  """Return whether the gradient norm or the KL is large before a step."""
+  before = run.steps[run.steps['step'] < end]
+  for name in ('grad_norm', 'kl'):
+    size = before[name].abs().dropna() if name in before else ()
+    if len(size) < form.MIN_STEPS:
+      continue
+    usual = float(size[: len(size) // 2].median())
+    if float(size[-_BEFORE:].max()) > _LARGE * usual:
+      return True
+  return False
+
+
+def _holes(run: form.Run) -> findings.Finding | None:
+  """Find steps without a loss and a KL whose gradient is finite."""
+  if not {'loss', 'kl', 'grad_norm'} <= set(run.steps):
+    return None
+  table = run.steps.dropna(subset=['grad_norm'])
+  absent = table[['loss', 'kl']].isna()
+  holes = absent.all(axis=1).to_numpy()
+  # What a trainer logs only sometimes, or one without the other, is no hole,
+  # and the last step may be incomplete.
+  if not holes[1:-1].any() or holes.mean() > _HOLES:
+    return None
+  if (absent.any(axis=1) != holes).any() or len(table) < form.MIN_STEPS:
+    return None
+  return findings.Finding(
+      check='not_finite',
+      severity='warning',
+      text=f'in {holes.sum()} of {len(table)} steps loss and kl are no numbers'
+      ' (or are not logged), while the gradient is finite',
+      since=int(table['step'].to_numpy()[holes][0]),
+      change='the mask of the KL: NaN x 0 is NaN, so that a masked token makes'
+      ' the mean NaN (choose with where instead of a product); the weights are'
+      ' not affected, and no learning rate helps',
+  )
 
 
 def _ends(run: form.Run) -> dict[str, int]:

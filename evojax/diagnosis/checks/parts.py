@@ -10,6 +10,7 @@ from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import falls
 
 _SURE = 0.01
 _FEWEST = 200  # Rollouts, or 16 steps, of a part that is always 0.
@@ -255,10 +256,7 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
         text=f'the reward falls from {reward[0]:.3g} in the first step to at'
         f' most {reward[1:].max():.3g} in all others',
         since=int(steps[1]),
-        change='what differs once weights were updated: those that generation'
-        ' gets, its caches, and the mode of the model (read completions of the'
-        f' second step); or {words.word(run.format, "learning_rate")}: a tenth'
-        ' of it',
+        change=falls.after_first(run),
         curves=(('reward', steps, reward),),
     )
   line = estimates.trend(reward)
@@ -266,10 +264,10 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
   fall = change.before - change.after
   # A line through a rise and a fall may be flat.
   late = reward[-len(reward) // 4 :].mean() < change.before - fall / 2
-  falls = line.p < _SURE and line.high < 0
+  lower = line.p < _SURE and line.high < 0
   if change.p > _SURE or fall < _FALL * abs(change.before):
     return None
-  if not falls and not late:
+  if not lower and not late:
     return None
   rate = ''
   if 'learning_rate' in run.steps:
@@ -280,8 +278,12 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
       text=f'the reward falls from {change.before:.3g} to {change.after:.3g}',
       since=int(steps[change.index]),
       p=change.p,
-      change=f'{words.word(run.format, "learning_rate")}{rate}: a tenth of it,'
-      ' from a checkpoint before; unless problems get harder',
+      change=falls.advice(
+          run,
+          reward,
+          change,
+          f'{rate}: a tenth of it, from a checkpoint before',
+      ),
       curves=(('reward', steps, reward),),
   )
 

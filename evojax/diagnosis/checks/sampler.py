@@ -27,6 +27,8 @@ _USUAL = 1.2
 # how much it has then grown.
 _APART = 0.01
 _GREW = 30.0
+# Updates by which rollouts get older, and the factor, that a limit would stop.
+_AGES, _OLDER = 2.0, 2.0
 _EDGE = 20.0  # Steps are apart if their KL is so many times the usual.
 
 # Texts that say what to change; `_cause` chooses one.
@@ -160,8 +162,11 @@ def other_weights(run: form.Run) -> findings.Finding | None:
 def stale_sampler(run: form.Run) -> findings.Finding | None:
   """Detect rollouts that stay as they were while the policy moves away.
 
-  It stands in for the gap of log-probs where that is not logged.
+  It stands in for the gap of log-probs where that is not logged. Rollouts that
+  get ever older by their policy's version are found in any case.
   """
+  if 'staleness' in run.steps and (older := _ever_older(run)) is not None:
+    return older
   if 'gap' in set(run.steps) | set(run.rollouts):
     return None  # `logprob_gap` compares the policies themselves.
   if 'kl' not in run.steps and 'kl_update' in run.steps:
@@ -218,6 +223,35 @@ def _apart_from_rollouts(run: form.Run) -> findings.Finding | None:
       ),
       change=_WEIGHTS,
       curves=(('KL of the update', steps, kl),),
+  )
+
+
+def _ever_older(run: form.Run) -> findings.Finding | None:
+  """Find rollouts whose age, in updates, grows without a limit."""
+  steps, age = run.course('staleness')
+  early = float(np.median(age[: max(len(age) // 3, 4)]))
+  late = float(np.median(age[-max(len(age) // 5, 2) :]))
+  # At first, the age of asynchronous rollouts grows up to their limit.
+  half = age[len(age) // 2 :]
+  if len(half) < form.MIN_STEPS or late < max(_AGES + early, _OLDER * early):
+    return None
+  line = estimates.trend(half)
+  if line.p > _SURE or line.low <= 0:
+    return None
+  return findings.Finding(
+      check='stale_sampler',
+      severity='warning',
+      text=f'rollouts get ever older: {early:.2g} updates at first, {late:.2g}'
+      ' in the end',
+      since=int(steps[np.flatnonzero(age <= early + _AGES / 2)[-1] + 1]),
+      p=line.p,
+      numbers=(
+          findings.Number(name='age, at last', value=late, unit='updates'),
+      ),
+      change='what keeps rollouts from getting older than the loss allows: a'
+      ' limit of staleness that compares wrong counts (after a restart, say);'
+      ' or fewer rollouts in flight, as generation does not keep up',
+      curves=(('age of rollouts', steps, age),),
   )
 
 

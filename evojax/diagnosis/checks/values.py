@@ -6,6 +6,7 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import shares
 
 _SHARES = {
     'clip': 'share of clipped tokens',
@@ -29,6 +30,14 @@ _STILL = 5e-7
 # Largest advantage that a division by a standard deviation gives a rollout: n
 # rollouts have at most sqrt(n - 1), and groups have less than 2,500.
 _LARGEST = 50.0
+_SURE = 0.01
+_NONE = 1e-12  # A KL that is exactly 0.
+# KL of an update, nats per token, and the share of the updates that have most
+# of it; sound ones have 0.001 to 0.03.
+_FAR, _MOST = 0.1, 0.9
+_HUGE = 20.0  # Loss, in the largest advantage or reward, that is no mean.
+_CLIPPED = 0.3
+_STEEP = 10.0  # Gradient norm that a usual bound of 1 cuts to a tenth.
 _USUAL = 20.0  # Times that of a usual step.
 
 
@@ -174,4 +183,136 @@ def advantage_spikes(run: form.Run) -> findings.Finding | None:
   )
 
 
-CHECKS = (impossible_share, kl_negative, kl_at_start, advantage_spikes)
+def kl_zero(run: form.Run) -> findings.Finding | None:
+  """Detect a policy that never leaves its reference, though it is trained."""
+  steps, kl = run.course('kl')
+  rates, reward = (run.course(n)[1] for n in ('learning_rate', 'reward'))
+  if np.abs(kl[1:]).max() > _NONE or np.median(rates) <= 0:
+    return None
+  if np.ptp(reward) < _ZERO:
+    return None
+  coefficient = run.settings.get('kl_coef')
+  if coefficient is None and 'kl_coef' in run.steps:
+    coefficient = float(run.series('kl_coef')[1][-1])
+  # Trainers without a penalty may log 0 in place of its KL.
+  if coefficient == 0 or (coefficient is None and _moves(run, reward)):
+    return None
+  return findings.Finding(
+      check='kl_zero',
+      severity='critical' if coefficient else 'warning',
+      text=f'the KL to the reference is exactly 0 in all {len(steps)} steps,'
+      ' though rewards differ and there is a learning rate',
+      numbers=(findings.Number(name='highest KL', value=float(kl.max())),),
+      change='whether the weights change: does the gradient of the policy reach'
+      ' them (a ratio that is the constant 1 has none), and is the reference a'
+      ' model of its own, not the policy itself?'
+      + ('' if coefficient else ' unless 0 stands for a KL that is not taken'),
+      curves=(('KL', steps, kl),),
+  )
+
+
+def _moves(run: form.Run, reward: np.ndarray) -> bool:
+  """Return whether any course shows that the policy changes."""
+  courses = [reward]
+  courses += [
+      run.series(name)[1] for name in ('entropy', 'length') if name in run.steps
+  ]
+  long = [values for values in courses if len(values) >= form.MIN_STEPS]
+  return shares.rises(run) or any(
+      estimates.trend(values).p < _SURE for values in long
+  )
+
+
+def update_large(run: form.Run) -> findings.Finding | None:
+  """Detect updates of a policy that would not have written their rollouts."""
+  steps, kl = run.course('kl_update')
+  size = np.abs(kl)
+  found = estimates.mean(size)
+  if found.low < _FAR or (size > _FAR / 5).mean() < _MOST:
+    return None
+  rate = ''
+  if 'learning_rate' in run.steps:
+    rate = f' (it was {run.series("learning_rate")[1].max():.2g})'
+  return findings.Finding(
+      check='update_large',
+      severity='warning',
+      text=f'in each update the policy is {found.value:.2g} nats per token from'
+      ' that of the rollouts; 0.001 to 0.03 are usual',
+      numbers=(findings.number('KL of an update', found, 'nats per token'),),
+      change=f'{words.word(run.format, "learning_rate")}{rate}: a tenth of it;'
+      ' or fewer updates of a batch; or, if it is so before any weight has'
+      ' changed, log-probs of other tokens, or with dropout; unless rollouts'
+      ' are many updates old, or the metric is a sum over the tokens of a'
+      ' completion',
+      curves=(('KL of the update', steps, kl),),
+  )
+
+
+def loss_summed(run: form.Run) -> findings.Finding | None:
+  """Detect a policy loss far beyond what rewards and clipping allow."""
+  steps, loss = run.course('loss')
+  clip = estimates.mean(run.course('clip')[1])
+  size = float(np.median(np.abs(loss)))
+  scale = max(
+      float(np.abs(run.series(name)[1]).max())
+      for name in ('reward', 'advantage_low', 'advantage_high')
+      if name == 'reward' or name in run.steps
+  )
+  # Ratios within the clip bounds are about 1, so that a mean over tokens is no
+  # larger than an advantage.
+  if size < _HUGE * max(scale, 1.0) or clip.high > _CLIPPED:
+    return None
+  if 'kl' in run.steps and run.steps['kl'].abs().max() > size / _HUGE:
+    return None  # The KL penalty may make it up.
+  norm = run.steps.get('grad_norm')
+  large = norm is not None and float(norm.median()) > _STEEP
+  return findings.Finding(
+      check='loss_summed',
+      # Adam does not mind a factor, if no bound cuts the gradient.
+      severity='warning' if large else 'note',
+      text=f'the policy loss is about {size:.2g} (absolute), though rewards are'
+      f' at most {scale:.2g} and {clip.value:.0%} of the tokens are'
+      ' clipped',
+      numbers=(findings.Number(name='median absolute loss', value=size),),
+      change='how the loss is averaged: a sum over tokens in place of a mean,'
+      ' or the ratio of a whole sequence that each of its tokens counts again'
+      ' (GSPO); a bound of the gradient norm then cuts nearly all of it',
+      curves=(('loss', steps, loss),),
+  )
+
+
+def eval_scale(run: form.Run) -> findings.Finding | None:
+  """Detect an evaluation whose scores are rewards and no share solved."""
+  if 'eval_reward' not in run.steps:
+    if 'eval_outcome' in run.steps:
+      return None
+    raise form.NotLogged(
+        'scores of an evaluation are not logged', ['evaluation']
+    )
+  steps, scores = run.series('eval_reward')
+  low, last = float(scores.min()), float(scores[-1])
+  if low >= 0:
+    return None
+  known = f': {last:.2g} then is {(1 + last) / 2:.0%}' if low >= -1 else ''
+  return findings.Finding(
+      check='eval_scale',
+      severity='note',
+      text=f'the score of the evaluation is as low as {low:.2g}: a reward, not'
+      ' the share solved',
+      numbers=(findings.Number(name='last score', value=last),),
+      change='scores of 0 and 1 in the evaluation, if it is to tell what is'
+      f' solved (they may be -1 and 1{known})',
+      curves=(('evaluation', steps, scores),),
+  )
+
+
+CHECKS = (
+    impossible_share,
+    kl_negative,
+    kl_at_start,
+    kl_zero,
+    update_large,
+    loss_summed,
+    advantage_spikes,
+    eval_scale,
+)

@@ -28,6 +28,7 @@ _STATE = 'trainer_state.json'
 _SWIFT = 'completions.jsonl'
 # Names in ms-swift's files -> TRL's.
 _SWIFT_NAMES = {'messages': 'prompt', 'advantages': 'advantage'}
+_SAME = 0.99  # Lengths within this factor are those of one limit.
 _OURS = ('step', 'prompt', 'completion', 'advantage', 'reward')
 
 
@@ -112,11 +113,14 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 def _settings(state: Mapping[str, Any], log: pd.DataFrame) -> dict[str, Any]:
   found: dict[str, Any] = {'total_steps': state.get('max_steps') or None}
   if 'completions/max_length' in log:
-    # The limit is known if a completion was cut: its length is the maximum.
+    # The limit is known if a completion was cut: its length is the maximum,
+    # in all these steps. A trainer may not know the token that ends one, and
+    # so call completions cut that ended.
     cut = pd.to_numeric(log.get('completions/clipped_ratio'), errors='coerce')
     length = pd.to_numeric(log['completions/max_length'], errors='coerce')
-    if (cut > 0).any():
-      found['max_tokens'] = float(length[cut > 0].max())
+    length = length[cut > 0]
+    if len(length) and (length >= _SAME * length.max()).mean() > 0.5:
+      found['max_tokens'] = float(length.max())
   return found
 
 

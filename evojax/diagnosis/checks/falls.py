@@ -1,0 +1,71 @@
+"""What to change where a reward or the solved share falls, by its shape.
+
+A policy that updates ruin gets worse from step to step. One that is as good as
+before, and at once is not, more often works where something else broke.
+"""
+
+import numpy as np
+
+from evojax.diagnosis import estimates
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+
+_FEWEST = 16  # Steps that tell one shape from the other.
+_NEAR = 2  # Steps on either side of a fall, besides the two next to it.
+_MOST = 0.7  # Share of a fall that these differ by if it takes a step or two.
+_COURSE = 4  # Fewest steps that show a trend.
+_NOTHING = 0.05  # What is left of a reward that falls to about 0, as a share.
+
+
+def sudden(values: np.ndarray, change: estimates.Change) -> bool:
+  """Return whether values fall within two steps, and did not fall before.
+
+  Where nothing is left of them, they may have fallen before.
+
+  Args:
+    values: One value per step.
+    change: Their change point.
+  """
+  at, fall = change.index, change.before - change.after
+  if len(values) < _FEWEST or fall <= 0:
+    return False
+  before = values[max(at - 1 - _NEAR, 0) : at - 1]
+  after = values[at + 1 : at + 1 + _NEAR]
+  if before.mean() - after.mean() < _MOST * fall:
+    return False
+  if abs(change.after) < _NOTHING * abs(change.before):
+    return True
+  return at < _COURSE or estimates.trend(values[:at]).high >= 0
+
+
+def advice(
+    run: form.Run, values: np.ndarray, change: estimates.Change, rate: str
+) -> str:
+  """Return what to change, most likely first.
+
+  Args:
+    run: The run.
+    values: One value per step.
+    change: Their change point.
+    rate: What to do about the learning rate.
+  """
+  lower = f'{words.word(run.format, "learning_rate")}{rate}'
+  if sudden(values, change):
+    return (
+        'what happened at that step: a restart, new data, or a server, a tool'
+        ' or a grader that failed (read rollouts from before and after); or'
+        f' {lower}'
+    )
+  return (
+      f'{lower}; unless problems get harder, or a server, a tool or a grader'
+      ' fails ever more often'
+  )
+
+
+def after_first(run: form.Run) -> str:
+  """Return what to change where only the first step is as it should be."""
+  return (
+      'what differs once weights were updated: those that generation gets, its'
+      ' caches, and the mode of the model (read completions of the second'
+      f' step); or {words.word(run.format, "learning_rate")}: a tenth of it'
+  )

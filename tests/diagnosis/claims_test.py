@@ -1,0 +1,164 @@
+"""Tests that findings and summaries say no more than the log shows."""
+
+import json
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from evojax.diagnosis import examine
+from evojax.diagnosis import readers
+from tests.diagnosis import made
+from tests.diagnosis import parts_made
+
+_N = np.arange(parts_made.STEPS)
+
+
+def _found(run):
+  """Return name of the check -> finding."""
+  return {f.check: f for f in examine.examine(run).findings}
+
+
+def _metrics(drop=('gap',), **changed):
+  return parts_made.metrics(drop=drop, **changed)
+
+
+class ClaimsTest(parameterized.TestCase):
+
+  @parameterized.parameters((True, '% are solved'), (False, None))
+  def test_what_is_solved_is_said_if_it_is_known(self, known, said):
+    entropy = 0.5 * np.exp(-_N / 5)
+    run = _metrics(entropy=entropy)
+    if known:
+      rows = made.rollouts(rise=0).assign(completion='stuck')
+      run = made.run(rows, entropy=entropy)
+    text = _found(run)['entropy_collapse'].text
+    self.assertEqual(said is not None, 'solved' in text, text)
+
+  @parameterized.parameters(
+      (np.zeros(40), 'all rewards are 0', 'temperature'),
+      (np.linspace(0.3, 0.7, 40), 'rewards differ between prompts', 'wrong'),
+  )
+  def test_a_part_that_differs_without_a_weight(self, reward, said, unsaid):
+    run = _metrics(reward=reward, dead=np.ones(40), spread=np.full(40, 0.3))
+    found = _found(run)['dead_groups']
+    self.assertIn(said, found.text)
+    self.assertNotIn(unsaid, found.change)
+
+  @parameterized.parameters(
+      (parts_made.noise(150, 196).round(), None),
+      (np.full(40, 196.0), 'max_completion_length'),
+      # The limit is raised twice.
+      (np.repeat([64.0, 128.0, 256.0, 256.0], 10), 'max_completion_length'),
+  )
+  def test_completions_that_count_as_cut(self, longest, said):
+    run = _metrics(truncated=parts_made.noise(0.95, 0.99), length_high=longest)
+    found = _found(run)['truncation']
+    self.assertEqual('no limit shows' in found.text, said is None)
+    if said:
+      self.assertStartsWith(found.change, said)
+    else:
+      self.assertIn('150 to 195', found.text)
+      self.assertStartsWith(found.change, 'the tokens that end a completion')
+
+  @parameterized.parameters(
+      ((196, 180, 190, 150), None),
+      ((256, 256, 256, 250), 256.0),
+      ((256, 256, 256, 180), 256.0),  # The mean of steps, of which some cut.
+  )
+  def test_a_limit_that_lengths_show(self, longest, limit):
+    log = [
+        {
+            'step': step,
+            'completions/max_length': longest[step % 4],
+            'completions/clipped_ratio': 0.97,
+        }
+        for step in range(40)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder)
+      state = {'max_steps': 40, 'log_history': log}
+      (path / 'trainer_state.json').write_text(json.dumps(state))
+      run = readers.read(path)
+    self.assertEqual(run.settings.get('max_tokens'), limit)
+
+  @parameterized.parameters(
+      (np.linspace(0.2, 0.6, 40), 'rises from 24% to 56%,'),
+      # Both are 94%.
+      (np.linspace(0.941, 0.945, 40), 'rises from 94.1% to 94.5%,'),
+      (np.full(40, 0.95), 'is 95% in the end (95% at first),'),
+  )
+  def test_a_summary_says_what_is_known(self, solved, said):
+    found = examine.examine(_metrics(outcome=solved))
+    self.assertEqual(found.verdict, 'healthy', found.summary)
+    self.assertStartsWith(found.summary, f'The solved share {said} and ')
+    self.assertEndsWith(found.summary, 'checks found nothing wrong.')
+
+
+class FiniteTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (parts_made.noise(0.4, 0.6), 'a product of 0 and infinity'),
+      (0.5 * np.exp(np.maximum(_N - 15, 0) / 3), 'learning_rate'),
+  )
+  def test_what_ends_a_loss(self, norm, first):
+    """A gradient that explodes does, or an operation."""
+    ends = lambda values: np.where(_N < 25, values, np.nan)
+    run = _metrics(loss=ends(0.1 + 0.001 * _N), grad_norm=ends(norm))
+    change = _found(run)['not_finite'].change
+    self.assertStartsWith(change, first)
+    self.assertIn('learning_rate', change)
+
+  @parameterized.parameters(
+      ((9,), (9,), (), True),
+      ((9, 17, 30), (9, 17, 30), (), True),
+      ((9,), (9,), (9,), False),  # Nothing was logged.
+      ((9,), (), (), False),  # A mean over no token, say.
+      ((9, 12), (9,), (), False),
+      ((39,), (39,), (), False),  # The last step is being written.
+      (range(0, 40, 2), range(0, 40, 2), (), False),  # They are logged rarely.
+  )
+  def test_single_steps_without_a_number(self, loss, kl, norm, wanted):
+    course = lambda holes: np.where(np.isin(_N, holes), np.nan, 0.01 + _N / 999)
+    run = _metrics(
+        loss=course(list(loss)),
+        kl=course(list(kl)),
+        grad_norm=course(list(norm)),
+    )
+    found = _found(run).get('not_finite')
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertStartsWith(found.text, f'in {len(loss)} of 40 steps')
+      self.assertEqual(found.since, 9)
+      self.assertStartsWith(found.change, 'the mask of the KL')
+
+
+class FallsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (np.where(_N < 25, 0.6, 0.2), True),
+      (np.where(_N < 25, 0.4 + 0.01 * _N, 0.3), True),  # It rose before.
+      (np.where(_N < 25, 0.6, np.where(_N < 26, 0.4, 0.2)), True),
+      (np.where(_N < 25, 0.6 - 0.006 * _N, 0.1), False),  # It fell before.
+      (np.where(_N < 25, 0.6 - 0.01 * _N, 0.0), True),  # Nothing is left.
+      (np.interp(_N, (0, 20, 30, 39), (0.3, 0.7, 0.1, 0.1)), False),
+      (0.1 + 0.5 / (1 + np.exp((_N - 22) / 3)), False),
+      (np.linspace(0.6, 0.1, 40), False),
+  )
+  def test_a_fall_at_one_step_has_another_cause(self, course, wanted):
+    course = course + parts_made.noise(-0.02, 0.02)
+    broke, lower = 'what happened at that step', 'learning_rate'
+    for check, change in (
+        ('reward_falling', _found(_metrics(reward=course))),
+        ('outcome_falling', _found(_metrics(outcome=course))),
+    ):
+      change = change[check].change
+      self.assertStartsWith(change, broke if wanted else lower)
+      self.assertIn(lower, change)
+      self.assertIn('grader', change)
+
+
+if __name__ == '__main__':
+  absltest.main()
