@@ -196,6 +196,8 @@ class Run:
     """
     missing = [c for c in columns if c not in self.rollouts]
     found = self.rollouts if missing else self.rollouts.dropna(subset=columns)
+    if not len(self.rollouts):  # Their means may be known.
+      raise NotLogged('rollouts are not logged', columns)
     if missing or not len(found):
       raise not_logged(missing or columns)
     return found

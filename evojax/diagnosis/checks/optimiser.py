@@ -363,7 +363,7 @@ def not_finite(run: form.Run) -> findings.Finding | None:
     text = f'{", ".join(ends)} become{s} NaN or infinite'
     severity = _severity_of_end(run, step, ends)
     if severity != 'critical':
-      text = f'{text}, or end{s} there: nothing of the updates is logged since'
+      text = f'{text}, or end{s} without other metrics of updates there'
     return findings.Finding(
         check='not_finite',
         severity=severity,
