@@ -9,13 +9,15 @@ Settings do not depend on how they are used, so that a directory of your own
 works like those beside this file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import dataclasses
 import importlib
 import json
 import math
 import pathlib
 import shutil
+import sys
 import tomllib
 from typing import Any
 
@@ -23,10 +25,18 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax import domains
+from evojax.episodes import synthetic
+from evojax.evidence import schema
+from evojax.harness import language
+from evojax.harness import parts as parts_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.runtime import config_checks
+from evojax.training import reward_parts
+from evojax.training import settings as training_lib
 
+# Domains with a sound config, configs/NAME.py.
+BASES = ('coding', 'math', 'swe')
 FOLDER = pathlib.Path(__file__).parent
 FILE = 'fault.toml'
 TASK = 'task'  # Module of a setting's own domain.
@@ -57,7 +67,7 @@ class Setting:
   """One fault; the fields are those of fault.toml."""
 
   path: pathlib.Path
-  base: str  # A domain of evojax, for sound config and true grader.
+  base: str  # One of BASES, for sound config and true grader.
   kind: str  # One of KINDS.
   summary: str  # A sentence for readers of the table.
   # Accepted answers, from CAUSES; one suffices. None in a sound setting.
@@ -116,15 +126,65 @@ def read(path: pathlib.Path) -> Setting:
     harness(found)
     if found.vocabulary:
       _tokens(found)
-    for path, (low, high) in found.paths.items():
-      value = _get(planted(found), path)
+    for where, (low, high) in found.paths.items():
+      value = _get(planted(found), where)
       if value is None:
-        raise ValueError(f'{path}: the planted config has no such value')
+        raise ValueError(f'{where}: the planted config has no such value')
       if low <= value <= high:
-        raise ValueError(f'{path}: what is planted lies in [{low}, {high}]')
+        raise ValueError(f'{where}: what is planted lies in [{low}, {high}]')
+    _check_code(found)
   except (ValueError, AttributeError, KeyError, TypeError) as error:
     raise SettingError(f'{file}: {error}') from error
   return found
+
+
+def _check_code(setting: Setting) -> None:
+  """Check what a run would refuse, or what no run would notice.
+
+  Otherwise a job would end with an error, which counts against the system.
+
+  Raises:
+    ValueError: If the domain cannot be made, a planted function is not one that
+      a harness may hold, or nothing differs from the clean twin.
+  """
+  config = planted(setting)
+  with _importable(setting):
+    try:
+      domain = training_lib.make_domain(config)
+    except (ImportError, SyntaxError, NameError) as error:
+      kind = type(error).__name__
+      raise ValueError(f'{TASK}.py: {kind}: {error}') from error
+  columns = synthetic.Evidence(domain).columns(config)
+  columns |= {column.name for column in schema.CORE}
+  for name, text in setting.files.items():
+    if found := language.reasons(name, text, columns):
+      raise ValueError('\n'.join(f'harness/{reason}' for reason in found))
+    parts_lib.across(name, text)
+  if _WEIGHTS in setting.config and 'reward.py' not in setting.files:
+    parts = reward_parts.load_parts(config.reward.parts, domain.reward_parts)
+    view, _ = synthetic.make_view(domain, config, reward_parts.reader(parts))
+    reward_parts.compute(parts, view, config.reward.weights.to_dict())
+  plain = config_lib.flatten(clean(setting))
+  if not setting.files and all(
+      plain.get(path) == value
+      for path, value in config_lib.flatten(config).items()
+      if path != 'name'
+  ):
+    raise ValueError('what is planted is what the clean twin has')
+
+
+@contextlib.contextmanager
+def _importable(setting: Setting) -> Iterator[None]:
+  """Let the module `task` be the one of a setting."""
+  before = sys.modules.pop(TASK, None)
+  sys.path.insert(0, str(setting.path))
+  try:
+    yield
+  finally:
+    sys.path.remove(str(setting.path))
+    sys.modules.pop(TASK, None)
+    if before is not None:
+      sys.modules[TASK] = before
 
 
 def _problems(path: pathlib.Path, given: Mapping[str, Any]):
@@ -136,7 +196,7 @@ def _problems(path: pathlib.Path, given: Mapping[str, Any]):
   for name in ('base', 'kind', 'summary', 'causes'):
     if name not in given:
       yield f'{name} is missing'
-  choices = {'base': tuple(domains.DOMAINS), 'kind': KINDS}
+  choices = {'base': BASES, 'kind': KINDS}
   for name, allowed in choices.items():
     if given.get(name, allowed[0]) not in allowed:
       yield f'{name}={given[name]!r}: choose one of {allowed}'
@@ -150,6 +210,13 @@ def _problems(path: pathlib.Path, given: Mapping[str, Any]):
   for name in ('config', 'twin', 'paths', 'vocabulary'):
     if not isinstance(given.get(name, {}), dict):
       yield f'{name} must be a table of paths'
+  for name in ('summary', 'remedy'):
+    if not isinstance(given.get(name, ''), str):
+      yield f'{name}={given[name]!r} must be a text'
+  paths = given.get('paths', {})
+  for where, span in paths.items() if isinstance(paths, dict) else ():
+    if not _is_range(span):
+      yield f'{where}={span!r} must be a range [low, high] of numbers'
   score = given.get('score')
   number = isinstance(score, int | float) and not isinstance(score, bool)
   if given.get('kind') == 'broken' and not (number and 0 < score < 1):
@@ -165,6 +232,12 @@ def _problems(path: pathlib.Path, given: Mapping[str, Any]):
   if isinstance(own, dict) and own.get('domain.name') == TASK:
     if not (path / f'{TASK}.py').is_file():
       yield f"'domain.name' = '{TASK}', but there is no {TASK}.py"
+
+
+def _is_range(span: Any) -> bool:
+  if not isinstance(span, list) or len(span) != 2:
+    return False
+  return all(type(x) in (int, float) for x in span) and span[0] <= span[1]
 
 
 def find(paths: tuple[pathlib.Path, ...] = (FOLDER,)) -> list[Setting]:

@@ -115,6 +115,7 @@ SETTINGS = (
     'turn_tokens',
 )
 PART = 'part_'
+_WORDS = {'true': 1.0, 'false': 0.0, 'yes': 1.0, 'no': 0.0}
 _TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
 # Marks of roles as chat templates write them, with special tokens or without.
 _ROLES = re.compile(
@@ -197,6 +198,8 @@ class Run:
     """
     missing = [c for c in columns if c not in self.rollouts]
     found = self.rollouts if missing else self.rollouts.dropna(subset=columns)
+    if not len(self.rollouts):  # Their means may be known.
+      raise NotLogged('rollouts are not logged', columns)
     if missing or not len(found):
       raise not_logged(missing or columns)
     return found
@@ -331,8 +334,9 @@ def text_of(value: Any) -> str:
 def _numbers(values: pd.Series) -> pd.Series:
   """Return a column as float64; values that are not finite become NaN."""
   if values.dtype == object or str(values.dtype).startswith('str'):
-    low = values.map(lambda v: v.lower() if isinstance(v, str) else v)
-    values = low.replace({'true': 1.0, 'false': 0.0})
+    values = values.map(
+        lambda v: _WORDS.get(v.lower(), v) if isinstance(v, str) else v
+    )
   numbers = pd.to_numeric(values, errors='coerce').astype(np.float64)
   return numbers.where(np.isfinite(numbers))
 
@@ -358,7 +362,10 @@ def make(
     config: Dotted path -> value, for evojax's own runs.
   """
   known = lambda c: c in ROLLOUT or c.startswith(PART)
-  rollouts = rollouts[[c for c in rollouts if known(c)]].copy()
+  # A text that no row has is not logged, which is not an empty one.
+  rollouts = rollouts[
+      [c for c in rollouts if known(c) and rollouts[c].notna().any()]
+  ].copy()
   notes = list(notes)
   if 'completion' in rollouts and 'n_calls' not in rollouts:
     found = calls.table([calls.read(v) for v in rollouts['completion']])
@@ -373,7 +380,10 @@ def make(
     if name in _TEXTS:
       rollouts[name] = rollouts[name].map(text_of)
     elif name != 'group':
-      rollouts[name] = _numbers(rollouts[name])
+      given, rollouts[name] = rollouts[name], _numbers(rollouts[name])
+      if given.notna().any() and rollouts[name].isna().all():
+        example = f'{given.dropna().iloc[0]!r:.60}'
+        notes.append(f'no {name} of a rollout is a number, such as {example}')
   if len(rollouts):
     rollouts = _complete(rollouts, settings)
   known = lambda c: c in STEP or c.startswith(PART)

@@ -159,6 +159,9 @@ def of(name: str) -> str:
     return 'eval_outcome' if scored else ''
   left = {w for w in words if w not in _EMPTY and not w.isdigit()}
   meaning = _KNOWN.get(tuple(sorted(left)), '')
+  # PPO of TRL logs the sums over a completion as objective/kl and /entropy.
+  if meaning in ('kl', 'entropy') and 'objective' in words:
+    return ''
   if meaning == 'kl' and {'rollout', 'sample'} & set(words):
     # Between the policies that sample and that train.
     return 'gap' if 'train' in words else ''

@@ -164,9 +164,17 @@ _PART_MEAN = re.compile(r'(rewards|reward|reward_metrics)/([^/]+)(?:/mean)?')
 _TOTALS = {'max', 'mean', 'min', 'overall', 'std', 'sum', 'total'}
 _NO_PARTS = {'advantage', 'advantages', 'all', 'avg', 'kl', 'pass', 'raw'}
 _PART_STD = re.compile(r'rewards/[^/]+/std')
-# Words in the names of columns that tell whether a completion is right.
-_OUTCOME = ('outcome', 'acc', 'correct', 'solved', 'exact', 'pass')
-_JUDGES = (*_OUTCOME, 'answer', 'number', 'success')
+# Words in the names of columns that tell whether a completion is right, and
+# words with which they tell something else.
+_OUTCOME = (
+    r'outcome', r'acc|accurac(?:y|ies)|accurate', r'(?:is)?correct\w*',
+    r'(?:is)?solved?', r'exact\w*', r'pass(?:e[sd])?',
+)  # fmt: skip
+_OTHERS = re.compile(
+    r'format\w*|not|non|no|never|in|wrong\w*|fail\w*|err(?:or)?s?'
+)
+_JUDGES = ('answer', 'number', 'success')
+_WORD = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+')
 _REFERENCE = (
     'gts',
     'ground_truth',
@@ -217,6 +225,9 @@ def common(
         f'the metric {name!r} is taken for {meaning} (--columns={meaning}=...)'
         for meaning, name in guessed.items()
     ]
+  for name in ('outcome', 'eval_outcome'):
+    if name in found and not _is_share(found[name]):
+      del found[name]
   if 'gap' not in found and _GAP_FACTOR in bare:
     factor = pd.to_numeric(log[bare[_GAP_FACTOR]], errors='coerce')
     found['gap'] = np.log(factor.clip(lower=1.0))
@@ -244,6 +255,12 @@ def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:
   return {}
 
 
+def _is_share(values: pd.Series) -> bool:
+  """Return whether all values lie in [0, 1]; a score may have another scale."""
+  known = pd.to_numeric(values, errors='coerce').dropna()
+  return bool(known.between(0, 1).all())
+
+
 def part_means(log: pd.DataFrame) -> dict[str, str]:
   """Return part of the reward -> column of its mean before its weight."""
   found = {}
@@ -264,7 +281,20 @@ def _is_total(folder: str, name: str) -> bool:
 def judges(part: str) -> bool:
   """Return whether a part of the reward tells what is right, by its name."""
   low = part.lower()
-  return 'format' not in low and any(word in low for word in _JUDGES)
+  if 'format' in low:
+    return False
+  return _says_outcome(part) or any(word in low for word in _JUDGES)
+
+
+def _says_outcome(name: str, patterns: Sequence[str] = _OUTCOME) -> bool:
+  """Return whether a name has a word that says what is solved.
+
+  'incorrect' does not, and neither do 'not_correct' and 'correct_format'.
+  """
+  words = [word.lower() for word in _WORD.findall(name)]
+  if any(_OTHERS.fullmatch(word) for word in words):
+    return False
+  return any(re.fullmatch(p, word) for p in patterns for word in words)
 
 
 def guess_outcome(
@@ -282,9 +312,9 @@ def guess_outcome(
     return
   named = [
       n
-      for w in _OUTCOME
+      for pattern in _OUTCOME
       for n in rows
-      if w in str(n).lower() and n != 'outcome'
+      if n != 'outcome' and _says_outcome(str(n), (pattern,))
   ]
   only = list(parts) if len(parts) == 1 else []
   for name in [*named, *only]:

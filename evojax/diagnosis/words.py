@@ -112,30 +112,29 @@ _PLAIN = {
 }
 
 
-_ROLLOUTS = (
-    'advantage',
-    'completion',
-    'format_ok',
-    'group',
-    'mean_logprob',
-    'n_tokens',
-    'outcome',
-    'prompt',
-    'prompt_id',
-    'reward',
-    'text_id',
-)
+# What every log of rollouts has.
+_ROLLOUTS = ('completion', 'prompt', 'prompt_id', 'reward', 'text_id')
 # Trainer -> name of what a check needs -> the option that logs it.
 _HOW = {
     'trl': {
-        **dict.fromkeys(_ROLLOUTS, 'log_completions=True'),
-        'reference': 'log_extra in a reward function',
+        **dict.fromkeys(
+            (*_ROLLOUTS, 'advantage', 'group', 'outcome'),
+            'log_completions=True',
+        ),
+        **dict.fromkeys(
+            ('format_ok', 'n_tokens', 'reference'),
+            'log_extra in a reward function',
+        ),
         'kl': 'beta > 0',
         'gap': 'use_vllm and vllm_importance_sampling_correction=True',
         'evaluation': "eval_strategy='steps' with an eval_dataset",
     },
     'verl': {
         **dict.fromkeys(_ROLLOUTS, 'trainer.rollout_data_dir=DIR'),
+        **dict.fromkeys(
+            ('format_ok', 'outcome'),
+            'a value of that name that compute_score returns',
+        ),
         **dict.fromkeys(
             ('clip', 'entropy', 'grad_norm', 'learning_rate', 'loss'),
             "trainer.logger with 'file', in the same folder",

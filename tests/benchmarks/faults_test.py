@@ -127,7 +127,12 @@ class SettingsTest(FolderTestCase):
       ("'reward.weights'", "'reward.wights'", 'did you mean'),
       ("'reward.weights' = {", "'optim.learning_rate' = {", 'learning_rate'),
       ('[-0.3, 2.0]', '[-3.0, 2.0]', r'what is planted lies in \[-3.0, 2.0\]'),
-      ('[-0.3, 2.0]', '[-3.0]', 'not enough values'),
+      ('[-0.3, 2.0]', '[-3.0]', r'=\[-3.0\] must be a range'),
+      ('[-0.3, 2.0]', '[2.0, -0.3]', 'must be a range'),
+      ('[-0.3, 2.0]', "['a', 'b']", 'must be a range'),
+      ("'Brevity is paid.'", '3', 'summary=3 must be a text'),
+      ('length = -2.0', 'length = -2.0, a = 1.0', r"weights names \['a'\]"),
+      ("base = 'math'", "base = 'openenv'", "base='openenv': choose one of"),
       ("weights.length'", "weights.lenght'", 'lenght: the planted config'),
       ("kind = 'broken'", "kind = 'outside'", 'remedy is missing'),
       ("kind = 'broken'", "kind = 'sound'", r"\['reward'\] must be \[\]"),
@@ -138,6 +143,44 @@ class SettingsTest(FolderTestCase):
     path = self.setting(GOOD.replace(old, new))
     with self.assertRaisesRegex(settings.SettingError, message):
       settings.read(path)
+
+  @parameterized.parameters(
+      ('def make(:\n', 'SyntaxError: invalid syntax'),
+      ('import nothing_there\n', "No module named 'nothing_there'"),
+      ('x = 1\n', r'has no make\(\*\*kwargs\)'),
+      ('def make(**kwargs):\n  return 3\n', "make returned 'int'"),
+      ("def make(**kwargs):\n  raise ValueError('no')\n", 'no$'),
+  )
+  def test_a_domain_that_no_job_could_use(self, source, message):
+    text = """
+      base = 'math'
+      kind = 'leaky'
+      summary = 'It lets everything pass.'
+      causes = ['grader']
+      remedy = 'Compare the answers.'
+      [config]
+      'domain.name' = 'task'
+    """
+    path = self.setting(text, task=source)
+    with self.assertRaisesRegex(settings.SettingError, message):
+      settings.read(path)
+    self.assertNotIn('task', sys.modules)
+    self.assertNotIn(str(path), sys.path)
+
+  @parameterized.parameters(
+      ('def parts(:\n', 'invalid syntax'),
+      ('x = 1\n', 'there is no function parts'),
+      ('import os\n', 'import os is refused'),
+  )
+  def test_a_reward_that_no_job_could_use(self, source, message):
+    with self.assertRaisesRegex(settings.SettingError, message):
+      settings.read(self.setting(harness__reward=source))
+
+  def test_what_the_clean_twin_has_is_no_fault(self):
+    text = GOOD.split('[config]')[0]
+    text += "[config]\n'optim.learning_rate' = 1e-4\n[repaired]\nscore = 0.6"
+    with self.assertRaisesRegex(settings.SettingError, 'the clean twin has'):
+      settings.read(self.setting(text))
 
   def test_files_that_cannot_be_planted(self):
     path = self.setting(harness__loss='x = 1')

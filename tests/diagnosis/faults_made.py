@@ -88,8 +88,16 @@ def _same_answer() -> form.Run:
   return made.run(rows.drop(columns='reference'))
 
 
-def other_answers(share: float, form_of: str = '<{}>') -> form.Run:
-  """Return a run in which a share of what counts as solved is wrong."""
+def other_answers(
+    share: float, form_of: str = '<{}>', known: bool = False
+) -> form.Run:
+  """Return a run in which a share of what counts as solved is wrong.
+
+  Args:
+    share: The share.
+    form_of: The text around an answer.
+    known: Whether the right answer is logged.
+  """
   rows = made.rollouts()
   rng = np.random.default_rng(0)
   right = rows['reference'].astype(int)
@@ -98,7 +106,8 @@ def other_answers(share: float, form_of: str = '<{}>') -> form.Run:
   solved = rows['outcome'] > 0.5
   texts = pd.Series([f'so {form_of.format(n)}' for n in given])
   rows.loc[solved, 'completion'] = texts[solved]
-  return made.run(rows.drop(columns='reference'), drop=('format_ok',))
+  drop = ('format_ok',) if known else ('format_ok', 'reference')
+  return made.run(rows, drop=drop)
 
 
 def saturated(weights=None, **changed) -> form.Run:

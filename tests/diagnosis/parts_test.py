@@ -327,6 +327,11 @@ class LoggedTest(parameterized.TestCase):
       ('trl', ['gap'], 'vllm_importance_sampling_correction'),
       ('trl', ['prompt', 'reference'], 'log_completions=True'),
       ('verl', ['prompt', 'completion'], 'rollout_data_dir'),
+      # Completions hold no number of tokens, with the option or without it.
+      ('trl', ['n_tokens'], 'log_extra'),
+      ('verl', ['n_tokens'], None),
+      ('verl', ['group', 'advantage'], None),
+      ('verl', ['format_ok'], 'that compute_score returns'),
       ('verl', [], None),
       ('table', ['gap'], None),
   )
@@ -356,6 +361,8 @@ class LoggedTest(parameterized.TestCase):
     found = examine.examine(parts_made.metrics())
     why = {u.check: u.why for u in found.unknown}
     self.assertIn('log_completions=True', why['constant_part'])
+    # The mean reward of the steps is logged.
+    self.assertStartsWith(why['reward_hacking'], 'rollouts are not logged')
     self.assertIn('eval_strategy', why['train_eval_gap'])
     self.assertNotIn('log_completions', why['gradient_clipped'])
 

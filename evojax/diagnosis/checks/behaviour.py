@@ -52,11 +52,14 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
     return None
   change = estimates.change_point(entropy)
   fell = change.p < _SURE and change.after < change.before / 2
+  # A small vocabulary has little entropy, with which a policy may well learn.
+  if found is None and not fell and _learned(run):
+    return None
   return findings.Finding(
       check='entropy_collapse',
       severity='critical' if late.high < least / 2 else 'warning',
       text=f'the entropy is only {late.value:.2g} nats per token'
-      + ('' if np.isnan(solved) else f' while {solved:.0%} are solved'),
+      + shares.said_solved(run),
       since=int(steps[change.index]) if fell else None,
       p=change.p if fell else None,
       numbers=(findings.number('entropy, last third', late, 'nats per token'),)
@@ -73,11 +76,24 @@ def _explores(run: form.Run) -> bool:
 
   A policy that is certain of most tokens may be uncertain of the decisive ones.
   """
+  if 'reward' not in run.rollouts and 'dead' in run.steps:
+    _, dead = run.series('dead')
+    return float(dead[-max(len(dead) // 3, 1) :].mean()) < 1 - _ALIVE
   if not {'outcome', 'group'} <= set(run.rollouts):
     return False
   late = run.late(run.rollouts.dropna(subset=['outcome']))
   differ = late.groupby('group')['outcome'].nunique() > 1
   return float(differ.mean()) > _ALIVE
+
+
+def _learned(run: form.Run) -> bool:
+  """Return whether the solved share, or else the reward, has risen."""
+  for name in ('outcome', 'reward'):
+    try:
+      return estimates.trend(run.course(name)[1]).low > 0
+    except form.NotLogged:
+      continue
+  return False
 
 
 def _explore(run: form.Run) -> str:

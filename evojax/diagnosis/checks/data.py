@@ -20,8 +20,12 @@ TEXTS = 20_000  # Approximate number of completions whose texts are searched.
 LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
 _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
+_NEARLY_ALL = 0.9  # Share that a grader accepts which cannot read what it gets.
+_KEYS = 5  # Right answers to one prompt: it stands for several problems.
 _SAME = 0.9  # Share of problems that one answer may solve.
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
+_LEAD = 6  # Characters before an answer in a prompt that are compared.
+_ALIKE = 0.5  # Share of answers behind the same characters.
 _END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
 _FINAL = re.compile(
@@ -39,8 +43,19 @@ _MARKER = r'(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>)'
 
 
 def _prompts(run: form.Run) -> pd.DataFrame:
-  """Return one row per group, with the group's problem."""
+  """Return one row per group, with the group's problem.
+
+  Raises:
+    form.NotLogged: If prompts do not tell problems apart, as in a game that
+      always begins with the same text, or with questions about images.
+  """
   rows = run.rows('prompt_id', 'group')
+  if 'reference' in rows:
+    keys = rows.groupby('prompt_id')['reference'].nunique()
+    if (keys >= _KEYS).mean() > 0.5:
+      raise form.NotLogged('problems with different answers have one prompt')
+  if run.has_turns and rows['prompt_id'].nunique() == 1:
+    raise form.NotLogged('all episodes begin with the same prompt')
   return rows.groupby('group')[['step', 'prompt_id']].first()
 
 
@@ -135,9 +150,24 @@ def duplicate_prompts(run: form.Run) -> findings.Finding | None:
 
 def _stands(answer: str, prompt: str) -> bool:
   """Return whether an answer stands in a text; 1,234.00 is 1234."""
-  text = re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', prompt)
-  pattern = rf'(?<![\w.]){re.escape(answer)}(?:\.0+)?(?![\w]|\.\d)'
-  return bool(re.search(pattern, text))
+  return _place(answer, prompt) is not None
+
+
+def _place(answer: str, text: str) -> str | None:
+  """Return the characters before an answer in a text; None without it.
+
+  1,234.00, 1{,}234 and 1234cm are 1234, and a minus may be one of Unicode.
+  """
+  text = text.replace('\N{MINUS SIGN}', '-')
+  text = re.sub(r'(?<=\d)(?:,|\{,\}|\\[,!])(?=\d{3}(?!\d))', '', text)
+  end = r'(?!\w|\.\d)'
+  if re.fullmatch(r'-?\d+', answer):  # A unit may follow.
+    end = r'(?!\d|\.\d)'
+  # Only ASCII letters: other scripts write no space before a number.
+  found = re.search(
+      rf'(?<![\w.]){re.escape(answer)}(?:\.0+)?{end}', text, re.ASCII
+  )
+  return found and text[max(found.start() - _LEAD, 0) : found.start()]
 
 
 def answer_in_prompt(run: form.Run) -> findings.Finding | None:
@@ -150,7 +180,8 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged('there are no 20 problems with different answers')
   prompts = pairs['prompt'].tolist()
   answers = pairs['reference'].str.strip().tolist()
-  own = np.array([_stands(a, p) for a, p in zip(answers, prompts, strict=True)])
+  places = [_place(a, p) for a, p in zip(answers, prompts, strict=True)]
+  own = np.array([place is not None for place in places])
   # Answers of other problems show how often this happens by chance.
   order = np.random.default_rng(0).permutation(len(pairs))
   other = np.array(
@@ -159,14 +190,19 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   more = estimates.mean(own.astype(float) - other)
   if more.low < 0.5:
     return None
+  # Choices, or a text to read, hold the answer somewhere; what gives it away
+  # says so in the same way everywhere.
+  leads = collections.Counter(place for place in places if place is not None)
+  alike = leads.most_common(1)[0][1] > _ALIKE * own.sum()
   return findings.Finding(
       check='answer_in_prompt',
-      severity='critical',
+      severity='critical' if alike else 'note',
       text=f'the answer stands in {own.mean():.0%} of the prompts'
       f' ({other.mean():.0%} by chance)',
       numbers=(findings.number('beyond chance', more, 'share of problems'),),
       rows=tuple(map(int, pairs.index[own][:6])),
-      change=f'{words.word(run.format, "data")}: prompts without the answer',
+      change=f'{words.word(run.format, "data")}: prompts without the answer'
+      + ('' if alike else ', unless it is to be found in them'),
       remedies=(records.Remedy(setting='grader'),),
   )
 
@@ -244,7 +280,7 @@ def grader_open(run: form.Run) -> findings.Finding | None:
   """Detect impossible successes: errors, empty texts, one text for all."""
   rows = run.rows('outcome')
   rows = rows.iloc[:: max(1, len(rows) // TEXTS)]
-  for text, mask, most in _open_cases(rows):
+  for text, mask, most in _open_cases(run, rows):
     if mask.sum() < 20:
       continue
     by = rows[mask].groupby('step')['outcome'].mean()
@@ -423,7 +459,10 @@ def answers_differ(run: form.Run) -> findings.Finding | None:
   shown = rows[rows['group'].isin(others.nlargest(2).index)]
   return findings.Finding(
       check='answers_differ',
-      severity='critical' if share.low > 0.3 else 'warning',
+      # Elsewhere, problems without a reference may have several right answers.
+      severity='critical'
+      if share.low > 0.3 and (run.format == 'evojax' or _misses_key(rows))
+      else 'warning',
       text=f'{share.value:.0%} of what counts as solved gives another answer'
       ' than most that solve the same problem',
       numbers=(findings.number('other answers', share, 'share of the solved'),),
@@ -434,7 +473,19 @@ def answers_differ(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _open_cases(rows: pd.DataFrame):
+def _misses_key(rows: pd.DataFrame) -> bool:
+  """Return whether many solved answers differ from the number of the key."""
+  if 'reference' not in rows:
+    return False
+  given, wanted = (
+      pd.to_numeric(rows[name], errors='coerce')
+      for name in ('answer', 'reference')
+  )
+  known = given.notna() & wanted.notna()
+  return bool(known.mean() > 0.5 and (given != wanted)[known].mean() > 0.1)
+
+
+def _open_cases(run: form.Run, rows: pd.DataFrame):
   """Yield (description, mask of such rollouts, tolerated solved share)."""
   if 'error' in rows:
     yield 'whose grading failed', rows['error'] > 0.5, 0.2
@@ -443,7 +494,12 @@ def _open_cases(rows: pd.DataFrame):
   if 'failing' in rows:  # None of them is solved by a sound grader.
     yield 'that fail tests of their own grade', rows['failing'] > 0.5, 0.05
   if 'format_ok' in rows:
-    yield 'that hold no readable answer', rows['format_ok'] < 0.5, 0.2
+    unread, most = rows['format_ok'] < 0.5, 0.2
+    if run.format != 'evojax':
+      # It may be a reward for the form, without which a grader may read the
+      # answer as well. One that accepts what it cannot read accepts nearly all.
+      most = max(_NEARLY_ALL, rows.loc[~unread, 'outcome'].mean() + 0.05)
+    yield 'that hold no readable answer', unread, most
   if 'completion' in rows:
     empty = ~rows['completion'].str.contains(r'\w', regex=True)
     yield 'without a letter or a digit', empty, 0.2

@@ -14,6 +14,7 @@ from evojax.diagnosis import rules
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import falls
+from evojax.diagnosis.checks import shares
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.harness.library.diagnostics import score as score_lib
 from evojax.ledger import records
@@ -64,11 +65,12 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   if 'outcome' in rows:
     wrong = run.late(rows, 0.1)
     shown = tuple(map(int, wrong[wrong['outcome'] < 0.5].index[:6]))
+  harder = shares.harder(run)
   return findings.Finding(
       check='outcome_falling',
-      severity='critical',
+      severity='warning' if harder else 'critical',
       text=f'the solved share falls from {change.before:.0%} to'
-      f' {change.after:.0%}',
+      f' {change.after:.0%}' + ', as problems get harder' * harder,
       since=int(steps[change.index]),
       p=min(change.p, line.p),
       numbers=(
@@ -224,9 +226,14 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
     why, check = 'the problems are too hard', 'too_hard'
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
+  # Where nearly all is solved, little is lost; and what is too hard at first
+  # may be learned from the few groups that are left.
+  harmless = (
+      check == 'too_easy' and rows['outcome'].mean() > MUCH_SOLVED
+  ) or (check == 'too_hard' and _came_alive(rows, groups))
   return findings.Finding(
       check=check,
-      severity='critical' if dead.low > 0.8 else 'warning',
+      severity='critical' if dead.low > 0.8 and not harmless else 'warning',
       text=f'{dead.value:.0%} of groups have no gradient from the start: {why}',
       numbers=(findings.number('dead groups, first third', dead, 'share'),),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen[:3])][:6])),
@@ -246,6 +253,15 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
           else records.Remedy(setting='data'),
       ),
   )
+
+
+def _came_alive(rows: pd.DataFrame, groups: pd.DataFrame) -> bool:
+  """Return whether a run whose first groups are dead learns later on."""
+  by = rows.groupby('step')['outcome'].mean()
+  if len(by) < form.MIN_STEPS:
+    return False
+  late = groups[groups['step'] >= by.index[-max(len(by) // 3, 1)]]
+  return bool(estimates.trend(by).low > 0 and late['dead'].mean() < 0.5)
 
 
 def _only_reward(rows: pd.DataFrame) -> float | None:
@@ -391,12 +407,28 @@ def _dead_by_log(run: form.Run) -> findings.Finding | None:
   why, change = _why_dead(run, share)
   return findings.Finding(
       check='dead_groups',
-      severity='critical' if share.low > 0.8 else 'warning',
+      severity='critical'
+      if share.low > 0.8 and not _much_earned(run)
+      else 'warning',
       text=f'{share.value:.0%} of groups have no gradient from the start{why}',
       numbers=(findings.number('dead groups, first third', share, 'share'),),
       change=change,
       curves=(('dead groups', steps, dead),),
   )
+
+
+def _much_earned(run: form.Run) -> bool:
+  """Return whether nearly everything is solved, as far as metrics tell.
+
+  Where the outcome is not logged, it is a reward in [0, 1].
+  """
+  for name in ('outcome', 'reward'):
+    try:
+      _, values = run.course(name)
+    except form.NotLogged:
+      continue
+    return bool(values.min() >= 0 and MUCH_SOLVED < values.mean() <= 1)
+  return False
 
 
 def _why_dead(run: form.Run, dead: estimates.Interval) -> tuple[str, str]:

@@ -1,5 +1,7 @@
 """Checks of the update: learning rate, clipping, gradients, KL, log-probs."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
@@ -8,6 +10,7 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import learning
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.ledger import records
 
@@ -32,6 +35,7 @@ _PRODUCT = (
     'a product of 0 and infinity (a mask that multiplies ratios or log-probs'
     ' which overflow; choose with where instead)'
 )
+_OF_UPDATES = ('learning_rate', 'clip', 'kl', 'entropy', 'loss', 'grad_norm')
 _IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
 
 
@@ -137,7 +141,7 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
   """Detect steps without any gradient."""
   steps, norm = run.course('grad_norm')
   none = estimates.mean((norm < 1e-9).astype(float))
-  if none.low < 0.5:
+  if none.low < 0.5 or _all_solved(run, steps[norm < 1e-9]):
     return None
   differ = _has_advantages(run, steps[norm < 1e-9])
   off = _discarding(run) if differ else []
@@ -182,6 +186,16 @@ def left_out(run: form.Run) -> findings.Finding | None:
       remedies=tuple(off),
       curves=(('left out', steps, dropped),),
   )
+
+
+def _all_solved(run: form.Run, steps: np.ndarray) -> bool:
+  """Return whether nearly everything is solved in these steps."""
+  try:
+    known, solved = run.series('outcome')
+  except form.NotLogged:
+    return False
+  solved = solved[np.isin(known, steps)]
+  return len(solved) > 0 and float(solved.mean()) > learning.MUCH_SOLVED
 
 
 def _has_advantages(run: form.Run, steps: np.ndarray) -> bool:
@@ -356,12 +370,15 @@ def not_finite(run: form.Run) -> findings.Finding | None:
       change = f'{change}; or {_PRODUCT}'
     else:
       change = f'{_PRODUCT}, since nothing grew before; or {change}'
+    s = 's' if len(ends) == 1 else ''
+    text = f'{", ".join(ends)} become{s} NaN or infinite'
+    severity = _severity_of_end(run, step, ends)
+    if severity != 'critical':
+      text = f'{text}, or end{s} without other metrics of updates there'
     return findings.Finding(
         check='not_finite',
-        severity='critical',
-        text=f'{" and ".join(ends)} becomes NaN or infinite'
-        if len(ends) == 1
-        else f'{", ".join(ends)} become NaN or infinite',
+        severity=severity,
+        text=text,
         since=step,
         change=change,
         remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
@@ -421,6 +438,23 @@ def _ends(run: form.Run) -> dict[str, int]:
     if len(last) >= form.MIN_STEPS and len(there) - last[-1] > 3:
       found[name] = int(run.steps['step'].to_numpy()[last[-1] + 1])
   return found if {'loss', 'grad_norm'} & set(found) else {}
+
+
+def _severity_of_end(run: form.Run, step: int, ends: Iterable[str]) -> str:
+  """Return how severe it is that metrics end before a step.
+
+  Steps without any metric of their updates may be rollouts ahead of the
+  trainer; those without a reward, too, may be evaluations.
+  """
+  late = run.steps[run.steps['step'] >= step]
+
+  def logged(*names: str) -> bool:
+    found = late[[n for n in names if n in late and n not in ends]]
+    return bool(found.notna().any(axis=1).mean() > 0.5)
+
+  if logged(*_OF_UPDATES):
+    return 'critical'
+  return 'warning' if logged('reward') else 'note'
 
 
 def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:

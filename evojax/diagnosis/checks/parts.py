@@ -11,6 +11,7 @@ from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import falls
+from evojax.diagnosis.checks import shares
 
 _SURE = 0.01
 _FEWEST = 200  # Rollouts, or 16 steps, of a part that is always 0.
@@ -274,7 +275,7 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
     rate = f' (it was {run.series("learning_rate")[1].max():.2g})'
   return findings.Finding(
       check='reward_falling',
-      severity='critical',
+      severity='warning' if shares.harder(run) else 'critical',
       text=f'the reward falls from {change.before:.3g} to {change.after:.3g}',
       since=int(steps[change.index]),
       p=change.p,

@@ -103,7 +103,9 @@ def form_refused(run: form.Run) -> findings.Finding | None:
 
 def family_refused(run: form.Run) -> findings.Finding | None:
   """Detect families whose programs pass what is shown, and never the rest."""
-  rows = run.rows('outcome', 'visible_passed', 'family', 'completion')
+  rows = run.rows(
+      'outcome', 'visible_passed', 'family', 'completion', 'prompt_id'
+  )
   if run.has_turns:  # Tests that an agent sees may pass before it begins.
     return None
   # Programs that print what is shown are wrong in any family.

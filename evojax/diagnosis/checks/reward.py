@@ -30,9 +30,14 @@ _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
 
 
-def _graded_rows(run: form.Run) -> pd.DataFrame:
-  """Return rollouts with a reward, and an outcome other than the reward."""
-  rows = run.rows('reward', 'outcome', 'group')
+def _graded_rows(run: form.Run, *others: str) -> pd.DataFrame:
+  """Return rollouts with a reward, and an outcome other than the reward.
+
+  Args:
+    run: The run.
+    *others: Further columns that must be known.
+  """
+  rows = run.rows('reward', 'outcome', 'group', *others)
   # In evojax the evaluator owns the outcome; elsewhere it may be the same
   # function that the policy exploits.
   if run.format != 'evojax' and np.allclose(rows['reward'], rows['outcome']):
@@ -415,7 +420,7 @@ def _pays_length(rows: pd.DataFrame, part: str) -> bool:
 
 def length_gaming(run: form.Run) -> findings.Finding | None:
   """Detect rewards for length at equal outcome, with length following."""
-  rows = _graded_rows(run).dropna(subset=['length'])
+  rows = _graded_rows(run, 'length')
   pull = _length_pull(rows)
   if len(pull) < 8:
     return None  # Within groups, rewards differ by the outcome alone.
@@ -465,9 +470,7 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
 def overlong_early(run: form.Run) -> findings.Finding | None:
   """Detect a length penalty that starts well below the token limit."""
   limit = run.setting('max_tokens')
-  rows = _graded_rows(run).dropna(subset=['length'])
-  if 'n_tokens' not in rows:
-    raise form.not_logged(['n_tokens'])
+  rows = _graded_rows(run, 'n_tokens')
   rest = rows.groupby('outcome')['reward'].transform('median')
   punished = rows[rows['reward'] < rest - 1e-6]
   free = rows[rows['reward'] >= rest - 1e-6]

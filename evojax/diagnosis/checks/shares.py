@@ -13,6 +13,8 @@ from evojax.ledger import records
 
 SURE = 0.01
 SHOWN = 6  # Rollouts shown with a finding.
+_LONGER = 0.2  # Growth of prompts, of their mean length, that is no noise.
+_AGAIN = 20  # Problems of the first third that come again in the last one.
 _GROUPS = 8  # Minimum number of groups that have both kinds of episodes.
 
 
@@ -97,6 +99,36 @@ def rises(run: form.Run) -> bool:
   except form.NotLogged:
     return False
   return estimates.trend(solved).low > 0
+
+
+def harder(run: form.Run) -> bool:
+  """Return whether problems get harder, so that a score falls by itself.
+
+  A score of an evaluation rises meanwhile, prompts get longer, or problems that
+  come again lose less than half of what is lost over all.
+  """
+  if 'eval_outcome' in run.steps:
+    _, scores = run.series('eval_outcome')
+    if len(scores) >= 4 and estimates.trend(scores).low > 0:
+      return True
+  rows = run.rollouts
+  if 'prompt' in rows:
+    lengths = rows['prompt'].str.len().groupby(rows['step']).mean()
+    if len(lengths) >= form.MIN_STEPS:
+      line = estimates.trend(lengths)
+      if line.p < SURE and line.rise > _LONGER * float(lengths.mean()):
+        return True
+  if not {'prompt_id', 'outcome'} <= set(rows):
+    return False
+  early, late = run.early(rows), run.late(rows)
+  before, after = (
+      part.groupby('prompt_id')['outcome'].mean() for part in (early, late)
+  )
+  again = (after - before).dropna()
+  if len(again) < max(_AGAIN, len(after) / 3):
+    return False
+  lost = float(late['outcome'].mean() - early['outcome'].mean())
+  return bool(estimates.mean(again).low > lost / 2)
 
 
 def said_solved(run: form.Run) -> str:

@@ -163,7 +163,8 @@ def advantage_spikes(run: form.Run) -> findings.Finding | None:
   size = table[known].abs().max(axis=1).to_numpy()
   if len(size) < form.MIN_STEPS:
     raise form.NotLogged(f'{len(size)} steps, {form.MIN_STEPS} needed')
-  usual = float(np.median(size))
+  # Steps whose rewards are all equal have none.
+  usual = float(np.median(size[size > _ZERO])) if (size > _ZERO).any() else 0.0
   high = size > max(_LARGEST, _USUAL * usual)
   if not high.any():
     return None

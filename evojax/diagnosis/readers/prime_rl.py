@@ -49,12 +49,19 @@ def read(
 ) -> form.Run:
   """Read the output_dir of an orchestrator."""
   notes: list[str] = []
-  load = lambda file: pd.DataFrame(
-      [
-          {'step': _step(file), **_row(episode)}
-          for episode in readers.json_lines(file, notes)
-      ]
-  )
+
+  def load(file: pathlib.Path) -> pd.DataFrame:
+    found, odd = [], 0
+    for episode in readers.json_lines(file, notes):
+      try:
+        found.append({'step': _step(file), **_row(episode)})
+      except (AttributeError, IndexError, TypeError, ValueError):
+        odd += 1  # A value has another type than verifiers gives it.
+    if odd:
+      where = f'{file.parts[-4]}/{file.name}'
+      notes.append(f'{where}: {odd} episodes have another form')
+    return pd.DataFrame(found)
+
   rows = readers.tables(_files(path), load, notes)
   log: list[dict[str, Any]] = []
   for file in sorted(path.glob('**/metrics.jsonl')):

@@ -64,7 +64,13 @@ def read(
     if 'completion' in table or 'group' in table or 'prompt' in table:
       rollouts.append(table)
     else:
-      steps.append(names.common(table, notes))
+      found = names.common(table, notes)
+      if not len(found):
+        notes.append(
+            f'{file.name} has the columns {", ".join(map(str, table))[:300]}:'
+            ' --columns=step=NAME,reward=NAME,... says what they are'
+        )
+      steps.append(found)
   missing = [
       column
       for column in columns.values()

@@ -25,6 +25,7 @@ from evojax.diagnosis import readers
 
 _FOLDER = 'completions'
 _STATE = 'trainer_state.json'
+_EVALUATION = ('eval_loss', 'eval_reward')
 _SWIFT = 'completions.jsonl'
 # Names in ms-swift's files -> TRL's.
 _SWIFT_NAMES = {'messages': 'prompt', 'advantages': 'advantage'}
@@ -47,7 +48,7 @@ def read(
   notes: list[str] = []
   state = _state(path, notes)
   log = pd.DataFrame(
-      [row for row in state.get('log_history', ()) if isinstance(row, dict)]
+      [r for r in state.get('log_history') or () if isinstance(r, dict)]
   )
   files = sorted((path / _FOLDER).glob('completions_*.parquet'))
   rows = readers.tables(files, readers.parquet_rows, notes)
@@ -55,7 +56,7 @@ def read(
     rows = _swift(path / _SWIFT, notes)
   elif not files:
     notes.append('no completions: train with log_completions=True')
-  rows = _once(rows)
+  rows = _once(_trained(rows, log, notes))
   means = names.part_means(log)
   rewards = list(means)
   # Without a log of rewards, take every numeric column that is not TRL's own.
@@ -90,6 +91,27 @@ def _state(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
       return state
   notes.append(f'no {_STATE}: metrics of steps are not known')
   return {}
+
+
+def _trained(
+    rows: pd.DataFrame, log: pd.DataFrame, notes: list[str]
+) -> pd.DataFrame:
+  """Drop the rollouts of evaluations, whose files replace those of their step.
+
+  TRL logs completions of an evaluation under the step before it.
+  """
+  scores = [c for c in log if str(c).startswith(_EVALUATION)]
+  if not scores or 'step' not in log or 'step' not in rows:
+    return rows
+  steps = log.loc[log[scores].notna().any(axis=1), 'step']
+  trained = ~pd.to_numeric(rows['step'], errors='coerce').isin(steps)
+  if trained.all() or not trained.any():
+    return rows
+  notes.append(
+      f'{rows.loc[~trained, "step"].nunique()} steps have the completions of an'
+      ' evaluation, which are left out'
+  )
+  return rows[trained].reset_index(drop=True)
 
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
@@ -176,7 +198,7 @@ def _common(
   if not len(rows):
     return rows
   rows = rows.copy()
-  if 'prompt' in rows:
+  if {'prompt', 'step'} <= set(rows):
     # The rollouts of a group are adjacent; a prompt may occur in two groups.
     text = rows['prompt'].map(form.text_of)
     new = (text != text.shift()) | (rows['step'] != rows['step'].shift())

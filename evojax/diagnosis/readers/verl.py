@@ -18,15 +18,18 @@ from evojax.diagnosis import names
 from evojax.diagnosis import readers
 
 _STEP = re.compile(r'(\d+)\.jsonl')
+_HELD_OUT = re.compile(r'(val|valid|validation|eval|evaluation)s?(?![a-z])')
 _KEYS = ('input', 'output', 'score')
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
   """Return the rollout files in the order of their steps."""
-  folders = [path, *(p for p in sorted(path.glob('*')) if p.is_dir())]
+  inside = [p for p in sorted(path.glob('*')) if p.is_dir()]
+  # trainer.validation_data_dir has files of the same names.
+  folders = [p for p in inside if not _HELD_OUT.match(p.name)] or inside
   found = [
       file
-      for folder in folders
+      for folder in [path, *folders]
       for file in folder.glob('*.jsonl')
       if _STEP.fullmatch(file.name)
   ]

@@ -68,7 +68,12 @@ def read(
     log = pd.DataFrame(rows)
   else:
     exported = [path] if path.is_file() else sorted(path.iterdir())
-    exported = [f for f in exported if f.suffix in ('.csv', '.json', '.jsonl')]
+    exported = [
+        f
+        for f in exported
+        if f.suffix in ('.csv', '.json', '.jsonl')
+        and not f.name.startswith('diagnosis.')
+    ]
     log = readers.tables(exported, lambda f: table.load(f, notes), notes)
   log = readers.renamed(log, columns)
   steps = names.common(log, notes)

@@ -1,0 +1,309 @@
+"""Sound runs of unusual kinds, which must raise no critical finding.
+
+Each differs from a usual run in one way that a check once took for a fault.
+"""
+
+import json
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import examine
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import meanings
+from evojax.diagnosis import names
+from evojax.diagnosis import readers
+from evojax.diagnosis.checks import data
+from tests.diagnosis import made
+from tests.diagnosis import parts_made
+
+_N = np.arange(parts_made.STEPS)
+_noise = parts_made.noise
+
+
+def _found(run: form.Run) -> dict[str, findings.Finding]:
+  return {f.check: f for f in examine.examine(run).findings}
+
+
+def _severity(run: form.Run, check: str) -> str:
+  """Return how severe a finding is; '' without it."""
+  found = _found(run).get(check)
+  return found.severity if found else ''
+
+
+def _reference_in(rows: pd.DataFrame, text: str) -> form.Run:
+  """Return a run whose prompts are a text with the answer and three others."""
+  rng = np.random.default_rng(0)
+  others = rng.integers(1000, 9999, (len(rows), 4)).astype(str)
+  place = rng.integers(0, 4, len(rows))
+  # The prompts of one problem are equal.
+  key = rows['reference'].astype(int).to_numpy() % len(rows)
+  others, place = others[key], place[key]
+  others[np.arange(len(rows)), place] = rows['reference']
+  return made.run(
+      rows.assign(
+          prompt=[
+              f'{prompt} {text.format(*choice, answer=answer)}'
+              for prompt, choice, answer in zip(
+                  rows['prompt'], others, rows['reference'], strict=True
+              )
+          ]
+      )
+  )
+
+
+class RolloutsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('Is it 1) {0}, 2) {1}, 3) {2} or 4) {3}?', 'note'),
+      ('(answer: {answer})', 'critical'),
+  )
+  def test_an_answer_among_others_is_no_leak(self, text, wanted):
+    run = _reference_in(made.rollouts(), text)
+    self.assertEqual(_severity(run, 'answer_in_prompt'), wanted)
+
+  @parameterized.parameters(
+      (0.85, 0.6, ''),  # What has no tags is solved as often.
+      (0.85, 1.0, 'critical'),  # A grader that accepts what it cannot read.
+  )
+  def test_a_reward_for_the_form(self, readable, solved, wanted):
+    rng = np.random.default_rng(0)
+    rows = made.rollouts()
+    rows['format_ok'] = (rng.random(len(rows)) < readable).astype(float)
+    unread = rows['format_ok'] < 0.5
+    luck = (rng.random(len(rows)) < solved).astype(float)
+    rows.loc[unread, 'outcome'] = luck[unread]
+    rows['part_correct'] = rows['outcome']
+    rows = rows.drop(columns=['completion', 'reference'])
+    self.assertEqual(_severity(made.run(rows), 'grader_open'), wanted)
+
+  @parameterized.parameters(
+      ('-7', 'so \N{MINUS SIGN}7', True),
+      ('18', 'it is 18cm long', True),
+      ('18', '\N{CJK UNIFIED IDEOGRAPH-662F}18', True),
+      ('1234', r'1{,}234', True),
+      ('1234', '1,234.00', True),
+      ('18', 'it is 180', False),
+      ('18', 'it is 18.5', False),
+      ('car', 'carpet', False),
+  )
+  def test_how_numbers_are_written(self, answer, text, wanted):
+    self.assertEqual(data._stands(answer, text), wanted)
+
+  @parameterized.parameters(
+      (True, False, False), (False, True, False), (False, False, True)
+  )
+  def test_games_that_begin_with_one_text(self, keyed, turns, wanted):
+    rows = made.rollouts().assign(prompt='Guess the word.')
+    if not keyed:
+      rows = rows.drop(columns='reference')
+    if turns:
+      rows['n_turns'] = 3.0
+    self.assertEqual('narrow_data' in _found(made.run(rows)), wanted)
+
+  @parameterized.parameters(
+      ('longer', 'warning'), ('the same', 'warning'), ('other', 'critical')
+  )
+  def test_problems_that_get_harder(self, kind, wanted):
+    rows = made.rollouts(rise=-4.0, start=2.0, problems=5000)
+    if kind == 'longer':
+      rows['prompt'] += rows['step'].map(lambda step: ' and so on' * step)
+    if kind == 'the same':  # Half of the problems come again, as easy as ever.
+      again = rows['group'] < 4
+      problem = rows['group'] + 4 * (rows['step'] % 8)
+      rows.loc[again, 'prompt'] = problem[again].map('Easy {}?'.format)
+      rng = np.random.default_rng(0)
+      luck = (rng.random(len(rows)) < 0.8).astype(float)
+      rows.loc[again, 'outcome'] = luck[again]
+      rows['part_correct'] = rows['outcome']
+    rows = rows.drop(columns=['completion', 'reference'])
+    self.assertEqual(_severity(made.run(rows), 'outcome_falling'), wanted)
+
+  def test_problems_that_are_nearly_all_solved(self):
+    run = made.run(made.rollouts(start=7.0, rise=1.0))
+    self.assertEqual(_severity(run, 'too_easy'), 'warning')
+
+  def test_a_late_start(self):
+    rows = made.rollouts(start=-9.0, rise=0.0, steps=20)
+    late = made.rollouts(seed=1, start=-3.0, rise=6.0)
+    late['step'] += 20
+    both = pd.concat([rows, late], ignore_index=True)
+    solved = lambda e: e['part_correct']
+    only = made.run(rows, reward=solved)
+    self.assertEqual(_severity(only, 'too_hard'), 'critical')
+    learned = made.run(both, reward=solved)
+    self.assertEqual(_severity(learned, 'too_hard'), 'warning')
+
+  def test_no_gradient_where_all_is_solved(self):
+    rows = made.rollouts(start=0.0, rise=6.0)
+    rows.loc[rows['step'] > 12, ['outcome', 'part_correct']] = 1.0
+    none = np.where(_N > 12, 0.0, 0.5)
+    self.assertNotIn('gradient_zero', _found(made.run(rows, grad_norm=none)))
+    unsolved = made.rollouts(rise=0.5)
+    self.assertIn('gradient_zero', _found(made.run(unsolved, grad_norm=none)))
+
+
+class MetricsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (_noise(0.02, 0.03), np.linspace(0.2, 0.7, 40), False),
+      (_noise(0.02, 0.03), np.full(40, 0.3), True),
+      (np.where(_N < 9, 0.5, 0.01), np.linspace(0.2, 0.4, 40), True),
+  )
+  def test_a_small_vocabulary(self, entropy, reward, wanted):
+    run = parts_made.metrics(
+        entropy=entropy, reward=reward + _noise(0, 0.02, 4)
+    )
+    found = _found(run)
+    self.assertEqual('entropy_collapse' in found, wanted)
+    if wanted:  # Nothing is known of what is solved.
+      self.assertNotIn('solved', found['entropy_collapse'].text)
+
+  @parameterized.parameters(
+      (('learning_rate', 'clip', 'kl', 'entropy'), 'warning'),
+      ((), 'critical'),
+  )
+  def test_rollouts_ahead_of_the_trainer(self, ends, wanted):
+    usual = parts_made.metrics().steps
+    ends = ('loss', 'grad_norm', *ends)
+    steps = {name: usual[name].where(_N < 35) for name in ends}
+    run = parts_made.metrics(**steps)
+    self.assertEqual(_severity(run, 'not_finite'), wanted)
+
+  @parameterized.parameters((0.0, False), (2.4, True))
+  def test_advantages_of_rare_successes(self, usual, wanted):
+    # Rewards up to 100 that most groups do not get.
+    high = np.where(_N % 4 == 1, 87.5, usual)
+    run = parts_made.metrics(advantage_low=-high / 7, advantage_high=high)
+    self.assertEqual('advantage_spikes' in _found(run), wanted)
+
+  @parameterized.parameters((0.97, 'warning'), (0.1, 'critical'))
+  def test_dead_groups_of_solved_problems(self, reward, wanted):
+    run = parts_made.metrics(
+        drop=('gap', 'part_correct', 'part_format'),
+        reward=_noise(reward - 0.02, reward + 0.02),
+        dead=_noise(0.84, 0.86),
+    )
+    self.assertEqual(_severity(run, 'dead_groups'), wanted)
+
+  @parameterized.parameters(
+      ('objective/kl', ''), ('objective/entropy', ''), ('train/kl', 'kl')
+  )
+  def test_sums_over_a_completion(self, name, wanted):
+    self.assertEqual(meanings.of(name), wanted)
+
+  @parameterized.parameters((1.0, True), (2.0, False), (-1.0, False))
+  def test_scores_on_another_scale(self, scale, wanted):
+    log = pd.DataFrame(
+        {
+            'step': _N,
+            'rewards/accuracy_reward/mean': scale * np.linspace(0.1, 0.9, 40),
+        }
+    )
+    self.assertEqual('outcome' in names.common(log), wanted)
+
+
+class ColumnsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('acc', True),
+      ('is_correct', True),
+      ('correctness_reward_func', True),
+      ('exact_answer_reward', True),
+      ('all_passed', True),
+      ('incorrect', False),
+      ('not_correct', False),
+      ('format_correct', False),
+      ('accelerated', False),
+      ('bypassed', False),
+  )
+  def test_which_column_says_what_is_solved(self, name, wanted):
+    rows = pd.DataFrame({name: [0.0, 1.0], 'score': [0.0, 0.5]})
+    taken = {}
+    names.guess_outcome(rows, [], taken, [])
+    self.assertEqual(taken, {'outcome': name} if wanted else {})
+
+
+class FilesTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(folder)
+
+  def _verl(self, folder, steps, output='so 1'):
+    (self.path / folder).mkdir()
+    for step in steps:
+      row = dict(input='1 + 0?', output=output, score=1.0, step=step)
+      file = self.path / folder / f'{step}.jsonl'
+      file.write_text(json.dumps(row) + '\n')
+
+  def test_validations_of_verl_are_left_out(self):
+    self._verl('rollouts', (1, 2, 3))
+    self._verl('validation', (0, 2))
+    rows = readers.read(self.path).rollouts
+    self.assertEqual(rows['step'].tolist(), [1, 2, 3])
+
+  def test_a_completion_that_is_not_logged_is_not_empty(self):
+    self._verl('rollouts', range(1, 30), output=None)
+    run = readers.read(self.path)
+    self.assertNotIn('completion', run.rollouts)
+    self.assertNotIn('grader_open', _found(run))
+
+  def _trl(self, log, **columns):
+    (self.path / 'completions').mkdir()
+    for step in (1, 2, 3):
+      row = dict(step=step, prompt='1 + 0?', completion='1', correct=1.0)
+      table = pd.DataFrame([{**row, 'prompt': f'{step} + 0?'}] * 2)
+      table = table.drop(columns=columns.get('drop', []))
+      name = f'completions_{step:05}.parquet'
+      table.to_parquet(self.path / 'completions' / name)
+    state = {'log_history': log}
+    (self.path / 'trainer_state.json').write_text(json.dumps(state))
+
+  def test_evaluations_of_trl_are_left_out(self):
+    log = [{'step': step, 'rewards/correct/mean': 1.0} for step in (1, 2, 3)]
+    self._trl([*log, {'step': 2, 'eval_reward': 1.0}])
+    run = readers.read(self.path)
+    self.assertEqual(run.rollouts['step'].unique().tolist(), [1, 3])
+    self.assertIn('evaluation', ' '.join(run.notes))
+
+  def test_a_state_without_a_log(self):
+    self._trl(None, drop=['completion'])
+    run = readers.read(self.path)
+    self.assertLen(run.rollouts, 6)
+    examine.examine(run)  # No check needs a length.
+
+  def test_what_is_missing_is_said(self):
+    self._trl([], drop=['step'])
+    with self.assertRaisesRegex(form.FormatError, 'have no step'):
+      readers.read(self.path)
+    table = self.path / 'table.csv'
+    pd.DataFrame({'iteration': [1], 'score': ['yes']}).to_csv(table)
+    with self.assertRaisesRegex(form.FormatError, 'iteration, score'):
+      readers.read(table)
+    columns = {'step': 'iteration', 'reward': 'score', 'group': 'iteration'}
+    run = readers.read(table, columns=columns)
+    self.assertEqual(run.rollouts['reward'].tolist(), [1.0])
+    pd.DataFrame({'iteration': [1], 'score': ['A+']}).to_csv(table)
+    notes = ' '.join(readers.read(table, columns=columns).notes)
+    self.assertIn("no reward of a rollout is a number, such as 'A+'", notes)
+
+  def test_episodes_of_another_form(self):
+    file = self.path / 'rollouts/step_1/train/effective/traces.jsonl'
+    file.parent.mkdir(parents=True)
+    task = {'data': {'prompt': 'hi'}}
+    rows = [{'task': task}, {'task': task, 'group': 'x'}, {'task': 'x'}]
+    file.write_text('\n'.join(map(json.dumps, rows)))
+    run = readers.read(self.path)
+    self.assertLen(run.rollouts, 1)
+    self.assertIn('2 episodes have another form', ' '.join(run.notes))
+
+
+if __name__ == '__main__':
+  absltest.main()
