@@ -77,7 +77,7 @@ CAUSES = {
         'the grader, a tool or an endpoint fails at times (a time limit, a full'
         ' disk, too many requests), and that counts as a wrong answer',
         'count its errors by step',
-        found_by=('tests_time_out',),
+        found_by=('tests_time_out', 'same_error'),
     ),
     'coarse': _Cause(
         'the reward has so few values that all rollouts of a group get one',
@@ -153,7 +153,12 @@ CAUSES = {
         'steps are too large: the learning rate, many updates of one batch, or'
         ' few prompts in it',
         'a tenth of the learning rate, from a checkpoint before',
-        found_by=('unusual_setting', 'clip_fraction', 'few_rollouts'),
+        found_by=(
+            'unusual_setting',
+            'update_large',
+            'clip_fraction',
+            'few_rollouts',
+        ),
     ),
     'small_steps': _Cause(
         'steps are too small: learning rate, warm-up, bound on the gradient, KL'
@@ -172,7 +177,7 @@ CAUSES = {
         'the update changes no weights: frozen parameters, an adapter without a'
         ' gradient, an optimizer that does not step',
         'compare the weights before and after an update, matrix by matrix',
-        found_by=('gradient_zero',),
+        found_by=('gradient_zero', 'kl_zero'),
         foreign=True,
     ),
     'not_sampled': _Cause(
@@ -194,6 +199,7 @@ CAUSES = {
         'the loss is divided by another number of tokens or batches than are'
         ' accumulated',
         'the gradient norm of one batch, whole and in several parts',
+        found_by=('loss_summed',),
         foreign=True,
     ),
     'weighed': _Cause(
