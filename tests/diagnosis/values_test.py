@@ -345,6 +345,8 @@ class SamplerTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (1.8 + 0.3 * np.maximum(_N - 15, 0), True),
+      # The last step has new ones.
+      (1.8 + 0.3 * np.maximum(_N - 15, 0) * (_N < 39), True),
       (np.minimum(0.5 * _N, 4), False),  # Up to its limit.
       (1.8 + 0.02 * _N, False),
       (np.full(40, 8.0), False),

@@ -230,7 +230,8 @@ def _ever_older(run: form.Run) -> findings.Finding | None:
   """Find rollouts whose age, in updates, grows without a limit."""
   steps, age = run.course('staleness')
   early = float(np.median(age[: max(len(age) // 3, 4)]))
-  late = float(np.median(age[-max(len(age) // 5, 2) :]))
+  end = len(age) - max(len(age) // 5, 2)
+  late = float(np.median(age[end:]))
   # At first, the age of asynchronous rollouts grows up to their limit.
   half = age[len(age) // 2 :]
   if len(half) < form.MIN_STEPS or late < max(_AGES + early, _OLDER * early):
@@ -238,12 +239,14 @@ def _ever_older(run: form.Run) -> findings.Finding | None:
   line = estimates.trend(half)
   if line.p > _SURE or line.low <= 0:
     return None
+  # In single steps at the end rollouts may be young again.
+  young = age[:end] <= early + _AGES / 2
   return findings.Finding(
       check='stale_sampler',
       severity='warning',
       text=f'rollouts get ever older: {early:.2g} updates at first, {late:.2g}'
       ' in the end',
-      since=int(steps[np.flatnonzero(age <= early + _AGES / 2)[-1] + 1]),
+      since=int(steps[np.flatnonzero(young)[-1] + 1]),
       p=line.p,
       numbers=(
           findings.Number(name='age, at last', value=late, unit='updates'),
