@@ -237,7 +237,7 @@ class FilesTest(parameterized.TestCase):
     self.path = pathlib.Path(folder)
 
   def _verl(self, folder, steps, output='so 1'):
-    (self.path / folder).mkdir()
+    (self.path / folder).mkdir(exist_ok=True)
     for step in steps:
       row = dict(input='1 + 0?', output=output, score=1.0, step=step)
       file = self.path / folder / f'{step}.jsonl'
@@ -248,6 +248,14 @@ class FilesTest(parameterized.TestCase):
     self._verl('validation', (0, 2))
     rows = readers.read(self.path).rollouts
     self.assertEqual(rows['step'].tolist(), [1, 2, 3])
+
+  def test_validations_below_the_rollouts_of_verl_are_left_out(self):
+    self._verl('.', (1, 2))
+    self._verl('val', (0, 2))
+    rows = readers.read(self.path).rollouts
+    self.assertEqual(rows['step'].tolist(), [1, 2])
+    only = readers.read(self.path / 'val').rollouts
+    self.assertEqual(only['step'].tolist(), [0, 2])
 
   def test_a_completion_that_is_not_logged_is_not_empty(self):
     self._verl('rollouts', range(1, 30), output=None)
@@ -279,6 +287,10 @@ class FilesTest(parameterized.TestCase):
     self.assertLen(run.rollouts, 6)
     examine.examine(run)  # No check needs a length.
 
+  def test_lengths_without_a_share_of_cut_ones(self):
+    self._trl([{'step': 1, 'completions/max_length': 9.0}])
+    self.assertNotIn('max_tokens', readers.read(self.path).settings)
+
   def test_what_is_missing_is_said(self):
     self._trl([], drop=['step'])
     with self.assertRaisesRegex(form.FormatError, 'have no step'):
@@ -293,6 +305,19 @@ class FilesTest(parameterized.TestCase):
     pd.DataFrame({'iteration': [1], 'score': ['A+']}).to_csv(table)
     notes = ' '.join(readers.read(table, columns=columns).notes)
     self.assertIn("no reward of a rollout is a number, such as 'A+'", notes)
+
+  def test_columns_of_metrics_may_be_named(self):
+    table = self.path / 'table.csv'
+    pd.DataFrame({'epoch': [1, 2], 'gain': [0.5, 0.7]}).to_csv(table)
+    columns = {'step': 'epoch', 'reward': 'gain'}
+    run = readers.read(table, columns=columns)
+    self.assertEqual(run.steps['reward'].tolist(), [0.5, 0.7])
+    with self.assertRaisesRegex(form.FormatError, 'no table .* has lost'):
+      readers.read(table, columns=columns | {'kl': 'lost'})
+    empty = self.path / 'log.jsonl'
+    empty.write_text('')
+    with self.assertRaisesRegex(form.FormatError, '(?s)^(?!.*columns )'):
+      readers.read(empty)
 
   def test_episodes_of_another_form(self):
     file = self.path / 'rollouts/step_1/train/effective/traces.jsonl'

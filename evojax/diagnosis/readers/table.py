@@ -51,13 +51,14 @@ def read(
 ) -> form.Run:
   """Read one table, or all tables in a folder."""
   notes: list[str] = []
-  rollouts, steps = [], []
+  rollouts, steps, seen = [], [], set()
   for file in readers.thinned(_files(path), notes):
     try:
       table = load(file, notes)
     except (ValueError, OSError) as error:
       notes.append(f'{file.name} cannot be read ({str(error)[:120]})')
       continue
+    seen |= set(table)
     owned = {n: c for n, c in columns.items() if c in table}
     if owned:
       table = readers.renamed(table, owned)
@@ -65,17 +66,13 @@ def read(
       rollouts.append(table)
     else:
       found = names.common(table, notes)
-      if not len(found):
+      if not len(found) and len(table.columns):
         notes.append(
             f'{file.name} has the columns {", ".join(map(str, table))[:300]}:'
             ' --columns=step=NAME,reward=NAME,... says what they are'
         )
       steps.append(found)
-  missing = [
-      column
-      for column in columns.values()
-      if not any(column in t for t in rollouts + steps)
-  ]
+  missing = [column for column in columns.values() if column not in seen]
   if missing:
     raise form.FormatError(f'no table of {path} has {", ".join(missing)}')
   rows = pd.concat(rollouts, ignore_index=True) if rollouts else pd.DataFrame()

@@ -134,11 +134,11 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _settings(state: Mapping[str, Any], log: pd.DataFrame) -> dict[str, Any]:
   found: dict[str, Any] = {'total_steps': state.get('max_steps') or None}
-  if 'completions/max_length' in log:
+  if {'completions/max_length', 'completions/clipped_ratio'} <= set(log):
     # The limit is known if a completion was cut: its length is the maximum,
     # in all these steps. A trainer may not know the token that ends one, and
     # so call completions cut that ended.
-    cut = pd.to_numeric(log.get('completions/clipped_ratio'), errors='coerce')
+    cut = pd.to_numeric(log['completions/clipped_ratio'], errors='coerce')
     length = pd.to_numeric(log['completions/max_length'], errors='coerce')
     length = length[cut > 0]
     if len(length) and (length >= _SAME * length.max()).mean() > 0.5:

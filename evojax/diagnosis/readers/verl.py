@@ -24,16 +24,16 @@ _KEYS = ('input', 'output', 'score')
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
   """Return the rollout files in the order of their steps."""
-  inside = [p for p in sorted(path.glob('*')) if p.is_dir()]
-  # trainer.validation_data_dir has files of the same names.
-  folders = [p for p in inside if not _HELD_OUT.match(p.name)] or inside
   found = [
       file
-      for folder in [path, *folders]
+      for folder in [path, *(p for p in sorted(path.glob('*')) if p.is_dir())]
       for file in folder.glob('*.jsonl')
       if _STEP.fullmatch(file.name)
   ]
-  return sorted(found, key=lambda file: int(file.stem))
+  # trainer.validation_data_dir has files of the same names.
+  held_out = lambda f: f.parent != path and _HELD_OUT.match(f.parent.name)
+  trained = [file for file in found if not held_out(file)]
+  return sorted(trained or found, key=lambda file: int(file.stem))
 
 
 def fits(path: pathlib.Path) -> bool:
