@@ -144,6 +144,7 @@ class ValuesTest(parameterized.TestCase):
   @parameterized.parameters(
       (np.linspace(-0.6, -0.3, 40), '-0.3 then is 35%'),
       (np.linspace(-6, -3, 40), '-1 and 1)'),
+      (np.linspace(-0.6, 3, 40), '-1 and 1)'),
       (np.linspace(3, 6, 40), None),
   )
   def test_scores_of_an_evaluation_below_0(self, scores, said):

@@ -294,7 +294,8 @@ def eval_scale(run: form.Run) -> findings.Finding | None:
   low, last = float(scores.min()), float(scores[-1])
   if low >= 0:
     return None
-  known = f': {last:.2g} then is {(1 + last) / 2:.0%}' if low >= -1 else ''
+  within = low >= -1 and scores.max() <= 1
+  known = f': {last:.2g} then is {(1 + last) / 2:.0%}' if within else ''
   return findings.Finding(
       check='eval_scale',
       severity='note',
