@@ -1,6 +1,6 @@
 """Common names for the metrics and columns that trainers log."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import re
 
 import numpy as np
@@ -192,7 +192,9 @@ def _bare(name: str) -> str:
 
 
 def common(
-    log: pd.DataFrame, notes: list[str] | None = None
+    log: pd.DataFrame,
+    notes: list[str] | None = None,
+    given: Collection[str] = (),
 ) -> pd.DataFrame:
   """Return the metrics of steps under their common names.
 
@@ -200,6 +202,7 @@ def common(
     log: One row per step, under the names of a trainer.
     notes: If given, the trainer is unknown: metrics that no list has are
       recognised by the words of their names, and the notes say which.
+    given: Common names that --columns gave to columns of the log.
   """
   bare = {}
   for name in log:
@@ -212,6 +215,7 @@ def common(
     chosen = next((bare[c] for c in candidates if c in bare), None)
     if chosen is not None:
       found[name] = log[chosen]
+  found |= {n: log[n] for n in given if n in form.STEP and n in log}
   if 'eval_outcome' not in found:
     found |= _held_out(log)
   if notes is not None:
@@ -221,13 +225,18 @@ def common(
         if meaning not in found
     }
     found |= {meaning: log[name] for meaning, name in guessed.items()}
+  others = [
+      found.pop(name).name
+      for name in ('outcome', 'eval_outcome')
+      if name in found and not _is_share(found[name])
+  ]
+  if notes is not None:
     notes += [
         f'the metric {name!r} is taken for {meaning} (--columns={meaning}=...)'
         for meaning, name in guessed.items()
+        if meaning in found
     ]
-  for name in ('outcome', 'eval_outcome'):
-    if name in found and not _is_share(found[name]):
-      del found[name]
+    notes += [f'{name!r} is no share, as it leaves [0, 1]' for name in others]
   if 'gap' not in found and _GAP_FACTOR in bare:
     factor = pd.to_numeric(log[bare[_GAP_FACTOR]], errors='coerce')
     found['gap'] = np.log(factor.clip(lower=1.0))

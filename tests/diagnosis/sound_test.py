@@ -207,6 +207,13 @@ class MetricsTest(parameterized.TestCase):
     )
     self.assertEqual('outcome' in names.common(log), wanted)
 
+  @parameterized.parameters('accuracy', 'outcome')
+  def test_a_share_in_percent_is_named(self, name):
+    notes = []
+    log = pd.DataFrame({'step': _N, name: np.linspace(10, 90, 40)})
+    self.assertNotIn('outcome', names.common(log, notes, ['outcome']))
+    self.assertEqual(notes, [f"'{name}' is no share, as it leaves [0, 1]"])
+
 
 class ColumnsTest(parameterized.TestCase):
 
@@ -309,9 +316,10 @@ class FilesTest(parameterized.TestCase):
   def test_columns_of_metrics_may_be_named(self):
     table = self.path / 'table.csv'
     pd.DataFrame({'epoch': [1, 2], 'gain': [0.5, 0.7]}).to_csv(table)
-    columns = {'step': 'epoch', 'reward': 'gain'}
-    run = readers.read(table, columns=columns)
-    self.assertEqual(run.steps['reward'].tolist(), [0.5, 0.7])
+    for name in ('reward', 'outcome'):
+      columns = {'step': 'epoch', name: 'gain'}
+      run = readers.read(table, columns=columns)
+      self.assertEqual(run.steps[name].tolist(), [0.5, 0.7])
     with self.assertRaisesRegex(form.FormatError, 'no table .* has lost'):
       readers.read(table, columns=columns | {'kl': 'lost'})
     empty = self.path / 'log.jsonl'

@@ -65,7 +65,7 @@ def read(
     if 'completion' in table or 'group' in table or 'prompt' in table:
       rollouts.append(table)
     else:
-      found = names.common(table, notes)
+      found = names.common(table, notes, owned)
       if not len(found) and len(table.columns):
         notes.append(
             f'{file.name} has the columns {", ".join(map(str, table))[:300]}:'

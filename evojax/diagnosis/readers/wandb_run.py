@@ -76,10 +76,7 @@ def read(
     ]
     log = readers.tables(exported, lambda f: table.load(f, notes), notes)
   log = readers.renamed(log, columns)
-  steps = names.common(log, notes)
-  for name in columns:
-    if name in form.STEP and name in log and len(steps):
-      steps[name] = log[name]
+  steps = names.common(log, notes, columns)
   return form.make(path, 'wandb', pd.DataFrame(), steps, settings, notes)
 
 
