@@ -115,6 +115,7 @@ SETTINGS = (
     'turn_tokens',
 )
 PART = 'part_'
+_INFINITE = float(np.finfo(np.float32).max)
 _WORDS = {'true': 1.0, 'false': 0.0, 'yes': 1.0, 'no': 0.0}
 _TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
 # Marks of roles as chat templates write them, with special tokens or without.
@@ -332,13 +333,16 @@ def text_of(value: Any) -> str:
 
 
 def _numbers(values: pd.Series) -> pd.Series:
-  """Return a column as float64; values that are not finite become NaN."""
+  """Return a column as float64; values that are not finite become NaN.
+
+  Trainers compute in float32, whose largest number counts as infinite, too.
+  """
   if values.dtype == object or str(values.dtype).startswith('str'):
     values = values.map(
         lambda v: _WORDS.get(v.lower(), v) if isinstance(v, str) else v
     )
   numbers = pd.to_numeric(values, errors='coerce').astype(np.float64)
-  return numbers.where(np.isfinite(numbers))
+  return numbers.where(numbers.abs() < _INFINITE)
 
 
 def make(
