@@ -1,5 +1,6 @@
 """Tests that findings and summaries say no more than the log shows."""
 
+import dataclasses
 import json
 import pathlib
 import tempfile
@@ -7,6 +8,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pandas as pd
 
 from evojax.diagnosis import examine
 from evojax.diagnosis import readers
@@ -98,6 +100,21 @@ class ClaimsTest(parameterized.TestCase):
 
 
 class FiniteTest(parameterized.TestCase):
+
+  @parameterized.parameters((40, 'warning'), (25, 'note'))
+  def test_a_loss_that_ends_before_the_rollouts(self, steps, wanted):
+    """Their rewards need not be among the metrics."""
+    ends = np.where(_N < 25, 0.1, np.nan)
+    table = pd.DataFrame({'step': _N, 'loss': ends, 'grad_norm': ends})
+    run = dataclasses.replace(
+        made.run(made.rollouts(steps=steps)), steps=table
+    )
+    self.assertEqual(_found(run)['not_finite'].severity, wanted)
+
+  def test_numbers_beyond_those_of_a_trainer(self):
+    huge = np.where(_N < 20, 0.1, 1e308)
+    run = _metrics(loss=huge, grad_norm=huge, reward=huge)
+    self.assertEqual(_found(run)['not_finite'].since, 20)
 
   @parameterized.parameters(
       (parts_made.noise(0.4, 0.6), 'a product of 0 and infinity'),

@@ -454,7 +454,8 @@ def _severity_of_end(run: form.Run, step: int, ends: Iterable[str]) -> str:
 
   if logged(*_OF_UPDATES):
     return 'critical'
-  return 'warning' if logged('reward') else 'note'
+  sampled = 'reward' in run.rollouts and (run.rollouts['step'] >= step).any()
+  return 'warning' if logged('reward') or sampled else 'note'
 
 
 def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
