@@ -477,9 +477,7 @@ def attach(
   """
   places = {f.check: i for i, f in enumerate(found, 1)}
   return [
-      dataclasses.replace(
-          f, causes=_of(f.check, places, quiet, own=format_ == _OWN)
-      )
+      dataclasses.replace(f, causes=_of(f, places, quiet, format_ == _OWN))
       if f.severity != 'note'
       else f
       for f in found
@@ -487,15 +485,18 @@ def attach(
 
 
 def _of(
-    symptom: str, places: Mapping[str, int], quiet: Collection[str], own: bool
+    symptom: findings.Finding,
+    places: Mapping[str, int],
+    quiet: Collection[str],
+    own: bool,
 ) -> tuple[findings.Cause, ...]:
   """Return the causes of a symptom: found, possible, and unlikely ones."""
   seen, possible, unlikely = [], [], []
-  for name in SYMPTOMS.get(symptom, ()):
+  for name in SYMPTOMS.get(symptom.check, ()):
     cause = CAUSES[name]
-    if own and cause.foreign:
+    if own and cause.foreign or name in symptom.ruled_out:
       continue
-    by = [c for c in cause.found_by if c in places and c != symptom]
+    by = [c for c in cause.found_by if c in places and c != symptom.check]
     without = [c for c in cause.unlikely_by if c in quiet]
     if by:
       look = f'see finding {places[by[0]]}'

@@ -52,6 +52,8 @@ class Finding:
   # The same change for the meta-loop, which can try it; most likely one first.
   remedies: tuple[records.Remedy, ...] = ()
   replay: str = ''  # Predicted effect of the change on recorded rollouts.
+  # Names in `evojax.diagnosis.causes.CAUSES` that this finding rules out.
+  ruled_out: tuple[str, ...] = ()
   causes: tuple[Cause, ...] = ()  # See `evojax.diagnosis.causes`.
   # (name, steps, values) of the curves that show it; both [n].
   curves: tuple[tuple[str, Any, Any], ...] = ()

@@ -1,6 +1,7 @@
 """Possible causes of symptoms: which are shown, and in which order."""
 
 from absl.testing import absltest
+import numpy as np
 
 from evojax.diagnosis import causes
 from evojax.diagnosis import checks
@@ -8,6 +9,7 @@ from evojax.diagnosis import examine
 from evojax.diagnosis import findings
 from evojax.diagnosis import show
 from tests.diagnosis import made
+from tests.diagnosis import parts_made
 
 
 def _finding(check, severity='critical'):
@@ -72,6 +74,22 @@ class AttachTest(absltest.TestCase):
     self.assertEmpty(_attached('warmup'))
     note = _finding('reward_falling', severity='note')
     self.assertEmpty(causes.attach([note], (), 'trl')[0].causes)
+
+  def test_a_finding_contradicts_none_of_its_causes(self):
+    n = np.arange(parts_made.STEPS)
+    hole = np.where(n == 9, np.nan, 0.01)
+    older = 1.8 + 0.3 * np.maximum(n - 15, 0)
+    for check, names, changed in (
+        ('not_finite', ('large_steps',), dict(loss=hole, kl=hole)),
+        ('stale_sampler', ('small_steps', 'frozen'), dict(staleness=older)),
+    ):
+      found = examine.examine(parts_made.metrics(**changed)).findings
+      finding = {f.check: f for f in found}[check]
+      self.assertNotEmpty(finding.causes)
+      texts = {c.text for c in finding.causes}
+      self.assertNoCommonElements(
+          texts, [causes.CAUSES[name].text for name in names]
+      )
 
 
 class ShownTest(absltest.TestCase):

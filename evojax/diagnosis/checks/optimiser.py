@@ -423,6 +423,7 @@ def _holes(run: form.Run) -> findings.Finding | None:
       change='the mask of the KL: NaN x 0 is NaN, so that a masked token makes'
       ' the mean NaN (choose with where instead of a product); the weights are'
       ' not affected, and no learning rate helps',
+      ruled_out=('large_steps',),
   )
 
 
@@ -492,6 +493,7 @@ def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
       text=f'{" and ".join(names)} {"is" if len(names) == 1 else "are"} NaN or'
       ' infinite from the first step',
       change=change,
+      ruled_out=('large_steps',),
       rows=tuple(
           map(
               int,

@@ -187,6 +187,7 @@ def stale_sampler(run: form.Run) -> findings.Finding | None:
           findings.Number(name='KL, at last', value=late, unit='nats a token'),
       ),
       change=_WEIGHTS,
+      ruled_out=('frozen',),
       curves=(('KL', steps, kl),),
   )
 
@@ -222,6 +223,7 @@ def _apart_from_rollouts(run: form.Run) -> findings.Finding | None:
           findings.Number(name='KL, at last', value=late, unit='nats a token'),
       ),
       change=_WEIGHTS,
+      ruled_out=('small_steps', 'frozen'),
       curves=(('KL of the update', steps, kl),),
   )
 
@@ -254,6 +256,7 @@ def _ever_older(run: form.Run) -> findings.Finding | None:
       change='what keeps rollouts from getting older than the loss allows: a'
       ' limit of staleness that compares wrong counts (after a restart, say);'
       ' or fewer rollouts in flight, as generation does not keep up',
+      ruled_out=('small_steps', 'frozen'),
       curves=(('age of rollouts', steps, age),),
   )
 
