@@ -10,6 +10,7 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.report import numerals
 
 # Findings that are dropped if one of the stronger findings is present.
 _SAID_BY = {
@@ -233,7 +234,8 @@ def _summary(
   if run.n_steps < form.MIN_STEPS:
     return (
         'too_short',
-        f'{run.n_steps} steps are too few to judge a course'
+        f'{numerals.counted(run.n_steps, "step")}'
+        f' {"is" if run.n_steps == 1 else "are"} too few to judge a course'
         f' ({form.MIN_STEPS} needed); nothing else is wrong.',
     )
   try:

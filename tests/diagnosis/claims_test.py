@@ -49,6 +49,11 @@ class ClaimsTest(parameterized.TestCase):
     self.assertIn(said, found.text)
     self.assertNotIn(unsaid, found.change)
 
+  @parameterized.parameters((1, '1 step is'), (2, '2 steps are'))
+  def test_how_few_steps_there_are(self, steps, said):
+    found = examine.examine(made.run(made.rollouts(steps=steps)))
+    self.assertStartsWith(found.summary, f'{said} too few')
+
   @parameterized.parameters(
       (parts_made.noise(150, 196).round(), None),
       (np.full(40, 196.0), 'max_completion_length'),
@@ -63,6 +68,7 @@ class ClaimsTest(parameterized.TestCase):
       self.assertStartsWith(found.change, said)
     else:
       self.assertIn('150 to 195', found.text)
+      self.assertIn('if not, they ended', found.change)
       self.assertStartsWith(found.change, 'the tokens that end a completion')
 
   @parameterized.parameters(

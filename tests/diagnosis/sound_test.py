@@ -286,7 +286,7 @@ class FilesTest(parameterized.TestCase):
     self._trl([*log, {'step': 2, 'eval_reward': 1.0}])
     run = readers.read(self.path)
     self.assertEqual(run.rollouts['step'].unique().tolist(), [1, 3])
-    self.assertIn('evaluation', ' '.join(run.notes))
+    self.assertIn('left out 1 step with the', ' '.join(run.notes))
 
   def test_a_state_without_a_log(self):
     self._trl(None, drop=['completion'])
@@ -335,7 +335,7 @@ class FilesTest(parameterized.TestCase):
     file.write_text('\n'.join(map(json.dumps, rows)))
     run = readers.read(self.path)
     self.assertLen(run.rollouts, 1)
-    self.assertIn('2 episodes have another form', ' '.join(run.notes))
+    self.assertIn('left out 2 episodes', ' '.join(run.notes))
 
 
 if __name__ == '__main__':

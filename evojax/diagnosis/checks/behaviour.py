@@ -385,7 +385,7 @@ def _not_at_a_limit(
       numbers=(findings.number('count as cut, last third', late, 'share'),),
       change='the tokens that end a completion: does the trainer know the one'
       " that the model writes (compare the tokenizer's with those of the"
-      " model's generation config)? then they ended, and"
+      " model's generation config)? if not, they ended, and"
       f' {words.word(run.format, "max_tokens")} stays',
       curves=(('count as cut', steps, cut),),
   )

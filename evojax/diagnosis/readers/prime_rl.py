@@ -17,6 +17,7 @@ import pandas as pd
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.report import numerals
 
 _FILES = 'rollouts/step_*/train/{}/traces.jsonl'
 _STEP = re.compile(r'step_(\d+)')
@@ -59,7 +60,8 @@ def read(
         odd += 1  # A value has another type than verifiers gives it.
     if odd:
       where = f'{file.parts[-4]}/{file.name}'
-      notes.append(f'{where}: {odd} episodes have another form')
+      what = numerals.counted(odd, 'episode')
+      notes.append(f'{where}: left out {what} of another form')
     return pd.DataFrame(found)
 
   rows = readers.tables(_files(path), load, notes)

@@ -22,6 +22,7 @@ import pandas as pd
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.report import numerals
 
 _FOLDER = 'completions'
 _STATE = 'trainer_state.json'
@@ -107,10 +108,8 @@ def _trained(
   trained = ~pd.to_numeric(rows['step'], errors='coerce').isin(steps)
   if trained.all() or not trained.any():
     return rows
-  notes.append(
-      f'{rows.loc[~trained, "step"].nunique()} steps have the completions of an'
-      ' evaluation, which are left out'
-  )
+  what = numerals.counted(rows.loc[~trained, 'step'].nunique(), 'step')
+  notes.append(f'left out {what} with the completions of an evaluation')
   return rows[trained].reset_index(drop=True)
 
 
