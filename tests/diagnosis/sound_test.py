@@ -88,6 +88,8 @@ class RolloutsTest(parameterized.TestCase):
       ('18', '\N{CJK UNIFIED IDEOGRAPH-662F}18', True),
       ('1234', r'1{,}234', True),
       ('1234', '1,234.00', True),
+      ('1,234', 'it is 1,234', True),
+      ('\N{MINUS SIGN}7', 'so \N{MINUS SIGN}7', True),
       ('18', 'it is 180', False),
       ('18', 'it is 18.5', False),
       ('car', 'carpet', False),

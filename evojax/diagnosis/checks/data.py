@@ -158,8 +158,14 @@ def _place(answer: str, text: str) -> str | None:
 
   1,234.00, 1{,}234 and 1234cm are 1234, and a minus may be one of Unicode.
   """
-  text = text.replace('\N{MINUS SIGN}', '-')
-  text = re.sub(r'(?<=\d)(?:,|\{,\}|\\[,!])(?=\d{3}(?!\d))', '', text)
+  answer, text = (
+      re.sub(
+          r'(?<=\d)(?:,|\{,\}|\\[,!])(?=\d{3}(?!\d))',
+          '',
+          written.replace('\N{MINUS SIGN}', '-'),
+      )
+      for written in (answer, text)
+  )
   end = r'(?!\w|\.\d)'
   if re.fullmatch(r'-?\d+', answer):  # A unit may follow.
     end = r'(?!\d|\.\d)'
