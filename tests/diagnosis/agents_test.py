@@ -138,6 +138,12 @@ class AgentsTest(parameterized.TestCase):
     run = dataclasses.replace(run, rollouts=rows)
     self.assertIsNone(agents.tests_dropped(run))
 
+  def test_a_limit_of_turns_where_reads_are_not_logged(self):
+    run = _run('turn_limit')
+    rows = run.rollouts.drop(columns='looked')
+    less = dataclasses.replace(run, rollouts=rows)
+    self.assertIsNotNone(agents.turn_limit(less))
+
   def test_the_tool_that_leaks_is_named(self):
     (leak,) = examine.examine(_run('leak_renamed')).findings
     self.assertIn("'archive'", leak.text)

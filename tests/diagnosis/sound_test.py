@@ -130,6 +130,11 @@ class RolloutsTest(parameterized.TestCase):
     run = made.run(made.rollouts(start=7.0, rise=1.0))
     self.assertEqual(_severity(run, 'too_easy'), 'warning')
 
+  def test_a_reward_that_rises_where_all_is_solved(self):
+    rows = made.rollouts().assign(outcome=1.0)
+    run = made.run(rows, reward=lambda rows: rows['step'] / 10)
+    self.assertNotIn('reward_hacking', _found(run))
+
   def test_a_late_start(self):
     rows = made.rollouts(start=-9.0, rise=0.0, steps=20)
     late = made.rollouts(seed=1, start=-3.0, rise=6.0)

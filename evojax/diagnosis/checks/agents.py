@@ -233,7 +233,7 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
   if 'repeated' in cut and cut['repeated'].mean() > 0.3:
     return None
   working = 1.0
-  if 'edited' in cut:
+  if {'edited', 'looked'} <= set(cut):
     working = float(((cut['edited'] > 0.5) | (cut['looked'] > 0.5)).mean())
   if working < 0.5:
     return None

@@ -50,6 +50,9 @@ def _graded_rows(run: form.Run, *others: str) -> pd.DataFrame:
 def reward_hacking(run: form.Run) -> findings.Finding | None:
   """Detect a reward that rises while the solved share does not."""
   rows = _graded_rows(run)
+  unsolved = rows[rows['outcome'] < 0.5]
+  if not len(unsolved):
+    return None  # No more than all can be solved.
   by_step = rows.groupby('step')[['reward', 'outcome']].mean()
   if len(by_step) < form.MIN_STEPS:
     raise form.NotLogged(f'{len(by_step)} steps, {form.MIN_STEPS} needed')
@@ -58,7 +61,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   found = _rise_apart(solved, reward) or _jump_apart(solved, reward)
   if found is None:
     return None
-  wrong = run.late(rows[rows['outcome'] < 0.5])
+  wrong = run.late(unsolved)
   shown = wrong.sort_values('reward', ascending=False).index[:6]
   flat = 'falls' if found.solved.value < -0.05 else 'is flat'
   part, replay = replays.best_weight(run)
