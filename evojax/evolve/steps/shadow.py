@@ -96,8 +96,8 @@ def _could_catch_up(
   """Return whether a harness can catch up within some rounds.
 
   The rise of a round is known to about 6 points, more than sound recipes rise
-  when changes race. So the upper end of its 95 % interval counts, unless the
-  change repairs a fault: a broken recipe is expected not to learn.
+  when changes race. So the upper end of its one-sided 95 % interval counts,
+  unless the change repairs a fault: a broken recipe is expected not to learn.
 
   Args:
     arms: Its arms of one round.
