@@ -130,6 +130,7 @@ class ValuesTest(parameterized.TestCase):
       ({'loss': parts_made.noise(-8, 8)}, None),
       ({'clip': parts_made.noise(0.5, 0.6)}, None),
       ({'advantage_low': parts_made.noise(-90, -50)}, None),
+      ({'advantage_low': parts_made.noise(-3, -2)}, 'warning'),
       ({'reward': parts_made.noise(100, 200)}, None),
       ({'kl': parts_made.noise(50, 90)}, None),
   )
@@ -140,6 +141,9 @@ class ValuesTest(parameterized.TestCase):
     }
     found = _found(_metrics(**(usual | changed))).get('loss_summed')
     self.assertEqual(found and found.severity, severity)
+    if found:
+      both = 'advantage_low' in changed
+      self.assertEqual('and advantages are at most' in found.text, both)
 
   @parameterized.parameters(
       (np.linspace(-0.6, -0.3, 40), '-0.3 then is 35%'),

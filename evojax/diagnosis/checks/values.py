@@ -254,11 +254,9 @@ def loss_summed(run: form.Run) -> findings.Finding | None:
   steps, loss = run.course('loss')
   clip = estimates.mean(run.course('clip')[1])
   size = float(np.median(np.abs(loss)))
-  scale = max(
-      float(np.abs(run.series(name)[1]).max())
-      for name in ('reward', 'advantage_low', 'advantage_high')
-      if name == 'reward' or name in run.steps
-  )
+  known = ['reward']
+  known += [n for n in ('advantage_low', 'advantage_high') if n in run.steps]
+  scale = max(float(np.abs(run.series(name)[1]).max()) for name in known)
   # Ratios within the clip bounds are about 1, so that a mean over tokens is no
   # larger than an advantage.
   if size < _HUGE * max(scale, 1.0) or clip.high > _CLIPPED:
@@ -271,9 +269,9 @@ def loss_summed(run: form.Run) -> findings.Finding | None:
       check='loss_summed',
       # Adam does not mind a factor, if no bound cuts the gradient.
       severity='warning' if large else 'note',
-      text=f'the policy loss is about {size:.2g} (absolute), though rewards are'
-      f' at most {scale:.2g} and {clip.value:.0%} of the tokens are'
-      ' clipped',
+      text=f'the policy loss is about {size:.2g}, though rewards'
+      f'{" and advantages" * (len(known) > 1)} are at most {scale:.2g} (all'
+      f' absolute) and {clip.value:.0%} of the tokens are clipped',
       numbers=(findings.Number(name='median absolute loss', value=size),),
       change='how the loss is averaged: a sum over tokens in place of a mean,'
       ' or the ratio of a whole sequence that each of its tokens counts again'
