@@ -115,6 +115,7 @@ SETTINGS = (
     'turn_tokens',
 )
 PART = 'part_'
+_EXACT = 2.0**53  # Steps from here on are not told apart as float64.
 _INFINITE = float(np.finfo(np.float32).max)
 _WORDS = {'true': 1.0, 'false': 0.0, 'yes': 1.0, 'no': 0.0}
 _TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
@@ -335,14 +336,16 @@ def text_of(value: Any) -> str:
 def _numbers(values: pd.Series) -> pd.Series:
   """Return a column as float64; values that are not finite become NaN.
 
-  Trainers compute in float32, whose largest number counts as infinite, too.
+  Trainers compute in float32, whose largest number counts as infinite, too; so
+  do steps that float64 does not tell apart.
   """
   if values.dtype == object or str(values.dtype).startswith('str'):
     values = values.map(
         lambda v: _WORDS.get(v.lower(), v) if isinstance(v, str) else v
     )
   numbers = pd.to_numeric(values, errors='coerce').astype(np.float64)
-  return numbers.where(numbers.abs() < _INFINITE)
+  most = _EXACT if values.name == 'step' else _INFINITE
+  return numbers.where(numbers.abs() < most)
 
 
 def make(
@@ -391,8 +394,12 @@ def make(
   if len(rollouts):
     rollouts = _complete(rollouts, settings)
   known = lambda c: c in STEP or c.startswith(PART)
+  given = steps.get('step')
   steps = steps[[c for c in steps if known(c)]].apply(_numbers)
   if 'step' in steps:
+    if len(steps) and steps['step'].isna().all():
+      first = f'{given.iloc[0]!r:.60}'
+      notes.append(f'no step is a number below 2^53: the first is {first}')
     # Lines of one step (say, metrics and evaluation) are merged into one row.
     steps = steps.dropna(subset=['step']).groupby('step').last().reset_index()
     steps['step'] = steps['step'].astype(np.int64)

@@ -320,6 +320,18 @@ class FilesTest(parameterized.TestCase):
     notes = ' '.join(readers.read(table, columns=columns).notes)
     self.assertIn("no reward of a rollout is a number, such as 'A+'", notes)
 
+  @parameterized.parameters(10**18, 10**30, '2026-01-')
+  def test_steps_that_are_no_numbers(self, start):
+    table = self.path / 'table.jsonl'
+    rows = [{'step': start + type(start)(i), 'kl': i} for i in range(20)]
+    table.write_text('\n'.join(map(json.dumps, rows)))
+    with self.assertRaisesRegex(form.FormatError, 'no step is a number'):
+      readers.read(table)
+    rows = [{'completion': 'x', **row} for row in rows]
+    table.write_text('\n'.join(map(json.dumps, rows)))
+    with self.assertRaisesRegex(form.FormatError, 'no step of a rollout'):
+      readers.read(table)
+
   def test_columns_of_metrics_may_be_named(self):
     table = self.path / 'table.csv'
     pd.DataFrame({'epoch': [1, 2], 'gain': [0.5, 0.7]}).to_csv(table)
