@@ -445,7 +445,7 @@ def tests_dropped(run: form.Run) -> findings.Finding | None:
       severity='warning',
       text=f'tests of an edit fall from {change.before:.0%} to'
       f' {change.after:.0%} of the episodes with one, and no more is solved'
-      f'{shares.said_solved(run)}',
+      + ('' if np.isnan(solved) else f' ({solved:.0%} in the end)'),
       since=int(tested.steps[change.index]),
       p=change.p,
       numbers=(
