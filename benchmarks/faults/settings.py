@@ -151,7 +151,9 @@ def _check_code(setting: Setting) -> None:
   with _importable(setting):
     try:
       domain = training_lib.make_domain(config)
-    except (ImportError, SyntaxError, NameError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError):
+      raise  # `read` names the file.
+    except Exception as error:  # pylint: disable=broad-except
       kind = type(error).__name__
       raise ValueError(f'{TASK}.py: {kind}: {error}') from error
   columns = synthetic.Evidence(domain).columns(config)
@@ -177,12 +179,17 @@ def _check_code(setting: Setting) -> None:
 def _importable(setting: Setting) -> Iterator[None]:
   """Let the module `task` be the one of a setting."""
   before = sys.modules.pop(TASK, None)
+  known = set(sys.modules)
   sys.path.insert(0, str(setting.path))
   try:
     yield
   finally:
     sys.path.remove(str(setting.path))
-    sys.modules.pop(TASK, None)
+    # Another setting may have modules with the same names.
+    for name in set(sys.modules) - known:
+      file = getattr(sys.modules[name], '__file__', None) or ''
+      if setting.path.resolve() in pathlib.Path(file).resolve().parents:
+        del sys.modules[name]
     if before is not None:
       sys.modules[TASK] = before
 

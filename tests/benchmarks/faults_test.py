@@ -150,6 +150,8 @@ class SettingsTest(FolderTestCase):
       ('x = 1\n', r'has no make\(\*\*kwargs\)'),
       ('def make(**kwargs):\n  return 3\n', "make returned 'int'"),
       ("def make(**kwargs):\n  raise ValueError('no')\n", 'no$'),
+      ("def make(**kwargs):\n  raise OSError('gone')\n", 'OSError: gone$'),
+      ('import helper\nmake = helper.make\n', 'OSError: a helper$'),
   )
   def test_a_domain_that_no_job_could_use(self, source, message):
     text = """
@@ -161,10 +163,12 @@ class SettingsTest(FolderTestCase):
       [config]
       'domain.name' = 'task'
     """
-    path = self.setting(text, task=source)
+    helper = "def make(**kwargs):\n  raise OSError('a helper')\n"
+    path = self.setting(text, task=source, helper=helper)
     with self.assertRaisesRegex(settings.SettingError, message):
       settings.read(path)
-    self.assertNotIn('task', sys.modules)
+    # Those of another setting may have the same names.
+    self.assertNoCommonElements(['task', 'helper'], sys.modules)
     self.assertNotIn(str(path), sys.path)
 
   @parameterized.parameters(
