@@ -1,7 +1,7 @@
 """False vetoes of replays, simulated, and how far recorded replays missed.
 
     python -m benchmarks.vetoes [--replays=1000]
-    python -m benchmarks.vetoes --runs=DIR,DIR,...
+    python -m benchmarks.vetoes --ledgers=DIR,DIR,...
 
 A replay vetoes a candidate if the upper end of its interval, corrected as in a
 run, is below 0. Here the interval is computed by the code of a run from the
@@ -49,7 +49,7 @@ TRUSTS = {
 }
 
 _REPLAYS = flags.DEFINE_integer('replays', 1000, 'Replays of each number.')
-_RUNS = flags.DEFINE_list('runs', [], 'Workdirs of runs that evolved.')
+_LEDGERS = flags.DEFINE_list('ledgers', [], 'Workdirs of runs that evolved.')
 
 
 def gains(rng: np.random.Generator, effects: np.ndarray) -> np.ndarray:
@@ -165,8 +165,8 @@ def print_missed(paths: Sequence[str]) -> None:
 
 
 def main(_):
-  if _RUNS.value:
-    print_missed(_RUNS.value)
+  if _LEDGERS.value:
+    print_missed(_LEDGERS.value)
     return
   replays = _REPLAYS.value
   print(f'share of {replays} replays that veto, by the true effect in points')
