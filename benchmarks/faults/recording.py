@@ -18,7 +18,6 @@ import math
 import pathlib
 import shutil
 import statistics
-import sys
 from typing import Any
 
 import ml_collections
@@ -110,7 +109,10 @@ def record(
     problems: Number of problems of a score; a small domain has fewer.
   """
   truth, config = _configs(run, folder)
-  with _opened(truth, config, folder) as (scorers, arm, done):
+  with (
+      settings_lib.importable(run.setting),
+      _opened(truth, config, folder) as (scorers, arm, done),
+  ):
     known = read(path)
     for mark in marks(tokens):
       while sum(done) < mark:
@@ -145,9 +147,6 @@ def _configs(
     if run.planted:
       planted = settings_lib.harness(run.setting)
       config.harness.path = str(spec.write(planted, folder / 'harness'))
-      if config.domain.name == settings_lib.TASK:
-        sys.path.insert(0, str(run.setting.path))
-        sys.modules.pop(settings_lib.TASK, None)
   return truth.lock(), config.lock()
 
 

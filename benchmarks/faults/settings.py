@@ -148,7 +148,7 @@ def _check_code(setting: Setting) -> None:
       a harness may hold, or nothing differs from the clean twin.
   """
   config = planted(setting)
-  with _importable(setting):
+  with importable(setting):
     try:
       domain = training_lib.make_domain(config)
     except (ValueError, AttributeError, KeyError, TypeError):
@@ -176,7 +176,7 @@ def _check_code(setting: Setting) -> None:
 
 
 @contextlib.contextmanager
-def _importable(setting: Setting) -> Iterator[None]:
+def importable(setting: Setting) -> Iterator[None]:
   """Let the module `task` be the one of a setting."""
   before = sys.modules.pop(TASK, None)
   known = set(sys.modules)

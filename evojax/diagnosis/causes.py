@@ -1,4 +1,4 @@
-"""What a symptom may come from, and what would show it.
+"""Possible causes of symptoms, and what would show each.
 
 Many findings name a symptom, such as a reward that falls. Their causes lie in
 code and settings that no log shows: a mask, a template, the order of rewards.
@@ -26,7 +26,6 @@ class _Cause:
   foreign: bool = False  # In code of a trainer: not in a run of evojax.
 
 
-_MISMATCH = 'other_weights', 'stale_sampler', 'kl_jumps'
 _REFUSES = (
     'never_paid',
     'fixed_part',
@@ -91,7 +90,7 @@ CAUSES = {
         found_by=('inverted_sign', 'credit'),
         foreign=True,
     ),
-    # What the policy is asked, and what it may write.
+    # Prompts, limits and problems.
     'template': _Cause(
         'the model gets another prompt than it was made for: no chat template,'
         ' another one, two of them, or none of the instructions that the grader'
@@ -231,7 +230,7 @@ CAUSES = {
         unlikely_by=('kl_at_start',),
         foreign=True,
     ),
-    # Numbers that are none.
+    # Losses that are NaN or infinite.
     'overflow': _Cause(
         'numbers overflow (in float16, or a ratio of probabilities), or the'
         ' logarithm of 0 is taken, such as that of a token which top_p removed',
@@ -263,7 +262,7 @@ CAUSES = {
         ' prefix cache does not reach it',
         'sample one prompt at temperature 0 before and after a sync of weights:'
         ' its log-probs have to change',
-        found_by=_MISMATCH,
+        found_by=('other_weights', 'stale_sampler', 'kl_jumps'),
         unlikely_by=('logprob_gap',),
         foreign=True,
     ),

@@ -259,8 +259,7 @@ def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:
     if kind in kinds:
       scores = log[kinds[kind]].apply(pd.to_numeric, errors='coerce')
       mean = scores.mean(axis=1)
-      share = mean.min() >= 0 and mean.max() <= 1
-      return {'eval_outcome' if share else 'eval_reward': mean}
+      return {'eval_outcome' if _is_share(mean) else 'eval_reward': mean}
   return {}
 
 

@@ -112,7 +112,7 @@ _PLAIN = {
 }
 
 
-# What every log of rollouts has.
+# Columns of every log of rollouts.
 _ROLLOUTS = ('completion', 'prompt', 'prompt_id', 'reward', 'text_id')
 # Trainer -> name of what a check needs -> the option that logs it.
 _HOW = {

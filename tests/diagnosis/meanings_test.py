@@ -95,7 +95,7 @@ class MeaningsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ({'val-core/math/acc/mean@1': [0.2, 0.3]}, 'eval_outcome', [0.2, 0.3]),
-      # What is right counts before what is paid.
+      # The solved share counts before the reward.
       (
           {
               'val-core/math/reward/mean@1': [-0.6, -0.4],

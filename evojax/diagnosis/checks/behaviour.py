@@ -53,8 +53,10 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
   change = estimates.change_point(entropy)
   fell = change.p < _SURE and change.after < change.before / 2
   # A small vocabulary has little entropy, with which a policy may well learn.
-  if found is None and not fell and _learned(run):
-    return None
+  if found is None and not fell:
+    score = shares.score(run)
+    if score is not None and estimates.trend(score).low > 0:
+      return None
   return findings.Finding(
       check='entropy_collapse',
       severity='critical' if late.high < least / 2 else 'warning',
@@ -84,16 +86,6 @@ def _explores(run: form.Run) -> bool:
   late = run.late(run.rollouts.dropna(subset=['outcome']))
   differ = late.groupby('group')['outcome'].nunique() > 1
   return float(differ.mean()) > _ALIVE
-
-
-def _learned(run: form.Run) -> bool:
-  """Return whether the solved share, or else the reward, has risen."""
-  for name in ('outcome', 'reward'):
-    try:
-      return estimates.trend(run.course(name)[1]).low > 0
-    except form.NotLogged:
-      continue
-  return False
 
 
 def _explore(run: form.Run) -> str:
@@ -316,7 +308,7 @@ def truncation(run: form.Run) -> findings.Finding | None:
   late = estimates.mean(cut[-max(len(cut) // 3, 4) :])
   if late.low < format_lib.WARN['truncated'][1]:
     return None
-  ended = _not_at_a_limit(run, steps, cut)
+  ended = _not_at_a_limit(run, steps, cut, late)
   if ended is not None:
     return ended
   change = estimates.change_point(cut)
@@ -360,12 +352,21 @@ def truncation(run: form.Run) -> findings.Finding | None:
 
 
 def _not_at_a_limit(
-    run: form.Run, steps: np.ndarray, cut: np.ndarray
+    run: form.Run,
+    steps: np.ndarray,
+    cut: np.ndarray,
+    late: estimates.Interval,
 ) -> findings.Finding | None:
   """Find completions that count as cut although no limit shows.
 
   Where many are cut, the longest of a step is as long as the limit, so that
   most steps have the same longest. Turns of agents have limits of their own.
+
+  Args:
+    run: The run.
+    steps: The steps.
+    cut: Share of the completions that count as cut, by step.
+    late: The same in the last third.
   """
   if 'length_high' not in run.steps or run.has_turns:
     return None
@@ -375,7 +376,6 @@ def _not_at_a_limit(
     return None
   if (np.abs(np.diff(longest)) < _SAME_LENGTH * longest[1:]).mean() > 0.5:
     return None
-  late = estimates.mean(cut[-max(len(cut) // 3, 4) :])
   return findings.Finding(
       check='truncation',
       severity='critical' if late.low > 0.5 else 'warning',

@@ -1,4 +1,4 @@
-"""What to change where a reward or the solved share falls, by its shape.
+"""Advice on a reward or a solved share that falls, by the shape of the fall.
 
 A policy that updates ruin gets worse from step to step. One that is as good as
 before, and at once is not, more often works where something else broke.
@@ -38,18 +38,14 @@ def sudden(values: np.ndarray, change: estimates.Change) -> bool:
   return at < _COURSE or estimates.trend(values[:at]).high >= 0
 
 
-def advice(
-    run: form.Run, values: np.ndarray, change: estimates.Change, rate: str
-) -> str:
+def advice(values: np.ndarray, change: estimates.Change, lower: str) -> str:
   """Return what to change, most likely first.
 
   Args:
-    run: The run.
     values: One value per step.
     change: Their change point.
-    rate: What to do about the learning rate.
+    lower: By how much to lower the learning rate.
   """
-  lower = f'{words.word(run.format, "learning_rate")}{rate}'
   if sudden(values, change):
     return (
         'what happened at that step: a restart, new data, or a server, a tool'
@@ -60,6 +56,14 @@ def advice(
       f'{lower}; unless problems get harder, or a server, a tool or a grader'
       ' fails ever more often'
   )
+
+
+def learning_rate(run: form.Run) -> str:
+  """Return the trainer's name of the learning rate, with its highest value."""
+  word = words.word(run.format, 'learning_rate')
+  if 'learning_rate' not in run.steps:
+    return word
+  return f'{word} (it was {run.series("learning_rate")[1].max():.2g})'
 
 
 def after_first(run: form.Run) -> str:

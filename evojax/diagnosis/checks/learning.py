@@ -82,10 +82,10 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       ),
       rows=shown,
       change=falls.advice(
-          run,
           solved,
           change,
-          ': a third of it, from the last checkpoint before',
+          f'{words.word(run.format, "learning_rate")}: a third of it, from the'
+          ' last checkpoint before',
       ),
       remedies=(
           *blame.misleading(run),
@@ -422,13 +422,10 @@ def _much_earned(run: form.Run) -> bool:
 
   Where the outcome is not logged, it is a reward in [0, 1].
   """
-  for name in ('outcome', 'reward'):
-    try:
-      _, values = run.course(name)
-    except form.NotLogged:
-      continue
-    return bool(values.min() >= 0 and MUCH_SOLVED < values.mean() <= 1)
-  return False
+  score = shares.score(run)
+  if score is None or score.min() < 0:
+    return False
+  return bool(MUCH_SOLVED < score.mean() <= 1)
 
 
 def _why_dead(run: form.Run, dead: estimates.Interval) -> tuple[str, str]:

@@ -247,7 +247,7 @@ def clip_fraction(run: form.Run) -> findings.Finding | None:
 
 def kl_strong(run: form.Run) -> findings.Finding | None:
   """Detect a KL penalty that keeps the policy at its start."""
-  coefficient = _kl_coef(run)
+  coefficient = kl_coef(run)
   if coefficient == 0:
     return None
   steps, kl = run.course('kl')
@@ -277,7 +277,7 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _kl_coef(run: form.Run) -> float | None:
+def kl_coef(run: form.Run) -> float | None:
   """Return the coefficient of the KL penalty as set or logged, if known."""
   if 'kl_coef' in run.settings or 'kl_coef' not in run.steps:
     return run.settings.get('kl_coef')
@@ -329,7 +329,7 @@ def kl_explosion(run: form.Run) -> findings.Finding | None:
   if change.p > _SURE or after < 1.0:
     return None
   lower = f'{words.word(run.format, "learning_rate")}: a third of it'
-  penalty = _kl_coef(run)
+  penalty = kl_coef(run)
   return findings.Finding(
       check='kl_explosion',
       severity='critical',
@@ -408,8 +408,8 @@ def _holes(run: form.Run) -> findings.Finding | None:
   table = run.steps.dropna(subset=['grad_norm'])
   absent = table[['loss', 'kl']].isna()
   holes = absent.all(axis=1).to_numpy()
-  # What a trainer logs only sometimes, or one without the other, is no hole,
-  # and the last step may be incomplete.
+  # A metric that is logged only sometimes, or without the other one, is no
+  # hole, and the last step may be incomplete.
   if not holes[1:-1].any() or holes.mean() > _HOLES:
     return None
   if (absent.any(axis=1) != holes).any() or len(table) < form.MIN_STEPS:

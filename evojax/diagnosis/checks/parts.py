@@ -270,9 +270,6 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
     return None
   if not lower and not late:
     return None
-  rate = ''
-  if 'learning_rate' in run.steps:
-    rate = f' (it was {run.series("learning_rate")[1].max():.2g})'
   return findings.Finding(
       check='reward_falling',
       severity='warning' if shares.harder(run) else 'critical',
@@ -280,10 +277,10 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
       since=int(steps[change.index]),
       p=change.p,
       change=falls.advice(
-          run,
           reward,
           change,
-          f'{rate}: a tenth of it, from a checkpoint before',
+          f'{falls.learning_rate(run)}: a tenth of it, from a checkpoint'
+          ' before',
       ),
       curves=(('reward', steps, reward),),
   )

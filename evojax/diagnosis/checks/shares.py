@@ -1,4 +1,4 @@
-"""Measures for the checks of agents: shares of episodes, and rewards."""
+"""Measures that several checks share: shares of episodes, and rewards."""
 
 from collections.abc import Sequence
 
@@ -99,6 +99,16 @@ def rises(run: form.Run) -> bool:
   except form.NotLogged:
     return False
   return estimates.trend(solved).low > 0
+
+
+def score(run: form.Run) -> np.ndarray | None:
+  """Return the course of the solved share, or else of the reward, if logged."""
+  for name in ('outcome', 'reward'):
+    try:
+      return run.course(name)[1]
+    except form.NotLogged:
+      continue
+  return None
 
 
 def harder(run: form.Run) -> bool:

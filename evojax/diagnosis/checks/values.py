@@ -6,6 +6,8 @@ from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import falls
+from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import shares
 
 _SHARES = {
@@ -30,7 +32,6 @@ _STILL = 5e-7
 # Largest advantage that a division by a standard deviation gives a rollout: n
 # rollouts have at most sqrt(n - 1), and groups have less than 2,500.
 _LARGEST = 50.0
-_SURE = 0.01
 _NONE = 1e-12  # A KL that is exactly 0.
 # KL of an update, nats per token, and the share of the updates that have most
 # of it; sound ones have 0.001 to 0.03.
@@ -192,9 +193,7 @@ def kl_zero(run: form.Run) -> findings.Finding | None:
     return None
   if np.ptp(reward) < _ZERO:
     return None
-  coefficient = run.settings.get('kl_coef')
-  if coefficient is None and 'kl_coef' in run.steps:
-    coefficient = float(run.series('kl_coef')[1][-1])
+  coefficient = optimiser.kl_coef(run)
   # Trainers without a penalty may log 0 in place of its KL.
   if coefficient == 0 or (coefficient is None and _moves(run, reward)):
     return None
@@ -220,7 +219,7 @@ def _moves(run: form.Run, reward: np.ndarray) -> bool:
   ]
   long = [values for values in courses if len(values) >= form.MIN_STEPS]
   return shares.rises(run) or any(
-      estimates.trend(values).p < _SURE for values in long
+      estimates.trend(values).p < shares.SURE for values in long
   )
 
 
@@ -231,16 +230,13 @@ def update_large(run: form.Run) -> findings.Finding | None:
   found = estimates.mean(size)
   if found.low < _FAR or (size > _FAR / 5).mean() < _MOST:
     return None
-  rate = ''
-  if 'learning_rate' in run.steps:
-    rate = f' (it was {run.series("learning_rate")[1].max():.2g})'
   return findings.Finding(
       check='update_large',
       severity='warning',
       text=f'in each update the policy is {found.value:.2g} nats per token from'
       ' that of the rollouts; 0.001 to 0.03 are usual',
       numbers=(findings.number('KL of an update', found, 'nats per token'),),
-      change=f'{words.word(run.format, "learning_rate")}{rate}: a tenth of it;'
+      change=f'{falls.learning_rate(run)}: a tenth of it;'
       ' or fewer updates of a batch; or, if it is so before any weight has'
       ' changed, log-probs of other tokens, or with dropout; unless rollouts'
       ' are many updates old, or the metric is a sum over the tokens of a'
