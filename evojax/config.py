@@ -315,6 +315,11 @@ FIELDS = (
     Field('eval.sealed', True,
           'Score base and trained policy on the sealed split at the end.'),
 
+    # Only --mode=plan reads this.
+    Field('plan.mean_tokens', 0, 'Mean tokens of a completion (of an episode,'
+          ' with observations), for the expected cost. 0: unknown; it is that'
+          ' of rollout.max_tokens.', 0),
+
     # The meta-loop: each candidate changes the harness in one factor.
     Field('evolve.rounds', 6, 'Maximum rounds; 0 only trains.', 0),
     Field('evolve.candidates', 2, 'Most changes that race at once.', 1),
@@ -485,24 +490,6 @@ def declaration(path: str) -> Field:
 def token_limit(config: ml_collections.ConfigDict) -> int:
   """Return the maximum number of tokens of a training completion."""
   return config.rollout.token_limit or config.rollout.max_tokens
-
-
-def group_parts(micro_groups: int, group_size: int, shards: int) -> int:
-  """Return the number of parts into which each group is split for devices.
-
-  A group may be too large for a device. Advantages are already known, so its
-  sequences may be on different devices; each part computes the group's prompt.
-
-  Args:
-    micro_groups: Groups per micro-batch.
-    group_size: Sequences per group.
-    shards: Devices, which get equally many parts.
-
-  Returns:
-    The smallest number of parts; 0 if the sequences do not split evenly.
-  """
-  parts = shards // math.gcd(shards, micro_groups)
-  return 0 if group_size % parts else parts
 
 
 def read_key(variable: str, field: str) -> str:

@@ -126,10 +126,8 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'eval': ('modes.evaluate', lambda m, c, w: m.run(c, w)),
     'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
     'plan': (
-        'modes.plan',
-        lambda m, c, w: m.show(
-            m.plan(c, **_values('mesh_auto')), **_values('workers')
-        ),
+        'modes.plan_table',
+        lambda m, c, w: m.run(c, **_values('mesh_auto', 'workers')),
     ),
     'inspect': ('modes.inspection', _inspect),
     'report': ('report.page', _report),
