@@ -192,6 +192,18 @@ class EndToEndTest(parameterized.TestCase):
     measures = self.row('diagnose', trial=1)['measures']
     self.assertIn('share_solved', [m['name'] for m in measures])
 
+  def test_slow_learning_is_judged_by_the_round_before_as_well(self):
+    race = self.row('race', round=0)
+    arms = {arm['folder']: arm['outcome'] for arm in race['arms']}
+    sources = self.row('promote', round=0)['sources']
+    last = [x for source in sources for x in arms[source['folder']]]
+    both = self.row('train')['outcome'] + last
+    *_, found = [row for row in self.rows if row['step'] == 'diagnose']
+    measures = {m['name']: m['value'] for m in found['measures']}
+    for name, solved in (('outcome_rise', last), ('recent_rise', both)):
+      slope, _ = np.polyfit(range(len(solved)), solved, 1)
+      self.assertAlmostEqual(measures[name], slope * (len(solved) - 1))
+
   def test_a_statistic_is_asked_about_past_trials(self):
     """This run's trial realises one effect: too few to prove it."""
     path = self.root / 'validated'
