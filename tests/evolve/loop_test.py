@@ -38,7 +38,6 @@ from evojax.evolve import scoring
 from evojax.evolve import skills
 from evojax.evolve import states
 from evojax.evolve import validate
-from evojax.evolve.steps import shadow
 from evojax.evolve.steps import validation
 from evojax.evolve.steps import verify
 from evojax.harness import admit
@@ -548,7 +547,7 @@ class ShadowTest(absltest.TestCase):
         absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
         absltest.mock.patch.object(race, 'horizon', lambda *_, **__: lost),
         # The two updates of an arm may teach too little for a shadow.
-        absltest.mock.patch.object(shadow, '_could_catch_up', lambda *_: True),
+        absltest.mock.patch.object(learning, 'could_catch_up', lambda *_: True),
     ):
       evojax.run(tiny.evolving(), str(path))
     rows = payloads(path)
@@ -600,7 +599,7 @@ class ShadowTest(absltest.TestCase):
           absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
           absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
           absltest.mock.patch.object(race, 'horizon', verdict),
-          absltest.mock.patch.object(shadow, '_could_catch_up', slow),
+          absltest.mock.patch.object(learning, 'could_catch_up', slow),
           *patches,
       ):
         stack.enter_context(patch)
