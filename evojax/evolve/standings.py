@@ -376,8 +376,9 @@ def announce(
   least = detectable(run, _known_noise(run, number), alpha, rounds)
   if least is not None:
     within = f'{rounds} rounds' if rounds > 1 else 'this round, the last'
+    racing = '1 candidate' if len(field) == 1 else f'{len(field)} candidates'
     run.say(
-        f'round {number}: {len(field)} candidates; {100 * least:.1f} points are'
-        f' found with power 80 % within {within}, at the spread between pairs'
-        ' so far'
+        f'round {number}: {racing}; if pairs differ as much as so far, a gain'
+        f' of {100 * least:.1f} points is found with a probability of 80 %'
+        f' within {within}'
     )

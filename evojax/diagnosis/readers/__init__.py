@@ -49,7 +49,10 @@ def read(
     form.FormatError: If there is nothing to read.
   """
   if not path.exists():
-    raise form.FormatError(f'there is no {path}')
+    raise form.FormatError(
+        f'there is no file or directory {path}; name the directory of a run,'
+        ' or one of its log files'
+    )
   modules = {
       name: importlib.import_module(f'evojax.diagnosis.readers.{module}')
       for name, module in FORMATS.items()
