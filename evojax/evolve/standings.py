@@ -17,7 +17,8 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
-_QUANTILES = 10  # Of a predicted effect, over which the power is averaged.
+# Number of quantiles of a predicted effect over which the power is averaged.
+_QUANTILES = 10
 # Standard deviation of the difference of a pair, a fraction, before a run has
 # measured it: default runs have 0.015 to 0.03 (BUILD_NOTES.md).
 _USUAL_NOISE = 0.02
