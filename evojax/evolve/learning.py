@@ -45,7 +45,7 @@ def rise(run: opening.Run, number: int) -> float | None:
     if made.round is None or not number - _ROUNDS <= made.round < number:
       continue
     outcomes = [arms[source.folder].outcome for source in made.sources]
-    if run.config.evolve.policy == 'mean':  # Side by side, from one state.
+    if run.config.evolve.policy == 'mean':  # All arms start from one state.
       each = zip(*filter(None, outcomes), strict=True)
       outcomes = [list(map(statistics.fmean, each))]
     lines.append(list(itertools.chain(*outcomes)))
@@ -84,9 +84,10 @@ def least_chance(run: opening.Run, number: int) -> float:
   """Return with what chance to prove its gain a change may race in a round.
 
   The arms of a candidate take the tokens with which the policy would train for
-  a round, and so cost the rise of a round. They pay if the chance, times the
-  gain, is larger. A proven gain is taken to be worth `evolve.settled`: where
-  training gains as much in a round, no chance is large enough, see `why_wait`.
+  a round, and so cost the rise of a round. A race is worth this cost if the
+  chance, times the gain, is larger. A proven gain is taken to be worth
+  `evolve.settled`: where training gains as much in a round, no chance is large
+  enough, see `why_wait`.
 
   Args:
     run: The run.

@@ -250,7 +250,7 @@ def verdict(run: history.History, running: bool) -> str:
           f' {numerals.share(evolved.value)}'
           f' [{100 * evolved.low:.1f}, {100 * evolved.high:.1f}].'
       )
-    what = 'the race' if run.kept else 'the race of the first harness'
+    what = 'the race' if run.kept else 'training with the first harness'
     return (
         f'{so_far}; on sealed problems {what} takes the base policy'
         f' from {numerals.share(base.value)} to {numerals.share(evolved.value)}'
