@@ -195,14 +195,18 @@ def common(
     log: pd.DataFrame,
     notes: list[str] | None = None,
     given: Collection[str] = (),
+    *,
+    trainer_known: bool = False,
 ) -> pd.DataFrame:
   """Return the metrics of steps under their common names.
 
   Args:
     log: One row per step, under the names of a trainer.
-    notes: If given, the trainer is unknown: metrics that no list has are
-      recognised by the words of their names, and the notes say which.
+    notes: If given, it gets the metrics that are not what their names say.
+      Unless the trainer is known, metrics that no list has are recognised by
+      the words of their names, and the notes say which.
     given: Common names that --columns gave to columns of the log.
+    trainer_known: Whether the lists have all names of the trainer.
   """
   bare = {}
   for name in log:
@@ -218,25 +222,22 @@ def common(
   found |= {n: log[n] for n in given if n in form.STEP and n in log}
   if 'eval_outcome' not in found:
     found |= _held_out(log)
-  if notes is not None:
+  guessed: dict[str, str] = {}
+  if notes is not None and not trainer_known:
     guessed = {
         meaning: name
         for meaning, name in meanings.best(log).items()
         if meaning not in found
     }
     found |= {meaning: log[name] for meaning, name in guessed.items()}
-  others = [
-      found.pop(name).name
-      for name in ('outcome', 'eval_outcome')
-      if name in found and not _is_share(found[name])
-  ]
+  others = _no_shares(found)
   if notes is not None:
     notes += [
         f'the metric {name!r} is taken for {meaning} (--columns={meaning}=...)'
         for meaning, name in guessed.items()
         if meaning in found
     ]
-    notes += [f'{name!r} is no share, as it leaves [0, 1]' for name in others]
+    notes += others
   if 'gap' not in found and _GAP_FACTOR in bare:
     factor = pd.to_numeric(log[bare[_GAP_FACTOR]], errors='coerce')
     found['gap'] = np.log(factor.clip(lower=1.0))
@@ -247,6 +248,22 @@ def common(
     spread = log[spreads].apply(pd.to_numeric, errors='coerce')
     found['spread'] = spread.max(axis=1)
   return pd.DataFrame(found)
+
+
+def _no_shares(found: dict[str, pd.Series]) -> list[str]:
+  """Take what leaves [0, 1] for no share of what is solved, and say so.
+
+  A score of an evaluation then counts as a reward.
+  """
+  said = []
+  for name in ('outcome', 'eval_outcome'):
+    if name not in found or _is_share(found[name]):
+      continue
+    values = found.pop(name)
+    said.append(f'{values.name!r} is no share, as it leaves [0, 1]')
+    if name == 'eval_outcome':
+      found.setdefault('eval_reward', values)
+  return said
 
 
 def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:

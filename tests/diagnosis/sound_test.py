@@ -295,6 +295,26 @@ class FilesTest(parameterized.TestCase):
     self.assertEqual(run.rollouts['step'].unique().tolist(), [1, 3])
     self.assertIn('left out 1 step with the', ' '.join(run.notes))
 
+  @parameterized.parameters((1.6, True), (0.9, False))
+  def test_evaluations_of_trl_on_another_scale(self, most, wanted):
+    scores = np.linspace(0.3, most, 12)
+    log = [
+        {'step': i + 1, 'rewards/correct/mean': 0.5, 'eval_reward': score}
+        for i, score in enumerate(scores.tolist())
+    ]
+    state = {'log_history': log}
+    (self.path / 'trainer_state.json').write_text(json.dumps(state))
+    run = readers.read(self.path)
+    found = examine.examine(run)
+    unknown = {u.check: u.why for u in found.unknown}
+    said = 'scores of the evaluation leave [0, 1]' in unknown.get(
+        'train_eval_gap', ''
+    )
+    noted = "'eval_reward' is no share" in ' '.join(run.notes)
+    checks = [f.check for f in found.findings]
+    self.assertEqual((said, noted), (wanted, wanted))
+    self.assertEqual('eval_scale' in checks, wanted)
+
   def test_a_state_without_a_log(self):
     self._trl(None, drop=['completion'])
     run = readers.read(self.path)

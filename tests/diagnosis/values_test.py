@@ -149,9 +149,10 @@ class ValuesTest(parameterized.TestCase):
       (np.linspace(-0.6, -0.3, 40), '-0.3 then is 35%'),
       (np.linspace(-6, -3, 40), '-1 and 1)'),
       (np.linspace(-0.6, 3, 40), '-1 and 1)'),
-      (np.linspace(3, 6, 40), None),
+      (np.linspace(3, 6, 40), 'scores of 0 and 1 in the evaluation'),
+      (np.linspace(0.3, 0.6, 40), None),
   )
-  def test_scores_of_an_evaluation_below_0(self, scores, said):
+  def test_scores_of_an_evaluation_on_another_scale(self, scores, said):
     run = _metrics(eval_reward=np.where(_N % 5 == 4, scores, np.nan))
     found = _found(run).get('eval_scale')
     self.assertEqual(found is not None, said is not None)

@@ -493,6 +493,11 @@ def _binary(run: form.Run, spread: np.ndarray) -> float | None:
 def train_eval_gap(run: form.Run) -> findings.Finding | None:
   """Detect training scores that rise while evaluation scores do not."""
   if 'eval_outcome' not in run.steps:
+    if 'eval_reward' in run.steps:
+      raise form.NotLogged(
+          'scores of the evaluation leave [0, 1]: they do not say what is'
+          ' solved'
+      )
     raise form.NotLogged(
         'scores of an evaluation are not logged', ['evaluation']
     )

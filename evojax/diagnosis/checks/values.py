@@ -285,19 +285,20 @@ def eval_scale(run: form.Run) -> findings.Finding | None:
         'scores of an evaluation are not logged', ['evaluation']
     )
   steps, scores = run.series('eval_reward')
-  low, last = float(scores.min()), float(scores[-1])
-  if low >= 0:
+  low, high, last = map(float, (scores.min(), scores.max(), scores[-1]))
+  if low >= 0 and high <= 1:
     return None
-  within = low >= -1 and scores.max() <= 1
+  within = -1 <= low < 0 and high <= 1
   known = f': {last:.2g} then is {(1 + last) / 2:.0%}' if within else ''
   return findings.Finding(
       check='eval_scale',
       severity='note',
-      text=f'the score of the evaluation is as low as {low:.2g}: a reward, not'
-      ' the share solved',
+      text='the score of the evaluation is as'
+      f' {f"low as {low:.2g}" if low < 0 else f"high as {high:.2g}"}: a reward,'
+      ' not the share solved',
       numbers=(findings.Number(name='last score', value=last),),
       change='scores of 0 and 1 in the evaluation, if it is to tell what is'
-      f' solved (they may be -1 and 1{known})',
+      f' solved{f" (they may be -1 and 1{known})" if low < 0 else ""}',
       curves=(('evaluation', steps, scores),),
   )
 

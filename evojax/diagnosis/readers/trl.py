@@ -69,7 +69,7 @@ def read(
   known = _settings(state, log) | _weights(log, means)
   known |= settings
   rows = _common(rows, functions, known, columns, notes)
-  steps = names.common(log)
+  steps = names.common(log, notes, trainer_known=True)
   return form.make(path, 'trl', rows, steps, known, notes)
 
 
