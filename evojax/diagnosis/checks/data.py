@@ -429,11 +429,17 @@ def one_answer(run: form.Run) -> findings.Finding | None:
   share, answer = by.max() / problems, by.idxmax()
   if share < _SAME:
     return None
+  other = _other_keys(rows, answer)
+  # One label may be common, or be all that a weak policy gets right.
+  certain = run.format == 'evojax' or by.max() == problems
+  if other is not None:
+    certain = certain or other > 1 - _SAME
+  keys = '' if other is None else f', and the right one to {1 - other:.0%}'
   return findings.Finding(
       check='one_answer',
-      severity='critical',
+      severity='critical' if certain else 'warning',
       text=f'{answer} is the answer to {share:.0%} of {problems} different'
-      ' problems that were solved',
+      f' problems that were solved{keys}',
       numbers=(
           findings.Number(
               name='solved problems with that answer',
@@ -443,9 +449,21 @@ def one_answer(run: form.Run) -> findings.Finding | None:
       ),
       rows=tuple(map(int, rows.index[rows['answer'] == answer][-6:])),
       change=f'{words.word(run.format, "data")}: problems with different'
-      f' answers; or {words.word(run.format, "grader")}',
+      f' answers; or {words.word(run.format, "grader")}'
+      + ('' if certain else ', unless one label is so common'),
       remedies=(records.Remedy(setting='grader'),),
   )
+
+
+def _other_keys(rows: pd.DataFrame, answer: str) -> float | None:
+  """Return the share of solved problems whose right answer is another.
+
+  None if right answers are not logged, or hold no number to compare with.
+  """
+  if 'reference' not in rows:
+    return None
+  keys = rows.drop_duplicates('prompt_id')['reference'].str.extract(_FINAL)[0]
+  return float((keys.dropna() != answer).mean()) if keys.notna().any() else None
 
 
 def answers_differ(run: form.Run) -> findings.Finding | None:

@@ -65,12 +65,11 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   if 'outcome' in rows:
     wrong = run.late(rows, 0.1)
     shown = tuple(map(int, wrong[wrong['outcome'] < 0.5].index[:6]))
-  harder = shares.harder(run)
   return findings.Finding(
       check='outcome_falling',
-      severity='warning' if harder else 'critical',
+      severity=shares.fall_severity(run, solved, change.before),
       text=f'the solved share falls from {change.before:.0%} to'
-      f' {change.after:.0%}' + ', as problems get harder' * harder,
+      f' {change.after:.0%}{shares.said_harder(run)}',
       since=int(steps[change.index]),
       p=min(change.p, line.p),
       numbers=(

@@ -26,6 +26,7 @@ _HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
 _ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
 _FLAT = 0.03  # Rise of the solved share that is none, as in `not_learning`.
+_RARELY = 0.15  # Share solved in the best step where hardly anything is.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
 
@@ -64,10 +65,17 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   wrong = run.late(unsolved)
   shown = wrong.sort_values('reward', ascending=False).index[:6]
   flat = 'falls' if found.solved.value < -0.05 else 'is flat'
+  # A dense reward may come before the first solutions, and a share that is
+  # nearly 0 cannot show more than that.
+  rare = solved.max() < _RARELY and found.solved.high >= 0
+  harder = bool(shares.harder(run))
+  if rare:
+    flat += f' near 0 ({solved.mean():.1%}), where it tells little'
+  flat += ', as problems get harder' * harder
   part, replay = replays.best_weight(run)
   return findings.Finding(
       check='reward_hacking',
-      severity='critical',
+      severity='warning' if rare or harder else 'critical',
       text=f'the reward rises, and the solved share {flat}',
       since=int(steps[found.start]),
       p=found.p,
