@@ -163,6 +163,7 @@ _PART_MEAN = re.compile(r'(rewards|reward|reward_metrics)/([^/]+)(?:/mean)?')
 # of such names.
 _TOTALS = {'max', 'mean', 'min', 'overall', 'std', 'sum', 'total'}
 _NO_PARTS = {'advantage', 'advantages', 'all', 'avg', 'kl', 'pass', 'raw'}
+_CHOSEN = 'rewards/chosen'
 _PART_STD = re.compile(r'rewards/[^/]+/std')
 # Words in the names of columns that tell whether a completion is right, and
 # words with which they tell something else.
@@ -239,13 +240,15 @@ def common(
     ]
     notes += others
   if 'gap' not in found and _GAP_FACTOR in bare:
-    factor = pd.to_numeric(log[bare[_GAP_FACTOR]], errors='coerce')
+    factor = form.numeric(log[bare[_GAP_FACTOR]])
     found['gap'] = np.log(factor.clip(lower=1.0))
   for name, column in part_means(log).items():
     found[form.PART + name] = log[column]
+  if _CHOSEN in bare:  # Its KL is that of a completion, not of a token.
+    found.pop('kl', None)
   spreads = [c for name, c in bare.items() if _PART_STD.fullmatch(name)]
   if spreads:
-    spread = log[spreads].apply(pd.to_numeric, errors='coerce')
+    spread = log[spreads].apply(form.numeric)
     found['spread'] = spread.max(axis=1)
   return pd.DataFrame(found)
 
@@ -274,7 +277,7 @@ def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:
       kinds.setdefault(match[1], []).append(column)
   for kind in ('acc', 'reward', 'score'):
     if kind in kinds:
-      scores = log[kinds[kind]].apply(pd.to_numeric, errors='coerce')
+      scores = log[kinds[kind]].apply(form.numeric)
       mean = scores.mean(axis=1)
       return {'eval_outcome' if _is_share(mean) else 'eval_reward': mean}
   return {}
@@ -282,13 +285,19 @@ def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:
 
 def _is_share(values: pd.Series) -> bool:
   """Return whether all values lie in [0, 1]; a score may have another scale."""
-  known = pd.to_numeric(values, errors='coerce').dropna()
+  known = form.numeric(values).dropna()
   return bool(known.between(0, 1).all())
 
 
 def part_means(log: pd.DataFrame) -> dict[str, str]:
-  """Return part of the reward -> column of its mean before its weight."""
-  found = {}
+  """Return part of the reward -> column of its mean before its weight.
+
+  Training on preferences (DPO, KTO) has none: its rewards are those of texts
+  that no policy sampled.
+  """
+  found: dict[str, str] = {}
+  if _CHOSEN in {_bare(str(column)) for column in log}:
+    return found
   for column in log:
     match = _PART_MEAN.fullmatch(_bare(str(column)))
     if match and not _is_total(*match.groups()):
@@ -343,7 +352,7 @@ def guess_outcome(
   ]
   only = list(parts) if len(parts) == 1 else []
   for name in [*named, *only]:
-    values = pd.to_numeric(rows[name], errors='coerce').dropna().unique()
+    values = form.numeric(rows[name]).dropna().unique()
     if 1 <= len(values) and np.isin(values, (0.0, 1.0)).all():
       taken['outcome'] = name
       notes.append(
@@ -362,7 +371,7 @@ def guess_texts(rows: pd.DataFrame, taken: dict[str, str]) -> None:
         taken['reference'] = name
   form_ = form.guess(map(str, rows.columns), 'format')
   if form_ and 'format_ok' not in taken and not form_.startswith(form.PART):
-    values = pd.to_numeric(rows[form_], errors='coerce').dropna().unique()
+    values = form.numeric(rows[form_]).dropna().unique()
     # A function that never finds its format does not tell what is readable.
     if np.isin(values, (0.0, 1.0)).all() and (values > 0).any():
       taken['format_ok'] = form_

@@ -438,6 +438,32 @@ class FilesTest(parameterized.TestCase):
     with self.assertRaisesRegex(form.FormatError, 'no step of a rollout'):
       readers.read(table)
 
+  def test_numbers_beyond_a_float(self):
+    rows = [{'_step': i, 'reward': 0.5, 'kl': 0.01} for i in range(20)]
+    rows[3]['reward'] = 10**400
+    rows[4]['kl'] = '1e999'
+    (self.path / 'log.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+    run = readers.read(self.path)
+    self.assertEqual(run.steps['reward'].isna().tolist(), (_N[:20] == 3).tolist())
+    self.assertEqual(run.steps['kl'].isna().tolist(), (_N[:20] == 4).tolist())
+    examine.examine(run)
+
+  @parameterized.parameters(
+      ([1, 2], False), ('x', False), ('NaN', True), (float('inf'), True)
+  )
+  def test_what_is_no_number_is_not_infinite(self, value, wanted):
+    log = [{'step': i, 'reward': 0.1, 'loss': value} for i in range(20)]
+    self._trl(log)
+    run = readers.read(self.path)
+    self.assertEqual('not_finite' in _found(run), wanted)
+    noted = 'no loss of a step is a number, such as' in ' '.join(run.notes)
+    self.assertEqual(noted, not wanted)
+
+  def test_half_a_character(self):
+    self._verl('rollouts', (1, 2, 3), output='\ud83d, so 1 \U0001f600')
+    rows = readers.read(self.path).rollouts
+    self.assertEqual(set(rows['completion']), {'?, so 1 \U0001f600'})
+
   def test_columns_of_metrics_may_be_named(self):
     table = self.path / 'table.csv'
     pd.DataFrame({'epoch': [1, 2], 'gain': [0.5, 0.7]}).to_csv(table)

@@ -25,6 +25,7 @@ _KEYS = 5  # Right answers to one prompt: it stands for several problems.
 _SAME = 0.9  # Share of problems that one answer may solve.
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
 _LEAD = 6  # Characters before an answer in a prompt that are compared.
+_NO_ANSWER = 0.98  # Share of numbers of the key that no completion has.
 _ALIKE = 0.5  # Share of answers behind the same characters.
 _END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
@@ -502,7 +503,7 @@ def _misses_key(rows: pd.DataFrame) -> bool:
   if 'reference' not in rows:
     return False
   given, wanted = (
-      pd.to_numeric(rows[name], errors='coerce')
+      form.numeric(rows[name])
       for name in ('answer', 'reference')
   )
   known = given.notna() & wanted.notna()
@@ -541,12 +542,6 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
     if reads.mean() > 0.3:
       yield 'whose program never reads its input', needed & prints & ~reads, 0.2
   if {'reference', 'text_id', 'completion'} <= set(rows):
-    # One text that counts as right for problems with different answers.
-    solved = rows[rows['outcome'] > 0.5]
-    answers = solved.groupby('text_id')['reference'].nunique()
-    times = solved.groupby('text_id').size()
-    many = answers.index[(answers >= 3) & (times >= 10)]
-    yield 'of one text for different answers', rows['text_id'].isin(many), 0.5
     # The reference occurs nowhere in a completion that counts as right.
     numeric = rows['reference'].str.fullmatch(r'\s*-?\d+\s*')
     absent = pd.Series(
@@ -558,6 +553,15 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
         ],
         rows.index,
     )
+    early = run.early(rows).index
+    if absent[early].mean() > max(_NO_ANSWER * numeric[early].mean(), 0.5):
+      return  # What no completion has is no answer: the seed of a game, say.
+    # One text that counts as right for problems with different answers.
+    solved = rows[rows['outcome'] > 0.5]
+    answers = solved.groupby('text_id')['reference'].nunique()
+    times = solved.groupby('text_id').size()
+    many = answers.index[(answers >= 3) & (times >= 10)]
+    yield 'of one text for different answers', rows['text_id'].isin(many), 0.5
     yield 'in which the right number does not occur', absent, 0.2
 
 

@@ -173,18 +173,23 @@ def kl_restarts(run: form.Run) -> findings.Finding | None:
     first = score[:_SIDE].mean()
     gained = before.mean() - first
     back = gained > 0 and after.mean() - first < gained / 3
-  who = 'the policy is its initial one again' if back else 'a new reference'
+  who = (
+      ', and the score falls with it: is the policy its initial one again?'
+      if back
+      else ': a new reference'
+  )
   return findings.Finding(
       check='kl_restarts',
       # Recipes that renew the reference do so several times.
       severity='note' if len(found) > 1 and not back else 'warning',
       text=f'the KL to the reference falls at once from {kl[at - 1]:.2g} to'
-      f' {kl[at]:.2g} nats per token, about what it began with: {who}',
+      f' {kl[at]:.2g} nats per token, about what it began with{who}',
       since=int(steps[at]),
       numbers=(
           findings.Number(name='such falls', value=float(len(found))),
       ),
-      change='what a restart loads: the policy of the last checkpoint'
+      change='what a restart loads: the policy of the last checkpoint; unless a'
+      ' new stage begins there'
       if back
       else 'what the reference is after a restart: it must be the model that'
       ' the first run began with, loaded before the checkpoint; unless it is'
