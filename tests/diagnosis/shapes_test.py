@@ -165,6 +165,17 @@ class ShapesTest(parameterized.TestCase):
     )
     self._assert_sound(self._examined())
 
+  @parameterized.parameters((0.04, 'warning'), (0.3, 'critical'))
+  def test_an_evaluation_of_much_harder_problems(self, score, wanted):
+    table = {
+        'train/accuracy': _learned(0.3, 0.8),
+        'val/aime/accuracy': np.where(_N % 10, np.nan, score + _noise(0.01)),
+    }
+    lines = map(json.dumps, self._lines(table, '_step'))
+    (self.path / 'history.jsonl').write_text('\n'.join(lines))
+    found = {f.check: f.severity for f in self._examined().findings}
+    self.assertEqual(found['train_eval_gap'], wanted)
+
   @parameterized.parameters((True, ''), (False, 'critical'))
   def test_the_key_of_a_game_is_a_seed(self, seed, wanted):
     rng = np.random.default_rng(0)

@@ -68,6 +68,21 @@ class RolloutsTest(parameterized.TestCase):
     self.assertEqual(_severity(run, 'answer_in_prompt'), wanted)
 
   @parameterized.parameters(
+      ('so <{}>', True, 'critical'),
+      ('so <{}>', False, 'critical'),
+      ('<answer>(4 + 9) * 6 - {} * 3</answer>', True, 'note'),
+      ('<answer>(4 + 9) * 6 - {} * 3</answer>', False, 'note'),
+  )
+  def test_a_number_that_is_to_be_made_is_no_leak(self, says, known, wanted):
+    rows = made.rollouts()
+    rows['prompt'] += ' Make ' + rows['reference'] + '.'
+    right = rows['outcome'] > 0.5
+    texts = [says.format(answer) for answer in rows['reference']]
+    rows['completion'] = np.where(right, texts, rows['completion'])
+    run = made.run(rows, drop=() if known else ('outcome',))
+    self.assertEqual(_severity(run, 'answer_in_prompt'), wanted)
+
+  @parameterized.parameters(
       (0.85, 0.6, ''),  # What has no tags is solved as often.
       (0.85, 1.0, 'critical'),  # A grader that accepts what it cannot read.
   )
@@ -444,8 +459,8 @@ class FilesTest(parameterized.TestCase):
     rows[4]['kl'] = '1e999'
     (self.path / 'log.jsonl').write_text('\n'.join(map(json.dumps, rows)))
     run = readers.read(self.path)
-    self.assertEqual(run.steps['reward'].isna().tolist(), (_N[:20] == 3).tolist())
-    self.assertEqual(run.steps['kl'].isna().tolist(), (_N[:20] == 4).tolist())
+    for name, place in (('reward', 3), ('kl', 4)):
+      self.assertEqual(list(np.flatnonzero(run.steps[name].isna())), [place])
     examine.examine(run)
 
   @parameterized.parameters(

@@ -201,6 +201,7 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   # says so in the same way everywhere.
   leads = collections.Counter(place for place in places if place is not None)
   alike = leads.most_common(1)[0][1] > _ALIKE * own.sum()
+  alike = alike and not _is_goal(rows)
   return findings.Finding(
       check='answer_in_prompt',
       severity='critical' if alike else 'note',
@@ -212,6 +213,24 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
       + ('' if alike else ', unless it is to be found in them'),
       remedies=(records.Remedy(setting='grader'),),
   )
+
+
+def _is_goal(rows: pd.DataFrame) -> bool:
+  """Return whether what is solved does not end with the number of the key.
+
+  Such a number is what an expression has to make (Countdown), no answer. Where
+  no outcome is known, what earns most counts as solved.
+  """
+  paid = rows.get('outcome', rows.get('reward'))
+  if paid is None or 'completion' not in rows:
+    return False
+  keyed = rows['reference'].str.strip().ne('')
+  rows = rows[keyed & (paid >= paid.max() - 1e-9)]
+  rows = rows.iloc[:: max(1, len(rows) // 2000)]
+  if len(rows) < LEAST or form.numeric(rows['reference']).isna().mean() > 0.5:
+    return False
+  ends = rows['completion'].str[-_END:].str.extract(_FINAL)[0]
+  return bool((ends == rows['reference'].str.strip()).mean() < 0.5)
 
 
 def prompt_cut(run: form.Run) -> findings.Finding | None:

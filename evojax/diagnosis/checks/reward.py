@@ -26,7 +26,6 @@ _HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
 _ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
 _FLAT = 0.03  # Rise of the solved share that is none, as in `not_learning`.
-_RARELY = 0.15  # Share solved in the best step where hardly anything is.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
 
@@ -67,7 +66,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   flat = 'falls' if found.solved.value < -0.05 else 'is flat'
   # A dense reward may come before the first solutions, and a share that is
   # nearly 0 cannot show more than that.
-  rare = solved.max() < _RARELY and found.solved.high >= 0
+  rare = solved.max() < shares.RARELY and found.solved.high >= 0
   harder = bool(shares.harder(run))
   if rare:
     flat += f' near 0 ({solved.mean():.1%}), where it tells little'

@@ -12,6 +12,7 @@ from evojax.diagnosis.checks import blame
 from evojax.ledger import records
 
 SURE = 0.01
+RARELY = 0.15  # Share solved in the best step where hardly anything is.
 SHOWN = 6  # Rollouts shown with a finding.
 _LONGER = 0.2  # Growth of prompts, of their mean length, that is no noise.
 _NOTHING = 0.1  # What is left of a score that is lost, as a share.
