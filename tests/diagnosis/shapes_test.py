@@ -164,6 +164,10 @@ class ShapesTest(parameterized.TestCase):
         json.dumps({'log_history': log, 'max_steps': _STEPS})
     )
     self._assert_sound(self._examined())
+    parts = [c for c in readers.read(self.path).steps if c.startswith('part_')]
+    # Chosen and rejected texts are not sampled, so that nothing pays for them.
+    wanted = [c for c in TRL[name] if c.startswith('rewards/')]
+    self.assertLen(parts, 0 if name in ('dpo', 'kto') else len(wanted))
 
   @parameterized.parameters((0.04, 'warning'), (0.3, 'critical'))
   def test_an_evaluation_of_much_harder_problems(self, score, wanted):
