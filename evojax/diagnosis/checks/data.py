@@ -25,7 +25,7 @@ _KEYS = 5  # Right answers to one prompt: it stands for several problems.
 _SAME = 0.9  # Share of problems that one answer may solve.
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
 _LEAD = 6  # Characters before an answer in a prompt that are compared.
-_NO_ANSWER = 0.98  # Share of numbers of the key that no completion has.
+_HELD = 0.02  # Share of completions with the number of the key, if it is one.
 _ALIKE = 0.5  # Share of answers behind the same characters.
 _END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
@@ -452,8 +452,7 @@ def one_answer(run: form.Run) -> findings.Finding | None:
   other = _other_keys(rows, answer)
   # One label may be common, or be all that a weak policy gets right.
   certain = run.format == 'evojax' or by.max() == problems
-  if other is not None:
-    certain = certain or other > 1 - _SAME
+  certain |= (other or 0.0) > 1 - _SAME
   keys = '' if other is None else f', and the right one to {1 - other:.0%}'
   return findings.Finding(
       check='one_answer',
@@ -572,9 +571,11 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
         ],
         rows.index,
     )
-    early = run.early(rows).index
-    if absent[early].mean() > max(_NO_ANSWER * numeric[early].mean(), 0.5):
-      return  # What no completion has is no answer: the seed of a game, say.
+    if numeric.mean() > 0.5:
+      early = run.early(rows[numeric])[['reference', 'completion']]
+      # What no completion has is no answer: the seed of a game, say.
+      if np.mean([a.strip() in c for a, c in early.to_numpy()]) < _HELD:
+        return
     # One text that counts as right for problems with different answers.
     solved = rows[rows['outcome'] > 0.5]
     answers = solved.groupby('text_id')['reference'].nunique()
