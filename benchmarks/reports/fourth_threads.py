@@ -199,6 +199,8 @@ MODELS = {
         cause='the reference is copied after the checkpoint has been loaded',
         answer='the reference is the resumed policy',
         log='wandb',
+        names=('kl_restarts',),
+        says='reference is after a restart',
     ),
     'zero_gradient': Report(
         thread='mlx-lm-lora #55',

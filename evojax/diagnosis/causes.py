@@ -179,6 +179,17 @@ CAUSES = {
         found_by=('gradient_zero', 'kl_zero'),
         foreign=True,
     ),
+    'own_reference': _Cause(
+        'the reference is the policy itself: one object, or a copy that every'
+        ' update renews',
+        'compare the weights of both after ten updates',
+        foreign=True,
+    ),
+    'no_kl': _Cause(
+        'the trainer logs 0 in place of a KL that it does not take',
+        'the coefficient of the penalty in the settings of the run',
+        foreign=True,
+    ),
     'not_sampled': _Cause(
         'the loss counts tokens that the policy did not sample: the prompt,'
         ' replies of tools, padding, what follows the end',
@@ -220,6 +231,7 @@ CAUSES = {
         'a restart without the state of the optimizer, the scheduler or the'
         ' reference',
         'does it begin where the run was resumed?',
+        found_by=('kl_restarts',),
         foreign=True,
     ),
     'reference': _Cause(
@@ -326,6 +338,11 @@ CAUSES = {
         ' help',
         'read the replies of five episodes',
         found_by=('replies_cut',),
+    ),
+    'unreachable': _Cause(
+        'a package, a key or a file is missing where the tools run, and the'
+        ' error comes back as their reply',
+        'call the tool by hand there, and read the whole error',
     ),
     'unpaid': _Cause(
         'nothing that is paid depends on the tools, or each call costs',
@@ -460,7 +477,39 @@ SYMPTOMS = {
     'calls_unlearned': _UNCALLED,
     'malformed_calls': ('parser', 'template', 'large_steps', 'not_sampled'),
     'turns_cut': ('no_end', 'end_masked', 'parser'),
+    'same_error': ('unreachable', 'breaks'),
+    'tests_dropped': ('unpaid', 'useless', 'last_turn', 'limit'),
+    'kl_zero': ('own_reference', 'frozen', 'no_kl'),
+    'kl_restarts': ('restarted', 'own_reference'),
+    'update_large': (
+        'old_rollouts',
+        'other_sampling',
+        'other_tokens',
+        'positions',
+    ),
+    'loss_summed': ('scaled',),
+    'left_out': ('other_sampling', 'other_tokens', 'old_rollouts', 'routes'),
+    'form_wins': ('refused', 'order', 'harder'),
+    'inverted_sign': ('sign', 'order', 'paid'),
+    'verdicts_differ': ('breaks',),
+    'submits_at_once': ('unpaid', 'useless', 'hard', 'limit'),
 }
+# Checks whose finding names the cause, or the setting to change; a list of
+# other causes would only hide it.
+NAMED = frozenset(
+    'advantage_spikes answer_in_prompt answers_differ constant_part'
+    ' duplicate_prompts efficiency_collapse eval_scale family_refused'
+    ' few_rollouts filter_by_length filter_starves form_refused grader_open'
+    ' gradient_clipped hard_coded history_leak impossible_share key_disagrees'
+    ' kl_strong learning_rate_zero length_decides length_gaming limit_shortens'
+    ' missing_tool narrow_data no_baseline outweighed overlong_early'
+    ' padded_lengths part_of_the_data prompt_cut redundant_part repeated_steps'
+    ' replies_cut reward_hacking right_refused schedule_ends shaping_alone'
+    ' shown_refused silent stop_string temperature template_twice'
+    ' tests_tampered tests_time_out text_refused too_easy turn_limit'
+    ' turns_ignored unusual_setting visible_only warmup'
+    .split()
+)
 _OWN = 'evojax'
 
 

@@ -125,6 +125,7 @@ _ROLES = re.compile(
     r'|^(?:system|user|assistant|model)\s*$',
     re.IGNORECASE | re.MULTILINE,
 )
+_LOOKED_AT = 100  # Values of a column that tell why it has no number.
 _LONGEST = 4000  # Characters of a text that are kept.
 _PROGRAMS = 0.3  # Share of programs beyond which completions are programs.
 MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
@@ -333,6 +334,30 @@ def text_of(value: Any) -> str:
   return '' if value is None else str(value)
 
 
+def numeric(values: pd.Series) -> pd.Series:
+  """Return a column as numbers; what is none becomes NaN."""
+  try:
+    return pd.to_numeric(values, errors='coerce')
+  except OverflowError:  # JSON may have integers beyond float64.
+    large = values.map(lambda v: isinstance(v, int) and abs(v) > _INFINITE)
+    return pd.to_numeric(values.mask(large), errors='coerce')
+
+
+def _unread(values: pd.Series) -> Any:
+  """Return a value of a column without numbers that is none; else None.
+
+  NaN and infinity, also as texts, are what a trainer got.
+  """
+  for value in values.dropna().head(_LOOKED_AT):
+    try:
+      float(value)
+    except (TypeError, ValueError):
+      return value
+    except OverflowError:
+      continue
+  return None
+
+
 def _numbers(values: pd.Series) -> pd.Series:
   """Return a column as float64; values that are not finite become NaN.
 
@@ -343,7 +368,7 @@ def _numbers(values: pd.Series) -> pd.Series:
     values = values.map(
         lambda v: _WORDS.get(v.lower(), v) if isinstance(v, str) else v
     )
-  numbers = pd.to_numeric(values, errors='coerce').astype(np.float64)
+  numbers = numeric(values).astype(np.float64)
   most = _EXACT if values.name == 'step' else _INFINITE
   return numbers.where(numbers.abs() < most)
 
@@ -395,7 +420,8 @@ def make(
     rollouts = _complete(rollouts, settings)
   known = lambda c: c in STEP or c.startswith(PART)
   given = steps.get('step')
-  steps = steps[[c for c in steps if known(c)]].apply(_numbers)
+  logged = steps[[c for c in steps if known(c)]]
+  steps = logged.apply(_numbers)
   if 'step' in steps:
     if len(steps) and steps['step'].isna().all():
       first = f'{given.iloc[0]!r:.60}'
@@ -407,6 +433,13 @@ def make(
     steps = pd.DataFrame({'step': np.zeros(0, np.int64)})
   never = [c for c in steps if len(steps) and steps[c].isna().all()]
   steps = steps.drop(columns=never)
+  given = {name: _unread(logged[name]) for name in never}
+  unread = {name: value for name, value in given.items() if value is not None}
+  notes += [
+      f'no {name} of a step is a number, such as {value!r:.60}'
+      for name, value in unread.items()
+  ]
+  never = [c for c in never if c not in unread]
   settings = {k: v for k, v in settings.items() if v is not None}
   return Run(
       path,

@@ -163,6 +163,7 @@ _PART_MEAN = re.compile(r'(rewards|reward|reward_metrics)/([^/]+)(?:/mean)?')
 # of such names.
 _TOTALS = {'max', 'mean', 'min', 'overall', 'std', 'sum', 'total'}
 _NO_PARTS = {'advantage', 'advantages', 'all', 'avg', 'kl', 'pass', 'raw'}
+_CHOSEN = 'rewards/chosen'
 _PART_STD = re.compile(r'rewards/[^/]+/std')
 # Words in the names of columns that tell whether a completion is right, and
 # words with which they tell something else.
@@ -195,14 +196,18 @@ def common(
     log: pd.DataFrame,
     notes: list[str] | None = None,
     given: Collection[str] = (),
+    *,
+    trainer_known: bool = False,
 ) -> pd.DataFrame:
   """Return the metrics of steps under their common names.
 
   Args:
     log: One row per step, under the names of a trainer.
-    notes: If given, the trainer is unknown: metrics that no list has are
-      recognised by the words of their names, and the notes say which.
+    notes: If given, it gets the metrics that are not what their names say.
+      Unless the trainer is known, metrics that no list has are recognised by
+      the words of their names, and the notes say which.
     given: Common names that --columns gave to columns of the log.
+    trainer_known: Whether the lists have all names of the trainer.
   """
   bare = {}
   for name in log:
@@ -218,35 +223,50 @@ def common(
   found |= {n: log[n] for n in given if n in form.STEP and n in log}
   if 'eval_outcome' not in found:
     found |= _held_out(log)
-  if notes is not None:
+  guessed: dict[str, str] = {}
+  if notes is not None and not trainer_known:
     guessed = {
         meaning: name
         for meaning, name in meanings.best(log).items()
         if meaning not in found
     }
     found |= {meaning: log[name] for meaning, name in guessed.items()}
-  others = [
-      found.pop(name).name
-      for name in ('outcome', 'eval_outcome')
-      if name in found and not _is_share(found[name])
-  ]
+  others = _no_shares(found)
   if notes is not None:
     notes += [
         f'the metric {name!r} is taken for {meaning} (--columns={meaning}=...)'
         for meaning, name in guessed.items()
         if meaning in found
     ]
-    notes += [f'{name!r} is no share, as it leaves [0, 1]' for name in others]
+    notes += others
   if 'gap' not in found and _GAP_FACTOR in bare:
-    factor = pd.to_numeric(log[bare[_GAP_FACTOR]], errors='coerce')
+    factor = form.numeric(log[bare[_GAP_FACTOR]])
     found['gap'] = np.log(factor.clip(lower=1.0))
   for name, column in part_means(log).items():
     found[form.PART + name] = log[column]
+  if _CHOSEN in bare:  # Its KL is that of a completion, not of a token.
+    found.pop('kl', None)
   spreads = [c for name, c in bare.items() if _PART_STD.fullmatch(name)]
   if spreads:
-    spread = log[spreads].apply(pd.to_numeric, errors='coerce')
+    spread = log[spreads].apply(form.numeric)
     found['spread'] = spread.max(axis=1)
   return pd.DataFrame(found)
+
+
+def _no_shares(found: dict[str, pd.Series]) -> list[str]:
+  """Take what leaves [0, 1] for no share of what is solved, and say so.
+
+  A score of an evaluation then counts as a reward.
+  """
+  said = []
+  for name in ('outcome', 'eval_outcome'):
+    if name not in found or _is_share(found[name]):
+      continue
+    values = found.pop(name)
+    said.append(f'{values.name!r} is no share, as it leaves [0, 1]')
+    if name == 'eval_outcome':
+      found.setdefault('eval_reward', values)
+  return said
 
 
 def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:
@@ -257,7 +277,7 @@ def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:
       kinds.setdefault(match[1], []).append(column)
   for kind in ('acc', 'reward', 'score'):
     if kind in kinds:
-      scores = log[kinds[kind]].apply(pd.to_numeric, errors='coerce')
+      scores = log[kinds[kind]].apply(form.numeric)
       mean = scores.mean(axis=1)
       return {'eval_outcome' if _is_share(mean) else 'eval_reward': mean}
   return {}
@@ -265,13 +285,19 @@ def _held_out(log: pd.DataFrame) -> dict[str, pd.Series]:
 
 def _is_share(values: pd.Series) -> bool:
   """Return whether all values lie in [0, 1]; a score may have another scale."""
-  known = pd.to_numeric(values, errors='coerce').dropna()
+  known = form.numeric(values).dropna()
   return bool(known.between(0, 1).all())
 
 
 def part_means(log: pd.DataFrame) -> dict[str, str]:
-  """Return part of the reward -> column of its mean before its weight."""
-  found = {}
+  """Return part of the reward -> column of its mean before its weight.
+
+  Training on preferences (DPO, KTO) has none: its rewards are those of texts
+  that no policy sampled.
+  """
+  found: dict[str, str] = {}
+  if _CHOSEN in {_bare(str(column)) for column in log}:
+    return found
   for column in log:
     match = _PART_MEAN.fullmatch(_bare(str(column)))
     if match and not _is_total(*match.groups()):
@@ -326,7 +352,7 @@ def guess_outcome(
   ]
   only = list(parts) if len(parts) == 1 else []
   for name in [*named, *only]:
-    values = pd.to_numeric(rows[name], errors='coerce').dropna().unique()
+    values = form.numeric(rows[name]).dropna().unique()
     if 1 <= len(values) and np.isin(values, (0.0, 1.0)).all():
       taken['outcome'] = name
       notes.append(
@@ -345,7 +371,7 @@ def guess_texts(rows: pd.DataFrame, taken: dict[str, str]) -> None:
         taken['reference'] = name
   form_ = form.guess(map(str, rows.columns), 'format')
   if form_ and 'format_ok' not in taken and not form_.startswith(form.PART):
-    values = pd.to_numeric(rows[form_], errors='coerce').dropna().unique()
+    values = form.numeric(rows[form_]).dropna().unique()
     # A function that never finds its format does not tell what is readable.
     if np.isin(values, (0.0, 1.0)).all() and (values > 0).any():
       taken['format_ok'] = form_

@@ -5,7 +5,7 @@ the logs of any trainer. Every finding is a `records.Measure` with the number
 behind it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import math
 
@@ -145,6 +145,9 @@ class Rule:
   value: Callable[[Values], float]  # The number behind the finding.
   warn: records.Threshold
   critical: records.Threshold | None = None
+  # The threshold in place of `warn` where it has just alerted, so that a value
+  # near `warn` does not turn it on and off.
+  stays: records.Threshold | None = None
   # A condition besides the threshold, and a sentence if it does not hold.
   when: Callable[[Values], bool] = lambda v: True
   otherwise: str = ''
@@ -216,6 +219,8 @@ RULES = {
         unit='nats/token',
         value=lambda v: v['mean_logprob'],
         warn=('>', -0.1),
+        # The mean over a third of a run of agents wanders by 0.01.
+        stays=('>', -0.12),
         **_MUCH_IS_UNSOLVED,
     ),
     # A large part of the unsolved completions has no readable answer.
@@ -273,8 +278,15 @@ NAMES = set(RULES) | learning_curve(_FLAT, _FLAT).keys()
 NAMES |= recent_curve(_FLAT).keys() | effort_curve(_FLAT, _FLAT).keys()
 
 
-def findings(values: Values) -> list[records.Measure]:
-  """Return the findings of the rules whose measures are all known."""
+def findings(
+    values: Values, alerted: Collection[str] = ()
+) -> list[records.Measure]:
+  """Return the findings of the rules whose measures are all known.
+
+  Args:
+    values: The measures.
+    alerted: Names of the rules that alerted in the diagnosis before.
+  """
   found = []
   for name, rule in RULES.items():
     try:
@@ -282,9 +294,8 @@ def findings(values: Values) -> list[records.Measure]:
     # A measure is missing, say because its diagnostic failed.
     except KeyError:
       continue
-    measure_ = graded(
-        name, rule.layer, rule.unit, value, rule.warn, rule.critical
-    )
+    warn = rule.stays if name in alerted and rule.stays else rule.warn
+    measure_ = graded(name, rule.layer, rule.unit, value, warn, rule.critical)
     if not holds and measure_.level != 'ok':
       why = rule.otherwise.format_map(values)
       measure_ = dataclasses.replace(measure_, level='ok', status=why)

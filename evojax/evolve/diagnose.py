@@ -160,7 +160,8 @@ def measure(
     taken |= {m.name for m in found[name]}
   every = [m for name in sorted(found) for m in found[name]] + ours
   values = {m.name: m.value for m in every if m.value is not None}
-  return every + rules.findings(values)
+  before = history.find(records.Diagnose)
+  return every + rules.findings(values, before.alerts if before else ())
 
 
 def raised(measures: Sequence[records.Measure]) -> list[records.Measure]:

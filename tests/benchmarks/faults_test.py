@@ -208,6 +208,21 @@ class SettingsTest(FolderTestCase):
     one = [s for s in found if settings.factor(s)]
     self.assertGreaterEqual(len(one), 10)
 
+  def test_the_code_of_shipped_ones(self):
+    for file in sorted(settings.FOLDER.glob(f'*/{settings.FILE}')):
+      with self.subTest(file.parent.name):
+        settings.read(file.parent)
+
+  def test_only_the_code_of_other_ones_is_run_to_list_them(self):
+    mine = self.setting()
+    shipped = settings.FOLDER / 'math_format_paid'
+    with mock.patch.object(settings, '_check_code') as check:
+      settings.find()
+      check.assert_not_called()
+      settings.find((settings.FOLDER, mine.parent, shipped))
+    checked = [call.args[0].path for call in check.call_args_list]
+    self.assertEqual(checked, [mine.resolve(), shipped.resolve()])
+
   def test_a_run_accepts_the_weights_of_every_shipped_one(self):
     surface = surface_lib.recipe()
     for setting in settings.find():

@@ -32,6 +32,11 @@ class ListsTest(absltest.TestCase):
     self.assertEmpty(used - known)
     self.assertEmpty(set(causes.SYMPTOMS) - known)
 
+  def test_every_check_has_causes_or_names_its_own(self):
+    known = {check.__name__ for check in checks.ALL} | {'too_hard', 'too_easy'}
+    self.assertEqual(known, set(causes.SYMPTOMS) | causes.NAMED)
+    self.assertNoCommonElements(causes.SYMPTOMS, causes.NAMED)
+
   def test_every_cause_belongs_to_a_symptom(self):
     listed = [name for names in causes.SYMPTOMS.values() for name in names]
     self.assertEqual(set(listed), set(causes.CAUSES))
@@ -74,6 +79,16 @@ class AttachTest(absltest.TestCase):
     self.assertEmpty(_attached('warmup'))
     note = _finding('reward_falling', severity='note')
     self.assertEmpty(causes.attach([note], (), 'trl')[0].causes)
+
+  def test_a_policy_that_is_its_own_reference(self):
+    run = parts_made.flat(kl=np.zeros(parts_made.STEPS), learning_rate=1e-5)
+    found = {f.check: f for f in examine.examine(run).findings}['kl_zero']
+    wanted = [causes.CAUSES[n] for n in ('own_reference', 'frozen', 'no_kl')]
+    self.assertEqual([c.text for c in found.causes], [c.text for c in wanted])
+    # A finding that agrees with a cause comes first.
+    both = _attached('kl_restarts', 'reward_falling')
+    self.assertEqual(both[0].text, causes.CAUSES['restarted'].text)
+    self.assertEqual(both[0].look, 'see finding 1')
 
   def test_a_finding_contradicts_none_of_its_causes(self):
     n = np.arange(parts_made.STEPS)

@@ -94,6 +94,22 @@ class MeaningsTest(parameterized.TestCase):
     self.assertEqual(names.common(log)[name].tolist(), [0.5, 0.6])
 
   @parameterized.parameters(
+      ('eval_reward', [0.2, 0.4], ['eval_outcome'], False),
+      ('eval_reward', [0.2, 1.4], ['eval_reward'], True),
+      ('rewards/accuracy_reward/mean', [0.2, 0.4], ['outcome'], False),
+      ('rewards/accuracy_reward/mean', [0.2, 1.4], [], True),
+  )
+  def test_what_is_no_share_is_said(self, column, values, taken, said):
+    # The last name is not in the lists, which have all names of the trainer.
+    log = pd.DataFrame({'step': [1, 2], column: values, 'token_entropy': 0.5})
+    notes = []
+    found = names.common(log, notes, trainer_known=True)
+    metrics = [n for n in found if n not in ('step', 'part_accuracy_reward')]
+    self.assertEqual(metrics, taken)
+    wanted = [f'{column!r} is no share, as it leaves [0, 1]'] if said else []
+    self.assertEqual(notes, wanted)
+
+  @parameterized.parameters(
       ({'val-core/math/acc/mean@1': [0.2, 0.3]}, 'eval_outcome', [0.2, 0.3]),
       # The solved share counts before the reward.
       (

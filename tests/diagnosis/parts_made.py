@@ -82,6 +82,14 @@ def lengths(low: np.ndarray, high: np.ndarray) -> form.Run:
   return metrics(length_low=low, length_high=high)
 
 
+def restarted(*places: int, growth: float = 1e-3) -> np.ndarray:
+  """Return a KL that grows, and begins again at some steps."""
+  since = np.arange(STEPS)
+  for place in places:
+    since = np.where(np.arange(STEPS) < place, since, np.arange(STEPS) - place)
+  return (1e-4 + growth * since) * noise(0.9, 1.1)
+
+
 def shrinking(end: float) -> np.ndarray:
   """Return lengths that fall from 90 to an end, most of it at once."""
   return end + (90 - end) * np.exp(-np.arange(STEPS) / 5)
@@ -209,6 +217,10 @@ FAULTS = {
     'other_reference': (
         lambda: metrics(kl=noise(0.45, 0.5)),
         ('kl_at_start',),
+    ),
+    'moved_reference': (
+        lambda: metrics(kl=restarted(25)),
+        ('kl_restarts',),
     ),
     'kl_zero': (
         lambda: flat(kl=np.zeros(STEPS), learning_rate=1e-5),

@@ -66,5 +66,44 @@ class LazinessTest(parameterized.TestCase):
     self.assertNotIn('laziness', names)
 
 
+# mean_logprob of the unsolved episodes in the last third of a run of swe after
+# each update (configs/swe.py, seed 302), without the first 12.
+_SWE = (
+    -0.12, -0.096, -0.102, -0.104, -0.096, -0.093, -0.096, -0.095, -0.104, -0.1,
+    -0.099, -0.098, -0.1, -0.104, -0.098, -0.096, -0.098, -0.099, -0.095,
+    -0.093, -0.097, -0.094, -0.094, -0.096, -0.094, -0.092, -0.091, -0.102,
+    -0.1, -0.102, -0.102, -0.1, -0.1, -0.097, -0.099, -0.1, -0.096, -0.096,
+    -0.093, -0.091, -0.09,
+)  # fmt: skip
+
+
+class CollapseTest(absltest.TestCase):
+
+  def _alerts(self, series, outcome=0.3):
+    """Whether exploration_collapse alerts after each update."""
+    found, before = [], ()
+    for value in series:
+      values = {'mean_logprob': value, 'outcome': outcome}
+      measures = rules.findings(values, before)
+      before = {m.name for m in measures if m.level != 'ok'}
+      found.append('exploration_collapse' in before)
+    return found
+
+  def test_it_does_not_flicker(self):
+    found = self._alerts(_SWE)
+    self.assertEqual(found, [False] + [True] * (len(_SWE) - 1))
+    # By the bound alone it would turn on and off.
+    alone = [value > -0.1 for value in _SWE]
+    flips = sum(a != b for a, b in zip(alone, alone[1:], strict=False))
+    self.assertGreater(flips, 8)
+
+  def test_it_ends(self):
+    self.assertEqual(
+        self._alerts([-0.11, -0.09, -0.11, -0.13, -0.11]),
+        [False, True, True, False, False],
+    )
+    self.assertEqual(self._alerts([-0.09, -0.09], outcome=0.95), [False] * 2)
+
+
 if __name__ == '__main__':
   absltest.main()

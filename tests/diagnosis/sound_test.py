@@ -68,6 +68,21 @@ class RolloutsTest(parameterized.TestCase):
     self.assertEqual(_severity(run, 'answer_in_prompt'), wanted)
 
   @parameterized.parameters(
+      ('so <{}>', True, 'critical'),
+      ('so <{}>', False, 'critical'),
+      ('<answer>(4 + 9) * 6 - {} * 3</answer>', True, 'note'),
+      ('<answer>(4 + 9) * 6 - {} * 3</answer>', False, 'note'),
+  )
+  def test_a_number_that_is_to_be_made_is_no_leak(self, says, known, wanted):
+    rows = made.rollouts()
+    rows['prompt'] += ' Make ' + rows['reference'] + '.'
+    right = rows['outcome'] > 0.5
+    texts = [says.format(answer) for answer in rows['reference']]
+    rows['completion'] = np.where(right, texts, rows['completion'])
+    run = made.run(rows, drop=() if known else ('outcome',))
+    self.assertEqual(_severity(run, 'answer_in_prompt'), wanted)
+
+  @parameterized.parameters(
       (0.85, 0.6, ''),  # What has no tags is solved as often.
       (0.85, 1.0, 'critical'),  # A grader that accepts what it cannot read.
   )
@@ -109,22 +124,38 @@ class RolloutsTest(parameterized.TestCase):
     self.assertEqual('narrow_data' in _found(made.run(rows)), wanted)
 
   @parameterized.parameters(
-      ('longer', 'warning'), ('the same', 'warning'), ('other', 'critical')
+      ('longer', 'warning', ', as problems get harder'),
+      ('the same', 'warning', ', as problems get harder'),
+      # Nothing tells whether they do.
+      ('other', 'warning', 'nothing logged tells'),
+      # The policy gets worse.
+      ('few', 'critical', ''),
+      ('form', 'critical', ''),
+      ('evaluated', 'critical', ''),
   )
-  def test_problems_that_get_harder(self, kind, wanted):
-    rows = made.rollouts(rise=-4.0, start=2.0, problems=5000)
+  def test_problems_that_get_harder(self, kind, wanted, said):
+    problems = 100 if kind == 'few' else 5000
+    rows = made.rollouts(rise=-2.5, start=2.0, problems=problems)
+    rng = np.random.default_rng(0)
+    luck = rng.random(len(rows))
+    late = rows['step'] / 40 * (kind == 'form')
+    rows['format_ok'] = (luck > 0.5 * late).astype(float)
     if kind == 'longer':
       rows['prompt'] += rows['step'].map(lambda step: ' and so on' * step)
     if kind == 'the same':  # Half of the problems come again, as easy as ever.
       again = rows['group'] < 4
       problem = rows['group'] + 4 * (rows['step'] % 8)
       rows.loc[again, 'prompt'] = problem[again].map('Easy {}?'.format)
-      rng = np.random.default_rng(0)
-      luck = (rng.random(len(rows)) < 0.8).astype(float)
-      rows.loc[again, 'outcome'] = luck[again]
-      rows['part_correct'] = rows['outcome']
+      rows.loc[again, 'outcome'] = (luck < 0.8).astype(float)[again]
+    rows['part_correct'] = rows['outcome']
     rows = rows.drop(columns=['completion', 'reference'])
-    self.assertEqual(_severity(made.run(rows), 'outcome_falling'), wanted)
+    scores = np.linspace(0.5, 0.3, 40) if kind == 'evaluated' else np.nan
+    found = _found(made.run(rows, eval_outcome=scores))['outcome_falling']
+    self.assertEqual(found.severity, wanted)
+    if said:
+      self.assertIn(said, found.text)
+    else:
+      self.assertEndsWith(found.text, '%')
 
   def test_problems_that_are_nearly_all_solved(self):
     run = made.run(made.rollouts(start=7.0, rise=1.0))
@@ -153,6 +184,43 @@ class RolloutsTest(parameterized.TestCase):
     self.assertNotIn('gradient_zero', _found(made.run(rows, grad_norm=none)))
     unsolved = made.rollouts(rise=0.5)
     self.assertIn('gradient_zero', _found(made.run(unsolved, grad_norm=none)))
+
+
+  @parameterized.parameters(
+      (-4.5, 0.0, 'warning', 'near 0'),  # Partial credit comes first.
+      (-0.5, 0.0, 'critical', 'is flat'),
+      (-3.0, -4.0, 'critical', 'falls'),  # Few solutions become none.
+  )
+  def test_a_dense_reward_before_anything_is_solved(
+      self, start, rise, wanted, said
+  ):
+    rows = made.rollouts(start=start, rise=rise, problems=5000, groups=16)
+    dense = lambda e: e['outcome'] + e['step'] / 50 * (1 + e['n_tokens'] / 640)
+    found = _found(made.run(rows, reward=dense))['reward_hacking']
+    self.assertEqual(found.severity, wanted)
+    self.assertIn(said, found.text)
+
+  @parameterized.parameters(
+      # Share of the label, as the key has it and among what is solved.
+      (0.93, True, 'warning'),
+      (0.93, None, 'warning'),
+      (1.0, None, 'critical'),
+      (0.93, False, 'critical'),  # The grader takes it for right.
+  )
+  def test_a_label_of_most_problems(self, share, keyed, wanted):
+    rows = made.rollouts()
+    problem = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+    label = np.where(problem % 100 < 100 * share, '1', '0')
+    right = rows['outcome'] > 0.5
+    rows['completion'] = [
+        f'so <{x if r else 7}>' for x, r in zip(label, right, strict=True)
+    ]
+    if keyed:
+      rows['reference'] = label
+    elif keyed is None:
+      rows = rows.drop(columns='reference')
+    found = _found(made.run(rows))['one_answer']
+    self.assertEqual(found.severity, wanted)
 
 
 class MetricsTest(parameterized.TestCase):
@@ -188,6 +256,39 @@ class MetricsTest(parameterized.TestCase):
     high = np.where(_N % 4 == 1, 87.5, usual)
     run = parts_made.metrics(advantage_low=-high / 7, advantage_high=high)
     self.assertEqual('advantage_spikes' in _found(run), wanted)
+
+  @parameterized.parameters(
+      (0.3, {}, 'warning'),  # A curriculum has no other sign than this.
+      (0.3, {'eval_outcome': np.linspace(0.3, 0.5, 40)}, 'warning'),
+      (0.3, {'eval_outcome': np.linspace(0.5, 0.3, 40)}, 'critical'),
+      (0.3, {'part_format': np.linspace(0.9, 0.4, 40)}, 'critical'),
+      (0.0, {}, 'critical'),  # Nothing is learned where nothing is paid.
+      (-0.9, {}, 'warning'),  # On a scale from -1 to 1.
+  )
+  def test_rewards_that_fall(self, end, changed, wanted):
+    reward = np.linspace(0.8, end, 40)
+    if end == 0:
+      reward = np.maximum(reward, 0.4) * (_N < 20)
+    run = parts_made.metrics(
+        drop=('gap', 'part_correct', 'part_format')[: 3 - len(changed)],
+        reward=reward + _noise(0, 0.02),
+        **changed,
+    )
+    self.assertEqual(_severity(run, 'reward_falling'), wanted)
+
+  def test_the_form_is_learned_while_problems_get_harder(self):
+    small = _noise(-0.01, 0.01)
+    right, shape = np.linspace(0.6, 0.2, 40), np.linspace(0.2, 0.9, 40)
+    known = dict(
+        drop=('gap', 'part_correct'),
+        part_accuracy=right + small,
+        part_format=shape + small,
+        reward=right + shape,
+    )
+    falls = np.linspace(0.5, 0.3, 40)
+    for scores, wanted in ((np.nan, 'warning'), (falls, 'critical')):
+      run = parts_made.metrics(**known, eval_outcome=scores)
+      self.assertEqual(_severity(run, 'form_wins'), wanted)
 
   @parameterized.parameters((0.97, 'warning'), (0.1, 'critical'))
   def test_dead_groups_of_solved_problems(self, reward, wanted):
@@ -295,6 +396,26 @@ class FilesTest(parameterized.TestCase):
     self.assertEqual(run.rollouts['step'].unique().tolist(), [1, 3])
     self.assertIn('left out 1 step with the', ' '.join(run.notes))
 
+  @parameterized.parameters((1.6, True), (0.9, False))
+  def test_evaluations_of_trl_on_another_scale(self, most, wanted):
+    scores = np.linspace(0.3, most, 12)
+    log = [
+        {'step': i + 1, 'rewards/correct/mean': 0.5, 'eval_reward': score}
+        for i, score in enumerate(scores.tolist())
+    ]
+    state = {'log_history': log}
+    (self.path / 'trainer_state.json').write_text(json.dumps(state))
+    run = readers.read(self.path)
+    found = examine.examine(run)
+    unknown = {u.check: u.why for u in found.unknown}
+    said = 'scores of the evaluation leave [0, 1]' in unknown.get(
+        'train_eval_gap', ''
+    )
+    noted = "'eval_reward' is no share" in ' '.join(run.notes)
+    checks = [f.check for f in found.findings]
+    self.assertEqual((said, noted), (wanted, wanted))
+    self.assertEqual('eval_scale' in checks, wanted)
+
   def test_a_state_without_a_log(self):
     self._trl(None, drop=['completion'])
     run = readers.read(self.path)
@@ -331,6 +452,32 @@ class FilesTest(parameterized.TestCase):
     table.write_text('\n'.join(map(json.dumps, rows)))
     with self.assertRaisesRegex(form.FormatError, 'no step of a rollout'):
       readers.read(table)
+
+  def test_numbers_beyond_a_float(self):
+    rows = [{'_step': i, 'reward': 0.5, 'kl': 0.01} for i in range(20)]
+    rows[3]['reward'] = 10**400
+    rows[4]['kl'] = '1e999'
+    (self.path / 'log.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+    run = readers.read(self.path)
+    for name, place in (('reward', 3), ('kl', 4)):
+      self.assertEqual(list(np.flatnonzero(run.steps[name].isna())), [place])
+    examine.examine(run)
+
+  @parameterized.parameters(
+      ([1, 2], False), ('x', False), ('NaN', True), (float('inf'), True)
+  )
+  def test_what_is_no_number_is_not_infinite(self, value, wanted):
+    log = [{'step': i, 'reward': 0.1, 'loss': value} for i in range(20)]
+    self._trl(log)
+    run = readers.read(self.path)
+    self.assertEqual('not_finite' in _found(run), wanted)
+    noted = 'no loss of a step is a number, such as' in ' '.join(run.notes)
+    self.assertEqual(noted, not wanted)
+
+  def test_half_a_character(self):
+    self._verl('rollouts', (1, 2, 3), output='\ud83d, so 1 \U0001f600')
+    rows = readers.read(self.path).rollouts
+    self.assertEqual(set(rows['completion']), {'?, so 1 \U0001f600'})
 
   def test_columns_of_metrics_may_be_named(self):
     table = self.path / 'table.csv'

@@ -11,6 +11,7 @@ from evojax.diagnosis import examine
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis.checks import optimiser
+from evojax.diagnosis.checks import values
 from tests.diagnosis import made
 from tests.diagnosis import parts_made
 
@@ -149,14 +150,46 @@ class ValuesTest(parameterized.TestCase):
       (np.linspace(-0.6, -0.3, 40), '-0.3 then is 35%'),
       (np.linspace(-6, -3, 40), '-1 and 1)'),
       (np.linspace(-0.6, 3, 40), '-1 and 1)'),
-      (np.linspace(3, 6, 40), None),
+      (np.linspace(3, 6, 40), 'scores of 0 and 1 in the evaluation'),
+      (np.linspace(0.3, 0.6, 40), None),
   )
-  def test_scores_of_an_evaluation_below_0(self, scores, said):
+  def test_scores_of_an_evaluation_on_another_scale(self, scores, said):
     run = _metrics(eval_reward=np.where(_N % 5 == 4, scores, np.nan))
     found = _found(run).get('eval_scale')
     self.assertEqual(found is not None, said is not None)
     if said:
       self.assertIn(said, found.change)
+
+
+  @parameterized.parameters(
+      ((25,), {}, 'warning', 'reference is after a restart'),
+      ((12, 24), {}, 'note', 'on purpose'),  # It is renewed by the recipe.
+      ((), {}, '', ''),
+      # The policy itself was lost.
+      (
+          (25,),
+          {'reward': 0.4 + 0.02 * np.where(_N < 25, _N, _N - 25)},
+          'warning',
+          'what a restart loads',
+      ),
+      # Steps without an update; a penalty that pulls the policy back.
+      ((), {'kl': np.where(_N % 9 == 8, 0.0, 0.001 * _N)}, '', ''),
+      ((), {'kl': 0.05 * np.exp(-(((_N - 15) / 8.0) ** 2))}, '', ''),
+  )
+  def test_a_kl_that_begins_again(self, places, changed, severity, said):
+    kl = parts_made.restarted(*places)
+    found = _found(_metrics(**({'kl': kl} | changed))).get('kl_restarts')
+    self.assertEqual(found.severity if found else '', severity)
+    if found:
+      self.assertIn(said, found.change)
+      self.assertEqual(found.since, places[0])
+
+  def test_a_noisy_kl_does_not_begin_again(self):
+    rng = np.random.default_rng(0)
+    for spread in (0.2, 0.5, 1.0):
+      for _ in range(50):
+        kl = 1e-3 * np.arange(100) * np.exp(rng.normal(0, spread, 100))
+        self.assertEqual(values._restarts(kl), [])
 
 
 class LengthsTest(parameterized.TestCase):

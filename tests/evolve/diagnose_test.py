@@ -317,6 +317,25 @@ class HistoryTest(absltest.TestCase):
       plain = rule.when is rules.Rule.when
       self.assertEqual(rule.otherwise == '', plain, name)
 
+  def test_a_collapse_lasts_until_it_is_clearly_over(self):
+    source = GROUPS.replace("'spread': 0.01", "'mean_logprob': -0.11")
+    self.assertIn('mean_logprob', source)
+    collapsed = samples.run(
+        samples.record(records.Diagnose, alerts=('exploration_collapse',))
+    )
+    # Only the last diagnosis counts.
+    over = samples.run(
+        samples.record(records.Diagnose, alerts=('exploration_collapse',)),
+        samples.record(records.Diagnose, alerts=()),
+    )
+    for history, level in (
+        (collapsed, 'warn'),
+        (over, 'ok'),
+        (samples.run(), 'ok'),
+    ):
+      found = by_name(measure({'groups': source}, history=history))
+      self.assertEqual(found['exploration_collapse'].level, level)
+
   def test_reward_hacking_is_reward_up_and_outcome_flat(self):
     flat, up = [0.5] * 5, [0.5, 0.55, 0.6, 0.65, 0.7]
     found = lambda outcome, reward: by_name(

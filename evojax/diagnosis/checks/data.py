@@ -25,6 +25,7 @@ _KEYS = 5  # Right answers to one prompt: it stands for several problems.
 _SAME = 0.9  # Share of problems that one answer may solve.
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
 _LEAD = 6  # Characters before an answer in a prompt that are compared.
+_HELD = 0.02  # Share of completions with the number of the key, if it is one.
 _ALIKE = 0.5  # Share of answers behind the same characters.
 _END = 120  # Characters at the end of a completion that may hold its answer.
 # A number at the end of a text that is no part of an expression.
@@ -200,6 +201,7 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   # says so in the same way everywhere.
   leads = collections.Counter(place for place in places if place is not None)
   alike = leads.most_common(1)[0][1] > _ALIKE * own.sum()
+  alike = alike and not _is_goal(rows)
   return findings.Finding(
       check='answer_in_prompt',
       severity='critical' if alike else 'note',
@@ -211,6 +213,24 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
       + ('' if alike else ', unless it is to be found in them'),
       remedies=(records.Remedy(setting='grader'),),
   )
+
+
+def _is_goal(rows: pd.DataFrame) -> bool:
+  """Return whether what is solved does not end with the number of the key.
+
+  Such a number is what an expression has to make (Countdown), no answer. Where
+  no outcome is known, what earns most counts as solved.
+  """
+  paid = rows.get('outcome', rows.get('reward'))
+  if paid is None or 'completion' not in rows:
+    return False
+  keyed = rows['reference'].str.strip().ne('')
+  rows = rows[keyed & (paid >= paid.max() - 1e-9)]
+  rows = rows.iloc[:: max(1, len(rows) // 2000)]
+  if len(rows) < LEAST or form.numeric(rows['reference']).isna().mean() > 0.5:
+    return False
+  ends = rows['completion'].str[-_END:].str.extract(_FINAL)[0]
+  return bool((ends == rows['reference'].str.strip()).mean() < 0.5)
 
 
 def prompt_cut(run: form.Run) -> findings.Finding | None:
@@ -429,11 +449,16 @@ def one_answer(run: form.Run) -> findings.Finding | None:
   share, answer = by.max() / problems, by.idxmax()
   if share < _SAME:
     return None
+  other = _other_keys(rows, answer)
+  # One label may be common, or be all that a weak policy gets right.
+  certain = run.format == 'evojax' or by.max() == problems
+  certain |= (other or 0.0) > 1 - _SAME
+  keys = '' if other is None else f', and the right one to {1 - other:.0%}'
   return findings.Finding(
       check='one_answer',
-      severity='critical',
+      severity='critical' if certain else 'warning',
       text=f'{answer} is the answer to {share:.0%} of {problems} different'
-      ' problems that were solved',
+      f' problems that were solved{keys}',
       numbers=(
           findings.Number(
               name='solved problems with that answer',
@@ -443,9 +468,21 @@ def one_answer(run: form.Run) -> findings.Finding | None:
       ),
       rows=tuple(map(int, rows.index[rows['answer'] == answer][-6:])),
       change=f'{words.word(run.format, "data")}: problems with different'
-      f' answers; or {words.word(run.format, "grader")}',
+      f' answers; or {words.word(run.format, "grader")}'
+      + ('' if certain else ', unless one label is so common'),
       remedies=(records.Remedy(setting='grader'),),
   )
+
+
+def _other_keys(rows: pd.DataFrame, answer: str) -> float | None:
+  """Return the share of solved problems whose right answer is another.
+
+  None if right answers are not logged, or hold no number to compare with.
+  """
+  if 'reference' not in rows:
+    return None
+  keys = rows.drop_duplicates('prompt_id')['reference'].str.extract(_FINAL)[0]
+  return float((keys.dropna() != answer).mean()) if keys.notna().any() else None
 
 
 def answers_differ(run: form.Run) -> findings.Finding | None:
@@ -484,7 +521,7 @@ def _misses_key(rows: pd.DataFrame) -> bool:
   if 'reference' not in rows:
     return False
   given, wanted = (
-      pd.to_numeric(rows[name], errors='coerce')
+      form.numeric(rows[name])
       for name in ('answer', 'reference')
   )
   known = given.notna() & wanted.notna()
@@ -523,12 +560,6 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
     if reads.mean() > 0.3:
       yield 'whose program never reads its input', needed & prints & ~reads, 0.2
   if {'reference', 'text_id', 'completion'} <= set(rows):
-    # One text that counts as right for problems with different answers.
-    solved = rows[rows['outcome'] > 0.5]
-    answers = solved.groupby('text_id')['reference'].nunique()
-    times = solved.groupby('text_id').size()
-    many = answers.index[(answers >= 3) & (times >= 10)]
-    yield 'of one text for different answers', rows['text_id'].isin(many), 0.5
     # The reference occurs nowhere in a completion that counts as right.
     numeric = rows['reference'].str.fullmatch(r'\s*-?\d+\s*')
     absent = pd.Series(
@@ -540,6 +571,17 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
         ],
         rows.index,
     )
+    if numeric.mean() > 0.5:
+      early = run.early(rows[numeric])[['reference', 'completion']]
+      # What no completion has is no answer: the seed of a game, say.
+      if np.mean([a.strip() in c for a, c in early.to_numpy()]) < _HELD:
+        return
+    # One text that counts as right for problems with different answers.
+    solved = rows[rows['outcome'] > 0.5]
+    answers = solved.groupby('text_id')['reference'].nunique()
+    times = solved.groupby('text_id').size()
+    many = answers.index[(answers >= 3) & (times >= 10)]
+    yield 'of one text for different answers', rows['text_id'].isin(many), 0.5
     yield 'in which the right number does not occur', absent, 0.2
 
 

@@ -65,12 +65,11 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   if 'outcome' in rows:
     wrong = run.late(rows, 0.1)
     shown = tuple(map(int, wrong[wrong['outcome'] < 0.5].index[:6]))
-  harder = shares.harder(run)
   return findings.Finding(
       check='outcome_falling',
-      severity='warning' if harder else 'critical',
+      severity=shares.fall_severity(run, solved, change.before),
       text=f'the solved share falls from {change.before:.0%} to'
-      f' {change.after:.0%}' + ', as problems get harder' * harder,
+      f' {change.after:.0%}{shares.said_harder(run)}',
       since=int(steps[change.index]),
       p=min(change.p, line.p),
       numbers=(
@@ -493,6 +492,11 @@ def _binary(run: form.Run, spread: np.ndarray) -> float | None:
 def train_eval_gap(run: form.Run) -> findings.Finding | None:
   """Detect training scores that rise while evaluation scores do not."""
   if 'eval_outcome' not in run.steps:
+    if 'eval_reward' in run.steps:
+      raise form.NotLogged(
+          'scores of the evaluation leave [0, 1]: they do not say what is'
+          ' solved'
+      )
     raise form.NotLogged(
         'scores of an evaluation are not logged', ['evaluation']
     )
@@ -505,10 +509,13 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
   gap = line.rise - held.rise
   if line.p > _SURE or gap < 0.1 or held.high > line.low:
     return None
+  # Problems that are far harder would not rise with any policy.
+  rare = float(scored['eval_outcome'].max()) < shares.RARELY
   return findings.Finding(
       check='train_eval_gap',
-      severity='critical',
-      text='the solved share rises in training but not in the evaluation',
+      severity='warning' if rare else 'critical',
+      text='the solved share rises in training but not in the evaluation'
+      + (', of which hardly anything is ever solved' if rare else ''),
       p=line.p,
       numbers=(
           findings.number(

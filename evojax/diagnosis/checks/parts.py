@@ -126,8 +126,7 @@ def form_wins(run: form.Run) -> findings.Finding | None:
 
   For runs without rollouts, in which `reward_hacking` compares both.
   """
-  rise, fall = [], []
-  shown = []
+  rise, fall, shown, lost = [], [], [], []
   for part, (steps, values) in _means(run).items():
     line, change = estimates.trend(values), estimates.change_point(values)
     if max(line.p, change.p) > _SURE:
@@ -138,6 +137,7 @@ def form_wins(run: form.Run) -> findings.Finding | None:
       if change.after < (1 - _FALL) * change.before:
         fall.append(part)
         shown.append((part, steps, values))
+        lost.append(shares.fall_severity(run, values, change.before))
   if not rise or not fall:
     return None
   steps, reward = run.course('reward')
@@ -146,9 +146,9 @@ def form_wins(run: form.Run) -> findings.Finding | None:
   weights = ', '.join(words.word(run.format, 'weight', part) for part in rise)
   return findings.Finding(
       check='form_wins',
-      severity='critical',
+      severity=min(lost, key=findings.SEVERITIES.index),
       text=f'the reward rises by {", ".join(rise)}, while {", ".join(fall)}'
-      ' falls',
+      f' falls{shares.said_harder(run)}',
       change=f'{weights}: a third; or {words.word(run.format, "kl_coef")} up'
       ' (does the loss have that penalty?); unless problems get harder',
       curves=(('reward', steps, reward), *shown),
@@ -272,8 +272,9 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
     return None
   return findings.Finding(
       check='reward_falling',
-      severity='warning' if shares.harder(run) else 'critical',
-      text=f'the reward falls from {change.before:.3g} to {change.after:.3g}',
+      severity=shares.fall_severity(run, reward, change.before),
+      text=f'the reward falls from {change.before:.3g} to'
+      f' {change.after:.3g}{shares.said_harder(run)}',
       since=int(steps[change.index]),
       p=change.p,
       change=falls.advice(

@@ -243,7 +243,7 @@ def _equal_to_reference(run: form.Run) -> pd.DataFrame:
   if found is None:
     return rows.iloc[:0]
   given, wanted = (
-      pd.to_numeric(found[name], errors='coerce')
+      form.numeric(found[name])
       for name in ('answer', 'reference')
   )
   return found[given.notna() & (given == wanted)]

@@ -64,10 +64,17 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   wrong = run.late(unsolved)
   shown = wrong.sort_values('reward', ascending=False).index[:6]
   flat = 'falls' if found.solved.value < -0.05 else 'is flat'
+  # A dense reward may come before the first solutions, and a share that is
+  # nearly 0 cannot show more than that.
+  rare = solved.max() < shares.RARELY and found.solved.high >= 0
+  harder = bool(shares.harder(run))
+  if rare:
+    flat += f' near 0 ({solved.mean():.1%}), where it tells little'
+  flat += ', as problems get harder' * harder
   part, replay = replays.best_weight(run)
   return findings.Finding(
       check='reward_hacking',
-      severity='critical',
+      severity='warning' if rare or harder else 'critical',
       text=f'the reward rises, and the solved share {flat}',
       since=int(steps[found.start]),
       p=found.p,

@@ -12,8 +12,11 @@ from evojax.diagnosis.checks import blame
 from evojax.ledger import records
 
 SURE = 0.01
+RARELY = 0.15  # Share solved in the best step where hardly anything is.
 SHOWN = 6  # Rollouts shown with a finding.
 _LONGER = 0.2  # Growth of prompts, of their mean length, that is no noise.
+_NOTHING = 0.1  # What is left of a score that is lost, as a share.
+_FORM_LOST = 0.1  # Fall of the form, or rise of what is cut, that is no noise.
 _AGAIN = 20  # Problems of the first third that come again in the last one.
 _GROUPS = 8  # Minimum number of groups that have both kinds of episodes.
 
@@ -111,16 +114,23 @@ def score(run: form.Run) -> np.ndarray | None:
   return None
 
 
-def harder(run: form.Run) -> bool:
+@form.once
+def harder(run: form.Run) -> bool | None:
   """Return whether problems get harder, so that a score falls by itself.
 
-  A score of an evaluation rises meanwhile, prompts get longer, or problems that
-  come again lose less than half of what is lost over all.
+  They do if a score of an evaluation rises meanwhile, prompts get longer, or
+  problems that come again lose less than half of what is lost over all. They do
+  not if problems that come again lose as much, if a score of an evaluation
+  falls, or if the form falls though no more is cut, which no problem changes.
+
+  Returns:
+    None if nothing that is logged tells.
   """
-  if 'eval_outcome' in run.steps:
-    _, scores = run.series('eval_outcome')
-    if len(scores) >= 4 and estimates.trend(scores).low > 0:
-      return True
+  if run.format == 'evojax':
+    return False  # A harness draws from the same problems throughout.
+  known = _evaluated(run)
+  if known is not None:
+    return known
   rows = run.rollouts
   if 'prompt' in rows:
     lengths = rows['prompt'].str.len().groupby(rows['step']).mean()
@@ -128,17 +138,84 @@ def harder(run: form.Run) -> bool:
       line = estimates.trend(lengths)
       if line.p < SURE and line.rise > _LONGER * float(lengths.mean()):
         return True
+  again = _again(run)
+  if again is not None:
+    return again
+  return False if _form_falls(run) else None
+
+
+def fall_severity(run: form.Run, values: np.ndarray, before: float) -> str:
+  """Return how severe a falling score is.
+
+  It is critical if problems are known to be no harder, or if hardly anything is
+  left of the score, from which nothing is learned, however hard they are.
+
+  Args:
+    run: The run.
+    values: The score, one per step.
+    before: Its mean before the fall.
+  """
+  left = float(values[-max(len(values) // 4, 1) :].mean())
+  lost = 0 <= left < _NOTHING * before
+  known = harder(run)
+  return 'critical' if known is False or (lost and not known) else 'warning'
+
+
+def said_harder(run: form.Run) -> str:
+  """Return what is known of the problems, for the end of a sentence."""
+  known = harder(run)
+  if known is None:
+    return ', and nothing logged tells whether problems get harder'
+  return ', as problems get harder' if known else ''
+
+
+def _evaluated(run: form.Run) -> bool | None:
+  """Return whether an evaluation rises, False if it falls, None if neither."""
+  name = 'eval_outcome' if 'eval_outcome' in run.steps else 'eval_reward'
+  if name not in run.steps:
+    return None
+  _, scores = run.series(name)
+  if len(scores) < 4:
+    return None
+  line = estimates.trend(scores)
+  return line.low > 0 if line.low > 0 or line.high < 0 else None
+
+
+def _again(run: form.Run) -> bool | None:
+  """Return whether problems that come again are solved as before."""
+  rows = run.rollouts
   if not {'prompt_id', 'outcome'} <= set(rows):
-    return False
+    return None
   early, late = run.early(rows), run.late(rows)
   before, after = (
       part.groupby('prompt_id')['outcome'].mean() for part in (early, late)
   )
   again = (after - before).dropna()
   if len(again) < max(_AGAIN, len(after) / 3):
-    return False
+    return None
   lost = float(late['outcome'].mean() - early['outcome'].mean())
   return bool(estimates.mean(again).low > lost / 2)
+
+
+def _form_falls(run: form.Run) -> bool:
+  """Return whether ever fewer completions have the form, and no more are cut.
+
+  What is solved has the form, so that only what is not solved is compared.
+  """
+  rows = run.rollouts
+  if 'format_ok' in rows and 'outcome' in rows:
+    wrong = rows[rows['outcome'] < 0.5]
+    courses = [wrong.groupby('step')['format_ok'].mean().dropna().to_numpy()]
+  else:
+    parts = [c for c in run.steps if c.startswith(form.PART) and 'format' in c]
+    courses = [run.series(part)[1] for part in parts]
+  lines = [estimates.trend(c) for c in courses if len(c) >= form.MIN_STEPS]
+  try:
+    if estimates.trend(run.course('truncated')[1]).high > _FORM_LOST:
+      return False
+  except form.NotLogged:
+    pass
+  return any(line.high < -_FORM_LOST for line in lines)
 
 
 def said_solved(run: form.Run) -> str:

@@ -1,5 +1,7 @@
 """Checks of metrics that have values which a sound trainer cannot log."""
 
+import math
+
 import numpy as np
 
 from evojax.diagnosis import estimates
@@ -25,6 +27,8 @@ _BELOW = -0.02
 # other precision it is 0.001.
 _EQUAL = 1e-3
 _MOVED = 5e-3
+_SIDE = 4  # Steps on either side of a place at which a KL begins again.
+_GROWN = 4.0  # Times that it grew before, and that it falls.
 _APART = 0.1
 # Sum of the learning rates of updates that cannot have moved a policy so far;
 # a full update at 1e-6, which is usual, moves it by 0.0005.
@@ -153,6 +157,64 @@ def _at_start(
       change=change,
       curves=(('KL', steps, kl),),
   )
+
+
+def kl_restarts(run: form.Run) -> findings.Finding | None:
+  """Detect a KL that is about 0 again, as if the reference were the policy."""
+  steps, kl = run.course('kl')
+  found = _restarts(kl)
+  if not found:
+    return None
+  at = found[0]
+  score = shares.score(run)
+  back = False
+  if score is not None and len(score) == len(kl):
+    before, after = score[at - _SIDE : at], score[at : at + _SIDE]
+    first = score[:_SIDE].mean()
+    gained = before.mean() - first
+    back = gained > 0 and after.mean() - first < gained / 3
+  who = (
+      ', and the score falls with it: is the policy its initial one again?'
+      if back
+      else ': a new reference'
+  )
+  return findings.Finding(
+      check='kl_restarts',
+      # Recipes that renew the reference do so several times.
+      severity='note' if len(found) > 1 and not back else 'warning',
+      text=f'the KL to the reference falls at once from {kl[at - 1]:.2g} to'
+      f' {kl[at]:.2g} nats per token, about what it began with{who}',
+      since=int(steps[at]),
+      numbers=(
+          findings.Number(name='such falls', value=float(len(found))),
+      ),
+      change='what a restart loads: the policy of the last checkpoint; unless a'
+      ' new stage begins there'
+      if back
+      else 'what the reference is after a restart: it must be the model that'
+      ' the first run began with, loaded before the checkpoint; unless it is'
+      ' renewed on purpose',
+      curves=(('KL', steps, kl),),
+  )
+
+
+def _restarts(kl: np.ndarray) -> list[int]:
+  """Return the places at which a KL that has grown begins again at about 0."""
+  found, start = [], 0
+  log = np.log(np.maximum(kl, _NONE))
+  usual = float(np.median(np.abs(np.diff(log))))
+  fall = max(_GROWN, math.exp(5 * usual))  # Beyond the noise of a step.
+  for i in range(_SIDE, len(kl) - _SIDE):
+    before, after = kl[i - _SIDE : i], kl[i : i + _SIDE]
+    first = kl[start : start + 2].max()
+    if before.min() < max(_GROWN * first, _EQUAL) or i - start < 2 * _SIDE:
+      continue
+    # One low value alone may be a step that had no update.
+    if after.max() < before.min() / 2:
+      if after[0] < min(2 * first, before.min() / fall):
+        found.append(i)
+        start = i
+  return found
 
 
 def advantage_spikes(run: form.Run) -> findings.Finding | None:
@@ -285,19 +347,20 @@ def eval_scale(run: form.Run) -> findings.Finding | None:
         'scores of an evaluation are not logged', ['evaluation']
     )
   steps, scores = run.series('eval_reward')
-  low, last = float(scores.min()), float(scores[-1])
-  if low >= 0:
+  low, high, last = map(float, (scores.min(), scores.max(), scores[-1]))
+  if low >= 0 and high <= 1:
     return None
-  within = low >= -1 and scores.max() <= 1
+  within = -1 <= low < 0 and high <= 1
   known = f': {last:.2g} then is {(1 + last) / 2:.0%}' if within else ''
   return findings.Finding(
       check='eval_scale',
       severity='note',
-      text=f'the score of the evaluation is as low as {low:.2g}: a reward, not'
-      ' the share solved',
+      text='the score of the evaluation is as'
+      f' {f"low as {low:.2g}" if low < 0 else f"high as {high:.2g}"}: a reward,'
+      ' not the share solved',
       numbers=(findings.Number(name='last score', value=last),),
       change='scores of 0 and 1 in the evaluation, if it is to tell what is'
-      f' solved (they may be -1 and 1{known})',
+      f' solved{f" (they may be -1 and 1{known})" if low < 0 else ""}',
       curves=(('evaluation', steps, scores),),
   )
 
@@ -306,6 +369,7 @@ CHECKS = (
     impossible_share,
     kl_negative,
     kl_at_start,
+    kl_restarts,
     kl_zero,
     update_large,
     loss_summed,

@@ -132,13 +132,22 @@ def parquet_rows(
     raise ValueError(str(error)) from error
 
 
+def _parsed(text: str) -> Any:
+  """Return a JSON value, with ? for half a character, which no table holds."""
+  value = json.loads(text)
+  if '\\ud' in text.lower():
+    whole = json.dumps(value, ensure_ascii=False)
+    value = json.loads(whole.encode(errors='replace'))
+  return value
+
+
 def json_lines(path: pathlib.Path, notes: list[str]) -> Iterator[dict]:
   """Yield the objects in a JSON lines file; count damaged lines in a note."""
   damaged = 0
   with path.open(errors='replace') as lines:
     for line in lines:
       try:
-        value = json.loads(line)
+        value = _parsed(line)
       except (ValueError, RecursionError):
         value = None
       if isinstance(value, dict):
@@ -156,7 +165,7 @@ def json_file(path: pathlib.Path) -> Any:
     form.FormatError: If it is damaged.
   """
   try:
-    return json.loads(path.read_text(errors='replace'))
+    return _parsed(path.read_text(errors='replace'))
   except (ValueError, RecursionError) as error:
     raise form.FormatError(f'{path} is damaged: {error}') from error
 

@@ -76,7 +76,7 @@ def read(
     if taken.get('outcome') in parts:
       taken['outcome'] = form.PART + taken['outcome']
     rows = readers.renamed(rows, taken)
-  steps = names.common(pd.DataFrame(log))
+  steps = names.common(pd.DataFrame(log), notes, trainer_known=True)
   return form.make(path, 'prime-rl', rows, steps, settings, notes)
 
 

@@ -69,7 +69,7 @@ def read(
   known = _settings(state, log) | _weights(log, means)
   known |= settings
   rows = _common(rows, functions, known, columns, notes)
-  steps = names.common(log)
+  steps = names.common(log, notes, trainer_known=True)
   return form.make(path, 'trl', rows, steps, known, notes)
 
 
@@ -105,7 +105,7 @@ def _trained(
   if not scores or 'step' not in log or 'step' not in rows:
     return rows
   steps = log.loc[log[scores].notna().any(axis=1), 'step']
-  trained = ~pd.to_numeric(rows['step'], errors='coerce').isin(steps)
+  trained = ~form.numeric(rows['step']).isin(steps)
   if trained.all() or not trained.any():
     return rows
   what = numerals.counted(rows.loc[~trained, 'step'].nunique(), 'step')
@@ -137,8 +137,8 @@ def _settings(state: Mapping[str, Any], log: pd.DataFrame) -> dict[str, Any]:
     # The limit is known if a completion was cut: its length is the maximum,
     # in all these steps. A trainer may not know the token that ends one, and
     # so call completions cut that ended.
-    cut = pd.to_numeric(log['completions/clipped_ratio'], errors='coerce')
-    length = pd.to_numeric(log['completions/max_length'], errors='coerce')
+    cut = form.numeric(log['completions/clipped_ratio'])
+    length = form.numeric(log['completions/max_length'])
     length = length[cut > 0]
     if len(length) and (length >= _SAME * length.max()).mean() > 0.5:
       found['max_tokens'] = float(length.max())
@@ -155,7 +155,7 @@ def _swift(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
       notes.append(f'{path.name}: lists of a line differ in length')
   rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
   if 'step' in rows:
-    rows['step'] = pd.to_numeric(rows['step'], errors='coerce')
+    rows['step'] = form.numeric(rows['step'])
   return rows
 
 
@@ -165,12 +165,12 @@ def _weights(log: pd.DataFrame, means: Mapping[str, str]) -> dict[str, Any]:
   paid = {
       name: column
       for name, column in means.items()
-      if (pd.to_numeric(log[column], errors='coerce').fillna(0) != 0).any()
+      if (form.numeric(log[column]).fillna(0) != 0).any()
   }
   columns = list(paid.values())
   if not columns or 'reward' not in log:
     return {}
-  table = log[[*columns, 'reward']].apply(pd.to_numeric, errors='coerce')
+  table = log[[*columns, 'reward']].apply(form.numeric)
   table = table.dropna()
   if len(table) < len(columns) + 2:
     return {}
@@ -211,7 +211,7 @@ def _common(
   if functions:
     rows['reward'] = sum(
         weights.get(name, 1.0)
-        * pd.to_numeric(rows[name], errors='coerce').fillna(0)
+        * form.numeric(rows[name]).fillna(0)
         for name in functions
     )
   for name in functions:

@@ -59,7 +59,7 @@ def read(
       for line in readers.json_lines(file, notes):
         if isinstance(line.get('data'), dict) and 'step' in line:
           log.append({**line['data'], 'step': line['step']})
-  steps = names.common(pd.DataFrame(log))
+  steps = names.common(pd.DataFrame(log), notes, trainer_known=True)
   taken = {
       'prompt': 'input',
       'completion': 'output',

@@ -243,7 +243,7 @@ def _metrics(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
   ):
     logged = [metric for metric in metrics if metric in table]
     if logged:
-      numbers = table[logged].apply(pd.to_numeric, errors='coerce')
+      numbers = table[logged].apply(form.numeric)
       found[name] = total(numbers, axis=1)
   return found
 
