@@ -87,9 +87,9 @@ path="${volume#*:}"
 # that even a single pod could not continue, and would leave no policy.
 if [[ "$workdir" != *://* ]] &&
   [[ -z "$volume" || "$workdir/" != "${path%/}/"* ]]; then
-  refuse "--workdir=$workdir is on the disk of a pod, and is lost with it: mount \
-a volume with --volume=CLAIM:PATH and name a --workdir below PATH, or one in a \
-bucket, such as gs://BUCKET/x"
+  refuse "--workdir=$workdir is on the disk of a pod, and is lost with it: \
+mount a volume with --volume=CLAIM:PATH and name a --workdir below PATH, or \
+one in a bucket, such as gs://BUCKET/x"
 fi
 
 if [[ $slices -gt 1 && "${flags[*]-}" != *--config.mesh.slice=* ]]; then

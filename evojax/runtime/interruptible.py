@@ -73,9 +73,9 @@ def call(work: Callable[[], Any], stopping: Callable[[], bool]) -> Any:
 def call_here(work: Callable[[], Any]) -> Any:
   """Return `work()`, or raise its error, unless a signal comes before its end.
 
-  Unlike in `call`, the work stays in the main thread, and a signal ends it by an
-  exception. In a run of several processes, all must call this function; one that
-  got the signal waits until the work of all has ended.
+  Unlike in `call`, the work stays in the main thread, and a signal ends it by
+  an exception. In a run of several processes, all must call this function; one
+  that got the signal waits until the work of all has ended.
 
   Args:
     work: See `preemption.until_asked`.
