@@ -74,6 +74,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.eval.problems = 256
   c.grpo.micro_groups = 2
   c.optim.learning_rate = 1e-4
+  c.plan.mean_tokens = 50  # In training with the shipped policy.
   c.warmstart.steps = 2000
   c.warmstart.vocab_size = 768
   c.warmstart.length = 192

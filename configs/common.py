@@ -100,6 +100,7 @@ def apply(c: ml_collections.ConfigDict, variant: str) -> None:
     c.optim.warmup_steps = 5
   elif variant in SLICES:
     c.update_from_flattened_dict(SLICES[variant])
+    c.plan.mean_tokens = 0  # Known of the small policies only.
     c.model.path = config_dict.placeholder(str)
     c.model.compute_dtype = 'bfloat16'
     c.model.remat = 'full'

@@ -57,6 +57,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8
   c.optim.learning_rate = 1e-4
+  c.plan.mean_tokens = 28  # In training with the shipped policy.
   c.warmstart.steps = 1400
 
   common.apply(c, variant)

@@ -86,6 +86,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.grpo.layout = 'packed'  # Most episodes use a quarter of the tokens.
   c.grpo.micro_groups = 6
   c.optim.learning_rate = 1e-4
+  c.plan.mean_tokens = 220  # Of training episodes of the shipped policy.
   c.warmstart.steps = 2400
   c.warmstart.vocab_size = 1344
   c.warmstart.hidden_size = 160

@@ -299,7 +299,7 @@ FIELDS = (
     Field('mesh.tensor', 1, 'Shards of heads and MLP width; -1: the rest.'),
 
     Field('checkpoint.every', 10,
-          'Steps between checkpoints; at most so many are lost by a kill.', 1),
+          'Steps between checkpoints; a killed run loses at most so many.', 1),
     Field('checkpoint.keep', 2, 'Newest checkpoints that are kept on disk.', 1),
 
     Field('eval.every', 0, 'Steps between dev evaluations; 0: before and after'
@@ -315,9 +315,14 @@ FIELDS = (
     Field('eval.sealed', True,
           'Score base and trained policy on the sealed split at the end.'),
 
+    # Only --mode=plan reads this.
+    Field('plan.mean_tokens', 0, 'Mean tokens of a completion (of an episode,'
+          ' with observations), for the expected cost. 0: unknown; it is that'
+          ' of rollout.max_tokens.', 0),
+
     # The meta-loop: each candidate changes the harness in one factor.
     Field('evolve.rounds', 6, 'Maximum rounds; 0 only trains.', 0),
-    Field('evolve.candidates', 2, 'Most changes that race at once.', 1),
+    Field('evolve.candidates', 2, 'Maximum changes that race at once.', 1),
     Field('evolve.entries', 5, 'Changes that may enter the race in a whole run.'
           ' The more there are, the stronger the evidence each of them needs.'
           ' The last of three or more is kept for the repair of a critical'
@@ -327,8 +332,8 @@ FIELDS = (
           ' accepts any answer. False: it trains and races on.'),
     Field('evolve.settled', 0.05, 'Changes that repair no fault wait in the'
           ' first round, and while the solved share rises by more than this in'
-          ' a round; then they race with a chance of at least rise / settled.'
-          ' Those in the inbox do not wait; 1: none does.', 0.0, 1.0),
+          ' a round; then a race needs a chance of at least rise / settled to'
+          ' show a gain. The inbox does not wait; 1: none does.', 0.0, 1.0),
     Field('evolve.patience', 3, 'Maximum rounds of a candidate.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,
@@ -347,7 +352,7 @@ FIELDS = (
           ' from the start of the arms towards their mean. 1 ends at the mean,'
           ' 2 goes twice as far.', 1.0),
     # The default is small: once most is learned, no change of the harness can
-    # show its worth.
+    # show a gain.
     Field('evolve.first_updates', 8,
           'GRPO steps of version 0, on which the first diagnosis is based.', 1),
     Field('evolve.problems', 64, 'Fresh dev problems for each pair whose'
@@ -373,9 +378,9 @@ FIELDS = (
     Field('evolve.device_seconds', 0.0,
           'Device-seconds that the run may spend; 0: no limit.', 0.0),
     Field('evolve.tokens', 0, 'Tokens that the run may sample, except for'
-          ' sealed scores; 0: no limit. A candidate races only if its arms and'
-          ' scores are paid for; else the incumbent trains alone, or the run'
-          ' ends.', 0),
+          ' sealed scores; 0: no limit. A candidate races only if they suffice'
+          ' for its arms and scores; else the incumbent trains alone, or the'
+          ' run ends.', 0),
     Field('evolve.dollars', 0.0, 'Dollars that the run may spend; 0: no limit.',
           0.0),
     Field('evolve.dollars_per_device_hour', 0.0,
@@ -485,24 +490,6 @@ def declaration(path: str) -> Field:
 def token_limit(config: ml_collections.ConfigDict) -> int:
   """Return the maximum number of tokens of a training completion."""
   return config.rollout.token_limit or config.rollout.max_tokens
-
-
-def group_parts(micro_groups: int, group_size: int, shards: int) -> int:
-  """Return the number of parts into which each group is split for devices.
-
-  A group may be too large for a device. Advantages are already known, so its
-  sequences may be on different devices; each part computes the group's prompt.
-
-  Args:
-    micro_groups: Groups per micro-batch.
-    group_size: Sequences per group.
-    shards: Devices, which get equally many parts.
-
-  Returns:
-    The smallest number of parts; 0 if the sequences do not split evenly.
-  """
-  parts = shards // math.gcd(shards, micro_groups)
-  return 0 if group_size % parts else parts
 
 
 def read_key(variable: str, field: str) -> str:

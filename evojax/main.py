@@ -11,9 +11,9 @@ import gc
 from evojax.runtime import preemption
 
 if __name__ == '__main__':
-  # Imports take seconds, in which Ctrl-C is heard already.
+  # Imports take seconds, during which Ctrl-C has to work, too.
   preemption.listen()
-  # They leave no garbage; to look for it would take a quarter of that time.
+  # Imports leave no garbage; looking for it would take a quarter of their time.
   gc.disable()
 
 from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ def _evolve(evolve: Any, config: Any, workdir: str) -> Any:
 
 
 def _report(page: Any, config: Any, workdir: str) -> None:
-  del config  # The workdir has that of its run.
+  del config  # The workdir holds the config of its run.
   from evojax.ledger import parting
 
   partings = [parting.find(workdir, other) for other in FLAGS.runs]
@@ -110,9 +110,9 @@ def _sweep(sweep: Any, config: Any, workdir: str) -> Any:
 
 _PLACEMENT = ('executor', 'workers', 'arm_resources', 'arm_hosts')
 _SERVE = ('port', 'host', 'workdir', 'hosts', 'weights_root', 'insecure')
-# Mode -> its module and how that is called: (module, config, workdir) -> exit
-# code or anything else. Modules are imported on use: reading evidence needs no
-# decoder, and planning no trainer.
+# Mode -> its module, and a function that runs it: (module, config, workdir) ->
+# exit code or anything else. Modules are imported on use, because reading
+# evidence needs no decoder, and planning no trainer.
 MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'evolve': ('modes.evolve', _evolve),
     'aa': (
@@ -126,10 +126,8 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'eval': ('modes.evaluate', lambda m, c, w: m.run(c, w)),
     'warmstart': ('modes.warmstart', lambda m, c, w: m.run(c, w)),
     'plan': (
-        'modes.plan',
-        lambda m, c, w: m.show(
-            m.plan(c, **_values('mesh_auto')), **_values('workers')
-        ),
+        'modes.plan_table',
+        lambda m, c, w: m.run(c, **_values('mesh_auto', 'workers')),
     ),
     'inspect': ('modes.inspection', _inspect),
     'report': ('report.page', _report),
@@ -285,8 +283,8 @@ _FLAGS = (
      'runs: field to sort by, such as score or config.grpo.group_size; -score:'
      ' the largest first.'),
     ('only', [], 'runs: conditions, such as mode=train,score>0.5.'),
-    ('runs', [], 'inspect, report: other workdirs to compare with --workdir;'
-     ' report: the first row at which the ledgers differ.'),
+    ('runs', [], 'inspect, report: other workdirs to compare with --workdir.'
+     ' report shows the first row at which the ledgers differ.'),
 )
 # fmt: on
 _DEFINE = {
@@ -298,7 +296,8 @@ for _name, _default, _meaning in _FLAGS:
   _define = _DEFINE.get(type(_default), flags.DEFINE_string)
   _define(_name, _default, _meaning)
 
-# A user can mend these; any other error is our bug and shows its traceback.
+# A user can correct these errors. Any other error is our bug and shows its
+# traceback.
 _USER_ERRORS = (
     ValueError,
     OSError,
@@ -365,7 +364,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
   config_flags alone would answer an unknown field or variant with a traceback.
   """
-  # How the mesh is found is no value of the config, which a run keeps.
+  # A run keeps its config, so how its mesh is found is a flag and no field.
   argv[:] = ['--mesh_auto' if re.fullmatch(_MESH_AUTO, a) else a for a in argv]
   argv[:] = _config_first(argv)  # config_flags reads sys.argv itself.
   try:
@@ -435,8 +434,8 @@ def _load_config(path: str, file: str, variant: tuple[str, ...]) -> Any:
   """Return the config that a file makes.
 
   Raises:
-    ValueError: If it makes none: it is the user's program, and its errors of
-      any kind say where they are.
+    ValueError: If it makes none. The file is the user's program: the message
+      names the line of an error of any kind in it.
   """
   try:
     get_config = runpy.run_path(file).get('get_config')
@@ -461,7 +460,7 @@ def _load_config(path: str, file: str, variant: tuple[str, ...]) -> Any:
 def _dispatch() -> int | None:
   """Prepare jax and hand over to the mode."""
   config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
-  # A job and a workdir hold the config of their run.
+  # These modes find the config of a run in its job or workdir.
   told = mode in ('arm', 'runs') or (mode in ('report', 'diagnose') and workdir)
   if config is None and not told:
     raise ValueError(_NO_CONFIG)

@@ -126,7 +126,7 @@ EPISODE_ENDS = (*FINISH_REASONS, 'turns', 'seconds')
 class Turn:
   """One action of the policy, and what the environment answered.
 
-  Its tokens lie in a row in `Episode.tokens`, after those of the turn before:
+  Its tokens are contiguous in `Episode.tokens`, after those of the turn before:
   first the sampled ones, then the observation.
   """
 
@@ -193,7 +193,10 @@ class Episode:
 
 @runtime_checkable
 class Stream(Protocol):
-  """Requests that come while others run; a context that ends with them."""
+  """A stream of requests, to which new ones are added while others run.
+
+  It is a context manager; requests that are unfinished at its end are dropped.
+  """
 
   def submit(self, requests: Mapping[int, Request]) -> None:
     """Sample requests, each under a number of the caller's."""
@@ -223,9 +226,8 @@ class Sampler(Protocol):
 class RolloutEngine(Sampler, Protocol):
   """An engine as training uses it: in process, or a client of servers."""
 
-  # Returns whether the run was asked to stop. Then what samples, and what
-  # grades its episodes, raises `runtime.preemption.Interrupted`, within about a
-  # second.
+  # Returns whether the run was asked to stop. If so, sampling and grading raise
+  # `runtime.preemption.Interrupted` within about a second.
   stopping: Callable[[], bool]
 
   def begin(self, requests: Sequence[Request]) -> Any:
@@ -240,7 +242,7 @@ class RolloutEngine(Sampler, Protocol):
   def stream(
       self, ended: Callable[[int, Episode | BaseException], None]
   ) -> Stream:
-    """Return what samples requests one by one, in one process.
+    """Return a stream that samples requests one by one, in one process.
 
     Args:
       ended: Called from any thread with the number of a request and its

@@ -25,6 +25,7 @@ from evojax.modes import check
 from evojax.modes import evaluate as evaluate_mode
 from evojax.modes import inspection
 from evojax.modes import plan
+from evojax.modes import plan_table
 from evojax.modes import serve
 from evojax.modes import sweep
 from evojax.modes import train
@@ -230,7 +231,7 @@ class ModeTest(MainTestCase):
   def test_plan_is_shown(self):
     with (
         absltest.mock.patch.object(plan, 'plan', return_value='p') as make,
-        absltest.mock.patch.object(plan, 'show') as show,
+        absltest.mock.patch.object(plan_table, 'show') as show,
     ):
       self.command(SMOKE, '--mode=plan', '--config.steps=9')
     self.assertEqual(make.call_args.args[0].steps, 9)
@@ -240,7 +241,7 @@ class ModeTest(MainTestCase):
   def test_a_mesh_is_found_by_plan_alone(self):
     with (
         absltest.mock.patch.object(plan, 'plan') as make,
-        absltest.mock.patch.object(plan, 'show'),
+        absltest.mock.patch.object(plan_table, 'show'),
     ):
       self.command('--config.mesh.auto', SMOKE, '--mode=plan')
     self.assertEqual(make.call_args.kwargs, {'mesh_auto': True})

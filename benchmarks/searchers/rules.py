@@ -19,6 +19,7 @@ from evojax import config as config_lib
 from evojax.diagnosis import rules as diagnosis_rules
 from evojax.eval import paired
 from evojax.eval import race
+from evojax.evolve import learning
 from evojax.evolve import pairs as pairs_lib
 
 
@@ -43,8 +44,9 @@ Rule = Callable[[tables.World, np.random.Generator, Changes], tables.State]
 class _Candidate:
   """A change that races against the incumbent."""
 
-  def __init__(self, factor: int, harness: int, index: int):
+  def __init__(self, factor: int, harness: int, index: int, mends: bool):
     self.factor, self.harness = factor, harness
+    self.mends = mends  # Whether it answered a critical finding as it entered.
     self.standing = race.Standing(index=index)
     self.state: tables.State | None = None  # State of its last arm.
 
@@ -56,6 +58,7 @@ class _Shadow:
   harness: int
   state: tables.State
   alike: bool
+  mends: bool  # Whether the change that it lacks repairs a fault.
   looks: int = 0
 
 
@@ -149,7 +152,8 @@ class _Race:
       racing.add(factor)
       self._entered += 1
       harness = self.harness ^ (1 << factor)
-      self._racing.append(_Candidate(factor, harness, self._entered))
+      mends = among(factor, critical)
+      self._racing.append(_Candidate(factor, harness, self._entered, mends))
 
   def _vetoed(self, factor: int) -> bool:
     """Return whether a replay shows with confidence that a change loses."""
@@ -306,11 +310,14 @@ class _Race:
         self._difference(new, old, alike, whole=True)
         for new, old in zip(ends, shadows, strict=True)
     ]
-    status = race.horizon(
-        *map(list, zip(*found, strict=True)),
-        looks=looks,
-        last=shadow.looks == looks,
-    ).status
+    ahead, errors = map(list, zip(*found, strict=True))
+    last = shadow.looks == looks
+    status = race.horizon(ahead, errors, looks=looks, last=last).status
+    low = paired.gain(ahead, errors).low
+    if status == 'go_on' and not self._is_needed(
+        shadows, low, looks - shadow.looks, shadow.mends
+    ):
+      status = 'keep'
     if status == 'drop':
       self.harness, self.policy = shadow.harness, shadow.state
       self._racing = []
@@ -319,11 +326,23 @@ class _Race:
       self._shadow = None
     return status
 
-  def _is_needed(self, ends: Sequence[tables.State], low: float) -> bool:
-    """Return whether the former harness could catch up as a shadow."""
-    outcomes = [x for end in ends for x in self._outcomes(end)]
-    rise = diagnosis_rules.learning_curve(outcomes)['outcome_rise']
-    return bool(self._e.horizon) and rise * self._e.horizon > low
+  def _is_needed(
+      self,
+      ends: Sequence[tables.State],
+      behind: float,
+      rounds: int,
+      mends: bool,
+  ) -> bool:
+    """Return whether a former harness could catch up as a shadow.
+
+    Args:
+      ends: The states at which its arms of a round ended.
+      behind: Lower bound of its deficit.
+      rounds: Number of rounds that are left.
+      mends: Whether the change that it lacks repairs a fault.
+    """
+    outcome = [x for end in ends for x in self._outcomes(end)]
+    return learning.could_catch_up(outcome, behind, rounds, mends)
 
   def _decide(
       self,
@@ -365,9 +384,10 @@ class _Race:
     if kept:
       (winner,) = (c for c in self._racing if str(c.factor) == kept)
       gain = paired.gain(winner.standing.differences, winner.standing.errors)
-      if self._is_needed(ends, gain.low):
+      looks, mends = self._e.horizon, winner.mends
+      if looks and self._is_needed(ends, gain.low, looks, mends):
         alike = self._changes.alike(winner.factor)
-        self._shadow = _Shadow(self.harness, self.policy, alike)
+        self._shadow = _Shadow(self.harness, self.policy, alike, mends)
       else:
         self._confirmed += 1
       self.harness, self.policy = winner.harness, winner.state

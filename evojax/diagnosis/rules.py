@@ -87,6 +87,27 @@ def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
   return curve
 
 
+def recent_curve(outcome: Reals) -> Values:
+  """Describe how a policy learned lately by a line through its updates.
+
+  Args:
+    outcome: Share of completions solved, one value per update.
+
+  Returns:
+    recent_rise, a fraction; recent_rise_low and recent_rise_high, the ends of
+    its one-sided 95 % intervals. Empty for fewer than three updates.
+  """
+  y = np.asarray(outcome, np.float64)
+  if len(y) < 3:
+    return {}
+  _, rise, half = _line(y)
+  return {
+      'recent_rise': rise,
+      'recent_rise_low': rise - half,
+      'recent_rise_high': rise + half,
+  }
+
+
 def effort_curve(tested: Reals, turns: Reals) -> Values:
   """Describe how the work of agents changed by lines through their updates.
 
@@ -129,20 +150,29 @@ class Rule:
   otherwise: str = ''
 
 
-# With less than a tenth unsolved, slow learning or certainty does no harm.
+def _much_is_unsolved(values: Values) -> bool:
+  """Return False where slow learning or certainty does no harm any more."""
+  return 1 - values['outcome'] > 0.1
+
+
 _MUCH_IS_UNSOLVED = dict(
-    when=lambda v: 1 - v['outcome'] > 0.1,
+    when=_much_is_unsolved,
     otherwise='It alerts only below 90% solved, and {outcome:.1%} is solved.',
 )
 
 RULES = {
-    # Training should solve most of what was unsolved at its start.
+    # A plateau: the learning curve is flat within its error. A policy whose
+    # rise is beyond doubt is not slow, however much is unsolved; one that falls
+    # is not slow but broken, see outcome_falling.
     'slow_learning': Rule(
         layer='score',
-        unit='share of what was unsolved',
-        value=lambda v: v['unsolved_closed'],
-        warn=('<', 2 / 3),
-        **_MUCH_IS_UNSOLVED,
+        unit='fraction over recent updates',
+        value=lambda v: v['recent_rise_low'],
+        warn=('<', 0.0),
+        when=lambda v: _much_is_unsolved(v) and v['recent_rise_high'] >= 0,
+        otherwise='It alerts only below 90% solved, and {outcome:.1%} is'
+        ' solved, and not where the solved share surely falls: the upper end of'
+        ' its rise is {recent_rise_high:+.3f}.',
     ),
     # The whole one-sided interval of the rise is below 0.
     'outcome_falling': Rule(
@@ -240,7 +270,7 @@ RULES = {
 # Names of the measures that are computed here.
 _FLAT = (0.0, 0.0, 0.0)
 NAMES = set(RULES) | learning_curve(_FLAT, _FLAT).keys()
-NAMES |= effort_curve(_FLAT, _FLAT).keys()
+NAMES |= recent_curve(_FLAT).keys() | effort_curve(_FLAT, _FLAT).keys()
 
 
 def findings(values: Values) -> list[records.Measure]:

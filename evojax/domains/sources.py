@@ -7,6 +7,7 @@ Problems are generated (`Catalogue`, `ProceduralSource`) or given
 import bisect
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import difflib
 import functools
 import hashlib
 import itertools
@@ -226,9 +227,12 @@ class Catalogue:
           f' {self.left_out[family]}'
       )
     if family not in self.levels:
+      near = difflib.get_close_matches(family, self.levels, n=2)
+      hint = f'; did you mean {" or ".join(near)}?' if near else ''
       raise ValueError(
           f'domain.kwargs.families: {name!r} is not {", ".join(self.sets)}, or'
           f' one of {sorted(self.levels)}, with :LEVEL or :FIRST-LAST after it'
+          f'{hint}'
       )
     count = len(self.levels[family])
     if levels is None:

@@ -1,4 +1,4 @@
-"""Sampled tokens of rounds: those spent, and the arms that the rest pays for.
+"""Sampled tokens of rounds, and the arms for which those that are left suffice.
 
 Only the rounds before a given one count, so that the numbers are the same
 before and after its row is written, and in a process that resumes the round.

@@ -118,6 +118,7 @@ def measure(
     outcome: Sequence[float],
     reward: Sequence[float] = (),
     effort: rules.Values | None = None,
+    recent: Sequence[float] | None = None,
 ) -> list[records.Measure]:
   """Return all measures of a version.
 
@@ -128,6 +129,8 @@ def measure(
     outcome: Outcome per update of the arms that made the evidence.
     reward: Mean reward per update.
     effort: `rules.effort_curve` of arms with agents.
+    recent: Outcome per update of the policy's recent training, by which slow
+      learning is judged; None: that of the arms.
 
   Returns:
     The measures of the harness's diagnostics by name, the learning curve, the
@@ -138,7 +141,10 @@ def measure(
   """
   ours = [
       rules.graded(name, 'score', 'fraction', value)
-      for name, value in rules.learning_curve(outcome, reward).items()
+      for name, value in (
+          *rules.learning_curve(outcome, reward).items(),
+          *rules.recent_curve(outcome if recent is None else recent).items(),
+      )
   ]
   ours += [
       rules.graded(name, 'behaviour', 'over all updates', value)

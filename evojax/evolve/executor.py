@@ -323,7 +323,8 @@ def open_executor(
     yield in_process
     return
   wanted = placement.arm_resources
-  if not wanted and ':' not in placement.arm_hosts:  # No TPU slice.
+  # A TPU slice, such as v5p:2x2x2, determines the resources itself.
+  if not wanted and ':' not in placement.arm_hosts:
     wanted = _resources_here()
   engine = commands.open_engine(
       placement.executor, wanted, placement.arm_hosts, shares

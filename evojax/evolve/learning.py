@@ -7,9 +7,12 @@ changes that repair nothing wait until the policy learns slowly
 learns, the smaller a chance of success is worth a race.
 """
 
+from collections.abc import Sequence
 import itertools
+import math
 import statistics
 
+from evojax.diagnosis import rules
 from evojax.evolve import opening
 from evojax.ledger import records
 
@@ -42,7 +45,7 @@ def rise(run: opening.Run, number: int) -> float | None:
     if made.round is None or not number - _ROUNDS <= made.round < number:
       continue
     outcomes = [arms[source.folder].outcome for source in made.sources]
-    if run.config.evolve.policy == 'mean':  # Side by side, from one state.
+    if run.config.evolve.policy == 'mean':  # All arms start from one state.
       each = zip(*filter(None, outcomes), strict=True)
       outcomes = [list(map(statistics.fmean, each))]
     lines.append(list(itertools.chain(*outcomes)))
@@ -81,9 +84,10 @@ def least_chance(run: opening.Run, number: int) -> float:
   """Return with what chance to prove its gain a change may race in a round.
 
   The arms of a candidate take the tokens with which the policy would train for
-  a round, and so cost the rise of a round. They pay if the chance, times the
-  gain, is larger. A proven gain is taken to be worth `evolve.settled`: where
-  training gains as much in a round, no chance is large enough, see `why_wait`.
+  a round, and so cost the rise of a round. A race is worth this cost if the
+  chance, times the gain, is larger. A proven gain is taken to be worth
+  `evolve.settled`: where training gains as much in a round, no chance is large
+  enough, see `why_wait`.
 
   Args:
     run: The run.
@@ -97,3 +101,23 @@ def least_chance(run: opening.Run, number: int) -> float:
   if worth >= 1 or found <= 0:
     return 0.0
   return min(found / worth, 1.0)
+
+
+def could_catch_up(
+    outcome: Sequence[float], behind: float, rounds: int, mends: bool
+) -> bool:
+  """Return whether a former harness can catch up within some rounds.
+
+  The rise of a round is known to about 6 points, more than sound recipes rise
+  when changes race. So the upper end of its one-sided 95 % interval counts,
+  unless the change repairs a fault: a broken recipe is expected not to learn.
+
+  Args:
+    outcome: Solved share of each update of its arms of one round.
+    behind: Lower bound of its deficit in the solved share.
+    rounds: Number of rounds that are left.
+    mends: Whether the change that it lacks repairs a fault.
+  """
+  curve = rules.learning_curve(outcome)
+  rise = curve.get('outcome_rise' if mends else 'outcome_rise_high', math.inf)
+  return rise * rounds > behind

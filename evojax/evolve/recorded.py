@@ -98,6 +98,7 @@ def measure(
     folders: Sequence[str],
     harness: str,
     outcome: Sequence[float],
+    recent: Sequence[float] | None = None,
 ) -> list[records.Measure]:
   """Return the measures that a harness's diagnostics take of arms.
 
@@ -106,6 +107,7 @@ def measure(
     folders: Folders of arms, each of which continues the one before.
     harness: Hash of the harness.
     outcome: Share of solved rollouts of each update of the arms.
+    recent: The same of the policy's recent training; None: that of the arms.
   """
   config = run.harnesses.config_under(harness)
   columns = collect.columns(run.setup.domain, config)
@@ -117,6 +119,7 @@ def measure(
       outcome,
       rewards(paths),
       effort(paths, columns),
+      recent,
   )
 
 

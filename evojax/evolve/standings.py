@@ -17,7 +17,8 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 
-_QUANTILES = 10  # Of a predicted effect, over which the power is averaged.
+# Number of quantiles of a predicted effect over which the power is averaged.
+_QUANTILES = 10
 # Standard deviation of the difference of a pair, a fraction, before a run has
 # measured it: default runs have 0.015 to 0.03 (BUILD_NOTES.md).
 _USUAL_NOISE = 0.02
@@ -376,8 +377,9 @@ def announce(
   least = detectable(run, _known_noise(run, number), alpha, rounds)
   if least is not None:
     within = f'{rounds} rounds' if rounds > 1 else 'this round, the last'
+    racing = '1 candidate' if len(field) == 1 else f'{len(field)} candidates'
     run.say(
-        f'round {number}: {len(field)} candidates; {100 * least:.1f} points are'
-        f' found with power 80 % within {within}, at the spread between pairs'
-        ' so far'
+        f'round {number}: {racing}; if pairs differ as much as so far, a gain'
+        f' of {100 * least:.1f} points is found with a probability of 80 %'
+        f' within {within}'
     )

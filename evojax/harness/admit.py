@@ -1,4 +1,4 @@
-"""Admission of a harness: the checks before a harness may cost anything.
+"""Admission of a harness: the checks before any arm trains with it.
 
 All problems are reported at once, and no claim of a proposal is trusted: the
 changed factor is found from the sources, values must lie within bounds, and
@@ -69,7 +69,7 @@ def admit(
       syntax.parse(name, source)
     except syntax.SourceError as error:
       reasons.append(str(error))
-  if reasons:  # No more can be learned from such a source.
+  if reasons:  # The other checks need a syntax tree of every source.
     return reasons
   try:
     found = delta.diff(before, after, surface, config_lib.flatten(config))

@@ -206,7 +206,8 @@ class Reader:
     elif not module and isinstance(call.func, ast.Attribute):
       index = _DTYPE_OF.get(call.func.attr)
     found += [] if index is None else call.args[index : index + 1]
-    for node in found:  # It grows: both branches of a choice are dtypes.
+    # The list grows while it is read, as both branches of a choice are dtypes.
+    for node in found:
       if isinstance(node, ast.IfExp):
         found += [node.body, node.orelse]
     return found

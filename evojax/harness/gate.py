@@ -333,7 +333,7 @@ class _Gate:
     return found
 
   def _has_places(self, name: str) -> bool:
-    """Return whether it has a value per completion, which a state has not."""
+    """Return whether an answer has a value per completion; a state has none."""
     return self._each and (self._function != 'keep' or name == '')
 
   def _repeat(

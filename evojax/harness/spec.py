@@ -165,7 +165,10 @@ def read(directory: str | os.PathLike[str]) -> Harness:
   """
   root = pathlib.Path(directory)
   if not root.is_dir():
-    raise HarnessError(f'{root} is not a directory')
+    raise HarnessError(
+        f'{root} is not a directory; a harness is a directory of config values'
+        ' and functions: name one in config.harness.path or --harnesses'
+    )
   overlay, files, shared = {}, {}, {}
   for path in sorted(_walk(root)):
     name = path.relative_to(root).as_posix()

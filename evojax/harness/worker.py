@@ -191,7 +191,7 @@ def warm():
   answer = unpack(call('', pack(request, [np.ones((1, 1), bool)])))[0]
   sys.stdout = before
   if message := answer['answers'][0]['message']:
-    raise RuntimeError(message)  # Otherwise nothing was loaded.
+    raise RuntimeError(message)  # A call that failed has loaded nothing.
 
 
 _WARM = """

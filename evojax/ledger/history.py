@@ -251,6 +251,19 @@ class History:
     own = itertools.takewhile(lambda f: harness(f) == last, folders[::-1])
     return [*own][::-1]
 
+  def arms_before(self, version: records.Version) -> list[str]:
+    """Return the arms of the round before a version that it continues.
+
+    There are none if these had another harness, taught nothing, or do not
+    exist, as for the first version.
+    """
+    made = next(v for v in self.versions if v.folder == version.folder)
+    before = next((v for v in self.versions if v.version == made.parent), None)
+    if before is None or before.harness != made.harness:
+      return []
+    left_out = isinstance(before, records.Train) and before.is_left_out
+    return [] if left_out else self.arms_of(before)
+
   @functools.cached_property
   def base(self) -> records.Train | None:
     """The training of the first version."""

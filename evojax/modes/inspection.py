@@ -117,9 +117,15 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
     below = sorted(p.parent.name for p in root.glob('*/config.json'))
     if below and not there:
       there = f'none, but the runs {", ".join(below)}'
+    if not root.is_dir():
+      raise ValueError(
+          f'--workdir={workdir}: there is no such directory; name the workdir'
+          ' of a run, --mode=runs lists those below runs/'
+      )
+    of_split = f' of split {split!r}' if split else ''
     raise ValueError(
-        f'no evidence of split {split or "any"!r} in {workdir}; there is'
-        f' {there or "none"}'
+        f'no evidence{of_split} in {workdir}; there is'
+        f' {there or "none: name the workdir of a run that has begun"}'
     )
   folders = places[wanted]
   if folders[0].parent.name == 'arms':

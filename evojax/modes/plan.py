@@ -4,7 +4,7 @@ For a small policy on the devices of this machine, the programs are compiled
 ahead of time and the compiler reports their memory. For a large policy, or for
 devices elsewhere (a pod that is planned on a laptop), `training.memory` bounds
 it. FLOPs are those of matrix products, two per multiply-add. Every sequence
-counts at its maximum length.
+counts at its maximum length, and for the expected cost at `plan.mean_tokens`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,6 @@ import jax
 import ml_collections
 
 from evojax.episodes import synthetic
-from evojax.ledger import budget
 from evojax.models import decoder
 from evojax.models import flops
 from evojax.models import policy as policy_lib
@@ -38,10 +37,9 @@ from evojax.training import stages
 # Programs of policies with at most this many parameters are compiled.
 _COMPILE_PARAMETERS = 50_000_000
 
-# Seconds spent outside matrix products, estimated for two CPU cores: to start,
-# to compile a program, and per step (evidence, the box, small batches), per arm
-# (checkpoints) and per round (gate, backtest, page).
-_START, _PROGRAM, _STEP, _ARM, _ROUND = 12.0, 3.0, 0.15, 0.5, 2.0
+# Seconds spent outside matrix products, estimated for two CPU cores: per step
+# (evidence, the box, small batches) and per arm (checkpoints).
+_STEP, _ARM = 0.15, 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +57,21 @@ class Arm:
   """One arm of a stage of a run that evolves."""
 
   stage: progress.Stage
-  tokens: int  # Maximum number of sampled tokens.
+  tokens: int  # Number of sampled tokens.
   work: Mapping[str, Work]  # By phase.
   other: float  # Seconds outside matrix products.
 
   def seconds(self, device: devices_lib.Device, devices: int) -> float:
     """Return the wall time on a number of devices."""
-    return sum(_seconds(self.work, device, devices).values()) + self.other
+    return sum(seconds(self.work, device, devices).values()) + self.other
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+  """The work of a run whose completions have a given length."""
+
+  work: Mapping[str, Work]  # Of plain training, by phase.
+  arms: Sequence[Arm]  # One for each stage of --mode=evolve.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +88,8 @@ class Plan:
   exact: bool  # Temporaries come from the compiler.
   programs: Mapping[str, int]  # Maximum number compiled, by kind.
   tokens: Mapping[str, tuple[int, int]]  # Maximum of (sampled, prompt).
-  work: Mapping[str, Work]
-  arms: Sequence[Arm]  # One for each stage of --mode=evolve.
+  most: Costs  # Every completion has the maximum length.
+  expected: Costs  # Completions of `plan.mean_tokens`, or the same as `most`.
   # The kind of device of this machine, or all kinds that the run may use.
   known: Sequence[devices_lib.Device]
 
@@ -103,7 +109,8 @@ class Plan:
     return [
         plan_devices.Estimate(
             device,
-            _seconds(self.work, device, self.devices),
+            seconds(self.most.work, device, self.devices),
+            seconds(self.expected.work, device, self.devices),
             self.peak_on(device),
         )
         for device in self.known
@@ -215,12 +222,8 @@ def estimate(
       exact=exact,
       programs=_programs(run),
       tokens=_tokens(config),
-      work=_work(run),
-      arms=[
-          _arm(run, stage, grading)
-          for stage in stages.of_evolution(config)
-          if config.evolve.rounds and stage.arms
-      ],
+      most=_costs(run, grading),
+      expected=_costs(_with_mean_lengths(run), grading),
       known=plan_devices.known(config.mesh, devices),
   )
 
@@ -276,6 +279,18 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 
 
 # ------------------------------------------------------------- work and time
+
+
+def _costs(run: memory_lib.Run, grading: float) -> Costs:
+  stages_ = stages.of_evolution(run.config) if run.config.evolve.rounds else ()
+  arms = [_arm(run, stage, grading) for stage in stages_ if stage.arms]
+  return Costs(_work(run), arms)
+
+
+def _with_mean_lengths(run: memory_lib.Run) -> memory_lib.Run:
+  """Return the run with completions that all are as long as their mean."""
+  mean, most = run.config.plan.mean_tokens, run.config.rollout.max_tokens
+  return run.with_fields({'rollout.max_tokens': min(mean or most, most)})
 
 
 def _forwards(
@@ -361,17 +376,17 @@ def _updates(run: memory_lib.Run) -> dict[str, Work]:
   return work
 
 
-def _seconds(
+def seconds(
     work: Mapping[str, Work], device: devices_lib.Device, devices: int
 ) -> dict[str, float]:
   """Return seconds by phase: the slower of computing and reading."""
-  share, seconds = plan_devices.UTILISATION[device.platform], {}
+  share, found = plan_devices.UTILISATION[device.platform], {}
   for name, w in work.items():
     kind = 'decode' if name.endswith('decode') else 'update'
     computing = w.flops / (devices * device.flops * share[kind])
     reading = w.bytes_per_device / (device.bandwidth * share['bandwidth'])
-    seconds[name] = max(computing, reading)
-  return seconds
+    found[name] = max(computing, reading)
+  return found
 
 
 # ----------------------------------------------------------------- evolution
@@ -390,10 +405,8 @@ def _arm(run: memory_lib.Run, stage: progress.Stage, grading: float) -> Arm:
       'grpo.prompts': stage.prompts,
       'grpo.group_size': stage.group_size,
   }
-  config = run.config.copy_and_resolve_references()
-  with config.unlocked():
-    config.update_from_flattened_dict(sizes)
-  run = dataclasses.replace(run, config=config)
+  run = run.with_fields(sizes)
+  config = run.config
   calls = stage.steps * (1 + config.grpo.refill_rounds)
   calls = 0 if stage.replays else calls
   sampled = calls * stage.completions + stage.scores * stage.scored
@@ -410,191 +423,3 @@ def _arm(run: memory_lib.Run, stage: progress.Stage, grading: float) -> Arm:
       work=work,
       other=_ARM + _STEP * stage.steps + grading * sampled,
   )
-
-
-def _evolution(
-    plan_: Plan, device: devices_lib.Device, most: bool, workers: int = 1
-) -> dict[str, tuple[float | int, ...]]:
-  """Return (arms, tokens, seconds) by part of a run that evolves.
-
-  Args:
-    plan_: The plan.
-    device: The kind of device of the mesh.
-    most: True for the maximum cost, False for the expected cost.
-    workers: Number of meshes, like that of the plan, that train arms at the
-      same time.
-  """
-  rounds = plan_.config.evolve.rounds
-  start = _START + _PROGRAM * sum(plan_.programs.values())
-  parts = {'start, compiling': [(0, 0, start)]}
-  for arm in plan_.arms:
-    stage = arm.stage
-    certain = stage.expected is None
-    count = stage.arms if most or certain else stage.expected
-    trains = bool(stage.steps and not stage.replays)
-    in_turn = count  # Arms that one worker trains, one after the other.
-    if stage.side_by_side:
-      in_turn = max(count / workers, min(count, 1))
-    seconds = in_turn * arm.seconds(device, plan_.devices)
-    name = stage.name if certain else 'all rounds'
-    cost = count * trains, count * arm.tokens, seconds
-    parts.setdefault(name, []).append(cost)
-  parts['all rounds'].append((0, 0, rounds * _ROUND))
-  total = lambda rows: tuple(map(sum, zip(*rows, strict=True)))
-  found = {name: total(rows) for name, rows in parts.items()}
-  one = tuple(each / rounds for each in found['all rounds'])
-  rows = [*found.items(), ('the run', total(found.values()))]
-  rows.insert(list(found).index('all rounds') + 1, ('  one of them', one))
-  return dict(rows)
-
-
-# ---------------------------------------------------------------------- show
-
-_WIDTHS = 10, 24, 30  # Columns of the table of parts.
-
-
-def _bytes(size: int) -> str:
-  return f'{size / 2**20:,.1f} MiB'
-
-
-def show(plan: Plan, workers: int = 0) -> None:
-  """Print a plan: memory, programs, tokens, work and time, a block each.
-
-  Args:
-    plan: The plan.
-    workers: Number of workers of --mode=evolve that train arms in parallel.
-  """
-  write, config, grpo = output.say, plan.config, plan.config.grpo
-  axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
-  write(
-      f'plan of {config.name}: {config.steps} steps of {grpo.prompts} prompts x'
-      f' {grpo.group_size} completions'
-  )
-  write(f'mesh {axes}: {plan.devices} device{"s" * (plan.devices > 1)}')
-  write(f'parameters {plan.parameters:,}, trained {plan.trained:,}')
-
-  source = 'as compiled' if plan.exact else 'estimated from shapes'
-  write(f'\nmemory per device, temporaries {source}')
-  for name, size in plan.resident.items():
-    write(f'  {name:24}{_bytes(size):>16}')
-  for name, size in plan.temporaries.items():
-    note = f', gradients {_bytes(plan.gradients)} of it' * (name == 'update')
-    write(f'  {"during " + name:24}{_bytes(size):>16}{note}')
-  write(f'  {"at once, at most":24}{_bytes(plan.peak):>16}')
-
-  listed = ', '.join(f'{name} {n}' for name, n in plan.programs.items())
-  write(f'\nprograms compiled, at most {sum(plan.programs.values())}: {listed}')
-
-  write(f'\n{"tokens, at most":20}{"sampled":>20}{"prompt":>20}')
-  for name, (sampled, prompt) in plan.tokens.items():
-    write(f'  {name:18}{sampled:>20,}{prompt:>20,}')
-
-  write('\nFLOPs of matrix products, at most, with')
-  write(f'  {flops.FORMULA}')
-  for name, work in plan.work.items():
-    write(f'  {name:19}{work.flops:9.3g} = {work.formula}')
-
-  if 'decode' not in plan.work:
-    write('sampling is left to the servers of --config.rollout.urls')
-
-  share = plan_devices.UTILISATION[plan.known[0].platform]
-  write(
-      f'\ndevice-seconds, at {share["update"]:.0%} of the peak in updates and'
-      f' prefills, {share["decode"]:.0%} in decoding, and'
-      f' {share["bandwidth"]:.0%} of the bandwidth where that bounds decoding'
-      ' (assumed); without compiling, grading and disk'
-  )
-  for estimate in plan.estimates:
-    device, times = estimate.device, estimate.seconds
-    seconds = sum(times.values())
-    write(
-        f'  {device.name}, {device.flops / 1e12:.3g} TFLOP/s:'
-        f' {seconds * plan.devices:,.0f} device-seconds,'
-        f' {progress.duration(seconds)}'
-    )
-    durations = (f'{k} {progress.duration(t)}' for k, t in times.items())
-    write(f'    {", ".join(durations)}')
-    fit, memory = estimate.fit, _bytes(device.memory_bytes)
-    write(f'    {_bytes(estimate.peak)} {fit.words} {memory}')
-    for remedy in plan.remedies(device) if fit else ():
-      also = plan_devices.fit(remedy.peak, device).note
-      write(f'      {remedy}: {_bytes(remedy.peak)}{also}')
-  if config.evolve.rounds:
-    _show_evolution(plan, workers)
-
-
-def _show_evolution(plan: Plan, workers: int) -> None:
-  """Print the cost of a whole run of --mode=evolve, by part and device."""
-  evolve = plan.config.evolve
-  output.say(
-      f'\n--mode=evolve, {evolve.rounds} rounds: as expected, and (at most).'
-      ' Tokens with every completion at its longest, time with compiling,'
-      ' grading and disk.'
-  )
-  largest = memory_lib.with_reference(plan.run)
-  added = 'A candidate may add a reference policy (grpo.kl_coef)'
-  output.say(f'{added}: {_bytes(memory_lib.peak(largest))}')
-  price = budget.Budget(dollars_per_device_hour=evolve.dollars_per_device_hour)
-  for device in plan.known:
-    expected, most = (_evolution(plan, device, most) for most in (False, True))
-    short = lambda n: f'{n:,.0f}' if n < 1e8 else f'{n / 1e6:,.0f} M'
-    line = lambda name, cells: f'{name:16}' + ''.join(
-        f'{cell:>{wide}}' for cell, wide in zip(cells, _WIDTHS, strict=True)
-    )
-    output.say(f'\n{device.name}\n{line("", ("arms", "tokens", "time"))}')
-    for name, (arms, tokens, seconds) in expected.items():
-      cells = (
-          (f'{arms:.3g}', f'({most[name][0]:.3g})'),
-          (short(tokens), f'({short(most[name][1])})'),
-          (progress.duration(seconds), f'({progress.duration(most[name][2])})'),
-      )
-      output.say(line(name, map(' '.join, cells)))
-    spent = [t['the run'][2] * plan.devices for t in (expected, most)]
-    costs = f'{spent[0]:,.0f} device-seconds, at most {spent[1]:,.0f}'
-    if evolve.dollars_per_device_hour:
-      dollars = [f'${price.cost(each):,.2f}' for each in spent]
-      costs += f'; {dollars[0]}, at most {dollars[1]}'
-    else:
-      costs += '\n--config.evolve.dollars_per_device_hour=PRICE shows dollars'
-    output.say(costs)
-    if memory_lib.peak(largest.on(device.platform)) > device.memory_bytes:
-      output.say('a candidate with a reference policy is refused: size_blocked')
-    if workers:
-      output.say(_beside(plan, device, workers, price))
-
-
-def _beside(
-    plan: Plan,
-    device: devices_lib.Device,
-    workers: int,
-    price: budget.Budget,
-) -> str:
-  """Return a line with the run's cost if workers have meshes of their own.
-
-  Device-seconds count as in the run's ledger: those of the run's own mesh all
-  the time, those of a worker's mesh only while the worker trains an arm.
-  """
-  texts = []
-  for most in (False, True):
-    seconds = _evolution(plan, device, most, workers)['the run'][2]
-    spent = (seconds + _trained(plan, device, most)) * plan.devices
-    texts.append(f'{progress.duration(seconds)}, {spent:,.0f} device-seconds')
-    if price.dollars_per_device_hour:
-      texts[-1] += f', ${price.cost(spent):,.2f}'
-  plural = 's' * (workers > 1)
-  return (
-      f'{workers} worker{plural}, each on such a mesh beside that of the run:'
-      f' {texts[0]}; at most {texts[1]}'
-  )
-
-
-def _trained(plan: Plan, device: devices_lib.Device, most: bool) -> float:
-  """Return the seconds of training all arms of a run, one after the other."""
-  found = []
-  for arm in plan.arms:
-    stage = arm.stage
-    if stage.steps and not stage.replays:
-      sure = most or stage.expected is None
-      count = stage.arms if sure else stage.expected
-      found.append(count * arm.seconds(device, plan.devices))
-  return math.fsum(found)

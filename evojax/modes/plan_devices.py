@@ -68,7 +68,8 @@ class Estimate:
   """The time of a run on one kind of device, and whether it fits."""
 
   device: devices_lib.Device
-  seconds: Mapping[str, float]  # By phase; all devices work together.
+  seconds: Mapping[str, float]  # At most, by phase; all devices together.
+  expected: Mapping[str, float]  # The same for completions of mean length.
   peak: int  # Bytes per device while the largest program runs.
 
   @property

@@ -208,11 +208,13 @@ def why_none(run: history.History) -> str:
   else:
     found = f'Nothing was kept: of {changes}, {"; ".join(parts)}'
   if seen := [trial.mde for trial in tried if trial.mde]:
-    # The maximum is that of the round with the widest spread.
+    # Nothing is known of changes that never raced. The maximum is that of the
+    # round with the widest spread.
+    gain = numerals.points(max(seen)).removeprefix('+')
+    raced = numerals.counted(len(seen), 'change')
     found += (
-        '. A gain of'
-        f' {numerals.points(max(seen)).removeprefix("+")} points would have'
-        ' been seen with a probability of 80 % or more'
+        f'. In the {raced} that raced, a gain of {gain} points would have been'
+        ' seen with a probability of 80 % or more'
     )
   return f'{found}.'
 
@@ -248,7 +250,7 @@ def verdict(run: history.History, running: bool) -> str:
           f' {numerals.share(evolved.value)}'
           f' [{100 * evolved.low:.1f}, {100 * evolved.high:.1f}].'
       )
-    what = 'the race' if run.kept else 'the race of the first harness'
+    what = 'the race' if run.kept else 'training with the first harness'
     return (
         f'{so_far}; on sealed problems {what} takes the base policy'
         f' from {numerals.share(base.value)} to {numerals.share(evolved.value)}'

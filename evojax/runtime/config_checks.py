@@ -245,7 +245,7 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ),
       f'grpo.micro_groups={groups[0]} of group_size={groups[1]} do not split'
       f' over mesh.slice x mesh.data x mesh.fsdp = {shards}: make'
-      ' micro_groups a multiple': not config_lib.group_parts(*groups, shards),
+      ' micro_groups a multiple': not group_parts(*groups, shards),
       f"grpo.layout='packed' with mesh.slice={c.mesh.slice}: a row may hold"
       ' sequences of several slices, and activations would go over the network'
       ' between them; set --config.grpo.layout=shared': (
@@ -263,3 +263,21 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       f'mesh={c.mesh.to_dict()}: -1 takes the devices that are left; only one'
       ' axis can': list(c.mesh.values()).count(-1) > 1,
   }
+
+
+def group_parts(micro_groups: int, group_size: int, shards: int) -> int:
+  """Return the number of parts into which each group is split for devices.
+
+  A group may be too large for a device. Advantages are already known, so its
+  sequences may be on different devices; each part computes the group's prompt.
+
+  Args:
+    micro_groups: Groups per micro-batch.
+    group_size: Sequences per group.
+    shards: Devices, which get equally many parts.
+
+  Returns:
+    The smallest number of parts; 0 if the sequences do not split evenly.
+  """
+  parts = shards // math.gcd(shards, micro_groups)
+  return 0 if group_size % parts else parts

@@ -5,7 +5,7 @@ a device. The temporaries of programs are reported by the compiler if the
 devices are here, and bounded otherwise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import dataclasses
 import functools
 import math
@@ -58,6 +58,13 @@ class Run:
     if self.platform:
       return self
     return dataclasses.replace(self, platform=platform)
+
+  def with_fields(self, fields: Mapping[str, Any]) -> 'Run':
+    """Return the run with other values of fields, by dotted name."""
+    config = self.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.update_from_flattened_dict(fields)
+    return dataclasses.replace(self, config=config)
 
   @property
   def cfg(self) -> decoder.DecoderConfig:
@@ -206,10 +213,7 @@ def with_reference(run: Run) -> Run:
   A KL penalty adds the reference policy and its scores; all other values that a
   harness may change keep within the shapes of the run.
   """
-  config = run.config.copy_and_resolve_references()
-  with config.unlocked():
-    config.grpo.kl_coef = config.grpo.kl_coef or 0.01
-  return dataclasses.replace(run, config=config)
+  return run.with_fields({'grpo.kl_coef': run.config.grpo.kl_coef or 0.01})
 
 
 def peak(run: Run, *, trains: bool = True) -> int:

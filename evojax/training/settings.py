@@ -81,7 +81,14 @@ def make_domain(
         ' has no families to train a slice of; leave the field empty'
     )
   chosen = {'families': families} if families else {}
-  domain = domains.make(config.domain.name, **kwargs | chosen)
+  try:
+    domain = domains.make(config.domain.name, **kwargs | chosen)
+  except ValueError as error:
+    if not families:
+      raise
+    # The domain names its own argument, which the user may not have set.
+    said = str(error).removeprefix('domain.kwargs.families: ')
+    raise ValueError(f'config.data.families={families}: {said}') from error
   if not config.domain.judge:
     return domain
   # Imported here because most runs have no judge and need no HTTP client.

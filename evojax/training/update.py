@@ -7,8 +7,9 @@ traced; only a change of a setting in `Algorithm` compiles a new program.
 A batch is a dict of arrays with a leading axis of M micro-batches of p groups
 each, made by `make_batch`. Dropped groups come last, in micro-batches that are
 not run. Axis letters are those of `evojax.records`. If a micro-batch has fewer
-groups than devices, groups are split into parts (see `config.group_parts`); p
-and G then count parts and the sequences of a part.
+groups than devices, groups are split into parts, see
+`config_checks.group_parts`; p and G then count parts and the sequences of a
+part.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,6 @@ from jaxtyping import Array, Bool, Float
 import numpy as np
 import optax
 
-from evojax import config as config_lib
 from evojax import records
 from evojax.models import decoder
 from evojax.models import layer
@@ -32,6 +32,7 @@ from evojax.rl import logprobs as logprobs_lib
 from evojax.rl import losses
 from evojax.rl import masked
 from evojax.rl import packing
+from evojax.runtime import config_checks
 from evojax.runtime import sharding
 
 State = dict[str, Any]  # params, frozen, moments, step.
@@ -154,7 +155,7 @@ def make_batch(
     layout: 'shared' (one prompt per group) or 'packed'. If the prompts within a
       group differ, 'packed' is used in any case.
     shards: Devices over which each micro-batch is split; see
-      `config.group_parts`.
+      `config_checks.group_parts`.
 
   Returns:
     The batch; the number of micro-batches that hold a kept group; and the order
@@ -166,7 +167,7 @@ def make_batch(
       the sequences of a micro-batch do not split evenly over the shards.
   """
   groups, size, turns = advantages.shape
-  parts = config_lib.group_parts(micro_groups, size, shards)
+  parts = config_checks.group_parts(micro_groups, size, shards)
   if not parts:
     raise ValueError(
         f'grpo.micro_groups={micro_groups} of {size} sequences do not split'

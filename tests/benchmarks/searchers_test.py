@@ -309,6 +309,40 @@ class RulesTest(parameterized.TestCase):
       race._fill(2)
       self.assertEqual({c.factor for c in race._racing}, factors)
 
+  @parameterized.parameters(
+      # As in the meta-loop's own test: the line rises by 4.8 points in a round,
+      # by up to 24.6, and 3 rounds are left, then one.
+      (0.15, 3, True, False),
+      (0.15, 3, False, True),
+      (0.95, 3, False, False),
+      (0.24, 1, False, True),
+      (0.25, 1, False, False),
+  )
+  def test_a_shadow_follows_the_rule_of_the_meta_loop(
+      self, ahead, rounds, mends, trains
+  ):
+    of = table(lambda harness: 0.6)
+    race = rules._Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+    race._e = types.SimpleNamespace(horizon=rounds + 1)
+    race._outcomes = lambda state: [0.30, 0.38]
+    ends = [None] * 2
+    self.assertEqual(race._is_needed(ends, ahead, rounds, mends), trains)
+    # The same decides after each look, if nothing else does.
+    race._difference = lambda *_, **__: (ahead, 0.0)
+    race._shadow = rules._Shadow(0, race.policy, True, mends)
+    status = 'go_on' if trains else 'keep'
+    self.assertEqual(race._look(ends, ends, alike=True), status)
+
+  def test_a_candidate_that_repairs_a_fault_is_marked(self):
+    each = lambda classes: [[classes] * len(MARKS)] * 16
+    for critical, mends in (([], {False}), (['reward'], {True})):
+      of = dataclasses.replace(
+          table(better), calls=each(['reward']), critical=each(critical)
+      )
+      race = rules._Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+      race._fill(1)
+      self.assertEqual({c.mends for c in race._racing}, mends)
+
   def test_a_searcher_that_is_fed_noise_does_not_win(self):
     """The searcher trusts its luckiest score, but the policy is what counts."""
     of = table(lambda harness: 0.6, spread=0.0)

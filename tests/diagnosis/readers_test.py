@@ -362,11 +362,15 @@ class ReadersTest(parameterized.TestCase):
     self.assertIn('one in ', run.notes[0])
 
   def test_what_is_no_run(self):
-    with self.assertRaisesRegex(form.FormatError, 'there is no'):
+    with self.assertRaisesRegex(form.FormatError, 'there is no .*name the'):
       readers.read(self.path)
     self.path.mkdir()
     with self.assertRaisesRegex(form.FormatError, 'does not look like a log'):
       readers.read(self.path)
+    (self.path / 'of_trl').symlink_to(_DATA / 'trl')
+    with self.assertRaisesRegex(form.FormatError, 'such as .*/of_trl$'):
+      readers.read(self.path)
+    (self.path / 'of_trl').unlink()
     with self.assertRaisesRegex(form.FormatError, 'neither rollouts nor'):
       readers.read(self.path, 'trl')
     (self.path / '1.jsonl').write_text('[1, 2]\nnull\n{"a": 1}')

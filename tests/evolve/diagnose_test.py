@@ -81,12 +81,24 @@ HALF_DEAD = [[1, 1], [0, 0], [1, 0], [1, 1]]
 
 
 def measure(
-    sources, outcome=HALF_DEAD, history=None, curve=(), reward=(), effort=None
+    sources,
+    outcome=HALF_DEAD,
+    history=None,
+    curve=(),
+    reward=(),
+    effort=None,
+    recent=None,
 ):
   files = {f'diagnostics/{name}.py': text for name, text in sources.items()}
   functions = run.Functions(spec.Harness({}, files), limit_seconds=5.0)
   return diagnose.measure(
-      functions, view(outcome), history or samples.run(), curve, reward, effort
+      functions,
+      view(outcome),
+      history or samples.run(),
+      curve,
+      reward,
+      effort,
+      recent,
   )
 
 
@@ -195,17 +207,35 @@ class DiagnosticsTest(absltest.TestCase):
 
 class LearningCurveTest(parameterized.TestCase):
 
+  # Noise with a standard deviation of .05, the error of 12 x 8 rollouts.
+  NOISE = np.random.default_rng(0).normal(0, 0.05, 30)
+
   @parameterized.named_parameters(
-      ('slow', np.linspace(0.3, 0.5, 30), 0.5, True),
-      ('fast', np.linspace(0.3, 0.95, 30), 0.75, False),
+      ('plateau', 0.4 + NOISE, 0.5, True),
+      # 1 point in 30 updates is within the error.
+      ('hardly', np.linspace(0.4, 0.41, 30) + NOISE, 0.5, True),
+      # The rise is beyond doubt, although 3/4 of what was unsolved is left.
+      ('rising', np.linspace(0.3, 0.47, 30) + NOISE, 0.5, False),
+      # It falls, which is not slow.
+      ('falling', np.linspace(0.6, 0.4, 30) + NOISE, 0.5, False),
       # Little is left unsolved, so slow learning is not a failure.
-      ('at_the_top', [0.95] * 30, 0.95, False),
+      ('at_the_top', 0.95 + NOISE / 10, 0.95, False),
   )
   def test_slow_learning(self, curve, solved, fires):
     count = round(solved * 20)
     outcome = [[1] * count + [0] * (20 - count)]
     measures = measure({'groups': GROUPS}, outcome, curve=list(curve))
     self.assertEqual('slow_learning' in diagnose.alerts(measures), fires)
+
+  def test_slow_learning_is_judged_by_all_recent_updates(self):
+    # 14 points in two rounds; the 7 of the last one are within its error.
+    curve = np.linspace(0.35, 0.49, 60) + 2 * np.tile(self.NOISE, 2)
+    alone = measure({'g': GROUPS}, curve=list(curve[30:]))
+    self.assertIn('slow_learning', diagnose.alerts(alone))
+    both = measure({'g': GROUPS}, curve=list(curve[30:]), recent=list(curve))
+    self.assertNotIn('slow_learning', diagnose.alerts(both))
+    named = lambda found: by_name(found)['outcome_rise'].value
+    self.assertEqual(named(both), named(alone))
 
   def test_falling_needs_more_than_noise(self):
     rng = np.random.default_rng(0)

@@ -38,7 +38,6 @@ from evojax.evolve import scoring
 from evojax.evolve import skills
 from evojax.evolve import states
 from evojax.evolve import validate
-from evojax.evolve.steps import shadow
 from evojax.evolve.steps import validation
 from evojax.evolve.steps import verify
 from evojax.harness import admit
@@ -191,6 +190,18 @@ class EndToEndTest(parameterized.TestCase):
     # The next diagnosis uses it.
     measures = self.row('diagnose', trial=1)['measures']
     self.assertIn('share_solved', [m['name'] for m in measures])
+
+  def test_slow_learning_is_judged_by_the_round_before_as_well(self):
+    race = self.row('race', round=0)
+    arms = {arm['folder']: arm['outcome'] for arm in race['arms']}
+    sources = self.row('promote', round=0)['sources']
+    last = [x for source in sources for x in arms[source['folder']]]
+    both = self.row('train')['outcome'] + last
+    *_, found = [row for row in self.rows if row['step'] == 'diagnose']
+    measures = {m['name']: m['value'] for m in found['measures']}
+    for name, solved in (('outcome_rise', last), ('recent_rise', both)):
+      slope, _ = np.polyfit(range(len(solved)), solved, 1)
+      self.assertAlmostEqual(measures[name], slope * (len(solved) - 1))
 
   def test_a_statistic_is_asked_about_past_trials(self):
     """This run's trial realises one effect: too few to prove it."""
@@ -536,7 +547,7 @@ class ShadowTest(absltest.TestCase):
         absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
         absltest.mock.patch.object(race, 'horizon', lambda *_, **__: lost),
         # The two updates of an arm may teach too little for a shadow.
-        absltest.mock.patch.object(shadow, '_could_catch_up', lambda *_: True),
+        absltest.mock.patch.object(learning, 'could_catch_up', lambda *_: True),
     ):
       evojax.run(tiny.evolving(), str(path))
     rows = payloads(path)
@@ -588,7 +599,7 @@ class ShadowTest(absltest.TestCase):
           absltest.mock.patch.object(race, 'passed', lambda s, alphas: [*s]),
           absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
           absltest.mock.patch.object(race, 'horizon', verdict),
-          absltest.mock.patch.object(shadow, '_could_catch_up', slow),
+          absltest.mock.patch.object(learning, 'could_catch_up', slow),
           *patches,
       ):
         stack.enter_context(patch)

@@ -14,8 +14,8 @@ import sys
 from scipy import stats  # noqa: F401
 
 from evojax.eval import race
+from evojax.evolve import learning
 from evojax.evolve import loop  # noqa: F401
-from evojax.evolve.steps import shadow
 from evojax.evolve.steps import verify
 from tests.faults import evolve_worker
 from tests.faults import hosts_worker
@@ -41,7 +41,7 @@ def main(root):
   # Every candidate is kept and has a shadow, whatever two updates teach.
   race.passed = lambda standings, alphas: sorted(standings)
   verify._perturbed = lambda *_: None
-  shadow._could_catch_up = lambda *_: True
+  learning.could_catch_up = lambda *_: True
   for workdir in (f'{root}/whole', hosts_worker.URL):
     evolve_worker.leave(workdir)
   names = 'whole', *DEATHS, 'end'

@@ -254,6 +254,10 @@ REFUSED = {
         ['{tiny}', "--config.domain.kwargs.families=('chess',)"],
         r'chess.*chain_sum',
     ),
+    'unknown family of a slice': (
+        ['{tiny}', "--config.data.families=('chess',)"],
+        r"config\.data\.families=\('chess',\): 'chess' is not .*chain_sum",
+    ),
     **{
         f'argument of a domain: {value}': (
             ['{tiny}', f'--config.domain.kwargs={{{{{value}}}}}'],

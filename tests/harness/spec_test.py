@@ -218,7 +218,9 @@ class DirectoryTest(parameterized.TestCase):
       spec.read(path)
 
   def test_refuses_what_is_not_there(self):
-    with self.assertRaisesRegex(spec.HarnessError, 'is not a directory'):
+    with self.assertRaisesRegex(
+        spec.HarnessError, 'is not a directory; .*config.harness.path'
+    ):
       spec.load(self.root, 'f' * 64)
 
   def test_overlay_is_plain_json(self):

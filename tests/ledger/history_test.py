@@ -70,6 +70,52 @@ class HistoryTest(absltest.TestCase):
     self.assertEqual(of('v2'), ['arms/c2', 'arms/c3'])
     self.assertEqual(of('v3'), ['arms/i0', 'arms/i1'])
 
+  def test_the_arms_that_a_version_continues(self):
+    def before(name, checkpoint='arms/v0/checkpoints/step_000008'):
+      arm = lambda name, harness: samples.record(
+          records.RacedArm, folder=f'arms/{name}', harness=harness
+      )
+      made = lambda name, parent, folder, harness: samples.record(
+          records.Promote,
+          version=name,
+          parent=parent,
+          folder=f'arms/{folder}',
+          harness=harness,
+          sources=(
+              samples.record(
+                  records.Source, folder=f'arms/{folder}', weight=1.0
+              ),
+          ),
+      )
+      run = samples.run(
+          samples.record(
+              records.Train,
+              version='v0',
+              parent=None,
+              folder='arms/v0',
+              harness='a',
+              checkpoint=checkpoint,
+          ),
+          samples.record(
+              records.Race,
+              arms=(arm('r0', 'a'), arm('r1', 'a'), arm('r2', 'b')),
+          ),
+          made('v1', 'v0', 'r0', 'a'),
+          made('v2', 'v1', 'r1', 'a'),
+          made('v3', 'v2', 'r2', 'b'),
+          # A kept diagnostic trains nothing, and changes the harness.
+          made('v4', 'v2', 'r1', 'c'),
+      )
+      return run.arms_before(run.version(name))
+
+    self.assertEqual(before('v0'), [])
+    self.assertEqual(before('v1'), ['arms/v0'])
+    self.assertEqual(before('v2'), ['arms/r0'])
+    self.assertEqual(before('v3'), [])  # They had another harness.
+    self.assertEqual(before('v4'), ['arms/r0'])
+    # Its training was left out: rounds start from the untrained policy.
+    self.assertEqual(before('v1', 'versions/base/checkpoints/step_0'), [])
+
   def test_a_parent_that_nobody_knows_is_the_base(self):
     # Also one that only comes later: there must be no cycle.
     run = self._run(('v1', 'v2'), ('v2', 'v1'))

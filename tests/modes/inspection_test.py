@@ -331,6 +331,14 @@ class InspectTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'there is none, but the runs c'):
       inspection.find(self.root)
 
+  def test_a_directory_that_is_missing_or_empty(self):
+    gone = os.path.join(self.root, 'gone')
+    with self.assertRaisesRegex(ValueError, 'workdir=.*/gone: .*--mode=runs'):
+      inspection.find(gone)
+    os.makedirs(gone)
+    with self.assertRaisesRegex(ValueError, 'no evidence in .*that has begun'):
+      inspection.find(gone)
+
   def test_flips_need_two_evaluations(self):
     with self.assertRaisesRegex(ValueError, 'there is one; .*eval.every'):
       self.show(self.b, flips=True)

@@ -23,6 +23,7 @@ from evojax.models import tokenizer as tokenizer_lib
 from evojax.modes import plan
 from evojax.modes import plan_devices
 from evojax.modes import plan_meshes
+from evojax.modes import plan_table
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
@@ -83,7 +84,7 @@ def estimate(cfg=CFG, devices=None, **overrides):
 
 def shown(made):
   with contextlib.redirect_stdout(io.StringIO()) as out:
-    plan.show(made)
+    plan_table.show(made)
   return out.getvalue()
 
 
@@ -155,7 +156,8 @@ class NumbersTest(parameterized.TestCase):
         'evaluation decode': 6 * 2 * 6 * forward(8, 8 * 12, 8),
     }
     self.assertEqual(
-        {name: work.flops for name, work in self.plan.work.items()}, expected
+        {name: work.flops for name, work in self.plan.most.work.items()},
+        expected,
     )
 
   def test_seconds(self):
@@ -163,7 +165,7 @@ class NumbersTest(parameterized.TestCase):
     self.assertEqual(here.device.platform, 'cpu')
     self.assertAlmostEqual(
         here.seconds['update'],
-        self.plan.work['update'].flops
+        self.plan.most.work['update'].flops
         / here.device.flops
         / plan_devices.UTILISATION['cpu']['update'],
     )
@@ -192,7 +194,7 @@ class NumbersTest(parameterized.TestCase):
         evolve__dollars_per_device_hour=36.0,
     )
     (here,) = made.known
-    most = plan._evolution(made, here, True)
+    most = plan_table.evolution(made, here, True)
     # 3 arms of the incumbent and 6 of candidates, of 30 steps of 12 completions
     # of 7 tokens; 4 scores of 12 for each of 6 backtests, one of 20 for each
     # arm, and one for those of two harnesses on perturbed problems.
@@ -209,16 +211,16 @@ class NumbersTest(parameterized.TestCase):
         most['the run'][:2],
         (20, 96 * 7 + 2 * round_ + 120 * 7 + 36 * 7),
     )
-    expected = plan._evolution(made, here, False)
+    expected = plan_table.evolution(made, here, False)
     # In both rounds 2 candidates, of whom 0.4 get their third arm.
     self.assertAlmostEqual(expected['all rounds'][0], 2 * (3 + 2 * 2.4))
     for name in expected:
       self.assertLessEqual(expected[name][2], most[name][2])
     # A slow grader grades every completion.
-    graded = [arm.other for arm in made.arms[:3]]
+    graded = [arm.other for arm in made.most.arms[:3]]
     slow = plan.estimate(made.config, policy(), jax.devices()[:1], 1.0)
     for arm, other, count in zip(
-        slow.arms, graded, (8 * 12, 12, 30 * 12), strict=False
+        slow.most.arms, graded, (8 * 12, 12, 30 * 12), strict=False
     ):
       self.assertAlmostEqual(arm.other - other, count)
     text = shown(made)
@@ -244,18 +246,49 @@ class NumbersTest(parameterized.TestCase):
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
     # Large numbers stay apart.
     parts = {'the run': (47.9, 1_553_366_778.0, 127_200.0)}
-    with absltest.mock.patch.object(plan, '_evolution', return_value=parts):
+    with absltest.mock.patch.object(
+        plan_table, 'evolution', return_value=parts
+    ):
       text = shown(made)
     self.assertRegex(text, r'the run +47.9 \(47.9\) +1,553 M \(1,553 M')
+
+  def test_completions_are_expected_to_have_their_mean_length(self):
+    fields = dict(evolve__rounds=1, evolve__candidates=1, evolve__pairs=3)
+    longest = estimate(plan__mean_tokens=0, **fields)
+    (here,) = longest.known
+    made = estimate(plan__mean_tokens=3, **fields)
+    self.assertEqual(made.temporaries, longest.temporaries)
+    found, most = (
+        plan_table.evolution(made, here, most)['the run']
+        for most in (False, True)
+    )
+    self.assertEqual(most, plan_table.evolution(longest, here, True)['the run'])
+    expected = plan_table.evolution(longest, here, False)['the run']
+    self.assertEqual(found[0], expected[0])
+    self.assertAlmostEqual(found[1], expected[1] * 3 / 7)
+    self.assertLess(found[2], expected[2])
+    # The first token is sampled by the prefill.
+    steps = [each.work['decode'].flops for each in (made.expected, made.most)]
+    prompt = made.config.data.max_prompt_tokens
+    context = lambda new: flops.forward(CFG, 1, prompt + new, 1)
+    self.assertAlmostEqual(
+        steps[0] / steps[1], 2 * context(3) / (6 * context(7))
+    )
+    self.assertIn('with completions of 3 tokens, as expected\n', shown(made))
+    self.assertIn('--config.plan.mean_tokens=N', shown(longest))
+    # A limit below the mean leaves no completion of that length.
+    same = estimate(plan__mean_tokens=8, **fields)
+    self.assertEqual(same.expected, same.most)
+    self.assertNotIn('as expected\n', shown(same))
 
   def test_workers_share_the_arms_of_a_round(self):
     made = estimate(evolve__rounds=1, evolve__candidates=2, evolve__pairs=4)
     (here,) = made.known
     alone, three = (
-        plan._evolution(made, here, True, workers) for workers in (1, 3)
+        plan_table.evolution(made, here, True, workers) for workers in (1, 3)
     )
     # Candidates' arms: 2 of each of 4 pairs; the incumbent's form a chain.
-    (arm,) = (a for a in made.arms if a.stage.name.endswith('candidates'))
+    (arm,) = (a for a in made.most.arms if a.stage.name.endswith('candidates'))
     self.assertEqual(arm.stage.arms, 4)
     saved = alone['the run'][2] - three['the run'][2]
     self.assertAlmostEqual(saved, 8 * 2 / 3 * arm.seconds(here, 1))
@@ -264,12 +297,12 @@ class NumbersTest(parameterized.TestCase):
     price = budget.Budget(dollars_per_device_hour=36.0)
     trained = math.fsum(
         a.stage.arms * a.seconds(here, 1)
-        for a in made.arms
+        for a in made.most.arms
         if a.stage.steps and not a.stage.replays
     )
     self.assertGreater(trained, 8 * arm.seconds(here, 1))
     spent = three['the run'][2] + trained
-    text = plan._beside(made, here, 3, price)
+    text = plan_table.beside(made, here, 3, price)
     self.assertStartsWith(text, '3 workers, each on such a mesh')
     self.assertEndsWith(
         text, f'{spent:,.0f} device-seconds, ${spent / 100:,.2f}'
@@ -343,12 +376,14 @@ class OptionsTest(parameterized.TestCase):
         made.resident['reference policy'], made.resident['parameters']
     )
     self.assertEqual(made.programs['score'], 1)
-    self.assertEqual(3 * made.work['score'].flops, made.work['update'].flops)
+    work = made.most.work
+    self.assertEqual(3 * work['score'].flops, work['update'].flops)
     self.assertNotIn('score', self.estimate().programs)
 
   def test_old_logprobs_and_epochs(self):
     made = self.estimate(grpo__epochs=3)
-    self.assertEqual(9 * made.work['score'].flops, made.work['update'].flops)
+    work = made.most.work
+    self.assertEqual(9 * work['score'].flops, work['update'].flops)
 
   def test_sampler_weights_in_another_dtype(self):
     cfg = dataclasses.replace(CFG, compute_dtype='bfloat16')
@@ -384,14 +419,16 @@ class OptionsTest(parameterized.TestCase):
     self.assertEqual(made.parameters, PARAMETERS + made.trained)
     # No gradient of frozen weights: two passes instead of three.
     self.assertEqual(
-        3 * made.work['update'].flops, 2 * self.estimate().work['update'].flops
+        3 * made.most.work['update'].flops,
+        2 * self.estimate().most.work['update'].flops,
     )
 
   def test_recomputed_work(self):
     cfg = dataclasses.replace(CFG, remat='full')
     made = self.estimate(cfg, model__logprob_chunk=8)
     self.assertEqual(
-        3 * made.work['update'].flops, 4 * self.estimate().work['update'].flops
+        3 * made.most.work['update'].flops,
+        4 * self.estimate().most.work['update'].flops,
     )
     self.assertLess(
         made.temporaries['update'], self.estimate().temporaries['update']
@@ -406,8 +443,8 @@ class OptionsTest(parameterized.TestCase):
     made = self.estimate(
         rollout__kind='sglang', rollout__urls=('http://one:30000',)
     )
-    self.assertEqual(set(made.work), {'update'})
-    self.assertEqual(made.work['update'], here.work['update'])
+    self.assertEqual(set(made.most.work), {'update'})
+    self.assertEqual(made.most.work['update'], here.most.work['update'])
     self.assertEqual(set(made.temporaries), {'update'})
     self.assertEqual(made.programs, {'update': 1, 'set-up': 2})
     self.assertNotIn('rollout cache', made.resident)
@@ -666,7 +703,7 @@ class AutoMeshTest(parameterized.TestCase):
       found = find(1001, peak)
       tight = words != 'fits in'
       self.assertEqual(found.lines()[1].endswith(' fsdp=2, tight'), tight)
-      estimate_ = plan_devices.Estimate(v5e, {}, found.chosen.peak(v5e))
+      estimate_ = plan_devices.Estimate(v5e, {}, {}, found.chosen.peak(v5e))
       self.assertEqual(estimate_.fit, found.chosen.fit(v5e))
       self.assertStartsWith(estimate_.fit.words, words)
 

@@ -29,8 +29,9 @@ class WhyNoneTest(absltest.TestCase):
     self.assertEqual(
         sealed.why_none(run),
         'Nothing was kept: of 3 changes, 2 were not shown to be better than the'
-        ' incumbent; 1 was stopped by a replay of updates. A gain of 5.2 points'
-        ' would have been seen with a probability of 80 % or more.',
+        ' incumbent; 1 was stopped by a replay of updates. In the 2 changes'
+        ' that raced, a gain of 5.2 points would have been seen with a'
+        ' probability of 80 % or more.',
     )
 
   def test_the_evidence_was_enough_but_something_else_was_not(self):

@@ -49,7 +49,10 @@ def read(
     form.FormatError: If there is nothing to read.
   """
   if not path.exists():
-    raise form.FormatError(f'there is no {path}')
+    raise form.FormatError(
+        f'there is no file or directory {path}; name the directory of a run,'
+        ' or one of its log files'
+    )
   modules = {
       name: importlib.import_module(f'evojax.diagnosis.readers.{module}')
       for name, module in FORMATS.items()
@@ -57,6 +60,12 @@ def read(
   if not format_:
     fitting = [name for name, module in modules.items() if module.fits(path)]
     if not fitting:
+      below = [p.name for p in _folders(path) if _any_fits(modules, p)]
+      if below:
+        raise form.FormatError(
+            f'{path} holds several runs; name one of them, such as'
+            f' {path / below[0]}'
+        )
       raise form.FormatError(
           f'{path} does not look like a log of {", ".join(FORMATS)}; name its'
           ' format with --format, or its columns with --columns=reward=NAME,...'
@@ -69,6 +78,18 @@ def read(
         + ''.join(f'; {note}' for note in run.notes)
     )
   return run
+
+
+def _folders(path: pathlib.Path) -> list[pathlib.Path]:
+  """Return the folders in a directory, at most 20; [] for a file."""
+  if not path.is_dir():
+    return []
+  return sorted(p for p in path.iterdir() if p.is_dir())[:20]
+
+
+def _any_fits(modules: Mapping[str, Any], path: pathlib.Path) -> bool:
+  """Return whether a path looks like a log of any format."""
+  return any(module.fits(path) for module in modules.values())
 
 
 def thinned(

@@ -1,5 +1,7 @@
 """Diagnose: the measures and faults of the version that a trial changes."""
 
+from collections.abc import Sequence
+
 from evojax.evolve import diagnose as diagnose_lib
 from evojax.evolve import opening
 from evojax.evolve import recorded
@@ -20,14 +22,15 @@ def diagnose(
     trial: Number of the trial.
     version: The version that the trial changes.
   """
-  arms = run.recorder.history.arms_of(version)
-  outcome = decisions.decide(
-      lambda: [x for arm in arms for x in arm_lib.outcomes(run.path / arm)]
-  )
-  measures = recorded.measure(run, arms, version.harness, outcome)
+  history = run.recorder.history
+  arms, before = history.arms_of(version), history.arms_before(version)
+  outcome = decisions.decide(lambda: _outcomes(run, arms))
+  # The rise in one round is within its error more often than not.
+  recent = decisions.decide(lambda: _outcomes(run, before)) + outcome
+  measures = recorded.measure(run, arms, version.harness, outcome, recent)
   alerts = diagnose_lib.alerts(measures)
   run.say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
-  folders = run.recorder.history.trained_under(version.harness)
+  folders = history.trained_under(version.harness)
   found = recorded.findings(
       run, folders or [version.folder], version.harness
   )
@@ -43,3 +46,8 @@ def diagnose(
       alerts=tuple(alerts),
       findings=found,
   )
+
+
+def _outcomes(run: opening.Run, arms: Sequence[str]) -> list[float]:
+  """Return the solved share of each update of arms."""
+  return [x for arm in arms for x in arm_lib.outcomes(run.path / arm)]

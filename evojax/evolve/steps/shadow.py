@@ -12,12 +12,11 @@ says so.
 
 from collections.abc import Sequence
 import dataclasses
-import math
 
-from evojax.diagnosis import rules
 from evojax.eval import paired
 from evojax.eval import race as race_lib
 from evojax.evolve import costs
+from evojax.evolve import learning
 from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import repairs
@@ -81,7 +80,8 @@ def is_needed(
     return False
   arms = promote.arms_of(race, 'incumbent', None)
   mends = _mends(run, verdict.trial)
-  return _could_catch_up(arms, verdict.low, looks, mends)
+  outcome = _outcomes(arms)
+  return learning.could_catch_up(outcome, verdict.low, looks, mends)
 
 
 def _mends(run: opening.Run, number: int) -> bool:
@@ -90,24 +90,9 @@ def _mends(run: opening.Run, number: int) -> bool:
   return any(repairs.repairs_fault(t) for t in trials if t.number == number)
 
 
-def _could_catch_up(
-    arms: Sequence[records.RacedArm], behind: float, rounds: int, mends: bool
-) -> bool:
-  """Return whether a harness can catch up within some rounds.
-
-  The rise of a round is known to about 6 points, more than sound recipes rise
-  when changes race. So the upper end of its one-sided 95 % interval counts,
-  unless the change repairs a fault: a broken recipe is expected not to learn.
-
-  Args:
-    arms: Its arms of one round.
-    behind: Lower bound of its deficit in the solved share.
-    rounds: Number of rounds that are left.
-    mends: Whether the change that it lacks repairs a fault.
-  """
-  curve = rules.learning_curve([x for arm in arms for x in arm.outcome])
-  rise = curve.get('outcome_rise' if mends else 'outcome_rise_high', math.inf)
-  return rise * rounds > behind
+def _outcomes(arms: Sequence[records.RacedArm]) -> list[float]:
+  """Return the solved share of each update of arms in a row."""
+  return [x for arm in arms for x in arm.outcome]
 
 
 def begin(
@@ -192,8 +177,9 @@ def look(
   behind = paired.gain(ahead, errors).low
   raced = promote.arms_of(race, 'shadow', shadow.trial)
   if verdict['decision'] == 'go_on':
-    mends = _mends(run, shadow.trial)
-    if not _could_catch_up(raced, behind, looks - number, mends):
+    mends, left = _mends(run, shadow.trial), looks - number
+    outcome = _outcomes(raced)
+    if not learning.could_catch_up(outcome, behind, left, mends):
       verdict['decision'] = 'keep'
       verdict['reason'] += ', out of reach at the pace of the former harness'
   if verdict['decision'] == 'drop':

@@ -76,7 +76,7 @@ class SelectTest(parameterized.TestCase):
     self.assertGreaterEqual(len(families), 25)
 
   @parameterized.parameters(
-      ('gdc', (), "'gdc' is not small, all, scored, or one of"),
+      ('gdc', (), "'gdc' is not small, all, scored, or one of .* mean gcd"),
       ('gcd:7', (), "'gcd:7' asks for levels .* 0 to 3"),
       ('gcd:-1', (), 'asks for levels'),
       ('gcd:2-1', (), 'asks for levels'),
