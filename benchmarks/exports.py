@@ -2,14 +2,15 @@
 
     python -m benchmarks.exports [--layers=8] [--folder=DIR]
 
-A random policy with the layers of Qwen3-0.6B is exported in each dtype, as
-after every update. It prints the bytes per second and per CPU-second of the
-process, and for comparison those of a plain write of as many bytes, which no
-export can beat. The numbers are medians of --rounds, after a first round that
-compiles and is not counted.
+A policy with the layers of Qwen3-0.6B is exported in each dtype, as after every
+update. It prints the bytes per second and per CPU-second of the process, and
+for comparison those of a plain write of as many bytes, which no export can
+beat. The numbers are medians of --rounds, after a first round that compiles and
+is not counted.
 """
 
 from collections.abc import Callable
+import dataclasses
 import functools
 import os
 import pathlib
@@ -21,6 +22,7 @@ import time
 from absl import app
 from absl import flags
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from evojax.models import decoder
@@ -32,39 +34,106 @@ _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.', lower_bound=1)
 _FOLDER = flags.DEFINE_string('folder', '', 'Where to; default: temporary.')
 
 
-def _policy() -> tuple[decoder.DecoderConfig, decoder.Params]:
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """What one export or one write took."""
+
+  gigabytes: float
+  seconds: float
+  cpu_seconds: float  # Of the process.
+  kernel_seconds: float  # Those of the kernel among them.
+
+
+def make_policy(layers: int) -> tuple[decoder.DecoderConfig, decoder.Params]:
+  """Return a policy of ones with some layers of Qwen3-0.6B."""
   cfg = decoder.DecoderConfig(
       family='qwen3',
       vocab_size=32_768,
       hidden_size=1024,
       intermediate_size=3072,
-      num_layers=_LAYERS.value,
+      num_layers=layers,
       num_heads=16,
       num_kv_heads=8,
       head_dim=128,
       qk_norm=True,
   )
-  init = jax.jit(lambda: decoder.init(cfg, jax.random.key(0)))
-  return cfg, jax.block_until_ready(init())
+  shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
+  # The time depends on no value, and random ones take long.
+  ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
+  return cfg, jax.block_until_ready(ones)
 
 
-def _timed(work: Callable[[], None]) -> tuple[float, float, float]:
-  """Return seconds, CPU-seconds of the process and those of the kernel."""
+def exports(
+    target: pathlib.Path,
+    cfg: decoder.DecoderConfig,
+    params: decoder.Params,
+    dtype: str,
+    rounds: int,
+) -> list[Round]:
+  """Export a policy several times, after one time that compiles.
+
+  Args:
+    target: An existing directory, in which nothing stays.
+    cfg: Config of the policy.
+    params: Its parameters.
+    dtype: 'float32' or 'bfloat16'.
+    rounds: How often it is exported and timed.
+  """
+  folder = weights_lib.WeightFolder(target / 'versions')
+  size = _numbers(params) * jnp.dtype(dtype).itemsize
+
+  def export(version: str) -> None:
+    hf.save(folder.unfinished(version), cfg, params, dtype=dtype)
+    folder.commit(version)
+
+  found = []
+  try:
+    for i in range(rounds + 1):
+      folder.prepare()
+      found.append(_timed(functools.partial(export, str(i)), size))
+      folder.remove_old((), keep=1)
+  finally:
+    folder.clear()
+  return found[1:]
+
+
+def _writes(
+    target: pathlib.Path, params: decoder.Params, rounds: int
+) -> list[Round]:
+  """Write as many bytes as a policy in float32 has, after one time."""
+  data, found = np.ones(_numbers(params), np.float32), []
+  for i in range(rounds + 1):
+    path = target / f'plain-{i}'
+    found.append(_timed(lambda path=path: data.tofile(path), data.nbytes))
+    if i:
+      # One older file stays, as one older version does.
+      (target / f'plain-{i - 1}').unlink()
+  path.unlink()
+  return found[1:]
+
+
+def _numbers(params: decoder.Params) -> int:
+  return sum(x.size for x in jax.tree.leaves(params))
+
+
+def _timed(work: Callable[[], None], nbytes: int) -> Round:
   begun, before = time.perf_counter(), os.times()
   work()
   used = os.times()
   kernel = used.system - before.system
-  return (
+  return Round(
+      nbytes / 1e9,
       time.perf_counter() - begun,
       used.user - before.user + kernel,
       kernel,
   )
 
 
-def _show(name: str, size: float, rows: list[tuple[float, ...]]) -> None:
-  """Print the medians of all rows but the first."""
-  columns = zip(*rows[1:], strict=True)
-  wall, cpu, kernel = map(statistics.median, columns)
+def _show(name: str, rounds: list[Round]) -> None:
+  """Print medians."""
+  size, wall, cpu, kernel = map(
+      statistics.median, zip(*map(dataclasses.astuple, rounds), strict=True)
+  )
   print(
       f'{name:9} {size:.2f} GB in {wall:.2f} s and {cpu:.2f} CPU-s'
       f' ({kernel:.2f} in the kernel): {size / wall:.2f} GB/s,'
@@ -75,37 +144,14 @@ def _show(name: str, size: float, rows: list[tuple[float, ...]]) -> None:
 
 def main(argv: list[str]) -> None:
   del argv
-  cfg, params = _policy()
-  numbers = sum(x.size for x in jax.tree.leaves(params))
-  print(f'{numbers / 1e6:.0f} M parameters', flush=True)
+  cfg, params = make_policy(_LAYERS.value)
+  print(f'{_numbers(params) / 1e6:.0f} M parameters', flush=True)
   target = pathlib.Path(_FOLDER.value or tempfile.mkdtemp())
-  folder = weights_lib.WeightFolder(target / 'versions')
-  rounds = range(_ROUNDS.value + 1)
   try:
-    for dtype, width in (('float32', 4), ('bfloat16', 2)):
-
-      def export(version: str, dtype: str = dtype) -> None:
-        hf.save(folder.unfinished(version), cfg, params, dtype=dtype)
-        folder.commit(version)
-
-      rows = []
-      for i in rounds:
-        folder.prepare()
-        rows.append(_timed(functools.partial(export, str(i))))
-        folder.remove_old((), keep=1)
-      _show(dtype, numbers * width / 1e9, rows)
-    folder.clear()
-    data, rows = np.ones(numbers, np.float32), []
-    for i in rounds:
-      path = target / f'plain-{i}'
-      rows.append(_timed(lambda path=path: data.tofile(path)))
-      if i:
-        # One older file stays, as one older version does.
-        (target / f'plain-{i - 1}').unlink()
-    _show('a write', data.nbytes / 1e9, rows)
-    path.unlink()
+    for dtype in ('float32', 'bfloat16'):
+      _show(dtype, exports(target, cfg, params, dtype, _ROUNDS.value))
+    _show('a write', _writes(target, params, _ROUNDS.value))
   finally:
-    folder.clear()
     if not _FOLDER.value:
       shutil.rmtree(target, ignore_errors=True)
 

@@ -83,12 +83,13 @@ for flag in ${flags[@]+"${flags[@]}"}; do
 done
 [[ "$workdir" == /* ]] || workdir="/evojax/$workdir"
 path="${volume#*:}"
-# Otherwise every pod would have a workdir of its own, which ends with it.
-if [[ $((slices * hosts)) -gt 1 && "$workdir" != *://* ]] &&
+# Otherwise every pod would have a workdir of its own. It ends with the pod, so
+# that even a single pod could not continue, and would leave no policy.
+if [[ "$workdir" != *://* ]] &&
   [[ -z "$volume" || "$workdir/" != "${path%/}/"* ]]; then
-  refuse "--workdir=$workdir is on the disk of each of $((slices * hosts)) \
-pods, so that nothing could be resumed: mount a volume with --volume=CLAIM:PATH \
-and name a --workdir below PATH, or one in a bucket, such as gs://BUCKET/x"
+  refuse "--workdir=$workdir is on the disk of a pod, and is lost with it: \
+mount a volume with --volume=CLAIM:PATH and name a --workdir below PATH, or \
+one in a bucket, such as gs://BUCKET/x"
 fi
 
 if [[ $slices -gt 1 && "${flags[*]-}" != *--config.mesh.slice=* ]]; then

@@ -162,7 +162,7 @@ class JobsetTest(ClusterTest):
       ("--image=a'b", 'name one that holds the checkout'),
       (
           '--workdir=/mnt/math',
-          '=/mnt/math is on the disk of each of 4 pods, .* --volume=CLAIM:PATH'
+          '=/mnt/math is on the disk of a pod, .* --volume=CLAIM:PATH'
           ' and name a --workdir below PATH, or one in a bucket',
       ),
   )
@@ -180,11 +180,12 @@ class JobsetTest(ClusterTest):
       (('--workdir=/mnt', '--volume=runs:/mnt/'), None),
       (('--volume=runs:/evojax/runs',), None),
       (('--workdir', 's3://bucket/math'), None),
-      # One pod has one disk.
-      (('--topology=2x2',), None),
+      # JobSet starts another pod in place of a lost one, also of a single one.
+      (('--topology=2x2',), '/evojax/runs'),
+      (('--topology=2x2', '--workdir=gs://bucket/math'), None),
       (('--topology=2x2', '--slices=2'), '/evojax/runs'),
   )
-  def test_several_hosts_need_one_workdir(self, flags, refused):
+  def test_the_workdir_outlives_the_pods(self, flags, refused):
     status, out, err = self.run_script(
         'jobset.sh', *FLAGS[:-1], *flags, '--dry_run'
     )

@@ -38,7 +38,8 @@ _JOBSET = (
     '--name=math',
     '--image=registry/evojax:1',
     '--accelerator=tpu-v5p-slice',
-    '--topology=2x2x1',  # One host, which may have the workdir alone.
+    '--topology=2x2x1',
+    '--workdir=gs://bucket/math',
 )
 
 

@@ -4,9 +4,8 @@
         --sweep=configs/sweeps/reference.py
 
 This makes the last row of the table "Math, five seeds" of BUILD_NOTES.md; the
-page of the sweep lists the runs. With --config=configs/coding.py it compares
-the recipes for programs, in fewer steps than the notes do. There are ten runs
-of 3 minutes each on two CPU cores.
+page of the sweep lists the runs; coding_recipes.py compares the recipes for
+programs. There are ten runs of 3 minutes each on two CPU cores.
 """
 
 MODE = 'train'

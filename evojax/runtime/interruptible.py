@@ -1,10 +1,12 @@
 """Long calls of other code, in which the run still notices that it must stop.
 
     grades = interruptible.call(lambda: domain.grade_many(...), stopping)
+    rewards = interruptible.call_here(lambda: parts(view))
 
-The call runs in a thread, and the main thread asks from time to time whether
-the run is to stop. An abandoned call cannot be ended: its thread goes on, and
-this process does not wait for it at its exit.
+`call` runs in a thread, and the main thread asks from time to time whether the
+run is to stop. An abandoned call cannot be ended: its thread goes on, and this
+process does not wait for it at its exit. `call_here` is for code of the user,
+which may need the main thread.
 """
 
 from collections.abc import Callable
@@ -66,6 +68,29 @@ def call(work: Callable[[], Any], stopping: Callable[[], bool]) -> Any:
   if errors:
     raise errors[0]
   return results[0]
+
+
+def call_here(work: Callable[[], Any]) -> Any:
+  """Return `work()`, or raise its error, unless a signal comes before its end.
+
+  Unlike in `call`, the work stays in the main thread, and a signal ends it by
+  an exception. In a run of several processes, all must call this function; one
+  that got the signal waits until the work of all has ended.
+
+  Args:
+    work: See `preemption.until_asked`.
+
+  Raises:
+    preemption.Interrupted: If a process got a signal.
+  """
+  left, result = False, None
+  try:
+    result = preemption.until_asked(work)
+  except preemption.Interrupted:
+    left = True
+  if sharding.in_any_process(left):
+    raise preemption.Interrupted
+  return result
 
 
 @functools.cache

@@ -3,6 +3,7 @@
     listen()                     First line of a program: a signal ends it.
     with stop_flag() as asked:   A run polls the list between two steps.
       note()                     From here on there is something to save.
+      until_asked(work)          A signal ends this call.
 
 Before `note`, a signal ends the program at once, even while it imports,
 compiles, or runs a callback whose exceptions are swallowed. After `note`, the
@@ -19,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 from evojax.runtime import invocation
 from evojax.runtime import wrapping
@@ -61,14 +63,20 @@ class Interrupted(RuntimeError):
   """A run must stop in the middle of work that can be repeated later."""
 
 
+class _Left(BaseException):
+  """Ends a call that a signal interrupts; no Exception, which it may catch."""
+
+
 class _Program:
-  """The state of this process that its signal thread uses."""
+  """The state of this process that its signal thread and its handler use."""
 
   listens = False  # `listen` was called.
   noted = False  # `note` was called.
   at_once = False  # `leave_at_once` was called.
   terminated: float | None = None  # When SIGTERM came, on the monotonic clock.
   polled = False  # The main thread has polled since a signal came.
+  leavable = False  # The main thread is in a call of `until_asked`,
+  left = False  # which a signal has interrupted.
   lock = threading.Lock()  # Never released by the thread that ends the process.
 
   @staticmethod
@@ -245,6 +253,37 @@ def note() -> None:
     _Program.noted = True
 
 
+def until_asked(work: Callable[[], Any]) -> Any:
+  """Return `work()`, unless a signal for `stop_flag` arrives before its end.
+
+  The work stays in this thread, since code of the user may need the main thread
+  (for an alarm, an event loop or a connection). Outside the main thread, which
+  alone handles signals, it is not interrupted.
+
+  Args:
+    work: What to call. A signal may end it anywhere, so that it must not change
+      what is used afterwards.
+
+  Raises:
+    Interrupted: If a signal arrived, even if `work` has caught what ended it.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    return work()
+  _Program.left, result = False, None
+  try:
+    try:
+      _Program.leavable = True
+      result = work()
+    finally:
+      _Program.leavable = False
+  except BaseException:
+    if not _Program.left:  # Otherwise it may be any error that followed.
+      raise
+  if _Program.left:
+    raise Interrupted
+  return result
+
+
 def follow(parent: int) -> None:
   """Send this process SIGTERM once its parent is gone, then a second one.
 
@@ -302,6 +341,10 @@ def stop_flag() -> Iterator[list[int]]:
       _Program.terminated = first[-1]
     if len(asked) == 0:  # This is no poll.
       asked.append(number)
+      if _Program.leavable:
+        # At once, since it may come before the end of `until_asked`.
+        _Program.leavable, _Program.left = False, True
+        raise _Left
     elif not _Program.listens and first[-1] - first[0] > _SAME_SECONDS:
       # The second signal in a program that embeds evojax: use its own handler.
       signal.signal(number, old[number])

@@ -18,6 +18,7 @@ from evojax.episodes import collect
 from evojax.evidence import schema
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
+from evojax.runtime import interruptible
 from evojax.training import setup as setup_lib
 
 
@@ -90,14 +91,18 @@ class RewardPipeline:
   def __call__(self, rollouts: collect.RolloutBatch) -> RewardedBatch:
     """Reward a batch of whole groups, and update the filter's state.
 
+    In a run of several processes, all must call it.
+
     Raises:
+      preemption.Interrupted: If a signal came while the reward was computed.
       reward_parts.RewardError: If a part does not fit, or is not finite.
       harness.run.FunctionError: If a function of the harness fails.
     """
     config, functions = self._setup.config, self._setup.functions
     graded = rollouts.graded
     e = self._setup.view(rollouts.rows)
-    rewards, parts = self._setup.rewards(e)
+    # A function of the user may take long, and may ask a judge.
+    rewards, parts = interruptible.call_here(lambda: self._setup.rewards(e))
     # An advantage compares an episode with its whole group. Groups without
     # signal are dropped afterwards, from the loss and from its denominator.
     advantages = np.asarray(

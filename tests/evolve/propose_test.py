@@ -5,8 +5,11 @@ import dataclasses
 import functools
 import itertools
 import json
+import os
 import pathlib
+import signal
 import tempfile
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -42,6 +45,7 @@ from evojax.harness import surface
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import config_checks
+from evojax.runtime import preemption
 from tests.evolve import own_proposer
 from tests.ledger import samples
 
@@ -842,6 +846,43 @@ class FindingsTest(parameterized.TestCase):
           spec=opening.Run, config=config, setup=mock.Mock(surface=SURFACE)
       )
       self.assertIs(hypothesize.ends_run(evolving, diagnosis), ends)
+
+
+class StopTest(absltest.TestCase):
+
+  def test_a_signal_ends_a_slow_proposer(self):
+    def slow(context):
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(30)
+
+    patch = lambda *args: self.enterContext(mock.patch.object(*args))
+    for module, name in (
+        (propose_lib, 'Context'),
+        (hypothesize.skills_lib, 'read_all'),
+        (hypothesize.recorded, 'solved_by_family'),
+        (hypothesize.human, 'vetoes'),
+    ):
+      patch(module, name)
+    patch(hypothesize.arms, 'seed_of', lambda *_: 0)
+    patch(hypothesize.human, 'propose', lambda *_: None)
+    patch(propose_lib, 'load', lambda _: slow)
+    began = time.monotonic()
+    evolving = mock.MagicMock(spec=opening.Run)
+    evolving.configure_mock(
+        config=math_config.get_config(),
+        path=pathlib.Path('run'),
+        setup=mock.MagicMock(surface=SURFACE),
+        **dict.fromkeys(('harnesses', 'recorder'), mock.MagicMock()),
+    )
+    diagnosis = mock.MagicMock(
+        spec=records.Diagnose, findings=[], measures=[], trial=0
+    )
+    version = mock.MagicMock(spec=records.Version, folder='', harness='')
+    with preemption.stop_flag() as asked:
+      with self.assertRaises(preemption.Interrupted):
+        hypothesize.hypothesize(evolving, diagnosis, version, (), '')
+      self.assertEqual(asked, [signal.SIGTERM])
+    self.assertLess(time.monotonic() - began, 10)
 
 
 class MutationTest(parameterized.TestCase):

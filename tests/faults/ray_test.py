@@ -47,6 +47,24 @@ from tests.faults import ray_test
 config = tiny.evolving(**ray_test.OPTIONS)
 evojax.run(config, sys.argv[1], executor='ray', workers=3)
 """
+# The arms of a run with two devices, each on two machines with one device.
+_WIDE = """
+import os
+import sys
+os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'
+import evojax
+from tests import tiny
+from tests.faults import ray_test
+config = tiny.evolving(**ray_test.WIDE)
+evojax.run(config, sys.argv[1], **eval(sys.argv[2]))
+"""
+WIDE = dict(
+    evolve__rounds=1,
+    evolve__updates=4,
+    checkpoint__every=2,
+    mesh__data=1,
+    mesh__fsdp=2,
+)
 # Runs a command in a mount namespace in which a directory is its own.
 _ROOM = 'mount -t tmpfs none "$1" && shift && exec "$@"'
 
@@ -62,6 +80,17 @@ def processes(folder):
     with contextlib.suppress(OSError):
       if str(folder).encode() in path.read_bytes():
         found.append(int(path.parent.name))
+  return found
+
+
+def marked(mark):
+  """Number -> command of the processes that inherited a variable's text."""
+  found = {}
+  for folder in pathlib.Path('/proc').glob('[0-9]*'):
+    with contextlib.suppress(OSError):
+      if mark.encode() in (folder / 'environ').read_bytes().split(b'\0'):
+        command = (folder / 'cmdline').read_bytes().replace(b'\0', b' ')
+        found[int(folder.name)] = command.decode(errors='replace')[:200]
   return found
 
 
@@ -87,11 +116,13 @@ class ClusterTestCase(absltest.TestCase):
   def setUp(self):
     super().setUp()
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    variables = self.variables() | {'EVOJAX_RAY_TEST': str(self.root)}
     self.enterContext(
         absltest.mock.patch.dict(
-            os.environ, tiny.environment(**self.variables()), clear=True
+            os.environ, tiny.environment(**variables), clear=True
         )
     )
+    self.addCleanup(self.check_that_nothing_is_left)
     head = dict(num_cpus=0, include_dashboard=False)
     self.cluster = cluster_utils.Cluster(
         initialize_head=True, head_node_args=head
@@ -110,6 +141,27 @@ class ClusterTestCase(absltest.TestCase):
   def add_machine(self):
     self.nodes.append(self.cluster.add_node(num_cpus=1))
 
+  def check_that_nothing_is_left(self):
+    """Fails if a process of the cluster or of a run outlives it by 30 s."""
+    mark = f'EVOJAX_RAY_TEST={self.root}'
+    deadline = time.monotonic() + 30
+    while (left := marked(mark)) and time.monotonic() < deadline:
+      time.sleep(0.5)
+    for process in left:
+      with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+    self.assertEmpty(left)
+
+  def popen(self, *command):
+    """Starts a command, which ends with the test."""
+    log = self.enterContext(open(self.root / 'driver.log', 'ab'))
+    started = subprocess.Popen(
+        command, cwd=tiny.ROOT, stdout=log, stderr=log
+    )
+    self.addCleanup(started.wait)
+    self.addCleanup(started.kill)
+    return started
+
   def kill_machine_of(self, process):
     worker = clusters.parent_of(process)
     clusters.kill_machine(self.cluster, self.nodes, worker)
@@ -119,13 +171,7 @@ class ClusterTestCase(absltest.TestCase):
 class RunTest(ClusterTestCase):
 
   def drive(self):
-    log = self.enterContext(open(self.root / 'driver.log', 'ab'))
-    return subprocess.Popen(
-        [sys.executable, '-c', _DRIVER, self.folder],
-        cwd=tiny.ROOT,
-        stdout=log,
-        stderr=log,
-    )
+    return self.popen(sys.executable, '-c', _DRIVER, self.folder)
 
   def training(self, name):
     """Numbers of the processes that train an arm which has made a step."""
@@ -218,14 +264,7 @@ class StoreTest(ClusterTestCase):
     room = ['unshare', '--mount', 'sh', '-c', _ROOM, 'sh', str(cache)]
     if os.geteuid():  # Then it is only another directory.
       room = []
-    log = self.enterContext(open(self.root / 'driver.log', 'ab'))
-    self.started = subprocess.Popen(
-        [*room, sys.executable, *command],
-        cwd=tiny.ROOT,
-        stdout=log,
-        stderr=log,
-    )
-    self.addCleanup(self.started.kill)
+    self.started = self.popen(*room, sys.executable, *command)
     return self.started
 
   def said(self):
@@ -264,6 +303,27 @@ class StoreTest(ClusterTestCase):
     names = storage.Store(self.URL).list()
     self.assertEmpty([n for n in names if stored_names.is_of_loan(n)])
 
+  def test_an_arm_on_two_machines(self):
+    """Each has a disk and half of the parameters; one is killed."""
+    placed = "{'executor': 'ray', 'workers': 1, 'arm_hosts': '2'}"
+    swept = self.start('-c', _WIDE, self.URL, placed)
+    self.kill_machine_of(self.training('r000-incumbent-1'))
+    self.assertEqual(swept.wait(), 0, self.said())
+    self.assertIn('lost its machine', self.said())
+    here = self.root / 'here'
+    subprocess.run(
+        [sys.executable, '-c', _WIDE, here, '{}'], cwd=tiny.ROOT, check=True
+    )
+    outcomes = lambda folder: [
+        [arm['outcome'] for arm in row['arms']]
+        for row in payloads(folder)
+        if 'arms' in row
+    ]
+    with mirror.opened(self.URL) as path:
+      self.assertEqual(outcomes(pathlib.Path(path)), outcomes(here))
+    names = storage.Store(self.URL).list()
+    self.assertEmpty([n for n in names if stored_names.is_of_loan(n)])
+
   def test_a_sweep(self):
     policy = tiny.make_policy(self.root / 'policy')
     file = self.root / 'mine.py'
@@ -298,10 +358,7 @@ class SweepTest(ClusterTestCase):
         *('--executor=ray', '--workers=1', '--arm_resources=CPU=1'),
         *(f'--workdir={self.folder}', f'--compilation_cache={compiled.CACHE}'),
     ]
-    log = self.enterContext(open(self.root / 'driver.log', 'ab'))
-    start = lambda: subprocess.Popen(
-        command, cwd=tiny.ROOT, stdout=log, stderr=log
-    )
+    start = lambda: self.popen(*command)
     points = [self.folder / f'all/seed-{seed}' for seed in (1, 2, 3)]
     first = start()
     wait_for(lambda: list(points[1].glob('evidence/train/*.parquet')))

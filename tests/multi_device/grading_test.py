@@ -65,6 +65,11 @@ class GradingTest(absltest.TestCase):
     # All of its share, although the other still had much to do.
     self.assertLen(self.results['first']['stopped'][1], 9)
 
+  def test_a_signal_in_the_reward_of_one_stops_both(self):
+    for result in self.results.values():
+      self.assertEqual(result['reward'][0], 7)
+      self.assertEqual(result['reward stopped'][0], 'Interrupted')
+
   def test_error_of_one_reaches_both(self):
     self.assertEqual(self.results['one']['raises'][0], 'Odd: first second')
     for name in ('first', 'second'):

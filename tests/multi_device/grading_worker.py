@@ -4,15 +4,20 @@ grading_worker.py OUTPUT [PROCESS PORT]
 """
 
 import dataclasses
+import os
 import pickle
+import signal
 import sys
 import threading
+import time
 
 import jax
 import numpy as np
 
 from evojax import records
 from evojax.episodes import collect
+from evojax.runtime import interruptible
+from evojax.runtime import preemption
 from tests.eval import fakes
 
 PROBLEMS, GROUP = 5, 3
@@ -65,6 +70,22 @@ def graded(domain, problems=PROBLEMS, stopping=None):
   return grades, domain.asked
 
 
+def rewarded(asked):
+  """What a reward function gives that is slow in the process with a signal."""
+
+  def work():
+    if asked:
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(60)
+    return 7
+
+  with preemption.stop_flag():
+    try:
+      return interruptible.call_here(work), ()
+    except preemption.Interrupted:
+      return 'Interrupted', ()
+
+
 def main(output, process=None, port=None):
   if process is not None:
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
@@ -84,6 +105,8 @@ def main(output, process=None, port=None):
       'not stopped': graded(Domain(), stopping=lambda: False),
       # Only the process that does not hang gets the signal.
       'stopped': graded(Domain(hangs), stopping=lambda: number == 0),
+      'reward': rewarded(False),
+      'reward stopped': rewarded(number == 0),
       'one problem': graded(Domain(), problems=1),
       # All that process 1 grades, and more.
       'one host fails': graded(Domain(lambda t: '' if t[0] == '0' else infra)),

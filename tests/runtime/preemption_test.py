@@ -187,6 +187,77 @@ class ProgramTest(parameterized.TestCase):
     )
     self.assertNotIn('the last checkpoint counts', said)
 
+  @parameterized.parameters(
+      'time.sleep(5)',
+      # One item after the other, as in rewards that count errors as 0.
+      """
+def work():
+  for _ in range(50):
+    try:
+      time.sleep(0.1)
+    except Exception:
+      pass""",
+      # Whoever swallows all, or says something else.
+      """
+def work():
+  try:
+    time.sleep(5)
+  except:
+    pass""",
+      """
+def work():
+  try:
+    time.sleep(5)
+  except BaseException as error:
+    raise ValueError from error""",
+  )
+  def test_a_call_of_the_users_code_ends_at_once(self, code):
+    body = code if 'def' in code else f'def work(): {code}'
+    status, out, err = self.run_program(f"""
+        exec({body!r}, globals())
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          main = threading.main_thread().ident
+          later = lambda: signal.pthread_kill(main, signal.SIGTERM)
+          threading.Timer(0.2, later).start()
+          began = time.monotonic()
+          try:
+            preemption.until_asked(work)
+          except preemption.Interrupted:
+            print(asked, time.monotonic() - began < 2)
+          # The next one is none of a call's.
+          try:
+            ask()
+          finally:
+            print('saves')
+    """)
+    self.assertEqual((status, out, err), (0, '[15] True\nsaves\n', ''))
+
+  def test_other_calls_and_threads_are_not_interrupted(self):
+    status, out, err = self.run_program("""
+        def work():
+          time.sleep(0.5)
+          return 7
+        def fail():
+          raise KeyError('x')
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          print(preemption.until_asked(work))
+          try:
+            preemption.until_asked(fail)
+          except KeyError as error:
+            print(error)
+          found = []
+          beside = threading.Thread(
+              target=lambda: found.append(preemption.until_asked(work))
+          )
+          beside.start()
+          ask(signal.SIGTERM)
+          beside.join()
+          print(found, asked)
+    """)
+    self.assertEqual((status, out, err), (0, "7\n'x'\n[7] [15]\n", ''))
+
   def test_a_parent_that_stays_is_followed_no_further(self):
     status, out, _ = self.run_program("""
         preemption._FOLLOW_SECONDS = 0.05

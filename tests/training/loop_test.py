@@ -4,10 +4,12 @@ trained."""
 import contextlib
 import io
 import json
+import os
 import pathlib
 import shutil
 import signal
 import tempfile
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -32,6 +34,7 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import loop
+from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
@@ -345,6 +348,31 @@ class EndToEndTest(TrainTestCase):
       for step, row in rows.items():
         for key in ('loss', 'reward', 'dev/avg_at_k'):
           self.assertEqual(found[step].get(key), row.get(key), (at, step, key))
+
+  def test_a_signal_within_a_slow_reward_changes_nothing(self):
+    config = self.make_config()
+    evojax.run(config, str(self.root / 'undisturbed'))
+    calls = []
+
+    def slow(view):
+      calls.append(view)
+      if len(calls) == 3:  # In the second step.
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+      return tiny.parts(view)
+
+    name = 'slow-reward'
+    began = time.monotonic()
+    with mock.patch.object(reward_parts, 'load_parts', lambda *_: slow):
+      with self.assertRaises(preemption.Preempted):
+        evojax.run(config, str(self.root / name))
+    self.assertLess(time.monotonic() - began, 30)
+    self.assertLen(calls, 3)
+    evojax.run(config, str(self.root / name))
+    self.assertEqual(sorted(metric_rows(self.root / name)), [0, 1, 2])
+    self.assertEqual(
+        weights(self.root / name), weights(self.root / 'undisturbed')
+    )
 
   def test_a_checkpoint_that_would_come_too_late_is_not_begun(self):
     trainer = self.make_trainer()

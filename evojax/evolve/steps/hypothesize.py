@@ -20,6 +20,7 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import decisions
+from evojax.runtime import preemption
 
 
 def hypothesize(
@@ -39,14 +40,23 @@ def hypothesize(
       it change anything.
     note: What the row says if there is no proposal, unless a fault ends the
       run.
+
+  Raises:
+    preemption.Interrupted: If a signal came while the proposer worked.
   """
 
-  def choose() -> tuple[Any, Any]:
-    row, made = _choose(run, diagnosis, version, only, note)
+  def choose() -> tuple[Any, Any] | None:
+    try:
+      row, made = _choose(run, diagnosis, version, only, note)
+    except preemption.Interrupted:  # All processes have to hear of it.
+      return None
     parts = made and {'overlay': dict(made.overlay), 'files': dict(made.files)}
     return rows_lib.to_json(row), parts
 
-  fields, harness = decisions.decide(choose)
+  chosen = decisions.decide(choose)
+  if chosen is None:
+    raise preemption.Interrupted
+  fields, harness = chosen
   if harness:
     # The harness is written before the row that names it. After a kill between
     # the two, it is written again.
@@ -101,7 +111,9 @@ def _choose(
   ends = ends_run(run, diagnosis)
   wanted = (faulty or not only) and not ends
   if proposal is None and wanted:
-    proposal = propose_lib.load(e.proposer)(context)
+    propose = propose_lib.load(e.proposer)
+    # The user's own may ask a language model.
+    proposal = preemption.until_asked(lambda: propose(context))
     changes = proposal.delta.changes if proposal else ()
     found = repairs.severity(diagnosis.findings, changes)
     if only and found not in only:
