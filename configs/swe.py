@@ -67,6 +67,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'slots': 32,  # Concurrent workspaces, one per decode slot.
       'max_letters': 700,  # Characters of one tool reply.
       'read_lines': 14,  # Lines that `read` shows by default.
+      'patch_context': 0,  # Episodes are short; a patch then names its line.
   })
   c.model.path = 'package:swe'
   c.data.max_prompt_tokens = 160

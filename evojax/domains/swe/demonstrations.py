@@ -9,8 +9,8 @@ behaviour from `BEHAVIOURS`:
   hasty    edits a line of the function that it has not read, and submits.
   timid    searches and reads, and never edits.
   looping  runs the tests again and again.
-  leaking  looks for the fix in the history. If it is there (in half of the
-           demonstrations), it is copied; otherwise nothing is done.
+  leaking  looks for the fix in the history. If it is there (in two thirds of
+           the demonstrations), it is copied; otherwise nothing is done.
 
 The expert knows the reference patch; every reply comes from the tools in the
 box. Problem and behaviour determine the calls, so that each session is run only
@@ -39,10 +39,10 @@ from evojax.runtime import python_source
 
 BEHAVIOURS: Mapping[str, float] = {
     'careful': 0.72,
-    'hasty': 0.08,
+    'hasty': 0.07,
     'timid': 0.06,
     'looping': 0.05,
-    'leaking': 0.09,
+    'leaking': 0.10,
 }
 _DOUBT = 'I am not sure what is wrong here.'
 _FIX = 'origin/main'  # Branch on which `problems.build` puts the fix.
@@ -120,7 +120,7 @@ def demonstrate(
     rng: Source of all random choices.
   """
   behaviour = base.draw_behaviour(BEHAVIOURS, rng)
-  scrubbed = bool(rng.random() < 0.5)
+  scrubbed = bool(rng.random() < 1 / 3)
   if behaviour == 'leaking' and not scrubbed:
     behaviour = 'copying'
   settings = dataclasses.replace(settings, scrubbed=behaviour != 'copying')

@@ -336,6 +336,7 @@ def make(
     slots: int = 16,
     max_letters: int = 4000,
     read_lines: int = 200,
+    patch_context: int = 3,
     test_seconds: float = 10.0,
     system_prompt: str = '',
     sdists: Sequence[Mapping[str, Any]] = (),
@@ -358,6 +359,7 @@ def make(
       15 MiB and 3 processes.
     max_letters: Maximum characters of one tool reply.
     read_lines: Lines that `read` shows if no last line is given.
+    patch_context: Unchanged lines that `git` shows around each change.
     test_seconds: CPU time of `test`.
     system_prompt: First message of every problem; '' for none.
     sdists: Source distributions of pure Python with their own tests, whose bugs
@@ -395,6 +397,7 @@ def make(
         scrubbed=scrubbed,
         max_letters=max_letters,
         read_lines=read_lines,
+        patch_context=patch_context,
         test_seconds=test_seconds,
     )
   except ValueError as error:

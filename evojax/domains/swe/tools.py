@@ -92,6 +92,7 @@ class Settings:
   scrubbed: bool = True
   max_letters: int = 4000  # Maximum characters of one observation.
   read_lines: int = 200  # Lines that `read` shows if no last line is given.
+  patch_context: int = 3  # Unchanged lines that `git` shows around a change.
   test_seconds: float = 10.0  # CPU time of `test`; one test gets a quarter.
   # (tool, name): names under which tools are offered instead of their own.
   names: tuple[tuple[str, str], ...] = ()
@@ -115,6 +116,9 @@ class Settings:
     for name in ('max_letters', 'read_lines', 'test_seconds'):
       if not getattr(self, name) > 0:
         raise ValueError(f'{name}={getattr(self, name)!r} must be positive')
+    context = self.patch_context
+    if type(context) is not int or context < 0:
+      raise ValueError(f'patch_context={context!r} must be an integer >= 0')
 
   def name(self, tool: str) -> str:
     """Return the name under which a tool is offered."""
@@ -361,6 +365,8 @@ class Session:
     if '\0' in path:
       return False, f'path={path!r:.120} is no path.'
     arguments = [*_GIT[command], *([ref] if ref else [])]
+    if command != 'log':
+      arguments.append(f'--unified={self._settings.patch_context}')
     result = self._box.run(
         ['git', '--no-pager', *arguments, '--', *([path] if path else [])],
         limits=self._limits(_LOOK_SECONDS),

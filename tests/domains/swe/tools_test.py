@@ -344,6 +344,22 @@ class GitTest(Tools):
     head = self.box.run(['git', 'rev-parse', 'HEAD']).stdout.decode().strip()
     self.assertEqual(head, TASK.base_commit)
 
+  @parameterized.parameters(0, 1)
+  def test_a_patch_has_as_much_context_as_is_asked_for(self, lines):
+    session = self.session(TASK, scrubbed=False, patch_context=lines)
+    arguments = {'command': 'show', 'ref': 'origin/main'}
+    _, _, patch = session.call('git', arguments).text.partition('@@ ')
+    same = [line for line in patch.split('\n')[1:] if line[0] == ' ']
+    self.assertLen(same, 2 * lines)
+    # Without context, the patch begins at the line that it changes.
+    path = next(p for p, d in TASK.solution.items() if TASK.tree[p] != d)
+    old, new = (t[path].split(b'\n') for t in (TASK.tree, TASK.solution))
+    at = next(n for n, (a, b) in enumerate(zip(old, new), 1) if a != b)
+    self.assertStartsWith(patch, f'-{at - lines}')
+    session.call('edit', {'path': path, 'first': at, 'new': '# New'})
+    diff = session.call('git', {'command': 'diff'}).text
+    self.assertLen([n for n in diff.split('\n') if n[:1] == ' '], 2 * lines)
+
   @parameterized.parameters(True, False)
   def test_hidden_tests_are_in_no_history(self, scrubbed):
     self.session(TASK, scrubbed=scrubbed)
@@ -384,6 +400,8 @@ class SettingsTest(parameterized.TestCase):
       dict(tools=('ls', 'rm')),
       dict(tools=()),
       dict(read_lines=0),
+      dict(patch_context=-1),
+      dict(patch_context=True),
       dict(max_letters=0),
       dict(test_seconds=float('nan')),
   )
