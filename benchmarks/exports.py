@@ -36,7 +36,7 @@ _FOLDER = flags.DEFINE_string('folder', '', 'Where to; default: temporary.')
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-  """What one export or one write took."""
+  """The size and the times of one export or one write."""
 
   gigabytes: float
   seconds: float

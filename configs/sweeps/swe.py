@@ -1,4 +1,4 @@
-"""What matters in swe: temperature and learning rate of the hand-tuned recipe.
+"""Temperature and learning rate of the hand-tuned recipe of swe.
 
     python -m evojax.main --mode=sweep --config=configs/swe.py
         --sweep=configs/sweeps/swe.py --executor=local --workers=2

@@ -1,4 +1,4 @@
-"""What --mode=plan prints: a block for each part of a plan, and a table.
+"""The output of --mode=plan: a block for each part of a plan, and a table.
 
 The table is the cost of a whole run of --mode=evolve, as expected and at most.
 """

@@ -22,6 +22,7 @@ FREE_FIELDS = (
     'eval',
     'log',
     'mesh',
+    'plan',
     'evolve.rounds',
     'evolve.device_seconds',
     'evolve.dollars',

@@ -75,6 +75,7 @@ class _Program:
   at_once = False  # `leave_at_once` was called.
   terminated: float | None = None  # When SIGTERM came, on the monotonic clock.
   polled = False  # The main thread has polled since a signal came.
+  asked: Sequence[int] = ()  # The list of the innermost `stop_flag`.
   leavable = False  # The main thread is in a call of `until_asked`,
   left = False  # which a signal has interrupted.
   lock = threading.Lock()  # Never released by the thread that ends the process.
@@ -256,9 +257,10 @@ def note() -> None:
 def until_asked(work: Callable[[], Any]) -> Any:
   """Return `work()`, unless a signal for `stop_flag` arrives before its end.
 
-  The work stays in this thread, since code of the user may need the main thread
-  (for an alarm, an event loop or a connection). Outside the main thread, which
-  alone handles signals, it is not interrupted.
+  After a signal, the work does not even begin. It stays in this thread, since
+  code of the user may need the main thread (for an alarm, an event loop or a
+  connection). Outside the main thread, which alone handles signals, it is not
+  interrupted.
 
   Args:
     work: What to call. A signal may end it anywhere, so that it must not change
@@ -273,6 +275,9 @@ def until_asked(work: Callable[[], Any]) -> Any:
   try:
     try:
       _Program.leavable = True
+      # A signal before this line found nothing to leave.
+      if len(_Program.asked):
+        raise Interrupted
       result = work()
     finally:
       _Program.leavable = False
@@ -329,7 +334,7 @@ def line(asked: list[int], state: str) -> str:
 @contextlib.contextmanager
 def stop_flag() -> Iterator[list[int]]:
   """Yield a list that is not empty once SIGINT or SIGTERM has arrived."""
-  asked = _Asked()
+  asked, outer = _Asked(), _Program.asked
   old, first = {}, []
 
   def handle(number: int, frame: object) -> None:
@@ -355,8 +360,11 @@ def stop_flag() -> Iterator[list[int]]:
   with contextlib.suppress(ValueError):
     for number in SIGNALS:
       old[number] = signal.signal(number, handle)
+    _Program.asked = asked
   try:
     yield asked
   finally:
+    if old:
+      _Program.asked = outer
     for number, handler in old.items():
       signal.signal(number, handler)

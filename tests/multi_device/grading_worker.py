@@ -71,7 +71,7 @@ def graded(domain, problems=PROBLEMS, stopping=None):
 
 
 def rewarded(asked):
-  """What a reward function gives that is slow in the process with a signal."""
+  """The rewards of a function that is slow where the signal comes."""
 
   def work():
     if asked:

@@ -233,6 +233,24 @@ def work():
     """)
     self.assertEqual((status, out, err), (0, '[15] True\nsaves\n', ''))
 
+  def test_a_call_after_a_signal_does_not_begin(self):
+    status, out, err = self.run_program("""
+        call = lambda: print(preemption.until_asked(lambda: 'worked'))
+        with preemption.stop_flag() as asked:
+          preemption.note()
+          ask(signal.SIGTERM)
+          try:
+            call()
+          except preemption.Interrupted:
+            print('left', asked)
+        # The next run of a program that embeds evojax.
+        with preemption.stop_flag():
+          call()
+        call()
+    """)
+    self.assertEqual(err, '')
+    self.assertEqual((status, out), (0, 'left [15]\nworked\nworked\n'))
+
   def test_other_calls_and_threads_are_not_interrupted(self):
     status, out, err = self.run_program("""
         def work():

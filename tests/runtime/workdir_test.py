@@ -98,6 +98,18 @@ class ConfigTest(WorkdirTestCase):
     self.assertEqual(of(0.05), {'evolve.settled': (1.0, 0.05)})
     self.assertEqual(of(1.0), {})
 
+  def test_what_only_a_plan_reads_does_not_bind_a_run(self):
+    config = config_lib.base()
+    without = config_lib.to_mapping(config)
+    del without['plan']  # As in a run of an evojax before that field.
+    recipe = config_changes.recipe(config)
+    with config.unlocked():
+      config.plan.mean_tokens = 28
+    values = config_lib.to_mapping(config)
+    for mode in ('train', 'evolve'):
+      self.assertEqual(config_changes.refused(without, values, mode), {})
+    self.assertEqual(config_changes.recipe(config), recipe)
+
   def test_fork_command_is_this_command_in_another_directory(self):
     argv = [
         '/src/evojax/main.py',

@@ -573,7 +573,7 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
     )
     if numeric.mean() > 0.5:
       early = run.early(rows[numeric])[['reference', 'completion']]
-      # What no completion has is no answer: the seed of a game, say.
+      # A number that no completion has is no answer, say the seed of a game.
       if np.mean([a.strip() in c for a, c in early.to_numpy()]) < _HELD:
         return
     # One text that counts as right for problems with different answers.
