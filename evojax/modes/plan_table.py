@@ -154,10 +154,10 @@ def _show_evolution(plan: plan_lib.Plan, workers: int) -> None:
       ' with every completion at its longest). Time with compiling, grading'
       ' and disk.'
   )
-  if not mean:
+  if not 0 < mean < plan.config.rollout.max_tokens:
     output.say(
-        '--config.plan.mean_tokens=N expects completions of N tokens; it is not'
-        ' set, so that all count as the longest'
+        f'--config.plan.mean_tokens={mean}: all completions count as the'
+        ' longest; a number below rollout.max_tokens expects shorter ones'
     )
   largest = memory_lib.with_reference(plan.run)
   added = 'A candidate may add a reference policy (grpo.kl_coef)'

@@ -275,11 +275,12 @@ class NumbersTest(parameterized.TestCase):
         steps[0] / steps[1], 2 * context(3) / (6 * context(7))
     )
     self.assertIn('with completions of 3 tokens, as expected\n', shown(made))
-    self.assertIn('--config.plan.mean_tokens=N', shown(longest))
+    self.assertIn('--config.plan.mean_tokens=0: all', shown(longest))
     # A limit below the mean leaves no completion of that length.
     same = estimate(plan__mean_tokens=8, **fields)
     self.assertEqual(same.expected, same.most)
     self.assertNotIn('as expected\n', shown(same))
+    self.assertIn('--config.plan.mean_tokens=8: all', shown(same))
 
   def test_workers_share_the_arms_of_a_round(self):
     made = estimate(evolve__rounds=1, evolve__candidates=2, evolve__pairs=4)
