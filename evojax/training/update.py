@@ -106,7 +106,7 @@ def init_state(
 
 
 def state_shardings(
-    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: sharding.AnyMesh
+    cfg: decoder.DecoderConfig, mesh: sharding.AnyMesh
 ) -> State:
   """Return the sharding of each leaf; moments are sharded like parameters."""
   axes = decoder.logical_axes(cfg)
@@ -541,9 +541,7 @@ def compiled(
     mesh: Devices of the results.
     donate: Whether the third argument, a state or parameters, is donated.
   """
-  whole, state = sharding.replicated(mesh), state_shardings(
-      cfg, algorithm, mesh
-  )
+  whole, state = sharding.replicated(mesh), state_shardings(cfg, mesh)
   results = {
       init_state: state,
       update_step: (state, whole, whole),
