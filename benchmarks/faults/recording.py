@@ -204,8 +204,7 @@ def _score(
     name: str, scorer: Any, seed: int, problems: int
 ) -> dict[str, float]:
   """Return a score and its standard error over problems."""
-  import numpy as np
-
+  from evojax.eval import estimates
   from evojax.eval import evaluate
 
   found = evaluate.evaluate(
@@ -217,7 +216,7 @@ def _score(
       allow_sealed=True,
   )
   each = found.problem_scores
-  error = float(each.std(ddof=1) / np.sqrt(len(each)))
+  error = estimates.standard_error(each)
   return {
       name: round(float(each.mean()), 5),
       f'{name}_error': round(error, 5),
