@@ -1,8 +1,8 @@
 """Curves of a training by step, one small chart for each number."""
 
 from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
-import json
 import math
 import os
 import pathlib
@@ -12,6 +12,7 @@ from typing import Any
 from evojax.evidence import schema
 from evojax.report import numerals
 from evojax.report import svg
+from evojax.runtime import metrics as metrics_lib
 
 _MOST_POINTS = 300  # Points of a line; with more steps, each is a mean of some.
 _COLUMNS = 60  # Columns of the chart of time shares.
@@ -159,22 +160,15 @@ _PHASES = {
 
 
 def read(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  """Return the metrics of a training by step, as far as they can be read.
-
-  Each row is written at once, but a kill may truncate the last one.
-  """
-  path = pathlib.Path(folder, 'metrics.jsonl')
+  """Return the metrics of a training by step, as far as they can be read."""
   found: dict[int, dict[str, Any]] = {}
   try:
-    lines = path.read_bytes().splitlines()
+    rows = metrics_lib.read(pathlib.Path(folder))
   except OSError:
     return []
-  for line in lines:
-    try:
-      row = json.loads(line)
+  for row in rows:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
       found.setdefault(int(row['step']), {}).update(row)
-    except (ValueError, TypeError, KeyError):
-      continue
   return [found[step] for step in sorted(found)]
 
 

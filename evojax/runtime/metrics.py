@@ -89,6 +89,19 @@ def newest(workdir: pathlib.Path) -> dict[str, Any]:
   return {}
 
 
+def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """Return the complete rows of a run's metrics.
+
+  Raises:
+    OSError: If there are none, or they cannot be read.
+  """
+  found = []
+  for line in (workdir / FILE).read_bytes().splitlines():
+    with contextlib.suppress(ValueError):  # As in `newest`.
+      found.append(json.loads(line))
+  return found
+
+
 class MetricWriter(contextlib.AbstractContextManager):
   """A writer of metric rows; a resumed run continues without duplicates.
 
