@@ -89,8 +89,11 @@ def newest(workdir: pathlib.Path) -> dict[str, Any]:
   return {}
 
 
-def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
+def read(workdir: pathlib.Path) -> list[Any]:
   """Return the complete rows of a run's metrics.
+
+  Returns:
+    JSON values; each is an object unless the file is damaged.
 
   Raises:
     OSError: If there are none, or they cannot be read.
