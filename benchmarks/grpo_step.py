@@ -110,7 +110,7 @@ class Evojax:
         data=1, fsdp=1, tensor=1, devices=jax.devices()[:1]
     )
     self.whole = sharding.replicated(self.mesh)
-    placed = update_lib.state_shardings(self.cfg, self.algorithm, self.mesh)
+    placed = update_lib.state_shardings(self.cfg, self.mesh)
 
     # Sampled on the host: a device program would add its compilation to the
     # peak memory, and a real run loads its weights instead.

@@ -26,7 +26,6 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import itertools
-import math
 import pathlib
 import tempfile
 import time
@@ -37,13 +36,14 @@ from absl import flags
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
 
 from benchmarks import json_lines
 from configs import coding as coding_config
 from configs import math as math_config
 from evojax import records
+from evojax.diagnosis import estimates as diagnosis_estimates
 from evojax.episodes import collect
+from evojax.eval import estimates
 from evojax.eval import scores
 from evojax.rollout import parity
 from evojax.runtime import metrics as metrics_lib
@@ -279,7 +279,7 @@ class Bench:
     divergence = lambda p: float(np.mean(own - found(p)))
     return dict(
         score=100 * float(each.mean()),
-        standard_error=100 * float(each.std(ddof=1) / math.sqrt(len(each))),
+        standard_error=100 * estimates.standard_error(each),
         pass_at_k=100 * scores.pass_at_k(solved, SAMPLES, graded),
         length=float(np.mean(rows['n_tokens'])),
         truncated=float(np.mean(rows['truncated'])),
@@ -393,9 +393,8 @@ def interval(values: Sequence[float]) -> str:
   """Return the mean over seeds and half of its 95 % t interval, as text."""
   if len(values) < 2:
     return f'{np.mean(values):5.1f}      '
-  t = special.stdtrit(len(values) - 1, 0.975)
-  half = t * np.std(values, ddof=1) / math.sqrt(len(values))
-  return f'{np.mean(values):5.1f} ±{half:4.1f}'
+  found = diagnosis_estimates.student(values)
+  return f'{found.value:5.1f} ±{found.high - found.value:4.1f}'
 
 
 def print_table(rows: Mapping[tuple[Any, ...], Row]) -> None:

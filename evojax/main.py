@@ -473,7 +473,7 @@ def _dispatch() -> int | None:
   if FLAGS.parent:
     preemption.follow(FLAGS.parent)
   if FLAGS.allow_weak_sandbox:
-    probe.tier(True)
+    probe.tier(allow_weak=True)
   # These two write evidence of their own, apart from that of the run.
   suffix = f'-{mode}' if mode in ('eval', 'aa') else ''
   if mode == 'sweep' and workdir is None:

@@ -204,8 +204,7 @@ def _score(
     name: str, scorer: Any, seed: int, problems: int
 ) -> dict[str, float]:
   """Return a score and its standard error over problems."""
-  import numpy as np
-
+  from evojax.eval import estimates
   from evojax.eval import evaluate
 
   found = evaluate.evaluate(
@@ -217,7 +216,7 @@ def _score(
       allow_sealed=True,
   )
   each = found.problem_scores
-  error = float(each.std(ddof=1) / np.sqrt(len(each)))
+  error = estimates.standard_error(each)
   return {
       name: round(float(each.mean()), 5),
       f'{name}_error': round(error, 5),
@@ -241,14 +240,14 @@ def admission(
   last = tokens
   ahead = []
   for seed in sorted({seed for _, seed, mark in rows if mark == last}):
-    bad = rows.get((Run(setting, True, seed).arm, seed, last))
+    bad = rows.get((Run(setting, planted=True, seed=seed).arm, seed, last))
     if setting.kind == 'leaky':
-      first = rows.get((Run(setting, True, seed).arm, seed, 0))
+      first = rows.get((Run(setting, planted=True, seed=seed).arm, seed, 0))
       if bad and first:
         gains = [bad[n] - first[n] for n in ('own', 'true')]
         ahead.append(gains[0] - gains[1])
       continue
-    good = rows.get((Run(setting, False, seed).arm, seed, last))
+    good = rows.get((Run(setting, planted=False, seed=seed).arm, seed, last))
     if bad and good:
       ahead.append(good['true'] - bad['true'])
   if len(ahead) < SEEDS:
@@ -267,7 +266,9 @@ def branches(
   each seed. It is gamed if most of its own gain is not a true one.
   """
   wanted = {s.name for s in found if s.kind == 'leaky'}
-  wanted |= {Run(s, False, 0).arm for s in found if s.kind == 'leaky'}
+  wanted |= {
+      Run(s, planted=False, seed=0).arm for s in found if s.kind == 'leaky'
+  }
   groups = collections.defaultdict(dict)
   for (arm, seed, mark), row in rows.items():
     if arm in wanted:

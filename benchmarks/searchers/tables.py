@@ -160,14 +160,6 @@ def shares(row: Mapping[str, Any]) -> np.ndarray:
   return digits / row['samples']
 
 
-def sub_table(table: Table, seeds: Sequence[int]) -> Table:
-  """Return a table with some of its seeds, given by position."""
-  seeds = list(seeds)
-  return dataclasses.replace(
-      table, share=table.share[:, seeds], tokens=table.tokens[:, seeds]
-  )
-
-
 # ----------------------------------------------------------------------- worlds
 
 

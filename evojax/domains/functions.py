@@ -10,6 +10,7 @@ from typing import Any
 from evojax import records
 from evojax.domains import graders
 from evojax.runtime import workers
+from evojax.sandbox import processes
 from evojax.sandbox import shared
 
 _WORKER = str(pathlib.Path(__file__).with_name('grader_worker.py'))
@@ -56,7 +57,7 @@ class Function:
     # Known once a worker has imported the function.
     self.kind = ''  # 'verl' or 'TRL'.
     self._takes: Sequence[str] = ()
-    count = options.workers or workers.cores()
+    count = options.workers or processes.cores()
     self._pool = workers.Pool(count, self._start)
     shared.close_at_exit(self._pool)
 

@@ -62,7 +62,7 @@ class FunctionError(ValueError):
   """
 
   def __init__(
-      self, status: str, function: str, message: str, alone: bool = True
+      self, status: str, function: str, message: str, *, alone: bool = True
   ):
     super().__init__(f'{function}: {status}: {message}')
     self.status, self.function, self.message = status, function, message
@@ -167,7 +167,7 @@ def exchange(
     case _:
       status = 'crash'
       message = f'the process ended: {_one_line(result.message)}'
-  return [FunctionError(status, c.path, message, False) for c in calls]
+  return [FunctionError(status, c.path, message, alone=False) for c in calls]
 
 
 def run(

@@ -48,7 +48,7 @@ class Case:
   tables: tuple[derive.Table, ...]
   # False for random columns, which may contradict each other: numbers need not
   # be finite then.
-  finite: bool
+  finite: bool = dataclasses.field(kw_only=True)
   # False if the only requirement is that the function ends.
   judged: bool = dataclasses.field(default=True, kw_only=True)
   # Index into the unchanged evidence for the comparison: the completions at
@@ -142,7 +142,7 @@ class Cases:
     order = np.broadcast_to(np.arange(g), (prompts, g))
     places = groups, self._rng.permuted(order, axis=1)
     large = self._pair(derive.rows(base, *places))
-    return Case(f'{prompts * g} completions', large, True, places)
+    return Case(f'{prompts * g} completions', large, places, finite=True)
 
   def _cases(
       self,
@@ -165,7 +165,7 @@ class Cases:
     yield from self._changed('rare', derive.rare(real, rng))
     for p, g in shapes:
       t = derive.resized(real, p, g, rng)
-      yield Case(f'{p} x {g} completions', self._pair(t), True)
+      yield Case(f'{p} x {g} completions', self._pair(t), finite=True)
       yield from self._step(f'{STEP} {p} x {g} completions', real, p, g)
     for name, t in (
         ('groups of one answer', derive.collapsed(real)),
@@ -173,8 +173,9 @@ class Cases:
         ('nothing valid', derive.alone(real, 0)),
         *((f'uniform {i}', t) for i, t in enumerate(derive.uniform(real, rng))),
     ):
-      yield Case(name, self._pair(t), True)
-    yield Case('far', self._pair(derive.far(real, rng)), False, judged=False)
+      yield Case(name, self._pair(t), finite=True)
+    far = self._pair(derive.far(real, rng))
+    yield Case('far', far, finite=False, judged=False)
 
   def _step(self, kind: str, real: derive.Table, p: int, g: int):
     """Yield random evidence of the size of a step, and changes of its size."""
@@ -187,7 +188,7 @@ class Cases:
     self.sizes.append(kind)
     yield from self._changed(kind, t)
     for i in range(1, min(_DRAWS, -(-_ENOUGH // (p * g)))):
-      yield Case(f'{kind}: again {i}', self._pair(sample()), False)
+      yield Case(f'{kind}: again {i}', self._pair(sample()), finite=False)
     each = self._function in EACH
     if self._across or not each:
       for few in {min(4, p // 2), p // 2} - {0, 1}:
@@ -196,7 +197,7 @@ class Cases:
       return
     few = min(_FEWER, p)
     alone = self._pair(derive.fewer(t, few))
-    yield Case(f'{kind}: fewer', alone, False, np.arange(few))
+    yield Case(f'{kind}: fewer', alone, np.arange(few), finite=False)
     # Two numbers, one of them odd, since a function may depend on parity.
     for few in {g // 2, g - 1} - {0, 1}:
       yield from self._copies(f'{kind}: {few} completions', t, 1, few)
@@ -205,8 +206,8 @@ class Cases:
     """Yield a part of the evidence, and copies of it at the full size."""
     some, many = derive.copies(t, axis, few)
     places = np.s_[:, :few] if axis else np.arange(few)
-    yield Case(name, self._pair(some), False, places)
-    yield Case(f'{name}, copied', self._pair(many), False)
+    yield Case(name, self._pair(some), places, finite=False)
+    yield Case(f'{name}, copied', self._pair(many), finite=False)
     self.copies.append(name)
 
   def _changed(self, kind: str, t: derive.Table) -> Iterator[Case]:
@@ -223,9 +224,9 @@ class Cases:
     def case(what, places, change, *args):
       tables = tuple(change(one, *args) for one in pair)
       fine = finite and not what.startswith('others')
-      return Case(f'{kind}: {what}', tables, fine, places)
+      return Case(f'{kind}: {what}', tables, places, finite=fine)
 
-    yield Case(kind, pair, finite)
+    yield Case(kind, pair, finite=finite)
     yield case('groups', order, derive.in_order, order)
     yield case('within', (np.arange(p)[:, None], inner), derive.within, inner)
     if kind == 'tied':  # Equal values test nothing but their order.

@@ -427,11 +427,7 @@ class _Gate:
       for name, a in one.items():
         b = other[name]
         if self._has_places(name):
-          a = a[places]
-          if self._function == 'weight':
-            # The longest episode may have been in another group.
-            turns = min(a.shape[-1], b.shape[-1])
-            a, b = a[..., :turns], b[..., :turns]
+          a, b = self._same_turns(a[places], b)
           b = b[tuple(map(slice, a.shape[:2]))]  # Drop what was added.
         if not compare.close(a, b):
           yield (
@@ -439,6 +435,16 @@ class _Gate:
               f' ({compare.values(a, b)}); {remedy}'
           )
           return
+
+  def _same_turns(
+      self, a: np.ndarray, b: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights of the turns that both have; other numbers as they are."""
+    if self._function != 'weight':
+      return a, b
+    # The longest episode may have been in another group.
+    turns = min(a.shape[-1], b.shape[-1])
+    return a[..., :turns], b[..., :turns]
 
   def _own(self, answer: _Numbers) -> _Numbers:
     """Return the numbers that must depend on each group alone."""
@@ -461,12 +467,10 @@ class _Gate:
         continue
       for name, array in self._own(base).items():
         other = changed.get(name)
-        if self._function == 'weight' and other is not None:
-          # The longest episode may have been in another group.
-          turns = min(array.shape[-1], other.shape[-1])
-          array, other = array[..., :turns], other[..., :turns]
+        if other is not None:
+          array, other = self._same_turns(array, other)
+          other = other[case.places]
         array = array[case.places]
-        other = None if other is None else other[case.places]
         if other is None or not compare.close(array, other):
           yield (
               f'{self._path}: {self._called(name)} of a group changes when only'

@@ -28,6 +28,7 @@ from evojax.ledger import budget
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page as page_lib
+from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import progress
@@ -172,18 +173,6 @@ def is_held(path: pathlib.Path) -> bool:
     return False
 
 
-def _metrics(path: pathlib.Path) -> list[Row]:
-  """Return the complete rows of metrics.jsonl."""
-  found = []
-  with (path / 'metrics.jsonl').open('rb') as file:
-    for line in file:
-      try:
-        found.append(json.loads(line))
-      except ValueError:
-        continue  # The row was cut off when the process was killed.
-  return found
-
-
 def _summary(path: pathlib.Path) -> Row:
   """Return the content of summary.json, {} if it does not exist yet."""
   path = path / 'summary.json'
@@ -193,7 +182,7 @@ def _summary(path: pathlib.Path) -> Row:
 def _training(path: pathlib.Path, row: Row) -> Row:
   """Return the results of a run of --mode=train, or of one like it (eval)."""
   steps = row.get('config.steps', 0)
-  rows = _metrics(path) if (path / 'metrics.jsonl').exists() else []
+  rows = metrics_lib.read(path) if (path / metrics_lib.FILE).exists() else []
   step = max((r['step'] for r in rows), default=0)
   summary = _summary(path)
   done = summary.get('steps') == step if summary else False

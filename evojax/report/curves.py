@@ -1,8 +1,8 @@
 """Curves of a training by step, one small chart for each number."""
 
 from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
-import json
 import math
 import os
 import pathlib
@@ -12,6 +12,7 @@ from typing import Any
 from evojax.evidence import schema
 from evojax.report import numerals
 from evojax.report import svg
+from evojax.runtime import metrics as metrics_lib
 
 _MOST_POINTS = 300  # Points of a line; with more steps, each is a mean of some.
 _COLUMNS = 60  # Columns of the chart of time shares.
@@ -47,6 +48,7 @@ class _Number:
   name: str
   doc: str
   metrics: tuple[str, ...]
+  _: dataclasses.KW_ONLY
   share: bool = False  # Written in percent.
   varies: bool = False  # Left out if it never changes.
 
@@ -63,7 +65,12 @@ class _Number:
 _CLIPPED = ('clip_low', 'clip_high', 'clip_dual')
 _NUMBERS = (
     _Number('reward', 'mean of the rollouts of a step', ('reward',)),
-    _Number('solved', 'share of the rollouts of a step', ('outcome',), True),
+    _Number(
+        'solved',
+        'share of the rollouts of a step',
+        ('outcome',),
+        share=True,
+    ),
     _Number(
         'KL of the update',
         'nats per token, from the policy that sampled to the updated one; 0'
@@ -81,20 +88,20 @@ _NUMBERS = (
         'share of tokens whose gradient the clip bounds removed; 0 where a'
         ' batch gives one update',
         _CLIPPED,
-        True,
+        share=True,
     ),
     _Number('length', 'mean tokens of a completion', ('n_tokens',)),
     _Number(
         'truncated',
         'share of completions cut by the limit',
         ('truncated',),
-        True,
+        share=True,
     ),
     _Number(
         'dead groups',
         'share of groups with equal rewards, which teach nothing',
         ('dead_groups',),
-        True,
+        share=True,
     ),
     _Number('groups in the update', 'per step', ('groups_kept',), varies=True),
     _Number('learning rate', 'of a step', ('learning_rate',), varies=True),
@@ -113,19 +120,19 @@ _NUMBERS = (
         'bounded weights',
         'share of tokens whose importance weight was truncated or masked',
         ('tis_truncated', 'tis_masked'),
-        True,
+        share=True,
     ),
     _Number(
         'effective sample size',
         'of the tokens under their importance weights, as a share',
         ('tis_sample_size',),
-        True,
+        share=True,
     ),
     _Number(
         'rejected',
         'share of tokens that lie too far from the sampler for the update',
         ('rejected_tokens',),
-        True,
+        share=True,
     ),
     _Number('staleness', 'updates behind', ('staleness',), varies=True),
     _Number('tokens per second', 'sampled', ('tokens_per_second',)),
@@ -133,13 +140,13 @@ _NUMBERS = (
         'MFU',
         'model FLOPs of scores and updates, over the peak of the devices',
         ('mfu',),
-        True,
+        share=True,
     ),
     _Number(
         'goodput',
         'share of the wall time so far that useful steps took',
         ('goodput',),
-        True,
+        share=True,
     ),
     _Number(
         'lost to restarts',
@@ -159,22 +166,15 @@ _PHASES = {
 
 
 def read(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  """Return the metrics of a training by step, as far as they can be read.
-
-  Each row is written at once, but a kill may truncate the last one.
-  """
-  path = pathlib.Path(folder, 'metrics.jsonl')
+  """Return the metrics of a training by step, as far as they can be read."""
   found: dict[int, dict[str, Any]] = {}
   try:
-    lines = path.read_bytes().splitlines()
+    rows = metrics_lib.read(pathlib.Path(folder))
   except OSError:
     return []
-  for line in lines:
-    try:
-      row = json.loads(line)
+  for row in rows:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
       found.setdefault(int(row['step']), {}).update(row)
-    except (ValueError, TypeError, KeyError):
-      continue
   return [found[step] for step in sorted(found)]
 
 

@@ -178,7 +178,6 @@ class Lease:
         'released': False,
     }
     self._stop, self._lock = threading.Event(), threading.Lock()
-    self._renewed = time.monotonic()
     if not store.create(_name(self.number), self._data()):
       raise _taken(store, _newest(store))
     if store.create(_name(self.number), b'{}'):

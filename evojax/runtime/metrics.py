@@ -89,6 +89,22 @@ def newest(workdir: pathlib.Path) -> dict[str, Any]:
   return {}
 
 
+def read(workdir: pathlib.Path) -> list[Any]:
+  """Return the complete rows of a run's metrics.
+
+  Returns:
+    JSON values; each is an object unless the file is damaged.
+
+  Raises:
+    OSError: If there are none, or they cannot be read.
+  """
+  found = []
+  for line in (workdir / FILE).read_bytes().splitlines():
+    with contextlib.suppress(ValueError):  # As in `newest`.
+      found.append(json.loads(line))
+  return found
+
+
 class MetricWriter(contextlib.AbstractContextManager):
   """A writer of metric rows; a resumed run continues without duplicates.
 

@@ -234,7 +234,7 @@ class Progress(contextlib.AbstractContextManager):
     if stage.arms > 1:
       name += f' {self._arm + 1}/{stage.arms}'
     due = step % self._every == 0 or step == stage.steps
-    self._show(f'{name} step {step}/{stage.steps}', metrics, due)
+    self._show(f'{name} step {step}/{stage.steps}', metrics, due=due)
 
   def update_beside(self, steps: int, metrics: Mapping[str, Any]) -> None:
     """Show the progress of a stage whose arms train side by side.
@@ -255,7 +255,7 @@ class Progress(contextlib.AbstractContextManager):
     self._arm, self._step = divmod(steps, stage.steps)
     arms = f'{stage.arms} arms, ' if stage.arms > 1 else ''
     where = f'{stage.name} {arms}step {steps}/{stage.arms * stage.steps}'
-    self._show(where, metrics, True)
+    self._show(where, metrics, due=True)
 
   @contextlib.contextmanager
   def scoring(self, completions: int) -> Iterator[None]:
@@ -292,7 +292,9 @@ class Progress(contextlib.AbstractContextManager):
 
   # ------------------------------------------------------------------ show
 
-  def _show(self, where: str, metrics: Mapping[str, Any], due: bool) -> None:
+  def _show(
+      self, where: str, metrics: Mapping[str, Any], *, due: bool
+  ) -> None:
     """Print or log a line if one is due, and update the live block."""
     if not self._shown:
       return

@@ -22,13 +22,6 @@ from typing import Any
 _CHUNK_BYTES = 1 << 16
 
 
-def cores() -> int:
-  """Return the cores that this process may use; macOS has no affinity."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
-
-
 class LateError(Exception):
   """A worker did not answer in time, and was killed."""
 

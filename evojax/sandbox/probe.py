@@ -1,7 +1,7 @@
 """Find the tier that this machine supports by attacking the box.
 
-    tier = probe.tier(allow_weak)  # At the start of a process.
-    tier = probe.tier()            # Wherever a box is made.
+    tier = probe.tier(allow_weak=True)  # At the start of a process.
+    tier = probe.tier()                 # Wherever a box is made.
 
 A tier holds if every attack fails and every benign program works in the same
 configuration: if imports were broken, for example, every attack would seem to
@@ -186,7 +186,7 @@ def choose(*, allow_weak: bool = False) -> Report:
   return report
 
 
-def tier(allow_weak: bool | None = None) -> str:
+def tier(*, allow_weak: bool | None = None) -> str:
   """Return the tier for this process's boxes, and print it the first time.
 
   Args:
@@ -305,7 +305,7 @@ def _datagrams(stack: contextlib.ExitStack, token: str) -> _Prepared:
   return f'evojax-{token}', lambda: bool(select.select([server], [], [], 0)[0])
 
 
-def _fill(hidden: bool, nameless: bool):
+def _fill(*, hidden: bool = False, nameless: bool = False):
   return _FILL, lambda *_: (str((hidden, nameless)), _never)
 
 
@@ -336,9 +336,9 @@ _ATTACKS = {
     'kills_the_parent': (_KILL, _decoy),
     'daemonises': (_DAEMONISE, lambda _, t: ('', _never)),
     'signals_from_a_command': (_KILL_BY_SHELL, _decoy),
-    'fills_the_disk': _fill(False, False),
-    'fills_a_hidden_folder': _fill(True, False),
-    'fills_files_without_names': _fill(False, True),
+    'fills_the_disk': _fill(),
+    'fills_a_hidden_folder': _fill(hidden=True),
+    'fills_files_without_names': _fill(nameless=True),
     'changes_a_file': (_CHANGE, _table),
     'opens_an_abstract_socket': (_CONNECT_UNIX, _datagrams),
     'asks_a_device': (_DEVICE, lambda _, t: ('', _never)),

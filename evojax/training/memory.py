@@ -90,7 +90,7 @@ class Run:
         self.params,
     )
     return sharding.placed(
-        shapes, update_lib.state_shardings(self.cfg, self.algorithm, self.mesh)
+        shapes, update_lib.state_shardings(self.cfg, self.mesh)
     )
 
   @functools.cached_property

@@ -106,7 +106,7 @@ def init_state(
 
 
 def state_shardings(
-    cfg: decoder.DecoderConfig, algorithm: Algorithm, mesh: sharding.AnyMesh
+    cfg: decoder.DecoderConfig, mesh: sharding.AnyMesh
 ) -> State:
   """Return the sharding of each leaf; moments are sharded like parameters."""
   axes = decoder.logical_axes(cfg)
@@ -225,6 +225,7 @@ def _logprobs(
     params: decoder.Params,
     micro: Batch,
     temperature: jax.Array,
+    *,
     with_entropy: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
   """Return log-probs (and entropies) [p, G, Lc] of one micro-batch."""
@@ -261,7 +262,9 @@ def score_step(
   """Return log-probs of a batch's episodes under `params`, without gradient."""
   algorithm = _of_slice(algorithm, batch)
   score = lambda params, batch, temperature: jax.lax.map(
-      lambda x: _logprobs(cfg, algorithm, params, x, temperature, False)[0],
+      lambda x: _logprobs(
+          cfg, algorithm, params, x, temperature, with_entropy=False
+      )[0],
       batch,
   )
   if mesh := _mesh_of_slices(batch):
@@ -451,7 +454,7 @@ def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
   """Return the loss of one micro-batch, and its values for `_accumulate`."""
   params = lora.join(trainable, frozen) if cfg.lora_rank else trainable
   logprobs, entropy = _logprobs(
-      cfg, algorithm, params, micro, hyper['temperature'], True
+      cfg, algorithm, params, micro, hyper['temperature'], with_entropy=True
   )
   fixed = jax.lax.stop_gradient(logprobs)
   old = fixed if algorithm.on_policy else micro['old_logprobs']
@@ -541,9 +544,7 @@ def compiled(
     mesh: Devices of the results.
     donate: Whether the third argument, a state or parameters, is donated.
   """
-  whole, state = sharding.replicated(mesh), state_shardings(
-      cfg, algorithm, mesh
-  )
+  whole, state = sharding.replicated(mesh), state_shardings(cfg, mesh)
   results = {
       init_state: state,
       update_step: (state, whole, whole),

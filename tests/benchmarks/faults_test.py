@@ -753,7 +753,7 @@ class RecordingTest(FolderTestCase):
 
   def test_admission(self):
     setting = settings.read(self.setting())
-    clean = recording.Run(setting, False, 0).arm
+    clean = recording.Run(setting, planted=False, seed=0).arm
     last = recording.TOKENS
     rows = {}
     for seed, ahead in enumerate((0.3, 0.25, 0.21)):
@@ -770,7 +770,7 @@ class RecordingTest(FolderTestCase):
     setting = dataclasses.replace(
         settings.read(self.setting()), kind='leaky', remedy='...'
     )
-    clean = recording.Run(setting, False, 0).arm
+    clean = recording.Run(setting, planted=False, seed=0).arm
     first, mark = recording.marks(recording.TOKENS)[:2]
     rows = {}
     for seed in range(3):

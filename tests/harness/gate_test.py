@@ -195,7 +195,9 @@ class TrainingTest(parameterized.TestCase):
       self.assertEmpty(found, function.name)
 
   def test_a_busy_machine_is_no_reason_against_a_function(self):
-    busy = run.FunctionError(calls.BUSY, 'keep.py', 'it needs more', False)
+    busy = run.FunctionError(
+        calls.BUSY, 'keep.py', 'it needs more', alone=False
+    )
     source = 'def keep(e, s):\n  return e.valid & e.outcome, s\n'
     with absltest.mock.patch.object(
         calls, 'exchange', side_effect=lambda _, sent, *__: [busy] * len(sent)

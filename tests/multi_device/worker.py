@@ -232,7 +232,7 @@ def run_update(mesh, cfg, params, layout):
   with sharding.use(mesh):
     state = jax.jit(
         lambda p: update_lib.init_state(cfg, algorithm, p),
-        out_shardings=update_lib.state_shardings(cfg, algorithm, mesh),
+        out_shardings=update_lib.state_shardings(cfg, mesh),
     )(params)
     update = update_lib.compiled(update_lib.update_step, cfg, algorithm, mesh)
     arguments = (

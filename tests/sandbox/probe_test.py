@@ -51,10 +51,10 @@ class ChooseTest(parameterized.TestCase):
     with mock.patch.object(probe, 'faults', lambda tier: ['broken']):
       with self.assertRaises(probe.WeakSandboxError):
         probe.tier()
-      self.assertEqual(probe.tier(True), 'T2')
+      self.assertEqual(probe.tier(allow_weak=True), 'T2')
       self.assertEqual(probe.tier(), 'T2')
       with self.assertRaises(probe.WeakSandboxError):
-        probe.tier(False)
+        probe.tier(allow_weak=False)
       with self.assertRaises(probe.WeakSandboxError):
         probe.tier()
 
