@@ -75,7 +75,7 @@ class _Program:
   at_once = False  # `leave_at_once` was called.
   terminated: float | None = None  # When SIGTERM came, on the monotonic clock.
   polled = False  # The main thread has polled since a signal came.
-  asked: Sequence[int] = ()  # The list of the innermost `stop_flag`.
+  asked: list[int] | None = None  # The list of the innermost `stop_flag`.
   leavable = False  # The main thread is in a call of `until_asked`,
   left = False  # which a signal has interrupted.
   lock = threading.Lock()  # Never released by the thread that ends the process.
@@ -276,7 +276,7 @@ def until_asked(work: Callable[[], Any]) -> Any:
     try:
       _Program.leavable = True
       # A signal before this line found nothing to leave.
-      if len(_Program.asked):
+      if _Program.asked is not None and len(_Program.asked):
         raise Interrupted
       result = work()
     finally:
@@ -366,5 +366,7 @@ def stop_flag() -> Iterator[list[int]]:
   finally:
     if old:
       _Program.asked = outer
+      if outer is None:  # A later run of this process has its time again.
+        _Program.terminated = None
     for number, handler in old.items():
       signal.signal(number, handler)

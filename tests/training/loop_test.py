@@ -4,6 +4,7 @@ trained."""
 import contextlib
 import io
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -368,6 +369,7 @@ class EndToEndTest(TrainTestCase):
         evojax.run(config, str(self.root / name))
     self.assertLess(time.monotonic() - began, 30)
     self.assertLen(calls, 3)
+    self.assertEqual(preemption.seconds_left(), math.inf)
     evojax.run(config, str(self.root / name))
     self.assertEqual(sorted(metric_rows(self.root / name)), [0, 1, 2])
     self.assertEqual(
