@@ -105,7 +105,7 @@ class ModeTest(MainTestCase):
       self.command(SMOKE)
       tier.assert_not_called()
       self.command(SMOKE, '--allow_weak_sandbox')
-    tier.assert_called_once_with(True)
+    tier.assert_called_once_with(allow_weak=True)
 
   def test_evolve_hands_on_what_to_compare_and_to_fork(self):
     with absltest.mock.patch.object(loop, 'run', return_value={}) as run:

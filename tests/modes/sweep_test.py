@@ -23,10 +23,10 @@ import pytest
 from configs import math as math_config
 from evojax import config as config_lib
 from evojax.episodes import synthetic
-from evojax.modes import runs
 from evojax.modes import sweep
 from evojax.modes import sweep_file
 from evojax.runtime import commands
+from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
 from evojax.runtime import storage
 from evojax.training import reward_parts
@@ -554,7 +554,7 @@ class CommandTest(absltest.TestCase):
     self.assertIn('all/seed-1/report.html', page)
     self.assertIn('step 3/3', store.read('logs/all-1.log').decode())
     with mirror.opened(f'{store.url}/all/seed-2') as path:
-      self.assertEqual(runs._metrics(pathlib.Path(path))[-1]['step'], 3)
+      self.assertEqual(metrics_lib.read(pathlib.Path(path))[-1]['step'], 3)
     again = run()
     self.assertNotIn('have ended', again)
     self.assertIn('all', again)
