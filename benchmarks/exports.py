@@ -57,9 +57,10 @@ def make_policy(layers: int) -> tuple[decoder.DecoderConfig, decoder.Params]:
       head_dim=128,
       qk_norm=True,
   )
-  shapes = jax.eval_shape(lambda: decoder.init(cfg, jax.random.key(0)))
   # The time depends on no value, and random ones take long.
-  ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
+  ones = jax.tree.map(
+      lambda x: jnp.ones(x.shape, x.dtype), decoder.shapes(cfg)
+  )
   return cfg, jax.block_until_ready(ones)
 
 

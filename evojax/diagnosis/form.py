@@ -433,8 +433,8 @@ def make(
     steps = pd.DataFrame({'step': np.zeros(0, np.int64)})
   never = [c for c in steps if len(steps) and steps[c].isna().all()]
   steps = steps.drop(columns=never)
-  given = {name: _unread(logged[name]) for name in never}
-  unread = {name: value for name, value in given.items() if value is not None}
+  examples = {name: _unread(logged[name]) for name in never}
+  unread = {name: v for name, v in examples.items() if v is not None}
   notes += [
       f'no {name} of a step is a number, such as {value!r:.60}'
       for name, value in unread.items()

@@ -99,6 +99,11 @@ class Plan:
     return self.run.config
 
   @property
+  def mean_tokens(self) -> int:
+    """Expected tokens of a completion; 0 if all count as the longest."""
+    return _mean_tokens(self.config)
+
+  @property
   def devices(self) -> int:
     """The number of devices of the mesh."""
     return math.prod(self.mesh.values())
@@ -211,6 +216,9 @@ def estimate(
   else:
     temporaries = dict(memory_lib.bounds(run))
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
+  most = expected = _costs(run, grading)
+  if mean := _mean_tokens(config):
+    expected = _costs(run.with_fields({'rollout.max_tokens': mean}), grading)
   return Plan(
       run=run,
       mesh=dict(mesh.shape),
@@ -222,8 +230,8 @@ def estimate(
       exact=exact,
       programs=_programs(run),
       tokens=_tokens(config),
-      most=_costs(run, grading),
-      expected=_costs(_with_mean_lengths(run), grading),
+      most=most,
+      expected=expected,
       known=plan_devices.known(config.mesh, devices),
   )
 
@@ -287,10 +295,10 @@ def _costs(run: memory_lib.Run, grading: float) -> Costs:
   return Costs(_work(run), arms)
 
 
-def _with_mean_lengths(run: memory_lib.Run) -> memory_lib.Run:
-  """Return the run with completions that all are as long as their mean."""
-  mean, most = run.config.plan.mean_tokens, run.config.rollout.max_tokens
-  return run.with_fields({'rollout.max_tokens': min(mean or most, most)})
+def _mean_tokens(config: ml_collections.ConfigDict) -> int:
+  """Return `plan.mean_tokens`; 0 if it is not below the maximum."""
+  mean = config.plan.mean_tokens
+  return mean if mean < config.rollout.max_tokens else 0
 
 
 def _forwards(

@@ -72,10 +72,7 @@ def changed(
     run: memory_lib.Run, fields: Mapping[str, Any]
 ) -> memory_lib.Run | None:
   """Return the run with some fields changed; None if the result is invalid."""
-  config = run.config.copy_and_resolve_references()
-  with config.unlocked():
-    config.update_from_flattened_dict(fields)
-  mesh = run.mesh
+  config, mesh = run.with_fields(fields).config, run.mesh
   if 'mesh.data' in fields:
     sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
     mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)

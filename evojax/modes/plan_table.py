@@ -3,6 +3,7 @@
 The table is the cost of a whole run of --mode=evolve, as expected and at most.
 """
 
+from collections.abc import Iterator
 import math
 
 import ml_collections
@@ -39,17 +40,14 @@ def evolution(
   rounds = plan.config.evolve.rounds
   start = _START + _PROGRAM * sum(plan.programs.values())
   parts = {'start, compiling': [(0, 0, start)]}
-  for arm in (plan.most if most else plan.expected).arms:
+  for arm, count in _counted(plan, most):
     stage = arm.stage
-    certain = stage.expected is None
-    count = stage.arms if most or certain else stage.expected
-    trains = bool(stage.steps and not stage.replays)
     in_turn = count  # Arms that one worker trains, one after the other.
     if stage.side_by_side:
       in_turn = max(count / workers, min(count, 1))
     seconds = in_turn * arm.seconds(device, plan.devices)
-    name = stage.name if certain else 'all rounds'
-    cost = count * trains, count * arm.tokens, seconds
+    name = stage.name if stage.expected is None else 'all rounds'
+    cost = count * _trains(stage), count * arm.tokens, seconds
     parts.setdefault(name, []).append(cost)
   parts['all rounds'].append((0, 0, rounds * _ROUND))
   total = lambda rows: tuple(map(sum, zip(*rows, strict=True)))
@@ -133,10 +131,12 @@ def show(plan: plan_lib.Plan, workers: int = 0) -> None:
     )
     durations = (f'{k} {progress.duration(t)}' for k, t in times.items())
     write(f'    {", ".join(durations)}')
-    mean = config.plan.mean_tokens
-    if 0 < mean < config.rollout.max_tokens:
+    if plan.mean_tokens:
       expected = progress.duration(sum(estimate.expected.values()))
-      write(f'    {expected} with completions of {mean} tokens, as expected')
+      write(
+          f'    {expected} with completions of {plan.mean_tokens} tokens, as'
+          ' expected'
+      )
     fit, memory = estimate.fit, _bytes(device.memory_bytes)
     write(f'    {_bytes(estimate.peak)} {fit.words} {memory}')
     for remedy in plan.remedies(device) if fit else ():
@@ -148,16 +148,17 @@ def show(plan: plan_lib.Plan, workers: int = 0) -> None:
 
 def _show_evolution(plan: plan_lib.Plan, workers: int) -> None:
   """Print the cost of a whole run of --mode=evolve, by part and device."""
-  evolve, mean = plan.config.evolve, plan.config.plan.mean_tokens
+  evolve = plan.config.evolve
   output.say(
       f'\n--mode=evolve, {evolve.rounds} rounds: as expected, and (at most,'
       ' with every completion at its longest). Time with compiling, grading'
       ' and disk.'
   )
-  if not 0 < mean < plan.config.rollout.max_tokens:
+  if not plan.mean_tokens:
     output.say(
-        f'--config.plan.mean_tokens={mean}: all completions count as the'
-        ' longest; a number below rollout.max_tokens expects shorter ones'
+        f'--config.plan.mean_tokens={plan.config.plan.mean_tokens}: all'
+        ' completions count as the longest; a number below rollout.max_tokens'
+        ' expects shorter ones'
     )
   largest = memory_lib.with_reference(plan.run)
   added = 'A candidate may add a reference policy (grpo.kl_coef)'
@@ -220,11 +221,23 @@ def _trained(
     plan: plan_lib.Plan, device: devices_lib.Device, most: bool
 ) -> float:
   """Return the seconds of training all arms of a run, one after the other."""
-  found = []
+  return math.fsum(
+      count * arm.seconds(device, plan.devices)
+      for arm, count in _counted(plan, most)
+      if _trains(arm.stage)
+  )
+
+
+def _counted(
+    plan: plan_lib.Plan, most: bool
+) -> Iterator[tuple[plan_lib.Arm, float]]:
+  """Yield the arms of each stage, and their number, at most or as expected."""
   for arm in (plan.most if most else plan.expected).arms:
     stage = arm.stage
-    if stage.steps and not stage.replays:
-      sure = most or stage.expected is None
-      count = stage.arms if sure else stage.expected
-      found.append(count * arm.seconds(device, plan.devices))
-  return math.fsum(found)
+    sure = most or stage.expected is None
+    yield arm, stage.arms if sure else stage.expected
+
+
+def _trains(stage: progress.Stage) -> bool:
+  """Return whether the arms of a stage train; others only sample."""
+  return bool(stage.steps and not stage.replays)

@@ -234,7 +234,7 @@ class InspectTest(parameterized.TestCase):
     self.assertIn(['turn', 'tool', 'policy', 'answer'], lines)
     self.assertIn(['1/2', 'grep', '✗', 'A', '[bold]', 'B\\x1b[31m', 'C'], lines)
     self.assertIn(['2/2', 'none', 'D'], lines)
-    # What was observed is not trained on; each turn has its own advantage.
+    # Observations are not trained on; each turn has its own advantage.
     table = [line for line in lines if line[0].isdecimal() and len(line) > 2]
     self.assertIn(['2', 'A', '1', '-1.000', '+0.50'], table)
     self.assertIn(['3', 'B', '0'], table)

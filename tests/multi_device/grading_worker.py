@@ -65,7 +65,7 @@ def graded(domain, problems=PROBLEMS, stopping=None):
   except Exception as error:
     return f'{type(error).__name__}: {error}', domain.asked
   assert seconds.dtype == np.float32 and len(seconds) == len(grades)
-  # What does not depend on who graded.
+  # Without the fields that depend on the process that graded.
   grades = [dataclasses.replace(g, seconds=None, columns={}) for g in grades]
   return grades, domain.asked
 

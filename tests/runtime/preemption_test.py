@@ -197,7 +197,7 @@ def work():
       time.sleep(0.1)
     except Exception:
       pass""",
-      # Whoever swallows all, or says something else.
+      # A function that catches everything, or raises another error.
       """
 def work():
   try:

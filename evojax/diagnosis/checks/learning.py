@@ -16,7 +16,6 @@ from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import falls
 from evojax.diagnosis.checks import shares
 from evojax.harness.library.diagnostics import groups as groups_lib
-from evojax.harness.library.diagnostics import score as score_lib
 from evojax.ledger import records
 
 _SURE = 0.01
@@ -534,11 +533,6 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
           ('evaluation', scored['step'], scored['eval_outcome']),
       ),
   )
-
-
-def headroom(rows: pd.DataFrame) -> float:
-  """Return how much pass@G exceeds the mean outcome, as a share."""
-  return score_lib.measure(form.View(rows)).get('headroom', 0.0)
 
 
 CHECKS = (

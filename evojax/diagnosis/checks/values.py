@@ -210,10 +210,10 @@ def _restarts(kl: np.ndarray) -> list[int]:
     if before.min() < max(_GROWN * first, _EQUAL) or i - start < 2 * _SIDE:
       continue
     # One low value alone may be a step that had no update.
-    if after.max() < before.min() / 2:
-      if after[0] < min(2 * first, before.min() / fall):
-        found.append(i)
-        start = i
+    stays = after.max() < before.min() / 2
+    if stays and after[0] < min(2 * first, before.min() / fall):
+      found.append(i)
+      start = i
   return found
 
 

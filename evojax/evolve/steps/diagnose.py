@@ -24,9 +24,11 @@ def diagnose(
   """
   history = run.recorder.history
   arms, before = history.arms_of(version), history.arms_before(version)
-  outcome = decisions.decide(lambda: _outcomes(run, arms))
+  earlier, outcome = decisions.decide(
+      lambda: [_outcomes(run, folders) for folders in (before, arms)]
+  )
   # The rise in one round is within its error more often than not.
-  recent = decisions.decide(lambda: _outcomes(run, before)) + outcome
+  recent = earlier + outcome
   measures = recorded.measure(run, arms, version.harness, outcome, recent)
   alerts = diagnose_lib.alerts(measures)
   run.say(f'{version.version}: alerts {", ".join(alerts) or "none"}')
