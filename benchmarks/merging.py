@@ -400,6 +400,11 @@ def interval(values: Sequence[float]) -> str:
 def print_table(rows: Mapping[tuple[Any, ...], Row]) -> None:
   """Print scores by line, and their differences to the seed recipe."""
   names = ('score', 'pass_at_k', 'length', 'truncated', 'entropy', 'kl_base')
+  print(
+      'domain line           what     at mark (tokens)   seeds score, ahead of'
+      f' seed, {", ".join(names[1:])}, KL between arms, gap of log-probs,'
+      ' updates in a row, seconds'
+  )
   groups = itertools.groupby(sorted(rows), key=lambda key: key[:4])
   for (domain, line, what, mark), keys in groups:
     if what == 'arm' or what.startswith('between'):
@@ -446,7 +451,9 @@ def print_table(rows: Mapping[tuple[Any, ...], Row]) -> None:
 def main(_):
   path = pathlib.Path(_OUT.value)
   if _TABLE.value:
-    print_table(read(path))
+    if not (rows := read(path)):
+      raise app.UsageError(f'--out={path}: no rows are recorded there')
+    print_table(rows)
     return
   last = max((m for m in MARKS if m <= _TOKENS.value), default=0)
   if not last:

@@ -6,6 +6,7 @@ from concurrent import futures
 import json
 import pathlib
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -41,6 +42,8 @@ def systems(given: Sequence[str]) -> dict[str, list[str]]:
       known = ', '.join(map(repr, _SHIPPED))
       raise ValueError(f'--system={text!r}: {known} or NAME=COMMAND')
     found[name] = shlex.split(command)
+    if shutil.which(found[name][0]) is None:
+      raise ValueError(f'--system={text!r}: no program {found[name][0]!r}')
   return found
 
 

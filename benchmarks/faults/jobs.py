@@ -193,8 +193,12 @@ def read(path: pathlib.Path, job: Mapping[str, Any]) -> Answer:
     raise AnswerError(f'{policy=} must be a directory')
   if policy is not None:
     policy = pathlib.Path(job['workdir'], policy)
-    if not (policy / 'config.json').is_file():
-      raise AnswerError(f'no policy in {policy}')
+    try:
+      there = (policy / 'config.json').is_file()
+    except OSError:  # Such as a name that is too long.
+      there = False
+    if not there:
+      raise AnswerError(f'no policy in {str(policy)!r:.200}')
   if status == 'repaired' and policy is None:
     raise AnswerError('repaired, but there is no policy to score')
   return Answer(status, tuple(causes), tokens, since, policy, values)

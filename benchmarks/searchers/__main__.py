@@ -137,7 +137,10 @@ def main(_):
   found = tables.tables(json_lines.read(path))
   for each in designs:
     if each.name not in found:
-      print(f'{each.name}: not all harnesses are recorded under two seeds')
+      print(
+          f'{each.name}: not all harnesses are recorded under two seeds;'
+          ' --record trains them'
+      )
       continue
     for tokens in _TOKENS.value:
       plan = replays.Plan(

@@ -20,7 +20,7 @@ def _pairs(text: str) -> dict[str, str]:
   pairs = [item.partition('=') for item in text.split(',') if item]
   wrong = [name for name, equals, value in pairs if not (equals and value)]
   if wrong:
-    raise argparse.ArgumentTypeError(f'{wrong[0]!r} is not NAME=COLUMN')
+    raise argparse.ArgumentTypeError(f'{wrong[0]!r} is not NAME=...')
   return {name.strip(): value.strip() for name, _, value in pairs}
 
 

@@ -6,12 +6,15 @@ import math
 
 import numpy as np
 import pandas as pd
+from scipy import optimize
 from scipy import special
 
 Reals = Sequence[float | int] | np.ndarray | pd.Series
 _PERMUTATIONS = 999
 # Number of values that are permuted at a time, unless one series is longer.
 _BLOCK = 1 << 16
+_STRETCH = 4  # Fewest values of a stretch.
+_MEDIAN_SQUARE = 0.455  # Median of the square of a standard Normal variable.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +145,53 @@ def change_point(y: Reals, least: int = 3) -> Change:
   i = int(k[best])
   p = (1 + beyond) / (1 + _PERMUTATIONS)
   return Change(i, p, float(y[:i].mean()), float(y[i:].mean()))
+
+
+def fall_from_peak(y: Reals) -> Change | None:
+  """Find a fall from the highest stretch of a series, after a rise to it.
+
+  A stretch has an eighth of the values, at least 4. The p-value is the share of
+  series without a fall whose highest stretch is as far above their end: these
+  are the nondecreasing series that fits best, with independent Normal noise. A
+  fall does not add to this noise, whose variance is taken from the median
+  difference of neighbours.
+
+  Args:
+    y: The series.
+
+  Returns:
+    The fall, with the means of the highest stretch and of the end; None if the
+    series is too short, or rose by less than half as much before.
+  """
+  y = np.asarray(y, np.float64)
+  n, width = len(y), max(len(y) // 8, _STRETCH)
+  if n < 2 * width:
+    return None
+  means = _moving_mean(y, width)
+  peak = int(np.argmax(means))
+  before, after = float(means[peak]), float(means[-1])
+  fall = before - after
+  if fall <= 0 or before - float(means[: peak + 1].min()) < fall / 2:
+    return None
+  spread = math.sqrt(float(np.median(np.diff(y) ** 2)) / (2 * _MEDIAN_SQUARE))
+  fit = optimize.isotonic_regression(y).x
+  rng = np.random.default_rng(0)
+  rows, beyond = max(1, _BLOCK // n), 0
+  for first in range(0, _PERMUTATIONS, rows):
+    shape = min(rows, _PERMUTATIONS - first), n
+    made = _moving_mean(fit + rng.normal(0, spread, shape), width)
+    beyond += int((made.max(1) - made[:, -1] >= fall).sum())
+  # Where the sum of what exceeds the middle of both means is highest.
+  excess = np.cumsum(y[peak:] - (before + after) / 2)
+  index = min(peak + int(np.argmax(excess)) + 1, n - 1)
+  return Change(index, (1 + beyond) / (1 + _PERMUTATIONS), before, after)
+
+
+def _moving_mean(y: np.ndarray, width: int) -> np.ndarray:
+  """Return the means of `width` neighbouring values along the last axis."""
+  total = np.cumsum(y, -1)
+  total = np.concatenate([np.zeros((*y.shape[:-1], 1)), total], -1)
+  return (total[..., width:] - total[..., :-width]) / width
 
 
 def step_up(y: Reals, at: int) -> Interval:

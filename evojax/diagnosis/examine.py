@@ -23,7 +23,9 @@ _SAID_BY = {
         'hardly_moves',
         'kl_zero',
         'left_out',
+        'reward_hacking',
     ),
+    'form_wins': ('reward_hacking',),
     'loss_summed': ('advantage_spikes', 'impossible_share'),
     'update_large': ('logprob_gap', 'other_weights', 'stale_sampler'),
     # These findings say why nothing moves.

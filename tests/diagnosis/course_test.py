@@ -1,13 +1,17 @@
 """Tests for checks of courses whose cause a straight line does not show."""
 
 import dataclasses
+import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pandas as pd
 
 from evojax.diagnosis import examine
+from evojax.diagnosis import readers
 from evojax.diagnosis.checks import behaviour
+from evojax.diagnosis.checks import falls
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import reward
@@ -156,6 +160,71 @@ class CourseTest(parameterized.TestCase):
       rise, solved = found.numbers
       self.assertGreater(rise.low, 0)
       self.assertLess(solved.low, 0)
+
+  @parameterized.parameters(
+      (0.0, 'is flat', 'warning'),
+      (-0.5, 'falls', 'warning'),
+      (0.5, None, None),
+  )
+  def test_means_alone_show_a_reward_that_rises_apart(self, rise, said, level):
+    rng = np.random.default_rng(0)
+    step = np.arange(100)
+    solved = 0.4 + rise * step / 100 + rng.normal(0, 0.03, 100)
+    form_ = 0.2 + 0.7 * step / 100
+    log = pd.DataFrame(
+        {
+            '_step': step,
+            'train/reward': solved + form_,
+            'train/rewards/accuracy_reward/mean': solved.clip(0, 1),
+            'train/rewards/format_reward/mean': form_,
+        }
+    )
+    path = pathlib.Path(self.create_tempfile('history.csv').full_path)
+    log.to_csv(path)
+    found = {f.check: f for f in examine.examine(readers.read(path)).findings}
+    # Their advice is that updates change no weights, or change too much.
+    self.assertTrue({'not_learning', 'form_wins'}.isdisjoint(found))
+    hacked = found.get('reward_hacking')
+    self.assertEqual(hacked and hacked.severity, level)
+    if said:
+      self.assertIn(said, hacked.text)
+      self.assertIn('format_reward', hacked.change)
+
+  def test_a_reward_that_rises_where_hardly_more_can_be_solved(self):
+    rows = made.rollouts(start=9.0, rise=0)
+    known = 0.5 + rows['step'] / 100
+    rng = np.random.default_rng(0)
+    rows['part_format'] = (rng.random(len(rows)) < known).astype(float)
+    run = made.run(rows, reward=lambda e: e['part_correct'] + e['part_format'])
+    self.assertLess(run.rollouts['outcome'].min(), 1)
+    self.assertEqual(reward.reward_hacking(run).severity, 'note')
+
+  @parameterized.parameters(
+      (lambda t: 0.2 + 0.01 * np.minimum(t, 60) - 0.012 * np.maximum(t - 60, 0)),
+      (lambda t: np.where(t < 90, 0.1 + 0.6 * np.minimum(t, 40) / 40, 0.2)),
+  )
+  def test_a_fall_after_a_rise(self, course):
+    rng = np.random.default_rng(0)
+    values = course(np.arange(100)) + rng.normal(0, 0.05, 100)
+    found = falls.from_peak(values)
+    self.assertGreater(found.before - found.after, 0.3)
+    self.assertBetween(found.index, 60, 95)
+    run = made.run(made.rollouts(steps=100, rise=0))
+    solved = rng.random(len(run.rollouts)) < course(
+        run.rollouts['step'].to_numpy()
+    )
+    run.rollouts['outcome'] = solved.astype(float)
+    self.assertIsNotNone(learning.outcome_falling(run))
+
+  def test_no_fall_after_a_rise_that_lasts(self):
+    t = np.arange(100)
+    wrong = 0
+    for seed in range(40):
+      noise = np.random.default_rng(seed).normal(0, 0.08, 100)
+      wrong += falls.from_peak(0.3 + 0.4 * np.minimum(t / 40, 1) + noise) is not (
+          None
+      )
+    self.assertEqual(wrong, 0)
 
   @parameterized.parameters(
       ('inverted', 'inverted_sign', behaviour.entropy_collapse),

@@ -142,6 +142,28 @@ class ReadersTest(parameterized.TestCase):
     self.assertBetween(run.n_steps, 2, 11)
     self.assertIn('damaged', run.notes[0])
 
+  def test_wandb_charts(self):
+    for name, metric in (('a', 'train/reward'), ('b', 'train/entropy')):
+      column = f'sunny - 7 - {metric}'
+      table = pd.DataFrame({'Step': range(20), column: [0.25] * 20})
+      for end in ('__MIN', '__MAX'):
+        table[column + end] = table[column]
+      table.to_csv(self.path / f'{name}.csv', index=False)
+    run = readers.read(self.path)
+    self.assertEqual((run.format, run.n_steps), ('wandb', 20))
+    self.assertContainsSubset(('reward', 'entropy'), run.steps.columns)
+    text = (self.path / 'a.csv').read_text()
+    (self.path / 'b.csv').write_text(text.replace('sunny', 'rainy'))
+    notes = readers.read(self.path).notes
+    self.assertTrue(any('curves of 2 runs' in note for note in notes))
+
+  def test_columns_have_known_names(self):
+    pd.DataFrame({'step': [1], 'score': [1.0]}).to_csv(self.path / 'a.csv')
+    with self.assertRaisesRegex(form.FormatError, 'rewards=.*reward, outcome'):
+      readers.read(self.path, columns={'rewards': 'score'})
+    with self.assertRaisesRegex(form.FormatError, 'they have .*score, step'):
+      readers.read(self.path, columns={'reward': 'scores'})
+
   def test_wandb_export(self):
     self.path.mkdir()
     made.metrics(made.rollouts()).rename(

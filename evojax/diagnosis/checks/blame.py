@@ -7,6 +7,7 @@ import pandas as pd
 
 from evojax.diagnosis import estimates
 from evojax.diagnosis import form
+from evojax.diagnosis import names
 from evojax.ledger import records
 
 _SMALL = 1e-9  # Variance below which a part carries no information.
@@ -92,6 +93,19 @@ def misleading(run: form.Run) -> list[records.Remedy]:
       for share in sorted(shares(run), key=_harm, reverse=True)
       if misleads(share)
   ]
+
+
+def rising(run: form.Run) -> list[str]:
+  """Return the parts whose mean rises, without those for what is right."""
+  found = []
+  for column in run.steps:
+    part = column.removeprefix(form.PART)
+    if part == column or names.judges(part):
+      continue
+    _, values = run.series(column)
+    if len(values) >= form.MIN_STEPS and estimates.trend(values).low > 0:
+      found.append(part)
+  return found
 
 
 def remedies(run: form.Run) -> tuple[records.Remedy, ...]:

@@ -58,7 +58,10 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   # A fall after a rise; a line through both would be flat.
   late = dropped and solved[-len(solved) // 4 :].mean() < change.before - 0.05
   if not fell and not late:
-    return _fell_at_once(run)
+    peak = falls.from_peak(solved)
+    if peak is None or peak.before - peak.after < _FAR:
+      return _fell_at_once(run)
+    change = peak
   rows = run.rollouts
   shown: tuple[int, ...] = ()
   if 'outcome' in rows:
@@ -70,7 +73,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       text=f'the solved share falls from {change.before:.0%} to'
       f' {change.after:.0%}{shares.said_harder(run)}',
       since=int(steps[change.index]),
-      p=min(change.p, line.p),
+      p=min(change.p, line.p) if fell else change.p,
       numbers=(
           findings.number(
               'rise of the solved share over the run',

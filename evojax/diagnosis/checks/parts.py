@@ -266,10 +266,11 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
   # A line through a rise and a fall may be flat.
   late = reward[-len(reward) // 4 :].mean() < change.before - fall / 2
   lower = line.p < _SURE and line.high < 0
-  if change.p > _SURE or fall < _FALL * abs(change.before):
-    return None
-  if not lower and not late:
-    return None
+  fell = change.p <= _SURE and fall >= _FALL * abs(change.before)
+  if not fell or not (lower or late):
+    change = falls.from_peak(reward)
+    if change is None:
+      return None
   return findings.Finding(
       check='reward_falling',
       severity=shares.fall_severity(run, reward, change.before),

@@ -1,5 +1,6 @@
 """Checks of the reward: does it pay for what is wanted, and only for that?"""
 
+from collections.abc import Sequence
 import dataclasses
 
 import numpy as np
@@ -25,6 +26,7 @@ _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
 _HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
 _ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
+_MUCH = 0.9  # Share solved that leaves little to learn, as in `dead_groups`.
 _FLAT = 0.03  # Rise of the solved share that is none, as in `not_learning`.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
@@ -40,20 +42,28 @@ def _graded_rows(run: form.Run, *others: str) -> pd.DataFrame:
   rows = run.rows('reward', 'outcome', 'group', *others)
   # In evojax the evaluator owns the outcome; elsewhere it may be the same
   # function that the policy exploits.
-  if run.format != 'evojax' and np.allclose(rows['reward'], rows['outcome']):
-    raise form.NotLogged(
-        'no outcome apart from the reward is logged: --columns=outcome=...'
-    )
+  if run.format != 'evojax':
+    _tell_apart(rows)
   return rows
 
 
+def _tell_apart(rows: pd.DataFrame) -> None:
+  """Raise NotLogged if the outcome is the reward."""
+  if np.allclose(rows['reward'], rows['outcome']):
+    raise form.NotLogged(
+        'no outcome apart from the reward is logged: --columns=outcome=...'
+    )
+
+
 def reward_hacking(run: form.Run) -> findings.Finding | None:
-  """Detect a reward that rises while the solved share does not."""
-  rows = _graded_rows(run)
-  unsolved = rows[rows['outcome'] < 0.5]
-  if not len(unsolved):
+  """Detect a reward that rises while the solved share does not.
+
+  Without rollouts it compares the means of steps. These do not tell how hard
+  the problems are, so that the finding is a warning unless an evaluation does.
+  """
+  by_step, unsolved = _courses(run)
+  if by_step['outcome'].min() >= 1:
     return None  # No more than all can be solved.
-  by_step = rows.groupby('step')[['reward', 'outcome']].mean()
   if len(by_step) < form.MIN_STEPS:
     raise form.NotLogged(f'{len(by_step)} steps, {form.MIN_STEPS} needed')
   steps = by_step.index.to_numpy()
@@ -61,20 +71,26 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   found = _rise_apart(solved, reward) or _jump_apart(solved, reward)
   if found is None:
     return None
-  wrong = run.late(unsolved)
-  shown = wrong.sort_values('reward', ascending=False).index[:6]
-  flat = 'falls' if found.solved.value < -0.05 else 'is flat'
+  falling = found.solved.value < -0.05
+  flat = f'is flat at {solved.mean():.0%}'
+  if falling:
+    first, last = (np.mean(part) for part in np.array_split(solved, 3)[::2])
+    flat = f'falls from {first:.0%} to {last:.0%}'
   # A dense reward may come before the first solutions, and a share that is
   # nearly 0 cannot show more than that.
   rare = solved.max() < shares.RARELY and found.solved.high >= 0
-  harder = bool(shares.harder(run))
+  full = solved.mean() > _MUCH and not falling
+  harder = shares.harder(run)
   if rare:
-    flat += f' near 0 ({solved.mean():.1%}), where it tells little'
-  flat += ', as problems get harder' * harder
-  part, replay = replays.best_weight(run)
+    flat = f'is flat near 0 ({solved.mean():.1%}), where it tells little'
+  if full:
+    flat += ', with hardly more to solve'
+  flat += ', as problems get harder' * bool(harder)
+  unsure = rare or harder or (harder is None and not len(run.rollouts))
+  replay = replays.best_weight(run)[1]
   return findings.Finding(
       check='reward_hacking',
-      severity='warning' if rare or harder else 'critical',
+      severity='note' if full else 'warning' if unsure else 'critical',
       text=f'the reward rises, and the solved share {flat}',
       since=int(steps[found.start]),
       p=found.p,
@@ -82,13 +98,34 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
           findings.number('rise of the reward', found.reward),
           findings.number('rise, solved', found.solved, 'share'),
       ),
-      rows=tuple(shown),
-      change=replay.change
-      or f'{words.word(run.format, "reward")}: pay for what is solved',
+      rows=tuple(map(int, unsolved.index[:6])),
+      change=replay.change or _less_of(run, blame.rising(run)),
       remedies=blame.remedies(run),
       replay=replay.text,
       curves=(('reward', steps, reward), ('solved', steps, solved)),
   )
+
+
+def _courses(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+  """Return reward and outcome by step, and the best paid unsolved rollouts."""
+  names = ['reward', 'outcome']
+  if not len(run.rollouts) and set(names) <= set(run.steps):
+    by_step = run.steps.set_index('step')[names].dropna()
+    _tell_apart(by_step)
+    return by_step, run.rollouts
+  rows = _graded_rows(run)
+  unsolved = rows[rows['outcome'] < 0.5]
+  wrong = run.late(unsolved) if len(unsolved) else unsolved
+  best = wrong.sort_values('reward', ascending=False)
+  return rows.groupby('step')[names].mean(), best
+
+
+def _less_of(run: form.Run, parts: Sequence[str]) -> str:
+  """Return lower weights of parts, or else that the reward is to change."""
+  weights = ', '.join(words.word(run.format, 'weight', part) for part in parts)
+  if weights:
+    return f'{weights}: a third'
+  return f'{words.word(run.format, "reward")}: pay for what is solved'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

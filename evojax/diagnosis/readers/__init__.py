@@ -53,6 +53,18 @@ def read(
         f'there is no file or directory {path}; name the directory of a run,'
         ' or one of its log files'
     )
+  unknown = [
+      name
+      for name in columns or {}
+      if name not in (*form.ROLLOUT, *form.STEP)
+      and not name.startswith(form.PART)
+  ]
+  if unknown:
+    raise form.FormatError(
+        f'--columns={unknown[0]}=...: the names are'
+        f' {", ".join(dict.fromkeys((*form.ROLLOUT, *form.STEP)))},'
+        f' {form.PART}NAME'
+    )
   modules = {
       name: importlib.import_module(f'evojax.diagnosis.readers.{module}')
       for name, module in FORMATS.items()

@@ -74,7 +74,10 @@ def read(
       steps.append(found)
   missing = [column for column in columns.values() if column not in seen]
   if missing:
-    raise form.FormatError(f'no table of {path} has {", ".join(missing)}')
+    raise form.FormatError(
+        f'no table of {path} has {", ".join(missing)}; they have'
+        f' {", ".join(sorted(map(str, seen)))[:300]}'
+    )
   rows = pd.concat(rollouts, ignore_index=True) if rollouts else pd.DataFrame()
   if len(rows) and 'outcome' not in rows:
     taken: dict[str, str] = {}

@@ -4,7 +4,9 @@ An offline run is a file run-ID.wandb of protobuf records in LevelDB's log
 format: blocks of 32 KiB, records with a checksum, a length and a type (whole,
 first, middle, last). Only the history records are read, by the few field
 numbers below (wandb/proto/wandb_internal.proto). An export is `history` as CSV
-or JSON with a column `_step`. Rollouts in W&B tables are not read.
+or JSON with a column `_step`, or the CSV files of charts: an axis, and for each
+run the columns 'RUN - METRIC', 'RUN - METRIC__MIN' and 'RUN - METRIC__MAX'.
+Rollouts in W&B tables are not read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,8 @@ from evojax.diagnosis import readers
 from evojax.diagnosis.readers import table
 
 _STEP_COLUMN = re.compile(r'(^|[",])_step[",]', re.MULTILINE)
+_CHART_COLUMN = re.compile(r' - [^",\n]+__MIN[",]')
+_LOW, _HIGH, _OF_RUN = '__MIN', '__MAX', ' - '
 _BLOCK = 1 << 15
 _HEADER = 7  # Bytes, both of the file's header and of each record's.
 _FULL, _FIRST, _LAST = 1, 2, 4
@@ -37,9 +41,13 @@ def _offline(path: pathlib.Path) -> list[pathlib.Path]:
   return sorted(found) or sorted(path.glob('wandb/*run-*/*.wandb'))
 
 
-def _has_step(path: pathlib.Path) -> bool:
+def _exported(path: pathlib.Path) -> bool:
+  """Return whether a file looks like an export."""
   with path.open(errors='replace') as file:
-    return bool(_STEP_COLUMN.search(file.read(1 << 16)))
+    beginning = file.read(1 << 16)
+  header = beginning.partition('\n')[0] + '\n'
+  chart = path.suffix == '.csv' and _CHART_COLUMN.search(header)
+  return bool(chart or _STEP_COLUMN.search(beginning))
 
 
 def fits(path: pathlib.Path) -> bool:
@@ -47,7 +55,7 @@ def fits(path: pathlib.Path) -> bool:
     return True
   files = [path] if path.is_file() else sorted(path.iterdir())
   return any(
-      f.suffix in ('.csv', '.json', '.jsonl') and f.is_file() and _has_step(f)
+      f.suffix in ('.csv', '.json', '.jsonl') and f.is_file() and _exported(f)
       for f in files
   )
 
@@ -74,10 +82,49 @@ def read(
         if f.suffix in ('.csv', '.json', '.jsonl')
         and not f.name.startswith('diagnosis.')
     ]
-    log = readers.tables(exported, lambda f: table.load(f, notes), notes)
+    charts = _Charts(notes)
+    load = lambda file: charts.metrics(table.load(file, notes))
+    log = readers.tables(exported, load, notes)
   log = readers.renamed(log, columns)
   steps = names.common(log, notes, columns)
   return form.make(path, 'wandb', pd.DataFrame(), steps, settings, notes)
+
+
+class _Charts:
+  """Reads the CSV files of charts, all of which have to be of one run."""
+
+  def __init__(self, notes: list[str]):
+    self._notes = notes
+    self._axis = self._run = ''
+
+  def metrics(self, log: pd.DataFrame) -> pd.DataFrame:
+    """Return the metrics of one chart; any other table as it is.
+
+    Raises:
+      form.FormatError: If it has several runs.
+    """
+    names = [str(name) for name in log]
+    drawn = [n for n in names if _OF_RUN in n and f'{n}{_LOW}' in names]
+    if not drawn:
+      return log
+    runs = {name.rpartition(_OF_RUN)[0] for name in drawn} | {self._run}
+    runs = sorted(runs - {''})
+    if len(runs) > 1:
+      raise form.FormatError(
+          f'curves of {len(runs)} runs, {", ".join(runs[:3])}: export one'
+      )
+    axis, self._run = names[0], runs[0] if runs else ''
+    self._axis = self._axis or axis
+    if axis != self._axis:
+      self._notes.append(
+          f'left out a chart over {axis!r}, as another one is over'
+          f' {self._axis!r}'
+      )
+      return pd.DataFrame()
+    renamed = {name: name.rpartition(_OF_RUN)[2] for name in drawn}
+    if axis == 'Step':
+      renamed[axis] = '_step'
+    return log[[axis, *drawn]].rename(columns=renamed)
 
 
 def _history(file: pathlib.Path, notes: list[str]) -> Iterator[dict[str, Any]]:
