@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -179,9 +180,10 @@ class CourseTest(parameterized.TestCase):
             'train/rewards/format_reward/mean': form_,
         }
     )
-    path = pathlib.Path(self.create_tempfile('history.csv').full_path)
-    log.to_csv(path)
-    found = {f.check: f for f in examine.examine(readers.read(path)).findings}
+    with tempfile.TemporaryDirectory() as folder:
+      log.to_csv(pathlib.Path(folder, 'history.csv'))
+      run = readers.read(pathlib.Path(folder))
+    found = {f.check: f for f in examine.examine(run).findings}
     # Their advice is that updates change no weights, or change too much.
     self.assertTrue({'not_learning', 'form_wins'}.isdisjoint(found))
     hacked = found.get('reward_hacking')
@@ -191,16 +193,16 @@ class CourseTest(parameterized.TestCase):
       self.assertIn('format_reward', hacked.change)
 
   def test_a_reward_that_rises_where_hardly_more_can_be_solved(self):
-    rows = made.rollouts(start=9.0, rise=0)
+    rows = made.rollouts(start=5.0, rise=0)
     known = 0.5 + rows['step'] / 100
     rng = np.random.default_rng(0)
     rows['part_format'] = (rng.random(len(rows)) < known).astype(float)
     run = made.run(rows, reward=lambda e: e['part_correct'] + e['part_format'])
-    self.assertLess(run.rollouts['outcome'].min(), 1)
+    self.assertLess(run.rollouts.groupby('step')['outcome'].mean().min(), 1)
     self.assertEqual(reward.reward_hacking(run).severity, 'note')
 
   @parameterized.parameters(
-      (lambda t: 0.2 + 0.01 * np.minimum(t, 60) - 0.012 * np.maximum(t - 60, 0)),
+      (lambda t: 0.2 + 0.01 * t.clip(0, 60) - 0.012 * (t - 60).clip(0)),
       (lambda t: np.where(t < 90, 0.1 + 0.6 * np.minimum(t, 40) / 40, 0.2)),
   )
   def test_a_fall_after_a_rise(self, course):
@@ -221,9 +223,8 @@ class CourseTest(parameterized.TestCase):
     wrong = 0
     for seed in range(40):
       noise = np.random.default_rng(seed).normal(0, 0.08, 100)
-      wrong += falls.from_peak(0.3 + 0.4 * np.minimum(t / 40, 1) + noise) is not (
-          None
-      )
+      course = 0.3 + 0.4 * np.minimum(t / 40, 1) + noise
+      wrong += falls.from_peak(course) is not None
     self.assertEqual(wrong, 0)
 
   @parameterized.parameters(

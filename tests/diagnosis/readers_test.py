@@ -143,6 +143,7 @@ class ReadersTest(parameterized.TestCase):
     self.assertIn('damaged', run.notes[0])
 
   def test_wandb_charts(self):
+    self.path.mkdir(parents=True, exist_ok=True)
     for name, metric in (('a', 'train/reward'), ('b', 'train/entropy')):
       column = f'sunny - 7 - {metric}'
       table = pd.DataFrame({'Step': range(20), column: [0.25] * 20})
@@ -158,6 +159,7 @@ class ReadersTest(parameterized.TestCase):
     self.assertTrue(any('curves of 2 runs' in note for note in notes))
 
   def test_columns_have_known_names(self):
+    self.path.mkdir(parents=True, exist_ok=True)
     pd.DataFrame({'step': [1], 'score': [1.0]}).to_csv(self.path / 'a.csv')
     with self.assertRaisesRegex(form.FormatError, 'rewards=.*reward, outcome'):
       readers.read(self.path, columns={'rewards': 'score'})
