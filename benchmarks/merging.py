@@ -41,13 +41,13 @@ from benchmarks import json_lines
 from configs import coding as coding_config
 from configs import math as math_config
 from evojax import records
-from evojax.diagnosis import estimates as diagnosis_estimates
 from evojax.episodes import collect
 from evojax.eval import estimates
 from evojax.eval import scores
 from evojax.rollout import parity
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.stats import intervals
 from evojax.training import engines
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -393,7 +393,7 @@ def interval(values: Sequence[float]) -> str:
   """Return the mean over seeds and half of its 95 % t interval, as text."""
   if len(values) < 2:
     return f'{np.mean(values):5.1f}      '
-  found = diagnosis_estimates.student(values)
+  found = intervals.student(values)
   return f'{found.value:5.1f} ±{found.high - found.value:4.1f}'
 
 

@@ -14,11 +14,11 @@ from benchmarks.faults import jobs
 from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
 from evojax import config as config_lib
-from evojax.diagnosis import estimates
 from evojax.evolve import skills as skills_lib
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.stats import intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _interval(values: Sequence[float]) -> str:
   """Return a mean and its t interval; the mean alone of one value."""
   if len(values) < 2:
     return f'{values[0]:.1f}'
-  found = estimates.student(values)
+  found = intervals.student(values)
   return f'{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]'
 
 

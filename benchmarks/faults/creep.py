@@ -19,6 +19,7 @@ from benchmarks.faults import settings as settings_lib
 from evojax.eval import simulation
 from evojax.evolve import propose as propose_lib
 from evojax.ledger import history as history_lib
+from evojax.stats import intervals
 
 QUARTER = 0.25
 _VARIABLE = 'EVOJAX_FAULT'  # Directory of the proposed setting.
@@ -65,7 +66,7 @@ def lines(runs: int) -> Sequence[str]:
   made = [f'{runs} runs of {RULES.rounds} rounds; {head}']
   for harm in HARMS:
     kept, lost = simulate(harm, runs)
-    low, high = simulation.exact_interval(kept, runs)
+    low, high = intervals.exact(kept, runs)
     made.append(
         f'{100 * harm:4.1f} points | {kept / runs:.4f} [{low:.4f}, {high:.4f}]'
         f' | {100 * lost:.2f} points'

@@ -13,6 +13,7 @@ from rich import table as table_lib
 from evojax.eval import estimates
 from evojax.eval import evaluate
 from evojax.eval import modes as modes_lib
+from evojax.stats import intervals
 
 
 def _side(result: evaluate.EvalResult) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def heading(split: str, problems: int, samples: int, seed: int) -> str:
   """Return the line that describes the numbers below it."""
   return (
       f'{split}: {problems:,} problems x {samples} samples, seed {seed};'
-      f' {100 * estimates.LEVEL:.0f} % intervals'
+      f' {100 * intervals.LEVEL:.0f} % intervals'
   )
 
 

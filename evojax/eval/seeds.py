@@ -21,6 +21,7 @@ from evojax.eval import report as report_lib
 from evojax.eval import sealed
 from evojax.evidence import store
 from evojax.runtime import output
+from evojax.stats import intervals
 
 
 def main(module: Any, arguments: Sequence[str]) -> int:
@@ -166,7 +167,7 @@ def print_summary(
   console.print(
       f'sealed: {summary["problems"]:,} problems x {summary["samples"]}'
       f' samples, {which} problems for every seed;'
-      f' {100 * estimates.LEVEL:.0f} % intervals'
+      f' {100 * intervals.LEVEL:.0f} % intervals'
   )
   runs = summary['runs']
   gains = [run['gain'] for run in runs]

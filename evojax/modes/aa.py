@@ -38,6 +38,7 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
+from evojax.stats import intervals
 from evojax.training import arm as arm_lib
 from evojax.training import stages
 
@@ -255,7 +256,7 @@ def measure(
         worth=race.WORTH,
     )
   found = dict(
-      rate=dataclasses.asdict(rate) | dict(level=estimates.LEVEL),
+      rate=dataclasses.asdict(rate) | dict(level=intervals.LEVEL),
       bound=rules.level,
       spread=spread,
       detectable=dict(effect=effect, power=POWER, rounds=rounds),

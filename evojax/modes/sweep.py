@@ -33,7 +33,6 @@ import ml_collections
 from rich import console as console_lib
 
 from evojax import config as config_lib
-from evojax.diagnosis import estimates
 from evojax.eval import report as report_lib
 from evojax.modes import runs
 from evojax.modes import sweep_file
@@ -45,6 +44,7 @@ from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
+from evojax.stats import intervals
 
 TABLE, PAGE = 'sweep.json', 'sweep.html'
 _POLL_SECONDS = 0.5
@@ -448,7 +448,7 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
 def _interval(values: Sequence[float]) -> list[float | None] | None:
   if not values:
     return None
-  found = estimates.student(values)
+  found = intervals.student(values)
   ends = [found.low, found.high] if len(values) > 1 else [None, None]
   return [found.value, *ends]
 

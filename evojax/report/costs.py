@@ -17,8 +17,6 @@ import numpy as np
 from rich import console as console_lib
 
 from evojax import config as config_lib
-from evojax.eval import estimates
-from evojax.eval import paired
 from evojax.eval import report as report_lib
 from evojax.evidence import store
 from evojax.ledger import history as history_lib
@@ -27,6 +25,7 @@ from evojax.ledger import records
 from evojax.report import curves
 from evojax.report import numerals
 from evojax.report import state
+from evojax.stats import intervals
 
 # Bounds of the shares of a run's tokens.
 MOST_SCORES = 0.15  # Scores of dev and of perturbed problems.
@@ -300,8 +299,7 @@ def summarise(
     values = [of(run) for run in found]
     if None in values:
       return None
-    gain = paired.gain(list(map(float, values)), [0.0] * len(values))
-    return dataclasses.asdict(gain)
+    return dataclasses.asdict(intervals.student(values))
 
   share = lambda use: lambda run: run['uses'][use] / (run['tokens'] or 1)
   at = lambda i, n: lambda run: run['reached'][i] and run['reached'][i][n]
@@ -367,7 +365,7 @@ def _print_uses(
       f' !): training of the policy at least {_whole(LEAST_POLICY)},'
       f' or {_whole(LEAST_POLICY_WITH_HORIZON)} if shadows of kept changes'
       ' (horizon) were trained; dev and perturbed scores at most'
-      f' {_whole(MOST_SCORES)}. ±: half of a {_whole(estimates.LEVEL)} t'
+      f' {_whole(MOST_SCORES)}. ±: half of a {_whole(intervals.LEVEL)} t'
       ' interval over seeds'
   )
 

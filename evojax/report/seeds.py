@@ -29,6 +29,7 @@ from evojax.ledger import milestones
 from evojax.ledger import records
 from evojax.report import costs
 from evojax.report import sealed
+from evojax.stats import intervals
 
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def print_summary(
   )
   kept = sum(run['kept'] > 0 for run in runs)
   console.print(
-      f'\nsealed problems: means over seeds with {100 * estimates.LEVEL:.0f} %'
+      f'\nsealed problems: means over seeds with {100 * intervals.LEVEL:.0f} %'
       f' intervals (Student t). {kept} of {len(runs)} runs kept a change; where'
       ' none was kept, "evolved" is the seed harness.'
   )
