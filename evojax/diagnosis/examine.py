@@ -9,7 +9,7 @@ from evojax.diagnosis import checks
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
-from evojax.report import numerals
+from evojax.runtime import numerals
 from evojax.stats import trends
 
 # Findings that are dropped if one of the stronger findings is present.

@@ -20,6 +20,7 @@ from evojax.eval import estimates
 from evojax.eval import report as report_lib
 from evojax.eval import sealed
 from evojax.evidence import store
+from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.stats import intervals
 
@@ -175,21 +176,21 @@ def print_summary(
       console,
       ('run', *(run['run'] for run in runs)),
       ('step', *(run['step'] for run in runs)),
-      ('base', *(report_lib.percent(run['before']) for run in runs)),
-      ('trained', *(report_lib.percent(run['after']) for run in runs)),
-      ('gain', *(report_lib.points(gain['value']) for gain in gains)),
-      ('interval', *(report_lib.interval(g, signed=True) for g in gains)),
+      ('base', *(numerals.share(run['before']) for run in runs)),
+      ('trained', *(numerals.share(run['after']) for run in runs)),
+      ('gain', *(numerals.points(gain['value']) for gain in gains)),
+      ('interval', *(numerals.interval(g, '+.1f') for g in gains)),
   )
   for name, key in (('base', 'before'), ('trained', 'after')):
     side = summary[key]
     console.print(
-        f'{name} {report_lib.percent(side["value"])}'
-        f' {report_lib.interval(side)}'
+        f'{name} {numerals.share(side["value"])}'
+        f' {numerals.interval(side)}'
     )
   gain = summary['gain']
   console.print(
-      f'gain {report_lib.points(gain["value"])} points'
-      f' {report_lib.interval(gain, signed=True)}, over seeds and problems'
+      f'gain {numerals.points(gain["value"])} points'
+      f' {numerals.interval(gain, "+.1f")}, over seeds and problems'
   )
 
 

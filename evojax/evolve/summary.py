@@ -18,12 +18,12 @@ from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import milestones
 from evojax.ledger import records
-from evojax.report import numerals
 from evojax.report import page
 from evojax.report import sealed as sealed_lib
 from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import mirror
+from evojax.runtime import numerals
 from evojax.runtime import output
 
 
@@ -206,9 +206,9 @@ def _show_sealed(
     rows.append(
         (
             summary['names'].get(name, name),
-            report_lib.percent(score['value']),
-            report_lib.interval(score),
-            report_lib.points(gain['value']) if gain else '',
+            numerals.share(score['value']),
+            numerals.interval(score),
+            numerals.points(gain['value']) if gain else '',
             *(f'{compute[key]:,}' for key in ('training', 'total') if compute),
         )
     )

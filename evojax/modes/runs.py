@@ -22,7 +22,6 @@ import sys
 from typing import Any
 
 from evojax import config as config_lib
-from evojax.eval import report as report_lib
 from evojax.eval import sealed as sealed_lib
 from evojax.ledger import budget
 from evojax.ledger import history as history_lib
@@ -30,8 +29,8 @@ from evojax.ledger import records
 from evojax.report import page as page_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
+from evojax.runtime import numerals
 from evojax.runtime import output
-from evojax.runtime import progress
 
 # Errors that reading a damaged file may raise.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -359,15 +358,15 @@ def _text(value: Any) -> str:
 def _cells(row: Row) -> dict[str, str]:
   """Return the cells of a run by heading, the most important ones first."""
   number = lambda name, form: '-' if row.get(name) is None else form(row[name])
-  score = number('score', report_lib.percent)
+  score = number('score', numerals.share)
   if None not in (row.get('low'), row.get('high')):
-    score += f' {report_lib.interval(row)}'
+    score += f' {numerals.interval(row)}'
   state = row['state'].partition(':')[0]
   return {
       'state': re.sub(' at (?:step|trial|round) (.*) of ', r' \1/', state),
       'score': score,
-      'gain': number('gain', report_lib.points),
-      'time': number('seconds', progress.duration),
+      'gain': number('gain', numerals.points),
+      'time': number('seconds', numerals.duration),
       'mode': row['mode'] or '-',
       'tokens': number('tokens', '{:,}'.format),
       'dollars': number('dollars', '${:,.2f}'.format),

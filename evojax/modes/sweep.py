@@ -41,6 +41,7 @@ from evojax.runtime import commands
 from evojax.runtime import config_checks
 from evojax.runtime import durable
 from evojax.runtime import mirror
+from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import workdir as workdir_lib
@@ -475,17 +476,17 @@ def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
   for row in rows:
     texts = {'setting': row['setting'], 'seeds': f'{row["seeds"]}/{row["of"]}'}
     for what, form in (
-        ('score', report_lib.percent),
-        ('gain', report_lib.points),
-        ('over', report_lib.points),
+        ('score', numerals.share),
+        ('gain', numerals.points),
+        ('over', numerals.points),
     ):
       text = ''
       if row[what]:
         value, low, high = row[what]
         text = form(value)
         if low is not None:
-          ends = dict(low=low, high=high)
-          text += f' {report_lib.interval(ends, signed=what != "score")}'
+          sign = '' if what == 'score' else '+'
+          text += f' {numerals.between((low, high), sign + ".1f")}'
       texts[what] = text
     found.append(texts)
   return found

@@ -23,8 +23,8 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import milestones
 from evojax.ledger import records
 from evojax.report import curves
-from evojax.report import numerals
 from evojax.report import state
+from evojax.runtime import numerals
 from evojax.stats import intervals
 
 # Bounds of the shares of a run's tokens.
@@ -346,11 +346,11 @@ def _print_uses(
 
   def cells(use: str) -> list[str]:
     shares = [
-        report_lib.percent(run['uses'][use] / (run['tokens'] or 1))
+        numerals.share(run['uses'][use] / (run['tokens'] or 1))
         + ('!' if use in run['beyond'] else '')
         for run in runs
     ]
-    return _with_means(shares, over['shares'][use], report_lib.percent)
+    return _with_means(shares, over['shares'][use], numerals.share)
 
   tokens = [numerals.tokens(run['tokens']) for run in runs]
   report_lib.print_table(
@@ -411,9 +411,9 @@ def _print_regret(
 
   def cells(key: str) -> list[str]:
     found = [run['regret'] for run in runs]
-    shown = [report_lib.points(f[key]) if f else '' for f in found]
+    shown = [numerals.points(f[key]) if f else '' for f in found]
     return _with_means(
-        shown, summary['over']['regret'][key], report_lib.points
+        shown, summary['over']['regret'][key], numerals.points
     )
 
   report_lib.print_table(

@@ -32,7 +32,6 @@ from evojax.report import charts
 from evojax.report import curves
 from evojax.report import diffs
 from evojax.report import lineage
-from evojax.report import numerals
 from evojax.report import rollouts
 from evojax.report import sealed
 from evojax.report import state
@@ -40,6 +39,7 @@ from evojax.report import svg
 from evojax.report import training
 from evojax.report import trials
 from evojax.runtime import durable
+from evojax.runtime import numerals
 from evojax.runtime import workdir as workdir_lib
 
 # Number of versions with rollouts and flips: with hundreds, the page would be
@@ -102,6 +102,7 @@ def environment() -> jinja2.Environment:
   made.filters |= dict(inspect.getmembers(numerals, inspect.isfunction))
   made.filters |= {
       'path': svg.path,
+      'percent': svg.length,
       'value_text': diffs.value_text,
       'level': charts.drawn_level,
   }

@@ -29,6 +29,7 @@ from evojax.ledger import milestones
 from evojax.ledger import records
 from evojax.report import costs
 from evojax.report import sealed
+from evojax.runtime import numerals
 from evojax.stats import intervals
 
 
@@ -150,11 +151,11 @@ def _fractions(scores: Sequence[float | str]) -> list[float]:
 
 
 def _points(estimate: Mapping[str, Any] | None) -> str:
-  return report_lib.points(estimate['value']) if estimate else ''
+  return numerals.points(estimate['value']) if estimate else ''
 
 
 def _interval(estimate: Mapping[str, Any] | None) -> str:
-  return report_lib.interval(estimate, signed=True) if estimate else ''
+  return numerals.interval(estimate, '+.1f') if estimate else ''
 
 
 def print_summary(
@@ -166,7 +167,7 @@ def print_summary(
       console,
       ('run', *(run['run'] for run in runs)),
       ('head', *(run['version'] for run in runs)),
-      ('sealed', *(report_lib.percent(run['solved']) for run in runs)),
+      ('sealed', *(numerals.share(run['solved']) for run in runs)),
       ('trials', *(run['trials'] for run in runs)),
       ('kept', *(run['kept'] for run in runs)),
       ('device-s', *(f'{run["device_seconds"]:.0f}' for run in runs)),
@@ -184,8 +185,8 @@ def print_summary(
       console,
       ('policy', *names),
       ('seeds', *estimate('seeds')),
-      ('solved', *(report_lib.percent(s['value']) for s in estimate('score'))),
-      ('interval', *map(report_lib.interval, estimate('score'))),
+      ('solved', *(numerals.share(s['value']) for s in estimate('score'))),
+      ('interval', *map(numerals.interval, estimate('score'))),
       ('gain', *map(_points, estimate('gain'))),
       ('interval', *map(_interval, estimate('gain'))),
   )

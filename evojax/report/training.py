@@ -7,10 +7,10 @@ from typing import Any
 
 from evojax import config as config_lib
 from evojax.report import curves
-from evojax.report import numerals
 from evojax.report import rollouts
 from evojax.report import state
 from evojax.report import svg
+from evojax.runtime import numerals
 
 _SIDES = (('before', 'base policy', 'other'), ('after', 'trained', 'keep'))
 

@@ -30,6 +30,7 @@ from evojax.runtime import durable
 from evojax.runtime import goodput
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
+from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
@@ -158,7 +159,7 @@ def _run(
           result = trainer.evaluate(trainer.step, path if primary else None)
         evaluations[trainer.step] = result
         write(trainer.step, result.metrics())
-        score = report_lib.percent(result.avg_at_k.value)
+        score = numerals.share(result.avg_at_k.value)
         say(f'step {trainer.step}: dev Avg@{config.eval.samples} {score}')
 
     def stop_if_asked() -> None:

@@ -4,8 +4,8 @@ from evojax.evolve import opening
 from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
-from evojax.report import numerals
 from evojax.runtime import decisions
+from evojax.runtime import numerals
 
 
 def conclude(run: opening.Run, verdict: records.Verify) -> None:
