@@ -143,10 +143,10 @@ def finish(
     if not run.exists():
       jobs.make(setting, job, seed=seed, tokens=0, seconds=0)
     values = json.loads((job / 'config.json').read_text())
-    config = config_lib.from_mapping(values).copy_and_resolve_references()
-    flat = {'evolve.rounds': rounds, 'evolve.skills': tuple(skills), **changes}
-    with config.unlocked():
-      config.update_from_flattened_dict(flat)
+    config = config_lib.with_fields(
+        config_lib.from_mapping(values),
+        {'evolve.rounds': rounds, 'evolve.skills': tuple(skills), **changes},
+    )
     runner.start(
         'evolve', config, folder / 'config.json', run, jobs.environment(job)
     )

@@ -33,7 +33,8 @@ _REFUSED = 'of the gain'
 # ends of the sealed intervals.
 _NOT_SEALED = 0.10
 _LEARNS = 0.05  # Least rise of the solved share in a run that learns.
-_SEALED = dict(problems=128, samples=4)  # Fewer problems if there are fewer.
+# Fewer problems if there are fewer.
+_SEALED = {'eval.problems': 128, 'eval.samples': 4}
 
 
 def answer(
@@ -166,12 +167,15 @@ def main(path: str) -> None:
   job = json.loads(pathlib.Path(path).read_text())
   given = pathlib.Path(job['config'])
   config = config_lib.from_mapping(json.loads(given.read_text()))
-  changed = config.copy_and_resolve_references()
-  with changed.unlocked():
-    changed.evolve.rounds = _ROUNDS
-    changed.evolve.tokens = job['tokens']
-    fewer = min(_SEALED['problems'], config.eval.problems)
-    changed.eval.update({**_SEALED, 'problems': fewer})
+  changed = config_lib.with_fields(
+      config,
+      {
+          'evolve.rounds': _ROUNDS,
+          'evolve.tokens': job['tokens'],
+          **_SEALED,
+          'eval.problems': min(_SEALED['eval.problems'], config.eval.problems),
+      },
+  )
   run = pathlib.Path(job['workdir']) / 'run'
   mine = pathlib.Path(job['workdir']) / 'config.json'
   runner.start('evolve', changed, mine, run)

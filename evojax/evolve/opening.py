@@ -8,6 +8,7 @@ import pathlib
 import jax
 import ml_collections
 
+from evojax import config as config_lib
 from evojax import domains
 from evojax import records as step_records
 from evojax.evolve import compared as compared_lib
@@ -149,9 +150,7 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
   if options.fork_from:
     source = pathlib.Path(options.fork_from).expanduser()
     fork = fork_lib.open_fork(source, options.fork_version)
-  base = config.copy_and_resolve_references()
-  with base.unlocked():
-    base.harness.path = ''
+  base = config_lib.with_fields(config, {'harness.path': ''})
   try:
     setup = setup_lib.prepare(base)
   except reward_parts.RewardError:
@@ -159,8 +158,7 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
     # weights, they replace those of the config, which then need no check.
     if not any(map(surface_lib.is_weight, seed_harness(config).overlay)):
       raise
-    with base.unlocked():
-      base.reward.weights = ml_collections.ConfigDict({'outcome': 1.0})
+    base = config_lib.with_fields(base, {'reward.weights': {'outcome': 1.0}})
     setup = setup_lib.prepare(base)
   e = config.evolve
   setup_lib.check_problems(

@@ -4,6 +4,7 @@ import pathlib
 
 import ml_collections
 
+from evojax import config as config_lib
 from evojax.runtime import mirror
 from evojax.runtime import workdir as workdir_lib
 
@@ -40,7 +41,6 @@ def of_run(
         f' so there is no {policy}: let it end, or leave --workdir out to take'
         f' config.model.path={config.model.path!r}'
     )
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.model.path = mirror.shown(str(policy))
-  return config
+  return config_lib.with_fields(
+      config, {'model.path': mirror.shown(str(policy))}
+  )

@@ -171,11 +171,7 @@ def check(
       value = _literal(value)
       if isinstance(value, dict):
         value = ml_collections.ConfigDict(value)  # A copy, for this setting.
-      holder, leaf = config, field
-      while '.' in leaf:
-        group, _, leaf = leaf.partition('.')
-        holder = holder[group]
-      holder[leaf] = value
+      config.update_from_flattened_dict({field: value})
     config = config.copy_and_resolve_references()
     config_checks.validate(config)
   except (ValueError, TypeError) as error:

@@ -78,12 +78,11 @@ class ArmJob:
 
     The harness's own values are not applied here, but by `Setup.under`.
     """
-    config = config_lib.from_mapping(self.config).unlock()
     harness = pathlib.Path(self.workdir, 'harness', self.harness)
-    for name, value in {**self.changes, 'harness.path': str(harness)}.items():
-      config_lib.check_field(config, name)
-      config.update_from_flattened_dict({name: value})
-    return config.lock()
+    return config_lib.with_fields(
+        config_lib.from_mapping(self.config),
+        {**self.changes, 'harness.path': str(harness)},
+    )
 
   def to_json(self) -> str:
     """Return the text of a job file."""
