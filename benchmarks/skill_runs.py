@@ -9,7 +9,6 @@ import json
 import pathlib
 from typing import Any
 
-from benchmarks import runs as runs_lib
 from benchmarks.faults import jobs
 from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
@@ -18,6 +17,7 @@ from evojax.evolve import skills as skills_lib
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.runtime import run_files
 from evojax.stats import intervals
 
 
@@ -139,7 +139,7 @@ def finish(
     subprocess.CalledProcessError: If it fails.
   """
   run, job = folder / 'run', folder / 'job'
-  if not (run / runs_lib.SUMMARY).exists():
+  if not (run / run_files.SUMMARY).exists():
     if not run.exists():
       jobs.make(setting, job, seed=seed, tokens=0, seconds=0)
     values = json.loads((job / 'config.json').read_text())

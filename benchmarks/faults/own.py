@@ -25,6 +25,7 @@ from evojax.evolve.propose import remedies
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.runtime import run_files
 
 _ROUNDS = 99  # More than the tokens pay for: the budget ends the run.
 # Part of the gate's reason if a gain is not confirmed.
@@ -185,11 +186,11 @@ def main(path: str) -> None:
   if history.versions:
     sha256 = history.versions[-1].harness
     overlay = json.loads(
-        (run / 'harness' / sha256 / 'overlay.json').read_text()
+        (run / run_files.HARNESSES / sha256 / 'overlay.json').read_text()
     )
     values = config_lib.flatten(surface.apply(changed, overlay))
   said = answer(history, run / 'policy', values, surface)
-  summary = json.loads((run / 'summary.json').read_text())
+  summary = json.loads((run / run_files.SUMMARY).read_text())
   # Includes backtests and scores; without a sealed score, no sum exists.
   compute = summary['compute'].get('evolved', {})
   said['tokens'] = max(said['tokens'], compute.get('total', 0))

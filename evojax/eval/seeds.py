@@ -22,6 +22,7 @@ from evojax.eval import sealed
 from evojax.evidence import store
 from evojax.runtime import numerals
 from evojax.runtime import output
+from evojax.runtime import run_files
 from evojax.stats import intervals
 
 
@@ -88,7 +89,7 @@ def check_distinct(
 
 def _configs(workdir: str | os.PathLike[str]) -> set[str]:
   """Return the config of a run as text, if there is one."""
-  path = pathlib.Path(workdir, 'config.json')
+  path = pathlib.Path(workdir, run_files.CONFIG)
   return {path.read_text()} if path.exists() else set()
 
 

@@ -34,6 +34,7 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
+from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
@@ -95,7 +96,7 @@ class Run(Training):
   @property
   def inbox(self) -> pathlib.Path:
     """The folder in which the user leaves changes and vetoes."""
-    return self.path / 'inbox'
+    return self.path / run_files.INBOX
 
 
 def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
@@ -281,7 +282,7 @@ def open_run(
       contextlib.ExitStack() as stack,
   ):
     path = place.directory.path
-    ledger = path / 'ledger.jsonl'
+    ledger = path / run_files.LEDGER
     saved = f'the rows of {ledger} and the steps of the arm are saved'
     e = base.evolve
     live = stack.enter_context(page.Live(path))
@@ -327,7 +328,7 @@ def open_run(
         phases=phases,
         progress=progress,
         recorder=recorder,
-        harnesses=harnesses_lib.Harnesses(path / 'harness', setup),
+        harnesses=harnesses_lib.Harnesses(path / run_files.HARNESSES, setup),
         states=states,
         scorer=scoring.Scorer(
             states=states,

@@ -25,6 +25,7 @@ from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import numerals
 from evojax.runtime import output
+from evojax.runtime import run_files
 
 
 def finish(run: opening.Run, reason: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   versions = run.recorder.history.versions
   if versions:
     checkpoint = run.path / versions[-1].checkpoint
-    run.states.export(checkpoint, run.path / 'policy')
+    run.states.export(checkpoint, run.path / run_files.POLICY)
   if retrained := run.recorder.find(records.Retrain):
     checkpoint = final_lib.retrained_checkpoint(run, retrained)
     run.states.export(checkpoint, run.path / 'policy_retrained')
@@ -50,7 +51,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   if run.primary:
     summary = _make(run, reason)
     # NaN is not JSON: other readers would refuse the file.
-    durable.write_json(run.path / 'summary.json', summary)
+    durable.write_json(run.path / run_files.SUMMARY, summary)
     page.build(run.path)
     _show(summary)
   return decisions.decide(lambda: summary)
@@ -101,7 +102,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       device_seconds_per_point=budget_lib.per_point(rows),
       dollars=run.recorder.budget.cost(spent),
       policy=path_of('policy') if history.versions else None,
-      report=path_of('report.html'),
+      report=path_of(run_files.REPORT),
       time_shares=run.phases.shares(),
   )
 

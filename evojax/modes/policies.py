@@ -6,6 +6,7 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax.runtime import mirror
+from evojax.runtime import run_files
 from evojax.runtime import workdir as workdir_lib
 
 
@@ -34,7 +35,7 @@ def of_run(
         f'--workdir={workdir} holds the equal arms of --mode=aa, which leave no'
         ' policy: choose another --workdir'
     )
-  policy = path / 'policy'
+  policy = path / run_files.POLICY
   if not policy.is_dir():
     raise ValueError(
         f'--workdir={workdir} holds a run of --mode={mode} that has not ended,'

@@ -44,6 +44,7 @@ from evojax.runtime import mirror
 from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import preemption
+from evojax.runtime import run_files
 from evojax.runtime import workdir as workdir_lib
 from evojax.stats import intervals
 
@@ -313,7 +314,7 @@ def _refuse_others(
 
 def _is_finished(path: pathlib.Path) -> bool:
   """Return whether a run has ended."""
-  ended = lambda: (path / 'summary.json').exists() and (
+  ended = lambda: (path / run_files.SUMMARY).exists() and (
       runs.read(path, path.parent)['state'] == 'finished'
   )
   if not ended():  # In a store, the copy may be older than the run.

@@ -25,6 +25,7 @@ from evojax.ledger import records
 from evojax.report import curves
 from evojax.report import state
 from evojax.runtime import numerals
+from evojax.runtime import run_files
 from evojax.stats import intervals
 
 # Bounds of the shares of a run's tokens.
@@ -125,7 +126,7 @@ def of_training(workdir: str | os.PathLike[str], updates: int) -> Curve:
       is no multiple, the first steps only count as tokens.
   """
   rows = [r for r in curves.read(workdir) if r.get('sampled_tokens')]
-  devices = state.read_json(pathlib.Path(workdir, 'manifest.json'), [{}])[-1]
+  devices = state.read_json(pathlib.Path(workdir, run_files.MANIFEST), [{}])[-1]
   tokens = np.cumsum([row['sampled_tokens'] for row in rows])
   seconds = np.cumsum([row.get('step_seconds', 0.0) for row in rows])
   return [
@@ -183,11 +184,9 @@ def _check_sampled(
     workdir: str | os.PathLike[str], other: str | os.PathLike[str]
 ) -> None:
   """Check that equal policies would solve equally much in both runs."""
+  saved = lambda w: state.read_json(pathlib.Path(w, run_files.CONFIG), {})
   own, its = (
-      config_lib.flatten(
-          state.read_json(pathlib.Path(w, 'config.json'), {}).get('config', {})
-      )
-      for w in (workdir, other)
+      config_lib.flatten(saved(w).get('config', {})) for w in (workdir, other)
   )
   differ = sorted(
       name
@@ -222,7 +221,7 @@ def _references(
   found = []
   for other in references:
     _check_sampled(workdir, other)
-    if pathlib.Path(other, 'ledger.jsonl').exists():
+    if pathlib.Path(other, run_files.LEDGER).exists():
       read = history_lib.read(other)
       curve = _curve(read, tokens_of_scores(read, other))
     else:

@@ -30,6 +30,7 @@ from evojax.ledger import records
 from evojax.report import costs
 from evojax.report import sealed
 from evojax.runtime import numerals
+from evojax.runtime import run_files
 from evojax.stats import intervals
 
 
@@ -82,7 +83,7 @@ def summarise(
     if final is None:
       raise ValueError(f'{workdir} has no sealed scores yet: let it end first')
     controls |= dict.fromkeys(final.scores)
-    path = pathlib.Path(workdir, 'sealed')
+    path = pathlib.Path(workdir, run_files.SEALED_EVIDENCE)
     found = {
         name: store.problem_scores(path / name, 'sealed')
         for name, score in final.scores.items()
