@@ -1,0 +1,57 @@
+"""The config of a run, read from its workdir, in the form of a config file.
+
+    python -m evojax.main --config=evojax/runtime/saved_config.py:runs/math
+
+`evojax.main` inserts this argument if --config is left out and --workdir holds
+a run, so that the run's own config is used and can be overridden.
+"""
+
+import json
+import os
+
+import ml_collections
+
+from evojax import config as config_lib
+from evojax.runtime import config_changes
+from evojax.runtime import storage
+
+
+def is_there(workdir: str) -> bool:
+  """Return whether a directory, also in an object store, has a run's config."""
+  try:
+    storage.read(_file(workdir))
+  except (FileNotFoundError, NotADirectoryError):
+    return False
+  except OSError:
+    return True  # `get_config` says what is wrong with it.
+  return True
+
+
+def get_config(workdir: str) -> ml_collections.ConfigDict:
+  """Return the locked config of a run.
+
+  Fields that are newer than the run have the values that do what it did.
+
+  Args:
+    workdir: The workdir of a run, on this machine or in an object store.
+
+  Raises:
+    OSError: If the file cannot be read.
+    ValueError: If it is not what evojax wrote.
+  """
+  path = _file(workdir)
+  try:
+    values = config_lib.frozen(json.loads(storage.read(path))['config'])
+    config = config_lib.base()
+    config.update_from_flattened_dict(config_changes.FORMERLY)
+    config.update(ml_collections.ConfigDict(values))
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(
+        f'{path} is not a config written by evojax ({error}): restore it, or'
+        ' pass --config'
+    ) from error
+  return config.lock()
+
+
+def _file(workdir: str) -> str:
+  return os.path.join(os.path.expanduser(workdir), 'config.json')
