@@ -391,7 +391,7 @@ def parse_flags(argv: list[str]) -> list[str]:
       ) from error
     if rest:
       raise ValueError(f'unknown arguments {rest}: flags begin with --')
-  except (flags.Error, ValueError) as error:
+  except (flags.Error, ValueError, OSError) as error:
     if '--debug' in argv:
       raise
     output.say(f'error: {error}', error=True)
@@ -417,7 +417,9 @@ def _with_saved_config(argv: list[str]) -> list[str]:
   workdir, mode = _text(argv, 'workdir'), _text(argv, 'mode')
   if _text(argv, 'config') is not None or not workdir or mode in _TOLD:
     return argv
-  if not saved_config.is_there(workdir):
+  try:
+    saved_config.get_config(workdir)
+  except (FileNotFoundError, NotADirectoryError):
     return argv
   return [argv[0], f'--config={saved_config.__file__}:{workdir}', *argv[1:]]
 
