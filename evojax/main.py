@@ -45,6 +45,7 @@ from evojax.runtime import mirror
 from evojax.runtime import orbax_noise
 from evojax.runtime import output
 from evojax.runtime import peers
+from evojax.runtime import saved_config
 from evojax.runtime import sharding
 from evojax.runtime import storage
 from evojax.runtime import stored_names
@@ -100,7 +101,7 @@ def _diagnose(diagnosis: Any, config: Any, workdir: str) -> None:
 def _sweep(sweep: Any, config: Any, workdir: str) -> Any:
   names = 'compilation_cache', 'allow_weak_sandbox'
   given = sweep.CommandLine(
-      _config_text(sys.argv),
+      _text(sys.argv, 'config'),
       config_flags.get_override_values(FLAGS['config']),
       [FLAGS[n].serialize() for n in names if FLAGS[n].present],
   )
@@ -150,6 +151,8 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job)),
 }
 
+# Modes that find the config of a run in its job or workdir.
+_TOLD = 'arm', 'runs', 'report', 'diagnose'
 # Modes whose --workdir may be in an object store, see runtime/mirror.py.
 _STORED = tuple(
     'evolve train aa eval report diagnose inspect runs sweep'.split()
@@ -158,7 +161,11 @@ _STORED = tuple(
 # --distributed.
 _STORED_TOGETHER = 'evolve', 'train'
 
-_CONFIG = config_flags.DEFINE_config_file('config', None, 'File[:variant].')
+_CONFIG = config_flags.DEFINE_config_file(
+    'config',
+    None,
+    'File[:variant]; default: the config of the run in --workdir.',
+)
 flags.DEFINE_enum(
     'mode',
     'evolve',
@@ -320,7 +327,10 @@ _FLAGS_OF = {
     'serve': 'port host hosts weights_root insecure',
 }
 _MESH_AUTO = r'--?config\.mesh\.auto(=[Tt]rue)?'
-_NO_CONFIG = '--config is missing: e.g. --config=configs/math.py'
+_NO_CONFIG = (
+    '--config is missing: e.g. --config=configs/math.py, or the --workdir of a'
+    ' run, whose config is taken'
+)
 
 
 def main(argv: list[str]) -> int | None:
@@ -368,6 +378,7 @@ def parse_flags(argv: list[str]) -> list[str]:
   argv[:] = ['--mesh_auto' if re.fullmatch(_MESH_AUTO, a) else a for a in argv]
   argv[:] = _config_first(argv)  # config_flags reads sys.argv itself.
   try:
+    argv[:] = _with_saved_config(argv)
     fields = _check_config(argv)
     try:
       rest = FLAGS(argv)[1:]
@@ -375,12 +386,11 @@ def parse_flags(argv: list[str]) -> list[str]:
       name = re.match(r'flag --config\.([\w.]+)=', str(error))
       if name is None or name[1] not in fields:
         raise
-      raise ValueError(
-          f'{error}; it takes a value like {fields[name[1]]!r}'
-      ) from error
+      like = repr(fields[name[1]])
+      raise ValueError(f'{error}; it takes a value like {like}') from error
     if rest:
       raise ValueError(f'unknown arguments {rest}: flags begin with --')
-  except (flags.Error, ValueError) as error:
+  except (flags.Error, ValueError, OSError) as error:
     if '--debug' in argv:
       raise
     output.say(f'error: {error}', error=True)
@@ -397,13 +407,28 @@ def _config_first(argv: list[str]) -> list[str]:
   return argv
 
 
-def _config_text(argv: list[str]) -> str | None:
-  """Return the value of --config on a command line."""
-  path = None
+def _with_saved_config(argv: list[str]) -> list[str]:
+  """Return a command line that names the config of its --workdir if no other.
+
+  Not for modes that read no config, or find that of their run themselves.
+  """
+  workdir, mode = _text(argv, 'workdir'), _text(argv, 'mode')
+  if _text(argv, 'config') is not None or not workdir or mode in _TOLD:
+    return argv
+  try:
+    saved_config.get_config(workdir)
+  except (FileNotFoundError, NotADirectoryError):
+    return argv
+  return [argv[0], f'--config={saved_config.__file__}:{workdir}', *argv[1:]]
+
+
+def _text(argv: list[str], flag: str) -> str | None:
+  """Return the last value of a flag on a command line."""
+  text = None
   for argument, following in itertools.pairwise([*argv[1:], '']):
-    if match := re.fullmatch(r'--?config(?:=(.*))?', argument):
-      path = following if match[1] is None else match[1]
-  return path
+    if match := re.fullmatch(rf'--?{flag}(?:=(.*))?', argument):
+      text = following if match[1] is None else match[1]
+  return text
 
 
 def _check_config(argv: list[str]) -> dict[str, Any]:
@@ -413,7 +438,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
     ValueError: If there is no such file or variant, or if an override names no
       field of it.
   """
-  path, names = _config_text(argv), []
+  path, names = _text(argv, 'config'), []
   for argument in argv[1:]:
     if match := re.match(r'--?(?:no)?config\.([\w.]+)', argument):
       names.append(match[1])
@@ -460,8 +485,7 @@ def _load_config(path: str, file: str, variant: tuple[str, ...]) -> Any:
 def _dispatch() -> int | None:
   """Prepare jax and hand over to the mode."""
   config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
-  # These modes find the config of a run in its job or workdir.
-  told = mode in ('arm', 'runs') or (mode in ('report', 'diagnose') and workdir)
+  told = mode in _TOLD and (workdir or mode in ('arm', 'runs'))
   if config is None and not told:
     raise ValueError(_NO_CONFIG)
   _check_flags(mode)
@@ -482,12 +506,8 @@ def _dispatch() -> int | None:
     workdir = os.path.join('runs', config.name + suffix)
   _check_stored(mode, _stored(workdir))
   if FLAGS.distributed:
-    peers.join(
-        FLAGS.coordinator,
-        FLAGS.processes,
-        FLAGS.process,
-        collective_seconds=FLAGS.collective_seconds,
-    )
+    joined = FLAGS.coordinator, FLAGS.processes, FLAGS.process
+    peers.join(*joined, collective_seconds=FLAGS.collective_seconds)
   if cache := FLAGS.compilation_cache:
     jax.config.update('jax_compilation_cache_dir', os.path.expanduser(cache))
   module, run = MODES[mode]

@@ -75,13 +75,15 @@ sglang_jax_environment() {
     "$python" launch/environment.py sglang_jax sglang_jax "$@"
 }
 
-# default_config CONFIG FLAGS: prints --config=CONFIG if FLAGS have no --config.
-# With two --config flags, evojax would reject flags of config fields.
+# default_config CONFIG FLAGS: prints --config=CONFIG if FLAGS have no --config,
+# and no --workdir=DIR that holds a run, whose config evojax then takes. With two
+# --config flags, evojax would reject flags of config fields.
 default_config() {
   local flag
   for flag in "${@:2}"; do
     case "$flag" in
       --config | --config=* | -config | -config=*) return ;;
+      --workdir=*) [[ ! -f "${flag#*=}/config.json" ]] || return 0 ;;
     esac
   done
   echo "--config=$1"

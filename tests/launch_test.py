@@ -311,6 +311,15 @@ class ScriptTest(TestCase):
     self.assertEqual('configs/math.py' in run.stdout, is_default, run)
     self.assertIn('--config.seed=3', run.stdout)
 
+  def test_no_config_beside_the_workdir_of_a_run(self):
+    self.complete_environment('', 'accelerator')
+    flags = '--config.seed=3', f'--workdir={self.folder / "run"}'
+    for is_run in False, True:
+      run = self.run_script('launch/local.sh', *flags)
+      self.assertEqual('configs/math.py' in run.stdout, not is_run, run)
+      (self.folder / 'run').mkdir(exist_ok=True)
+      (self.folder / 'run' / 'config.json').write_text('{}')
+
   def test_tpu_pod(self):
     self.complete_environment('', 'accelerator')  # Of a CPU: a wrong one.
     self.set(EVOJAX_ACCELERATOR='tpu')

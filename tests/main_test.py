@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import io
+import json
 import os
 import pathlib
 import subprocess
@@ -15,6 +16,7 @@ from absl.testing import parameterized
 import jax
 
 from configs import math as math_config
+from evojax import config as config_lib
 from evojax import domains
 from evojax import main
 from evojax.evolve import loop
@@ -36,6 +38,7 @@ from evojax.runtime import output
 from evojax.runtime import peers
 from evojax.runtime import preemption
 from evojax.runtime import storage
+from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import box
 from evojax.sandbox import probe
 from tests import tiny
@@ -410,8 +413,9 @@ class ErrorTest(MainTestCase):
   def test_nothing_at_all(self):
     stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
     self.assertEqual(self.command(), 2)
-    stderr.write.assert_any_call(
-        'error: --config is missing: e.g. --config=configs/math.py'
+    self.assertStartsWith(
+        stderr.write.call_args_list[0].args[0],
+        'error: --config is missing: e.g. --config=configs/math.py, or ',
     )
 
   def test_of_the_command_line_with_debug(self):
@@ -465,6 +469,49 @@ class FlagTest(MainTestCase):
       with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
         self.command(f'--config={file.name}', '--config.steps=11')
     self.assertEqual(run.call_args.args[0].eval.problems, 11)
+
+  def test_the_config_of_a_run_is_taken_from_its_workdir(self):
+    run = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'run'
+    config = math_config.get_config('reference')
+    workdir_lib.open_workdir(run, config, mode='train').close()
+    flags = '--mode=eval', f'--workdir={run}'
+    with absltest.mock.patch.object(evaluate_mode, 'run') as evaluate:
+      self.command(*flags)
+      self.command(*flags, '--config.eval.problems=7')
+    same, changed = (call.args[0] for call in evaluate.call_args_list)
+    self.assertEqual(config_lib.sha256(same), config_lib.sha256(config))
+    self.assertEqual(changed.eval.problems, 7)
+    with changed.unlocked():
+      changed.eval.problems = config.eval.problems
+    self.assertEqual(config_lib.sha256(changed), config_lib.sha256(config))
+
+  def test_a_run_without_newer_fields_keeps_what_it_did(self):
+    run = self.enterContext(tempfile.TemporaryDirectory())
+    config = config_lib.to_mapping(math_config.get_config())
+    del config['evolve']['settled'], config['plan'], config['grpo']['veto']
+    saved = pathlib.Path(run, 'config.json')
+    saved.write_text(json.dumps({'config': config, 'mode': 'evolve'}))
+    with absltest.mock.patch.object(loop, 'run', return_value={}) as evolve:
+      self.command(f'--workdir={run}')
+    taken = evolve.call_args.args[0]
+    self.assertEqual(taken.evolve.settled, 1.0)
+    self.assertEqual(taken.grpo.veto, config_lib.base().grpo.veto)
+
+  def test_a_damaged_config_of_a_run(self):
+    run = self.enterContext(tempfile.TemporaryDirectory())
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    for text in '{', '[]', '{"config": 3}', '{"mode": "train"}':
+      pathlib.Path(run, 'config.json').write_text(text)
+      with self.assertRaisesRegex(SystemExit, '2'):
+        self.command(f'--workdir={run}')
+      told = ''.join(call.args[0] for call in stderr.write.call_args_list)
+      self.assertStartsWith(told, f'error: {run}/config.json is not a config')
+      stderr.reset_mock()
+    # Modes that need no config do not read it.
+    built = pathlib.Path(run, 'index.html')
+    with absltest.mock.patch.object(page, 'build', return_value=built) as build:
+      self.command(f'--workdir={run}', '--mode=report')
+    build.assert_called_once()
 
   def test_help(self):
     done = subprocess.run(

@@ -73,13 +73,13 @@ def refused(
 
 # Newer field -> the value that does what evojax did before the field existed.
 # For all other fields, this is the default.
-_FORMERLY = {'evolve.settled': 1.0}
+FORMERLY = {'evolve.settled': 1.0}
 
 
 def _without(name: str) -> Any:
   """Return the value of a field that a run without it had, as JSON."""
-  if name in _FORMERLY:
-    return _FORMERLY[name]
+  if name in FORMERLY:
+    return FORMERLY[name]
   declared = config_lib.declaration(name)
   if not declared.path or isinstance(declared.default, type):
     return '(absent)'

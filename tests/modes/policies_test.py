@@ -10,6 +10,7 @@ from absl.testing import absltest
 from evojax.modes import evaluate
 from evojax.modes import policies
 from evojax.modes import serve
+from evojax.runtime import output
 from evojax.runtime import workdir as workdir_lib
 from tests import tiny
 
@@ -38,6 +39,21 @@ class PoliciesTest(absltest.TestCase):
     self.assertEqual(json.loads(saved.read_text()), summary)
     # The base policy's has a directory of its own.
     evaluate.run(self.config, str(self.root / 'run-eval'))
+
+  def test_another_config_than_the_run_s_is_said(self):
+    said = self.enterContext(absltest.mock.patch.object(output, 'say'))
+    policies.of_run(self.config, str(self.workdir))
+    said.assert_not_called()
+    config = self.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.rollout.max_tokens += 1
+      config.optim.learning_rate = 0.5  # Changes no answer of the policy.
+    policies.of_run(config, str(self.workdir))
+    ((line,), _), = said.call_args_list
+    before = self.config.rollout.max_tokens
+    self.assertStartsWith(
+        line, f'note: the run had rollout.max_tokens={before}; leave --config'
+    )
 
   def test_serve_names_the_policy_after_its_run(self):
     with absltest.mock.patch.object(serve, 'serve') as start:

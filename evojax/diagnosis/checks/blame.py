@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
 
 _SMALL = 1e-9  # Variance below which a part carries no information.
 _AGREES = 0.7  # Correlation with the outcome above which a part does no harm.
@@ -23,8 +24,8 @@ class Share:
   weight: float
   is_outcome: bool  # Whether it is the part that tells what is solved.
   # Standard deviation of weight x part over that of weight x outcome.
-  of_outcome: estimates.Interval
-  agrees: estimates.Interval  # Correlation of weight x part with the outcome.
+  of_outcome: intervals.Interval
+  agrees: intervals.Interval  # Correlation of weight x part with the outcome.
 
 
 def shares(run: form.Run) -> list[Share]:
@@ -62,8 +63,8 @@ def shares(run: form.Run) -> list[Share]:
             name=name,
             weight=float(weights[name]),
             is_outcome=name in paid,
-            of_outcome=estimates.mean(ratios),
-            agrees=estimates.mean(agreements),
+            of_outcome=intervals.mean(ratios),
+            agrees=intervals.mean(agreements),
         )
     )
   far = lambda share: np.nan_to_num(share.of_outcome.value)
@@ -103,7 +104,7 @@ def rising(run: form.Run) -> list[str]:
     if part == column or names.judges(part):
       continue
     _, values = run.series(column)
-    if len(values) >= form.MIN_STEPS and estimates.trend(values).low > 0:
+    if len(values) >= form.MIN_STEPS and trends.trend(values).low > 0:
       found.append(part)
   return found
 

@@ -1,0 +1,44 @@
+"""The config of a run, read from its workdir, in the form of a config file.
+
+    python -m evojax.main --config=evojax/runtime/saved_config.py:runs/math
+
+`evojax.main` inserts this argument if --config is left out and --workdir holds
+a run, so that the run's own config is used and can be overridden.
+"""
+
+import json
+import os
+
+import ml_collections
+
+from evojax import config as config_lib
+from evojax.runtime import config_changes
+from evojax.runtime import run_files
+from evojax.runtime import storage
+
+
+def get_config(workdir: str) -> ml_collections.ConfigDict:
+  """Return the locked config of a run.
+
+  Fields that are newer than the run have the values that do what it did.
+
+  Args:
+    workdir: The workdir of a run, on this machine or in an object store.
+
+  Raises:
+    FileNotFoundError, NotADirectoryError: If the directory holds no run.
+    OSError: If the file cannot be read for another reason.
+    ValueError: If it is not what evojax wrote.
+  """
+  path = os.path.join(os.path.expanduser(workdir), run_files.CONFIG)
+  try:
+    values = config_lib.frozen(json.loads(storage.read(path))['config'])
+    config = config_lib.base()
+    config.update_from_flattened_dict(config_changes.FORMERLY)
+    config.update(ml_collections.ConfigDict(values))
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(
+        f'{path} is not a config written by evojax ({error}): restore it, or'
+        ' pass --config'
+    ) from error
+  return config.lock()
