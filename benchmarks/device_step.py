@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks import random_qwen3
 from configs import gsm8k
+from evojax import config as config_lib
 from evojax import records
 from evojax.models import cache as cache_lib
 from evojax.models import decoder
@@ -40,9 +41,9 @@ _REPS = flags.DEFINE_integer('reps', 4, 'Timed repetitions.', lower_bound=1)
 
 
 def _make_run() -> memory_lib.Run:
-  config = gsm8k.get_config(_VARIANT.value)
-  with config.unlocked():
-    config.grpo.prompts = _GROUPS.value
+  config = config_lib.with_fields(
+      gsm8k.get_config(_VARIANT.value), {'grpo.prompts': _GROUPS.value}
+  )
   return memory_lib.Run(
       config,
       random_qwen3.without_weights(

@@ -25,12 +25,12 @@ from typing import Any
 import httpx2
 import numpy as np
 
-from evojax import config as config_lib
 from evojax.diagnosis import checks
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import show
 from evojax.runtime import durable
+from evojax.runtime import environment
 
 _LETTERS = 3  # Characters of a token, at least, in logs.
 _POINTS = 20  # Points of each curve.
@@ -96,7 +96,7 @@ class LanguageModel:
     return parse(reply)
 
   def _ask(self, body: dict[str, Any]) -> str:
-    key = config_lib.read_key(self.key_env, '--llm_key_env')
+    key = environment.read_key(self.key_env, '--llm_key_env')
     headers = {'Authorization': f'Bearer {key}'} if key else {}
     address, wait = f'{self.url.rstrip("/")}/chat/completions', _WAIT_S
     for attempt in range(1 + self.retries):

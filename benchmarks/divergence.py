@@ -44,10 +44,9 @@ from absl import flags
 import numpy as np
 
 from evojax import domains
-from evojax.eval import paired
-from evojax.eval import simulation
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.stats import intervals
 
 _BY = flags.DEFINE_enum('by', 'factor', ('factor', 'class'), 'Kind of family.')
 _DEALS = flags.DEFINE_integer(
@@ -92,7 +91,7 @@ class Cell:
     """The exact interval of the keep rate; (0, 1) if nothing was raced."""
     if not self.raced:
       return 0.0, 1.0
-    return simulation.exact_interval(self.kept, self.raced)
+    return intervals.exact(self.kept, self.raced)
 
 
 def read(workdir: str) -> Run:
@@ -149,7 +148,7 @@ def _effect(
   found = [t for t in trials if t.effect is not None]
   if len(found) < 2:
     return (found[0].effect, *found[0].realised) if found else None
-  over = paired.gain([t.effect for t in found], [0.0] * len(found))
+  over = intervals.student([t.effect for t in found])
   # A few trials may agree by chance, so the margin is at least that of the
   # trials' own intervals.
   halves = [(high - low) / 2 for low, high in (t.realised for t in found)]

@@ -40,14 +40,15 @@ import numpy as np
 from benchmarks import json_lines
 from configs import coding as coding_config
 from configs import math as math_config
+from evojax import config as config_lib
 from evojax import records
-from evojax.diagnosis import estimates as diagnosis_estimates
 from evojax.episodes import collect
 from evojax.eval import estimates
 from evojax.eval import scores
 from evojax.rollout import parity
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import sharding
+from evojax.stats import intervals
 from evojax.training import engines
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -186,12 +187,11 @@ class Bench:
 
   def __init__(self, domain: str):
     self.domain = domain
-    config = _CONFIGS[domain].get_config('seed').copy_and_resolve_references()
-    with config.unlocked():
-      config.grpo.group_size = GROUP
-      config.steps = 10**6
-      config.eval.sealed = False
-    self.config = config.lock()
+    config = config_lib.with_fields(
+        _CONFIGS[domain].get_config('seed'),
+        {'grpo.group_size': GROUP, 'steps': 10**6, 'eval.sealed': False},
+    )
+    self.config = config
     self.setup = setup_lib.prepare(self.config)
     self.policy = self.setup.policy
     if self.policy.cfg.lora_rank:
@@ -211,10 +211,10 @@ class Bench:
       self, line: Line, seed: int, folder: pathlib.Path
   ) -> trainer_lib.Trainer:
     """Return an arm at the base policy, with its own training problems."""
-    config = self.config.copy_and_resolve_references()
-    with config.unlocked():
-      config.seed, config.grpo.prompts = seed, line.prompts
-    setup = self.setup.under(config.lock())
+    config = config_lib.with_fields(
+        self.config, {'seed': seed, 'grpo.prompts': line.prompts}
+    )
+    setup = self.setup.under(config)
     phases = metrics_lib.Phases()
     return trainer_lib.Trainer(setup, folder, phases, engine=self.engine)
 
@@ -292,10 +292,9 @@ class Bench:
 
 def set_rate(arm: trainer_lib.Trainer, rate: float) -> None:
   """Set the learning rate for an arm's further updates."""
-  config = arm.learner.config.copy_and_resolve_references()
-  with config.unlocked():
-    config.optim.learning_rate = rate
-  arm.learner.config = config.lock()
+  arm.learner.config = config_lib.with_fields(
+      arm.learner.config, {'optim.learning_rate': rate}
+  )
 
 
 class Training:
@@ -393,7 +392,7 @@ def interval(values: Sequence[float]) -> str:
   """Return the mean over seeds and half of its 95 % t interval, as text."""
   if len(values) < 2:
     return f'{np.mean(values):5.1f}      '
-  found = diagnosis_estimates.student(values)
+  found = intervals.student(values)
   return f'{found.value:5.1f} ±{found.high - found.value:4.1f}'
 
 

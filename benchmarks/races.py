@@ -30,6 +30,7 @@ from evojax.eval import race
 from evojax.eval import simulation
 from evojax.evolve import costs
 from evojax.evolve.steps import field
+from evojax.stats import intervals
 
 _EVOLVE = math_config.get_config().evolve
 RULES = simulation.Rules.of(_EVOLVE)
@@ -53,8 +54,7 @@ GAINS = (
     (0, 1, 2, 4),  # As when a KL penalty goes: it binds more from pair to pair.
     (0, 0, 0, 0),
 )
-# Standard deviation of a pair on perturbed problems, where runs scored them.
-PERTURBED = 0.03
+PERTURBED = 0.03  # Spread of a pair on perturbed problems, as measured.
 
 _RACES = flags.DEFINE_integer('races', 10_000, 'Runs of each row of a table.')
 _CURVES = flags.DEFINE_string(
@@ -154,7 +154,7 @@ class Recorded:
 
 def rate(count: int, of: int) -> str:
   """Return a share and its exact 95 % interval as text."""
-  low, high = simulation.exact_interval(count, of)
+  low, high = intervals.exact(count, of)
   return f'{count / of:.4f} [{low:.4f}, {high:.4f}]'
 
 
@@ -231,7 +231,7 @@ def print_mixed(effects: Sequence[float]) -> None:
 def mean_of(values: Sequence[float]) -> str:
   """Return a mean and the half of its 95 % interval as text."""
   error = np.std(values) / math.sqrt(len(values))
-  return f'{np.mean(values):.4f} ± {1.96 * error:.4f}'
+  return f'{np.mean(values):.4f} ± {intervals.Z95 * error:.4f}'
 
 
 def power(

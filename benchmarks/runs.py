@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-SUMMARY = 'summary.json'  # A finished run has this file.
+from evojax.runtime import run_files
 
 
 def start(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, Any]:
@@ -19,11 +19,11 @@ def start(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, Any]:
   command += [f'--workdir={workdir}', *flags]
   print(' '.join(command), flush=True)
   subprocess.run(command, check=True)
-  return json.loads((workdir / SUMMARY).read_text())
+  return json.loads((workdir / run_files.SUMMARY).read_text())
 
 
 def finish(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, Any]:
   """Return the summary of a run; start the run only if it has not ended."""
-  if (workdir / SUMMARY).exists():
-    return json.loads((workdir / SUMMARY).read_text())
+  if (workdir / run_files.SUMMARY).exists():
+    return json.loads((workdir / run_files.SUMMARY).read_text())
   return start(config, workdir, *flags)

@@ -9,16 +9,16 @@ import json
 import pathlib
 from typing import Any
 
-from benchmarks import runs as runs_lib
 from benchmarks.faults import jobs
 from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
 from evojax import config as config_lib
-from evojax.diagnosis import estimates
 from evojax.evolve import skills as skills_lib
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.runtime import run_files
+from evojax.stats import intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,14 +139,14 @@ def finish(
     subprocess.CalledProcessError: If it fails.
   """
   run, job = folder / 'run', folder / 'job'
-  if not (run / runs_lib.SUMMARY).exists():
+  if not (run / run_files.SUMMARY).exists():
     if not run.exists():
       jobs.make(setting, job, seed=seed, tokens=0, seconds=0)
     values = json.loads((job / 'config.json').read_text())
-    config = config_lib.from_mapping(values).copy_and_resolve_references()
-    flat = {'evolve.rounds': rounds, 'evolve.skills': tuple(skills), **changes}
-    with config.unlocked():
-      config.update_from_flattened_dict(flat)
+    config = config_lib.with_fields(
+        config_lib.from_mapping(values),
+        {'evolve.rounds': rounds, 'evolve.skills': tuple(skills), **changes},
+    )
     runner.start(
         'evolve', config, folder / 'config.json', run, jobs.environment(job)
     )
@@ -205,7 +205,7 @@ def _interval(values: Sequence[float]) -> str:
   """Return a mean and its t interval; the mean alone of one value."""
   if len(values) < 2:
     return f'{values[0]:.1f}'
-  found = estimates.student(values)
+  found = intervals.student(values)
   return f'{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]'
 
 

@@ -31,10 +31,10 @@ import numpy as np
 
 from evojax.eval import estimates
 from evojax.eval import race
-from evojax.eval import simulation
 from evojax.evolve import repairs
 from evojax.ledger import calibration
 from evojax.ledger import history
+from evojax.stats import intervals
 
 # Defaults of evolve.replay_problems and evolve.samples.
 PROBLEMS, SAMPLES = 48, 2
@@ -136,7 +136,7 @@ def missed(trials: Sequence[history.Trial]) -> Missed | None:
   for trial in known:
     low, high = trial.backtested
     errors.append(100 * (trial.effect - (low + high) / 2))
-    own = (high - low) / 2 / calibration.Z95
+    own = (high - low) / 2 / intervals.Z95
     noise.append(1e4 * (own**2 + trial.standard_error**2))
   return Missed(
       changes=len(known),
@@ -174,7 +174,7 @@ def main(_):
   print(f'{"":58}{head}  no worse: 95 % interval')
   for text, counts in rates(replays):
     cells = '  '.join(f'{count / replays:5.3f}' for count in counts)
-    low, high = simulation.exact_interval(counts[2], replays)
+    low, high = intervals.exact(counts[2], replays)
     print(f'{text:58}{cells}  [{low:.4f}, {high:.4f}]', flush=True)
 
 

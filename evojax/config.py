@@ -14,7 +14,6 @@ import difflib
 import hashlib
 import json
 import math
-import os
 from typing import Any
 
 import ml_collections
@@ -492,23 +491,6 @@ def token_limit(config: ml_collections.ConfigDict) -> int:
   return config.rollout.token_limit or config.rollout.max_tokens
 
 
-def read_key(variable: str, field: str) -> str:
-  """Return the key in an environment variable; '' if `variable` is empty.
-
-  Raises:
-    ValueError: If the variable is not set.
-  """
-  if not variable:
-    return ''
-  key = os.environ.get(variable, '')
-  if not key:
-    raise ValueError(
-        f'{field}={variable!r}: the environment variable {variable} is not set;'
-        ' export the key of the servers in it, or leave the field empty'
-    )
-  return key
-
-
 def check_field(config: ml_collections.ConfigDict, name: str) -> None:
   """Check that a field can be set.
 
@@ -542,6 +524,27 @@ def check_field(config: ml_collections.ConfigDict, name: str) -> None:
   else:
     hint = f'{known} is a value, not a group'
   raise ConfigError(f'config.{name} is not a field; {hint}')
+
+
+def with_fields(
+    config: ml_collections.ConfigDict, values: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """Return a locked copy of a config with other values of some fields.
+
+  Fields that refer to one of them keep their values.
+
+  Args:
+    config: Any config.
+    values: Dotted name -> value, as in {'grpo.group_size': 8}.
+
+  Raises:
+    ConfigError: If a name is not a field.
+  """
+  new = config.copy_and_resolve_references().unlock()
+  for name in values:
+    check_field(new, name)
+  new.update_from_flattened_dict(values)
+  return new.lock()
 
 
 def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:

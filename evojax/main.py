@@ -387,12 +387,11 @@ def parse_flags(argv: list[str]) -> list[str]:
       name = re.match(r'flag --config\.([\w.]+)=', str(error))
       if name is None or name[1] not in fields:
         raise
-      raise ValueError(
-          f'{error}; it takes a value like {fields[name[1]]!r}'
-      ) from error
+      like = repr(fields[name[1]])
+      raise ValueError(f'{error}; it takes a value like {like}') from error
     if rest:
       raise ValueError(f'unknown arguments {rest}: flags begin with --')
-  except (flags.Error, ValueError) as error:
+  except (flags.Error, ValueError, OSError) as error:
     if '--debug' in argv:
       raise
     output.say(f'error: {error}', error=True)
@@ -412,13 +411,14 @@ def _config_first(argv: list[str]) -> list[str]:
 def _with_saved_config(argv: list[str]) -> list[str]:
   """Return a command line that names the config of its --workdir if no other.
 
-  Modes that read no config, or find that of their run themselves, are left as
-  they are.
+  Not for modes that read no config, or find that of their run themselves.
   """
   workdir, mode = _text(argv, 'workdir'), _text(argv, 'mode')
   if _text(argv, 'config') is not None or not workdir or mode in _TOLD:
     return argv
-  if not saved_config.is_there(workdir):
+  try:
+    saved_config.get_config(workdir)
+  except (FileNotFoundError, NotADirectoryError):
     return argv
   return [argv[0], f'--config={saved_config.__file__}:{workdir}', *argv[1:]]
 
@@ -507,12 +507,8 @@ def _dispatch() -> int | None:
     workdir = os.path.join('runs', config.name + suffix)
   _check_stored(mode, _stored(workdir))
   if FLAGS.distributed:
-    peers.join(
-        FLAGS.coordinator,
-        FLAGS.processes,
-        FLAGS.process,
-        collective_seconds=FLAGS.collective_seconds,
-    )
+    joined = FLAGS.coordinator, FLAGS.processes, FLAGS.process
+    peers.join(*joined, collective_seconds=FLAGS.collective_seconds)
   if cache := FLAGS.compilation_cache:
     jax.config.update('jax_compilation_cache_dir', os.path.expanduser(cache))
   module, run = MODES[mode]

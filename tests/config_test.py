@@ -47,6 +47,27 @@ def make(**overrides):
   return config.lock()
 
 
+class WithFieldsTest(absltest.TestCase):
+
+  def test_a_locked_copy(self):
+    config = make(seed=3)
+    new = config_lib.with_fields(
+        config, {'grpo.group_size': 6, 'reward.weights': {'outcome': 0.5}}
+    )
+    old, now = map(config_lib.flatten, (config, new))
+    changed = now.items() - old.items()
+    self.assertEqual(
+        dict(changed), {'grpo.group_size': 6, 'reward.weights.outcome': 0.5}
+    )
+    self.assertEqual((config.seed, config.grpo.group_size), (3, 8))
+    for part in (new, new.grpo, new.reward.weights):
+      self.assertTrue(part.is_locked)
+
+  def test_only_fields(self):
+    with self.assertRaisesRegex(config_lib.ConfigError, 'group_sise.*mean'):
+      config_lib.with_fields(make(), {'grpo.group_sise': 6})
+
+
 class ValidateTest(parameterized.TestCase):
 
   def assert_refused(self, config, *patterns):

@@ -505,7 +505,7 @@ class FlagTest(MainTestCase):
       with self.assertRaisesRegex(SystemExit, '2'):
         self.command(f'--workdir={run}')
       told = ''.join(call.args[0] for call in stderr.write.call_args_list)
-      self.assertIn('config.json is not a config written by evojax', told)
+      self.assertStartsWith(told, f'error: {run}/config.json is not a config')
       stderr.reset_mock()
     # Modes that need no config do not read it.
     built = pathlib.Path(run, 'index.html')

@@ -43,6 +43,7 @@ ORDER = (
     'rl',
     'evidence',
     'ledger',
+    'stats',
     'sandbox',
     'runtime',
     'config',
@@ -312,6 +313,15 @@ class ImportsTest(parameterized.TestCase):
     heavy = {'flax', 'transformers', 'ml_collections', 'orbax', 'pandas'}
     self.assertEmpty(heavy & loaded)
     self.assertEmpty({m for m in loaded if m.startswith('evojax.models')})
+
+  def test_stats_need_numpy_and_scipy_only(self):
+    allowed = {'jaxtyping', 'numpy', 'scipy', 'evojax.stats'}
+    for path in (ROOT / 'evojax' / 'stats').glob('*.py'):
+      for name in imports(path):
+        if name.split('.')[0] in sys.stdlib_module_names:
+          continue
+        with self.subTest(f'{path.name}: {name}'):
+          self.assertTrue(any(f'{name}.'.startswith(f'{a}.') for a in allowed))
 
   def test_harness_loads_no_jax(self):
     loaded = modules_after(

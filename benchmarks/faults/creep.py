@@ -16,9 +16,11 @@ import numpy as np
 
 from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
+from evojax import config as config_lib
 from evojax.eval import simulation
 from evojax.evolve import propose as propose_lib
 from evojax.ledger import history as history_lib
+from evojax.stats import intervals
 
 QUARTER = 0.25
 _VARIABLE = 'EVOJAX_FAULT'  # Directory of the proposed setting.
@@ -65,7 +67,7 @@ def lines(runs: int) -> Sequence[str]:
   made = [f'{runs} runs of {RULES.rounds} rounds; {head}']
   for harm in HARMS:
     kept, lost = simulate(harm, runs)
-    low, high = simulation.exact_interval(kept, runs)
+    low, high = intervals.exact(kept, runs)
     made.append(
         f'{100 * harm:4.1f} points | {kept / runs:.4f} [{low:.4f}, {high:.4f}]'
         f' | {100 * lost:.2f} points'
@@ -82,13 +84,16 @@ def live(
   """
   folder = out / f'creep-{setting.name}-{seed}'
   folder.mkdir(parents=True, exist_ok=True)
-  config = settings_lib.clean(setting).copy_and_resolve_references()
-  with config.unlocked():
-    config.seed = seed
-    config.evolve.rounds = RULES.rounds
-    config.evolve.candidates = 1
-    config.evolve.proposer = 'benchmarks.faults.creep'
-    config.evolve.settled = 1.0  # Harm is offered in every round.
+  config = config_lib.with_fields(
+      settings_lib.clean(setting),
+      {
+          'seed': seed,
+          'evolve.rounds': RULES.rounds,
+          'evolve.candidates': 1,
+          'evolve.proposer': 'benchmarks.faults.creep',
+          'evolve.settled': 1.0,  # Harm is offered in every round.
+      },
+  )
   env = {**os.environ, _VARIABLE: str(setting.path)}
   runner.start('evolve', config, folder / 'config.json', folder / 'run', env)
   trials = history_lib.read(folder / 'run').trials

@@ -19,6 +19,7 @@ from benchmarks.faults import recording
 from benchmarks.faults import runner
 from benchmarks.faults import settings as settings_lib
 from benchmarks.faults import verdicts
+from evojax import config as config_lib
 
 _SHIPPED = {'evojax': 'own', 'diagnose': 'diagnosed'}  # Modules beside this.
 # By folder: jobs of a setting share the scores of its base policy.
@@ -61,13 +62,16 @@ def _score(
   result = folder / 'score' / 'eval.json'
   if result.exists():
     return json.loads(result.read_text())['metrics']['sealed/avg_at_k']
-  changed = config.copy_and_resolve_references()
-  with changed.unlocked():
-    changed.seed = recording.SEALED_SEED
-    changed.model.path = str(policy)
-    changed.eval.split = 'sealed'
-    changed.eval.problems = recording.asked(config)
-    changed.eval.samples = recording.SAMPLES
+  changed = config_lib.with_fields(
+      config,
+      {
+          'seed': recording.SEALED_SEED,
+          'model.path': str(policy),
+          'eval.split': 'sealed',
+          'eval.problems': recording.asked(config),
+          'eval.samples': recording.SAMPLES,
+      },
+  )
   folder.mkdir(parents=True, exist_ok=True)
   runner.start(
       'evaluate',

@@ -77,12 +77,15 @@ def make(
   shutil.rmtree(folder, ignore_errors=True)
   workdir = folder / 'workdir'
   workdir.mkdir(parents=True)
-  config = settings_lib.planted(setting).copy_and_resolve_references()
-  with config.unlocked():
-    config.seed = seed
-    planted = settings_lib.harness(setting)
-    config.harness.path = str(spec.write(planted, folder / 'harness'))
-    config.model.path = settings_lib.write_policy(setting, folder / POLICY)
+  planted = settings_lib.harness(setting)
+  config = config_lib.with_fields(
+      settings_lib.planted(setting),
+      {
+          'seed': seed,
+          'harness.path': str(spec.write(planted, folder / 'harness')),
+          'model.path': settings_lib.write_policy(setting, folder / POLICY),
+      },
+  )
   if (task := setting.path / f'{settings_lib.TASK}.py').exists():
     (folder / 'code').mkdir()
     shutil.copy(task, folder / 'code')

@@ -25,6 +25,7 @@ from evojax.evolve.propose import remedies
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.runtime import run_files
 
 _ROUNDS = 99  # More than the tokens pay for: the budget ends the run.
 # Part of the gate's reason if a gain is not confirmed.
@@ -33,7 +34,8 @@ _REFUSED = 'of the gain'
 # ends of the sealed intervals.
 _NOT_SEALED = 0.10
 _LEARNS = 0.05  # Least rise of the solved share in a run that learns.
-_SEALED = dict(problems=128, samples=4)  # Fewer problems if there are fewer.
+# Fewer problems if there are fewer.
+_SEALED = {'eval.problems': 128, 'eval.samples': 4}
 
 
 def answer(
@@ -166,12 +168,15 @@ def main(path: str) -> None:
   job = json.loads(pathlib.Path(path).read_text())
   given = pathlib.Path(job['config'])
   config = config_lib.from_mapping(json.loads(given.read_text()))
-  changed = config.copy_and_resolve_references()
-  with changed.unlocked():
-    changed.evolve.rounds = _ROUNDS
-    changed.evolve.tokens = job['tokens']
-    fewer = min(_SEALED['problems'], config.eval.problems)
-    changed.eval.update({**_SEALED, 'problems': fewer})
+  changed = config_lib.with_fields(
+      config,
+      {
+          'evolve.rounds': _ROUNDS,
+          'evolve.tokens': job['tokens'],
+          **_SEALED,
+          'eval.problems': min(_SEALED['eval.problems'], config.eval.problems),
+      },
+  )
   run = pathlib.Path(job['workdir']) / 'run'
   mine = pathlib.Path(job['workdir']) / 'config.json'
   runner.start('evolve', changed, mine, run)
@@ -181,11 +186,11 @@ def main(path: str) -> None:
   if history.versions:
     sha256 = history.versions[-1].harness
     overlay = json.loads(
-        (run / 'harness' / sha256 / 'overlay.json').read_text()
+        (run / run_files.HARNESSES / sha256 / 'overlay.json').read_text()
     )
     values = config_lib.flatten(surface.apply(changed, overlay))
   said = answer(history, run / 'policy', values, surface)
-  summary = json.loads((run / 'summary.json').read_text())
+  summary = json.loads((run / run_files.SUMMARY).read_text())
   # Includes backtests and scores; without a sealed score, no sum exists.
   compute = summary['compute'].get('evolved', {})
   said['tokens'] = max(said['tokens'], compute.get('total', 0))

@@ -24,6 +24,7 @@ import ml_collections
 
 from benchmarks import json_lines
 from benchmarks.faults import settings as settings_lib
+from evojax import config as config_lib
 from evojax.harness import spec
 from evojax.runtime import durable
 
@@ -135,19 +136,17 @@ def _configs(
     run: Run, folder: pathlib.Path
 ) -> tuple[ml_collections.ConfigDict, ml_collections.ConfigDict]:
   """Return the configs of the true grader and of the run."""
-  truth = settings_lib.clean(run.setting).copy_and_resolve_references()
-  with truth.unlocked():
-    truth.model.path = settings_lib.write_policy(run.setting, folder / 'policy')
-  config = settings_lib.planted(run.setting) if run.planted else truth
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.model.path = truth.model.path
-    config.seed, config.steps = run.seed, 10**6
-    config.eval.sealed = False
-    if run.planted:
-      planted = settings_lib.harness(run.setting)
-      config.harness.path = str(spec.write(planted, folder / 'harness'))
-  return truth.lock(), config.lock()
+  policy = settings_lib.write_policy(run.setting, folder / 'policy')
+  clean = settings_lib.clean(run.setting)
+  truth = config_lib.with_fields(clean, {'model.path': policy})
+  changes = {'seed': run.seed, 'steps': 10**6, 'eval.sealed': False}
+  if not run.planted:
+    return truth, config_lib.with_fields(truth, changes)
+  planted = settings_lib.harness(run.setting)
+  changes['model.path'] = policy
+  changes['harness.path'] = str(spec.write(planted, folder / 'harness'))
+  config = settings_lib.planted(run.setting)
+  return truth, config_lib.with_fields(config, changes)
 
 
 @contextlib.contextmanager

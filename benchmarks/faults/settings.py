@@ -299,10 +299,8 @@ def planted(setting: Setting, dose: float = 1.0) -> ml_collections.ConfigDict:
     if tunable and tunable.end and old == tunable.off:
       old = _get(sound, tunable.end)
     values[path] = _dosed(old, value, dose, path)
-  config = _with(sound, values)
-  with config.unlocked():
-    config.name = 'job'  # The name of the config must not reveal the fault.
-  return config
+  # The name of the config must not reveal the fault.
+  return config_lib.with_fields(_with(sound, values), {'name': 'job'})
 
 
 def harness(setting: Setting, dose: float = 1.0) -> spec.Harness:
@@ -368,7 +366,6 @@ def _with(
   new = config.copy_and_resolve_references()
   with new.unlocked():
     for path, value in values.items():
-      group, _, name = path.rpartition('.')
       if not path.startswith('domain.kwargs.'):
         config_lib.check_field(new, path)
       declared = config_lib.declaration(path)
@@ -377,12 +374,9 @@ def _with(
         raise config_lib.ConfigError(f'{path}={value!r} must be a number')
       if problem := declared.problem(value):
         raise config_lib.ConfigError(f'{path}={value!r} {problem}')
-      holder = new
-      for part in filter(None, group.split('.')):
-        holder = holder[part]
       if isinstance(value, Mapping):
         value = ml_collections.ConfigDict(dict(value))
-      holder[name] = value
+      new.update_from_flattened_dict({path: value})
   return new.lock()
 
 

@@ -31,6 +31,7 @@ from benchmarks.searchers import rivals
 from evojax import config as config_lib
 from evojax import domains
 from evojax.harness import run as run_lib
+from evojax.harness import spec
 from evojax.models import policy as policy_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.training import reward_parts
@@ -45,7 +46,7 @@ ENDS = (
     update_lib.NonFiniteError,
 )
 # The sections of a job's config that are task rather than recipe.
-_TASK = ('domain', 'model', 'mesh')
+_TASK = ('domain', 'model', 'mesh', 'seed')
 STEPS = 10**6  # More than any budget; a warm-up must not exceed it.
 
 
@@ -68,13 +69,27 @@ def domain_of(config: ml_collections.ConfigDict) -> str:
 def reference(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Return the reference recipe for the task of a job."""
   module = importlib.import_module(f'configs.{domain_of(config)}')
-  found = module.get_config('reference').copy_and_resolve_references()
-  with found.unlocked():
-    for name in _TASK:
-      found[name] = config[name]
-    found.seed = config.seed
-    found.data.max_prompt_tokens = config.data.max_prompt_tokens
-  return found
+  task = {name: config[name] for name in _TASK}
+  task['data.max_prompt_tokens'] = config.data.max_prompt_tokens
+  return config_lib.with_fields(module.get_config('reference'), task)
+
+
+def recipe(
+    config: ml_collections.ConfigDict,
+    harness: spec.Harness,
+    seed: int,
+    folder: pathlib.Path,
+) -> ml_collections.ConfigDict:
+  """Return the config for a training under a harness, written to a folder."""
+  return config_lib.with_fields(
+      config,
+      {
+          'seed': seed,
+          'steps': STEPS,
+          'eval.sealed': False,  # Scoring is left to the caller.
+          'harness.path': str(spec.write(harness, folder / 'harness')),
+      },
+  )
 
 
 def spend(trainer: trainer_lib.Trainer, tokens: int) -> int:
@@ -107,11 +122,9 @@ def train(
   Returns:
     Tokens sampled, and the config's values under its harness, by path.
   """
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.steps = STEPS
-    config.eval.sealed = False  # Scoring is left to the evaluator.
-  setup = setup_lib.prepare(config.lock())
+  # Scoring is left to the evaluator.
+  changes = {'steps': STEPS, 'eval.sealed': False}
+  setup = setup_lib.prepare(config_lib.with_fields(config, changes))
   with contextlib.closing(
       trainer_lib.Trainer(setup, folder, metrics_lib.Phases())
   ) as trainer:

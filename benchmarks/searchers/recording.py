@@ -33,7 +33,6 @@ from evojax.evolve import recorded
 from evojax.evolve import repairs
 from evojax.evolve.propose import library
 from evojax.harness import delta
-from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.ledger import history
 from evojax.runtime import metrics as metrics_lib
@@ -109,12 +108,7 @@ class Bench:
 
   def _config(self, number: int, seed: int) -> Any:
     config, harness = self.design.recipe(number)
-    config = config.copy_and_resolve_references()
-    with config.unlocked():
-      config.seed, config.steps = seed, live.STEPS
-      config.eval.sealed = False
-      config.harness.path = str(spec.write(harness, self._folder / 'harness'))
-    return config.lock()
+    return live.recipe(config, harness, seed, self._folder)
 
   def setup(self, number: int, seed: int) -> setup_lib.Setup:
     """Return the training setup under a harness."""

@@ -9,16 +9,14 @@ import subprocess
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from benchmarks import json_lines
 from benchmarks.searchers import replays
 from benchmarks.searchers import rivals
 from benchmarks.searchers import rules
 from benchmarks.searchers import tables
-from evojax.eval import estimates
+from evojax.stats import intervals
 
-_NORMAL = 1.96  # Quantile 0.975 of the standard Normal distribution.
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -88,7 +86,7 @@ class Mean:
   @property
   def both(self) -> float:
     """The margin of replays and seeds together."""
-    return math.hypot(_NORMAL * self.error, self.margin)
+    return math.hypot(intervals.Z95 * self.error, self.margin)
 
 
 def mean(scores: np.ndarray, seeds: int) -> Mean:
@@ -109,9 +107,8 @@ def mean(scores: np.ndarray, seeds: int) -> Mean:
   variance = float(means.var(ddof=1))
   within = float(scores.var(axis=1, ddof=1).mean()) if repeats > 1 else 0.0
   between = math.sqrt(max(0.0, variance - within / repeats))
-  quantile = float(special.stdtrit(seeds - 1, (1 + estimates.LEVEL) / 2))
   error = math.sqrt(variance / worlds)
-  return Mean(float(means.mean()), error, quantile * between)
+  return Mean(float(means.mean()), error, intervals.margin(between, seeds - 1))
 
 
 def lines(

@@ -21,6 +21,7 @@ from evojax.eval import paired
 from evojax.eval import race
 from evojax.evolve import learning
 from evojax.evolve import pairs as pairs_lib
+from evojax.stats import spreads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +251,7 @@ class _Race:
           found[str(c.factor)][0].append(d)
           found[str(c.factor)][1].append(error)
       groups = [d for d, _ in found.values()]
-      spread = paired.pooled_spread([*self._groups, *groups]) or 0.0
+      spread = spreads.pooled([*self._groups, *groups]) or 0.0
       racing = [
           c for c in racing if self._hopeful(c, found[str(c.factor)], spread)
       ]
@@ -353,7 +354,7 @@ class _Race:
     if not self._racing:
       return
     self._groups += [d for d, _ in found.values()]
-    spread = paired.pooled_spread(self._groups) or 0.0
+    spread = spreads.pooled(self._groups) or 0.0
     alphas = {}
     for c in self._racing:
       name = str(c.factor)
@@ -471,9 +472,8 @@ def trials(
 
 def _p_of_groups(ahead: Sequence[float], behind: Sequence[float]) -> float:
   """Return the one-sided p of Student's t test with a pooled variance."""
-  n, df = len(ahead), len(ahead) + len(behind) - 2
-  squares = np.var(ahead) * n + np.var(behind) * len(behind)
-  error = math.sqrt(squares / df * (1 / n + 1 / len(behind)))
+  df = spreads.degrees([ahead, behind])
+  error = spreads.of_difference(ahead, behind)
   difference = float(np.mean(ahead) - np.mean(behind))
   if not error:
     return 0.0 if difference > 0 else 1.0

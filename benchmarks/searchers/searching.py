@@ -170,12 +170,7 @@ class Trials:
     self.best: tuple[float, Any, trainer_lib.Trainer] | None = None
 
   def _config(self, harness: spec.Harness, seed: int) -> Any:
-    config = self.config.copy_and_resolve_references()
-    with config.unlocked():
-      config.seed, config.steps = seed, live.STEPS
-      config.eval.sealed = False
-      config.harness.path = str(spec.write(harness, self.folder / 'harness'))
-    return config.lock()
+    return live.recipe(self.config, harness, seed, self.folder)
 
   def train(
       self, trial: int, start: int | None, values: Values, units: int

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from benchmarks.faults import evaluation
-from evojax.eval import paired
+from evojax.stats import intervals
 
 # Two settings of each domain, with different causes.
 SETTINGS = (
@@ -55,7 +55,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
       both = sorted(own.keys() & its.keys())
       if system != OWN and len(both) > 1:
         d = [own[job] - its[job] for job in both]
-        gain = paired.gain(d, [0.0] * len(d))
+        gain = intervals.student(d)
         low, high = 100 * gain.low, 100 * gain.high
         text += (
             f'; {OWN} is {100 * gain.value:+.1f} [{low:+.1f}, {high:+.1f}]'

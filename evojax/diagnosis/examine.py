@@ -6,11 +6,11 @@ import numpy as np
 
 from evojax.diagnosis import causes
 from evojax.diagnosis import checks
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
-from evojax.report import numerals
+from evojax.runtime import numerals
+from evojax.stats import trends
 
 # Findings that are dropped if one of the stronger findings is present.
 _SAID_BY = {
@@ -246,7 +246,7 @@ def _summary(
         f'{len(quiet)} checks found nothing wrong; whether more is solved than'
         ' at the start is not known, because no outcome is logged.',
     )
-  line = estimates.trend(solved)
+  line = trends.trend(solved)
   ends = [float(np.mean(part)) for part in np.array_split(solved, 5)]
   if line.low > 0 or ends[-1] > 0.9:
     return (
@@ -262,7 +262,7 @@ def _summary(
   )
 
 
-def _went(line: estimates.Trend, ends: list[float]) -> str:
+def _went(line: trends.Trend, ends: list[float]) -> str:
   """Return how the solved share went, as the end of a sentence.
 
   Args:

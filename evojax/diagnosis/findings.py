@@ -4,8 +4,8 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from evojax.diagnosis import estimates
 from evojax.ledger import records
+from evojax.stats import intervals
 
 SEVERITIES = ('critical', 'warning', 'note')
 
@@ -21,7 +21,7 @@ class Number:
   unit: str = ''
 
 
-def number(name: str, of: estimates.Interval, unit: str = '') -> Number:
+def number(name: str, of: intervals.Interval, unit: str = '') -> Number:
   """Return an interval as a named number."""
   return Number(name=name, value=of.value, low=of.low, high=of.high, unit=unit)
 

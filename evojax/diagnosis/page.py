@@ -8,10 +8,10 @@ from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import show
 from evojax.report import curves
-from evojax.report import numerals
 from evojax.report import page as page_lib
 from evojax.report import svg
 from evojax.runtime import durable
+from evojax.runtime import numerals
 
 # Common name -> the metric under which the page of a run draws it.
 _DRAWN = {

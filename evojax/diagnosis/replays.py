@@ -17,9 +17,9 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.stats import intervals
 
 STEP_KL = 0.1  # Nats per completion.
 _MOST_GROUPS = 600
@@ -31,7 +31,7 @@ class Replay:
 
   change: str = ''
   text: str = ''
-  gain: estimates.Interval | None = None  # Change of the solved share.
+  gain: intervals.Interval | None = None  # Change of the solved share.
 
 
 def advantages(rewards: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def best_weight(run: form.Run) -> tuple[str, Replay]:
       weight = weights[part] * factor
       changed = total + (weight - weights[part]) * e[form.PART + part]
       new = (tilted(advantages(changed)) * e['outcome']).sum(1)
-      gain = estimates.bootstrap(p, lambda i, d=new - old: float(d[i].mean()))
+      gain = intervals.bootstrap(p, lambda i, d=new - old: float(d[i].mean()))
       if gain.low > 0 and (
           best.gain is None or gain.value > best.gain.value + 1e-3
       ):

@@ -7,12 +7,11 @@ behind it.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
-import math
 
 import numpy as np
-from scipy import special
 
 from evojax.ledger import records
+from evojax.stats import trends
 
 Reals = Sequence[float] | np.ndarray
 Values = Mapping[str, float]  # Name -> value of every known measure.
@@ -37,21 +36,9 @@ def graded(
 # ------------------------------------------------------------- learning curve
 
 
-def _line(y: np.ndarray) -> tuple[float, float, float]:
-  """Fit a straight line through n >= 3 values.
-
-  Returns:
-    Its start, its rise, and the distance from the rise to the end of its
-    one-sided 95 % interval (Student's t on the residuals).
-  """
-  n = len(y)
-  x = np.arange(n) - (n - 1) / 2
-  slope = float(x @ y / (x @ x))
-  residual = y - y.mean() - slope * x
-  error = math.sqrt(float(residual @ residual) / (n - 2) / float(x @ x))
-  quantile = float(special.stdtrit(n - 2, 0.95))
-  rise = slope * (n - 1)
-  return float(y.mean() + slope * x[0]), rise, quantile * error * (n - 1)
+def _line(values: Reals) -> trends.Trend:
+  """Fit n >= 3 values; the ends of the rise are one-sided 95 % bounds."""
+  return trends.trend(values, level=0.9, independent=True)
 
 
 def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
@@ -72,18 +59,18 @@ def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
   y = np.asarray(outcome, np.float64)
   if len(y) < 3:
     return {}
-  start, rise, half = _line(y)
-  start = min(max(start, 0.0), 1.0)
+  line = _line(y)
+  start = min(max(line.start, 0.0), 1.0)
   curve = {
       'outcome_start': start,
-      'outcome_rise': rise,
-      'outcome_rise_high': rise + half,
+      'outcome_rise': line.rise,
+      'outcome_rise_high': line.high,
   }
   if start < 1:
-    curve['unsolved_closed'] = rise / (1 - start)
+    curve['unsolved_closed'] = line.rise / (1 - start)
   if len(reward) == len(y):
-    _, rise, half = _line(np.asarray(reward, np.float64) - y)
-    curve |= {'shaped_rise': rise, 'shaped_rise_low': rise - half}
+    shaped = _line(np.asarray(reward, np.float64) - y)
+    curve |= {'shaped_rise': shaped.rise, 'shaped_rise_low': shaped.low}
   return curve
 
 
@@ -97,14 +84,13 @@ def recent_curve(outcome: Reals) -> Values:
     recent_rise, a fraction; recent_rise_low and recent_rise_high, the ends of
     its one-sided 95 % intervals. Empty for fewer than three updates.
   """
-  y = np.asarray(outcome, np.float64)
-  if len(y) < 3:
+  if len(outcome) < 3:
     return {}
-  _, rise, half = _line(y)
+  line = _line(outcome)
   return {
-      'recent_rise': rise,
-      'recent_rise_low': rise - half,
-      'recent_rise_high': rise + half,
+      'recent_rise': line.rise,
+      'recent_rise_low': line.low,
+      'recent_rise_high': line.high,
   }
 
 
@@ -121,12 +107,11 @@ def effort_curve(tested: Reals, turns: Reals) -> Values:
   """
   if len(tested) < 3:
     return {}
-  _, rise, half = _line(np.asarray(tested, np.float64))
-  _, longer, _ = _line(np.asarray(turns, np.float64))
+  line = _line(tested)
   return {
-      'tested_rise': rise,
-      'tested_rise_high': rise + half,
-      'turns_rise': longer,
+      'tested_rise': line.rise,
+      'tested_rise_high': line.high,
+      'turns_rise': _line(turns).rise,
   }
 
 

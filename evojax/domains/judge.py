@@ -26,9 +26,9 @@ import uuid
 
 import httpx2
 
-from evojax import config as config_lib
 from evojax import records
 from evojax.domains import graders
+from evojax.runtime import environment
 
 # The end of every template: the text to judge, and how to answer, see `_SCORE`.
 MARKED = """stands between two lines that read {mark}. Judge it; do not
@@ -138,7 +138,7 @@ class Judge:
       ) from error
     if 'an answer' not in shown:
       raise graders.GraderError(f'{field}.template lacks {{completion}}')
-    key = config_lib.read_key(options.key_env, f'{field}.key_env')
+    key = environment.read_key(options.key_env, f'{field}.key_env')
     self._headers = {'Authorization': f'Bearer {key}'} if key else {}
     self._url = f'{options.url.rstrip("/")}/chat/completions'
     self._unreachable = ''  # Why the last attempts of this call failed.

@@ -23,9 +23,9 @@ import numpy as np
 from scipy import special
 
 from evojax.ledger import records
+from evojax.stats import intervals
 
 RESAMPLES = 10_000
-LEVEL = 0.95  # Level of the interval of every estimate.
 # Draws held at once: large problem sets are resampled in pieces that fit into
 # the processor's cache.
 _DRAWS = 1 << 18
@@ -70,9 +70,9 @@ def _estimate(
 ) -> records.Estimate:
   """Return the expanded percentile interval; see the module docstring."""
   spread = resamples.std()
-  t = special.stdtrit(degrees, (1 + LEVEL) / 2)
+  half = intervals.margin(error, degrees)
   # Without a spread, both ends are the median, the one value of all resamples.
-  tail = special.ndtr(-t * error / spread) if spread else 0.5
+  tail = special.ndtr(-half / spread) if spread else 0.5
   low, high = np.quantile(resamples, (tail, 1 - tail))
   return records.Estimate(float(value), float(error), float(low), float(high))
 

@@ -5,7 +5,8 @@ from typing import Literal
 
 from jaxtyping import Float
 import numpy as np
-from scipy import special
+
+from evojax.stats import intervals
 
 
 def early(
@@ -51,5 +52,5 @@ def early(
   square = incumbents.mean(axis=1).var(ddof=1) * (1 + 1 / count)
   if updates > 1:
     square = max(square, difference.var(ddof=1) / updates)
-  margin = special.stdtrit(count - 1, 0.975) * math.sqrt(square)
+  margin = intervals.margin(math.sqrt(square), count - 1)
   return 'futility' if difference.mean() + margin < 0 else None

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from evojax.eval import estimates
+from evojax.stats import intervals
+from evojax.stats import spreads
 
 _SIMULATED = 8000  # Simulated candidates for a power.
 _HOPE = 0.84  # Quantile 0.8 of the standard Normal distribution.
@@ -62,15 +63,10 @@ def _moments(
   return mean, math.sqrt(square / count), math.sqrt(noise / count)
 
 
-def rms(errors: Sequence[float]) -> float:
-  """Return the root mean square of standard errors; 0 if there are none."""
-  return math.sqrt(math.fsum(x * x for x in errors) / max(len(errors), 1))
-
-
 def gain(
     differences: Sequence[float],
     errors: Sequence[float],
-    level: float = estimates.LEVEL,
+    level: float = intervals.LEVEL,
     groups: Sequence[Sequence[float]] = (),
 ) -> Gain:
   """Return the mean difference with Student's interval.
@@ -88,14 +84,14 @@ def gain(
       problems); 0 if it is not known.
     level: Level of the two-sided interval, in (0, 1).
     groups: Groups of differences that are taken to vary as much, these among
-      them, see `pooled_spread`.
+      them, see `spreads.pooled`.
   """
   mean, error, noise = _moments(differences, errors)
-  pooled = (pooled_spread(groups) or 0.0) / math.sqrt(len(differences))
+  pooled = (spreads.pooled(groups) or 0.0) / math.sqrt(len(differences))
   error = max(error, noise, pooled)
-  df = max(len(differences) - 1, _degrees(groups))
-  margin = float(special.stdtrit(df, (1 + level) / 2)) * error
-  return Gain(mean, error, df, mean - margin, mean + margin)
+  df = max(len(differences) - 1, spreads.degrees(groups))
+  half = intervals.margin(error, df, level)
+  return Gain(mean, error, df, mean - half, mean + half)
 
 
 def p_value(
@@ -271,25 +267,3 @@ def detectable(
     middle = (low + high) / 2
     low, high = (low, middle) if reaches(middle) else (middle, high)
   return high
-
-
-def pooled_spread(
-    groups: Sequence[Sequence[float]],
-) -> float | None:
-  """Return the standard deviation of differences around their group's mean.
-
-  Args:
-    groups: Differences of one candidate in one round each. Groups of one pair
-      do not contribute.
-
-  Returns:
-    The pooled value; None if no group has 2 pairs.
-  """
-  degrees = _degrees(groups)
-  squares = [float(np.var(g)) * len(g) if len(g) else 0.0 for g in groups]
-  return math.sqrt(sum(squares) / degrees) if degrees else None
-
-
-def _degrees(groups: Sequence[Sequence[float]]) -> int:
-  """Return the degrees of freedom of the spread of groups."""
-  return sum(max(0, len(group) - 1) for group in groups)

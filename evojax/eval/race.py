@@ -17,6 +17,7 @@ from typing import Literal
 
 from evojax.eval import paired
 from evojax.ledger import records
+from evojax.stats import spreads
 
 WORTH = 0.02  # The smallest gain that a race looks for, a fraction.
 MARGIN = 0.02  # A loss to exclude for a repair or a kept change.
@@ -109,7 +110,7 @@ def cap_of(errors: Sequence[float]) -> float:
   Args:
     errors: Standard errors of the differences over problems, fractions.
   """
-  return max(CAP, CAP_ERRORS * paired.rms(errors))
+  return max(CAP, CAP_ERRORS * spreads.rms(errors))
 
 
 def counted(
@@ -182,7 +183,7 @@ def after_round(
     standing: Standing before the round.
     differences: Candidate minus incumbent, of the round's pairs, fractions.
     errors: Their standard errors over problems, see `paired.gain`.
-    spread: `paired.pooled_spread` of all candidates in all rounds of the race
+    spread: `spreads.pooled` of all candidates in all rounds of the race
       so far, including this round and dropped candidates, of differences as
       they are `counted` for this candidate.
     alpha: See `alpha_of`; fixed before the round.
@@ -230,7 +231,7 @@ def is_hopeful(
   Args:
     differences: Differences of all pairs of the candidate so far, fractions.
     errors: Their standard errors over problems.
-    spread: `paired.pooled_spread` of the race so far.
+    spread: `spreads.pooled` of the race so far.
     worth: The smallest gain of interest, a fraction.
   """
   if len(differences) < 2:
@@ -267,7 +268,7 @@ def sort_out(
   Args:
     standings: Standings after the round, by name.
     rounds: Maximum number of rounds of a candidate.
-    spread: `paired.pooled_spread` of the race so far.
+    spread: `spreads.pooled` of the race so far.
     kept: Name of the candidate that is kept. All others end with the incumbent
       that they were compared with; each may enter again as a new candidate.
     waiting: Candidates that passed but whose perturbed gate is open: they are

@@ -13,6 +13,8 @@ from rich import table as table_lib
 from evojax.eval import estimates
 from evojax.eval import evaluate
 from evojax.eval import modes as modes_lib
+from evojax.runtime import numerals
+from evojax.stats import intervals
 
 
 def _side(result: evaluate.EvalResult) -> dict[str, Any]:
@@ -118,36 +120,16 @@ def _family(
   return entry
 
 
-def percent(value: float | None) -> str:
-  """Return '41.3 %' for 0.413."""
-  return '-' if value is None else f'{100 * value:.1f} %'
-
-
-def change(before: float | None, after: float | None) -> str:
+def _change(before: float | None, after: float | None) -> str:
   """Return '41.3 % → 78.0 %' for 0.413 and 0.78."""
-  return f'{percent(before)} → {percent(after)}'
-
-
-def points(value: float | None) -> str:
-  """Return '+12.5', in percentage points, for 0.125."""
-  if value is None:
-    return '-'
-  rounded = round(100 * value, 1)  # No '-0.0', which would look like a loss.
-  return f'{rounded:+.1f}' if rounded else '0.0'
-
-
-def interval(estimate: Mapping[str, Any], signed: bool = False) -> str:
-  """Return '[36.1, 47.2]', in percent, or in points with their sign."""
-  form = '{:+.1f}' if signed else '{:.1f}'
-  low, high = (form.format(100 * estimate[k]) for k in ('low', 'high'))
-  return f'[{low}, {high}]'
+  return f'{numerals.share(before)} → {numerals.share(after)}'
 
 
 def heading(split: str, problems: int, samples: int, seed: int) -> str:
   """Return the line that describes the numbers below it."""
   return (
       f'{split}: {problems:,} problems x {samples} samples, seed {seed};'
-      f' {100 * estimates.LEVEL:.0f} % intervals'
+      f' {100 * intervals.LEVEL:.0f} % intervals'
   )
 
 
@@ -179,11 +161,11 @@ def print_scores(
   passes = [(k, value) for k, value in result.pass_at_k.items() if k > 1]
   print_table(
       console,
-      (f'Avg@{samples}', percent(result.avg_at_k.value)),
-      ('interval', interval(dataclasses.asdict(result.avg_at_k))),
-      *((f'pass@{k}', percent(value)) for k, value in passes),
+      (f'Avg@{samples}', numerals.share(result.avg_at_k.value)),
+      ('interval', numerals.interval(dataclasses.asdict(result.avg_at_k))),
+      *((f'pass@{k}', numerals.share(value)) for k, value in passes),
       ('tokens', f'{result.n_tokens:.1f}'),
-      ('truncated', percent(result.truncated)),
+      ('truncated', numerals.share(result.truncated)),
   )
   if result.modes is not None:
     codes = result.mode_codes.items()
@@ -193,10 +175,13 @@ def print_scores(
     print_table(
         console,
         ('mode', *chosen),
-        ('share', *(percent(c.sum() / graded) for c in chosen.values())),
+        ('share', *(numerals.share(c.sum() / graded) for c in chosen.values())),
         (
             'solved',
-            *(percent(result.outcomes[c].mean()) for c in chosen.values()),
+            *(
+                numerals.share(result.outcomes[c].mean())
+                for c in chosen.values()
+            ),
         ),
     )
   names = np.array(result.families)
@@ -205,7 +190,7 @@ def print_scores(
       console,
       ('family', *scores),
       ('problems', *(f'{len(s):,}' for s in scores.values())),
-      ('solved', *(percent(s.mean()) for s in scores.values())),
+      ('solved', *(numerals.share(s.mean()) for s in scores.values())),
   )
 
 
@@ -225,13 +210,20 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
       ('step', *(side['step'] for side in sides)),
       (
           f'Avg@{k}',
-          *(percent(side['value']) for side in sides),
-          points(gain['value']),
+          *(numerals.share(side['value']) for side in sides),
+          numerals.points(gain['value']),
       ),
-      ('interval', *map(interval, sides), interval(gain, signed=True)),
-      (f'pass@{k}', *(percent(side['pass_at_k'][str(k)]) for side in sides)),
+      (
+          'interval',
+          *map(numerals.interval, sides),
+          numerals.interval(gain, '+.1f'),
+      ),
+      (
+          f'pass@{k}',
+          *(numerals.share(side['pass_at_k'][str(k)]) for side in sides),
+      ),
       ('tokens', *(f'{side["n_tokens"]:.1f}' for side in sides)),
-      ('truncated', *(percent(side['truncated']) for side in sides)),
+      ('truncated', *(numerals.share(side['truncated']) for side in sides)),
   )
   if report['modes'] is not None:
     _print_modes(report, console)
@@ -239,10 +231,10 @@ def print_gain(report: Mapping[str, Any], console: console_lib.Console) -> None:
       console,
       ('family', *(f['family'] for f in families)),
       ('problems', *(f'{f["problems"]:,}' for f in families)),
-      ('solved', *(change(f['before'], f['after']) for f in families)),
-      ('gain', *(points(f['gain']) for f in families)),
-      ('shift', *(points(f['mode_shift']) for f in families)),
-      ('within', *(points(f['within_mode']) for f in families)),
+      ('solved', *(_change(f['before'], f['after']) for f in families)),
+      ('gain', *(numerals.points(f['gain']) for f in families)),
+      ('shift', *(numerals.points(f['mode_shift']) for f in families)),
+      ('within', *(numerals.points(f['within_mode']) for f in families)),
   )
 
 
@@ -251,19 +243,20 @@ def _print_modes(
 ) -> None:
   """Print decomposition, oracle and one row per mode."""
   console.print(
-      f'gain = mode shift {points(report["mode_shift"])}'
-      f' + within a mode {points(report["within_mode"])} points'
+      f'gain = mode shift {numerals.points(report["mode_shift"])}'
+      f' + within a mode {numerals.points(report["within_mode"])} points'
   )
   oracle, modes = report['oracle'], report['modes']
   console.print(
       f'oracle: the best mode of the base policy is {oracle["mode"]}, solved in'
-      f' {percent(oracle["accuracy"])} of {oracle["rollouts"]:,} completions'
+      f' {numerals.share(oracle["accuracy"])} of {oracle["rollouts"]:,}'
+      ' completions'
       if oracle
       else 'oracle: no mode of the base policy has at least'
       f' {modes_lib.MIN_ROLLOUTS} completions',
       markup=False,
   )
-  both = lambda mode, what: change(
+  both = lambda mode, what: _change(
       mode[f'{what}_before'], mode[f'{what}_after']
   )
   print_table(
@@ -271,6 +264,6 @@ def _print_modes(
       ('mode', *(mode['name'] for mode in modes)),
       ('share', *(both(mode, 'share') for mode in modes)),
       ('solved', *(both(mode, 'accuracy') for mode in modes)),
-      ('shift', *(points(mode['shift']) for mode in modes)),
-      ('within', *(points(mode['within']) for mode in modes)),
+      ('shift', *(numerals.points(mode['shift']) for mode in modes)),
+      ('within', *(numerals.points(mode['within']) for mode in modes)),
   )

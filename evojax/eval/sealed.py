@@ -17,6 +17,7 @@ from evojax.eval import evaluate
 from evojax.eval import report as report_lib
 from evojax.runtime import decisions
 from evojax.runtime import durable
+from evojax.runtime import run_files
 from evojax.runtime import workdir as workdir_lib
 
 SPLIT = 'sealed'
@@ -24,7 +25,7 @@ SPLIT = 'sealed'
 
 def path_of(workdir: str | os.PathLike[str]) -> pathlib.Path:
   """Return the file that holds a run's sealed result."""
-  return pathlib.Path(workdir, 'sealed.json')
+  return pathlib.Path(workdir, run_files.SEALED)
 
 
 def read(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:

@@ -20,7 +20,10 @@ from evojax.eval import estimates
 from evojax.eval import report as report_lib
 from evojax.eval import sealed
 from evojax.evidence import store
+from evojax.runtime import numerals
 from evojax.runtime import output
+from evojax.runtime import run_files
+from evojax.stats import intervals
 
 
 def main(module: Any, arguments: Sequence[str]) -> int:
@@ -86,7 +89,7 @@ def check_distinct(
 
 def _configs(workdir: str | os.PathLike[str]) -> set[str]:
   """Return the config of a run as text, if there is one."""
-  path = pathlib.Path(workdir, 'config.json')
+  path = pathlib.Path(workdir, run_files.CONFIG)
   return {path.read_text()} if path.exists() else set()
 
 
@@ -166,7 +169,7 @@ def print_summary(
   console.print(
       f'sealed: {summary["problems"]:,} problems x {summary["samples"]}'
       f' samples, {which} problems for every seed;'
-      f' {100 * estimates.LEVEL:.0f} % intervals'
+      f' {100 * intervals.LEVEL:.0f} % intervals'
   )
   runs = summary['runs']
   gains = [run['gain'] for run in runs]
@@ -174,21 +177,21 @@ def print_summary(
       console,
       ('run', *(run['run'] for run in runs)),
       ('step', *(run['step'] for run in runs)),
-      ('base', *(report_lib.percent(run['before']) for run in runs)),
-      ('trained', *(report_lib.percent(run['after']) for run in runs)),
-      ('gain', *(report_lib.points(gain['value']) for gain in gains)),
-      ('interval', *(report_lib.interval(g, signed=True) for g in gains)),
+      ('base', *(numerals.share(run['before']) for run in runs)),
+      ('trained', *(numerals.share(run['after']) for run in runs)),
+      ('gain', *(numerals.points(gain['value']) for gain in gains)),
+      ('interval', *(numerals.interval(g, '+.1f') for g in gains)),
   )
   for name, key in (('base', 'before'), ('trained', 'after')):
     side = summary[key]
     console.print(
-        f'{name} {report_lib.percent(side["value"])}'
-        f' {report_lib.interval(side)}'
+        f'{name} {numerals.share(side["value"])}'
+        f' {numerals.interval(side)}'
     )
   gain = summary['gain']
   console.print(
-      f'gain {report_lib.points(gain["value"])} points'
-      f' {report_lib.interval(gain, signed=True)}, over seeds and problems'
+      f'gain {numerals.points(gain["value"])} points'
+      f' {numerals.interval(gain, "+.1f")}, over seeds and problems'
   )
 
 

@@ -19,11 +19,11 @@ from typing import Any, Literal
 
 from jaxtyping import Float
 import numpy as np
-from scipy import special
 
-from evojax.eval import estimates
 from evojax.eval import paired
 from evojax.eval import race
+from evojax.stats import intervals
+from evojax.stats import spreads
 
 # (rng, spread of each candidate) -> differences and errors, each [C, n].
 Draw = Callable[
@@ -194,7 +194,7 @@ class _Run:
     self.found.spent += 1
     d, errors = self._drawn([int(name) for name in names])
     half = paired.first_half(d.shape[1])
-    early = paired.pooled_spread([*self._groups, *d[:, :half].tolist()]) or 0.0
+    early = spreads.pooled([*self._groups, *d[:, :half].tolist()]) or 0.0
     told, given_up = [], []
     for name, own, noise in zip(
         names, d.tolist(), errors.tolist(), strict=True
@@ -310,17 +310,7 @@ class _Run:
   def _spread(self, margin: float, cap: float) -> float:
     """Return the spread of all pairs, as they count with a margin and a cap."""
     groups = [race.counted(group, margin, cap) for group in self._groups]
-    return paired.pooled_spread(groups) or 0.0
-
-
-def exact_interval(count: int, of: int) -> tuple[float, float]:
-  """Return the exact 95 % interval of a share (Clopper and Pearson 1934)."""
-  tail = (1 - estimates.LEVEL) / 2
-  low = special.betaincinv(count, of - count + 1, tail) if count else 0.0
-  high = 1.0
-  if count < of:
-    high = special.betaincinv(count + 1, of - count, 1 - tail)
-  return float(low), float(high)
+    return spreads.pooled(groups) or 0.0
 
 
 # ------------------------------------------------------------------ equal arms
@@ -359,15 +349,6 @@ class Dealt:
     return type(self)(self.means[chosen], self.errors[chosen], self._pairs)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rate:
-  """The share of runs that keep anything, with its 95 % interval."""
-
-  value: float
-  low: float
-  high: float
-
-
 def false_keeps(
     arms: Dealt,
     rules: Rules,
@@ -376,7 +357,7 @@ def false_keeps(
     resamples: int,
     resampled_runs: int,
     beat: Callable[[], None] = lambda: None,
-) -> Rate:
+) -> intervals.Interval:
   """Return how often a run keeps anything although all its arms are equal.
 
   Runs share their arms, so more runs do not make the rate more certain than the
@@ -409,7 +390,9 @@ def false_keeps(
       / resampled_runs
       for _ in range(resamples)
   ]
-  tail = 50 * (1 - estimates.LEVEL)
+  tail = 50 * (1 - intervals.LEVEL)
   low, high = np.percentile(rates, [tail, 100 - tail])
-  least, most = exact_interval(count, runs)
-  return Rate(count / runs, min(float(low), least), max(float(high), most))
+  least, most = intervals.exact(count, runs)
+  return intervals.Interval(
+      count / runs, min(float(low), least), max(float(high), most)
+  )

@@ -20,6 +20,7 @@ from pyarrow import parquet
 
 from evojax.evidence import schema
 from evojax.runtime import durable
+from evojax.runtime import run_files
 
 # One value per row; for a list column, one list or array per row.
 Values = Sequence[Any] | np.ndarray
@@ -36,19 +37,20 @@ def path_of(
     workdir: str | os.PathLike[str], split: str, step: int
 ) -> pathlib.Path:
   """Return the path of the file of one step of a split."""
-  return pathlib.Path(workdir, 'evidence', split, f'step_{step:06d}.parquet')
+  folder = pathlib.Path(workdir, run_files.EVIDENCE, split)
+  return folder / f'step_{step:06d}.parquet'
 
 
 def list_steps(workdir: str | os.PathLike[str], split: str) -> list[int]:
   """Return the steps of the split that are on disk, ascending."""
-  folder = pathlib.Path(workdir, 'evidence', split)
+  folder = pathlib.Path(workdir, run_files.EVIDENCE, split)
   names = os.listdir(folder) if folder.is_dir() else ()
   return sorted(int(m[1]) for name in names if (m := _FILE.fullmatch(name)))
 
 
 def splits(workdir: str | os.PathLike[str]) -> list[str]:
   """Return the splits that have evidence on disk."""
-  found = pathlib.Path(workdir, 'evidence').glob('*')
+  found = pathlib.Path(workdir, run_files.EVIDENCE).glob('*')
   return sorted(path.name for path in found if list_steps(workdir, path.name))
 
 

@@ -13,6 +13,7 @@ from evojax.models import policy as policy_lib
 from evojax.report import sealed
 from evojax.runtime import durable
 from evojax.runtime import mirror
+from evojax.runtime import run_files
 from evojax.training import arm as arm_lib
 from evojax.training import settings
 from evojax.training import setup as setup_lib
@@ -36,19 +37,19 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
   found = []
   for text in workdirs:
     path = pathlib.Path(text).expanduser()
-    if not (path / 'policy').is_dir():
+    if not (path / run_files.POLICY).is_dir():
       raise ValueError(
           f'--compare={text}: there is no {path / "policy"}; name the workdir'
           ' of a finished run'
       )
-    mirror.fetch(path / 'policy')
-    policy = settings.open_policy(setup.config, str(path / 'policy'))
+    mirror.fetch(path / run_files.POLICY)
+    policy = settings.open_policy(setup.config, str(path / run_files.POLICY))
     if policy.cfg != setup.policy.cfg:
       raise ValueError(
           f'--compare={text}: its policy has another architecture than'
           f' {setup.policy.path}; only runs on one base policy compare'
       )
-    config = json.loads((path / 'config.json').read_text())['config']
+    config = json.loads((path / run_files.CONFIG).read_text())['config']
     name = config['name'].rpartition('-')[2]
     found.append(Compared(name, path, policy))
   return found
@@ -91,7 +92,7 @@ def tokens_of(path: pathlib.Path) -> records.Tokens:
 
   The total includes dev scores and the search.
   """
-  if not (path / 'ledger.jsonl').exists():
+  if not (path / run_files.LEDGER).exists():
     training = arm_lib.sampled_tokens(path)
     return records.Tokens(training=training, total=total_tokens(path))
   history = history_lib.read(path)

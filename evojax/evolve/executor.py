@@ -26,6 +26,7 @@ from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
 from evojax.runtime import progress as progress_lib
+from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.sandbox import probe
 from evojax.training import arm as arm_lib
@@ -230,7 +231,7 @@ class Workers(Executor):
     for folder in self._pool.running:
       if folder in self._left:
         path = self._left[folder].path
-        mirror.peek(path / metrics_lib.FILE)
+        mirror.peek(path / run_files.METRICS)
         self._newest[folder] = metrics_lib.newest(path)
     newest = self._newest.values()
     steps = self._before + sum(row.get('step', 0) for row in newest)
@@ -251,7 +252,7 @@ class Workers(Executor):
 
 def _is_done(job: arm_lib.ArmJob) -> bool:
   """Return True if an arm has a result, which is then on this machine."""
-  if mirror.is_there(job.path / arm_lib.RESULT):
+  if mirror.is_there(job.path / run_files.ARM):
     mirror.take_back(job.path)
   return arm_lib.result(job.path) is not None
 
@@ -259,7 +260,7 @@ def _is_done(job: arm_lib.ArmJob) -> bool:
 def _command(job: arm_lib.ArmJob) -> commands.Command:
   """Write the job file of an arm; return the command that trains it."""
   job.path.mkdir(parents=True, exist_ok=True)
-  path = job.path / 'job.json'
+  path = job.path / run_files.JOB
   # Written atomically: a worker never reads half a job, even after a kill.
   durable.write_atomic(path, job.to_json().encode())
   return _command_of(job, str(path), job.path / _LOG)
@@ -268,7 +269,7 @@ def _command(job: arm_lib.ArmJob) -> commands.Command:
 def _lend(job: arm_lib.ArmJob) -> commands.Command:
   """Lend the folder of an arm; return the command for another machine."""
   copy, run = mirror.of(job.path), pathlib.Path(job.workdir)
-  files = copy.published(run / 'harness' / job.harness)
+  files = copy.published(run / run_files.HARNESSES / job.harness)
   if job.start:
     files |= copy.published(run / job.start)
   there = dataclasses.replace(job, workdir=copy.url, files=files)

@@ -9,6 +9,7 @@ from evojax.harness import spec
 from evojax.ledger import history
 from evojax.ledger import records
 from evojax.runtime import mirror
+from evojax.runtime import run_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +27,13 @@ class Fork:
   def copy(self, target: pathlib.Path) -> None:
     """Copy harness, evidence and checkpoints, completely or not at all."""
     spec.write(
-        spec.load(self.source / 'harness', self.version.harness),
-        target / 'harness',
+        spec.load(self.source / run_files.HARNESSES, self.version.harness),
+        target / run_files.HARNESSES,
     )
-    arm = target / 'arms' / 'v0'
+    arm = target / run_files.ARMS / 'v0'
     if not arm.exists():
       # A copy that was interrupted keeps the name .tmp and is made again.
-      temporary = target / 'arms' / 'v0.tmp'
+      temporary = target / run_files.ARMS / 'v0.tmp'
       shutil.rmtree(temporary, ignore_errors=True)
       for folder in (self.version.folder, self.version.checkpoint):
         mirror.fetch(self.source / folder)
@@ -40,10 +41,10 @@ class Fork:
       # The state of a merged or base policy is in none of the copied arms.
       state = pathlib.PurePath(self.version.checkpoint)
       shutil.rmtree(
-          temporary / 'checkpoints' / state.name, ignore_errors=True
+          temporary / run_files.CHECKPOINTS / state.name, ignore_errors=True
       )
       shutil.copytree(
-          self.source / state, temporary / 'checkpoints' / state.name
+          self.source / state, temporary / run_files.CHECKPOINTS / state.name
       )
       os.replace(temporary, arm)
 
@@ -58,7 +59,7 @@ def open_fork(source: pathlib.Path, version: str) -> Fork:
   Raises:
     ValueError: If there is no such version.
   """
-  if not (source / 'ledger.jsonl').exists():
+  if not (source / run_files.LEDGER).exists():
     raise ValueError(
         f'--fork_from={source} is not the workdir of a run that evolves'
     )

@@ -8,6 +8,7 @@ import pathlib
 import jax
 import ml_collections
 
+from evojax import config as config_lib
 from evojax import domains
 from evojax import records as step_records
 from evojax.evolve import compared as compared_lib
@@ -33,6 +34,7 @@ from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
+from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
@@ -94,7 +96,7 @@ class Run(Training):
   @property
   def inbox(self) -> pathlib.Path:
     """The folder in which the user leaves changes and vetoes."""
-    return self.path / 'inbox'
+    return self.path / run_files.INBOX
 
 
 def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
@@ -149,9 +151,7 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
   if options.fork_from:
     source = pathlib.Path(options.fork_from).expanduser()
     fork = fork_lib.open_fork(source, options.fork_version)
-  base = config.copy_and_resolve_references()
-  with base.unlocked():
-    base.harness.path = ''
+  base = config_lib.with_fields(config, {'harness.path': ''})
   try:
     setup = setup_lib.prepare(base)
   except reward_parts.RewardError:
@@ -159,8 +159,7 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
     # weights, they replace those of the config, which then need no check.
     if not any(map(surface_lib.is_weight, seed_harness(config).overlay)):
       raise
-    with base.unlocked():
-      base.reward.weights = ml_collections.ConfigDict({'outcome': 1.0})
+    base = config_lib.with_fields(base, {'reward.weights': {'outcome': 1.0}})
     setup = setup_lib.prepare(base)
   e = config.evolve
   setup_lib.check_problems(
@@ -283,7 +282,7 @@ def open_run(
       contextlib.ExitStack() as stack,
   ):
     path = place.directory.path
-    ledger = path / 'ledger.jsonl'
+    ledger = path / run_files.LEDGER
     saved = f'the rows of {ledger} and the steps of the arm are saved'
     e = base.evolve
     live = stack.enter_context(page.Live(path))
@@ -329,7 +328,7 @@ def open_run(
         phases=phases,
         progress=progress,
         recorder=recorder,
-        harnesses=harnesses_lib.Harnesses(path / 'harness', setup),
+        harnesses=harnesses_lib.Harnesses(path / run_files.HARNESSES, setup),
         states=states,
         scorer=scoring.Scorer(
             states=states,

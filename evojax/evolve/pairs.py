@@ -22,6 +22,7 @@ from evojax.evolve import scoring
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
+from evojax.stats import spreads
 from evojax.training import arm as arm_lib
 
 # Intervention classes whose rollouts are not comparable between two harnesses:
@@ -170,13 +171,11 @@ def is_clearly_worse(
     than: The same of groups of other problems.
   """
   late, early = scores[np.isfinite(scores)], than[np.isfinite(than)]
-  degrees = len(late) + len(early) - 2
-  if not len(late) or not len(early) or degrees < 1:
+  if not len(late) or not len(early) or not spreads.degrees([late, early]):
     return False
   # One variance for both: a few groups that are all solved have none of their
   # own, though others of the same policy would differ.
-  squares = late.var() * len(late) + early.var() * len(early)
-  error = math.sqrt(squares / degrees * (1 / len(late) + 1 / len(early)))
+  error = spreads.of_difference(late, early)
   return float(late.mean() - early.mean()) < -_CLEARLY * error
 
 

@@ -20,6 +20,7 @@ from evojax.evolve.propose import human
 from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.stats import intervals
 
 # The least probability of proving a gain with which a candidate enters, however
 # slowly the policy learns; see `learning.least_chance`. In the last round it is
@@ -92,7 +93,7 @@ def _expected(trial: history_lib.Trial) -> records.Interval | None:
   if trial.expected is None:
     return None
   low, high = trial.expected
-  wider = (calibration.Z95 / calibration.Z90 - 1) * (high - low) / 2
+  wider = (intervals.Z95 / intervals.Z90 - 1) * (high - low) / 2
   return low - wider, high + wider
 
 

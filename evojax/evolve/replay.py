@@ -14,6 +14,7 @@ import pathlib
 from jaxtyping import Float
 import numpy as np
 
+from evojax import config as config_lib
 from evojax.episodes import collect
 from evojax.eval import estimates
 from evojax.eval import evaluate as evaluate_lib
@@ -152,11 +153,12 @@ def weighted(setup: setup_lib.Setup) -> setup_lib.Setup:
   config = setup.config
   if config.grpo.tis_cap > 0:
     return setup
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.grpo.tis_cap = WEIGHT_CAP
-    config.grpo.tis_floor = 0.0
-    config.grpo.tis_mode = 'token_truncate'
+  weights = {
+      'grpo.tis_cap': WEIGHT_CAP,
+      'grpo.tis_floor': 0.0,
+      'grpo.tis_mode': 'token_truncate',
+  }
+  config = config_lib.with_fields(config, weights)
   return dataclasses.replace(setup, config=config)
 
 

@@ -16,6 +16,8 @@ from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
+from evojax.stats import intervals
+from evojax.stats import spreads
 
 # Number of quantiles of a predicted effect over which the power is averaged.
 _QUANTILES = 10
@@ -89,7 +91,7 @@ def hopeful(
       if all(a.status == 'done' for a in arms if a.trial == trial.number)
   }
   groups = [*_groups(run, number), *(found for found, _ in trained.values())]
-  spread = paired.pooled_spread(groups) or 0.0
+  spread = spreads.pooled(groups) or 0.0
 
   def decide(trial: history_lib.Trial) -> bool:
     before, (found, errors) = of_record(trial), trained[trial.number]
@@ -109,7 +111,7 @@ def hopeful(
 
 def spread_after(run: opening.Run, number: int) -> float:
   """Return the spread of all pairs of the race up to and including a round."""
-  return paired.pooled_spread(_groups(run, number + 1)) or 0.0
+  return spreads.pooled(_groups(run, number + 1)) or 0.0
 
 
 def _groups(run: opening.Run, number: int) -> list[tuple[float, ...]]:
@@ -166,10 +168,10 @@ def _standing(
   dev = scored_by == 'dev'
   left = costs.rounds_left(run, number, candidates, dev=dev)
   most = min(e.patience, before.rounds + left)
-  spread = paired.pooled_spread(groups) or 0.0
+  spread = spreads.pooled(groups) or 0.0
   # This candidate's test may cut large gains, which changes the spread.
   cap = race_lib.cap_of(errors)
-  cut = paired.pooled_spread(
+  cut = spreads.pooled(
       [race_lib.counted(g, margin, cap) for g in groups]
   )
 
@@ -228,14 +230,14 @@ def _noise(spread: float, errors: Sequence[float]) -> float:
     errors: Standard errors of such differences over problems; as in
       `paired.p_value`, the spread is not taken to be smaller than these.
   """
-  return max(spread, paired.rms(errors))
+  return max(spread, spreads.rms(errors))
 
 
 def _known_noise(run: opening.Run, number: int) -> float:
   """Return the `_noise` of all pairs before a round; 0 if there are none."""
   races = [r for r in run.recorder.history.races if r.round < number]
   errors = [x for r in races for s in r.standings for x in s.errors]
-  return _noise(paired.pooled_spread(_groups(run, number)) or 0.0, errors)
+  return _noise(spreads.pooled(_groups(run, number)) or 0.0, errors)
 
 
 def detectable(
@@ -280,7 +282,7 @@ def chance(
   low, high = predicted
   effects = statistics.NormalDist(
       calibration.middle(predicted),
-      max(high - low, 1e-6) / (2 * calibration.Z95),
+      max(high - low, 1e-6) / (2 * intervals.Z95),
   ).quantiles(_QUANTILES)
   most = _unsolved(run, number)
   powers = [

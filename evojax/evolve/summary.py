@@ -18,13 +18,14 @@ from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import milestones
 from evojax.ledger import records
-from evojax.report import numerals
 from evojax.report import page
 from evojax.report import sealed as sealed_lib
 from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import mirror
+from evojax.runtime import numerals
 from evojax.runtime import output
+from evojax.runtime import run_files
 
 
 def finish(run: opening.Run, reason: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   versions = run.recorder.history.versions
   if versions:
     checkpoint = run.path / versions[-1].checkpoint
-    run.states.export(checkpoint, run.path / 'policy')
+    run.states.export(checkpoint, run.path / run_files.POLICY)
   if retrained := run.recorder.find(records.Retrain):
     checkpoint = final_lib.retrained_checkpoint(run, retrained)
     run.states.export(checkpoint, run.path / 'policy_retrained')
@@ -50,7 +51,7 @@ def finish(run: opening.Run, reason: str) -> dict[str, Any]:
   if run.primary:
     summary = _make(run, reason)
     # NaN is not JSON: other readers would refuse the file.
-    durable.write_json(run.path / 'summary.json', summary)
+    durable.write_json(run.path / run_files.SUMMARY, summary)
     page.build(run.path)
     _show(summary)
   return decisions.decide(lambda: summary)
@@ -101,7 +102,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       device_seconds_per_point=budget_lib.per_point(rows),
       dollars=run.recorder.budget.cost(spent),
       policy=path_of('policy') if history.versions else None,
-      report=path_of('report.html'),
+      report=path_of(run_files.REPORT),
       time_shares=run.phases.shares(),
   )
 
@@ -206,9 +207,9 @@ def _show_sealed(
     rows.append(
         (
             summary['names'].get(name, name),
-            report_lib.percent(score['value']),
-            report_lib.interval(score),
-            report_lib.points(gain['value']) if gain else '',
+            numerals.share(score['value']),
+            numerals.interval(score),
+            numerals.points(gain['value']) if gain else '',
             *(f'{compute[key]:,}' for key in ('training', 'total') if compute),
         )
     )

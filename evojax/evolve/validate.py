@@ -19,6 +19,7 @@ import numpy as np
 
 from evojax.evolve import diagnose
 from evojax.harness import run
+from evojax.stats import ranks
 
 LEVEL = 0.1
 # Fewer pairs cannot reach LEVEL: 3 have 6 orders, and 2 / 6 > LEVEL.
@@ -188,9 +189,7 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
         for side in (True, False)
     )
     if raised and quiet and np.ptp(raised + quiet):
-      from scipy import stats  # Imported here, as in `rank_agreement`.
-
-      p = float(stats.mannwhitneyu(raised, quiet).pvalue)
+      p = ranks.p_equal(raised, quiet)
       found.append(_Test(f'{name}: its alert separates versions', p))
     return found
 
@@ -266,32 +265,5 @@ def _follows(
     return _Test(f'{name}: only {len(values)} values beside {what}', 1.0)
   if not np.ptp(values):
     return _Test(f'{name}: {values[0]:.4g} everywhere, beside {what}', 1.0)
-  correlation, p = rank_agreement(values, wanted)
+  correlation, p = ranks.agreement(values, wanted)
   return _Test(f'{name}: rank agreement {correlation:+.2f} with {what}', p)
-
-
-def rank_agreement(
-    x: Float[np.ndarray, 'N'], y: Float[np.ndarray, 'N']
-) -> tuple[float, float]:
-  """Return Spearman's rank correlation and its two-sided permutation p.
-
-  All orders are tried for N <= 7, else 9,999 random ones under a fixed seed, so
-  that a decision is the same in every process. Ties need no correction.
-
-  Returns:
-    (correlation, p); (0, 1) where x or y is constant.
-  """
-  if not (np.ptp(x) and np.ptp(y)):
-    return 0.0, 1.0
-  # Imported here because the import takes a second, and few runs need it.
-  from scipy import stats
-
-  ranks = stats.zscore(stats.rankdata(y)) / len(y)
-  found = stats.permutation_test(
-      (stats.zscore(stats.rankdata(x)),),
-      lambda x, axis: (x * ranks).sum(axis=axis),
-      permutation_type='pairings',
-      vectorized=True,
-      rng=np.random.default_rng(0),
-  )
-  return float(found.statistic), min(1.0, float(found.pvalue))

@@ -153,7 +153,7 @@ class Surface:
   def apply(
       self, config: ml_collections.ConfigDict, overlay: Mapping[str, Any]
   ) -> ml_collections.ConfigDict:
-    """Return a copy of the config with the overlay's values.
+    """Return a locked copy of the config with the overlay's values.
 
     If the overlay has weights, they replace all weights of the config, so that
     the harness defines the reward completely.
@@ -162,21 +162,17 @@ class Surface:
       SurfaceError: If a value is out of bounds or the config lacks its field.
     """
     self.check(overlay)
-    new = config.copy_and_resolve_references()
-    weights = {}
-    with new.unlocked():
-      for path, value in overlay.items():
-        value = self.field(path).convert(value)
-        if is_weight(path):
-          weights[path.removeprefix(WEIGHTS)] = value
-        else:
-          group, name = _find(new, path)
-          group[name] = value
-      if weights:
-        new.reward.weights = ml_collections.ConfigDict(weights)
-    if config.is_locked:
-      new.lock()
-    return new
+    values, weights = {}, {}
+    for path, value in overlay.items():
+      value = self.field(path).convert(value)
+      if is_weight(path):
+        weights[path.removeprefix(WEIGHTS)] = value
+      else:
+        _find(config, path)
+        values[path] = value
+    if weights:
+      values[WEIGHTS.rstrip('.')] = weights
+    return config_lib.with_fields(config, values)
 
 
 def is_weight(path: str) -> bool:

@@ -7,6 +7,7 @@ import statistics
 
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.stats import intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +23,6 @@ class Signs:
 # which no replay can show. A prior has the weight of one tested prediction of
 # _TYPICAL.
 _TYPICAL, _SPREAD = 0.03, 0.02
-# Half widths of central intervals at 95 and 90 %, in standard deviations.
-Z95, Z90 = 1.96, 1.6449
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +111,7 @@ def corrected(interval: records.Interval, worth: Trust) -> records.Interval:
   `evolve.ranking` for how these intervals order the queue.
   """
   half = (interval[1] - interval[0]) / 2
-  half = math.hypot(worth.slope * half, Z95 * worth.spread)
+  half = math.hypot(worth.slope * half, intervals.Z95 * worth.spread)
   center = worth.slope * middle(interval)
   return center - half, center + half
 

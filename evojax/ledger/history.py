@@ -19,6 +19,7 @@ from typing import Any
 from evojax.ledger import chain
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
+from evojax.runtime import run_files
 
 # Why a run ended that only its user can repair.
 FAULT = 'a fault outside the harness'
@@ -429,7 +430,7 @@ def read(workdir: str | os.PathLike[str]) -> History:
     ValueError: If there is no ledger, if it holds no valid row, or if a row
       does not match the declaration of its record.
   """
-  path = pathlib.Path(workdir, 'ledger.jsonl')
+  path = pathlib.Path(workdir, run_files.LEDGER)
   if not path.is_file():
     raise ValueError(
         f'{workdir} holds no {path.name}; a run that evolves writes it with its'
@@ -447,7 +448,7 @@ def read(workdir: str | os.PathLike[str]) -> History:
     parsed = [rows_lib.parse(row) for row in rows]
   except rows_lib.RecordError as error:
     raise ValueError(f'{path}: {error}') from error
-  ended = _ended(path.with_name('summary.json'), parsed[-1].hash)
+  ended = _ended(path.with_name(run_files.SUMMARY), parsed[-1].hash)
   return History(parsed, dropped, ended)
 
 

@@ -12,6 +12,7 @@ import pathlib
 from typing import Any
 
 from evojax.ledger import chain
+from evojax.runtime import run_files
 
 MOST_FIELDS = 8  # Fields of `Parting` that are listed.
 # The tier of a machine's box stands in every row and decides nothing.
@@ -84,7 +85,7 @@ def find(
 
 
 def _payloads(path: pathlib.Path) -> list[dict[str, Any]]:
-  file = path / 'ledger.jsonl'
+  file = path / run_files.LEDGER
   rows = chain.read(file) if file.exists() else []
   if not rows:
     raise ValueError(

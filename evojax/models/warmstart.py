@@ -28,6 +28,7 @@ from evojax.models import tokenizer as tokenizer_lib
 from evojax.models import tokenizer_training
 from evojax.rl import packing
 from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import run_files
 
 _VOCABULARY_EXAMPLES = 4096  # Demonstrations for training the tokenizer.
 _MAX_POSITIONS = 1024  # For the policy; demonstrations are far shorter.
@@ -310,7 +311,7 @@ def run(
     )
 
   checkpointer = checkpoint_lib.Checkpointer(
-      workdir / 'checkpoints', every=settings.checkpoint_every, keep=2
+      workdir / run_files.CHECKPOINTS, every=settings.checkpoint_every, keep=2
   )
   state, first = _open_state(checkpointer, settings, tx, seed)
   losses, since = [], time.monotonic()
@@ -350,13 +351,13 @@ def run(
       checkpointer.save(done, state, {})
   checkpointer.wait()
   hf.save(
-      workdir / 'policy',
+      workdir / run_files.POLICY,
       model,
       state['params'],
       dtype='bfloat16',
       tokenizer_dir=folder,
   )
-  return workdir / 'policy'
+  return workdir / run_files.POLICY
 
 
 def _open_state(

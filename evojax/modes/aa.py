@@ -36,12 +36,13 @@ from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import progress as progress_lib
+from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
+from evojax.stats import intervals
 from evojax.training import arm as arm_lib
 from evojax.training import stages
 
-RESULT = 'aa.json'
 POWER = 0.8
 # Arms are trained for this many rounds. With the arms of only one, every
 # simulated round would consist of the same arms.
@@ -77,10 +78,10 @@ def run(
   with _open(config, workdir, placed) as (opened, stop_if_asked):
     found = measure(opened, _train(opened), stop_if_asked)
     if opened.primary:
-      durable.write_json(opened.path / RESULT, found)
+      durable.write_json(opened.path / run_files.EQUAL_ARMS, found)
     for line in found['text']:
       opened.say(line)
-    opened.say(f'these numbers: {opened.path / RESULT}')
+    opened.say(f'these numbers: {opened.path / run_files.EQUAL_ARMS}')
   return found
 
 
@@ -162,7 +163,7 @@ def _train(run_: opening.Training) -> list[records.Arm]:
     ValueError: If existing arms were trained under another harness.
   """
   if run_.primary:
-    spec.write(run_.seed, run_.path / 'harness')
+    spec.write(run_.seed, run_.path / run_files.HARNESSES)
   first = start.train_seed(run_)
   e = run_.config.evolve
   of_round = (1 + e.candidates) * e.pairs
@@ -185,7 +186,7 @@ def _train(run_: opening.Training) -> list[records.Arm]:
     found += [arm for arm in trained if arm]
     if run_.primary:  # Arms are scored by their evidence alone.
       for job in jobs:
-        shutil.rmtree(job.path / 'checkpoints', ignore_errors=True)
+        shutil.rmtree(job.path / run_files.CHECKPOINTS, ignore_errors=True)
   for arm in (first, *found):
     if arm.harness != run_.seed.sha256:
       raise ValueError(
@@ -255,7 +256,7 @@ def measure(
         worth=race.WORTH,
     )
   found = dict(
-      rate=dataclasses.asdict(rate) | dict(level=estimates.LEVEL),
+      rate=dataclasses.asdict(rate) | dict(level=intervals.LEVEL),
       bound=rules.level,
       spread=spread,
       detectable=dict(effect=effect, power=POWER, rounds=rounds),

@@ -13,6 +13,7 @@ from evojax.runtime import devices
 from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import output
+from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
@@ -78,6 +79,6 @@ def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       )
     summary = dict(policy=str(setup.policy.path), metrics=result.metrics())
     if primary:
-      durable.write_json(path / 'eval.json', summary)
+      durable.write_json(path / run_files.EVAL, summary)
       report_lib.print_scores(result, output.console())
   return summary

@@ -28,6 +28,7 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import turns as turns_lib
 from evojax.runtime import progress
+from evojax.runtime import run_files
 from evojax.runtime import wrapping
 
 _SUMMARY_COLUMNS = 'problem_id family prompt step sample outcome graded'.split()
@@ -114,7 +115,7 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
   there = '; '.join(f'{s} in {_named(f, root)}' for s, f in places.items())
   wanted = split or next(iter(places), '')
   if wanted not in places:
-    below = sorted(p.parent.name for p in root.glob('*/config.json'))
+    below = sorted(p.parent.name for p in root.glob(f'*/{run_files.CONFIG}'))
     if below and not there:
       there = f'none, but the runs {", ".join(below)}'
     if not root.is_dir():

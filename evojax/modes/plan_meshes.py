@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from evojax import config as config_lib
 from evojax.models import policy as policy_lib
 from evojax.modes import plan_devices
 from evojax.modes import plan_remedies
@@ -156,7 +157,5 @@ def with_mesh(
     config: ml_collections.ConfigDict, mesh: Mesh
 ) -> ml_collections.ConfigDict:
   """Return the config with another mesh."""
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.mesh.update(dict(mesh.sizes))
-  return config
+  sizes = {f'mesh.{axis}': size for axis, size in mesh.sizes.items()}
+  return config_lib.with_fields(config, sizes)

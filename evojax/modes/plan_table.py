@@ -13,6 +13,7 @@ from evojax.models import flops
 from evojax.modes import plan as plan_lib
 from evojax.modes import plan_devices
 from evojax.runtime import devices as devices_lib
+from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import progress
 from evojax.training import memory as memory_lib
@@ -127,12 +128,12 @@ def show(plan: plan_lib.Plan, workers: int = 0) -> None:
     write(
         f'  {device.name}, {device.flops / 1e12:.3g} TFLOP/s:'
         f' {seconds * plan.devices:,.0f} device-seconds,'
-        f' {progress.duration(seconds)}'
+        f' {numerals.duration(seconds)}'
     )
-    durations = (f'{k} {progress.duration(t)}' for k, t in times.items())
+    durations = (f'{k} {numerals.duration(t)}' for k, t in times.items())
     write(f'    {", ".join(durations)}')
     if plan.mean_tokens:
-      expected = progress.duration(sum(estimate.expected.values()))
+      expected = numerals.duration(sum(estimate.expected.values()))
       write(
           f'    {expected} with completions of {plan.mean_tokens} tokens, as'
           ' expected'
@@ -175,7 +176,7 @@ def _show_evolution(plan: plan_lib.Plan, workers: int) -> None:
       cells = (
           (f'{arms:.3g}', f'({most[name][0]:.3g})'),
           (short(tokens), f'({short(most[name][1])})'),
-          (progress.duration(seconds), f'({progress.duration(most[name][2])})'),
+          (numerals.duration(seconds), f'({numerals.duration(most[name][2])})'),
       )
       output.say(line(name, map(' '.join, cells)))
     spent = [t['the run'][2] * plan.devices for t in (expected, most)]
@@ -207,7 +208,7 @@ def beside(
   for most in (False, True):
     seconds = evolution(plan, device, most, workers)['the run'][2]
     spent = (seconds + _trained(plan, device, most)) * plan.devices
-    texts.append(f'{progress.duration(seconds)}, {spent:,.0f} device-seconds')
+    texts.append(f'{numerals.duration(seconds)}, {spent:,.0f} device-seconds')
     if price.dollars_per_device_hour:
       texts[-1] += f', ${price.cost(spent):,.2f}'
   plural = 's' * (workers > 1)

@@ -5,8 +5,10 @@ import pathlib
 
 import ml_collections
 
+from evojax import config as config_lib
 from evojax.runtime import mirror
 from evojax.runtime import output
+from evojax.runtime import run_files
 from evojax.runtime import workdir as workdir_lib
 
 # Fields on which the answers of a policy to a problem depend.
@@ -41,7 +43,7 @@ def of_run(
         f'--workdir={workdir} holds the equal arms of --mode=aa, which leave no'
         ' policy: choose another --workdir'
     )
-  policy = path / 'policy'
+  policy = path / run_files.POLICY
   if not policy.is_dir():
     raise ValueError(
         f'--workdir={workdir} holds a run of --mode={mode} that has not ended,'
@@ -56,7 +58,6 @@ def of_run(
     output.say(
         f'note: the run had {listed}; leave --config out to take its config'
     )
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.model.path = mirror.shown(str(policy))
-  return config
+  return config_lib.with_fields(
+      config, {'model.path': mirror.shown(str(policy))}
+  )

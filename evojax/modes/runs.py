@@ -22,7 +22,6 @@ import sys
 from typing import Any
 
 from evojax import config as config_lib
-from evojax.eval import report as report_lib
 from evojax.eval import sealed as sealed_lib
 from evojax.ledger import budget
 from evojax.ledger import history as history_lib
@@ -30,8 +29,9 @@ from evojax.ledger import records
 from evojax.report import page as page_lib
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
+from evojax.runtime import numerals
 from evojax.runtime import output
-from evojax.runtime import progress
+from evojax.runtime import run_files
 
 # Errors that reading a damaged file may raise.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -105,13 +105,14 @@ def _is_run(path: pathlib.Path, files: Sequence[str]) -> bool:
 
   A config.json alone does not show it: model directories have one as well.
   """
-  if 'config.json' not in files:
-    return 'ledger.jsonl' in files
-  if {'manifest.json', 'ledger.jsonl', 'metrics.jsonl'} & set(files):
+  if run_files.CONFIG not in files:
+    return run_files.LEDGER in files
+  ours = {run_files.MANIFEST, run_files.LEDGER, run_files.METRICS}
+  if ours & set(files):
     return True
   try:
     return {'hash', 'config'} <= json.loads(
-        (path / 'config.json').read_bytes()
+        (path / run_files.CONFIG).read_bytes()
     ).keys()
   except _BROKEN:
     return False
@@ -130,17 +131,17 @@ def read(path: pathlib.Path, root: pathlib.Path) -> Row:
   name = str(path.relative_to(root))
   row: Row = dict(name=path.name if name == '.' else name, mode='', state='')
   try:
-    content = json.loads((path / 'config.json').read_bytes())
+    content = json.loads((path / run_files.CONFIG).read_bytes())
     config = content['config']
     row |= {f'config.{k}': v for k, v in config_lib.flatten(config).items()}
-    evolves = (path / 'ledger.jsonl').exists()
+    evolves = (path / run_files.LEDGER).exists()
     row['mode'] = content.get('mode', 'evolve' if evolves else 'train')
     if row['mode'] == 'aa':
       row |= _equal_arms(path)
     else:
       row |= (_evolving if evolves else _training)(path, row)
-    if (path / 'manifest.json').exists():
-      starts = json.loads((path / 'manifest.json').read_bytes())
+    if (path / run_files.MANIFEST).exists():
+      starts = json.loads((path / run_files.MANIFEST).read_bytes())
       row['started'] = starts[0]['start']
   except _BROKEN as error:
     row['state'] = f'broken: {" ".join(str(error).split())}'
@@ -175,21 +176,21 @@ def is_held(path: pathlib.Path) -> bool:
 
 def _summary(path: pathlib.Path) -> Row:
   """Return the content of summary.json, {} if it does not exist yet."""
-  path = path / 'summary.json'
+  path = path / run_files.SUMMARY
   return json.loads(path.read_bytes()) if path.exists() else {}
 
 
 def _training(path: pathlib.Path, row: Row) -> Row:
   """Return the results of a run of --mode=train, or of one like it (eval)."""
   steps = row.get('config.steps', 0)
-  rows = metrics_lib.read(path) if (path / metrics_lib.FILE).exists() else []
+  rows = metrics_lib.read(path) if (path / run_files.METRICS).exists() else []
   step = max((r['step'] for r in rows), default=0)
   summary = _summary(path)
   done = summary.get('steps') == step if summary else False
   found: Row = dict(step=step, steps=steps)
   found['state'] = 'finished' if done else f'stopped at step {step} of {steps}'
-  if (path / 'eval.json').exists():
-    metrics = json.loads((path / 'eval.json').read_bytes())['metrics']
+  if (path / run_files.EVAL).exists():
+    metrics = json.loads((path / run_files.EVAL).read_bytes())['metrics']
     return found | dict(state='finished', **_dev(metrics))
   trained = [r for r in rows if 'sampled_tokens' in r]
   if trained:
@@ -215,8 +216,8 @@ def _training(path: pathlib.Path, row: Row) -> Row:
 
 def _equal_arms(path: pathlib.Path) -> Row:
   """Return the progress of a run of --mode=aa, counted in arms."""
-  done = len(list(path.glob('arms/aa-*/arm.json')))
-  ended = (path / 'aa.json').exists()
+  done = len(list(path.glob(f'{run_files.ARMS}/aa-*/{run_files.ARM}')))
+  ended = (path / run_files.EQUAL_ARMS).exists()
   state = 'finished' if ended else f'stopped after {done} equal arms'
   return dict(step=done, state=state)
 
@@ -224,9 +225,9 @@ def _equal_arms(path: pathlib.Path) -> Row:
 def _dollars(path: pathlib.Path, row: Row, seconds: float) -> float | None:
   """Return the price of all devices for some seconds; None without a price."""
   price = row.get('config.evolve.dollars_per_device_hour')
-  if not price or not (path / 'manifest.json').exists():
+  if not price or not (path / run_files.MANIFEST).exists():
     return None
-  devices = json.loads((path / 'manifest.json').read_bytes())[-1]['devices']
+  devices = json.loads((path / run_files.MANIFEST).read_bytes())[-1]['devices']
   return seconds * devices * price / 3600
 
 
@@ -359,15 +360,15 @@ def _text(value: Any) -> str:
 def _cells(row: Row) -> dict[str, str]:
   """Return the cells of a run by heading, the most important ones first."""
   number = lambda name, form: '-' if row.get(name) is None else form(row[name])
-  score = number('score', report_lib.percent)
+  score = number('score', numerals.share)
   if None not in (row.get('low'), row.get('high')):
-    score += f' {report_lib.interval(row)}'
+    score += f' {numerals.interval(row)}'
   state = row['state'].partition(':')[0]
   return {
       'state': re.sub(' at (?:step|trial|round) (.*) of ', r' \1/', state),
       'score': score,
-      'gain': number('gain', report_lib.points),
-      'time': number('seconds', progress.duration),
+      'gain': number('gain', numerals.points),
+      'time': number('seconds', numerals.duration),
       'mode': row['mode'] or '-',
       'tokens': number('tokens', '{:,}'.format),
       'dollars': number('dollars', '${:,.2f}'.format),
@@ -450,7 +451,7 @@ def page(
   for row in rows:
     # If the root is itself the run, its name is no folder below the root.
     folder = row['name'] if (root / row['name']).is_dir() else '.'
-    link = f'{folder}/report.html'
+    link = f'{folder}/{run_files.REPORT}'
     runs.append(
         {
             **_cells(row),

@@ -17,7 +17,6 @@ import jax
 import ml_collections
 import uvicorn
 
-from evojax import config as config_lib
 from evojax import domains
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
@@ -33,6 +32,7 @@ from evojax.rollout.server import tokens
 from evojax.rollout.server import web
 from evojax.runtime import config_checks
 from evojax.runtime import devices
+from evojax.runtime import environment
 from evojax.runtime import log_limit
 from evojax.runtime import output
 from evojax.runtime import preemption
@@ -149,7 +149,7 @@ def _settings(
     config: _Config, policy: _Policy, name: str
 ) -> settings_lib.Settings:
   c = config.serve
-  key = lambda name: config_lib.read_key(c[name], f'config.serve.{name}')
+  key = lambda name: environment.read_key(c[name], f'config.serve.{name}')
   return settings_lib.Settings(
       model_name=c.model_name or name,
       model_path=str(policy.path),

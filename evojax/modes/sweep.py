@@ -33,7 +33,6 @@ import ml_collections
 from rich import console as console_lib
 
 from evojax import config as config_lib
-from evojax.diagnosis import estimates
 from evojax.eval import report as report_lib
 from evojax.modes import runs
 from evojax.modes import sweep_file
@@ -42,9 +41,12 @@ from evojax.runtime import commands
 from evojax.runtime import config_checks
 from evojax.runtime import durable
 from evojax.runtime import mirror
+from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import preemption
+from evojax.runtime import run_files
 from evojax.runtime import workdir as workdir_lib
+from evojax.stats import intervals
 
 TABLE, PAGE = 'sweep.json', 'sweep.html'
 _POLL_SECONDS = 0.5
@@ -170,11 +172,7 @@ def check(
       value = _literal(value)
       if isinstance(value, dict):
         value = ml_collections.ConfigDict(value)  # A copy, for this setting.
-      holder, leaf = config, field
-      while '.' in leaf:
-        group, _, leaf = leaf.partition('.')
-        holder = holder[group]
-      holder[leaf] = value
+      config.update_from_flattened_dict({field: value})
     config = config.copy_and_resolve_references()
     config_checks.validate(config)
   except (ValueError, TypeError) as error:
@@ -316,7 +314,7 @@ def _refuse_others(
 
 def _is_finished(path: pathlib.Path) -> bool:
   """Return whether a run has ended."""
-  ended = lambda: (path / 'summary.json').exists() and (
+  ended = lambda: (path / run_files.SUMMARY).exists() and (
       runs.read(path, path.parent)['state'] == 'finished'
   )
   if not ended():  # In a store, the copy may be older than the run.
@@ -448,7 +446,7 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
 def _interval(values: Sequence[float]) -> list[float | None] | None:
   if not values:
     return None
-  found = estimates.student(values)
+  found = intervals.student(values)
   ends = [found.low, found.high] if len(values) > 1 else [None, None]
   return [found.value, *ends]
 
@@ -475,17 +473,17 @@ def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
   for row in rows:
     texts = {'setting': row['setting'], 'seeds': f'{row["seeds"]}/{row["of"]}'}
     for what, form in (
-        ('score', report_lib.percent),
-        ('gain', report_lib.points),
-        ('over', report_lib.points),
+        ('score', numerals.share),
+        ('gain', numerals.points),
+        ('over', numerals.points),
     ):
       text = ''
       if row[what]:
         value, low, high = row[what]
         text = form(value)
         if low is not None:
-          ends = dict(low=low, high=high)
-          text += f' {report_lib.interval(ends, signed=what != "score")}'
+          sign = '' if what == 'score' else '+'
+          text += f' {numerals.between((low, high), sign + ".1f")}'
       texts[what] = text
     found.append(texts)
   return found

@@ -10,9 +10,9 @@ import ml_collections
 
 from evojax import domains
 from evojax.models import warmstart
+from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import preemption
-from evojax.runtime import progress as progress_lib
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import settings as settings_lib
 
@@ -64,7 +64,7 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     start, stopped = time.perf_counter(), []
 
     def log(step, metrics):
-      elapsed = progress_lib.duration(time.perf_counter() - start)
+      elapsed = numerals.duration(time.perf_counter() - start)
       loss, rate = metrics['loss'], metrics['tokens_per_s']
       where = f'step {step}/{settings.steps}'
       output.say(f'{where}  loss {loss:.4f}  tok/s {rate:,.0f}  {elapsed}')

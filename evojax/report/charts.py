@@ -11,8 +11,8 @@ from evojax.ledger import records
 from evojax.report import curves
 from evojax.report import diffs
 from evojax.report import lineage
-from evojax.report import numerals
 from evojax.report import svg
+from evojax.runtime import numerals
 
 _LEVELS = ('ok', 'warn', 'critical')
 _EDGE = 0.01  # Room beyond 0 and 100 % of a solved share.

@@ -17,16 +17,16 @@ import numpy as np
 from rich import console as console_lib
 
 from evojax import config as config_lib
-from evojax.eval import estimates
-from evojax.eval import paired
 from evojax.eval import report as report_lib
 from evojax.evidence import store
 from evojax.ledger import history as history_lib
 from evojax.ledger import milestones
 from evojax.ledger import records
 from evojax.report import curves
-from evojax.report import numerals
 from evojax.report import state
+from evojax.runtime import numerals
+from evojax.runtime import run_files
+from evojax.stats import intervals
 
 # Bounds of the shares of a run's tokens.
 MOST_SCORES = 0.15  # Scores of dev and of perturbed problems.
@@ -126,7 +126,7 @@ def of_training(workdir: str | os.PathLike[str], updates: int) -> Curve:
       is no multiple, the first steps only count as tokens.
   """
   rows = [r for r in curves.read(workdir) if r.get('sampled_tokens')]
-  devices = state.read_json(pathlib.Path(workdir, 'manifest.json'), [{}])[-1]
+  devices = state.read_json(pathlib.Path(workdir, run_files.MANIFEST), [{}])[-1]
   tokens = np.cumsum([row['sampled_tokens'] for row in rows])
   seconds = np.cumsum([row.get('step_seconds', 0.0) for row in rows])
   return [
@@ -184,11 +184,9 @@ def _check_sampled(
     workdir: str | os.PathLike[str], other: str | os.PathLike[str]
 ) -> None:
   """Check that equal policies would solve equally much in both runs."""
+  saved = lambda w: state.read_json(pathlib.Path(w, run_files.CONFIG), {})
   own, its = (
-      config_lib.flatten(
-          state.read_json(pathlib.Path(w, 'config.json'), {}).get('config', {})
-      )
-      for w in (workdir, other)
+      config_lib.flatten(saved(w).get('config', {})) for w in (workdir, other)
   )
   differ = sorted(
       name
@@ -223,7 +221,7 @@ def _references(
   found = []
   for other in references:
     _check_sampled(workdir, other)
-    if pathlib.Path(other, 'ledger.jsonl').exists():
+    if pathlib.Path(other, run_files.LEDGER).exists():
       read = history_lib.read(other)
       curve = _curve(read, tokens_of_scores(read, other))
     else:
@@ -300,8 +298,7 @@ def summarise(
     values = [of(run) for run in found]
     if None in values:
       return None
-    gain = paired.gain(list(map(float, values)), [0.0] * len(values))
-    return dataclasses.asdict(gain)
+    return dataclasses.asdict(intervals.student(values))
 
   share = lambda use: lambda run: run['uses'][use] / (run['tokens'] or 1)
   at = lambda i, n: lambda run: run['reached'][i] and run['reached'][i][n]
@@ -348,11 +345,11 @@ def _print_uses(
 
   def cells(use: str) -> list[str]:
     shares = [
-        report_lib.percent(run['uses'][use] / (run['tokens'] or 1))
+        numerals.share(run['uses'][use] / (run['tokens'] or 1))
         + ('!' if use in run['beyond'] else '')
         for run in runs
     ]
-    return _with_means(shares, over['shares'][use], report_lib.percent)
+    return _with_means(shares, over['shares'][use], numerals.share)
 
   tokens = [numerals.tokens(run['tokens']) for run in runs]
   report_lib.print_table(
@@ -367,7 +364,7 @@ def _print_uses(
       f' !): training of the policy at least {_whole(LEAST_POLICY)},'
       f' or {_whole(LEAST_POLICY_WITH_HORIZON)} if shadows of kept changes'
       ' (horizon) were trained; dev and perturbed scores at most'
-      f' {_whole(MOST_SCORES)}. ±: half of a {_whole(estimates.LEVEL)} t'
+      f' {_whole(MOST_SCORES)}. ±: half of a {_whole(intervals.LEVEL)} t'
       ' interval over seeds'
   )
 
@@ -413,9 +410,9 @@ def _print_regret(
 
   def cells(key: str) -> list[str]:
     found = [run['regret'] for run in runs]
-    shown = [report_lib.points(f[key]) if f else '' for f in found]
+    shown = [numerals.points(f[key]) if f else '' for f in found]
     return _with_means(
-        shown, summary['over']['regret'][key], report_lib.points
+        shown, summary['over']['regret'][key], numerals.points
     )
 
   report_lib.print_table(

@@ -10,9 +10,9 @@ import statistics
 from typing import Any
 
 from evojax.evidence import schema
-from evojax.report import numerals
 from evojax.report import svg
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import numerals
 
 _MOST_POINTS = 300  # Points of a line; with more steps, each is a mean of some.
 _COLUMNS = 60  # Columns of the chart of time shares.

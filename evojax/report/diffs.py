@@ -11,6 +11,7 @@ from typing import Any
 
 from evojax import config as config_lib
 from evojax.ledger import records
+from evojax.runtime import run_files
 
 _SHA = re.compile(r'[0-9a-f]{8,64}')
 _OVERLAY = 'overlay.json'
@@ -62,7 +63,7 @@ def read(workdir: str | os.PathLike[str], sha: str) -> dict[str, str] | None:
 
   Links, other kinds of files and very large files are left out.
   """
-  root = pathlib.Path(workdir, 'harness', sha)
+  root = pathlib.Path(workdir, run_files.HARNESSES, sha)
   # The hash comes from the ledger and becomes a path: '..' must not pass.
   if not _SHA.fullmatch(sha) or not root.is_dir():
     return None

@@ -3,8 +3,8 @@
 from evojax.ledger import history
 from evojax.ledger import records
 from evojax.report import diffs
-from evojax.report import numerals
 from evojax.report import svg
+from evojax.runtime import numerals
 
 MANY = 30  # Trials beyond which marks shrink and intervals are left out.
 _CLIP = 0.10  # Discarded versions with a lower effect are drawn at the edge.

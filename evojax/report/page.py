@@ -32,7 +32,6 @@ from evojax.report import charts
 from evojax.report import curves
 from evojax.report import diffs
 from evojax.report import lineage
-from evojax.report import numerals
 from evojax.report import rollouts
 from evojax.report import sealed
 from evojax.report import state
@@ -40,6 +39,8 @@ from evojax.report import svg
 from evojax.report import training
 from evojax.report import trials
 from evojax.runtime import durable
+from evojax.runtime import numerals
+from evojax.runtime import run_files
 from evojax.runtime import workdir as workdir_lib
 
 # Number of versions with rollouts and flips: with hundreds, the page would be
@@ -102,6 +103,7 @@ def environment() -> jinja2.Environment:
   made.filters |= dict(inspect.getmembers(numerals, inspect.isfunction))
   made.filters |= {
       'path': svg.path,
+      'percent': svg.length,
       'value_text': diffs.value_text,
       'level': charts.drawn_level,
   }
@@ -121,7 +123,7 @@ def _lines(
   kept = [path / folder for folder in run.policy_arms]
   rows, last = curves.joined(kept)
   found = [curves.Line('trained on through the search', 'lineage', rows)]
-  retrained = path / 'arms' / 'final'
+  retrained = path / run_files.ARMS / 'final'
   rows = curves.read(retrained)
   found.append(curves.Line('last harness, from the base policy', 'final', rows))
   if arm and path / arm != retrained:
@@ -305,10 +307,10 @@ def build(
   path = pathlib.Path(workdir)
   if running is None:
     running = workdir_lib.in_use(path)
-  if (path / 'ledger.jsonl').exists():
+  if (path / run_files.LEDGER).exists():
     template = 'page.html'
     context = _context(path, history.read(path), running, partings)
-  elif (path / 'metrics.jsonl').exists():
+  elif (path / run_files.METRICS).exists():
     template = 'training.html'
     context = training.context(path, running)
   else:
@@ -318,7 +320,7 @@ def build(
         ' a run'
     )
   text = render(template, context, next_seconds)
-  target = path / 'report.html'
+  target = path / run_files.REPORT
   # Written atomically, since the run and --mode=report may both write it.
   own = path / f'.report-{os.getpid()}.html'
   durable.write_atomic(own, text.encode())

@@ -6,9 +6,9 @@ from typing import Any
 
 from evojax.ledger import history
 from evojax.ledger import records
-from evojax.report import numerals
 from evojax.report import state
 from evojax.report import svg
+from evojax.runtime import numerals
 
 # Explains a decision such as 'keep, +1.9 [-0.1, +3.8]'.
 KEEP = (

@@ -29,6 +29,9 @@ from evojax.ledger import milestones
 from evojax.ledger import records
 from evojax.report import costs
 from evojax.report import sealed
+from evojax.runtime import numerals
+from evojax.runtime import run_files
+from evojax.stats import intervals
 
 
 def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def summarise(
     if final is None:
       raise ValueError(f'{workdir} has no sealed scores yet: let it end first')
     controls |= dict.fromkeys(final.scores)
-    path = pathlib.Path(workdir, 'sealed')
+    path = pathlib.Path(workdir, run_files.SEALED_EVIDENCE)
     found = {
         name: store.problem_scores(path / name, 'sealed')
         for name, score in final.scores.items()
@@ -149,11 +152,11 @@ def _fractions(scores: Sequence[float | str]) -> list[float]:
 
 
 def _points(estimate: Mapping[str, Any] | None) -> str:
-  return report_lib.points(estimate['value']) if estimate else ''
+  return numerals.points(estimate['value']) if estimate else ''
 
 
 def _interval(estimate: Mapping[str, Any] | None) -> str:
-  return report_lib.interval(estimate, signed=True) if estimate else ''
+  return numerals.interval(estimate, '+.1f') if estimate else ''
 
 
 def print_summary(
@@ -165,14 +168,14 @@ def print_summary(
       console,
       ('run', *(run['run'] for run in runs)),
       ('head', *(run['version'] for run in runs)),
-      ('sealed', *(report_lib.percent(run['solved']) for run in runs)),
+      ('sealed', *(numerals.share(run['solved']) for run in runs)),
       ('trials', *(run['trials'] for run in runs)),
       ('kept', *(run['kept'] for run in runs)),
       ('device-s', *(f'{run["device_seconds"]:.0f}' for run in runs)),
   )
   kept = sum(run['kept'] > 0 for run in runs)
   console.print(
-      f'\nsealed problems: means over seeds with {100 * estimates.LEVEL:.0f} %'
+      f'\nsealed problems: means over seeds with {100 * intervals.LEVEL:.0f} %'
       f' intervals (Student t). {kept} of {len(runs)} runs kept a change; where'
       ' none was kept, "evolved" is the seed harness.'
   )
@@ -183,8 +186,8 @@ def print_summary(
       console,
       ('policy', *names),
       ('seeds', *estimate('seeds')),
-      ('solved', *(report_lib.percent(s['value']) for s in estimate('score'))),
-      ('interval', *map(report_lib.interval, estimate('score'))),
+      ('solved', *(numerals.share(s['value']) for s in estimate('score'))),
+      ('interval', *map(numerals.interval, estimate('score'))),
       ('gain', *map(_points, estimate('gain'))),
       ('interval', *map(_interval, estimate('gain'))),
   )

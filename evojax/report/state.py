@@ -8,6 +8,7 @@ from typing import Any
 
 from evojax.ledger import history
 from evojax.report import curves
+from evojax.runtime import run_files
 
 # Folder of an arm -> config field of its steps; others have evolve.updates.
 _STEPS = {'arms/v0': 'evolve.first_updates', 'arms/final': 'steps'}
@@ -104,7 +105,7 @@ def _current(path: pathlib.Path) -> str:
   """Return the folder of the newest arm that has not ended."""
   found = [
       (metrics.stat().st_mtime_ns, metrics.parent)
-      for metrics in path.glob('arms/*/metrics.jsonl')
-      if not (metrics.parent / 'arm.json').exists()
+      for metrics in path.glob(f'{run_files.ARMS}/*/{run_files.METRICS}')
+      if not (metrics.parent / run_files.ARM).exists()
   ]
   return max(found)[1].relative_to(path).as_posix() if found else ''

@@ -9,6 +9,7 @@ themes in the page's style.
 from collections.abc import Iterable
 import dataclasses
 import math
+import re
 from typing import Any
 
 from evojax.ledger import records
@@ -32,6 +33,11 @@ def visible(text: str) -> str:
       c if c.isprintable() or c in '\n\t' or c in _JOINERS else repr(c)[1:-1]
       for c in text
   )
+
+
+def length(share: float | int) -> str:
+  """Return a fraction of the drawing as a length: 0.25 -> '25%'."""
+  return re.sub(r'\.?0+%$', '%', f'{100 * share:.2f}%')
 
 
 def path(points: Iterable[Point]) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 from evojax import config as config_lib
 from evojax.report import curves
-from evojax.report import numerals
 from evojax.report import rollouts
 from evojax.report import state
 from evojax.report import svg
+from evojax.runtime import numerals
+from evojax.runtime import run_files
 
 _SIDES = (('before', 'base policy', 'other'), ('after', 'trained', 'keep'))
 
@@ -75,10 +76,10 @@ def context(path: pathlib.Path, running: bool) -> dict[str, Any]:
     path: The run's directory; any of its files may be missing.
     running: Whether a process works on the run.
   """
-  saved = state.read_json(path / 'config.json', {}).get('config', {})
+  saved = state.read_json(path / run_files.CONFIG, {}).get('config', {})
   config = config_lib.flatten(saved) if isinstance(saved, dict) else {}
-  summary = state.read_json(path / 'summary.json', {})
-  starts = state.read_json(path / 'manifest.json', [])
+  summary = state.read_json(path / run_files.SUMMARY, {})
+  starts = state.read_json(path / run_files.MANIFEST, [])
   rows = curves.read(path)
   done = max((row['step'] for row in rows), default=0)
   line = curves.Line('this training', 'lineage', rows)

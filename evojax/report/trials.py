@@ -8,9 +8,9 @@ from evojax.ledger import history
 from evojax.report import charts
 from evojax.report import diffs
 from evojax.report import lineage
-from evojax.report import numerals
 from evojax.report import rollouts
 from evojax.report import svg
+from evojax.runtime import numerals
 
 # The decision: step, field of its record, display name and format.
 _DECISION = (

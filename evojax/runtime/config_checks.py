@@ -81,9 +81,8 @@ def check_mesh(
   Raises:
     config.ConfigError: Naming each field, its value and the remedy.
   """
-  known = config.copy_and_resolve_references()
-  with known.unlocked():
-    known.mesh.update(sizes)
+  mesh = {f'mesh.{axis}': size for axis, size in sizes.items()}
+  known = config_lib.with_fields(config, mesh)
   _refuse([line for line, wrong in _run(known).items() if wrong])
 
 

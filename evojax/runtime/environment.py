@@ -1,6 +1,7 @@
-"""A check for missing packages that prints the command that installs them."""
+"""What a process needs of its environment: packages, and keys in variables."""
 
 import importlib.util
+import os
 import shlex
 import sys
 
@@ -19,3 +20,20 @@ def require(*names: str) -> None:
           file=sys.stderr,
       )
       sys.exit(2)
+
+
+def read_key(variable: str, field: str) -> str:
+  """Return the key in an environment variable; '' if `variable` is empty.
+
+  Raises:
+    ValueError: If the variable is not set.
+  """
+  if not variable:
+    return ''
+  key = os.environ.get(variable, '')
+  if not key:
+    raise ValueError(
+        f'{field}={variable!r}: the environment variable {variable} is not set;'
+        ' export the key of the servers in it, or leave the field empty'
+    )
+  return key

@@ -8,12 +8,13 @@ import time
 
 from evojax.runtime import durable
 from evojax.runtime import locks
+from evojax.runtime import run_files
 
 # Files that a start may replace or append to before its first step: those of
 # the run and of its arms, and the scores of the untrained policy.
 _REPLACED = ('*', 'arms/*/*', 'evidence/*/step_000000.parquet')
 # Not restored: the user may leave files in the inbox at any moment.
-_NOT_OURS = ('inbox',)
+_NOT_OURS = (run_files.INBOX,)
 _ATTEMPTS = 20
 
 

@@ -18,8 +18,7 @@ import time
 from typing import NamedTuple
 
 from evojax.runtime import durable
-
-FILE = 'times.jsonl'
+from evojax.runtime import run_files
 
 
 class _Step(NamedTuple):
@@ -43,7 +42,7 @@ class Clock(contextlib.AbstractContextManager):
       folder: The folder of the file.
       clock: Returns Unix time; clocks of several machines may differ.
     """
-    self._path, self._clock = folder / FILE, clock
+    self._path, self._clock = folder / run_files.TIMES, clock
     self._steps: list[_Step] = []  # Useful steps: the last execution of each.
     self._first, self._start = math.inf, 0
     self._whole = b''

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from evojax.runtime import durable
+from evojax.runtime import run_files
 from evojax.runtime import waits
 
-FILE = 'metrics.jsonl'
 # Metric -> the group of its curve, if the group is not 'train'.
 _GROUPS = {
     **dict.fromkeys(
@@ -79,7 +79,7 @@ def _number(value: Any) -> float | int | bool | str | None:
 def newest(workdir: pathlib.Path) -> dict[str, Any]:
   """Return the last complete row of a run's metrics; {} if there is none."""
   try:
-    lines = (workdir / FILE).read_bytes().splitlines()
+    lines = (workdir / run_files.METRICS).read_bytes().splitlines()
   except OSError:
     return {}
   for line in reversed(lines):
@@ -99,7 +99,7 @@ def read(workdir: pathlib.Path) -> list[Any]:
     OSError: If there are none, or they cannot be read.
   """
   found = []
-  for line in (workdir / FILE).read_bytes().splitlines():
+  for line in (workdir / run_files.METRICS).read_bytes().splitlines():
     with contextlib.suppress(ValueError):  # As in `newest`.
       found.append(json.loads(line))
   return found
@@ -137,7 +137,7 @@ class MetricWriter(contextlib.AbstractContextManager):
     Raises:
       durable.DiskError: If the disk is full.
     """
-    self._path = pathlib.Path(workdir, FILE)
+    self._path = pathlib.Path(workdir, run_files.METRICS)
     self._step = step
     self._written = self._rewind(step)
     self._sinks = contextlib.ExitStack()

@@ -11,6 +11,7 @@ from typing import Any
 
 from evojax.runtime import lease as lease_lib
 from evojax.runtime import listing as listing_lib
+from evojax.runtime import run_files
 from evojax.runtime import storage
 from evojax.runtime import stored_names as stored
 from evojax.runtime import stored_rows
@@ -61,7 +62,7 @@ class Mirror:
     self._uploads = 0  # Since all folders were scanned.
     # Objects of other processes, which the next list names: size.
     self._added: dict[str, int] = {}
-    self._rows = stored_rows.Rows(self._store, root / stored.LEDGER)
+    self._rows = stored_rows.Rows(self._store, root / run_files.LEDGER)
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._soon: concurrent.futures.Future[None] | None = None
     self._next = 0.0  # Time of the next upload by that thread.
@@ -86,7 +87,7 @@ class Mirror:
     if not self._listing.version:
       # A run that was copied there by other tools would look like no run.
       for name in there:
-        if not name.startswith((f'{stored.INBOX}/', '.')):
+        if not name.startswith((f'{run_files.INBOX}/', '.')):
           raise storage.StorageError(
               f'{self.url} has {name} and no {stored.FILES}, which every run'
               ' has there: choose another --workdir. A run of a directory goes'
@@ -512,7 +513,7 @@ class Mirror:
     storage.in_parallel(self._store.remove, gone)
     self._uploads += 1
     self._settle()
-    if (self.root / stored.LEDGER).exists():
+    if (self.root / run_files.LEDGER).exists():
       self._rows.publish()
       self._pull_inbox()
 
@@ -546,7 +547,7 @@ class Mirror:
 
   def _pull_inbox(self) -> None:
     """Download new files of the inbox."""
-    inbox = self._store.list(stored.INBOX)
+    inbox = self._store.list(run_files.INBOX)
     new = [name for name in stored.inbox(inbox) if name not in self._known]
     self._known |= {name: (inbox[name]['size'], None) for name in new}
     self._download(new)

@@ -23,9 +23,9 @@ from rich import console as console_lib
 
 from evojax.runtime import durable
 from evojax.runtime import mirror
+from evojax.runtime import run_files
 from evojax.runtime import wrapping
 
-LOG = 'log.txt'
 _STAMP = '%H:%M:%S '
 _MARGIN = len('22:14:05 ')
 LOGGED = wrapping.WIDTH - _MARGIN  # Columns of a text in the log.
@@ -71,7 +71,7 @@ def console() -> console_lib.Console:
 @contextlib.contextmanager
 def log_to(workdir: pathlib.Path) -> Iterator[None]:
   """Log all output, and an error that ends the run, to a workdir."""
-  _log.open(workdir / LOG)
+  _log.open(workdir / run_files.LOG)
   try:
     yield
   except Exception as error:

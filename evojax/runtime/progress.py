@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from evojax.runtime import numerals
 from evojax.runtime import output
 
 # (metric, heading, format), most important first: a line omits those that do
@@ -78,16 +79,6 @@ class Stage:
         'score': (whole + arms * (self.scores - 1)) * self.scored,
         'arm': arms,
     }
-
-
-def duration(seconds: float | int) -> str:
-  """Return a duration as 42 s, 3 min 05 s, 12 min or 2 h 07 min."""
-  minutes, rest = divmod(round(seconds), 60)
-  if minutes >= 60:
-    return f'{minutes // 60} h {minutes % 60:02} min'
-  if minutes >= 10:
-    return f'{minutes} min'
-  return f'{minutes} min {rest:02} s' if minutes else f'{rest} s'
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -301,7 +292,7 @@ class Progress(contextlib.AbstractContextManager):
     left, end = self.left(), ''
     if left is not None:
       open_ = any(s.expected is not None for s in self._stages[self._index :])
-      end = f'  {"about " if open_ else ""}{duration(left)} left'
+      end = f'  {"about " if open_ else ""}{numerals.duration(left)} left'
     cells = [
         f'  {heading} {form.format(metrics[name])}'
         for name, heading, form in FIELDS

@@ -13,18 +13,8 @@ import ml_collections
 
 from evojax import config as config_lib
 from evojax.runtime import config_changes
+from evojax.runtime import run_files
 from evojax.runtime import storage
-
-
-def is_there(workdir: str) -> bool:
-  """Return whether a directory, also in an object store, has a run's config."""
-  try:
-    storage.read(_file(workdir))
-  except (FileNotFoundError, NotADirectoryError):
-    return False
-  except OSError:
-    return True  # `get_config` says what is wrong with it.
-  return True
 
 
 def get_config(workdir: str) -> ml_collections.ConfigDict:
@@ -36,10 +26,11 @@ def get_config(workdir: str) -> ml_collections.ConfigDict:
     workdir: The workdir of a run, on this machine or in an object store.
 
   Raises:
-    OSError: If the file cannot be read.
+    FileNotFoundError, NotADirectoryError: If the directory holds no run.
+    OSError: If the file cannot be read for another reason.
     ValueError: If it is not what evojax wrote.
   """
-  path = _file(workdir)
+  path = os.path.join(os.path.expanduser(workdir), run_files.CONFIG)
   try:
     values = config_lib.frozen(json.loads(storage.read(path))['config'])
     config = config_lib.base()
@@ -51,7 +42,3 @@ def get_config(workdir: str) -> ml_collections.ConfigDict:
         ' pass --config'
     ) from error
   return config.lock()
-
-
-def _file(workdir: str) -> str:
-  return os.path.join(os.path.expanduser(workdir), 'config.json')

@@ -6,9 +6,11 @@ import os
 import pathlib
 import re
 
+from evojax.runtime import run_files
+
 JOB = '.job.json'  # The job of a process that writes a lent folder.
 FILES, SEGMENTS = '.files.json', '.files'  # See `listing`.
-LEDGER, ROWS, INBOX = 'ledger.jsonl', 'ledger', 'inbox'
+ROWS = 'ledger'  # The rows of the ledger, one object each.
 # Folders that are not uploaded: servers on this machine read them, see
 # rollout/weights.py.
 _HERE_ONLY = ('weights',)
@@ -72,7 +74,7 @@ def rows(names: Collection[str]) -> list[str]:
 
 def inbox(names: Collection[str]) -> list[str]:
   """Return the complete files that a user or a run has left in the inbox."""
-  below = (name for name in names if name.startswith(f'{INBOX}/'))
+  below = (name for name in names if name.startswith(f'{run_files.INBOX}/'))
   return [n for n in below if not any(map(_is_unfinished, n.split('/')))]
 
 
@@ -128,7 +130,7 @@ def scan(
           if entry.is_dir():
             if name not in _HERE_ONLY and not left_out(name):
               folders.append(f'{name}/')
-          elif name != LEDGER:
+          elif name != run_files.LEDGER:
             with contextlib.suppress(FileNotFoundError):
               found[name] = _signature(entry.stat())
   return found

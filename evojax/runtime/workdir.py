@@ -4,11 +4,11 @@
     <workdir>/manifest.json   one entry per start: versions, devices, command
     <workdir>/.lock           held while a process works on the run
 
-The directory is a local path, a mount, or the copy of a folder in an object
-store, see `mirror`. With several hosts the directory is shared, or each has a
-copy of the folder in the store; only process 0 locks and writes it. It belongs
-to the mode that made it. A start that ends before `Workdir.keep` leaves the
-directory unchanged.
+`run_files` lists what else a run writes. The directory is a local path, a
+mount, or the copy of a folder in an object store, see `mirror`. With several
+hosts the directory is shared, or each has a copy of the folder in the store;
+only process 0 locks and writes it. It belongs to the mode that made it. A start
+that ends before `Workdir.keep` leaves the directory unchanged.
 """
 
 from collections.abc import Iterator
@@ -41,6 +41,7 @@ from evojax.runtime import locks
 from evojax.runtime import mirror as mirror_lib
 from evojax.runtime import mirrored
 from evojax.runtime import preemption
+from evojax.runtime import run_files
 from evojax.runtime import storage
 
 _PACKAGES = (
@@ -65,10 +66,10 @@ _NUMERICS = (
 _LOCK_SECONDS = 60.0
 # File -> the mode that writes it; used if config.json does not name the mode.
 _TRACES = {
-    'ledger.jsonl': 'evolve',
-    'metrics.jsonl': 'train',
-    'eval.json': 'eval',
-    'aa.json': 'aa',
+    run_files.LEDGER: 'evolve',
+    run_files.METRICS: 'train',
+    run_files.EVAL: 'eval',
+    run_files.EQUAL_ARMS: 'aa',
     'tokenizer': 'warmstart',
 }
 
@@ -229,7 +230,7 @@ class Workdir(contextlib.AbstractContextManager):
     """
     if self._lock is None:
       return None
-    entry, manifest = environment() | run, self.path / 'manifest.json'
+    entry, manifest = environment() | run, self.path / run_files.MANIFEST
     starts = json.loads(manifest.read_text()) if manifest.exists() else []
     last = starts[-1] if starts else entry
     for name in _NUMERICS:
@@ -323,7 +324,7 @@ def owner(path: str | os.PathLike[str]) -> str:
   """Return the mode that made a workdir; '' if it holds no run."""
   path = pathlib.Path(path)
   try:
-    mode = json.loads((path / 'config.json').read_text())['mode']
+    mode = json.loads((path / run_files.CONFIG).read_text())['mode']
   except (OSError, ValueError, KeyError, TypeError):
     mode = ''
   found = (mode for name, mode in _TRACES.items() if (path / name).exists())
@@ -348,7 +349,7 @@ def check(
       mode or with another config.
   """
   path = _local(path)
-  saved = path / 'config.json'
+  saved = path / run_files.CONFIG
   if path.is_file():
     raise WorkdirError(
         f'workdir {path} is a file; pass a directory as --workdir'
@@ -401,7 +402,7 @@ def changes(
   Raises:
     WorkdirError: If the workdir's config cannot be read.
   """
-  saved = pathlib.Path(path) / 'config.json'
+  saved = pathlib.Path(path) / run_files.CONFIG
   if not saved.exists():
     return {}
   if (made_by := owner(path)) and made_by != mode:
@@ -432,7 +433,7 @@ def _check_owner(path: pathlib.Path, mode: str) -> None:
         f' --mode={made_by}{trials}, or give --mode={mode} a directory of its'
         f' own, such as --workdir={path}-{mode}'
     )
-  if made_by and not (path / 'config.json').exists():
+  if made_by and not (path / run_files.CONFIG).exists():
     raise WorkdirError(
         f'workdir {path} holds a run of --mode={made_by}, whose config.json is'
         ' missing: restore it from a copy, or choose another --workdir'
@@ -495,7 +496,7 @@ def open_workdir(
     durable.DiskError: If the disk is full.
   """
   path = _local(path)
-  saved = path / 'config.json'
+  saved = path / run_files.CONFIG
   mirror = mirror_lib.of(path)
   if not primary:
     if mirror:

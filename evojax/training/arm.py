@@ -30,6 +30,7 @@ from evojax.ledger import rows as rows_lib
 from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
+from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import storage
 from evojax.runtime import workdir as workdir_lib
@@ -38,8 +39,6 @@ from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from evojax.training import update as update_lib
-
-RESULT = 'arm.json'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,12 +77,11 @@ class ArmJob:
 
     The harness's own values are not applied here, but by `Setup.under`.
     """
-    config = config_lib.from_mapping(self.config).unlock()
-    harness = pathlib.Path(self.workdir, 'harness', self.harness)
-    for name, value in {**self.changes, 'harness.path': str(harness)}.items():
-      config_lib.check_field(config, name)
-      config.update_from_flattened_dict({name: value})
-    return config.lock()
+    harness = pathlib.Path(self.workdir, run_files.HARNESSES, self.harness)
+    return config_lib.with_fields(
+        config_lib.from_mapping(self.config),
+        {**self.changes, 'harness.path': str(harness)},
+    )
 
   def to_json(self) -> str:
     """Return the text of a job file."""
@@ -140,7 +138,7 @@ class _Stopped(Exception):
 
 def checkpoint_of(folder: str | pathlib.Path, updates: int) -> pathlib.Path:
   """Return the path of an arm's checkpoint after some number of updates."""
-  return pathlib.Path(folder) / 'checkpoints' / f'step_{updates:06d}'
+  return pathlib.Path(folder) / run_files.CHECKPOINTS / f'step_{updates:06d}'
 
 
 def retained(folder: pathlib.Path, updates: int) -> list[pathlib.Path]:
@@ -171,7 +169,7 @@ def sampled_tokens(folder: pathlib.Path, split: str = 'train') -> int:
 
 def result(folder: pathlib.Path) -> records.Arm | None:
   """Return an arm's stored result, in every process; None if unfinished."""
-  path = folder / RESULT
+  path = folder / run_files.ARM
   stored = decisions.decide(
       lambda: json.loads(path.read_bytes()) if path.exists() else None
   )
@@ -204,7 +202,7 @@ def train(
   if done is not None:
     return done
   # Only to check the harness.
-  spec.load(pathlib.Path(job.workdir, 'harness'), job.harness)
+  spec.load(pathlib.Path(job.workdir, run_files.HARNESSES), job.harness)
   setup, primary = setup.under(job.arm_config()), sharding.is_primary()
   with workdir_lib.lock_folder(job.path, primary):
     start = pathlib.Path(job.workdir, job.start) if job.start else None
@@ -222,11 +220,11 @@ def train(
       if arm.status == 'done':
         # The other checkpoints served only to resume the arm.
         keep = retained(job.path, setup.config.steps)
-        for path in (job.path / 'checkpoints').iterdir():
+        for path in (job.path / run_files.CHECKPOINTS).iterdir():
           if path not in keep:
             shutil.rmtree(path)
       text = json.dumps(rows_lib.to_json(arm), sort_keys=True)
-      durable.write_atomic(job.path / RESULT, text.encode())
+      durable.write_atomic(job.path / run_files.ARM, text.encode())
   return arm
 
 

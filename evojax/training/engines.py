@@ -9,7 +9,6 @@ import pathlib
 import jax
 import ml_collections
 
-from evojax import config as config_lib
 from evojax import records
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
@@ -20,6 +19,7 @@ from evojax.rollout import fleet
 from evojax.rollout import parity
 from evojax.rollout import slots
 from evojax.runtime import config_checks
+from evojax.runtime import environment
 from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import sharding
@@ -128,7 +128,7 @@ def open_sampler(
   r, model, tokenizer = config.rollout, config.model, policy.tokenizer
   sizes = shapes(config)
   half = 'bfloat16' in (model.compute_dtype, model.param_dtype)
-  key = lambda name: config_lib.read_key(r[name], f'config.rollout.{name}')
+  key = lambda name: environment.read_key(r[name], f'config.rollout.{name}')
   folder = weights_folder(workdir, r.weights_dir)
   # Any short text is a good probe; servers must score it as this process does.
   probe = tuple(tokenizer.encode('12 + 34 ='))

@@ -31,9 +31,11 @@ from evojax.runtime import durable
 from evojax.runtime import goodput
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
+from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
+from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import engines
@@ -107,7 +109,7 @@ def _checkpoint_of(fork_from: str) -> pathlib.Path:
     ValueError: If there is none.
   """
   source = pathlib.Path(fork_from).expanduser()
-  found = checkpoint_lib.steps_in(source / 'checkpoints')
+  found = checkpoint_lib.steps_in(source / run_files.CHECKPOINTS)
   if not found:
     raise ValueError(
         f'--fork_from={source} holds no checkpoint; name the workdir of a run'
@@ -121,12 +123,12 @@ def _checkpoint_of(fork_from: str) -> pathlib.Path:
 
 def _fork(newest: pathlib.Path, target: pathlib.Path) -> None:
   """Copy another run's checkpoint, unless the workdir has checkpoints."""
-  if (target / 'checkpoints').exists():
+  if (target / run_files.CHECKPOINTS).exists():
     return
   temporary = target / 'checkpoints.tmp'
   shutil.rmtree(temporary, ignore_errors=True)
   shutil.copytree(newest, temporary / newest.name)
-  os.replace(temporary, target / 'checkpoints')
+  os.replace(temporary, target / run_files.CHECKPOINTS)
 
 
 def _run(
@@ -162,7 +164,7 @@ def _run(
           result = trainer.evaluate(trainer.step, path if primary else None)
         evaluations[trainer.step] = result
         write(trainer.step, result.metrics())
-        score = report_lib.percent(result.avg_at_k.value)
+        score = numerals.share(result.avg_at_k.value)
         say(f'step {trainer.step}: dev Avg@{config.eval.samples} {score}')
 
     def stop_if_asked() -> None:
@@ -370,7 +372,7 @@ def _finish(
     policy_lib.export(
         setup.policy,
         trainer.learner.params,
-        path / 'policy',
+        path / run_files.POLICY,
         config.model.param_dtype,
     )
   summary = dict(
@@ -378,13 +380,13 @@ def _finish(
       steps=trainer.step,
       config_sha256=config_lib.sha256(config),
       scores=evaluations[trainer.step].metrics(),
-      policy=mirror.shown(str(path / 'policy')),
+      policy=mirror.shown(str(path / run_files.POLICY)),
       compilations=trainer.compilations(),
       time_shares=trainer.phases.shares(),
       gain=reports,
   )
   if primary:
-    durable.write_json(path / 'summary.json', summary)
+    durable.write_json(path / run_files.SUMMARY, summary)
     console = output.console()
     for report in reports.values():
       report_lib.print_gain(report, console)

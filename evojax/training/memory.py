@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from evojax import config as config_lib
 from evojax import records
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
@@ -61,9 +62,7 @@ class Run:
 
   def with_fields(self, fields: Mapping[str, Any]) -> 'Run':
     """Return the run with other values of fields, by dotted name."""
-    config = self.config.copy_and_resolve_references()
-    with config.unlocked():
-      config.update_from_flattened_dict(fields)
+    config = config_lib.with_fields(self.config, fields)
     return dataclasses.replace(self, config=config)
 
   @property

@@ -34,6 +34,7 @@ from evojax.runtime import decisions
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import output
 from evojax.runtime import preemption
+from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.training import engines
 from evojax.training import learner as learner_lib
@@ -129,7 +130,7 @@ class Trainer:
       self.key = make_key(seed)
       self.rewards = reward_pipeline.RewardPipeline(setup)
       self.checkpointer = checkpoint_lib.Checkpointer(
-          workdir / 'checkpoints', **c.checkpoint, retained=retained
+          workdir / run_files.CHECKPOINTS, **c.checkpoint, retained=retained
       )
       stack.callback(self.checkpointer.wait)
       self.start = self._restore(start)

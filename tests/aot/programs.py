@@ -27,6 +27,7 @@ from jax.experimental import topologies
 import ml_collections
 
 from benchmarks import random_qwen3
+from evojax import config as config_lib
 from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
 from tests.aot import collectives
@@ -79,9 +80,7 @@ def shipped_config(
   """
   name, variant = name.split(':')
   config = importlib.import_module(f'configs.{name}').get_config(variant)
-  with config.unlocked():
-    config.update_from_flattened_dict(changes)
-  return config
+  return config_lib.with_fields(config, changes)
 
 
 def shipped_run(

@@ -40,17 +40,16 @@ class ReferenceTest(absltest.TestCase):
 
   def _of(self, name):
     setting = settings.read(settings.FOLDER / name)
-    config = settings.planted(setting).copy_and_resolve_references()
-    with config.unlocked():
-      config.seed = 7
-      config.harness.path = 'planted'
+    config = config_lib.with_fields(
+        settings.planted(setting), {'seed': 7, 'harness.path': 'planted'}
+    )
     return setting, live.reference(config)
 
   def test_nothing_that_is_planted_stays(self):
     """Except for faults of the task, which no recipe changes."""
-    known = math_config.get_config('reference').copy_and_resolve_references()
-    with known.unlocked():
-      known.seed = 7
+    known = config_lib.with_fields(
+        math_config.get_config('reference'), {'seed': 7}
+    )
     wanted = config_lib.flatten(known)
     for name in (
         'math_brevity_and_limit',
@@ -73,9 +72,10 @@ class ReferenceTest(absltest.TestCase):
     self.assertEqual(found.optim.learning_rate, 3e-4)
 
   def test_a_task_of_nobody_has_no_reference(self):
-    config = math_config.get_config().copy_and_resolve_references()
-    with config.unlocked():
-      config.domain.name, config.model.path = 'task', '/somewhere'
+    config = config_lib.with_fields(
+        math_config.get_config(),
+        {'domain.name': 'task', 'model.path': '/somewhere'},
+    )
     with self.assertRaisesRegex(ValueError, 'no reference is known'):
       live.reference(config)
 
@@ -305,12 +305,14 @@ class RecordingTest(absltest.TestCase):
 
     def small(self, number):
       config, harness = recipe(self, number)
-      config = config.copy_and_resolve_references()
-      with config.unlocked():
-        config.grpo.prompts, config.grpo.group_size = 2, 4
-        config.rollout.decode_slots = config.rollout.prefill_rows = 8
-        config.evolve.replay_problems = 4
-      return config, harness
+      changes = {
+          'grpo.prompts': 2,
+          'grpo.group_size': 4,
+          'rollout.decode_slots': 8,
+          'rollout.prefill_rows': 8,
+          'evolve.replay_problems': 4,
+      }
+      return config_lib.with_fields(config, changes), harness
 
     plan = recording.Plan(updates=4, every=2, problems=4, bits=2)
     folder = tempfile.TemporaryDirectory()

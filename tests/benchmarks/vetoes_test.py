@@ -7,6 +7,7 @@ from benchmarks import vetoes
 from evojax.ledger import calibration
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.stats import intervals
 from tests.ledger import samples
 
 
@@ -53,7 +54,7 @@ class VetoesTest(absltest.TestCase):
       )
 
     # Middles of 2 and 0 points with standard errors of 1; misses of -3 and 5.
-    wide = 0.01 * calibration.Z95
+    wide = 0.01 * intervals.Z95
     trials = [
         trial(0, (0.02 - wide, 0.02 + wide), -0.01),
         trial(1, (-wide, wide), 0.05),

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 import pytest
 
+from evojax import config as config_lib
 from evojax import domains
 from evojax import records
 from evojax.episodes import collect
@@ -136,8 +137,8 @@ class Contract(parameterized.TestCase):
 
   @contextlib.contextmanager
   def engine(self, *, weights=True, **rollout):
-    config = self.config.copy_and_resolve_references().unlock()
-    config.rollout.update(rollout)
+    fields = {f'rollout.{name}': value for name, value in rollout.items()}
+    config = config_lib.with_fields(self.config, fields)
     with tempfile.TemporaryDirectory() as folder:
       with engines.open_sampler(
           config, self.policy, self.mesh, pathlib.Path(folder)
@@ -560,14 +561,19 @@ class Contract(parameterized.TestCase):
 
   def train(self, name, domain='math', **rollout):
     """Rows of the metrics of three steps."""
-    config = self.config.copy_and_resolve_references().unlock()
-    config.domain.name = domain
-    config.rollout.max_tokens = 24
-    config.rollout.update(rollout)
-    config.eval.problems, config.eval.samples = 2, 1
-    config.grpo.tis_cap = 2.0
+    rollout = {'max_tokens': 24, **rollout}
+    config = config_lib.with_fields(
+        self.config,
+        {
+            'domain.name': domain,
+            **{f'rollout.{name}': value for name, value in rollout.items()},
+            'eval.problems': 2,
+            'eval.samples': 1,
+            'grpo.tis_cap': 2.0,
+        },
+    )
     workdir = self.folder / name
-    summary = training_loop.run(config.lock(), str(workdir))
+    summary = training_loop.run(config, str(workdir))
     self.assertEqual(summary['steps'], 3)
     lines = (workdir / 'metrics.jsonl').read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if 'gap' in row]

@@ -181,12 +181,6 @@ class PowerTest(parameterized.TestCase):
         paired.power(0.01, 0.02, **options),
     )
 
-  def test_pooled_spread(self):
-    # Squares 2 * 0.01^2 + 2 * 0.02^2 + 0 on 1 + 2 degrees of freedom.
-    groups = [[0.01, 0.03], [0.02, 0.04, 0.06], [0.5], []]
-    self.assertAlmostEqual(paired.pooled_spread(groups), (0.001 / 3) ** 0.5)
-    self.assertIsNone(paired.pooled_spread([[0.5]]))
-
 
 if __name__ == '__main__':
   absltest.main()

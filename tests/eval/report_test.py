@@ -65,11 +65,6 @@ class ReportTest(absltest.TestCase):
     self.assertEqual((sums['mode_shift'], sums['within_mode']), (0.75, 0))
     self.assertEqual(sums['problems'], 8)
 
-  def test_zero_has_no_sign(self):
-    self.assertEqual(report.points(-1e-9), '0.0')
-    self.assertEqual(report.points(-0.0006), '-0.1')
-    self.assertEqual(report.points(0.125), '+12.5')
-
   def test_oracle_is_of_the_base_policy(self):
     twice = lambda x, step: made(
         np.tile(x.outcomes, (2, 1)), np.tile(x.modes, (2, 1)), step
@@ -118,7 +113,7 @@ class ReportTest(absltest.TestCase):
         'no mode of the base policy has at least 20 completions',
         '50.0 % → 0.0 %',
         # An accuracy without data.
-        '0.0 % → -',
+        '0.0 % → –',
         # It must not be read as markup.
         '[b]sums',
     ):

@@ -286,18 +286,5 @@ class SimulateTest(parameterized.TestCase):
     self.assertFalse(_repair((0.1, -0.01, 0.0)).is_false)
 
 
-class ExactIntervalTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      # 1 - 0.025^(1/10), and Clopper and Pearson's table for 5 of 10.
-      (0, 10, 0.0, 0.3085),
-      (5, 10, 0.1871, 0.8129),
-      (10, 10, 0.6915, 1.0),
-  )
-  def test_known_values(self, count, of, low, high):
-    found = simulation.exact_interval(count, of)
-    np.testing.assert_allclose(found, (low, high), atol=5e-5)
-
-
 if __name__ == '__main__':
   absltest.main()

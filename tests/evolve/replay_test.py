@@ -9,6 +9,7 @@ from absl.testing import parameterized
 import numpy as np
 
 import evojax
+from evojax import config as config_lib
 from evojax.episodes import collect
 from evojax.evolve import recorded
 from evojax.evolve import replay
@@ -32,9 +33,8 @@ class ReplayTest(parameterized.TestCase):
     evojax.run(cls.config, str(cls.path))
 
   def _setup(self, **fields):
-    config = self.config.copy_and_resolve_references()
-    with config.unlocked():
-      config.grpo.update(fields)
+    fields = {f'grpo.{name}': value for name, value in fields.items()}
+    config = config_lib.with_fields(self.config, fields)
     return replay.weighted(setup_lib.prepare(config))
 
   def _learn(self, setup, change=None, updates=1):

@@ -261,9 +261,8 @@ class DomainTest(parameterized.TestCase):
         [],
     )
     # and the domain of the arm is made with it; that of the run stays.
-    arm = self.config.copy_and_resolve_references()
-    with arm.unlocked():
-      arm.harness.path = str(spec.write(proposal.after, self.root / 'harness'))
+    folder = spec.write(proposal.after, self.root / 'harness')
+    arm = config_lib.with_fields(self.config, {'harness.path': str(folder)})
     name, new = path.rpartition('.')[2], proposal.after.overlay[path]
     self.assertEqual(getattr(self.setup.under(arm).domain, name), new)
     self.assertNotEqual(getattr(self.setup.domain, name), new)

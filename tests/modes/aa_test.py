@@ -19,6 +19,7 @@ from evojax.modes import aa
 from evojax.modes import policies
 from evojax.modes import runs
 from evojax.runtime import workdir as workdir_lib
+from evojax.stats import intervals
 from evojax.training import arm as arm_lib
 from tests import tiny
 from tests.ledger import samples
@@ -196,7 +197,7 @@ class MeasureTest(parameterized.TestCase):
       (0.02, 0.0, 0.05, 'within the bound'),
   )
   def test_verdict(self, value, low, high, message):
-    rate = simulation.Rate(value, low, high)
+    rate = intervals.Interval(value, low, high)
     with mock.patch.object(simulation, 'false_keeps', return_value=rate):
       found = self.measure([[0.4, 0.5]] * 6)
     self.assertIn(message, found['text'][1])

@@ -194,7 +194,7 @@ class CostsTest(absltest.TestCase):
         r'tokens until +40 % +60 % +80 %',
         r'a +100 +900 +never',
         r'mean +100 +1 k +0 of 2',
-        r'a +-11\.2 +\+2\.2 +1',
+        r'a +−11\.2 +\+2\.2 +1',
     ):
       self.assertRegex(out.getvalue(), line)
     self.assertLessEqual(max(map(len, out.getvalue().splitlines())), 80)

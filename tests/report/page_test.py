@@ -16,8 +16,8 @@ from evojax.ledger import chain
 from evojax.ledger import parting
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
-from evojax.report import numerals
 from evojax.report import page
+from evojax.runtime import numerals
 from tests.report import curves_test
 from tests.report import synthetic
 

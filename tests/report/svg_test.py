@@ -1,9 +1,9 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from evojax.report import numerals
 from evojax.report import page
 from evojax.report import svg
+from evojax.runtime import numerals
 
 
 def _macros():

@@ -16,7 +16,6 @@ from absl.testing import parameterized
 import ml_dtypes
 import numpy as np
 
-from evojax import config as config_lib
 from evojax import records
 from evojax.rollout import answers
 from evojax.rollout import client as client_lib
@@ -26,6 +25,7 @@ from evojax.rollout import probes
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import transfer
 from evojax.rollout import weights as weights_lib
+from evojax.runtime import environment
 from evojax.runtime import preemption
 from tests.rollout import fake_sglang as fake
 
@@ -851,11 +851,11 @@ class DisagreementTest(ClientTestCase):
     self.connect(api_key='secret').generate(requests(2))
 
   def test_key_from_the_environment(self):
-    self.assertEqual(config_lib.read_key('', 'f'), '')
+    self.assertEqual(environment.read_key('', 'f'), '')
     with mock.patch.dict(os.environ, {'SOME_KEY': 'secret'}):
-      self.assertEqual(config_lib.read_key('SOME_KEY', 'f'), 'secret')
+      self.assertEqual(environment.read_key('SOME_KEY', 'f'), 'secret')
     with self.assertRaisesRegex(ValueError, "f='SOME_KEY'.*not set"):
-      config_lib.read_key('SOME_KEY', 'f')
+      environment.read_key('SOME_KEY', 'f')
 
 
 class WeightsTest(ClientTestCase):

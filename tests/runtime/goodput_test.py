@@ -6,6 +6,7 @@ import tempfile
 from absl.testing import absltest
 
 from evojax.runtime import goodput
+from evojax.runtime import run_files
 
 
 class GoodputTest(absltest.TestCase):
@@ -57,7 +58,7 @@ class GoodputTest(absltest.TestCase):
 
   def test_a_torn_line_is_replaced(self):
     self.steps(1)
-    path = self.folder / goodput.FILE
+    path = self.folder / run_files.TIMES
     path.write_bytes(path.read_bytes() + b'{"step": 2, "sta')
     self.steps(2)
     self.assertLen(path.read_text().splitlines(), 2)

@@ -201,18 +201,6 @@ class TerminalTest(absltest.TestCase):
 class TextTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      (0.4, '0 s'),
-      (59.4, '59 s'),
-      (59.6, '1 min 00 s'),
-      (185.0, '3 min 05 s'),
-      (725.0, '12 min'),
-      (3600.0, '1 h 00 min'),
-      (7620.0, '2 h 07 min'),
-  )
-  def test_duration(self, seconds, text):
-    self.assertEqual(progress.duration(seconds), text)
-
-  @parameterized.parameters(
       ([], ''),
       ([5.0], '▄'),
       ([1.0, 1.0], '▄▄'),

@@ -8,6 +8,7 @@ from absl.testing import absltest
 import jax
 import ml_collections
 
+from evojax import config as config_lib
 from evojax import domains
 from evojax.episodes import collect
 from evojax.harness import spec
@@ -35,12 +36,8 @@ class UnderTest(absltest.TestCase):
     """The run's config with a harness and other values."""
     harness = spec.Harness(overlay=overlay, files={})
     path = spec.write(harness, self.root / 'harness')
-    config = self.config.copy_and_resolve_references()
-    with config.unlocked():
-      config.harness.path = str(path)
-      for name, value in changes.items():
-        config[name] = value
-    return config, harness
+    changes['harness.path'] = str(path)
+    return config_lib.with_fields(self.config, changes), harness
 
   def test_a_harness_lies_over_the_setup_of_the_run(self):
     config, harness = self.arm({'optim.learning_rate': 0.003}, seed=7)

@@ -7,7 +7,6 @@ that a hard problem, which takes more turns, raises no alarm.
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
@@ -15,6 +14,8 @@ from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import shares
 from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
 
 # Thresholds of arXiv:2606.03108: an edit in 60 % of the episodes, 15 % of calls
 # that fail. The others were chosen on synthetic logs, see BUILD_NOTES.md.
@@ -68,7 +69,7 @@ def echo_trap(run: form.Run) -> findings.Finding | None:
     )
   ends = ''
   if 'out_of_turns' in rows:
-    cut = estimates.mean(run.late(rows).groupby('step')['out_of_turns'].mean())
+    cut = intervals.mean(run.late(rows).groupby('step')['out_of_turns'].mean())
     numbers.append(findings.number('ended by the limit of turns', cut, 'share'))
     if cut.low > 0.3:
       ends = f', and {cut.value:.0%} of the episodes end by the limit of turns'
@@ -142,9 +143,9 @@ def _ever_shorter(run: form.Run) -> findings.Finding | None:
     _, solved = run.course('outcome')
   except form.NotLogged as error:
     raise form.NotLogged(f'{error}; no call edits a file') from error
-  change = estimates.change_point(turns.values)
+  change = trends.change_point(turns.values)
   half = change.p < shares.SURE and change.after < 0.6 * change.before
-  if not half or turns.line.high > 0 or estimates.trend(solved).high > 0.02:
+  if not half or turns.line.high > 0 or trends.trend(solved).high > 0.02:
     return None
   late = run.late(run.rollouts) if 'n_turns' in run.rollouts else None
   return findings.Finding(
@@ -317,7 +318,7 @@ def efficiency_collapse(run: form.Run) -> findings.Finding | None:
   pull = shares.pull(rows, 'reward', 'n_turns')
   if pull is None or pull.high > -0.3:
     return None
-  change = estimates.change_point(turns.values)
+  change = trends.change_point(turns.values)
   if change.p > shares.SURE or change.after > 0.8 * change.before:
     return None
   # The finding needs a solved share that does not rise and is not high.
@@ -338,7 +339,7 @@ def efficiency_collapse(run: form.Run) -> findings.Finding | None:
           findings.number('turns, last third', turns.late),
           findings.number(
               'rise of the solved share over the run',
-              estimates.Interval(
+              intervals.Interval(
                   solved.line.rise, solved.line.low, solved.line.high
               ),
               'share',
@@ -391,7 +392,7 @@ def calls_unlearned(run: form.Run) -> findings.Finding | None:
   """Detect agents that stop calling their tools."""
   calls = shares.Share(run, 'n_calls')
   late = float(calls.late.value)
-  change = estimates.change_point(calls.values)
+  change = trends.change_point(calls.values)
   if calls.start < _CALLED or late > _UNLEARNED * calls.start:
     return None
   if change.p > shares.SURE:
@@ -426,7 +427,7 @@ def tests_dropped(run: form.Run) -> findings.Finding | None:
   rows = run.rows('tested', 'edited', 'n_calls')
   rows = rows[rows['edited'] > 0.5]
   tested = shares.Share(run, 'tested', rows)
-  change = estimates.change_point(tested.values)
+  change = trends.change_point(tested.values)
   fewer = change.p < shares.SURE and change.after < 0.6 * change.before
   if not fewer or change.before < _TESTED or tested.late.high > _TESTED:
     return None
@@ -497,7 +498,7 @@ def missing_tool(run: form.Run) -> findings.Finding | None:
 def replies_cut(run: form.Run) -> findings.Finding | None:
   """Detect replies of tools most of which are cut at a limit."""
   rows = run.rows('replies_cut')
-  share = estimates.mean(rows.groupby('step')['replies_cut'].mean())
+  share = intervals.mean(rows.groupby('step')['replies_cut'].mean())
   if share.low < _REPLIES_CUT:
     return None
   return findings.Finding(
@@ -518,7 +519,7 @@ def turns_ignored(run: form.Run) -> findings.Finding | None:
   rows = rows[rows['n_turns'] > 1]
   if rows['step'].nunique() < form.MIN_STEPS:
     return None
-  share = estimates.mean(rows.groupby('step')['turns_credited'].mean())
+  share = intervals.mean(rows.groupby('step')['turns_credited'].mean())
   if share.high > _CREDITED:
     return None
   return findings.Finding(
@@ -533,8 +534,8 @@ def turns_ignored(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _exactly(value: float) -> estimates.Interval:
-  return estimates.Interval(value, value, value)
+def _exactly(value: float) -> intervals.Interval:
+  return intervals.Interval(value, value, value)
 
 
 CHECKS = (

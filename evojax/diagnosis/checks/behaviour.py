@@ -5,7 +5,6 @@ import zlib
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import rules
@@ -15,6 +14,8 @@ from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import shares
 from evojax.harness.library.diagnostics import format as format_lib
 from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
 
 _SURE = 0.01
 _ALIVE = 0.2  # Share of groups whose outcomes differ.
@@ -45,17 +46,17 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
     if found is None:
       raise
     return found
-  late = estimates.mean(entropy[-max(len(entropy) // 3, 4) :])
+  late = intervals.mean(entropy[-max(len(entropy) // 3, 4) :])
   # The rule's threshold is a mean log-prob, which is minus the entropy.
   least = -rules.RULES['exploration_collapse'].warn[1]
   if late.high > least or (found is None and _explores(run)):
     return None
-  change = estimates.change_point(entropy)
+  change = trends.change_point(entropy)
   fell = change.p < _SURE and change.after < change.before / 2
   # A small vocabulary has little entropy, with which a policy may well learn.
   if found is None and not fell:
     score = shares.score(run)
-    if score is not None and estimates.trend(score).low > 0:
+    if score is not None and trends.trend(score).low > 0:
       return None
   return findings.Finding(
       check='entropy_collapse',
@@ -123,7 +124,7 @@ def _same_texts(run: form.Run) -> findings.Finding | None:
   table = table[(table['n'] >= 4) & (table['solved'] < 0.1)]
   if len(table) < 8:
     return None
-  same = estimates.mean((table['distinct'] <= 2 / table['n']).astype(float))
+  same = intervals.mean((table['distinct'] <= 2 / table['n']).astype(float))
   if same.low < 0.5:
     return None
   chosen = table.index[table['distinct'] <= 2 / table['n']][:2]
@@ -146,15 +147,15 @@ def _same_texts(run: form.Run) -> findings.Finding | None:
 def entropy_rising(run: form.Run) -> findings.Finding | None:
   """Detect a policy that becomes less certain while it solves no more."""
   steps, entropy = run.course('entropy')
-  line = estimates.trend(entropy)
-  change = estimates.change_point(entropy)
+  line = trends.trend(entropy)
+  change = trends.change_point(entropy)
   fifth = max(len(entropy) // 5, 2)
   early, late = entropy[:fifth].mean(), entropy[-fifth:].mean()
   # Nobody who writes sense is so uncertain, whatever is solved.
   wild = late > max(_WILD, 3 * early)
   if not wild:
     _, solved = run.course('outcome')
-    if line.p > _SURE or estimates.trend(solved).high > 0.02:
+    if line.p > _SURE or trends.trend(solved).high > 0.02:
       return None
   if change.p > _SURE or change.after < max(1.5 * change.before, 0.3):
     return None
@@ -169,7 +170,7 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'rise of the entropy',
-              estimates.Interval(line.rise, line.low, line.high),
+              intervals.Interval(line.rise, line.low, line.high),
               'nats per token',
           ),
       ),
@@ -200,7 +201,7 @@ def temperature(run: form.Run) -> findings.Finding | None:
     _, entropy = run.course('entropy')
     n = min(len(logprob), len(entropy))
     # For tokens of the policy itself, the mean log-prob is minus the entropy.
-    gap = estimates.mean((-logprob[-n:]) - entropy[-n:])
+    gap = intervals.mean((-logprob[-n:]) - entropy[-n:])
   if given is None and gap is None:
     raise form.NotLogged(
         'temperature is not known (--set temperature=...), and log-probs and'
@@ -245,7 +246,7 @@ def loops(run: form.Run) -> findings.Finding | None:
   rows = rows.iloc[:: max(len(rows) // _READ, 1)]
   looping = np.array([_repeats(text) for text in rows['completion']], float)
   by = pd.Series(looping, rows.index).groupby(rows['step']).mean()
-  late = estimates.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
+  late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
   if late.low < 0.5:
     return None
   first = float(by.iloc[: max(len(by) // 8, 1)].mean())
@@ -281,8 +282,8 @@ def shrinks(run: form.Run) -> findings.Finding | None:
   """Detect completions that shrink to hardly anything."""
   steps, length = run.course('length')
   first = float(length[: max(len(length) // 8, 1)].mean())
-  late = estimates.mean(length[-max(len(length) // 3, 4) :])
-  change = estimates.change_point(length)
+  late = intervals.mean(length[-max(len(length) // 3, 4) :])
+  change = trends.change_point(length)
   if late.high > _SHRUNK * first or change.p > _SURE:
     return None
   if shares.solved_late(run) > learning.MUCH_SOLVED:
@@ -305,13 +306,13 @@ def shrinks(run: form.Run) -> findings.Finding | None:
 def truncation(run: form.Run) -> findings.Finding | None:
   """Detect many completions that are cut at the token limit."""
   steps, cut = run.course('truncated')
-  late = estimates.mean(cut[-max(len(cut) // 3, 4) :])
+  late = intervals.mean(cut[-max(len(cut) // 3, 4) :])
   if late.low < format_lib.WARN['truncated'][1]:
     return None
   ended = _not_at_a_limit(run, steps, cut, late)
   if ended is not None:
     return ended
-  change = estimates.change_point(cut)
+  change = trends.change_point(cut)
   rose = change.p < _SURE and change.after > change.before + 0.1
   rows: tuple[int, ...] = ()
   if 'truncated' in run.rollouts:
@@ -355,7 +356,7 @@ def _not_at_a_limit(
     run: form.Run,
     steps: np.ndarray,
     cut: np.ndarray,
-    late: estimates.Interval,
+    late: intervals.Interval,
 ) -> findings.Finding | None:
   """Find completions that count as cut although no limit shows.
 
@@ -413,7 +414,7 @@ def _falls_with(run: form.Run, cut: np.ndarray) -> bool:
   except form.NotLogged:
     return False
   n = min(len(reward), len(cut))
-  if estimates.trend(reward).high >= 0 or estimates.trend(cut).low <= 0:
+  if trends.trend(reward).high >= 0 or trends.trend(cut).low <= 0:
     return False
   return float(np.corrcoef(reward[-n:], cut[-n:])[0, 1]) < _WITH_IT
 
@@ -421,7 +422,7 @@ def _falls_with(run: form.Run, cut: np.ndarray) -> bool:
 def unreadable(run: form.Run) -> findings.Finding | None:
   """Detect a grader that finds no answer in what the policy writes."""
   rows = run.rows('format_ok', 'outcome', 'group')
-  failed = estimates.mean(1 - rows.groupby('group')['format_ok'].mean())
+  failed = intervals.mean(1 - rows.groupby('group')['format_ok'].mean())
   if failed.low < 0.9 or rows['outcome'].mean() > _HARDLY:
     return None
   # One of each group, since completions of one prompt look alike.
@@ -445,16 +446,16 @@ def format_bottleneck(run: form.Run) -> findings.Finding | None:
   by = late[late['outcome'] < 0.5].groupby('step')['format_ok'].mean()
   if len(by) < 3 or late['outcome'].mean() > learning.MUCH_SOLVED:
     return None
-  failed = estimates.mean(1 - by)
+  failed = intervals.mean(1 - by)
   course = 1 - rows.groupby('step')['format_ok'].mean().to_numpy()
   if len(course) < _FORMAT_STEPS:  # It may still be learned.
     return None
-  improving = estimates.trend(course).high < 0
+  improving = trends.trend(course).high < 0
   if failed.low < rules.RULES['format_bottleneck'].warn[1] or improving:
     return None
   wrong = late.index[(late['format_ok'] < 0.5) & (late['outcome'] < 0.5)]
   solved = rows.groupby('step')['outcome'].mean()
-  learns = estimates.trend(solved).low > 0
+  learns = trends.trend(solved).low > 0
   return findings.Finding(
       check='format_bottleneck',
       severity='note' if learns else 'warning',
@@ -486,7 +487,7 @@ def hidden_goal(run: form.Run) -> findings.Finding | None:
   by = by[(by['a'] > 1e-9) & (by['o'] > 1e-9)]
   if len(by) < 4:
     return None
-  r = estimates.mean(by['both'] / np.sqrt(by['a'] * by['o']))
+  r = intervals.mean(by['both'] / np.sqrt(by['a'] * by['o']))
   if r.high > 0.3 or r.high < 0:
     return None  # Below 0 the sign is wrong, which is another finding.
   paid = rows[rows['outcome'] < 0.5].sort_values('advantage', ascending=False)

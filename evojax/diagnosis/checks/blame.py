@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import form
 from evojax.ledger import records
+from evojax.stats import intervals
 
 _SMALL = 1e-9  # Variance below which a part carries no information.
 _AGREES = 0.7  # Correlation with the outcome above which a part does no harm.
@@ -22,8 +22,8 @@ class Share:
   weight: float
   is_outcome: bool  # Whether it is the part that tells what is solved.
   # Standard deviation of weight x part over that of weight x outcome.
-  of_outcome: estimates.Interval
-  agrees: estimates.Interval  # Correlation of weight x part with the outcome.
+  of_outcome: intervals.Interval
+  agrees: intervals.Interval  # Correlation of weight x part with the outcome.
 
 
 def shares(run: form.Run) -> list[Share]:
@@ -61,8 +61,8 @@ def shares(run: form.Run) -> list[Share]:
             name=name,
             weight=float(weights[name]),
             is_outcome=name in paid,
-            of_outcome=estimates.mean(ratios),
-            agrees=estimates.mean(agreements),
+            of_outcome=intervals.mean(ratios),
+            agrees=intervals.mean(agreements),
         )
     )
   far = lambda share: np.nan_to_num(share.of_outcome.value)

@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import calls
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import shares
 from evojax.ledger import records
+from evojax.stats import intervals
 
 # Chosen on synthetic logs, see BUILD_NOTES.md.
 _BY_LEAK = 0.2
@@ -192,7 +192,7 @@ def hard_coded(run: form.Run) -> findings.Finding | None:
     return None
   special = rows['hard_coded'] > 0.5
   rejected, fails, others = (
-      estimates.mean(rows[visible & kind].groupby('step')['only'].mean())
+      intervals.mean(rows[visible & kind].groupby('step')['only'].mean())
       for kind in (True, special, ~special)
   )
   most = others.high if np.isfinite(others.high) else 0.0

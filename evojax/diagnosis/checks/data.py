@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.ledger import records
+from evojax.stats import intervals
 
 _FEW = 64  # Number of problems below which a policy learns them by heart.
 _PAIRS = 5  # Fewest steps that are compared with the one before.
@@ -100,7 +100,7 @@ def repeated_steps(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged(
         f'{len(again)} steps of several problems after others, {_PAIRS} needed'
     )
-  share = estimates.mean(again)
+  share = intervals.mean(again)
   if share.low < 0.5:
     return None
   shown = rows[rows['prompt_id'] == groups['prompt_id'].mode()[0]]
@@ -129,7 +129,7 @@ def duplicate_prompts(run: form.Run) -> findings.Finding | None:
   if per_step.max() < 2:
     raise form.NotLogged('no step has several groups')
   extra = 1 - by.nunique() / per_step
-  share = estimates.mean(extra)
+  share = intervals.mean(extra)
   distinct = groups['prompt_id'].nunique()
   # Share of repeats if groups are drawn from so few problems with replacement.
   n = float(per_step.mean())
@@ -194,7 +194,7 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   other = np.array(
       [_stands(answers[j], p) for j, p in zip(order, prompts, strict=True)]
   )
-  more = estimates.mean(own.astype(float) - other)
+  more = intervals.mean(own.astype(float) - other)
   if more.low < 0.5:
     return None
   # Choices, or a text to read, hold the answer somewhere; what gives it away
@@ -244,7 +244,7 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
     # The same letters in reverse order: a word's rest becomes its beginning.
     given = texts if side == 'end' else [text[::-1] for text in texts]
     broken = _broken(given)
-    share = estimates.mean(np.array(broken, np.float64))
+    share = intervals.mean(np.array(broken, np.float64))
     if share.low < _BROKEN:
       continue
     return findings.Finding(
@@ -310,7 +310,7 @@ def grader_open(run: form.Run) -> findings.Finding | None:
     if mask.sum() < 20:
       continue
     by = rows[mask].groupby('step')['outcome'].mean()
-    solved = estimates.mean(by)
+    solved = intervals.mean(by)
     rest = float(rows.loc[~mask, 'outcome'].mean()) if (~mask).any() else 0.0
     if solved.low < most:
       continue
@@ -398,7 +398,7 @@ def verdicts_differ(run: form.Run) -> findings.Finding | None:
     )
   # The probability that two verdicts on one text differ.
   pairs = 2 * solved * (times - solved) / (times * (times - 1))
-  differ = estimates.mean(pairs)
+  differ = intervals.mean(pairs)
   if differ.low < _TWICE:
     return None
   chosen = pd.MultiIndex.from_frame(rows[keys]).isin(pairs.index[pairs > 0])
@@ -496,7 +496,7 @@ def answers_differ(run: form.Run) -> findings.Finding | None:
   others = others[by.size() >= 3]
   if len(others) < 8:
     return None
-  share = estimates.mean(others)
+  share = intervals.mean(others)
   if share.low < 1 - _SAME:
     return None
   shown = rows[rows['group'].isin(others.nlargest(2).index)]

@@ -6,9 +6,9 @@ before, and at once is not, more often works where something else broke.
 
 import numpy as np
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.stats import trends
 
 _FEWEST = 16  # Steps that tell one shape from the other.
 _NEAR = 2  # Steps on either side of a fall, besides the two next to it.
@@ -17,7 +17,7 @@ _COURSE = 4  # Fewest steps that show a trend.
 _NOTHING = 0.05  # What is left of a reward that falls to about 0, as a share.
 
 
-def sudden(values: np.ndarray, change: estimates.Change) -> bool:
+def sudden(values: np.ndarray, change: trends.Change) -> bool:
   """Return whether values fall within two steps, and did not fall before.
 
   Where nothing is left of them, they may have fallen before.
@@ -35,10 +35,10 @@ def sudden(values: np.ndarray, change: estimates.Change) -> bool:
     return False
   if abs(change.after) < _NOTHING * abs(change.before):
     return True
-  return at < _COURSE or estimates.trend(values[:at]).high >= 0
+  return at < _COURSE or trends.trend(values[:at]).high >= 0
 
 
-def advice(values: np.ndarray, change: estimates.Change, lower: str) -> str:
+def advice(values: np.ndarray, change: trends.Change, lower: str) -> str:
   """Return what to change, most likely first.
 
   Args:

@@ -7,7 +7,6 @@ import pandas as pd
 from scipy import special
 
 from evojax import config as config_lib
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import rules
@@ -17,6 +16,8 @@ from evojax.diagnosis.checks import falls
 from evojax.diagnosis.checks import shares
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
 
 _SURE = 0.01
 # A fall after the first update, a share of the problems, and in standard
@@ -45,8 +46,8 @@ def _outcomes(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
 def outcome_falling(run: form.Run) -> findings.Finding | None:
   """Detect a solved share that falls."""
   steps, solved = _outcomes(run)
-  line = estimates.trend(solved)
-  change = estimates.change_point(solved)
+  line = trends.trend(solved)
+  change = trends.change_point(solved)
   values = rules.learning_curve(solved)
   rule = rules.RULES['outcome_falling']
   dropped = change.p < _SURE and change.after < change.before - 0.05
@@ -74,7 +75,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'rise of the solved share over the run',
-              estimates.Interval(line.rise, line.low, line.high),
+              intervals.Interval(line.rise, line.low, line.high),
               'share',
           ),
       ),
@@ -102,7 +103,7 @@ def _fell_at_once(run: form.Run) -> findings.Finding | None:
   first = rows['step'] == rows['step'].min()
   groups = rows.groupby(['step', 'group'])['outcome'].mean()
   at_first = groups.loc[rows['step'].min()]
-  start = estimates.mean(at_first)
+  start = intervals.mean(at_first)
   rest = rows[~first].groupby('step')['outcome'].mean()
   fell = start.value - rest.mean()
   # The groups of one step may happen to be all solved, and so tell nothing
@@ -145,7 +146,7 @@ def _more_at_first(rows: pd.DataFrame, first: pd.Series) -> float:
 def not_learning(run: form.Run) -> findings.Finding | None:
   """Detect a solved share that does not rise although it could."""
   steps, solved = _outcomes(run)
-  line = estimates.trend(solved)
+  line = trends.trend(solved)
   # The test is not 'it may have risen' but 'it rose by less than three points'.
   if line.high > 0.03 or solved[-len(solved) // 3 :].mean() > MUCH_SOLVED:
     return None
@@ -159,7 +160,7 @@ def not_learning(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'rise of the solved share over the run',
-              estimates.Interval(line.rise, line.low, line.high),
+              intervals.Interval(line.rise, line.low, line.high),
               'share',
           ),
       ),
@@ -200,7 +201,7 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged(f'{len(groups)} groups of two or more, 8 needed')
   # Dead groups are normal at the end of a run that has learned its problems.
   early = run.early(groups)
-  dead = estimates.mean(early['dead'].astype(float))
+  dead = intervals.mean(early['dead'].astype(float))
   # `groups.CRITICAL`, arXiv:2606.03108. Small groups are often dead, whatever
   # the problems are: if all solved shares p are as frequent, the mean over p
   # of p^n + (1 - p)^n is 2 / (n + 1).
@@ -259,7 +260,7 @@ def _came_alive(rows: pd.DataFrame, groups: pd.DataFrame) -> bool:
   if len(by) < form.MIN_STEPS:
     return False
   late = groups[groups['step'] >= by.index[-max(len(by) // 3, 1)]]
-  return bool(estimates.trend(by).low > 0 and late['dead'].mean() < 0.5)
+  return bool(trends.trend(by).low > 0 and late['dead'].mean() < 0.5)
 
 
 def _only_reward(rows: pd.DataFrame) -> float | None:
@@ -280,7 +281,7 @@ def few_rollouts(run: form.Run) -> findings.Finding | None:
     return None
   # Late in a run, groups may be dead because all of them are solved.
   alive = run.early(groups).groupby('step')['dead'].agg(lambda x: (~x).sum())
-  mean = estimates.mean(alive)
+  mean = intervals.mean(alive)
   if mean.high >= _NOISE:
     return None
   sizes = {
@@ -321,7 +322,7 @@ def filter_starves(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged(
         f'{len(alive)} groups with solved and unsolved rollouts, 8 needed'
     )
-  kept = estimates.mean(alive['kept'])
+  kept = intervals.mean(alive['kept'])
   if kept.high > 0.5:
     return None
   dropped = alive.index[alive['kept'] < 0.5]
@@ -364,7 +365,7 @@ def filter_by_length(run: form.Run) -> findings.Finding | None:
       f' all whose mean length is {bound:.0f} or {side}',
       numbers=(
           findings.number(
-              'dropped', estimates.mean((~kept).astype(float)), 'share'
+              'dropped', intervals.mean((~kept).astype(float)), 'share'
           ),
           findings.Number(
               name='mean length of the kept', value=float(chosen.mean())
@@ -399,7 +400,7 @@ def _alike(rows: pd.DataFrame) -> bool:
 
 def _dead_by_log(run: form.Run) -> findings.Finding | None:
   steps, dead = run.course('dead')
-  share = estimates.mean(dead[: max(len(dead) // 3, 4)])
+  share = intervals.mean(dead[: max(len(dead) // 3, 4)])
   if share.low < 0.5:
     return None
   why, change = _why_dead(run, share)
@@ -426,7 +427,7 @@ def _much_earned(run: form.Run) -> bool:
   return bool(MUCH_SOLVED < score.mean() <= 1)
 
 
-def _why_dead(run: form.Run, dead: estimates.Interval) -> tuple[str, str]:
+def _why_dead(run: form.Run, dead: intervals.Interval) -> tuple[str, str]:
   """Return why groups are dead, as far as metrics tell, and what to change.
 
   Of groups of n completions, each right with probability p, p^n + (1 - p)^n
@@ -503,8 +504,8 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
   if len(scored) < 4:
     raise form.NotLogged(f'{len(scored)} evaluations, 4 needed')
   steps, solved = _outcomes(run)
-  line = estimates.trend(solved)
-  held = estimates.trend(scored['eval_outcome'])
+  line = trends.trend(solved)
+  held = trends.trend(scored['eval_outcome'])
   gap = line.rise - held.rise
   if line.p > _SURE or gap < 0.1 or held.high > line.low:
     return None
@@ -519,11 +520,11 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'rise in training',
-              estimates.Interval(line.rise, line.low, line.high),
+              intervals.Interval(line.rise, line.low, line.high),
           ),
           findings.number(
               'rise in the evaluation',
-              estimates.Interval(held.rise, held.low, held.high),
+              intervals.Interval(held.rise, held.low, held.high),
           ),
       ),
       change=f'{words.word(run.format, "data")}: more kinds of problems; or'

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.stats import trends
 
 _SURE = 0.01
 _FEWEST = 200  # Rollouts of one branch.
@@ -103,7 +103,7 @@ def limit_shortens(run: form.Run) -> findings.Finding | None:
   early = slice(max(len(cut) // 8, 2))
   late = slice(-max(len(cut) // 3, 4), None)
   first, last = float(cut[early].mean()), float(cut[late].mean())
-  change = estimates.change_point(length)
+  change = trends.change_point(length)
   if change.p > _SURE or first < _CUT or last > _LEFT * first:
     return None
   if length[late].mean() > (1 - _SHORTER) * length[early].mean():

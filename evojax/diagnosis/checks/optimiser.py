@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 
 from evojax import config as config_lib
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import learning
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
 
 _SURE = 0.01
 # Descent per update, about the nats by which a token's log-prob changes. Sound
@@ -39,13 +40,13 @@ _OF_UPDATES = ('learning_rate', 'clip', 'kl', 'entropy', 'loss', 'grad_norm')
 _IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
 
 
-def _descent(run: form.Run) -> estimates.Interval | None:
+def _descent(run: form.Run) -> intervals.Interval | None:
   """Return the descent of early updates if it is too small to learn from."""
   if 'descent' not in run.steps:
     return None
   _, descent = run.series('descent')
   # Later, a sound policy has solved most problems and moves less, too.
-  found = estimates.mean(descent[: max(len(descent) // 3, form.MIN_STEPS)])
+  found = intervals.mean(descent[: max(len(descent) // 3, form.MIN_STEPS)])
   return found if 0 < found.high < _STILL else None
 
 
@@ -122,7 +123,7 @@ def gradient_clipped(run: form.Run) -> findings.Finding | None:
   if bound <= 0:
     return None
   ratio = bound / np.maximum(norm, 1e-12)
-  left = estimates.mean(np.minimum(ratio, 1.0))
+  left = intervals.mean(np.minimum(ratio, 1.0))
   if left.high > 0.02:
     return None
   return findings.Finding(
@@ -140,7 +141,7 @@ def gradient_clipped(run: form.Run) -> findings.Finding | None:
 def gradient_zero(run: form.Run) -> findings.Finding | None:
   """Detect steps without any gradient."""
   steps, norm = run.course('grad_norm')
-  none = estimates.mean((norm < 1e-9).astype(float))
+  none = intervals.mean((norm < 1e-9).astype(float))
   if none.low < 0.5 or _all_solved(run, steps[norm < 1e-9]):
     return None
   differ = _has_advantages(run, steps[norm < 1e-9])
@@ -171,7 +172,7 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
 def left_out(run: form.Run) -> findings.Finding | None:
   """Detect importance ratios that drop much of every batch."""
   steps, dropped = run.course('left_out')
-  share = estimates.mean(dropped)
+  share = intervals.mean(dropped)
   if share.low < _LEFT_OUT:
     return None
   off = _discarding(run)
@@ -232,7 +233,7 @@ def _discarding(run: form.Run) -> list[records.Remedy]:
 def clip_fraction(run: form.Run) -> findings.Finding | None:
   """Detect clipping that removes the gradient of most tokens."""
   steps, clip = run.course('clip')
-  share = estimates.mean(clip)
+  share = intervals.mean(clip)
   if share.low < 0.3:
     return None
   return findings.Finding(
@@ -257,7 +258,7 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged('kl_coef is not known: --set kl_coef=...')
   if coefficient < 0.2:  # Usual values are 0.001 to 0.1.
     return None
-  late = estimates.mean(kl[len(kl) // 3 :])
+  late = intervals.mean(kl[len(kl) // 3 :])
   if late.high > 0.1:  # The policy did leave its start.
     return None
   held = coefficient >= 1 and late.high < _HELD
@@ -324,7 +325,7 @@ def _slope(x: pd.Series, y: pd.Series) -> tuple[float, float]:
 def kl_explosion(run: form.Run) -> findings.Finding | None:
   """Detect a policy that leaves its reference suddenly."""
   steps, kl = run.course('kl')
-  change = estimates.change_point(np.log(np.maximum(kl, 1e-6)))
+  change = trends.change_point(np.log(np.maximum(kl, 1e-6)))
   after = float(np.median(kl[change.index :]))
   if change.p > _SURE or after < 1.0:
     return None

@@ -5,13 +5,14 @@ import re
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import falls
 from evojax.diagnosis.checks import shares
+from evojax.stats import intervals
+from evojax.stats import trends
 
 _SURE = 0.01
 _FEWEST = 200  # Rollouts, or 16 steps, of a part that is always 0.
@@ -128,7 +129,7 @@ def form_wins(run: form.Run) -> findings.Finding | None:
   """
   rise, fall, shown, lost = [], [], [], []
   for part, (steps, values) in _means(run).items():
-    line, change = estimates.trend(values), estimates.change_point(values)
+    line, change = trends.trend(values), trends.change_point(values)
     if max(line.p, change.p) > _SURE:
       continue
     if line.low > 0 and not names.judges(part):
@@ -141,7 +142,7 @@ def form_wins(run: form.Run) -> findings.Finding | None:
   if not rise or not fall:
     return None
   steps, reward = run.course('reward')
-  if estimates.trend(reward).low < 0:
+  if trends.trend(reward).low < 0:
     return None
   weights = ', '.join(words.word(run.format, 'weight', part) for part in rise)
   return findings.Finding(
@@ -203,7 +204,7 @@ def no_baseline(run: form.Run) -> findings.Finding | None:
     positive = mean[-n:] > _MOST * size[-n:]
   else:
     raise form.not_logged(['advantage_low', 'advantage_size'])
-  paid = estimates.mean(mean)
+  paid = intervals.mean(mean)
   if positive.mean() < _MOST or paid.low < _PAID:
     return None
   return findings.Finding(
@@ -260,8 +261,8 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
         change=falls.after_first(run),
         curves=(('reward', steps, reward),),
     )
-  line = estimates.trend(reward)
-  change = estimates.change_point(reward)
+  line = trends.trend(reward)
+  change = trends.change_point(reward)
   fall = change.before - change.after
   # A line through a rise and a fall may be flat.
   late = reward[-len(reward) // 4 :].mean() < change.before - fall / 2

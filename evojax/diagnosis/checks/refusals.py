@@ -2,13 +2,13 @@
 
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import literals
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import data
 from evojax.ledger import records
+from evojax.stats import intervals
 
 _AGREED = 0.85  # Share of a group with one answer that counts as sure of it.
 # Share of such answers that may be wrong: a policy is sure of some mistakes.
@@ -81,7 +81,7 @@ def form_refused(run: form.Run) -> findings.Finding | None:
     these, others = table[chosen], table[~chosen]
     if these['prompt_id'].nunique() < _PER_FORM or len(others) < data.LEAST:
       continue
-    right = estimates.mean((others['solved'] > 0.5).astype(float))
+    right = intervals.mean((others['solved'] > 0.5).astype(float))
     if these['solved'].max() > 0.5 or right.low < _RELIABLE:
       continue
     shown = found[found['group'].isin(these.index)].drop_duplicates('group')
@@ -129,7 +129,7 @@ def family_refused(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'solved in other families if those pass',
-              estimates.mean(others['solved']),
+              intervals.mean(others['solved']),
               'share',
           ),
       ),
@@ -161,7 +161,7 @@ def shown_refused(run: form.Run) -> findings.Finding | None:
   if len(rows) < data.LEAST:
     return None
   fails = rows['visible_passed'] < 0.5
-  refused = estimates.mean(fails.astype(float))
+  refused = intervals.mean(fails.astype(float))
   if refused.low < _SHOWN_REFUSED:
     return None
   return findings.Finding(
@@ -182,7 +182,7 @@ def tests_time_out(run: form.Run) -> findings.Finding | None:
   """Detect programs that pass no test, since they run out of time."""
   rows = run.rows('timed_out')
   late = run.late(rows)
-  share = estimates.mean(late['timed_out'])
+  share = intervals.mean(late['timed_out'])
   if share.low < _OUT_OF_TIME:
     return None
   return findings.Finding(
@@ -204,7 +204,7 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
   agreed = table[table['share'] >= _AGREED]
   if len(agreed) < data.LEAST:
     return None
-  refused = estimates.mean((agreed['solved'] < 0.5).astype(float))
+  refused = intervals.mean((agreed['solved'] < 0.5).astype(float))
   # A policy that is mostly wrong where it is sure may well be wrong.
   if refused.low < _REFUSED or refused.value > 0.5:
     return None
@@ -298,7 +298,7 @@ def text_refused(run: form.Run) -> findings.Finding | None:
     return None
   if ((share >= _NEVER) & (share <= 1 - _NEVER)).mean() > _NEVER:
     return None
-  found = estimates.mean(share.index.isin(refused).astype(float))
+  found = intervals.mean(share.index.isin(refused).astype(float))
   if found.low < _SOME_REFUSED:
     return None
   equal = equal[equal['prompt_id'].isin(share.index)]
@@ -338,12 +338,12 @@ def _bare(text: str) -> str:
   return text.strip().strip('$').strip()
 
 
-def _refused(rows: pd.DataFrame) -> estimates.Interval:
+def _refused(rows: pd.DataFrame) -> intervals.Interval:
   """Return the share that counts as wrong, for at least LEAST problems."""
   by = (rows['outcome'] < 0.5).groupby(rows['prompt_id']).mean()
   if len(by) < data.LEAST:
-    return estimates.Interval(0.0, 0.0, 1.0)
-  return estimates.mean(by)
+    return intervals.Interval(0.0, 0.0, 1.0)
+  return intervals.mean(by)
 
 
 CHECKS = (

@@ -4,10 +4,10 @@ import re
 
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.stats import intervals
 
 _READ = 2000  # Completions of a run whose replies are read.
 _FEWEST = 100  # Replies.
@@ -57,7 +57,7 @@ def same_error(run: form.Run) -> findings.Finding | None:
   said = str(errors['reply'].mode()[0])
   same = (found['reply'] == said).astype(float)
   by = same.groupby(found['step']).mean()
-  share = estimates.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
+  share = intervals.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
   if share.low < _OFTEN:
     return None
   return findings.Finding(

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import replays
@@ -15,6 +14,8 @@ from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import shares
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
 
 # Influence of a part against the outcome, relative to it, that is a fault.
 _AGAINST = 0.75
@@ -97,19 +98,19 @@ class _Rise:
 
   start: int  # Index of its first step.
   p: float
-  reward: estimates.Interval
-  solved: estimates.Interval
+  reward: intervals.Interval
+  solved: intervals.Interval
 
 
 def _rise_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
   """Find lines that part, over the run or from where solving stops rising."""
-  starts = sorted({0, estimates.standstill(solved)})
+  starts = sorted({0, trends.standstill(solved)})
   rule = rules.RULES['reward_hacking']
   for start in starts:
     if len(solved) - start < form.MIN_STEPS:
       continue
     values = rules.learning_curve(solved[start:], reward[start:])
-    line = estimates.trend((reward - solved)[start:])
+    line = trends.trend((reward - solved)[start:])
     paid = _rise(reward[start:])
     if (
         rule.value(values) > rule.warn[1]
@@ -125,13 +126,13 @@ def _rise_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
 
 def _jump_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
   """Find a reward that is soon as high as it gets: no line fits its course."""
-  change = estimates.change_point(reward - solved)
+  change = trends.change_point(reward - solved)
   paid, learned = (
-      estimates.step_up(values, change.index) for values in (reward, solved)
+      trends.step_up(values, change.index) for values in (reward, solved)
   )
   least = rules.RULES['reward_hacking'].warn[1]
   # A sound run may learn the format at once, and to solve more slowly.
-  flat = learned.low <= 0 and estimates.trend(solved).high < _FLAT
+  flat = learned.low <= 0 and trends.trend(solved).high < _FLAT
   if (
       change.p < _SURE
       and change.after - change.before > least
@@ -142,9 +143,9 @@ def _jump_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
   return None
 
 
-def _rise(values: np.ndarray) -> estimates.Interval:
-  line = estimates.trend(values)
-  return estimates.Interval(line.rise, line.low, line.high)
+def _rise(values: np.ndarray) -> intervals.Interval:
+  line = trends.trend(values)
+  return intervals.Interval(line.rise, line.low, line.high)
 
 
 def shaping_alone(run: form.Run) -> findings.Finding | None:
@@ -156,7 +157,7 @@ def shaping_alone(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged('no group has two rollouts')
   varies = _spread(view.reward, view.valid) >= groups_lib.MIN_STD
   differ = _spread(view.outcome.astype(float), view.valid) >= groups_lib.MIN_STD
-  alone = estimates.mean(varies & ~differ)
+  alone = intervals.mean(varies & ~differ)
   if alone.low < 0.25 or alone.value < values['alive_by_outcome']:
     return None
   replay = replays.best_weight(run)[1]
@@ -169,7 +170,7 @@ def shaping_alone(run: form.Run) -> findings.Finding | None:
           findings.number('gradient from shaping', alone, 'share of groups'),
           findings.number(
               'gradient from the outcome',
-              estimates.mean(varies & differ),
+              intervals.mean(varies & differ),
               'share of groups',
           ),
       ),
@@ -260,7 +261,7 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged(
         f'{len(gaps)} groups with solved and unsolved rollouts, 8 needed'
     )
-  gap = estimates.mean(np.asarray(gaps))
+  gap = intervals.mean(np.asarray(gaps))
   if gap.high >= 0:
     return None
   solved = rows[(rows['outcome'] > 0.5) & rows['group'].isin(gaps.index)]
@@ -301,7 +302,7 @@ def silent(run: form.Run) -> findings.Finding | None:
         f'{mixed.sum()} groups with solved and unsolved rollouts, 8 needed'
     )
   same = (by['reward'].max() - by['reward'].min())[mixed] < 1e-9
-  share = estimates.mean(same.astype(float))
+  share = intervals.mean(same.astype(float))
   if share.low < 0.5:
     return None
   shown = rows[rows['group'].isin(same.index[same][:2])]
@@ -326,7 +327,7 @@ def wrong_paid(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged(
         f'{len(even)} groups with solved and unsolved rollouts, 8 needed'
     )
-  share = estimates.mean(even)
+  share = intervals.mean(even)
   if share.low < _EVEN:
     return None
   worst = (-even).sort_values(kind='stable').index[:2]
@@ -380,11 +381,11 @@ def credit(run: form.Run) -> findings.Finding | None:
   differ, better = rows[spread > 1e-6], rows[far & (reward > 0)]
   if better['group'].nunique() < 8:
     return None
-  lost = estimates.mean(
+  lost = intervals.mean(
       little[better.index].groupby(better['group']).mean()
   )
   least = differ.groupby('group')['advantage'].min()
-  upward = estimates.mean((least > 1e-9).astype(float))
+  upward = intervals.mean((least > 1e-9).astype(float))
   if lost.low > _LOST:
     share, shown = lost, better[little[better.index]]
     none = (shown['advantage'].abs() < 1e-9).all()
@@ -424,7 +425,7 @@ def _length_pull(rows: pd.DataFrame) -> np.ndarray:
 
 def _pays_length(rows: pd.DataFrame, part: str) -> bool:
   """Return whether a part of the reward is mostly a measure of the length."""
-  pull = estimates.mean(_length_pull(rows.assign(reward=rows[part])))
+  pull = intervals.mean(_length_pull(rows.assign(reward=rows[part])))
   return bool(max(pull.low, -pull.high) > _OF_LENGTH)
 
 
@@ -434,17 +435,17 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
   pull = _length_pull(rows)
   if len(pull) < 8:
     return None  # Within groups, rewards differ by the outcome alone.
-  r = estimates.mean(pull)
+  r = intervals.mean(pull)
   share = len(pull) / rows['group'].nunique()
   if share < 0.2 or max(r.low, -r.high) < 0.3:
     return None
   steps, lengths = run.course('length')
-  line = estimates.trend(lengths)
+  line = trends.trend(lengths)
   longer = r.value > 0
   if line.p > _SURE or (line.rise > 0) != longer:
     return None
-  solved = estimates.trend(rows.groupby('step')['outcome'].mean())
-  change = estimates.change_point(lengths)
+  solved = trends.trend(rows.groupby('step')['outcome'].mean())
+  change = trends.change_point(lengths)
   ends = run.late(rows).sort_values('length', ascending=not longer)
   replay = replays.best_weight(run)[1]
   # Even if more is solved at first, a policy follows what matters most.
@@ -463,7 +464,7 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
           findings.number('correlation of reward and length', r),
           findings.number(
               'change of the length',
-              estimates.Interval(line.rise, line.low, line.high),
+              intervals.Interval(line.rise, line.low, line.high),
               'tokens' if 'n_tokens' in run.rollouts else 'characters',
           ),
       ),
@@ -489,7 +490,7 @@ def overlong_early(run: form.Run) -> findings.Finding | None:
   # The shortest punished completions show where the penalty begins.
   begins = float(np.quantile(punished['length'], 0.02))
   mixed = float((free['length'] > begins).mean())
-  share = estimates.mean(
+  share = intervals.mean(
       (rows['length'].between(begins, 0.75 * limit))
       .groupby(rows['step'])
       .mean()

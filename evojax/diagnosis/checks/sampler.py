@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.stats import intervals
+from evojax.stats import trends
 
 _SURE = 0.01
 _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
@@ -63,9 +64,9 @@ _SETTINGS = (
 def logprob_gap(run: form.Run) -> findings.Finding | None:
   """Detect sampler and trainer log-probs that disagree on the same tokens."""
   steps, gap = run.course('gap')
-  mean = estimates.mean(gap)
-  change = estimates.change_point(gap)
-  late = estimates.mean(gap[change.index :])
+  mean = intervals.mean(gap)
+  change = trends.change_point(gap)
+  late = intervals.mean(gap[change.index :])
   jumped = change.p < _SURE and change.after > 2 * change.before
   found = late if jumped else mean
   apart = _apart(gap, max(_GAP, _TIMES * float(np.median(gap))))
@@ -79,7 +80,7 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
         f' {gap[apart].mean():.2g} nats per token, in the others by'
         f' {gap[~apart].mean():.2g}'
     )
-    found = estimates.mean(gap[apart])
+    found = intervals.mean(gap[apart])
   return findings.Finding(
       check='logprob_gap',
       severity='critical' if found.low > 4 * _GAP else 'warning',
@@ -114,7 +115,7 @@ def _cause(
     return f'{_MISSING}{_CACHE}' if usual else _CACHE
   early = float(np.mean(gap[: max(len(gap) // 10, 2)]))
   late = float(np.mean(gap[-max(len(gap) // 5, 2) :]))
-  line = estimates.trend(gap)
+  line = trends.trend(gap)
   if early > _OTHER:
     return _LOADED
   if line.low > 0 and early < max(_GAP, late / _GROWS):
@@ -145,7 +146,7 @@ def _usual_gradient(run: form.Run, steps: np.ndarray) -> bool:
 def other_weights(run: form.Run) -> findings.Finding | None:
   """Detect a sampler whose tokens are as good as arbitrary to the trainer."""
   steps, gap = run.course('gap')
-  found = estimates.mean(gap)
+  found = intervals.mean(gap)
   if found.low < _OTHER:
     return None
   return findings.Finding(
@@ -172,7 +173,7 @@ def stale_sampler(run: form.Run) -> findings.Finding | None:
   if 'kl' not in run.steps and 'kl_update' in run.steps:
     return _apart_from_rollouts(run)
   steps, kl = run.course('kl')
-  line = estimates.trend(kl)
+  line = trends.trend(kl)
   late = float(kl[-max(len(kl) // 5, 2) :].mean())
   if line.p > _SURE or line.low <= 0 or late < _MOVED:
     return None
@@ -196,7 +197,7 @@ def _flat(run: form.Run, *names: str) -> bool:
   """Return whether means stay as they were."""
   for name in names:
     _, values = run.course(name)
-    course = estimates.trend(values)
+    course = trends.trend(values)
     bound = _SAME * abs(float(values.mean()))
     if max(abs(course.low), abs(course.high)) > bound:
       return False
@@ -209,7 +210,7 @@ def _apart_from_rollouts(run: form.Run) -> findings.Finding | None:
   size = np.abs(kl)
   early = float(np.median(size[: max(len(size) // 3, 4)]))
   late = float(np.median(size[-max(len(size) // 5, 2) :]))
-  line = estimates.trend(np.log(np.maximum(size, 1e-9)))
+  line = trends.trend(np.log(np.maximum(size, 1e-9)))
   if line.p > _SURE or late < max(_APART, _GREW * early):
     return None
   if not _flat(run, 'reward', *(n for n in ('length',) if n in run.steps)):
@@ -238,7 +239,7 @@ def _ever_older(run: form.Run) -> findings.Finding | None:
   half = age[len(age) // 2 :]
   if len(half) < form.MIN_STEPS or late < max(_AGES + early, _OLDER * early):
     return None
-  line = estimates.trend(half)
+  line = trends.trend(half)
   if line.p > _SURE or line.low <= 0:
     return None
   # In single steps at the end rollouts may be young again.

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
 from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
 
 SURE = 0.01
 RARELY = 0.15  # Share solved in the best step where hardly anything is.
@@ -42,9 +43,9 @@ class Share:
           f'{len(self.steps)} steps with {name},'
           f' {form.MIN_STEPS} needed'
       )
-    self.late = estimates.mean(self.values[-max(len(self.values) // 3, 4) :])
-    self.line = estimates.trend(self.values)
-    self._change = estimates.change_point(self.values)
+    self.late = intervals.mean(self.values[-max(len(self.values) // 3, 4) :])
+    self.line = trends.trend(self.values)
+    self._change = trends.change_point(self.values)
 
   @property
   def rose(self) -> bool:
@@ -76,14 +77,14 @@ class Share:
     return name, self.steps, self.values
 
 
-def gap(rows: pd.DataFrame, flag: str, value: str) -> estimates.Interval | None:
+def gap(rows: pd.DataFrame, flag: str, value: str) -> intervals.Interval | None:
   """Return the difference of a value in flagged rollouts, within groups.
 
   None if fewer than _GROUPS groups have rollouts of both kinds.
   """
   by = rows.groupby(['group', rows[flag] > 0.5])[value].mean().unstack()
   gaps = (by[True] - by[False]).dropna() if by.shape[1] == 2 else ()
-  return estimates.mean(gaps) if len(gaps) >= _GROUPS else None
+  return intervals.mean(gaps) if len(gaps) >= _GROUPS else None
 
 
 def solved_late(run: form.Run) -> float:
@@ -101,7 +102,7 @@ def rises(run: form.Run) -> bool:
     _, solved = run.course('outcome')
   except form.NotLogged:
     return False
-  return estimates.trend(solved).low > 0
+  return trends.trend(solved).low > 0
 
 
 def score(run: form.Run) -> np.ndarray | None:
@@ -135,7 +136,7 @@ def harder(run: form.Run) -> bool | None:
   if 'prompt' in rows:
     lengths = rows['prompt'].str.len().groupby(rows['step']).mean()
     if len(lengths) >= form.MIN_STEPS:
-      line = estimates.trend(lengths)
+      line = trends.trend(lengths)
       if line.p < SURE and line.rise > _LONGER * float(lengths.mean()):
         return True
   again = _again(run)
@@ -177,7 +178,7 @@ def _evaluated(run: form.Run) -> bool | None:
   _, scores = run.series(name)
   if len(scores) < 4:
     return None
-  line = estimates.trend(scores)
+  line = trends.trend(scores)
   return line.low > 0 if line.low > 0 or line.high < 0 else None
 
 
@@ -194,7 +195,7 @@ def _again(run: form.Run) -> bool | None:
   if len(again) < max(_AGAIN, len(after) / 3):
     return None
   lost = float(late['outcome'].mean() - early['outcome'].mean())
-  return bool(estimates.mean(again).low > lost / 2)
+  return bool(intervals.mean(again).low > lost / 2)
 
 
 def _form_falls(run: form.Run) -> bool:
@@ -209,9 +210,9 @@ def _form_falls(run: form.Run) -> bool:
   else:
     parts = [c for c in run.steps if c.startswith(form.PART) and 'format' in c]
     courses = [run.series(part)[1] for part in parts]
-  lines = [estimates.trend(c) for c in courses if len(c) >= form.MIN_STEPS]
+  lines = [trends.trend(c) for c in courses if len(c) >= form.MIN_STEPS]
   try:
-    if estimates.trend(run.course('truncated')[1]).high > _FORM_LOST:
+    if trends.trend(run.course('truncated')[1]).high > _FORM_LOST:
       return False
   except form.NotLogged:
     pass
@@ -255,7 +256,7 @@ def paid(
 
 def pull(
     rows: pd.DataFrame, value: str, column: str
-) -> estimates.Interval | None:
+) -> intervals.Interval | None:
   """Return the correlation with a column, within groups at equal outcome.
 
   None if it exists for fewer than _GROUPS groups or a fifth of the groups.
@@ -275,7 +276,7 @@ def pull(
   sums = sums[(sums['a'] > 1e-9) & (sums['b'] > 1e-9)]
   if len(sums) < max(_GROUPS, 0.2 * rows['group'].nunique()):
     return None
-  return estimates.mean(sums['both'] / np.sqrt(sums['a'] * sums['b']))
+  return intervals.mean(sums['both'] / np.sqrt(sums['a'] * sums['b']))
 
 
 def change(

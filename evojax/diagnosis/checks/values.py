@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 
-from evojax.diagnosis import estimates
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import falls
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import shares
+from evojax.stats import intervals
+from evojax.stats import trends
 
 _SHARES = {
     'clip': 'share of clipped tokens',
@@ -76,10 +77,10 @@ def impossible_share(run: form.Run) -> findings.Finding | None:
 def kl_negative(run: form.Run) -> findings.Finding | None:
   """Detect a KL far below 0, which samples of the policy do not have."""
   steps, kl = run.course('kl')
-  late = estimates.mean(kl[-max(len(kl) // 3, 4) :])
+  late = intervals.mean(kl[-max(len(kl) // 3, 4) :])
   if late.high > _BELOW:
     return None
-  change = estimates.change_point(kl)
+  change = trends.change_point(kl)
   return findings.Finding(
       check='kl_negative',
       severity='critical',
@@ -281,7 +282,7 @@ def _moves(run: form.Run, reward: np.ndarray) -> bool:
   ]
   long = [values for values in courses if len(values) >= form.MIN_STEPS]
   return shares.rises(run) or any(
-      estimates.trend(values).p < shares.SURE for values in long
+      trends.trend(values).p < shares.SURE for values in long
   )
 
 
@@ -289,7 +290,7 @@ def update_large(run: form.Run) -> findings.Finding | None:
   """Detect updates of a policy that would not have written their rollouts."""
   steps, kl = run.course('kl_update')
   size = np.abs(kl)
-  found = estimates.mean(size)
+  found = intervals.mean(size)
   if found.low < _FAR or (size > _FAR / 5).mean() < _MOST:
     return None
   return findings.Finding(
@@ -310,7 +311,7 @@ def update_large(run: form.Run) -> findings.Finding | None:
 def loss_summed(run: form.Run) -> findings.Finding | None:
   """Detect a policy loss far beyond what rewards and clipping allow."""
   steps, loss = run.course('loss')
-  clip = estimates.mean(run.course('clip')[1])
+  clip = intervals.mean(run.course('clip')[1])
   size = float(np.median(np.abs(loss)))
   known = ['reward']
   known += [n for n in ('advantage_low', 'advantage_high') if n in run.steps]

@@ -17,7 +17,7 @@ import pandas as pd
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
-from evojax.report import numerals
+from evojax.runtime import numerals
 
 _FILES = 'rollouts/step_*/train/{}/traces.jsonl'
 _STEP = re.compile(r'step_(\d+)')

@@ -22,7 +22,7 @@ import pandas as pd
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
-from evojax.report import numerals
+from evojax.runtime import numerals
 
 _FOLDER = 'completions'
 _STATE = 'trainer_state.json'

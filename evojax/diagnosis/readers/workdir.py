@@ -17,6 +17,7 @@ from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import turns as turns_lib
 from evojax.ledger import history
+from evojax.runtime import run_files
 
 _METRICS = {
     'entropy': 'entropy',
@@ -55,8 +56,8 @@ _WEIGHTS = 'reward.weights.'
 
 
 def fits(path: pathlib.Path) -> bool:
-  return (path / 'manifest.json').is_file() or (
-      path / 'evidence' / 'train'
+  return (path / run_files.MANIFEST).is_file() or (
+      path / run_files.EVIDENCE / 'train'
   ).is_dir()
 
 
@@ -72,7 +73,7 @@ def read(
   rollouts = readers.renamed(rollouts, columns)
   config = _config(path, rollouts)
   known = _settings(config)
-  if not (path / 'ledger.jsonl').is_file():  # For example, a single arm.
+  if not (path / run_files.LEDGER).is_file():  # For example, a single arm.
     known['total_steps'] = config.get('steps')
   known |= settings
   return form.make(path, 'evojax', rollouts, steps, known, notes, config)
@@ -125,11 +126,11 @@ def _folders(path: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
   Of a run that evolves, only the training under the newest harness counts: what
   was wrong with a former one has been repaired.
   """
-  if not (path / 'ledger.jsonl').is_file():
+  if not (path / run_files.LEDGER).is_file():
     return [path]
   run = history.read(path)
   if not run.versions:  # The first arm is in training.
-    return sorted((path / 'arms').glob('*'))[:1]
+    return sorted((path / run_files.ARMS).glob('*'))[:1]
   newest = run.versions[-1]
   found = run.trained_under(newest.harness) or [newest.folder]
   former = len(set(run.policy_arms).difference(found))
@@ -224,7 +225,7 @@ def _credited(advantages: Any) -> float:
 
 
 def _metrics(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
-  path = folder / 'metrics.jsonl'
+  path = folder / run_files.METRICS
   if not path.is_file():
     return pd.DataFrame()
   table = pd.DataFrame(readers.json_lines(path, notes))
@@ -251,14 +252,14 @@ def _metrics(folder: pathlib.Path, notes: list[str]) -> pd.DataFrame:
 def _config(path: pathlib.Path, rollouts: pd.DataFrame) -> dict[str, Any]:
   """Return the values of the config, under the newest harness's overlay."""
   values: dict[str, Any] = {}
-  if (path / 'config.json').is_file():
-    saved = readers.json_file(path / 'config.json')
+  if (path / run_files.CONFIG).is_file():
+    saved = readers.json_file(path / run_files.CONFIG)
     if isinstance(saved, dict) and isinstance(saved.get('config'), dict):
       values = config_lib.flatten(saved['config'])
   if 'version' in rollouts and len(rollouts):
     # The name of a harness is a hash; anything else must not leave the folder.
     newest = pathlib.PurePath(str(rollouts['version'].iloc[-1])).name
-    overlay = path / 'harness' / newest / 'overlay.json'
+    overlay = path / run_files.HARNESSES / newest / 'overlay.json'
     if overlay.is_file():
       values |= readers.json_file(overlay)
   return values

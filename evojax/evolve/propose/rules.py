@@ -27,9 +27,9 @@ from evojax.evolve.propose import remedies
 from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
-from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
+from evojax.stats import intervals
 
 # Standard deviations of the true effect between changes of the same factor, and
 # of the same class. The smaller one is, the more a trial tells about another.
@@ -62,7 +62,7 @@ class Belief:
 
   def interval(self) -> tuple[float, float]:
     """The central 90 % interval."""
-    half = calibration.Z90 * self.deviation
+    half = intervals.Z90 * self.deviation
     return round(self.mean - half, 4), round(self.mean + half, 4)
 
   def sample(self, rng: np.random.Generator) -> float:
@@ -92,7 +92,7 @@ def believe(
   """
   low, high = expected
   mean = (low + high) / 2
-  variance = max((high - low) / 2 / calibration.Z90, 1e-4) ** 2
+  variance = max((high - low) / 2 / intervals.Z90, 1e-4) ** 2
   for trial in history:
     if trial.intervention_class != intervention_class or trial.effect is None:
       continue
@@ -103,7 +103,7 @@ def believe(
     error = trial.standard_error
     if error is None:
       bottom, top = trial.realised
-      error = (top - bottom) / 2 / calibration.Z95
+      error = (top - bottom) / 2 / intervals.Z95
     if same and trial.status == 'keep':
       effect /= 2
     noise = error**2 + (_SPREAD_FACTOR if near else _SPREAD_CLASS) ** 2

@@ -4,8 +4,9 @@ from evojax.evolve import opening
 from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
-from evojax.report import numerals
 from evojax.runtime import decisions
+from evojax.runtime import numerals
+from evojax.runtime import run_files
 
 
 def conclude(run: opening.Run, verdict: records.Verify) -> None:
@@ -95,7 +96,7 @@ def _learn(
     )
   except skills_lib.SkillError:
     return ''
-  skills_lib.write(run.path / 'skills', skill)
+  skills_lib.write(run.path / run_files.SKILLS, skill)
   return skill.sha256
 
 
@@ -103,7 +104,7 @@ def unlearn(run: opening.Run, trial: int) -> None:
   """Withdraw the skill of a trial whose change is taken back."""
   learned = run.recorder.find(records.Accumulate, trial=trial)
   if learned.skill:
-    folder, name = run.path / 'skills', run.config.name
+    folder, name = run.path / run_files.SKILLS, run.config.name
     decisions.decide(
         lambda: skills_lib.withdraw(folder, learned.skill, name, trial)
     )

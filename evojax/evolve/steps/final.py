@@ -14,6 +14,7 @@ from evojax.evolve import scoring
 from evojax.evolve.steps import retrain as retrain_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
+from evojax.runtime import run_files
 from evojax.training import arm as arm_lib
 from evojax.training import stages
 
@@ -55,7 +56,7 @@ def score(
   for i, (name, policy) in enumerate(policies.items()):
     run.progress.enter(stages.SEALED, arm=i)
     wanted = scoring.Scored(
-        folder=run.path / 'sealed' / name,
+        folder=run.path / run_files.SEALED_EVIDENCE / name,
         split='sealed',
         seed=seed,
         problems=c.problems,
@@ -67,7 +68,7 @@ def score(
   compute = _compute(run, others)
   # Runs compared at an earlier start stay in the table.
   for name in sorted(scored(before) - set(outcomes)):
-    folder = run.path / 'sealed' / name
+    folder = run.path / run_files.SEALED_EVIDENCE / name
     outcomes[name] = decisions.decide(
         lambda folder=folder: store.problem_scores(folder, 'sealed').tolist()
     )
@@ -98,8 +99,9 @@ def placed(run: opening.Run) -> dict[str, compared_lib.Compared]:
   """Return the runs of --compare by the names of their sealed scores."""
   if not run.compared:
     return {}
+  folder = run.path / run_files.SEALED_EVIDENCE
   names = decisions.decide(
-      lambda: list(compared_lib.place(run.compared, run.path / 'sealed'))
+      lambda: list(compared_lib.place(run.compared, folder))
   )
   return dict(zip(names, run.compared, strict=True))
 

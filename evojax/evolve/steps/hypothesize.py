@@ -21,6 +21,7 @@ from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import decisions
 from evojax.runtime import preemption
+from evojax.runtime import run_files
 
 
 def hypothesize(
@@ -96,7 +97,7 @@ def _choose(
           if t.status not in history_lib.UNTRIED
       ],
       skills=skills_lib.read_all(
-          [*e.skills, run.path / 'skills'], run.setup.surface
+          [*e.skills, run.path / run_files.SKILLS], run.setup.surface
       ),
       # Seeded alike on machines whose measurements differ slightly.
       rng=np.random.default_rng(arms.seed_of(run, 'propose', diagnosis.trial)),

@@ -10,6 +10,7 @@ from evojax.evolve import recorder
 from evojax.ledger import records
 from evojax.runtime import copies
 from evojax.runtime import mirror
+from evojax.runtime import run_files
 from evojax.training import arm as arm_lib
 
 
@@ -217,5 +218,6 @@ def tidy(run: opening.Run, race: records.Race) -> None:
   used |= {s.folder for s in history.all(records.Shadow)}
   for arm in race.arms:
     if arm.folder not in used:
-      shutil.rmtree(run.path / arm.folder / 'checkpoints', ignore_errors=True)
-      mirror.settle(run.path / arm.folder)
+      folder = run.path / arm.folder
+      shutil.rmtree(folder / run_files.CHECKPOINTS, ignore_errors=True)
+      mirror.settle(folder)

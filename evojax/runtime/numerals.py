@@ -1,6 +1,11 @@
-"""Numbers as text for the page, used as filters in its templates."""
+"""Numbers as text, for people: in tables, in sentences and on pages.
 
+The templates of the pages use these functions as filters.
+"""
+
+from collections.abc import Mapping
 import re
+from typing import Any
 
 Real = float | int
 
@@ -23,16 +28,16 @@ def share(value: Real | None) -> str:
   return '–' if value is None else f'{100 * value:.1f} %'
 
 
-def percent(value: Real) -> str:
-  """Return a fraction as a length in SVG: 0.25 -> '25%'."""
-  return re.sub(r'\.?0+%$', '%', f'{100 * value:.2f}%')
-
-
-def between(interval: tuple[Real, Real] | None) -> str:
+def between(ends: tuple[Real, Real] | None, form: str = '+.1f') -> str:
   """Return an interval in percentage points: '[+0.4, +4.2]'."""
-  if interval is None:
+  if ends is None:
     return ''
-  return f'[{points(interval[0])}, {points(interval[1])}]'
+  return f'[{points(ends[0], form)}, {points(ends[1], form)}]'
+
+
+def interval(estimate: Mapping[str, Any], form: str = '.1f') -> str:
+  """Return the interval from low to high in percent: '[36.1, 47.2]'."""
+  return between((estimate['low'], estimate['high']), form)
 
 
 def effect(value: Real | None, interval: tuple[Real, Real] | None) -> str:
@@ -57,12 +62,13 @@ def short(number: Real | None) -> str:
 
 
 def duration(seconds: Real) -> str:
-  """Return a duration in a suitable unit: '42 s', '12 min', '3.4 h'."""
-  if seconds < 90:
-    return f'{seconds:.0f} s'
-  if seconds < 5400:
-    return f'{seconds / 60:.0f} min'
-  return f'{seconds / 3600:.1f} h'
+  """Return a duration: '42 s', '3 min 05 s', '12 min', '2 h 07 min'."""
+  minutes, rest = divmod(round(seconds), 60)
+  if minutes >= 60:
+    return f'{minutes // 60} h {minutes % 60:02} min'
+  if minutes >= 10:
+    return f'{minutes} min'
+  return f'{minutes} min {rest:02} s' if minutes else f'{rest} s'
 
 
 def tokens(count: Real) -> str:

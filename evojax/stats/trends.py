@@ -1,54 +1,16 @@
-"""Statistics of the checks: intervals over groups, trends, change points."""
+"""Lines through a series, and the places where its mean changes."""
 
-from collections.abc import Callable, Sequence
 import dataclasses
 import math
 
 import numpy as np
-import pandas as pd
 from scipy import special
 
-Reals = Sequence[float | int] | np.ndarray | pd.Series
+from evojax.stats import intervals
+
 _PERMUTATIONS = 999
 # Number of values that are permuted at a time, unless one series is longer.
 _BLOCK = 1 << 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Interval:
-  """A number with its 95 % interval."""
-
-  value: float
-  low: float
-  high: float
-
-
-def student(values: Reals) -> Interval:
-  """Return the mean of independent values with Student's t interval.
-
-  The interval of one value, or none, is -inf to inf.
-  """
-  x = np.asarray(values, np.float64)
-  x = x[np.isfinite(x)]
-  n = len(x)
-  if n < 2:
-    return Interval(float(x[0]) if n else math.nan, -math.inf, math.inf)
-  middle = float(x.mean())
-  half = float(x.std(ddof=1)) / math.sqrt(n) * special.stdtrit(n - 1, 0.975)
-  return Interval(middle, middle - half, middle + half)
-
-
-def mean(values: Reals) -> Interval:
-  """Return the mean of shares as `student` does.
-
-  If all are 0 or all are 1, the rule of three extends the interval by 3 / n.
-  """
-  found = student(values)
-  n = int(np.isfinite(np.asarray(values, np.float64)).sum())
-  if found.low == found.high and found.value in (0.0, 1.0):
-    low, high = found.value - 3 / n, found.value + 3 / n
-    return Interval(found.value, max(low, 0.0), min(high, 1.0))
-  return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,37 +19,51 @@ class Trend:
 
   start: float
   rise: float  # Difference between its last and its first point.
-  low: float  # 95 % interval of the rise.
+  low: float  # Interval of the rise.
   high: float
   p: float  # Two-sided p-value of no rise.
 
 
-def trend(y: Reals) -> Trend:
-  """Fit a line; autocorrelation of the values widens its interval.
+def trend(
+    y: intervals.Reals,
+    *,
+    level: float = intervals.LEVEL,
+    independent: bool = False,
+) -> Trend:
+  """Fit a line; autocorrelation of the values widens the interval of its rise.
 
   With r, the lag-1 autocorrelation of the residuals (at least 0), n values
   count as n (1 - r) / (1 + r) independent ones (Bartlett's correction).
 
+  Args:
+    y: The series.
+    level: Level of the interval, see `intervals.margin`.
+    independent: Whether the residuals count as independent; then three values
+      are enough.
+
   Raises:
-    ValueError: For fewer than four values.
+    ValueError: If there are too few values.
   """
   y = np.asarray(y, np.float64)
-  n = len(y)
-  if n < 4:
-    raise ValueError(f'{n} values have no trend: at least 4')
+  n, least = len(y), 3 if independent else 4
+  if n < least:
+    raise ValueError(f'{n} values have no trend: at least {least}')
   x = np.arange(n) - (n - 1) / 2
   slope = float(x @ y / (x @ x))
   residual = y - y.mean() - slope * x
-  square = float(residual @ residual)
-  r = float(residual[1:] @ residual[:-1]) / square if square > 0 else 0.0
-  r = min(max(r, 0.0), 0.95)
-  effective = max(n * (1 - r) / (1 + r), 3.0)
-  error = math.sqrt(square / (n - 2) / float(x @ x) * n / effective)
+  squares = float(residual @ residual)
+  variance, degrees = squares / (n - 2) / float(x @ x), n - 2
+  if not independent:
+    r = float(residual[1:] @ residual[:-1]) / squares if squares > 0 else 0.0
+    r = min(max(r, 0.0), 0.95)
+    effective = max(n * (1 - r) / (1 + r), 3.0)
+    variance = variance * n / effective
+    degrees = max(effective - 2, 1.0)
+  error = math.sqrt(variance)
   rise, half = slope * (n - 1), 0.0
   p = 0.0 if slope else 1.0
   if error > 0:
-    degrees = max(effective - 2, 1.0)
-    half = float(special.stdtrit(degrees, 0.975)) * error * (n - 1)
+    half = intervals.margin(error, degrees, level) * (n - 1)
     p = float(2 * special.stdtr(degrees, -abs(slope) / error))
   return Trend(
       float(y.mean() + slope * x[0]), rise, rise - half, rise + half, p
@@ -104,7 +80,7 @@ class Change:
   after: float
 
 
-def change_point(y: Reals, least: int = 3) -> Change:
+def change_point(y: intervals.Reals, least: int = 3) -> Change:
   """Find the place where the mean changes most, and its p-value.
 
   The statistic is the largest |difference of means| sqrt(k (n - k) / n) over
@@ -144,20 +120,20 @@ def change_point(y: Reals, least: int = 3) -> Change:
   return Change(i, p, float(y[:i].mean()), float(y[i:].mean()))
 
 
-def step_up(y: Reals, at: int) -> Interval:
+def step_up(y: intervals.Reals, at: int) -> intervals.Interval:
   """Return by how much the mean from an index on exceeds that before it.
 
   Both means have their own 95 % interval, so that this one is wide.
   """
-  before, after = student(y[:at]), student(y[at:])
-  return Interval(
+  before, after = intervals.student(y[:at]), intervals.student(y[at:])
+  return intervals.Interval(
       after.value - before.value,
       after.low - before.high,
       after.high - before.low,
   )
 
 
-def standstill(y: Reals, least: int = 4) -> int:
+def standstill(y: intervals.Reals, least: int = 4) -> int:
   """Return the index at which a series that first rises stops rising.
 
   The series is fitted by a line up to an index and the line's end value after
@@ -175,19 +151,3 @@ def standstill(y: Reals, least: int = 4) -> int:
     if slope > 0 and error < best * (1 - 1e-9):
       best, at = error, k
   return at
-
-
-def bootstrap(
-    groups: int, statistic: Callable[[np.ndarray], float], draws: int = 400
-) -> Interval:
-  """Return a statistic of groups with its percentile interval.
-
-  Args:
-    groups: Number of groups.
-    statistic: Returns its value for group indices drawn with replacement.
-    draws: Number of bootstrap samples.
-  """
-  rng = np.random.default_rng(0)
-  found = [statistic(rng.integers(0, groups, groups)) for _ in range(draws)]
-  low, high = np.nanquantile(found, (0.025, 0.975))
-  return Interval(float(statistic(np.arange(groups))), float(low), float(high))

@@ -1,0 +1,33 @@
+"""The files and folders of a workdir: their names, for all who use them.
+
+The folder of an arm has CHECKPOINTS, EVIDENCE, METRICS and TIMES as well.
+"""
+
+# Written at the start.
+CONFIG = 'config.json'  # The resolved config with its hash, and the mode.
+MANIFEST = 'manifest.json'  # One entry per start: versions, devices, command.
+
+# Written during a run.
+LOG = 'log.txt'  # All that was printed.
+METRICS = 'metrics.jsonl'  # One row per logged step.
+TIMES = 'times.jsonl'  # How long a process trained, see `goodput`.
+LEDGER = 'ledger.jsonl'  # One row per step of a run that evolves.
+CHECKPOINTS = 'checkpoints'  # step_NNNNNN/: the state of a training.
+EVIDENCE = 'evidence'  # SPLIT/step_NNNNNN.parquet: one row per rollout.
+ARMS = 'arms'  # NAME/: the folder of an arm.
+HARNESSES = 'harness'  # SHA256/: a harness.
+SKILLS = 'skills'  # Kept changes, which other runs can use.
+INBOX = 'inbox'  # Changes that the user proposes.
+REPORT = 'report.html'  # The page.
+
+# Written in the folder of an arm.
+JOB = 'job.json'  # What it has to do.
+ARM = 'arm.json'  # What came of it.
+
+# Written at the end.
+SUMMARY = 'summary.json'  # Of a run that trains or evolves.
+EVAL = 'eval.json'  # Scores of --mode=eval.
+EQUAL_ARMS = 'aa.json'  # Result of --mode=aa.
+SEALED = 'sealed.json'  # Sealed scores of a training.
+SEALED_EVIDENCE = 'sealed'  # POLICY/: evidence of the sealed scores.
+POLICY = 'policy'  # The trained policy, a Hugging Face directory.
