@@ -90,12 +90,12 @@ def _report(page: Any, config: Any, workdir: str) -> None:
   output.say(f'page: {built}')
 
 
-def _diagnose(diagnosis: Any, config: Any, workdir: str) -> None:
+def _diagnose(diagnosis: Any, config: Any, workdir: str) -> int:
   del config
-  path = pathlib.Path(workdir)
-  diagnosis.diagnose(path, 'evojax')
+  found = diagnosis.diagnose(pathlib.Path(workdir), 'evojax')
   for name in diagnosis.FILES:
-    mirror.put(path / name)
+    mirror.put(pathlib.Path(workdir, name))
+  return diagnosis.exit_code(found)
 
 
 def _sweep(sweep: Any, config: Any, workdir: str) -> Any:

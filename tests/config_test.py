@@ -87,6 +87,7 @@ class ValidateTest(parameterized.TestCase):
       self.assert_refused(config, r'model\.path is not set: pass --config\.')
       config.model.path = '/weights'
     config_checks.validate(config)
+    self.assertEqual(config_checks.unusual(config), [])
 
   @parameterized.parameters(*[f for f in config_lib.FIELDS if f.choices])
   def test_choices(self, declared):

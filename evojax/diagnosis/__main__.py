@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (ValueError, OSError) as error:
     output.say(f'error: {error}', error=True)
     return 2
-  return int(any(f.severity == 'critical' for f in found.findings))
+  return run_lib.exit_code(found)
 
 
 if __name__ == '__main__':

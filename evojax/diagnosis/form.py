@@ -18,6 +18,7 @@ import pandas as pd
 
 from evojax.diagnosis import calls
 from evojax.diagnosis import literals
+from evojax.diagnosis import words
 
 # Columns of rollouts; `part_<name>` is a reward part before its weight.
 ROLLOUT = {
@@ -170,6 +171,15 @@ class Run:
     """Names of the logged parts of the reward."""
     columns = self.rollouts.columns
     return [c[len(PART) :] for c in columns if c.startswith(PART)]
+
+  @property
+  def limit_name(self) -> str:
+    """The trainer's own name for the setting that limits completions."""
+    most = self.config.get('rollout.max_tokens')
+    # Without a limit of its own below it, training has that of evaluations.
+    if most and not 0 < self.config.get('rollout.token_limit', 0) < most:
+      return 'rollout.max_tokens'
+    return words.word(self.format, 'max_tokens')
 
   @property
   def has_turns(self) -> bool:

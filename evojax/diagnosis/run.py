@@ -73,3 +73,8 @@ def diagnose(
   page.write(shown, run, found)
   output.say(f'page: {shown}')
   return found
+
+
+def exit_code(found: findings.Diagnosis) -> int:
+  """Return 1 if a finding is critical, otherwise 0."""
+  return int(any(f.severity == 'critical' for f in found.findings))

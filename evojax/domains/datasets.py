@@ -215,7 +215,10 @@ def distinct(
     message = _describe(broken)
     if not skip_broken:
       if skip_broken is not None:
-        message += '. Repair them, or leave them out with skip_broken=True'
+        message += (
+            ". Repair them, or leave them out with 'skip_broken': True beside"
+            ' the path'
+        )
       raise ValueError(message) from broken[0][1]
     logging.warning('left out: %s', message)
   if not found:

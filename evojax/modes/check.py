@@ -63,6 +63,8 @@ def run(
   report(f'config {config.name}', _reasons(config_checks.validate, config))
   for line in _changed_fields(config):
     output.say(f'  {line}')
+  for line in config_checks.unusual(config):
+    output.say(f'  warning: {line}')
   if config.evolve.rounds:
     name = config.evolve.proposer
     report(f'proposer {name}', _reasons(propose.load, name))

@@ -58,6 +58,17 @@ def validate(
   _refuse(problems)
 
 
+def unusual(config: ml_collections.ConfigDict) -> list[str]:
+  """Return a line for each value that is allowed but far from usual ones."""
+  found = []
+  for path, value in config_lib.flatten(config).items():
+    field = config_lib.declaration(path)
+    if not field.is_usual(value):
+      low, high = field.usual
+      found.append(f'{path}={value:g} ({low:g} to {high:g} is usual)')
+  return found
+
+
 def check_mesh(
     config: ml_collections.ConfigDict, sizes: Mapping[str, int]
 ) -> None:

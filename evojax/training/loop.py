@@ -24,6 +24,7 @@ from evojax.evidence import store
 from evojax.models import policy as policy_lib
 from evojax.rollout import fleet
 from evojax.runtime import checkpoint as checkpoint_lib
+from evojax.runtime import config_checks
 from evojax.runtime import decisions
 from evojax.runtime import devices
 from evojax.runtime import durable
@@ -146,6 +147,7 @@ def _run(
   primary = sharding.is_primary()
   say = output.say if primary else lambda _: None
   completions = config.eval.problems * config.eval.samples
+  odd = config_checks.unusual(config)
   with (
       output.log_to(path) if primary else contextlib.nullcontext(),
       open_metrics(trainer, config.name) as write,
@@ -153,6 +155,8 @@ def _run(
           stages.of_training(config), every=config.log.every, shown=primary
       ) as progress,
   ):
+    for line in odd:
+      say(f'warning: {line}')
 
     def evaluate() -> None:
       if trainer.step not in evaluations:
@@ -186,7 +190,8 @@ def _run(
         progress.update(trainer.step, log)
       if trainer.step == min(first_steps.STEPS, config.steps):
         if line := first_steps.warning(path) if primary else '':
-          say(line)
+          # With such a value, problems only seem to be too hard.
+          say(f'{line}; but first see to {", ".join(odd)}' if odd else line)
       # Evaluate before the checkpoint is saved, so that after a kill in between
       # the evaluation is repeated.
       if due_for_score():

@@ -195,6 +195,18 @@ class FaultsTest(parameterized.TestCase):
       (cut,) = [f for f in found if f.check == 'truncation']
       self.assertEqual(cut.remedies[0].setting, wanted)
 
+  @parameterized.parameters(
+      (0, 'max_tokens'), (64, 'max_tokens'), (40, 'token_limit')
+  )
+  def test_the_limit_that_cuts_is_the_one_to_raise(self, own, wanted):
+    config = {'rollout.max_tokens': 64, 'rollout.token_limit': own}
+    run = dataclasses.replace(
+        faults_made.endless(0.6), format='evojax', config=config
+    )
+    found = examine.examine(run).findings
+    (cut,) = [f for f in found if f.check == 'truncation']
+    self.assertStartsWith(cut.change, f'rollout.{wanted} ')
+
   def test_reward_that_is_silent_is_the_cause(self):
     run = made.run(
         made.rollouts(),

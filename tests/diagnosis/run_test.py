@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from evojax.diagnosis import __main__ as command
 from tests.diagnosis import made
@@ -18,7 +19,7 @@ _DATA = pathlib.Path(__file__).parent / 'data'
 _HOSTILE = '</pre><script>alert(1)</script>\x1b[2J\x1b]0;owned\x07\u202e'
 
 
-class RunTest(absltest.TestCase):
+class RunTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -66,10 +67,14 @@ class RunTest(absltest.TestCase):
       self.assertNotIn(control, page)
     json.loads((self.path / 'diagnosis.json').read_text())
 
-  def test_mode_of_evojax(self):
+  @parameterized.parameters((0.0, 0), (20.0, 1))
+  def test_mode_of_evojax(self, decay, code):
     workdir = self.path / 'run'
     frozen = _DATA.parents[1] / 'frozen' / 'tree_2026_11_22_math'
     shutil.copytree(frozen, workdir)
+    saved = json.loads((workdir / 'config.json').read_text())
+    saved['config']['optim']['weight_decay'] = decay
+    (workdir / 'config.json').write_text(json.dumps(saved))
     run = subprocess.run(
         [
             sys.executable,
@@ -83,8 +88,9 @@ class RunTest(absltest.TestCase):
         text=True,
         check=False,
     )
-    self.assertEqual(run.returncode, 0, run.stderr)
-    self.assertIn('too few to judge', run.stdout)
+    self.assertEqual(run.returncode, code, run.stdout + run.stderr)
+    wanted = 'optim.weight_decay is 20' if code else 'too few to judge'
+    self.assertIn(wanted, run.stdout)
     self.assertTrue((workdir / 'diagnosis.html').is_file())
 
   def test_a_reader_that_has_read_enough(self):

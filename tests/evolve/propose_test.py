@@ -1256,9 +1256,21 @@ class HumanTest(parameterized.TestCase):
     delta = {'file': 'keep.py', 'source_file': name}
     self._refused(self._rate(delta=delta), reason)
 
+  def test_a_reward_of_ones_own_without_the_parts_of_the_parent(self):
+    text = (
+        'def parts(e):\n'
+        '  return {"mine": e.valid * (e.n_tokens < 9)}\n'
+    )
+    self._put('mine.py', text)
+    delta = {'file': 'reward.py', 'source_file': 'mine.py'}
+    copied = f'harness/{context().parent.sha256}/reward.py'
+    self._refused(self._rate(delta=delta), f'begin with a copy of {copied}')
+
   @parameterized.parameters(
       ('grpo.kl_coeff', "write 'grpo.kl_coef'"),
+      ('grpo.kl', "write 'grpo.kl_coef'"),
       ('grpo.clip_high', "write 'clip'"),
+      ('grpo.clip', "write 'clip'"),
       ('nonsense', " or 'optim.learning_rate'"),
   )
   def test_veto_of_nothing(self, veto, remedy):

@@ -62,6 +62,16 @@ class CheckTest(parameterized.TestCase):
     self.assertIn('reward of the domain: ok', printed)
     self.assertNotIn('no signal', printed)
 
+  def test_unusual_value(self):
+    def change(c):
+      c.rollout.temperature = 3.0
+
+    code, printed = self.check(SEED, change=change)
+    self.assertEqual(code, 0, printed)
+    self.assertIn(
+        'warning: rollout.temperature=3 (0.5 to 1.3 is usual)', printed
+    )
+
   def test_config(self):
     def change(c):
       c.grpo.refill_rounds = 1

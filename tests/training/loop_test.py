@@ -106,6 +106,14 @@ class EndToEndTest(TrainTestCase):
     said = 'no signal: in the first 2 steps 0.0% of the completions are solved'
     self.assertEqual(self.printed.count(said), 1)
 
+  def test_an_unusual_value_is_said_first_and_beside_its_effect(self):
+    value = 'optim.learning_rate=0.01 (1e-07 to 0.003 is usual)'
+    before, _, _ = self.printed.partition('step 0:')
+    self.assertIn(f'warning: {value}', before)
+    self.assertIn(f'; but first see to {value}', self.printed)
+    log = ' '.join((self.done / 'log.txt').read_text().split())
+    self.assertIn(f'warning: {value}', log)
+
   def test_evidence_is_complete(self):
     columns = schema.declare(domains.make('math').columns, ('brief', 'sure'))
     for step in (0, 1):

@@ -321,7 +321,7 @@ def truncation(run: form.Run) -> findings.Finding | None:
   elif 'length' in run.rollouts:
     longest = run.late(run.rollouts).sort_values('length', ascending=False)
     rows = tuple(map(int, longest.index[:6]))
-  word = words.word(run.format, 'max_tokens')
+  word = run.limit_name
   limit = run.settings.get('max_tokens')
   advice = f'{word} {limit:g} -> {2 * limit:g}' if limit else f'{word} x 2'
   remedies = [records.Remedy(setting='max_tokens', times=2.0)]
@@ -387,7 +387,7 @@ def _not_at_a_limit(
       change='the tokens that end a completion: does the trainer know the one'
       " that the model writes (compare the tokenizer's with those of the"
       " model's generation config)? if not, they ended, and"
-      f' {words.word(run.format, "max_tokens")} stays',
+      f' {run.limit_name} stays',
       curves=(('count as cut', steps, cut),),
   )
 

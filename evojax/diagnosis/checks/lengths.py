@@ -117,7 +117,7 @@ def limit_shortens(run: form.Run) -> findings.Finding | None:
       ' them are cut: a cut one earns nothing, which teaches to be short',
       since=int(steps[change.index]),
       p=change.p,
-      change=f'{words.word(run.format, "max_tokens")}'
+      change=f'{run.limit_name}'
       + (f' {limit:g} -> {2 * limit:g}' if limit else ' x 2')
       + ', if longer ones are wanted',
       curves=(('length', steps, length),),

@@ -544,7 +544,7 @@ def overlong_early(run: form.Run) -> findings.Finding | None:
       ),
       rows=tuple(map(int, punished.sort_values('length').index[:6])),
       change=f'{words.word(run.format, "reward")}: let the penalty begin near'
-      f' {words.word(run.format, "max_tokens")}',
+      f' {run.limit_name}',
       remedies=blame.remedies(run),
   )
 

@@ -23,8 +23,9 @@ def read_jsonl(
   or {"question": ..., "answer": ...}. Both may have a "tag" that names the
   family (default: the file's name). An answer may be a number. If it is a
   worked solution that ends in '#### 42' (GSM8K), the answer is the text after
-  the mark. A row in verl's format has these as "prompt", "data_source" and
-  "reward_model": {"ground_truth": ...}.
+  the mark. A question may be a list of messages (TRL's "prompt"). A row in
+  verl's format has these as "prompt", "data_source" and "reward_model":
+  {"ground_truth": ...}.
 
   Args:
     path: A file in UTF-8.
@@ -126,9 +127,11 @@ def _from_verl(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _messages(
     row: Mapping[str, Any], question_field: str
 ) -> Sequence[records.Message]:
-  if 'messages' not in row:
-    return ({'role': 'user', 'content': _text(row, question_field)},)
-  messages = row['messages']
+  field = 'messages' if 'messages' in row else question_field
+  messages = row.get(field)
+  # A list of messages under another name, such as TRL's 'prompt', is as good.
+  if field != 'messages' and not isinstance(messages, list):
+    return ({'role': 'user', 'content': _text(row, field)},)
   well_formed = isinstance(messages, list) and all(
       isinstance(m, dict)
       and m.get('role') in _ROLES
@@ -137,7 +140,7 @@ def _messages(
   )
   if not well_formed or not messages or messages[-1]['role'] != 'user':
     raise ValueError(
-        f'messages must be a list of {{"role": {"|".join(_ROLES)},'
+        f'{field} must be a list of {{"role": {"|".join(_ROLES)},'
         ' "content": text}} that ends with the user'
     )
   return [{'role': m['role'], 'content': m['content']} for m in messages]
@@ -158,7 +161,8 @@ def _text(row: Mapping[str, Any], field: str) -> str:
   if field not in row:
     raise ValueError(
         f'no field {field!r}; it has {sorted(map(str, row))}. Name the'
-        ' fields with question_field and answer_field'
+        " fields beside the path: {'train': ..., 'question_field': ...,"
+        " 'answer_field': ...}"
     )
   value = row[field]
   if not isinstance(value, str) or not value.strip():

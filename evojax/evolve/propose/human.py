@@ -176,9 +176,11 @@ def _check_veto(veto: str, surface: surface_lib.Surface) -> None:
     return
   factors = surface.factors()
   of_path = {f.path: name for name, fields in factors.items() for f in fields}
-  near = difflib.get_close_matches(veto, [*of_path, *factors], n=1)
+  names = [*of_path, *factors]
+  near = [name for name in names if name.startswith(veto)]
+  near = near or difflib.get_close_matches(veto, names, n=1)
   # For a path in a group of fields, the factor is the group's name.
-  meant = [of_path.get(name, name) for name in near] or sorted(factors)
+  meant = sorted({of_path.get(name, name) for name in near or factors})
   raise InboxError(
       f'veto={veto!r} is not a factor, so it has no effect; write'
       f' {" or ".join(map(repr, meant))}'
@@ -196,16 +198,36 @@ def _proposal(
     spec.HarnessError: If a harness cannot hold a value.
   """
   hypothesis, expected, note = _described(fields)
-  made = propose_lib.make(
-      context,
-      _after(context, path.parent, fields.get('delta')),
-      hypothesis=hypothesis,
-      expected=expected,
-      source='the user',
-      trigger=f'{TRIGGER}{path.name}',
-      note=note,
-  )
+  delta = fields.get('delta')
+  try:
+    made = propose_lib.make(
+        context,
+        _after(context, path.parent, delta),
+        hypothesis=hypothesis,
+        expected=expected,
+        source='the user',
+        trigger=f'{TRIGGER}{path.name}',
+        note=note,
+    )
+  except propose_lib.ProposalError as error:
+    raise InboxError(f'{error}{_replaced(context, delta, error)}') from error
   return dataclasses.replace(made, proposer=propose_lib.INBOX)
+
+
+def _replaced(
+    context: propose_lib.Context,
+    delta: Mapping[str, Any],
+    error: propose_lib.ProposalError,
+) -> str:
+  """Return how to change one part of a file, if a whole new one was given."""
+  factors = getattr(error.__cause__, 'factors', ())
+  file = str(delta.get('file'))
+  if len(factors) < 2 or file not in context.parent.files:
+    return ''
+  return (
+      f'. The file replaces the whole {file}: begin with a copy of'
+      f' harness/{context.parent.sha256}/{file} in the workdir'
+  )
 
 
 def _described(

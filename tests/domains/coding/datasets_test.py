@@ -380,7 +380,7 @@ class JsonlTest(parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError,
         r'set.jsonl:1: fields .* \(9 broken rows; also .*set.jsonl:4, .*:5,'
-        r' .*:7, .*:10, ...\). .*skip_broken=True',
+        r" .*:7, .*:10, ...\). .*'skip_broken': True beside",
     ):
       self._read(*rows)
     with self.assertLogs(level='WARNING') as logs:

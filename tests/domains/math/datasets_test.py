@@ -80,6 +80,17 @@ class JsonlTest(parameterized.TestCase):
     )
     self.assertEqual((problem.question, problem.answer), ('a', 'b'))
 
+  def test_a_question_of_messages_as_in_trl(self):
+    prompt = [{'role': 'user', 'content': 'What is 2 + 3?'}]
+    (problem,) = self._read(
+        {'prompt': prompt, 'solution': '5'},
+        question_field='prompt',
+        answer_field='solution',
+    )
+    self.assertEqual(problem.messages, tuple(prompt))
+    self.assertEqual(problem.question, 'What is 2 + 3?')
+    self.assertEqual(problem.answer, '5')
+
   def test_a_repeated_problem_is_kept_once(self):
     read = self._read(
         {'question': 'What is 2?', 'answer': '2'},
@@ -99,7 +110,7 @@ class JsonlTest(parameterized.TestCase):
       (
           'no_question',
           [{'answer': 'b'}],
-          r":1: no field 'question'; .*'answer'",
+          r":1: no field 'question'; .*'answer'.*beside the path: {'train': ",
       ),
       ('no_answer', [{'question': 'a'}], ":1: no field 'answer'"),
       ('empty_answer', [{'question': 'a', 'answer': ' '}], 'answer=. .* must'),
@@ -111,6 +122,11 @@ class JsonlTest(parameterized.TestCase):
           'nothing follows ####',
       ),
       ('empty_messages', [{'messages': [], 'answer': 'b'}], 'messages must'),
+      (
+          'question_of_texts',
+          [{'question': ['a'], 'answer': 'b'}],
+          'question must',
+      ),
       ('messages_text', [{'messages': 'a', 'answer': 'b'}], 'messages must'),
       (
           'bad_role',
