@@ -172,10 +172,12 @@ class FallsTest(parameterized.TestCase):
   )
   def test_a_fall_at_one_step_has_another_cause(self, course, wanted):
     course = course + parts_made.noise(-0.02, 0.02)
+    # A reward that rises meanwhile would be the finding.
+    flat = 0.4 + parts_made.noise(-0.02, 0.02)
     broke, lower = 'what happened at that step', 'learning_rate'
     for check, change in (
         ('reward_falling', _found(_metrics(reward=course))),
-        ('outcome_falling', _found(_metrics(outcome=course))),
+        ('outcome_falling', _found(_metrics(outcome=course, reward=flat))),
     ):
       change = change[check].change
       self.assertStartsWith(change, broke if wanted else lower)
