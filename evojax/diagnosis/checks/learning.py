@@ -58,11 +58,12 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   )
   # A fall after a rise; a line through both would be flat.
   late = dropped and solved[-len(solved) // 4 :].mean() < change.before - 0.05
+  severity = shares.fall_severity(run, solved, change.before)
   if not fell and not late:
     peak = falls.from_peak(solved)
     if peak is None or peak.before - peak.after < _FAR:
       return _fell_at_once(run)
-    change = peak
+    change, severity = peak, 'warning'  # Slow swings have such falls, too.
   rows = run.rollouts
   shown: tuple[int, ...] = ()
   if 'outcome' in rows:
@@ -70,7 +71,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
     shown = tuple(map(int, wrong[wrong['outcome'] < 0.5].index[:6]))
   return findings.Finding(
       check='outcome_falling',
-      severity=shares.fall_severity(run, solved, change.before),
+      severity=severity,
       text=f'the solved share falls from {change.before:.0%} to'
       f' {change.after:.0%}{shares.said_harder(run)}',
       since=int(steps[change.index]),
