@@ -7,6 +7,7 @@ from unittest import mock
 from absl.testing import absltest
 
 from configs import swe as swe_config
+from evojax import config as config_lib
 from evojax.evolve import harnesses as harnesses_lib
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
@@ -18,9 +19,13 @@ class JudgeTest(absltest.TestCase):
 
   def test_repaired_turns_and_tools_count_and_what_leaks_does_not(self):
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-    config = swe_config.get_config('smoke').unlock()
-    config.domain.kwargs.max_turns = 2
-    config.domain.kwargs.tools = ('ls', 'grep', 'edit', 'test', 'submit')
+    config = config_lib.with_fields(
+        swe_config.get_config('smoke'),
+        {
+            'domain.kwargs.max_turns': 2,
+            'domain.kwargs.tools': ('ls', 'grep', 'edit', 'test', 'submit'),
+        },
+    )
     domain = settings.make_domain(config)
     setup = mock.Mock(
         spec=setup_lib.Setup,
