@@ -615,13 +615,15 @@ class VerdictsTest(FolderTestCase):
 class MainTest(FolderTestCase):
 
   def test_systems(self):
-    found = evaluation.systems(['evojax', 'diagnose', "rival=run 'a b' --x"])
+    found = evaluation.systems(['evojax', 'diagnose', "rival=env 'a b' --x"])
     self.assertIn('benchmarks.faults.diagnosed', found['diagnose'])
-    self.assertEqual(found['rival'], ['run', 'a b', '--x'])
+    self.assertEqual(found['rival'], ['env', 'a b', '--x'])
     self.assertIn('benchmarks.faults.own', found['evojax'])
     for wrong in ('rival', 'rival=', 'a b=c'):
       with self.assertRaisesRegex(ValueError, 'NAME=COMMAND'):
         evaluation.systems([wrong])
+    with self.assertRaisesRegex(ValueError, "no program '/no/such'"):
+      evaluation.systems(['rival=/no/such job'])
 
   def test_a_table_of_two_systems_that_continues(self):
     self.setting()
