@@ -106,7 +106,8 @@ class QueueTest(absltest.TestCase):
     rows += [row('merged_1e-4', 0, 64.0, 'arm', arm=1)]
     rows += [row('merged_1e-4', 0, 65.0, 'between_0.5')]
     json_lines.append(self.path, rows)
-    merged, seed, end = self._main(table=True).splitlines()
+    header, merged, seed, end = self._main(table=True).splitlines()
+    self.assertIn('tokens', header)
     # Student's t for two seeds is 12.706: 66 and 69 are 67.5 +- 12.706 x 1.5,
     # and the differences to the seed recipe, -4 and -5, -4.5 +- 12.706 x 0.5.
     self.assertIn('0.25 M (0.26 spent)  n=2   67.5 ±19.1   -4.5 ± 6.4', merged)
