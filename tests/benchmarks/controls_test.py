@@ -7,7 +7,7 @@ from unittest import mock
 
 from absl.testing import absltest
 
-from benchmarks import equal_tokens
+from benchmarks import controls
 from benchmarks import runs
 from evojax.training import arm
 from evojax.training import loop
@@ -42,7 +42,7 @@ class TrainTest(absltest.TestCase):
     return loop.run(given, str(workdir))
 
   def train(self, total, guess):
-    equal_tokens.train('any', self.workdir, total, guess, '--config.seed=3')
+    controls.train('any', self.workdir, total, guess, '--config.seed=3')
     return arm.sampled_tokens(self.workdir)
 
   def test_tokens_decide_how_long_a_control_trains(self):
