@@ -472,7 +472,9 @@ class FlagTest(MainTestCase):
 
   def test_the_config_of_a_run_is_taken_from_its_workdir(self):
     run = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'run'
-    config = math_config.get_config('reference')
+    config = config_lib.with_fields(
+        math_config.get_config('reference'), {'reward.weights': {'brief': 0.5}}
+    )
     workdir_lib.open_workdir(run, config, mode='train').close()
     flags = '--mode=eval', f'--workdir={run}'
     with absltest.mock.patch.object(evaluate_mode, 'run') as evaluate:

@@ -34,7 +34,9 @@ def get_config(workdir: str) -> ml_collections.ConfigDict:
   try:
     values = config_lib.frozen(json.loads(storage.read(path))['config'])
     config = config_lib.base()
-    config.update_from_flattened_dict(config_changes.FORMERLY)
+    # Names in these groups are the run's own; the default's are not added.
+    own = {f.path: {} for f in config_lib.FIELDS if isinstance(f.default, dict)}
+    config.update_from_flattened_dict(own | config_changes.FORMERLY)
     config.update(ml_collections.ConfigDict(values))
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(

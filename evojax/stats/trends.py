@@ -4,7 +4,6 @@ import dataclasses
 import math
 
 import numpy as np
-from scipy import optimize
 from scipy import special
 
 from evojax.stats import intervals
@@ -25,6 +24,11 @@ class Trend:
   low: float  # Interval of the rise.
   high: float
   p: float  # Two-sided p-value of no rise.
+
+  @property
+  def interval(self) -> intervals.Interval:
+    """The rise with its interval."""
+    return intervals.Interval(self.rise, self.low, self.high)
 
 
 def trend(
@@ -149,6 +153,9 @@ def fall_from_peak(y: intervals.Reals) -> Change | None:
   fall = before - after
   if fall <= 0 or before - float(means[: peak + 1].min()) < fall / 2:
     return None
+  # Its import takes a tenth of a second, and few runs fall from a peak.
+  from scipy import optimize
+
   spread = math.sqrt(float(np.median(np.diff(y) ** 2)) / (2 * _MEDIAN_SQUARE))
   fit = optimize.isotonic_regression(y).x
   rng = np.random.default_rng(0)

@@ -339,9 +339,7 @@ def efficiency_collapse(run: form.Run) -> findings.Finding | None:
           findings.number('turns, last third', turns.late),
           findings.number(
               'rise of the solved share over the run',
-              intervals.Interval(
-                  solved.line.rise, solved.line.low, solved.line.high
-              ),
+              solved.line.interval,
               'share',
           ),
       ),

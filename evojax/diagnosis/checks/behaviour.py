@@ -170,7 +170,7 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'rise of the entropy',
-              intervals.Interval(line.rise, line.low, line.high),
+              line.interval,
               'nats per token',
           ),
       ),

@@ -58,12 +58,12 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
   )
   # A fall after a rise; a line through both would be flat.
   late = dropped and solved[-len(solved) // 4 :].mean() < change.before - 0.05
-  severity = shares.fall_severity(run, solved, change.before)
-  if not fell and not late:
+  lower = fell or late
+  if not lower:
     peak = falls.from_peak(solved)
     if peak is None or peak.before - peak.after < _FAR:
       return _fell_at_once(run)
-    change, severity = peak, 'warning'  # Slow swings have such falls, too.
+    change = peak
   rows = run.rollouts
   shown: tuple[int, ...] = ()
   if 'outcome' in rows:
@@ -71,7 +71,10 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
     shown = tuple(map(int, wrong[wrong['outcome'] < 0.5].index[:6]))
   return findings.Finding(
       check='outcome_falling',
-      severity=severity,
+      # Slow swings have falls from a peak, too.
+      severity=shares.fall_severity(run, solved, change.before)
+      if lower
+      else 'warning',
       text=f'the solved share falls from {change.before:.0%} to'
       f' {change.after:.0%}{shares.said_harder(run)}',
       since=int(steps[change.index]),
@@ -79,7 +82,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'rise of the solved share over the run',
-              intervals.Interval(line.rise, line.low, line.high),
+              line.interval,
               'share',
           ),
       ),
@@ -164,7 +167,7 @@ def not_learning(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'rise of the solved share over the run',
-              intervals.Interval(line.rise, line.low, line.high),
+              line.interval,
               'share',
           ),
       ),
@@ -524,11 +527,11 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.number(
               'rise in training',
-              intervals.Interval(line.rise, line.low, line.high),
+              line.interval,
           ),
           findings.number(
               'rise in the evaluation',
-              intervals.Interval(held.rise, held.low, held.high),
+              held.interval,
           ),
       ),
       change=f'{words.word(run.format, "data")}: more kinds of problems; or'

@@ -268,14 +268,17 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
   late = reward[-len(reward) // 4 :].mean() < change.before - fall / 2
   lower = line.p < _SURE and line.high < 0
   fell = change.p <= _SURE and fall >= _FALL * abs(change.before)
-  severity = shares.fall_severity(run, reward, change.before)
-  if not fell or not (lower or late):
-    change, severity = falls.from_peak(reward), 'warning'
+  fell = fell and (lower or late)
+  if not fell:
+    change = falls.from_peak(reward)
     if change is None:
       return None
   return findings.Finding(
       check='reward_falling',
-      severity=severity,
+      # Slow swings have falls from a peak, too.
+      severity=shares.fall_severity(run, reward, change.before)
+      if fell
+      else 'warning',
       text=f'the reward falls from {change.before:.3g} to'
       f' {change.after:.3g}{shares.said_harder(run)}',
       since=int(steps[change.index]),

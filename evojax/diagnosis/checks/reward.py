@@ -12,6 +12,7 @@ from evojax.diagnosis import replays
 from evojax.diagnosis import rules
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
+from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import shares
 from evojax.harness.library.diagnostics import groups as groups_lib
 from evojax.ledger import records
@@ -27,7 +28,6 @@ _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
 _HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
 _ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
-_MUCH = 0.9  # Share solved that leaves little to learn, as in `dead_groups`.
 _FLAT = 0.03  # Rise of the solved share that is none, as in `not_learning`.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
@@ -80,7 +80,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   # A dense reward may come before the first solutions, and a share that is
   # nearly 0 cannot show more than that.
   rare = solved.max() < shares.RARELY and found.solved.high >= 0
-  full = solved.mean() > _MUCH and not falling
+  full = solved.mean() > learning.MUCH_SOLVED and not falling
   harder = shares.harder(run)
   if rare:
     flat = f'is flat near 0 ({solved.mean():.1%}), where it tells little'
@@ -148,16 +148,15 @@ def _rise_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
       continue
     values = rules.learning_curve(solved[start:], reward[start:])
     line = trends.trend((reward - solved)[start:])
-    paid = _rise(reward[start:])
+    paid = trends.trend(reward[start:]).interval
     if (
         rule.value(values) > rule.warn[1]
         and rule.when(values)
         and line.p < _SURE / len(starts)
         and paid.low > 0
     ):
-      return _Rise(
-          start=start, p=line.p, reward=paid, solved=_rise(solved[start:])
-      )
+      learned = trends.trend(solved[start:]).interval
+      return _Rise(start=start, p=line.p, reward=paid, solved=learned)
   return None
 
 
@@ -178,11 +177,6 @@ def _jump_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
   ):
     return _Rise(start=change.index, p=change.p, reward=paid, solved=learned)
   return None
-
-
-def _rise(values: np.ndarray) -> intervals.Interval:
-  line = trends.trend(values)
-  return intervals.Interval(line.rise, line.low, line.high)
 
 
 def shaping_alone(run: form.Run) -> findings.Finding | None:
@@ -501,7 +495,7 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
           findings.number('correlation of reward and length', r),
           findings.number(
               'change of the length',
-              intervals.Interval(line.rise, line.low, line.high),
+              line.interval,
               'tokens' if 'n_tokens' in run.rollouts else 'characters',
           ),
       ),
