@@ -1,6 +1,7 @@
 """Rows in a file of JSON lines; a benchmark that was killed adds to them."""
 
 from collections.abc import Iterable, Mapping
+import fcntl
 import json
 import os
 import pathlib
@@ -19,12 +20,18 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def append(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
-  """Add rows to a file, in place of a last row that a kill cut off."""
-  data = path.read_bytes() if path.exists() else b''
-  whole = data[: _end(data)]
-  with path.open('ab') as file:
-    file.truncate(len(whole))
-    if whole and not whole.endswith(b'\n'):
+  """Add rows to a file, in place of a last row that a kill cut off.
+
+  Several processes may add rows to one file at the same time.
+  """
+  with path.open('a+b') as file:
+    # Otherwise a row that another process adds now would look cut off.
+    fcntl.flock(file, fcntl.LOCK_EX)  # Until the file is closed.
+    file.seek(0)
+    data = file.read()
+    end = _end(data)
+    file.truncate(end)
+    if end and data[end - 1 : end] != b'\n':
       file.write(b'\n')
     for row in rows:
       file.write(json.dumps(row).encode() + b'\n')

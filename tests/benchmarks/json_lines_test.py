@@ -1,5 +1,6 @@
 """Rows of benchmarks that go on after a kill."""
 
+from concurrent import futures
 import pathlib
 import tempfile
 
@@ -29,6 +30,19 @@ class JsonLinesTest(absltest.TestCase):
     self.assertEqual(json_lines.read(path), [{'seed': 0}])
     json_lines.append(path, [{'seed': 1}])
     self.assertEqual(path.read_text(), '{"seed": 0}\n{"seed": 1}\n')
+
+  def test_rows_of_several_writers_are_all_kept(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    path = pathlib.Path(folder, 'rows.jsonl')
+
+    def write(writer):
+      for i in range(50):
+        json_lines.append(path, [{'writer': writer, 'row': i, 'text': 'x' * 99}])
+
+    with futures.ThreadPoolExecutor(4) as pool:
+      list(pool.map(write, range(4)))
+    found = {(row['writer'], row['row']) for row in json_lines.read(path)}
+    self.assertLen(found, 200)
 
 
 if __name__ == '__main__':
