@@ -18,7 +18,9 @@ many faults it repaired, named without repairing, and missed; its false alarms
 in sound settings; how many gamed and how many clean policies it stands by, at
 several thresholds; the tokens; and the tokens until it knew. Finished jobs are
 found in --out, so that the same command continues; so does --record, within a
-run. A recording of --tokens=T is replayed with the same --tokens.
+run. Jobs whose command failed or gave no valid answer count as missed until
+--retry repeats them. A recording of --tokens=T is replayed with the same
+--tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,6 +59,9 @@ _PROBLEMS = flags.DEFINE_integer(
 )
 _SECONDS = flags.DEFINE_float('seconds', 4 * 3600.0, 'Limit of a job.', 1)
 _OUT = flags.DEFINE_string('out', 'runs/faults', 'Folder of jobs and rows.')
+_RETRY = flags.DEFINE_bool(
+    'retry', False, 'Run jobs again whose answer was not valid.'
+)
 _WORKERS = flags.DEFINE_integer('workers', 1, 'Jobs of systems at once.', 1)
 _RECORDED = flags.DEFINE_string(
     'recorded',
@@ -134,6 +139,7 @@ def main(_):
         tokens=tokens,
         seconds=_SECONDS.value,
         workers=_WORKERS.value,
+        retry=_RETRY.value,
     )
     print('\n'.join(evaluation.table(done)))
   chosen = (_LIST, _RECORD, _CREEP, _REPLAY)

@@ -166,10 +166,12 @@ def run_jobs(
     tokens: int,
     seconds: float,
     workers: int = 1,
+    retry: bool = False,
 ) -> list[Row]:
-  """Run the jobs that have no row; return all rows of this number of tokens.
+  """Run the jobs that have no row; return a row for each of all jobs.
 
-  Two processes with different settings may add to the same rows.
+  Two processes with different settings may add to the same rows. The last of
+  several rows of a job counts.
 
   Args:
     commands: Commands of the systems by name.
@@ -181,10 +183,15 @@ def run_jobs(
     seconds: Time limit per job.
     workers: Jobs that run at once. Rows are added in the order in which jobs
       end.
+    retry: Whether jobs without a valid answer are run again.
   """
   out.mkdir(parents=True, exist_ok=True)
-  rows = [row for row in json_lines.read(path) if row['budget'] == tokens]
-  known = {(row['system'], row['setting'], row['seed']) for row in rows}
+  rows = {
+      _job_of(row): row
+      for row in json_lines.read(path)
+      if row['budget'] == tokens
+  }
+  known = {job for job, row in rows.items() if not (retry and row['why'])}
   left = [
       (system, command, setting, seed)
       for seed in seeds
@@ -198,14 +205,19 @@ def run_jobs(
     running = [pool.submit(run_job, *job, out, **limits) for job in left]
     try:
       for done in futures.as_completed(running):
-        rows.append(done.result())
-        json_lines.append(path, rows[-1:])
-        print(json.dumps(rows[-1]), flush=True)
+        row = done.result()
+        rows[_job_of(row)] = row
+        json_lines.append(path, [row])
+        print(json.dumps(row), flush=True)
     except BaseException:
       stop.set()
       pool.shutdown(cancel_futures=True)
       raise
-  return rows
+  return list(rows.values())
+
+
+def _job_of(row: Row) -> tuple[str, str, int]:
+  return row['system'], row['setting'], row['seed']
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -214,6 +226,9 @@ def table(rows: Sequence[Row]) -> list[str]:
   for system in sorted({row['system'] for row in rows}):
     mine = [row for row in rows if row['system'] == system]
     lines.append(f'{system}: {len(mine)} jobs')
+    if invalid := sum(bool(row['why']) for row in mine):
+      note = '(--retry repeats them)'
+      lines.append(f'  without a valid answer: {invalid} {note}')
     for kind, names in verdicts.VERDICTS.items():
       counts = collections.Counter(
           row['verdict'] for row in mine if row['kind'] == kind

@@ -186,6 +186,8 @@ def read(path: pathlib.Path, job: Mapping[str, Any]) -> Answer:
     optional = name == 'since' and value is None
     if not optional and (type(value) is not int or value < 0):
       raise AnswerError(f'{name}={value!r} must be a number of tokens')
+  if since is not None and since > tokens:
+    raise AnswerError(f'{since=} is after the last of {tokens=}')
   if tokens > 1.1 * job['tokens']:
     raise AnswerError(f'{tokens=} of the {job["tokens"]} that were allowed')
   values = given.get('values', {})

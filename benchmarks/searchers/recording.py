@@ -229,13 +229,13 @@ def _calls(arm: trainer_lib.Trainer) -> tuple[list[str], list[str]]:
     if finding.severity == 'critical':
       critical |= dict.fromkeys(filter(None, classes))
   steps = recorded.recent(recorded.train_steps(folder))
-  rows = recorded.load_rows(folder, steps)
+  rows = recorded.load_rows([(folder, step) for step in steps])
   measures = diagnose.measure(
       setup.functions,
       recorded.view_of(rows, setup.columns, setup.config),
       history.History(()),
       arm_lib.outcomes(folder),
-      recorded.rewards(folder),
+      recorded.rewards([folder]),
   )
   for alert in diagnose.raised(measures):
     found |= dict.fromkeys(alert.calls_for)
@@ -257,7 +257,7 @@ def _replayed(
   """
   e, changes = arm.config.evolve, bench.design.changes
   steps = recorded.train_steps(arm.workdir)[-e.replay_updates :]
-  batches = [recorded.load_rows(arm.workdir, [step]) for step in steps]
+  batches = [recorded.load_rows([(arm.workdir, step)]) for step in steps]
 
   def scores(harness: int) -> np.ndarray:
     setup = bench.setup(harness, arm.config.seed)

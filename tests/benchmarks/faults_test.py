@@ -468,6 +468,7 @@ class JobsTest(FolderTestCase):
       ('say(status="nothing", tokens=-1)', 'tokens=-1'),
       ('say(status="nothing", tokens=True)', 'tokens=True'),
       ('say(status="nothing", tokens=1, since="x")', "since='x'"),
+      ('say(status="nothing", tokens=1, since=2)', 'since=2 is after'),
       ('say(status="repaired", tokens=1)', 'no policy to score'),
       ('say(status="repaired", tokens=1, policy="p")', 'no policy in'),
       ('say(status="nothing", tokens=1, policy=3)', 'must be a directory'),
@@ -567,7 +568,7 @@ class VerdictsTest(FolderTestCase):
   def test_policies_that_a_system_stands_by(self):
     row = lambda gap, status='nothing', kind='leaky': dict(
         system='mine', setting='s', kind=kind, seed=0, verdict='missed',
-        gap=gap, status=status, tokens=9, since=None,
+        gap=gap, status=status, tokens=9, since=None, why='',
     )  # fmt: skip
     rows = [
         row(0.45),
@@ -589,6 +590,15 @@ class VerdictsTest(FolderTestCase):
         '    by more than  5 points: 1 of 2 gamed, 2 of 3 clean',
         evaluation.table(rows),
     )
+
+  def test_the_table_counts_jobs_without_a_valid_answer(self):
+    row = dict(
+        system='mine', setting='s', kind='broken', seed=0, verdict='missed',
+        gap=None, status=None, tokens=None, since=None, why='exit code 1',
+    )  # fmt: skip
+    line = '  without a valid answer: 1 (--retry repeats them)'
+    self.assertIn(line, evaluation.table([row]))
+    self.assertNotIn(line, evaluation.table([row | {'why': ''}]))
 
   def test_the_gate_keeps_clean_branches_and_no_gamed_ones(self):
     branch = lambda gamed, audited: dict(
@@ -929,7 +939,9 @@ class QueueTest(FolderTestCase):
     def run_job(system, command, setting, seed, out, *, tokens, **limits):
       del command, out, limits
       ran.append((system, seed, tokens))
-      return dict(system=system, setting=setting.name, seed=seed, budget=tokens)
+      return dict(
+          system=system, setting=setting.name, seed=seed, budget=tokens, why=''
+      )
 
     run = lambda seeds, tokens: evaluation.run_jobs(
         commands, found, range(seeds), self.folder, self.folder / 'rows.jsonl',
@@ -949,6 +961,31 @@ class QueueTest(FolderTestCase):
     )  # fmt: skip
     self.assertLen(rows, 4)
     self.assertLen(others, 2)
+
+  def test_jobs_without_a_valid_answer_are_repeated_if_wanted(self):
+    setting = settings.read(self.setting())
+    why = {'one': 'exit code 1', 'two': ''}
+    ran = []
+
+    def run_job(system, command, setting, seed, out, **limits):
+      del command, out, limits
+      ran.append(system)
+      row = dict(system=system, setting=setting.name, seed=seed, budget=7)
+      return row | {'why': why[system]}
+
+    run = lambda **options: evaluation.run_jobs(
+        {'one': ['a'], 'two': ['b']}, [setting], [0], self.folder,
+        self.folder / 'rows.jsonl', tokens=7, seconds=1.0, **options,
+    )  # fmt: skip
+    with mock.patch.object(evaluation, 'run_job', run_job):
+      run()
+      self.assertEqual(run()[0]['why'], 'exit code 1')
+      why['one'] = ''
+      rows = run(retry=True)
+      self.assertEqual([row['why'] for row in rows], ['', ''])
+      # The newer row counts from now on.
+      self.assertEqual([row['why'] for row in run(retry=True)], ['', ''])
+    self.assertEqual(ran, ['one', 'two', 'one'])
 
   def test_jobs_run_at_once_and_an_error_stops_the_others(self):
     found = [settings.read(self.setting())]

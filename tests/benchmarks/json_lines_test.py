@@ -37,7 +37,8 @@ class JsonLinesTest(absltest.TestCase):
 
     def write(writer):
       for i in range(50):
-        json_lines.append(path, [{'writer': writer, 'row': i, 'text': 'x' * 99}])
+        row = {'writer': writer, 'row': i, 'text': 'x' * 99}
+        json_lines.append(path, [row])
 
     with futures.ThreadPoolExecutor(4) as pool:
       list(pool.map(write, range(4)))

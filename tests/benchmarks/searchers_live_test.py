@@ -10,7 +10,6 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import numpy as np
-import pytest
 import safetensors.numpy
 
 from benchmarks import json_lines
@@ -296,7 +295,6 @@ class VersusTest(absltest.TestCase):
     self.assertLen(versus.systems('asha', ''), 3)
 
 
-@pytest.mark.long
 class RecordingTest(absltest.TestCase):
 
   def test_a_row_of_a_run_that_switches(self):
