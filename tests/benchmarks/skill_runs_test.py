@@ -167,7 +167,7 @@ class RunTest(absltest.TestCase):
       )
       history = run()
       opened = history.find(records.Open)
-      self.assertEqual(opened.config['evolve']['skills'], list(library))
+      self.assertSequenceEqual(opened.config['evolve']['skills'], library)
       values = skill_runs.values_of(root / name, FAULT)
       self.assertEqual(values[history.base.harness]['grpo.kl_coef'], 10.0)
       found = skill_runs.repair(history, values, FAULT.paths)
