@@ -177,8 +177,7 @@ def examine(run: form.Run) -> findings.Diagnosis:
     try:
       finding = check(run)
     except form.NotLogged as error:
-      why = words.how_to_log(run.format, str(error), error.names)
-      unknown.append(findings.Unknown(check.__name__, why))
+      unknown.append(_unknown(run.format, check.__name__, error))
       continue
     if finding is None:
       quiet.append(check.__name__)
@@ -213,6 +212,16 @@ def _explained(found: list[findings.Finding]) -> list[findings.Finding]:
       worst = min((f.severity for f in both), key=findings.SEVERITIES.index)
       by_check[cause] = dataclasses.replace(by_check[cause], severity=worst)
   return list(by_check.values())
+
+
+def _unknown(
+    format_: str, check: str, error: form.NotLogged
+) -> findings.Unknown:
+  """Return why a check cannot tell, with what makes the trainer log it."""
+  options = words.how_to_log(format_, error.names)
+  if not options:
+    return findings.Unknown(check, str(error), error.names)
+  return findings.Unknown(check, f'{error}: {"; ".join(options)}')
 
 
 def _causes_first(found: list[findings.Finding]) -> list[findings.Finding]:

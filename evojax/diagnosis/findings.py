@@ -65,6 +65,9 @@ class Unknown:
 
   check: str
   why: str
+  # What was not logged, by names that --columns takes, if it is not known what
+  # would make the trainer log it.
+  missing: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

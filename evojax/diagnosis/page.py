@@ -60,6 +60,7 @@ def write(
       'findings': shown,
       'curves': curves.curves([curves.Line('this run', 'lineage', _rows(run))]),
       'settings': findings.plain_mapping(run.settings),
+      'columns': {**form.ROLLOUT, **form.STEP},
   }
   text = page_lib.render('diagnosis.html', context)
   durable.write_atomic(path, text.encode())

@@ -32,8 +32,17 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
     found.append(diagnosis.summary)
   if diagnosis.unknown:
     why: dict[str, list[str]] = {}
+    # One line for all that the user can do nothing about.
+    missing: dict[str, None] = {}
+    without: list[str] = []
     for unknown in diagnosis.unknown:
-      why.setdefault(unknown.why, []).append(unknown.check)
+      if unknown.missing:
+        missing |= dict.fromkeys(unknown.missing)
+        without.append(unknown.check)
+      else:
+        why.setdefault(unknown.why, []).append(unknown.check)
+    if without:
+      why[f'not logged: {", ".join(missing)}'] = without
     found += [
         f'  cannot tell: {", ".join(names)} ({reason})'
         for reason, names in why.items()

@@ -146,17 +146,15 @@ _HOW = {
 }
 
 
-def how_to_log(format_: str, why: str, names: Iterable[str]) -> str:
-  """Return why a check cannot tell, with what makes the trainer log it.
+def how_to_log(format_: str, names: Iterable[str]) -> list[str]:
+  """Return the options that make a trainer log something, as far as known.
 
   Args:
     format_: Format of the log.
-    why: What the check says.
-    names: What it misses, see `form.NotLogged`.
+    names: What is missing, see `form.NotLogged`.
   """
   known = _HOW.get(format_, {})
-  found = dict.fromkeys(known[name] for name in names if name in known)
-  return f'{why}: {"; ".join(found)}' if found else why
+  return list(dict.fromkeys(known[name] for name in names if name in known))
 
 
 def word(format_: str, name: str, part: str = '') -> str:

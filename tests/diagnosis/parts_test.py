@@ -14,6 +14,7 @@ from evojax.diagnosis import examine
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis import show
 from evojax.diagnosis import words
 from tests.diagnosis import made
 from tests.diagnosis import parts_made
@@ -221,6 +222,22 @@ class PartsTest(parameterized.TestCase):
     run = parts_made.metrics(length=parts_made.shrinking(end), outcome=right)
     self.assertNotIn('shrinks', _found(run))
 
+  @parameterized.parameters(
+      (30.0, -0.4, True),
+      (30.0, 0.4, False),
+      (60.0, -0.4, False),
+  )
+  def test_completions_that_shrink_while_less_is_solved(
+      self, end, change, wanted
+  ):
+    rng = np.random.default_rng(0)
+    solved = np.linspace(0.5, 0.5 + change, 40) + rng.normal(0, 0.02, 40)
+    run = parts_made.metrics(length=parts_made.shrinking(end), outcome=solved)
+    found = _found(run)
+    self.assertEqual('shrinks' in found, wanted)
+    if wanted:
+      self.assertEndsWith(found['shrinks'].text, ', and less is solved')
+
   @parameterized.parameters((1.0, True), (0.0, False))
   def test_one_reward_for_all(self, value, wanted):
     run = made.run(made.rollouts(), reward=lambda e: value + 0 * e['outcome'])
@@ -336,13 +353,29 @@ class LoggedTest(parameterized.TestCase):
       ('table', ['gap'], None),
   )
   def test_how_to_log_what_is_missing(self, format_, missing, said):
-    # The text may hold the name of a column that is not what is missing.
-    text = words.how_to_log(format_, '3 of 8 groups have a prompt', missing)
-    self.assertStartsWith(text, '3 of 8 groups have a prompt')
-    self.assertEqual(text.count(': '), said is not None)
-    if said:
-      # Each hint is given once.
-      self.assertEqual(text.count(said), 1)
+    options = words.how_to_log(format_, missing)
+    if said is None:
+      self.assertEmpty(options)
+    else:  # Each option is given once.
+      self.assertEqual('; '.join(options).count(said), 1)
+
+  def test_one_line_for_what_the_user_can_do_nothing_about(self):
+    run = dataclasses.replace(parts_made.metrics(), format='trl')
+    diagnosis = examine.examine(run)
+    lines = [
+        line
+        for line in show.lines(run, diagnosis)
+        if line.startswith('  cannot tell: ')
+    ]
+    (without,) = [line for line in lines if '(not logged: ' in line]
+    self.assertIn('tests_time_out', without)
+    self.assertRegex(without, r'not logged: .*\btimed_out\b')
+    # What an option of the trainer would log is not among it.
+    self.assertNotIn('constant_part', without)
+    said = '\n'.join(lines)
+    self.assertIn('log_completions=True', said)
+    for each in diagnosis.unknown:
+      self.assertIn(each.check, said)
 
   def test_a_run_says_what_it_misses(self):
     run = made.run(made.rollouts(), drop=('prompt', 'reference'))

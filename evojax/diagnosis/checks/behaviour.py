@@ -30,7 +30,9 @@ _WILD = 2.0  # Entropy, nats per token, of texts that make no sense.
 _NEVER_END = 0.97  # Share cut in every step.
 _OFTEN_CUT = 0.5  # Share cut from which the longest of a step is the limit.
 _SAME_LENGTH = 0.01  # Relative difference of lengths of one limit.
-_SHRUNK = 0.1  # Share of the first length that is left of a collapsed one.
+# Share of the first length that is left of a collapsed one: by itself, and if
+# less is solved as well.
+_SHRUNK, _SHRUNK_AND_WORSE = 0.1, 0.5
 _WITH_IT = -0.8  # Correlation of reward and truncation that is one course.
 
 
@@ -279,12 +281,15 @@ def _repeats(text: str) -> bool:
 
 
 def shrinks(run: form.Run) -> findings.Finding | None:
-  """Detect completions that shrink to hardly anything."""
+  """Detect completions that shrink to hardly anything, or while less is solved.
+  """
   steps, length = run.course('length')
   first = float(length[: max(len(length) // 8, 1)].mean())
   late = intervals.mean(length[-max(len(length) // 3, 4) :])
   change = trends.change_point(length)
-  if late.high > _SHRUNK * first or change.p > _SURE:
+  worse = _less_is_solved(run)
+  most = _SHRUNK_AND_WORSE if worse else _SHRUNK
+  if late.high > most * first or change.p > _SURE:
     return None
   if shares.solved_late(run) > learning.MUCH_SOLVED:
     return None
@@ -292,7 +297,8 @@ def shrinks(run: form.Run) -> findings.Finding | None:
       check='shrinks',
       severity='warning',
       text=f'completions shrink from {first:.3g} to {late.value:.3g}'
-      f' {"tokens" if "n_tokens" in run.rollouts else "in length"}',
+      f' {"tokens" if "n_tokens" in run.rollouts else "in length"}'
+      + ', and less is solved' * worse,
       since=int(steps[change.index]),
       p=change.p,
       numbers=(findings.number('length, last third', late),),
@@ -301,6 +307,15 @@ def shrinks(run: form.Run) -> findings.Finding | None:
       remedies=blame.remedies(run),
       curves=(('length', steps, length),),
   )
+
+
+def _less_is_solved(run: form.Run) -> bool:
+  """Return whether the solved share certainly falls over the run."""
+  try:
+    _, solved = run.course('outcome')
+  except form.NotLogged:
+    return False
+  return trends.trend(solved).high < 0
 
 
 def truncation(run: form.Run) -> findings.Finding | None:
