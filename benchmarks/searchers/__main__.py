@@ -27,6 +27,7 @@ a row in --live_rows are not repeated; `--live --jobs=` prints the table of the
 rows so far.
 """
 
+import math
 import pathlib
 
 from absl import app
@@ -96,8 +97,23 @@ def _record(path: pathlib.Path) -> None:
       print(f'{run.key}: {100 * last:.1f} {row["ended"]}', flush=True)
 
 
-def _live() -> None:
-  """Run the jobs of all systems; print their table."""
+def _tokens() -> list[float]:
+  """Return --tokens as numbers."""
+  found = []
+  for text in _TOKENS.value:
+    try:
+      found.append(float(text))
+    except ValueError:
+      found.append(math.nan)
+    if not 1 <= found[-1] < math.inf:
+      raise app.UsageError(f'--tokens={text}: give numbers from 1 on, as 5e5')
+  if not found:
+    raise app.UsageError('--tokens is empty: give numbers from 1 on, as 5e5')
+  return found
+
+
+def _live(tokens: int) -> None:
+  """Run the jobs of all systems for so many tokens; print their table."""
   try:
     found = [settings_lib.read(settings_lib.FOLDER / n) for n in _JOBS.value]
   except settings_lib.SettingError as error:
@@ -115,7 +131,7 @@ def _live() -> None:
       range(first, first + _LIVE_SEEDS.value),
       pathlib.Path(_OUT.value).resolve(),
       pathlib.Path(_LIVE_ROWS.value),
-      tokens=int(float(_TOKENS.value[0])),
+      tokens=tokens,
       seconds=_SECONDS.value,
       workers=_WORKERS.value,
   )
@@ -123,8 +139,9 @@ def _live() -> None:
 
 
 def main(_):
+  tokens = _tokens()
   if _LIVE.value:
-    _live()
+    _live(int(tokens[0]))
     return
   path = pathlib.Path(_ROWS.value)
   try:
@@ -142,9 +159,9 @@ def main(_):
           ' --record trains them'
       )
       continue
-    for tokens in _TOKENS.value:
+    for limit in tokens:
       plan = replays.Plan(
-          tokens=float(tokens),
+          tokens=limit,
           worlds=_WORLDS.value,
           repeats=_REPEATS.value,
           tuning=_TUNING.value,
