@@ -108,7 +108,10 @@ class Race:
     self._changes, self._order = changes, order
     self.harness, self.policy = tables.SEED, world.base
     self._entered = self._confirmed = 0
-    self._tried: set[int] = set()  # Factors tried on this incumbent.
+    # Factors tried on this incumbent; those tried as repairs of a critical
+    # fault, once for each time.
+    self._tried: set[int] = set()
+    self._repairs: list[_Candidate] = []
     self._racing: list[_Candidate] = []
     self._groups: list[list[float]] = []
     self._shadow: _Shadow | None = None
@@ -152,11 +155,16 @@ class Race:
     for one. Other changes wait while the policy learns fast.
     """
     called, critical = self._world.calls(self.policy)
-    busy = self._tried | {c.factor for c in self._racing}
-    left = [k for k in range(self._world.table.factors) if k not in busy]
+    racing = {c.factor for c in self._racing}
+    left = [k for k in range(self._world.table.factors) if k not in racing]
     left = [k for k in left if not self._vetoed(k)]
     classes = lambda k: self._changes.classes[self._order[k]]
     among = lambda k, found: not set(classes(k)).isdisjoint(found)
+    left = [
+        k
+        for k in left
+        if k not in self._tried or (among(k, critical) and self._may_repair(k))
+    ]
     ranks = {
         k: min((called.index(c) for c in classes(k) if c in called), default=99)
         for k in left
@@ -173,6 +181,11 @@ class Race:
       harness = self.harness ^ (1 << factor)
       mends = bool(repairs)
       self._racing.append(_Candidate(factor, harness, self._entered, mends))
+
+  def _may_repair(self, factor: int) -> bool:
+    """Return whether a repair was not tried as one, or once and with a gain."""
+    before = [c for c in self._repairs if c.factor == factor]
+    return not before or (len(before) == 1 and before[0].standing.mean > 0)
 
   def _learns_fast(self) -> bool:
     """Return whether changes that repair nothing wait; see `learning`."""
@@ -482,7 +495,10 @@ class Race:
       self.harness, self.policy = winner.harness, winner.state
       self._taught[-1] = [x for end in winner.ends for x in self._outcomes(end)]
       self._racing, self._tried = [], {winner.factor}
+      self._repairs = [winner, winner]  # It is not undone.
       return
     status = lambda c: verdicts[str(c.factor)].status
-    self._tried |= {c.factor for c in self._racing if status(c) == 'drop'}
+    dropped = [c for c in self._racing if status(c) == 'drop']
+    self._tried |= {c.factor for c in dropped}
+    self._repairs += [c for c in dropped if c.mends]
     self._racing = [c for c in self._racing if status(c) == 'go_on']

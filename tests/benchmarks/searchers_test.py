@@ -337,6 +337,26 @@ class RulesTest(parameterized.TestCase):
       race._fill(2)
       self.assertLen(race._racing, entered)
 
+  @parameterized.parameters(
+      ((), 1),
+      ((0.1,), 1),  # It gained, but not for sure.
+      ((-0.1,), 0),
+      ((0.1, 0.1), 0),
+  )
+  def test_a_critical_repair_is_tried_again_at_most_once(self, gains, entered):
+    of = table(better)
+    each = [[['reward']] * len(MARKS)] * 16
+    of = dataclasses.replace(of, critical=each)
+    race = racing.Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+    race._tried = {0, 1, 2, 3}
+    for gain in gains:
+      repair = racing._Candidate(0, 1, 1, mends=True)
+      standing = repair.standing
+      repair.standing = dataclasses.replace(standing, differences=(gain,))
+      race._repairs.append(repair)
+    race._fill(2)
+    self.assertLen(race._racing, entered)
+
   @parameterized.parameters(True, False)
   def test_the_chain_follows_a_critical_repair(self, helps):
     """And goes back to the incumbent's own arms if it does not help."""
