@@ -56,9 +56,7 @@ GAINS = (
 )
 PERTURBED = 0.03  # Spread of a pair on perturbed problems, as measured.
 
-_RACES = flags.DEFINE_integer(
-    'races', 10_000, 'Runs of each row of a table.', lower_bound=2
-)
+_RACES = flags.DEFINE_integer('races', 10_000, 'Runs of each table row.', 2)
 _CURVES = flags.DEFINE_string(
     'curves',
     str(pathlib.Path(__file__).with_name('race_curves.jsonl')),

@@ -175,7 +175,7 @@ class Race:
     if not repairs:
       ordinary = self._e.entries - self._entered
       ordinary -= self._e.entries >= field.ENTRIES_WITH_RESERVE
-      places = 0 if self._learns_fast() else min(places, ordinary)
+      places = 0 if self._learns_fast() else max(min(places, ordinary), 0)
     for factor in (repairs[:1] or left)[:places]:
       self._entered += 1
       harness = self.harness ^ (1 << factor)

@@ -327,13 +327,18 @@ class RulesTest(parameterized.TestCase):
   def test_the_last_entry_is_for_a_critical_repair(self):
     of = table(better)
     each = lambda classes: [[classes] * len(MARKS)] * 16
-    for critical, entered in ((['reward'], 1), ([], 0)):
+    for critical, before, entered in (
+        (['reward'], 4, 1),
+        ([], 4, 0),
+        ([], 5, 0),
+    ):
       of = dataclasses.replace(of, critical=each(critical))
       race = racing.Race(
           world(of), np.random.default_rng(0), CHANGES, range(4)
       )
       race._taught = [[0.3, 0.3]]
-      race._entered = race._e.entries - 1
+      self.assertEqual(race._e.entries, 5)
+      race._entered = before
       race._fill(2)
       self.assertLen(race._racing, entered)
 
