@@ -437,18 +437,25 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
             'seeds': len(by_seed),
             'of': sum(point.setting == name for point in points),
             'split': next((r.get('split') for r in by_seed.values()), None),
-            **{what: _interval(given) for what, given in values.items()},
+            # Scores are shares.
+            'score': _interval(values['score'], 0.0, 1.0),
+            'gain': _interval(values['gain'], -1.0, 1.0),
+            'over': _interval(values['over'], -1.0, 1.0),
         }
     )
   return rows
 
 
-def _interval(values: Sequence[float]) -> list[float | None] | None:
+def _interval(
+    values: Sequence[float], least: float, most: float
+) -> list[float | None] | None:
+  """Return mean, low and high; the interval of two seeds can leave the range.
+  """
   if not values:
     return None
   found = intervals.student(values)
-  ends = [found.low, found.high] if len(values) > 1 else [None, None]
-  return [found.value, *ends]
+  ends = [max(found.low, least), min(found.high, most)]
+  return [found.value, *(ends if len(values) > 1 else (None, None))]
 
 
 def write_table(

@@ -184,10 +184,11 @@ class SweepTest(parameterized.TestCase):
     self.assertEqual(again.started, list(failing.broken))
     rows = json.loads((self.workdir / 'sweep.json').read_text())
     self.assertEqual([row['seeds'] for row in rows], [2, 2, 2, 2])
-    # 0.1 * seed + 0.1: mean 0.25; t(1, 0.975) = 12.71, standard error 0.05.
+    # 0.1 * seed + 0.1: mean 0.25; t(1, 0.975) = 12.71, standard error 0.05. A
+    # share is not below 0.
     mean, low, high = rows[0]['score']
     self.assertAlmostEqual(mean, 0.25)
-    self.assertAlmostEqual(low, 0.25 - 0.05 * 12.7062, places=3)
+    self.assertEqual(low, 0.0)
     self.assertAlmostEqual(high, 0.25 + 0.05 * 12.7062, places=3)
     self.assertIsNone(rows[0]['over'])
     # By seed: 0.2 each, without any spread.
@@ -297,7 +298,12 @@ SETTINGS = {
         )
 
   def test_settings_with_equal_scores_differ_by_exactly_nothing(self):
-    self.assertEqual(sweep._interval([0.0] * 5), [0.0, 0.0, 0.0])
+    interval = lambda *values: sweep._interval(values, 0.0, 1.0)
+    self.assertEqual(interval(*[0.0] * 5), [0.0, 0.0, 0.0])
+    # Student's interval of these two seeds is [-1.57, 2.24].
+    _, low, high = interval(0.2, 0.5)
+    self.assertEqual((low, high), (0.0, 1.0))
+    self.assertEqual(interval(0.2), [0.2, None, None])
 
   def test_slurm_runs_one_point_per_task(self):
     with absltest.mock.patch.object(

@@ -2,10 +2,14 @@
 
 A field that would change the answer but is not supported is refused by name,
 with a remedy, unless its value has no effect: null, false, 0, empty, or the
-default. Any other undeclared field is ignored, and logged once per name.
+default. So is a name that is almost that of a declared field, or belongs into
+another object, since the answer would be sampled by defaults. Any other
+undeclared field is ignored, and logged once per name.
 """
 
 from collections.abc import Mapping
+import difflib
+import functools
 import logging
 from typing import Any, ClassVar
 
@@ -18,6 +22,7 @@ _SHOWN_NAME = 60  # Characters of a field's name in a message.
 # Number of names of ignored fields that are logged; clients can invent many.
 _MOST_LOGGED = 100
 _logged: set[str] = set()
+_ALIKE = 0.8  # Likeness of two names, by difflib, of which one is misspelled.
 # Fields in which null has a meaning: as many tokens as fit.
 _NULLABLE = frozenset(('max_new_tokens',))
 # Refused fields that have no effect with further values besides null, false, 0
@@ -45,6 +50,8 @@ class Model(pydantic.BaseModel):
   where: ClassVar[str] = ''  # Prefix of the names of its fields.
   # Refused field -> the reason, and what to do instead.
   refused: ClassVar[Mapping[str, str]] = {}
+  # Field that has an effect in another object only -> where it belongs.
+  misplaced: ClassVar[Mapping[str, str]] = {}
 
   @pydantic.model_validator(mode='before')
   @classmethod
@@ -54,7 +61,7 @@ class Model(pydantic.BaseModel):
     Clients send null for fields that they do not set.
 
     Raises:
-      ApiError: 400 for a field that is refused.
+      ApiError: 400 for a field that is refused, misplaced or misspelled.
     """
     if not isinstance(fields, dict):
       return fields
@@ -67,8 +74,21 @@ class Model(pydantic.BaseModel):
       if name in cls.model_fields:
         kept[name] = value
       elif name not in cls.refused:
+        if value is not None and (problem := _mistake(cls, name)):
+          raise errors.bad_request(cls.where + name, problem)
         _log_ignored(cls.where + name)
     return kept
+
+
+@functools.lru_cache(1024)  # Clients send the same names again and again.
+def _mistake(model: type[Model], name: str) -> str:
+  """Return why an undeclared field is probably a mistake; '' if it is none."""
+  if name in model.misplaced:
+    return model.misplaced[name]
+  if len(name) > _SHOWN_NAME:
+    return ''
+  alike = difflib.get_close_matches(name, model.model_fields, 1, _ALIKE)
+  return f'not a field; is `{alike[0]}` meant?' if alike else ''
 
 
 def _asks_nothing(name: str, value: Any) -> bool:

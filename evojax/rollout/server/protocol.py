@@ -137,6 +137,9 @@ class Generate(fields_lib.Model):
       'max_thinking_tokens': _THINKING,
       'background': 'not served; keep the connection, or run SGLang',
   }
+  misplaced = dict.fromkeys(
+      Sampling.model_fields, 'has no effect here; put it into `sampling_params`'
+  )
   text: _Texts | str | None = None
   input_ids: _Batch | _Tokens | None = None
   sampling_params: list[dict[str, Any]] | dict[str, Any] = {}
@@ -305,6 +308,15 @@ class Message(fields_lib.Model):
   tool_call_id: str | None = None
   reasoning_content: str | None = None
   tool_calls: list[_ToolCall] = []
+
+  @pydantic.model_validator(mode='after')
+  def _check_content(self) -> 'Message':
+    """Refuse a user's message without content, as SGLang and OpenAI do."""
+    if self.role == 'user' and 'content' not in self.model_fields_set:
+      raise errors.bad_request(
+          'messages[].content', 'missing in a message of the user'
+      )
+    return self
 
 
 class _Tool(fields_lib.Model):

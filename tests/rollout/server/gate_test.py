@@ -348,7 +348,7 @@ class SizeTest(parameterized.TestCase):
     call = {'function': {'name': 'add', 'arguments': {'a': text}}}
     tool = {'function': {'name': 'add', 'description': text}}
     chats = [
-        {'messages': [{'role': 'user', **fields}], **options}
+        {'messages': [{'role': 'user', 'content': '', **fields}], **options}
         for fields, options in (
             ({'content': [part]}, {}),
             ({'reasoning_content': text}, {}),

@@ -266,6 +266,35 @@ class ProtocolTest(parameterized.TestCase):
       self.assertLen([x for x in logs.output if name in x], 1, name)
     self.assertLen(logs.output, 6)
 
+  @parameterized.parameters(
+      ({'sampling_params': {'temprature': 0.0}}, 'temperature'),
+      ({'sampling_params': {'max_tokens': 5}}, 'max_new_tokens'),
+      ({'return_logprobs': True}, 'return_logprob'),
+      ({'temperature': 0.0}, 'sampling_params'),
+      ({'max_new_tokens': 5}, 'sampling_params'),
+  )
+  def test_a_mistaken_name_is_refused(self, fields, said):
+    """Otherwise the answer would be sampled by defaults, without a word."""
+    with self.assertRaises(errors.ApiError) as caught:
+      _check({'text': 'a', **fields})
+    self.assertEqual(caught.exception.status, 400)
+    self.assertIn(said, caught.exception.message)
+    # Null asks for nothing.
+    *_, (name, inner) = fields.items()
+    nothing = dict.fromkeys(inner) if isinstance(inner, dict) else None
+    _check({'text': 'a', name: nothing})
+
+  def test_a_message_of_the_user_has_content(self):
+    def check(message):
+      body = json.dumps({'messages': [message]}).encode()
+      return protocol.parse(protocol.Chat, body)
+
+    for content in ({}, {'content': None}):
+      with self.assertRaisesRegex(errors.ApiError, r'messages\[\]\.content'):
+        check({'role': 'user', **content})
+    check({'role': 'user', 'content': ''})
+    check({'role': 'assistant', 'tool_calls': []})
+
   def test_nobody_fills_the_log_with_names(self):
     self.enterContext(mock.patch.object(fields_lib, '_logged', set()))
     body = {f'{"x" * 10_000 * (i % 2)}{i}': 1 for i in range(400)}
