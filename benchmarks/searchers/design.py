@@ -16,7 +16,7 @@ from typing import Any
 import ml_collections
 
 from benchmarks.faults import settings as settings_lib
-from benchmarks.searchers import rules
+from benchmarks.searchers import racing
 from evojax import domains
 from evojax.harness import delta
 from evojax.harness import spec
@@ -44,7 +44,7 @@ class Design:
   fault: settings_lib.Setting | None  # None: a sound setting.
 
   @property
-  def changes(self) -> rules.Changes:
+  def changes(self) -> racing.Changes:
     """The intervention classes of the factors A to D."""
     surface = surface_lib.recipe()
     paths = [_WEAK_KL, *_OWN][:BITS]
@@ -54,7 +54,7 @@ class Design:
     ]
     if self.fault:
       classes[0] = list(self.fault.causes)
-    return rules.Changes(classes)
+    return racing.Changes(classes)
 
   def recipe(
       self, number: int

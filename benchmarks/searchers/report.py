@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import json_lines
+from benchmarks.searchers import racing
 from benchmarks.searchers import replays
 from benchmarks.searchers import rivals
 from benchmarks.searchers import rules
@@ -24,7 +25,7 @@ def run(
     path: pathlib.Path,
     setting: str,
     plan: replays.Plan,
-    changes: rules.Changes,
+    changes: racing.Changes,
     python: str = '',
 ) -> dict[str, dict[str, Any]]:
   """Return the results of each rule in the replays of a setting.

@@ -368,11 +368,14 @@ class World:
   def calls(self, state: State) -> tuple[Sequence[str], Sequence[str]]:
     """Return the classes that a diagnosis calls for, the most urgent first.
 
+    It is that of the nearest mark: a first diagnosis, after 8 updates, is that
+    after 12, as the mark before is the start, when there is nothing to read.
+
     Returns:
       All classes, and those of critical findings.
     """
-    mark = int(np.searchsorted(self.table.updates, state.at, side='right')) - 1
-    harness, mark = max(state.harness, SEED), max(mark, 0)
+    harness = max(state.harness, SEED)
+    mark = int(np.abs(self.table.updates - state.at).argmin())
     return self.table.calls[harness][mark], self.table.critical[harness][mark]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.faults import settings
 from benchmarks.searchers import design
+from benchmarks.searchers import racing
 from benchmarks.searchers import recording
 from benchmarks.searchers import replays
 from benchmarks.searchers import report
@@ -23,7 +24,7 @@ from benchmarks.searchers import tables
 
 MARKS = list(range(0, 129, 16))
 UPDATE = 2000  # Tokens.
-CHANGES = rules.Changes([('reward',), ('optimizer',), ('loss',), ('filter',)])
+CHANGES = racing.Changes([('reward',), ('optimizer',), ('loss',), ('filter',)])
 # Python of the environment from benchmarks/searchers/requirements.txt.
 RIVALS = os.environ.get('EVOJAX_RIVALS_PYTHON', '')
 
@@ -286,7 +287,7 @@ class RulesTest(parameterized.TestCase):
     ruins = table(lambda harness: 0.75 if harness & 1 else 0.05, spread=0.0)
     w = world(ruins)
     good = w.train(w.base, 1, 48)
-    race = rules._Race(w, np.random.default_rng(0), CHANGES, range(4))
+    race = racing.Race(w, np.random.default_rng(0), CHANGES, range(4))
     # So many groups that chance has no effect.
     race._grpo = types.SimpleNamespace(prompts=1000, group_size=8)
     lucks = [w.luck() for _ in range(4)]
@@ -305,9 +306,66 @@ class RulesTest(parameterized.TestCase):
     for critical, factors in (([], {0, 1}), (['reward'], {0})):
       calls = ['reward', 'optimizer']
       of = dataclasses.replace(of, calls=each(calls), critical=each(critical))
-      race = rules._Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+      race = racing.Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+      race._taught = [[0.3, 0.3]]  # It learns slowly.
       race._fill(2)
       self.assertEqual({c.factor for c in race._racing}, factors)
+
+  def test_changes_that_repair_nothing_wait_while_the_policy_learns_fast(self):
+    race = racing.Race(
+        world(table(better)), np.random.default_rng(0), CHANGES, range(4)
+    )
+    for taught, entered in (
+        ([], 0),
+        ([[0.3, 0.5], [0.6, 0.8]], 0),
+        ([[0.3, 0.5], [0.6, 0.6], [0.6, 0.6]], 2),
+    ):
+      race._taught = taught
+      race._fill(2)
+      self.assertLen(race._racing, entered)
+
+  def test_the_last_entry_is_for_a_critical_repair(self):
+    of = table(better)
+    each = lambda classes: [[classes] * len(MARKS)] * 16
+    for critical, entered in ((['reward'], 1), ([], 0)):
+      of = dataclasses.replace(of, critical=each(critical))
+      race = racing.Race(
+          world(of), np.random.default_rng(0), CHANGES, range(4)
+      )
+      race._taught = [[0.3, 0.3]]
+      race._entered = race._e.entries - 1
+      race._fill(2)
+      self.assertLen(race._racing, entered)
+
+  @parameterized.parameters(True, False)
+  def test_the_chain_follows_a_critical_repair(self, helps):
+    """And goes back to the incumbent's own arms if it does not help."""
+    of = table(
+        lambda harness: 0.7 if bool(harness & 1) == helps else 0.3, spread=0.0
+    )
+    race = racing.Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+    # So many groups that chance has no effect.
+    race._grpo = types.SimpleNamespace(prompts=1000, group_size=8)
+    repair = racing._Candidate(0, 1, 1, mends=True)
+    self.assertTrue(repair.is_due)
+    lucks = [race._world.luck() for _ in range(4)]
+    first = race.policy
+    starts, ends, (found, errors) = race._follow(
+        repair, lucks, suspect=False, alike=True
+    )
+    self.assertEqual(starts[:2], [first, repair.ends[0]])
+    self.assertEqual(len(found), len(errors))
+    own = first, ends[0]
+    if helps:
+      # Arms that continue those of the repair are no part of the policy.
+      self.assertIn(race.policy, own)
+      self.assertEqual(starts[1:], repair.ends[:-1])
+      self.assertEqual(repair.state, repair.ends[-1])
+      self.assertGreater(min(found[:2]), 0.02)
+    else:
+      self.assertLen(found, 2)
+      self.assertIn(starts[2], own)
+      self.assertEqual(race.policy, ends[-1])
 
   @parameterized.parameters(
       # As in the meta-loop's own test: the line rises by 4.8 points in a round,
@@ -322,14 +380,14 @@ class RulesTest(parameterized.TestCase):
       self, ahead, rounds, mends, trains
   ):
     of = table(lambda harness: 0.6)
-    race = rules._Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+    race = racing.Race(world(of), np.random.default_rng(0), CHANGES, range(4))
     race._e = types.SimpleNamespace(horizon=rounds + 1)
     race._outcomes = lambda state: [0.30, 0.38]
     ends = [None] * 2
     self.assertEqual(race._is_needed(ends, ahead, rounds, mends), trains)
     # The same decides after each look, if nothing else does.
     race._difference = lambda *_, **__: (ahead, 0.0)
-    race._shadow = rules._Shadow(0, race.policy, True, mends)
+    race._shadow = racing._Shadow(0, race.policy, True, mends)
     status = 'go_on' if trains else 'keep'
     self.assertEqual(race._look(ends, ends, alike=True), status)
 
@@ -339,7 +397,8 @@ class RulesTest(parameterized.TestCase):
       of = dataclasses.replace(
           table(better), calls=each(['reward']), critical=each(critical)
       )
-      race = rules._Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+      race = racing.Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+      race._taught = [[0.3, 0.3]]
       race._fill(1)
       self.assertEqual({c.mends for c in race._racing}, mends)
 

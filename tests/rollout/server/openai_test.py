@@ -554,7 +554,7 @@ class OpenAITest(parameterized.TestCase):
 
   def test_harmless_fields(self):
     for body in (
-        {'temprature': 1},
+        {'no_such_field': 1},
         {'response_format': {'type': 'text'}, 'store': None, 'tools': None},
         {'metadata': {'a': 'b'}, 'modalities': ['text'], 'user': 'x'},
     ):
