@@ -13,9 +13,10 @@ What a replay assumes:
   about their mean.
 - A policy that continues under another harness is at the point where that
   harness would have had the same score. If it scored less than the base policy,
-  it regains that at the steepest rise of the curve; if it scored more than the
-  curve ever does, it changes like the curve after its best. `error_of_switches`
-  compares this with runs in which the harness was really changed.
+  it regains that at the steepest rise of the curve, or nothing if this would
+  take longer than the whole curve; if it scored more than the curve ever does,
+  it changes like the curve after its best. `error_of_switches` compares this
+  with runs in which the harness was really changed.
 - After its end, a curve is flat; `World.beyond` shows whether this was used.
 """
 
@@ -194,7 +195,10 @@ class _Curve:
     """Return where the curve first reaches a score, or comes nearest to it."""
     if score <= self.scores[0]:
       missing = self.scores[0] - score
-      return -float(missing / self.slope) if self.slope > 0 else 0.0
+      # A curve that hardly rises regains nothing, however long it goes on.
+      if missing > self.slope * self.updates[-1]:
+        return 0.0
+      return -float(missing / self.slope) if missing else 0.0
     above = np.flatnonzero(self.scores >= score)
     if not len(above):
       return float(self.updates[int(self.scores.argmax())])

@@ -164,6 +164,8 @@ class WorldTest(parameterized.TestCase):
     self.assertAlmostEqual(rise(99), 0.6)
     fall = tables._Curve(np.array([0, 10]), np.array([0.3, 0.1]))
     self.assertEqual(fall.find(0.2), 0.0)  # It never regains anything.
+    flat = tables._Curve(np.array([0, 10]), np.array([0.3, 0.3 + 1e-16]))
+    self.assertEqual(flat.find(0.2), 0.0)  # Not after 1e16 updates, either.
 
   def test_under_an_equal_harness_nothing_changes(self):
     w = world(table(lambda harness: 0.7, spread=0.0))
