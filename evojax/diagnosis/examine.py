@@ -61,7 +61,7 @@ _SAID_BY = {
     'logprob_gap': ('other_weights',),
     'clip_fraction': ('logprob_gap', 'other_weights', 'stale_sampler'),
     'reward_falling': ('kl_explosion', 'kl_negative', 'loops', 'form_wins'),
-    'shrinks': ('length_gaming',),
+    'shrinks': ('length_gaming', 'efficiency_collapse', 'submits_at_once'),
     'stale_sampler': ('learning_rate_zero', 'gradient_zero'),
     'calls_unlearned': ('gives_up', 'efficiency_collapse', 'submits_at_once'),
     'hidden_goal': (
