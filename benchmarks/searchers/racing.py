@@ -5,6 +5,7 @@ Sizes are the defaults of the config, not tuned on any table.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
@@ -270,19 +271,19 @@ class Race:
       The states at which each pair started and the incumbent's arm ended, and
       the differences of the pairs.
     """
-    train = lambda *of: self._world.train(*of[:2], self._e.updates, of[2])
+    train = functools.partial(self._world.train, updates=self._e.updates)
     own = state = self.policy
     candidate.state, candidate.ends, follows = state, [], True
     starts, ends, taught, found = [], [], [], ([], [])
     for i, luck in enumerate(lucks):
       starts.append(state)
-      end = train(state, self.harness, luck)
+      end = train(state, self.harness, luck=luck)
       ends.append(end)
       if state is own and not self._is_wasted(end, suspect):
         own = end
         taught += self._outcomes(end)
       if follows:
-        repaired = train(state, candidate.harness, luck)
+        repaired = train(state, candidate.harness, luck=luck)
         candidate.ends.append(repaired)
         _add(found, self._difference(repaired, end, alike))
         if not self._is_wasted(repaired, suspect):
