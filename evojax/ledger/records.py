@@ -58,7 +58,7 @@ class Remedy:
   part: str = ''  # The reward part, if the setting is 'weight'.
   # The new value; None multiplies the present value by `times`. For 'tools',
   # the tool to add.
-  value: float | int | str | None = None
+  value: float | int | bool | str | None = None
   times: float = 1.0
 
 

@@ -140,11 +140,14 @@ def append(
   Raises:
     chain.LedgerError: If a value is not JSON (NaN, an array), or another
       process wrote to the file.
-    OSError: If the disk is full; the ledger is unchanged.
+    RecordError: If a value has another type than its field. Such a row could
+      not be read again, and with it no later one.
+    OSError: If the disk is full. The ledger is unchanged after each of these.
   """
   # `to_json` is not used, because the chain's error names the field of a value
   # that is not JSON.
   fields = {'schema': record.VERSION, **dataclasses.asdict(record)}
+  from_json(type(record), json.loads(chain.canonical_json(fields)))
   return ledger.append(record.STEP, fields, dataclasses.asdict(measured))
 
 

@@ -219,6 +219,29 @@ class RecordsTest(parameterized.TestCase):
     self.assertEqual(row.measured.device_seconds, 16.0)
     self.assertEqual(line['payload']['schema'], record.VERSION)
 
+  def test_a_row_that_could_not_be_read_again_is_not_written(self):
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder, 'ledger.jsonl')
+      ledger = chain.Ledger(path, '')
+      measured = records.Measured(seconds=2.0, device_seconds=16.0)
+      rows_lib.append(ledger, EXAMPLES[0], measured)
+      before = path.read_bytes()
+      wrong = dataclasses.replace(EXAMPLES[2], round=True)
+      with self.assertRaisesRegex(rows_lib.RecordError, 'round = True is no'):
+        rows_lib.append(ledger, wrong, measured)
+      self.assertEqual(path.read_bytes(), before)
+
+  @parameterized.parameters(0.5, 3, True, False, 'read', None)
+  def test_values_of_remedies(self, value):
+    remedy = records.Remedy(setting='history', value=value)
+    finding = records.Finding(
+        check='history_leak', severity='critical', text='', remedies=(remedy,)
+    )
+    made = dataclasses.replace(EXAMPLES[2], findings=(finding,))
+    again = rows_lib.from_json(records.Diagnose, rows_lib.to_json(made))
+    self.assertEqual(again, made)
+    self.assertIs(type(again.findings[0].remedies[0].value), type(value))
+
   def test_an_arm_is_json_too(self):
     arm = records.Arm(**ARM)
     text = json.dumps(rows_lib.to_json(arm))
