@@ -6,9 +6,7 @@ Sizes are the defaults of the config, not tuned on any table.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
-import itertools
 import math
-import statistics
 from typing import Any
 
 import numpy as np
@@ -62,7 +60,7 @@ class _Candidate:
 
   @property
   def is_due(self) -> bool:
-    """Whether the next round is that of the repair of a critical fault."""
+    """Whether the chain follows it: it repairs a critical fault, untried."""
     return self.mends and not self.standing.rounds
 
 
@@ -190,14 +188,8 @@ class Race:
 
   def _learns_fast(self) -> bool:
     """Return whether changes that repair nothing wait; see `learning`."""
-    newest = self._taught[-2:]
-    if not newest:
-      return True
-    solved = list(itertools.chain(*newest))
-    if len(solved) < 2:
-      return False
-    slope = statistics.linear_regression(range(len(solved)), solved).slope
-    return slope * len(solved) / len(newest) > self._e.settled
+    newest = self._taught[-learning.ROUNDS :]
+    return not newest or learning.rise_of(newest) > self._e.settled
 
   def _vetoed(self, factor: int) -> bool:
     """Return whether a replay shows with confidence that a change loses."""

@@ -65,8 +65,8 @@ class Unknown:
 
   check: str
   why: str
-  # What was not logged, by names that --columns takes, if it is not known what
-  # would make the trainer log it.
+  # Names of columns, as --columns takes them. Empty if an option of the trainer
+  # is known that would log them; then `why` has that option.
   missing: tuple[str, ...] = ()
 
 

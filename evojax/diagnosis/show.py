@@ -31,18 +31,13 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
   if not diagnosis.findings or diagnosis.verdict != 'findings':
     found.append(diagnosis.summary)
   if diagnosis.unknown:
+    missing = dict.fromkeys(n for u in diagnosis.unknown for n in u.missing)
+    shared = f'not logged: {", ".join(missing)}'
     why: dict[str, list[str]] = {}
-    # One line for all that the user can do nothing about.
-    missing: dict[str, None] = {}
-    without: list[str] = []
-    for unknown in diagnosis.unknown:
-      if unknown.missing:
-        missing |= dict.fromkeys(unknown.missing)
-        without.append(unknown.check)
-      else:
-        why.setdefault(unknown.why, []).append(unknown.check)
-    if without:
-      why[f'not logged: {", ".join(missing)}'] = without
+    # All that the user can do nothing about is in one line, the last.
+    for unknown in sorted(diagnosis.unknown, key=lambda u: bool(u.missing)):
+      reason = shared if unknown.missing else unknown.why
+      why.setdefault(reason, []).append(unknown.check)
     found += [
         f'  cannot tell: {", ".join(names)} ({reason})'
         for reason, names in why.items()

@@ -19,7 +19,7 @@ from evojax.ledger import records
 # Rounds whose updates are fitted. The mean of 12 problems varies by about 10
 # points from update to update, so that the rise in one round of 32 updates is
 # known to 6 points, and that in two rounds to 2.
-_ROUNDS = 2
+ROUNDS = 2
 
 
 def rise(run: opening.Run, number: int) -> float | None:
@@ -42,20 +42,27 @@ def rise(run: opening.Run, number: int) -> float | None:
   arms = {arm.folder: arm for race in history.races for arm in race.arms}
   lines = []
   for made in history.all(records.Promote):
-    if made.round is None or not number - _ROUNDS <= made.round < number:
+    if made.round is None or not number - ROUNDS <= made.round < number:
       continue
     outcomes = [arms[source.folder].outcome for source in made.sources]
     if run.config.evolve.policy == 'mean':  # All arms start from one state.
       each = zip(*filter(None, outcomes), strict=True)
       outcomes = [list(map(statistics.fmean, each))]
     lines.append(list(itertools.chain(*outcomes)))
-  if not lines:
-    return None
-  solved = list(itertools.chain(*lines))
+  return rise_of(lines) if lines else None
+
+
+def rise_of(rounds: Sequence[Sequence[float]]) -> float:
+  """Return by how much the solved shares of rounds rise in one round.
+
+  Args:
+    rounds: Solved share of each update, by round; at least one round.
+  """
+  solved = list(itertools.chain(*rounds))
   if len(solved) < 2:
     return 0.0
   fitted = statistics.linear_regression(range(len(solved)), solved)
-  return fitted.slope * len(solved) / len(lines)
+  return fitted.slope * len(solved) / len(rounds)
 
 
 def why_wait(run: opening.Run, number: int) -> str:

@@ -437,24 +437,23 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
             'seeds': len(by_seed),
             'of': sum(point.setting == name for point in points),
             'split': next((r.get('split') for r in by_seed.values()), None),
-            # Scores are shares.
-            'score': _interval(values['score'], 0.0, 1.0),
-            'gain': _interval(values['gain'], -1.0, 1.0),
-            'over': _interval(values['over'], -1.0, 1.0),
+            # Scores are shares, and the others differences of shares.
+            'score': _interval(values['score'], least=0.0),
+            'gain': _interval(values['gain'], least=-1.0),
+            'over': _interval(values['over'], least=-1.0),
         }
     )
   return rows
 
 
 def _interval(
-    values: Sequence[float], least: float, most: float
+    values: Sequence[float], least: float
 ) -> list[float | None] | None:
-  """Return mean, low and high; the interval of two seeds can leave the range.
-  """
+  """Return mean, low and high, the ends within [least, 1]."""
   if not values:
     return None
   found = intervals.student(values)
-  ends = [max(found.low, least), min(found.high, most)]
+  ends = [max(found.low, least), min(found.high, 1.0)]
   return [found.value, *(ends if len(values) > 1 else (None, None))]
 
 

@@ -370,7 +370,7 @@ class LoggedTest(parameterized.TestCase):
     (without,) = [line for line in lines if '(not logged: ' in line]
     self.assertIn('tests_time_out', without)
     self.assertRegex(without, r'not logged: .*\btimed_out\b')
-    # What an option of the trainer would log is not among it.
+    # An option of the trainer would log what this check needs.
     self.assertNotIn('constant_part', without)
     said = '\n'.join(lines)
     self.assertIn('log_completions=True', said)

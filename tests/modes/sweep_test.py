@@ -298,7 +298,7 @@ SETTINGS = {
         )
 
   def test_settings_with_equal_scores_differ_by_exactly_nothing(self):
-    interval = lambda *values: sweep._interval(values, 0.0, 1.0)
+    interval = lambda *values: sweep._interval(values, least=0.0)
     self.assertEqual(interval(*[0.0] * 5), [0.0, 0.0, 0.0])
     # Student's interval of these two seeds is [-1.57, 2.24].
     _, low, high = interval(0.2, 0.5)

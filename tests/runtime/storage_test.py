@@ -192,7 +192,7 @@ class CachedTest(StorageTestCase):
     self.assertFalse((folder / 'model.safetensors').exists())
     self.assertEqual(self.get(), folder)
     self.assertEqual(downloads, ['config.json', 'model.safetensors'])
-    # Neither removed nor read, though another one changed.
+    # The second file is not read again when only the first one has changed.
     self.model.write('config.json', b'[]')
     self.files['config.json'] = b'[]'
     with absltest.mock.patch.object(

@@ -281,13 +281,12 @@ def _repeats(text: str) -> bool:
 
 
 def shrinks(run: form.Run) -> findings.Finding | None:
-  """Detect completions that shrink to hardly anything, or while less is solved.
-  """
+  """Detect completions that shrink very much, or less if solving falls, too."""
   steps, length = run.course('length')
   first = float(length[: max(len(length) // 8, 1)].mean())
   late = intervals.mean(length[-max(len(length) // 3, 4) :])
   change = trends.change_point(length)
-  worse = _less_is_solved(run)
+  worse = shares.falls(run)
   most = _SHRUNK_AND_WORSE if worse else _SHRUNK
   if late.high > most * first or change.p > _SURE:
     return None
@@ -307,15 +306,6 @@ def shrinks(run: form.Run) -> findings.Finding | None:
       remedies=blame.remedies(run),
       curves=(('length', steps, length),),
   )
-
-
-def _less_is_solved(run: form.Run) -> bool:
-  """Return whether the solved share certainly falls over the run."""
-  try:
-    _, solved = run.course('outcome')
-  except form.NotLogged:
-    return False
-  return trends.trend(solved).high < 0
 
 
 def truncation(run: form.Run) -> findings.Finding | None:

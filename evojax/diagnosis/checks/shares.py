@@ -98,11 +98,23 @@ def solved_late(run: form.Run) -> float:
 
 def rises(run: form.Run) -> bool:
   """Return whether the solved share rises."""
+  line = _line(run)
+  return line is not None and line.low > 0
+
+
+def falls(run: form.Run) -> bool:
+  """Return whether the solved share falls."""
+  line = _line(run)
+  return line is not None and line.high < 0
+
+
+def _line(run: form.Run) -> trends.Trend | None:
+  """Return the line through the solved share, if it is logged."""
   try:
     _, solved = run.course('outcome')
   except form.NotLogged:
-    return False
-  return trends.trend(solved).low > 0
+    return None
+  return trends.trend(solved)
 
 
 def score(run: form.Run) -> np.ndarray | None:

@@ -1,5 +1,6 @@
 """Wrong requests are refused with the name of what is wrong."""
 
+import difflib
 import json
 from unittest import mock
 
@@ -283,6 +284,19 @@ class ProtocolTest(parameterized.TestCase):
     *_, (name, inner) = fields.items()
     nothing = dict.fromkeys(inner) if isinstance(inner, dict) else None
     _check({'text': 'a', name: nothing})
+
+  def test_only_some_names_are_compared(self):
+    """A body can hold a hundred thousand, or one of a megabyte."""
+    likeness = mock.Mock(wraps=difflib.get_close_matches)
+    self.enterContext(
+        mock.patch.object(fields_lib.difflib, 'get_close_matches', likeness)
+    )
+    fields_lib._misspelled.cache_clear()
+    many = {f'erutarepmet{i}': 1 for i in range(1000)}
+    _check({'text': 'a', 'x' * 10**6: 1, 'sampling_params': many})
+    self.assertBetween(likeness.call_count, 1, 8)
+    with self.assertRaisesRegex(errors.ApiError, 'put it into'):
+      _check({'text': 'a', **many, 'temperature': 0.0})
 
   def test_a_message_of_the_user_has_content(self):
     def check(message):
