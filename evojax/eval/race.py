@@ -241,14 +241,20 @@ def is_hopeful(
 
 
 def passed(
-    standings: Mapping[str, Standing], alphas: Mapping[str, float]
+    standings: Mapping[str, Standing], thresholds: Mapping[str, float]
 ) -> list[str]:
   """Return the candidates that reached their level, best mean first.
 
   The first one that passes the perturbed gate is kept.
+
+  Args:
+    standings: Standings after the round, by name.
+    thresholds: 1 / alpha of each candidate, by name; see `alpha_of`. They are
+      compared as they are: the product of 1 / alpha and alpha may be rounded
+      to less than 1.
   """
   found = [
-      name for name, s in standings.items() if s.e_value * alphas[name] >= 1
+      name for name, s in standings.items() if s.e_value >= thresholds[name]
   ]
   return sorted(found, key=lambda name: (-standings[name].mean, name))
 

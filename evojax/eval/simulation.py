@@ -252,7 +252,8 @@ class _Run:
   ) -> None:
     """Keep at most one candidate, and drop those that do not race on."""
     kept, waiting = '', []
-    for name in race.passed(self.racing, alphas):
+    thresholds = {name: 1 / alpha for name, alpha in alphas.items()}
+    for name in race.passed(self.racing, thresholds):
       status = 'open' if self.shadow is not None else self._judged(name)
       if status == 'holds':
         kept = name

@@ -113,7 +113,7 @@ class RoundTest(parameterized.TestCase):
     )
     self.assertAlmostEqual(after.e_value, 1 / alpha if passes else 0.0)
     self.assertEqual(
-        race.passed({'a': after}, {'a': alpha}), ['a'] if passes else []
+        race.passed({'a': after}, {'a': 1 / alpha}), ['a'] if passes else []
     )
 
   def test_no_round_after_the_last(self):
@@ -240,8 +240,25 @@ class RoundTest(parameterized.TestCase):
         'high': _standing(0.03, e_value=12.0, index=2),
         'not': _standing(0.09, e_value=9.9, index=3),
     }
-    alphas = {'low': 0.05, 'high': 0.1, 'not': 0.1}
-    self.assertEqual(race.passed(standings, alphas), ['high', 'low'])
+    thresholds = {'low': 20.0, 'high': 10.0, 'not': 10.0}
+    self.assertEqual(race.passed(standings, thresholds), ['high', 'low'])
+
+  def test_a_target_that_is_reached_exactly_is_passed(self):
+    # 1 / alpha times alpha is 1 - 1e-16 for the seventh of 10 candidates, and
+    # for the third of 4 after two were kept.
+    for index, most, kept in ((7, 10, 0), (3, 4, 2)):
+      alpha = race.alpha_of(index, most, kept, 0.2)
+      self.assertLess(1 / alpha * alpha, 1.0)
+      after = race.after_round(
+          race.Standing(index=index),
+          [0.05, 0.05],
+          [0.0, 0.0],
+          spread=0.0,
+          alpha=alpha,
+          last=True,
+      )
+      passed = race.passed({'a': after}, {'a': 1 / alpha})
+      self.assertEqual(passed, ['a'], after.e_value)
 
 
 class SortOutTest(parameterized.TestCase):

@@ -155,7 +155,7 @@ def run(name, workdir, config, audited):
   prepare_death(name)
   # Every candidate is kept, so that there is a shadow, which trains beyond the
   # last round.
-  race.passed = lambda standings, alphas: sorted(standings)
+  race.passed = lambda standings, thresholds: sorted(standings)
   gate = race.gate
   race.gate = lambda *given, **options: dataclasses.replace(
       gate(*given, **options), status='holds'

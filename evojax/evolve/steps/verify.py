@@ -146,9 +146,9 @@ def _after_race(
       for n, t in trials.items()
       if n not in found and placed[n].threshold
   }
-  alphas = {name: 1 / placed[int(name)].threshold for name in racing}
+  thresholds = {name: placed[int(name)].threshold for name in racing}
   kept, waiting = '', []
-  for name in race_lib.passed(racing, alphas):
+  for name in race_lib.passed(racing, thresholds):
     trial, standing = trials[int(name)], placed[int(name)]
     if shadow and shadow.decision == 'go_on':
       verdict = _waits(run, race, trial, standing)
