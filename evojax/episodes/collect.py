@@ -10,7 +10,6 @@ in group-major order throughout: episode b is sample b % G of problem b // G.
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import itertools
-import pickle
 import re
 import time
 from typing import Any
@@ -25,10 +24,12 @@ from evojax.episodes import rows as rows_lib
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
+from evojax.runtime import decisions
 from evojax.runtime import interruptible
-from evojax.runtime import sharding
 
 _ID = re.compile('[0-9a-f]{16}')
+# Episode -> its grade, and the seconds that grading it took.
+_Graded = dict[int, tuple[records.Grade, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,8 +191,9 @@ def grade(
     problems: P problems.
     episodes: B episodes, in group-major order.
     divided: Whether each process of the run grades a part of the episodes and
-      gets the grades of the others; then all processes must call this function.
-      Episodes of several turns are graded by every process.
+      gets the grades of the others; then all processes must call this function,
+      and an error of one is raised in all. Episodes of several turns are graded
+      by every process.
     stopping: Returns whether the run was asked to stop; it is asked about twice
       a second, and all processes must call this function then, too. Default:
       nothing stops it.
@@ -207,28 +209,43 @@ def grade(
   group_size = len(episodes) // max(len(problems), 1)
   # Each process has its own environments, but only those of process 0 replied
   # to the policy: states of different processes must not be mixed.
-  divided = divided and domain.limits.turns == 1
-  exchanged = divided and jax.process_count() > 1
+  together = divided and jax.process_count() > 1
+  shared = together and domain.limits.turns == 1
   chosen: Sequence[int] = range(len(episodes))
-  if exchanged:
+  if shared:
     chosen = _share(len(problems), group_size)
   work = lambda: _grade(domain, problems, episodes, group_size, chosen)
   stoppable = work
   if stopping is not None:
     stoppable = lambda: interruptible.call(work, stopping)
-  graded = _exchange(stoppable) if exchanged else stoppable()
+  if shared:
+    parts = decisions.exchange(stoppable)
+    graded = {b: found for part in parts for b, found in part.items()}
+    _require_one(domain, graded)
+  else:
+    whole = lambda: _require_one(domain, stoppable())
+    graded = decisions.agreed(whole) if together else whole()
   order = sorted(graded)
-  grades = [graded[b][0] for b in order]
   seconds = [graded[b][1] for b in order]
-  # A single completion may break its grading; if all fail, it is the machine.
-  if grades and not any(g.graded for g in grades):
+  return [graded[b][0] for b in order], np.array(seconds, np.float32)
+
+
+def _require_one(domain: base.Domain, graded: _Graded) -> _Graded:
+  """Return the grades, of which at least one says something.
+
+  A single completion may break its grading; if all fail, it is the machine.
+
+  Raises:
+    GradingError: If no episode could be graded.
+  """
+  if graded and not any(grade.graded for grade, _ in graded.values()):
     raise GradingError(
-        f'domain {domain.name!r}: none of {len(grades)} completions could be'
+        f'domain {domain.name!r}: none of {len(graded)} completions could be'
         ' graded, so this is not their fault: the grader does not work here.'
         ' `python -m evojax.sandbox.probe` tries the box; the same'
         ' command continues the run'
     )
-  return grades, np.array(seconds, np.float32)
+  return graded
 
 
 def _share(problems: int, group_size: int) -> list[int]:
@@ -252,7 +269,7 @@ def _grade(
     episodes: Sequence[records.Episode],
     group_size: int,
     chosen: Sequence[int],
-) -> dict[int, tuple[records.Grade, float]]:
+) -> _Graded:
   """Return the grades of some episodes, and the seconds that each took."""
   if not chosen:
     return {}
@@ -275,28 +292,6 @@ def _grade(
       )
       for b, g, e in zip(chosen, grades, given, strict=True)
   }
-
-
-def _exchange(
-    work: Callable[[], dict[int, tuple[records.Grade, float]]],
-) -> dict[int, tuple[records.Grade, float]]:
-  """Return the results of all processes, or raise the error of one in all."""
-  try:
-    result: Any = work()
-  except Exception as error:  # pylint: disable=broad-except
-    result = error  # Any error must reach the others, which wait.
-  try:
-    data = pickle.dumps(result)
-    if isinstance(result, Exception):
-      pickle.loads(data)  # Some exceptions cannot be unpickled.
-  except Exception:  # pylint: disable=broad-except
-    data = pickle.dumps(RuntimeError(f'{type(result).__name__}: {result}'))
-  merged = {}
-  for found in map(pickle.loads, sharding.all_gather(data)):
-    if isinstance(found, Exception):
-      raise found
-    merged |= found
-  return merged
 
 
 def rollout_batch(

@@ -64,9 +64,13 @@ class FunctionError(ValueError):
   def __init__(
       self, status: str, function: str, message: str, *, alone: bool = True
   ):
-    super().__init__(f'{function}: {status}: {message}')
+    # All three, so that it can be pickled and sent to other processes.
+    super().__init__(status, function, message)
     self.status, self.function, self.message = status, function, message
     self.alone = alone
+
+  def __str__(self) -> str:
+    return f'{self.function}: {self.status}: {self.message}'
 
 
 @dataclasses.dataclass(frozen=True)

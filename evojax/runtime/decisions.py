@@ -7,7 +7,8 @@ the same branches and use the devices together.
 from collections.abc import Callable
 import contextvars
 import json
-from typing import Any
+import pickle
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from evojax.runtime import sharding
 
 _DECIDING = contextvars.ContextVar('deciding', default=False)
+T = TypeVar('T')
 
 
 def decide(choose: Callable[[], Any]) -> Any:
@@ -47,3 +49,51 @@ def decide(choose: Callable[[], Any]) -> Any:
     data[: len(text)] = np.frombuffer(text, np.uint8)
     text = np.asarray(sharding.broadcast(data), np.uint8).tobytes()
   return json.loads(text)
+
+
+def exchange(work: Callable[[], T]) -> list[T]:
+  """Return the results of all processes; if one fails, raise its error in all.
+
+  Otherwise the others would wait for a process that has left. All processes
+  must call this.
+
+  Args:
+    work: Called in every process. Its result can be pickled, and is not an
+      exception.
+
+  Returns:
+    The results, by process.
+
+  Raises:
+    RuntimeError: In place of an error that cannot be pickled, with its text.
+  """
+  if jax.process_count() == 1:
+    return [work()]
+  try:
+    result: Any = work()
+  except Exception as error:  # pylint: disable=broad-except
+    result = error
+  try:
+    data = pickle.dumps(result)
+    if isinstance(result, Exception):
+      pickle.loads(data)  # Some exceptions cannot be unpickled.
+  except Exception:  # pylint: disable=broad-except
+    data = pickle.dumps(RuntimeError(f'{type(result).__name__}: {result}'))
+  found = [pickle.loads(each) for each in sharding.all_gather(data)]
+  for each in found:
+    if isinstance(each, Exception):
+      raise each
+  return found
+
+
+def agreed(work: Callable[[], T]) -> T:
+  """Return `work()`; if it fails in one process, raise the error in all.
+
+  All processes must call this. For errors, see `exchange`.
+
+  Args:
+    work: Called in every process; its result stays in the process.
+  """
+  results: list[T] = []
+  exchange(lambda: results.append(work()))
+  return results[0]

@@ -75,7 +75,8 @@ def call_here(work: Callable[[], Any]) -> Any:
 
   Unlike in `call`, the work stays in the main thread, and a signal ends it by
   an exception. In a run of several processes, all must call this function; one
-  that got the signal waits until the work of all has ended.
+  that got the signal, or whose work failed, waits until the work of all has
+  ended. An error is raised in its own process only, see `decisions.agreed`.
 
   Args:
     work: See `preemption.until_asked`.
@@ -83,13 +84,17 @@ def call_here(work: Callable[[], Any]) -> Any:
   Raises:
     preemption.Interrupted: If a process got a signal.
   """
-  left, result = False, None
+  left, failed, result = False, None, None
   try:
     result = preemption.until_asked(work)
   except preemption.Interrupted:
     left = True
+  except Exception as error:  # pylint: disable=broad-except
+    failed = error  # The others wait below.
   if sharding.in_any_process(left):
     raise preemption.Interrupted
+  if failed is not None:
+    raise failed
   return result
 
 

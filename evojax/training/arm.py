@@ -244,7 +244,8 @@ def _train(
     except BaseException:  # Save the finished updates, whatever the reason.
       trainer.save()
       raise
-    if limit and time.monotonic() - began > limit:
+    # Decided in process 0: no other may end an arm that the rest train on.
+    if limit and decisions.decide(lambda: time.monotonic() - began > limit):
       why = f'more than evolve.arm_seconds={limit:g} s'
       raise _Stopped('train_budget_overrun', why)
     if job.incumbents and trainer.step == half > 0:

@@ -18,6 +18,7 @@ from evojax.episodes import collect
 from evojax.evidence import schema
 from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
+from evojax.runtime import decisions
 from evojax.runtime import interruptible
 from evojax.training import setup as setup_lib
 
@@ -91,15 +92,24 @@ class RewardPipeline:
   def __call__(self, rollouts: collect.RolloutBatch) -> RewardedBatch:
     """Reward a batch of whole groups, and update the filter's state.
 
-    In a run of several processes, all must call it.
+    In a run of several processes, all must call it; an error of one, such as a
+    function that is late on one machine, is raised in all.
 
     Raises:
       preemption.Interrupted: If a signal came while the reward was computed.
       reward_parts.RewardError: If a part does not fit, or is not finite.
       harness.run.FunctionError: If a function of the harness fails.
     """
+    batch, state = decisions.agreed(lambda: self._reward(rollouts))
+    self.keep_state = state
+    return batch
+
+  def _reward(
+      self, rollouts: collect.RolloutBatch
+  ) -> tuple[RewardedBatch, dict[str, np.ndarray]]:
+    """Return the rewarded batch, and the next state of the filter."""
     config, functions = self._setup.config, self._setup.functions
-    graded = rollouts.graded
+    graded, state = rollouts.graded, self.keep_state
     e = self._setup.view(rollouts.rows)
     # A function of the user may take long, and may ask a judge.
     rewards, parts = interruptible.call_here(lambda: self._setup.rewards(e))
@@ -116,9 +126,9 @@ class RewardPipeline:
       weights[..., : credit.shape[-1]] = credit
     kept = filters.KEEP[config.grpo.keep](rewards, e.outcome, e.valid)
     if functions and functions.has('keep'):
-      chosen, self.keep_state = functions.keep(e, self.keep_state)
+      chosen, state = functions.keep(e, state)
       kept = kept & chosen
-    return RewardedBatch(
+    batch = RewardedBatch(
         rollouts=rollouts,
         graded=graded,
         rewards=rewards,
@@ -126,6 +136,7 @@ class RewardPipeline:
         advantages=advantages_lib.per_turn(advantages, weights, turns),
         kept=kept.any(1),
     )
+    return batch, state
 
 
 def join(batches: Sequence[RewardedBatch]) -> RewardedBatch:

@@ -70,6 +70,11 @@ class GradingTest(absltest.TestCase):
       self.assertEqual(result['reward'][0], 7)
       self.assertEqual(result['reward stopped'][0], 'Interrupted')
 
+  def test_a_function_that_fails_in_one_fails_in_both(self):
+    failed = 'weight.py: hang: no answer hang False'
+    for name, results in self.results.items():
+      self.assertEqual(results['reward fails'][0], [(failed, 0.0)] * 2, name)
+
   def test_error_of_one_reaches_both(self):
     self.assertEqual(self.results['one']['raises'][0], 'Odd: first second')
     for name in ('first', 'second'):

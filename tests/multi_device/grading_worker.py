@@ -10,14 +10,18 @@ import signal
 import sys
 import threading
 import time
+import types
 
 import jax
 import numpy as np
 
+from evojax import config as config_lib
 from evojax import records
 from evojax.episodes import collect
+from evojax.harness import calls
 from evojax.runtime import interruptible
 from evojax.runtime import preemption
+from evojax.training import reward_pipeline
 from tests.eval import fakes
 
 PROBLEMS, GROUP = 5, 3
@@ -86,6 +90,51 @@ def rewarded(asked):
       return 'Interrupted', ()
 
 
+def failed(here):
+  """The rewards of a harness whose weight fails, or whose reward does.
+
+  Returns:
+    A text for each of the two, and the number of updates of a filter's state.
+  """
+  error = calls.FunctionError('hang', 'weight.py', 'no answer', alone=False)
+  found = []
+  for name in ('rewards', 'weight'):
+
+    def step(own, result):
+      if here and own == name:
+        raise error
+      return result
+
+    shape = 2, GROUP
+    view = types.SimpleNamespace(
+        valid=np.ones(shape, bool), outcome=np.ones(shape, bool)
+    )
+    functions = types.SimpleNamespace(
+        has=lambda kind: kind in ('weight', 'keep'),
+        init=lambda: {'n': np.zeros(1)},
+        keep=lambda e, state: (e.valid, {'n': state['n'] + 1}),
+        weight=lambda e: step('weight', np.ones((*shape, 1), np.float32)),
+    )
+    setup = types.SimpleNamespace(
+        config=config_lib.base(),
+        functions=functions,
+        harness=types.SimpleNamespace(files={'keep.py': ''}),
+        view=lambda rows: view,
+        rewards=lambda e: step('rewards', (np.zeros(shape, np.float32), {})),
+    )
+    pipeline = reward_pipeline.RewardPipeline(setup)
+    rollouts = types.SimpleNamespace(
+        graded=view.valid, n_turns=np.ones(shape, np.int32), rows={}
+    )
+    try:
+      pipeline(rollouts)
+      text = 'no error'
+    except calls.FunctionError as e:
+      text = f'{e} {e.status} {e.alone}'
+    found.append((text, pipeline.keep_state['n'].item()))
+  return found, ()
+
+
 def main(output, process=None, port=None):
   if process is not None:
     jax.config.update('jax_cpu_collectives_implementation', 'gloo')
@@ -107,6 +156,7 @@ def main(output, process=None, port=None):
       'stopped': graded(Domain(hangs), stopping=lambda: number == 0),
       'reward': rewarded(False),
       'reward stopped': rewarded(number == 0),
+      'reward fails': failed(number == 0),
       'one problem': graded(Domain(), problems=1),
       # All that process 1 grades, and more.
       'one host fails': graded(Domain(lambda t: '' if t[0] == '0' else infra)),

@@ -15,6 +15,7 @@ from evojax.harness import spec
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import checkpoint
+from evojax.runtime import decisions
 from evojax.runtime import metrics
 from evojax.runtime import sharding
 from evojax.training import arm as arm_lib
@@ -163,6 +164,26 @@ class TrainTest(absltest.TestCase):
     arm = train(job)
     self.assertEqual((arm.status, arm.updates), ('collapse', 2))
     self.assertEqual(arm.why, 'after 2 of 4 updates')
+
+  def test_an_arm_that_takes_too_long_ends(self):
+    job = make_job(self.root / 'late', self.policy, steps=2)
+    changes = {**job.changes, 'evolve.arm_seconds': 1e-9}
+    arm = train(dataclasses.replace(job, changes=changes))
+    self.assertEqual((arm.status, arm.updates), ('train_budget_overrun', 0))
+
+  def test_process_0_decides_whether_an_arm_takes_too_long(self):
+    job = make_job(self.root / 'together', self.policy, steps=2)
+    changes = {**job.changes, 'evolve.arm_seconds': 1e-9}
+    decide = decisions.decide
+
+    def of_process_0(choose):
+      """Returns what a faster process 0 would: no arm is late there."""
+      found = decide(choose)
+      return False if found is True else found
+
+    with absltest.mock.patch.object(decisions, 'decide', of_process_0):
+      arm = train(dataclasses.replace(job, changes=changes))
+    self.assertEqual((arm.status, arm.updates), ('done', 2))
 
   def test_whatever_stops_an_arm_what_was_paid_for_is_saved(self):
     job = make_job(self.root / 'stopped', self.policy, steps=3)
