@@ -8,6 +8,7 @@ import shutil
 from evojax.harness import spec
 from evojax.ledger import history
 from evojax.ledger import records
+from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import run_files
 
@@ -25,7 +26,10 @@ class Fork:
     return f'{self.source.name}:{self.version.version}'
 
   def copy(self, target: pathlib.Path) -> None:
-    """Copy harness, evidence and checkpoints, completely or not at all."""
+    """Copy harness, evidence and checkpoints, completely or not at all.
+
+    All of it is durable, because a row of the ledger will name it.
+    """
     spec.write(
         spec.load(self.source / run_files.HARNESSES, self.version.harness),
         target / run_files.HARNESSES,
@@ -37,16 +41,18 @@ class Fork:
       shutil.rmtree(temporary, ignore_errors=True)
       for folder in (self.version.folder, self.version.checkpoint):
         mirror.fetch(self.source / folder)
-      shutil.copytree(self.source / self.version.folder, temporary)
+      durable.copy_tree(self.source / self.version.folder, temporary)
       # The state of a merged or base policy is in none of the copied arms.
       state = pathlib.PurePath(self.version.checkpoint)
       shutil.rmtree(
           temporary / run_files.CHECKPOINTS / state.name, ignore_errors=True
       )
-      shutil.copytree(
+      durable.copy_tree(
           self.source / state, temporary / run_files.CHECKPOINTS / state.name
       )
+      durable.sync_directory(temporary / run_files.CHECKPOINTS)
       os.replace(temporary, arm)
+      durable.sync_directory(arm.parent)
 
 
 def open_fork(source: pathlib.Path, version: str) -> Fork:

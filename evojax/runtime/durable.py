@@ -20,6 +20,24 @@ def sync_directory(path: pathlib.Path) -> None:
     os.close(fd)
 
 
+def copy_tree(source: pathlib.Path, target: pathlib.Path) -> None:
+  """Copy a directory, whose files are durable once this returns.
+
+  Args:
+    source: The directory to copy.
+    target: Its copy, which must not exist; missing parents are created.
+  """
+  shutil.copytree(source, target)
+  for folder, _, names in os.walk(target):
+    for name in names:
+      fd = os.open(os.path.join(folder, name), os.O_RDONLY)
+      try:
+        os.fsync(fd)
+      finally:
+        os.close(fd)
+    sync_directory(pathlib.Path(folder))
+
+
 def error(path: pathlib.Path, size: int, problem: OSError) -> DiskError:
   """Return the error for a write that failed."""
   parent = next(p for p in (path.parent, *path.parents) if p.exists())

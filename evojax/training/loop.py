@@ -122,13 +122,15 @@ def _checkpoint_of(fork_from: str) -> pathlib.Path:
 
 
 def _fork(newest: pathlib.Path, target: pathlib.Path) -> None:
-  """Copy another run's checkpoint, unless the workdir has checkpoints."""
+  """Copy another run's checkpoint durably, unless the workdir has any."""
   if (target / run_files.CHECKPOINTS).exists():
     return
   temporary = target / 'checkpoints.tmp'
   shutil.rmtree(temporary, ignore_errors=True)
-  shutil.copytree(newest, temporary / newest.name)
+  durable.copy_tree(newest, temporary / newest.name)
+  durable.sync_directory(temporary)
   os.replace(temporary, target / run_files.CHECKPOINTS)
+  durable.sync_directory(target)
 
 
 def _run(

@@ -543,7 +543,7 @@ class ShadowTest(absltest.TestCase):
     lost = race.Verdict('drop', 'it lost')
     with (
         # Every candidate is kept, and then loses against its shadow.
-        absltest.mock.patch.object(race, 'passed', lambda s, thresholds: [*s]),
+        absltest.mock.patch.object(race, 'passed', lambda s, _: [*s]),
         absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
         absltest.mock.patch.object(race, 'horizon', lambda *_, **__: lost),
         # The two updates of an arm may teach too little for a shadow.
@@ -596,7 +596,7 @@ class ShadowTest(absltest.TestCase):
     slow = lambda *_: True
     with contextlib.ExitStack() as stack:
       for patch in (
-          absltest.mock.patch.object(race, 'passed', lambda s, thresholds: [*s]),
+          absltest.mock.patch.object(race, 'passed', lambda s, _: [*s]),
           absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
           absltest.mock.patch.object(race, 'horizon', verdict),
           absltest.mock.patch.object(learning, 'could_catch_up', slow),
@@ -680,7 +680,7 @@ class FollowedTest(absltest.TestCase):
   def test_all_its_arms_train_the_policy_once_it_is_kept(self):
     rows, race_, _, promoted, of_role = self._run(
         absltest.mock.patch.object(race, 'is_hopeful', lambda *_: True),
-        absltest.mock.patch.object(race, 'passed', lambda s, thresholds: [*s]),
+        absltest.mock.patch.object(race, 'passed', lambda s, _: [*s]),
         absltest.mock.patch.object(verify, '_perturbed', lambda *_: None),
     )
     repair = of_role('candidate')

@@ -71,9 +71,11 @@ class GradingTest(absltest.TestCase):
       self.assertEqual(result['reward stopped'][0], 'Interrupted')
 
   def test_a_function_that_fails_in_one_fails_in_both(self):
-    failed = 'weight.py: hang: no answer hang False'
+    failed = 'weight.py: hang: no answer hang False', 0.0
     for name, results in self.results.items():
-      self.assertEqual(results['reward fails'][0], [(failed, 0.0)] * 2, name)
+      self.assertEqual(results['reward holds'][0], ('no error', 1.0), name)
+      for case in ('reward fails', 'weight fails'):
+        self.assertEqual(results[case][0], failed, name)
 
   def test_error_of_one_reaches_both(self):
     self.assertEqual(self.results['one']['raises'][0], 'Odd: first second')

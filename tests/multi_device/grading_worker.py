@@ -90,49 +90,45 @@ def rewarded(asked):
       return 'Interrupted', ()
 
 
-def failed(here):
-  """The rewards of a harness whose weight fails, or whose reward does.
+def failed(fails):
+  """The rewards of a harness, one function of which may fail.
+
+  Args:
+    fails: 'rewards', 'weight' or '' for neither.
 
   Returns:
-    A text for each of the two, and the number of updates of a filter's state.
+    The error as text, and the number of updates of the filter's state.
   """
-  error = calls.FunctionError('hang', 'weight.py', 'no answer', alone=False)
-  found = []
-  for name in ('rewards', 'weight'):
 
-    def step(own, result):
-      if here and own == name:
-        raise error
-      return result
+  def result(function, value):
+    if fails == function:
+      raise calls.FunctionError('hang', 'weight.py', 'no answer', alone=False)
+    return value
 
-    shape = 2, GROUP
-    view = types.SimpleNamespace(
-        valid=np.ones(shape, bool), outcome=np.ones(shape, bool)
-    )
-    functions = types.SimpleNamespace(
-        has=lambda kind: kind in ('weight', 'keep'),
-        init=lambda: {'n': np.zeros(1)},
-        keep=lambda e, state: (e.valid, {'n': state['n'] + 1}),
-        weight=lambda e: step('weight', np.ones((*shape, 1), np.float32)),
-    )
-    setup = types.SimpleNamespace(
-        config=config_lib.base(),
-        functions=functions,
-        harness=types.SimpleNamespace(files={'keep.py': ''}),
-        view=lambda rows: view,
-        rewards=lambda e: step('rewards', (np.zeros(shape, np.float32), {})),
-    )
-    pipeline = reward_pipeline.RewardPipeline(setup)
-    rollouts = types.SimpleNamespace(
-        graded=view.valid, n_turns=np.ones(shape, np.int32), rows={}
-    )
-    try:
-      pipeline(rollouts)
-      text = 'no error'
-    except calls.FunctionError as e:
-      text = f'{e} {e.status} {e.alone}'
-    found.append((text, pipeline.keep_state['n'].item()))
-  return found, ()
+  shape = 2, GROUP
+  ones = np.ones(shape, bool)
+  credit, rewards = np.ones((*shape, 1), np.float32), np.zeros(shape)
+  functions = types.SimpleNamespace(
+      has=lambda kind: kind in ('weight', 'keep'),
+      init=lambda: {'n': np.zeros(1)},
+      keep=lambda e, state: (e.valid, {'n': state['n'] + 1}),
+      weight=lambda e: result('weight', credit),
+  )
+  setup = types.SimpleNamespace(
+      config=config_lib.base(),
+      functions=functions,
+      harness=types.SimpleNamespace(files={'keep.py': ''}),
+      view=lambda rows: types.SimpleNamespace(valid=ones, outcome=ones),
+      rewards=lambda e: result('rewards', (rewards, {})),
+  )
+  pipeline = reward_pipeline.RewardPipeline(setup)
+  turns = np.ones(shape, np.int32)
+  try:
+    pipeline(types.SimpleNamespace(graded=ones, n_turns=turns, rows={}))
+    text = 'no error'
+  except calls.FunctionError as error:
+    text = f'{error} {error.status} {error.alone}'
+  return (text, pipeline.keep_state['n'].item()), ()
 
 
 def main(output, process=None, port=None):
@@ -156,7 +152,9 @@ def main(output, process=None, port=None):
       'stopped': graded(Domain(hangs), stopping=lambda: number == 0),
       'reward': rewarded(False),
       'reward stopped': rewarded(number == 0),
-      'reward fails': failed(number == 0),
+      'reward holds': failed(''),
+      'reward fails': failed('rewards' if number == 0 else ''),
+      'weight fails': failed('weight' if number == 0 else ''),
       'one problem': graded(Domain(), problems=1),
       # All that process 1 grades, and more.
       'one host fails': graded(Domain(lambda t: '' if t[0] == '0' else infra)),

@@ -40,6 +40,23 @@ class WriteAtomicTest(absltest.TestCase):
       durable.write_atomic(self.folder / 'x', b'data')
     self.assertEqual(calls, ['sync file', 'rename', 'sync directory'])
 
+  def test_a_copied_directory_survives_a_power_cut(self):
+    source, target = self.folder / 'a', self.folder / 'more' / 'b'
+    (source / 'x' / 'y').mkdir(parents=True)
+    for name in ('one', 'x/two', 'x/y/three'):
+      (source / name).write_text(name)
+    synced = []
+
+    def spy(fd):
+      synced.append(os.path.realpath(f'/proc/self/fd/{fd}'))
+
+    with absltest.mock.patch.object(os, 'fsync', spy):
+      durable.copy_tree(source, target)
+    self.assertEqual((target / 'x/y/three').read_text(), 'x/y/three')
+    # Data and names: those of a directory are in the directory itself.
+    every = [target, *target.rglob('*')]
+    self.assertCountEqual(synced, [os.path.realpath(p) for p in every])
+
 
 if __name__ == '__main__':
   absltest.main()
