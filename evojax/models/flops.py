@@ -53,8 +53,8 @@ def model(
   This is the count for model FLOPs utilisation (Chowdhery et al. 2022,
   arXiv:2204.02311, App. B): neither padding nor recomputation counts. In
   addition, a token attends only to itself and earlier tokens, a prompt counts
-  once for its group, and logits count only where a token was sampled. The
-  windows of layers are not subtracted.
+  once for its group, and only the tokens after the prompt have logits, those of
+  observations included. The windows of layers are not subtracted.
 
   Args:
     cfg: Shape of the decoder.

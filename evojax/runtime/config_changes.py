@@ -28,6 +28,9 @@ FREE_FIELDS = (
     'evolve.dollars',
     'evolve.dollars_per_device_hour',
 )
+# Free fields that bind a run which evolves: dev scores and replays, by which it
+# keeps changes, sample at this temperature.
+_OF_RACES = ('eval.temperature',)
 # Fields that a resumed run may change, and on which its results depend.
 _OF_RESULTS = (
     'steps',
@@ -94,6 +97,8 @@ def _may_change(
   if mode not in ('evolve', 'aa') and name.startswith('evolve.'):
     return name != 'evolve.seed_harness'
   if ended and _is_below(name, _OF_RESULTS):
+    return False
+  if mode == 'evolve' and name in _OF_RACES:
     return False
   if name == 'steps':
     return config.get('optim', {}).get('schedule') == 'constant'

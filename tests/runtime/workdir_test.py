@@ -110,6 +110,20 @@ class ConfigTest(WorkdirTestCase):
       self.assertEqual(config_changes.refused(without, values, mode), {})
     self.assertEqual(config_changes.recipe(config), recipe)
 
+  def test_the_temperature_of_scores_binds_a_run_that_keeps_changes_by_them(
+      self,
+  ):
+    config = config_lib.base()
+    saved = config_lib.to_mapping(config)
+    with config.unlocked():
+      config.eval.temperature, config.eval.problems = 0.5, 64
+    values = config_lib.to_mapping(config)
+    self.assertEqual(config_changes.refused(saved, values, 'train'), {})
+    self.assertEqual(
+        config_changes.refused(saved, values, 'evolve'),
+        {'eval.temperature': (1.0, 0.5)},
+    )
+
   def test_fork_command_is_this_command_in_another_directory(self):
     argv = [
         '/src/evojax/main.py',
