@@ -157,7 +157,7 @@ def _build(
     trains: bool = True,
 ) -> Setup:
   """Return the setup of a config, reusing the fitting parts of `opened`."""
-  policy = opened and opened.policy
+  policy, arm = opened and opened.policy, opened is not None
   # Synthetic evidence and the probe belong to a domain, so another domain needs
   # new ones.
   if opened is not None and config.domain != opened.config.domain:
@@ -175,7 +175,7 @@ def _build(
       probe.tier()  # Raises now if this machine has no sandbox for such code.
       functions = run.Functions(harness)
   # After the overlay, because its values may be invalid only in combination.
-  config_checks.validate(config, arm=opened is not None, trains=trains)
+  config_checks.validate(config, arm=arm, trains=trains)
   metrics_lib.check_available(config.log.wandb)
   families = config.data.families
   training_domain = (

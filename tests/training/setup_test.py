@@ -75,6 +75,15 @@ class UnderTest(absltest.TestCase):
     self.assertIsNot(other.synthetic, self.setup.synthetic)
     self.assertIs(other.policy, self.setup.policy)
 
+  def test_an_arm_with_another_domain_may_be_shorter_than_its_warm_up(self):
+    shorter = {'optim.warmup_steps': 9, 'steps': 2}
+    config, _ = self.arm({}, **shorter)
+    self.assertEqual(self.setup.under(config).config.steps, 2)
+    with config.unlocked():
+      config.domain.kwargs.families = ('chain_sum:0',)
+    self.assertEqual(self.setup.under(config).config.steps, 2)
+    with self.assertRaisesRegex(ValueError, 'warmup_steps=9 exceeds steps=2'):
+      setup_lib.prepare(config)
 
   def test_a_tokenizer_of_a_larger_vocabulary_is_refused(self):
     whole = self.setup.policy.path
