@@ -69,8 +69,8 @@ def payable_pairs(run: opening.Run, number: int) -> int:
   """Return how many pairs the tokens pay for if only the incumbent trains.
 
   Without a candidate, no arm needs a dev score, and only arms of the harness
-  that the last round left say how long completions are. A change kept since
-  then trains nothing.
+  that the last round left say how long completions are. (A change that was kept
+  after that round is one that trains nothing, so that it changes no lengths.)
   """
   left, pairs = _left(run, number), run.config.evolve.pairs
   if math.isinf(left):

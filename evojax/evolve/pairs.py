@@ -200,7 +200,7 @@ def is_wasted(
 def is_left_out(
     run: opening.Run, version: str, role: str, arm: records.Arm
 ) -> bool:
-  """Return whether no training continues an arm of a chain, see `is_wasted`.
+  """Return whether a chain does not continue an arm, see `is_wasted`.
 
   Args:
     run: The run.

@@ -73,12 +73,12 @@ def repairs_fault(trial: history_lib.Trial) -> bool:
 
 
 def is_due(trial: history_lib.Trial, number: int) -> bool:
-  """Return whether a trial's round is that of the repair of a critical fault.
+  """Return whether a trial races in a round as the repair of a critical fault.
 
-  It is the first round that the trial races in after a diagnosis calls the
-  fault critical. In it, the chain follows the repair, and the test of the
-  repair uses all its evidence: if the decision took a further round, the
-  training of this one would be lost.
+  It does in one round, the first after a diagnosis calls the fault critical. In
+  it, the chain follows the repair, and the test of the repair uses all its
+  evidence: if the decision took a further round, the training of this one would
+  be lost.
 
   Args:
     trial: A candidate.

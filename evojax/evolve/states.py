@@ -68,7 +68,7 @@ class States:
       start + outer_learning_rate (mean - start).
 
     Both of Adam's moments are averaged. All sums are computed in float32. Step
-    counts are those of the first arm.
+    counts stay, because they are equal in all arms.
 
     Args:
       checkpoints: Checkpoints of the arms, after equally many updates.

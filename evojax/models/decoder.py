@@ -113,7 +113,9 @@ def logits(
 ) -> Float[Array, '*B V']:
   """Return float32 logits; rl.logprobs chunks them for sequences.
 
-  Logits of vocabulary padding, if any, are -1e30.
+  If hidden is bfloat16, they are rounded to bfloat16 first, unless XLA keeps
+  the excess precision; those of rl.logprobs are not rounded. Logits of
+  vocabulary padding, if any, are -1e30.
   """
   table = unembedding(cfg, params).astype(hidden.dtype)
   rows = sharding.per_replica(hidden.ndim - 1)
@@ -273,7 +275,8 @@ def _in_blocks(attend, axis, q, masks, kept):
     padding = [(0, 0)] * x.ndim
     padding[axis] = 0, blocks * QUERY_BLOCK - count
     shape = *x.shape[:axis], blocks, QUERY_BLOCK, *x.shape[axis + 1 :]
-    # Padding repeats the last query: a query that sees nothing would give NaN.
+    # Padding repeats the last query, so that every query sees something. Its
+    # values are cut off below.
     x = jnp.pad(x, padding, 'edge').reshape(shape)
     return jnp.moveaxis(x, axis, 0)
 

@@ -42,7 +42,8 @@ _SIZES = (
 # (step, count) -> count demonstrations, a pure function.
 Demonstrate = Callable[[int, int], Sequence[records.Demonstration]]
 # (step, {'loss': nats per completion token, mean since the last call;
-# 'tokens_per_s'; 'examples': number in the last update that fit its rows}).
+# 'tokens_per_s': tokens of all rows, padding included; 'examples': number in
+# the last update that fit its rows}).
 Log = Callable[[int, Mapping[str, float]], None]
 # One packed batch; every array is [rows, length] and aligned to `tokens`.
 Batch = dict[str, np.ndarray | jax.Array]

@@ -27,7 +27,7 @@ def keep_all(rewards: Rewards, outcomes: Flags, valid: Flags) -> Flags:
 def keep_reward_variance(
     rewards: Rewards, outcomes: Flags, valid: Flags
 ) -> Flags:
-  """Keep groups whose rewards differ: the others have advantage 0.
+  """Keep groups whose rewards differ by more than rounding.
 
   Args:
     rewards: float [P, G], finite where valid.

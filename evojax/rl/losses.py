@@ -82,9 +82,8 @@ class Objective:
   dual_clip: Scalar = 0.0  # > 1 + clip_high; <= 0 turns it off.
   kl_coef: Scalar = 0.0  # >= 0; weight of k3(logprobs, ref_logprobs).
   ratio: str = 'token'  # One of RATIOS.
-  # One of AGGREGATIONS. 'token' and 'constant' sum over tokens; 'sequence'
-  # first
-  # averages each sequence over its tokens.
+  # One of AGGREGATIONS. 'token' and 'constant' sum over tokens; 'sequence' sums
+  # the means of the sequences over their tokens.
   aggregation: str = 'sequence'
 
   def __post_init__(self):

@@ -255,9 +255,9 @@ def rows_needed(
 def row_counts(multiple: int = 1) -> Iterator[int]:
   """Yield the numbers of rows that are used: 1, 2, 4, ... 16, 20, 24, 28, 32...
 
-  They are even up to 16. From 8 on, every doubling has four of them. So at most
-  a quarter of the rows is empty, and few programs are compiled; compiling one
-  takes as long as some updates.
+  After 1 they are the even numbers up to 16, and then four numbers for every
+  doubling. So at most a quarter of the rows is empty, and few programs are
+  compiled; compiling one takes as long as some updates.
 
   Args:
     multiple: A factor of all numbers.

@@ -30,9 +30,9 @@ from evojax.training import update as update_lib
 # Number of copies of all targets' hidden states that an update holds at once,
 # as compiled by XLA for TPUs.
 _HIDDEN = 5
-# Stacked weights that XLA copies into another layout for decoding on TPUs, and
-# those of which XLA for GPUs copies the gradients if fsdp splits them.
+# Stacked weights that XLA for TPUs copies into another layout for decoding.
 _LAID_ANEW = ('qkv', 'gate_up')
+# Stacked weights whose gradients XLA for GPUs copies if fsdp splits them.
 _GRADIENTS_LAID_ANEW = ('out', 'down')
 # Platforms of the devices that a run on another machine may have.
 ACCELERATORS = ('gpu', 'tpu')
@@ -333,8 +333,8 @@ class _Forward:
   alive: float  # Targets whose logits are alive at once.
   layer: float  # Bytes of a layer's activations, without attention scores.
   scores: float  # Bytes of the attention scores that are alive at once.
-  # Sequences whose attention scores are computed, and recomputed, in blocks of
-  # queries: 0: none, 1: some, 2: all, prompts included.
+  # How many of the two kinds of sequences, prompts and completions, compute
+  # attention scores in blocks of queries, and again in the backward pass.
   blocks: int
   weights: float  # Bytes of the weights that are cast and gathered for use.
 

@@ -52,8 +52,8 @@ class Trainer:
   Attributes:
     learner: Parameters, moments and the number of finished steps.
     rewards: The reward pipeline, with the state of the harness's filter.
-    cursor: Position in the train stream of the next problem, of the next refill
-      for a run that was given `problems`.
+    cursor: Position in the train stream of the next problem; in a run that was
+      given `problems`, that of the next refill.
     prefetching: The next step's first request batch, while it is sampled.
     prefetched: The next step's first request batch with its episodes.
     start: Fingerprint of the parameters and moments at the start of the run.

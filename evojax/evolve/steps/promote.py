@@ -105,11 +105,12 @@ def trained_on(
 ) -> list[records.RacedArm]:
   """Return the arms of a round that train the state of a harness after it.
 
-  With the mean, those are all of its arms. In a chain it is the last one that
-  taught something, unless an earlier one solved clearly more (the harm of a bad
-  harness grows from pair to pair), preceded by the arms that it continues. If
-  none taught anything, all count. Where the chain followed a candidate, the
-  incumbent's arms that continue those of the candidate are left out.
+  With the mean, those are all of its arms. In a chain they are one arm and all
+  that it continues. This is the last arm that taught something, or an earlier
+  one that solved clearly more, as the harm of a bad harness grows from pair to
+  pair. If none taught anything, all count. Where the chain followed a
+  candidate, the incumbent's arms that continue those of the candidate are left
+  out.
   """
   arms = arms_of(race, role, trial)
   if run.config.evolve.policy == 'mean' or not arms:
