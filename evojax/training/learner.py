@@ -85,11 +85,11 @@ class Learner:
 
     Returns:
       Metrics, as means over the updates that have them (of maxima, too); and
-      float32 [P, G], the mean |old_logprobs - sampler_logprobs| of each episode,
-      NaN if the episode was not in the update. If the algorithm rejects tokens,
-      the metrics also have the number of rejected episodes, and of groups that
-      lost all episodes by it; if the peak of the devices is known, they have
-      'mfu'.
+      float32 [P, G], the mean |old_logprobs - sampler_logprobs| of each
+      episode, NaN if the episode was not in the update. If the algorithm
+      rejects tokens, the metrics also have the number of rejected episodes, and
+      of groups that lost all episodes by it; if the peak of the devices is
+      known, they have 'mfu'.
 
     Raises:
       update.NonFiniteError: If the loss or a gradient is not finite. The state
