@@ -330,8 +330,8 @@ class Trainer:
       )
     with self.phases('reward'):
       batch = self.rewards(rollouts)
-      # All hosts use the same values, since a function of the harness may hit
-      # its time limit on one host only.
+      # All hosts use the values of process 0, since processors may round in
+      # other ways, and a function of the user may be random.
       shared = ('rewards', 'advantages', 'kept', 'graded')
       values = {name: getattr(batch, name) for name in shared}
       return dataclasses.replace(batch, **sharding.broadcast(values))
