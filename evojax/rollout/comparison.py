@@ -50,8 +50,11 @@ class Model:
   eos_ids: tuple[int, ...]
   decode: Callable[[Sequence[int]], str]  # Without special tokens.
   encode: Callable[[str], Sequence[int]]  # Adds no special tokens.
+  # Of one request. In episodes of several turns its prompt is the episode so
+  # far, and its completion one turn, so that the sum of both is never reached.
   max_prompt_tokens: int
   max_tokens: int
+  context_tokens: int  # Most tokens of a prompt and its completion together.
   # 'bfloat16' if anything is computed or stored in it, else 'float32'.
   dtype: str
   # export(params, path, dtype) writes a Hugging Face directory; the dtype is
@@ -116,7 +119,7 @@ class Comparison:
           ' --enable-deterministic-inference',
           server.url,
       )
-    need = self._model.max_prompt_tokens + self._model.max_tokens
+    need = self._model.context_tokens
     for field, least, remedy in (
         ('vocab_size', self._model.vocab_size, 'serve config.model.path'),
         ('max_total_num_tokens', need, 'raise --max-total-tokens'),

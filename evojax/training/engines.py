@@ -147,6 +147,7 @@ def open_sampler(
           encode=tokenizer.encode,
           max_prompt_tokens=sizes.max_prompt_tokens,
           max_tokens=sizes.max_tokens,
+          context_tokens=sizes.context,
           dtype='bfloat16' if half else 'float32',
           export=lambda params, path, dtype: policy_lib.export(
               policy, params, path, dtype or model.param_dtype

@@ -842,6 +842,15 @@ class DisagreementTest(ClientTestCase):
     ):
       self.connect()
 
+  def test_a_server_for_the_whole_context_of_an_episode_is_large_enough(self):
+    # A prompt of 16 tokens and a turn of 64 never occur together.
+    for server in self.servers:
+      server.info['context_length'] = 70
+    model = fake.model(context_tokens=70)
+    self.connect(model=model).generate(requests(2))
+    with self.assertRaisesRegex(answers.DisagreementError, 'run needs 71'):
+      self.connect(model=fake.model(context_tokens=71))
+
   def test_key(self):
     self.servers[0].key = self.servers[1].key = 'secret'
     with self.assertRaisesRegex(

@@ -97,6 +97,7 @@ def model(**changes: Any) -> comparison.Model:
           'encode': lambda text: [1 + ord(c) % (VOCAB - 1) for c in text],
           'max_prompt_tokens': 16,
           'max_tokens': 64,
+          'context_tokens': 80,
           'dtype': 'float32',
           'export': export,
           'score': score,
