@@ -94,7 +94,7 @@ class TableTest(parameterized.TestCase):
     (self.path / 'log.jsonl.gz').write_bytes(packed[: len(packed) // 2])
     run = self._read()
     self.assertGreater(run.n_steps, 100)
-    self.assertIn('no JSON object', run.notes[0])
+    self.assertIn('1 line without a JSON object', run.notes[0])
 
   def test_rollouts_are_not_taken_for_metrics(self):
     (self.path / 'log.jsonl').write_text(_lines(_rows()))

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from evojax.diagnosis import form
+from evojax.runtime import numerals
 
 # Name -> module. Without --format, the first that fits is used.
 FORMATS = {
@@ -186,8 +187,10 @@ def json_lines(path: pathlib.Path, notes: list[str]) -> Iterator[dict]:
     else:
       damaged += bool(line.strip())
   if damaged:
-    said = '1 line is no' if damaged == 1 else f'{damaged} lines are no'
-    notes.append(f'{path.name}: {said} JSON object, and left out')
+    notes.append(
+        f'{path.name}: left out {numerals.counted(damaged, "line")} without a'
+        ' JSON object'
+    )
 
 
 def json_file(path: pathlib.Path) -> Any:
