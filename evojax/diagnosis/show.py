@@ -1,5 +1,6 @@
 """A diagnosis as text for a terminal, and as JSON."""
 
+from collections.abc import Mapping, Sequence
 import json
 import pathlib
 from typing import Any
@@ -17,16 +18,12 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
   """Return a diagnosis as lines, with control characters made visible."""
   found = []
   for i, finding in enumerate(diagnosis.findings, 1):
-    since = f' since step {finding.since}' if finding.since is not None else ''
-    p = '' if finding.p is None else f' (p {p_value(finding.p)})'
     read = len(finding.rows)
     rollouts = f'      {read} rollout{"s" * (read > 1)}' if read else ''
-    found.append(
-        f'{i} {finding.severity:<9} {finding.text}{since}{p}{rollouts}'
-    )
+    found.append(_headline(i, vars(finding)) + rollouts)
     if finding.change:
       replay = f'      {finding.replay}' if finding.replay else ''
-      found.append(f'  {"change":<9} {finding.change}{replay}')
+      found.append(_change(finding.change) + replay)
     found += [f'  {"may be":<9} {c.text} ({c.look})' for c in likely(finding)]
   if not diagnosis.findings or diagnosis.verdict != 'findings':
     found.append(diagnosis.summary)
@@ -44,6 +41,27 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
     ]
   found += [f'  note: {note}' for note in run.notes]
   return [svg.visible(line) for line in found]
+
+
+def brief(found: Sequence[Mapping[str, Any]]) -> list[str]:
+  """Return findings of `to_json` as lines: what is wrong and what to change."""
+  said = []
+  for i, finding in enumerate(found, 1):
+    said.append(_headline(i, finding))
+    if finding['change']:
+      said.append(_change(finding['change']))
+  return [svg.visible(line) for line in said]
+
+
+def _headline(number: int, finding: Mapping[str, Any]) -> str:
+  since, p = finding['since'], finding['p']
+  when = '' if since is None else f' since step {since}'
+  sure = '' if p is None else f' (p {p_value(p)})'
+  return f'{number} {finding["severity"]:<9} {finding["text"]}{when}{sure}'
+
+
+def _change(text: str) -> str:
+  return f'  {"change":<9} {text}'
 
 
 def likely(finding: findings.Finding) -> list[findings.Cause]:

@@ -11,7 +11,6 @@ import datetime
 import functools
 import hashlib
 import inspect
-import math
 import os
 import pathlib
 import time
@@ -40,17 +39,14 @@ from evojax.report import training
 from evojax.report import trials
 from evojax.runtime import durable
 from evojax.runtime import numerals
+from evojax.runtime import pace
 from evojax.runtime import run_files
 from evojax.runtime import workdir as workdir_lib
 
 # Number of versions with rollouts and flips: with hundreds, the page would be
 # too large to open. The lineage comes first, then the newest.
 MAX_READABLE = 40
-# While a run goes on: the minimum number of seconds between two pages, and how
-# many times the time of building a page passes before the next one, so that at
-# most 1 % of a run goes into its pages.
-_EVERY_SECONDS = 5.0
-_TIMES = 100
+_EVERY_SECONDS = 5.0  # At least, between two pages of a run that goes on.
 _TEMPLATES = pathlib.Path(__file__).with_name('templates')
 
 
@@ -341,20 +337,17 @@ class Live(contextlib.AbstractContextManager):
       clock: Callable[[], float] = time.monotonic,
   ):
     self._path, self._clock = pathlib.Path(workdir), clock
-    self._due, self._wait = math.inf, _EVERY_SECONDS
-    self._began = self._built = False
+    # A start that is stopped at once leaves the page unchanged.
+    self._pace = pace.Pace(_EVERY_SECONDS, clock)
+    self._built = False
 
   def update(self) -> None:
     """Build the page if it is due; called at every step of a run."""
-    start = self._clock()
-    if not self._began:
-      # A start that is stopped at once leaves the page unchanged.
-      self._began, self._due = True, start + self._wait
-    if start < self._due:
+    if not self._pace.is_due():
       return
+    start = self._clock()
     self._build(running=True)
-    self._wait = max(_EVERY_SECONDS, _TIMES * (self._clock() - start))
-    self._due = start + self._wait
+    self._pace.took(self._clock() - start)
 
   def finish(self) -> pathlib.Path | None:
     """Build the page of the finished run; return its path, or None."""
@@ -367,7 +360,7 @@ class Live(contextlib.AbstractContextManager):
   def _build(self, running: bool) -> pathlib.Path | None:
     try:
       self._built = True
-      return build(self._path, running=running, next_seconds=self._wait)
+      return build(self._path, running=running, next_seconds=self._pace.wait)
     except Exception as error:  # A bug in the page must not end a training.
       logging.warning(f'no page of {self._path}: {error!r}')
       return None

@@ -2,6 +2,7 @@
 trained."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -105,6 +106,7 @@ class EndToEndTest(TrainTestCase):
   def test_a_run_that_solves_nothing_says_so_once(self):
     said = 'no signal: in the first 2 steps 0.0% of the completions are solved'
     self.assertEqual(self.printed.count(said), 1)
+    self.assertNotIn('diagnosis', self.printed)  # It took seconds.
 
   def test_an_unusual_value_is_said_first_and_beside_its_effect(self):
     value = 'optim.learning_rate=0.01 (1e-07 to 0.003 is usual)'
@@ -410,6 +412,27 @@ class EndToEndTest(TrainTestCase):
     theirs = store.read(self.done, 'train', [0])
     self.assertEmpty(set(ours['problem_id']) & set(theirs['problem_id']))
     self.assertEmpty(set(ours['seed']) & set(theirs['seed']))
+
+
+class LossTest(TrainTestCase):
+
+  def test_a_training_that_loses_points_is_diagnosed(self):
+    evaluate = trainer_lib.Trainer.evaluate
+
+    def falls(trainer, step, *args):
+      result = evaluate(trainer, step, *args)
+      solved = np.full_like(result.outcomes, step == 0)
+      return dataclasses.replace(result, outcomes=solved)
+
+    config = self.make_config(steps=1, eval__sealed=False)
+    printed = io.StringIO()
+    with (
+        mock.patch.object(trainer_lib.Trainer, 'evaluate', falls),
+        contextlib.redirect_stdout(printed),
+    ):
+      evojax.run(config, str(self.workdir))
+    self.assertIn('diagnosis:\n1 warning ', printed.getvalue())
+    self.assertTrue((self.workdir / 'diagnosis.json').exists())
 
 
 class DynamicSamplingTest(TrainTestCase):
