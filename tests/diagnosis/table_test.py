@@ -1,4 +1,4 @@
-"""Tests for the reader of plain tables, which no trainer but one's own wrote."""
+"""Tests for the reader of plain tables, such as those of an own trainer."""
 
 import gzip
 import json

@@ -219,8 +219,8 @@ def unnested(table: pd.DataFrame) -> pd.DataFrame:
     keys = {key for key in keys if f'{name}.{key}' not in table}
     if len(keys) > _MOST_KEYS:
       continue
-    get = lambda key: lambda v: v.get(key) if isinstance(v, dict) else None
-    inner = {f'{name}.{k}': table[name].map(get(k)) for k in sorted(keys)}
+    objects = [v if isinstance(v, dict) else {} for v in table[name]]
+    inner = {f'{name}.{k}': [o.get(k) for o in objects] for k in sorted(keys)}
     found.append(unnested(pd.DataFrame(inner, index=table.index)))
   return pd.concat(found, axis=1) if len(found) > 1 else table
 
