@@ -43,8 +43,11 @@ def _parser() -> argparse.ArgumentParser:
       default={},
       metavar='NAME=COLUMN,...',
       help='names of columns in the logs where they differ from these: step,'
-      ' prompt, completion, reference, reward, outcome, advantage, n_tokens,'
-      ' truncated, mean_logprob, format_ok, part_NAME',
+      ' group (rollouts of one prompt in a step), prompt, completion, reference'
+      ' (the right answer), reward, outcome (1: solved), advantage, n_tokens,'
+      ' truncated, mean_logprob, format_ok (1: an answer could be read),'
+      ' part_NAME (a part of the reward); a column scores.correct is the value'
+      ' of correct in the column scores',
   )
   parser.add_argument(
       '--set',

@@ -192,8 +192,11 @@ class _Gate:
     for case, answer in zip([*cases, largest], [*answers, cheap], strict=True):
       for error in self._problems(case, answer) if case.judged else ():
         what = str(error)
-        if error.status == 'wrong_shape':  # Other sizes give the same reason.
+        # Other sizes, and other places of a NaN, give the same reason.
+        if error.status == 'wrong_shape':
           what = re.sub(r'\d+', '', what)
+        elif error.status == 'non_finite':
+          what = what.partition(' at [')[0]
         if what not in said:
           plain = not said and case.name in ('synthetic', 'recorded')
           where = '' if plain or not error.alone else f' (on {case})'

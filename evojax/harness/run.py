@@ -22,6 +22,7 @@ from evojax.harness import calls as calls_lib
 from evojax.harness import library
 from evojax.harness import spec
 from evojax.harness import syntax
+from evojax.runtime import numerals
 
 STATUSES = calls_lib.STATUSES
 FunctionError = calls_lib.FunctionError
@@ -350,8 +351,9 @@ def _as_float32(
     array = np.where(valid, array.astype(np.float32), np.float32(0))
   bad = np.argwhere(~np.isfinite(array)).tolist()
   if bad:
-    first = f'{array[tuple(bad[0])]} at {bad[0]}'
-    message = f'{name} is {first} and {len(bad) - 1} other places'
+    message = f'{name} is {array[tuple(bad[0])]} at {bad[0]}'
+    if others := len(bad) - 1:
+      message += f' and {numerals.counted(others, "other place")}'
     raise FunctionError('non_finite', path, message)
   return array
 

@@ -296,7 +296,8 @@ def _call(code, one, views, state):
       for i, columns in one['evidence']
   ]
   if function == 'keep':
-    arguments.append(state)
+    # A copy, as it may change it, and states are compared.
+    arguments.append(dict(state))
   with np.errstate(all='ignore'):
     answer = namespace[function](*arguments)
   if function == 'weight':
@@ -325,6 +326,10 @@ def _in_a_row(code, one, views, state):
   try:
     return {name: np.stack([a[name] for a in answers]) for name in answers[0]}
   except ValueError:
+    shapes = [a[''].shape for a in answers]
+    if other := [s for s in shapes if s != shapes[0]]:
+      what = f'keep has shape {other[0]} in one step, {shapes[0]} in another'
+      raise CallError('wrong_shape', what) from None
     first, *_, last = answers
     raise _grows(_state(first), _state(last)) from None
 

@@ -82,11 +82,24 @@ class Trial:
       return 'taken back'
     if self.verify:
       return self.verify.status
-    return 'refused' if self.admit and self.admit.reasons else 'running'
+    if self.admit and self.admit.reasons:
+      return 'refused'
+    waits = self.queued and not self.queued.enters and not self.races
+    return 'not raced' if waits else 'running'
+
+  @property
+  def tried(self) -> bool:
+    """True if its verdict is there, so that it neither races nor waits."""
+    return self.kind not in ('running', 'waiting')
 
   @property
   def kind(self) -> str:
-    """The class of the status: 'keep', 'discard', 'failed' or 'running'."""
+    """The class of the status.
+
+    It is 'keep', 'discard', 'failed', 'running', or 'waiting' before a race.
+    """
+    if self.status == 'not raced':
+      return 'waiting'
     if self.status in ('vetoed', 'superseded', 'taken back', UNVERIFIED):
       return 'discard'
     # Every failure has a status of its own.

@@ -21,6 +21,7 @@ from evojax.evidence import views
 from evojax.evolve import opening
 from evojax.evolve import propose
 from evojax.harness import admit
+from evojax.harness import run as harness_run
 from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.rl import filters
@@ -98,6 +99,9 @@ def run(
       continue
     reasons = admit.check(harness, config, surface, made)
     report(f'harness {path}', reasons, f', sha256 {harness.sha256}')
+    if made and not reasons:
+      for note in _idle(harness, config, surface, made):
+        output.say(f'  warning: {note}')
   mode = 'evolve' if config.evolve.rounds else 'train'
   if not refused and not paths:
     begins = workdir is None or not workdir_lib.owner(workdir)
@@ -184,17 +188,51 @@ def _check_reward(
       view, _ = synthetic.make_view(domain, config, reward_parts.reader(parts))
       weights = config.reward.weights.to_dict()
       rewards, _ = reward_parts.compute(parts, view, weights)
-      spread = np.where(view.valid, rewards, np.nan)
-      spread = np.nanmax(spread, 1) - np.nanmin(spread, 1)
-      if spread.max() < filters.MIN_STD:
-        notes.append(
-            'warning: no signal: right, wrong and empty completions of a'
-            f' problem all get the reward {rewards.flat[0]:g}, so that nothing'
-            ' is learned; change config.reward.weights or the reward'
-        )
+      notes.extend(f'warning: {line}' for line in _no_signal(rewards, view))
       if config.reward.parts:
         found = reward_parts.offers(parts, view)
         notes.append(f'it may read {found}; see evojax/evidence/COLUMNS.md')
 
     reasons = _reasons(compute)
   return reasons, [f'warning: {w.message}' for w in caught] + notes
+
+
+def _no_signal(rewards: np.ndarray, view: views.View) -> list[str]:
+  """Return a warning if rewards [P, G] are equal within every group."""
+  spread = np.where(view.valid, rewards, np.nan)
+  spread = np.nanmax(spread, 1) - np.nanmin(spread, 1)
+  if spread.max() >= filters.MIN_STD:
+    return []
+  return [
+      'no signal: right, wrong and empty completions of a problem all get the'
+      f' reward {rewards.flat[0]:g}, so that nothing is learned; change'
+      ' config.reward.weights or the reward'
+  ]
+
+
+def _idle(
+    harness: spec.Harness,
+    config: ml_collections.ConfigDict,
+    surface: surface_lib.Surface,
+    made: synthetic.Evidence,
+) -> list[str]:
+  """Return warnings about functions with which nothing would be learned."""
+  config = surface.apply(config, harness.overlay)
+  view = made.evidence(config)
+  functions = harness_run.Functions(harness)
+  notes = []
+  if functions.has('reward'):
+    weights = config.reward.weights
+    parts = functions.parts(view)
+    total = sum(weights.get(name, 0.0) * part for name, part in parts.items())
+    notes += _no_signal(total, view)
+  if functions.has('keep'):
+    kept, _ = functions.keep(view, functions.init())
+    solved = (view.outcome & view.valid).sum(1)
+    mixed = (solved > 0) & (solved < view.valid.sum(1))
+    if mixed.any() and not (kept & view.valid).any():
+      notes.append(
+          'keep.py keeps nothing of groups with right and wrong completions; a'
+          ' step in which nothing is kept does not change the policy'
+      )
+  return notes

@@ -15,6 +15,7 @@ from jaxtyping import Float
 import numpy as np
 
 from evojax.evidence import schema
+from evojax.runtime import numerals
 
 Parts = Callable[[Any], Mapping[str, np.ndarray]]
 
@@ -361,10 +362,10 @@ def compute(
     part = np.where(view.valid, part, 0)
     bad = np.argwhere(~np.isfinite(part)).tolist()
     if bad:
+      others = numerals.counted(len(bad) - 1, 'other place')
       raise RewardError(
           f'reward part {name!r} is {part[tuple(bad[0])]} at [p, g] = {bad[0]}'
-          f' and {len(bad) - 1} other places; give every completion a finite'
-          ' number'
+          f' and {others}; give every completion a finite number'
       )
     used[name] = part
     with np.errstate(over='ignore', invalid='ignore'):

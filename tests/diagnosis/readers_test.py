@@ -342,7 +342,7 @@ class ReadersTest(parameterized.TestCase):
     self.assertAlmostEqual(row['mean_logprob'], -1.0)
     self.assertEqual(row['completion'], 'so 4')
     self.assertEqual((row['outcome'], row['truncated']), (1.0, 1.0))
-    self.assertIn('1 lines', run.notes[0])
+    self.assertIn('1 line without a JSON', run.notes[0])
 
   def test_columns_of_a_table(self):
     self.path.mkdir()

@@ -3,6 +3,7 @@
 Each differs from a usual run in one way that a check once took for a fault.
 """
 
+import dataclasses
 import json
 import pathlib
 import tempfile
@@ -95,7 +96,14 @@ class RolloutsTest(parameterized.TestCase):
     rows.loc[unread, 'outcome'] = luck[unread]
     rows['part_correct'] = rows['outcome']
     rows = rows.drop(columns=['completion', 'reference'])
-    self.assertEqual(_severity(made.run(rows), 'grader_open'), wanted)
+    run = made.run(rows)
+    self.assertEqual(_severity(run, 'grader_open'), wanted)
+    # A grader of one's own may read an answer where evojax's reads none.
+    run = dataclasses.replace(run, format='evojax')
+    self.assertEqual(_severity(run, 'grader_open'), 'critical')
+    config = {'domain.kwargs.grader': 'my_score.compute_score'}
+    run = dataclasses.replace(run, config=config)
+    self.assertEqual(_severity(run, 'grader_open'), wanted)
 
   @parameterized.parameters(
       ('-7', 'so \N{MINUS SIGN}7', True),

@@ -166,10 +166,29 @@ class TrainingTest(parameterized.TestCase):
           + reward('np.where(e.mean_logprob > -1e-9, np.nan, e.outcome)'),
           'non_finite: x is nan .*rare values: .*log-probs of 0',
       ),
+      (
+          'a fault late in a run, of a state that it changes in place',
+          'keep.py',
+          'import numpy as np\n'
+          "def init():\n  return {'n': np.zeros(())}\n"
+          'def keep(e, state):\n'
+          "  state['n'] = np.minimum(state['n'] + 1, 99)\n"
+          '  mixed = e.outcome.any(1) & ~e.outcome.all(1)\n'
+          "  if state['n'] > 20:\n"
+          '    return mixed, state\n'
+          '  return np.repeat(mixed[:, None], e.valid.shape[1], 1), state\n',
+          r'wrong_shape: keep has shape \(\d+,\)',
+      ),
   )  # fmt: skip
   def test_refused(self, path, source, text):
     found = in_training(path, source)
     self.assertRegex(found[0], f'^{path}: .*{text}')
+
+  def test_one_reason_for_all_numbers_that_are_none(self):
+    source = 'import numpy as np\n' + reward(
+        'np.where(e.truncated, np.nan, e.outcome)'
+    )
+    self.assertLen(in_training('reward.py', source), 1)
 
   @parameterized.product(attacks=('SIZES', 'TIMES', 'RARE'), part=(0, 1, 2, 3))
   def test_attacks(self, attacks, part):

@@ -143,9 +143,14 @@ class HistoryTest(absltest.TestCase):
   def test_how_far_a_trial_got(self):
     proposal = samples.record(records.Hypothesize, trial=0, proposer='rules')
     refused = records.Admit(trial=0, reasons=('constant',))
+    place = records.Queued(
+        trial=0, predicted=None, enters=False, reason='hopeless'
+    )
+    waits = samples.record(records.Race, queue=(place,))
     for found, status, kind in (
         ([proposal], 'running', 'running'),
         ([proposal, refused], 'refused', 'failed'),
+        ([proposal, waits], 'not raced', 'waiting'),
         (samples.trial(0, 'v0', ''), 'discard', 'discard'),
         (samples.trial(0, 'v0', 'v1'), 'keep', 'keep'),
     ):

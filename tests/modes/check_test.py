@@ -55,6 +55,7 @@ class CheckTest(parameterized.TestCase):
     self.assertRegex(printed, 'domain math: ok, 4 of 32 synthetic')
     self.assertRegex(printed, f'harness .*: ok, sha256 {SEED.sha256}')
     self.assertNotIn('refused', printed)
+    self.assertNotIn('warning', printed)
 
   def test_reward_of_the_domain(self):
     code, printed = self.check()
@@ -263,6 +264,26 @@ class CheckTest(parameterized.TestCase):
     self.assertEqual(code, 1, printed)
     self.assertEqual(printed.count('harness') - printed.count('harness/'), 2)
     self.assertIn('  keep.py line 16: no open: a function sees', printed)
+
+  def test_functions_with_which_nothing_is_learned(self):
+    start = 'import numpy as np\n\n\n'
+    code, printed = self.check(
+        SEED.with_file(
+            'reward.py',
+            f'{start}def parts(e):\n'
+            "  return {'outcome': np.ones(e.valid.shape, np.float32)}\n",
+        ),
+        SEED.with_file(
+            'keep.py',
+            f'{start}def keep(e, state):\n'
+            '  kept = e.outcome & ~e.outcome\n'
+            '  return kept & e.valid, state\n',
+        ),
+    )
+    self.assertEqual(code, 0, printed)
+    self.assertEqual(printed.count('warning: '), 2, printed)
+    self.assertRegex(printed, 'no signal: right, wrong .* the reward 1, so')
+    self.assertIn('keep.py keeps nothing of groups', printed)
 
 
 if __name__ == '__main__':

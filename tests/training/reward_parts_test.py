@@ -87,7 +87,7 @@ class ComputeTest(parameterized.TestCase):
           'not a number',
           returning('x', np.array([[1, 2, 3], [math.nan, math.inf, 0]])),
           {'x': 1.0},
-          r"part 'x' is nan at \[p, g\] = \[1, 0\] and 1 other places",
+          r"part 'x' is nan at \[p, g\] = \[1, 0\] and 1 other place;",
       ),
       (
           'beyond float32',

@@ -538,9 +538,9 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
     yield 'that fail tests of their own grade', rows['failing'] > 0.5, 0.05
   if 'format_ok' in rows:
     unread, most = rows['format_ok'] < 0.5, 0.2
-    if run.format != 'evojax':
-      # It may be a reward for the form, without which a grader may read the
-      # answer as well. One that accepts what it cannot read accepts nearly all.
+    if run.format != 'evojax' or run.config.get('domain.kwargs.grader'):
+      # A grader of other trainers or of the user may read answers without this
+      # form. One that accepts what it cannot read accepts nearly all.
       most = max(_NEARLY_ALL, rows.loc[~unread, 'outcome'].mean() + 0.05)
     yield 'that hold no readable answer', unread, most
   if 'completion' in rows:

@@ -6,17 +6,20 @@ left out, with a note.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import gzip
 import importlib
 import json
 import math
 import pathlib
 from typing import Any
+import zlib
 
 import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
 from evojax.diagnosis import form
+from evojax.runtime import numerals
 
 # Name -> module. Without --format, the first that fits is used.
 FORMATS = {
@@ -29,6 +32,7 @@ FORMATS = {
 }
 # In larger logs, only every n-th file is read, so that a table fits in memory.
 MOST_BYTES = 1 << 30
+_MOST_KEYS = 100  # An object with more keys is data, and not a few metrics.
 
 
 def read(
@@ -153,21 +157,40 @@ def _parsed(text: str) -> Any:
   return value
 
 
+def lines(path: pathlib.Path) -> Iterator[str]:
+  """Yield the lines of a text file, which gzip may have compressed.
+
+  The lines before the damage of a compressed file, which may still be written,
+  are followed by one that is no JSON.
+  """
+  if path.suffix != '.gz':
+    with path.open(errors='replace') as file:
+      yield from file
+    return
+  with gzip.open(path, 'rt', errors='replace') as file:
+    try:
+      yield from file
+    except (EOFError, zlib.error) as error:
+      yield f'{path.name} is damaged: {error}'
+
+
 def json_lines(path: pathlib.Path, notes: list[str]) -> Iterator[dict]:
   """Yield the objects in a JSON lines file; count damaged lines in a note."""
   damaged = 0
-  with path.open(errors='replace') as lines:
-    for line in lines:
-      try:
-        value = _parsed(line)
-      except (ValueError, RecursionError):
-        value = None
-      if isinstance(value, dict):
-        yield value
-      else:
-        damaged += bool(line.strip())
+  for line in lines(path):
+    try:
+      value = _parsed(line)
+    except (ValueError, RecursionError):
+      value = None
+    if isinstance(value, dict):
+      yield value
+    else:
+      damaged += bool(line.strip())
   if damaged:
-    notes.append(f'{path.name}: {damaged} lines are not JSON objects')
+    notes.append(
+        f'{path.name}: left out {numerals.counted(damaged, "line")} without a'
+        ' JSON object'
+    )
 
 
 def json_file(path: pathlib.Path) -> Any:
@@ -177,9 +200,29 @@ def json_file(path: pathlib.Path) -> Any:
     form.FormatError: If it is damaged.
   """
   try:
-    return _parsed(path.read_text(errors='replace'))
+    return _parsed(''.join(lines(path)))
   except (ValueError, RecursionError) as error:
     raise form.FormatError(f'{path} is damaged: {error}') from error
+
+
+def unnested(table: pd.DataFrame) -> pd.DataFrame:
+  """Return a table with the values of its objects as further columns.
+
+  The value of `correct` in the column `scores` becomes `scores.correct`.
+  """
+  found = [table]
+  for name in table:
+    values = table[name].dropna()
+    if not len(values) or not isinstance(values.iloc[0], dict):
+      continue
+    keys = {key for v in values if isinstance(v, dict) for key in v}
+    keys = {key for key in keys if f'{name}.{key}' not in table}
+    if len(keys) > _MOST_KEYS:
+      continue
+    objects = [v if isinstance(v, dict) else {} for v in table[name]]
+    inner = {f'{name}.{k}': [o.get(k) for o in objects] for k in sorted(keys)}
+    found.append(unnested(pd.DataFrame(inner, index=table.index)))
+  return pd.concat(found, axis=1) if len(found) > 1 else table
 
 
 def renamed(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:

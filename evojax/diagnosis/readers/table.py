@@ -1,12 +1,15 @@
 """Reads rollouts or metrics from plain tables: Parquet, JSON lines, JSON, CSV.
 
-A table with a completion or a reward per row holds rollouts, under the common
-names of `form.ROLLOUT` or those in --columns; any other table holds steps.
+A table with a prompt, a completion or a group per row holds rollouts, under the
+common names of `form.ROLLOUT` or those in --columns; any other table holds
+steps. All but Parquet may be compressed with gzip.
 """
 
 from collections.abc import Mapping
 import pathlib
+import re
 from typing import Any
+import zlib
 
 import pandas as pd
 
@@ -15,12 +18,22 @@ from evojax.diagnosis import names
 from evojax.diagnosis import readers
 
 _SUFFIXES = ('.parquet', '.jsonl', '.ndjson', '.json', '.csv')
+_ROLLOUTS = 'completion', 'group', 'prompt'
+# The number of a step in the name of its file.
+_STEP = re.compile(r'(?:.*(?:step|iter|iteration|update)[_-]?)?(\d+)', re.I)
+# More restarts than this are no restarts: the rows are in another order.
+_MOST_RESTARTS = 10
+
+
+def _suffix(path: pathlib.Path) -> str:
+  """Return the suffix of a file's name, without that of gzip."""
+  return pathlib.Path(path.name.removesuffix('.gz')).suffix
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
   if path.is_file():
-    return [path] if path.suffix in _SUFFIXES else []
-  found = [p for p in sorted(path.iterdir()) if p.suffix in _SUFFIXES]
+    return [path] if _suffix(path) in _SUFFIXES else []
+  found = [p for p in sorted(path.iterdir()) if _suffix(p) in _SUFFIXES]
   return [p for p in found if not p.name.startswith('diagnosis.')]
 
 
@@ -29,21 +42,25 @@ def fits(path: pathlib.Path) -> bool:
 
 
 def load(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
-  """Read one table.
+  """Read one table; the values of objects become columns of their own, too.
 
   Raises:
     ValueError: If the file is damaged.
   """
-  if path.suffix == '.parquet':
-    return readers.parquet_rows(path)
-  if path.suffix == '.csv':
-    return pd.read_csv(path)
-  if path.suffix == '.json':
+  suffix = _suffix(path)
+  if suffix == '.parquet':
+    return readers.unnested(readers.parquet_rows(path))
+  if suffix == '.csv':
+    try:
+      return pd.read_csv(path)
+    except (EOFError, zlib.error) as error:
+      raise ValueError(str(error)) from error
+  if suffix == '.json':
     value = readers.json_file(path)
     if isinstance(value, dict):  # Column name -> list of values.
       value = {k: v for k, v in value.items() if isinstance(v, list)}
-    return pd.DataFrame(value)
-  return pd.DataFrame(readers.json_lines(path, notes))
+    return readers.unnested(pd.DataFrame(value))
+  return readers.unnested(pd.DataFrame(readers.json_lines(path, notes)))
 
 
 def read(
@@ -51,7 +68,7 @@ def read(
 ) -> form.Run:
   """Read one table, or all tables in a folder."""
   notes: list[str] = []
-  rollouts, steps, seen = [], [], set()
+  rollouts, steps, seen = {}, [], set()
   for file in readers.thinned(_files(path), notes):
     try:
       table = load(file, notes)
@@ -62,26 +79,127 @@ def read(
     owned = {n: c for n, c in columns.items() if c in table}
     if owned:
       table = readers.renamed(table, owned)
-    if 'completion' in table or 'group' in table or 'prompt' in table:
-      rollouts.append(table)
-    else:
-      found = names.common(table, notes, owned)
-      if not len(found) and len(table.columns):
-        notes.append(
-            f'{file.name} has the columns {", ".join(map(str, table))[:300]}:'
-            ' --columns=step=NAME,reward=NAME,... says what they are'
-        )
-      steps.append(found)
+    if any(name in table for name in _ROLLOUTS):
+      rollouts[file] = table
+      continue
+    if _probably_rollouts(table, owned):
+      notes.append(
+          f'{file.name} has several rows in a step, with texts, as of rollouts:'
+          ' --columns=prompt=NAME,completion=NAME,reward=NAME,... says which of'
+          f' {_listed(table)} they are'
+      )
+      continue
+    found = names.common(table, notes, owned)
+    if not len(found) and len(table.columns):
+      notes.append(
+          f'{file.name} has the columns {_listed(table)}:'
+          ' --columns=step=NAME,reward=NAME,... says what they are'
+      )
+    steps.append(found)
   missing = [column for column in columns.values() if column not in seen]
   if missing:
+    has = f'they have {_listed(seen)}' if seen else 'they have no rows'
     raise form.FormatError(
-        f'no table of {path} has {", ".join(missing)}; they have'
-        f' {", ".join(sorted(map(str, seen)))[:300]}'
+        f'no table of {path} has {", ".join(missing)}; {has}'
+        + ''.join(f'; {note}' for note in notes)
     )
-  rows = pd.concat(rollouts, ignore_index=True) if rollouts else pd.DataFrame()
+  rows = _joined(rollouts, notes)
   if len(rows) and 'outcome' not in rows:
     taken: dict[str, str] = {}
     names.guess_outcome(rows, [], taken, notes)
     rows = readers.renamed(rows, taken)
   log = pd.concat(steps, ignore_index=True) if steps else pd.DataFrame()
   return form.make(path, 'table', rows, log, settings, notes)
+
+
+def _listed(columns: Any) -> str:
+  """Return the names of columns in one text of bounded length."""
+  return ', '.join(sorted(map(str, columns)))[:300]
+
+
+def _probably_rollouts(
+    table: pd.DataFrame, owned: Mapping[str, str]
+) -> bool:
+  """Return whether a table without names of rollouts probably holds some."""
+  step = names.common(table, given=owned).get('step')
+  if step is None or not len(step) or step.value_counts().median() < 2:
+    return False
+  texts = table.select_dtypes(['object', 'string'])
+  spaced = lambda v: isinstance(v, str) and ' ' in v.strip()
+  return any(texts[name].map(spaced).mean() > 0.5 for name in texts)
+
+
+def _joined(
+    tables: Mapping[pathlib.Path, pd.DataFrame], notes: list[str]
+) -> pd.DataFrame:
+  """Return the rollouts of all files, each with the number of its step.
+
+  Raises:
+    form.FormatError: If neither a column nor a file's name has the step.
+  """
+  if not tables:
+    return pd.DataFrame()
+  tables = dict(tables)
+  without = [file for file in tables if 'step' not in tables[file]]
+  if without:
+    found = [_STEP.fullmatch(file.name.split('.')[0]) for file in without]
+    numbers = [int(match[1]) for match in found if match]
+    if len(set(numbers)) < len(tables):
+      raise form.FormatError(
+          f'the rollouts of {without[0].name} have no step:'
+          ' --columns=step=NAME says which of'
+          f' {_listed(tables[without[0]])} it is. If none is, write each step'
+          ' to a file with its number, such as step_12.jsonl'
+      )
+    notes.append(
+        f'the step is the number in the name of its file, such as'
+        f' {without[0].name}'
+    )
+    for file, number in zip(without, numbers, strict=True):
+      tables[file] = tables[file].assign(step=number)
+  _say_runs(tables, notes)
+  rows = pd.concat(tables.values(), ignore_index=True)
+  return _without_lost(rows, notes)
+
+
+def _say_runs(
+    tables: Mapping[pathlib.Path, pd.DataFrame], notes: list[str]
+) -> None:
+  """Add a note if several files have the same steps, as of several runs."""
+  whole = [frozenset(table['step']) for table in tables.values()]
+  if len(whole) > 1 and len(whole[0]) > 1 and len(set(whole)) == 1:
+    notes.append(
+        f'{len(whole)} files with the same steps are read as one run, such as'
+        f' {", ".join(file.name for file in list(tables)[:2])}: if they are'
+        ' several runs, name one file'
+    )
+
+
+def _without_lost(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+  """Return rows without those of steps that a restarted run made again.
+
+  Where a step follows a higher one, and both parts of the log have rollouts of
+  the same problem in the same step, the run went back to a checkpoint. What it
+  had made after this checkpoint trained nothing that lasted.
+  """
+  key = next((name for name in ('group', 'prompt') if name in rows), None)
+  steps = form.numeric(rows['step']).to_numpy(float)
+  back = [i for i in range(1, len(steps)) if steps[i] < steps[i - 1]]
+  if key is None or not 0 < len(back) <= _MOST_RESTARTS:
+    return rows
+  lost = pd.Series(index=rows.index, data=[False] * len(rows))
+  keys = pd.Series(
+      list(zip(steps, rows[key].map(str), strict=True)), rows.index
+  )
+  for start in back:
+    before = (rows.index < start) & (steps >= steps[start])
+    again = keys[rows.index >= start]
+    if steps[start] > steps[0] and set(keys[before]) & set(again):
+      lost |= before
+  if lost.any():
+    made = steps[lost.to_numpy()]
+    notes.append(
+        f'the run was restarted: the first rollouts of steps {made.min():g} to'
+        f' {made.max():g} were made again, and are left out'
+    )
+  return rows[~lost].reset_index(drop=True)

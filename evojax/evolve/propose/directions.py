@@ -133,9 +133,9 @@ def _values(
     yield from _name_lists(context, field, old)
   elif surface_lib.is_weight(field.path):
     if not old:
-      yield 'paid', _PAID
+      yield 'this part is now paid', _PAID
       if field.path != _OUTCOME:
-        yield 'fined', -_PAID
+        yield 'this part is now fined', -_PAID
     elif changes.shaped(context) or old < 0:  # A lone part has no scale.
       yield from _weights(field, old)
   elif field.kind in ('float', 'int'):

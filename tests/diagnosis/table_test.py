@@ -1,0 +1,158 @@
+"""Tests for the reader of plain tables, such as those of an own trainer."""
+
+import gzip
+import json
+import pathlib
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import form
+from evojax.diagnosis import readers
+
+_COLUMNS = {
+    'step': 'global_step',
+    'group': 'uid',
+    'prompt': 'ask',
+    'completion': 'text',
+    'reward': 'scores.total',
+    'outcome': 'scores.inner.right',
+}
+
+
+def _rows(steps=range(6), size=4) -> list[dict]:
+  """Return rollouts of two problems in each step; the first one is solved."""
+  return [
+      {
+          'global_step': step,
+          'uid': f'p{step}-{group}',
+          'ask': f'what is {group} plus {step}?',
+          'text': f'the answer is {k}',
+          'scores': {'total': 1.5 - k, 'inner': {'right': k == 0}},
+      }
+      for step in steps
+      for group in range(2)
+      for k in range(size)
+  ]
+
+
+def _lines(rows: list[dict]) -> str:
+  return ''.join(f'{json.dumps(row)}\n' for row in rows)
+
+
+class TableTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
+
+  def _read(self, columns=None) -> form.Run:
+    columns = _COLUMNS if columns is None else columns
+    return readers.read(self.path, columns=columns)
+
+  @parameterized.parameters('jsonl', 'json', 'jsonl.gz', 'json.gz', 'parquet')
+  def test_nested_values(self, suffix):
+    file = self.path / f'log.{suffix}'
+    if suffix == 'parquet':
+      pd.DataFrame(_rows()).to_parquet(file)
+    else:
+      text = _lines(_rows()) if 'jsonl' in suffix else json.dumps(_rows())
+      packed = gzip.compress(text.encode())
+      file.write_bytes(packed if suffix.endswith('gz') else text.encode())
+    run = self._read()
+    self.assertEqual((run.format, run.n_steps), ('table', 6))
+    self.assertEqual(list(run.rollouts['reward'][:4]), [1.5, 0.5, -0.5, -1.5])
+    self.assertEqual(list(run.rollouts['outcome'][:5]), [1, 0, 0, 0, 1])
+    self.assertEqual(run.rollouts['group'].nunique(), 12)
+
+  def test_nested_metrics_are_recognised(self):
+    rows = [{'step': s, 'metrics': {'reward': 0.1 * s}} for s in range(9)]
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    steps = self._read({}).steps
+    np.testing.assert_allclose(steps['reward'], 0.1 * np.arange(9))
+
+  def test_many_keys_are_no_columns(self):
+    rows = [{'step': s, 'seen': {f'p{s}': 1}, 'reward': 0} for s in range(200)]
+    table = readers.unnested(pd.DataFrame(rows))
+    self.assertEqual(list(table), ['step', 'seen', 'reward'])
+
+  def test_compressed_csv_and_one_that_is_still_written(self):
+    text = pd.DataFrame({'step': range(50), 'reward': 0.5}).to_csv()
+    (self.path / 'a.csv.gz').write_bytes(gzip.compress(text.encode()))
+    self.assertEqual(self._read({}).n_steps, 50)
+    packed = gzip.compress(text.encode())[:-20]
+    (self.path / 'b.csv.gz').write_bytes(packed)
+    self.assertIn('b.csv.gz cannot be read', self._read({}).notes[0])
+
+  def test_lines_that_are_still_written(self):
+    packed = gzip.compress(_lines(_rows(range(600))).encode())
+    (self.path / 'log.jsonl.gz').write_bytes(packed[: len(packed) // 2])
+    run = self._read()
+    self.assertGreater(run.n_steps, 100)
+    self.assertIn('1 line without a JSON object', run.notes[0])
+
+  def test_rollouts_are_not_taken_for_metrics(self):
+    (self.path / 'log.jsonl').write_text(_lines(_rows()))
+    with self.assertRaisesRegex(
+        form.FormatError, r'several rows in a step.*prompt=NAME.*scores\.total'
+    ):
+      self._read({'reward': 'scores.total'})
+    # A metric that is logged twice, and a text, are no rollouts.
+    rows = [{'step': s // 2, 'reward': 1, 'note': 'a'} for s in range(20)]
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    self.assertEqual(self._read({}).n_steps, 10)
+
+  def test_a_file_for_each_step(self):
+    columns = {k: v for k, v in _COLUMNS.items() if k != 'step'}
+    for step in (2, 10, 9):
+      rows = [r | {'global_step': None} for r in _rows([step])]
+      for row in rows:
+        del row['global_step']
+      (self.path / f'rollouts_step{step}.jsonl').write_text(_lines(rows))
+    run = self._read(columns)
+    self.assertEqual(list(run.rollouts['step'].unique()), [2, 9, 10])
+    self.assertIn('number in the name of its file', run.notes[0])
+    # Two files of one step may be parts of any step.
+    (self.path / 'other_step9.jsonl').write_text(_lines(rows))
+    with self.assertRaisesRegex(form.FormatError, 'no step: --columns=step='):
+      self._read(columns)
+
+  def test_no_rows(self):
+    (self.path / 'log.jsonl').write_text('')
+    with self.assertRaisesRegex(form.FormatError, 'they have no rows'):
+      self._read()
+
+  def test_a_damaged_file_explains_a_missing_column(self):
+    (self.path / 'log.parquet').write_bytes(b'PAR1')
+    with self.assertRaisesRegex(form.FormatError, 'log.parquet cannot be read'):
+      self._read()
+
+  def test_steps_made_again_after_a_restart(self):
+    # A run that was killed after step 5 went on at step 4, with other samples.
+    text = _lines(_rows(range(6)) + _rows(range(4, 8), size=3))
+    (self.path / 'log.jsonl').write_text(text)
+    run = self._read()
+    sizes = run.rollouts.groupby('step').size()
+    self.assertEqual(list(sizes), [8, 8, 8, 8, 6, 6, 6, 6])
+    self.assertIn('steps 4 to 5', run.notes[0])
+
+  def test_steps_in_another_order_are_no_restart(self):
+    # Ranks one after the other: from the first step, or on other problems.
+    for other in (_rows(), [r | {'uid': 'q'} for r in _rows(range(2, 6))]):
+      (self.path / 'log.jsonl').write_text(_lines(_rows() + other))
+      self.assertLen(self._read().rollouts, 48 + len(other))
+      self.assertEmpty(self._read().notes)
+
+  def test_several_runs_in_a_folder(self):
+    for name in ('a', 'b'):
+      (self.path / f'{name}.jsonl').write_text(_lines(_rows()))
+    self.assertIn('2 files with the same steps', self._read().notes[0])
+
+
+if __name__ == '__main__':
+  absltest.main()
