@@ -229,11 +229,16 @@ def difference(
     incumbent: The same of the incumbent.
     shared: Whether both list the same problems in the same order. Then only
       those that both have a score of count.
+
+  Returns:
+    Both are NaN if fewer than two problems are left: these have no spread.
   """
   mine, other = np.isfinite(candidate), np.isfinite(incumbent)
   if shared:
     mine = other = mine & other
   ahead, behind = candidate[mine], incumbent[other]
+  if min(len(ahead), len(behind)) < 2:
+    return math.nan, math.nan
   found = float(ahead.mean() - behind.mean())
   if shared:
     square = (ahead - behind).var(ddof=1) / len(ahead)
@@ -265,8 +270,8 @@ def differences(
       the evaluator's domain for a harness.
 
   Returns:
-    The differences of the pairs in which both arms have a score, in order, and
-    their standard errors over problems.
+    The differences of the pairs in which both arms have a score of two problems
+    or more, in order, and their standard errors over problems.
   """
 
   def scores(arm: records.RacedArm) -> Float[np.ndarray, '*P']:
@@ -295,4 +300,5 @@ def differences(
     # An arm that collapsed has fewer updates, and other problems at its end.
     shared = both[0].updates == both[1].updates and ahead.shape == behind.shape
     found.append(difference(ahead, behind, shared))
+  found = [(d, e) for d, e in found if math.isfinite(e)]
   return [d for d, _ in found], [e for _, e in found]

@@ -212,6 +212,24 @@ class PairsTest(absltest.TestCase):
     found = pairs.differences(self.run_, 0, arms, 'rollouts', 'candidate', 5)
     self.assertEqual(found, ([0.0], [0.0]))
 
+  def test_a_pair_without_two_graded_problems_does_not_count(self):
+    nan = np.nan
+    few = np.array([1, nan, nan, 0.0]), np.array([0, 1, nan, nan])
+    self.assertTrue(np.isnan(pairs.difference(*few, shared=True)).all())
+    none = np.full(3, nan), np.zeros(3)
+    self.assertTrue(np.isnan(pairs.difference(*none, shared=False)).all())
+    self.run_.scorer.scores.side_effect = lambda wanted: (
+        np.array([1.0, nan] if wanted.first == 70 else [1.0, 1.0])
+    )
+    arms = [
+        self._arm('incumbent', 0),
+        self._arm('incumbent', 1),
+        self._arm('candidate', 0, 5),
+        self._arm('candidate', 1, 5),
+    ]
+    found = pairs.differences(self.run_, 2, arms, 'dev', 'candidate', 5)
+    self.assertEqual(found, ([0.0], [0.0]))
+
   def test_an_arm_that_collapsed_has_a_score(self):
     good, bad = [[1, 1], [1, 0]], [[0, 0], [1, 0]]
     arms = [

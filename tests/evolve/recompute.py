@@ -318,6 +318,8 @@ def gains(arms: dict, trial: int) -> tuple[list[float], list[float]]:
   """Return candidate minus incumbent for every such pair, and the errors."""
   pairs = pairs_of(arms, trial)
   found = [gain(arms[trial, i], arms[None, i]) for i in pairs]
+  # A pair with fewer than two graded problems has no spread.
+  found = [(d, error) for d, error in found if not math.isnan(error)]
   return [difference for difference, _ in found], [error for _, error in found]
 
 
