@@ -51,7 +51,8 @@ _FIRST = flags.DEFINE_integer('first_seed', 0, 'The first seed.', 0)
 _TOKENS = flags.DEFINE_float(
     'tokens',
     recording.TOKENS,
-    'Sampled tokens of a job, or of a recorded run.',
+    "Sampled tokens of a job, or of a recorded run; 'diagnose' trains 8 updates"
+    ' at least.',
     1,
 )
 _PROBLEMS = flags.DEFINE_integer(

@@ -55,7 +55,8 @@ def _layers(
 ) -> dict[str, list[tuple[records.Measure, svg.Chart]]]:
   """Return layer -> its newest measures, each drawn over all diagnoses."""
   tables = [
-      (f'{row.version}, trial {row.trial}', {m.name: m for m in row.measures})
+      # Not the trial: where nothing was proposed, there is none.
+      (f'{row.version}, round {row.round}', {m.name: m for m in row.measures})
       for row in diagnoses
   ]
   layers = {name: [] for name in run_lib.LAYERS}
