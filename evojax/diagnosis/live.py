@@ -89,8 +89,8 @@ class Live(contextlib.AbstractContextManager):
     if sum(file.stat().st_size for file in files) > _MOST_BYTES:
       self._ended = True
       output.say(
-          f'no more diagnoses: there are over {_MOST_BYTES >> 20} MB of'
-          ' evidence; --mode=diagnose reads them all'
+          'no more diagnoses beside the training: there are over'
+          f' {_MOST_BYTES >> 20} MB of evidence; --mode=diagnose reads more'
       )
       return
     self._began = True
