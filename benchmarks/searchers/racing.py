@@ -446,15 +446,16 @@ class Race:
       return
     self._groups += [d for d, _ in found.values()]
     spread = spreads.pooled(self._groups) or 0.0
-    alphas = {}
+    thresholds = {}
     for c in self._racing:
       name = str(c.factor)
-      alphas[name] = race.alpha_of(
+      alpha = race.alpha_of(
           c.standing.index,
           self._e.entries,
           self._confirmed,
           self._e.false_discovery_rate,
       )
+      thresholds[name] = 1 / alpha
       cap = race.cap_of(found[name][1])
       margin = c.standing.margin
       counted = [race.counted(g, margin, cap) for g in self._groups]
@@ -462,11 +463,11 @@ class Race:
           c.standing,
           *found[name],
           spread=spreads.pooled(counted) or 0.0,
-          alpha=alphas[name],
+          alpha=alpha,
           last=c.is_due or c.standing.rounds + 1 >= self._e.patience,
       )
     standings = {str(c.factor): c.standing for c in self._racing}
-    passed = race.passed(standings, alphas)
+    passed = race.passed(standings, thresholds)
     # No change is kept while the shadow of an earlier one is still training.
     kept = '' if self._shadow else next(iter(passed), '')
     verdicts = race.sort_out(
