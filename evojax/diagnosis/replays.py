@@ -102,7 +102,7 @@ def best_weight(run: form.Run) -> tuple[str, Replay]:
     if np.allclose(e[form.PART + part], e['outcome']):
       continue
     for factor in (0.0, 0.2, 0.5):
-      weight = weights[part] * factor
+      weight = weights[part] * factor + 0.0  # 0, where it would be -0.
       changed = total + (weight - weights[part]) * e[form.PART + part]
       new = (tilted(advantages(changed)) * e['outcome']).sum(1)
       gain = intervals.bootstrap(p, lambda i, d=new - old: float(d[i].mean()))

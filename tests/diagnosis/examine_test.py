@@ -722,6 +722,15 @@ class ReplaysTest(absltest.TestCase):
     self.assertEqual(part, 'format')
     self.assertGreaterEqual(replay.gain.low, 0)
 
+  def test_a_negative_weight_goes_to_zero(self):
+    rows = made.rollouts()
+    rows['part_format'] = rows['outcome'].where(rows.index % 9 > 0, 1.0)
+    pays = lambda e: e['part_correct'] - 0.8 * e['part_format']
+    weights = {'correct': 1.0, 'format': -0.8}
+    run = made.run(rows, reward=pays, settings={'weights': weights})
+    _, replay = replays.best_weight(run)
+    self.assertEndsWith(replay.change, ' -0.8 -> 0')
+
   def test_nothing_where_the_weights_do_not_explain_the_reward(self):
     run = made.run(made.rollouts(), settings={'weights': {'correct': 9.0}})
     self.assertEqual(replays.best_weight(run)[0], '')
