@@ -21,7 +21,7 @@ from evojax.runtime import pace
 _SECONDS = 60.0  # At least, before the first diagnosis and between two.
 # A diagnosis takes about 40 bytes of memory for each byte of evidence.
 _MOST_BYTES = 128 * 2**20
-_NICE = 10  # The training comes first.
+_NICE = 10  # Added to the niceness of the training, which comes first.
 
 
 class Live(contextlib.AbstractContextManager):
@@ -48,7 +48,8 @@ class Live(contextlib.AbstractContextManager):
       return
     if self._process is None:
       if self._pace.is_due():
-        self._start(_NICE)
+        self._start()
+        self._give_way()
     elif found := self._result(os.WNOHANG):
       new = [
           finding
@@ -80,28 +81,36 @@ class Live(contextlib.AbstractContextManager):
   def __exit__(self, *_) -> None:
     self._stop()
 
-  def _start(self, nice: int = 0) -> None:
+  def _start(self) -> None:
     """Start a diagnosis, unless there is too much evidence."""
-    files = (
-        store.path_of(self._path, 'train', step)
-        for step in store.list_steps(self._path, 'train')
-    )
-    if sum(file.stat().st_size for file in files) > _MOST_BYTES:
-      self._ended = True
-      output.say(
-          'no more diagnoses beside the training: there are over'
-          f' {_MOST_BYTES >> 20} MB of evidence; --mode=diagnose reads more'
-      )
-      return
     self._began = True
     module = ['-m', 'evojax.diagnosis', str(self._path), '--format=evojax']
-    self._process = subprocess.Popen(
-        [sys.executable, *module],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    os.setpriority(os.PRIO_PROCESS, self._process.pid, nice)
+    try:
+      files = (
+          store.path_of(self._path, 'train', step)
+          for step in store.list_steps(self._path, 'train')
+      )
+      if sum(file.stat().st_size for file in files) > _MOST_BYTES:
+        self._ended = True
+        output.say(
+            'no more diagnoses beside the training: there are over'
+            f' {_MOST_BYTES >> 20} MB of evidence; --mode=diagnose reads more'
+        )
+        return
+      self._process = subprocess.Popen(
+          [sys.executable, *module],
+          stdin=subprocess.DEVNULL,
+          stdout=subprocess.DEVNULL,
+          stderr=subprocess.DEVNULL,
+      )
+    except OSError as error:
+      self._fail(error)
+
+  def _give_way(self) -> None:
+    """Let the training come first, from whatever priority it has itself."""
+    if self._process is not None:
+      own = os.getpriority(os.PRIO_PROCESS, 0)
+      os.setpriority(os.PRIO_PROCESS, self._process.pid, min(own + _NICE, 19))
 
   def _result(self, options: int = 0) -> dict[str, Any]:
     """Return the diagnosis.json that is ready; {} if there is none.
@@ -121,9 +130,13 @@ class Live(contextlib.AbstractContextManager):
         raise ValueError(f'exit code {code}')
       return json.loads((self._path / run_lib.FILES[0]).read_bytes())
     except (OSError, ValueError) as error:
-      self._ended = True
-      logging.warning(f'no diagnosis of {self._path}: {error}')
+      self._fail(error)
       return {}
+
+  def _fail(self, error: Exception) -> None:
+    """Give up: the run is worth more than its diagnoses."""
+    self._ended = True
+    logging.warning(f'no diagnosis of {self._path}: {error}')
 
   def _say(self, what: str, findings: Sequence[dict[str, Any]]) -> None:
     self._said.update(finding['check'] for finding in findings)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -99,6 +100,19 @@ class LiveTest(absltest.TestCase):
     self.assertEqual(self.updated(live, 1e6), '')
     self.assertEqual(self.finished(live, must=True), '')
 
+  def test_a_machine_without_room_for_a_process_trains_on(self):
+    self.write()
+    live = self.live()
+    self.updated(live, 0)
+    full = OSError('Cannot allocate memory')
+    with (
+        mock.patch.object(subprocess, 'Popen', side_effect=full),
+        self.assertLogs(level='WARNING') as logged,
+    ):
+      self.updated(live, 60)
+    self.assertIn('Cannot allocate memory', logged.output[0])
+    self.assertEqual(self.finished(live, must=True), '')
+
   def test_too_much_evidence_is_left_to_the_user(self):
     self.write(sign=-1.0)
     live = self.live()
@@ -116,6 +130,8 @@ class LiveTest(absltest.TestCase):
       live.update()
       process = live._process
       self.assertIsInstance(process, subprocess.Popen)
+      nice = lambda pid: os.getpriority(os.PRIO_PROCESS, pid)
+      self.assertEqual(nice(process.pid), min(nice(0) + 10, 19))
     self.assertIsNotNone(process.poll())
 
 
