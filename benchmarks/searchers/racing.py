@@ -60,7 +60,10 @@ class _Candidate:
 
   @property
   def is_due(self) -> bool:
-    """Whether the chain follows it: it repairs a critical fault, untried."""
+    """Whether it repairs a critical fault and has not raced yet.
+
+    In the next round the chain then follows it.
+    """
     return self.mends and not self.standing.rounds
 
 

@@ -50,7 +50,7 @@ class Live(contextlib.AbstractContextManager):
       if self._pace.is_due():
         self._start()
         self._give_way()
-    elif found := self._result(os.WNOHANG):
+    elif found := self._result():
       new = [
           finding
           for finding in found['findings']
@@ -70,7 +70,7 @@ class Live(contextlib.AbstractContextManager):
     if self._ended or not (must or self._began or self._pace.is_due()):
       return
     self._start()
-    if self._process is None or not (found := self._result()):
+    if self._process is None or not (found := self._result(wait=True)):
       return
     faults = [f for f in found['findings'] if f['severity'] != 'note']
     if faults:
@@ -112,12 +112,13 @@ class Live(contextlib.AbstractContextManager):
       own = os.getpriority(os.PRIO_PROCESS, 0)
       os.setpriority(os.PRIO_PROCESS, self._process.pid, min(own + _NICE, 19))
 
-  def _result(self, options: int = 0) -> dict[str, Any]:
+  def _result(self, wait: bool = False) -> dict[str, Any]:
     """Return the diagnosis.json that is ready; {} if there is none.
 
     Args:
-      options: Of `os.wait4`: 0 waits for the process.
+      wait: Whether to wait for the process to end.
     """
+    options = 0 if wait else os.WNOHANG
     pid, status, usage = os.wait4(self._process.pid, options)
     if not pid:
       return {}

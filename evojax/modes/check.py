@@ -221,11 +221,12 @@ def _idle(
   view = made.evidence(config)
   functions = harness_run.Functions(harness)
   notes = []
-  if functions.has('reward'):
-    weights = config.reward.weights
-    parts = functions.parts(view)
-    total = sum(weights.get(name, 0.0) * part for name, part in parts.items())
-    notes += _no_signal(total, view)
+  # The user's own parts, if any, may tell apart what those of the harness do
+  # not.
+  if functions.has('reward') and not config.reward.parts:
+    weights = config.reward.weights.to_dict()
+    rewards, _ = reward_parts.compute(functions.parts, view, weights)
+    notes += _no_signal(rewards, view)
   if functions.has('keep'):
     kept, _ = functions.keep(view, functions.init())
     solved = (view.outcome & view.valid).sum(1)

@@ -50,11 +50,12 @@ class Model:
   eos_ids: tuple[int, ...]
   decode: Callable[[Sequence[int]], str]  # Without special tokens.
   encode: Callable[[str], Sequence[int]]  # Adds no special tokens.
-  # Of one request. In episodes of several turns its prompt is the episode so
-  # far, and its completion one turn, so that the sum of both is never reached.
-  max_prompt_tokens: int
-  max_tokens: int
-  context_tokens: int  # Most tokens of a prompt and its completion together.
+  max_prompt_tokens: int  # Of one request.
+  max_tokens: int  # Sampled tokens of one request.
+  # Most tokens of a prompt and its completion together. In episodes of several
+  # turns this is less than the sum of both limits: the more of an episode the
+  # prompt already holds, the fewer tokens may follow.
+  context_tokens: int
   # 'bfloat16' if anything is computed or stored in it, else 'float32'.
   dtype: str
   # export(params, path, dtype) writes a Hugging Face directory; the dtype is

@@ -11,6 +11,7 @@ import re
 from typing import Any
 import zlib
 
+import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import form
@@ -82,14 +83,16 @@ def read(
     if any(name in table for name in _ROLLOUTS):
       rollouts[file] = table
       continue
-    if _probably_rollouts(table, owned):
+    said: list[str] = []
+    found = names.common(table, said, owned)
+    if _probably_rollouts(table, found):
       notes.append(
           f'{file.name} has several rows in a step, with texts, as of rollouts:'
           ' --columns=prompt=NAME,completion=NAME,reward=NAME,... says which of'
           f' {_listed(table)} they are'
       )
       continue
-    found = names.common(table, notes, owned)
+    notes += said
     if not len(found) and len(table.columns):
       notes.append(
           f'{file.name} has the columns {_listed(table)}:'
@@ -117,11 +120,14 @@ def _listed(columns: Any) -> str:
   return ', '.join(sorted(map(str, columns)))[:300]
 
 
-def _probably_rollouts(
-    table: pd.DataFrame, owned: Mapping[str, str]
-) -> bool:
-  """Return whether a table without names of rollouts probably holds some."""
-  step = names.common(table, given=owned).get('step')
+def _probably_rollouts(table: pd.DataFrame, metrics: pd.DataFrame) -> bool:
+  """Return whether a table without names of rollouts probably holds some.
+
+  Args:
+    table: The table.
+    metrics: What it would be as metrics, under common names.
+  """
+  step = metrics.get('step')
   if step is None or not len(step) or step.value_counts().median() < 2:
     return False
   texts = table.select_dtypes(['object', 'string'])
@@ -184,20 +190,18 @@ def _without_lost(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
   """
   key = next((name for name in ('group', 'prompt') if name in rows), None)
   steps = form.numeric(rows['step']).to_numpy(float)
-  back = [i for i in range(1, len(steps)) if steps[i] < steps[i - 1]]
+  back = np.flatnonzero(np.diff(steps) < 0) + 1
   if key is None or not 0 < len(back) <= _MOST_RESTARTS:
     return rows
-  lost = pd.Series(index=rows.index, data=[False] * len(rows))
-  keys = pd.Series(
-      list(zip(steps, rows[key].map(str), strict=True)), rows.index
-  )
+  keys = list(zip(steps, rows[key].map(str), strict=True))
+  lost = np.zeros(len(rows), bool)
   for start in back:
-    before = (rows.index < start) & (steps >= steps[start])
-    again = keys[rows.index >= start]
-    if steps[start] > steps[0] and set(keys[before]) & set(again):
+    before = (np.arange(len(rows)) < start) & (steps >= steps[start])
+    made_before = {keys[i] for i in np.flatnonzero(before)}
+    if steps[start] > steps[0] and made_before.intersection(keys[start:]):
       lost |= before
   if lost.any():
-    made = steps[lost.to_numpy()]
+    made = steps[lost]
     notes.append(
         f'the run was restarted: the first rollouts of steps {made.min():g} to'
         f' {made.max():g} were made again, and are left out'
