@@ -374,16 +374,47 @@ class ReadersTest(parameterized.TestCase):
     self.assertLen(run.rollouts, 12 * 64)
     self.assertIn('damaged', run.notes[0])
 
+  def _with_memory(self, path: pathlib.Path, share: float) -> form.Run:
+    """Read a log with a share of the memory that all of it would take."""
+    files = [path] if path.is_file() else list(path.rglob('*.parquet'))
+    memory = int(share * readers.memory(files))
+    with absltest.mock.patch.object(readers, 'MOST_MEMORY', memory):
+      return readers.read(path)
+
   def test_large_logs_are_thinned(self):
-    size = sum(
-        f.stat().st_size for f in (_DATA / 'trl' / 'completions').iterdir()
-    )
-    self.enter_context(
-        absltest.mock.patch.object(readers, 'MOST_BYTES', size // 3)
-    )
-    run = readers.read(_DATA / 'trl')
-    self.assertBetween(len(run.rollouts), 3 * 64, 4 * 64)
-    self.assertIn('one in ', run.notes[0])
+    run = self._with_memory(_DATA / 'trl', 0.3)
+    self.assertLen(run.rollouts, 3 * 64)
+    self.assertIn('one in 4 rollout files', run.notes[0])
+
+  @parameterized.parameters('csv', 'jsonl', 'parquet')
+  def test_a_large_table_is_thinned(self, suffix):
+    self.path.mkdir()
+    rows = made.rollouts().assign(reward=lambda rows: rows['outcome'])
+    path = self.path / f'all.{suffix}'
+    if suffix == 'csv':
+      rows.to_csv(path, index=False)
+    elif suffix == 'jsonl':
+      rows.to_json(path, orient='records', lines=True)
+    else:
+      rows.to_parquet(path)
+    run = self._with_memory(path, 0.3)
+    kept = rows[rows.index // readers.BLOCK % 4 == 0]
+    self.assertEqual(run.rollouts['prompt'].tolist(), kept['prompt'].tolist())
+    self.assertIn(f'{path.name}, 0.', run.notes[0])
+    self.assertIn('read one in 4 blocks of 64 rows', run.notes[0])
+
+  def test_memory_is_known_before_a_file_is_read(self):
+    self.path.mkdir()
+    # Equal letters are compressed to nearly nothing, and yet take memory.
+    texts = [letter * 10_000 for letter in 'abcdefghij' * 10]
+    path = self.path / 'rows.parquet'
+    pd.DataFrame({'completion': texts}).to_parquet(path, use_dictionary=False)
+    self.assertGreater(readers.memory([path]), 5 * 100 * 10_000)
+    text = self.path / 'rows.jsonl'
+    text.write_text('{}' * 1000)
+    self.assertEqual(readers.memory([text]), 10 * 2000)
+    path.write_text('no Parquet')
+    self.assertEqual(readers.memory([path]), 0)
 
   def test_what_is_no_run(self):
     with self.assertRaisesRegex(form.FormatError, 'there is no .*name the'):

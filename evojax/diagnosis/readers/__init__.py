@@ -5,9 +5,10 @@
 left out, with a note.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import gzip
 import importlib
+import itertools
 import json
 import math
 import pathlib
@@ -30,8 +31,15 @@ FORMATS = {
     'wandb': 'wandb_run',
     'table': 'table',
 }
-# In larger logs, only every n-th file is read, so that a table fits in memory.
-MOST_BYTES = 1 << 30
+# Bytes of memory that reading may take, so that a laptop of 16 GB survives it. Of
+# larger logs, only every n-th file or block of rows is read.
+MOST_MEMORY = 6 << 30
+# Bytes of memory for a byte of a log: of texts (measured: 8), of what is
+# compressed (24 to 40 for Parquet), and of a Parquet file's columns before their
+# compression, which is stronger where texts repeat themselves.
+_PER_BYTE, _PER_COMPRESSED, _PER_COLUMN = 10, 40, 12
+# Rows of a large file that are kept or left out together, as groups are.
+BLOCK = 64
 _MOST_KEYS = 100  # An object with more keys is data, and not a few metrics.
 
 
@@ -108,15 +116,55 @@ def _any_fits(modules: Mapping[str, Any], path: pathlib.Path) -> bool:
   return any(module.fits(path) for module in modules.values())
 
 
+def memory(paths: Iterable[pathlib.Path]) -> int:
+  """Return about how many bytes of memory it takes to read files."""
+  return sum(map(_memory, paths))
+
+
+def _memory(path: pathlib.Path) -> int:
+  size = path.stat().st_size
+  if path.suffix == '.gz':
+    return _PER_COMPRESSED * size
+  if path.suffix != '.parquet':
+    return _PER_BYTE * size
+  try:
+    found = parquet.read_metadata(path)
+  except (pa.ArrowException, OSError):
+    return 0  # It is damaged, and left out.
+  columns = sum(
+      found.row_group(i).total_byte_size for i in range(found.num_row_groups)
+  )
+  return max(_PER_COMPRESSED * size, _PER_COLUMN * columns)
+
+
+def stride(paths: Iterable[pathlib.Path]) -> int:
+  """Return n such that one in n parts of files takes at most MOST_MEMORY."""
+  return max(1, math.ceil(memory(paths) / MOST_MEMORY))
+
+
 def thinned(
     paths: Sequence[pathlib.Path], notes: list[str]
 ) -> Sequence[pathlib.Path]:
-  """Return every n-th file, such that their total is below MOST_BYTES."""
+  """Return every n-th file, such that all take at most MOST_MEMORY."""
+  n = stride(paths)
+  if n == 1 or len(paths) < 2:  # A single file is thinned by its rows.
+    return paths
   size = sum(path.stat().st_size for path in paths)
-  stride = max(1, math.ceil(size / MOST_BYTES))
-  if stride > 1:
-    notes.append(f'{size / 1e9:.1f} GB: read one in {stride} rollout files')
-  return paths[::stride]
+  notes.append(f'{_said_size(size)}: read one in {n} rollout files')
+  return paths[::n]
+
+
+def _said_size(size: int) -> str:
+  return f'{size / 1e9:.1f} GB' if size >= 1e8 else f'{size / 1e6:.1f} MB'
+
+
+def say_thinned(path: pathlib.Path, n: int, notes: list[str]) -> None:
+  """Add a note if only one in n blocks of the rows of a file is read."""
+  if n > 1:
+    notes.append(
+        f'{path.name}, {_said_size(path.stat().st_size)}: read one in {n}'
+        f' blocks of {BLOCK} rows'
+    )
 
 
 def tables(
@@ -137,13 +185,19 @@ def tables(
 
 
 def parquet_rows(
-    path: pathlib.Path, wanted: Callable[[str], bool] = lambda name: True
+    path: pathlib.Path,
+    wanted: Callable[[str], bool] = lambda name: True,
+    n: int = 1,
 ) -> pd.DataFrame:
-  """Return the wanted columns of a Parquet file."""
+  """Return the wanted columns of one in n blocks of rows of a Parquet file."""
   try:
     with parquet.ParquetFile(path) as file:
-      names = [n for n in file.schema_arrow.names if wanted(n)]
-      return file.read(names).to_pandas()
+      names = [name for name in file.schema_arrow.names if wanted(name)]
+      if n == 1:
+        return file.read(names).to_pandas()
+      blocks = file.iter_batches(BLOCK, columns=names)
+      found = list(itertools.islice(blocks, 0, None, n))
+      return pa.Table.from_batches(found).to_pandas()
   except pa.ArrowException as error:
     raise ValueError(str(error)) from error
 
@@ -174,10 +228,22 @@ def lines(path: pathlib.Path) -> Iterator[str]:
       yield f'{path.name} is damaged: {error}'
 
 
-def json_lines(path: pathlib.Path, notes: list[str]) -> Iterator[dict]:
-  """Yield the objects in a JSON lines file; count damaged lines in a note."""
+def json_lines(
+    path: pathlib.Path, notes: list[str], n: int = 0
+) -> Iterator[dict]:
+  """Yield the objects in a JSON lines file; count damaged lines in a note.
+
+  Args:
+    path: The file.
+    notes: Gets a note of lines that are damaged or left out.
+    n: Read one in n blocks of lines; 0: such that it takes at most MOST_MEMORY.
+  """
+  n = n or stride([path])
+  say_thinned(path, n, notes)
   damaged = 0
-  for line in lines(path):
+  for i, line in enumerate(lines(path)):
+    if i // BLOCK % n:
+      continue
     try:
       value = _parsed(line)
     except (ValueError, RecursionError):

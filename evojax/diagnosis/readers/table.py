@@ -5,7 +5,8 @@ common names of `form.ROLLOUT` or those in --columns; any other table holds
 steps. All but Parquet may be compressed with gzip.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+import itertools
 import pathlib
 import re
 from typing import Any
@@ -42,26 +43,32 @@ def fits(path: pathlib.Path) -> bool:
   return bool(_files(path))
 
 
-def load(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
-  """Read one table; the values of objects become columns of their own, too.
+def load(path: pathlib.Path, notes: list[str], n: int = 1) -> pd.DataFrame:
+  """Read one in n blocks of rows of a table.
+
+  The values of objects become columns of their own, too.
 
   Raises:
     ValueError: If the file is damaged.
   """
   suffix = _suffix(path)
-  if suffix == '.parquet':
-    return readers.unnested(readers.parquet_rows(path))
-  if suffix == '.csv':
-    try:
-      return pd.read_csv(path)
-    except (EOFError, zlib.error) as error:
-      raise ValueError(str(error)) from error
   if suffix == '.json':
     value = readers.json_file(path)
     if isinstance(value, dict):  # Column name -> list of values.
       value = {k: v for k, v in value.items() if isinstance(v, list)}
     return readers.unnested(pd.DataFrame(value))
-  return readers.unnested(pd.DataFrame(readers.json_lines(path, notes)))
+  if suffix == '.jsonl' or suffix == '.ndjson':
+    return readers.unnested(pd.DataFrame(readers.json_lines(path, notes, n)))
+  readers.say_thinned(path, n, notes)
+  if suffix == '.parquet':
+    return readers.unnested(readers.parquet_rows(path, n=n))
+  try:
+    if n == 1:
+      return pd.read_csv(path)
+    with pd.read_csv(path, chunksize=readers.BLOCK) as blocks:
+      return pd.concat(itertools.islice(blocks, 0, None, n))
+  except (EOFError, zlib.error) as error:
+    raise ValueError(str(error)) from error
 
 
 def read(
@@ -70,9 +77,9 @@ def read(
   """Read one table, or all tables in a folder."""
   notes: list[str] = []
   rollouts, steps, seen = {}, [], set()
-  for file in readers.thinned(_files(path), notes):
+  for file, n in _thinned(_files(path), notes):
     try:
-      table = load(file, notes)
+      table = load(file, notes, n)
     except (ValueError, OSError) as error:
       notes.append(f'{file.name} cannot be read ({str(error)[:120]})')
       continue
@@ -113,6 +120,21 @@ def read(
     rows = readers.renamed(rows, taken)
   log = pd.concat(steps, ignore_index=True) if steps else pd.DataFrame()
   return form.make(path, 'table', rows, log, settings, notes)
+
+
+def _thinned(
+    files: Sequence[pathlib.Path], notes: list[str]
+) -> list[tuple[pathlib.Path, int]]:
+  """Return files, and n if one in n blocks of their rows is to be read.
+
+  Of files that are one step each, only some are read if there is too much.
+  """
+  steps = [file for file in files if _STEP.fullmatch(file.name.split('.')[0])]
+  others = [file for file in files if file not in steps]
+  n = readers.stride(others)
+  return [(file, n) for file in others] + [
+      (file, 1) for file in readers.thinned(steps, notes)
+  ]
 
 
 def _listed(columns: Any) -> str:
