@@ -426,6 +426,8 @@ def make(
       if given.notna().any() and rollouts[name].isna().all():
         example = f'{given.dropna().iloc[0]!r:.60}'
         notes.append(f'no {name} of a rollout is a number, such as {example}')
+  if 'outcome' in rollouts:
+    rollouts = _with_solved(rollouts, notes)
   if len(rollouts):
     rollouts = _complete(rollouts, settings)
   known = lambda c: c in STEP or c.startswith(PART)
@@ -461,6 +463,40 @@ def make(
       config or {},
       tuple(never),
   )
+
+
+def tells_solved(values: np.ndarray) -> bool:
+  """Return whether values are those of a score that is all or nothing.
+
+  It has two values, say -1 and 1 or 0 and 2: one of at most 0 for what is
+  wrong, and one of at least 1. A lower one may be for the form of an answer
+  alone. A single value below 0 says that nothing is solved.
+  """
+  low, high = np.min(values), np.max(values)
+  if low == high:
+    return bool(high < 0)
+  return len(np.unique(values)) == 2 and bool(low <= 0 and high >= 1)
+
+
+def _with_solved(rollouts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+  """Return rollouts whose outcomes are shares: 1 is solved, 0 is not.
+
+  Outcomes on another scale become 0 and 1 if they are all or nothing, and are
+  left out otherwise, with a note.
+  """
+  values = rollouts['outcome'].dropna().to_numpy()
+  if not len(values) or (values.min() >= 0 and values.max() <= 1):
+    return rollouts
+  if tells_solved(values):
+    right = (rollouts['outcome'] == values.max()) & (values.max() > 0)
+    solved = right.astype(float).where(rollouts['outcome'].notna())
+    return rollouts.assign(outcome=solved)
+  notes.append(
+      f'the outcome has values from {values.min():g} to {values.max():g}, so'
+      ' that it is not used: it must be 0 or 1, a share between them, or one of'
+      ' two values, such as -1 and 1'
+  )
+  return rollouts.drop(columns='outcome')
 
 
 def _templated(prompt: Any) -> float:

@@ -340,7 +340,8 @@ def guess_outcome(
   """Choose the column that tells what is solved, unless it is given.
 
   It is the first column of 0s and 1s with a suitable name; otherwise the only
-  reward part, if it has just two values.
+  reward part, if it has just two values. Columns of two values on another scale
+  (-1 and 1, 0 and 2) come after those of 0s and 1s, see `form.tells_solved`.
   """
   if 'outcome' in taken:
     return
@@ -351,16 +352,27 @@ def guess_outcome(
       if n != 'outcome' and _says_outcome(str(n), (pattern,))
   ]
   only = list(parts) if len(parts) == 1 else []
-  for name in [*named, *only]:
-    values = form.numeric(rows[name]).dropna().unique()
-    if 1 <= len(values) and np.isin(values, (0.0, 1.0)).all():
-      taken['outcome'] = name
-      notes.append(
-          f'the column {name!r} is taken to say what is solved'
-          ' (--columns=outcome=...)'
-      )
-      return
+  levels = {
+      name: form.numeric(rows[name]).dropna().unique()
+      for name in [*named, *only]
+  }
+  for fits in (_is_binary, form.tells_solved):
+    for name, values in levels.items():
+      if len(values) and fits(values):
+        taken['outcome'] = name
+        scaled = fits is not _is_binary and max(values) > 0
+        where = f', where it is {max(values):g}' if scaled else ''
+        notes.append(
+            f'the column {name!r} is taken to say what is solved{where}'
+            ' (--columns=outcome=...)'
+        )
+        return
   notes.append('no column says what is solved: --columns=outcome=NAME')
+
+
+def _is_binary(values: np.ndarray) -> bool:
+  """Return whether all values are 0 or 1."""
+  return bool(np.isin(values, (0.0, 1.0)).all())
 
 
 def guess_texts(rows: pd.DataFrame, taken: dict[str, str]) -> None:

@@ -118,9 +118,10 @@ _ROLLOUTS = ('completion', 'prompt', 'prompt_id', 'reward', 'text_id')
 _HOW = {
     'trl': {
         **dict.fromkeys(
-            (*_ROLLOUTS, 'advantage', 'group', 'outcome'),
-            'log_completions=True',
+            (*_ROLLOUTS, 'advantage', 'group'), 'log_completions=True'
         ),
+        'outcome': 'log_completions=True with a reward function of 0 and 1, or'
+        ' --columns=outcome=NAME of a logged column',
         **dict.fromkeys(
             ('format_ok', 'n_tokens', 'reference'),
             'log_extra in a reward function',
@@ -131,10 +132,9 @@ _HOW = {
     },
     'verl': {
         **dict.fromkeys(_ROLLOUTS, 'trainer.rollout_data_dir=DIR'),
-        **dict.fromkeys(
-            ('format_ok', 'outcome'),
-            'a value of that name that compute_score returns',
-        ),
+        'format_ok': 'a value of that name that compute_score returns',
+        'outcome': "a value 'acc' of 0 or 1 that compute_score returns, or"
+        ' --columns=outcome=NAME of a logged value',
         **dict.fromkeys(
             ('clip', 'entropy', 'grad_norm', 'learning_rate', 'loss'),
             "trainer.logger with 'file', in the same folder",

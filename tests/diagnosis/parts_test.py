@@ -349,6 +349,9 @@ class LoggedTest(parameterized.TestCase):
       ('verl', ['n_tokens'], None),
       ('verl', ['group', 'advantage'], None),
       ('verl', ['format_ok'], 'that compute_score returns'),
+      # Completions may be logged, and no column of them say what is solved.
+      ('trl', ['outcome'], '--columns=outcome=NAME'),
+      ('verl', ['outcome'], '--columns=outcome=NAME'),
       ('verl', [], None),
       ('table', ['gap'], None),
   )

@@ -107,6 +107,28 @@ class ReadersTest(parameterized.TestCase):
     run = readers.read(self.path)
     self.assertEqual(run.settings['weights'], {'correct': 0.5, 'format': 2.0})
 
+  def test_trl_weights_where_a_function_has_no_reward_for_some(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    state = json.loads((self.path / 'trainer_state.json').read_text())
+    logged = {row['step']: row for row in state['log_history']}
+    rng = np.random.default_rng(0)
+    for file in (self.path / 'completions').iterdir():
+      rows = pd.read_parquet(file)
+      # Half of the problems are of another task, as many as there happen to be.
+      other = rng.random(len(rows)) < rng.random()
+      rows['other_task'] = np.where(other, rng.random(len(rows)), np.nan)
+      rows['correct'] = np.where(other, np.nan, rows['correct'])
+      row = logged[int(rows['step'][0])]
+      for name in ('correct', 'other_task'):  # TRL takes means of what it has.
+        row[f'rewards/{name}/mean'] = float(rows[name].mean())
+      parts = rows['correct'].fillna(0), rows['other_task'].fillna(0)
+      row['reward'] = float((0.5 * parts[0] + 2 * parts[1]).mean())
+      rows.to_parquet(file)
+    (self.path / 'trainer_state.json').write_text(json.dumps(state))
+    run = readers.read(self.path)
+    wanted = {'correct': 0.5, 'other_task': 2.0}
+    self.assertEqual(run.settings['weights'], wanted)
+
   def test_trl_batches_that_were_used_twice_count_once(self):
     shutil.copytree(_DATA / 'trl', self.path)
     folder = self.path / 'completions'

@@ -351,6 +351,31 @@ class ColumnsTest(parameterized.TestCase):
     names.guess_outcome(rows, [], taken, [])
     self.assertEqual(taken, {'outcome': name} if wanted else {})
 
+  @parameterized.parameters(
+      ('correctness_reward_func', (0, 2), ', where it is 2 '),
+      ('correct', (-1, 1), ', where it is 1 '),
+      ('score', (0, 100), ', where it is 100 '),
+      ('score', (-1,), ' '),
+      # The higher one may be for the form alone, or none for what is wrong.
+      ('score', (0, 0.1), None),
+      ('score', (-1, -0.5), None),
+      ('correct', (0.5, 2), None),
+      ('correct', (-1, -0.5, 1), None),
+  )
+  def test_scores_that_are_all_or_nothing(self, name, values, said):
+    notes, taken = [], {}
+    rows = pd.DataFrame({name: np.resize(values, 12)})
+    names.guess_outcome(rows, ['score'] if name == 'score' else [], taken, notes)
+    self.assertEqual(taken, {} if said is None else {'outcome': name})
+    if said is not None:
+      self.assertIn(f"{name!r} is taken to say what is solved{said}(--", notes[0])
+
+  def test_shares_come_before_scores_on_another_scale(self):
+    rows = pd.DataFrame({'correct': [-1.0, 1.0], 'acc': [0.0, 1.0]})
+    taken = {}
+    names.guess_outcome(rows, [], taken, [])
+    self.assertEqual(taken, {'outcome': 'acc'})
+
 
 class FilesTest(parameterized.TestCase):
 

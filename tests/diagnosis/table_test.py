@@ -12,6 +12,7 @@ import pandas as pd
 
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
+from evojax.diagnosis.checks import reward
 
 _COLUMNS = {
     'step': 'global_step',
@@ -69,6 +70,42 @@ class TableTest(parameterized.TestCase):
     self.assertEqual(list(run.rollouts['reward'][:4]), [1.5, 0.5, -0.5, -1.5])
     self.assertEqual(list(run.rollouts['outcome'][:5]), [1, 0, 0, 0, 1])
     self.assertEqual(run.rollouts['group'].nunique(), 12)
+
+  @parameterized.parameters(
+      ((-1.0, 1.0), [0.0, 1.0]),
+      ((0.0, 2.0), [0.0, 1.0]),
+      ((-1.0, -1.0), [0.0]),
+      ((0.25, 1.0), [0.25, 1.0]),
+      ((0.0, 1.0, 2.0), None),
+  )
+  def test_outcomes_on_another_scale(self, values, wanted):
+    rows = _rows()
+    for i, row in enumerate(rows):
+      row['right'] = values[i % len(values)]
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    run = self._read(_COLUMNS | {'outcome': 'right'})
+    if wanted is None:
+      self.assertNotIn('outcome', run.rollouts)
+      self.assertIn('values from 0 to 2, so that it is not used', run.notes[0])
+    else:
+      self.assertEqual(sorted(run.rollouts['outcome'].unique()), wanted)
+
+  @parameterized.parameters(1.0, 2.0)
+  def test_a_reward_is_no_second_truth_on_another_scale(self, scale):
+    rows = [
+        row | {'right': float(row['scores']['inner']['right'])}
+        for row in _rows(range(12), 8)
+    ]
+    for row in rows:
+      row['scores']['total'] = scale * row['right'] - (scale - 1)
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    run = self._read(_COLUMNS | {'outcome': 'right'})
+    with self.assertRaisesRegex(form.NotLogged, 'apart from the reward'):
+      reward.silent(run)
+    rows[0]['scores']['total'] += 0.5
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    run = self._read(_COLUMNS | {'outcome': 'right'})
+    self.assertIsNone(reward.silent(run))
 
   def test_nested_metrics_are_recognised(self):
     rows = [{'step': s, 'metrics': {'reward': 0.1 * s}} for s in range(9)]

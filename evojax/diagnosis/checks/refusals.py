@@ -1,5 +1,7 @@
 """Checks of graders that refuse what is right: keys, forms, hidden tests."""
 
+import re
+
 import pandas as pd
 
 from evojax.diagnosis import findings
@@ -37,6 +39,8 @@ _OUT_OF_TIME = 0.1  # In sound runs of coding, less than 0.001.
 _OFTEN = 3  # Right answers to a problem that tell whether it is refused.
 _NEVER = 0.1  # Share of them that counts, or does not, by accident.
 _SOME_REFUSED = 0.02  # Share of problems.
+# Answers as in DeepSeek-R1's format and in GSM8K's.
+_MARKED = re.compile(r'(?s)<answer>([^<]*)</answer>|####([^\n]*)')
 _ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
 
 
@@ -276,8 +280,9 @@ def right_refused(run: form.Run) -> findings.Finding | None:
 
 
 def text_refused(run: form.Run) -> findings.Finding | None:
-  """Detect problems whose boxed answer is the reference and never counts.
+  r"""Detect problems whose marked answer is the reference and never counts.
 
+  An answer is marked by \boxed{}, by <answer> and </answer>, or by ####.
   `right_refused` compares numbers, and wants that nearly all are refused.
   """
   rows = _with_reference(run)
@@ -286,7 +291,7 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   if run.has_turns:
     return None
   rows = rows.iloc[:: max(1, len(rows) // data.TEXTS)]
-  given = rows['completion'].map(_boxed)
+  given = rows['completion'].map(_marked)
   equal = rows[(given != '') & (given == rows['reference'].map(_bare))]
   right = (equal['outcome'] > 0.5).groupby(equal['prompt_id'])
   share, n = right.mean(), right.size()
@@ -299,7 +304,10 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   if ((share >= _NEVER) & (share <= 1 - _NEVER)).mean() > _NEVER:
     return None
   found = intervals.mean(share.index.isin(refused).astype(float))
-  if found.low < _SOME_REFUSED:
+  # What is refused at first only is a form that the policy has yet to learn.
+  late = run.late(equal)['prompt_id'].unique()
+  still = share[share.index.isin(late)] < _NEVER
+  if found.low < _SOME_REFUSED or not still.mean() > found.value / 2:
     return None
   equal = equal[equal['prompt_id'].isin(share.index)]
   chosen = equal['prompt_id'].isin(refused)
@@ -311,7 +319,7 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='text_refused',
       severity='critical',
-      text=f'in {found.value:.0%} of the problems a boxed answer that is the'
+      text=f'in {found.value:.0%} of the problems a marked answer that is the'
       f' reference, character for character, always counts as wrong{which}',
       numbers=(findings.number('such problems', found, 'share'),),
       rows=tuple(
@@ -323,15 +331,16 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _boxed(text: str) -> str:
-  r"""Return the content of the last \boxed{...}; '' if it has none."""
+def _marked(text: str) -> str:
+  r"""Return what the last \boxed{}, <answer> or #### marks; '' without any."""
   _, box, rest = text.rpartition('\\boxed{')
   depth = 1
-  for i, letter in enumerate(rest):
+  for i, letter in enumerate(rest if box else ''):
     depth += (letter == '{') - (letter == '}')
-    if box and not depth:
+    if not depth:
       return _bare(rest[:i])
-  return ''
+  found = _MARKED.findall(text)
+  return _bare(''.join(found[-1])) if found else ''
 
 
 def _bare(text: str) -> str:

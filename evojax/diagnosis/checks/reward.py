@@ -49,8 +49,13 @@ def _graded_rows(run: form.Run, *others: str) -> pd.DataFrame:
 
 
 def _tell_apart(rows: pd.DataFrame) -> None:
-  """Raise NotLogged if the outcome is the reward."""
-  if np.allclose(rows['reward'], rows['outcome']):
+  """Raise NotLogged if the outcome is the reward, if on another scale."""
+  reward, outcome = rows['reward'], rows['outcome']
+  scaled = outcome
+  if np.ptp(outcome) > 0 and np.ptp(reward) > 0:
+    slope, start = np.polyfit(outcome, reward, 1)
+    scaled = start + slope * outcome if slope > 0 else outcome
+  if np.allclose(reward, scaled):
     raise form.NotLogged(
         'no outcome apart from the reward is logged: --columns=outcome=...'
     )

@@ -31,6 +31,7 @@ _SWIFT = 'completions.jsonl'
 # Names in ms-swift's files -> TRL's.
 _SWIFT_NAMES = {'messages': 'prompt', 'advantages': 'advantage'}
 _SAME = 0.99  # Lengths within this factor are those of one limit.
+_SUM = ' sum'  # No name of a reward function.
 _OURS = ('step', 'prompt', 'completion', 'advantage', 'reward')
 
 
@@ -66,7 +67,7 @@ def read(
       for name in rows
       if name not in _OURS and pd.api.types.is_numeric_dtype(rows[name])
   ]
-  known = _settings(state, log) | _weights(log, means)
+  known = _settings(state, log) | _weights(rows, log, means)
   known |= settings
   rows = _common(rows, functions, known, columns, notes)
   steps = names.common(log, notes, trainer_known=True)
@@ -159,29 +160,44 @@ def _swift(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
   return rows
 
 
-def _weights(log: pd.DataFrame, means: Mapping[str, str]) -> dict[str, Any]:
-  """Return the weights that reproduce the logged reward exactly, if any."""
+def _weights(
+    rows: pd.DataFrame, log: pd.DataFrame, means: Mapping[str, str]
+) -> dict[str, Any]:
+  """Return the weights that reproduce the logged reward exactly, if any.
+
+  Where a function returns no reward for some completions, such as those of
+  another task, its logged mean is that of the others. Each completion counts
+  then, with 0 for no reward.
+  """
+  if not means or not {'reward', 'step'} <= set(log):
+    return {}
+  reward = form.numeric(log['reward'])
+  logged = log[list(means.values())].apply(form.numeric)
+  found = _linear(logged.set_axis(list(means), axis=1), reward)
+  if found or not {*means, 'step'} <= set(rows):
+    return found
+  given = rows[list(means)].apply(form.numeric).fillna(0)
+  by_step = given.groupby(form.numeric(rows['step'])).mean()
+  table = by_step.reindex(form.numeric(log['step'])).set_axis(log.index)
+  return _linear(table, reward)
+
+
+def _linear(means: pd.DataFrame, reward: pd.Series) -> dict[str, Any]:
+  """Return the weights of means by step that add up to the reward, if any."""
   # A part that is always 0 has any weight.
-  paid = {
-      name: column
-      for name, column in means.items()
-      if (form.numeric(log[column]).fillna(0) != 0).any()
-  }
-  columns = list(paid.values())
-  if not columns or 'reward' not in log:
+  means = means.loc[:, (means.fillna(0) != 0).any()]
+  parts = list(means)
+  table = means.assign(**{_SUM: reward}).dropna()
+  if not parts or len(table) < len(parts) + 2:
     return {}
-  table = log[[*columns, 'reward']].apply(form.numeric)
-  table = table.dropna()
-  if len(table) < len(columns) + 2:
-    return {}
-  x, y = table[columns].to_numpy(), table['reward'].to_numpy()
+  x, y = table[parts].to_numpy(), table[_SUM].to_numpy()
   weights, _, rank, _ = np.linalg.lstsq(x, y, rcond=None)
-  if rank < len(columns) or np.abs(x @ weights - y).max() > 1e-3:
+  if rank < len(parts) or np.abs(x @ weights - y).max() > 1e-3:
     return {}
   return {
       'weights': {
           name: round(float(weight), 3)
-          for name, weight in zip(paid, weights, strict=True)
+          for name, weight in zip(parts, weights, strict=True)
       }
   }
 
