@@ -105,6 +105,7 @@ _SAID_BY_CRITICAL = {
         'right_refused',
     ),
     # A policy whose weights are no numbers writes nothing that counts.
+    'format_bottleneck': ('loops', 'not_finite'),
     'outcome_falling': ('not_finite',),
     'reward_falling': ('not_finite', 'truncation'),
     'too_hard': (

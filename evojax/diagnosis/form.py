@@ -526,6 +526,11 @@ def _complete(
   if 'step' not in rollouts:
     raise FormatError('the rollouts have no step: name its column')
   rollouts = rollouts.dropna(subset=['step'])
+  if (parts := rollouts['step'][rollouts['step'] % 1 != 0]).size:
+    raise FormatError(
+        f'a rollout has the step {parts.iloc[0]:g}, which is no whole number:'
+        ' --columns=step=NAME names the column that counts updates'
+    )
   rollouts = rollouts.sort_values('step', kind='stable', ignore_index=True)
   rollouts['step'] = rollouts['step'].astype(np.int64)
   if 'group' not in rollouts:

@@ -352,10 +352,10 @@ def guess_outcome(
       if n != 'outcome' and _says_outcome(str(n), (pattern,))
   ]
   only = list(parts) if len(parts) == 1 else []
-  levels = {
-      name: form.numeric(rows[name]).dropna().unique()
-      for name in [*named, *only]
-  }
+  levels = {}
+  for name in [*named, *only]:
+    values = form.numeric(rows[name]).to_numpy(np.float64)
+    levels[name] = np.unique(values[np.isfinite(values)])
   for fits in (_is_binary, form.tells_solved):
     for name, values in levels.items():
       if len(values) and fits(values):

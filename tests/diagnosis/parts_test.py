@@ -238,6 +238,20 @@ class PartsTest(parameterized.TestCase):
     if wanted:
       self.assertEndsWith(found['shrinks'].text, ', and less is solved')
 
+  @parameterized.parameters((-0.3, True), (0.0, False), (0.3, False))
+  def test_completions_that_shrink_after_a_rise(self, change, wanted):
+    """No line through all of the course falls."""
+    rng = np.random.default_rng(0)
+    course = np.interp(np.arange(40), [0, 20, 39], [0.2, 0.5, 0.5 + change])
+    solved = course + rng.normal(0, 0.02, 40)
+    length = np.where(np.arange(40) < 20, 100.0, 20.0) + rng.normal(0, 2, 40)
+    run = parts_made.metrics(length=length, outcome=solved)
+    found = _found(run).get('shrinks')
+    self.assertEqual(found is not None, wanted)
+    if found:
+      self.assertEndsWith(found.text, ', and less is solved')
+      self.assertEqual(found.since, 20)
+
   @parameterized.parameters((1.0, True), (0.0, False))
   def test_one_reward_for_all(self, value, wanted):
     run = made.run(made.rollouts(), reward=lambda e: value + 0 * e['outcome'])

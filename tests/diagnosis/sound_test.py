@@ -356,6 +356,7 @@ class ColumnsTest(parameterized.TestCase):
       ('correct', (-1, 1), ', where it is 1 '),
       ('score', (0, 100), ', where it is 100 '),
       ('score', (-1,), ' '),
+      ('score', (0, 1, np.inf), ' '),
       # The higher one may be for the form alone, or none for what is wrong.
       ('score', (0, 0.1), None),
       ('score', (-1, -0.5), None),

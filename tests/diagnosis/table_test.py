@@ -12,6 +12,7 @@ import pandas as pd
 
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
+from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import reward
 
 _COLUMNS = {
@@ -89,6 +90,34 @@ class TableTest(parameterized.TestCase):
       self.assertIn('values from 0 to 2, so that it is not used', run.notes[0])
     else:
       self.assertEqual(sorted(run.rollouts['outcome'].unique()), wanted)
+
+  def test_a_step_that_is_no_whole_number(self):
+    rows = [row | {'global_step': row['global_step'] / 4} for row in _rows()]
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    with self.assertRaisesRegex(form.FormatError, 'step 0.25, .*=step=NAME'):
+      self._read()
+
+  def test_an_index_is_a_column(self):
+    table = pd.DataFrame(_rows()).drop(columns='scores')
+    rows = table.set_index('global_step').assign(score=1.0)
+    rows.to_parquet(self.path / 'log.parquet')
+    run = self._read({**_COLUMNS, 'reward': 'score', 'outcome': 'score'})
+    self.assertEqual(run.rollouts['step'].tolist(), list(rows.index))
+
+  @parameterized.parameters((0, None), (6, 'warning'), (32, 'note'))
+  def test_rollouts_without_a_reward(self, n, wanted):
+    rows = _rows(range(12), 8)
+    for i, row in enumerate(rows[96:]):
+      row['scores']['total'] = [None, 1e400][i % 2] if i % 32 < n else 1.0 - i
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    try:
+      found = optimiser.not_finite(self._read())
+    except form.NotLogged:  # Nothing else that is judged is logged.
+      found = None
+    self.assertEqual(found and found.severity, wanted)
+    if found:
+      self.assertEqual(found.since, 6)
+      self.assertAlmostEqual(found.numbers[0].value, n / 64)
 
   @parameterized.parameters(1.0, 2.0)
   def test_a_reward_is_no_second_truth_on_another_scale(self, scale):

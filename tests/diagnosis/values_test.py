@@ -453,6 +453,22 @@ class BehaviourTest(parameterized.TestCase):
 class RefusalsTest(parameterized.TestCase):
 
   @parameterized.parameters(
+      ('<answer>{}</answer>', 'always', True),
+      ('#### {}', 'always', True),
+      ('the answer is {}', 'always', False),  # What is meant is not marked.
+      ('<answer>{}</answer>', 'at first', False),  # A form to be learned.
+  )
+  def test_marked_answers_that_never_count(self, mark, when, wanted):
+    # Nearly each of so many problems is seen once.
+    rows = made.rollouts(problems=4000)
+    given = np.where(rows['outcome'] > 0.5, rows['reference'], '-1')
+    rows['completion'] = [f'so 5, {mark.format(x)}' for x in given]
+    always = rows['reference'].str.endswith(('1', '2'))
+    rows['outcome'] *= ~(always if when == 'always' else rows['step'] < 10)
+    found = _found(made.run(rows)).get('text_refused')
+    self.assertEqual(found is not None, wanted)
+
+  @parameterized.parameters(
       dict(refuses=lambda rows: rows['reference'].str.len() > 30),
       dict(refuses=lambda rows: rows['reference'] < '150', said='by hand'),
       # One in five, whatever the problem: a format that is yet to be learned.

@@ -286,7 +286,7 @@ def shrinks(run: form.Run) -> findings.Finding | None:
   first = float(length[: max(len(length) // 8, 1)].mean())
   late = intervals.mean(length[-max(len(length) // 3, 4) :])
   change = trends.change_point(length)
-  worse = shares.falls(run)
+  worse = shares.falls(run) or _falls_from(run, int(steps[change.index]))
   most = _SHRUNK_AND_WORSE if worse else _SHRUNK
   if late.high > most * first or change.p > _SURE:
     return None
@@ -306,6 +306,16 @@ def shrinks(run: form.Run) -> findings.Finding | None:
       remedies=blame.remedies(run),
       curves=(('length', steps, length),),
   )
+
+
+def _falls_from(run: form.Run, step: int) -> bool:
+  """Return whether the solved share falls from a step on, if it is logged."""
+  try:
+    steps, solved = run.course('outcome')
+  except form.NotLogged:
+    return False
+  solved = solved[steps >= step]
+  return len(solved) >= form.MIN_STEPS and trends.trend(solved).high < 0
 
 
 def truncation(run: form.Run) -> findings.Finding | None:

@@ -23,6 +23,8 @@ _STILL = 3e-4
 _MOVING = 5e-3
 # KL, nats per token; a policy that learns leaves its start further than this.
 _HELD = 0.005
+_UNGRADED = 0.01  # Share of rollouts without a reward that is no accident.
+_MOSTLY = 0.5  # Share of them from which their log may be made that way.
 _LEFT_OUT = 0.3  # Share of tokens that importance weights may drop.
 _FASTEST = 1000.0  # Largest factor of the learning rate.
 # A cosine falls below this share of its maximum in its last 2 % only.
@@ -351,7 +353,7 @@ def kl_explosion(run: form.Run) -> findings.Finding | None:
 
 
 def not_finite(run: form.Run) -> findings.Finding | None:
-  """Detect a loss or gradient that is, or becomes, NaN or infinite."""
+  """Detect a loss, gradient or reward that is, or becomes, NaN or infinite."""
   never = [n for n in ('loss', 'grad_norm') if n in run.never_finite]
   if never and run.n_steps >= _TWICE:
     return _never_finite(run, never)
@@ -384,9 +386,44 @@ def not_finite(run: form.Run) -> findings.Finding | None:
         change=change,
         remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
     )
+  if found := _without_reward(run):
+    return found
   if not {'loss', 'grad_norm'} & set(run.steps):
     raise form.not_logged(['loss', 'grad_norm'])
   return _holes(run)
+
+
+def _without_reward(run: form.Run) -> findings.Finding | None:
+  """Find rollouts whose reward is no finite number."""
+  rows = run.rollouts
+  if 'reward' not in rows:
+    return None
+  # Trainers leave out what they could not grade, or what a filter drops.
+  for name, value in (('error', 0.0), ('kept', 1.0)):
+    if name in rows:
+      rows = rows[rows[name].fillna(value) == value]
+  absent = rows['reward'].isna()
+  by_step = absent.groupby(rows['step']).mean()
+  if not len(by_step):
+    return None
+  share = intervals.mean(by_step)
+  if share.value < _UNGRADED:
+    return None
+  return findings.Finding(
+      check='not_finite',
+      severity='note' if share.value >= _MOSTLY else 'warning',
+      text=f'{share.value:.1%} of the rollouts have no reward: it is missing,'
+      ' NaN or infinite',
+      since=int(by_step.index[(by_step > 0).to_numpy()][0]),
+      numbers=(findings.number('rollouts without a reward', share, 'share'),),
+      rows=tuple(map(int, rows.index[absent][:6])),
+      change=f'{words.word(run.format, "reward")}: a number for every'
+      ' completion, since one NaN makes all advantages of its group NaN; unless'
+      ' these rollouts train nothing',
+      curves=(
+          ('without a reward', by_step.index.to_numpy(), by_step.to_numpy()),
+      ),
+  )
 
 
 def _grew(run: form.Run, end: int) -> bool:

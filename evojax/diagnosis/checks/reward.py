@@ -94,6 +94,10 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   flat += ', as problems get harder' * bool(harder)
   unsure = rare or harder or (harder is None and not len(run.rollouts))
   replay = replays.best_weight(run)[1]
+  change = replay.change or _less_of(run, blame.rising(run))
+  if rare:  # No weight helps where no group has a solution.
+    data = words.word(run.format, 'data')
+    change = f'{data}: problems that are solved sometimes; or {change}'
   return findings.Finding(
       check='reward_hacking',
       severity='note' if full else 'warning' if unsure else 'critical',
@@ -105,9 +109,9 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
           findings.number('rise, solved', found.solved, 'share'),
       ),
       rows=tuple(map(int, unsolved.index[:6])),
-      change=replay.change or _less_of(run, blame.rising(run)),
+      change=change,
       remedies=blame.remedies(run),
-      replay=replay.text,
+      replay='' if rare else replay.text,
       curves=(('reward', steps, reward), ('solved', steps, solved)),
   )
 

@@ -189,15 +189,18 @@ def parquet_rows(
     wanted: Callable[[str], bool] = lambda name: True,
     n: int = 1,
 ) -> pd.DataFrame:
-  """Return the wanted columns of one in n blocks of rows of a Parquet file."""
+  """Return the wanted columns of one in n blocks of rows of a Parquet file.
+
+  What was the index of a data frame is a column, too.
+  """
   try:
     with parquet.ParquetFile(path) as file:
       names = [name for name in file.schema_arrow.names if wanted(name)]
       if n == 1:
-        return file.read(names).to_pandas()
+        return file.read(names).to_pandas(ignore_metadata=True)
       blocks = file.iter_batches(BLOCK, columns=names)
       found = list(itertools.islice(blocks, 0, None, n))
-      return pa.Table.from_batches(found).to_pandas()
+      return pa.Table.from_batches(found).to_pandas(ignore_metadata=True)
   except pa.ArrowException as error:
     raise ValueError(str(error)) from error
 
