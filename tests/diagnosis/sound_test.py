@@ -207,6 +207,7 @@ class RolloutsTest(parameterized.TestCase):
     found = _found(made.run(rows, reward=dense))['reward_hacking']
     self.assertEqual(found.severity, wanted)
     self.assertIn(said, found.text)
+    self.assertEqual('train_dataset: ' in found.change, said == 'near 0')
 
   @parameterized.parameters(
       # Share of the label, as the key has it and among what is solved.
@@ -366,10 +367,12 @@ class ColumnsTest(parameterized.TestCase):
   def test_scores_that_are_all_or_nothing(self, name, values, said):
     notes, taken = [], {}
     rows = pd.DataFrame({name: np.resize(values, 12)})
-    names.guess_outcome(rows, ['score'] if name == 'score' else [], taken, notes)
+    parts = ['score'] if name == 'score' else []
+    names.guess_outcome(rows, parts, taken, notes)
     self.assertEqual(taken, {} if said is None else {'outcome': name})
     if said is not None:
-      self.assertIn(f"{name!r} is taken to say what is solved{said}(--", notes[0])
+      taken_for = f'{name!r} is taken to say what is solved{said}(--'
+      self.assertIn(taken_for, notes[0])
 
   def test_shares_come_before_scores_on_another_scale(self):
     rows = pd.DataFrame({'correct': [-1.0, 1.0], 'acc': [0.0, 1.0]})

@@ -31,12 +31,12 @@ FORMATS = {
     'wandb': 'wandb_run',
     'table': 'table',
 }
-# Bytes of memory that reading may take, so that a laptop of 16 GB survives it. Of
-# larger logs, only every n-th file or block of rows is read.
+# Bytes of memory that reading may take, so that a laptop of 16 GB survives it.
+# Of larger logs, only every n-th file or block of rows is read.
 MOST_MEMORY = 6 << 30
 # Bytes of memory for a byte of a log: of texts (measured: 8), of what is
-# compressed (24 to 40 for Parquet), and of a Parquet file's columns before their
-# compression, which is stronger where texts repeat themselves.
+# compressed (24 to 40 for Parquet), and of a Parquet file's columns before
+# their compression, which is stronger where texts repeat themselves.
 _PER_BYTE, _PER_COMPRESSED, _PER_COLUMN = 10, 40, 12
 # Rows of a large file that are kept or left out together, as groups are.
 BLOCK = 64
