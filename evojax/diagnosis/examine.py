@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 
 from evojax.diagnosis import causes
 from evojax.diagnosis import checks
@@ -12,6 +13,7 @@ from evojax.diagnosis import words
 from evojax.runtime import numerals
 from evojax.stats import trends
 
+_EVALUATIONS = 5  # Fewest evaluations that tell whether more is solved.
 # Findings that are dropped if one of the stronger findings is present.
 _SAID_BY = {
     'not_learning': (
@@ -250,26 +252,30 @@ def _summary(
         f' {"is" if run.n_steps == 1 else "are"} too few to judge a course'
         f' ({form.MIN_STEPS} needed); nothing else is wrong.',
     )
+  of = ''
   try:
     _, solved = run.course('outcome')
   except form.NotLogged:
-    return (
-        'cannot_tell',
-        f'{len(quiet)} checks found nothing wrong; whether more is solved than'
-        ' at the start is not known, because no outcome is logged.',
-    )
+    evaluated = run.steps.get('eval_outcome', pd.Series(dtype=float)).dropna()
+    if len(evaluated) < _EVALUATIONS:
+      return (
+          'cannot_tell',
+          f'{len(quiet)} checks found nothing wrong; whether more is solved'
+          ' than at the start is not known, because no outcome is logged.',
+      )
+    solved, of = evaluated.to_numpy(), ' of the evaluation'
   line = trends.trend(solved)
   ends = [float(np.mean(part)) for part in np.array_split(solved, 5)]
   if line.low > 0 or ends[-1] > 0.9:
     return (
         'healthy',
-        f'The solved share {_went(line, ends)}, and {len(quiet)} checks found'
+        f'The solved share{of} {_went(line, ends)}, and {len(quiet)} checks found'
         ' nothing wrong.',
     )
   return (
       'cannot_tell',
       f'{len(quiet)} checks found nothing wrong, and it is not certain that the'
-      f' solved share has risen: {100 * line.rise:+.1f} points'
+      f' solved share{of} has risen: {100 * line.rise:+.1f} points'
       f' [{100 * line.low:+.1f}, {100 * line.high:+.1f}].',
   )
 

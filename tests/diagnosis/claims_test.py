@@ -104,6 +104,19 @@ class ClaimsTest(parameterized.TestCase):
     self.assertStartsWith(found.summary, f'The solved share {said} and ')
     self.assertEndsWith(found.summary, 'checks found nothing wrong.')
 
+  @parameterized.parameters(
+      (np.linspace(0.3, 0.6, 8), 'healthy', 'evaluation rises from 32% to 60%'),
+      ([0.3, 0.6, 0.2, 0.5, 0.3], 'cannot_tell', 'evaluation has risen: -'),
+      ([0.3, 0.4, 0.5, 0.6], 'cannot_tell', 'because no outcome is logged'),
+  )
+  def test_a_summary_says_what_evaluations_show(self, scores, verdict, said):
+    logged = np.full(40, np.nan)
+    logged[: 5 * len(scores) : 5] = scores
+    run = _metrics(eval_outcome=logged)
+    found = examine.examine(run)
+    self.assertEqual(found.verdict, verdict, found.summary)
+    self.assertIn(said, found.summary)
+
 
 class FiniteTest(parameterized.TestCase):
 
