@@ -88,6 +88,17 @@ def of_harness(run: opening.Run, number: int) -> float:
   return run.config.evolve.pairs * _of_arm(run, number)
 
 
+def of_replay(run: opening.Run, number: int) -> float:
+  """Estimate the tokens that score the replays of a change.
+
+  From each of two checkpoints, a policy is scored under the change and another
+  without it; see `replay.effect`.
+  """
+  e, grpo = run.config.evolve, run.config.grpo
+  scored = e.replay_problems * e.samples / (grpo.prompts * grpo.group_size)
+  return 2 * 2 * scored * _of_update(run, number)
+
+
 def rounds_left(
     run: opening.Run, number: int, candidates: int, *, dev: bool = True
 ) -> int:

@@ -19,6 +19,7 @@ from evojax.evolve import costs
 from evojax.evolve import learning
 from evojax.evolve import opening
 from evojax.evolve import pairs
+from evojax.evolve import prospects
 from evojax.evolve import ranking
 from evojax.evolve import repairs
 from evojax.evolve import standings
@@ -86,17 +87,13 @@ def _queue(
 
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
-    last = costs.is_last(run, number, candidates=1)
-    least = ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE
-    if not waits:
-      least = max(least, learning.least_chance(run, number))
     found = ranking.queue(
         waiting,
         trials,
         free,
         _ordinary(run),
         lambda predicted: standings.chance(run, number, predicted),
-        least,
+        prospects.least_chance(run, number),
         lambda entering: is_paid(run, number, entering),
         waits=waits,
     )
