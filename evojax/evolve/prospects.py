@@ -58,8 +58,7 @@ def is_worth_trying(
   replays = delta.intervention_class not in pairs.SAMPLED_OTHERWISE
   least, cost = least_chance(run, number), 0.0
   if replays:
-    share = costs.of_replay(run, number) / costs.of_harness(run, number)
-    cost = least * share
+    cost = least * costs.of_replay(run)
   if least + cost >= 1:  # No chance is large enough.
     return False
   gained = statistics.fmean(

@@ -23,6 +23,7 @@ from evojax.models import decoder
 from evojax.models import hf_config
 from evojax.models import layout
 from evojax.models import tensor_files
+from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import sharding
 
@@ -251,6 +252,7 @@ def save(
     dtype: str = 'bfloat16',
     tokenizer_dir: str | os.PathLike[str] | None = None,
     max_shard_bytes: int = 5 * 10**9,
+    durably: bool = True,
 ) -> None:
   """Write a directory that transformers, SGLang and `load_params` can load.
 
@@ -268,6 +270,8 @@ def save(
       config and special token ids are copied.
     max_shard_bytes: Largest size of a file; larger models are split (a single
       tensor may exceed it). Also bounds the host memory in use.
+    durably: Whether it has to survive a loss of power, which takes time. A
+      directory that is only read at once need not.
 
   Raises:
     ValueError: If LoRA adapters have not been merged.
@@ -338,8 +342,12 @@ def save(
           hf_config.write_json(tmp / 'model.safetensors.index.json', index)
         for file in copies:
           shutil.copyfile(file, tmp / file.name)
+        if durably:
+          durable.sync_tree(tmp)
         with mirror.adding(path, uploaded):
           _replace(tmp, path)
+        if durably:
+          durable.sync_directory(path.parent)
   finally:
     if first or copy:
       shutil.rmtree(tmp, ignore_errors=True)
