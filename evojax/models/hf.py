@@ -286,17 +286,7 @@ def save(
   path = pathlib.Path(path)
   token_ids, copies = {}, []
   if tokenizer_dir is not None:
-    source = pathlib.Path(tokenizer_dir)
-    copies = [source / n for n in TOKENIZER_FILES if (source / n).is_file()]
-    if not (source / 'tokenizer.json').is_file():
-      raise hf_config.ModelDirectoryError(
-          f'{tokenizer_dir=} has no tokenizer.json. Give the directory that'
-          ' the policy was loaded from.'
-      )
-    if (source / 'config.json').is_file():
-      raw = hf_config.read_json(source / 'config.json')
-      keys = ('bos_token_id', 'eos_token_id', 'pad_token_id')
-      token_ids = {k: raw[k] for k in keys if k in raw}
+    token_ids, copies = _of_tokenizer(pathlib.Path(tokenizer_dir))
   processes, process = jax.process_count(), jax.process_index()
   shapes = layout.tensor_shapes(cfg)
   files = tensor_files.plan(shapes, dtype, max_shard_bytes, processes)
@@ -351,6 +341,29 @@ def save(
   finally:
     if first or copy:
       shutil.rmtree(tmp, ignore_errors=True)
+
+
+def _of_tokenizer(
+    source: pathlib.Path,
+) -> tuple[dict[str, Any], list[pathlib.Path]]:
+  """Return the special token ids of a directory, and the files to copy.
+
+  Raises:
+    ModelDirectoryError: If it has no tokenizer.
+  """
+  if not (source / 'tokenizer.json').is_file():
+    raise hf_config.ModelDirectoryError(
+        f'tokenizer_dir={str(source)!r} has no tokenizer.json. Give the'
+        ' directory that the policy was loaded from.'
+    )
+  token_ids = {}
+  if (source / 'config.json').is_file():
+    raw = hf_config.read_json(source / 'config.json')
+    keys = ('bos_token_id', 'eos_token_id', 'pad_token_id')
+    token_ids = {k: raw[k] for k in keys if k in raw}
+  return token_ids, [
+      source / n for n in TOKENIZER_FILES if (source / n).is_file()
+  ]
 
 
 @contextlib.contextmanager
