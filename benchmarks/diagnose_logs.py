@@ -204,7 +204,7 @@ SPLITS = {
     'latest': Split(
         seed=4,
         skill=0.55,
-        learning_rate=3e-4,
+        learning_rate=2.75e-4,
         group_size=9,
         batch=63,
         steps=110,
