@@ -137,9 +137,9 @@ def _choose(
     if proposal is None and rejected:
       least = prospects.least_chance(run, diagnosis.round)
       note = (
-          f'the tokens of a test train the policy instead: none of'
-          f' {len(rejected)} changes is expected to prove a gain with a'
-          f' probability well above {least:.2f}'
+          f'none of {len(rejected)} changes is expected to prove a gain with'
+          f' a probability well above {least:.2f}, so that the tokens of their'
+          ' tests train the policy'
       )
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
