@@ -918,7 +918,7 @@ class WorthTryingTest(parameterized.TestCase):
     yes = False
     row = self._hypothesize(found, worth=worth)
     self.assertEqual(row.proposer, '')
-    self.assertIn('none of 1 changes is expected to prove a gain', row.note)
+    self.assertIn('none of 1 change is expected to prove a gain', row.note)
     self.assertIn('well above 0.84', row.note)
     self.assertEqual({number for number, _ in asked}, {2})
 

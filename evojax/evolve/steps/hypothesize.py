@@ -22,6 +22,7 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import decisions
+from evojax.runtime import numerals
 from evojax.runtime import preemption
 from evojax.runtime import run_files
 
@@ -137,9 +138,9 @@ def _choose(
     if proposal is None and rejected:
       least = prospects.least_chance(run, diagnosis.round)
       note = (
-          f'none of {len(rejected)} changes is expected to prove a gain with'
-          f' a probability well above {least:.2f}, so that the tokens of their'
-          ' tests train the policy'
+          f'none of {numerals.counted(len(rejected), "change")} is expected to'
+          f' prove a gain with a probability well above {least:.2f}, so that'
+          ' the tokens of a test train the policy'
       )
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
