@@ -35,6 +35,9 @@ LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
 _ORDINARY = calibration.Trust(slope=0.5, spread=0.015)
 # Number of the predictions that a replay may lead to.
 _OUTLOOKS = 10
+# From this many on, the last entry of a run is for the repair of a critical
+# fault alone.
+_ENTRIES_WITH_RESERVE = 3
 # Ranks in the order of entry: the repair of a critical fault, the user's
 # change, the repair of another fault, and any other change.
 _CRITICAL, _USER, _REPAIR, _OTHER = range(4)
@@ -48,6 +51,17 @@ def enters_first(trial: history_lib.Trial) -> bool:
 def enters_alone(trial: history_lib.Trial) -> bool:
   """Return whether a candidate is the repair of a critical fault."""
   return _rank(trial) == _CRITICAL
+
+
+def ordinary_entries(entries: int) -> int:
+  """Return how many entries of a run other changes than critical repairs have.
+
+  Faults that appear late would otherwise find none left.
+
+  Args:
+    entries: `evolve.entries`, what the run promised at its start.
+  """
+  return entries - (entries >= _ENTRIES_WITH_RESERVE)
 
 
 def predicted(

@@ -38,10 +38,6 @@ from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.training import stages
 
-# From this many on, the last entry of a run is for the repair of a critical
-# fault alone: faults that appear late would otherwise find none left.
-ENTRIES_WITH_RESERVE = 3
-
 
 @dataclasses.dataclass(frozen=True)
 class Field:
@@ -171,7 +167,7 @@ def _entries(run: opening.Run) -> tuple[int, int]:
 def _ordinary(run: opening.Run) -> int:
   """Return how many entries are left other than for critical repairs."""
   promised, left = _entries(run)
-  return left - (promised >= ENTRIES_WITH_RESERVE)
+  return left - promised + ranking.ordinary_entries(promised)
 
 
 def _is_full(run: opening.Run, trial: int, free: int, wait: str) -> bool:
