@@ -269,8 +269,8 @@ def _summary(
   if line.low > 0 or ends[-1] > 0.9:
     return (
         'healthy',
-        f'The solved share{of} {_went(line, ends)}, and {len(quiet)} checks found'
-        ' nothing wrong.',
+        f'The solved share{of} {_went(line, ends)}, and {len(quiet)} checks'
+        ' found nothing wrong.',
     )
   return (
       'cannot_tell',
