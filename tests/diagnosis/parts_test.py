@@ -16,6 +16,7 @@ from evojax.diagnosis import names
 from evojax.diagnosis import readers
 from evojax.diagnosis import show
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import behaviour
 from tests.diagnosis import made
 from tests.diagnosis import parts_made
 
@@ -251,6 +252,18 @@ class PartsTest(parameterized.TestCase):
     if found:
       self.assertEndsWith(found.text, ', and less is solved')
       self.assertEqual(found.since, 20)
+
+  @parameterized.parameters((True, 'tokens'), (False, 'characters'))
+  def test_the_unit_of_lengths(self, counted, said):
+    rows = made.rollouts(rise=0, start=-2)
+    late = rows['step'] > 15
+    rows['completion'] = np.where(late, 'so', rows['completion'] * 30)
+    rows['n_tokens'] = np.where(late, 1.0, 90.0)
+    run = made.run(rows, drop=() if counted else ('n_tokens',))
+    found = behaviour.shrinks(run)
+    self.assertEndsWith(found.text, said)
+    texts = run.rollouts['completion'][list(found.rows)]
+    self.assertEqual(set(texts), {'so'})
 
   @parameterized.parameters((1.0, True), (0.0, False))
   def test_one_reward_for_all(self, value, wanted):

@@ -292,15 +292,22 @@ def shrinks(run: form.Run) -> findings.Finding | None:
     return None
   if shares.solved_late(run) > learning.MUCH_SOLVED:
     return None
+  # The log of a trainer has the lengths in tokens.
+  in_text = 'length' in run.rollouts and 'n_tokens' not in run.rollouts
+  rows: tuple[int, ...] = ()
+  if 'length' in run.rollouts:
+    short = run.late(run.rollouts)
+    rows = shares.newest(short, short['length'] <= short['length'].median())
   return findings.Finding(
       check='shrinks',
       severity='warning',
       text=f'completions shrink from {first:.3g} to {late.value:.3g}'
-      f' {"tokens" if "n_tokens" in run.rollouts else "in length"}'
+      f' {"characters" if in_text else "tokens"}'
       + ', and less is solved' * worse,
       since=int(steps[change.index]),
       p=change.p,
       numbers=(findings.number('length, last third', late),),
+      rows=rows,
       change=f'{words.word(run.format, "reward")}: nothing for an empty or'
       f' hardly begun answer; or {words.word(run.format, "kl_coef")} up',
       remedies=blame.remedies(run),
