@@ -132,11 +132,11 @@ run() {
     run_child=$!
     # SIGTERM may have arrived before run_child was set.
     [[ -z "$run_asked" ]] || kill "$run_child" || :
-    while :; do # A signal also ends `wait`, so wait again.
-      status=0
-      wait "$run_child" || status=$?
-      kill -0 "$run_child" 2>/dev/null || break
+    while kill -0 "$run_child" 2>/dev/null; do
+      wait "$run_child" || : # A signal ends it, too, with another status.
     done
+    status=0
+    wait "$run_child" || status=$? # Of the command, which has ended.
     run_child=''
     [[ -z "$run_asked" ]] || break
     # 130 and 143: the user has stopped the command itself.

@@ -408,7 +408,7 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
   """Return one row per setting, with means over its finished seeds.
 
   Intervals show the spread between seeds. `over` is the mean difference to the
-  first setting, paired by seed, over the seeds that both have finished.
+  first setting, paired by seed, over the seeds for which both have a score.
 
   Returns:
     JSON values: setting, seeds (finished), of (all), split, and score, gain and
@@ -419,17 +419,19 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
     of = scores.setdefault(point.setting, {})
     if point.command.is_done():
       of[point.seed] = runs.read(point.path, point.path.parent)
-  first = next(iter(scores.values()))
+  # A run that has spent its budget has ended without a score.
+  scored = {
+      name: {n: r['score'] for n, r in of.items() if r.get('score') is not None}
+      for name, of in scores.items()
+  }
+  first = next(iter(scores))
   rows = []
   for name, by_seed in scores.items():
-    values = {
-        what: [r[what] for r in by_seed.values() if r.get(what) is not None]
-        for what in ('score', 'gain')
-    }
-    values['over'] = [
-        by_seed[seed]['score'] - first[seed]['score']
-        for seed in by_seed
-        if seed in first and by_seed is not first
+    gains = [r['gain'] for r in by_seed.values() if r.get('gain') is not None]
+    over = [
+        score - scored[first][seed]
+        for seed, score in scored[name].items()
+        if seed in scored[first] and name != first
     ]
     rows.append(
         {
@@ -438,9 +440,9 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
             'of': sum(point.setting == name for point in points),
             'split': next((r.get('split') for r in by_seed.values()), None),
             # Scores are shares, and the others differences of shares.
-            'score': _interval(values['score'], least=0.0),
-            'gain': _interval(values['gain'], least=-1.0),
-            'over': _interval(values['over'], least=-1.0),
+            'score': _interval([*scored[name].values()], least=0.0),
+            'gain': _interval(gains, least=-1.0),
+            'over': _interval(over, least=-1.0),
         }
     )
   return rows

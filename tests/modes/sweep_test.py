@@ -199,6 +199,22 @@ class SweepTest(parameterized.TestCase):
     self.assertIn('base,learning_rate=0.0003', page)
     self.assertIn('+20.0', page)
 
+  def test_a_run_that_ended_without_a_score_leaves_the_others(self):
+    # A run of evolve that has spent evolve.dollars is not scored.
+    self.assertEqual(self.run_it(Fake()), 0)
+    for name in ('base,learning_rate=0.0001', 'wide,learning_rate=0.0003'):
+      path = self.workdir / name / 'seed-1' / 'eval.json'
+      path.write_text(json.dumps({'metrics': {}}))
+    self.assertEqual(self.run_it(Fake()), 0)
+    rows = json.loads((self.workdir / 'sweep.json').read_text())
+    self.assertEqual([row['seeds'] for row in rows], [2, 2, 2, 2])
+    scores = [row['score'][0] for row in rows]
+    for score, expected in zip(scores, (0.3, 0.45, 0.25, 0.5), strict=True):
+      self.assertAlmostEqual(score, expected)
+    # Only seed 2 has a score of both.
+    self.assertAlmostEqual(rows[3]['over'][0], 0.2)
+    self.assertIsNone(rows[3]['over'][1])
+
   def edit(self, before, after):
     """Change the sweep's file."""
     text = self.file.read_text()
