@@ -101,8 +101,8 @@ def run(
     An exit code: 1 if points failed, else 0.
 
   Raises:
-    ValueError: If the file or a setting is wrong, or another config has made a
-      point; nothing has been started.
+    ValueError: If the file or a setting is wrong, another config has made a
+      point, or another sweep works in the directory; nothing has been started.
     Preempted: After SIGINT or SIGTERM; points in progress have been saved.
   """
   read_ = sweep_file.read(sweep)
@@ -131,18 +131,34 @@ def run(
       at_once = min(max(1, workers), len(left))
       shares = accelerators.divide(at_once, meshes, beside=False)
     engine = commands.open_engine(kind, arm_resources, arm_hosts, shares)
-  for point in left:
-    point.command.log.parent.mkdir(parents=True, exist_ok=True)
-  if left and executor == 'slurm':
-    script = write_array(root, left, workers)
-    output.say(f'{len(left)} points are left: sbatch {script}')
-  if engine:
-    pool = commands.Pool(engine, max(1, workers))
-    failed = _run(pool, left, lambda: write_table(root, points))
-  show(write_table(root, points), root)
+  with _alone(root):
+    for point in left:
+      point.command.log.parent.mkdir(parents=True, exist_ok=True)
+    if left and executor == 'slurm':
+      script = write_array(root, left, workers)
+      script = shlex.quote(str(script))
+      output.say(f'{len(left)} points are left: sbatch {script}')
+    if engine:
+      pool = commands.Pool(engine, max(1, workers))
+      failed = _run(pool, left, lambda: write_table(root, points))
+    show(write_table(root, points), root)
   for why in failed:
     output.say(f'error: {why}', error=True)
   return 1 if failed else 0
+
+
+def _alone(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+  """Return a context in which no other sweep works in a directory.
+
+  Each of two would find the points of the other one in use and count them as
+  failed. The sweep of a store has a copy of its own.
+
+  Raises:
+    WorkdirError: If another one works there.
+  """
+  if mirror.is_copy(root):
+    return contextlib.nullcontext()
+  return workdir_lib.lock_folder(root, seconds=0.0)
 
 
 # ---------------------------------------------------------------- the points
@@ -377,6 +393,8 @@ def write_array(
   Slurm reads the script and writes the logs, and the copy of a sweep in a store
   is removed at the end. Therefore they are then in a directory of this machine.
   """
+  # Slurm splits an option at blanks, and replaces what follows a % in a path.
+  option = lambda text: f'#SBATCH {shlex.quote(text)}'
   if mirror.is_copy(root):
     name = mirror.shown(str(root)).rpartition('/')[2]
     root = pathlib.Path('runs', name).absolute()
@@ -384,9 +402,9 @@ def write_array(
   at_once = f'%{workers}' if workers else ''
   lines = [
       '#!/usr/bin/env bash',
-      f'#SBATCH --job-name={root.name}',
-      f'#SBATCH --array=0-{max(0, len(left) - 1)}{at_once}',
-      f'#SBATCH --output={root}/logs/%a.log',
+      option(f'--job-name={root.name}'),
+      option(f'--array=0-{max(0, len(left) - 1)}{at_once}'),
+      option(f'--output={str(root).replace("%", "%%")}/logs/%a.log'),
       '#SBATCH --signal=B:TERM@60  # Then a run saves; send this file again.',
       'set -euo pipefail',
       f'cd {shlex.quote(os.getcwd())}',

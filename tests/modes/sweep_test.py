@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -337,6 +338,44 @@ SETTINGS = {
     )
     self.assertIn('a b --mode=train', ran.stdout)
     self.assertIn('wide,learning_rate=0.0001/seed-1', ran.stdout)
+
+  def test_slurm_reads_a_workdir_with_blanks(self):
+    self.workdir = self.root / 'two words, 50 %a'
+    self.assertEqual(self.run_it(executor='slurm'), 0)
+    script = self.workdir / 'array.sh'
+    lines = script.read_text().splitlines()
+    options = [
+        # As Slurm: quotes are kept together, and # begins a comment.
+        shlex.split(line.removeprefix('#SBATCH'), comments=True)
+        for line in lines
+        if line.startswith('#SBATCH')
+    ]
+    self.assertEqual({len(words) for words in options}, {1})
+    found = dict(word.split('=', 1) for (word,) in options)
+    self.assertEqual(found['--job-name'], self.workdir.name)
+    logs = f'{self.root}/two words, 50 %%a/logs/%a.log'
+    self.assertEqual(found['--output'], logs)
+    (said,) = (line for line in self.said if 'sbatch' in line)
+    self.assertEqual(
+        shlex.split(said.partition('are left: ')[2]), ['sbatch', str(script)]
+    )
+
+  def test_two_sweeps_of_one_workdir_do_not_disturb_each_other(self):
+    other, this = Fake(), Fake()
+
+    def begin(engine, command):
+      # The other sweep is under way.
+      if not this.started:
+        this.started.append('refused')
+        with self.assertRaisesRegex(ValueError, f'{self.workdir} is in use by'):
+          self.run_it(this)
+      return Fake.start(engine, command)
+
+    with absltest.mock.patch.object(other, 'start', lambda c: begin(other, c)):
+      self.assertEqual(self.run_it(other), 0)
+    self.assertEqual(this.started, ['refused'])
+    self.assertLen(other.started, 8)
+    self.assertFalse((self.workdir / '.lock').exists())
 
   def test_slurm_gets_no_script_for_a_sweep_that_has_ended(self):
     self.assertEqual(self.run_it(Fake()), 0)
