@@ -1,6 +1,7 @@
 """Tests for the run directory: lock, config, manifest."""
 
 import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -199,6 +200,24 @@ class LockTest(WorkdirTestCase):
       self.assertEqual(sorted(self.path.iterdir()), before)
     self.assertFalse(workdir_lib.in_use(self.path))
     self.open().close()  # Asking kept no lock.
+
+  @parameterized.parameters(errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+  def test_a_file_system_without_locks_is_named_as_such(self, number):
+    # Lustre is often mounted without `-o flock`.
+    def flock(fd, how):
+      del fd, how
+      raise OSError(number, os.strerror(number))
+
+    with absltest.mock.patch.object(fcntl, 'flock', flock):
+      with self.assertRaises(OSError) as caught:
+        self.open()
+      self.assertFalse(self.path.exists())
+      self.path.mkdir()
+      (self.path / '.lock').touch()
+      self.assertFalse(workdir_lib.in_use(self.path))
+    text = str(caught.exception)
+    self.assertRegex(text, f'{self.path} cannot be locked .*-o flock')
+    self.assertNotIn('Free space', text)
 
   def test_other_processes_of_the_same_run_take_no_lock(self):
     with self.open():
