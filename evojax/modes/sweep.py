@@ -109,6 +109,11 @@ def run(
   if executor == 'ray':
     commands.check_share(arm_resources, arm_hosts)
   root = pathlib.Path(workdir).expanduser().absolute()
+  if made_by := workdir_lib.owner(root):
+    raise ValueError(
+        f'--workdir={mirror.shown(str(root))} holds a run of --mode={made_by};'
+        ' give the sweep a directory of its own, for the workdirs of its runs'
+    )
   configs = {
       name: check(config, given, name, fields)
       for name, fields in read_.settings.items()

@@ -377,6 +377,13 @@ SETTINGS = {
     self.assertLen(other.started, 8)
     self.assertFalse((self.workdir / '.lock').exists())
 
+  def test_the_workdir_of_a_run_is_refused(self):
+    finish(self.workdir, 0.5, config_of(['--config=configs/math.py:smoke']))
+    with self.assertRaisesRegex(
+        ValueError, f'--workdir={self.workdir} holds a run of --mode=train'
+    ):
+      self.run_it(dry_run=True)
+
   def test_slurm_gets_no_script_for_a_sweep_that_has_ended(self):
     self.assertEqual(self.run_it(Fake()), 0)
     self.assertEqual(self.run_it(executor='slurm'), 0)
@@ -525,6 +532,7 @@ SETTINGS = {
       ("SETTINGS = {'a': {7: 5}}", r"SETTINGS: 'a': \[7\] are not names of f"),
       ("SETTINGS = {'a': {'seed': 5}}", "SETTINGS: 'a' sets seed: SEEDS"),
       ('SETTINGS = {7: {}}', r'SETTINGS: \[7\] are not names of directories'),
+      ("SETTINGS = {'..': {}}", r"SETTINGS: \['\.\.'\] are not names of"),
       ("GRIDS = {'steps': (5,)}", 'GRIDS is none of SETTINGS.*mean GRID?'),
       ("grid = {'steps': (5,)}", 'grid is none of SETTINGS.*mean GRID?'),
       ('RATES = (1e-4,)', 'RATES is none of SETTINGS, .*; call yours _RATES'),
