@@ -312,9 +312,15 @@ class ScriptTest(TestCase):
     self.assertEqual('configs/math.py' in run.stdout, is_default, run)
     self.assertIn('--config.seed=3', run.stdout)
 
-  def test_no_config_beside_the_workdir_of_a_run(self):
+  @parameterized.parameters(
+      ('--workdir={}/run',),
+      ('--workdir', '{}/run'),
+      ('-workdir=~/run',),
+  )
+  def test_no_config_beside_the_workdir_of_a_run(self, *workdir):
     self.complete_environment('', 'accelerator')
-    flags = '--config.seed=3', f'--workdir={self.folder / "run"}'
+    self.set(HOME=str(self.folder))
+    flags = '--config.seed=3', *(w.format(self.folder) for w in workdir)
     for is_run in False, True:
       run = self.run_script('launch/local.sh', *flags)
       self.assertEqual('configs/math.py' in run.stdout, not is_run, run)
