@@ -111,6 +111,26 @@ class ConfigTest(WorkdirTestCase):
       self.assertEqual(config_changes.refused(without, values, mode), {})
     self.assertEqual(config_changes.recipe(config), recipe)
 
+  def test_a_run_continues_with_servers_at_other_addresses(self):
+    config = config_lib.base()
+    with config.unlocked():
+      config.rollout.kind = 'sglang'
+      config.rollout.urls = ('http://host-a:30000',)
+    saved, recipe = config_lib.to_mapping(config), config_changes.recipe(config)
+    with config.unlocked():
+      config.rollout.urls, config.rollout.urls_file = (), '/mnt/run/servers'
+      config.rollout.weights_dir = '/mnt/run'
+    values = config_lib.to_mapping(config)
+    for mode in ('train', 'evolve'):
+      for ended in (True, False):
+        found = config_changes.refused(saved, values, mode, ended)
+        self.assertEqual(found, {})
+    self.assertEqual(config_changes.recipe(config), recipe)
+    with config.unlocked():
+      config.rollout.kind = 'engine'
+    values = config_lib.to_mapping(config)
+    self.assertIn('rollout.kind', config_changes.refused(saved, values, 'train'))
+
   def test_the_temperature_of_scores_binds_a_run_that_keeps_changes_by_them(
       self,
   ):
