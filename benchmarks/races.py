@@ -29,7 +29,7 @@ from evojax.eval import paired
 from evojax.eval import race
 from evojax.eval import simulation
 from evojax.evolve import costs
-from evojax.evolve.steps import field
+from evojax.evolve import ranking
 from evojax.stats import intervals
 
 _EVOLVE = math_config.get_config().evolve
@@ -37,7 +37,7 @@ RULES = simulation.Rules.of(_EVOLVE)
 # Pairs of a round that is paid for in full, and of the smallest one.
 PAIRS, FEWEST = _EVOLVE.pairs, costs.LEAST_PAIRS
 # Entries of a run that repair nothing critical.
-ORDINARY = RULES.entries - (RULES.entries >= field.ENTRIES_WITH_RESERVE)
+ORDINARY = ranking.ordinary_entries(RULES.entries)
 SPREADS = (1.0, 2.0, 3.0)  # A candidate's spread relative to the incumbent's.
 # Spread of an arm's score, as a fraction, due to samples and seeds at 512 x 4.
 SIGMA = 0.0141

@@ -15,7 +15,9 @@ The second command reads the ledgers of runs that evolved, and compares the
 replays of the changes that raced with their measured effects. It prints by how
 much they missed, and which part of this the errors over problems and between
 pairs do not explain: the errors that the simulation takes as given. Changes
-that a replay vetoed have no measured effect.
+that a replay vetoed have no measured effect. It also prints which replays of
+changes that repair nothing would be worth their tokens by today's rule
+(`evolve.prospects`), and what became of these changes.
 """
 
 from collections.abc import Sequence
@@ -24,16 +26,21 @@ import functools
 import itertools
 import math
 import statistics
+import types
 
 from absl import app
 from absl import flags
+import ml_collections
 import numpy as np
 
 from evojax.eval import estimates
 from evojax.eval import race
+from evojax.evolve import prospects
 from evojax.evolve import repairs
+from evojax.harness import delta as delta_lib
 from evojax.ledger import calibration
 from evojax.ledger import history
+from evojax.ledger import records
 from evojax.stats import intervals
 
 # Defaults of evolve.replay_problems and evolve.samples.
@@ -164,9 +171,70 @@ def print_missed(paths: Sequence[str]) -> None:
       print(f'fewer than 2 changes that {name} were replayed and measured')
 
 
+def worth(path: str) -> list[tuple[history.Trial, bool]]:
+  """Return the replayed changes of a run that repair nothing.
+
+  Args:
+    path: Workdir of the run.
+
+  Returns:
+    Each change with whether its replay was worth its tokens, by what the run
+    knew when the change was proposed.
+  """
+  whole, found = history.read(path), []
+  config = ml_collections.ConfigDict(whole.find(records.Open).config)
+  for trial in whole.trials:
+    proposed = trial.hypothesize is not None and trial.expected is not None
+    replayed = trial.backtest and trial.backtest.sampled_tokens
+    if not proposed or not replayed:
+      continue
+    findings = trial.diagnose.findings
+    if repairs.severity(findings, trial.delta.changes) in repairs.FAULTS:
+      continue
+    number = next(
+        i
+        for i, row in enumerate(whole.rows)
+        if row.record is trial.hypothesize
+    )
+    known = history.History(whole.rows[:number])
+    run = types.SimpleNamespace(
+        config=config,
+        recorder=types.SimpleNamespace(history=known, find=known.find),
+    )
+    recorded = trial.delta
+    delta = delta_lib.Delta(
+        factor=recorded.factor,
+        kind=recorded.kind,
+        intervention_class=recorded.intervention_class,
+        changes=recorded.changes,
+        before=recorded.before,
+        after=trial.hypothesize.harness,
+    )
+    is_worth = prospects.is_worth_trying(
+        run, trial.diagnose.round, findings, delta, trial.expected
+    )
+    found.append((trial, is_worth))
+  return found
+
+
+def print_worth(paths: Sequence[str]) -> None:
+  """Print which replays of some runs were worth their tokens."""
+  found = [each for path in paths for each in worth(path)]
+  for text, wanted in (('are worth', True), ('are not worth', False)):
+    chosen = [trial for trial, is_worth in found if is_worth == wanted]
+    tokens = sum(trial.backtest.sampled_tokens for trial in chosen)
+    raced = sum(bool(trial.races) for trial in chosen)
+    kept = sum(trial.status == 'keep' for trial in chosen)
+    print(
+        f'{len(chosen)} of {len(found)} replays {text} their tokens:'
+        f' {tokens:,} tokens; {raced} of these changes raced, {kept} were kept'
+    )
+
+
 def main(_):
   if _LEDGERS.value:
     print_missed(_LEDGERS.value)
+    print_worth(_LEDGERS.value)
     return
   replays = _REPLAYS.value
   print(f'share of {replays} replays that veto, by the true effect in points')

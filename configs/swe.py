@@ -110,7 +110,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   elif variant == 'seed':
     c.steps = 150  # An update takes longer than in other domains.
   elif variant == 'reference':
-    c.steps = 50
+    c.steps = 80  # After 42 updates, one of four seeds gained 8.9 points.
     # The base policy solves 38 % of dev at temperature 0.2 and 21 % at 1: its
     # likeliest choices are better than its average ones. Training that samples
     # hotter than evaluations has to make these choices clearer.

@@ -332,7 +332,8 @@ FIELDS = (
     Field('evolve.settled', 0.05, 'Changes that repair no fault wait in the'
           ' first round, and while the solved share rises by more than this in'
           ' a round; then a race needs a chance of at least rise / settled to'
-          ' show a gain. The inbox does not wait; 1: none does.', 0.0, 1.0),
+          ' show a gain, and a replay has to be worth its tokens. The inbox'
+          ' does not wait; 1: none does.', 0.0, 1.0),
     Field('evolve.patience', 3, 'Maximum rounds of a candidate.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,

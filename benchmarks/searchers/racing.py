@@ -18,7 +18,7 @@ from evojax.eval import paired
 from evojax.eval import race
 from evojax.evolve import learning
 from evojax.evolve import pairs as pairs_lib
-from evojax.evolve.steps import field
+from evojax.evolve import ranking
 from evojax.stats import spreads
 
 # Differences of pairs, candidate minus incumbent, and their standard errors.
@@ -175,8 +175,7 @@ class Race:
     left = sorted(left, key=ranks.get)
     repairs = [k for k in left if among(k, critical)]
     if not repairs:
-      ordinary = self._e.entries - self._entered
-      ordinary -= self._e.entries >= field.ENTRIES_WITH_RESERVE
+      ordinary = ranking.ordinary_entries(self._e.entries) - self._entered
       places = 0 if self._learns_fast() else max(min(places, ordinary), 0)
     for factor in (repairs[:1] or left)[:places]:
       self._entered += 1

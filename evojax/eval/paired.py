@@ -18,6 +18,7 @@ import functools
 import math
 from typing import Any
 
+from jaxtyping import Float
 import numpy as np
 from scipy import special
 
@@ -227,6 +228,47 @@ def power(
     total += pairs * (whole[i] + gain)
     found.append(float(np.mean(done)))
   return tuple(found)
+
+
+def power_between(
+    effects: Float[np.ndarray, 'E'],
+    spread: float,
+    *,
+    pairs: int,
+    alpha: float,
+    rounds: int,
+    worth: float,
+) -> Float[np.ndarray, 'E']:
+  """Return the `power` after the last round for many effects.
+
+  It is interpolated between effects for which it is simulated once. The other
+  arguments are those of `power`.
+  """
+  known, powers = _curve(spread, pairs, alpha, rounds, worth)
+  return np.interp(effects, known, powers)
+
+
+@functools.lru_cache(maxsize=64)
+def _curve(
+    spread: float, pairs: int, alpha: float, rounds: int, worth: float
+) -> tuple[np.ndarray, np.ndarray]:
+  """Return effects in ascending order, and the `power` of each."""
+  # The power rises over a few spreads, from 0 or, if the spread is small, from
+  # `worth` on.
+  steps = spread * np.array([*np.arange(-1, 4, 0.25), *np.arange(4, 11)])
+  effects = steps if spread > worth else np.union1d(steps, worth + steps)
+  powers = [
+      power(
+          effect,
+          spread,
+          pairs=pairs,
+          alpha=alpha,
+          rounds=rounds,
+          worth=worth,
+      )[-1]
+      for effect in effects.tolist()
+  ]
+  return effects, np.array(powers)
 
 
 @functools.cache

@@ -88,6 +88,17 @@ def of_harness(run: opening.Run, number: int) -> float:
   return run.config.evolve.pairs * _of_arm(run, number)
 
 
+def of_replay(run: opening.Run) -> float:
+  """Return the completions of a replay, relative to those of a harness's arms.
+
+  From each of two checkpoints, a policy is scored under the change and another
+  without it; see `replay.effect`.
+  """
+  e, grpo = run.config.evolve, run.config.grpo
+  replay = 2 * 2 * e.replay_problems * e.samples
+  return replay / (e.pairs * e.updates * grpo.prompts * grpo.group_size)
+
+
 def rounds_left(
     run: opening.Run, number: int, candidates: int, *, dev: bool = True
 ) -> int:

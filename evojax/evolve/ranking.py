@@ -14,6 +14,7 @@ the bound on false keeps holds for any order.
 """
 
 from collections.abc import Callable, Sequence
+import statistics
 
 from evojax.evolve import repairs
 from evojax.evolve.propose import human
@@ -32,6 +33,11 @@ LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
 # a standard deviation of 1.5, where +1.8 had been predicted; the one that raced
 # while its policy learned fast gained as much as predicted (BUILD_NOTES.md).
 _ORDINARY = calibration.Trust(slope=0.5, spread=0.015)
+# Number of the predictions that a replay may lead to.
+_OUTLOOKS = 10
+# From this many on, the last entry of a run is for the repair of a critical
+# fault alone.
+_ENTRIES_WITH_RESERVE = 3
 # Ranks in the order of entry: the repair of a critical fault, the user's
 # change, the repair of another fault, and any other change.
 _CRITICAL, _USER, _REPAIR, _OTHER = range(4)
@@ -45,6 +51,17 @@ def enters_first(trial: history_lib.Trial) -> bool:
 def enters_alone(trial: history_lib.Trial) -> bool:
   """Return whether a candidate is the repair of a critical fault."""
   return _rank(trial) == _CRITICAL
+
+
+def ordinary_entries(entries: int) -> int:
+  """Return how many entries of a run other changes than critical repairs have.
+
+  Faults that appear late would otherwise find none left.
+
+  Args:
+    entries: `evolve.entries`, what the run promised at its start.
+  """
+  return entries - (entries >= _ENTRIES_WITH_RESERVE)
 
 
 def predicted(
@@ -62,7 +79,7 @@ def predicted(
     trials: All trials so far.
   """
   repairs_fault = repairs.repairs_fault(trial)
-  alike = [t for t in trials if repairs.repairs_fault(t) == repairs_fault]
+  alike = _alike(trials, repairs_fault)
   prior = calibration.Trust() if repairs_fault else _ORDINARY
   each = (
       calibration.in_class(trial, alike, predict, prior)
@@ -70,6 +87,53 @@ def predicted(
   )
   known = [interval for interval in each if interval is not None]
   return calibration.pooled(known) if known else None
+
+
+def outlooks(
+    name: str,
+    expected: records.Interval,
+    trials: Sequence[history_lib.Trial],
+    *,
+    replays: bool,
+) -> list[records.Interval]:
+  """Return equally likely predictions of a change that a replay may lead to.
+
+  The change repairs nothing and was not replayed yet. Its replay is taken to
+  show about what the proposer expects, give or take a typical effect, and to
+  have no error over problems. So it moves the prediction as far as a replay
+  could; see `predicted`.
+
+  Args:
+    name: Its intervention class.
+    expected: The proposer's 90 % interval, in fractions.
+    trials: All trials so far.
+    replays: Whether a replay can predict anything about it.
+
+  Returns:
+    95 % intervals, in fractions; without a replay, the only one.
+  """
+  alike = _alike(trials, repairs_fault=False)
+  trust = lambda predict: calibration.class_trust(
+      name, alike, predict, _ORDINARY
+  )
+  before = calibration.corrected(_widened(expected), trust(_expected))
+  if not replays:
+    return [before]
+  shown = statistics.NormalDist(
+      calibration.middle(expected), calibration.TYPICAL
+  ).quantiles(_OUTLOOKS)
+  worth = trust(_replayed)
+  return [
+      calibration.pooled([before, calibration.corrected((r, r), worth)])
+      for r in shown
+  ]
+
+
+def _alike(
+    trials: Sequence[history_lib.Trial], repairs_fault: bool
+) -> list[history_lib.Trial]:
+  """Return the trials that repair a fault, or those that do not."""
+  return [t for t in trials if repairs.repairs_fault(t) == repairs_fault]
 
 
 def _replayed(trial: history_lib.Trial) -> records.Interval | None:
@@ -90,9 +154,12 @@ def _replayed(trial: history_lib.Trial) -> records.Interval | None:
 
 def _expected(trial: history_lib.Trial) -> records.Interval | None:
   """Return the proposer's 90 % interval, widened to 95 %."""
-  if trial.expected is None:
-    return None
-  low, high = trial.expected
+  return None if trial.expected is None else _widened(trial.expected)
+
+
+def _widened(expected: records.Interval) -> records.Interval:
+  """Return the 95 % interval of the Normal distribution of a 90 % interval."""
+  low, high = expected
   wider = (intervals.Z95 / intervals.Z90 - 1) * (high - low) / 2
   return low - wider, high + wider
 
@@ -139,8 +206,8 @@ def queue(
     rank, interval = _rank(trial), found[trial.number]
     reason = _reason(rank, interval)
     alone = any(map(enters_alone, entering))
-    known = rank == _OTHER and interval is not None and not alone
-    chance = chance_of(interval) if known else None
+    asked = rank == _OTHER and interval is not None and not (alone or waits)
+    chance = chance_of(interval) if asked else None
     hopeless = chance is not None and chance < least_chance
     reserved = rank < _REPAIR
     enters = len(entering) < places and (reserved or ordinary > 0)

@@ -6,6 +6,8 @@ import itertools
 import statistics
 from typing import Any
 
+import numpy as np
+
 from evojax.eval import paired
 from evojax.eval import race as race_lib
 from evojax.evolve import costs
@@ -284,19 +286,15 @@ def chance(
       calibration.middle(predicted),
       max(high - low, 1e-6) / (2 * intervals.Z95),
   ).quantiles(_QUANTILES)
-  most = _unsolved(run, number)
-  powers = [
-      paired.power(
-          min(effect, most),
-          noise,
-          pairs=run.config.evolve.pairs,
-          alpha=alpha_of(run, 1 + len(entered(run))),
-          rounds=min(run.config.evolve.patience, left),
-          worth=race_lib.WORTH,
-      )[-1]
-      for effect in effects
-  ]
-  return statistics.fmean(powers)
+  powers = paired.power_between(
+      np.minimum(effects, _unsolved(run, number)),
+      noise,
+      pairs=run.config.evolve.pairs,
+      alpha=alpha_of(run, 1 + len(entered(run))),
+      rounds=min(run.config.evolve.patience, left),
+      worth=race_lib.WORTH,
+  )
+  return float(powers.mean())
 
 
 def _unsolved(run: opening.Run, number: int) -> float:

@@ -21,8 +21,8 @@ class Signs:
 
 # The first prior: predictions are right, except for the spread between seeds,
 # which no replay can show. A prior has the weight of one tested prediction of
-# _TYPICAL.
-_TYPICAL, _SPREAD = 0.03, 0.02
+# this typical effect.
+TYPICAL, _SPREAD = 0.03, 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +96,8 @@ def trust(
     prior: The trust without these trials.
   """
   pairs = [(middle(predict(t)), t.effect) for t in compared(trials, predict)]
-  over = _TYPICAL**2 * prior.slope + math.fsum(p * r for p, r in pairs)
-  under = _TYPICAL**2 + math.fsum(p * p for p, _ in pairs)
+  over = TYPICAL**2 * prior.slope + math.fsum(p * r for p, r in pairs)
+  under = TYPICAL**2 + math.fsum(p * p for p, _ in pairs)
   slope = min(1.0, max(0.0, over / under))
   square = prior.spread**2 + math.fsum((r - slope * p) ** 2 for p, r in pairs)
   return Trust(slope, math.sqrt(square / (1 + len(pairs))), len(pairs))
@@ -124,9 +124,6 @@ def in_class(
 ) -> records.Interval | None:
   """Return a trial's prediction, corrected by those about its class.
 
-  What is known of a class before its first trial lies half way between the
-  prior and the trust in the predictions about all other classes.
-
   Args:
     trial: The trial.
     trials: The trials so far that were predicted in the same way.
@@ -137,6 +134,26 @@ def in_class(
   if interval is None:
     return None
   name = trial.intervention_class
+  return corrected(interval, class_trust(name, trials, predict, prior))
+
+
+def class_trust(
+    name: str,
+    trials: Sequence[history.Trial],
+    predict: Predict,
+    prior: Trust = Trust(),
+) -> Trust:
+  """Return how far the predictions about an intervention class can be trusted.
+
+  What is known of a class before its first trial lies half way between the
+  prior and the trust in the predictions about all other classes.
+
+  Args:
+    name: The intervention class.
+    trials: The trials so far that were predicted in the same way.
+    predict: Returns the predicted interval of a trial, in fractions.
+    prior: The trust without any trial.
+  """
   alike = [t for t in trials if t.intervention_class == name]
   others = [t for t in trials if t.intervention_class != name]
   general = trust(others, predict, prior)
@@ -144,7 +161,7 @@ def in_class(
       (prior.slope + general.slope) / 2,
       math.hypot(prior.spread, general.spread) / math.sqrt(2),
   )
-  return corrected(interval, trust(alike, predict, between))
+  return trust(alike, predict, between)
 
 
 def pooled(intervals: Sequence[records.Interval]) -> records.Interval:

@@ -23,6 +23,7 @@ from evojax.models import decoder
 from evojax.models import hf_config
 from evojax.models import layout
 from evojax.models import tensor_files
+from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import sharding
 
@@ -251,6 +252,7 @@ def save(
     dtype: str = 'bfloat16',
     tokenizer_dir: str | os.PathLike[str] | None = None,
     max_shard_bytes: int = 5 * 10**9,
+    durably: bool = True,
 ) -> None:
   """Write a directory that transformers, SGLang and `load_params` can load.
 
@@ -268,6 +270,8 @@ def save(
       config and special token ids are copied.
     max_shard_bytes: Largest size of a file; larger models are split (a single
       tensor may exceed it). Also bounds the host memory in use.
+    durably: Whether it has to survive a loss of power, which takes time. A
+      directory that is only read at once need not.
 
   Raises:
     ValueError: If LoRA adapters have not been merged.
@@ -282,17 +286,7 @@ def save(
   path = pathlib.Path(path)
   token_ids, copies = {}, []
   if tokenizer_dir is not None:
-    source = pathlib.Path(tokenizer_dir)
-    copies = [source / n for n in TOKENIZER_FILES if (source / n).is_file()]
-    if not (source / 'tokenizer.json').is_file():
-      raise hf_config.ModelDirectoryError(
-          f'{tokenizer_dir=} has no tokenizer.json. Give the directory that'
-          ' the policy was loaded from.'
-      )
-    if (source / 'config.json').is_file():
-      raw = hf_config.read_json(source / 'config.json')
-      keys = ('bos_token_id', 'eos_token_id', 'pad_token_id')
-      token_ids = {k: raw[k] for k in keys if k in raw}
+    token_ids, copies = _of_tokenizer(pathlib.Path(tokenizer_dir))
   processes, process = jax.process_count(), jax.process_index()
   shapes = layout.tensor_shapes(cfg)
   files = tensor_files.plan(shapes, dtype, max_shard_bytes, processes)
@@ -338,11 +332,38 @@ def save(
           hf_config.write_json(tmp / 'model.safetensors.index.json', index)
         for file in copies:
           shutil.copyfile(file, tmp / file.name)
+        if durably:
+          durable.sync_tree(tmp)
         with mirror.adding(path, uploaded):
           _replace(tmp, path)
+        if durably:
+          durable.sync_directory(path.parent)
   finally:
     if first or copy:
       shutil.rmtree(tmp, ignore_errors=True)
+
+
+def _of_tokenizer(
+    source: pathlib.Path,
+) -> tuple[dict[str, Any], list[pathlib.Path]]:
+  """Return the special token ids of a directory, and the files to copy.
+
+  Raises:
+    ModelDirectoryError: If it has no tokenizer.
+  """
+  if not (source / 'tokenizer.json').is_file():
+    raise hf_config.ModelDirectoryError(
+        f'tokenizer_dir={str(source)!r} has no tokenizer.json. Give the'
+        ' directory that the policy was loaded from.'
+    )
+  token_ids = {}
+  if (source / 'config.json').is_file():
+    raw = hf_config.read_json(source / 'config.json')
+    keys = ('bos_token_id', 'eos_token_id', 'pad_token_id')
+    token_ids = {k: raw[k] for k in keys if k in raw}
+  return token_ids, [
+      source / n for n in TOKENIZER_FILES if (source / n).is_file()
+  ]
 
 
 @contextlib.contextmanager

@@ -138,10 +138,25 @@ def load_params(
 
 
 def export(
-    policy: Policy, params: decoder.Params, path: pathlib.Path, dtype: str
+    policy: Policy,
+    params: decoder.Params,
+    path: pathlib.Path,
+    dtype: str,
+    *,
+    durably: bool = True,
 ) -> None:
-  """Write a Hugging Face directory, adapters merged, tokenizer included."""
+  """Write a Hugging Face directory, adapters merged, tokenizer included.
+
+  See `hf.save` for the arguments.
+  """
   cfg = policy.cfg
   if cfg.lora_rank:
     cfg, params = lora.merge(cfg, params)
-  hf.save(path, cfg, params, dtype=dtype, tokenizer_dir=policy.path)
+  hf.save(
+      path,
+      cfg,
+      params,
+      dtype=dtype,
+      tokenizer_dir=policy.path,
+      durably=durably,
+  )

@@ -29,7 +29,12 @@ def copy_tree(source: pathlib.Path, target: pathlib.Path) -> None:
     target: Its copy, which must not exist; missing parents are created.
   """
   shutil.copytree(source, target)
-  for folder, _, names in os.walk(target):
+  sync_tree(target)
+
+
+def sync_tree(path: pathlib.Path) -> None:
+  """Make all files and directories below a directory durable."""
+  for folder, _, names in os.walk(path):
     for name in names:
       fd = os.open(os.path.join(folder, name), os.O_RDONLY)
       try:

@@ -150,7 +150,7 @@ def open_sampler(
           context_tokens=sizes.context,
           dtype='bfloat16' if half else 'float32',
           export=lambda params, path, dtype: policy_lib.export(
-              policy, params, path, dtype or model.param_dtype
+              policy, params, path, dtype or model.param_dtype, durably=False
           ),
           score=scorer(policy.cfg),
           score_bfloat16=scorer(

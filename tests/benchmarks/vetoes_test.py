@@ -1,5 +1,9 @@
 """Simulated replays have the difference that they are asked for."""
 
+import pathlib
+import tempfile
+from unittest import mock
+
 from absl.testing import absltest
 import numpy as np
 
@@ -68,6 +72,55 @@ class VetoesTest(absltest.TestCase):
     self.assertAlmostEqual(found.noise, 2**0.5)
     self.assertAlmostEqual(found.rest, 30**0.5)
     self.assertIsNone(vetoes.missed(trials[:1]))
+
+  def test_replays_are_weighed_by_what_the_run_knew(self):
+    remedy = records.Remedy(setting='weight', part='length', value=0.0)
+    fault = samples.record(
+        records.Finding, severity='warning', remedies=(remedy,)
+    )
+
+    def trial(number, tokens, findings=()):
+      delta = samples.record(
+          records.Delta,
+          factor=f'factor {number}',
+          changes=(('reward.weights.length', -2.0, 0.0),),
+      )
+      return [
+          samples.record(
+              records.Diagnose, trial=number, round=4, findings=findings
+          ),
+          samples.record(
+              records.Hypothesize, trial=number, expected=(0.0, number / 10)
+          ),
+          samples.record(records.Design, trial=number, delta=delta),
+          samples.record(
+              records.Backtest, trial=number, sampled_tokens=tokens
+          ),
+      ]
+
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    samples.write(
+        folder,
+        samples.record(records.Open, config={'evolve': {'settled': 0.05}}),
+        *trial(1, 100),
+        *trial(2, 0),  # It was not replayed.
+        *trial(3, 100, (fault,)),  # It repairs a fault.
+        *trial(4, 100),
+    )
+    asked = []
+
+    def worth(run, number, findings, delta, expected):
+      known = [t.number for t in run.recorder.history.trials if t.backtest]
+      asked.append((number, delta.factor, expected[1], known))
+      self.assertEqual(run.config.evolve.settled, 0.05)
+      return delta.factor == 'factor 4'
+
+    with mock.patch.object(vetoes.prospects, 'is_worth_trying', worth):
+      found = vetoes.worth(str(folder))
+    self.assertEqual([(t.number, w) for t, w in found], [(1, False), (4, True)])
+    self.assertEqual(
+        asked, [(4, 'factor 1', 0.1, []), (4, 'factor 4', 0.4, [1, 2, 3])]
+    )
 
 
 if __name__ == '__main__':

@@ -150,6 +150,15 @@ class PowerTest(parameterized.TestCase):
     self.assertAlmostEqual(found[-1], 0.05, delta=0.01)
     self.assertEqual(list(found), sorted(found))
 
+  @parameterized.parameters(0.02, 0.001)
+  def test_many_effects_at_once(self, spread):
+    kwargs = dict(pairs=4, alpha=0.05, rounds=2, worth=0.01)
+    effects = np.array([-0.3, -0.01, 0.0, 0.007, 0.0105, 0.02, 0.033, 0.3])
+    found = paired.power_between(effects, spread, **kwargs)
+    for effect, each in zip(effects, found, strict=True):
+      alone = paired.power(effect, spread, **kwargs)[-1]
+      self.assertAlmostEqual(each, alone, delta=0.02)
+
   def test_detectable(self):
     kwargs = dict(pairs=4, alpha=0.05, rounds=2)
     least = paired.detectable(0.02, **kwargs)

@@ -98,6 +98,12 @@ class CostsTest(parameterized.TestCase):
     self.assertEqual(pairs(3 * pair - 1), 0)
     self.assertEqual(costs.pairs_of(self._run(0), 1, 2, dev=dev), 4)
 
+  def test_a_replay(self):
+    run = self._run(9999)
+    run.config.evolve.replay_problems = 6
+    # 6 x 2 completions by 4 policies; 4 arms have 8 updates of 2 x 2.
+    self.assertEqual(costs.of_replay(run), 4 * 12 / (4 * 8 * 4))
+
   @parameterized.parameters((320, 4), (319, 3), (80, 1), (79, 0), (-5, 0))
   def test_the_incumbent_alone(self, left, pairs):
     self.assertEqual(costs.payable_pairs(self._run(_SPENT + left), 1), pairs)

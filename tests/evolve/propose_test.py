@@ -848,6 +848,88 @@ class FindingsTest(parameterized.TestCase):
       self.assertIs(hypothesize.ends_run(evolving, diagnosis), ends)
 
 
+class WorthTryingTest(parameterized.TestCase):
+
+  def test_rules_propose_only_what_is_worth_its_test(self):
+    alerts = ['slow_learning', 'exploration_collapse']
+    wanted = rules.propose(context(alerts)).delta.factor
+    asked = []
+
+    def only_one(delta, expected):
+      asked.append((delta.factor, expected))
+      return delta.factor == wanted
+
+    for seed in range(5):
+      found = rules.propose(
+          context(alerts, seed=seed, is_worth_trying=only_one)
+      )
+      self.assertEqual(found.delta.factor, wanted)
+      # It is asked with the effect that the proposal then states.
+      self.assertIn((wanted, found.expected), asked)
+    self.assertGreater(len(dict(asked)), 3)
+    nothing = context(alerts, is_worth_trying=lambda *_: False)
+    self.assertIsNone(rules.propose(nothing))
+
+  def _hypothesize(self, proposer, *, worth, only=()):
+    """Return the row of a proposer's answer, if tests are worth it or not."""
+    patch = lambda *args: self.enterContext(mock.patch.object(*args))
+    patch(hypothesize.skills_lib, 'read_all', lambda *_: [])
+    patch(hypothesize.recorded, 'solved_by_family', lambda *_: SOLVED)
+    patch(hypothesize.human, 'vetoes', lambda *_: frozenset())
+    patch(hypothesize.human, 'propose', lambda *_: None)
+    patch(hypothesize.arms, 'seed_of', lambda *_: 0)
+    patch(hypothesize.prospects, 'is_worth_trying', worth)
+    patch(hypothesize.prospects, 'least_chance', lambda *_: 0.84)
+    patch(propose_lib, 'load', lambda _: proposer)
+    evolving = mock.MagicMock(spec=opening.Run)
+    evolving.configure_mock(
+        config=CONFIG,
+        path=pathlib.Path('run'),
+        setup=mock.MagicMock(surface=SURFACE),
+        harnesses=mock.MagicMock(),
+        recorder=mock.MagicMock(),
+    )
+    evolving.harnesses.load.return_value = SEED
+    evolving.harnesses.values.return_value = values(SEED)
+    evolving.setup.domain.levels = LEVELS
+    evolving.recorder.history.trials = []
+    diagnosis = samples.record(
+        records.Diagnose, trial=4, round=2, measures=(), findings=()
+    )
+    version = samples.record(records.Version, folder='', harness='aa')
+    return hypothesize.hypothesize(evolving, diagnosis, version, only, 'waits')
+
+  def test_a_change_that_is_not_worth_its_test_is_not_taken(self):
+    found = lambda context: dataclasses.replace(
+        rules.propose(
+            dataclasses.replace(context, is_worth_trying=lambda *_: True)
+        ),
+        proposer='own',
+    )
+    asked = []
+
+    def worth(run_, number, findings, delta, expected):
+      asked.append((number, delta.factor))
+      return bool(yes)
+
+    yes = True
+    row = self._hypothesize(found, worth=worth)
+    self.assertEqual((row.proposer, row.note), ('own', ''))
+    yes = False
+    row = self._hypothesize(found, worth=worth)
+    self.assertEqual(row.proposer, '')
+    self.assertIn('none of 1 change is expected to prove a gain', row.note)
+    self.assertIn('well above 0.84', row.note)
+    self.assertEqual({number for number, _ in asked}, {2})
+
+  def test_while_only_repairs_are_taken_nothing_is_weighed(self):
+    def worth(*_):
+      raise AssertionError('the round has no entry for it')
+
+    row = self._hypothesize(rules.propose, worth=worth, only=('critical',))
+    self.assertEqual((row.proposer, row.note), ('', 'waits'))
+
+
 class StopTest(absltest.TestCase):
 
   def test_a_signal_ends_a_slow_proposer(self):

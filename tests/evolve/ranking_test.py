@@ -94,6 +94,43 @@ class QueueTest(parameterized.TestCase):
     self.assertAlmostEqual(low, 0.01 - 0.03172, places=5)
     self.assertAlmostEqual(high, 0.01 + 0.03172, places=5)
 
+  def test_what_a_replay_may_show(self):
+    # The replay shows 0.02 give or take 0.03; the quantiles of ten equal shares
+    # are at 1/10, ..., 9/10. Half of what it shows counts, +- 0.0294, with a
+    # weight of 0.0294^-2 = 1156.9. The hypothesis alone is 0.01 +- 0.03172,
+    # as above, with the weight 993.7.
+    look = lambda **options: ranking.outlooks(
+        'loss', (0.0, 0.04), [], **options
+    )
+    found = look(replays=True)
+    self.assertLen(found, 9)
+    for (low, high), shown in (
+        (found[0], 0.02 - 1.2816 * 0.03),
+        (found[4], 0.02),
+        (found[8], 0.02 + 1.2816 * 0.03),
+    ):
+      middle = (0.01 * 993.7 + shown / 2 * 1156.9) / (993.7 + 1156.9)
+      self.assertAlmostEqual((low + high) / 2, middle, places=4)
+      half = (993.7 + 1156.9) ** -0.5
+      self.assertAlmostEqual((high - low) / 2, half, places=4)
+    # It is what `predicted` says after such a replay.
+    replayed = trial(0, (0.02 + 1.2816 * 0.03,) * 2, (0.0, 0.04))
+    for one, other in zip(
+        ranking.predicted(replayed, []), found[8], strict=True
+    ):
+      self.assertAlmostEqual(one, other, places=5)
+    (only,) = look(replays=False)
+    self.assertEqual(only, ranking.predicted(trial(0, None, (0.0, 0.04)), []))
+
+  def test_where_replays_mispredicted_they_move_little(self):
+    # Replays of this class promised 10 points, and nothing was gained.
+    past = [trial(n, (0.08, 0.12), effect=1e-9) for n in range(4)]
+    look = lambda past: ranking.outlooks(
+        'loss', (0.0, 0.04), past, replays=True
+    )
+    apart = lambda found: sum(found[8]) - sum(found[0])
+    self.assertLess(apart(look(past)), apart(look([])) / 4)
+
   def test_a_replay_without_any_difference_bounds_what_repairs_nothing(self):
     bounded = dict(statistics=dict(replayed_low=-0.03, replayed_high=0.03))
     silent = trial(0, None, (0.0, 0.04), **bounded)

@@ -290,7 +290,8 @@ class SeedTest(parameterized.TestCase):
     measure = self.functions.measure
     form = measure('format', view)
     self.assertAlmostEqual(form['truncated'], 1 / 6)
-    self.assertAlmostEqual(form['format_failures'], 3 / 6)
+    # Of the three without an answer in the format, one was accepted.
+    self.assertAlmostEqual(form['format_failures'], 2 / 6)
     # Those of unsolved problems: -2, -3, 0 and 0.
     self.assertEqual(
         measure('sampling', view), {'mean_logprob': -1.25, 'logprob_gap': 2.0}

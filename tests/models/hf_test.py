@@ -359,6 +359,18 @@ class SaveTest(HfTestCase):
     left = sorted(p.name for p in self.path.parent.iterdir())
     self.assertEqual(left, ['model', 'source'])
 
+  @parameterized.parameters((True, 1), (False, 0))
+  def test_all_is_on_disk_before_it_has_its_name(self, durably, times):
+    def sync(folder):
+      self.assertFalse(self.path.exists())
+      names = {file.name for file in folder.iterdir()}
+      self.assertContainsSubset({'config.json', 'model.safetensors'}, names)
+
+    with mock.patch.object(hf.durable, 'sync_tree', side_effect=sync) as synced:
+      self.save(durably=durably)
+    self.assertEqual(synced.call_count, times)
+    self.assertTrue(self.path.exists())
+
   def test_failure_half_way_keeps_what_was_there(self):
     params = self.save(max_shard_bytes=500)
     real, calls = os.pwrite, []

@@ -15,7 +15,8 @@ All proposers see the same `Context`, and every change has to pass `consider`:
 it lies on the surface, is one factor, is not vetoed, and was not tried on this
 parent before. While the policy learns fast (`evolve.settled`), a proposer is
 asked only if there is a critical finding or a warning, and only a change that
-repairs one is taken.
+repairs one is taken. Later, a change that repairs nothing is taken only if its
+expected effect makes a test worth its tokens (`Context.is_worth_trying`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,11 @@ class Context:
   levels: Sequence[tuple[str, int]] = ()
   # Family -> share of its recorded rollouts that solve their problem.
   solved: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  # Whether a change with an expected effect is worth the tokens of its
+  # backtest; one that is not is not taken. See `evolve.prospects`.
+  is_worth_trying: Callable[
+      [delta_lib.Delta, tuple[float, float]], bool
+  ] = lambda delta, expected: True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

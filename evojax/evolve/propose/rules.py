@@ -184,7 +184,9 @@ def _from_skills(context: propose_lib.Context) -> propose_lib.Proposal | None:
       )
     except (skills_lib.SkillError, propose_lib.ProposalError):
       continue
-    if made.delta.factor not in tried:
+    if made.delta.factor in tried:
+      continue
+    if context.is_worth_trying(made.delta, made.expected):
       return made
   return None
 
@@ -196,6 +198,11 @@ def _from_library(context: propose_lib.Context) -> propose_lib.Proposal | None:
   """Propose a change that an alert calls for, else any that applies."""
   alerts = diagnose.raised(context.measures)
   candidates = _called(context, alerts) or _called(context, None)
+  candidates = [
+      c
+      for c in candidates
+      if context.is_worth_trying(c.delta, _belief(context, c).interval())
+  ]
   if not candidates:
     return None
   chosen = _choose(context, candidates)

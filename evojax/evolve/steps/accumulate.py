@@ -84,7 +84,7 @@ def _learn(
         trigger=proposal.trigger,
         hypothesis=proposal.hypothesis,
         evidence=skills_lib.Evidence(
-            run=run.config.name,
+            run=_name(run),
             trial=verdict.trial,
             domain=run.config.domain.name,
             base=version.harness,
@@ -104,10 +104,15 @@ def unlearn(run: opening.Run, trial: int) -> None:
   """Withdraw the skill of a trial whose change is taken back."""
   learned = run.recorder.find(records.Accumulate, trial=trial)
   if learned.skill:
-    folder, name = run.path / run_files.SKILLS, run.config.name
+    folder, name = run.path / run_files.SKILLS, _name(run)
     decisions.decide(
         lambda: skills_lib.withdraw(folder, learned.skill, name, trial)
     )
+
+
+def _name(run: opening.Run) -> str:
+  """Return the run's name at its start; a resumed run may have another one."""
+  return run.recorder.find(records.Open).config['name']
 
 
 def in_a_line(verdict: records.Verify) -> str:

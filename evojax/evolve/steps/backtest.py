@@ -137,8 +137,9 @@ def _backtest(
     part = delta.factor.removeprefix('reward:')
     found |= statistics_lib.scan(new, part, run.setup.surface)
   names = ('replayed_effect', 'replayed_low', 'replayed_high')
-  # A replay of old rollouts shows nothing about a change of the sampling.
-  if delta.intervention_class in pairs.SAMPLED_OTHERWISE:
+  # A replay of old rollouts shows nothing about a change of the sampling, or
+  # about one that trains nothing.
+  if delta.intervention_class in pairs.SAMPLED_OTHERWISE or not delta.trains:
     found |= dict.fromkeys(names, statistics_lib.NOT_IDENTIFIABLE)
     return dict(statistics=found, predicted=None, sampled_tokens=0)
   harnesses = (version.harness, design.harness)

@@ -19,6 +19,7 @@ from evojax.evolve import costs
 from evojax.evolve import learning
 from evojax.evolve import opening
 from evojax.evolve import pairs
+from evojax.evolve import prospects
 from evojax.evolve import ranking
 from evojax.evolve import repairs
 from evojax.evolve import standings
@@ -36,10 +37,6 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import decisions
 from evojax.training import stages
-
-# From this many on, the last entry of a run is for the repair of a critical
-# fault alone: faults that appear late would otherwise find none left.
-ENTRIES_WITH_RESERVE = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,17 +83,13 @@ def _queue(
 
   def decide() -> list[dict]:
     trials, waiting = run.recorder.history.trials, _waiting(run)
-    last = costs.is_last(run, number, candidates=1)
-    least = ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE
-    if not waits:
-      least = max(least, learning.least_chance(run, number))
     found = ranking.queue(
         waiting,
         trials,
         free,
         _ordinary(run),
         lambda predicted: standings.chance(run, number, predicted),
-        least,
+        prospects.least_chance(run, number),
         lambda entering: is_paid(run, number, entering),
         waits=waits,
     )
@@ -174,7 +167,7 @@ def _entries(run: opening.Run) -> tuple[int, int]:
 def _ordinary(run: opening.Run) -> int:
   """Return how many entries are left other than for critical repairs."""
   promised, left = _entries(run)
-  return left - (promised >= ENTRIES_WITH_RESERVE)
+  return left - promised + ranking.ordinary_entries(promised)
 
 
 def _is_full(run: opening.Run, trial: int, free: int, wait: str) -> bool:

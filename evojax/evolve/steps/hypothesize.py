@@ -9,17 +9,20 @@ import numpy as np
 from evojax.evolve import arms
 from evojax.evolve import opening
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import prospects
 from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import repairs
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import human
 from evojax.evolve.propose import remedies
+from evojax.harness import delta as delta_lib
 from evojax.harness import spec
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import decisions
+from evojax.runtime import numerals
 from evojax.runtime import preemption
 from evojax.runtime import run_files
 
@@ -86,6 +89,20 @@ def _choose(
 ) -> tuple[records.Hypothesize, spec.Harness | None]:
   """Return the choice of process 0: the row, and the changed harness if any."""
   e = run.config.evolve
+  rejected: set[str] = set()  # Factors that were not worth trying.
+
+  def is_worth_trying(
+      delta: delta_lib.Delta, expected: records.Interval
+  ) -> bool:
+    if only:
+      return repairs.severity(diagnosis.findings, delta.changes) in only
+    found = prospects.is_worth_trying(
+        run, diagnosis.round, diagnosis.findings, delta, expected
+    )
+    if not found:
+      rejected.add(delta.factor)
+    return found
+
   context = propose_lib.Context(
       parent=run.harnesses.load(version.harness),
       config=run.harnesses.values(version.harness),
@@ -106,6 +123,7 @@ def _choose(
       vetoes=human.vetoes(run.inbox),
       levels=run.setup.domain.levels,
       solved=recorded.solved_by_family(run.path / version.folder),
+      is_worth_trying=is_worth_trying,
   )
   proposal = human.propose(context, run.inbox)
   faulty = any(f.severity in only for f in diagnosis.findings)
@@ -115,10 +133,15 @@ def _choose(
     propose = propose_lib.load(e.proposer)
     # The user's own may ask a language model.
     proposal = preemption.until_asked(lambda: propose(context))
-    changes = proposal.delta.changes if proposal else ()
-    found = repairs.severity(diagnosis.findings, changes)
-    if only and found not in only:
+    if proposal and not is_worth_trying(proposal.delta, proposal.expected):
       proposal = None
+    if proposal is None and rejected:
+      least = prospects.least_chance(run, diagnosis.round)
+      note = (
+          f'none of {numerals.counted(len(rejected), "change")} is expected to'
+          f' prove a gain with a probability well above {least:.2f}, so that'
+          ' the tokens of a test train the policy'
+      )
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:
     return records.Hypothesize(**row, note='' if ends else note), None

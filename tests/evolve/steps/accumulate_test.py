@@ -27,14 +27,16 @@ class LearnTest(parameterized.TestCase):
   )
   def test_skills_of_gains(self, status, effect, trigger, expected):
     skill = mock.Mock(sha256='abc')
+    opened = samples.record(records.Open, config=dict(name='run'))
     run = mock.Mock(
         spec=opening.Run,
         harnesses=mock.Mock(),
         setup=mock.Mock(),
         config=mock.Mock(),
+        recorder=mock.Mock(find=lambda kind: opened),
         path=pathlib.Path(),
     )
-    run.config.name, run.config.domain.name = 'run', 'math'
+    run.config.domain.name = 'math'
     with (
         mock.patch.object(skills_lib, 'learned', return_value=skill),
         mock.patch.object(skills_lib, 'write'),
@@ -49,6 +51,26 @@ class LearnTest(parameterized.TestCase):
           ),
       )
     self.assertEqual(found, expected)
+
+  def test_a_renamed_run_takes_back_what_it_learned(self):
+    # `name` may change when a run is resumed; its evidence keeps the first one.
+    opened = samples.record(records.Open, config=dict(name='first'))
+    learned = samples.record(records.Accumulate, skill='abc')
+    rows = {records.Open: opened, records.Accumulate: learned}
+    run = mock.Mock(
+        spec=opening.Run,
+        recorder=mock.Mock(find=lambda kind, **_: rows[kind]),
+        config=mock.Mock(),
+        path=pathlib.Path('run'),
+    )
+    run.config.name = 'second'
+    asked = []
+    with mock.patch.object(
+        skills_lib, 'withdraw', lambda *given: asked.append(given)
+    ):
+      accumulate.unlearn(run, 3)
+    folder = pathlib.Path('run') / 'skills'
+    self.assertEqual(asked, [(folder, 'abc', 'first', 3)])
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """Changes of the sampling are neither replayed nor compared by rollouts."""
 
+import dataclasses
 import pathlib
 from unittest import mock
 
@@ -75,6 +76,25 @@ class SampledOtherwiseTest(parameterized.TestCase):
     self.assertIsNone(found['predicted'])
     self.assertEqual(found['statistics']['replayed_effect'], 'not identifiable')
     self.assertEqual(found['statistics']['kept_groups'], 1)
+
+  def test_what_trains_nothing_is_not_replayed(self):
+    delta = dataclasses.replace(
+        changed('optim.learning_rate', 1e-3),
+        factor='diagnostic:own',
+        intervention_class='diagnostics',
+    )
+    run = mock.Mock(spec=opening.Run, path=pathlib.Path('run'))
+    version = mock.Mock(spec=records.Version, folder='v0', harness='aa')
+    design = mock.Mock(spec=records.Design, harness='bb')
+    with (
+        mock.patch.object(backtest, 'rewarded', return_value=(None, None)),
+        mock.patch.object(backtest, '_own_statistics', return_value={}),
+        mock.patch.object(backtest.statistics_lib, 'compare', return_value={}),
+        mock.patch.object(backtest.replay, 'effect') as effect,
+    ):
+      found = backtest._backtest(run, version, design, delta, [0])
+    effect.assert_not_called()
+    self.assertEqual(found['sampled_tokens'], 0)
 
   @parameterized.parameters((True, None), (False, [-0.01, 0.03]))
   def test_a_replay_that_changes_no_sample_predicts_nothing(

@@ -8,10 +8,13 @@ CRITICAL = {}
 
 
 def measure(e):
-  """truncated: cut at the limit; format_failures: no answer as asked for."""
+  """truncated: cut at the limit; format_failures: unsolved, without an answer.
+
+  A grader may also accept answers that are not in the format.
+  """
   if not e.valid.any():
     return {}
   return {
       'truncated': float(e.truncated[e.valid].mean()),
-      'format_failures': float(1 - e.format_ok[e.valid].mean()),
+      'format_failures': float((~e.format_ok & ~e.outcome)[e.valid].mean()),
   }

@@ -1,0 +1,73 @@
+"""Prospects: what a change that repairs nothing has to promise to be tried.
+
+Its arms, and the replay before them, cost tokens with which the policy would
+train. A researcher weighs these against the chance that they find a gain. So a
+change enters a round only with a certain chance to prove its gain, and is
+proposed only if its replay is worth its tokens (unless evolve.settled is 1).
+"""
+
+from collections.abc import Sequence
+import statistics
+
+from evojax.evolve import costs
+from evojax.evolve import learning
+from evojax.evolve import opening
+from evojax.evolve import pairs
+from evojax.evolve import ranking
+from evojax.evolve import repairs
+from evojax.evolve import standings
+from evojax.harness import delta as delta_lib
+from evojax.ledger import records
+
+
+def least_chance(run: opening.Run, number: int) -> float:
+  """Return with what chance to prove its gain a change may enter a round."""
+  last = costs.is_last(run, number, candidates=1)
+  least = ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE
+  return max(least, learning.least_chance(run, number))
+
+
+def is_worth_trying(
+    run: opening.Run,
+    number: int,
+    findings: Sequence[records.Finding],
+    delta: delta_lib.Delta,
+    expected: records.Interval,
+) -> bool:
+  """Return whether the backtest of a change is worth its tokens.
+
+  It is the value of information. A race is worth its tokens from a chance of
+  `least_chance` on, so that one with a larger chance gains the difference, in
+  units in which the arms of a candidate cost `least_chance`. A replay shows
+  that chance: it is worth the mean of what is gained, over all that it may
+  show. It costs its share of what arms cost.
+
+  Args:
+    run: The run.
+    number: Number of the round.
+    findings: Findings of the diagnosis; a change that repairs a fault among
+      them is always worth trying.
+    delta: The change.
+    expected: The proposer's 90 % interval of its effect, in fractions.
+  """
+  # Without `settled` tokens do not matter, and what trains nothing costs none.
+  if run.config.evolve.settled >= 1 or not delta.trains:
+    return True
+  if repairs.severity(findings, delta.changes) in repairs.FAULTS:
+    return True
+  replays = delta.intervention_class not in pairs.SAMPLED_OTHERWISE
+  least, cost = least_chance(run, number), 0.0
+  if replays:
+    cost = least * costs.of_replay(run)
+  if least + cost >= 1:  # No chance is large enough.
+    return False
+  gained = statistics.fmean(
+      max(standings.chance(run, number, predicted) - least, 0.0)
+      for predicted in ranking.outlooks(
+          delta.intervention_class,
+          expected,
+          run.recorder.history.trials,
+          replays=replays,
+      )
+  )
+  return gained > cost
