@@ -128,8 +128,10 @@ class ConfigTest(WorkdirTestCase):
     self.assertEqual(config_changes.recipe(config), recipe)
     with config.unlocked():
       config.rollout.kind = 'engine'
-    values = config_lib.to_mapping(config)
-    self.assertIn('rollout.kind', config_changes.refused(saved, values, 'train'))
+    found = config_changes.refused(
+        saved, config_lib.to_mapping(config), 'train'
+    )
+    self.assertIn('rollout.kind', found)
 
   def test_the_temperature_of_scores_binds_a_run_that_keeps_changes_by_them(
       self,
