@@ -79,14 +79,17 @@ sglang_jax_environment() {
 # and no --workdir=DIR that holds a run, whose config evojax then takes. With two
 # --config flags, evojax would reject flags of config fields.
 default_config() {
-  local flag
+  local flag before='' workdir=''
   for flag in "${@:2}"; do
     case "$flag" in
       --config | --config=* | -config | -config=*) return ;;
-      --workdir=*) [[ ! -f "${flag#*=}/config.json" ]] || return 0 ;;
+      --workdir=* | -workdir=*) workdir="${flag#*=}" ;;
     esac
+    [[ "$before" != --workdir && "$before" != -workdir ]] || workdir="$flag"
+    before="$flag"
   done
-  echo "--config=$1"
+  workdir="${workdir/#\~\//${HOME:-}/}" # bash does not replace it after a =.
+  [[ -n "$workdir" && -f "$workdir/config.json" ]] || echo "--config=$1"
 }
 
 dry_run='' # 1: `run` only prints commands.
@@ -132,11 +135,11 @@ run() {
     run_child=$!
     # SIGTERM may have arrived before run_child was set.
     [[ -z "$run_asked" ]] || kill "$run_child" || :
-    while :; do # A signal also ends `wait`, so wait again.
-      status=0
-      wait "$run_child" || status=$?
-      kill -0 "$run_child" 2>/dev/null || break
+    while kill -0 "$run_child" 2>/dev/null; do
+      wait "$run_child" || : # A signal ends it, too, with another status.
     done
+    status=0
+    wait "$run_child" || status=$? # Of the command, which has ended.
     run_child=''
     [[ -z "$run_asked" ]] || break
     # 130 and 143: the user has stopped the command itself.

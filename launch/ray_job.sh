@@ -25,8 +25,11 @@ if [[ "${1:-}" == --driver ]]; then # This part runs on the head node.
   exit
 fi
 
+# Otherwise Ray kills a job 3 s after it was asked to stop: the run first waits
+# for its arms, which may take a minute to save.
+stops=--runtime-env-json='{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "90"}}'
 if [[ -n "$dry_run" ]]; then
-  quoted ray job submit -- bash "$PWD/launch/ray_job.sh" --driver "$@"
+  quoted ray job submit "$stops" -- bash "$PWD/launch/ray_job.sh" --driver "$@"
   echo '# which runs'
   exec bash launch/ray_job.sh --driver --dry_run "$@"
 fi
@@ -42,7 +45,7 @@ stop() {
   kill "$client" 2>/dev/null || :
   exit "$1"
 }
-ray job submit --submission-id "$id" -- \
+ray job submit --submission-id "$id" "$stops" -- \
   bash "$PWD/launch/ray_job.sh" --driver "$@" <&0 &
 client=$!
 trap 'stop 75' TERM # As evojax itself: the same command continues the run.

@@ -240,9 +240,16 @@ class RayTest(ClusterTest):
         self.fakes / 'ray',
         'case "$1 $2" in\n'
         # The job is not a child of the client, and outlives it.
-        f'"job submit") shift 5; setsid "$@" & echo $! > "{self.pid}"; wait $!'
-        ' ;;\n'
-        f'"job stop") kill $(cat "{self.pid}") ;;\n'
+        f'"job submit") echo "$*" > "{self.pid}s"\n'
+        '  while [[ $1 != -- ]]; do shift; done; shift\n'
+        f'  setsid "$@" & echo $! > "{self.pid}"; wait $! ;;\n'
+        # As Ray does, it kills the group after some seconds.
+        f'"job stop") job=$(cat "{self.pid}"); kill $job\n'
+        f'  left=$(sed -n \'s/.*STOP_WAIT_TIME_S": "\\([0-9]*\\)".*/\\1/p\' '
+        f'"{self.pid}s")\n'
+        '  for ((tenths = 10 * ${left:-3}; tenths > 0; tenths--)); do\n'
+        '    kill -0 $job 2>/dev/null || exit 0; sleep 0.1\n'
+        '  done; kill -9 -$job ;;\n'
         'esac',
     )
 
@@ -294,7 +301,7 @@ class RayTest(ClusterTest):
   def test_a_signal_here_ends_the_job_there(self, number, expected):
     saved = self.folder / 'saved'
     self.make_python(
-        f'trap \'touch "{saved}"; exit 143\' TERM\n'
+        f'trap \'sleep 4; touch "{saved}"; exit 143\' TERM\n'
         'echo ready; while :; do sleep 0.1; done',
         'ray',
         'ray',

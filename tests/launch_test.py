@@ -7,6 +7,7 @@ import io
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -311,9 +312,15 @@ class ScriptTest(TestCase):
     self.assertEqual('configs/math.py' in run.stdout, is_default, run)
     self.assertIn('--config.seed=3', run.stdout)
 
-  def test_no_config_beside_the_workdir_of_a_run(self):
+  @parameterized.parameters(
+      ('--workdir={}/run',),
+      ('--workdir', '{}/run'),
+      ('-workdir=~/run',),
+  )
+  def test_no_config_beside_the_workdir_of_a_run(self, *workdir):
     self.complete_environment('', 'accelerator')
-    flags = '--config.seed=3', f'--workdir={self.folder / "run"}'
+    self.set(HOME=str(self.folder))
+    flags = '--config.seed=3', *(w.format(self.folder) for w in workdir)
     for is_run in False, True:
       run = self.run_script('launch/local.sh', *flags)
       self.assertEqual('configs/math.py' in run.stdout, not is_run, run)
@@ -502,6 +509,29 @@ class RestartTest(TestCase):
     process.communicate()
     self.assertEqual((process.returncode, self.starts()), (143, 1))
     self.assertTrue(saved.exists())
+
+  def test_the_status_of_a_command_that_ends_at_once(self):
+    # As evojax does before its first step: the command has ended before the
+    # script looks at it again.
+    command = (
+        'import os, signal\n'
+        'signal.signal(signal.SIGTERM, lambda *_: os._exit(75))\n'
+        'print("ready", flush=True)\n'
+        'while True: signal.pause()'
+    )
+    text = (
+        f'source {ROOT}/launch/environment.sh\n'
+        'kill() { builtin kill "$@" && sleep 0.5; }\n'
+        f'run {sys.executable} -c {shlex.quote(command)}'
+    )
+    process = subprocess.Popen(
+        ['bash', '-c', text], stdout=subprocess.PIPE, text=True
+    )
+    self.addCleanup(process.kill)
+    self.assertEqual(process.stdout.readline(), 'ready\n')
+    process.terminate()
+    process.communicate(timeout=30)
+    self.assertEqual(process.returncode, 75)
 
   def test_a_stop_while_it_waits_to_start_again(self):
     self.set(EVOJAX_RESTART_SECONDS='60')

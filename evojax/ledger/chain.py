@@ -193,8 +193,8 @@ class Ledger:
         raise OSError(
             error.errno or errno.EIO,
             f'cannot write a row of {len(data):,} bytes to {self._path}:'
-            f' {error.strerror}. Free space there, then run the same command'
-            ' again: it resumes from the last row',
+            f' {error.strerror}. {durable.remedy(error.errno)}, then run the'
+            ' same command again: it resumes from the last row',
         ) from error
     finally:
       os.close(fd)

@@ -44,7 +44,10 @@ def evolution(
   for arm, count in _counted(plan, most):
     stage = arm.stage
     in_turn = count  # Arms that one worker trains, one after the other.
-    if stage.side_by_side:
+    if stage.side_by_side and count == stage.arms:
+      # The next stage waits: 3 workers need two turns for 4 arms.
+      in_turn = math.ceil(count / workers)
+    elif stage.side_by_side:  # An expectation.
       in_turn = max(count / workers, min(count, 1))
     seconds = in_turn * arm.seconds(device, plan.devices)
     name = stage.name if stage.expected is None else 'all rounds'

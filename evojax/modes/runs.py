@@ -11,6 +11,7 @@ and a run that cannot be read is listed with the reason.
 
 from collections.abc import Mapping, Sequence
 import csv
+import datetime
 import io
 import json
 import math
@@ -27,6 +28,7 @@ from evojax.ledger import budget
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page as page_lib
+from evojax.runtime import goodput
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
 from evojax.runtime import numerals
@@ -198,13 +200,15 @@ def _training(path: pathlib.Path, row: Row) -> Row:
     # tokens as the logged ones.
     share = step / len(trained)
     found['tokens'] = round(share * sum(r['sampled_tokens'] for r in trained))
-    found['seconds'] = sum(
-        value
-        for r in trained
-        for name, value in r.items()
-        if name.startswith('seconds/') and value is not None
-    )
-    found['dollars'] = _dollars(path, row, found['seconds'])
+    seconds = {r['step']: 0.0 for r in trained}
+    for r in trained:
+      seconds[r['step']] += sum(
+          value
+          for name, value in r.items()
+          if name.startswith('seconds/') and value is not None
+      )
+    found['seconds'] = sum(seconds.values())
+    found['dollars'] = _dollars(path, row, seconds)
   for r in rows:
     found |= _dev(r)
   if sealed := sealed_lib.read(path):
@@ -222,13 +226,30 @@ def _equal_arms(path: pathlib.Path) -> Row:
   return dict(step=done, state=state)
 
 
-def _dollars(path: pathlib.Path, row: Row, seconds: float) -> float | None:
-  """Return the price of all devices for some seconds; None without a price."""
+def _dollars(
+    path: pathlib.Path, row: Row, seconds: Mapping[int, float]
+) -> float | None:
+  """Return the price of all devices; None without a price.
+
+  Args:
+    path: The workdir.
+    row: Fields of the run.
+    seconds: Seconds by step. A run may continue on other devices; a step counts
+      with those of the start that made it.
+  """
   price = row.get('config.evolve.dollars_per_device_hour')
   if not price or not (path / run_files.MANIFEST).exists():
     return None
-  devices = json.loads((path / run_files.MANIFEST).read_bytes())[-1]['devices']
-  return seconds * devices * price / 3600
+  starts = [
+      (datetime.datetime.fromisoformat(start['start']).timestamp(), start)
+      for start in json.loads((path / run_files.MANIFEST).read_bytes())
+  ]
+  ends, spent = goodput.ends(path), 0.0
+  for step, each in seconds.items():
+    ended = ends.get(step, math.inf)
+    made = [start for began, start in starts if began <= ended]
+    spent += each * (made or [starts[0][1]])[-1]['devices']
+  return spent * price / 3600
 
 
 def _dev(metrics: Mapping[str, Any]) -> Row:

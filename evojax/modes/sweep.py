@@ -101,14 +101,19 @@ def run(
     An exit code: 1 if points failed, else 0.
 
   Raises:
-    ValueError: If the file or a setting is wrong, or another config has made a
-      point; nothing has been started.
+    ValueError: If the file or a setting is wrong, another config has made a
+      point, or another sweep works in the directory; nothing has been started.
     Preempted: After SIGINT or SIGTERM; points in progress have been saved.
   """
   read_ = sweep_file.read(sweep)
   if executor == 'ray':
     commands.check_share(arm_resources, arm_hosts)
   root = pathlib.Path(workdir).expanduser().absolute()
+  if made_by := workdir_lib.owner(root):
+    raise ValueError(
+        f'--workdir={mirror.shown(str(root))} holds a run of --mode={made_by};'
+        ' give the sweep a directory of its own, for the workdirs of its runs'
+    )
   configs = {
       name: check(config, given, name, fields)
       for name, fields in read_.settings.items()
@@ -131,18 +136,34 @@ def run(
       at_once = min(max(1, workers), len(left))
       shares = accelerators.divide(at_once, meshes, beside=False)
     engine = commands.open_engine(kind, arm_resources, arm_hosts, shares)
-  for point in left:
-    point.command.log.parent.mkdir(parents=True, exist_ok=True)
-  if left and executor == 'slurm':
-    script = write_array(root, left, workers)
-    output.say(f'{len(left)} points are left: sbatch {script}')
-  if engine:
-    pool = commands.Pool(engine, max(1, workers))
-    failed = _run(pool, left, lambda: write_table(root, points))
-  show(write_table(root, points), root)
+  with _alone(root):
+    for point in left:
+      point.command.log.parent.mkdir(parents=True, exist_ok=True)
+    if left and executor == 'slurm':
+      script = write_array(root, left, workers)
+      script = shlex.quote(str(script))
+      output.say(f'{len(left)} points are left: sbatch {script}')
+    if engine:
+      pool = commands.Pool(engine, max(1, workers))
+      failed = _run(pool, left, lambda: write_table(root, points))
+    show(write_table(root, points), root)
   for why in failed:
     output.say(f'error: {why}', error=True)
   return 1 if failed else 0
+
+
+def _alone(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+  """Return a context in which no other sweep works in a directory.
+
+  Each of two would find the points of the other one in use and count them as
+  failed. The sweep of a store has a copy of its own.
+
+  Raises:
+    WorkdirError: If another one works there.
+  """
+  if mirror.is_copy(root):
+    return contextlib.nullcontext()
+  return workdir_lib.lock_folder(root, seconds=0.0)
 
 
 # ---------------------------------------------------------------- the points
@@ -377,6 +398,8 @@ def write_array(
   Slurm reads the script and writes the logs, and the copy of a sweep in a store
   is removed at the end. Therefore they are then in a directory of this machine.
   """
+  # Slurm splits an option at blanks, and replaces what follows a % in a path.
+  option = lambda text: f'#SBATCH {shlex.quote(text)}'
   if mirror.is_copy(root):
     name = mirror.shown(str(root)).rpartition('/')[2]
     root = pathlib.Path('runs', name).absolute()
@@ -384,9 +407,9 @@ def write_array(
   at_once = f'%{workers}' if workers else ''
   lines = [
       '#!/usr/bin/env bash',
-      f'#SBATCH --job-name={root.name}',
-      f'#SBATCH --array=0-{max(0, len(left) - 1)}{at_once}',
-      f'#SBATCH --output={root}/logs/%a.log',
+      option(f'--job-name={root.name}'),
+      option(f'--array=0-{max(0, len(left) - 1)}{at_once}'),
+      option(f'--output={str(root).replace("%", "%%")}/logs/%a.log'),
       '#SBATCH --signal=B:TERM@60  # Then a run saves; send this file again.',
       'set -euo pipefail',
       f'cd {shlex.quote(os.getcwd())}',
@@ -408,7 +431,7 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
   """Return one row per setting, with means over its finished seeds.
 
   Intervals show the spread between seeds. `over` is the mean difference to the
-  first setting, paired by seed, over the seeds that both have finished.
+  first setting, paired by seed, over the seeds for which both have a score.
 
   Returns:
     JSON values: setting, seeds (finished), of (all), split, and score, gain and
@@ -419,17 +442,19 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
     of = scores.setdefault(point.setting, {})
     if point.command.is_done():
       of[point.seed] = runs.read(point.path, point.path.parent)
-  first = next(iter(scores.values()))
+  # A run that has spent its budget has ended without a score.
+  scored = {
+      name: {n: r['score'] for n, r in of.items() if r.get('score') is not None}
+      for name, of in scores.items()
+  }
+  first = next(iter(scores))
   rows = []
   for name, by_seed in scores.items():
-    values = {
-        what: [r[what] for r in by_seed.values() if r.get(what) is not None]
-        for what in ('score', 'gain')
-    }
-    values['over'] = [
-        by_seed[seed]['score'] - first[seed]['score']
-        for seed in by_seed
-        if seed in first and by_seed is not first
+    gains = [r['gain'] for r in by_seed.values() if r.get('gain') is not None]
+    over = [
+        score - scored[first][seed]
+        for seed, score in scored[name].items()
+        if seed in scored[first] and name != first
     ]
     rows.append(
         {
@@ -438,9 +463,9 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
             'of': sum(point.setting == name for point in points),
             'split': next((r.get('split') for r in by_seed.values()), None),
             # Scores are shares, and the others differences of shares.
-            'score': _interval(values['score'], least=0.0),
-            'gain': _interval(values['gain'], least=-1.0),
-            'over': _interval(values['over'], least=-1.0),
+            'score': _interval([*scored[name].values()], least=0.0),
+            'gain': _interval(gains, least=-1.0),
+            'over': _interval(over, least=-1.0),
         }
     )
   return rows

@@ -89,7 +89,7 @@ def _wrong_settings(settings: Any) -> Iterator[str]:
     yield 'SETTINGS must be a dict: name -> {field: value}'
     return
   named = lambda name: isinstance(name, str) and re.fullmatch(
-      r'[\w.=,-]+', name
+      r'\w[\w.=,-]*', name
   )
   if bad := [name for name in settings if not named(name)]:
     yield f'SETTINGS: {bad} are not names of directories'

@@ -59,7 +59,10 @@ class Roster:
       self._tell(f'{self.path} cannot be read ({error}): its servers stay')
       return None
     settled, self._seen = text == self._seen, text
-    if not settled or text == self._text:
+    if text == self._text:
+      self._told = ''  # The fault is gone; the next one is told, too.
+      return None
+    if not settled:
       return None
     try:
       urls = self._parse(text)

@@ -27,6 +27,15 @@ FREE_FIELDS = (
     'evolve.device_seconds',
     'evolve.dollars',
     'evolve.dollars_per_device_hour',
+    # Where servers are and how they are reached: a new machine, a new address.
+    'rollout.urls',
+    'rollout.urls_file',
+    'rollout.api_key_env',
+    'rollout.admin_key_env',
+    'rollout.concurrency',
+    'rollout.timeout_seconds',
+    'rollout.weights_dir',
+    'rollout.weights_transport',
 )
 # Free fields that bind a run which evolves: dev scores and replays, by which it
 # keeps changes, sample at this temperature.

@@ -1,5 +1,6 @@
 """Durable file writes; a write that fails leaves the old file unchanged."""
 
+import errno
 import json
 import os
 import pathlib
@@ -44,15 +45,24 @@ def sync_tree(path: pathlib.Path) -> None:
 
 
 def error(path: pathlib.Path, size: int, problem: OSError) -> DiskError:
-  """Return the error for a write that failed."""
+  """Return the error for a write that failed, with a remedy for its cause."""
   parent = next(p for p in (path.parent, *path.parents) if p.exists())
   free = shutil.disk_usage(parent).free
   return DiskError(
       problem.errno,
       f'cannot write {path} ({size:,} bytes needed, {free:,} free):'
-      f' {problem.strerror or problem}. Free space there or raise the quota,'
-      ' then run the same command again: it resumes from the last checkpoint',
+      f' {problem.strerror or problem}. {remedy(problem.errno)}, then run the'
+      ' same command again: it resumes from the last checkpoint',
   )
+
+
+def remedy(number: int | None) -> str:
+  """Return what helps after a write failed with this errno, a sentence."""
+  if number in (errno.ENOSPC, errno.EDQUOT):
+    return 'Free space there or raise the quota'
+  if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+    return f'Let user {os.getuid()} write there'
+  return 'Make sure that the directory is there and that its disk works'
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:

@@ -133,6 +133,11 @@ def open_clock(
   return Clock(pathlib.Path(folder))
 
 
+def ends(folder: str | os.PathLike[str]) -> dict[int, float]:
+  """Return the Unix time at which each useful step ended, by its number."""
+  return {step.step: step.ended for step in Clock(pathlib.Path(folder))._steps}
+
+
 def wall_seconds(folder: str | os.PathLike[str]) -> float:
   """Return the seconds from the first step's start to the last step's end.
 

@@ -181,6 +181,7 @@ class Lease:
     if not store.create(_name(self.number), self._data()):
       raise _taken(store, _newest(store))
     if store.create(_name(self.number), b'{}'):
+      store.remove(_name(self.number))  # No lease, which others could not read.
       raise storage.StorageError(
           f'{store.url}: its file system lets two processes create one object,'
           ' so that a run cannot be kept to one of them; gs:// and s3:// can be'

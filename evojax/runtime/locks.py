@@ -8,6 +8,7 @@ see `lease`.
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import os
 import pathlib
@@ -15,6 +16,8 @@ import pathlib
 from evojax.runtime import durable
 
 NAME = '.lock'
+# Errors of file systems without locks, such as Lustre mounted without them.
+_NONE = errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP
 _held: set[int] = set()
 
 
@@ -30,6 +33,10 @@ class HeldError(OSError):
     """
     super().__init__(f'{folder} is in use by {holder}')
     self.holder = holder
+
+
+class NoLocksError(OSError):
+  """The file system of a folder has no locks."""
 
 
 @dataclasses.dataclass
@@ -68,6 +75,7 @@ def take(folder: pathlib.Path, holder: str) -> Lock:
 
   Raises:
     HeldError: If another process holds it.
+    NoLocksError: If the file system has no locks.
     durable.DiskError: If the disk is full.
   """
   path, text = folder / NAME, holder.encode()
@@ -76,7 +84,7 @@ def take(folder: pathlib.Path, holder: str) -> Lock:
     while lock is None:
       lock = _try(path)
     lock.write(text)
-  except HeldError:
+  except (HeldError, NoLocksError):
     raise
   except OSError as error:
     if lock is not None:
@@ -101,9 +109,18 @@ def _try(path: pathlib.Path) -> Lock | None:
     holder = os.read(fd, 4096).decode() or 'a process that just started'
     os.close(fd)
     raise HeldError(path.parent, holder) from error
-  except OSError:
+  except OSError as error:
     os.close(fd)
-    raise
+    if error.errno not in _NONE:
+      raise
+    if new:
+      path.unlink(missing_ok=True)
+    raise NoLocksError(
+        f'{path.parent} cannot be locked ({error.strerror}), so that two'
+        ' processes could write there: its file system must be mounted with'
+        ' locks (Lustre: -o flock; NFS: with its lock service), or name a'
+        ' directory on another one'
+    ) from error
   _held.add(fd)
   # The file is not truncated yet: it may hold the last holder's text, which
   # `release` restores.
@@ -119,8 +136,12 @@ def is_held(folder: pathlib.Path) -> bool:
   try:
     # A shared lock, released at once, so that several processes can test.
     fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
+  except OSError as error:
+    if error.errno in _NONE:
+      return False
+    if isinstance(error, BlockingIOError):
+      return True
+    raise
   finally:
     os.close(fd)
   return False

@@ -41,6 +41,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+from typing import BinaryIO
 
 from absl import logging
 
@@ -369,10 +370,20 @@ def _scratch() -> Iterator[pathlib.Path]:
     with contextlib.suppress(OSError), (old / '.lock').open('rb') as file:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       shutil.rmtree(old, ignore_errors=True)
-  folder = pathlib.Path(tempfile.mkdtemp(dir=base))
-  with (folder / '.lock').open('wb') as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
+  folder, held = _make(base)
+  with held:
     try:
       yield folder
     finally:
       shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make(base: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
+  """Return a new folder and its file, which is locked."""
+  while True:
+    folder = pathlib.Path(tempfile.mkdtemp(dir=base))
+    file = (folder / '.lock').open('wb')
+    fcntl.flock(file, fcntl.LOCK_EX)
+    if (folder / '.lock').exists():
+      return folder, file
+    file.close()  # Before it was locked, another process removed the folder.

@@ -119,25 +119,29 @@ def in_use(path: str | os.PathLike[str]) -> bool:
 
 
 @contextlib.contextmanager
-def lock_folder(path: pathlib.Path, primary: bool = True) -> Iterator[None]:
+def lock_folder(
+    path: pathlib.Path, primary: bool = True, *, seconds: float | None = None
+) -> Iterator[None]:
   """Create a folder that one process at a time may work on, and hold its lock.
 
-  This waits up to _LOCK_SECONDS for another holder, because a process that is
-  being stopped releases its lock only after it has saved. A folder that a run
-  in a store has lent has a lease, and is uploaded at the end.
+  A folder that a run in a store has lent has a lease, and is uploaded at the
+  end.
 
   Args:
     path: The folder.
     primary: True in process 0; others change nothing. All processes call this
       together.
+    seconds: Time to wait for another holder; None: _LOCK_SECONDS, because a
+      process that is being stopped releases its lock only after it has saved.
 
   Raises:
     WorkdirError: If another process holds the lock for longer.
   """
+  seconds = _LOCK_SECONDS if seconds is None else seconds
   lent = mirror_lib.of(path)
   if lent and lent.root == path:
     if primary:
-      _take(lent, _LOCK_SECONDS)
+      _take(lent, seconds)
     _meet(lent)
     lent.keep()
     path.mkdir(parents=True, exist_ok=True)
@@ -148,7 +152,7 @@ def lock_folder(path: pathlib.Path, primary: bool = True) -> Iterator[None]:
     yield
     return
   path.mkdir(parents=True, exist_ok=True)
-  deadline = time.monotonic() + _LOCK_SECONDS
+  deadline = time.monotonic() + seconds
   while True:
     try:
       lock = _lock(path)

@@ -292,7 +292,8 @@ class NumbersTest(parameterized.TestCase):
     (arm,) = (a for a in made.most.arms if a.stage.name.endswith('candidates'))
     self.assertEqual(arm.stage.arms, 4)
     saved = alone['the run'][2] - three['the run'][2]
-    self.assertAlmostEqual(saved, 8 * 2 / 3 * arm.seconds(here, 1))
+    # Two stages of 4 arms: 3 workers train 3 of them, and then 1.
+    self.assertAlmostEqual(saved, (8 - 2 * 2) * arm.seconds(here, 1))
     self.assertEqual(alone['the run'][:2], three['the run'][:2])
     # Their meshes are paid for while they train; that of the run all the time.
     price = budget.Budget(dollars_per_device_hour=36.0)

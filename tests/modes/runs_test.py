@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import datetime
 import fcntl
 import hashlib
 import io
@@ -96,6 +97,29 @@ class ReadTest(RunsTestCase):
     self.assertEqual(b['name'], 'deep/er/b')
     self.assertEqual(b['state'], 'stopped at step 2 of 4')
     self.assertIsNone(b['score'])
+
+  def test_a_step_costs_the_devices_that_made_it(self):
+    path = self.make('a', evolve__dollars_per_device_hour=36.0)
+    starts = [
+        {'start': f'2026-11-21T{hour}:00:00+00:00', 'devices': devices}
+        for hour, devices in ((10, 8), (11, 2))
+    ]
+    (path / 'manifest.json').write_text(json.dumps(starts))
+    ten = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC).timestamp()
+    for step, start, ended in (
+        (1, 0, ten + 60),
+        (2, 0, ten + 70),
+        (3, 0, ten + 80),  # Lost, and made again on two devices.
+        (3, 1, ten + 3700),
+        (4, 1, ten + 3710),
+    ):
+      with (path / 'times.jsonl').open('a') as file:
+        row = dict(step=step, start=start, began=ended - 1.5, ended=ended)
+        file.write(json.dumps(row) + '\n')
+    (row,) = self.rows()
+    # Steps of 1.5 s at a cent a device-second: two on 8, two on 2.
+    self.assertAlmostEqual(row['dollars'], 0.01 * 1.5 * (2 * 8 + 2 * 2))
+    self.assertAlmostEqual(row['seconds'], 6.0)
 
   def test_workdirs_of_older_versions(self):
     before = digest(FROZEN)

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -199,6 +200,22 @@ class SweepTest(parameterized.TestCase):
     self.assertIn('base,learning_rate=0.0003', page)
     self.assertIn('+20.0', page)
 
+  def test_a_run_that_ended_without_a_score_leaves_the_others(self):
+    # A run of evolve that has spent evolve.dollars is not scored.
+    self.assertEqual(self.run_it(Fake()), 0)
+    for name in ('base,learning_rate=0.0001', 'wide,learning_rate=0.0003'):
+      path = self.workdir / name / 'seed-1' / 'eval.json'
+      path.write_text(json.dumps({'metrics': {}}))
+    self.assertEqual(self.run_it(Fake()), 0)
+    rows = json.loads((self.workdir / 'sweep.json').read_text())
+    self.assertEqual([row['seeds'] for row in rows], [2, 2, 2, 2])
+    scores = [row['score'][0] for row in rows]
+    for score, expected in zip(scores, (0.3, 0.45, 0.25, 0.5), strict=True):
+      self.assertAlmostEqual(score, expected)
+    # Only seed 2 has a score of both.
+    self.assertAlmostEqual(rows[3]['over'][0], 0.2)
+    self.assertIsNone(rows[3]['over'][1])
+
   def edit(self, before, after):
     """Change the sweep's file."""
     text = self.file.read_text()
@@ -321,6 +338,51 @@ SETTINGS = {
     )
     self.assertIn('a b --mode=train', ran.stdout)
     self.assertIn('wide,learning_rate=0.0001/seed-1', ran.stdout)
+
+  def test_slurm_reads_a_workdir_with_blanks(self):
+    self.workdir = self.root / 'two words, 50 %a'
+    self.assertEqual(self.run_it(executor='slurm'), 0)
+    script = self.workdir / 'array.sh'
+    lines = script.read_text().splitlines()
+    options = [
+        # As Slurm: quotes are kept together, and # begins a comment.
+        shlex.split(line.removeprefix('#SBATCH'), comments=True)
+        for line in lines
+        if line.startswith('#SBATCH')
+    ]
+    self.assertEqual({len(words) for words in options}, {1})
+    found = dict(word.split('=', 1) for (word,) in options)
+    self.assertEqual(found['--job-name'], self.workdir.name)
+    logs = f'{self.root}/two words, 50 %%a/logs/%a.log'
+    self.assertEqual(found['--output'], logs)
+    (said,) = (line for line in self.said if 'sbatch' in line)
+    self.assertEqual(
+        shlex.split(said.partition('are left: ')[2]), ['sbatch', str(script)]
+    )
+
+  def test_two_sweeps_of_one_workdir_do_not_disturb_each_other(self):
+    other, this = Fake(), Fake()
+
+    def begin(engine, command):
+      # The other sweep is under way.
+      if not this.started:
+        this.started.append('refused')
+        with self.assertRaisesRegex(ValueError, f'{self.workdir} is in use by'):
+          self.run_it(this)
+      return Fake.start(engine, command)
+
+    with absltest.mock.patch.object(other, 'start', lambda c: begin(other, c)):
+      self.assertEqual(self.run_it(other), 0)
+    self.assertEqual(this.started, ['refused'])
+    self.assertLen(other.started, 8)
+    self.assertFalse((self.workdir / '.lock').exists())
+
+  def test_the_workdir_of_a_run_is_refused(self):
+    finish(self.workdir, 0.5, config_of(['--config=configs/math.py:smoke']))
+    with self.assertRaisesRegex(
+        ValueError, f'--workdir={self.workdir} holds a run of --mode=train'
+    ):
+      self.run_it(dry_run=True)
 
   def test_slurm_gets_no_script_for_a_sweep_that_has_ended(self):
     self.assertEqual(self.run_it(Fake()), 0)
@@ -470,6 +532,7 @@ SETTINGS = {
       ("SETTINGS = {'a': {7: 5}}", r"SETTINGS: 'a': \[7\] are not names of f"),
       ("SETTINGS = {'a': {'seed': 5}}", "SETTINGS: 'a' sets seed: SEEDS"),
       ('SETTINGS = {7: {}}', r'SETTINGS: \[7\] are not names of directories'),
+      ("SETTINGS = {'..': {}}", r"SETTINGS: \['\.\.'\] are not names of"),
       ("GRIDS = {'steps': (5,)}", 'GRIDS is none of SETTINGS.*mean GRID?'),
       ("grid = {'steps': (5,)}", 'grid is none of SETTINGS.*mean GRID?'),
       ('RATES = (1e-4,)', 'RATES is none of SETTINGS, .*; call yours _RATES'),

@@ -22,6 +22,7 @@ from evojax.rollout import client as client_lib
 from evojax.rollout import connections
 from evojax.rollout import fleet as fleet_lib
 from evojax.rollout import probes
+from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import transfer
 from evojax.rollout import weights as weights_lib
@@ -319,6 +320,18 @@ class RosterTest(ClientTestCase):
     self.assertLen(logs.output, 1)
     self.assertIn('its servers stay', logs.output[0])
     self.check(engine.generate(asked), asked)
+
+  def test_a_fault_of_the_file_that_comes_back_is_told_again(self):
+    text, roster = self.file.read_text(), roster_lib.Roster(self.file)
+    roster.read()
+    for _ in range(2):
+      self.file.write_text('htt')
+      self.assertIsNone(roster.changed())  # It may be half-written.
+      with self.assertRaisesRegex(ValueError, "'htt'.*: its servers stay"):
+        roster.changed()
+      self.assertIsNone(roster.changed())
+      self.file.write_text(text)
+      self.assertIsNone(roster.changed())
 
   @parameterized.parameters(
       (('float32', 'bfloat16'), ''),

@@ -1,15 +1,17 @@
 """Writes that are complete and durable, or leave the old file as it was."""
 
+import errno
 import os
 import pathlib
 import tempfile
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from evojax.runtime import durable
 
 
-class WriteAtomicTest(absltest.TestCase):
+class WriteAtomicTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -39,6 +41,30 @@ class WriteAtomicTest(absltest.TestCase):
     with absltest.mock.patch.multiple(os, fsync=spy_fsync, replace=spy_replace):
       durable.write_atomic(self.folder / 'x', b'data')
     self.assertEqual(calls, ['sync file', 'rename', 'sync directory'])
+
+  @parameterized.parameters(
+      (errno.ENOSPC, 'Free space there or raise the quota'),
+      (errno.EDQUOT, 'Free space there or raise the quota'),
+      (errno.EACCES, f'Let user {os.getuid()} write there'),
+      (errno.EROFS, f'Let user {os.getuid()} write there'),
+      (errno.EIO, 'Make sure that the directory is there and that its disk'),
+      (errno.ESTALE, 'Make sure that the directory is there and that its disk'),
+  )
+  def test_the_remedy_is_that_of_the_cause(self, number, remedy):
+    def fail(*_):
+      raise OSError(number, os.strerror(number))
+
+    file = self.folder / 'x'
+    durable.write_atomic(file, b'old')
+    with absltest.mock.patch.object(os, 'replace', fail):
+      with self.assertRaises(durable.DiskError) as caught:
+        durable.write_atomic(file, b'new')
+    self.assertIn(
+        f'{os.strerror(number)}. {remedy}', str(caught.exception)
+    )
+    self.assertEqual(caught.exception.errno, number)
+    self.assertEqual(file.read_bytes(), b'old')
+    self.assertEqual(os.listdir(self.folder), ['x'])
 
   def test_a_copied_directory_survives_a_power_cut(self):
     source, target = self.folder / 'a', self.folder / 'more' / 'b'

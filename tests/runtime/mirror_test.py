@@ -1,6 +1,7 @@
 """Workdirs in an object store: what readers see, two writers, two hosts."""
 
 import concurrent.futures
+import fcntl
 import json
 import os
 import pathlib
@@ -309,6 +310,25 @@ class PublishTest(MirrorTestCase):
 
 
 class WritersTest(MirrorTestCase):
+
+  def test_copies_of_processes_that_begin_together_stay(self):
+    flock, began = fcntl.flock, []
+
+    def late(file, how):
+      if how == fcntl.LOCK_EX and not began:
+        began.append(file.name)
+        with mirror._scratch():  # Another process, a moment before.
+          pass
+      flock(file, how)
+
+    with absltest.mock.patch.object(fcntl, 'flock', late):
+      with mirror._scratch() as folder:
+        self.assertTrue(folder.is_dir())
+        # It stays when further processes begin.
+        with mirror._scratch():
+          self.assertTrue(folder.is_dir())
+    self.assertLen(began, 1)
+    self.assertFalse(folder.exists())
 
   def test_another_process_is_refused(self):
     with mirror.opened(URL) as path, self.open(path) as workdir:

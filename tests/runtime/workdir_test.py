@@ -1,6 +1,7 @@
 """Tests for the run directory: lock, config, manifest."""
 
 import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -110,6 +111,28 @@ class ConfigTest(WorkdirTestCase):
       self.assertEqual(config_changes.refused(without, values, mode), {})
     self.assertEqual(config_changes.recipe(config), recipe)
 
+  def test_a_run_continues_with_servers_at_other_addresses(self):
+    config = config_lib.base()
+    with config.unlocked():
+      config.rollout.kind = 'sglang'
+      config.rollout.urls = ('http://host-a:30000',)
+    saved, recipe = config_lib.to_mapping(config), config_changes.recipe(config)
+    with config.unlocked():
+      config.rollout.urls, config.rollout.urls_file = (), '/mnt/run/servers'
+      config.rollout.weights_dir = '/mnt/run'
+    values = config_lib.to_mapping(config)
+    for mode in ('train', 'evolve'):
+      for ended in (True, False):
+        found = config_changes.refused(saved, values, mode, ended)
+        self.assertEqual(found, {})
+    self.assertEqual(config_changes.recipe(config), recipe)
+    with config.unlocked():
+      config.rollout.kind = 'engine'
+    found = config_changes.refused(
+        saved, config_lib.to_mapping(config), 'train'
+    )
+    self.assertIn('rollout.kind', found)
+
   def test_the_temperature_of_scores_binds_a_run_that_keeps_changes_by_them(
       self,
   ):
@@ -199,6 +222,24 @@ class LockTest(WorkdirTestCase):
       self.assertEqual(sorted(self.path.iterdir()), before)
     self.assertFalse(workdir_lib.in_use(self.path))
     self.open().close()  # Asking kept no lock.
+
+  @parameterized.parameters(errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+  def test_a_file_system_without_locks_is_named_as_such(self, number):
+    # Lustre is often mounted without `-o flock`.
+    def flock(fd, how):
+      del fd, how
+      raise OSError(number, os.strerror(number))
+
+    with absltest.mock.patch.object(fcntl, 'flock', flock):
+      with self.assertRaises(OSError) as caught:
+        self.open()
+      self.assertFalse(self.path.exists())
+      self.path.mkdir()
+      (self.path / '.lock').touch()
+      self.assertFalse(workdir_lib.in_use(self.path))
+    text = str(caught.exception)
+    self.assertRegex(text, f'{self.path} cannot be locked .*-o flock')
+    self.assertNotIn('Free space', text)
 
   def test_other_processes_of_the_same_run_take_no_lock(self):
     with self.open():
