@@ -109,12 +109,17 @@ class NeededTest(parameterized.TestCase):
     scale = {'optim.learning_rate': ('scale', 3.0)}
     skill = skills.Skill('slow_learning', 'Why.', scale, '', '', (evidence,))
     file = skills.write(path / 'skills', skill)
-    learned = samples.record(records.Accumulate, skill=skill.sha256)
+    rows = {
+        records.Open: samples.record(records.Open, config={'name': 'run'}),
+        records.Accumulate: samples.record(
+            records.Accumulate, skill=skill.sha256
+        ),
+    }
     run = mock.Mock(
         spec=opening.Run,
-        config=ml_collections.ConfigDict({'name': 'run', 'evolve': evolve}),
+        config=ml_collections.ConfigDict({'name': 'run 2', 'evolve': evolve}),
         path=path,
-        recorder=mock.Mock(find=lambda record, *, trial: learned),
+        recorder=mock.Mock(find=lambda kind, **_: rows[kind]),
     )
     run.recorder.history.trials = trials(3, True)
     state = mock.Mock(checkpoint='', end='', arm=arms[-1])
