@@ -468,7 +468,7 @@ class BlindTest(parameterized.TestCase):
   @parameterized.parameters(
       # A right rollout earns 1. A share of the wrong ones earns `paid`, the
       # others 0: if `paid` is 1, that is the share of pairs that are even.
-      (0.99, 1.0, None),
+      (0.99, 0.9, None),
       (1.0, 0.1, None),
       (1.0, 0.4, 'warning'),
       (1.0, 0.9, 'critical'),
