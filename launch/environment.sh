@@ -126,20 +126,29 @@ run() {
     quoted "$@"
     return
   fi
-  local left="${EVOJAX_RESTARTS:-10}" status
-  run_child='' run_asked=''
-  trap 'run_asked=1; [[ -z "$run_child" ]] || kill "$run_child" || :' TERM
-  trap 'run_asked=1' INT # The terminal sends SIGINT to the command, too.
+  local left="${EVOJAX_RESTARTS:-10}" status ended
+  run_child='' run_asked='' run_signalled=''
+  trap 'run_asked=1 run_signalled=1
+    [[ -z "$run_child" ]] || kill "$run_child" || :' TERM
+  # The terminal sends SIGINT to the command, too.
+  trap 'run_asked=1 run_signalled=1' INT
   while [[ -z "$run_asked" ]]; do
     "$@" <&0 &
     run_child=$!
     # SIGTERM may have arrived before run_child was set.
     [[ -z "$run_asked" ]] || kill "$run_child" || :
-    while kill -0 "$run_child" 2>/dev/null; do
-      wait "$run_child" || : # A signal ends it, too, with another status.
+    while :; do
+      run_signalled='' status=0
+      wait "$run_child" || status=$?
+      [[ -n "$run_signalled" ]] || break
+      # A signal ended `wait`, with a status of its own.
+      kill -0 "$run_child" 2>/dev/null && continue
+      ended=0
+      wait "$run_child" || ended=$?
+      # bash forgets some commands that end just then: -1 or 127.
+      [[ $ended -eq -1 || $ended -eq 127 ]] || status=$ended
+      break
     done
-    status=0
-    wait "$run_child" || status=$? # Of the command, which has ended.
     run_child=''
     [[ -z "$run_asked" ]] || break
     # 130 and 143: the user has stopped the command itself.
