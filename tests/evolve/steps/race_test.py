@@ -56,8 +56,8 @@ class SampledOtherwiseTest(parameterized.TestCase):
   def test_rollouts_that_are_not_comparable(self, path, value, alike):
     self.assertEqual(pairs.is_alike(trial(changed(path, value))), alike)
 
-  @parameterized.parameters(*SAMPLED_OTHERWISE)
-  def test_no_replay(self, path, value):
+  def _backtest(self, delta, effect):
+    """The numbers of a backtest whose replay is replaced by a function."""
     run = mock.Mock(spec=opening.Run, path=pathlib.Path('run'))
     version = mock.Mock(spec=records.Version, folder='v0', harness='aa')
     design = mock.Mock(spec=records.Design, harness='bb')
@@ -67,11 +67,14 @@ class SampledOtherwiseTest(parameterized.TestCase):
         mock.patch.object(
             backtest.statistics_lib, 'compare', return_value={'kept_groups': 1}
         ),
-        mock.patch.object(backtest.replay, 'effect') as effect,
+        mock.patch.object(backtest.replay, 'effect', effect),
     ):
-      found = backtest._backtest(
-          run, version, design, changed(path, value), [0]
-      )
+      return backtest._backtest(run, version, design, delta, [0])
+
+  @parameterized.parameters(*SAMPLED_OTHERWISE)
+  def test_no_replay(self, path, value):
+    effect = mock.Mock()
+    found = self._backtest(changed(path, value), effect)
     effect.assert_not_called()
     self.assertIsNone(found['predicted'])
     self.assertEqual(found['statistics']['replayed_effect'], 'not identifiable')
@@ -83,16 +86,8 @@ class SampledOtherwiseTest(parameterized.TestCase):
         factor='diagnostic:own',
         intervention_class='diagnostics',
     )
-    run = mock.Mock(spec=opening.Run, path=pathlib.Path('run'))
-    version = mock.Mock(spec=records.Version, folder='v0', harness='aa')
-    design = mock.Mock(spec=records.Design, harness='bb')
-    with (
-        mock.patch.object(backtest, 'rewarded', return_value=(None, None)),
-        mock.patch.object(backtest, '_own_statistics', return_value={}),
-        mock.patch.object(backtest.statistics_lib, 'compare', return_value={}),
-        mock.patch.object(backtest.replay, 'effect') as effect,
-    ):
-      found = backtest._backtest(run, version, design, delta, [0])
+    effect = mock.Mock()
+    found = self._backtest(delta, effect)
     effect.assert_not_called()
     self.assertEqual(found['sampled_tokens'], 0)
 
@@ -100,22 +95,12 @@ class SampledOtherwiseTest(parameterized.TestCase):
   def test_a_replay_that_changes_no_sample_predicts_nothing(
       self, silent, predicted
   ):
-    run = mock.Mock(spec=opening.Run, path=pathlib.Path('run'))
-    version = mock.Mock(spec=records.Version, folder='v0', harness='aa')
-    design = mock.Mock(spec=records.Design, harness='bb')
     gain = samples.record(records.Estimate, value=0.01, low=-0.01, high=0.03)
     replayed = backtest.replay.Replayed(
         effect=gain, sampled_tokens=7, equal=False, silent=silent
     )
-    with (
-        mock.patch.object(backtest, 'rewarded', return_value=(None, None)),
-        mock.patch.object(backtest, '_own_statistics', return_value={}),
-        mock.patch.object(backtest.statistics_lib, 'compare', return_value={}),
-        mock.patch.object(backtest.replay, 'effect', return_value=replayed),
-    ):
-      found = backtest._backtest(
-          run, version, design, changed('optim.learning_rate', 1e-3), [0]
-      )
+    delta = changed('optim.learning_rate', 1e-3)
+    found = self._backtest(delta, lambda *_: replayed)
     self.assertEqual(found['predicted'], predicted)
     self.assertEqual(found['sampled_tokens'], 7)
 
