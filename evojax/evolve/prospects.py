@@ -50,7 +50,7 @@ def is_worth_trying(
     delta: The change.
     expected: The proposer's 90 % interval of its effect, in fractions.
   """
-  # Without `settled` tokens do not matter, and what trains nothing costs none.
+  # With settled=1 nothing waits to save tokens; what trains nothing costs none.
   if run.config.evolve.settled >= 1 or not delta.trains:
     return True
   if repairs.severity(findings, delta.changes) in repairs.FAULTS:

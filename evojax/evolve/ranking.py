@@ -33,7 +33,8 @@ LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
 # a standard deviation of 1.5, where +1.8 had been predicted; the one that raced
 # while its policy learned fast gained as much as predicted (BUILD_NOTES.md).
 _ORDINARY = calibration.Trust(slope=0.5, spread=0.015)
-# Number of the predictions that a replay may lead to.
+# What a replay may show is cut into this many equally likely parts; the values
+# between them stand for all.
 _OUTLOOKS = 10
 # From this many on, the last entry of a run is for the repair of a critical
 # fault alone.
