@@ -39,6 +39,7 @@ DEATHS = dict(
 
 def main(root):
   # Every candidate is kept and has a shadow, whatever two updates teach.
+  race.is_hopeful = lambda *_: True  # None is given up after half its pairs.
   race.passed = lambda standings, thresholds: sorted(standings)
   verify._perturbed = lambda *_: None
   learning.could_catch_up = lambda *_: True
