@@ -36,6 +36,7 @@ import numpy as np
 from evojax.eval import estimates
 from evojax.eval import race
 from evojax.evolve import prospects
+from evojax.evolve import recorder
 from evojax.evolve import repairs
 from evojax.harness import delta as delta_lib
 from evojax.ledger import calibration
@@ -201,14 +202,8 @@ def worth(path: str) -> list[tuple[history.Trial, bool]]:
         config=config,
         recorder=types.SimpleNamespace(history=known, find=known.find),
     )
-    recorded = trial.delta
-    delta = delta_lib.Delta(
-        factor=recorded.factor,
-        kind=recorded.kind,
-        intervention_class=recorded.intervention_class,
-        changes=recorded.changes,
-        before=recorded.before,
-        after=trial.hypothesize.harness,
+    delta = recorder.made_from(
+        delta_lib.Delta, trial.delta, after=trial.hypothesize.harness
     )
     is_worth = prospects.is_worth_trying(
         run, trial.diagnose.round, findings, delta, trial.expected

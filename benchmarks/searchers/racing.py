@@ -60,7 +60,7 @@ class _Candidate:
 
   @property
   def is_due(self) -> bool:
-    """Whether it repairs a critical fault and has not raced yet.
+    """True if it repairs a critical fault and has not raced yet.
 
     In the next round the chain then follows it.
     """

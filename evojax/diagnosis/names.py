@@ -385,5 +385,5 @@ def guess_texts(rows: pd.DataFrame, taken: dict[str, str]) -> None:
   if form_ and 'format_ok' not in taken and not form_.startswith(form.PART):
     values = form.numeric(rows[form_]).dropna().unique()
     # A function that never finds its format does not tell what is readable.
-    if np.isin(values, (0.0, 1.0)).all() and (values > 0).any():
+    if _is_binary(values) and (values > 0).any():
       taken['format_ok'] = form_

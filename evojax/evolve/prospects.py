@@ -19,11 +19,17 @@ from evojax.evolve import standings
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
 
+# The least probability of proving a gain with which a candidate enters, however
+# slowly the policy learns; see `learning.least_chance`. In the last round it is
+# larger: a change that is kept then trains nothing any more, and the same
+# tokens would train the policy.
+LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
+
 
 def least_chance(run: opening.Run, number: int) -> float:
   """Return with what chance to prove its gain a change may enter a round."""
   last = costs.is_last(run, number, candidates=1)
-  least = ranking.LAST_CHANCE if last else ranking.LEAST_CHANCE
+  least = LAST_CHANCE if last else LEAST_CHANCE
   return max(least, learning.least_chance(run, number))
 
 

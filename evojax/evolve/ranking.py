@@ -23,18 +23,12 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.stats import intervals
 
-# The least probability of proving a gain with which a candidate enters, however
-# slowly the policy learns; see `learning.least_chance`. In the last round it is
-# larger: a change that is kept then trains nothing any more, and the same
-# tokens would train the policy.
-LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
 # The trust in predictions about changes that repair nothing, before a run has
 # tested any. The 26 that raced in recorded sound runs gained -0.5 points, with
 # a standard deviation of 1.5, where +1.8 had been predicted; the one that raced
 # while its policy learned fast gained as much as predicted (BUILD_NOTES.md).
 _ORDINARY = calibration.Trust(slope=0.5, spread=0.015)
-# What a replay may show is cut into this many equally likely parts; the values
-# between them stand for all.
+# Quantiles that stand for all that a replay may show: at 1/10, 2/10, ..., 9/10.
 _OUTLOOKS = 10
 # From this many on, the last entry of a run is for the repair of a critical
 # fault alone.

@@ -30,7 +30,7 @@ from evojax.evolve import learning
 from evojax.evolve import loop
 from evojax.evolve import opening
 from evojax.evolve import propose
-from evojax.evolve import ranking
+from evojax.evolve import prospects
 from evojax.evolve import recorded
 from evojax.evolve import recorder as recorder_lib
 from evojax.evolve import repairs
@@ -512,7 +512,7 @@ class MeanTest(absltest.TestCase):
   def test_arms_from_one_state_and_a_fork_of_their_mean(self):
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     # The candidate enters, however small the chance to prove its gain is.
-    self.enterContext(absltest.mock.patch.object(ranking, 'LAST_CHANCE', 0.0))
+    self.enterContext(absltest.mock.patch.object(prospects, 'LAST_CHANCE', 0.0))
     config = tiny.evolving(evolve__policy='mean', evolve__rounds=1)
     evojax.run(config, str(root / 'run'))
     rows = payloads(root / 'run')

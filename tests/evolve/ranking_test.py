@@ -3,6 +3,7 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.evolve import prospects
 from evojax.evolve import ranking
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
@@ -56,7 +57,7 @@ def queue(waiting, past=(), **options):
       'places': 2,
       'ordinary': 9,
       'chance_of': chance_of(()),
-      'least_chance': ranking.LEAST_CHANCE,
+      'least_chance': prospects.LEAST_CHANCE,
       'is_paid': lambda entering: True,
       'waits': False,
       **options,

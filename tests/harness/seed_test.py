@@ -290,7 +290,7 @@ class SeedTest(parameterized.TestCase):
     measure = self.functions.measure
     form = measure('format', view)
     self.assertAlmostEqual(form['truncated'], 1 / 6)
-    # Of the three without an answer in the format, one was accepted.
+    # Three completions lack an answer in the format, and one of them is solved.
     self.assertAlmostEqual(form['format_failures'], 2 / 6)
     # Those of unsolved problems: -2, -3, 0 and 0.
     self.assertEqual(

@@ -304,7 +304,8 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   if ((share >= _NEVER) & (share <= 1 - _NEVER)).mean() > _NEVER:
     return None
   found = intervals.mean(share.index.isin(refused).astype(float))
-  # What is refused at first only is a form that the policy has yet to learn.
+  # Refusals early in the run alone are answers in a form that the policy had
+  # yet to learn.
   late = run.late(equal)['prompt_id'].unique()
   still = share[share.index.isin(late)] < _NEVER
   if found.low < _SOME_REFUSED or not still.mean() > found.value / 2:
