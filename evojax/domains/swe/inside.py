@@ -386,7 +386,7 @@ def _edit(path, old, new):
     _write(file, new)
     return f'{path} is new'
   text = _text(file)
-  if not old:
+  if text and not old:
     raise Refused(f'{path} exists: say which text is to be replaced')
   count = text.count(old)
   if count != 1:

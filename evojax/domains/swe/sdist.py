@@ -7,10 +7,6 @@ import tarfile
 
 _MOST_BYTES = 64 << 20  # Total size of all files.
 _MOST_FILES = 10_000
-_TOO_LARGE = (
-    f'has more than {_MOST_BYTES} bytes or {_MOST_FILES} files; leave out what'
-    ' tests do not need'
-)
 
 
 def read(path: str | pathlib.Path, sha256: str) -> tuple[str, dict[str, bytes]]:
@@ -72,9 +68,21 @@ def read_tar(data: bytes, name: str) -> dict[str, bytes]:
         size += member.size
         if path in found:
           raise ValueError(f'{name}: {path!r} occurs in it twice')
-        if size > _MOST_BYTES or len(found) >= _MOST_FILES:
-          raise ValueError(f'{name} {_TOO_LARGE}')
+        check_size(name, len(found) + 1, size)
         found[path] = archive.extractfile(member).read()
   except (tarfile.TarError, EOFError, OSError) as error:
     raise ValueError(f'{name} is not a tar archive: {error}') from error
   return found
+
+
+def check_size(name: str, files: int, size: int) -> None:
+  """Refuse a tree with too many files, or too many bytes in all.
+
+  Raises:
+    ValueError: If it is too large.
+  """
+  if size > _MOST_BYTES or files > _MOST_FILES:
+    raise ValueError(
+        f'{name} has more than {_MOST_BYTES} bytes or {_MOST_FILES} files;'
+        ' leave out what tests do not need'
+    )

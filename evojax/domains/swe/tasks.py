@@ -44,15 +44,24 @@ class Task:
   @property
   def patch(self) -> str:
     """The reference patch, without tests."""
-    right = {p: d for p, d in self.solution.items() if not trees.is_test(p)}
-    tests = {p: d for p, d in self.tree.items() if trees.is_test(p)}
+    right = {p: d for p, d in self.solution.items() if not self._is_test(p)}
+    tests = {p: d for p, d in self.tree.items() if self._is_test(p)}
     return trees.patch(self.tree, {**right, **tests})
 
   @property
   def test_patch(self) -> str:
     """The patch from the visible tests to the hidden ones."""
-    tests = {p: d for p, d in self.tree.items() if trees.is_test(p)}
+    tests = {
+        p: d
+        for p, d in self.tree.items()
+        if trees.is_test(p) or p in self.hidden
+    }
     return trees.patch(tests, {**tests, **self.hidden})
+
+  def _is_test(self, path: str) -> bool:
+    """Return whether a file is a test, by its name or because it is hidden."""
+    hidden = path in self.hidden and not trees.is_configuration(path)
+    return hidden or trees.is_test(path)
 
   @property
   def suite(self) -> suite_lib.Suite:

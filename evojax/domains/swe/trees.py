@@ -21,6 +21,8 @@ _CONFIGURATION = frozenset("""
     noxfile.py sitecustomize.py usercustomize.py pytest.py pytest.toml
     .pytest.toml manage.py runtests.py
 """.split())
+# Folders of a package's metadata, which can name plugins that pytest loads.
+_METADATA = ('.dist-info', '.egg-info')
 _TEST_FOLDERS = frozenset(('test', 'tests', 'testing'))
 _TEST_FILE = re.compile(r'test_.*|.*_test|tests?', re.IGNORECASE)
 _NO_NEWLINE = '\\ No newline at end of file\n'
@@ -41,7 +43,10 @@ def is_configuration(path: str) -> bool:
   return (
       parts.name.lower() in _CONFIGURATION
       or parts.suffix in ('.pth', '.pyc', '.so')
-      or any(part.startswith('.') for part in parts.parts)
+      or any(
+          part.startswith('.') or part.endswith(_METADATA)
+          for part in parts.parts
+      )
   )
 
 

@@ -147,6 +147,8 @@ class FromSdistTest(Folder):
         'pytest.ini': b'[pytest]\naddopts = -p evil --co\n',
         'setup.cfg': b'[tool:pytest]\naddopts = --co\n',
         'evil.py': FORGE,
+        'evil-1.dist-info/METADATA': b'Name: evil\nVersion: 1\n',
+        'evil-1.dist-info/entry_points.txt': b'[pytest11]\nevil = evil\n',
         'pytest.py': b'raise SystemExit(0)\n',
         '_pytest/runner.py': b'raise SystemExit(0)\n',
         'sitecustomize.py': FORGE,
@@ -157,7 +159,7 @@ class FromSdistTest(Folder):
     files = {p: repository.File(d) for p, d in tree.items()}
     report = grade.grade(task, files, box)
     self.assertEqual((report.outcome, report.f2p_passed), (False, 0.0))
-    self.assertGreaterEqual(report.tests_touched, 8)
+    self.assertGreaterEqual(report.tests_touched, 10)
     # For this reason such a verdict is marked, and not used in training.
     files[bug] = repository.File(task.tree[bug] + FORGE)
     report = grade.grade(task, files, box)
@@ -249,8 +251,69 @@ class RowsTest(Rows):
           diff = session.call('git', {'command': 'diff'})
           self.assertEqual((diff.ok, diff.text), (True, 'Nothing has changed.'))
     gone = {**row, 'base_commit': 'f' * 40}
-    with self.assertRaisesRegex(ValueError, 'git archive'):
+    with self.assertRaisesRegex(ValueError, 'git ls-tree'):
       foreign.from_row(gone, self.folder / 'checkout', box)
+
+
+@absltest.skipIf(not shutil.which('git'), 'there is no git')
+class UnusualRowsTest(Folder):
+
+  def setUp(self):
+    super().setUp()
+    if missing := attacks.missing('T0'):
+      self.skipTest(missing)
+    test = (
+        b'import pathlib, pytest, a\n'
+        b'text = pathlib.Path("data/f.cases").read_text()\n'
+        b'@pytest.mark.parametrize("line", text.splitlines())\n'
+        b'def test_f(line):\n  x, y = line.split()\n  assert a.f(x) == y\n'
+        b'def test_g():\n  assert a.f("0") == "0"\n'
+    )
+    self.tree = {
+        '.gitattributes': b'tests export-ignore\nversion.py export-subst\n',
+        'a.py': b'f = str\n',
+        'data/f.cases': b'3 3\n',
+        'latin.txt': b'\xe9\r\n',
+        'tests/__init__.py': b'',
+        'tests/test_a.py': test,
+        'version.py': b'ref = "$Format:%D$"\n',
+    }
+    fixed = {**self.tree, 'a.py': b'f = lambda x: x.lstrip("-")\n'}
+    tested = {**self.tree, 'data/f.cases': b'-1 1\n-2 2\n'}
+    made = history.make([history.Commit('Begin', foreign._RELEASED, self.tree)])
+    for path, data in made.files.items():
+      file = self.folder / path
+      file.parent.mkdir(parents=True, exist_ok=True)
+      file.write_bytes(data)
+    self.row = {
+        'instance_id': 'a__b-1', 'repo': 'a/b', 'base_commit': made.head,
+        'problem_statement': 'Make it positive.',
+        'patch': trees.patch(self.tree, fixed),
+        'test_patch': trees.patch(self.tree, tested),
+        # SWE-bench's names end at the first blank.
+        'FAIL_TO_PASS': ('tests/test_a.py::test_f[-1',
+                         'tests/test_a.py::test_f[-2'),
+        'PASS_TO_PASS': ('tests/test_a.py::test_g',),
+    }  # fmt: skip
+
+  def test_a_row(self):
+    with workspaces.Pool('T0', 1, entry=foreign.ENTRY) as pool:
+      with pool.lend() as box:
+        task = foreign.from_row(self.row, self.folder, box)
+        self.assertEqual(task.tree, self.tree)
+        self.assertEqual(task.patch, self.row['patch'])
+        self.assertEqual(task.test_patch, self.row['test_patch'])
+        self.assertEmpty(foreign.check(task, box))
+        # A file of the test patch is part of the tests, whatever its name is.
+        for path, data, outcome in (
+            ('a.py', task.solution['a.py'], True),
+            ('a.py', task.tree['a.py'] + b'f = int\n', False),
+            ('data/f.cases', b'', False),
+        ):
+          files = {**task.tree, path: data}
+          files = {p: repository.File(d) for p, d in files.items()}
+          report = grade.grade(task, files, box)
+          self.assertEqual(report.outcome, outcome, report)
 
 
 class BrokenRowsTest(Folder):
@@ -260,6 +323,7 @@ class BrokenRowsTest(Folder):
       (dict(FAIL_TO_PASS='[]'), 'FAIL_TO_PASS is empty'),
       (dict(FAIL_TO_PASS='x'), 'line 1'),
       (dict(PASS_TO_PASS=[1]), 'names of tests'),
+      (dict(PASS_TO_PASS=['test_x (a.B)']), r"'test_x \(a.B\)', which is no"),
   )
   def test_broken_rows(self, fields, said):
     row = problems.build(problems.entries('train')[0]).row()

@@ -9,6 +9,7 @@ from absl.testing import parameterized
 from evojax.domains.swe import grade
 from evojax.domains.swe import problems
 from evojax.domains.swe import workspaces
+from evojax.sandbox import limits
 from evojax.sandbox import repository
 from tests.sandbox import attacks
 
@@ -176,7 +177,7 @@ class GradeTest(parameterized.TestCase):
   @parameterized.parameters(
       (b'import time\ntime.sleep(1000)\n', ('timeout',)),
       (b'import signal\nsignal.setitimer(2, 0)\nwhile True: pass\n',
-       ('cpu_limit', 'timeout')),  # The machine may be busy.
+       ('cpu_limit', 'timeout', 'infra_error')),  # On a busy machine.
   )  # fmt: skip
   def test_what_takes_too_long_has_a_status(self, text, statuses):
     with mock.patch.object(grade, '_SECONDS', 0.6):
@@ -233,6 +234,24 @@ class GradeTest(parameterized.TestCase):
       box._box._all[0]._process.wait()
       report = grade.grade(self.task, files, box)
     self.assertEqual((report.outcome, report.status), (False, 'infra_error'))
+
+  def test_late_because_of_others_is_tried_again(self):
+    call, results = self.box.call, []
+    late = limits.Result('timeout', 'T0', contended=True)
+
+    def busy(*args, **kwargs):
+      return results.pop() if results else call(*args, **kwargs)
+
+    for found, expected in (
+        ([late] * 2, (True, 'ok')),
+        ([late] * 3, (False, 'infra_error')),
+        ([dataclasses.replace(late, contended=False)], (False, 'timeout')),
+    ):
+      results[:] = found
+      with mock.patch.object(self.box, 'call', busy):
+        report = self.grade({self.path: self.task.solution[self.path]})
+      self.assertEqual((report.outcome, report.status), expected)
+      self.assertEmpty(results)
 
 
 if __name__ == '__main__':

@@ -83,9 +83,15 @@ class CallsTest(Tools):
         (found.ok, found.text), (True, 'a.py is changed at line 2')
     )
     session.call('edit', {'path': 'new/d.py', 'new': 'x = 1\n'})
+    # A package often has an empty __init__.py.
+    found = session.call('edit', {'path': 'b/empty', 'new': 'y = 1\n'})
+    self.assertEqual(
+        (found.ok, found.text), (True, 'b/empty is changed at line 1')
+    )
     files = session.files()
     self.assertEqual(files['a.py'].data, TREE['a.py'].replace(b'+ 1', b'+ 2'))
     self.assertEqual(files['new/d.py'].data, b'x = 1\n')
+    self.assertEqual(files['b/empty'].data, b'y = 1\n')
 
   def test_edit_by_lines(self):
     session = self.session()
