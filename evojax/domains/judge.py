@@ -54,7 +54,11 @@ RUBRIC = (
     'The best score is for an answer whose final result agrees with the'
     ' reference answer, however it is written, the lowest one for any other.'
 )
-_SCORE = re.compile(r'score\W*?(-?\d+(?:\.\d+)?)', re.IGNORECASE)
+# In 'Score (0-10): 7', the brackets hold the range and not the score.
+_SCORE = re.compile(
+    r'score(?:\s*\([^()]*\)(?=\W*[:=]))?\W*?(-?(?:\d+(?:\.\d+)?|\.\d+))',
+    re.IGNORECASE,
+)
 # Statuses after which a request is repeated; so is one with a status >= 500.
 _BUSY = (408, 409, 425, 429)
 # Statuses that every other completion would get, too.

@@ -69,6 +69,20 @@ class JudgeTest(parameterized.TestCase):
     self.assertEqual(server.bodies[0]['model'], 'judge-8b')
     self.assertEqual(server.bodies[0]['temperature'], 0.0)
 
+  @parameterized.parameters(
+      ('Score: 7', 7),
+      ('**Score:** 7/10', 7),
+      ('Score (0-10): 7', 7),
+      ('**Score (out of 10)**: 7', 7),
+      ('Score (7). It has 3 faults: many.', 7),
+      ('Score: .5', 0.5),
+      ('A score of 2 first. Then:\nScore = 7.5', 7.5),
+  )
+  def test_how_a_score_is_written(self, reply, score):
+    server = self.serve(lambda p, n: reply)
+    (grade,) = self.grades(self.make(server.url), '{}')
+    self.assertEqual((grade.status, grade.partial), ('ok', score / 10))
+
   def test_replies_are_cached(self):
     server = self.serve()
     first = self.grades(self.make(server.url), '{}', 'no')
