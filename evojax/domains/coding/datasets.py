@@ -2,8 +2,9 @@
 
 LiveCodeBench (arXiv:2403.07974): question_content, starter_code, difficulty,
 public_test_cases and private_test_cases, JSON lists of {input, output,
-testtype}, and metadata, whose func_name names the function of call tests.
-Outputs are compared by the rules of its harness.
+testtype}, and metadata, whose func_name names the function of call tests. The
+private ones may be compressed as in code_generation_lite. Outputs are compared
+by the rules of its harness.
 
 TACO (arXiv:2312.14852): question, starter_code, difficulty and input_output,
 JSON of {inputs, outputs, fn_name}; solutions are not read. Outputs are compared
@@ -15,13 +16,16 @@ row may set its comparison with "comparison", a mode of `comparison`, and
 "tolerance", a number or {"absolute": ..., "relative": ...}.
 """
 
+import base64
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import json
 import pathlib
+import pickletools
 import re
 from typing import Any
+import zlib
 
 from evojax import records
 from evojax.domains import datasets
@@ -36,6 +40,11 @@ _Row = Mapping[str, Any]
 _SECONDS = 6.0
 _DIFFICULTIES = ('easy', 'medium', 'medium_hard', 'hard', 'very_hard')
 _UNKNOWN_DIFFICULTY = 'medium'
+# Instructions of a pickle that store a text, and those around them.
+_UNICODE = ('BINUNICODE', 'BINUNICODE8')
+_AROUND_A_TEXT = frozenset(
+    'PROTO FRAME BINPUT LONG_BINPUT PUT MEMOIZE STOP'.split()
+)
 _KINDS = ('absolute', 'relative')  # Kinds of tolerances.
 # 10^{-6}, 10^(-6), 10**-6, 1e-6 or 0.000001, with any dash.
 _SMALL = (
@@ -95,6 +104,12 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
   tag = _checked(datasets.tag(row, family), 'tag')
   answer = suite.encode(tests)
   suite.decode(answer)  # Raises if there are no cases, or the name is none.
+  nothing = ('null', '[null]') if tests.function else ('',)
+  if all(case.expected.strip() in nothing for case in tests.cases):
+    raise ValueError(
+        'no test expects an output, so that a program that does nothing would'
+        ' pass'
+    )
   starter = _checked(row.get('starter_code') or '', 'starter_code')
   if starter.strip():
     statement += f'\n\nComplete this code:\n```python\n{starter.rstrip()}\n```'
@@ -194,19 +209,29 @@ def _json_list(row: _Row, field: str) -> Sequence[Any]:
   """Return the list in a field that holds a JSON list, or its text."""
   value = row.get(field)
   if isinstance(value, str):
-    hint = (
-        '. The published files hold a compressed pickle there, which is never'
-        ' loaded here, for it may run any code: convert it where you trust the'
-        ' file, json.dumps(json.loads(pickle.loads(zlib.decompress('
-        'base64.b64decode(text)))))'
-    )
-    value = _json(value, field, hint)
+    value = _json(_unpacked(value) or value, field)
   if not isinstance(value, list):
     raise ValueError(f'{field}={value!r:.80} must be a JSON list of tests')
   return value
 
 
-def _json(text: str, what: str, hint: str = '') -> Any:
+def _unpacked(text: str) -> str | None:
+  """Return the text in a compressed pickle of a text; None if it is none.
+
+  A pickle may run any code when it is loaded. Its instructions are only read
+  here, and must be those that store one text.
+  """
+  try:
+    data = zlib.decompress(base64.b64decode(text, validate=True))
+    steps = [(step.name, value) for step, value, _ in pickletools.genops(data)]
+  except (ValueError, zlib.error):
+    return None
+  texts = [value for name, value in steps if name.endswith(_UNICODE)]
+  others = {name for name, _ in steps if not name.endswith(_UNICODE)}
+  return texts[0] if len(texts) == 1 and others <= _AROUND_A_TEXT else None
+
+
+def _json(text: str, what: str) -> Any:
   """Return a JSON value, with numbers as numerals."""
   kinds = dict.fromkeys(
       ('parse_int', 'parse_float', 'parse_constant'), datasets.Numeral
@@ -214,7 +239,7 @@ def _json(text: str, what: str, hint: str = '') -> Any:
   try:
     return json.loads(text, **kinds)
   except (ValueError, RecursionError) as error:
-    raise ValueError(f'{what} is not JSON: {text[:80]!r}{hint}') from error
+    raise ValueError(f'{what} is not JSON: {text[:80]!r}') from error
 
 
 def _dump(value: Any) -> str:

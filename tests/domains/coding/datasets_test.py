@@ -237,6 +237,22 @@ class JsonlTest(parameterized.TestCase):
         (problem,) = self._read(row)
         self.assertEqual(suite.decode(problem.answer).comparison, expected)
 
+  @parameterized.parameters(range(2, pickle.HIGHEST_PROTOCOL + 1))
+  def test_private_tests_as_published(self, protocol):
+    cases = [_stdin('é' * 300, '3\n'), _stdin('-1 1\n', '0\n')]
+    packed = pickle.dumps(json.dumps(cases, ensure_ascii=False), protocol)
+    packed = base64.b64encode(zlib.compress(packed)).decode()
+    (problem,) = self._read(_livecodebench(private_test_cases=packed))
+    (same,) = self._read(_livecodebench(private_test_cases=cases))
+    self.assertEqual(problem.answer, same.answer)
+
+  @parameterized.parameters(['a', 'b'], b'[]', 3, '[')
+  def test_pickles_of_something_else(self, *value):
+    packed = pickle.dumps(value if len(value) > 1 else value[0])
+    packed = base64.b64encode(zlib.compress(packed)).decode()
+    with self.assertRaisesRegex(ValueError, 'private_test_cases is not JSON'):
+      self._read(_livecodebench(private_test_cases=packed))
+
   def test_nothing_is_unpickled(self):
     folder = tempfile.TemporaryDirectory()
     self.addCleanup(folder.cleanup)
@@ -249,7 +265,7 @@ class JsonlTest(parameterized.TestCase):
 
     data = base64.b64encode(zlib.compress(pickle.dumps(Bomb()))).decode()
     with self.assertRaisesRegex(
-        ValueError, 'set.jsonl:1: private_test_cases is not JSON.*pickle'
+        ValueError, 'set.jsonl:1: private_test_cases is not JSON'
     ):
       self._read(_livecodebench(private_test_cases=data))
     self.assertFalse(marker.exists())
@@ -310,6 +326,17 @@ class JsonlTest(parameterized.TestCase):
       ),
       (_livecodebench(starter_code=['x']), 'starter_code='),
       (_livecodebench(tag=''), "tag='' must"),
+      (
+          _livecodebench(
+              public_test_cases=[_stdin('1', '')],
+              private_test_cases=[_stdin('2', '\n')],
+          ),
+          'a program that does nothing',
+      ),
+      (
+          _taco({'fn_name': 'f', 'inputs': [[1]], 'outputs': [[None]]}),
+          'a program that does nothing',
+      ),
       (_taco({'inputs': ['']}), 'equal lengths'),
       (_taco({'inputs': [''], 'outputs': []}), 'equal lengths'),
       (_taco([]), 'equal lengths'),
