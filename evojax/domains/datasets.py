@@ -275,7 +275,7 @@ def read(
     name: str,
     reader: Reader,
     fields: Mapping[str, str | bool],
-    system_prompt: str,
+    **more: str | bool,
 ) -> dict[str, tuple[records.Problem, ...]]:
   """Read a data set and divide it into train, dev and sealed.
 
@@ -283,7 +283,8 @@ def read(
     name: The argument that gives the data set, such as 'jsonl'.
     reader: The reader to use.
     fields: The non-empty fields of the argument.
-    system_prompt: First message of problems without a system message.
+    **more: Further options of the reader; system_prompt is the first message
+      of problems without a system message.
 
   Raises:
     ValueError: If a field is unknown or missing, or the data set is broken.
@@ -297,7 +298,7 @@ def read(
         f' {", ".join(accepted)}'
     )
   options = {k: v for k, v in fields.items() if k not in splits.SHARES}
-  options['system_prompt'] = system_prompt
+  options |= more
   members = {s: fields[s] for s in splits.SHARES if s in fields}
   return divide({s: reader.read(v, **options) for s, v in members.items()})
 

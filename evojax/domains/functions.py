@@ -149,7 +149,7 @@ class Function:
         'conversational': 'messages' in row,
         'messages': [dict(message) for message in problem.messages],
         'family': problem.family,
-        'answer': problem.answer,
+        'answer': problem.metadata.get(graders.TRUTH, problem.answer),
         'text': text,
         'tokens': list(tokens),
     }

@@ -42,6 +42,9 @@ NOTE = schema.Column(
 )
 # Key of Problem.metadata: the row of the data set, as Python values.
 ROW = 'row'
+# Key of Problem.metadata: a reference answer that is an object or a list, as in
+# files of verl; Problem.answer is its JSON text.
+TRUTH = 'truth'
 # Name of the config's field that holds the options of a grader.
 OPTIONS = 'domain.kwargs.grader_options'
 _TOLERANCE = 1e-6  # A sum of parts may leave the range by rounding.

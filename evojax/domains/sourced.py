@@ -91,7 +91,10 @@ class SourcedDomain(base.Domain):
           f' data set, one of {", ".join(tables)}'
       )
     for name, fields in given.items():
-      data = datasets.read(name, cls.readers[name], fields, system_prompt)
+      more = {'system_prompt': system_prompt}
+      if grader:
+        more['own_grader'] = True
+      data = datasets.read(name, cls.readers[name], fields, **more)
       own = None
       if grader:
         everything = list(itertools.chain(*data.values()))

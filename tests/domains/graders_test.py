@@ -98,6 +98,22 @@ class GraderTest(parameterized.TestCase):
     expected = {'index': int(truth), 'share': 0.5, 'level': 3}
     self.assertEqual(info, info | expected | {'question': f'Q{truth}'})
 
+  def test_references_that_are_objects(self):
+    rows = [
+        {
+            'data_source': 'countdown',
+            'prompt': [{'role': 'user', 'content': f'Make {i}.'}],
+            'reward_model': {'ground_truth': {'target': i, 'numbers': [i, 1]}},
+        }
+        for i in range(2, 62)
+    ]
+    domain = self.make('countdown', rows)
+    problems = domain.source('train', 0).take(0, 2)
+    texts = [p.question.strip('Make .') + '*1' for p in problems]
+    right, wrong = self.grades(domain, texts[0], '1', problems=problems)
+    self.assertEqual((right.outcome, wrong.outcome), (True, False))
+    self.assertEqual((right.status, wrong.status), ('ok', 'ok'))
+
   def test_a_text_of_another_name(self):
     right, wrong = self.grades(self.make('model_output_score'), '{}', '3')
     self.assertEqual((right.outcome, wrong.outcome), (True, False))

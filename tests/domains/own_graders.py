@@ -39,6 +39,14 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
   }
 
 
+def countdown(solution_str, ground_truth):
+  """Grade like TinyZero, whose reference is an object."""
+  factors = list(map(int, solution_str.split('*')))
+  if factors != ground_truth['numbers']:
+    return 0.0
+  return float(factors[0] * factors[1] == ground_truth['target'])
+
+
 def model_output_score(model_output: str, ground_truth: str) -> bool:
   """Grade like verl's math_verify, which names the text differently."""
   return model_output == ground_truth

@@ -2,37 +2,42 @@
 
 from collections.abc import Mapping, Sequence
 import functools
+import json
 import pathlib
+import re
 from typing import Any
 
 from evojax import records
 from evojax.domains import datasets
 from evojax.domains import graders
 from evojax.domains import sources
+from evojax.domains.math import grade
 
 _ROLES = ('system', 'user', 'assistant')
 _OPTIONS = ('question_field', 'answer_field')
 
 
 def read_jsonl(
-    path: str, *, skip_broken: bool = False, **options: str
+    path: str, *, skip_broken: bool = False, **options: str | bool
 ) -> list[records.Problem]:
   """Read one problem per line; a repeated problem is kept once.
 
   A line is {"messages": [{"role": ..., "content": ...}, ...], "answer": ...}
   or {"question": ..., "answer": ...}. Both may have a "tag" that names the
   family (default: the file's name). An answer may be a number. If it is a
-  worked solution that ends in '#### 42' (GSM8K), the answer is the text after
-  the mark. A question may be a list of messages (TRL's "prompt"). A row in
-  verl's format has these as "prompt", "data_source" and "reward_model":
-  {"ground_truth": ...}.
+  worked solution that ends in '#### 42' (GSM8K) or names its result as
+  \\boxed{42} (MATH, NuminaMath), the answer is the 42. A question may be a list
+  of messages (TRL's "prompt"). A row in verl's format has these as "prompt",
+  "data_source" and "reward_model": {"ground_truth": ...}.
 
   Args:
     path: A file in UTF-8.
     skip_broken: Whether broken lines are left out, with a warning.
-    **options: question_field and answer_field, the field names of a line
-      without messages, 'question' and 'answer' by default; system_prompt, the
-      first message of every problem without a system message.
+    **options: question_field and answer_field, the names of the fields; by
+      default 'messages', or 'question' in a line without it, and 'answer';
+      system_prompt, the first message of every problem without a system
+      message; own_grader, whether the user's own grader compares the answers,
+      which then may also be objects, lists or long texts.
 
   Returns:
     The distinct problems.
@@ -47,7 +52,7 @@ def read_jsonl(
 
 
 def read_parquet(
-    path: str, *, skip_broken: bool = False, **options: str
+    path: str, *, skip_broken: bool = False, **options: str | bool
 ) -> list[records.Problem]:
   """Read one problem per row of a Parquet file, otherwise like `read_jsonl`.
 
@@ -65,7 +70,7 @@ def read_tfds(
     name: str,
     data_dir: str | None = None,
     module: str = '',
-    **options: str,
+    **options: str | bool,
 ) -> list[records.Problem]:
   """Read one split of a TFDS data set, see `datasets.tfds_rows`.
 
@@ -97,20 +102,37 @@ READERS = {
 def _problem(
     family: str,
     row: Mapping[str, Any],
-    question_field: str = 'question',
+    question_field: str = '',
     answer_field: str = 'answer',
     system_prompt: str = '',
+    own_grader: bool = False,
 ) -> records.Problem:
   row = _from_verl(row)
   messages, tag = _messages(row, question_field), datasets.tag(row, family)
   if messages[0]['role'] == 'system':
     system_prompt = ''
-  answer = _answer(row, answer_field)
-  # The row for the user's own grader, with the final answer instead of a worked
-  # solution.
-  whole = {'answer': answer} | datasets.values(row) | {answer_field: answer}
+  whole = datasets.values(row)
+  if own_grader and isinstance(whole.get(answer_field), dict | list):
+    truth = whole[answer_field]
+    answer = json.dumps(truth, sort_keys=True)
+    metadata = {graders.ROW: {'answer': truth} | whole, graders.TRUTH: truth}
+  else:
+    answer, boxed = _answer(row, answer_field)
+    whole = {'answer': answer} | whole
+    # The user's own grader gets the final answer instead of a worked solution;
+    # graders of TRL read the box themselves.
+    if not boxed:
+      whole[answer_field] = answer
+    metadata = {graders.ROW: whole}
+    if len(answer) > grade.MAX_ANSWER_CHARS and not own_grader:
+      raise ValueError(
+          f'{answer_field}={answer!r:.80} has {len(answer)} characters, and'
+          f' longer answers than {grade.MAX_ANSWER_CHARS} are not compared: name'
+          ' the field of the final answer, answer_field beside the path, or a'
+          ' grader of your own'
+      )
   return sources.make_problem(
-      messages, answer, tag, system_prompt, metadata={graders.ROW: whole}
+      messages, answer, tag, system_prompt, metadata=metadata
   )
 
 
@@ -127,7 +149,10 @@ def _from_verl(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _messages(
     row: Mapping[str, Any], question_field: str
 ) -> Sequence[records.Message]:
-  field = 'messages' if 'messages' in row else question_field
+  # NuminaMath has messages too, which end with a solution.
+  field = question_field or 'question'
+  if 'messages' in row and not (question_field and question_field in row):
+    field = 'messages'
   messages = row.get(field)
   # A list of messages under another name, such as TRL's 'prompt', is as good.
   if field != 'messages' and not isinstance(messages, list):
@@ -146,14 +171,18 @@ def _messages(
   return [{'role': m['role'], 'content': m['content']} for m in messages]
 
 
-def _answer(row: Mapping[str, Any], field: str) -> str:
+def _answer(row: Mapping[str, Any], field: str) -> tuple[str, bool]:
+  """Return the final answer, and whether it was in a box."""
   answer = _text(row, field)
-  _, mark, final = answer.rpartition('####')
-  if mark:
-    answer = final.strip().replace(',', '')
-    if not answer:
-      raise ValueError(f'nothing follows #### in {field!r}')
-  return answer
+  final = answer.rpartition('####')[2].strip()
+  if not final:
+    raise ValueError(f'nothing follows #### in {field!r}')
+  if found := grade.extract(final, 'boxed'):
+    return found.answer.strip(), True
+  # The comma in (1, 2) does not separate thousands.
+  if final != answer and not re.search(r'[(\[{]', final):
+    final = re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', final)
+  return final, False
 
 
 def _text(row: Mapping[str, Any], field: str) -> str:
@@ -166,5 +195,10 @@ def _text(row: Mapping[str, Any], field: str) -> str:
     )
   value = row[field]
   if not isinstance(value, str) or not value.strip():
-    raise ValueError(f'{field}={value!r} must be a non-empty text or a number')
+    hint = ''
+    if isinstance(value, dict | list):
+      hint = '; others need a grader of your own, domain.kwargs.grader'
+    raise ValueError(
+        f'{field}={value!r:.200} must be a non-empty text or a number{hint}'
+    )
   return value.strip()

@@ -60,6 +60,62 @@ class JsonlTest(parameterized.TestCase):
     self.assertEqual(problem.messages[0]['content'], 'Think.')
     self.assertEqual(problem.problem_id, splits.problem_id('How much?'))
 
+  @parameterized.parameters(
+      ('So it is\n#### (1, 2)', '(1, 2)'),
+      ('#### 1,234,567 dollars', '1234567 dollars'),
+      (r'Thus $x^{2}=\boxed{4}$, so \boxed{x = \frac{1}{2}}.', r'x = \frac{1}{2}'),
+      ('#### Step 1\nThus \\boxed{7}.', '7'),
+      (r'\boxed{}', r'\boxed{}'),
+  )
+  def test_worked_solutions(self, solution, answer):
+    (problem,) = self._read(
+        {'problem': 'How many?', 'solution': solution},
+        question_field='problem',
+        answer_field='solution',
+    )
+    self.assertEqual(problem.answer, answer)
+    # A grader of TRL reads the box, one of verl gets the answer.
+    whole = problem.metadata[graders.ROW]
+    boxed = 'boxed' in solution
+    self.assertEqual(whole['answer'], answer)
+    self.assertEqual(whole['solution'], solution if boxed else answer)
+
+  def test_rows_of_numina_math(self):
+    row = {
+        'problem': 'What is 2 + 3?',
+        'solution': r'It is \boxed{5}.',
+        'messages': [
+            {'role': 'user', 'content': 'What is 2 + 3?'},
+            {'role': 'assistant', 'content': r'It is \boxed{5}.'},
+        ],
+    }
+    fields = dict(question_field='problem', answer_field='solution')
+    (problem,) = self._read(row, **fields)
+    self.assertEqual((problem.question, problem.answer), (row['problem'], '5'))
+    # A line without the field may have messages.
+    (problem,) = self._read(
+        {'messages': row['messages'][:1], 'solution': '5'}, **fields
+    )
+    self.assertEqual(problem.question, row['problem'])
+
+  def test_what_only_a_grader_of_the_users_own_can_compare(self):
+    truth = {'target': 98, 'numbers': [44, 19, 35]}
+    row = {
+        'data_source': 'countdown',
+        'prompt': [{'role': 'user', 'content': 'Make 98.'}],
+        'reward_model': {'ground_truth': truth, 'style': 'rule'},
+    }
+    with self.assertRaisesRegex(ValueError, 'a grader of your own'):
+      self._read(row)
+    (problem,) = self._read(row, own_grader=True)
+    self.assertEqual(json.loads(problem.answer), truth)
+    self.assertEqual(problem.metadata[graders.TRUTH], truth)
+    row = {'question': 'Why?', 'answer': 'because ' * 200}
+    with self.assertRaisesRegex(ValueError, 'has 1599 characters'):
+      self._read(row)
+    (problem,) = self._read(row, own_grader=True)
+    self.assertEqual(problem.answer, row['answer'].strip())
+
   def test_numbers_stay_as_written(self):
     read = self._read(
         '{"question": "a", "answer": 7.140}',
