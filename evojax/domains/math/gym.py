@@ -8,6 +8,7 @@ evojax.
 """
 
 from collections.abc import Mapping
+import fractions
 import importlib
 import json
 import random
@@ -185,6 +186,8 @@ _NO_NUMBER = re.compile(r'(?<![a-z])(?:nan|inf(?:inity)?)[ij]?(?![a-z])', re.I)
 # Only one text is right here, but the library's scorer also accepts it with
 # more text after it or, for game_of_life_halting, accepts any text for True.
 _EXACT = ('game_of_life_halting', 'letter_jumble', 'spell_backward')
+# Signs between whole numbers; neither ** nor //.
+_ARITHMETIC = re.compile(r'(?:[0-9\s+()-]|\*(?!\*)|/(?!/))+')
 _datasets = {}  # The data sets of this process.
 
 
@@ -238,9 +241,44 @@ def call(source: str, data: memoryview) -> bytes:
     entry['metadata'] = _tuples(entry['metadata'])
   try:
     score = float(_datasets[family].score_answer(answer, entry))
+    if score == 1.0 and not _STRICTER.get(family, _all)(answer, entry):
+      score = 0.0
   except Exception:  # The library may fail on an unexpected text.
     score = None
   return json.dumps(score).encode()
+
+
+def _all(answer: str, entry: Mapping[str, Any]) -> bool:
+  """Accept all that the library's scorer accepts."""
+  return True
+
+
+def _makes_target(answer: str, entry: Mapping[str, Any]) -> bool:
+  """Return whether + - * / make exactly the target of whole numbers.
+
+  The library also takes letters, of which x - x is 0 and x / x is 1, functions,
+  powers and points, and for puzzle24 all from 24 to 25.
+  """
+  if not _ARITHMETIC.fullmatch(answer):
+    return False
+  # Only digits, brackets and these signs are left.
+  text = re.sub('[0-9]+', r"Fraction('\g<0>')", answer.strip())
+  value = eval(text, {'Fraction': fractions.Fraction})
+  return value == entry['metadata'].get('target', 24)
+
+
+def _sorts(answer: str, entry: Mapping[str, Any]) -> bool:
+  """Return whether the numbers are the right ones; the library rounds them."""
+  read = lambda text: list(map(float, json.loads(text.replace("'", '"'))))
+  return read(answer) == read(entry['answer'])
+
+
+# Family -> what an answer must fulfil besides that its scorer gives it a 1.
+_STRICTER = {
+    'countdown': _makes_target,
+    'number_sorting': _sorts,
+    'puzzle24': _makes_target,
+}
 
 
 def _numbers(text: str) -> list[str]:

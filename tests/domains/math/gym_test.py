@@ -1,6 +1,8 @@
 """Every data set of reasoning-gym is a family, or is refused with a reason."""
 
+import dataclasses
 import random
+import re
 from unittest import mock
 
 from absl.testing import absltest
@@ -91,6 +93,9 @@ class GymTest(parameterized.TestCase):
       ('letter_jumble', '{answer} and more'),
       ('spell_backward', '{answer}{answer}'),
       ('puzzle24', '4*6'),
+      ('number_sorting', '{rounded}'),
+      ('countdown', '({sum})*(x-x)+{ones}'),
+      ('puzzle24', '({sum})*(x-x)+{ones}'),
       # Code that the scorer would execute.
       ('binary_matrix', '[entry["answer"]]'),
       ('n_queens', '[entry["answer"]]'),
@@ -107,10 +112,37 @@ class GymTest(parameterized.TestCase):
   )
   def test_hostile_answers(self, family, text):
     problem = _problem(family, 1)
-    (grade,) = _settled([(problem, text.format(answer=problem.answer))])
+    numbers = problem.metadata['numbers'] if '{sum}' in text else ()
+    target = problem.metadata.get('target', 24)
+    values = re.findall(r'-?\d+\.?\d*', problem.answer)
+    text = text.format(
+        answer=problem.answer,
+        ones='+'.join(['x/x'] * target),
+        target=target,
+        sum='+'.join(map(str, numbers)),
+        rounded=[str(round(float(value))) for value in values],
+    )
+    (grade,) = _settled([(problem, text)])
     self.assertFalse(grade.outcome, grade)
     self.assertLess(grade.partial, 1.0)
     self.assertTrue(grade.graded, grade)
+
+  @parameterized.parameters(
+      ('8*3+2/4', [8, 4, 2, 3], False),  # 24.5.
+      ('2.5*8 + 4*1', [2, 5, 8, 4, 1], False),
+      ('8*3**(2/4)', [8, 4, 2, 3], False),
+      ('( 8 / 2 ) * ( 3 + 3 )', [8, 2, 3, 3], True),
+      ('-8*-3 + 2 - 2', [8, 3, 2, 2], True),
+      ('8/(3-8/3)', [3, 3, 8, 8], True),  # 24 in spite of the thirds.
+  )
+  def test_arithmetic_is_exact(self, answer, numbers, right):
+    problem = dataclasses.replace(
+        _problem('puzzle24', 1),
+        answer='+'.join(map(str, numbers)),  # Only its numbers are compared.
+        metadata={'answer_form': scoring.FORM, 'numbers': numbers},
+    )
+    (grade,) = _settled([(problem, answer)])
+    self.assertEqual(grade.outcome, right, grade)
 
   def test_partial_credit_is_the_score_of_the_library(self):
     problem = _problem('tower_of_hanoi', 0)
