@@ -194,6 +194,8 @@ def _text(row: Mapping[str, Any], field: str) -> str:
         " 'answer_field': ...}"
     )
   value = row[field]
+  if isinstance(value, list) and len(value) == 1:  # As in OlympiadBench.
+    (value,) = value
   if not isinstance(value, str) or not value.strip():
     hint = ''
     if isinstance(value, dict | list):

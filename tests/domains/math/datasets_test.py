@@ -80,6 +80,12 @@ class JsonlTest(parameterized.TestCase):
     self.assertEqual(whole['answer'], answer)
     self.assertEqual(whole['solution'], solution if boxed else answer)
 
+  def test_a_list_of_one_answer(self):
+    (problem,) = self._read({'question': 'a', 'answer': [r'\frac{1}{2}']})
+    self.assertEqual(problem.answer, r'\frac{1}{2}')
+    with self.assertRaisesRegex(ValueError, 'a grader of your own'):
+      self._read({'question': 'a', 'answer': ['1', '2']})
+
   def test_rows_of_numina_math(self):
     row = {
         'problem': 'What is 2 + 3?',
