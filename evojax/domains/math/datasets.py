@@ -127,9 +127,9 @@ def _problem(
     if len(answer) > grade.MAX_ANSWER_CHARS and not own_grader:
       raise ValueError(
           f'{answer_field}={answer!r:.80} has {len(answer)} characters, and'
-          f' longer answers than {grade.MAX_ANSWER_CHARS} are not compared: name'
-          ' the field of the final answer, answer_field beside the path, or a'
-          ' grader of your own'
+          f' more than {grade.MAX_ANSWER_CHARS} are not compared: give the'
+          ' field of the final answer (answer_field) or a grader of'
+          ' your own'
       )
   return sources.make_problem(
       messages, answer, tag, system_prompt, metadata=metadata

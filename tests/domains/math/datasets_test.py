@@ -63,7 +63,7 @@ class JsonlTest(parameterized.TestCase):
   @parameterized.parameters(
       ('So it is\n#### (1, 2)', '(1, 2)'),
       ('#### 1,234,567 dollars', '1234567 dollars'),
-      (r'Thus $x^{2}=\boxed{4}$, so \boxed{x = \frac{1}{2}}.', r'x = \frac{1}{2}'),
+      (r'Thus \boxed{4}, so \boxed{x = \frac{1}{2}}.', r'x = \frac{1}{2}'),
       ('#### Step 1\nThus \\boxed{7}.', '7'),
       (r'\boxed{}', r'\boxed{}'),
   )
