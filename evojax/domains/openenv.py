@@ -149,9 +149,12 @@ class OpenEnvDomain(base.Domain):
     """
     state, error = completion.state, completion.error
     if state is None and not error:
-      state, error = environments.replay(
-          lambda: self.environment(problem), completion
-      )
+      if completion.finish_reason == 'seconds':
+        error = 'the server was late'
+      else:
+        state, error = environments.replay(
+            lambda: self.environment(problem), completion
+        )
     if error:
       note = {graders.NOTE.name: error, _SUM.name: None}
       return records.Grade(False, 0.0, records.INFRA_ERROR, note)

@@ -28,9 +28,8 @@ def _episode(*texts, **fields):
   """Return an episode with one token in each turn."""
   none = np.zeros(len(texts))
   turns = tuple(records.Turn(1, text=text) for text in texts)
-  return records.Episode(
-      none, none, 'stop', 0, texts[-1], turns=turns, **fields
-  )
+  fields = {'finish_reason': 'stop', 'turns': turns} | fields
+  return records.Episode(none, none, policy_version=0, text=texts[-1], **fields)
 
 
 def _call(name, **arguments):
@@ -124,6 +123,9 @@ class OpenEnvTest(parameterized.TestCase):
     grade = domain.grade(problem, _episode('raise'))
     self.assertEqual((grade.status, grade.outcome), ('infra_error', False))
     self.assertIn('the world has ended', grade.columns['grader_note'])
+    # An episode whose reply was late has no state, and is not played again.
+    late = _episode('1', finish_reason='seconds')
+    self.assertEqual(domain.grade(problem, late).status, 'infra_error')
     with self.assertRaisesRegex(ValueError, 'reward 1; rewards lie in .*range'):
       self.make(action='text', range=(0.0, 0.5)).grade(problem, _episode('1'))
 

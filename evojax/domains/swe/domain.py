@@ -41,6 +41,7 @@ _FAMILIES = sources.Catalogue(
     least=0,
     draft=lambda entry, stream, index, system_prompt: ('', lambda: None),
 )
+_CALLS = 3  # Tests of the longest duration that fit into an episode.
 _SURFACE = functools.partial(surface.Field, intervention_class='tools')
 
 
@@ -194,7 +195,11 @@ class SweDomain(base.Domain):
     ):
       unseen = self.task(problem.problem_id).unseen
       known = {'unseen': unseen, 'max_turns': self.limits.turns}
-      grades.append(_grade(problem, completion, reports[key], known))
+      grade = _grade(problem, completion, reports[key], known)
+      # A late reply ends an episode without its tree; see `Limits`.
+      if completion.state is None and completion.finish_reason == 'seconds':
+        grade = dataclasses.replace(grade, status=records.INFRA_ERROR)
+      grades.append(grade)
       # The time of a shared grading run counts only once.
       reports[key] = dataclasses.replace(reports[key], seconds=0.0)
     return grades
@@ -402,10 +407,18 @@ def make(
     )
   except ValueError as error:
     raise ValueError(f'domain.kwargs: {error}') from error
+  others = others_lib.read(jsonl, sdists, trust_in_process)
+  limits = environments.Limits(turns=max_turns, open=slots)
+  if others.container:
+    # The tool `test` waits for the container, which may take minutes.
+    seconds = others.container.seconds + limits.reply_seconds
+    limits = dataclasses.replace(
+        limits, reply_seconds=seconds, episode_seconds=_CALLS * seconds
+    )
   return SweDomain(
       frozenset((entry.family, entry.level) for entry in chosen),
       settings,
       system_prompt,
-      environments.Limits(turns=max_turns, open=slots),
-      others_lib.read(jsonl, sdists, trust_in_process),
+      limits,
+      others,
   )

@@ -1,5 +1,6 @@
 """Episodes on repositories: played, graded, and cleaned up."""
 
+import dataclasses
 import json
 import os
 import time
@@ -287,6 +288,14 @@ class SweDomainTest(parameterized.TestCase):
     # The next episodes find room, without traces of earlier ones.
     (found,), (grade,) = self.graded(self.turns('careful'))
     self.assertTrue(grade.outcome)
+
+  def test_a_late_reply_is_no_grade(self):
+    (found,) = self.play([_call('ls'), 'x'])
+    for end, status in (('turns', 'no_edit'), ('seconds', 'infra_error')):
+      # Whether it was repaired is unknown: the tree is lost.
+      lost = dataclasses.replace(found, state=None, finish_reason=end)
+      grade = self.domain.grade(self.problem, lost)
+      self.assertEqual((grade.status, grade.outcome), (status, False))
 
   def test_equal_changes_are_tried_once(self):
     episodes = self.play(*[self.turns('careful')] * 3)

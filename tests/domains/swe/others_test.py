@@ -146,6 +146,10 @@ class JsonlTest(foreign_test.Rows):
     template = dict(template='true {tree} {command}')
     domain = domains.make('swe', jsonl=given | dict(container=template))
     self.assertEqual(domain.others.container.template, template['template'])
+    # Replies are awaited for longer than tests in the container may take.
+    limits, longest = domain.limits, domain.others.container.seconds
+    self.assertGreater(limits.reply_seconds, longest)
+    self.assertGreater(limits.episode_seconds, limits.reply_seconds)
     for wrong, said in (
         (dict(checkouts={}), "no folder for 'a/b'"),
         (dict(container={'image': 'x'}), 'container: .*it takes template'),
