@@ -100,6 +100,8 @@ _SAID_BY_CRITICAL = {
     # A policy gets certain of what the reward pays for. Where a grader lets
     # everything pass, rewards are soon equal.
     'entropy_collapse': ('inverted_sign', 'length_gaming', 'reward_hacking'),
+    'malformed_calls': ('same_error',),
+    'shrinks': ('not_finite',),
     'gradient_zero': (
         'grader_open',
         'not_finite',
@@ -108,7 +110,12 @@ _SAID_BY_CRITICAL = {
     ),
     # A policy whose weights are no numbers writes nothing that counts.
     'format_bottleneck': ('loops', 'not_finite'),
-    'outcome_falling': ('not_finite',),
+    'outcome_falling': (
+        'keys_change',
+        'not_finite',
+        'right_refused',
+        'same_error',
+    ),
     'reward_falling': ('not_finite', 'truncation'),
     'too_hard': (
         'loops',
