@@ -37,7 +37,7 @@ def other_keys(share: float) -> form.Run:
   return made.run(rows)
 
 
-def judged(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> form.Run:
+def judged(function: Callable[..., np.ndarray]) -> form.Run:
   """Return a run with a part of steps and of random numbers in [0, 1)."""
   rows = made.rollouts()
   noise = np.random.default_rng(0).random(len(rows))

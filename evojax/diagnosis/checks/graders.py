@@ -56,6 +56,9 @@ def grader_open(run: form.Run) -> findings.Finding | None:
         change=f'{words.word(run.format, "grader")}: what cannot be graded,'
         ' or cannot be right, is not solved',
         remedies=(records.Remedy(setting='grader'),),
+        curves=()
+        if since is None
+        else (('such that are solved', by.index.to_numpy(), by.to_numpy()),),
     )
   if not {'text_id', 'error', 'format_ok'} & set(rows):
     raise form.not_logged(['completion', 'error'])

@@ -261,20 +261,23 @@ def _equal_to_reference(run: form.Run) -> pd.DataFrame:
 def right_refused(run: form.Run) -> findings.Finding | None:
   """Detect answers that equal the reference and count as wrong.
 
-  A grader that fails does so all the time: a policy that unlearns how answers
-  are written, or has yet to learn it, is refused in a part of the run only.
+  A grader that fails does so all the time, or from some step on, before which
+  it failed hardly ever. A policy that has yet to learn how answers are written
+  is refused in the first part of a run, and ever less.
   """
   equal = _equal_to_reference(run)
   if not len(equal):
     return None
   both = [_refused(part) for part in (run.early(equal), run.late(equal))]
   refused, since = both[-1], None
+  by = (equal['outcome'] < 0.5).groupby(equal['step']).mean()
   if min(share.low for share in both) < _ALL_REFUSED:
-    since = _refused_since(equal)
+    since = _refused_since(equal, by)
     if since is None:
       return None
-    equal = equal[(equal['step'] >= since) & (equal['outcome'] < 0.5)]
-    refused = _refused(run.late(_equal_to_reference(run)))
+    equal = equal[equal['step'] >= since]
+    refused = intervals.mean((equal['outcome'] < 0.5).astype(float))
+    equal = equal[equal['outcome'] < 0.5]
   return findings.Finding(
       check='right_refused',
       severity='critical',
@@ -284,31 +287,36 @@ def right_refused(run: form.Run) -> findings.Finding | None:
       numbers=(findings.number('counted as wrong', refused, 'share of them'),),
       rows=tuple(map(int, equal.drop_duplicates('prompt_id').index[-6:])),
       change=f'{words.word(run.format, "grader")}: call it on one of these by'
-      ' hand; an exception or a limit of time that it hides counts as wrong',
+      ' hand; an exception or a limit of time that it hides counts as wrong'
+      + ('' if since is None else '; unless answers are written otherwise now'),
       remedies=(records.Remedy(setting='grader'),),
+      curves=()
+      if since is None
+      else (('refused references', by.index.to_numpy(), by.to_numpy()),),
   )
 
 
-def _refused_since(equal: pd.DataFrame) -> int | None:
+def _refused_since(equal: pd.DataFrame, by: pd.Series) -> int | None:
   """Return the step from which a grader refuses what it accepted before.
 
   Args:
     equal: Rollouts that end with the reference.
+    by: The share of them that counts as wrong, by step.
 
   Returns:
-    The step; None without one, or if answers are written otherwise from there
-    on, which the policy or its prompt does.
+    The step; None without one, or if fewer or more answers are marked from
+    there on, which the policy or its prompt does.
   """
-  wrong = (equal['outcome'] < 0.5).astype(float)
-  by = wrong.groupby(equal['step']).mean()
   since = shares.since(by)
   if since is None:
     return None
   before, after = by[by.index < since].mean(), by[by.index >= since].mean()
   if before > _FEW_REFUSED or after < _MANY_REFUSED:
     return None
-  marked = equal['completion'].str.contains(falls.MARK).astype(float)
   late = equal['step'] >= since
+  if equal.loc[late, 'prompt_id'].nunique() < data.LEAST:
+    return None
+  marked = equal['completion'].str.contains(falls.MARK).astype(float)
   moved = abs(marked[late].mean() - marked[~late].mean())
   return since if moved < _FEW_REFUSED else None
 
