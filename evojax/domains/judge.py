@@ -251,9 +251,18 @@ class Judge:
       if status != 200:
         return '', f'the judge {self._url} did not judge: {why}'
       try:
-        return str(response.json()['choices'][0]['message']['content']), ''
-      except (ValueError, LookupError, TypeError):
+        choice = response.json()['choices'][0]
+        reply, end = choice['message']['content'], choice.get('finish_reason')
+      except (ValueError, LookupError, TypeError, AttributeError):
         why = f'it answered {text!r}, which is no chat completion'
+        continue
+      # A reply that is cut may have named scores, but not its own.
+      if end == 'length':
+        return '', (
+            f'the judge {self._url} did not end its reply: raise max_tokens in'
+            f' {self._field}.parameters'
+        )
+      return str(reply), ''
     why = f'the judge {self._url} could not be reached: {why}'
     self._unreachable = self._unreachable or why
     return '', why

@@ -112,6 +112,7 @@ class JudgeTest(parameterized.TestCase):
   @parameterized.parameters(
       ('I cannot say.', 'named no score from 0 to 10'),
       ('Score: 11', 'named no score from 0 to 10'),
+      (('Score: 10 would be too much, so', 'length'), 'did not end its reply'),
       (400, 'answered 400'),
       (500, 'could not be reached: it answered 500'),
   )

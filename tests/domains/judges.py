@@ -11,7 +11,10 @@ class Server:
   """An OpenAI-compatible server that scores by a function of the prompt."""
 
   def __init__(self, answer):
-    """`answer(prompt, times it was asked)` is a reply, a status or both."""
+    """`answer(prompt, times it was asked)` is a reply or a status.
+
+    A reply may be a pair of a text and its finish_reason.
+    """
     self.bodies, self.keys, self.most = [], [], 0
     times, now, lock = collections.Counter(), [], threading.Lock()
     server = self
@@ -31,7 +34,9 @@ class Server:
         with lock:
           now.pop()
         status = found if isinstance(found, int) else 200
-        message = {'choices': [{'message': {'content': found}}]}
+        text, end = found if isinstance(found, tuple) else (found, 'stop')
+        choice = {'message': {'content': text}, 'finish_reason': end}
+        message = {'choices': [choice]}
         data = json.dumps(message if status == 200 else 'no').encode()
         with contextlib.suppress(ConnectionError):
           self.send_response(status)
