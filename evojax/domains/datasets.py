@@ -31,7 +31,8 @@ class Numeral(str):
 class Reader:
   """A kind of data set that a domain can read, given as argument of `make`."""
 
-  # (path or split, system_prompt=..., **options) -> problems of one split.
+  # (path or split, system_prompt=..., **options) -> problems of one split; with
+  # own_grader=True if the user's own grader compares the answers.
   read: Callable[..., list[records.Problem]]
   options: tuple[str, ...] = ()  # Fields of the argument, besides the splits.
   required: tuple[str, ...] = ('train',)  # Fields that must be given.
