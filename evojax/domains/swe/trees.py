@@ -32,9 +32,13 @@ def is_test(path: str) -> bool:
   """Return whether a path is a test, by the usual naming conventions."""
   parts = pathlib.PurePosixPath(path)
   folders = {folder.lower() for folder in parts.parts[:-1]}
-  return bool(folders & _TEST_FOLDERS) or (
-      parts.suffix == '.py' and bool(_TEST_FILE.fullmatch(parts.stem))
-  )
+  return bool(folders & _TEST_FOLDERS) or is_test_module(path)
+
+
+def is_test_module(path: str) -> bool:
+  """Return whether a path is a Python file that is named like tests."""
+  parts = pathlib.PurePosixPath(path)
+  return parts.suffix == '.py' and bool(_TEST_FILE.fullmatch(parts.stem))
 
 
 def is_configuration(path: str) -> bool:

@@ -1,5 +1,6 @@
 """Foreign repositories: archives, JSON lines, pytest, containers."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -398,6 +399,29 @@ class ContainerTest(Folder):
   def test_templates(self, template, said):
     with self.assertRaisesRegex(ValueError, said):
       container.Container(template)
+
+  def test_the_tool_runs_the_files_that_are_named(self):
+    if missing := attacks.missing('T0'):
+      self.skipTest(missing)
+    asked = []
+
+    class Place(container.Container):
+
+      def run(self, instance_id, files, paths=()):
+        asked.append(paths)
+        return {'tests/test_a.py::test_x': True}, 'ok', ''
+
+    made = problems.build(problems.entries('train')[0])
+    files = ('a.py', 'tests/test_a.py', 'tests/test_b.py', 'tests/help.py')
+    task = dataclasses.replace(made, tree=dict.fromkeys(files, b''))
+    place = Place('{tree} {command}')
+    with repository.Workspace(tier='T0') as box:
+      session = tools.Session(task, box, tools.Settings(), place)
+      for only in ('', 'test_a.py', 'tests/test_b.py::test_x', 'test_x'):
+        session.call('test', {'only': only})
+    self.assertEqual(
+        asked, [(), ('tests/test_a.py',), ('tests/test_b.py',), ()]
+    )
 
   def test_a_grade(self):
     made = problems.build(problems.entries('train')[0])
