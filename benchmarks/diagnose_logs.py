@@ -217,9 +217,9 @@ SPLITS = {
         skill=0.62,
         learning_rate=3.2e-4,
         group_size=7,
-        batch=63,
-        steps=100,
-        max_tokens=20,
+        batch=77,
+        steps=105,
+        max_tokens=21,
     ),
 }
 NONE = Fault(())
