@@ -114,9 +114,12 @@ class Connections:
           ' SGLang server?'
       ) from error
     status, text = response.status_code, response.text[:500]
-    if status in (429, 503):
+    # 408 says that the request did not arrive in time; some proxies answer so
+    # on a connection that was idle.
+    if status in (408, 429, 503):
       server.rests_until = time.monotonic() + servers_lib.retry_after(response)
-      raise BusyError('it is too busy')
+      server.busy = True
+      raise BusyError(f'{url} answered {status}: {text}')
     if status in (401, 403):
       raise probes.denied(url)
     if status >= 500:

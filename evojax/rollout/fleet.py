@@ -241,8 +241,9 @@ class Fleet:
         if time.monotonic() - busy_since > self.timeout_seconds:
           raise FleetError(
               f'a request was put off for {self.timeout_seconds:g} s'
-              ' (config.rollout.timeout_seconds): the servers are busy with'
-              ' others; lower config.rollout.concurrency or start more'
+              f' (config.rollout.timeout_seconds), at last: {error}. If the'
+              ' servers are busy with others, lower config.rollout.concurrency'
+              ' or start more'
           ) from error
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LAST_BACKOFF)
@@ -491,6 +492,8 @@ class Fleet:
     """
     while True:
       await asyncio.sleep(_WATCH_SECONDS)
+      if server.busy:
+        await self._check_busy(server)
       if not server.waits or server.abilities is None:
         continue
       path = server.abilities.model_info
@@ -502,6 +505,18 @@ class Fleet:
           waits.reschedule(self._loop.time())
       except httpx2.HTTPError:
         pass  # Then its pending requests fail without our help.
+
+  async def _check_busy(self, server: _Server) -> None:
+    """Take a server out of use if it is not busy, but has failed.
+
+    Both answer 503: a server with a full queue, which soon works again, and one
+    that does not sample any more, or a proxy in front of it.
+    """
+    server.busy = False
+    try:
+      await probes.check_health(self._http, server.url)
+    except (probes.GoneError, httpx2.HTTPError) as error:
+      self._lost(server, probes.described(error))
 
   def _revive(self, server: _Server) -> None:
     server.revival = self._spawn(self._bring_up(server))

@@ -407,14 +407,42 @@ class TroubleTest(ClientTestCase):
     self.check(engine.generate(asked), asked)
     self.assertEqual(engine.metrics()['fleet/servers_up'], 2)
 
-  def test_server_error_is_retried(self):
+  def test_server_that_has_failed_is_not_busy(self):
+    self.enter_context(mock.patch.object(fleet_lib, '_WATCH_SECONDS', 0.2))
+    engine = self.connect()
+
+    def fail(path, body, key, handle=self.servers[0].handle):
+      if path in ('/health', '/generate'):
+        return 503, {}, {'error': 'the server is failed'}
+      return handle(path, body, key)
+
+    self.servers[0].handle = fail
+    asked = requests(10)
+    with self.assertLogs(level='WARNING') as logs:
+      self.check(engine.generate(asked), asked)
+      deadline = time.monotonic() + 10
+      while engine.metrics()['fleet/servers_up'] > 1:
+        self.assertLess(time.monotonic(), deadline)
+        time.sleep(0.05)
+    (line,) = [x for x in logs.output if 'is lost' in x]
+    self.assertRegex(line, 'server0:30000/health answered 503 .*is failed')
+
+  def test_busy_for_too_long(self):
+    engine = self.connect(timeout_seconds=1.0)
+    for server in self.servers:
+      server.busy = 10**6
+    with self.assertRaisesRegex(fleet_lib.FleetError, '503: .*queue full'):
+      engine.generate(requests(1))
+
+  @parameterized.parameters(408, 429, 500, 502, 503)
+  def test_server_error_is_retried(self, status):
     engine = self.connect()
     failed = []
 
     def fail_once(path, body, key, handle=self.servers[0].handle):
       if path == '/generate' and not failed:
         failed.append(body)
-        return 500, {}, {'error': 'out of luck'}
+        return status, {}, {'error': 'out of luck'}
       return handle(path, body, key)
 
     self.servers[0].handle = fail_once
