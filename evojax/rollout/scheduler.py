@@ -148,7 +148,8 @@ class Scheduler:
 
     Args:
       slots: The decode slots on the device.
-      decode_text: Token ids -> text without special tokens.
+      decode_text: Token ids -> the text in which stop strings are found,
+        special tokens included.
       refill_every: Decode steps between refills; with 0, free slots are
         refilled only once all rows have ended.
       jobs_may_come: Whether jobs may come at any time, so that segments must be

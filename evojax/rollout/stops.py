@@ -25,7 +25,8 @@ def find(
   Args:
     tokens: Token ids of a completion.
     stops: Stop strings.
-    decode: Token ids -> text.
+    decode: Token ids -> text, special tokens included: a policy may end its
+      turns with one that is not its end-of-sequence token.
 
   Returns:
     (number of tokens, stop string): the fewest first tokens whose text contains

@@ -512,6 +512,19 @@ class TroubleTest(ClientTestCase):
     self.assertEqual(completion.finish_reason, 'stop')
     self.assertEqual(completion.text, f'{first.tokens[0]} ')
 
+  def test_special_token_is_a_stop_string_of_what_was_aborted(self):
+    engine = self.connect(model=fake.model(decode=lambda ids: ''))
+    (request,) = requests(1, ignore_eos=True)
+    tokens = expected(request)
+    stop = ' '.join(map(str, tokens[:2]))
+    for server in self.servers:
+      server.aborts = [3]
+    (completion,) = engine.generate(
+        requests(1, ignore_eos=True, stop=(stop,))
+    )
+    self.assertEqual(completion.tokens.tolist(), tokens[:2])
+    self.assertEqual(completion.finish_reason, 'stop')
+
   def test_aborted_completion_goes_on(self):
     engine = self.connect()
     for server in self.servers:
