@@ -94,12 +94,10 @@ class Fleet:
     self.timeout_seconds = connections.timeout_seconds
     self._roster = roster
     self._check, self._vouch = check, vouch
-    # Without servers there is one turn: its request raises the FleetError.
-    self._turns_of = lambda: concurrency * max(len(self.servers), 1)
-    self.turns = servers_lib.Turns(self._turns_of())
+    self._connections, self._http = connections, connections.http
+    self.turns = servers_lib.Turns(self._most_turns())
     self._stopping = stopping
     self._weights_transport = weights_transport
-    self._connections, self._http = connections, connections.http
     self._changed = asyncio.Event()  # Set at a change, then replaced.
     self._versions: list[str] = []  # All versions that were installed.
     self._tasks: set[asyncio.Task] = set()
@@ -117,7 +115,7 @@ class Fleet:
     if self._roster is not None:
       self.servers = [_Server(url) for url in self._roster.read()]
       self._spawn(self._follow())
-      self.turns.resize(self._turns_of())
+      self.turns.resize(self._most_turns())
     for server in self.servers:
       self._revive(server)
       server.watch = self._spawn(self._watch(server))
@@ -131,6 +129,21 @@ class Fleet:
       task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await self._connections.close()
+
+  def _most_turns(self) -> int:
+    """Return how many requests may be under way at a time."""
+    # Without servers there is one turn: its request raises the FleetError.
+    wanted, most = self._concurrency * len(self.servers), self._connections.most
+    if wanted > most:
+      logging.warning(
+          'at most %d requests are under way at a time, although %d servers'
+          ' take %d (config.rollout.concurrency): this process may open too few'
+          ' files; raise its limit (ulimit -n)',
+          most,
+          len(self.servers),
+          wanted,
+      )
+    return max(min(wanted, most), 1)
 
   def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task:
     task = asyncio.create_task(work)
@@ -168,7 +181,7 @@ class Fleet:
         server.watch = self._spawn(self._watch(server))
       server.refused = False
       self._revive(server)
-    self.turns.resize(self._turns_of())
+    self.turns.resize(self._most_turns())
     self._notify()
 
   def _leave(self, server: _Server) -> None:

@@ -26,6 +26,7 @@ from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import transfer
 from evojax.rollout import weights as weights_lib
+from evojax.runtime import descriptors
 from evojax.runtime import environment
 from evojax.runtime import preemption
 from tests.rollout import fake_sglang as fake
@@ -127,6 +128,18 @@ class SamplingTest(ClientTestCase):
     self.assertEqual(sum(shares), 30)
     self.assertGreater(min(shares), 10)
     self.assertEqual([server.most for server in self.servers], [3, 3])
+
+  def test_no_more_requests_than_files_may_be_open(self):
+    few = mock.patch.object(descriptors, 'raise_limit', return_value=6)
+    self.enter_context(few)
+    with self.assertLogs(level='WARNING') as logs:
+      engine = self.connect(concurrency=4)
+    self.assertRegex(logs.output[0], 'at most 3 requests .* 2 servers take 8')
+    for server in self.servers:
+      server.most = 0
+    asked = requests(30)
+    self.check(engine.generate(asked), asked)
+    self.assertLessEqual(max(server.most for server in self.servers), 3)
 
   def test_what_is_asked(self):
     (request,) = requests(
