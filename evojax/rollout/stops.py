@@ -1,5 +1,6 @@
 """Stop strings: the end of a completion in its text and in its tokens."""
 
+import bisect
 from collections.abc import Callable, Sequence
 
 
@@ -34,6 +35,9 @@ def find(
   """
   if not stops or first(decode(tokens), stops) is None:
     return None
-  prefixes = range(1, len(tokens) + 1)
-  hits = ((n, first(decode(tokens[:n]), stops)) for n in prefixes)
-  return next((n, hit[1]) for n, hit in hits if hit)
+  # A longer head holds whatever a shorter one does, so the length is bisected.
+  # Trying all lengths would block all other samples for seconds.
+  hit_in = lambda n: first(decode(tokens[:n]), stops)
+  found = lambda n: hit_in(n) is not None
+  n = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=found)
+  return n, hit_in(n)[1]
