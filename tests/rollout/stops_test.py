@@ -23,6 +23,34 @@ class FindTest(parameterized.TestCase):
     want = next(((n, hit[1]) for n, hit in hits if hit), None)
     self.assertEqual(stops.find(tokens, wanted, decode), want)
 
+  @parameterized.parameters(range(20))
+  def test_growing_completion(self, seed):
+    rng = random.Random(seed)
+    decode = fakes.make_tokenizer().decode_all
+    # The last id has no text.
+    letters = [*'é<|end|>x数'.encode(), fakes.EOS, 257, fakes.VOCAB - 1]
+    tokens = rng.choices(letters, k=400)
+    wanted = ['x' + decode(tokens[-3:]), '数数数数é']
+    checked = 0
+    while checked < len(tokens):
+      n = checked + rng.randrange(1, 9)
+      hit = stops.find(tokens[:n], wanted, decode, checked)
+      self.assertEqual(hit, stops.find(tokens[:n], wanted, decode))
+      if hit:
+        break
+      checked = n
+
+  def test_old_text_of_a_growing_completion_is_not_decoded(self):
+    lengths = []
+
+    def decode(tokens):
+      lengths.append(len(tokens))
+      return ''.join(map(chr, tokens))
+
+    tokens = [ord('a')] * 5000
+    self.assertIsNone(stops.find(tokens, ['bb'], decode, 4990))
+    self.assertLess(max(lengths), 50)
+
   def test_few_heads_of_a_long_completion_are_decoded(self):
     lengths = []
 
