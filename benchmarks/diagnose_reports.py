@@ -4,11 +4,12 @@
         [--only=NAME] [--verbose]
 
 Writes synthetic logs of the runs in `benchmarks.reports.threads`,
-`third_threads` and `fourth_threads`, and prints which reports evojax-diagnose
-names. A report is named if a finding of `Report.names` says `Report.says`, its
-cause or the setting to change; otherwise it counts as a symptom if a finding is
-one of its consequences. Each other finding is a false alarm, and so is each
-finding on a sound run.
+`third_threads` and `fourth_threads`, and of the faults that begin half-way in
+`event_list`, and prints which of them evojax-diagnose names. A report is named
+if a finding of `Report.names` says `Report.says`, its cause or the setting to
+change, and the right step if it has one; otherwise it counts as a symptom if a
+finding is one of its consequences. Each other finding is a false alarm, and so
+is each finding on a sound run.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import importlib
 import pathlib
 import shutil
 
+from benchmarks.reports import event_list
 from benchmarks.reports import fourth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
@@ -38,6 +40,7 @@ LISTS = {
         'fourth_models': fourth_threads.MODELS,
         'fourth_sound': fourth_threads.SOUND,
     },
+    'events': {'events': event_list.EVENTS | event_list.SOUND},
 }
 _MODULES = {
     name: module
@@ -74,7 +77,9 @@ def judge(name: str, found: findings.Diagnosis) -> tuple[str, list[str]]:
   named = [
       f
       for f in found.findings
-      if f.check in report.names and report.says in f'{f.text}; {f.change}'
+      if f.check in report.names
+      and report.says in f'{f.text}; {f.change}'
+      and report.since in (None, f.since)
   ]
   known = {*report.names, *report.symptoms}
   wrong = [c for c in loud if c not in known]

@@ -11,9 +11,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-  """One thread."""
+  """One thread, or a fault that nobody reported."""
 
-  thread: str  # Tracker and number.
+  thread: str = ''  # Tracker and number, if it has one.
   seen: str
   cause: str  # '' if nothing was wrong.
   log: str  # Format of the log: 'trl', 'verl' or 'wandb' (an export).
@@ -21,6 +21,7 @@ class Report:
   says: str = ''  # and what they then say.
   symptoms: tuple[str, ...] = ()  # Checks that detect its consequences.
   answer: str = ''  # What a right answer says, in words.
+  since: int | None = None  # The step from which a finding has to say it.
   unlogged: bool = False  # Whether the log lacks what would tell the cause.
 
 

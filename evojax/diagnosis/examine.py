@@ -100,6 +100,13 @@ _SAID_BY_CRITICAL = {
     # A policy gets certain of what the reward pays for. Where a grader lets
     # everything pass, rewards are soon equal.
     'entropy_collapse': ('inverted_sign', 'length_gaming', 'reward_hacking'),
+    # A policy that is trained to be wrong, or certain of one text, also does
+    # what these detect.
+    'entropy_rising': ('inverted_sign',),
+    'key_disagrees': ('entropy_collapse', 'inverted_sign'),
+    'shrinks': ('inverted_sign', 'not_finite', 'reward_hacking'),
+    'malformed_calls': ('same_error',),
+    'one_answer': ('grader_open',),
     'gradient_zero': (
         'grader_open',
         'not_finite',
@@ -108,7 +115,12 @@ _SAID_BY_CRITICAL = {
     ),
     # A policy whose weights are no numbers writes nothing that counts.
     'format_bottleneck': ('loops', 'not_finite'),
-    'outcome_falling': ('not_finite',),
+    'outcome_falling': (
+        'keys_change',
+        'not_finite',
+        'right_refused',
+        'same_error',
+    ),
     'reward_falling': ('not_finite', 'truncation'),
     'too_hard': (
         'loops',

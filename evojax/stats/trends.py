@@ -208,3 +208,11 @@ def standstill(y: intervals.Reals, least: int = 4) -> int:
     if slope > 0 and error < best * (1 - 1e-9):
       best, at = error, k
   return at
+
+
+def departure(y: intervals.Reals, least: int = 4) -> int:
+  """Return the index from which a series that is flat at first rises.
+
+  It is `standstill` of the series backwards, with its sign changed.
+  """
+  return len(y) - standstill(-np.asarray(y, np.float64)[::-1], least)

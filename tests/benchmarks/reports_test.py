@@ -9,11 +9,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from benchmarks import diagnose_reports
+from benchmarks.reports import event_list
 from benchmarks.reports import fourth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
 from evojax.diagnosis import checks
 from evojax.diagnosis import examine
+from evojax.diagnosis import findings
 from evojax.diagnosis import readers
 
 
@@ -39,7 +41,10 @@ class ReportsTest(parameterized.TestCase):
     ]
     names = collections.Counter(name for part in lists for name in part)
     cited = collections.Counter(
-        report.thread for part in lists for report in part.values()
+        report.thread
+        for part in lists
+        for report in part.values()
+        if report.thread
     )
     self.assertLen(diagnose_reports.REPORTS, len(names))
     self.assertEqual(max(names.values()), 1)
@@ -57,6 +62,7 @@ class ReportsTest(parameterized.TestCase):
       *threads.LATER_SOUND,
       *third_threads.SOUND,
       *fourth_threads.SOUND,
+      *event_list.SOUND,
   )
   def test_sound(self, name):
     self.assertEqual(examined(name), ('sound', []))
@@ -76,9 +82,21 @@ class ReportsTest(parameterized.TestCase):
       'frozen_rollouts',
       'parser_missing',
       'stale_tasks',
+      *event_list.EVENTS,
   )
   def test_named(self, name):
     self.assertEqual(examined(name), ('named', []))
+
+  def test_another_step_does_not_name_what_began_half_way(self):
+    report = event_list.EVENTS['rate_ends']
+    for since, verdict in ((report.since, 'named'), (12, 'symptom')):
+      found = findings.Finding(
+          check='schedule_ends', severity='warning', text='', since=since
+      )
+      diagnosis = findings.Diagnosis((found,), (), (), 'findings', '')
+      self.assertEqual(
+          diagnose_reports.judge('rate_ends', diagnosis), (verdict, [])
+      )
 
   def test_what_the_log_lacks_is_not_missed(self):
     self.assertEqual(examined('unparsed_gold'), ('cannot tell', []))

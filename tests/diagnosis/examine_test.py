@@ -13,6 +13,7 @@ from evojax.diagnosis import replays
 from evojax.diagnosis.checks import agents
 from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import data
+from evojax.diagnosis.checks import graders
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import reward
@@ -60,8 +61,8 @@ class FaultsTest(parameterized.TestCase):
 
   def test_numbers_that_several_checks_need_are_read_once(self):
     run = made.run(made.rollouts())
-    read = data.final_numbers
-    with absltest.mock.patch.object(data, 'final_numbers') as asked:
+    read = graders.final_numbers
+    with absltest.mock.patch.object(graders, 'final_numbers') as asked:
       asked.side_effect = read
       for checked in (run, run, dataclasses.replace(run)):
         examine.examine(checked)
@@ -513,7 +514,7 @@ class BlindTest(parameterized.TestCase):
       (0.0, None), (0.02, None), (0.15, 'warning'), (0.4, 'critical')
   )
   def test_verdicts_that_differ(self, lost, severity):
-    found = data.verdicts_differ(faults_made.two_verdicts(lost))
+    found = graders.verdicts_differ(faults_made.two_verdicts(lost))
     self.assertEqual(found and found.severity, severity)
 
   def test_two_verdicts_of_one_text_by_hand(self):
@@ -522,16 +523,16 @@ class BlindTest(parameterized.TestCase):
     rows = made.rollouts(steps=25, groups=1, size=8)
     rows['completion'] = list('aaabbcde') * 25
     rows['outcome'] = [1.0, 0, 1, 0, 0, 1, 1, 1] * 25
-    found = data.verdicts_differ(made.run(rows, drop=('reference',)))
+    found = graders.verdicts_differ(made.run(rows, drop=('reference',)))
     self.assertAlmostEqual(found.numbers[0].value, 2 / 3)
     shown = rows['completion'][list(found.rows)]
     self.assertEqual(set(shown), {'a'})
     # A text that the limit cut there is another answer.
     cut = rows.assign(truncated=1.0 - rows['outcome'])
-    self.assertIsNone(data.verdicts_differ(made.run(cut)))
+    self.assertIsNone(graders.verdicts_differ(made.run(cut)))
     # So is one under another reference.
     other = rows.assign(reference=rows['outcome'].astype(str))
-    self.assertIsNone(data.verdicts_differ(made.run(other)))
+    self.assertIsNone(graders.verdicts_differ(made.run(other)))
 
   @parameterized.parameters(
       (lambda n: n < 25, 'or more'),
@@ -560,7 +561,7 @@ class BlindTest(parameterized.TestCase):
     counts = rng.random(len(rows)) < share
     rows.loc[crashed, 'outcome'] = counts[crashed].astype(float)
     run = made.run(rows.assign(crashed=crashed), drop=('format_ok',))
-    found = data.grader_open(run)
+    found = graders.grader_open(run)
     self.assertEqual(found is not None, wanted)
     if found:
       self.assertIn('whose program ended in an error', found.text)
@@ -616,11 +617,11 @@ class BlindTest(parameterized.TestCase):
     fails = (rows['edited'] < 0.5) & (rng.random(len(rows)) > lucky)
     rows.loc[fails, 'outcome'] = 0.0
     rows = rows.drop(columns='reference')
-    found = data.grader_open(made.run(rows, drop=('format_ok',)))
+    found = graders.grader_open(made.run(rows, drop=('format_ok',)))
     self.assertEqual(found is not None, wanted)
     # An edit may leave a file as it was.
     changed = made.run(rows.assign(changed=1.0), drop=('format_ok',))
-    self.assertIsNone(data.grader_open(changed))
+    self.assertIsNone(graders.grader_open(changed))
 
   @parameterized.parameters(
       # All end by the limit, and none is solved: no others to compare with.

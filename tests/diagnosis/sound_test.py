@@ -118,7 +118,7 @@ class RolloutsTest(parameterized.TestCase):
       ('car', 'carpet', False),
   )
   def test_how_numbers_are_written(self, answer, text, wanted):
-    self.assertEqual(data._stands(answer, text), wanted)
+    self.assertEqual(data.stands(answer, text), wanted)
 
   @parameterized.parameters(
       (True, False, False), (False, True, False), (False, False, True)

@@ -14,8 +14,10 @@ from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis.checks import agents
 from evojax.diagnosis.checks import behaviour
+from evojax.diagnosis.checks import breaks
 from evojax.diagnosis.checks import cheats
 from evojax.diagnosis.checks import data
+from evojax.diagnosis.checks import graders
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import lengths
 from evojax.diagnosis.checks import optimiser
@@ -32,7 +34,9 @@ Check = Callable[[form.Run], findings.Finding | None]
 _ANY: tuple[Check, ...] = (
     *cheats.OF_ANY_RUN,
     *reward.CHECKS,
+    *graders.CHECKS,
     *data.CHECKS,
+    *breaks.CHECKS,
     *refusals.CHECKS,
     *learning.CHECKS,
     *optimiser.CHECKS,

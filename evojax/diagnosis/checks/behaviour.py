@@ -259,6 +259,7 @@ def loops(run: form.Run) -> findings.Finding | None:
       severity='critical',
       text=f'{late.value:.0%} of the completions repeat one phrase over and'
       ' over' + (', from the first step' if at_first else ''),
+      since=None if at_first else shares.since(by),
       numbers=(findings.number('such completions', late, 'share'),),
       rows=tuple(map(int, rows.index[looping > 0.5][-6:])),
       change='the form of the prompt: the chat template, and the token that'
@@ -301,7 +302,7 @@ def shrinks(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='shrinks',
       severity='warning',
-      text=f'completions shrink from {first:.3g} to {late.value:.3g}'
+      text=f'completions shrink from {first:.3g} to {round(late.value, 1):.3g}'
       f' {"characters" if in_text else "tokens"}'
       + ', and less is solved' * worse,
       since=int(steps[change.index]),

@@ -1,4 +1,4 @@
-"""Checks of problems and graders: narrow data, leaks, accepted errors."""
+"""Checks of problems: narrow or repeated data, prompts that leak or are cut."""
 
 import bisect
 import collections
@@ -16,20 +16,13 @@ from evojax.stats import intervals
 _FEW = 64  # Number of problems below which a policy learns them by heart.
 _PAIRS = 5  # Fewest steps that are compared with the one before.
 _OFTEN = 20  # Times that each problem was seen.
-TEXTS = 20_000  # Approximate number of completions whose texts are searched.
 LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
-_ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
-_CUT = 0.2  # Share of cut completions beyond which lengths tell little.
-_NEARLY_ALL = 0.9  # Share that a grader accepts which cannot read what it gets.
 _KEYS = 5  # Right answers to one prompt: it stands for several problems.
-_SAME = 0.9  # Share of problems that one answer may solve.
-_TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
 _LEAD = 6  # Characters before an answer in a prompt that are compared.
-_HELD = 0.02  # Share of completions with the number of the key, if it is one.
 _ALIKE = 0.5  # Share of answers behind the same characters.
-_END = 120  # Characters at the end of a completion that may hold its answer.
+END = 120  # Characters at the end of a text that may hold its answer.
 # A number at the end of a text that is no part of an expression.
-_FINAL = re.compile(
+FINAL = re.compile(
     r'(?<![-+*/^]\s)(?:(?<![\w.+*/^-])|(?<=\*\*))(-?\d+(?:[./]\d+)?)'
     r'(?!\s*[-+*/^.]?\s*\d)\D{0,40}$'
 )
@@ -37,7 +30,6 @@ _LETTERS = re.compile(r'[^\W\d_]+')
 # Share of prompts that may begin or end within a word. Where a limit cuts all
 # of them, more than half do not: cuts also fall on the end of a word.
 _BROKEN = 0.1
-READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
 # Markers at the start of a message, in the chat templates of Qwen, Llama,
 # Mistral and Gemma.
 _MARKER = r'(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>)'
@@ -149,7 +141,7 @@ def duplicate_prompts(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _stands(answer: str, prompt: str) -> bool:
+def stands(answer: str, prompt: str) -> bool:
   """Return whether an answer stands in a text; 1,234.00 is 1234."""
   return _place(answer, prompt) is not None
 
@@ -192,7 +184,7 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   # Answers of other problems show how often this happens by chance.
   order = np.random.default_rng(0).permutation(len(pairs))
   other = np.array(
-      [_stands(answers[j], p) for j, p in zip(order, prompts, strict=True)]
+      [stands(answers[j], p) for j, p in zip(order, prompts, strict=True)]
   )
   more = intervals.mean(own.astype(float) - other)
   if more.low < 0.5:
@@ -229,7 +221,7 @@ def _is_goal(rows: pd.DataFrame) -> bool:
   rows = rows.iloc[:: max(1, len(rows) // 2000)]
   if len(rows) < LEAST or form.numeric(rows['reference']).isna().mean() > 0.5:
     return False
-  ends = rows['completion'].str[-_END:].str.extract(_FINAL)[0]
+  ends = rows['completion'].str[-END:].str.extract(FINAL)[0]
   return bool((ends == rows['reference'].str.strip()).mean() < 0.5)
 
 
@@ -302,295 +294,7 @@ def _broken(texts: list[str]) -> list[bool]:
   return [bool(w) and w not in known and begins(w) for w in last]
 
 
-def grader_open(run: form.Run) -> findings.Finding | None:
-  """Detect impossible successes: errors, empty texts, one text for all."""
-  rows = run.rows('outcome')
-  rows = rows.iloc[:: max(1, len(rows) // TEXTS)]
-  for text, mask, most in _open_cases(run, rows):
-    if mask.sum() < 20:
-      continue
-    by = rows[mask].groupby('step')['outcome'].mean()
-    solved = intervals.mean(by)
-    rest = float(rows.loc[~mask, 'outcome'].mean()) if (~mask).any() else 0.0
-    if solved.low < most:
-      continue
-    shown = rows.index[mask & (rows['outcome'] > 0.5)]
-    return findings.Finding(
-        check='grader_open',
-        severity='critical',
-        text=f'{solved.value:.0%} of the completions {text} count as solved',
-        numbers=(
-            findings.number('solved', solved, 'share of them'),
-            findings.Number(
-                name='of all rollouts', value=float(mask.mean()), unit='share'
-            ),
-            findings.Number(
-                name='solved of the others', value=rest, unit='share'
-            ),
-        ),
-        rows=tuple(map(int, shown[-6:])),
-        change=f'{words.word(run.format, "grader")}: what cannot be graded,'
-        ' or cannot be right, is not solved',
-        remedies=(records.Remedy(setting='grader'),),
-    )
-  if not {'text_id', 'error', 'format_ok'} & set(rows):
-    raise form.not_logged(['completion', 'error'])
-  return None
-
-
-def length_decides(run: form.Run) -> findings.Finding | None:
-  """Detect a grader that looks at the length of a completion alone."""
-  rows = run.rows('outcome', 'n_tokens')
-  if run.has_turns:
-    return None
-  if 'truncated' in rows:  # Cut completions are rarely solved by any grader.
-    cut = rows['truncated'] > 0.5
-    if cut.mean() > _CUT:
-      return None
-    rows = rows[~cut]
-  solved, wrong = (
-      rows.loc[rows['outcome'].gt(0.5) == is_solved, 'n_tokens']
-      for is_solved in (True, False)
-  )
-  if min(len(solved), len(wrong)) < LEAST:
-    return None
-  # The probability that a solved completion is longer than an unsolved one.
-  ranks = pd.concat([solved, wrong]).rank().iloc[: len(solved)].sum()
-  longer = (ranks / len(solved) - (len(solved) + 1) / 2) / len(wrong)
-  if 1 - _ORDERED < longer < _ORDERED:
-    return None
-  order, share = ('longer', longer) if longer > 0.5 else ('shorter', 1 - longer)
-  return findings.Finding(
-      check='length_decides',
-      severity='critical',
-      text=f'the solved completion is {order} than the unsolved one in'
-      f' {share:.1%} of all pairs',
-      numbers=(
-          findings.Number(
-              name=f'pairs whose solved one is {order}',
-              value=float(share),
-              unit='share',
-          ),
-      ),
-      rows=tuple(map(int, solved.index[-6:])),
-      change=f'{words.word(run.format, "grader")}: it looks at the length, not'
-      ' at what is right',
-      remedies=(records.Remedy(setting='grader'),),
-  )
-
-
-def verdicts_differ(run: form.Run) -> findings.Finding | None:
-  """Detect a grader that solves and fails one text for one problem."""
-  rows = run.rows('outcome', 'text_id', 'group')
-  if run.has_turns:  # The environment may have done different things.
-    return None
-  if 'truncated' in rows:  # A text that was cut there is another answer.
-    rows = rows[rows['truncated'] < 0.5]
-  keys = ['group', 'text_id', *{'reference'}.intersection(rows)]
-  by = rows['outcome'].gt(0.5).groupby([rows[key] for key in keys])
-  solved, times = by.sum(), by.size()
-  twice = (times >= 2) & (solved > 0)
-  solved, times = solved[twice], times[twice]
-  if len(times) < LEAST:
-    raise form.NotLogged(
-        f'{len(times)} texts that occur twice in a group and are solved,'
-        f' {LEAST} needed'
-    )
-  # The probability that two verdicts on one text differ.
-  pairs = 2 * solved * (times - solved) / (times * (times - 1))
-  differ = intervals.mean(pairs)
-  if differ.low < _TWICE:
-    return None
-  chosen = pd.MultiIndex.from_frame(rows[keys]).isin(pairs.index[pairs > 0])
-  return findings.Finding(
-      check='verdicts_differ',
-      severity='critical' if differ.low > 6 * _TWICE else 'warning',
-      text='equal texts of a group get different verdicts in'
-      f' {differ.value:.0%} of the pairs',
-      numbers=(findings.number('two verdicts', differ, 'share of pairs'),),
-      rows=tuple(map(int, rows.index[chosen][:6])),
-      change=f'{words.word(run.format, "grader")}: equal texts must get equal'
-      ' verdicts; what fails in the grader itself must not count',
-      remedies=(records.Remedy(setting='grader'),),
-  )
-
-
-def final_numbers(run: form.Run, rows: pd.DataFrame) -> pd.DataFrame | None:
-  """Return rollouts with the number that each ends with, as `answer`.
-
-  None if they are few, or if many of them do not end with a number.
-  """
-  if run.has_turns:
-    return None
-  rows = rows.iloc[:: max(1, len(rows) // TEXTS)]
-  if rows['completion'].str.contains('print(', regex=False).mean() > 0.1:
-    return None  # Programs end with any number.
-  answers = rows['completion'].str[-_END:].str.extract(_FINAL)[0]
-  found = rows.assign(answer=answers).dropna(subset=['answer'])
-  if found['prompt_id'].nunique() < LEAST or len(found) < 0.8 * len(rows):
-    return None
-  return found
-
-
-@form.once
-def _solved_numbers(run: form.Run) -> pd.DataFrame | None:
-  """Return `final_numbers` of the solved rollouts."""
-  rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
-  return final_numbers(run, rows[rows['outcome'] > 0.5])
-
-
-def one_answer(run: form.Run) -> findings.Finding | None:
-  """Detect different problems that all have the same answer."""
-  rows = _solved_numbers(run)
-  if rows is None:
-    return None
-  problems = rows['prompt_id'].nunique()
-  by = rows.groupby('answer')['prompt_id'].nunique()
-  share, answer = by.max() / problems, by.idxmax()
-  if share < _SAME:
-    return None
-  other = _other_keys(rows, answer)
-  # One label may be common, or be all that a weak policy gets right.
-  certain = run.format == 'evojax' or by.max() == problems
-  certain |= (other or 0.0) > 1 - _SAME
-  keys = '' if other is None else f', and the right one to {1 - other:.0%}'
-  return findings.Finding(
-      check='one_answer',
-      severity='critical' if certain else 'warning',
-      text=f'{answer} is the answer to {share:.0%} of {problems} different'
-      f' problems that were solved{keys}',
-      numbers=(
-          findings.Number(
-              name='solved problems with that answer',
-              value=float(share),
-              unit='share',
-          ),
-      ),
-      rows=tuple(map(int, rows.index[rows['answer'] == answer][-6:])),
-      change=f'{words.word(run.format, "data")}: problems with different'
-      f' answers; or {words.word(run.format, "grader")}'
-      + ('' if certain else ', unless one label is so common'),
-      remedies=(records.Remedy(setting='grader'),),
-  )
-
-
-def _other_keys(rows: pd.DataFrame, answer: str) -> float | None:
-  """Return the share of solved problems whose right answer is another.
-
-  None if right answers are not logged, or hold no number to compare with.
-  """
-  if 'reference' not in rows:
-    return None
-  keys = rows.drop_duplicates('prompt_id')['reference'].str.extract(_FINAL)[0]
-  return float((keys.dropna() != answer).mean()) if keys.notna().any() else None
-
-
-def answers_differ(run: form.Run) -> findings.Finding | None:
-  """Detect different answers to one problem that all count as right."""
-  rows = _solved_numbers(run)
-  if rows is None:
-    return None
-  by = rows.groupby('group')['answer']
-  counted = rows.groupby(['group', 'answer']).size()
-  others = 1 - counted.groupby('group').max() / by.size()
-  others = others[by.size() >= 3]
-  if len(others) < 8:
-    return None
-  share = intervals.mean(others)
-  if share.low < 1 - _SAME:
-    return None
-  shown = rows[rows['group'].isin(others.nlargest(2).index)]
-  return findings.Finding(
-      check='answers_differ',
-      # Elsewhere, problems without a reference may have several right answers.
-      severity='critical'
-      if share.low > 0.3 and (run.format == 'evojax' or _misses_key(rows))
-      else 'warning',
-      text=f'{share.value:.0%} of what counts as solved gives another answer'
-      ' than most that solve the same problem',
-      numbers=(findings.number('other answers', share, 'share of the solved'),),
-      rows=tuple(map(int, shown.index[:6])),
-      change=f'{words.word(run.format, "grader")}: it accepts wrong answers,'
-      ' unless these problems have several right ones',
-      remedies=(records.Remedy(setting='grader'),),
-  )
-
-
-def _misses_key(rows: pd.DataFrame) -> bool:
-  """Return whether many solved answers differ from the number of the key."""
-  if 'reference' not in rows:
-    return False
-  given, wanted = (
-      form.numeric(rows[name])
-      for name in ('answer', 'reference')
-  )
-  known = given.notna() & wanted.notna()
-  return bool(known.mean() > 0.5 and (given != wanted)[known].mean() > 0.1)
-
-
-def _open_cases(run: form.Run, rows: pd.DataFrame):
-  """Yield (description, mask of such rollouts, tolerated solved share)."""
-  if 'error' in rows:
-    yield 'whose grading failed', rows['error'] > 0.5, 0.2
-  if 'crashed' in rows:
-    yield 'whose program ended in an error', rows['crashed'] > 0.5, 0.2
-  if 'failing' in rows:  # None of them is solved by a sound grader.
-    yield 'that fail tests of their own grade', rows['failing'] > 0.5, 0.05
-  if 'format_ok' in rows:
-    unread, most = rows['format_ok'] < 0.5, 0.2
-    if run.format != 'evojax' or run.config.get('domain.kwargs.grader'):
-      # A grader of other trainers or of the user may read answers without this
-      # form. One that accepts what it cannot read accepts nearly all.
-      most = max(_NEARLY_ALL, rows.loc[~unread, 'outcome'].mean() + 0.05)
-    yield 'that hold no readable answer', unread, most
-  if 'completion' in rows:
-    empty = ~rows['completion'].str.contains(r'\w', regex=True)
-    yield 'without a letter or a digit', empty, 0.2
-  change = 'changed' if 'changed' in rows else 'edited'
-  if {change, 'group'} <= set(rows):
-    # Some problems of agents ask for no change.
-    needed = rows[change].groupby(rows['group']).transform('mean') >= 0.5
-    text = 'that change no file, though most of their group do,'
-    yield text, needed & (rows[change] < 0.5), 0.2
-  if {'completion', 'prompt_id'} <= set(rows):
-    reads = rows['completion'].str.contains(READS)
-    # Problems whose programs never read may need no input.
-    needed = reads.groupby(rows['prompt_id']).transform('any')
-    prints = rows['completion'].str.contains('print(', regex=False)
-    if reads.mean() > 0.3:
-      yield 'whose program never reads its input', needed & prints & ~reads, 0.2
-  if {'reference', 'text_id', 'completion'} <= set(rows):
-    # The reference occurs nowhere in a completion that counts as right.
-    numeric = rows['reference'].str.fullmatch(r'\s*-?\d+\s*')
-    absent = pd.Series(
-        [
-            bool(n) and bool(a.strip()) and not _stands(a.strip(), c)
-            for n, a, c in zip(
-                numeric, rows['reference'], rows['completion'], strict=True
-            )
-        ],
-        rows.index,
-    )
-    if numeric.mean() > 0.5:
-      early = run.early(rows[numeric])[['reference', 'completion']]
-      # A number that no completion has is no answer, say the seed of a game.
-      if np.mean([a.strip() in c for a, c in early.to_numpy()]) < _HELD:
-        return
-    # One text that counts as right for problems with different answers.
-    solved = rows[rows['outcome'] > 0.5]
-    answers = solved.groupby('text_id')['reference'].nunique()
-    times = solved.groupby('text_id').size()
-    many = answers.index[(answers >= 3) & (times >= 10)]
-    yield 'of one text for different answers', rows['text_id'].isin(many), 0.5
-    yield 'in which the right number does not occur', absent, 0.2
-
-
 CHECKS = (
-    grader_open,
-    length_decides,
-    one_answer,
-    answers_differ,
-    verdicts_differ,
     answer_in_prompt,
     prompt_cut,
     template_twice,

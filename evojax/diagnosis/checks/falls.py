@@ -19,6 +19,10 @@ _LOST = 0.25  # Share of its peak that a score has lost.
 # most 1.3 % reach it with independent noise; with noise correlated from step to
 # step (.5 to .8) 4 to 40 % of flat ones do, so that the finding is a warning.
 _CERTAIN = 0.002
+_CHANGED = 0.01  # P-value of something that changes at the same step,
+_OTHER = 0.2  # and by what share of it.
+# An answer that is marked as in math data, DeepSeek-R1's format or GSM8K.
+MARK = r'\\boxed\{|</answer>|####'
 _NOTHING = 0.05  # What is left of a reward that falls to about 0, as a share.
 
 
@@ -58,24 +62,71 @@ def sudden(values: np.ndarray, change: trends.Change) -> bool:
   return at < _COURSE or trends.trend(values[:at]).high >= 0
 
 
-def advice(values: np.ndarray, change: trends.Change, lower: str) -> str:
+def advice(
+    run: form.Run,
+    steps: np.ndarray,
+    values: np.ndarray,
+    change: trends.Change,
+    lower: str,
+) -> str:
   """Return what to change, most likely first.
 
   Args:
+    run: The run.
+    steps: The steps of the values.
     values: One value per step.
     change: Their change point.
     lower: By how much to lower the learning rate.
   """
   if sudden(values, change):
+    also = _also(run, int(steps[change.index]))
     return (
-        'what happened at that step: a restart, new data, or a server, a tool'
-        ' or a grader that failed (read rollouts from before and after); or'
-        f' {lower}'
+        f'what happened at that step{also}: a restart, new data, or a server, a'
+        ' tool or a grader that failed (read rollouts from before and after);'
+        f' or {lower}'
     )
   return (
       f'{lower}; unless problems get harder, or a server, a tool or a grader'
       ' fails ever more often'
   )
+
+
+def _also(run: form.Run, step: int) -> str:
+  """Return what else changes at a step, and is no consequence of a fall.
+
+  Args:
+    run: The run.
+    step: The first step of the fall.
+  """
+  rows, found = run.rollouts, {}
+  if 'prompt' in rows:
+    found['characters of a prompt'] = rows['prompt'].str.len()
+  if 'completion' in rows and not run.has_turns:
+    marks = rows['completion'].str.contains(MARK)
+    found['share of marked answers'] = marks.astype(float)
+  courses = {
+      name: values.groupby(rows['step']).mean()
+      for name, values in found.items()
+  }
+  if 'learning_rate' in run.steps:
+    rate = run.steps.set_index('step')['learning_rate'].dropna()
+    courses['learning rate'] = rate
+  said = []
+  for name, course in courses.items():
+    if len(course) < _FEWEST:
+      continue
+    values = course.to_numpy(float)
+    change = trends.change_point(values)
+    before, after = change.before, change.after
+    jumps = values[change.index] - values[change.index - 1]
+    if (
+        change.p < _CHANGED
+        and abs(int(course.index[change.index]) - step) <= 1
+        and abs(after - before) > _OTHER * max(abs(before), abs(after))
+        and jumps / (after - before) > _MOST
+    ):
+      said.append(f'{name}: {before:.3g} to {after:.3g}')
+  return f' ({"; ".join(said)})' if said else ''
 
 
 def learning_rate(run: form.Run) -> str:

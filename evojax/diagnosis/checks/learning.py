@@ -88,6 +88,8 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
       ),
       rows=shown,
       change=falls.advice(
+          run,
+          steps,
           solved,
           change,
           f'{words.word(run.format, "learning_rate")}: a third of it, from the'

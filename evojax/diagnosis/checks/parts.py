@@ -284,6 +284,8 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
       since=int(steps[change.index]),
       p=change.p,
       change=falls.advice(
+          run,
+          steps,
           reward,
           change,
           f'{falls.learning_rate(run)}: a tenth of it, from a checkpoint'

@@ -9,6 +9,9 @@ from evojax.diagnosis import form
 from evojax.diagnosis import literals
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import data
+from evojax.diagnosis.checks import falls
+from evojax.diagnosis.checks import graders
+from evojax.diagnosis.checks import shares
 from evojax.ledger import records
 from evojax.stats import intervals
 
@@ -42,6 +45,8 @@ _SOME_REFUSED = 0.02  # Share of problems.
 # Answers as in DeepSeek-R1's format and in GSM8K's.
 _MARKED = re.compile(r'(?s)<answer>([^<]*)</answer>|####([^\n]*)')
 _ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
+# Shares before and after a grader begins to fail.
+_FEW_REFUSED, _MANY_REFUSED = 0.05, 0.2
 
 
 @form.once
@@ -49,18 +54,18 @@ def _most_given(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
   """Return the numbers that rollouts end with, and each group's commonest one.
 
   Returns:
-    `data.final_numbers`, and one row per group of four or more: `answer`; `n`
-    rollouts, a `share` of the group, give it; `solved`, 1 if it ever counts as
-    right; `prompt_id`. Both are empty if the answers are no numbers.
+    `graders.final_numbers`, and one row per group of four or more: `answer`;
+    `n` rollouts, a `share` of the group, give it; `solved`, 1 if it ever counts
+    as right; `prompt_id`. Both are empty if the answers are no numbers.
   """
   rows = run.rows('outcome', 'completion', 'prompt_id', 'group')
   rows = rows.iloc[
-      -data.TEXTS :
+      -graders.TEXTS :
   ]  # Whole groups of the last steps, but for one.
   size = rows.groupby('group').size()
   if 'format_ok' in rows:  # An unread answer is wrong for another reason.
     rows = rows[rows['format_ok'] > 0.5]
-  found = data.final_numbers(run, rows)
+  found = graders.final_numbers(run, rows)
   if found is None:
     found = rows.iloc[:0].assign(answer='')
   by = found.groupby(['group', 'answer'])
@@ -113,7 +118,7 @@ def family_refused(run: form.Run) -> findings.Finding | None:
   if run.has_turns:  # Tests that an agent sees may pass before it begins.
     return None
   # Programs that print what is shown are wrong in any family.
-  reads = rows['completion'].str.contains(data.READS)
+  reads = rows['completion'].str.contains(graders.READS)
   shown = rows[(rows['visible_passed'] > 0.5) & reads]
   by = shown.groupby('family')
   table = pd.DataFrame({'solved': by['outcome'].mean(), 'n': by.size()})
@@ -156,7 +161,7 @@ def shown_refused(run: form.Run) -> findings.Finding | None:
   rows = run.rows('visible_passed', 'prompt', 'completion')
   if run.has_turns:
     return None
-  rows = rows[~rows['completion'].str.contains(data.READS)]
+  rows = rows[~rows['completion'].str.contains(graders.READS)]
   shown = rows['prompt'].str.extract(_ONE_OUTPUT, expand=False).str.split()
   printed = rows['completion'].map(literals.printed, na_action='ignore')
   rows = rows[
@@ -243,7 +248,7 @@ def _with_reference(run: form.Run) -> pd.DataFrame:
 def _equal_to_reference(run: form.Run) -> pd.DataFrame:
   """Return the rollouts that end with the number that is the reference."""
   rows = _with_reference(run)
-  found = data.final_numbers(run, rows) if len(rows) else None
+  found = graders.final_numbers(run, rows) if len(rows) else None
   if found is None:
     return rows.iloc[:0]
   given, wanted = (
@@ -256,27 +261,64 @@ def _equal_to_reference(run: form.Run) -> pd.DataFrame:
 def right_refused(run: form.Run) -> findings.Finding | None:
   """Detect answers that equal the reference and count as wrong.
 
-  A grader that fails does so all the time: a policy that unlearns how answers
-  are written, or has yet to learn it, is refused in a part of the run only.
+  A grader that fails does so all the time, or from some step on, before which
+  it failed hardly ever. A policy that has yet to learn how answers are written
+  is refused in the first part of a run, and ever less.
   """
   equal = _equal_to_reference(run)
   if not len(equal):
     return None
-  shares = [_refused(part) for part in (run.early(equal), run.late(equal))]
-  if min(share.low for share in shares) < _ALL_REFUSED:
-    return None
-  refused = shares[-1]
+  both = [_refused(part) for part in (run.early(equal), run.late(equal))]
+  refused, since = both[-1], None
+  by = (equal['outcome'] < 0.5).groupby(equal['step']).mean()
+  if min(share.low for share in both) < _ALL_REFUSED:
+    since = _refused_since(equal, by)
+    if since is None:
+      return None
+    equal = equal[equal['step'] >= since]
+    refused = intervals.mean((equal['outcome'] < 0.5).astype(float))
+    equal = equal[equal['outcome'] < 0.5]
   return findings.Finding(
       check='right_refused',
       severity='critical',
       text=f'{refused.value:.0%} of the completions that end with the reference'
       ' count as wrong',
+      since=since,
       numbers=(findings.number('counted as wrong', refused, 'share of them'),),
       rows=tuple(map(int, equal.drop_duplicates('prompt_id').index[-6:])),
       change=f'{words.word(run.format, "grader")}: call it on one of these by'
-      ' hand; an exception or a limit of time that it hides counts as wrong',
+      ' hand; an exception or a limit of time that it hides counts as wrong'
+      + ('' if since is None else '; unless answers are written otherwise now'),
       remedies=(records.Remedy(setting='grader'),),
+      curves=()
+      if since is None
+      else (('refused references', by.index.to_numpy(), by.to_numpy()),),
   )
+
+
+def _refused_since(equal: pd.DataFrame, by: pd.Series) -> int | None:
+  """Return the step from which a grader refuses what it accepted before.
+
+  Args:
+    equal: Rollouts that end with the reference.
+    by: The share of them that counts as wrong, by step.
+
+  Returns:
+    The step; None without one, or if fewer or more answers are marked from
+    there on, which the policy or its prompt does.
+  """
+  since = shares.since(by)
+  if since is None:
+    return None
+  before, after = by[by.index < since].mean(), by[by.index >= since].mean()
+  if before > _FEW_REFUSED or after < _MANY_REFUSED:
+    return None
+  late = equal['step'] >= since
+  if equal.loc[late, 'prompt_id'].nunique() < data.LEAST:
+    return None
+  marked = equal['completion'].str.contains(falls.MARK).astype(float)
+  moved = abs(marked[late].mean() - marked[~late].mean())
+  return since if moved < _FEW_REFUSED else None
 
 
 def text_refused(run: form.Run) -> findings.Finding | None:
@@ -290,7 +332,7 @@ def text_refused(run: form.Run) -> findings.Finding | None:
     rows = rows[rows['truncated'] < 0.5]
   if run.has_turns:
     return None
-  rows = rows.iloc[:: max(1, len(rows) // data.TEXTS)]
+  rows = rows.iloc[:: max(1, len(rows) // graders.TEXTS)]
   given = rows['completion'].map(_marked)
   equal = rows[(given != '') & (given == rows['reference'].map(_bare))]
   right = (equal['outcome'] > 0.5).groupby(equal['prompt_id'])

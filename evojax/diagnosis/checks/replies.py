@@ -7,6 +7,7 @@ import pandas as pd
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import shares
 from evojax.stats import intervals
 
 _READ = 2000  # Completions of a run whose replies are read.
@@ -65,6 +66,7 @@ def same_error(run: form.Run) -> findings.Finding | None:
       severity='critical' if share.low > 0.5 else 'warning',
       text=f'{share.value:.0%} of the replies of tools are'
       f' {said[:_SHOWN]!r}',
+      since=shares.since(by),
       numbers=(findings.number('such replies', share, 'share'),),
       rows=tuple(map(int, dict.fromkeys(found.loc[same > 0, 'row'][-6:]))),
       change=f'{words.word(run.format, "tools")}: does the server or sandbox'

@@ -81,14 +81,18 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
         f' {gap[~apart].mean():.2g}'
     )
     found = intervals.mean(gap[apart])
+  cause = _cause(run, steps, gap, apart)
+  at = change.index
+  if cause == _WEIGHTS:  # It grows from the step on at which they stayed back.
+    at = trends.departure(gap)
   return findings.Finding(
       check='logprob_gap',
       severity='critical' if found.low > 4 * _GAP else 'warning',
       text=text,
-      since=int(steps[change.index]) if jumped else None,
+      since=int(steps[at]) if jumped else None,
       p=change.p if jumped else None,
       numbers=(findings.number('log-prob gap', found, 'nats per token'),),
-      change=_cause(run, steps, gap, apart),
+      change=cause,
       curves=(('log-prob gap', steps, gap),),
   )
 
@@ -118,7 +122,8 @@ def _cause(
   line = trends.trend(gap)
   if early > _OTHER:
     return _LOADED
-  if line.low > 0 and early < max(_GAP, late / _GROWS):
+  grows = line.low > 0 or _departs(gap)
+  if grows and early < max(_GAP, late / _GROWS):
     return _WEIGHTS
   if {'ratio', 'ratio_high'} <= set(run.steps):
     ratio, high = (run.series(n)[1] for n in ('ratio', 'ratio_high'))
@@ -126,6 +131,12 @@ def _cause(
       return _TRUNCATED
   temperature = words.word(run.format, 'temperature')
   return _SETTINGS.format(temperature=temperature)
+
+
+def _departs(gap: np.ndarray) -> bool:
+  """Return whether a gap grows from some step on, which no line would fit."""
+  rest = gap[trends.departure(gap) :]
+  return len(rest) >= form.MIN_STEPS and trends.trend(rest).low > 0
 
 
 def _usual_gradient(run: form.Run, steps: np.ndarray) -> bool:

@@ -77,6 +77,19 @@ class Share:
     return name, self.steps, self.values
 
 
+def since(by: pd.Series) -> int | None:
+  """Return the step from which a share is higher, if it clearly is.
+
+  Args:
+    by: The share of each step, with the steps as its index.
+  """
+  if len(by) < form.MIN_STEPS:
+    return None
+  change = trends.change_point(by)
+  rose = change.p < SURE and change.after > change.before
+  return int(by.index[change.index]) if rose else None
+
+
 def gap(rows: pd.DataFrame, flag: str, value: str) -> intervals.Interval | None:
   """Return the difference of a value in flagged rollouts, within groups.
 

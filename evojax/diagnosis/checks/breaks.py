@@ -1,0 +1,241 @@
+"""Checks of what breaks in the middle of a run, or a restart does not restore.
+
+Until then all is well, so that averages over the run show little, and whatever
+is found may have begun at a step that tells its cause: the log of a server, or
+the time of a restart.
+"""
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+from evojax.diagnosis.checks import shares
+from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
+
+_SURE = 0.01
+_FEWEST = 4  # Steps on either side of a break.
+_NEVER, _OFTEN = 0.05, 0.5  # Shares of problems whose key differs.
+_AGAIN = 2  # Problems of a step, at least, that came before.
+_HALF = 0.5  # Factor of the problems of a step, and of the mean of a part.
+_STEADY = 0.25  # Relative difference of the problems of most steps.
+_MOST = 0.9
+# Nats of a whole completion with which two of them are hardly ever one text.
+_FREE = 10.0
+_CHARACTERS = 4.0  # Of a token, where tokens are not counted.
+
+
+def keys_change(run: form.Run) -> findings.Finding | None:
+  """Detect problems that come again with another right answer."""
+  rows = run.rows('prompt_id', 'reference', 'group')
+  groups = rows.groupby('group')[['step', 'prompt_id', 'reference']].first()
+  groups = groups.sort_values('step', kind='stable')
+  first = groups.groupby('prompt_id')['reference'].transform('first')
+  again = groups.duplicated('prompt_id')
+  differs = (groups['reference'] != first)[again].astype(float)
+  by = differs.groupby(groups['step']).agg(['mean', 'size'])
+  by = by[by['size'] >= _AGAIN]['mean']
+  if len(by) < form.MIN_STEPS:
+    raise form.NotLogged(
+        f'{len(by)} steps with problems that came before, {form.MIN_STEPS}'
+        ' needed'
+    )
+  change = trends.change_point(by)
+  # Where one prompt stands for several problems, keys differ from the start.
+  if change.p > _SURE or change.before > _NEVER or change.after < _OFTEN:
+    return None
+  since = int(by.index[change.index])
+  late = differs[groups.loc[differs.index, 'step'] >= since]
+  chosen = late.index[late > 0]
+  shown = rows[rows['group'].isin(chosen)].drop_duplicates('group')
+  return findings.Finding(
+      check='keys_change',
+      severity='critical',
+      text=f'{change.after:.0%} of the problems that come again have another'
+      ' right answer than before',
+      since=since,
+      p=change.p,
+      numbers=(
+          findings.number('such problems', intervals.mean(late), 'share'),
+          findings.Number(
+              name='such problems before', value=change.before, unit='share'
+          ),
+      ),
+      rows=tuple(map(int, shown.index[: shares.SHOWN])),
+      change=f'{words.word(run.format, "data")}: what pairs problems with their'
+      ' answers (an index, a shuffle or a cache, after a restart or with new'
+      ' data)',
+      remedies=(records.Remedy(setting='data'),),
+      curves=(('keys that differ', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def part_stops(run: form.Run) -> findings.Finding | None:
+  """Detect a part that varied, and is the same for all rollouts from a step on.
+
+  A part that has reached its highest value is learned, and nothing is wrong. So
+  is one that the policy had unlearned before.
+  """
+  names = [form.PART + part for part in run.parts]
+  names += [c for c in run.steps if c.startswith(form.PART) and c not in names]
+  if not names:
+    raise form.NotLogged('parts of the reward are not logged', ['reward'])
+  stopped, curves, starts = [], [], []
+  for name in names:
+    steps, values = run.series(name)
+    at = _constant_from(run, name, values)
+    if at is None or _is_outcome(run, values):
+      continue
+    part = name.removeprefix(form.PART)
+    stopped.append((part, float(values[-1])))
+    starts.append(int(steps[at]))
+    curves.append((part, steps, values))
+  if not stopped:
+    return None
+  since = min(starts)
+  said = ', '.join(f'{part} is {value:g}' for part, value in stopped)
+  rows = run.rollouts
+  shown = rows[rows['step'] >= since].index[: shares.SHOWN] if len(rows) else ()
+  return findings.Finding(
+      check='part_stops',
+      severity='warning',
+      text=f'the part {said} for all rollouts, and was not before',
+      since=since,
+      rows=tuple(map(int, shown)),
+      change=f'{words.word(run.format, "reward")}: what gives'
+      f' {", ".join(part for part, _ in stopped)} its value: a server or judge'
+      ' that failed, a limit of its calls, or a file that a restart does not'
+      ' find',
+      remedies=(records.Remedy(setting='grader'),),
+      curves=tuple(curves),
+  )
+
+
+def _constant_from(
+    run: form.Run, name: str, values: np.ndarray
+) -> int | None:
+  """Return the index from which a part is constant, if it stopped at once."""
+  same = np.abs(values - values[-1]) < 1e-9
+  at = len(values) - int(np.argmin(same[::-1])) if not same.all() else 0
+  if at < _FEWEST or len(values) - at < _FEWEST:
+    return None
+  before = values[:at]
+  if np.ptp(before) < 1e-9 or values[-1] >= before.max() - 1e-9:
+    return None
+  usual = abs(float(before.mean()) - values[-1])
+  last = np.abs(before[-_FEWEST:] - values[-1])
+  if last.mean() < _HALF * usual or last.min() < 1e-9:
+    return None
+  if name in run.rollouts:
+    rows = run.rollouts.dropna(subset=[name])
+    steps = np.unique(rows['step'])
+    if np.ptp(rows.loc[rows['step'] >= steps[at], name]) > 1e-9:
+      return None
+  return at
+
+
+def _is_outcome(run: form.Run, values: np.ndarray) -> bool:
+  """Return whether means of a part are the solved shares (others check it)."""
+  try:
+    _, solved = run.series('outcome')
+  except form.NotLogged:
+    return False
+  return len(solved) == len(values) and np.allclose(solved, values)
+
+
+def fewer_problems(run: form.Run) -> findings.Finding | None:
+  """Detect steps that have far fewer different problems from a step on."""
+  rows = run.rows('prompt_id')
+  by = rows.groupby('step')['prompt_id'].nunique()
+  if len(by) < 2 * _FEWEST:
+    raise form.NotLogged(f'{len(by)} steps, {2 * _FEWEST} needed')
+  change = trends.change_point(by)
+  before, after = by.iloc[: change.index], by.iloc[change.index :]
+  usual, now = float(before.median()), float(after.median())
+  if change.p > _SURE or now > _HALF * usual:
+    return None
+  steady = all(
+      np.mean(np.abs(side - side.median()) <= _STEADY * side.median()) >= _MOST
+      for side in (before, after)
+  )
+  if not steady:
+    return None
+  since = int(by.index[change.index])
+  shown = rows[rows['step'] >= since].drop_duplicates('prompt_id')
+  return findings.Finding(
+      check='fewer_problems',
+      severity='warning',
+      text=f'a step has {now:g} different problem{"s" * (now != 1)} in place of'
+      f' {usual:g}',
+      since=since,
+      p=change.p,
+      numbers=(
+          findings.Number(name='problems of a step', value=now),
+          findings.Number(name='problems of a step before', value=usual),
+      ),
+      rows=tuple(map(int, shown.index[: shares.SHOWN])),
+      change=f'{words.word(run.format, "data")}: how problems are drawn (the'
+      ' seed of the shuffling, in each process), and the size of a batch, after'
+      ' a restart or with new data',
+      remedies=(records.Remedy(setting='data'),),
+      curves=(('problems of a step', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def same_samples(run: form.Run) -> findings.Finding | None:
+  """Detect rollouts that are one text though the policy is not certain.
+
+  Of a policy with an entropy of some nats over a whole completion, two samples
+  are hardly ever equal.
+  """
+  rows = run.rows('text_id', 'group', 'length')
+  _, entropy = run.course('entropy')
+  by = rows.groupby('group')
+  table = pd.DataFrame(
+      {
+          'step': by['step'].first(),
+          'same': (by['text_id'].nunique() == 1).astype(float),
+          'n': by.size(),
+      }
+  )
+  table = table[table['n'] >= _FEWEST]
+  found = table.groupby('step')['same'].mean()
+  if len(found) < form.MIN_STEPS:
+    raise form.NotLogged(
+        f'{len(found)} steps with groups of {_FEWEST} or more,'
+        f' {form.MIN_STEPS} needed'
+    )
+  steps, same = found.index.to_numpy(), found.to_numpy()
+  late = intervals.mean(run.late(table)['same'])
+  if late.low < _HALF:
+    return None
+  length = float(run.late(rows)['length'].mean())
+  if 'n_tokens' not in rows:
+    length /= _CHARACTERS
+  free = float(entropy[-max(len(entropy) // 3, 1) :].mean()) * length
+  if free < _FREE:
+    return None
+  since = shares.since(found)
+  shown = table.index[table['same'] > 0][-2:]
+  return findings.Finding(
+      check='same_samples',
+      severity='critical' if late.low > 0.8 else 'warning',
+      text=f'in {late.value:.0%} of the groups all rollouts are one text,'
+      f' though the policy is not certain ({free:.0f} nats a completion)',
+      since=since,
+      numbers=(findings.number('groups of one text', late, 'share'),),
+      rows=tuple(
+          map(int, rows.index[rows['group'].isin(shown)][: shares.SHOWN])
+      ),
+      change=f'how the sampler draws: {words.word(run.format, "temperature")}'
+      ' that reaches it (a default of the server may be 0), and no seed that is'
+      ' the same for all requests',
+      remedies=(records.Remedy(setting='temperature', value=1.0),),
+      curves=(('groups of one text', steps, same),),
+  )
+
+
+CHECKS = (keys_change, part_stops, fewer_problems, same_samples)

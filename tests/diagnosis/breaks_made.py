@@ -1,0 +1,76 @@
+"""Synthetic runs in which something breaks at a step, or only seems to."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from evojax.diagnosis import form
+from tests.diagnosis import made
+
+AT = 20  # The step of the break, of 40 that count from 0.
+
+
+def refused(share: float, marked: bool = True) -> form.Run:
+  """Return a run whose right answers count as wrong from a step on.
+
+  Args:
+    share: Share of them.
+    marked: Whether answers are marked from there on, as they were before.
+  """
+  rows = made.rollouts(rise=1.0)
+  said = rows['completion'].str.extract(r'<(\d+)>')[0]
+  late = rows['step'] >= AT
+  boxed = 'so \\boxed{' + said + '}.'
+  rows['completion'] = boxed.where(marked | ~late, 'so ' + said + '.')
+  lost = late & (np.random.default_rng(1).random(len(rows)) < share)
+  for name in ('outcome', 'part_correct'):
+    rows[name] = rows[name].where(~lost, 0.0)
+  return made.run(rows, drop=('format_ok', 'part_format'))
+
+
+def other_keys(share: float) -> form.Run:
+  """Return a run in which a share of the problems get other keys at a step."""
+  rows = made.rollouts(problems=60)
+  chosen = (rows['step'] >= AT) & (rows['group'] < 8 * share)
+  other = (rows['reference'].astype(int) + 7).astype(str)
+  rows['reference'] = rows['reference'].where(~chosen, other)
+  return made.run(rows)
+
+
+def judged(function: Callable[..., np.ndarray]) -> form.Run:
+  """Return a run with a part of steps and of random numbers in [0, 1)."""
+  rows = made.rollouts()
+  noise = np.random.default_rng(0).random(len(rows))
+  rows['part_judge'] = function(rows['step'].to_numpy(), noise)
+  return made.run(rows)
+
+
+def drawn(count: Callable[[int], int]) -> form.Run:
+  """Return a run whose steps have as many problems as a function says."""
+  rows = made.rollouts()
+  kept = rows['group'] % rows['step'].map(count)
+  rows['prompt'] = rows['step'].astype(str) + ' ' + kept.astype(str) + '?'
+  return made.run(rows)
+
+
+def alike(entropy: float, start: int = AT) -> form.Run:
+  """Return a run whose groups are one text from a step on."""
+  rows = made.rollouts()
+  first = rows.groupby(['step', 'group'])['completion'].transform('first')
+  late = rows['step'] >= start
+  rows['completion'] = rows['completion'].where(~late, first)
+  return made.run(rows, entropy=np.full(40, entropy))
+
+
+FAULTS = {
+    'keys_change': (lambda: other_keys(1.0), ('keys_change',)),
+    'judge_fails': (
+        lambda: judged(lambda step, u: np.where(step < AT, u, 0.0)),
+        ('part_stops',),
+    ),
+    'fewer_problems': (
+        lambda: drawn(lambda step: 8 if step < AT else 2),
+        ('fewer_problems',),
+    ),
+    'cold_server': (lambda: alike(0.5), ('same_samples',)),
+}
