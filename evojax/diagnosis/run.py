@@ -1,6 +1,7 @@
 """Diagnosis of a run: read it, examine it, print and write the findings."""
 
 from collections.abc import Mapping
+import math
 import pathlib
 from typing import Any
 
@@ -20,7 +21,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
   """Return settings as numbers; 'weights.format' is the weight of a part.
 
   Raises:
-    ValueError: If a name is unknown or a value is no number.
+    ValueError: If a name is unknown, or a value is no number or below 0.
   """
   found: dict[str, Any] = {}
   for name, value in given.items():
@@ -31,6 +32,11 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     if name.startswith(_WEIGHT):
       found.setdefault('weights', {})[name.removeprefix(_WEIGHT)] = number
     elif name in form.SETTINGS:
+      # A limit or a warm-up of 0 is off, and nan is no setting.
+      if not 0 <= number < math.inf:
+        raise ValueError(
+            f'--set {name}={value}: give a finite number of at least 0'
+        )
       found[name] = number
     else:
       raise ValueError(

@@ -77,6 +77,8 @@ class PartTest(parameterized.TestCase):
           'is_unlearned',
           lambda step, u: (u < np.maximum(1 - step / _AT, 0)).astype(float),
       ),
+      # A fifth of the steps have none of 64 by chance.
+      ('is_rarely_given', lambda step, u: (u < 0.025).astype(float)),
       ('goes_on', lambda step, u: u),
       ('never_varies', lambda step, u: 0.0 * u),
       ('stops_in_the_last_steps', lambda step, u: np.where(step < 38, u, 0)),

@@ -359,6 +359,8 @@ def _ruined() -> form.Run:
   rows = made.rollouts(start=0)
   after = rows['step'] > 0
   rows.loc[after, ['outcome', 'part_correct']] = 0.0
+  wrong = rows['completion'].str.replace(r'<\d+>', '<7>', regex=True)
+  rows['completion'] = rows['completion'].where(~after, wrong)
   return made.run(rows, reward=lambda e: e['part_correct'])
 
 

@@ -111,6 +111,8 @@ class RunTest(parameterized.TestCase):
         ([self.path / 'lost'], 'there is no'),
         ([_DATA / 'trl', '--set', 'heat=1'], 'the settings are'),
         ([_DATA / 'trl', '--set', 'temperature=hot'], 'not a number'),
+        ([_DATA / 'trl', '--set', 'temperature=-1'], 'at least 0'),
+        ([_DATA / 'trl', '--set', 'kl_coef=nan'], 'finite number'),
         ([_DATA / 'trl', '--columns', 'outcome=lost'], 'names lost'),
     ):
       code, _, error = self.run_command(*arguments)

@@ -20,6 +20,7 @@ _SURE = 0.01
 _FEWEST = 4  # Steps on either side of a break.
 _NEVER, _OFTEN = 0.05, 0.5  # Shares of problems whose key differs.
 _AGAIN = 2  # Problems of a step, at least, that came before.
+_CHANCE = 0.001  # Probability that a part has one mean for so many steps.
 _HALF = 0.5  # Factor of the problems of a step, and of the mean of a part.
 _STEADY = 0.25  # Relative difference of the problems of most steps.
 _MOST = 0.9
@@ -76,8 +77,8 @@ def keys_change(run: form.Run) -> findings.Finding | None:
 def part_stops(run: form.Run) -> findings.Finding | None:
   """Detect a part that varied, and is the same for all rollouts from a step on.
 
-  A part that has reached its highest value is learned, and nothing is wrong. So
-  is one that the policy had unlearned before.
+  Nothing is wrong with a part that stays at its highest value, as the policy
+  has learned it, or that had fallen before, as the policy has unlearned it.
   """
   names = [form.PART + part for part in run.parts]
   names += [c for c in run.steps if c.startswith(form.PART) and c not in names]
@@ -127,7 +128,11 @@ def _constant_from(
     return None
   usual = abs(float(before.mean()) - values[-1])
   last = np.abs(before[-_FEWEST:] - values[-1])
-  if last.mean() < _HALF * usual or last.min() < 1e-9:
+  if last.mean() < _HALF * usual:
+    return None
+  # A part that is rarely given has the same mean in several steps by chance.
+  often = (np.count_nonzero(same[:at]) + 1) / at
+  if often ** (len(values) - at) > _CHANCE:
     return None
   if name in run.rollouts:
     rows = run.rollouts.dropna(subset=[name])

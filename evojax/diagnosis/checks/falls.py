@@ -92,7 +92,7 @@ def advice(
 
 
 def _also(run: form.Run, step: int) -> str:
-  """Return what else changes at a step, and is no consequence of a fall.
+  """Return what else changes at a step: prompts, marks of answers, the rate.
 
   Args:
     run: The run.
