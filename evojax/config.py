@@ -236,8 +236,8 @@ FIELDS = (
           ' -1.', -1),
     Field('rollout.min_p', 0.0, 'Min-p sampling of --mode=eval; training needs'
           ' 0.', 0.0, 1.0),
-    Field('rollout.stop', (), 'Strings that end a completion; the text that is'
-          ' graded ends before them.'),
+    Field('rollout.stop', (), 'Strings that end a completion, e.g. special'
+          ' tokens; the text that is graded ends before them.'),
     Field('rollout.decode_slots', 128,
           'Rows decoded at once; a compiled shape, fixed for the run.', 1),
     Field('rollout.prefill_rows', 16,

@@ -32,7 +32,7 @@ class Limits:
   """Limits of an episode of a domain, besides its tokens."""
 
   turns: int = 1  # Turns of the policy; 1: the first one ends the episode.
-  # Wall time of one reply, and of all replies of an episode.
+  # Wall time of one reply, or of `close`, and of all replies of an episode.
   reply_seconds: float = 60.0
   episode_seconds: float = 600.0
   open: int = 0  # Maximum number of concurrent environments; 0: any number.

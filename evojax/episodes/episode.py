@@ -30,6 +30,7 @@ import numpy as np
 from evojax import records
 from evojax.domains import base
 from evojax.domains import environments
+from evojax.episodes import rounds
 from evojax.evidence import schema
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import daemon_threads
@@ -243,11 +244,12 @@ class _Game:
         for problem, request in zip(problems, requests, strict=True)
     ]
     self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    # Play -> time at which its reply is late, on the monotonic clock.
+    # Play -> time at which its reply is late, on the monotonic clock; the same
+    # for environments that are being closed.
     self._replying: dict[int, float] = {}
+    self._closing: dict[int, float] = {}
     self._late: set[int] = set()  # Plays that ended before their reply came.
     self._lock = threading.Lock()  # Guards `_late`.
-    self._closing: set[int] = set()
     self._unstarted = list(range(len(requests)))[::-1]
     self._running = 0  # Number of requests at the sampler.
     self._error: BaseException | None = None
@@ -262,8 +264,8 @@ class _Game:
   def play(self) -> list[records.Episode]:
     """Play all episodes; see `Player.play`."""
     streams = hasattr(self._sampler, 'stream') and not self._together
-    rounds = functools.partial(_Rounds, self._sampler)
-    open_stream = self._sampler.stream if streams else rounds
+    in_rounds = functools.partial(rounds.Rounds, self._sampler)
+    open_stream = self._sampler.stream if streams else in_rounds
     self._threads = daemon_threads.DaemonThreads(_THREADS, 'environment')
     try:
       with open_stream(self._on_turn) as self._stream:
@@ -326,13 +328,14 @@ class _Game:
       waits.advance()
 
   def _wait(self) -> None:
-    """Wait for an event; end the plays whose reply is late."""
+    """Wait for an event; end what is late."""
     # A single process checks from time to time whether the run is to stop. With
     # several processes, none may leave the others waiting.
     if not self._together and self._stopping():
       raise preemption.Interrupted
     started, idle = time.monotonic(), not self._running
-    first = min(self._replying.values(), default=math.inf)
+    times = (*self._replying.values(), *self._closing.values())
+    first = min(times, default=math.inf)
     timeout = min(max(first - started, 0.0), _WATCH_SECONDS)
     try:
       event = self._events.get(timeout=timeout)
@@ -342,13 +345,16 @@ class _Game:
       self.waited += time.monotonic() - started
     event()
     self._drain()
-    now = time.monotonic()
-    for i in [i for i, at in self._replying.items() if at <= now]:
-      del self._replying[i]
+    for i in _take_late(self._replying):
       with self._lock:
         self._late.add(i)
       self._threads.replace()
       self._answer(i, self._no_reply(i), 'seconds')
+    for i in _take_late(self._closing):
+      self._threads.replace()
+      seconds = self._limits.reply_seconds
+      error = f'the environment does not close within {seconds:g} s'
+      self._plays[i].error = self._plays[i].error or error
 
   # ------------------------------------------------------------------- events
 
@@ -375,8 +381,7 @@ class _Game:
   def _reply(self, number: int) -> None:
     """Get the reply of an environment; runs in a thread."""
     play, started = self._plays[number], time.monotonic()
-    late = started + self._limits.reply_seconds
-    self._events.put(lambda: self._begin(number, late))
+    self._begin(self._replying, number)
     # An environment may run any code, the user's or a third party's.
     try:
       if not play.opened:
@@ -394,9 +399,15 @@ class _Game:
         return
     self._abandon(play)
 
-  def _begin(self, number: int, late: float) -> None:
-    if number in self._replying:
-      self._replying[number] = late
+  def _begin(self, times: dict[int, float], number: int) -> None:
+    """Note that a thread works on a play now, which may take so long."""
+    late = time.monotonic() + self._limits.reply_seconds
+
+    def note() -> None:
+      if number in times:
+        times[number] = late
+
+    self._events.put(note)
 
   def _take_reply(
       self, number: int, reply: environments.Reply | Exception, seconds: float
@@ -494,19 +505,20 @@ class _Game:
     if not play.end:
       self._submit([number])
     elif number not in self._late and play.environment is not None:
-      self._closing.add(number)
+      self._closing[number] = math.inf  # Until a thread starts on it.
       self._threads.run(lambda: self._close(number))
 
   def _close(self, number: int) -> None:
     play = self._plays[number]
+    self._begin(self._closing, number)
     try:
       state, error = play.environment.close(), ''
     except Exception as e:  # pylint: disable=broad-except
       state, error = None, f'{type(e).__name__}: {e}'
 
     def take() -> None:
-      self._closing.discard(number)
-      play.state, play.error = state, play.error or error
+      if self._closing.pop(number, None) is not None:
+        play.state, play.error = state, play.error or error
 
     self._events.put(take)
 
@@ -556,32 +568,10 @@ class _Game:
       self._go_on(i, reply, ids, text, end)
 
 
-class _Rounds:
-  """A stream over a sampler without one; it samples waiting turns together."""
-
-  def __init__(
-      self,
-      sampler: records.Sampler,
-      ended: Callable[[int, records.Episode | BaseException], None],
-  ):
-    self._sampler, self._ended = sampler, ended
-    self._waiting: dict[int, records.Request] = {}
-
-  def __enter__(self) -> '_Rounds':
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    pass
-
-  def submit(self, requests: dict[int, records.Request]) -> None:
-    """Queue requests for the next round."""
-    self._waiting |= requests
-
-  def work(self) -> bool:
-    """Sample all queued requests."""
-    asked, self._waiting = dict(sorted(self._waiting.items())), {}
-    if asked:
-      episodes = self._sampler.generate(list(asked.values()))
-      for number, episode in zip(asked, episodes, strict=True):
-        self._ended(number, episode)
-    return bool(asked)
+def _take_late(times: dict[int, float]) -> list[int]:
+  """Remove and return the plays whose time is over."""
+  now = time.monotonic()
+  late = [i for i, at in times.items() if at <= now]
+  for i in late:
+    del times[i]
+  return late

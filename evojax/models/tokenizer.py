@@ -139,6 +139,10 @@ class Tokenizer:
           clean_up_tokenization_spaces=False,
       )
 
+  def decode_all(self, ids: Sequence[int]) -> str:
+    """Return the text of token ids, special tokens included."""
+    return self.decode(ids, skip_special_tokens=False)
+
   def render(
       self,
       messages: Sequence[Mapping[str, Any]],

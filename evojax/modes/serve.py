@@ -219,7 +219,7 @@ def make_service(config: _Config, policy: _Policy) -> service_lib.Service:
   )
   return local_service.LocalService(
       slots,
-      decode_text=policy.tokenizer.decode,
+      decode_text=policy.tokenizer.decode_all,
       load=load,
       path=config.model.path,
       version=c.weight_version,

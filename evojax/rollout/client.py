@@ -294,7 +294,7 @@ class SGLangEngine:
       # The server cannot find these stop strings: one may begin in an earlier
       # part, and an aborted answer is not searched for them.
       if begin or reason == 'abort':
-        if hit := stops.find(tokens, request.params.stop, model.decode):
+        if hit := stops.find(tokens, request.params.stop, model.decode_all):
           reason = 'stop'
           for values in sampled:
             del values[hit[0] :]

@@ -49,6 +49,7 @@ class Model:
   vocab_size: int  # Rows of the embedding table.
   eos_ids: tuple[int, ...]
   decode: Callable[[Sequence[int]], str]  # Without special tokens.
+  decode_all: Callable[[Sequence[int]], str]  # With them.
   encode: Callable[[str], Sequence[int]]  # Adds no special tokens.
   max_prompt_tokens: int  # Of one request.
   max_tokens: int  # Sampled tokens of one request.

@@ -10,11 +10,14 @@ import httpx2
 from evojax.rollout import answers
 from evojax.rollout import probes
 from evojax.rollout import servers as servers_lib
+from evojax.runtime import descriptors
 
 # Uvicorn drops idle connections after 5 s. The client drops them earlier, so
 # that no request is sent on a connection that is just being closed.
 _KEEP_ALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 5.0
+# File descriptors that are left for all else, and of these those for probes.
+_OTHER_FILES, _PROBES = 512, 128
 
 _Json = dict[str, Any]
 _Lost = Callable[[servers_lib.Server, str], None]
@@ -30,6 +33,8 @@ class Connections:
   Attributes:
     timeout_seconds: Longest time that a request may go unanswered.
     http: The client that holds the connections, for the requests of `probes`.
+    most: Most requests that may be under way, since each needs a connection,
+      and thus a file descriptor.
   """
 
   def __init__(
@@ -50,6 +55,9 @@ class Connections:
       transport: Replaces the network, in tests.
     """
     self.timeout_seconds = timeout_seconds
+    files = descriptors.raise_limit()
+    self.most = max(files - _OTHER_FILES, files // 2)
+    for_probes = min(_PROBES, files // 8)
     bearer = lambda key: {'Authorization': f'Bearer {key}'} if key else {}
     self._admin = bearer(admin_key or api_key)
     self.http = httpx2.AsyncClient(
@@ -59,7 +67,7 @@ class Connections:
         transport=transport,
         timeout=httpx2.Timeout(timeout_seconds, connect=_CONNECT_SECONDS),
         limits=httpx2.Limits(
-            max_connections=None,
+            max_connections=self.most + for_probes,
             max_keepalive_connections=None,
             keepalive_expiry=_KEEP_ALIVE_SECONDS,
         ),
@@ -114,9 +122,12 @@ class Connections:
           ' SGLang server?'
       ) from error
     status, text = response.status_code, response.text[:500]
-    if status in (429, 503):
+    # 408 says that the request did not arrive in time; some proxies answer so
+    # on a connection that was idle.
+    if status in (408, 429, 503):
       server.rests_until = time.monotonic() + servers_lib.retry_after(response)
-      raise BusyError('it is too busy')
+      server.busy = True
+      raise BusyError(f'{url} answered {status}: {text}')
     if status in (401, 403):
       raise probes.denied(url)
     if status >= 500:

@@ -38,6 +38,7 @@ class Engine:
       *,
       eos_ids: tuple[int, ...],
       decode_text: Callable[[Sequence[int]], str],
+      decode_all: Callable[[Sequence[int]], str] | None = None,
       refill_every: int,
       copy_weights: bool = False,
       mesh: sharding.AnyMesh | None = None,
@@ -51,6 +52,8 @@ class Engine:
         `SamplingParams.max_tokens` are refused.
       eos_ids: Tokens that end a completion.
       decode_text: Token ids -> text without special tokens.
+      decode_all: The same with special tokens, which may be stop strings;
+        default: decode_text.
       refill_every: Decode steps between refills; with 0, free slots are
         refilled only once all rows have ended.
       copy_weights: Whether to copy the weights; needed if the caller donates
@@ -69,7 +72,7 @@ class Engine:
     self._new_schedule = functools.partial(
         scheduler.Scheduler,
         self.slots,
-        decode_text=decode_text,
+        decode_text=decode_all or decode_text,
         refill_every=refill_every,
         jobs_may_come=False,
     )

@@ -94,12 +94,10 @@ class Fleet:
     self.timeout_seconds = connections.timeout_seconds
     self._roster = roster
     self._check, self._vouch = check, vouch
-    # Without servers there is one turn: its request raises the FleetError.
-    self._turns_of = lambda: concurrency * max(len(self.servers), 1)
-    self.turns = servers_lib.Turns(self._turns_of())
+    self._connections, self._http = connections, connections.http
+    self.turns = servers_lib.Turns(self._most_turns())
     self._stopping = stopping
     self._weights_transport = weights_transport
-    self._connections, self._http = connections, connections.http
     self._changed = asyncio.Event()  # Set at a change, then replaced.
     self._versions: list[str] = []  # All versions that were installed.
     self._tasks: set[asyncio.Task] = set()
@@ -117,7 +115,7 @@ class Fleet:
     if self._roster is not None:
       self.servers = [_Server(url) for url in self._roster.read()]
       self._spawn(self._follow())
-      self.turns.resize(self._turns_of())
+      self.turns.resize(self._most_turns())
     for server in self.servers:
       self._revive(server)
       server.watch = self._spawn(self._watch(server))
@@ -131,6 +129,21 @@ class Fleet:
       task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await self._connections.close()
+
+  def _most_turns(self) -> int:
+    """Return how many requests may be under way at a time."""
+    # Without servers there is one turn: its request raises the FleetError.
+    wanted, most = self._concurrency * len(self.servers), self._connections.most
+    if wanted > most:
+      logging.warning(
+          'at most %d requests are under way at a time, although %d servers'
+          ' take %d (config.rollout.concurrency): this process may open too few'
+          ' files; raise its limit (ulimit -n)',
+          most,
+          len(self.servers),
+          wanted,
+      )
+    return max(min(wanted, most), 1)
 
   def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task:
     task = asyncio.create_task(work)
@@ -168,7 +181,7 @@ class Fleet:
         server.watch = self._spawn(self._watch(server))
       server.refused = False
       self._revive(server)
-    self.turns.resize(self._turns_of())
+    self.turns.resize(self._most_turns())
     self._notify()
 
   def _leave(self, server: _Server) -> None:
@@ -241,8 +254,9 @@ class Fleet:
         if time.monotonic() - busy_since > self.timeout_seconds:
           raise FleetError(
               f'a request was put off for {self.timeout_seconds:g} s'
-              ' (config.rollout.timeout_seconds): the servers are busy with'
-              ' others; lower config.rollout.concurrency or start more'
+              f' (config.rollout.timeout_seconds), at last: {error}. If the'
+              ' servers are busy with others, lower config.rollout.concurrency'
+              ' or start more'
           ) from error
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LAST_BACKOFF)
@@ -491,6 +505,8 @@ class Fleet:
     """
     while True:
       await asyncio.sleep(_WATCH_SECONDS)
+      if server.busy:
+        await self._check_busy(server)
       if not server.waits or server.abilities is None:
         continue
       path = server.abilities.model_info
@@ -502,6 +518,18 @@ class Fleet:
           waits.reschedule(self._loop.time())
       except httpx2.HTTPError:
         pass  # Then its pending requests fail without our help.
+
+  async def _check_busy(self, server: _Server) -> None:
+    """Take a server out of use if it is not busy, but has failed.
+
+    Both answer 503: a server with a full queue, which soon works again, and one
+    that does not sample any more, or a proxy in front of it.
+    """
+    server.busy = False
+    try:
+      await probes.check_health(self._http, server.url)
+    except (probes.GoneError, httpx2.HTTPError) as error:
+      self._lost(server, probes.described(error))
 
   def _revive(self, server: _Server) -> None:
     server.revival = self._spawn(self._bring_up(server))

@@ -50,7 +50,8 @@ class LocalService:
 
     Args:
       slots: Slots made with limits; nobody else may use them.
-      decode_text: Token ids -> text without special tokens.
+      decode_text: Token ids -> the text in which stop strings are found,
+        special tokens included, as in SGLang.
       load: Directory -> parameters on the device; raises ValueError if they are
         of another shape. It runs in the caller's thread.
       path: Directory of the first weights.

@@ -40,6 +40,17 @@ async def read(http: httpx2.AsyncClient, url: str) -> dict[str, Any]:
   return {}
 
 
+async def check_health(http: httpx2.AsyncClient, url: str) -> None:
+  """Check that a server says it is up.
+
+  Raises:
+    GoneError: If it does not.
+  """
+  health = await fetch(http, f'{url}/health')
+  if health.status_code != 200:
+    raise GoneError(_refused(f'{url}/health', health))
+
+
 async def probe(
     http: httpx2.AsyncClient, url: str
 ) -> tuple[servers_lib.Abilities, dict[str, Any], dict[str, Any]]:
@@ -53,9 +64,7 @@ async def probe(
     DisagreementError: If it is not an SGLang server, or refuses the key.
     GoneError: If the server is not up.
   """
-  health = await fetch(http, f'{url}/health')
-  if health.status_code != 200:
-    raise GoneError(_refused(f'{url}/health', health))
+  await check_health(http, url)
   for path in ('/model_info', '/get_model_info'):
     if model := await read(http, url + path):
       break

@@ -260,7 +260,9 @@ def _filter(logits, top_p, top_k, min_p):
   before = jnp.cumsum(ranked, -1) - ranked  # Mass ranked above each token.
   size = logits.shape[-1]
   limit = jnp.where(top_k > 0, jnp.minimum(top_k, size), size)
-  keep = (before < top_p[:, None]) & (jnp.arange(size) < limit[:, None])
+  # Rounded shares may add up to 1 before the last token, but top_p = 1 is off.
+  within = (before < top_p[:, None]) | (top_p >= 1)[:, None]
+  keep = within & (jnp.arange(size) < limit[:, None])
   last = jnp.maximum(keep.sum(-1), 1) - 1
   floor = jnp.take_along_axis(ranked, last[:, None], -1)
   floor = jnp.maximum(floor, min_p[:, None] * ranked[:, :1])

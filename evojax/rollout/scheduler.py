@@ -148,7 +148,8 @@ class Scheduler:
 
     Args:
       slots: The decode slots on the device.
-      decode_text: Token ids -> text without special tokens.
+      decode_text: Token ids -> the text in which stop strings are found,
+        special tokens included.
       refill_every: Decode steps between refills; with 0, free slots are
         refilled only once all rows have ended.
       jobs_may_come: Whether jobs may come at any time, so that segments must be
@@ -471,7 +472,7 @@ class Scheduler:
       new = slice(known[b] - found.first[b], found.count[b] - found.first[b])
       entry.tokens = np.concatenate([entry.tokens, found.tokens[b, new]])
       entry.logprobs = np.concatenate([entry.logprobs, found.logprobs[b, new]])
-      finish = self._finish(entry, bool(found.done[b]))
+      finish = self._finish(entry, known[b], bool(found.done[b]))
       if finish:
         self._release(b)
       best = None
@@ -481,10 +482,18 @@ class Scheduler:
         self._send(entry, best, known[b], finish)
     return most
 
-  def _finish(self, entry: Entry, done: bool) -> service.Finish | None:
-    """Cut an entry after its first stop string; return why it ended, if so."""
-    params = entry.job.params
-    hit = stops_lib.find(entry.tokens.tolist(), params.stop, self._decode_text)
+  def _finish(
+      self, entry: Entry, known: int, done: bool
+  ) -> service.Finish | None:
+    """Cut an entry after its first stop string; return why it ended, if so.
+
+    Args:
+      entry: The entry.
+      known: How many of its tokens were looked at before.
+      done: Whether its slot has ended.
+    """
+    params, tokens = entry.job.params, entry.tokens.tolist()
+    hit = stops_lib.find(tokens, params.stop, self._decode_text, known)
     if hit:
       length, text = hit
       entry.tokens = entry.tokens[:length]

@@ -46,6 +46,7 @@ class Server:
   left: bool = False  # The file of URLs does not name it any more.
   in_flight: int = 0  # Requests that wait for its answers.
   rests_until: float = 0.0  # No requests before this time.monotonic().
+  busy: bool = False  # It put off a request since `Fleet._watch` last looked.
   stale: int = 0  # Successive answers from weights that this run did not send.
   error: str = 'never answered'  # Why it is not up.
   revival: asyncio.Task | None = None  # Brings it up.

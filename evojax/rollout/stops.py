@@ -1,6 +1,11 @@
 """Stop strings: the end of a completion in its text and in its tokens."""
 
+import bisect
 from collections.abc import Callable, Sequence
+
+# A character may need so many tokens; so many characters at the beginning of a
+# window may differ from those in the whole text.
+_TOKENS_PER_CHARACTER, _BLURRED = 4, 4
 
 
 def first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
@@ -19,20 +24,54 @@ def find(
     tokens: Sequence[int],
     stops: Sequence[str],
     decode: Callable[[Sequence[int]], str],
+    checked: int = 0,
 ) -> tuple[int, str] | None:
   """Return how many tokens reach the first stop string, and this string.
 
   Args:
     tokens: Token ids of a completion.
     stops: Stop strings.
-    decode: Token ids -> text.
+    decode: Token ids -> text, special tokens included: a policy may end its
+      turns with one that is not its end-of-sequence token.
+    checked: Number of first tokens that reach none, as an earlier call found.
 
   Returns:
     (number of tokens, stop string): the fewest first tokens whose text contains
     a stop string; None if there is none.
   """
-  if not stops or first(decode(tokens), stops) is None:
+  if not stops:
     return None
-  prefixes = range(1, len(tokens) + 1)
-  hits = ((n, first(decode(tokens[:n]), stops)) for n in prefixes)
-  return next((n, hit[1]) for n, hit in hits if hit)
+  # A completion is searched again and again while it grows, so only its end is
+  # decoded first.
+  end = _end(tokens, max(map(len, stops)), decode, checked)
+  if not all(first(decode(part), stops) for part in (end, tokens)):
+    return None
+  # A longer head holds whatever a shorter one does, so the length is bisected.
+  # Trying all lengths would block all other samples for seconds.
+  hit_in = lambda n: first(decode(tokens[:n]), stops)
+  found = lambda n: hit_in(n) is not None
+  n = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=found)
+  return n, hit_in(n)[1]
+
+
+def _end(
+    tokens: Sequence[int],
+    longest: int,
+    decode: Callable[[Sequence[int]], str],
+    checked: int,
+) -> Sequence[int]:
+  """Return the last tokens, which hold any stop string that is not old.
+
+  Args:
+    tokens: Token ids of a completion.
+    longest: Characters of the longest stop string.
+    decode: As in `find`.
+    checked: As in `find`.
+  """
+  # The first characters may differ from those in the whole text, as the window
+  # may begin within a character, and decoders drop a space at the beginning.
+  wanted = longest + _BLURRED
+  begin = max(checked - _TOKENS_PER_CHARACTER * wanted, 0)
+  # Some tokens have no text.
+  is_enough = len(decode(tokens[begin:checked])) >= wanted
+  return tokens[begin:] if is_enough else tokens

@@ -64,6 +64,7 @@ def make_engine(
       shapes(config),
       eos_ids=policy.tokenizer.eos_ids,
       decode_text=policy.tokenizer.decode,
+      decode_all=policy.tokenizer.decode_all,
       refill_every=config.rollout.refill_every,
       # With prefetch, the update donates the weights' buffers while the engine
       # still samples the next step with these weights.
@@ -144,6 +145,7 @@ def open_sampler(
           vocab_size=policy.cfg.vocab_size,
           eos_ids=tokenizer.eos_ids,
           decode=tokenizer.decode,
+          decode_all=tokenizer.decode_all,
           encode=tokenizer.encode,
           max_prompt_tokens=sizes.max_prompt_tokens,
           max_tokens=sizes.max_tokens,

@@ -188,7 +188,7 @@ class EpisodeTest(parameterized.TestCase):
       self.assertEqual(e.state[-1], e.text)
     self.assertEqual(domain.closed, domain.opened)
 
-  def hanging(self, *problems):
+  def hanging(self, *problems, method='reply'):
     """Return a domain whose environments hang for some problems."""
     domain, hangs = echo.Domain(reply_seconds=0.3), threading.Event()
     first = domain.environment
@@ -196,7 +196,7 @@ class EpisodeTest(parameterized.TestCase):
     def environment(problem):
       made = first(problem)
       if int(problem.problem_id[:8], 16) in problems:
-        made.reply = lambda turn: hangs.wait() and None
+        setattr(made, method, lambda *_: hangs.wait() and None)
       return made
 
     domain.environment = environment
@@ -233,6 +233,20 @@ class EpisodeTest(parameterized.TestCase):
     hangs.set()
     ends = [e.finish_reason == 'seconds' for e in found]
     self.assertEqual(ends, [True] * 9 + [False] * 3)
+
+  def test_environments_that_do_not_close_end_without_a_grade(self):
+    want = self.play(echo.Domain())
+    domain, hangs = self.hanging(0, 1, method='close')
+    self.addCleanup(hangs.set)
+    with mock.patch.object(episode, '_THREADS', 2):
+      found = self.play(domain)
+    for b, (a, e) in enumerate(zip(want, found, strict=True)):
+      if b // 3 < 2:
+        self.assertRegex(e.error, 'does not close within')
+        self.assertIsNone(e.state)
+        np.testing.assert_array_equal(a.tokens, e.tokens)
+      else:
+        self.assert_same(a, e)
 
   def test_a_failure_is_no_grade_and_ends_nothing_else(self):
     want = self.play(echo.Domain())

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from unittest import mock
@@ -12,9 +13,12 @@ import httpx2
 import jax
 
 from configs import math as math_config
+from evojax import records
 from evojax.modes import serve
 from evojax.rollout import service as service_lib
 from evojax.rollout.server import app as app_lib
+from evojax.training import settings
+from tests import tiny
 from tests.rollout.server import fakes
 
 
@@ -187,6 +191,36 @@ class ServeTest(absltest.TestCase):
                 ),
                 5000,
             )
+
+
+
+class MakeServiceTest(absltest.TestCase):
+
+  def test_special_token_is_a_stop_string(self):
+    path = tiny.make_policy(self.enterContext(tempfile.TemporaryDirectory()))
+    config = tiny.make_config(path, serve__context_tokens=64)
+    policy = settings.open_policy(config)
+    service = serve.make_service(config, policy)
+    self.addCleanup(service.close, 0.0)
+    special = policy.tokenizer.pad_id
+    params = records.SamplingParams(
+        max_tokens=4,
+        temperature=0.0,
+        logit_bias=((special, 100.0),),
+        stop=(policy.tokenizer.decode_all([special]),),
+    )
+    chunks, ended = [], threading.Event()
+
+    def listen(chunk):
+      chunks.append(chunk)
+      if chunk.finish:
+        ended.set()
+
+    service.submit([service_lib.Job('a', (5, 6), params, 0)], [listen])
+    self.assertTrue(ended.wait(120))
+    self.assertEqual(chunks[-1].finish.matched, params.stop[0])
+    sampled = [token.token for chunk in chunks for token in chunk.tokens]
+    self.assertEqual(sampled, [special])
 
 
 if __name__ == '__main__':

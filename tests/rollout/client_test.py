@@ -26,6 +26,7 @@ from evojax.rollout import roster as roster_lib
 from evojax.rollout import servers as servers_lib
 from evojax.rollout import transfer
 from evojax.rollout import weights as weights_lib
+from evojax.runtime import descriptors
 from evojax.runtime import environment
 from evojax.runtime import preemption
 from tests.rollout import fake_sglang as fake
@@ -127,6 +128,18 @@ class SamplingTest(ClientTestCase):
     self.assertEqual(sum(shares), 30)
     self.assertGreater(min(shares), 10)
     self.assertEqual([server.most for server in self.servers], [3, 3])
+
+  def test_no_more_requests_than_files_may_be_open(self):
+    few = mock.patch.object(descriptors, 'raise_limit', return_value=6)
+    self.enter_context(few)
+    with self.assertLogs(level='WARNING') as logs:
+      engine = self.connect(concurrency=4)
+    self.assertRegex(logs.output[0], 'at most 3 requests .* 2 servers take 8')
+    for server in self.servers:
+      server.most = 0
+    asked = requests(30)
+    self.check(engine.generate(asked), asked)
+    self.assertLessEqual(max(server.most for server in self.servers), 3)
 
   def test_what_is_asked(self):
     (request,) = requests(
@@ -407,14 +420,42 @@ class TroubleTest(ClientTestCase):
     self.check(engine.generate(asked), asked)
     self.assertEqual(engine.metrics()['fleet/servers_up'], 2)
 
-  def test_server_error_is_retried(self):
+  def test_server_that_has_failed_is_not_busy(self):
+    self.enter_context(mock.patch.object(fleet_lib, '_WATCH_SECONDS', 0.2))
+    engine = self.connect()
+
+    def fail(path, body, key, handle=self.servers[0].handle):
+      if path in ('/health', '/generate'):
+        return 503, {}, {'error': 'the server is failed'}
+      return handle(path, body, key)
+
+    self.servers[0].handle = fail
+    asked = requests(10)
+    with self.assertLogs(level='WARNING') as logs:
+      self.check(engine.generate(asked), asked)
+      deadline = time.monotonic() + 10
+      while engine.metrics()['fleet/servers_up'] > 1:
+        self.assertLess(time.monotonic(), deadline)
+        time.sleep(0.05)
+    (line,) = [x for x in logs.output if 'is lost' in x]
+    self.assertRegex(line, 'server0:30000/health answered 503 .*is failed')
+
+  def test_busy_for_too_long(self):
+    engine = self.connect(timeout_seconds=1.0)
+    for server in self.servers:
+      server.busy = 10**6
+    with self.assertRaisesRegex(fleet_lib.FleetError, '503: .*queue full'):
+      engine.generate(requests(1))
+
+  @parameterized.parameters(408, 429, 500, 502, 503)
+  def test_server_error_is_retried(self, status):
     engine = self.connect()
     failed = []
 
     def fail_once(path, body, key, handle=self.servers[0].handle):
       if path == '/generate' and not failed:
         failed.append(body)
-        return 500, {}, {'error': 'out of luck'}
+        return status, {}, {'error': 'out of luck'}
       return handle(path, body, key)
 
     self.servers[0].handle = fail_once
@@ -483,6 +524,19 @@ class TroubleTest(ClientTestCase):
     self.assertLen(completion.logprobs, 3)
     self.assertEqual(completion.finish_reason, 'stop')
     self.assertEqual(completion.text, f'{first.tokens[0]} ')
+
+  def test_special_token_is_a_stop_string_of_what_was_aborted(self):
+    engine = self.connect(model=fake.model(decode=lambda ids: ''))
+    (request,) = requests(1, ignore_eos=True)
+    tokens = expected(request)
+    stop = ' '.join(map(str, tokens[:2]))
+    for server in self.servers:
+      server.aborts = [3]
+    (completion,) = engine.generate(
+        requests(1, ignore_eos=True, stop=(stop,))
+    )
+    self.assertEqual(completion.tokens.tolist(), tokens[:2])
+    self.assertEqual(completion.finish_reason, 'stop')
 
   def test_aborted_completion_goes_on(self):
     engine = self.connect()

@@ -94,6 +94,7 @@ def model(**changes: Any) -> comparison.Model:
           'vocab_size': VOCAB,
           'eos_ids': (EOS,),
           'decode': lambda ids: ' '.join(map(str, ids)),
+          'decode_all': lambda ids: ' '.join(map(str, ids)),
           'encode': lambda text: [1 + ord(c) % (VOCAB - 1) for c in text],
           'max_prompt_tokens': 16,
           'max_tokens': 64,

@@ -1,11 +1,14 @@
-"""Where servers find new weights."""
+"""Where servers find new weights, and what an engine samples."""
 
+import contextlib
 import pathlib
 import tempfile
 
 from absl.testing import absltest
 import ml_collections
 
+from evojax import records
+from evojax.models import policy as policy_lib
 from evojax.rollout import client
 from evojax.runtime import mirror
 from evojax.runtime import sharding
@@ -48,6 +51,38 @@ class WeightsFolderTest(storage_test.StorageTestCase):
           engines.weights_folder(path, '')
       folders = {engines.weights_folder(path, '/mnt') for path in paths}
       self.assertLen(folders, 1)
+
+
+class EngineTest(absltest.TestCase):
+
+  def test_special_token_is_a_stop_string(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    config = tiny.make_config(tiny.make_policy(root / 'policy'))
+    policy = settings.open_policy(config)
+    mesh = sharding.make_mesh(**config.mesh.to_dict())
+    weights = policy_lib.load_params(policy, mesh, param_dtype='float32')
+    special = policy.tokenizer.pad_id
+    stop = policy.tokenizer.decode([special], skip_special_tokens=False)
+    # Its logit is the largest but for the noise.
+    weights['embed'] = weights['embed'].at[special].mul(3.0)
+
+    def sample(**params):
+      params = records.SamplingParams(max_tokens=8, **params)
+      asked = [records.Request((5, 6), 0, 0, i, params) for i in range(64)]
+      return engine.generate(asked)
+
+    made = engines.make_engine(config, policy, mesh)
+    with contextlib.closing(made) as engine:
+      engine.update_weights(weights, 0)
+      plain, ended = sample(), sample(stop=(stop,))
+    reasons = set()
+    for a, b in zip(plain, ended):
+      tokens = a.tokens.tolist()
+      if special in tokens:
+        tokens = tokens[: tokens.index(special) + 1]
+        reasons.add(b.finish_reason)
+      self.assertEqual(b.tokens.tolist(), tokens)
+    self.assertEqual(reasons, {'stop'})
 
 
 class SamplerTest(absltest.TestCase):

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Sequence
 import itertools
-import json
 from typing import Any
 import uuid
 
@@ -126,11 +125,8 @@ def _turn(index: int, message: protocol.Message) -> native.Json:
   for call in message.tool_calls:
     arguments = call.function.arguments
     if isinstance(arguments, str):
-      try:
-        arguments = json.loads(arguments)
-      except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+      arguments = tools_lib.parse_object(arguments)
+    if arguments is None:
       field = f'messages[{index}].tool_calls'
       raise errors.bad_request(field, 'arguments must be a JSON object')
     function = {'name': call.function.name, 'arguments': arguments}

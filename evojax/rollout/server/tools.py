@@ -5,6 +5,8 @@ import json
 from typing import Any
 import uuid
 
+import pydantic_core
+
 from evojax.rollout.server import text as text_lib
 
 _OPEN, _CLOSE = '<tool_call>', '</tool_call>'
@@ -57,22 +59,31 @@ class ToolCalls:
     self._rest = self._rest[len(shown) :]
 
   def _parse(self, text: str) -> dict[str, Any] | None:
-    try:
-      call = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-      return None
-    if not isinstance(call, dict):
+    call = parse_object(text)
+    if call is None:
       return None
     name = call.get('name')
     arguments = call.get('arguments', call.get('parameters', {}))
     if name not in self._names or not isinstance(arguments, dict):
       return None
-    arguments = json.dumps(arguments, ensure_ascii=False)
+    try:
+      arguments = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # A number such as 1e999, which becomes infinite.
+      return None
     function = {'name': name, 'arguments': arguments}
     call_id = f'call_{uuid.uuid4().hex[:24]}'
     return {'id': call_id, 'type': 'function', 'function': function}
 
 
-def _refuse(constant: str) -> None:
-  """Refuse NaN and infinities, which JSON does not have."""
-  raise ValueError(constant)
+def parse_object(text: str) -> dict[str, Any] | None:
+  """Return the JSON object in a text; None if it holds anything else.
+
+  The parser is that of request bodies. Unlike Python's own, it refuses half of
+  a surrogate pair, which no answer can hold, and values that are nested so
+  deeply that Python cannot process them.
+  """
+  try:
+    found = pydantic_core.from_json(text, allow_inf_nan=False)
+  except ValueError:
+    return None
+  return found if isinstance(found, dict) else None

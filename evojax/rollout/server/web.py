@@ -7,9 +7,7 @@ one that has waited longest is closed for the new one.
 """
 
 import asyncio
-import contextlib
 import functools
-import resource
 from typing import Any
 
 import uvicorn
@@ -17,6 +15,7 @@ from uvicorn.protocols.http import httptools_impl
 
 from evojax.rollout.server import errors
 from evojax.rollout.server import settings as settings_lib
+from evojax.runtime import descriptors
 
 _HEAD_BYTES = 64 << 10  # Request line and headers, or trailers.
 _HEADERS = 100
@@ -26,7 +25,6 @@ _FRAMING = 8
 _PIPELINED = 16  # Most requests queued behind the current one.
 _KEEP_ALIVE_SECONDS = 65  # Longer than client pools keep connections.
 _IDLE = 8  # Open connections allowed per request at a time.
-_DESCRIPTORS = 1 << 16  # Enough, if the hard limit allows more.
 _OTHER_DESCRIPTORS = 128  # File descriptors besides connections.
 
 
@@ -40,7 +38,7 @@ def config(app, settings: settings_lib.Settings, **options) -> uvicorn.Config:
     settings: The limits.
     **options: Further options of `uvicorn.Config`.
   """
-  files = _raise_descriptors()
+  files = descriptors.raise_limit()
   # Up to this many connections are accepted before they are counted.
   backlog = min(2048, files // 4)
   room = max(files - backlog - _OTHER_DESCRIPTORS, 16)
@@ -57,18 +55,6 @@ def config(app, settings: settings_lib.Settings, **options) -> uvicorn.Config:
       timeout_keep_alive=_KEEP_ALIVE_SECONDS,
       **options,
   )
-
-
-def _raise_descriptors() -> int:
-  """Raise the limit of open files; return the new limit."""
-  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  unlimited = resource.RLIM_INFINITY
-  wanted = _DESCRIPTORS if hard == unlimited else min(hard, _DESCRIPTORS)
-  if soft != unlimited and soft < wanted:
-    with contextlib.suppress(ValueError, OSError):
-      resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-      return wanted
-  return _DESCRIPTORS if soft == unlimited else min(soft, _DESCRIPTORS)
 
 
 class Connections:

@@ -145,6 +145,14 @@ class ToolCallsTest(parameterized.TestCase):
           '<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>',
           [],
       ),
+      # An answer cannot hold half of a surrogate pair, nor JSON an infinity.
+      *(
+          (name, said, said, [])
+          for name, said in (
+              ('half_a_letter', _call('add', a='\ud83d')),
+              ('infinite', _call('add', a=0).replace('0', '1e999')),
+          )
+      ),
       # Text before a call that looks like one does not hide it.
       (
           'opened_twice',

@@ -102,7 +102,6 @@ class FakeService:
       step_seconds: float = 0.0,
       context_tokens: int = 2048,
   ):
-    decode = make_tokenizer().decode
     self.script: Callable[[service_lib.Job], Sequence[int]] | None = None
     self.broken = ''  # Why nothing is sampled any more.
     self.per_step = 1
@@ -110,7 +109,7 @@ class FakeService:
     self.callers: dict[str, str] = {}  # Of jobs, by rid.
     self.step_seconds = step_seconds
     self.updates: list[tuple[str, str, bool, bool]] = []
-    self._decode = decode
+    self._decode = make_tokenizer().decode_all
     self._slots = slots
     self._max_waiting = max_waiting
     self._context_tokens = context_tokens

@@ -129,6 +129,22 @@ class NativeTest(parameterized.TestCase):
       )
       self.assertEqual(answer['text'], expected)
 
+  def test_special_token_as_a_stop_string(self):
+    self.service.script = lambda job: [ord('a'), 258, ord('b'), fakes.EOS]
+    stop = {'stop': '<|im_end|>'}
+    for more, expected in (
+        ({}, 'a'),
+        ({'skip_special_tokens': False}, 'a'),
+        ({'skip_special_tokens': False, 'no_stop_trim': True}, 'a<|im_end|>'),
+    ):
+      answer = self._generate(text='a', sampling_params=stop | more)
+      self.assertEqual(answer['text'], expected)
+      self.assertEqual(answer['output_ids'], [ord('a'), 258])
+      self.assertEqual(
+          answer['meta_info']['finish_reason'],
+          {'type': 'stop', 'matched': '<|im_end|>'},
+      )
+
   def test_logprobs(self):
     self._say('ab')
     answer = self._generate(

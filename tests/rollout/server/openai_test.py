@@ -265,6 +265,13 @@ class OpenAITest(parameterized.TestCase):
         self._prompt(),
     )
 
+  def test_call_with_half_a_letter_is_content(self):
+    said = _CALL.replace('2', r'"\ud83d"')
+    self._say(said)
+    (choice,) = self._chat(tools=_TOOLS).choices
+    self.assertEqual(choice.message.content, said)
+    self.assertEmpty(choice.message.tool_calls or ())
+
   def test_call_alone_has_empty_content(self):
     self._say(_CALL)
     message = self._chat(tools=_TOOLS).choices[0].message
@@ -476,18 +483,26 @@ class OpenAITest(parameterized.TestCase):
           },
           r'messages\[\].content\[\].type: .* run SGLang for images',
       ),
-      (
-          {
-              'messages': [
-                  {
-                      'role': 'assistant',
-                      'tool_calls': [
-                          {'function': {'name': 'f', 'arguments': '['}}
-                      ],
-                  }
-              ]
-          },
-          'arguments must be a JSON object',
+      *(
+          (
+              {
+                  'messages': [
+                      {
+                          'role': 'assistant',
+                          'tool_calls': [
+                              {'function': {'name': 'f', 'arguments': value}}
+                          ],
+                      }
+                  ]
+              },
+              'arguments must be a JSON object',
+          )
+          for value in (
+              '[',
+              '[1]',
+              r'{"a": "\ud83d"}',
+              '{"a": ' + '[' * 600 + ']' * 600 + '}',
+          )
       ),
       (
           {'response_format': {'type': 'json_object'}},
