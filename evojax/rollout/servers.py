@@ -5,6 +5,7 @@ import collections
 from collections.abc import AsyncIterator
 import contextlib
 import dataclasses
+import math
 
 import httpx2
 
@@ -124,6 +125,8 @@ def retry_after(response: httpx2.Response) -> float:
   """Return the seconds to wait for a busy server: its Retry-After, bounded."""
   try:
     asked = float(response.headers['Retry-After'])
-  except (KeyError, ValueError):
+  except (KeyError, ValueError):  # It may also be a date.
+    return _REST
+  if math.isnan(asked):
     return _REST
   return min(max(asked, _SHORTEST_REST), _LONGEST_REST)

@@ -13,6 +13,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import httpx2
 import ml_dtypes
 import numpy as np
 
@@ -1254,6 +1255,20 @@ class NetworkTest(parameterized.TestCase):
 
   def test_many_requests(self):
     self.check(self.connect(self.serve(fake.Server('one'))), 200)
+
+
+class RestTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('7', 7.0),
+      ('0', 0.05),
+      ('1e9', 30.0),
+      ('nan', 0.1),
+      ('Wed, 21 Oct 2026 07:28:00 GMT', 0.1),
+  )
+  def test_a_busy_server_is_asked_again_after(self, asked, seconds):
+    answer = httpx2.Response(503, headers={'Retry-After': asked})
+    self.assertEqual(servers_lib.retry_after(answer), seconds)
 
 
 if __name__ == '__main__':
