@@ -120,12 +120,7 @@ def policy_lost(folder: pathlib.Path, seed: int) -> None:
   first = first[~_later(first)]
   again = first.assign(step=first['step'] + AT)
   rows = pd.concat([first, again], ignore_index=True)
-  rows['completion'] = [
-      f'{w.thought(seed + 2, i, tokens)} The answer is \\boxed{{{said}}}.'
-      for i, (tokens, said) in enumerate(
-          zip(rows['n_tokens'], rows['said'], strict=True)
-      )
-  ]
+  rows['completion'] = w.completions(rows, seed + 2)
   kl = np.tile(np.linspace(1e-4, 0.06, AT), 2)
   kl *= 1 + w.noise(seed, -0.05, 0.05)
   parts = {'accuracy_reward': logs.boxed(rows)}
@@ -181,13 +176,8 @@ def one_problem(folder: pathlib.Path, seed: int) -> None:
     first = rows.groupby('step')[name].transform('first')
     rows[name] = rows[name].where(~later, first)
   right = rows['outcome'] > 0
-  said = rows['said'].where(~(later & right), rows['reference'])
-  rows['completion'] = [
-      f'{w.thought(seed, i, tokens)} The answer is \\boxed{{{answer}}}.'
-      for i, (tokens, answer) in enumerate(
-          zip(rows['n_tokens'], said, strict=True)
-      )
-  ]
+  rows['said'] = rows['said'].where(~(later & right), rows['reference'])
+  rows['completion'] = w.completions(rows, seed)
   _verl(folder, rows, logs.boxed(rows), seed)
 
 

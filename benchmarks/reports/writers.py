@@ -50,13 +50,18 @@ def rollouts(seed: int, size: int = 8, **options: Any) -> pd.DataFrame:
   rows['prompt'] = 'What is ' + number + ' plus 100? Box the answer.'
   found = rows['completion'].str.extract(r'<(\d+)>')[0]
   rows['said'] = found  # The answer that it ends with.
-  rows['completion'] = [
+  rows['completion'] = completions(rows, seed)
+  return rows
+
+
+def completions(rows: pd.DataFrame, seed: int) -> list[str]:
+  """Return texts of about `n_tokens` words that end with what is `said`."""
+  return [
       f'{thought(seed, i, tokens)} The answer is \\boxed{{{said}}}.'
       for i, (tokens, said) in enumerate(
-          zip(rows['n_tokens'], found, strict=True)
+          zip(rows['n_tokens'], rows['said'], strict=True)
       )
   ]
-  return rows
 
 
 def thought(seed: int, row: int, tokens: float) -> str:
