@@ -105,6 +105,7 @@ _SAID_BY_CRITICAL = {
     'entropy_rising': ('inverted_sign',),
     'key_disagrees': ('entropy_collapse', 'inverted_sign'),
     'shrinks': ('inverted_sign', 'not_finite', 'reward_hacking'),
+    # What fails in a tool or a grader shows in these, too.
     'malformed_calls': ('same_error',),
     'one_answer': ('grader_open',),
     'gradient_zero': (

@@ -23,7 +23,7 @@ _AGAIN = 2  # Problems of a step, at least, that came before.
 _CHANCE = 0.001  # Probability that a part has one mean for so many steps.
 _HALF = 0.5  # Factor of the problems of a step, and of the mean of a part.
 _STEADY = 0.25  # Relative difference of the problems of most steps.
-_MOST = 0.9
+_MOST = 0.9  # Share of steps that is most of them.
 # Nats of a whole completion with which two of them are hardly ever one text.
 _FREE = 10.0
 _CHARACTERS = 4.0  # Of a token, where tokens are not counted.

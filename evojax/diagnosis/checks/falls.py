@@ -19,11 +19,11 @@ _LOST = 0.25  # Share of its peak that a score has lost.
 # most 1.3 % reach it with independent noise; with noise correlated from step to
 # step (.5 to .8) 4 to 40 % of flat ones do, so that the finding is a warning.
 _CERTAIN = 0.002
-_CHANGED = 0.01  # P-value of something that changes at the same step,
-_OTHER = 0.2  # and by what share of it.
+_NOTHING = 0.05  # What is left of a reward that falls to about 0, as a share.
+# P-value, and relative size, of what else changes at the step of a fall.
+_CHANGED, _OTHER = 0.01, 0.2
 # An answer that is marked as in math data, DeepSeek-R1's format or GSM8K.
 MARK = r'\\boxed\{|</answer>|####'
-_NOTHING = 0.05  # What is left of a reward that falls to about 0, as a share.
 
 
 def from_peak(values: np.ndarray) -> trends.Change | None:
@@ -118,12 +118,12 @@ def _also(run: form.Run, step: int) -> str:
     values = course.to_numpy(float)
     change = trends.change_point(values)
     before, after = change.before, change.after
-    jumps = values[change.index] - values[change.index - 1]
+    jump = values[change.index] - values[change.index - 1]
     if (
         change.p < _CHANGED
         and abs(int(course.index[change.index]) - step) <= 1
         and abs(after - before) > _OTHER * max(abs(before), abs(after))
-        and jumps / (after - before) > _MOST
+        and jump / (after - before) > _MOST
     ):
       said.append(f'{name}: {before:.3g} to {after:.3g}')
   return f' ({"; ".join(said)})' if said else ''

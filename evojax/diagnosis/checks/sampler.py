@@ -84,7 +84,7 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
   cause = _cause(run, steps, gap, apart)
   at = change.index
   if cause == _WEIGHTS:  # It grows from the step on at which they stayed back.
-    at = trends.departure(gap)
+    at = min(at, trends.departure(gap))
   return findings.Finding(
       check='logprob_gap',
       severity='critical' if found.low > 4 * _GAP else 'warning',
