@@ -211,7 +211,8 @@ SPLITS = {
         max_tokens=19,
     ),
     # Fixed on 2026-11-27, after consequences of an inverted sign and of an open
-    # grader were no findings of their own any more, and before a log of it.
+    # grader were no findings of their own any more, and before a log of it. Its
+    # results are known since then.
     'newest': Split(
         seed=5,
         skill=0.62,
