@@ -91,10 +91,8 @@ def limit_lowered(folder: pathlib.Path, seed: int) -> None:
   cut = later & (rows['n_tokens'] > 96)
   rows['truncated'] = cut.astype(float)
   rows['n_tokens'] = rows['n_tokens'].where(~cut, 96.0)
-  rows['completion'] = [
-      ' '.join(text.split()[:88]) if is_cut else text
-      for text, is_cut in zip(rows['completion'], cut, strict=True)
-  ]
+  short = rows['completion'].str.split().str[:88].str.join(' ')
+  rows['completion'] = rows['completion'].where(~cut, short)
   parts = {'accuracy_reward': logs.boxed(rows) * ~cut}
   _trl(folder, rows, parts, seed)
 
@@ -156,14 +154,10 @@ def template_lost(folder: pathlib.Path, seed: int) -> None:
   """Prompts have lost their instruction, so that the answer is not boxed."""
   rows = w.rollouts(seed, start=0.0)
   later = _later(rows)
-  rows['prompt'] = [
-      text.replace(' Box the answer.', '') if is_late else text
-      for text, is_late in zip(rows['prompt'], later, strict=True)
-  ]
-  rows['completion'] = [
-      text.replace('\\boxed{', '').replace('}', '') if is_late else text
-      for text, is_late in zip(rows['completion'], later, strict=True)
-  ]
+  asked = rows['prompt'].str.replace(' Box the answer.', '', regex=False)
+  rows['prompt'] = rows['prompt'].where(~later, asked)
+  plain = rows['completion'].str.replace(r'\\boxed\{|\}', '', regex=True)
+  rows['completion'] = rows['completion'].where(~later, plain)
   parts = {'accuracy_reward': logs.boxed(rows) * ~later}
   _trl(folder, rows, parts, seed)
 
@@ -187,12 +181,9 @@ def harder_data(folder: pathlib.Path, seed: int) -> None:
       w.rollouts(seed, start=0.5), w.rollouts(seed + 1, start=-3.5)
   )
   later = _later(rows)
-  rows['prompt'] = [
-      f'Let n be a natural number with {text} Prove that it is least.'
-      if is_late
-      else text
-      for text, is_late in zip(rows['prompt'], later, strict=True)
-  ]
+  longer = 'Let n be a natural number with ' + rows['prompt']
+  longer += ' Prove that it is least.'
+  rows['prompt'] = rows['prompt'].where(~later, longer)
   _verl(folder, rows, logs.boxed(rows), seed)
 
 
@@ -275,8 +266,6 @@ def new_stage(folder: pathlib.Path, seed: int) -> None:
   """Sound: a second stage with problems of the same difficulty, other names."""
   rows = w.rollouts(seed, start=0.0, rise=3.0)
   later = _later(rows)
-  rows['prompt'] = [
-      text.replace('What is', 'Work out') if is_late else text
-      for text, is_late in zip(rows['prompt'], later, strict=True)
-  ]
+  asked = rows['prompt'].str.replace('What is', 'Work out', regex=False)
+  rows['prompt'] = rows['prompt'].where(~later, asked)
   _verl(folder, rows, logs.boxed(rows), seed)

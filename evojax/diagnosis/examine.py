@@ -100,12 +100,12 @@ _SAID_BY_CRITICAL = {
     # A policy gets certain of what the reward pays for. Where a grader lets
     # everything pass, rewards are soon equal.
     'entropy_collapse': ('inverted_sign', 'length_gaming', 'reward_hacking'),
-    # A policy that is trained to be wrong, or certain of one text, also does
-    # what these detect.
+    # Consequences of a policy that is trained to be wrong, or is certain of one
+    # text.
     'entropy_rising': ('inverted_sign',),
     'key_disagrees': ('entropy_collapse', 'inverted_sign'),
     'shrinks': ('inverted_sign', 'not_finite', 'reward_hacking'),
-    # What fails in a tool or a grader shows in these, too.
+    # Consequences of a tool, or of a grader, that fails.
     'malformed_calls': ('same_error',),
     'one_answer': ('grader_open',),
     'gradient_zero': (

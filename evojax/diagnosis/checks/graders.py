@@ -31,6 +31,8 @@ def grader_open(run: form.Run) -> findings.Finding | None:
     if mask.sum() < 20:
       continue
     by = rows[mask].groupby('step')['outcome'].mean()
+    if by.max() < most:
+      continue
     # A grader may fail from some step on.
     since = shares.since(by)
     solved = intervals.mean(by if since is None else by[by.index >= since])

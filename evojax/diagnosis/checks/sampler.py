@@ -81,10 +81,11 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
         f' {gap[~apart].mean():.2g}'
     )
     found = intervals.mean(gap[apart])
-  cause = _cause(run, steps, gap, apart)
+  rises = trends.departure(gap)
+  cause = _cause(run, steps, gap, apart, rises)
   at = change.index
   if cause == _WEIGHTS:  # It grows from the step on at which they stayed back.
-    at = min(at, trends.departure(gap))
+    at = min(at, rises)
   return findings.Finding(
       check='logprob_gap',
       severity='critical' if found.low > 4 * _GAP else 'warning',
@@ -111,9 +112,21 @@ def _apart(values: np.ndarray, least: float) -> np.ndarray:
 
 
 def _cause(
-    run: form.Run, steps: np.ndarray, gap: np.ndarray, apart: np.ndarray
+    run: form.Run,
+    steps: np.ndarray,
+    gap: np.ndarray,
+    apart: np.ndarray,
+    rises: int,
 ) -> str:
-  """Return what to change, by when and how far the log-probs part."""
+  """Return what to change, by when and how far the log-probs part.
+
+  Args:
+    run: The run.
+    steps: The steps of the gap.
+    gap: One value per step.
+    apart: Which steps are far above the others.
+    rises: Index from which the gap rises, if it does.
+  """
   if apart.any():
     usual = _usual_gradient(run, steps[apart])
     return f'{_MISSING}{_CACHE}' if usual else _CACHE
@@ -122,7 +135,11 @@ def _cause(
   line = trends.trend(gap)
   if early > _OTHER:
     return _LOADED
-  grows = line.low > 0 or _departs(gap)
+  # It may grow from some step on, which no line through all would fit.
+  rest = gap[rises:]
+  grows = line.low > 0 or (
+      len(rest) >= form.MIN_STEPS and trends.trend(rest).low > 0
+  )
   if grows and early < max(_GAP, late / _GROWS):
     return _WEIGHTS
   if {'ratio', 'ratio_high'} <= set(run.steps):
@@ -131,12 +148,6 @@ def _cause(
       return _TRUNCATED
   temperature = words.word(run.format, 'temperature')
   return _SETTINGS.format(temperature=temperature)
-
-
-def _departs(gap: np.ndarray) -> bool:
-  """Return whether a gap grows from some step on, which no line would fit."""
-  rest = gap[trends.departure(gap) :]
-  return len(rest) >= form.MIN_STEPS and trends.trend(rest).low > 0
 
 
 def _usual_gradient(run: form.Run, steps: np.ndarray) -> bool:

@@ -50,7 +50,7 @@ class Share:
   @property
   def rose(self) -> bool:
     """True if the mean rises at the change point, with p < SURE."""
-    return self._change.p < SURE and self._change.after > self._change.before
+    return _rose(self._change)
 
   @property
   def falling(self) -> bool:
@@ -86,8 +86,12 @@ def since(by: pd.Series) -> int | None:
   if len(by) < form.MIN_STEPS:
     return None
   change = trends.change_point(by)
-  rose = change.p < SURE and change.after > change.before
-  return int(by.index[change.index]) if rose else None
+  return int(by.index[change.index]) if _rose(change) else None
+
+
+def _rose(change: trends.Change) -> bool:
+  """Return whether the mean rises at a change point, with p < SURE."""
+  return change.p < SURE and change.after > change.before
 
 
 def gap(rows: pd.DataFrame, flag: str, value: str) -> intervals.Interval | None:
