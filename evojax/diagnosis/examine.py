@@ -26,8 +26,19 @@ _SAID_BY = {
         'kl_zero',
         'left_out',
         'reward_hacking',
+        'reward_lost',
     ),
     'form_wins': ('reward_hacking',),
+    # The entropy did not fall by updates; or it fell with something else.
+    'entropy_collapse': ('entropy_jumps',),
+    'eval_falling': (
+        'evals_part',
+        'outcome_falling',
+        'reward_falling',
+        'train_eval_gap',
+    ),
+    'too_hard': ('reward_lost',),
+    'dead_groups': ('reward_lost',),
     'loss_summed': ('advantage_spikes', 'impossible_share'),
     'update_large': ('logprob_gap', 'other_weights', 'stale_sampler'),
     # These findings say why nothing moves.
@@ -87,6 +98,7 @@ _SAID_BY = {
     'gives_up': ('submits_at_once', 'echo_trap'),
     'gradient_zero': (
         'left_out',
+        'reward_lost',
         'silent',
         'too_hard',
         'too_easy',

@@ -244,6 +244,9 @@ def common(
     found['gap'] = np.log(factor.clip(lower=1.0))
   for name, column in part_means(log).items():
     found[form.PART + name] = log[column]
+  for name in map(str, log):
+    if meanings.is_evaluation(name):
+      found[form.EVALUATION + name] = log[name]
   if _CHOSEN in bare:  # Its KL is that of a completion, not of a token.
     found.pop('kl', None)
   spreads = [c for name, c in bare.items() if _PART_STD.fullmatch(name)]

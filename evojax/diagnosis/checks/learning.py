@@ -232,6 +232,11 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
     if first['outcome'].mean() > 0.1 or _fell_at_once(run):
       return None
     why, check = 'the problems are too hard', 'too_hard'
+    if len(rows) >= _MANY and not rows['outcome'].any():
+      why = (
+          f'none of {len(rows)} rollouts is solved: the problems are too hard,'
+          ' or the grader accepts nothing'
+      )
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
   # Where nearly all is solved, little is lost; and what is too hard at first
@@ -391,7 +396,8 @@ def filter_by_length(run: form.Run) -> findings.Finding | None:
 
 
 _ANSWERS = {
-    'too_hard': '{data}: problems that are solved sometimes',
+    'too_hard': '{data}: problems that are solved sometimes (and grade a'
+    ' reference solution, if none is)',
     'too_easy': '{data}: problems that are not always solved',
     'dead_groups': '{filter}',
     'entropy_collapse': '{temperature} up to 1',
@@ -498,53 +504,6 @@ def _binary(run: form.Run, spread: np.ndarray) -> float | None:
   return float(mean.mean()) if off < 0.1 * wanted.mean() else None
 
 
-def train_eval_gap(run: form.Run) -> findings.Finding | None:
-  """Detect training scores that rise while evaluation scores do not."""
-  if 'eval_outcome' not in run.steps:
-    if 'eval_reward' in run.steps:
-      raise form.NotLogged(
-          'scores of the evaluation leave [0, 1]: they do not say what is'
-          ' solved'
-      )
-    raise form.NotLogged(
-        'scores of an evaluation are not logged', ['evaluation']
-    )
-  scored = run.steps[['step', 'eval_outcome']].dropna()
-  if len(scored) < 4:
-    raise form.NotLogged(f'{len(scored)} evaluations, 4 needed')
-  steps, solved = _outcomes(run)
-  line = trends.trend(solved)
-  held = trends.trend(scored['eval_outcome'])
-  gap = line.rise - held.rise
-  if line.p > _SURE or gap < 0.1 or held.high > line.low:
-    return None
-  # Problems that are far harder would not rise with any policy.
-  rare = float(scored['eval_outcome'].max()) < shares.RARELY
-  return findings.Finding(
-      check='train_eval_gap',
-      severity='warning' if rare else 'critical',
-      text='the solved share rises in training but not in the evaluation'
-      + (', of which hardly anything is ever solved' if rare else ''),
-      p=line.p,
-      numbers=(
-          findings.number(
-              'rise in training',
-              line.interval,
-          ),
-          findings.number(
-              'rise in the evaluation',
-              held.interval,
-          ),
-      ),
-      change=f'{words.word(run.format, "data")}: more kinds of problems; or'
-      f' {words.word(run.format, "grader")}',
-      curves=(
-          ('solved', steps, solved),
-          ('evaluation', scored['step'], scored['eval_outcome']),
-      ),
-  )
-
-
 CHECKS = (
     outcome_falling,
     not_learning,
@@ -552,5 +511,4 @@ CHECKS = (
     dead_groups,
     filter_starves,
     filter_by_length,
-    train_eval_gap,
 )

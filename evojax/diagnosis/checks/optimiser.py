@@ -248,6 +248,9 @@ def clip_fraction(run: form.Run) -> findings.Finding | None:
   )
 
 
+_MOST_COEFFICIENT = 100.0  # That anybody would set.
+
+
 def kl_strong(run: form.Run) -> findings.Finding | None:
   """Detect a KL penalty that keeps the policy at its start."""
   coefficient = kl_coef(run)
@@ -256,6 +259,8 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
   steps, kl = run.course('kl')
   if coefficient is None and 'loss' in run.steps:
     coefficient = _slope_of_loss(run)
+    if coefficient is not None and coefficient > _MOST_COEFFICIENT:
+      coefficient = None  # A small KL may follow a loss by chance.
   if coefficient is None:
     raise form.NotLogged('kl_coef is not known: --set kl_coef=...')
   if coefficient < 0.2:  # Usual values are 0.001 to 0.1.

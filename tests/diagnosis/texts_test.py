@@ -3,7 +3,7 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from evojax.diagnosis.checks import languages
+from evojax.diagnosis.checks import texts
 from tests.diagnosis import breaks_made
 from tests.diagnosis import made
 
@@ -28,14 +28,14 @@ class ForeignTest(parameterized.TestCase):
       ('How many?', '', ()),
   )
   def test_scripts(self, prompt, completion, expected):
-    self.assertEqual(languages.foreign(prompt, completion), set(expected))
+    self.assertEqual(texts.foreign(prompt, completion), set(expected))
 
 
 class OtherLanguageTest(parameterized.TestCase):
 
   def test_chinese_from_a_step_on(self):
     run = breaks_made.drifted(0.6)
-    found = languages.other_language(run)
+    found = texts.other_language(run)
     self.assertEqual((found.since, found.severity), (_AT, 'warning'))
     self.assertIn('Chinese characters', found.text)
     self.assertAlmostEqual(found.numbers[0].value, 0.6, delta=0.05)
@@ -44,21 +44,21 @@ class OtherLanguageTest(parameterized.TestCase):
     self.assertTrue(shown['completion'].str.contains('所以').all())
 
   def test_letters_of_all_scripts_are_no_language(self):
-    found = languages.other_language(breaks_made.drifted(0.8, texts=(_SALAD,)))
+    found = texts.other_language(breaks_made.drifted(0.8, texts=(_SALAD,)))
     self.assertIn('many scripts', found.text)
     self.assertEqual(found.remedies[0].setting, 'learning_rate')
 
   @parameterized.parameters((0.6, 0), (0.1, _AT), (0.0, _AT))
   def test_a_base_model_that_does_so_and_rare_ones(self, share, start):
     run = breaks_made.drifted(share, start)
-    self.assertIsNone(languages.other_language(run))
+    self.assertIsNone(texts.other_language(run))
 
   def test_prompts_that_change_their_language_with_the_completions(self):
     rows = made.rollouts()
     late = rows['step'] >= _AT
     for name in ('prompt', 'completion'):
       rows[name] = rows[name].where(~late, '问题和答案: ' + rows[name])
-    self.assertIsNone(languages.other_language(made.run(rows)))
+    self.assertIsNone(texts.other_language(made.run(rows)))
 
 
 if __name__ == '__main__':

@@ -1,11 +1,9 @@
-"""Checks of the language of completions, as far as their script tells it.
-
-DeepSeek-R1 (arXiv:2501.12948, section 2.3.2) reports reasoning in several
-languages at once as a consequence of rewards that only look at the answer.
-"""
+"""Checks of what completions are: a loop, several turns, another language."""
 
 import bisect
 import collections
+import re
+import zlib
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,11 @@ from evojax.ledger import records
 from evojax.stats import intervals
 from evojax.stats import trends
 
-_READ = 4000  # Completions of a run whose letters are counted.
+_READ = 2000  # Completions of a run that are read.
+_LONG = 200  # Characters from which a text tells whether it repeats itself.
+# Size of a compressed text, relative to it, that is one phrase over and over.
+# Prose and programs of that length have 0.25 and more.
+_LOOP = 0.1
 _LEAST = 0.2  # Share of such completions that is a finding.
 _KL = 0.01  # A usual coefficient of the KL to the base policy.
 _MANY = 4  # Scripts of one completion that is no language any more.
@@ -54,17 +56,99 @@ _BLOCKS = (
     (0x3400, 0x9FFF, _CHINESE),
     (0xAC00, 0xD7AF, 'Korean'),
 )
+# What begins a turn, and what ends one if more follows.
+_ROLE = re.compile(
+    r'<\|(?:im_start|start_header_id|user|assistant)\|>|<start_of_turn>|\[INST\]'
+    r'|(?:<\|(?:im_end|eot_id|endoftext)\|>|<end_of_turn>)\s*\S'
+)
+_FEW = 0.05  # Share of completions that is about none.
 _STARTS = [block[0] for block in _BLOCKS]
 # Letters of another script are a part of the text from this share of all
 # letters on. Names, units and programs have Latin ones in every language.
 _SOME, _SOME_LATIN = 0.02, 0.7
 
 
+def loops(run: form.Run) -> findings.Finding | None:
+  """Detect completions that repeat one phrase to the end."""
+  if run.has_turns:  # Repeated calls are another finding, see `echo_trap`.
+    return None
+  rows = run.rows('completion')
+  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  looping = np.array([_repeats(text) for text in rows['completion']], float)
+  by = pd.Series(looping, rows.index).groupby(rows['step']).mean()
+  late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
+  if late.low < 0.5:
+    return None
+  first = float(by.iloc[: max(len(by) // 8, 1)].mean())
+  at_first = first > 0.5
+  lower = f'{words.word(run.format, "learning_rate")}: a tenth of it'
+  return findings.Finding(
+      check='loops',
+      severity='critical',
+      text=f'{late.value:.0%} of the completions repeat one phrase over and'
+      ' over' + (', from the first step' if at_first else ''),
+      since=None if at_first else shares.since(by),
+      numbers=(findings.number('such completions', late, 'share'),),
+      rows=tuple(map(int, rows.index[looping > 0.5][-6:])),
+      change='the form of the prompt: the chat template, and the token that'
+      ' begins a text (BOS), as the model was trained with them'
+      if at_first
+      else lower,
+      remedies=()
+      if at_first
+      else (records.Remedy(setting='learning_rate', times=0.1),),
+      curves=(('loops', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def _repeats(text: str) -> bool:
+  """Return whether a long text is one phrase over and over."""
+  if len(text) < _LONG:
+    return False
+  data = text.encode()
+  return len(zlib.compress(data)) < _LOOP * len(data)
+
+
+def roles_written(run: form.Run) -> findings.Finding | None:
+  """Detect completions that go on after their end, with the marks of roles."""
+  rows = run.rows('completion')
+  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  marked = rows['completion'].str.contains(_ROLE).astype(float)
+  by = marked.groupby(rows['step']).mean()
+  if len(by) < form.MIN_STEPS:
+    raise form.NotLogged(
+        f'{len(by)} steps with completions, {form.MIN_STEPS} needed'
+    )
+  late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 4) :])
+  since = shares.since(by)
+  # The log of a conversation has these marks from the start.
+  if late.low < _LEAST or (since is None and run.has_turns):
+    return None
+  first = float(by.iloc[: max(len(by) // 8, 1)].mean())
+  if run.has_turns and first > _FEW:
+    return None
+  return findings.Finding(
+      check='roles_written',
+      severity='critical' if late.low > 0.5 else 'warning',
+      text=f'{late.value:.0%} of the completions go on after the end of their'
+      ' turn: they hold the marks of a chat template',
+      since=since,
+      numbers=(findings.number('such completions', late, 'share'),),
+      rows=shares.newest(rows, marked > 0),
+      change='the tokens that the loss counts: those of the chat template after'
+      ' the end of a completion must not be trained on; and the tokens at which'
+      ' the sampler stops: the one that ends a turn must be among them',
+      curves=(('marks of roles', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
 def other_language(run: form.Run) -> findings.Finding | None:
   """Detect completions that come to be written in other scripts than prompts.
 
   What is so from the first step on is no fault: it may be a translation, or
-  the language of the base model.
+  the language of the base model. DeepSeek-R1 (arXiv:2501.12948, section 2.3.2)
+  reports reasoning in several languages at once as a consequence of rewards
+  that only look at the answer.
   """
   rows = run.rows('prompt', 'completion')
   rows = rows.iloc[:: max(len(rows) // _READ, 1)]
@@ -174,4 +258,4 @@ def _letters(text: str) -> collections.Counter[str]:
   return counts
 
 
-CHECKS = (other_language,)
+CHECKS = (loops, roles_written, other_language)
