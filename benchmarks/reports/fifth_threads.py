@@ -46,7 +46,7 @@ TEXTS = {
     ),
     'own_end': Report(
         thread='verifiers #47',
-        seen='completions contain ever more <|im_end|>, and later mix languages',
+        seen='completions contain ever more <|im_end|>, then mix languages',
         cause='the mask of the completion includes tokens of the chat template,'
         ' so that the model is trained to write the ends and roles itself',
         answer='tokens of the template are trained: completions contain them',
@@ -116,8 +116,8 @@ TEXTS = {
         thread='tt-metal #56016',
         seen='completions are nonsense from the first step on, before any'
         ' training',
-        cause='the noise of the sampler has a higher upper bound, which is as if'
-        ' the temperature were far too high',
+        cause='the noise of the sampler has a higher upper bound, as if the'
+        ' temperature were far too high',
         answer='texts are unreadable from the first step on: the sampler, not'
         ' training',
         log='table',
