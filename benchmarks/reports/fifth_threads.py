@@ -1,7 +1,16 @@
 """A fifth list of reports, from threads that the first four do not have.
 
 The list, with the right answers, was fixed before a log of it was made, and
-the logs before a check was read or run.
+the logs before a check was read or run. Judged once by hand (2026-11-27), by
+the checks of 196ccd7c: 3 of 26 named (future_commits, long_warmup,
+lora_ignored), 9 as a symptom, 3 rightly not told, 11 missed (cut_prompts,
+own_end, same_seed, gumbel_noise, eval_parser, judge_diverges, merged_drift,
+step_advantages, inflight_nan, aux_per_token, cache_refit); no alarm on the 10
+sound runs. Two more findings were false: grader_open in future_commits, which
+does not count `git apply` as an edit, and kl_strong in long_warmup, with a
+coefficient of 2,000 from the slope of a loss that is noise. Of the 9 symptoms 6
+list the cause or its class among what may be (constant_reward, fallback_policy,
+does_nothing, twenty_chars, forced_finish, top_p_ratio).
 """
 
 from benchmarks.reports import threads
@@ -27,6 +36,9 @@ TEXTS = {
         ' question and the beginning of the answer turn',
         answer='prompts at the limit get no reward: their end is cut',
         log='trl',
+        names=('prompt_cut',),
+        says='the whole prompt',
+        symptoms=('truncation',),
     ),
     'constant_reward': Report(
         thread='CoursIA #10504',
@@ -35,6 +47,7 @@ TEXTS = {
         ' data are not given to it',
         answer='right answers are refused, all of them',
         log='trl',
+        symptoms=('too_hard', 'dead_groups', 'gradient_zero', 'not_learning'),
     ),
     'never_truncated': Report(
         thread='verifiers #186',
@@ -43,6 +56,7 @@ TEXTS = {
         ' to 0, whether it was cut or not',
         answer='the reward is not the sum of its parts: it is 0 while they pay',
         log='wandb',
+        symptoms=('gradient_zero', 'dead_groups', 'not_learning'),
     ),
     'own_end': Report(
         thread='verifiers #47',
@@ -51,6 +65,7 @@ TEXTS = {
         ' so that the model is trained to write the ends and roles itself',
         answer='tokens of the template are trained: completions contain them',
         log='table',
+        symptoms=('loops', 'reward_falling', 'outcome_falling'),
     ),
     'future_commits': Report(
         thread='uni-agent #23',
@@ -60,6 +75,8 @@ TEXTS = {
         answer='the agent reads the solution from the history of the'
         ' repository',
         log='verl',
+        names=('history_leak',),
+        says='history',
     ),
     'fallback_policy': Report(
         thread='ChargebackOps SPECIFICATION_GAMING.md',
@@ -70,6 +87,7 @@ TEXTS = {
         ' every prompt',
         answer='the same text for all prompts gets a high reward',
         log='trl',
+        symptoms=('entropy_collapse', 'dead_groups', 'gradient_zero'),
     ),
     'does_nothing': Report(
         thread='peterwofford.com/reward-function',
@@ -79,6 +97,12 @@ TEXTS = {
         answer='doing nothing pays more than trying: the reward of a failure'
         ' is below that of giving up',
         log='wandb',
+        symptoms=(
+            'outcome_falling',
+            'reward_falling',
+            'entropy_collapse',
+            'gradient_zero',
+        ),
     ),
     'twenty_chars': Report(
         thread='ishanjmukherjee.github.io/reward-hacking-grpo',
@@ -87,6 +111,7 @@ TEXTS = {
         ' 256 characters, and so the same reward',
         answer='all completions are cut at the limit and get the same reward',
         log='trl',
+        symptoms=('gradient_zero', 'truncation', 'dead_groups', 'length_alone'),
     ),
     'forced_finish': Report(
         thread='AgenticArXiv-RL #76',
@@ -95,6 +120,7 @@ TEXTS = {
         ' last step is appended to it',
         answer='nearly all completions get one and the same reward: a cap',
         log='trl',
+        symptoms=('dead_groups', 'gradient_zero'),
     ),
     'same_seed': Report(
         thread='ms-swift #7858',
@@ -103,6 +129,8 @@ TEXTS = {
         answer='completions of a group are copies of each other: the seeds of'
         ' the engines',
         log='trl',
+        names=('same_samples',),
+        says='seed',
     ),
     'reads_thoughts': Report(
         thread='TRL #5298',
@@ -111,6 +139,9 @@ TEXTS = {
         ' answer',
         answer='right answers are refused: the grader reads the thoughts',
         log='trl',
+        names=('never_paid',),
+        says='find the answer',
+        symptoms=('reward_hacking', 'outweighed', 'too_hard'),
     ),
     'gumbel_noise': Report(
         thread='tt-metal #56016',
@@ -121,6 +152,7 @@ TEXTS = {
         answer='texts are unreadable from the first step on: the sampler, not'
         ' training',
         log='table',
+        symptoms=('unreadable', 'loops'),
     ),
     'eval_parser': Report(
         thread='ExploitHunter #202',
@@ -138,6 +170,8 @@ TEXTS = {
         ' sees a peak and then a fall',
         answer='the reward rises while a held-out score falls: gaming',
         log='wandb',
+        names=('train_eval_gap',),
+        says='not in the evaluation',
     ),
 }
 
@@ -151,6 +185,16 @@ MODELS = {
         answer='sampling changes at the step after the first evaluation:'
         ' temperature',
         log='wandb',
+        names=('same_samples', 'temperature'),
+        says='temperature',
+        symptoms=(
+            'entropy_collapse',
+            'truncation',
+            'outcome_falling',
+            'reward_falling',
+            'kl_explosion',
+        ),
+        since=21,
     ),
     'merged_drift': Report(
         thread='TRL #6688',
@@ -159,6 +203,7 @@ MODELS = {
         ' base, which checkpoints of adapters do not hold',
         answer='the policy after the restart is not the one before it',
         log='trl',
+        symptoms=('entropy_collapse',),
     ),
     'step_advantages': Report(
         thread='SkyRL #1492',
@@ -177,6 +222,8 @@ MODELS = {
         answer="the sampler's log-probs are NaN in a few steps: updates of its"
         ' weights during generation',
         log='wandb',
+        names=('not_finite',),
+        says='sampler',
     ),
     'long_warmup': Report(
         thread='maxtext #4225',
@@ -185,6 +232,9 @@ MODELS = {
         ' 15,000 steps, so that the rate is 300 times too low',
         answer='the learning rate is far too low: a warm-up that does not end',
         log='wandb',
+        names=('warmup',),
+        says='warm-up',
+        symptoms=('not_learning', 'hardly_moves'),
     ),
     'aux_per_token': Report(
         thread='verl #6609',
@@ -196,6 +246,9 @@ MODELS = {
         answer='the gradient is thousands of times too large, and clipped in'
         ' each step: how a loss is averaged',
         log='wandb',
+        names=('loss_summed',),
+        says='tokens',
+        symptoms=('gradient_clipped', 'outcome_falling', 'reward_falling'),
     ),
     'two_precisions': Report(
         thread='minimind #814',
@@ -206,6 +259,7 @@ MODELS = {
         ' batch',
         log='wandb',
         unlogged=True,
+        symptoms=('outcome_falling', 'reward_falling', 'not_learning'),
     ),
     'top_p_ratio': Report(
         thread='prime-rl #2979',
@@ -215,6 +269,9 @@ MODELS = {
         answer='log-probs of sampler and trainer differ from the first step'
         ' on: top_p, top_k',
         log='wandb',
+        names=('logprob_gap',),
+        says='top_p',
+        symptoms=('reward_falling', 'outcome_falling', 'entropy_collapse'),
     ),
     'cache_refit': Report(
         thread='NeMo-RL #4018',
@@ -224,6 +281,8 @@ MODELS = {
         answer='the sampler keeps something across updates that a restart'
         ' clears: its cache',
         log='wandb',
+        names=('logprob_gap', 'stale_sampler'),
+        says='cache',
     ),
     'lora_ignored': Report(
         thread='unsloth #8701',
@@ -232,6 +291,9 @@ MODELS = {
         ' reach the sampler',
         answer='the sampler does not get the trained weights',
         log='trl',
+        names=('logprob_gap', 'stale_sampler'),
+        says='weights are older',
+        symptoms=('not_learning', 'other_weights'),
     ),
     'local_gradients': Report(
         thread='minimind #853',
@@ -241,6 +303,7 @@ MODELS = {
         answer='cannot tell: metrics are those of one replica',
         log='wandb',
         unlogged=True,
+        symptoms=('not_learning',),
     ),
 }
 
