@@ -18,6 +18,7 @@ from evojax.diagnosis.checks import breaks
 from evojax.diagnosis.checks import cheats
 from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import graders
+from evojax.diagnosis.checks import languages
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import lengths
 from evojax.diagnosis.checks import optimiser
@@ -45,6 +46,7 @@ _ANY: tuple[Check, ...] = (
     *parts.CHECKS,
     *lengths.CHECKS,
     *behaviour.CHECKS,
+    *languages.CHECKS,
     *replies.CHECKS,
     *settings.CHECKS,
 )
