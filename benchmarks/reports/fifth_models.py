@@ -137,7 +137,7 @@ def long_warmup(folder: pathlib.Path, seed: int) -> None:
               'step': step,
               'actor/train/loss': w.noise(seed, -2e-3, 2e-3),
               'actor/train/learning_rate': 3e-6 * step / 15_000,
-              'actor/train/kl': 2e-6 * w.noise(seed, 0.5, 1.5),
+              'actor/train/kl': 2e-6 * w.noise(seed + 1, 0.5, 1.5),
               'global/train/rewards/overall': by['outcome'].mean().to_numpy()
               + 0.1 * by['format_ok'].mean().to_numpy(),
               'global/train/rewards/check_answer': by['outcome']

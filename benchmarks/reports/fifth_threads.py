@@ -6,11 +6,12 @@ the checks of 196ccd7c: 3 of 26 named (future_commits, long_warmup,
 lora_ignored), 9 as a symptom, 3 rightly not told, 11 missed (cut_prompts,
 own_end, same_seed, gumbel_noise, eval_parser, judge_diverges, merged_drift,
 step_advantages, inflight_nan, aux_per_token, cache_refit); no alarm on the 10
-sound runs. Two more findings were false: grader_open in future_commits, which
-does not count `git apply` as an edit, and kl_strong in long_warmup, with a
-coefficient of 2,000 from the slope of a loss that is noise. Of the 9 symptoms 6
-list the cause or its class among what may be (constant_reward, fallback_policy,
-does_nothing, twenty_chars, forced_finish, top_p_ratio).
+sound runs. One more finding was false: grader_open in future_commits, which
+does not count `git apply` as an edit. Another, kl_strong in long_warmup, was an
+artefact of the log, whose loss and KL had the same noise; they have their own
+now. Of the 9 symptoms 6 list the cause or its class among what may be
+(constant_reward, fallback_policy, does_nothing, twenty_chars, forced_finish,
+top_p_ratio).
 """
 
 from benchmarks.reports import threads
@@ -65,7 +66,12 @@ TEXTS = {
         ' so that the model is trained to write the ends and roles itself',
         answer='tokens of the template are trained: completions contain them',
         log='table',
-        symptoms=('loops', 'reward_falling', 'outcome_falling'),
+        symptoms=(
+            'other_language',
+            'loops',
+            'reward_falling',
+            'outcome_falling',
+        ),
     ),
     'future_commits': Report(
         thread='uni-agent #23',
