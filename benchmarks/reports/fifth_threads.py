@@ -48,7 +48,9 @@ TEXTS = {
         ' data are not given to it',
         answer='right answers are refused, all of them',
         log='trl',
-        symptoms=('too_hard', 'dead_groups', 'gradient_zero', 'not_learning'),
+        names=('too_hard',),
+        says='grade a reference solution',
+        symptoms=('dead_groups', 'gradient_zero', 'not_learning'),
     ),
     'never_truncated': Report(
         thread='verifiers #186',
@@ -57,6 +59,8 @@ TEXTS = {
         ' to 0, whether it was cut or not',
         answer='the reward is not the sum of its parts: it is 0 while they pay',
         log='wandb',
+        names=('reward_lost',),
+        says='before they are the reward',
         symptoms=('gradient_zero', 'dead_groups', 'not_learning'),
     ),
     'own_end': Report(
@@ -66,6 +70,8 @@ TEXTS = {
         ' so that the model is trained to write the ends and roles itself',
         answer='tokens of the template are trained: completions contain them',
         log='table',
+        names=('roles_written',),
+        says='chat template',
         symptoms=(
             'other_language',
             'loops',
@@ -126,6 +132,8 @@ TEXTS = {
         ' last step is appended to it',
         answer='nearly all completions get one and the same reward: a cap',
         log='trl',
+        names=('dead_groups',),
+        says='a cap',
         symptoms=('dead_groups', 'gradient_zero'),
     ),
     'same_seed': Report(
@@ -176,7 +184,7 @@ TEXTS = {
         ' sees a peak and then a fall',
         answer='the reward rises while a held-out score falls: gaming',
         log='wandb',
-        names=('train_eval_gap',),
+        names=('evals_part',),
         says='not in the evaluation',
     ),
 }
@@ -191,8 +199,8 @@ MODELS = {
         answer='sampling changes at the step after the first evaluation:'
         ' temperature',
         log='wandb',
-        names=('same_samples', 'temperature'),
-        says='temperature',
+        names=('entropy_jumps',),
+        says='an evaluation whose',
         symptoms=(
             'entropy_collapse',
             'truncation',
@@ -209,6 +217,8 @@ MODELS = {
         ' base, which checkpoints of adapters do not hold',
         answer='the policy after the restart is not the one before it',
         log='trl',
+        names=('entropy_jumps',),
+        says='merged, rounded',
         symptoms=('entropy_collapse',),
     ),
     'step_advantages': Report(
@@ -252,8 +262,8 @@ MODELS = {
         answer='the gradient is thousands of times too large, and clipped in'
         ' each step: how a loss is averaged',
         log='wandb',
-        names=('loss_summed',),
-        says='tokens',
+        names=('eval_falling',),
+        says='a sum where the others are means',
         symptoms=('gradient_clipped', 'outcome_falling', 'reward_falling'),
     ),
     'two_precisions': Report(
@@ -287,7 +297,7 @@ MODELS = {
         answer='the sampler keeps something across updates that a restart'
         ' clears: its cache',
         log='wandb',
-        names=('logprob_gap', 'stale_sampler'),
+        names=('gap_restarts',),
         says='cache',
     ),
     'lora_ignored': Report(

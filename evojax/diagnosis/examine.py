@@ -119,6 +119,7 @@ _SAID_BY_CRITICAL = {
     'shrinks': ('inverted_sign', 'not_finite', 'reward_hacking'),
     # Consequences of a tool, or of a grader, that fails.
     'malformed_calls': ('same_error',),
+    'other_language': ('loops', 'not_finite'),
     'one_answer': ('grader_open',),
     'gradient_zero': (
         'grader_open',
@@ -297,10 +298,15 @@ def _summary(
         f'The solved share{of} {_went(line, ends)}, and {len(quiet)} checks'
         ' found nothing wrong.',
     )
+  certain = (
+      f'but the solved share{of} has fallen'
+      if line.high < 0
+      else f'and it is not certain that the solved share{of} has risen'
+  )
   return (
       'cannot_tell',
-      f'{len(quiet)} checks found nothing wrong, and it is not certain that the'
-      f' solved share{of} has risen: {100 * line.rise:+.1f} points'
+      f'{len(quiet)} checks found nothing wrong, {certain}:'
+      f' {100 * line.rise:+.1f} points'
       f' [{100 * line.low:+.1f}, {100 * line.high:+.1f}].',
   )
 

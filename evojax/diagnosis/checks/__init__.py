@@ -18,6 +18,7 @@ from evojax.diagnosis.checks import breaks
 from evojax.diagnosis.checks import cheats
 from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import evaluations
+from evojax.diagnosis.checks import finite
 from evojax.diagnosis.checks import graders
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import lengths
@@ -41,6 +42,7 @@ _ANY: tuple[Check, ...] = (
     *breaks.CHECKS,
     *refusals.CHECKS,
     *learning.CHECKS,
+    *finite.CHECKS,
     *optimiser.CHECKS,
     *values.CHECKS,
     *evaluations.CHECKS,

@@ -30,6 +30,7 @@ _FEW = 16  # Rollouts of an update below which its groups are counted.
 _PER_SIDE = 12  # Fewest groups on each side of a bound that is no chance.
 _ALL = 0.95  # Share of dead groups that is all of them.
 _SOMETIMES = 0.1  # Share solved from which a larger group has both outcomes.
+_HELD = 0.8  # Share of rollouts with the highest reward that is a ceiling.
 _MANY = 500  # Rollouts that do not have one reward by chance.
 _NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.
@@ -221,11 +222,14 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   hard = float((solved < 0.1).mean()) if solved.notna().any() else np.nan
   easy = float((solved > 0.9).mean()) if solved.notna().any() else np.nan
   why, check = 'their rewards are equal', 'dead_groups'
+  only, top = _only_reward(rows), _ceiling(rows)
   chosen = early.index[early['dead']]
   if _alike(rows[rows['group'].isin(chosen)]):
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
-  elif (only := _only_reward(rows)) is not None:
+  elif only is not None:
     why = f'all {len(rows)} rewards are {only:g}'
+  elif top is not None:
+    why = f'{top[1]:.0%} of the rewards are {top[0]:g}, and none is higher'
   elif hard > 0.6:
     first = rows[rows['step'] == rows['step'].min()]
     # It solved some of them at first.
@@ -239,6 +243,14 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       )
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
+  answer = _ANSWERS[check]
+  if check == 'dead_groups' and only is not None:
+    answer = '{reward}: a number for each completion, which differs if they do'
+  elif check == 'dead_groups' and top is not None:
+    answer = (
+        '{reward}: what holds it there (a cap, a clip, a condition that all'
+        ' meet), so that better rollouts get more'
+    )
   # Where nearly all is solved, little is lost; and what is too hard at first
   # may be learned from the few groups that are left.
   harmless = (
@@ -250,14 +262,10 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       text=f'{dead.value:.0%} of groups have no gradient from the start: {why}',
       numbers=(findings.number('dead groups, first third', dead, 'share'),),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen[:3])][:6])),
-      change=(
-          f'{words.word(run.format, "reward")}: a number for each completion,'
-          ' which differs if they do'
-          if check == 'dead_groups' and _only_reward(rows) is not None
-          else _ANSWERS[check]
-      ).format(
+      change=answer.format(
           data=words.word(run.format, 'data'),
           filter=words.word(run.format, 'filter'),
+          reward=words.word(run.format, 'reward'),
           temperature=words.word(run.format, 'temperature'),
       ),
       remedies=(
@@ -282,6 +290,19 @@ def _only_reward(rows: pd.DataFrame) -> float | None:
   value = float(rows['reward'].iloc[0])
   same = value != 0 and len(rows) >= _MANY and np.ptp(rows['reward']) < 1e-9
   return value if same else None
+
+
+def _ceiling(rows: pd.DataFrame) -> tuple[float, float] | None:
+  """Return the highest reward and its share, if it holds most rollouts.
+
+  The highest reward of what is right or wrong, 1, says nothing of this kind.
+  """
+  top = float(rows['reward'].max())
+  share = float((rows['reward'] > top - 1e-9).mean())
+  low = float(rows['reward'].min())
+  held = share >= _HELD and top - low > 1e-9 and top not in (0.0, 1.0)
+  known = rows['outcome'].notna().any()
+  return (top, share) if held and len(rows) >= _MANY and not known else None
 
 
 def few_rollouts(run: form.Run) -> findings.Finding | None:
