@@ -29,14 +29,13 @@ _SAID_BY = {
         'reward_lost',
     ),
     'form_wins': ('reward_hacking',),
-    # The entropy did not fall by updates; or it fell with something else.
-    'entropy_collapse': ('entropy_jumps',),
     'eval_falling': (
         'evals_part',
         'outcome_falling',
         'reward_falling',
         'train_eval_gap',
     ),
+    'reward_lost': ('silent',),
     'too_hard': ('reward_lost',),
     'dead_groups': ('reward_lost',),
     'loss_summed': ('advantage_spikes', 'impossible_share'),

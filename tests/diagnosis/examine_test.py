@@ -679,6 +679,31 @@ class BlindTest(parameterized.TestCase):
     if found:
       self.assertRegex(found.text, f'{side} within a word')
 
+  @parameterized.parameters(
+      # A limit in characters, and the end of all prompts.
+      (600, ' Box the answer.', True),
+      (5000, ' Box the answer.', False),  # None is as long.
+      (None, ' Box the answer.', False),  # Long ones are of another data set.
+  )
+  def test_prompts_that_are_cut_between_words(self, limit, end, wanted):
+    rows = made.rollouts()
+    number = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+    asked = [
+        f'{n} of {" ".join(["the mill below the town"] * (n % 40))}?{end}'
+        for n in range(500)
+    ]
+    if limit is None:
+      cut = [a if len(a) < 600 else f'{a} Name a word.' for a in asked]
+    else:
+      cut = [a[:limit].rpartition(' ')[0] if a[limit:] else a for a in asked]
+    rows['prompt'] = np.array(cut, object)[number]
+    found = data.prompt_cut(made.run(rows.drop(columns='reference')))
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertIn('lack the end of all others', found.text)
+      shown = rows['prompt'][list(found.rows)]
+      self.assertFalse(shown.str.contains('Box').any())
+
   def test_words_that_are_broken_by_hand(self):
     texts = ['the letters of', 'one of the letters', 'two let', 'a wxyz', '7']
     # 'of' and 'letters' are whole words elsewhere, 'wxyz' begins a word that
