@@ -58,6 +58,7 @@ def write(
       'run': run,
       'diagnosis': diagnosis,
       'findings': shown,
+      'unknown': show.by_reason(diagnosis.unknown, lambda each: each.why),
       'curves': curves.curves([curves.Line('this run', 'lineage', _rows(run))]),
       'settings': findings.plain_mapping(run.settings),
       'columns': {**form.ROLLOUT, **form.STEP},
