@@ -327,10 +327,6 @@ _FLAGS_OF = {
     'serve': 'port host hosts weights_root insecure',
 }
 _MESH_AUTO = r'--?config\.mesh\.auto(=[Tt]rue)?'
-_NO_CONFIG = (
-    '--config is missing: e.g. --config=configs/math.py, or the --workdir of a'
-    ' run, whose config is taken'
-)
 
 
 def main(argv: list[str]) -> int | None:
@@ -444,7 +440,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
       names.append(match[1])
   if path is None:
     if names:
-      raise ValueError(_NO_CONFIG)
+      raise ValueError(saved_config.missing(_text(argv, 'workdir')))
     return {}
   file, colon, variant = path.partition(':')
   if not os.path.isfile(file):
@@ -487,7 +483,12 @@ def _dispatch() -> int | None:
   config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
   told = mode in _TOLD and (workdir or mode in ('arm', 'runs'))
   if config is None and not told:
-    raise ValueError(_NO_CONFIG)
+    if mode in _TOLD:
+      raise ValueError(
+          f'--mode={mode} needs the --workdir of a run, or the --config of one'
+          ' in runs/'
+      )
+    raise ValueError(saved_config.missing(workdir))
   _check_flags(mode)
   if FLAGS.mesh_auto and mode != 'plan':
     raise ValueError(

@@ -91,9 +91,9 @@ def read(
             f' {path / below[0]}'
         )
       raise form.FormatError(
-          f'{path} is no log of {", ".join(list(FORMATS)[:-1])}, and no table'
-          ' (Parquet, JSON lines, JSON, CSV) or directory of tables; name the'
-          ' directory that a trainer writes to, or one of its log files'
+          f'{path} holds no log of {", ".join(list(FORMATS)[:-1])}, and no'
+          ' table (Parquet, JSON lines, JSON, CSV); name the directory that a'
+          ' trainer writes to, or one of its log files'
       )
     format_, remedy = fitting[0], '--columns=reward=NAME,... names columns'
   else:
