@@ -484,10 +484,7 @@ def _dispatch() -> int | None:
   told = mode in _TOLD and (workdir or mode in ('arm', 'runs'))
   if config is None and not told:
     if mode in _TOLD:
-      raise ValueError(
-          f'--mode={mode} needs the --workdir of a run, or the --config of one'
-          ' in runs/'
-      )
+      raise ValueError(f'--mode={mode} needs a run: its --workdir or --config')
     raise ValueError(saved_config.missing(workdir))
   _check_flags(mode)
   if FLAGS.mesh_auto and mode != 'plan':

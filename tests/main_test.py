@@ -437,7 +437,7 @@ class ErrorTest(MainTestCase):
     stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
     self.assertEqual(self.command(f'--mode={mode}'), 2)
     printed = stderr.write.call_args_list[0].args[0]
-    self.assertIn(f'error: --mode={mode} needs the --workdir of a', printed)
+    self.assertIn(f'error: --mode={mode} needs a run: its --', printed)
 
   def test_of_the_command_line_with_debug(self):
     with self.assertRaisesRegex(ValueError, 'config.stepz is not a field'):
