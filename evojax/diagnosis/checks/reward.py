@@ -336,7 +336,7 @@ def silent(run: form.Run) -> findings.Finding | None:
   by = rows.groupby('group')
   mixed = by['outcome'].nunique() > 1
   if mixed.sum() < 8:
-    raise form.too_few(mixed.sum(), 'group', 8, form.MIXED)
+    raise form.too_few(int(mixed.sum()), 'group', 8, form.MIXED)
   same = (by['reward'].max() - by['reward'].min())[mixed] < 1e-9
   share = intervals.mean(same.astype(float))
   if share.low < 0.5:
