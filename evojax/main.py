@@ -1,9 +1,10 @@
-"""Command line of evojax: flags, devices, dispatch on --mode.
+"""The command line of evojax.
 
     python -m evojax.main --config=configs/math.py [--mode=...] [--workdir=...]
 
-The config says what is computed and can be overridden field by field
-(--config.grpo.group_size=8); flags say where and how this process runs.
+The config says what is computed. evojax/config.py lists its fields, and each is
+also a flag: --config.grpo.group_size=8. All other flags say where and how this
+process runs.
 """
 
 import gc
