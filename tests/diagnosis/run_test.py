@@ -54,6 +54,17 @@ class RunTest(parameterized.TestCase):
     self.assertIn('(kl is not logged: beta > 0)', ' '.join(out.split()))
     self.assertIn('Thin lines are the values, bold ones their running', text)
 
+  def test_a_curve_of_zeros_has_an_axis_that_can_be_read(self):
+    log = self.path / 'log.jsonl'
+    rows = made.rollouts(steps=30, start=-20.0)
+    rows.to_json(log, orient='records', lines=True)
+    _, out, _ = self.run_command(log)
+    self.assertIn('the solved share stays at 0%', out)
+    page = (self.path / 'diagnosis.html').read_text()
+    chart = page[page.index('aria-label="solved by step"') :]
+    ticks = re.findall('>([^<]+)</text>', chart[: chart.index('</figure>')])
+    self.assertEqual(ticks[:3], ['0', '0.2', '0.4'])
+
   def test_the_steps_of_a_short_run(self):
     """An evaluation before the first step is no step of its own."""
     log = self.path / 'log.jsonl'

@@ -293,7 +293,8 @@ class NumbersTest(parameterized.TestCase):
         plan_table.evolution(made, here, True, workers) for workers in (1, 3)
     )
     # Candidates' arms: 2 of each of 4 pairs; the incumbent's form a chain.
-    (arm,) = (a for a in made.most.arms if a.stage.name.endswith('candidates'))
+    first = lambda each: each.stage.name.endswith(') candidates')
+    (arm,) = filter(first, made.most.arms)
     self.assertEqual(arm.stage.arms, 4)
     saved = alone['the run'][2] - three['the run'][2]
     # Two stages of 4 arms: 3 workers train 3 of them, and then 1.
