@@ -131,7 +131,7 @@ _ROLES = re.compile(
 _LOOKED_AT = 100  # Values of a column that tell why it has no number.
 _LONGEST = 4000  # Characters of a text that are kept.
 _PROGRAMS = 0.3  # Share of programs beyond which completions are programs.
-_EVALUATED = ['eval_outcome', 'eval_reward']
+_EVALUATED = 'eval_', EVALUATION
 MIXED = 'with solved and unsolved rollouts'
 MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
 
@@ -201,10 +201,11 @@ class Run:
 
     The policy is often evaluated before its first step.
     """
-    known = self.steps.drop(columns=_EVALUATED, errors='ignore')
-    trained = {*known['step'][known.notna().sum(axis=1) > 1]}
-    trained.update(self.rollouts.get('step', ()))
-    return len(trained) or len(self.timeline)
+    trained = [c for c in self.steps if not c.startswith(_EVALUATED)]
+    known = self.steps[trained]
+    found = {*known['step'][known.notna().sum(axis=1) > 1]}
+    found.update(self.rollouts.get('step', ()))
+    return len(found) or len(self.timeline)
 
   @property
   def timeline(self) -> np.ndarray:
