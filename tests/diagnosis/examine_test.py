@@ -574,7 +574,7 @@ class BlindTest(parameterized.TestCase):
   def test_a_second_pass_repeats_no_problems(self):
     run = faults_made.loops(10)
     run.rollouts['text_id'] = 1  # All steps train on the same rollouts.
-    with self.assertRaisesRegex(form.NotLogged, 'of several problems'):
+    with self.assertRaisesRegex(form.NotLogged, 'with several problems'):
       data.repeated_steps(run)
 
   @parameterized.parameters(

@@ -93,9 +93,8 @@ def repeated_steps(run: form.Run) -> findings.Finding | None:
       if not texts or texts[i] != texts[i + 1]
   ]
   if len(again) < _PAIRS or by.map(len).median() < 2:
-    raise form.NotLogged(
-        f'{len(again)} steps of several problems after others, {_PAIRS} needed'
-    )
+    what = 'with several problems after the first one'
+    raise form.too_few(len(again), 'step', _PAIRS, what)
   share = intervals.mean(again)
   if share.low < 0.5:
     return None
@@ -237,7 +236,7 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
   rows = run.rows('prompt', 'prompt_id')
   rows = rows.drop_duplicates('prompt_id').iloc[:2000]
   if len(rows) < LEAST:
-    raise form.NotLogged(f'{len(rows)} problems, {LEAST} needed')
+    raise form.too_few(len(rows), 'problem', LEAST)
   texts = rows['prompt'].str.lower().tolist()
   for side in ('end', 'begin'):
     # The same letters in reverse order: a word's rest becomes its beginning.
