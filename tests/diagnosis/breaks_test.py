@@ -153,6 +153,16 @@ class EntropyTest(parameterized.TestCase):
 
 class CopiesTest(parameterized.TestCase):
 
+  def test_favourite_texts_are_no_copies(self):
+    rows = breaks_made.copied(2).rollouts
+    # Of eight rollouts, three are one text and five another.
+    first = rows.groupby('group')['completion'].transform('first')
+    last = rows.groupby('group')['completion'].transform('last')
+    place = np.arange(len(rows)) % 8
+    rows['completion'] = first.where(place < 3, last)
+    run = made.run(rows, entropy=np.full(40, 0.5))
+    self.assertIsNone(breaks.same_samples(run))
+
   @parameterized.parameters((2, 'each text comes 2 times'), (1, None))
   def test_processes_with_one_seed(self, times, said):
     found = breaks.same_samples(breaks_made.copied(times))

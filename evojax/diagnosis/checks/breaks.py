@@ -207,10 +207,12 @@ def same_samples(run: form.Run) -> findings.Finding | None:
           'n': by.size(),
       }
   )
+  times = rows.groupby(['group', 'text_id']).size().groupby('group')
   table = table[table['n'] >= _FEWEST]
   # Processes that share the rollouts of a prompt and have one seed each write
-  # the same texts, so that each text comes several times.
-  table['same'] = (table['texts'] <= table['n'] / 2).astype(float)
+  # the same texts, so that all texts come equally often.
+  equal = (times.min() == times.max()) & (table['texts'] <= table['n'] / 2)
+  table['same'] = equal.reindex(table.index).astype(float)
   found = table.groupby('step')['same'].mean()
   if len(found) < form.MIN_STEPS:
     what = f'with groups of {_FEWEST} or more'
@@ -227,14 +229,14 @@ def same_samples(run: form.Run) -> findings.Finding | None:
     return None
   since = shares.since(found)
   alike = table[table['same'] > 0]
-  times = float((alike['n'] / alike['texts']).median())
+  often = float((alike['n'] / alike['texts']).median())
   one = bool((alike['texts'] == 1).mean() > _HALF)
   shown = alike.index[-2:]
   return findings.Finding(
       check='same_samples',
       severity='critical' if one and late.low > 0.8 else 'warning',
       text=f'in {late.value:.0%} of the groups '
-      + ('all rollouts are one text' if one else f'each text comes {times:.2g}'
+      + ('all rollouts are one text' if one else f'each text comes {often:.2g}'
          ' times')
       + f', though the policy is not certain ({free:.0f} nats a completion)',
       since=since,
