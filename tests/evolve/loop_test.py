@@ -494,6 +494,24 @@ class EndToEndTest(parameterized.TestCase):
     )
     self.assertIn('smoke', summary['compute'])
 
+  def test_policies_are_scored_on_as_many_problems(self):
+    path = self.root / 'rescored'
+    shutil.copytree(self.path, path)
+    before = (path / 'config.json').read_bytes()
+    lines = (path / 'ledger.jsonl').read_text().splitlines(keepends=True)
+    for left in lines, lines[:-1]:  # The run has ended, or is being scored.
+      (path / 'ledger.jsonl').write_text(''.join(left))
+      for field in 'problems', 'samples':
+        with self.assertRaisesRegex(
+            ValueError, r'4 sealed .* --config.eval.problems=4 --config.eval.sa'
+        ):
+          loop.run(
+              retrained(**{f'eval__{field}': 3}),
+              str(path),
+              compare=[str(self.path)],
+          )
+        self.assertEqual((path / 'config.json').read_bytes(), before)
+
   def test_training_of_a_compared_run_is_not_its_scores(self):
     path = self.root / 'trained'
     for split, tokens in (('train', [3, 4]), ('dev', [5])):
