@@ -88,7 +88,8 @@ class Field:
 FIELDS = (
     Field('name', 'run', 'Name in progress lines, W&B and reports.'),
     Field('seed', 0, 'Seeds problems, sampling and shuffles.', 0, 2**32 - 1),
-    Field('steps', 100, 'GRPO steps, each a rollout and an update.', 0),
+    Field('steps', 100, 'GRPO steps, each a rollout and an update; in a run that'
+          ' evolves, those of evolve.retrain alone.', 0),
 
     Field('domain.name', 'math',
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
@@ -301,8 +302,8 @@ FIELDS = (
           'Steps between checkpoints; a killed run loses at most so many.', 1),
     Field('checkpoint.keep', 2, 'Newest checkpoints that are kept on disk.', 1),
 
-    Field('eval.every', 0, 'Steps between dev evaluations; 0: before and after'
-          ' training only.', 0),
+    Field('eval.every', 0, 'Steps between dev evaluations of --mode=train; 0:'
+          ' before and after training only.', 0),
     Field('eval.split', 'dev', 'Split that --mode=eval scores.',
           choices=('dev', 'sealed')),
     Field('eval.problems', 128, 'Problems per evaluation.', 2,
@@ -312,7 +313,8 @@ FIELDS = (
           'Sampling temperature, independent of that in training.', 1e-3, 10.0,
           usual=(1e-3, 1.3)),
     Field('eval.sealed', True,
-          'Score base and trained policy on the sealed split at the end.'),
+          'Score base and trained policy on the sealed split at the end of'
+          ' --mode=train; a run that evolves always does.'),
 
     # Only --mode=plan reads this.
     Field('plan.mean_tokens', 0, 'Mean tokens of a completion (of an episode,'
@@ -378,7 +380,7 @@ FIELDS = (
     Field('evolve.device_seconds', 0.0,
           'Device-seconds that the run may spend; 0: no limit.', 0.0),
     Field('evolve.tokens', 0, 'Tokens that the run may sample, except for'
-          ' sealed scores; 0: no limit. A candidate races only if they suffice'
+          ' evolve.retrain and sealed scores; 0: no limit. A candidate races only if they suffice'
           ' for its arms and scores; else the incumbent trains alone, or the'
           ' run ends.', 0),
     Field('evolve.dollars', 0.0, 'Dollars that the run may spend; 0: no limit.',
