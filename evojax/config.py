@@ -88,8 +88,8 @@ class Field:
 FIELDS = (
     Field('name', 'run', 'Name in progress lines, W&B and reports.'),
     Field('seed', 0, 'Seeds problems, sampling and shuffles.', 0, 2**32 - 1),
-    Field('steps', 100, 'GRPO steps, each a rollout and an update; in a run that'
-          ' evolves, those of evolve.retrain alone.', 0),
+    Field('steps', 100, 'GRPO steps, each a rollout and an update. In a run'
+          ' that evolves, only evolve.retrain makes as many.', 0),
 
     Field('domain.name', 'math',
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
@@ -380,9 +380,9 @@ FIELDS = (
     Field('evolve.device_seconds', 0.0,
           'Device-seconds that the run may spend; 0: no limit.', 0.0),
     Field('evolve.tokens', 0, 'Tokens that the run may sample, except for'
-          ' evolve.retrain and sealed scores; 0: no limit. A candidate races only if they suffice'
-          ' for its arms and scores; else the incumbent trains alone, or the'
-          ' run ends.', 0),
+          ' evolve.retrain and sealed scores; 0: no limit. A candidate races'
+          ' only if they suffice for its arms and scores; else the incumbent'
+          ' trains alone, or the run ends.', 0),
     Field('evolve.dollars', 0.0, 'Dollars that the run may spend; 0: no limit.',
           0.0),
     Field('evolve.dollars_per_device_hour', 0.0,
