@@ -307,7 +307,9 @@ def open_run(
     phases = metrics_lib.Phases()
     progress = stack.enter_context(
         progress_lib.Progress(
-            stages.of_evolution(base, len(compared)),
+            stages.of_evolution(
+                base, len(compared), len(recorder.history.races)
+            ),
             every=max(1, e.updates // 3),
             shown=primary,
         )

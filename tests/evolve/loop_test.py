@@ -649,6 +649,39 @@ class ShadowTest(absltest.TestCase):
     self.assertEqual(recompute.compare(path), [])
 
   @pytest.mark.slow
+  def test_fewer_rounds_after_a_change_was_kept(self):
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    queue(path, b=QUEUED)
+    second = lambda found, _: [n for n, s in found.items() if s.rounds > 1]
+    verdict = lambda *_, last, **__: race.Verdict(
+        'keep' if last else 'go_on', 'asked'
+    )
+    for owner, name, replaced in (
+        (race, 'passed', second),
+        (race, 'is_hopeful', lambda *_: True),
+        (race, 'horizon', verdict),
+        (verify, '_perturbed', lambda *_: None),
+        (learning, 'could_catch_up', lambda *_: True),
+    ):
+      self.enterContext(absltest.mock.patch.object(owner, name, replaced))
+    options = dict(evolve__horizon=2, evolve__entries=1)
+    fill = loop.field_lib.fill
+
+    def stopped(run, number):
+      if number == 2:
+        raise KeyboardInterrupt
+      return fill(run, number)
+
+    with absltest.mock.patch.object(loop.field_lib, 'fill', stopped):
+      with self.assertRaises(KeyboardInterrupt):
+        evojax.run(tiny.evolving(**options, evolve__rounds=4), str(path))
+    summary = evojax.run(tiny.evolving(**options, evolve__rounds=1), str(path))
+    rows = payloads(path)
+    looks = [(r['round'], r['look']) for r in rows if r['step'] == 'shadow']
+    self.assertEqual(looks, [(1, 0), (2, 1), (3, 2)])
+    self.assertEqual(summary['ended'], 'rounds')
+
+  @pytest.mark.slow
   def test_tokens_that_end_during_a_shadow(self):
     payable = loop.costs.payable
     poor = lambda *of, **score: 1.5 if of[1] > 1 else payable(*of, **score)
