@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import pathlib
 import signal
@@ -1019,6 +1020,32 @@ class MutationTest(parameterized.TestCase):
     rate = propose_change({'optim.learning_rate': 3e-4})
     refused = trial(rate, 'disqualified', None)
     self.assertEqual(self._values([refused], 'optim.learning_rate'), set())
+
+  def test_nothing_is_learned_from_what_waits_or_races(self):
+    big = trial(propose_change({'optim.learning_rate': 3e-4}), effect=-0.01)
+    small = trial(propose_change({'optim.learning_rate': 1.73e-4}))
+    waiting = dataclasses.replace(small, verify=None)
+    found = lambda *history: self._values(history, 'optim.learning_rate')
+    self.assertEqual(found(waiting), {3e-4})  # The library's, and no half step.
+    self.assertEqual(found(big, waiting), set())
+    # One step has lost, and half of it waits: the direction stays.
+    self.assertEqual(found(waiting, big), set())
+
+  def test_a_class_that_waits_has_not_failed(self):
+    made = propose_change({'optim.learning_rate': 3e-4})
+    waiting = dataclasses.replace(trial(made), verify=None)
+    crashed = trial(made, 'crash', None)
+    idea = next(iter(library.ENTRIES.values()))
+    member = rules._Candidate(made.delta, made.after, '', idea)
+    drawn = lambda history: [
+        rules._sample_class(
+            context(history=history, seed=seed), 'optimizer', [member]
+        )
+        for seed in range(40)
+    ]
+    lost = lambda history: sum(map(math.isinf, drawn(history)))
+    self.assertEqual((lost([]), lost([waiting])), (0, 0))
+    self.assertGreater(lost([crashed]), 5)
 
   def test_linear_steps(self):
     hot = propose_change({'rollout.temperature': 1.2})
