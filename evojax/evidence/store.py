@@ -463,6 +463,19 @@ def counts(
   return int(group.max()) + 1, int(sample.max()) + 1
 
 
+def are_all_graded(
+    workdir: str | os.PathLike[str], split: str, step: int
+) -> bool:
+  """Return whether every problem of a step has a graded row.
+
+  Raises:
+    FileNotFoundError: If the step was not written.
+    EvidenceError: If the file is damaged.
+  """
+  graded, group = read_numbers(workdir, split, step, 'graded', 'group')
+  return set(group.tolist()) == set(group[graded].tolist())
+
+
 def problem_scores(
     workdir: str | os.PathLike[str], split: str, step: int | None = None
 ) -> np.ndarray:

@@ -21,6 +21,7 @@ import pytest
 
 import evojax
 from evojax import config as config_lib
+from evojax.episodes import collect
 from evojax.eval import race
 from evojax.evidence import store
 from evojax.evolve import arms
@@ -926,6 +927,22 @@ class SealedTest(absltest.TestCase):
         scorer.scores(sealed)
       recorder.record(records.Seal, lambda: records.Seal(salt='pepper', seed=0))
       self.assertLen(scorer.scores(sealed), 2)
+
+      # What could not be graded is scored by the next call.
+      domain, graded = type(setup.domain), type(setup.domain).grade_many
+
+      def broken(self_, problems, episodes):
+        first, *rest = graded(self_, problems, episodes)
+        return [dataclasses.replace(first, status='infra_error'), *rest]
+
+      again = dataclasses.replace(sealed, folder=pathlib.Path(folder, 'again'))
+      with absltest.mock.patch.object(domain, 'grade_many', broken):
+        for _ in range(2):
+          with self.assertRaisesRegex(collect.GradingError, 'evaluates again'):
+            scorer.scores(again)
+      np.testing.assert_array_equal(
+          scorer.scores(again), scorer.scores(sealed)
+      )
 
   def test_a_proposer_sees_no_salt_and_no_workdir(self):
     seen = {f.name for f in dataclasses.fields(propose.Context)}
