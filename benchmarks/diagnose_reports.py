@@ -4,12 +4,12 @@
         [--only=NAME] [--verbose]
 
 Writes synthetic logs of the runs in `benchmarks.reports.threads`,
-`third_threads` and `fourth_threads`, and of the faults that begin half-way in
-`event_list`, and prints which of them evojax-diagnose names. A report is named
-if a finding of `Report.names` says `Report.says`, its cause or the setting to
-change, and the right step if it has one; otherwise it counts as a symptom if a
-finding is one of its consequences. Each other finding is a false alarm, and so
-is each finding on a sound run.
+`third_threads`, `fourth_threads` and `fifth_threads`, and of the faults that
+begin half-way in `event_list`, and prints which of them evojax-diagnose names.
+A report is named if a finding of `Report.names` says `Report.says`, its cause
+or the setting to change, and the right step if it has one; otherwise it counts
+as a symptom if a finding is one of its consequences. Each other finding is a
+false alarm, and so is each finding on a sound run.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import pathlib
 import shutil
 
 from benchmarks.reports import event_list
+from benchmarks.reports import fifth_threads
 from benchmarks.reports import fourth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
@@ -39,6 +40,11 @@ LISTS = {
         'fourth': fourth_threads.TEXTS,
         'fourth_models': fourth_threads.MODELS,
         'fourth_sound': fourth_threads.SOUND,
+    },
+    'fifth': {
+        'fifth': fifth_threads.TEXTS,
+        'fifth_models': fifth_threads.MODELS,
+        'fifth_sound': fifth_threads.SOUND,
     },
     'events': {'events': event_list.EVENTS | event_list.SOUND},
 }

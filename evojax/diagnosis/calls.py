@@ -28,6 +28,12 @@ _CALL = re.compile(r'<tool_call>(.*?)(?:</tool_call>|$)', re.DOTALL)
 _REPLY = re.compile(r'<tool_response>(.*?)(?:</tool_response>|$)', re.DOTALL)
 # Remains of a chat template between turns, after special tokens are removed.
 _ROLES = re.compile(r'^\s*(?:user|assistant|tool)?\s*$')
+_EDITS = (
+    r'\b(?:sed|perl)\b.*\s-i|<<|(?<![\d&])>>?\s*[\w./]'
+    r'|\b(?:tee|patch|apply_patch)\b'
+    r'|\bgit\s+(?:apply|am|checkout|restore|revert|cherry-pick|stash\s+pop)\b'
+    r'|^\s*(?:rm|mv|cp)\b'
+)
 # Patterns for a shell's command; the first match gives the kind of the call.
 _COMMANDS = (
     (
@@ -36,11 +42,7 @@ _COMMANDS = (
         r'|cat-file)\b|\.git/(?:objects|refs|logs|packed)',
     ),
     ('submit', r'^\s*submit\b|COMPLETE_TASK'),
-    (
-        'edit',
-        r'\bsed\b.*\s-i|<<|(?<![\d&])>>?\s*[\w./]|\b(?:tee|patch|apply_patch)\b'
-        r'|\bgit\s+apply\b|^\s*(?:rm|mv|cp)\b',
-    ),
+    ('edit', _EDITS),
     ('test', r'\b(?:pytest|unittest|tox|runtests)\b|\b(?:npm|go|cargo) test\b'),
     (
         'look',
@@ -147,6 +149,13 @@ class Call:
     if found in ('look', 'other') and _COMMIT.search(self.reply):
       return 'history'
     return found
+
+  @property
+  def edits(self) -> bool:
+    """True if the call changes files, as `git show X | git apply` does, too."""
+    return self.kind == 'edit' or (
+        self.kind == 'history' and bool(re.search(_EDITS, self.command))
+    )
 
   @property
   def ok(self) -> bool:
@@ -359,7 +368,7 @@ def table(episodes: Sequence[Sequence[Turn]]) -> pd.DataFrame:
 def _row(turns: Sequence[Turn]) -> dict[str, float | str | None]:
   made = [call for turn in turns for call in turn]
   kinds = [call.kind for call in made]
-  edits = [i for i, kind in enumerate(kinds) if kind == 'edit' and made[i].ok]
+  edits = [i for i, call in enumerate(made) if call.edits and call.ok]
   tests = [call for call in made if call.kind == 'test']
   replied = [call for call in made if call.reply]
   return {

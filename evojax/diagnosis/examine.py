@@ -26,8 +26,19 @@ _SAID_BY = {
         'kl_zero',
         'left_out',
         'reward_hacking',
+        'reward_lost',
     ),
     'form_wins': ('reward_hacking',),
+    # The entropy did not fall by updates; or it fell with something else.
+    'entropy_collapse': ('entropy_jumps',),
+    'eval_falling': (
+        'evals_part',
+        'outcome_falling',
+        'reward_falling',
+        'train_eval_gap',
+    ),
+    'too_hard': ('reward_lost',),
+    'dead_groups': ('reward_lost',),
     'loss_summed': ('advantage_spikes', 'impossible_share'),
     'update_large': ('logprob_gap', 'other_weights', 'stale_sampler'),
     # These findings say why nothing moves.
@@ -87,6 +98,7 @@ _SAID_BY = {
     'gives_up': ('submits_at_once', 'echo_trap'),
     'gradient_zero': (
         'left_out',
+        'reward_lost',
         'silent',
         'too_hard',
         'too_easy',
@@ -107,6 +119,7 @@ _SAID_BY_CRITICAL = {
     'shrinks': ('inverted_sign', 'not_finite', 'reward_hacking'),
     # Consequences of a tool, or of a grader, that fails.
     'malformed_calls': ('same_error',),
+    'other_language': ('loops', 'not_finite'),
     'one_answer': ('grader_open',),
     'gradient_zero': (
         'grader_open',
@@ -285,10 +298,15 @@ def _summary(
         f'The solved share{of} {_went(line, ends)}, and {len(quiet)} checks'
         ' found nothing wrong.',
     )
+  certain = (
+      f'but the solved share{of} has fallen'
+      if line.high < 0
+      else f'and it is not certain that the solved share{of} has risen'
+  )
   return (
       'cannot_tell',
-      f'{len(quiet)} checks found nothing wrong, and it is not certain that the'
-      f' solved share{of} has risen: {100 * line.rise:+.1f} points'
+      f'{len(quiet)} checks found nothing wrong, {certain}:'
+      f' {100 * line.rise:+.1f} points'
       f' [{100 * line.low:+.1f}, {100 * line.high:+.1f}].',
   )
 

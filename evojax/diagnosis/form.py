@@ -116,6 +116,7 @@ SETTINGS = (
     'turn_tokens',
 )
 PART = 'part_'
+EVALUATION = 'evaluation_'  # Then the name that the trainer gave the score.
 _EXACT = 2.0**53  # Steps from here on are not told apart as float64.
 _INFINITE = float(np.finfo(np.float32).max)
 _WORDS = {'true': 1.0, 'false': 0.0, 'yes': 1.0, 'no': 0.0}
@@ -156,7 +157,8 @@ class Run:
   path: pathlib.Path
   format: str  # A name of `readers.FORMATS`.
   rollouts: pd.DataFrame  # Columns of ROLLOUT and parts; may have no rows.
-  # Columns of STEP and means of parts, ascending; may have no rows.
+  # Columns of STEP, means of parts, and scores of evaluations under EVALUATION
+  # and their names; ascending; may have no rows.
   steps: pd.DataFrame
   # Known values of SETTINGS, and 'weights': part -> weight.
   settings: Mapping[str, Any]
@@ -398,7 +400,8 @@ def make(
     path: The directory or file of the logs.
     format_: Name of their format.
     rollouts: Any columns of ROLLOUT and parts; others are dropped.
-    steps: Any columns of STEP and parts; others are dropped.
+    steps: Any columns of STEP, parts and scores of evaluations; others are
+      dropped.
     settings: Settings by name; unknown ones are None or missing.
     notes: Remarks of the reader.
     config: Dotted path -> value, for evojax's own runs.
@@ -430,7 +433,7 @@ def make(
     rollouts = _with_solved(rollouts, notes)
   if len(rollouts):
     rollouts = _complete(rollouts, settings)
-  known = lambda c: c in STEP or c.startswith(PART)
+  known = lambda c: c in STEP or c.startswith((PART, EVALUATION))
   given = steps.get('step')
   logged = steps[[c for c in steps if known(c)]]
   steps = logged.apply(_numbers)

@@ -30,6 +30,14 @@ _EVALUATION = {
 # A score of an evaluation has one of the first words, and none of the others.
 _SOLVES = {'accuracy', 'correct', 'pass', 'solved', 'success'}
 _OF_OTHERS = {'format', 'length', 'max', 'min', 'std', 'time', 'token'}
+# The same for the scores of several data sets or judges.
+_SCORES = _SOLVES | {'exact', 'em', 'judge', 'match', 'reward', 'score'}
+_NO_SCORES = _OF_OTHERS | {
+    'advantage', 'best', 'count', 'entropy', 'error', 'fail', 'failed',
+    'failure', 'incorrect', 'invalid', 'kl', 'loss', 'low', 'high', 'maj',
+    'penalty', 'sum', 'truncated', 'violation', 'violations', 'worst', 'wrong',
+}  # fmt: skip
+_SEVERAL = re.compile(r'pass(?:@|_at_)(?!1\b)')  # Of several samples, any.
 # Parts of words that are written together, and other forms of a word.
 _SAME = {
     'accuracies': 'accuracy',
@@ -167,6 +175,23 @@ def of(name: str) -> str:
     return 'gap' if 'train' in words else ''
   # The KL of PPO is that of its update, not that to a reference.
   return 'kl_update' if meaning == 'kl' and 'ppo' in words else meaning
+
+
+def is_evaluation(name: str) -> bool:
+  """Return whether a metric is the score of an evaluation, larger is better.
+
+  Shares of problems that any of several samples solves are left out, as they
+  fall where a policy gets certain.
+
+  Args:
+    name: The name that a trainer logged, with its prefixes.
+  """
+  found = set(_words(name))
+  return (
+      bool(_EVALUATION & found and _SCORES & found)
+      and not _NO_SCORES & found
+      and not _SEVERAL.search(name)
+  )
 
 
 def best(names: Iterable[str]) -> dict[str, str]:

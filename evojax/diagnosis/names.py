@@ -244,6 +244,9 @@ def common(
     found['gap'] = np.log(factor.clip(lower=1.0))
   for name, column in part_means(log).items():
     found[form.PART + name] = log[column]
+  for name in map(str, log):
+    if meanings.is_evaluation(name):
+      found[form.EVALUATION + name] = log[name]
   if _CHOSEN in bare:  # Its KL is that of a completion, not of a token.
     found.pop('kl', None)
   spreads = [c for name, c in bare.items() if _PART_STD.fullmatch(name)]
@@ -352,8 +355,12 @@ def guess_outcome(
       if n != 'outcome' and _says_outcome(str(n), (pattern,))
   ]
   only = list(parts) if len(parts) == 1 else []
+  judging = [n for n in parts if judges(n)]
+  # Without parts, a reward of 0 and 1 is that of what is right.
+  reward = taken.get('reward', 'reward')
+  paid = [reward] if not parts and reward in rows else []
   levels = {}
-  for name in [*named, *only]:
+  for name in [*named, *only, *judging, *paid]:
     values = form.numeric(rows[name]).to_numpy(np.float64)
     levels[name] = np.unique(values[np.isfinite(values)])
   for fits in (_is_binary, form.tells_solved):

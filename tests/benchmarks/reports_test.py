@@ -10,6 +10,7 @@ from absl.testing import parameterized
 
 from benchmarks import diagnose_reports
 from benchmarks.reports import event_list
+from benchmarks.reports import fifth_threads
 from benchmarks.reports import fourth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
@@ -62,6 +63,7 @@ class ReportsTest(parameterized.TestCase):
       *threads.LATER_SOUND,
       *third_threads.SOUND,
       *fourth_threads.SOUND,
+      *fifth_threads.SOUND,
       *event_list.SOUND,
   )
   def test_sound(self, name):
@@ -82,6 +84,7 @@ class ReportsTest(parameterized.TestCase):
       'frozen_rollouts',
       'parser_missing',
       'stale_tasks',
+      'lora_ignored',
       *event_list.EVENTS,
   )
   def test_named(self, name):

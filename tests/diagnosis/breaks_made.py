@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 
 from evojax.diagnosis import form
 from tests.diagnosis import made
@@ -62,7 +63,29 @@ def alike(entropy: float, start: int = AT) -> form.Run:
   return made.run(rows, entropy=np.full(40, entropy))
 
 
+def drifted(
+    share: float, start: int = AT, texts: tuple[str, ...] = ('所以答案是',)
+) -> form.Run:
+  """Return a run with a share of completions in other scripts from a step on.
+
+  Args:
+    share: The share.
+    start: The step.
+    texts: What stands in these completions, one after the other.
+  """
+  rows = made.rollouts()
+  chosen = (rows['step'] >= start) & (
+      np.random.default_rng(2).random(len(rows)) < share
+  )
+  said = pd.Series(np.resize(texts, len(rows)), rows.index)
+  rows['completion'] = rows['completion'].where(
+      ~chosen, said + rows['completion']
+  )
+  return made.run(rows)
+
+
 FAULTS = {
+    'other_language': (lambda: drifted(0.6), ('other_language',)),
     'keys_change': (lambda: other_keys(1.0), ('keys_change',)),
     'judge_fails': (
         lambda: judged(lambda step, u: np.where(step < AT, u, 0.0)),

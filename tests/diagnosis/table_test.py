@@ -12,7 +12,7 @@ import pandas as pd
 
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
-from evojax.diagnosis.checks import optimiser
+from evojax.diagnosis.checks import finite
 from evojax.diagnosis.checks import reward
 
 _COLUMNS = {
@@ -111,7 +111,7 @@ class TableTest(parameterized.TestCase):
       row['scores']['total'] = [None, 1e400][i % 2] if i % 32 < n else 1.0 - i
     (self.path / 'log.jsonl').write_text(_lines(rows))
     try:
-      found = optimiser.not_finite(self._read())
+      found = finite.not_finite(self._read())
     except form.NotLogged:  # Nothing else that is judged is logged.
       found = None
     self.assertEqual(found and found.severity, wanted)

@@ -17,6 +17,8 @@ from evojax.diagnosis.checks import behaviour
 from evojax.diagnosis.checks import breaks
 from evojax.diagnosis.checks import cheats
 from evojax.diagnosis.checks import data
+from evojax.diagnosis.checks import evaluations
+from evojax.diagnosis.checks import finite
 from evojax.diagnosis.checks import graders
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import lengths
@@ -27,6 +29,7 @@ from evojax.diagnosis.checks import replies
 from evojax.diagnosis.checks import reward
 from evojax.diagnosis.checks import sampler
 from evojax.diagnosis.checks import settings
+from evojax.diagnosis.checks import texts
 from evojax.diagnosis.checks import values
 
 Check = Callable[[form.Run], findings.Finding | None]
@@ -39,12 +42,15 @@ _ANY: tuple[Check, ...] = (
     *breaks.CHECKS,
     *refusals.CHECKS,
     *learning.CHECKS,
+    *finite.CHECKS,
     *optimiser.CHECKS,
     *values.CHECKS,
+    *evaluations.CHECKS,
     *sampler.CHECKS,
     *parts.CHECKS,
     *lengths.CHECKS,
     *behaviour.CHECKS,
+    *texts.CHECKS,
     *replies.CHECKS,
     *settings.CHECKS,
 )

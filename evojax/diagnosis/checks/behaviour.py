@@ -1,7 +1,5 @@
 """Checks of the policy's behaviour: certainty, length, format."""
 
-import zlib
-
 import numpy as np
 import pandas as pd
 
@@ -21,11 +19,6 @@ _SURE = 0.01
 _ALIVE = 0.2  # Share of groups whose outcomes differ.
 _FORMAT_STEPS = 16
 _HARDLY = 0.05  # Share of rollouts below which hardly anything is solved.
-_LONG = 200  # Characters from which a text tells whether it repeats itself.
-_READ = 2000  # Completions of a run that are searched for repeated phrases.
-# Size of a compressed text, relative to it, that is one phrase over and over.
-# Prose and programs of that length have 0.25 and more.
-_LOOP = 0.1
 _WILD = 2.0  # Entropy, nats per token, of texts that make no sense.
 _NEVER_END = 0.97  # Share cut in every step.
 _OFTEN_CUT = 0.5  # Share cut from which the longest of a step is the limit.
@@ -238,47 +231,6 @@ def temperature(run: form.Run) -> findings.Finding | None:
         change=f'{word} {"down" if hot else "up"}, in sampler and trainer',
     )
   return None
-
-
-def loops(run: form.Run) -> findings.Finding | None:
-  """Detect completions that repeat one phrase to the end."""
-  if run.has_turns:  # Repeated calls are another finding, see `echo_trap`.
-    return None
-  rows = run.rows('completion')
-  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
-  looping = np.array([_repeats(text) for text in rows['completion']], float)
-  by = pd.Series(looping, rows.index).groupby(rows['step']).mean()
-  late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
-  if late.low < 0.5:
-    return None
-  first = float(by.iloc[: max(len(by) // 8, 1)].mean())
-  at_first = first > 0.5
-  lower = f'{words.word(run.format, "learning_rate")}: a tenth of it'
-  return findings.Finding(
-      check='loops',
-      severity='critical',
-      text=f'{late.value:.0%} of the completions repeat one phrase over and'
-      ' over' + (', from the first step' if at_first else ''),
-      since=None if at_first else shares.since(by),
-      numbers=(findings.number('such completions', late, 'share'),),
-      rows=tuple(map(int, rows.index[looping > 0.5][-6:])),
-      change='the form of the prompt: the chat template, and the token that'
-      ' begins a text (BOS), as the model was trained with them'
-      if at_first
-      else lower,
-      remedies=()
-      if at_first
-      else (records.Remedy(setting='learning_rate', times=0.1),),
-      curves=(('loops', by.index.to_numpy(), by.to_numpy()),),
-  )
-
-
-def _repeats(text: str) -> bool:
-  """Return whether a long text is one phrase over and over."""
-  if len(text) < _LONG:
-    return False
-  data = text.encode()
-  return len(zlib.compress(data)) < _LOOP * len(data)
 
 
 def shrinks(run: form.Run) -> findings.Finding | None:
@@ -532,7 +484,6 @@ CHECKS = (
     entropy_collapse,
     entropy_rising,
     temperature,
-    loops,
     shrinks,
     truncation,
     unreadable,

@@ -11,6 +11,7 @@ import pandas as pd
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import falls
 from evojax.diagnosis.checks import shares
 from evojax.ledger import records
 from evojax.stats import intervals
@@ -26,6 +27,9 @@ _STEADY = 0.25  # Relative difference of the problems of most steps.
 _MOST = 0.9  # Share of steps that is most of them.
 # Nats of a whole completion with which two of them are hardly ever one text.
 _FREE = 10.0
+# Jump of the entropy: in usual changes of a step, in its own size, and the part
+# of it that lies between two steps; and what is left where hardly any is.
+_TIMES, _JUMP, _MOST_OF_IT, _LEFT = 8.0, 0.15, 0.7, 0.3
 _CHARACTERS = 4.0  # Of a token, where tokens are not counted.
 
 
@@ -202,11 +206,14 @@ def same_samples(run: form.Run) -> findings.Finding | None:
   table = pd.DataFrame(
       {
           'step': by['step'].first(),
-          'same': (by['text_id'].nunique() == 1).astype(float),
+          'texts': by['text_id'].nunique(),
           'n': by.size(),
       }
   )
   table = table[table['n'] >= _FEWEST]
+  # Processes that share the rollouts of a prompt and have one seed each write
+  # the same texts, so that each text comes several times.
+  table['same'] = (table['texts'] <= table['n'] / 2).astype(float)
   found = table.groupby('step')['same'].mean()
   if len(found) < form.MIN_STEPS:
     raise form.NotLogged(
@@ -224,23 +231,80 @@ def same_samples(run: form.Run) -> findings.Finding | None:
   if free < _FREE:
     return None
   since = shares.since(found)
-  shown = table.index[table['same'] > 0][-2:]
+  alike = table[table['same'] > 0]
+  times = float((alike['n'] / alike['texts']).median())
+  one = bool((alike['texts'] == 1).mean() > _HALF)
+  shown = alike.index[-2:]
   return findings.Finding(
       check='same_samples',
-      severity='critical' if late.low > 0.8 else 'warning',
-      text=f'in {late.value:.0%} of the groups all rollouts are one text,'
-      f' though the policy is not certain ({free:.0f} nats a completion)',
+      severity='critical' if one and late.low > 0.8 else 'warning',
+      text=f'in {late.value:.0%} of the groups '
+      + ('all rollouts are one text' if one else f'each text comes {times:.2g}'
+         ' times')
+      + f', though the policy is not certain ({free:.0f} nats a completion)',
       since=since,
-      numbers=(findings.number('groups of one text', late, 'share'),),
+      numbers=(findings.number('such groups', late, 'share'),),
       rows=tuple(
           map(int, rows.index[rows['group'].isin(shown)][: shares.SHOWN])
       ),
       change=f'how the sampler draws: {words.word(run.format, "temperature")}'
       ' that reaches it (a default of the server may be 0), and no seed that is'
-      ' the same for all requests',
-      remedies=(records.Remedy(setting='temperature', value=1.0),),
-      curves=(('groups of one text', steps, same),),
+      ' the same for all requests'
+      if one
+      else 'the seeds of the sampler: processes or engines that share the'
+      ' rollouts of a prompt need different ones',
+      remedies=(records.Remedy(setting='temperature', value=1.0),)
+      if one
+      else (),
+      curves=(('groups of equal texts', steps, same),),
   )
 
 
-CHECKS = (keys_change, part_stops, fewer_problems, same_samples)
+def entropy_jumps(run: form.Run) -> findings.Finding | None:
+  """Detect an entropy that changes from one step to the next, and stays so.
+
+  Updates move it little by little. What moves it at once is another sampler,
+  other weights or other problems.
+  """
+  steps, entropy = run.course('entropy')
+  if len(entropy) < 4 * _FEWEST:
+    raise form.NotLogged(f'{len(entropy)} steps, {4 * _FEWEST} needed')
+  change = trends.change_point(entropy, _FEWEST)
+  at = change.index
+  before, after = entropy[at - _FEWEST : at], entropy[at : at + _FEWEST]
+  usual, now = float(before.mean()), float(after.mean())
+  jump, noise = now - usual, float(np.median(np.abs(np.diff(entropy))))
+  if (
+      change.p > _SURE
+      or abs(jump) < max(_TIMES * noise, _JUMP * abs(usual))
+      # All of it lies between two steps.
+      or abs(entropy[at] - entropy[at - 1]) < _MOST_OF_IT * abs(jump)
+      or np.ptp(before) + np.ptp(after) > abs(jump)
+  ):
+    return None
+  return findings.Finding(
+      check='entropy_jumps',
+      severity='critical' if now < _LEFT * usual else 'warning',
+      text=f'the entropy {"rises" if jump > 0 else "falls"} within one step,'
+      f' from {usual:.2g} to {now:.2g} nats per token, and stays so'
+      f'{falls.also(run, int(steps[at]))}',
+      since=int(steps[at]),
+      p=change.p,
+      numbers=(
+          findings.Number(name='jump', value=jump, unit='nats per token'),
+      ),
+      change='what happened before that step: a restart (weights that were'
+      ' merged, rounded or not restored), an evaluation whose'
+      f' {words.word(run.format, "temperature")} or top_p the sampler keeps, or'
+      ' other problems',
+      curves=(('entropy', steps, entropy),),
+  )
+
+
+CHECKS = (
+    keys_change,
+    part_stops,
+    fewer_problems,
+    same_samples,
+    entropy_jumps,
+)

@@ -30,6 +30,9 @@ _LETTERS = re.compile(r'[^\W\d_]+')
 # Share of prompts that may begin or end within a word. Where a limit cuts all
 # of them, more than half do not: cuts also fall on the end of a word.
 _BROKEN = 0.1
+_LACK = 0.03  # Share of prompts that lack the end that all others have.
+_SAME_END = 12  # Characters of such an end.
+_FIRST = 0.05  # Quantile that stands for the lowest value.
 # Markers at the start of a message, in the chat templates of Qwen, Llama,
 # Mistral and Gemma.
 _MARKER = r'(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>)'
@@ -226,7 +229,10 @@ def _is_goal(rows: pd.DataFrame) -> bool:
 
 
 def prompt_cut(run: form.Run) -> findings.Finding | None:
-  """Detect prompts that begin or end within a word, as a limit cuts them."""
+  """Detect prompts that begin or end as a limit cuts them.
+
+  They begin or end within a word, or lack the text with which all others do.
+  """
   rows = run.rows('prompt', 'prompt_id')
   rows = rows.drop_duplicates('prompt_id').iloc[:2000]
   if len(rows) < LEAST:
@@ -235,14 +241,18 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
   for side in ('end', 'begin'):
     # The same letters in reverse order: a word's rest becomes its beginning.
     given = texts if side == 'end' else [text[::-1] for text in texts]
-    broken = _broken(given)
+    broken, said = _broken(given), f'{side} within a word'
     share = intervals.mean(np.array(broken, np.float64))
     if share.low < _BROKEN:
-      continue
+      broken, said = _without_end(given), f'lack the {side} of all others'
+      share = intervals.mean(np.array(broken, np.float64))
+      if share.low < _LACK:
+        continue
+      said += ', and they are the longest ones'
     return findings.Finding(
         check='prompt_cut',
         severity='critical' if share.low > 1.5 * _BROKEN else 'warning',
-        text=f'{share.value:.0%} of the prompts {side} within a word',
+        text=f'{share.value:.0%} of the prompts {said}',
         numbers=(findings.number('such prompts', share, 'share'),),
         rows=tuple(map(int, rows.index[broken][:6])),
         change=f'{words.word(run.format, "data")}: show the whole prompt, or'
@@ -292,6 +302,19 @@ def _broken(texts: list[str]) -> list[bool]:
     return place < len(common) and common[place].startswith(part)
 
   return [bool(w) and w not in known and begins(w) for w in last]
+
+
+def _without_end(texts: list[str]) -> list[bool]:
+  """Return which texts lack the end of the others, if they are the longest."""
+  ends = collections.Counter(text[-_SAME_END:] for text in texts)
+  end, times = ends.most_common(1)[0]
+  lack = np.array([not text.endswith(end) for text in texts])
+  none = [False] * len(texts)
+  if times < len(texts) / 2 or not lack.any() or len(end) < _SAME_END:
+    return none
+  lengths = np.array([len(text) for text in texts])
+  shorter = lengths[~lack] < np.quantile(lengths[lack], _FIRST)
+  return lack.tolist() if shorter.mean() > 1 - _FIRST else none
 
 
 CHECKS = (

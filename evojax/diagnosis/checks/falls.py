@@ -79,10 +79,10 @@ def advice(
     lower: By how much to lower the learning rate.
   """
   if sudden(values, change):
-    also = _also(run, int(steps[change.index]))
+    other = also(run, int(steps[change.index]))
     return (
-        f'what happened at that step{also}: a restart, new data, or a server, a'
-        ' tool or a grader that failed (read rollouts from before and after);'
+        f'what happened at that step{other}: a restart, new data, or a server,'
+        ' a tool or a grader that failed (read rollouts from before and after);'
         f' or {lower}'
     )
   return (
@@ -91,7 +91,7 @@ def advice(
   )
 
 
-def _also(run: form.Run, step: int) -> str:
+def also(run: form.Run, step: int) -> str:
   """Return what else changes at a step: prompts, marks of answers, the rate.
 
   Args:

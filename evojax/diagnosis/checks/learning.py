@@ -30,6 +30,7 @@ _FEW = 16  # Rollouts of an update below which its groups are counted.
 _PER_SIDE = 12  # Fewest groups on each side of a bound that is no chance.
 _ALL = 0.95  # Share of dead groups that is all of them.
 _SOMETIMES = 0.1  # Share solved from which a larger group has both outcomes.
+_HELD = 0.8  # Share of rollouts with the highest reward that is a ceiling.
 _MANY = 500  # Rollouts that do not have one reward by chance.
 _NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.
@@ -221,19 +222,35 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   hard = float((solved < 0.1).mean()) if solved.notna().any() else np.nan
   easy = float((solved > 0.9).mean()) if solved.notna().any() else np.nan
   why, check = 'their rewards are equal', 'dead_groups'
+  only, top = _only_reward(rows), _ceiling(rows)
   chosen = early.index[early['dead']]
   if _alike(rows[rows['group'].isin(chosen)]):
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
-  elif (only := _only_reward(rows)) is not None:
+  elif only is not None:
     why = f'all {len(rows)} rewards are {only:g}'
+  elif top is not None:
+    why = f'{top[1]:.0%} of the rewards are {top[0]:g}, and none is higher'
   elif hard > 0.6:
     first = rows[rows['step'] == rows['step'].min()]
     # It solved some of them at first.
     if first['outcome'].mean() > 0.1 or _fell_at_once(run):
       return None
     why, check = 'the problems are too hard', 'too_hard'
+    if len(rows) >= _MANY and not rows['outcome'].any():
+      why = (
+          f'none of {len(rows)} rollouts is solved: the problems are too hard,'
+          ' or the grader accepts nothing'
+      )
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
+  answer = _ANSWERS[check]
+  if check == 'dead_groups' and only is not None:
+    answer = '{reward}: a number for each completion, which differs if they do'
+  elif check == 'dead_groups' and top is not None:
+    answer = (
+        '{reward}: what holds it there (a cap, a clip, a condition that all'
+        ' meet), so that better rollouts get more'
+    )
   # Where nearly all is solved, little is lost; and what is too hard at first
   # may be learned from the few groups that are left.
   harmless = (
@@ -245,14 +262,10 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       text=f'{dead.value:.0%} of groups have no gradient from the start: {why}',
       numbers=(findings.number('dead groups, first third', dead, 'share'),),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen[:3])][:6])),
-      change=(
-          f'{words.word(run.format, "reward")}: a number for each completion,'
-          ' which differs if they do'
-          if check == 'dead_groups' and _only_reward(rows) is not None
-          else _ANSWERS[check]
-      ).format(
+      change=answer.format(
           data=words.word(run.format, 'data'),
           filter=words.word(run.format, 'filter'),
+          reward=words.word(run.format, 'reward'),
           temperature=words.word(run.format, 'temperature'),
       ),
       remedies=(
@@ -277,6 +290,19 @@ def _only_reward(rows: pd.DataFrame) -> float | None:
   value = float(rows['reward'].iloc[0])
   same = value != 0 and len(rows) >= _MANY and np.ptp(rows['reward']) < 1e-9
   return value if same else None
+
+
+def _ceiling(rows: pd.DataFrame) -> tuple[float, float] | None:
+  """Return the highest reward and its share, if it holds most rollouts.
+
+  The highest reward of what is right or wrong, 1, says nothing of this kind.
+  """
+  top = float(rows['reward'].max())
+  share = float((rows['reward'] > top - 1e-9).mean())
+  low = float(rows['reward'].min())
+  held = share >= _HELD and top - low > 1e-9 and top not in (0.0, 1.0)
+  known = rows['outcome'].notna().any()
+  return (top, share) if held and len(rows) >= _MANY and not known else None
 
 
 def few_rollouts(run: form.Run) -> findings.Finding | None:
@@ -391,7 +417,8 @@ def filter_by_length(run: form.Run) -> findings.Finding | None:
 
 
 _ANSWERS = {
-    'too_hard': '{data}: problems that are solved sometimes',
+    'too_hard': '{data}: problems that are solved sometimes (and grade a'
+    ' reference solution, if none is)',
     'too_easy': '{data}: problems that are not always solved',
     'dead_groups': '{filter}',
     'entropy_collapse': '{temperature} up to 1',
@@ -498,53 +525,6 @@ def _binary(run: form.Run, spread: np.ndarray) -> float | None:
   return float(mean.mean()) if off < 0.1 * wanted.mean() else None
 
 
-def train_eval_gap(run: form.Run) -> findings.Finding | None:
-  """Detect training scores that rise while evaluation scores do not."""
-  if 'eval_outcome' not in run.steps:
-    if 'eval_reward' in run.steps:
-      raise form.NotLogged(
-          'scores of the evaluation leave [0, 1]: they do not say what is'
-          ' solved'
-      )
-    raise form.NotLogged(
-        'scores of an evaluation are not logged', ['evaluation']
-    )
-  scored = run.steps[['step', 'eval_outcome']].dropna()
-  if len(scored) < 4:
-    raise form.NotLogged(f'{len(scored)} evaluations, 4 needed')
-  steps, solved = _outcomes(run)
-  line = trends.trend(solved)
-  held = trends.trend(scored['eval_outcome'])
-  gap = line.rise - held.rise
-  if line.p > _SURE or gap < 0.1 or held.high > line.low:
-    return None
-  # Problems that are far harder would not rise with any policy.
-  rare = float(scored['eval_outcome'].max()) < shares.RARELY
-  return findings.Finding(
-      check='train_eval_gap',
-      severity='warning' if rare else 'critical',
-      text='the solved share rises in training but not in the evaluation'
-      + (', of which hardly anything is ever solved' if rare else ''),
-      p=line.p,
-      numbers=(
-          findings.number(
-              'rise in training',
-              line.interval,
-          ),
-          findings.number(
-              'rise in the evaluation',
-              held.interval,
-          ),
-      ),
-      change=f'{words.word(run.format, "data")}: more kinds of problems; or'
-      f' {words.word(run.format, "grader")}',
-      curves=(
-          ('solved', steps, solved),
-          ('evaluation', scored['step'], scored['eval_outcome']),
-      ),
-  )
-
-
 CHECKS = (
     outcome_falling,
     not_learning,
@@ -552,5 +532,4 @@ CHECKS = (
     dead_groups,
     filter_starves,
     filter_by_length,
-    train_eval_gap,
 )

@@ -1,7 +1,5 @@
 """Checks of the update: learning rate, clipping, gradients, KL, log-probs."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import pandas as pd
 
@@ -23,22 +21,12 @@ _STILL = 3e-4
 _MOVING = 5e-3
 # KL, nats per token; a policy that learns leaves its start further than this.
 _HELD = 0.005
-_UNGRADED = 0.01  # Share of rollouts without a reward that is no accident.
-_MOSTLY = 0.5  # Share of them from which their log may be made that way.
+_MOST_COEFFICIENT = 100.0  # Of a KL, that anybody would set.
 _LEFT_OUT = 0.3  # Share of tokens that importance weights may drop.
 _FASTEST = 1000.0  # Largest factor of the learning rate.
 # A cosine falls below this share of its maximum in its last 2 % only.
 _ENDED = 1e-3
 _SOME = 0.05  # Mean absolute advantage of a batch that teaches something.
-_TWICE = 2  # Steps without a finite loss that are no accident.
-_HOLES = 0.2  # Share of the steps that may lack a loss by accident.
-_BEFORE = 5  # Steps before the loss ends in which it may have exploded,
-_LARGE = 5.0  # and the factor by which a gradient norm or a KL then grows.
-_PRODUCT = (
-    'a product of 0 and infinity (a mask that multiplies ratios or log-probs'
-    ' which overflow; choose with where instead)'
-)
-_OF_UPDATES = ('learning_rate', 'clip', 'kl', 'entropy', 'loss', 'grad_norm')
 _IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
 
 
@@ -256,6 +244,8 @@ def kl_strong(run: form.Run) -> findings.Finding | None:
   steps, kl = run.course('kl')
   if coefficient is None and 'loss' in run.steps:
     coefficient = _slope_of_loss(run)
+    if coefficient is not None and coefficient > _MOST_COEFFICIENT:
+      coefficient = None  # A small KL may follow a loss by chance.
   if coefficient is None:
     raise form.NotLogged('kl_coef is not known: --set kl_coef=...')
   if coefficient < 0.2:  # Usual values are 0.001 to 0.1.
@@ -352,201 +342,6 @@ def kl_explosion(run: form.Run) -> findings.Finding | None:
   )
 
 
-def not_finite(run: form.Run) -> findings.Finding | None:
-  """Detect a loss, gradient or reward that is, or becomes, NaN or infinite."""
-  never = [n for n in ('loss', 'grad_norm') if n in run.never_finite]
-  if never and run.n_steps >= _TWICE:
-    return _never_finite(run, never)
-  ends = _ends(run)
-  if ends:
-    step = min(ends.values())
-    change = (
-        f'{words.word(run.format, "learning_rate")}: a third of it, from the'
-        ' last checkpoint before'
-    )
-    if 'kl' in ends or 'kl' in run.never_finite:
-      change = (
-          'a KL that is not finite makes the loss so, even with a coefficient'
-          f' of 0 (0 x NaN is NaN): no KL loss at all; or {change}'
-      )
-    elif _grew(run, step):
-      change = f'{change}; or {_PRODUCT}'
-    else:
-      change = f'{_PRODUCT}, since nothing grew before; or {change}'
-    s = 's' if len(ends) == 1 else ''
-    text = f'{", ".join(ends)} become{s} NaN or infinite'
-    severity = _severity_of_end(run, step, ends)
-    if severity != 'critical':
-      text = f'{text}, or end{s} without other metrics of updates there'
-    return findings.Finding(
-        check='not_finite',
-        severity=severity,
-        text=text,
-        since=step,
-        change=change,
-        remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
-    )
-  if found := _without_reward(run):
-    return found
-  if not {'loss', 'grad_norm'} & set(run.steps):
-    raise form.not_logged(['loss', 'grad_norm'])
-  return _holes(run)
-
-
-def _without_reward(run: form.Run) -> findings.Finding | None:
-  """Find rollouts whose reward is no finite number."""
-  rows = run.rollouts
-  if 'reward' not in rows:
-    return None
-  # Trainers leave out what they could not grade, or what a filter drops.
-  for name, value in (('error', 0.0), ('kept', 1.0)):
-    if name in rows:
-      rows = rows[rows[name].fillna(value) == value]
-  absent = rows['reward'].isna()
-  by_step = absent.groupby(rows['step']).mean()
-  if not len(by_step):
-    return None
-  share = intervals.mean(by_step)
-  if share.value < _UNGRADED:
-    return None
-  return findings.Finding(
-      check='not_finite',
-      severity='note' if share.value >= _MOSTLY else 'warning',
-      text=f'{share.value:.1%} of the rollouts have no reward: it is missing,'
-      ' NaN or infinite',
-      since=int(by_step.index[(by_step > 0).to_numpy()][0]),
-      numbers=(findings.number('rollouts without a reward', share, 'share'),),
-      rows=tuple(map(int, rows.index[absent][:6])),
-      change=f'{words.word(run.format, "reward")}: a number for every'
-      ' completion, since one NaN makes all advantages of its group NaN; unless'
-      ' these rollouts train nothing',
-      curves=(
-          ('without a reward', by_step.index.to_numpy(), by_step.to_numpy()),
-      ),
-  )
-
-
-def _grew(run: form.Run, end: int) -> bool:
-  """Return whether the gradient norm or the KL is large before a step."""
-  before = run.steps[run.steps['step'] < end]
-  for name in ('grad_norm', 'kl'):
-    size = before[name].abs().dropna() if name in before else ()
-    if len(size) < form.MIN_STEPS:
-      continue
-    usual = float(size[: len(size) // 2].median())
-    if float(size[-_BEFORE:].max()) > _LARGE * usual:
-      return True
-  return False
-
-
-def _holes(run: form.Run) -> findings.Finding | None:
-  """Find steps without a loss and a KL whose gradient is finite."""
-  if not {'loss', 'kl', 'grad_norm'} <= set(run.steps):
-    return None
-  table = run.steps.dropna(subset=['grad_norm'])
-  absent = table[['loss', 'kl']].isna()
-  holes = absent.all(axis=1).to_numpy()
-  # A metric that is logged only sometimes, or without the other one, is no
-  # hole, and the last step may be incomplete.
-  if not holes[1:-1].any() or holes.mean() > _HOLES:
-    return None
-  if (absent.any(axis=1) != holes).any() or len(table) < form.MIN_STEPS:
-    return None
-  return findings.Finding(
-      check='not_finite',
-      severity='warning',
-      text=f'in {holes.sum()} of {len(table)} steps loss and kl are no numbers'
-      ' (or are not logged), while the gradient is finite',
-      since=int(table['step'].to_numpy()[holes][0]),
-      change='the mask of the KL: NaN x 0 is NaN, so that a masked token makes'
-      ' the mean NaN (choose with where instead of a product); the weights are'
-      ' not affected, and no learning rate helps',
-      ruled_out=('large_steps',),
-  )
-
-
-def _ends(run: form.Run) -> dict[str, int]:
-  """Return the metrics that end together with the loss -> the step after."""
-  found = {}
-  for name in ('loss', 'grad_norm', 'kl', 'entropy'):
-    if name not in run.steps:
-      continue
-    there = run.steps[name].notna().to_numpy()
-    # A number that a trainer logs only sometimes has gaps everywhere.
-    last = np.flatnonzero(there)
-    if len(last) >= form.MIN_STEPS and len(there) - last[-1] > 3:
-      found[name] = int(run.steps['step'].to_numpy()[last[-1] + 1])
-  return found if {'loss', 'grad_norm'} & set(found) else {}
-
-
-def _severity_of_end(run: form.Run, step: int, ends: Iterable[str]) -> str:
-  """Return how severe it is that metrics end before a step.
-
-  Steps without any metric of their updates may be rollouts ahead of the
-  trainer; those without a reward, too, may be evaluations.
-  """
-  late = run.steps[run.steps['step'] >= step]
-
-  def logged(*names: str) -> bool:
-    found = late[[n for n in names if n in late and n not in ends]]
-    return bool(found.notna().any(axis=1).mean() > 0.5)
-
-  if logged(*_OF_UPDATES):
-    return 'critical'
-  sampled = 'reward' in run.rollouts and (run.rollouts['step'] >= step).any()
-  return 'warning' if logged('reward') or sampled else 'note'
-
-
-def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
-  """Return the finding of a loss that no step makes finite.
-
-  No learning rate does that in the first step: something is divided by a count
-  of 0, or is no number before the loss.
-  """
-  missing = {
-      part: float(run.rollouts[form.PART + part].isna().mean())
-      for part in run.parts
-  }
-  missing = {part: share for part, share in missing.items() if share > 0}
-  said = ', '.join(f'{p} for {s:.0%}' for p, s in missing.items())
-  change = (
-      f'{words.word(run.format, "micro_batch")}: at most the completions of a'
-      ' mini-batch by the number of devices, since a mean over none is NaN; or'
-      ' masks that leave no token, or tokens that the sampler draws and the'
-      ' trainer does not have (a padded vocabulary)'
-  )
-  if 'loss' in run.steps:
-    change = (
-        f'{words.word(run.format, "accumulation")} 1, since the loss of a'
-        f' whole update is finite; or {change}'
-    )
-  if missing:
-    change = (
-        f'{words.word(run.format, "reward")}: a number for every completion'
-        f' (none now: {said} of them)'
-    )
-  return findings.Finding(
-      check='not_finite',
-      severity='critical',
-      text=f'{" and ".join(names)} {"is" if len(names) == 1 else "are"} NaN or'
-      ' infinite from the first step',
-      change=change,
-      ruled_out=('large_steps',),
-      rows=tuple(
-          map(
-              int,
-              run.rollouts.index[
-                  run.rollouts[[form.PART + p for p in missing]]
-                  .isna()
-                  .any(axis=1)
-              ][:6],
-          )
-      )
-      if missing
-      else (),
-  )
-
-
 def schedule_ends(run: form.Run) -> findings.Finding | None:
   """Detect a learning rate that is 0 long before the run ends."""
   steps, rate = run.course('learning_rate')
@@ -574,7 +369,6 @@ def schedule_ends(run: form.Run) -> findings.Finding | None:
 
 
 CHECKS = (
-    not_finite,
     learning_rate_zero,
     schedule_ends,
     warmup,

@@ -9,6 +9,7 @@ from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import falls
 from evojax.diagnosis.checks import shares
 from evojax.stats import intervals
@@ -22,6 +23,8 @@ _PAID = 0.05  # Mean advantage of a token that is not centred.
 _CLOSED = re.compile(r'</(\w+)>')
 _FALL = 0.25  # Fall of the mean reward, relative to it.
 _AT_ONCE = 0.2  # Share of its first reward that a policy never gets again.
+# Differences that are none of a reward, and some of the mean of a part.
+_EQUAL, _DIFFERS = 1e-9, 1e-3
 _FOLLOWS = 0.97  # Correlation of a reward that is a function of the length.
 
 
@@ -218,6 +221,45 @@ def no_baseline(run: form.Run) -> findings.Finding | None:
   )
 
 
+def reward_lost(run: form.Run) -> findings.Finding | None:
+  """Detect a reward that is the same throughout, though its parts are not."""
+  steps, reward = run.course('reward')
+  weights = run.settings.get('weights') or {}
+  names = [c for c in run.steps if c.startswith(form.PART)]
+  names += [form.PART + p for p in run.parts if form.PART + p not in names]
+  if not names:
+    raise form.NotLogged('parts of the reward are not logged', ['reward'])
+  if np.ptp(reward) > _EQUAL or not _same_within(run):
+    return None
+  paid = [
+      name.removeprefix(form.PART)
+      for name in names
+      if weights.get(name.removeprefix(form.PART), 1.0)
+      and np.ptp(run.series(name)[1]) > _DIFFERS
+  ]
+  if not paid:
+    return None
+  return findings.Finding(
+      check='reward_lost',
+      severity='critical',
+      text=f'the reward is {reward[0]:g} in all steps, though its parts'
+      f' ({", ".join(paid)}) are not the same',
+      numbers=(findings.Number(name='reward', value=float(reward[0])),),
+      change='what happens to the parts before they are the reward: their'
+      ' weights, a filter (of truncated completions, say) that takes all'
+      ' rollouts, a bound, or a total that another function overwrites',
+      remedies=blame.remedies(run),
+      curves=(('reward', steps, reward),),
+  )
+
+
+def _same_within(run: form.Run) -> bool:
+  """Return whether rewards are not known to differ within a step."""
+  if 'reward' in run.rollouts:
+    return float(np.ptp(run.rollouts['reward'].dropna())) <= _EQUAL
+  return True
+
+
 def padded_lengths(run: form.Run) -> findings.Finding | None:
   """Detect completions that all count as long as the longest of their step."""
   steps, low = run.course('length_low')
@@ -338,6 +380,7 @@ CHECKS = (
     form_wins,
     redundant_part,
     no_baseline,
+    reward_lost,
     padded_lengths,
     reward_falling,
 )

@@ -5,6 +5,7 @@ import numpy as np
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import values
 from evojax.stats import intervals
 from evojax.stats import trends
 
@@ -309,4 +310,30 @@ def kl_jumps(run: form.Run) -> findings.Finding | None:
   )
 
 
-CHECKS = (other_weights, logprob_gap, stale_sampler, kl_jumps)
+def gap_restarts(run: form.Run) -> findings.Finding | None:
+  """Detect a gap of log-probs that grows until something is started again."""
+  steps, gap = run.course('gap')
+  found = values.restarts(gap)
+  if not found:
+    return None
+  at = found[0]
+  often = f', as it does {len(found)} times' if len(found) > 1 else ''
+  return findings.Finding(
+      check='gap_restarts',
+      severity='warning',
+      text=f'the gap between sampler and trainer grows to {gap[at - 1]:.2g}'
+      f' nats per token, and falls at once to {gap[at]:.2g}, as it began'
+      + often,
+      since=int(steps[0]),
+      numbers=(
+          findings.Number(name='such falls', value=float(len(found))),
+      ),
+      change='what a restart of the engine or of the run renews, and an update'
+      ' of the weights does not: the prefix cache of the engine (reset it with'
+      ' each update), or weights to which changes are added again and again'
+      ' (an adapter in bfloat16)',
+      curves=(('log-prob gap', steps, gap),),
+  )
+
+
+CHECKS = (other_weights, logprob_gap, stale_sampler, kl_jumps, gap_restarts)

@@ -163,7 +163,7 @@ def _at_start(
 def kl_restarts(run: form.Run) -> findings.Finding | None:
   """Detect a KL that is about 0 again, as if the reference were the policy."""
   steps, kl = run.course('kl')
-  found = _restarts(kl)
+  found = restarts(kl)
   if not found:
     return None
   at = found[0]
@@ -199,8 +199,12 @@ def kl_restarts(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _restarts(kl: np.ndarray) -> list[int]:
-  """Return the places at which a KL that has grown begins again at about 0."""
+def restarts(kl: np.ndarray) -> list[int]:
+  """Return the places at which a KL that has grown begins again at about 0.
+
+  Args:
+    kl: One value per step; any other distance between policies will do.
+  """
   found, start = [], 0
   log = np.log(np.maximum(kl, _NONE))
   usual = float(np.median(np.abs(np.diff(log))))
@@ -339,33 +343,6 @@ def loss_summed(run: form.Run) -> findings.Finding | None:
   )
 
 
-def eval_scale(run: form.Run) -> findings.Finding | None:
-  """Detect an evaluation whose scores are rewards and no share solved."""
-  if 'eval_reward' not in run.steps:
-    if 'eval_outcome' in run.steps:
-      return None
-    raise form.NotLogged(
-        'scores of an evaluation are not logged', ['evaluation']
-    )
-  steps, scores = run.series('eval_reward')
-  low, high, last = map(float, (scores.min(), scores.max(), scores[-1]))
-  if low >= 0 and high <= 1:
-    return None
-  within = -1 <= low < 0 and high <= 1
-  known = f': {last:.2g} then is {(1 + last) / 2:.0%}' if within else ''
-  return findings.Finding(
-      check='eval_scale',
-      severity='note',
-      text='the score of the evaluation is as'
-      f' {f"low as {low:.2g}" if low < 0 else f"high as {high:.2g}"}: a reward,'
-      ' not the share solved',
-      numbers=(findings.Number(name='last score', value=last),),
-      change='scores of 0 and 1 in the evaluation, if it is to tell what is'
-      f' solved{f" (they may be -1 and 1{known})" if low < 0 else ""}',
-      curves=(('evaluation', steps, scores),),
-  )
-
-
 CHECKS = (
     impossible_share,
     kl_negative,
@@ -375,5 +352,4 @@ CHECKS = (
     update_large,
     loss_summed,
     advantage_spikes,
-    eval_scale,
 )

@@ -4,19 +4,25 @@ Some repositories need more than Python and pytest. Users who have images of
 them say how to enter one; nothing here knows Docker.
 """
 
+import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import shlex
+import signal
 import stat
 import subprocess
 import tempfile
+import time
 from xml.etree import ElementTree
 
 from evojax.domains.swe import trees
 
 _REPORT = '.evojax-report.xml'
 _MOST_BYTES = 64 << 20
+_KILLED = (128 + signal.SIGKILL, -signal.SIGKILL)  # Exit codes.
+_START = 60.0  # Seconds in which a container starts and is removed.
 _FIELDS = ('tree', 'command', 'instance_id')
 
 
@@ -37,6 +43,8 @@ class Container:
       'python -m pytest -q -p no:cacheprovider -o junit_family=xunit1'
       ' --junitxml={report} {paths}'
   )
+  # After so many seconds, rounded up, `timeout` of the container's coreutils or
+  # busybox kills the tests. A client that is killed does not stop a container.
   seconds: float = 1800.0
 
   def __post_init__(self):
@@ -53,6 +61,11 @@ class Container:
       raise ValueError(
           f'template={self.template!r}: {error}; the fields are {_FIELDS}'
       ) from error
+
+  @property
+  def most_seconds(self) -> float:
+    """Seconds after which `run` has returned."""
+    return math.ceil(self.seconds) + _START
 
   def run(
       self, instance_id: str, files: trees.Tree, paths: tuple[str, ...] = ()
@@ -78,25 +91,34 @@ class Container:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
       command = self.tests.format(report=_REPORT, paths=shlex.join(paths))
+      seconds = math.ceil(self.seconds)
+      command = f'timeout -s KILL {seconds} sh -c {shlex.quote(command)}'
       # Written to a file, since the program may print without end.
       with tempfile.TemporaryFile() as said:
+        start = time.monotonic()
+        process = subprocess.Popen(
+            self._words(folder, command, instance_id),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
         try:
-          subprocess.run(
-              self._words(folder, command, instance_id),
-              stdin=subprocess.DEVNULL,
-              stdout=said,
-              stderr=said,
-              timeout=self.seconds,
-              check=False,
-          )
-          status = 'ok'
-        except subprocess.TimeoutExpired:
-          status = 'timeout'
+          process.wait(self.most_seconds)
+        except BaseException as error:
+          with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+          process.wait()
+          if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        elapsed = time.monotonic() - start
+        late = elapsed >= seconds and process.returncode in _KILLED
         size = said.seek(0, os.SEEK_END)
         said.seek(max(0, size - 10_000))
         text = said.read().decode(errors='replace')
       found = _outcomes(top / _REPORT)
-    return found or {}, status if found is not None else 'broken', text
+    status = 'timeout' if late else 'broken' if found is None else 'ok'
+    return found or {}, status, text
 
   def _words(self, tree: str, command: str, instance_id: str) -> list[str]:
     return [

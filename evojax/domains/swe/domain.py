@@ -411,7 +411,7 @@ def make(
   limits = environments.Limits(turns=max_turns, open=slots)
   if others.container:
     # The tool `test` waits for the container, which may take minutes.
-    seconds = others.container.seconds + limits.reply_seconds
+    seconds = others.container.most_seconds + limits.reply_seconds
     limits = dataclasses.replace(
         limits, reply_seconds=seconds, episode_seconds=_CALLS * seconds
     )

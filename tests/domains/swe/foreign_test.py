@@ -10,6 +10,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -370,10 +371,29 @@ class ContainerTest(Folder):
     self.assertEqual(entered.read_text(), 'task-7\n')
     self.assertIn('where 2', text)
 
-  def test_time(self):
-    place = container.Container('sh -c {command} {tree}', seconds=0.1,
-                                tests='sleep 30; {report}')  # fmt: skip
-    self.assertEqual(place.run('x', {})[1], 'broken')
+  def test_tests_that_take_too_long_are_killed_where_they_run(self):
+    # The client leaves, as that of Docker does when it is killed; what it
+    # started is in a session of its own.
+    late = self.folder / 'late'
+    place = container.Container(
+        'setsid --wait sh -c {command} {tree}',
+        seconds=0.5,
+        tests=f'sleep 3; touch {late}; {{report}}',
+    )
+    start = time.monotonic()
+    self.assertEqual(place.run('x', {})[:2], ({}, 'timeout'))
+    self.assertLess(time.monotonic() - start, 2.9)
+    time.sleep(start + 3.5 - time.monotonic())
+    self.assertFalse(late.exists())
+
+  def test_a_client_that_does_not_return_is_killed(self):
+    place = container.Container(
+        'sh -c "trap : TERM; sleep 30; sleep 30" {command} {tree}', seconds=1.0
+    )
+    with mock.patch.object(container, '_START', 0.2):
+      start = time.monotonic()
+      self.assertEqual(place.run('x', {})[1], 'timeout')
+    self.assertLess(time.monotonic() - start, 20)
 
   @parameterized.parameters(
       b'',

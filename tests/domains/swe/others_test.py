@@ -147,7 +147,7 @@ class JsonlTest(foreign_test.Rows):
     domain = domains.make('swe', jsonl=given | dict(container=template))
     self.assertEqual(domain.others.container.template, template['template'])
     # Replies are awaited for longer than tests in the container may take.
-    limits, longest = domain.limits, domain.others.container.seconds
+    limits, longest = domain.limits, domain.others.container.most_seconds
     self.assertGreater(limits.reply_seconds, longest)
     self.assertGreater(limits.episode_seconds, limits.reply_seconds)
     for wrong, said in (

@@ -1,0 +1,271 @@
+"""Checks of scores of evaluations, which training does not see."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+from evojax.diagnosis.checks import falls
+from evojax.diagnosis.checks import shares
+from evojax.ledger import records
+from evojax.stats import trends
+
+_FEWEST = 4  # Evaluations that show a course.
+_LOST, _HALF = 0.1, 0.5  # Shares of a score that are lost.
+# Standard errors by which two stretches of a score differ. Of 4,000 simulated
+# flat courses of 6 to 40 evaluations at most .15 % do with independent noise,
+# 1 % where neighbours correlate by .5, and 2 to 23 % by .8, of which few lose a
+# tenth of their score.
+_FAR = 8.0
+_SOLVES = 0.1  # Share solved in training, from which an evaluation is not at 0.
+_STEEP = 100.0  # A usual gradient norm is below 10.
+
+
+def _scores(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
+  """Return steps and scores of the evaluation.
+
+  Raises:
+    form.NotLogged: If there are fewer than _FEWEST.
+  """
+  for name in ('eval_outcome', 'eval_reward'):
+    if name in run.steps:
+      steps, scores = run.series(name)
+      if len(scores) < _FEWEST:
+        raise form.NotLogged(f'{len(scores)} evaluations, {_FEWEST} needed')
+      return steps, scores
+  raise form.NotLogged('scores of an evaluation are not logged', ['evaluation'])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Change:
+  """A change of a score between two stretches of evaluations."""
+
+  before: float
+  after: float
+  index: int  # The last evaluation of the first stretch.
+
+
+def _fall(scores: np.ndarray) -> _Change | None:
+  """Return the fall of a score from its best stretch to its last one."""
+  width, means = _stretches(scores)
+  best = int(np.argmax(means[:-width])) if len(means) > width else 0
+  before, after = float(means[best]), float(means[-1])
+  if before <= 0 or before - after < max(
+      _LOST * before, _FAR * _noise(scores, width)
+  ):
+    return None
+  return _Change(before, after, best + width - 1)
+
+
+def _rise(scores: np.ndarray) -> _Change | None:
+  """Return the rise of a score from its first stretch to its last one."""
+  width, means = _stretches(scores)
+  before, after = float(means[0]), float(means[-1])
+  if after - before < _FAR * _noise(scores, width):
+    return None
+  return _Change(before, after, width - 1)
+
+
+def _stretches(scores: np.ndarray) -> tuple[int, np.ndarray]:
+  """Return the length of a stretch, and the means of all stretches."""
+  width = max(min(len(scores) // 4, 4), 2)
+  means = np.lib.stride_tricks.sliding_window_view(scores, width).mean(-1)
+  return width, means
+
+
+def _noise(scores: np.ndarray, width: int) -> float:
+  """Return the standard error of the difference of two stretches.
+
+  It is taken from second differences, to which no slope adds.
+  """
+  second = np.diff(scores, 2)
+  return float(np.sqrt(np.mean(second**2) / 6 * 2 / width))
+
+
+def eval_falling(run: form.Run) -> findings.Finding | None:
+  """Detect scores of evaluations that fall."""
+  steps, scores = _scores(run)
+  found = _fall(scores)
+  if found is None:
+    return None
+  show = '{:.0%}'.format if 'eval_outcome' in run.steps else '{:.3g}'.format
+  course = shares.score(run)
+  rises = course is not None and trends.trend(course).low > 0
+  return findings.Finding(
+      check='eval_falling',
+      severity='critical' if found.after < _HALF * found.before else 'warning',
+      text=f'the score of the evaluation falls from {show(found.before)} to'
+      f' {show(found.after)}'
+      + (', while that of training rises' if rises else ''),
+      since=int(steps[found.index]),
+      change=f'{_sum_of_loss(run)}the checkpoint with the best evaluation, and'
+      f' from there {falls.learning_rate(run)}: a third of it'
+      + (
+          '; the reward pays for what the evaluation does not (read what gained'
+          ' most)'
+          if rises
+          else ''
+      ),
+      remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),
+      curves=(('evaluation', steps, scores),),
+  )
+
+
+def _sum_of_loss(run: form.Run) -> str:
+  """Return what to look at if a term of the loss outweighs the policy's."""
+  if 'grad_norm' not in run.steps:
+    return ''
+  norm = float(run.steps['grad_norm'].median())
+  if not norm > _STEEP:
+    return ''
+  return (
+      f'the gradient norm, about {norm:.3g}: is a term of the loss (the balance'
+      ' of experts, say) a sum where the others are means? Else '
+  )
+
+
+def evals_part(run: form.Run) -> findings.Finding | None:
+  """Detect a score of evaluations that falls while another one rises."""
+  names = [c for c in run.steps if c.startswith(form.EVALUATION)]
+  courses = {}
+  for name in names:
+    steps, scores = run.series(name)
+    if len(scores) >= _FEWEST:
+      courses[name.removeprefix(form.EVALUATION)] = steps, scores
+  if len(courses) < 2:
+    raise form.NotLogged('fewer than two scores of evaluations are logged')
+  rises = {name: _rise(scores) for name, (_, scores) in courses.items()}
+  drops = {name: _fall(scores) for name, (_, scores) in courses.items()}
+  for up, down in itertools.permutations(courses, 2):
+    rise, fall = rises[up], drops[down]
+    if rise is None or fall is None or drops[up] is not None:
+      continue
+    steps, scores = courses[down]
+    return findings.Finding(
+        check='evals_part',
+        severity='warning',
+        text=f'{down} falls from {fall.before:.2g} to {fall.after:.2g}, while'
+        f' {up} rises from {rise.before:.2g} to {rise.after:.2g}',
+        since=int(steps[fall.index]),
+        change=f'what {up} counts as better and {down} does not: of one data'
+        ' set, the judge of the first is gamed (read what gained most there);'
+        ' of two, the policy forgets what training does not ask for'
+        f' ({words.word(run.format, "kl_coef")} up, or such problems, too).'
+        ' Until then: the checkpoint before the fall',
+        remedies=(records.Remedy(setting='grader'),),
+        curves=((up, *courses[up]), (down, steps, scores)),
+    )
+  return None
+
+
+def eval_zero(run: form.Run) -> findings.Finding | None:
+  """Detect a score of evaluations that is always 0, as no answer is read."""
+  names = [c for c in run.steps if c.startswith(form.EVALUATION)]
+  if not names:
+    raise form.NotLogged(
+        'scores of an evaluation are not logged', ['evaluation']
+    )
+  courses = {name: run.series(name)[1] for name in names}
+  zero = [
+      name.removeprefix(form.EVALUATION)
+      for name, scores in courses.items()
+      if len(scores) >= _FEWEST and not np.any(scores)
+  ]
+  # Hard problems are not solved at first; some are, if training solves some.
+  solved = shares.solved_late(run)
+  others = max((float(s[-1]) for s in courses.values()), default=0.0)
+  if not zero or not max(np.nan_to_num(solved), others) > _SOLVES:
+    return None
+  known = f'training solves {solved:.0%}' if solved > _SOLVES else (
+      'others are not'
+  )
+  return findings.Finding(
+      check='eval_zero',
+      severity='warning',
+      text=f'{", ".join(zero)} is 0 in all evaluations, though {known}',
+      change='how this evaluation reads an answer: control tokens, quotes or'
+      ' spaces that its parser leaves in, another template, or another limit of'
+      ' tokens than in training (grade a reference solution); unless its'
+      ' problems are far harder',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def train_eval_gap(run: form.Run) -> findings.Finding | None:
+  """Detect training scores that rise while evaluation scores do not."""
+  if 'eval_outcome' not in run.steps:
+    if 'eval_reward' in run.steps:
+      raise form.NotLogged(
+          'scores of the evaluation leave [0, 1]: they do not say what is'
+          ' solved'
+      )
+    raise form.NotLogged(
+        'scores of an evaluation are not logged', ['evaluation']
+    )
+  scored = run.steps[['step', 'eval_outcome']].dropna()
+  if len(scored) < 4:
+    raise form.NotLogged(f'{len(scored)} evaluations, 4 needed')
+  steps, solved = run.course('outcome')
+  line = trends.trend(solved)
+  held = trends.trend(scored['eval_outcome'])
+  gap = line.rise - held.rise
+  if line.p > shares.SURE or gap < 0.1 or held.high > line.low:
+    return None
+  # Problems that are far harder would not rise with any policy.
+  rare = float(scored['eval_outcome'].max()) < shares.RARELY
+  return findings.Finding(
+      check='train_eval_gap',
+      severity='warning' if rare else 'critical',
+      text='the solved share rises in training but not in the evaluation'
+      + (', of which hardly anything is ever solved' if rare else ''),
+      p=line.p,
+      numbers=(
+          findings.number(
+              'rise in training',
+              line.interval,
+          ),
+          findings.number(
+              'rise in the evaluation',
+              held.interval,
+          ),
+      ),
+      change=f'{words.word(run.format, "data")}: more kinds of problems; or'
+      f' {words.word(run.format, "grader")}',
+      curves=(
+          ('solved', steps, solved),
+          ('evaluation', scored['step'], scored['eval_outcome']),
+      ),
+  )
+
+
+def eval_scale(run: form.Run) -> findings.Finding | None:
+  """Detect an evaluation whose scores are rewards and no share solved."""
+  if 'eval_reward' not in run.steps:
+    if 'eval_outcome' in run.steps:
+      return None
+    raise form.NotLogged(
+        'scores of an evaluation are not logged', ['evaluation']
+    )
+  steps, scores = run.series('eval_reward')
+  low, high, last = map(float, (scores.min(), scores.max(), scores[-1]))
+  if low >= 0 and high <= 1:
+    return None
+  within = -1 <= low < 0 and high <= 1
+  known = f': {last:.2g} then is {(1 + last) / 2:.0%}' if within else ''
+  return findings.Finding(
+      check='eval_scale',
+      severity='note',
+      text='the score of the evaluation is as'
+      f' {f"low as {low:.2g}" if low < 0 else f"high as {high:.2g}"}: a reward,'
+      ' not the share solved',
+      numbers=(findings.Number(name='last score', value=last),),
+      change='scores of 0 and 1 in the evaluation, if it is to tell what is'
+      f' solved{f" (they may be -1 and 1{known})" if low < 0 else ""}',
+      curves=(('evaluation', steps, scores),),
+  )
+
+
+CHECKS = (train_eval_gap, eval_falling, evals_part, eval_zero, eval_scale)

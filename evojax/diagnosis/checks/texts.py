@@ -1,0 +1,261 @@
+"""Checks of what completions are: a loop, several turns, another language."""
+
+import bisect
+import collections
+import re
+import zlib
+
+import numpy as np
+import pandas as pd
+
+from evojax.diagnosis import findings
+from evojax.diagnosis import form
+from evojax.diagnosis import words
+from evojax.diagnosis.checks import shares
+from evojax.ledger import records
+from evojax.stats import intervals
+from evojax.stats import trends
+
+_READ = 2000  # Completions of a run that are read.
+_LONG = 200  # Characters from which a text tells whether it repeats itself.
+# Size of a compressed text, relative to it, that is one phrase over and over.
+# Prose and programs of that length have 0.25 and more.
+_LOOP = 0.1
+_LEAST = 0.2  # Share of such completions that is a finding.
+_KL = 0.01  # A usual coefficient of the KL to the base policy.
+_MANY = 4  # Scripts of one completion that is no language any more.
+_CHINESE, _LATIN = 'Chinese characters', 'Latin'
+# First code point, last code point, script. Greek letters are left out, since
+# formulas have them in every language.
+_BLOCKS = (
+    (0x0041, 0x005A, _LATIN),
+    (0x0061, 0x007A, _LATIN),
+    (0x00C0, 0x024F, _LATIN),
+    (0x0400, 0x052F, 'Cyrillic'),
+    (0x0530, 0x058F, 'Armenian'),
+    (0x0590, 0x05FF, 'Hebrew'),
+    (0x0600, 0x077F, 'Arabic'),
+    (0x0900, 0x097F, 'Devanagari'),
+    (0x0980, 0x09FF, 'Bengali'),
+    (0x0A00, 0x0A7F, 'Gurmukhi'),
+    (0x0A80, 0x0AFF, 'Gujarati'),
+    (0x0B80, 0x0BFF, 'Tamil'),
+    (0x0C00, 0x0C7F, 'Telugu'),
+    (0x0C80, 0x0CFF, 'Kannada'),
+    (0x0D00, 0x0D7F, 'Malayalam'),
+    (0x0D80, 0x0DFF, 'Sinhala'),
+    (0x0E00, 0x0E7F, 'Thai'),
+    (0x0E80, 0x0EFF, 'Lao'),
+    (0x1000, 0x109F, 'Burmese'),
+    (0x10A0, 0x10FF, 'Georgian'),
+    (0x1100, 0x11FF, 'Korean'),
+    (0x1200, 0x137F, 'Ethiopic'),
+    (0x1780, 0x17FF, 'Khmer'),
+    (0x1E00, 0x1EFF, _LATIN),
+    (0x3040, 0x30FF, 'Japanese'),
+    (0x3400, 0x9FFF, _CHINESE),
+    (0xAC00, 0xD7AF, 'Korean'),
+)
+# What begins a turn, and what ends one if more follows.
+_ROLE = re.compile(
+    r'<\|(?:im_start|start_header_id|user|assistant)\|>|<start_of_turn>|\[INST\]'
+    r'|(?:<\|(?:im_end|eot_id|endoftext)\|>|<end_of_turn>)\s*\S'
+)
+_FEW = 0.05  # Share of completions that is about none.
+_STARTS = [block[0] for block in _BLOCKS]
+# Letters of another script are a part of the text from this share of all
+# letters on. Names, units and programs have Latin ones in every language.
+_SOME, _SOME_LATIN = 0.02, 0.7
+
+
+def loops(run: form.Run) -> findings.Finding | None:
+  """Detect completions that repeat one phrase to the end."""
+  if run.has_turns:  # Repeated calls are another finding, see `echo_trap`.
+    return None
+  rows = run.rows('completion')
+  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  looping = np.array([_repeats(text) for text in rows['completion']], float)
+  by = pd.Series(looping, rows.index).groupby(rows['step']).mean()
+  late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
+  if late.low < 0.5:
+    return None
+  first = float(by.iloc[: max(len(by) // 8, 1)].mean())
+  at_first = first > 0.5
+  lower = f'{words.word(run.format, "learning_rate")}: a tenth of it'
+  return findings.Finding(
+      check='loops',
+      severity='critical',
+      text=f'{late.value:.0%} of the completions repeat one phrase over and'
+      ' over' + (', from the first step' if at_first else ''),
+      since=None if at_first else shares.since(by),
+      numbers=(findings.number('such completions', late, 'share'),),
+      rows=tuple(map(int, rows.index[looping > 0.5][-6:])),
+      change='the form of the prompt: the chat template, and the token that'
+      ' begins a text (BOS), as the model was trained with them'
+      if at_first
+      else lower,
+      remedies=()
+      if at_first
+      else (records.Remedy(setting='learning_rate', times=0.1),),
+      curves=(('loops', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def _repeats(text: str) -> bool:
+  """Return whether a long text is one phrase over and over."""
+  if len(text) < _LONG:
+    return False
+  data = text.encode()
+  return len(zlib.compress(data)) < _LOOP * len(data)
+
+
+def roles_written(run: form.Run) -> findings.Finding | None:
+  """Detect completions that go on after their end, with the marks of roles."""
+  rows = run.rows('completion')
+  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  marked = rows['completion'].str.contains(_ROLE).astype(float)
+  by = marked.groupby(rows['step']).mean()
+  if len(by) < form.MIN_STEPS:
+    raise form.NotLogged(
+        f'{len(by)} steps with completions, {form.MIN_STEPS} needed'
+    )
+  late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 4) :])
+  since = shares.since(by)
+  # The log of a conversation has these marks from the start.
+  if late.low < _LEAST or (since is None and run.has_turns):
+    return None
+  first = float(by.iloc[: max(len(by) // 8, 1)].mean())
+  if run.has_turns and first > _FEW:
+    return None
+  return findings.Finding(
+      check='roles_written',
+      severity='critical' if late.low > 0.5 else 'warning',
+      text=f'{late.value:.0%} of the completions go on after the end of their'
+      ' turn: they hold the marks of a chat template',
+      since=since,
+      numbers=(findings.number('such completions', late, 'share'),),
+      rows=shares.newest(rows, marked > 0),
+      change='the tokens that the loss counts: those of the chat template after'
+      ' the end of a completion must not be trained on; and the tokens at which'
+      ' the sampler stops: the one that ends a turn must be among them',
+      curves=(('marks of roles', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def other_language(run: form.Run) -> findings.Finding | None:
+  """Detect completions that come to be written in other scripts than prompts.
+
+  What is so from the first step on is no fault: it may be a translation, or
+  the language of the base model. DeepSeek-R1 (arXiv:2501.12948, section 2.3.2)
+  reports reasoning in several languages at once as a consequence of rewards
+  that only look at the answer.
+  """
+  rows = run.rows('prompt', 'completion')
+  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  others = [
+      foreign(prompt, text)
+      for prompt, text in zip(rows['prompt'], rows['completion'], strict=True)
+  ]
+  marked = pd.Series([float(bool(o)) for o in others], rows.index)
+  by = marked.groupby(rows['step']).mean()
+  if len(by) < form.MIN_STEPS:
+    raise form.NotLogged(
+        f'{len(by)} steps with completions, {form.MIN_STEPS} needed'
+    )
+  change = trends.change_point(by)
+  third = by.iloc[-max(len(by) // 3, 4) :]
+  late = intervals.mean(third.to_numpy())
+  rose = change.p < shares.SURE and change.after - change.before > _LEAST
+  if late.low < _LEAST or not rose:
+    return None
+  is_late = rows['step'] >= third.index[0]
+  chosen = [o for o, new in zip(others, is_late, strict=True) if new and o]
+  many = bool(np.mean([len(o) >= _MANY for o in chosen]) > 0.5)
+  scripts = collections.Counter(s for o in chosen for s in o).most_common(2)
+  said = 'letters of many scripts at once' if many else (
+      ' and '.join(script for script, _ in scripts)
+  )
+  return findings.Finding(
+      check='other_language',
+      severity='warning',
+      text=f'{late.value:.0%} of the completions have {said}, and their'
+      ' prompts have not' + _solved(rows, marked),
+      since=int(by.index[change.index]),
+      p=change.p,
+      numbers=(
+          findings.number('such completions, last third', late, 'share'),
+          findings.Number(
+              name='such completions before', value=change.before, unit='share'
+          ),
+      ),
+      rows=shares.newest(rows, marked > 0),
+      change=_advice(run, ruined=many),
+      remedies=(
+          records.Remedy(setting='learning_rate', times=0.1)
+          if many
+          else records.Remedy(setting='kl_coef', value=_KL),
+      ),
+      curves=(('another script', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def _advice(run: form.Run, ruined: bool) -> str:
+  """Return what to change, in words of the trainer."""
+  if ruined:
+    return (
+        f'{words.word(run.format, "learning_rate")}: a tenth of it; and'
+        f' {words.word(run.format, "temperature")} at most 1'
+    )
+  return (
+      f'{words.word(run.format, "reward")}: a part for the language of the'
+      ' prompt (the share of its words in the completion); or'
+      f' {words.word(run.format, "kl_coef")} up'
+  )
+
+
+def _solved(rows: pd.DataFrame, marked: pd.Series) -> str:
+  """Return how many of such completions are right, and of the others."""
+  if 'outcome' not in rows:
+    return ''
+  means = rows['outcome'].groupby(marked > 0).mean()
+  if means.isna().any() or len(means) < 2:
+    return ''
+  return f' ({means[True]:.0%} of them are right, {means[False]:.0%} of others)'
+
+
+def foreign(prompt: str, completion: str) -> frozenset[str]:
+  """Return the scripts of a completion that its prompt does not have.
+
+  Args:
+    prompt: Text of the prompt. Without letters, nothing is foreign.
+    completion: Text of the completion.
+  """
+  known = _letters(prompt)
+  if not known:
+    return frozenset()
+  if 'Japanese' in known:  # Its texts are mixed of both.
+    known[_CHINESE] += 1
+  counts = _letters(completion)
+  n = sum(counts.values())
+  return frozenset(
+      script
+      for script, count in counts.items()
+      if script not in known
+      and count >= n * (_SOME_LATIN if script == _LATIN else _SOME)
+  )
+
+
+def _letters(text: str) -> collections.Counter[str]:
+  """Return the number of letters of each script of _BLOCKS, or their ratio."""
+  counts: collections.Counter[str] = collections.Counter()
+  if text.isascii():  # Most texts are; one letter stands for all.
+    counts.update([_LATIN] * any(map(str.isalpha, text)))
+    return counts
+  for character, count in collections.Counter(text).items():
+    at = bisect.bisect_right(_STARTS, ord(character)) - 1
+    if at >= 0 and ord(character) <= _BLOCKS[at][1]:
+      counts[_BLOCKS[at][2]] += count
+  return counts
+
+
+CHECKS = (loops, roles_written, other_language)

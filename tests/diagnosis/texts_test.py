@@ -1,0 +1,65 @@
+"""The check of completions in another script than their prompts."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.diagnosis.checks import texts
+from tests.diagnosis import breaks_made
+from tests.diagnosis import made
+
+_AT = breaks_made.AT
+_SALAD = 'ответ 答案 תשובה คำตอบ 대답 उत्तर '
+
+
+class ForeignTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('What is 2 + 2?', 'It is four, π r² or so.', ()),
+      ('What is 2 + 2?', '所以 it is four.', ('Chinese characters',)),
+      ('What is 2 + 2?', 'It is called 北京. ' + 'And so on. ' * 30, ()),
+      ('2 + 2 = ', '所以答案是 4', ()),  # A prompt of no language.
+      ('二加二等于几?', 'x = 4, 所以答案是 4', ()),
+      ('二加二等于几?', 'So the answer is four.', ('Latin',)),
+      ('二加二等于几?', 'four, 所以答案是四, 没有别的', ()),
+      ('これは何ですか', '漢字の問題です', ()),
+      ('Was ist größer?', 'Größer ist Łódź.', ()),
+      ('Сколько?', 'Ответ: 4 км, ответ', ()),
+      ('How many?', 'Ответ: 4', ('Cyrillic',)),
+      ('How many?', '', ()),
+  )
+  def test_scripts(self, prompt, completion, expected):
+    self.assertEqual(texts.foreign(prompt, completion), set(expected))
+
+
+class OtherLanguageTest(parameterized.TestCase):
+
+  def test_chinese_from_a_step_on(self):
+    run = breaks_made.drifted(0.6)
+    found = texts.other_language(run)
+    self.assertEqual((found.since, found.severity), (_AT, 'warning'))
+    self.assertIn('Chinese characters', found.text)
+    self.assertAlmostEqual(found.numbers[0].value, 0.6, delta=0.05)
+    shown = run.rollouts.loc[list(found.rows)]
+    self.assertTrue((shown['step'] >= _AT).all())
+    self.assertTrue(shown['completion'].str.contains('所以').all())
+
+  def test_letters_of_all_scripts_are_no_language(self):
+    found = texts.other_language(breaks_made.drifted(0.8, texts=(_SALAD,)))
+    self.assertIn('many scripts', found.text)
+    self.assertEqual(found.remedies[0].setting, 'learning_rate')
+
+  @parameterized.parameters((0.6, 0), (0.1, _AT), (0.0, _AT))
+  def test_a_base_model_that_does_so_and_rare_ones(self, share, start):
+    run = breaks_made.drifted(share, start)
+    self.assertIsNone(texts.other_language(run))
+
+  def test_prompts_that_change_their_language_with_the_completions(self):
+    rows = made.rollouts()
+    late = rows['step'] >= _AT
+    for name in ('prompt', 'completion'):
+      rows[name] = rows[name].where(~late, '问题和答案: ' + rows[name])
+    self.assertIsNone(texts.other_language(made.run(rows)))
+
+
+if __name__ == '__main__':
+  absltest.main()
