@@ -26,6 +26,7 @@ from evojax.harness import surface as surface_lib
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain
 from evojax.ledger import records
+from evojax.ledger import rows as rows_lib
 from evojax.report import page
 from evojax.runtime import accelerators
 from evojax.runtime import commands
@@ -255,6 +256,13 @@ def open_place(
       raise
 
 
+def _has_forked(path: pathlib.Path) -> bool:
+  """Return whether a workdir has its first version, and so needs no source."""
+  ledger = path / run_files.LEDGER
+  rows = map(rows_lib.parse, chain.read(ledger) if ledger.exists() else ())
+  return any(isinstance(row.record, records.Train) for row in rows)
+
+
 @contextlib.contextmanager
 def open_run(
     config: ml_collections.ConfigDict, workdir: str, options: Options
@@ -273,6 +281,8 @@ def open_run(
   primary = sharding.is_primary()
   if primary:  # Checked early, before slow work, and again under the lock.
     workdir_lib.check(workdir, config, 'evolve')
+  if _has_forked(pathlib.Path(workdir).expanduser()):
+    options = dataclasses.replace(options, fork_from='')
   setup, seed, fork, compared = check(config, options)
   base, tier = setup.config, probe.tier()
   with (

@@ -448,6 +448,10 @@ class EndToEndTest(parameterized.TestCase):
     # A fork does not count the tokens that its source sampled.
     self.assertEqual((first['sampled_tokens'], first['updates']), (0, 0))
     self.assertEqual(rows[0]['forked'], 'run:v1')
+    # The same command continues it, even if its source is gone.
+    gone = dict(fork_from=str(self.root / 'gone'), fork_version='v1')
+    loop.run(tiny.evolving(evolve__rounds=1), str(forked), **gone)
+    self.assertEqual(payloads(forked), rows)
 
   def test_fork_of_an_unknown_version(self):
     with self.assertRaisesRegex(ValueError, r"--fork_version=v9.*'v0', 'v1'"):
