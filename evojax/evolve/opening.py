@@ -25,8 +25,8 @@ from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
-from evojax.ledger import rows as rows_lib
 from evojax.report import page
 from evojax.runtime import accelerators
 from evojax.runtime import commands
@@ -258,9 +258,10 @@ def open_place(
 
 def _has_forked(path: pathlib.Path) -> bool:
   """Return whether a workdir has its first version, and so needs no source."""
-  ledger = path / run_files.LEDGER
-  rows = map(rows_lib.parse, chain.read(ledger) if ledger.exists() else ())
-  return any(isinstance(row.record, records.Train) for row in rows)
+  try:
+    return history_lib.read(path).base is not None
+  except ValueError:  # No row yet, or damage that the recorder reports.
+    return False
 
 
 @contextlib.contextmanager
