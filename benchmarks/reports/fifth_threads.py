@@ -176,6 +176,8 @@ TEXTS = {
         answer='one held-out metric is 0 in all evaluations while the others'
         ' rise: its grader',
         log='wandb',
+        names=('eval_zero',),
+        says='how this evaluation reads an answer',
     ),
     'judge_diverges': Report(
         thread='paper_notes #6335 (arXiv 2608.11669)',
@@ -185,7 +187,7 @@ TEXTS = {
         answer='the reward rises while a held-out score falls: gaming',
         log='wandb',
         names=('evals_part',),
-        says='not in the evaluation',
+        says='the judge of the first is gamed',
     ),
 }
 
@@ -200,7 +202,7 @@ MODELS = {
         ' temperature',
         log='wandb',
         names=('entropy_jumps',),
-        says='an evaluation whose',
+        says='an evaluation after which',
         symptoms=(
             'entropy_collapse',
             'truncation',

@@ -386,6 +386,7 @@ _UNCALLED = 'parser', 'useless', 'unpaid', 'last_turn', 'not_sampled', 'limit'
 # change, such as the learning rate where the reward falls, is not repeated.
 SYMPTOMS = {
     'reward_falling': _FALLS,
+    'eval_falling': _FALLS,
     'outcome_falling': _FALLS,
     'not_learning': (
         'old_weights',
@@ -500,14 +501,15 @@ SYMPTOMS = {
 # other causes would only hide it.
 NAMED = frozenset(
     'advantage_spikes answer_in_prompt answers_differ constant_part'
-    ' duplicate_prompts efficiency_collapse eval_scale family_refused'
-    ' few_rollouts fewer_problems filter_by_length filter_starves form_refused'
-    ' grader_open gradient_clipped hard_coded history_leak impossible_share'
-    ' key_disagrees keys_change kl_strong learning_rate_zero length_decides'
-    ' length_gaming limit_shortens missing_tool narrow_data no_baseline'
-    ' other_language outweighed overlong_early padded_lengths part_of_the_data'
-    ' part_stops prompt_cut redundant_part repeated_steps replies_cut'
-    ' reward_hacking right_refused same_samples schedule_ends shaping_alone'
+    ' duplicate_prompts efficiency_collapse entropy_jumps eval_scale eval_zero'
+    ' evals_part family_refused few_rollouts fewer_problems filter_by_length'
+    ' filter_starves form_refused gap_restarts grader_open gradient_clipped'
+    ' hard_coded history_leak impossible_share key_disagrees keys_change'
+    ' kl_strong learning_rate_zero length_decides length_gaming limit_shortens'
+    ' missing_tool narrow_data no_baseline other_language outweighed'
+    ' overlong_early padded_lengths part_of_the_data part_stops prompt_cut'
+    ' redundant_part repeated_steps replies_cut reward_hacking reward_lost'
+    ' right_refused roles_written same_samples schedule_ends shaping_alone'
     ' shown_refused silent stop_string temperature template_twice'
     ' tests_tampered tests_time_out text_refused too_easy turn_limit'
     ' turns_ignored unusual_setting visible_only warmup'

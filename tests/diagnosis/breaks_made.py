@@ -84,7 +84,31 @@ def drifted(
   return made.run(rows)
 
 
+def spoken(share: np.ndarray) -> form.Run:
+  """Return a run whose completions go on after their turn, by step."""
+  rows = made.rollouts()
+  chosen = np.random.default_rng(3).random(len(rows)) < share[rows['step']]
+  more = rows['completion'] + '<|im_end|>\n<|im_start|>assistant\n'
+  rows['completion'] = rows['completion'].where(~chosen, more)
+  return made.run(rows)
+
+
+def copied(times: int) -> form.Run:
+  """Return a run in whose groups each text comes several times."""
+  rows = made.rollouts()
+  place = np.arange(len(rows)) % 8
+  source = np.arange(len(rows)) - place + place % (8 // times)
+  for name in ('completion', 'outcome', 'format_ok'):
+    rows[name] = rows[name].to_numpy()[source]
+  return made.run(rows, entropy=np.full(40, 0.5))
+
+
 FAULTS = {
+    'own_turns': (
+        lambda: spoken(np.linspace(0, 0.9, 40)),
+        ('roles_written',),
+    ),
+    'one_seed': (lambda: copied(2), ('same_samples',)),
     'other_language': (lambda: drifted(0.6), ('other_language',)),
     'keys_change': (lambda: other_keys(1.0), ('keys_change',)),
     'judge_fails': (

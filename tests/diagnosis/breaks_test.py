@@ -130,5 +130,38 @@ class DepartureTest(parameterized.TestCase):
     self.assertEqual(trends.departure(np.zeros(20)), 20)
 
 
+class EntropyTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (np.where(np.arange(40) < _AT, 0.42, 0.33), 'warning'),
+      (np.where(np.arange(40) < _AT, 0.33, 0.42), 'warning'),
+      (np.where(np.arange(40) < _AT, 0.45, 0.05), 'critical'),
+      (np.where(np.arange(40) < _AT, 0.42, 0.40), None),  # Noise of a step.
+      (np.linspace(0.6, 0.2, 40), None),
+      (np.where(np.arange(40) == _AT, 0.2, 0.42), None),  # It comes back.
+      (0.4 * np.exp(np.maximum(np.arange(40) - 25, 0) / 4), None),
+  )
+  def test_a_jump(self, course, severity):
+    near = np.random.default_rng(0).uniform(0.98, 1.02, 40)
+    run = made.run(made.rollouts(), entropy=course * near)
+    found = breaks.entropy_jumps(run)
+    if severity is None:
+      self.assertIsNone(found)
+    else:
+      self.assertEqual((found.severity, found.since), (severity, _AT))
+
+
+class CopiesTest(parameterized.TestCase):
+
+  @parameterized.parameters((2, 'each text comes 2 times'), (1, None))
+  def test_processes_with_one_seed(self, times, said):
+    found = breaks.same_samples(breaks_made.copied(times))
+    if said is None:
+      self.assertIsNone(found)
+    else:
+      self.assertIn(said, found.text)
+      self.assertIn('seeds', found.change)
+
+
 if __name__ == '__main__':
   absltest.main()

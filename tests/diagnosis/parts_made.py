@@ -175,6 +175,7 @@ def winning(right: float, form_: float) -> form.Run:
 
 
 # Name -> (maker, checks any of which names it); see `faults_made`.
+NEAR = noise(0.98, 1.02)  # Factors that are noise.
 FAULTS = {
     'other_weights': (lambda: gap(gap=noise(8, 9)), ('other_weights',)),
     'stale_sampler': (stale, ('stale_sampler',)),
@@ -221,6 +222,37 @@ FAULTS = {
     'moved_reference': (
         lambda: metrics(kl=restarted(25)),
         ('kl_restarts',),
+    ),
+    'kept_cache': (
+        lambda: gap(gap=(0.01 + 6e-3 * (np.arange(STEPS) % 14)) * NEAR),
+        ('gap_restarts',),
+    ),
+    'entropy_jumps': (
+        lambda: metrics(
+            entropy=np.where(np.arange(STEPS) < 20, 0.42, 0.33) * NEAR
+        ),
+        ('entropy_jumps',),
+    ),
+    'reward_lost': (
+        lambda: metrics(reward=np.zeros(STEPS), grad_norm=np.zeros(STEPS)),
+        ('reward_lost',),
+    ),
+    'eval_falling': (
+        lambda: metrics(eval_outcome=np.linspace(0.7, 0.5, STEPS) * NEAR),
+        ('eval_falling',),
+    ),
+    'judges_part': (
+        lambda: metrics(
+            **{
+                'evaluation_val/judge': np.linspace(0.3, 0.5, STEPS) * NEAR,
+                'evaluation_val/gold': np.linspace(0.5, 0.3, STEPS) * NEAR,
+            }
+        ),
+        ('evals_part',),
+    ),
+    'eval_zero': (
+        lambda: metrics(**{'evaluation_val/exact_match': np.zeros(STEPS)}),
+        ('eval_zero',),
     ),
     'kl_zero': (
         lambda: flat(kl=np.zeros(STEPS), learning_rate=1e-5),

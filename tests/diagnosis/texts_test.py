@@ -1,7 +1,8 @@
-"""The check of completions in another script than their prompts."""
+"""Checks of texts: marks of roles, and other scripts than those of prompts."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from evojax.diagnosis.checks import texts
 from tests.diagnosis import breaks_made
@@ -59,6 +60,36 @@ class OtherLanguageTest(parameterized.TestCase):
     for name in ('prompt', 'completion'):
       rows[name] = rows[name].where(~late, '问题和答案: ' + rows[name])
     self.assertIsNone(texts.other_language(made.run(rows)))
+
+
+class RolesTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (np.linspace(0, 0.9, 40), True),
+      (np.full(40, 0.9), True),  # The sampler does not know the end.
+      (np.full(40, 0.05), False),
+  )
+  def test_completions_that_go_on_after_their_turn(self, share, wanted):
+    found = texts.roles_written(breaks_made.spoken(share))
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertEqual(found.since is None, share[0] > 0)
+
+  @parameterized.parameters(
+      ('so 4 <|im_end|>', False),
+      ('so 4<|im_end|>\n', False),
+      ('so 4<|im_end|>\nuser\nand 5?', True),
+      ('so 4<|im_start|>assistant', True),
+      ('[INST] and 5? [/INST]', True),
+      ('<b>4</b>', False),
+  )
+  def test_marks(self, text, wanted):
+    self.assertEqual(bool(texts._ROLE.search(text)), wanted)
+
+  def test_a_logged_conversation_has_them_from_the_start(self):
+    run = breaks_made.spoken(np.full(40, 1.0))
+    run.rollouts['n_turns'] = 3.0
+    self.assertIsNone(texts.roles_written(run))
 
 
 if __name__ == '__main__':

@@ -23,7 +23,7 @@ _NEVER, _OFTEN = 0.05, 0.5  # Shares of problems whose key differs.
 _AGAIN = 2  # Problems of a step, at least, that came before.
 _CHANCE = 0.001  # Probability that a part has one mean for so many steps.
 _HALF = 0.5  # Factor of the problems of a step, and of the mean of a part.
-_STEADY = 0.25  # Relative difference of the problems of most steps.
+_STEADY = 0.25  # Relative difference that is about none.
 _MOST = 0.9  # Share of steps that is most of them.
 # Nats of a whole completion with which two of them are hardly ever one text.
 _FREE = 10.0
@@ -280,6 +280,8 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
       # All of it lies between two steps.
       or abs(entropy[at] - entropy[at - 1]) < _MOST_OF_IT * abs(jump)
       or np.ptp(before) + np.ptp(after) > abs(jump)
+      # A course that explodes, or collapses, has steep steps, too.
+      or _course_before(entropy[:at]) * np.sign(jump) > _STEADY * abs(jump)
   ):
     return None
   return findings.Finding(
@@ -294,11 +296,16 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
           findings.Number(name='jump', value=jump, unit='nats per token'),
       ),
       change='what happened before that step: a restart (weights that were'
-      ' merged, rounded or not restored), an evaluation whose'
-      f' {words.word(run.format, "temperature")} or top_p the sampler keeps, or'
-      ' other problems',
+      ' merged, rounded or not restored), an evaluation after which the sampler'
+      ' keeps its temperature or top_p, or other problems',
       curves=(('entropy', steps, entropy),),
   )
+
+
+def _course_before(values: np.ndarray) -> float:
+  """Return the rise of a line through the last values, 0 for few."""
+  last = values[-3 * _FEWEST :]
+  return trends.trend(last).rise if len(last) >= 2 * _FEWEST else 0.0
 
 
 CHECKS = (

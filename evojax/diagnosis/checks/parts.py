@@ -231,6 +231,8 @@ def reward_lost(run: form.Run) -> findings.Finding | None:
     raise form.NotLogged('parts of the reward are not logged', ['reward'])
   if np.ptp(reward) > _EQUAL or not _same_within(run):
     return None
+  if not weights and any(not np.any(run.series(n)[1]) for n in names):
+    return None  # The others may have no weight: see `never_paid`.
   paid = [
       name.removeprefix(form.PART)
       for name in names
