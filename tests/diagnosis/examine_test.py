@@ -689,6 +689,14 @@ class BlindTest(parameterized.TestCase):
         [False, False, True, False, False, False, False],
     )
 
+  def test_families_with_ends_of_their_own_are_not_cut(self):
+    short = [f'{n} + {n} has which value?' for n in range(60)]
+    of_family = lambda n: f'{n} letters of {n} words are how many in all of it?'
+    cut = [f'{"a long text " * 4}{n:05d} of which {n}' for n in range(40)]
+    find = lambda others: data._without_end(short + others)
+    self.assertEqual(find(cut), [False] * 60 + [True] * 40)
+    self.assertFalse(any(find([of_family(n) for n in range(40)])))
+
   def test_small_groups_are_often_dead(self):
     # With log-odds of deviation 1.5, 64 % of pairs are dead; of groups of 8,
     # a third are.

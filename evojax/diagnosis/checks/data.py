@@ -305,12 +305,18 @@ def _broken(texts: list[str]) -> list[bool]:
 
 
 def _without_end(texts: list[str]) -> list[bool]:
-  """Return which texts lack the end of the others, if they are the longest."""
+  """Return which texts lack the end of the others, if they are the longest.
+
+  If half of them have an end of their own in common, they are problems of
+  another family, and nothing is cut.
+  """
   ends = collections.Counter(text[-_SAME_END:] for text in texts)
   end, times = ends.most_common(1)[0]
   lack = np.array([not text.endswith(end) for text in texts])
   none = [False] * len(texts)
   if times < len(texts) / 2 or not lack.any() or len(end) < _SAME_END:
+    return none
+  if ends.most_common(2)[1][1] >= lack.sum() / 2:
     return none
   lengths = np.array([len(text) for text in texts])
   shorter = lengths[~lack] < np.quantile(lengths[lack], _FIRST)
