@@ -1,9 +1,10 @@
-"""Command line of evojax: flags, devices, dispatch on --mode.
+"""The command line of evojax.
 
     python -m evojax.main --config=configs/math.py [--mode=...] [--workdir=...]
 
-The config says what is computed and can be overridden field by field
-(--config.grpo.group_size=8); flags say where and how this process runs.
+The config says what is computed. evojax/config.py lists its fields, and each is
+also a flag: --config.grpo.group_size=8. All other flags say where and how this
+process runs.
 """
 
 import gc
@@ -327,10 +328,6 @@ _FLAGS_OF = {
     'serve': 'port host hosts weights_root insecure',
 }
 _MESH_AUTO = r'--?config\.mesh\.auto(=[Tt]rue)?'
-_NO_CONFIG = (
-    '--config is missing: e.g. --config=configs/math.py, or the --workdir of a'
-    ' run, whose config is taken'
-)
 
 
 def main(argv: list[str]) -> int | None:
@@ -444,7 +441,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
       names.append(match[1])
   if path is None:
     if names:
-      raise ValueError(_NO_CONFIG)
+      raise ValueError(saved_config.missing(_text(argv, 'workdir')))
     return {}
   file, colon, variant = path.partition(':')
   if not os.path.isfile(file):
@@ -487,7 +484,9 @@ def _dispatch() -> int | None:
   config, mode, workdir = _CONFIG.value, FLAGS.mode, FLAGS.workdir
   told = mode in _TOLD and (workdir or mode in ('arm', 'runs'))
   if config is None and not told:
-    raise ValueError(_NO_CONFIG)
+    if mode in _TOLD:
+      raise ValueError(f'--mode={mode} needs a run: its --workdir or --config')
+    raise ValueError(saved_config.missing(workdir))
   _check_flags(mode)
   if FLAGS.mesh_auto and mode != 'plan':
     raise ValueError(

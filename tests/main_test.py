@@ -418,6 +418,27 @@ class ErrorTest(MainTestCase):
         'error: --config is missing: e.g. --config=configs/math.py, or ',
     )
 
+  @parameterized.parameters(
+      ('eval', '--workdir: {} holds no run whose config could be taken'),
+      ('report', 'there is no directory {}; pass the --workdir of a run'),
+      ('diagnose', 'there is no file or directory {}; name the directory'),
+  )
+  def test_a_workdir_that_is_no_run(self, mode, said):
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    workdir = self.create_tempdir().full_path + '/none'
+    self.assertEqual(self.command(f'--mode={mode}', f'--workdir={workdir}'), 2)
+    printed = stderr.write.call_args_list[0].args[0]
+    self.assertIn(
+        ''.join(said.format(workdir).split()), ''.join(printed.split())
+    )
+
+  @parameterized.parameters('report', 'diagnose')
+  def test_a_mode_without_its_workdir(self, mode):
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    self.assertEqual(self.command(f'--mode={mode}'), 2)
+    printed = stderr.write.call_args_list[0].args[0]
+    self.assertIn(f'error: --mode={mode} needs a run: its --', printed)
+
   def test_of_the_command_line_with_debug(self):
     with self.assertRaisesRegex(ValueError, 'config.stepz is not a field'):
       self.command(SMOKE, '--debug', '--config.stepz=3')

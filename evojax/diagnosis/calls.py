@@ -29,7 +29,7 @@ _REPLY = re.compile(r'<tool_response>(.*?)(?:</tool_response>|$)', re.DOTALL)
 # Remains of a chat template between turns, after special tokens are removed.
 _ROLES = re.compile(r'^\s*(?:user|assistant|tool)?\s*$')
 _EDITS = (
-    r'\b(?:sed|perl)\b.*\s-i|<<|(?<![\d&])>>?\s*[\w./]'
+    r'\b(?:sed|perl)\b.*\s-(?:\w*i|-in-place)|<<|(?<![\d&])>>?\s*[\w./]'
     r'|\b(?:tee|patch|apply_patch)\b'
     r'|\bgit\s+(?:apply|am|checkout|restore|revert|cherry-pick|stash\s+pop)\b'
     r'|^\s*(?:rm|mv|cp)\b'

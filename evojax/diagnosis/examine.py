@@ -29,14 +29,13 @@ _SAID_BY = {
         'reward_lost',
     ),
     'form_wins': ('reward_hacking',),
-    # The entropy did not fall by updates; or it fell with something else.
-    'entropy_collapse': ('entropy_jumps',),
     'eval_falling': (
         'evals_part',
         'outcome_falling',
         'reward_falling',
         'train_eval_gap',
     ),
+    'reward_lost': ('silent',),
     'too_hard': ('reward_lost',),
     'dead_groups': ('reward_lost',),
     'loss_summed': ('advantage_spikes', 'impossible_share'),
@@ -275,19 +274,21 @@ def _summary(
     return (
         'too_short',
         f'{numerals.counted(run.n_steps, "step")}'
-        f' {"is" if run.n_steps == 1 else "are"} too few to judge a course'
-        f' ({form.MIN_STEPS} needed); nothing else is wrong.',
+        f' {"is" if run.n_steps == 1 else "are"} too few to judge a trend'
+        f' ({form.MIN_STEPS} needed); {len(quiet)} other checks found nothing'
+        ' wrong.',
     )
   of = ''
   try:
     _, solved = run.course('outcome')
-  except form.NotLogged:
+  except form.NotLogged as error:
     evaluated = run.steps.get('eval_outcome', pd.Series(dtype=float)).dropna()
     if len(evaluated) < _EVALUATIONS:
       return (
           'cannot_tell',
           f'{len(quiet)} checks found nothing wrong; whether more is solved'
-          ' than at the start is not known, because no outcome is logged.',
+          ' than at the start is not known, because'
+          f' {_without_outcome(error)}.',
       )
     solved, of = evaluated.to_numpy(), ' of the evaluation'
   line = trends.trend(solved)
@@ -309,6 +310,13 @@ def _summary(
       f' {100 * line.rise:+.1f} points'
       f' [{100 * line.low:+.1f}, {100 * line.high:+.1f}].',
   )
+
+
+def _without_outcome(error: form.NotLogged) -> str:
+  """Return why a run has no course of outcomes, as the end of a sentence."""
+  if error.names:
+    return 'no outcome is logged'
+  return f'too few steps have an outcome ({error})'
 
 
 def _went(line: trends.Trend, ends: list[float]) -> str:

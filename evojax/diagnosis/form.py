@@ -19,6 +19,7 @@ import pandas as pd
 from evojax.diagnosis import calls
 from evojax.diagnosis import literals
 from evojax.diagnosis import words
+from evojax.runtime import numerals
 
 # Columns of rollouts; `part_<name>` is a reward part before its weight.
 ROLLOUT = {
@@ -130,6 +131,8 @@ _ROLES = re.compile(
 _LOOKED_AT = 100  # Values of a column that tell why it has no number.
 _LONGEST = 4000  # Characters of a text that are kept.
 _PROGRAMS = 0.3  # Share of programs beyond which completions are programs.
+_EVALUATED = 'eval_', EVALUATION
+MIXED = 'with solved and unsolved rollouts'
 MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
 
 
@@ -194,8 +197,15 @@ class Run:
 
   @property
   def n_steps(self) -> int:
-    """Number of steps for which anything is known."""
-    return len(self.timeline)
+    """Number of steps of which more is known than an evaluation.
+
+    The policy is often evaluated before its first step.
+    """
+    trained = [c for c in self.steps if not c.startswith(_EVALUATED)]
+    known = self.steps[trained]
+    found = {*known['step'][known.notna().sum(axis=1) > 1]}
+    found.update(self.rollouts.get('step', ()))
+    return len(found) or len(self.timeline)
 
   @property
   def timeline(self) -> np.ndarray:
@@ -241,7 +251,8 @@ class Run:
     """
     steps, values = self.series(name)
     if len(steps) < MIN_STEPS:
-      raise NotLogged(f'{len(steps)} steps of {name}, {MIN_STEPS} needed')
+      what = f'of {name}' if len(steps) < self.n_steps else ''
+      raise too_few(len(steps), 'step', what=what)
     return steps, values
 
   def setting(self, name: str) -> float:
@@ -290,6 +301,14 @@ def not_logged(names: Iterable[str]) -> NotLogged:
   names = list(names)
   verb = 'is' if len(names) == 1 else 'are'
   return NotLogged(f'{", ".join(names)} {verb} not logged', names)
+
+
+def too_few(
+    count: int, noun: str, needed: int = MIN_STEPS, what: str = ''
+) -> NotLogged:
+  """Return the exception for few nouns; `what` tells which of them count."""
+  found = f'{numerals.counted(count, noun)} {what}'.rstrip()
+  return NotLogged(f'{found}, {needed} needed')
 
 
 def within(rows: pd.DataFrame, column: str) -> np.ndarray:
@@ -574,13 +593,3 @@ def _cut(text: str) -> str:
     return text
   half = _LONGEST // 2
   return f'{text[:half]} [...] {text[-half:]}'
-
-
-def guess(names: Iterable[str], *words: str) -> str | None:
-  """Return the first name that contains a word, trying words in order."""
-  names = list(names)
-  for word in words:
-    for name in names:
-      if word in name.lower():
-        return name
-  return None

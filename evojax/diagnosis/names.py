@@ -388,7 +388,8 @@ def guess_texts(rows: pd.DataFrame, taken: dict[str, str]) -> None:
     if 'reference' not in taken and name in rows:
       if rows[name].notna().any():
         taken['reference'] = name
-  form_ = form.guess(map(str, rows.columns), 'format')
+  formats = (c for c in map(str, rows.columns) if 'format' in c.lower())
+  form_ = next(formats, None)
   if form_ and 'format_ok' not in taken and not form_.startswith(form.PART):
     values = form.numeric(rows[form_]).dropna().unique()
     # A function that never finds its format does not tell what is readable.

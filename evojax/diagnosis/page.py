@@ -58,9 +58,10 @@ def write(
       'run': run,
       'diagnosis': diagnosis,
       'findings': shown,
+      'unknown': show.by_reason(diagnosis.unknown, lambda each: each.why),
       'curves': curves.curves([curves.Line('this run', 'lineage', _rows(run))]),
       'settings': findings.plain_mapping(run.settings),
-      'columns': {**form.ROLLOUT, **form.STEP},
+      'columns': {**form.STEP, **form.ROLLOUT},
   }
   text = page_lib.render('diagnosis.html', context)
   durable.write_atomic(path, text.encode())
@@ -91,9 +92,13 @@ def _curve(
       for x, y in zip(steps, values, strict=True)
       if math.isfinite(y)
   ]
+  found = [y for _, y in points]
+  y = svg.Scale.over(found, least=1e-6 if any(found) else 1)
+  if min(found) >= 0:  # Most quantities cannot be negative.
+    y = svg.Scale(max(y.low, 0), y.high)
   chart = svg.Chart(
       svg.Scale(points[0][0], max(points[-1][0], points[0][0] + 1)),
-      svg.Scale.over([y for _, y in points], least=1e-6),
+      y,
       height=110,
       label=f'{name} by step',
       class_='small',

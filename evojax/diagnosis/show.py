@@ -1,6 +1,6 @@
 """A diagnosis as text for a terminal, and as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import json
 import pathlib
 from typing import Any
@@ -30,17 +30,25 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
   if diagnosis.unknown:
     missing = dict.fromkeys(n for u in diagnosis.unknown for n in u.missing)
     shared = f'not logged: {", ".join(missing)}'
-    why: dict[str, list[str]] = {}
     # All that the user can do nothing about is in one line, the last.
-    for unknown in sorted(diagnosis.unknown, key=lambda u: bool(u.missing)):
-      reason = shared if unknown.missing else unknown.why
-      why.setdefault(reason, []).append(unknown.check)
+    reason = lambda each: shared if each.missing else each.why
     found += [
-        f'  cannot tell: {", ".join(names)} ({reason})'
-        for reason, names in why.items()
+        f'  cannot tell: {", ".join(each.check for each in alike)} ({why})'
+        for why, alike in by_reason(diagnosis.unknown, reason)
     ]
   found += [f'  note: {note}' for note in run.notes]
   return [svg.visible(line) for line in found]
+
+
+def by_reason(
+    unknown: Sequence[findings.Unknown],
+    reason: Callable[[findings.Unknown], str],
+) -> list[tuple[str, list[findings.Unknown]]]:
+  """Return (reason, checks); first those whose data an option would log."""
+  found: dict[str, list[findings.Unknown]] = {}
+  for each in sorted(unknown, key=lambda each: bool(each.missing)):
+    found.setdefault(reason(each), []).append(each)
+  return list(found.items())
 
 
 def brief(found: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -87,9 +87,10 @@ def show(plan: plan_lib.Plan, workers: int = 0) -> None:
   """
   write, config, grpo = output.say, plan.config, plan.config.grpo
   axes = ' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())
+  other = ' with --mode=train; --mode=evolve is planned in the last table'
   write(
       f'plan of {config.name}: {config.steps} steps of {grpo.prompts} prompts x'
-      f' {grpo.group_size} completions'
+      f' {grpo.group_size} completions{other if config.evolve.rounds else ""}'
   )
   write(f'mesh {axes}: {plan.devices} device{"s" * (plan.devices > 1)}')
   write(f'parameters {plan.parameters:,}, trained {plan.trained:,}')
@@ -112,6 +113,10 @@ def show(plan: plan_lib.Plan, workers: int = 0) -> None:
 
   write('\nFLOPs of matrix products, at most, with')
   write(f'  {flops.FORMULA}')
+  write(
+      '  (D width, N heads, K key-value heads, H head width, F MLP width, V'
+      ' vocabulary; pairs of a query and a key)'
+  )
   for name, work in plan.most.work.items():
     write(f'  {name:19}{work.flops:9.3g} = {work.formula}')
 

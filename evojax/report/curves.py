@@ -239,6 +239,8 @@ def _curve(number: _Number, lines: Sequence[Line]) -> Curve | None:
   )
   if min(values + ends) >= 0:  # Most quantities cannot be negative.
     y = svg.Scale(max(y.low, 0), y.high)
+  if number.share and max(values + ends) <= 1:
+    y = svg.Scale(y.low, min(y.high, 1))
   chart = svg.Chart(
       svg.Scale(min(steps), max(max(steps), min(steps) + 1)),
       y,

@@ -114,6 +114,9 @@ def _stem(
   if trial.realised and not many:
     low, high = (max(start + e, floor) for e in trial.realised)
     tree.add('segment', f'whisker {trial.kind}', (x, low), (x, high))
+    if start + trial.realised[0] < floor <= end:  # The rest is cut off.
+      cut = f'▾ {numerals.points(trial.realised[0])}'
+      tree.add('text', 'tick', (x, low), text=cut, dy=17)
   more = {'title': title, 'href': anchor(trial)}
   if trial.effect is None and trial.kind in ('failed', 'discard'):
     tree.add('text', f'cross {trial.kind}', (x, shown), text='×', dy=5, **more)

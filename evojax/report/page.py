@@ -302,6 +302,10 @@ def build(
     durable.DiskError: If the page cannot be written.
   """
   path = pathlib.Path(workdir)
+  if not path.is_dir():
+    raise ValueError(
+        f'there is no directory {workdir}; pass the --workdir of a run'
+    )
   if running is None:
     running = workdir_lib.in_use(path)
   if (path / run_files.LEDGER).exists():

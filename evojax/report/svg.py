@@ -70,11 +70,19 @@ class Scale:
     return (value - self.low) / (self.high - self.low)
 
   def ticks(self, count: int) -> list[Real]:
-    """Return about `count` round numbers inside the scale."""
+    """Return about `count` round numbers inside the scale, two or more."""
     # The margins of 0.999 and 1e-9 keep a tick that only rounding excludes.
     raw = (self.high - self.low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    steps = [m * power for m in (0.2, 0.5, 1, 2, 5, 10)]
+    step = next(s for s in steps[2:] if s >= raw * 0.999)
+    if len(found := self._multiples(step)) > 1:
+      return found
+    # One number alone would not show how wide the scale is.
+    return self._multiples(steps[steps.index(step) - 1])
+
+  def _multiples(self, step: Real) -> list[Real]:
+    """Return the multiples of a step inside the scale."""
     first = math.ceil(self.low / step - 1e-9)
     last = math.floor(self.high / step + 1e-9)
     return [i * step for i in range(first, last + 1)]

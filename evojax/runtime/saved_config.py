@@ -17,6 +17,17 @@ from evojax.runtime import run_files
 from evojax.runtime import storage
 
 
+def missing(workdir: str | None) -> str:
+  """Return the error of a command without --config and without a run's."""
+  error = '--config is missing: e.g. --config=configs/math.py, or '
+  if workdir is None:
+    return error + 'the --workdir of a run, whose config is taken'
+  return (
+      f'{error}another --workdir: {workdir} holds no run whose config could be'
+      ' taken'
+  )
+
+
 def get_config(workdir: str) -> ml_collections.ConfigDict:
   """Return the locked config of a run.
 

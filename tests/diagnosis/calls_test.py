@@ -125,6 +125,17 @@ class KindTest(parameterized.TestCase):
     self.assertEqual(_bash(command).kind, kind)
 
   @parameterized.parameters(
+      ('git show abc123 | git apply', True),
+      ('git log -p -1 > a.patch && patch -p1 < a.patch', True),
+      ('git checkout abc123 -- shop.py', True),
+      ('perl -pi -e s/a/b/ shop.py', True),
+      ('git log --all 2>/dev/null', False),
+      ('git show abc123', False),
+  )
+  def test_commands_that_change_files(self, command, changes):
+    self.assertEqual(_bash(command).edits, changes)
+
+  @parameterized.parameters(
       ('str_replace_editor', {'command': 'view', 'path': 'a'}, 'look'),
       ('str_replace_editor', {'command': 'create', 'path': 'a'}, 'edit'),
       ('finish', {}, 'submit'),

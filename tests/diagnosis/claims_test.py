@@ -12,6 +12,7 @@ import pandas as pd
 
 from evojax.diagnosis import examine
 from evojax.diagnosis import readers
+from evojax.diagnosis.checks import learning
 from tests.diagnosis import made
 from tests.diagnosis import parts_made
 
@@ -40,14 +41,23 @@ class ClaimsTest(parameterized.TestCase):
     self.assertEqual(said is not None, 'solved' in text, text)
 
   @parameterized.parameters(
-      (np.zeros(40), 'all rewards are 0', 'temperature'),
-      (np.linspace(0.3, 0.7, 40), 'rewards differ between prompts', 'wrong'),
+      (np.zeros(40), 'all rewards are 0', 'temperature', ['reward_lost']),
+      (
+          np.linspace(0.3, 0.7, 40),
+          'rewards differ between prompts',
+          'wrong',
+          ['dead_groups'],
+      ),
   )
-  def test_a_part_that_differs_without_a_weight(self, reward, said, unsaid):
+  def test_a_part_that_differs_without_a_weight(
+      self, reward, said, unsaid, listed
+  ):
     run = _metrics(reward=reward, dead=np.ones(40), spread=np.full(40, 0.3))
-    found = _found(run)['dead_groups']
+    found = learning.dead_groups(run)
     self.assertIn(said, found.text)
     self.assertNotIn(unsaid, found.change)
+    both = {'reward_lost', 'dead_groups'}
+    self.assertEqual([c for c in _found(run) if c in both], listed)
 
   @parameterized.parameters((1, '1 step is'), (2, '2 steps are'))
   def test_how_few_steps_there_are(self, steps, said):
@@ -169,6 +179,41 @@ class FiniteTest(parameterized.TestCase):
       self.assertStartsWith(found.text, f'in {len(loss)} of 40 steps')
       self.assertEqual(found.since, 9)
       self.assertStartsWith(found.change, 'the mask of the KL')
+
+  @parameterized.parameters(
+      ((9, 30), (9, 30), (), True),
+      ((9, 30), (9,), (), False),  # A metric that is logged without another.
+      ((9,), (9,), (9,), False),  # Nothing was logged.
+      (range(0, 40, 2), range(0, 40, 2), (), False),  # They are logged rarely.
+  )
+  def test_log_probs_of_the_sampler_that_are_no_number(
+      self, gap, entropy, loss, wanted
+  ):
+    course = lambda holes: np.where(np.isin(_N, list(holes)), np.nan, 0.01)
+    run = _metrics(
+        drop=('clip',),
+        gap=course(gap) * parts_made.NEAR,
+        entropy=0.5 + course(entropy) * parts_made.NEAR,
+        loss=course(loss) * parts_made.NEAR,
+    )
+    found = _found(run).get('not_finite')
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertStartsWith(found.text, 'in 2 of 40 steps gap, entropy')
+      self.assertEqual(found.since, 9)
+
+  @parameterized.parameters(
+      (0.25, None, 'what holds it there'),
+      (1.0, None, 'difficulty'),  # It may be what is right.
+      (0.25, 1.0, 'difficulty'),  # Outcomes are known, and differ.
+  )
+  def test_a_ceiling_of_the_reward(self, top, solved, said):
+    rows = made.rollouts(rise=0)
+    low = np.random.default_rng(0).random(len(rows)) < 0.01
+    run = made.run(rows, reward=lambda e: np.where(low, 0.05, top))
+    table = run.rollouts.drop(columns=[] if solved else ['outcome'])
+    found = learning.dead_groups(dataclasses.replace(run, rollouts=table))
+    self.assertIn(said, found.change)
 
 
 class FallsTest(parameterized.TestCase):

@@ -88,7 +88,9 @@ class CourseTest(parameterized.TestCase):
     rows['outcome'] = rows['part_correct'] = solved.astype(float)
     # The texts are those of other outcomes.
     run = made.run(
-        rows, reward=lambda e: e['part_correct'], drop=('reference',)
+        rows,
+        reward=lambda e: e['part_correct'],
+        drop=('reference', 'part_format'),
     )
     names = {f.check for f in examine.examine(run).findings}
     self.assertEqual('outcome_falling' in names, wanted, names)

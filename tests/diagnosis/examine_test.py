@@ -574,7 +574,7 @@ class BlindTest(parameterized.TestCase):
   def test_a_second_pass_repeats_no_problems(self):
     run = faults_made.loops(10)
     run.rollouts['text_id'] = 1  # All steps train on the same rollouts.
-    with self.assertRaisesRegex(form.NotLogged, 'of several problems'):
+    with self.assertRaisesRegex(form.NotLogged, 'with several problems'):
       data.repeated_steps(run)
 
   @parameterized.parameters(
@@ -679,6 +679,31 @@ class BlindTest(parameterized.TestCase):
     if found:
       self.assertRegex(found.text, f'{side} within a word')
 
+  @parameterized.parameters(
+      # A limit in characters, and the end of all prompts.
+      (600, ' Box the answer.', True),
+      (5000, ' Box the answer.', False),  # None is as long.
+      (None, ' Box the answer.', False),  # Long ones are of another data set.
+  )
+  def test_prompts_that_are_cut_between_words(self, limit, end, wanted):
+    rows = made.rollouts()
+    number = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+    asked = [
+        f'{n} of {" ".join(["the mill below the town"] * (n % 40))}?{end}'
+        for n in range(500)
+    ]
+    if limit is None:
+      cut = [a if len(a) < 600 else f'{a} Name a word.' for a in asked]
+    else:
+      cut = [a[:limit].rpartition(' ')[0] if a[limit:] else a for a in asked]
+    rows['prompt'] = np.array(cut, object)[number]
+    found = data.prompt_cut(made.run(rows.drop(columns='reference')))
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertIn('lack the end of all others', found.text)
+      shown = rows['prompt'][list(found.rows)]
+      self.assertFalse(shown.str.contains('Box').any())
+
   def test_words_that_are_broken_by_hand(self):
     texts = ['the letters of', 'one of the letters', 'two let', 'a wxyz', '7']
     # 'of' and 'letters' are whole words elsewhere, 'wxyz' begins a word that
@@ -688,14 +713,6 @@ class BlindTest(parameterized.TestCase):
         data._broken([*texts, *again]),
         [False, False, True, False, False, False, False],
     )
-
-  def test_families_with_ends_of_their_own_are_not_cut(self):
-    short = [f'{n} + {n} has which value?' for n in range(60)]
-    of_family = lambda n: f'{n} letters of {n} words are how many in all of it?'
-    cut = [f'{"a long text " * 4}{n:05d} of which {n}' for n in range(40)]
-    find = lambda others: data._without_end(short + others)
-    self.assertEqual(find(cut), [False] * 60 + [True] * 40)
-    self.assertFalse(any(find([of_family(n) for n in range(40)])))
 
   def test_small_groups_are_often_dead(self):
     # With log-odds of deviation 1.5, 64 % of pairs are dead; of groups of 8,

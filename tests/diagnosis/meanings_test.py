@@ -8,6 +8,7 @@ from absl.testing import parameterized
 import numpy as np
 import pandas as pd
 
+from evojax.diagnosis import form
 from evojax.diagnosis import meanings
 from evojax.diagnosis import names
 
@@ -104,7 +105,8 @@ class MeaningsTest(parameterized.TestCase):
     log = pd.DataFrame({'step': [1, 2], column: values, 'token_entropy': 0.5})
     notes = []
     found = names.common(log, notes, trainer_known=True)
-    metrics = [n for n in found if n not in ('step', 'part_accuracy_reward')]
+    others = ('step', 'part_accuracy_reward', f'{form.EVALUATION}{column}')
+    metrics = [n for n in found if n not in others]
     self.assertEqual(metrics, taken)
     wanted = [f'{column!r} is no share, as it leaves [0, 1]'] if said else []
     self.assertEqual(notes, wanted)

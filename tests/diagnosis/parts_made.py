@@ -251,7 +251,10 @@ FAULTS = {
         ('evals_part',),
     ),
     'eval_zero': (
-        lambda: metrics(**{'evaluation_val/exact_match': np.zeros(STEPS)}),
+        lambda: metrics(
+            **{'evaluation_val/exact_match': np.zeros(STEPS)},
+            outcome=np.linspace(0.3, 0.6, STEPS),
+        ),
         ('eval_zero',),
     ),
     'kl_zero': (

@@ -17,6 +17,7 @@ from evojax.diagnosis import readers
 from evojax.diagnosis import show
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import behaviour
+from evojax.diagnosis.checks import learning
 from tests.diagnosis import made
 from tests.diagnosis import parts_made
 
@@ -269,7 +270,7 @@ class PartsTest(parameterized.TestCase):
   def test_one_reward_for_all(self, value, wanted):
     run = made.run(made.rollouts(), reward=lambda e: value + 0 * e['outcome'])
     rows = run.rollouts.drop(columns='outcome')
-    found = _found(dataclasses.replace(run, rollouts=rows))['dead_groups']
+    found = learning.dead_groups(dataclasses.replace(run, rollouts=rows))
     self.assertEqual('for each completion' in found.change, wanted)
 
   def test_texts_that_hardly_repeat_a_phrase(self):

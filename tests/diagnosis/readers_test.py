@@ -442,7 +442,7 @@ class ReadersTest(parameterized.TestCase):
     with self.assertRaisesRegex(form.FormatError, 'there is no .*name the'):
       readers.read(self.path)
     self.path.mkdir()
-    with self.assertRaisesRegex(form.FormatError, 'does not look like a log'):
+    with self.assertRaisesRegex(form.FormatError, 'holds no log of'):
       readers.read(self.path)
     (self.path / 'of_trl').symlink_to(_DATA / 'trl')
     with self.assertRaisesRegex(form.FormatError, 'such as .*/of_trl$'):
@@ -450,8 +450,10 @@ class ReadersTest(parameterized.TestCase):
     (self.path / 'of_trl').unlink()
     with self.assertRaisesRegex(form.FormatError, 'neither rollouts nor'):
       readers.read(self.path, 'trl')
+    with self.assertRaisesRegex(form.FormatError, 'format trl; without --fo'):
+      readers.read(self.path, 'trl')
     (self.path / '1.jsonl').write_text('[1, 2]\nnull\n{"a": 1}')
-    with self.assertRaisesRegex(form.FormatError, 'neither rollouts nor'):
+    with self.assertRaisesRegex(form.FormatError, '--columns=reward=NAME'):
       readers.read(self.path)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,41 @@ class RunTest(parameterized.TestCase):
     page = (self.path / 'diagnosis.html').read_text()
     self.assertIn('rollouts are sampled at temperature 1.6', page)
     self.assertNotIn('http://', page)
+
+  def test_a_page_names_a_reason_once(self):
+    _, out, _ = self.run_command(_DATA / 'trl')
+    page = (self.path / 'diagnosis.html').read_text()
+    text = ' '.join(re.sub('<[^>]+>', ' ', page).split())
+    self.assertEqual(text.count('kl is not logged: beta &gt; 0'), 1)
+    self.assertIn('kl strong, kl explosion, kl negative, kl at start', text)
+    self.assertIn('(kl is not logged: beta > 0)', ' '.join(out.split()))
+    self.assertIn('Thin lines are the values, bold ones their running', text)
+
+  def test_a_curve_of_zeros_has_an_axis_that_can_be_read(self):
+    log = self.path / 'log.jsonl'
+    rows = made.rollouts(steps=30, start=-20.0)
+    rows.to_json(log, orient='records', lines=True)
+    _, out, _ = self.run_command(log)
+    self.assertIn('the solved share stays at 0%', out)
+    page = (self.path / 'diagnosis.html').read_text()
+    chart = page[page.index('aria-label="solved by step"') :]
+    ticks = re.findall('>([^<]+)</text>', chart[: chart.index('</figure>')])
+    self.assertEqual(ticks[:3], ['0', '0.2', '0.4'])
+
+  def test_the_steps_of_a_short_run(self):
+    """An evaluation before the first step is no step of its own."""
+    log = self.path / 'log.jsonl'
+    steps = [
+        {'step': 0, 'eval_outcome': 0.3},
+        *({'step': 1 + i, 'reward': 0.1 * i} for i in range(7)),
+    ]
+    log.write_text('\n'.join(map(json.dumps, steps)))
+    _, out, _ = self.run_command(log)
+    said = '7 steps are too few to judge a trend (8 needed)'
+    self.assertStartsWith(out, said)
+    self.assertIn('(7 steps, 8 needed)', ' '.join(out.split()))
+    made_ = json.loads((self.path / 'diagnosis.json').read_text())
+    self.assertEqual(made_['steps'], 7)
 
   def hostile(self):
     rows = made.rollouts(steps=12)

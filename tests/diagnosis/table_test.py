@@ -91,6 +91,25 @@ class TableTest(parameterized.TestCase):
     else:
       self.assertEqual(sorted(run.rollouts['outcome'].unique()), wanted)
 
+  @parameterized.parameters(
+      ((0.0, 1.0), [0.0, 1.0]), ((0.0, 0.5), None), ((0.1, 0.7, 1.0), None)
+  )
+  def test_a_reward_that_says_what_is_solved(self, values, wanted):
+    rows = [
+        {k: v for k, v in row.items() if k != 'scores'}
+        | {'paid': values[i % len(values)]}
+        for i, row in enumerate(_rows())
+    ]
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    columns = {k: v for k, v in _COLUMNS.items() if k != 'outcome'}
+    run = self._read(columns | {'reward': 'paid'})
+    self.assertEqual(sorted(run.rollouts['reward'].unique()), sorted(values))
+    if wanted is None:
+      self.assertNotIn('outcome', run.rollouts)
+    else:
+      self.assertEqual(sorted(run.rollouts['outcome'].unique()), wanted)
+      self.assertIn('is taken to say what is solved', str(run.notes))
+
   def test_a_step_that_is_no_whole_number(self):
     rows = [row | {'global_step': row['global_step'] / 4} for row in _rows()]
     (self.path / 'log.jsonl').write_text(_lines(rows))

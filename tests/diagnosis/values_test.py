@@ -184,12 +184,23 @@ class ValuesTest(parameterized.TestCase):
       self.assertIn(said, found.change)
       self.assertEqual(found.since, places[0])
 
+  @parameterized.parameters(
+      (0.01 + 6e-3 * (_N % 14), 2),
+      (0.01 + 6e-3 * _N, 0),  # It grows on.
+      (0.01 + 0 * _N, 0),
+      (np.where(_N % 9 == 8, 0.001, 0.05), 0),  # Single low steps.
+  )
+  def test_a_gap_that_begins_again(self, gap, falls):
+    run = parts_made.gap(gap=gap * parts_made.NEAR)
+    found = _found(run).get('gap_restarts')
+    self.assertEqual(found.numbers[0].value if found else 0, falls)
+
   def test_a_noisy_kl_does_not_begin_again(self):
     rng = np.random.default_rng(0)
     for spread in (0.2, 0.5, 1.0):
       for _ in range(50):
         kl = 1e-3 * np.arange(100) * np.exp(rng.normal(0, spread, 100))
-        self.assertEqual(values._restarts(kl), [])
+        self.assertEqual(values.restarts(kl), [])
 
 
 class LengthsTest(parameterized.TestCase):

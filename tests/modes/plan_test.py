@@ -179,6 +179,8 @@ class NumbersTest(parameterized.TestCase):
     self.assertIn('3 x 40 groups x forward(26, 277, 21)', text)
     self.assertNotIn('DOES NOT FIT', text)
     self.assertNotIn('--mode=evolve', text)
+    self.assertNotIn('--mode=train', text)
+    self.assertIn('F MLP width, V vocabulary', ' '.join(text.split()))
 
   def test_what_the_meta_loop_costs(self):
     made = estimate(
@@ -211,6 +213,8 @@ class NumbersTest(parameterized.TestCase):
         most['the run'][:2],
         (20, 96 * 7 + 2 * round_ + 120 * 7 + 36 * 7),
     )
+    text = ' '.join(shown(made).split())
+    self.assertIn('--mode=train; --mode=evolve is planned in the last', text)
     expected = plan_table.evolution(made, here, False)
     # In both rounds 2 candidates, of whom 0.4 get their third arm.
     self.assertAlmostEqual(expected['all rounds'][0], 2 * (3 + 2 * 2.4))
@@ -316,7 +320,8 @@ class NumbersTest(parameterized.TestCase):
         plan_table.evolution(made, here, True, workers) for workers in (1, 3)
     )
     # Candidates' arms: 2 of each of 4 pairs; the incumbent's form a chain.
-    (arm,) = (a for a in made.most.arms if a.stage.name.endswith('candidates'))
+    first = lambda each: each.stage.name.endswith(') candidates')
+    (arm,) = filter(first, made.most.arms)
     self.assertEqual(arm.stage.arms, 4)
     saved = alone['the run'][2] - three['the run'][2]
     # Two stages of 4 arms: 3 workers train 3 of them, and then 1.

@@ -107,6 +107,11 @@ class CurvesTest(absltest.TestCase):
     self.assertEqual(kinds.count('dot'), 1)
     self.assertIn('whisker', [mark.class_ for mark in curve.chart.marks])
 
+  def test_the_axis_of_a_share_ends_at_100_percent(self):
+    rows = [dict(step=1, goodput=0.97), dict(step=2, goodput=1.0)]
+    (curve,) = curves.curves(_lines(rows))
+    self.assertEqual(curve.chart.y.high, 1)
+
   def test_time(self):
     rows = [
         {'step': 1, 'seconds/rollout': 1.0, 'seconds/other': 3.0},

@@ -64,6 +64,17 @@ class LineageTest(absltest.TestCase):
         },
     )
 
+  def test_the_end_of_an_interval_below_the_chart_is_written(self):
+    run = samples.run(
+        samples.record(records.Train, version='v0'),
+        *samples.trial(0, 'v0', '', -0.03, low=-0.43, high=0.37),
+        *samples.trial(1, 'v0', '', 0.02, low=-0.04, high=0.08),
+    )
+    tree = lineage.chart(run)
+    cut = [mark for mark in tree.marks if mark.text.startswith('▾')]
+    self.assertEqual([mark.text for mark in cut], ['▾ −43.0'])
+    self.assertAlmostEqual(cut[0].points[0][0], tree.x(0.0))
+
 
 if __name__ == '__main__':
   absltest.main()

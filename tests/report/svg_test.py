@@ -1,5 +1,6 @@
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from evojax.report import page
 from evojax.report import svg
@@ -36,6 +37,16 @@ class SvgTest(parameterized.TestCase):
     for values in ([], [0.0], [1e9, -1e9], [1e-12, 2e-12]):
       self.assertLess(svg.Scale.over(values).low, svg.Scale.over(values).high)
       self.assertNotEmpty(svg.Scale.over(values).ticks(4))
+
+  @parameterized.parameters(
+      (0.246, 0.577, [0.3, 0.4, 0.5]),
+      # The first step that is large enough has one multiple.
+      (0.21, 0.39, [0.25, 0.3, 0.35]),
+      (-0.39, -0.21, [-0.35, -0.3, -0.25]),
+  )
+  def test_a_scale_has_two_ticks_at_least(self, low, high, wanted):
+    ticks = svg.Scale(low, high).ticks(3)
+    np.testing.assert_allclose(ticks, wanted, atol=1e-12)
 
   @parameterized.parameters(24.37, 0.226, 101.0, 1234.5, -0.803)
   def test_numbers_beside_ticks_differ(self, value):

@@ -10,9 +10,11 @@ from evojax.training import stages
 class CandidatesTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      # Half of the rounds are expected to pass before the first candidates,
-      (6, 0.05, [0, 0, 0, 2, 2, 2]),
-      (3, 0.0, [0, 2, 2]),
+      # Half of the rounds are expected to pass before the first candidates;
+      # then a free place is filled with a probability of 0.2, and a candidate
+      # races on with 0.4: 0.2 * 2; 0.4 * 0.4 + 0.2 * (2 - 0.4 * 0.4); ...
+      (6, 0.05, [0, 0, 0, 0.4, 0.528, 0.56896]),
+      (3, 0.0, [0, 0.4, 0.528]),
       # but at least one, since no round has told how fast the policy learns.
       (1, 0.05, [0]),
       (3, 1.0, [2, 2, 2]),
@@ -30,11 +32,17 @@ class CandidatesTest(parameterized.TestCase):
     name = lambda n, what: stages.round_name(config, n, what)
     found = [made[name(n, 'candidates')] for n in range(rounds)]
     self.assertSequenceAlmostEqual(found, [2 * count for count in racing])
+    # Only a round with candidates needs scores beside its arms' rollouts.
+    scored = [made[name(n, 'perturbed score')] for n in range(rounds)]
+    self.assertSequenceAlmostEqual(
+        scored, [0.3 * 2 * 4 * min(count, 1) for count in racing]
+    )
     # The first candidates are one more than there are places.
     first = [made[name(n, 'backtest')] for n in range(rounds)]
     waited = racing.count(0)
     self.assertEqual(first[:waited], [0] * waited)
-    self.assertEqual(first[waited:][:1], [12] * (waited < rounds))
+    if waited < rounds:
+      self.assertAlmostEqual(first[waited], 4 * (racing[waited] + 1))
 
   def test_a_run_with_fewer_rounds_than_it_raced_ends_its_horizon(self):
     config = math_config.get_config().unlock()

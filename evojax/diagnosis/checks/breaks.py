@@ -44,10 +44,7 @@ def keys_change(run: form.Run) -> findings.Finding | None:
   by = differs.groupby(groups['step']).agg(['mean', 'size'])
   by = by[by['size'] >= _AGAIN]['mean']
   if len(by) < form.MIN_STEPS:
-    raise form.NotLogged(
-        f'{len(by)} steps with problems that came before, {form.MIN_STEPS}'
-        ' needed'
-    )
+    raise form.too_few(len(by), 'step', what='with problems that came before')
   change = trends.change_point(by)
   # Where one prompt stands for several problems, keys differ from the start.
   if change.p > _SURE or change.before > _NEVER or change.after < _OFTEN:
@@ -160,7 +157,7 @@ def fewer_problems(run: form.Run) -> findings.Finding | None:
   rows = run.rows('prompt_id')
   by = rows.groupby('step')['prompt_id'].nunique()
   if len(by) < 2 * _FEWEST:
-    raise form.NotLogged(f'{len(by)} steps, {2 * _FEWEST} needed')
+    raise form.too_few(len(by), 'step', 2 * _FEWEST)
   change = trends.change_point(by)
   before, after = by.iloc[: change.index], by.iloc[change.index :]
   usual, now = float(before.median()), float(after.median())
@@ -216,10 +213,8 @@ def same_samples(run: form.Run) -> findings.Finding | None:
   table['same'] = (table['texts'] <= table['n'] / 2).astype(float)
   found = table.groupby('step')['same'].mean()
   if len(found) < form.MIN_STEPS:
-    raise form.NotLogged(
-        f'{len(found)} steps with groups of {_FEWEST} or more,'
-        f' {form.MIN_STEPS} needed'
-    )
+    what = f'with groups of {_FEWEST} or more'
+    raise form.too_few(len(found), 'step', what=what)
   steps, same = found.index.to_numpy(), found.to_numpy()
   late = intervals.mean(run.late(table)['same'])
   if late.low < _HALF:
@@ -268,7 +263,7 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
   """
   steps, entropy = run.course('entropy')
   if len(entropy) < 4 * _FEWEST:
-    raise form.NotLogged(f'{len(entropy)} steps, {4 * _FEWEST} needed')
+    raise form.too_few(len(entropy), 'step', 4 * _FEWEST)
   change = trends.change_point(entropy, _FEWEST)
   at = change.index
   before, after = entropy[at - _FEWEST : at], entropy[at : at + _FEWEST]

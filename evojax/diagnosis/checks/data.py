@@ -33,6 +33,7 @@ _BROKEN = 0.1
 _LACK = 0.03  # Share of prompts that lack the end that all others have.
 _SAME_END = 12  # Characters of such an end.
 _FIRST = 0.05  # Quantile that stands for the lowest value.
+_ONE_LENGTH = 0.2  # Relative spread of characters at one limit of tokens.
 # Markers at the start of a message, in the chat templates of Qwen, Llama,
 # Mistral and Gemma.
 _MARKER = r'(?:<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>)'
@@ -92,9 +93,8 @@ def repeated_steps(run: form.Run) -> findings.Finding | None:
       if not texts or texts[i] != texts[i + 1]
   ]
   if len(again) < _PAIRS or by.map(len).median() < 2:
-    raise form.NotLogged(
-        f'{len(again)} steps of several problems after others, {_PAIRS} needed'
-    )
+    what = 'with several problems after the first one'
+    raise form.too_few(len(again), 'step', _PAIRS, what)
   share = intervals.mean(again)
   if share.low < 0.5:
     return None
@@ -236,7 +236,7 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
   rows = run.rows('prompt', 'prompt_id')
   rows = rows.drop_duplicates('prompt_id').iloc[:2000]
   if len(rows) < LEAST:
-    raise form.NotLogged(f'{len(rows)} problems, {LEAST} needed')
+    raise form.too_few(len(rows), 'problem', LEAST)
   texts = rows['prompt'].str.lower().tolist()
   for side in ('end', 'begin'):
     # The same letters in reverse order: a word's rest becomes its beginning.
@@ -305,10 +305,10 @@ def _broken(texts: list[str]) -> list[bool]:
 
 
 def _without_end(texts: list[str]) -> list[bool]:
-  """Return which texts lack the end of the others, if they are the longest.
+  """Return which texts lack the end of the others, as a limit cuts them.
 
-  If half of them have an end of their own in common, they are problems of
-  another family, and nothing is cut.
+  These are the longest ones and of about one length, and come throughout; other
+  prompts, as of a second data set or of a new form, are not.
   """
   ends = collections.Counter(text[-_SAME_END:] for text in texts)
   end, times = ends.most_common(1)[0]
@@ -316,11 +316,15 @@ def _without_end(texts: list[str]) -> list[bool]:
   none = [False] * len(texts)
   if times < len(texts) / 2 or not lack.any() or len(end) < _SAME_END:
     return none
-  if ends.most_common(2)[1][1] >= lack.sum() / 2:
-    return none
   lengths = np.array([len(text) for text in texts])
-  shorter = lengths[~lack] < np.quantile(lengths[lack], _FIRST)
-  return lack.tolist() if shorter.mean() > 1 - _FIRST else none
+  low, high = np.quantile(lengths[lack], [_FIRST, 1 - _FIRST])
+  first, second = (half.mean() for half in np.array_split(lack, 2))
+  cut = (
+      (lengths[~lack] < low).mean() > 1 - _FIRST
+      and high - low < _ONE_LENGTH * low
+      and min(first, second) > max(first, second) / 4
+  )
+  return lack.tolist() if cut else none
 
 
 CHECKS = (

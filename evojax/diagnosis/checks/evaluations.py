@@ -35,7 +35,7 @@ def _scores(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
     if name in run.steps:
       steps, scores = run.series(name)
       if len(scores) < _FEWEST:
-        raise form.NotLogged(f'{len(scores)} evaluations, {_FEWEST} needed')
+        raise form.too_few(len(scores), 'evaluation', _FEWEST)
       return steps, scores
   raise form.NotLogged('scores of an evaluation are not logged', ['evaluation'])
 
@@ -209,7 +209,7 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
     )
   scored = run.steps[['step', 'eval_outcome']].dropna()
   if len(scored) < 4:
-    raise form.NotLogged(f'{len(scored)} evaluations, 4 needed')
+    raise form.too_few(len(scored), 'evaluation', 4)
   steps, solved = run.course('outcome')
   line = trends.trend(solved)
   held = trends.trend(scored['eval_outcome'])

@@ -121,10 +121,8 @@ def verdicts_differ(run: form.Run) -> findings.Finding | None:
   twice = (times >= 2) & (solved > 0)
   solved, times = solved[twice], times[twice]
   if len(times) < data.LEAST:
-    raise form.NotLogged(
-        f'{len(times)} texts that occur twice in a group and are solved,'
-        f' {data.LEAST} needed'
-    )
+    what = 'repeated in a group and solved'
+    raise form.too_few(len(times), 'text', data.LEAST, what)
   # The probability that two verdicts on one text differ.
   pairs = 2 * solved * (times - solved) / (times * (times - 1))
   groups = pairs.index.get_level_values('group')

@@ -208,7 +208,7 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   groups = _groups(rows)
   groups = groups[groups['n'] >= 2]
   if len(groups) < 8:
-    raise form.NotLogged(f'{len(groups)} groups of two or more, 8 needed')
+    raise form.too_few(len(groups), 'group', 8, 'of two or more')
   # Dead groups are normal at the end of a run that has learned its problems.
   early = run.early(groups)
   dead = intervals.mean(early['dead'].astype(float))
@@ -311,7 +311,7 @@ def few_rollouts(run: form.Run) -> findings.Finding | None:
   groups = _groups(rows.assign(outcome=rows.get('outcome', np.nan)))
   per_step = rows.groupby('step').size()
   if len(per_step) < form.MIN_STEPS:
-    raise form.NotLogged(f'{len(per_step)} steps, {form.MIN_STEPS} needed')
+    raise form.too_few(len(per_step), 'step')
   if per_step.median() >= _FEW or groups['n'].max() < 2:
     return None
   # Late in a run, groups may be dead because all of them are solved.
@@ -354,9 +354,7 @@ def filter_starves(run: form.Run) -> findings.Finding | None:
   )
   alive = groups[groups['alive']]
   if len(alive) < 8:
-    raise form.NotLogged(
-        f'{len(alive)} groups with solved and unsolved rollouts, 8 needed'
-    )
+    raise form.too_few(len(alive), 'group', 8, form.MIXED)
   kept = intervals.mean(alive['kept'])
   if kept.high > 0.5:
     return None

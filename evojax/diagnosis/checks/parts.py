@@ -38,6 +38,8 @@ def never_paid(run: form.Run) -> findings.Finding | None:
         part = name.removeprefix(form.PART)
         sums.setdefault(part, float(table[name].abs().sum()))
   if not sums:
+    if run.parts:
+      raise form.too_few(run.n_steps, 'step', _STEPS)
     raise form.NotLogged('parts of the reward are not logged', ['reward'])
   never = [n for n, total in sums.items() if not total and weights.get(n, 1)]
   if not never or len(never) == len(sums) or _unsolved(run):
@@ -163,7 +165,7 @@ def redundant_part(run: form.Run) -> findings.Finding | None:
   """Detect a part of the reward that only repeats what is solved."""
   rows = run.rows('outcome')
   if len(rows) < _FEWEST:
-    raise form.NotLogged(f'{len(rows)} rollouts, {_FEWEST} needed')
+    raise form.too_few(len(rows), 'rollout', _FEWEST)
   solved = rows['outcome'] > 0.5
   if min(solved.sum(), (~solved).sum()) < _STEPS:
     return None

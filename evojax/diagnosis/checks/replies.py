@@ -49,9 +49,8 @@ def same_error(run: form.Run) -> findings.Finding | None:
   )
   late = run.late(found) if len(found) else found
   if len(late) < _FEWEST:
-    raise form.NotLogged(
-        f'{len(late)} replies of tools in completions, {_FEWEST} needed'
-    )
+    what = 'of tools in completions'
+    raise form.too_few(len(late), 'answer', _FEWEST, what)
   errors = late[[_is_error(reply) for reply in late['reply']]]
   if not len(errors):
     return None

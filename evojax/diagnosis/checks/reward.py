@@ -71,7 +71,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   if by_step['outcome'].min() >= 1:
     return None  # No more than all can be solved.
   if len(by_step) < form.MIN_STEPS:
-    raise form.NotLogged(f'{len(by_step)} steps, {form.MIN_STEPS} needed')
+    raise form.too_few(len(by_step), 'step')
   steps = by_step.index.to_numpy()
   solved, reward = by_step['outcome'].to_numpy(), by_step['reward'].to_numpy()
   found = _rise_apart(solved, reward) or _jump_apart(solved, reward)
@@ -298,9 +298,7 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
   if mean.shape[1] == 2:
     gaps = (mean[True] - mean[False]).dropna()
   if len(gaps) < 8:
-    raise form.NotLogged(
-        f'{len(gaps)} groups with solved and unsolved rollouts, 8 needed'
-    )
+    raise form.too_few(len(gaps), 'group', 8, form.MIXED)
   gap = intervals.mean(np.asarray(gaps))
   if gap.high >= 0:
     return None
@@ -338,9 +336,7 @@ def silent(run: form.Run) -> findings.Finding | None:
   by = rows.groupby('group')
   mixed = by['outcome'].nunique() > 1
   if mixed.sum() < 8:
-    raise form.NotLogged(
-        f'{mixed.sum()} groups with solved and unsolved rollouts, 8 needed'
-    )
+    raise form.too_few(int(mixed.sum()), 'group', 8, form.MIXED)
   same = (by['reward'].max() - by['reward'].min())[mixed] < 1e-9
   share = intervals.mean(same.astype(float))
   if share.low < 0.5:
@@ -364,9 +360,7 @@ def wrong_paid(run: form.Run) -> findings.Finding | None:
   rows = _graded_rows(run)
   even = _even_pairs(rows)
   if len(even) < 8:
-    raise form.NotLogged(
-        f'{len(even)} groups with solved and unsolved rollouts, 8 needed'
-    )
+    raise form.too_few(len(even), 'group', 8, form.MIXED)
   share = intervals.mean(even)
   if share.low < _EVEN:
     return None

@@ -39,10 +39,7 @@ class Share:
       by = rows.groupby('step')[name].mean().dropna()
       self.steps, self.values = by.index.to_numpy(), by.to_numpy(np.float64)
     if len(self.steps) < form.MIN_STEPS:
-      raise form.NotLogged(
-          f'{len(self.steps)} steps with {name},'
-          f' {form.MIN_STEPS} needed'
-      )
+      raise form.too_few(len(self.steps), 'step', what=f'with {name}')
     self.late = intervals.mean(self.values[-max(len(self.values) // 3, 4) :])
     self.line = trends.trend(self.values)
     self._change = trends.change_point(self.values)

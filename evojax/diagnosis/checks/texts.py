@@ -116,9 +116,7 @@ def roles_written(run: form.Run) -> findings.Finding | None:
   marked = rows['completion'].str.contains(_ROLE).astype(float)
   by = marked.groupby(rows['step']).mean()
   if len(by) < form.MIN_STEPS:
-    raise form.NotLogged(
-        f'{len(by)} steps with completions, {form.MIN_STEPS} needed'
-    )
+    raise form.too_few(len(by), 'step', what='with completions')
   late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 4) :])
   since = shares.since(by)
   # The log of a conversation has these marks from the start.
@@ -159,9 +157,7 @@ def other_language(run: form.Run) -> findings.Finding | None:
   marked = pd.Series([float(bool(o)) for o in others], rows.index)
   by = marked.groupby(rows['step']).mean()
   if len(by) < form.MIN_STEPS:
-    raise form.NotLogged(
-        f'{len(by)} steps with completions, {form.MIN_STEPS} needed'
-    )
+    raise form.too_few(len(by), 'step', what='with completions')
   change = trends.change_point(by)
   third = by.iloc[-max(len(by) // 3, 4) :]
   late = intervals.mean(third.to_numpy())

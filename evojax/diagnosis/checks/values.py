@@ -230,7 +230,7 @@ def advantage_spikes(run: form.Run) -> findings.Finding | None:
   table = run.steps[['step', *known]].dropna()
   size = table[known].abs().max(axis=1).to_numpy()
   if len(size) < form.MIN_STEPS:
-    raise form.NotLogged(f'{len(size)} steps, {form.MIN_STEPS} needed')
+    raise form.too_few(len(size), 'step')
   # Steps whose rewards are all equal have none.
   usual = float(np.median(size[size > _ZERO])) if (size > _ZERO).any() else 0.0
   high = size > max(_LARGEST, _USUAL * usual)

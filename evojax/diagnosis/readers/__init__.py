@@ -91,15 +91,18 @@ def read(
             f' {path / below[0]}'
         )
       raise form.FormatError(
-          f'{path} does not look like a log of {", ".join(FORMATS)}; name its'
-          ' format with --format, or its columns with --columns=reward=NAME,...'
+          f'{path} holds no log of {", ".join(list(FORMATS)[:-1])}, and no'
+          ' table (Parquet, JSON lines, JSON, CSV); name the directory that a'
+          ' trainer writes to, or one of its log files'
       )
-    format_ = fitting[0]
+    format_, remedy = fitting[0], '--columns=reward=NAME,... names columns'
+  else:
+    remedy = 'without --format, the format is detected'
   run = modules[format_].read(path, columns or {}, settings or {})
   if not len(run.rollouts) and not len(run.steps):
     raise form.FormatError(
-        f'{path} holds neither rollouts nor metrics of {format_}'
-        + ''.join(f'; {note}' for note in run.notes)
+        f'{path} holds neither rollouts nor metrics in the format {format_};'
+        f' {"; ".join((remedy, *run.notes))}'
     )
   return run
 

@@ -69,7 +69,7 @@ def entries(context: propose.Context) -> Iterator[library.Entry]:
           if field.intervention_class == 'clip'
           else lambda context: True,
           expected=_BACK if back else _EITHER,
-          hypothesis=f'{field.path}={old!r} may be at fault: {what}.',
+          hypothesis=f'{field.path}={old!r} may be at fault; tried: {what}.',
           source=_SOURCE,
       )
   for name, class_ in _FILES.items():

@@ -119,7 +119,7 @@ def race(
   hopeful = standings.hopeful(run, number, rest, raced, scored_by)
   left = [e for e in candidates if e.trial in hopeful]
   late = [pair for pair in starts if pair >= half]
-  trained = _train(run, number, left, late, 'leaders', measure)
+  trained = _train(run, number, left, late, 'remaining candidates', measure)
   raced += _scored(run, number, trained, scored_by)
   return records.Race(
       round=number,

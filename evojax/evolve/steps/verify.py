@@ -115,11 +115,11 @@ def after_race(
   if replaced or any(verdict.status == 'keep' for verdict in found.values()):
     ended = 'the harness that it changes was replaced'
   elif _is_last(run, race):
-    ended = 'no round is left'
+    ended = 'no round was left'
   else:
     return found
   for place in waiting:
-    why = f'it waited ({place.reason}), and {ended}'
+    why = f'it waited: {place.reason}; then {ended}'
     found[place.trial] = _unraced(place.trial, 'superseded', [why])
   return found
 
@@ -222,8 +222,7 @@ def _given_up(
   done = len(standing.differences)
   if done >= whole:
     return None
-  points = f'{100 * standing.effect:+.1f} points'
-  why = f'{points}, given up after {done} of {whole} pairs'
+  why = f'given up after {done} of {whole} pairs'
   return _verdict(standing, 'discard', [why])
 
 
