@@ -88,7 +88,8 @@ class Field:
 FIELDS = (
     Field('name', 'run', 'Name in progress lines, W&B and reports.'),
     Field('seed', 0, 'Seeds problems, sampling and shuffles.', 0, 2**32 - 1),
-    Field('steps', 100, 'GRPO steps, each a rollout and an update.', 0),
+    Field('steps', 100, 'GRPO steps, each a rollout and an update. In a run'
+          ' that evolves, only evolve.retrain makes as many.', 0),
 
     Field('domain.name', 'math',
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
@@ -301,8 +302,8 @@ FIELDS = (
           'Steps between checkpoints; a killed run loses at most so many.', 1),
     Field('checkpoint.keep', 2, 'Newest checkpoints that are kept on disk.', 1),
 
-    Field('eval.every', 0, 'Steps between dev evaluations; 0: before and after'
-          ' training only.', 0),
+    Field('eval.every', 0, 'Steps between dev evaluations of --mode=train; 0:'
+          ' before and after training only.', 0),
     Field('eval.split', 'dev', 'Split that --mode=eval scores.',
           choices=('dev', 'sealed')),
     Field('eval.problems', 128, 'Problems per evaluation.', 2,
@@ -312,7 +313,8 @@ FIELDS = (
           'Sampling temperature, independent of that in training.', 1e-3, 10.0,
           usual=(1e-3, 1.3)),
     Field('eval.sealed', True,
-          'Score base and trained policy on the sealed split at the end.'),
+          'Score base and trained policy on the sealed split at the end of'
+          ' --mode=train; a run that evolves always does.'),
 
     # Only --mode=plan reads this.
     Field('plan.mean_tokens', 0, 'Mean tokens of a completion (of an episode,'
@@ -378,9 +380,9 @@ FIELDS = (
     Field('evolve.device_seconds', 0.0,
           'Device-seconds that the run may spend; 0: no limit.', 0.0),
     Field('evolve.tokens', 0, 'Tokens that the run may sample, except for'
-          ' sealed scores; 0: no limit. A candidate races only if they suffice'
-          ' for its arms and scores; else the incumbent trains alone, or the'
-          ' run ends.', 0),
+          ' evolve.retrain and sealed scores; 0: no limit. A candidate races'
+          ' only if they suffice for its arms and scores; else the incumbent'
+          ' trains alone, or the run ends.', 0),
     Field('evolve.dollars', 0.0, 'Dollars that the run may spend; 0: no limit.',
           0.0),
     Field('evolve.dollars_per_device_hour', 0.0,
@@ -430,32 +432,33 @@ FIELDS = (
 
     # Only --mode=warmstart reads these, to train a small Qwen3.
     Field('warmstart.steps', 0,
-          'Updates; 0: the config describes no warm start.'),
+          'Updates; 0: the config describes no warm start.', 0),
     Field('warmstart.start', '', 'Hugging Face directory or package:NAME of a'
           ' policy to continue from; empty: a new one.'),
-    Field('warmstart.vocab_size', 448, 'Rows of the embedding table.'),
-    Field('warmstart.hidden_size', 192, 'Width of the model.'),
-    Field('warmstart.intermediate_size', 512, 'Width of the MLP.'),
-    Field('warmstart.num_layers', 3, 'Layers.'),
-    Field('warmstart.num_heads', 2, 'Query heads.'),
-    Field('warmstart.num_kv_heads', 1, 'Key and value heads.'),
+    Field('warmstart.vocab_size', 448, 'Rows of the embedding table.', 1),
+    Field('warmstart.hidden_size', 192, 'Width of the model.', 1),
+    Field('warmstart.intermediate_size', 512, 'Width of the MLP.', 1),
+    Field('warmstart.num_layers', 3, 'Layers.', 1),
+    Field('warmstart.num_heads', 2, 'Query heads.', 1),
+    Field('warmstart.num_kv_heads', 1, 'Key and value heads.', 1),
     Field('warmstart.head_dim', 128,
-          "Width of a head; SGLang's TPU kernels need 128."),
-    Field('warmstart.rows', 32, 'Packed rows per update.'),
-    Field('warmstart.length', 96, 'Tokens per row.'),
+          "Width of a head; SGLang's TPU kernels need 128.", 2),
+    Field('warmstart.rows', 32, 'Packed rows per update.', 1),
+    Field('warmstart.length', 96, 'Tokens per row.', 2),
     Field('warmstart.examples', 84,
-          'Demonstrations per update: as many as fit the rows.'),
+          'Demonstrations per update: as many as fit the rows.', 1),
     Field('warmstart.max_completion', 64,
-          'Tokens of a demonstrated completion; longer ones are cut.'),
+          'Tokens of a demonstrated completion; longer ones are cut.', 1),
     Field('warmstart.learning_rate', 0.02,
-          "Learning rate of Muon, for the layers' matrices."),
+          "Learning rate of Muon, for the layers' matrices.", 0.0),
     Field('warmstart.adam_learning_rate', 3e-3,
-          'Learning rate of Adam, for embeddings and norms.'),
-    Field('warmstart.warmup_steps', 70, 'Steps of linear warm-up.'),
+          'Learning rate of Adam, for embeddings and norms.', 0.0),
+    Field('warmstart.warmup_steps', 70, 'Steps of linear warm-up.', 0),
     Field('warmstart.weight_decay', 0.05,
-          'Decoupled weight decay of the matrices.'),
-    Field('warmstart.checkpoint_every', 100, 'Updates between checkpoints.'),
-    Field('warmstart.log_every', 20, 'Updates between progress lines.'),
+          'Decoupled weight decay of the matrices.', 0.0),
+    Field('warmstart.checkpoint_every', 100, 'Updates between checkpoints.',
+          1),
+    Field('warmstart.log_every', 20, 'Updates between progress lines.', 1),
 )
 # fmt: on
 

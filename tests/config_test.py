@@ -70,9 +70,11 @@ class WithFieldsTest(absltest.TestCase):
 
 class ValidateTest(parameterized.TestCase):
 
-  def assert_refused(self, config, *patterns):
+  def assert_refused(
+      self, config, *patterns, check=config_checks.validate
+  ):
     with self.assertRaises(config_lib.ConfigError) as caught:
-      config_checks.validate(config)
+      check(config)
     lines = str(caught.exception).splitlines()
     self.assertEqual(lines[0], 'the config does not describe a run:')
     self.assertLen(lines, 1 + len(patterns))
@@ -260,6 +262,11 @@ class ValidateTest(parameterized.TestCase):
           r'optim\.warmup_steps=10 exceeds steps=9',
       ),
       (
+          'a final harness that trains for no step',
+          dict(steps=0, evolve__retrain=True),
+          r'evolve\.retrain=True with steps=0: .*; raise it$',
+      ),
+      (
           'two at once',
           dict(grpo__group_size=1, grpo__keep='some'),
           r'grpo\.group_size=1',
@@ -268,6 +275,26 @@ class ValidateTest(parameterized.TestCase):
   )
   def test_refuses(self, overrides, *patterns):
     self.assert_refused(make(**overrides), *patterns)
+
+  @parameterized.parameters(
+      (dict(steps=70), r'warmup_steps=70 leaves none of steps=70 .*: lower'),
+      (dict(num_heads=3, num_kv_heads=2), r'num_heads=3 is no .*_heads=2, '),
+      (dict(head_dim=7), r'head_dim=7 is odd, .*: make it even'),
+      (dict(rows=0, log_every=0), r'log_every=0: must', r'rows=0: must'),
+  )
+  def test_refuses_a_warm_start(self, overrides, *patterns):
+    config = make(**{f'warmstart__{n}': v for n, v in overrides.items()})
+    self.assert_refused(
+        config,
+        *(rf'warmstart\.{pattern}' for pattern in patterns),
+        check=config_checks.validate_warmstart,
+    )
+
+  @parameterized.parameters(*VARIANTS)
+  def test_every_variant_with_a_warm_start_can_be_made(self, module, variant):
+    config = importlib.import_module(f'configs.{module}').get_config(variant)
+    if config.warmstart.steps:
+      config_checks.validate_warmstart(config)
 
   def test_touches_no_device_and_needs_no_jax(self):
     script = (

@@ -450,6 +450,32 @@ def _numbers(column: pa.Array) -> np.ndarray:
   return np.from_dlpack(column)
 
 
+def counts(
+    workdir: str | os.PathLike[str], split: str, step: int
+) -> tuple[int, int]:
+  """Return the numbers of problems of a step, and of samples of each.
+
+  Raises:
+    FileNotFoundError: If the step was not written.
+    EvidenceError: If the file is damaged.
+  """
+  group, sample = read_numbers(workdir, split, step, 'group', 'sample')
+  return int(group.max()) + 1, int(sample.max()) + 1
+
+
+def are_all_graded(
+    workdir: str | os.PathLike[str], split: str, step: int
+) -> bool:
+  """Return whether every problem of a step has a graded row.
+
+  Raises:
+    FileNotFoundError: If the step was not written.
+    EvidenceError: If the file is damaged.
+  """
+  graded, group = read_numbers(workdir, split, step, 'graded', 'group')
+  return set(group.tolist()) == set(group[graded].tolist())
+
+
 def problem_scores(
     workdir: str | os.PathLike[str], split: str, step: int | None = None
 ) -> np.ndarray:

@@ -97,6 +97,7 @@ def _steps(run_: opening.Run) -> str:
       output.say(line)
   opened = record(records.Open, lambda: start.open_ledger(run_))
   start.check_opened(run_, opened)
+  final.check_stored(run_)
   record(records.Train, lambda: start.train(run_), version='v0')
   ended_by = _rounds(run_, opened)
   if run_.recorder.find(records.Seal) is None:

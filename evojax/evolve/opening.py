@@ -25,6 +25,7 @@ from evojax.harness import spec
 from evojax.harness import surface as surface_lib
 from evojax.ledger import budget as budget_lib
 from evojax.ledger import chain
+from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page
 from evojax.runtime import accelerators
@@ -255,6 +256,14 @@ def open_place(
       raise
 
 
+def _has_forked(path: pathlib.Path) -> bool:
+  """Return whether a workdir has its first version, and so needs no source."""
+  try:
+    return history_lib.read(path).base is not None
+  except ValueError:  # No row yet, or damage that the recorder reports.
+    return False
+
+
 @contextlib.contextmanager
 def open_run(
     config: ml_collections.ConfigDict, workdir: str, options: Options
@@ -273,6 +282,8 @@ def open_run(
   primary = sharding.is_primary()
   if primary:  # Checked early, before slow work, and again under the lock.
     workdir_lib.check(workdir, config, 'evolve')
+  if _has_forked(pathlib.Path(workdir).expanduser()):
+    options = dataclasses.replace(options, fork_from='')
   setup, seed, fork, compared = check(config, options)
   base, tier = setup.config, probe.tier()
   with (
@@ -307,7 +318,9 @@ def open_run(
     phases = metrics_lib.Phases()
     progress = stack.enter_context(
         progress_lib.Progress(
-            stages.of_evolution(base, len(compared)),
+            stages.of_evolution(
+                base, len(compared), len(recorder.history.races)
+            ),
             every=max(1, e.updates // 3),
             shown=primary,
         )

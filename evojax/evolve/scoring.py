@@ -54,9 +54,11 @@ class Scorer:
 
     Raises:
       ValueError: If the split is sealed and something may still be trained.
+      collect.GradingError: If no completion of some problem could be graded.
+        The next call samples again.
     """
     folder, split = wanted.folder, wanted.split
-    if not decisions.decide(lambda: bool(store.list_steps(folder, split))):
+    if not decisions.decide(lambda: _is_scored(folder, split)):
       self.stop_if_asked()
       self._evaluate(wanted)
     # Read from disk even if just sampled, so that an interrupted run and an
@@ -87,3 +89,13 @@ class Scorer:
           workdir=wanted.folder if sharding.is_primary() else None,
           allow_sealed=self.may_open_sealed(),
       )
+
+
+def _is_scored(folder: pathlib.Path, split: str) -> bool:
+  """Return whether a folder holds evidence with a score of every problem.
+
+  An evaluation writes its evidence even if it then fails, because no completion
+  of some problem could be graded.
+  """
+  steps = store.list_steps(folder, split)
+  return bool(steps) and store.are_all_graded(folder, split, steps[-1])

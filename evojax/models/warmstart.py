@@ -149,8 +149,8 @@ def pack(
   sizes = [len(prompt) + len(completion) for prompt, completion, _ in examples]
   if sizes[0] > length:
     raise ValueError(
-        f'an example of {sizes[0]} tokens does not fit {length=}. Raise the'
-        ' length or shorten the example.'
+        f'an example of {sizes[0]} tokens does not fit {length=}. Raise'
+        ' config.warmstart.length or leave its problems out.'
     )
   row_of = packing.first_fit_decreasing(sizes, length)
   found = [e for e, row in zip(examples, row_of, strict=True) if row < rows]

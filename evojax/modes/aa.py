@@ -96,11 +96,12 @@ def _check(config: ml_collections.ConfigDict) -> None:
         '--mode=aa measures the races of a run that evolves; this config has'
         ' config.evolve.rounds=0: set it to 1 or more'
     )
-  limits = {n: e[n] for n in ('device_seconds', 'dollars') if e[n]}
+  names = 'device_seconds', 'dollars', 'tokens'
+  limits = {n: e[n] for n in names if e[n]}
   if limits:
-    names = ', '.join(f'config.evolve.{n}={v:g}' for n, v in limits.items())
+    given = ', '.join(f'config.evolve.{n}={v:g}' for n, v in limits.items())
     raise ValueError(
-        f'--mode=aa counts no costs, so that {names} would limit nothing: set'
+        f'--mode=aa counts no costs, so that {given} would limit nothing: set'
         f' it to 0. The mode trains evolve.first_updates and the arms of'
         f' {ROUNDS} whole rounds'
     )

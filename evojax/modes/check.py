@@ -234,6 +234,6 @@ def _idle(
     if mixed.any() and not (kept & view.valid).any():
       notes.append(
           'keep.py keeps nothing of groups with right and wrong completions; a'
-          ' step in which nothing is kept does not change the policy'
+          ' step in which nothing is kept teaches the policy nothing'
       )
   return notes

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from evojax import config as config_lib
 from evojax.episodes import synthetic
 from evojax.models import decoder
 from evojax.models import flops
@@ -216,9 +217,12 @@ def estimate(
   else:
     temporaries = dict(memory_lib.bounds(run))
   count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
-  most = expected = _costs(run, grading)
-  if mean := _mean_tokens(config):
-    expected = _costs(run.with_fields({'rollout.max_tokens': mean}), grading)
+  # A change may lift the limit of training.
+  most = expected = _costs(run, grading, lifts=True)
+  mean = _mean_tokens(config)
+  if mean or config.rollout.token_limit:
+    shorter = run.with_fields({'rollout.max_tokens': mean}) if mean else run
+    expected = _costs(shorter, grading, lifts=False)
   return Plan(
       run=run,
       mesh=dict(mesh.shape),
@@ -273,7 +277,7 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
   c = config
   new, prompt = c.rollout.max_tokens, c.data.max_prompt_tokens
   prompts = c.grpo.prompts * (1 + c.grpo.refill_rounds)
-  step = (prompts * c.grpo.group_size * new, prompts * prompt)
+  step = (prompts * c.grpo.group_size * _most_tokens(c), prompts * prompt)
   scored = (c.eval.problems * c.eval.samples * new, c.eval.problems * prompt)
   times = lambda count, pair: (count * pair[0], count * pair[1])
   training = times(c.steps, step)
@@ -289,10 +293,27 @@ def _tokens(config: ml_collections.ConfigDict) -> dict[str, tuple[int, int]]:
 # ------------------------------------------------------------- work and time
 
 
-def _costs(run: memory_lib.Run, grading: float) -> Costs:
+def _costs(run: memory_lib.Run, grading: float, *, lifts: bool) -> Costs:
+  """Return the costs of a run.
+
+  Args:
+    run: The run.
+    grading: Seconds of grading a completion.
+    lifts: Whether arms after version 0 may have no rollout.token_limit.
+  """
   stages_ = stages.of_evolution(run.config) if run.config.evolve.rounds else ()
-  arms = [_arm(run, stage, grading) for stage in stages_ if stage.arms]
+  free = run.with_fields({'rollout.token_limit': 0}) if lifts else run
+  arms = [
+      _arm(run if stage.name == stages.FIRST else free, stage, grading)
+      for stage in stages_
+      if stage.arms
+  ]
   return Costs(_work(run), arms)
+
+
+def _most_tokens(config: ml_collections.ConfigDict) -> int:
+  """Return the maximum tokens of a completion in training."""
+  return min(config_lib.token_limit(config), config.rollout.max_tokens)
 
 
 def _mean_tokens(config: ml_collections.ConfigDict) -> int:
@@ -314,7 +335,7 @@ def _forwards(
 
 
 def _sampling(
-    run: memory_lib.Run, calls: int, prompts: int, samples: int
+    run: memory_lib.Run, calls: int, prompts: int, samples: int, tokens: int
 ) -> tuple[Work, ...]:
   """Return the work of (prefill, decode); () if servers sample.
 
@@ -323,6 +344,7 @@ def _sampling(
     calls: Number of sampling calls.
     prompts: Prompts of one call.
     samples: Completions of one prompt.
+    tokens: Maximum tokens of a completion.
   """
   if not run.samples_here:
     return ()
@@ -331,7 +353,7 @@ def _sampling(
   read = memory_lib.bytes_of((run.sampler_weights, run.arrays[0]))
   blocks = calls * -(-prompts // rows)
   # The prefill already samples the first token.
-  steps = calls * -(-prompts * samples // slots) * (r.max_tokens - 1)
+  steps = calls * -(-prompts * samples // slots) * (tokens - 1)
   prefills = rows * prompt, rows * prompt**2, rows
   decodes = slots, slots * length, slots
   return (
@@ -344,8 +366,10 @@ def _work(run: memory_lib.Run) -> dict[str, Work]:
   """Return the run's work by phase, without the work of servers."""
   c = run.config
   calls = c.steps * (1 + c.grpo.refill_rounds)
-  sampled = _sampling(run, calls, c.grpo.prompts, c.grpo.group_size)
-  scored = _sampling(run, sum(_evaluations(c)), c.eval.problems, c.eval.samples)
+  step = c.grpo.prompts, c.grpo.group_size, _most_tokens(c)
+  score = c.eval.problems, c.eval.samples, c.rollout.max_tokens
+  sampled = _sampling(run, calls, *step)
+  scored = _sampling(run, sum(_evaluations(c)), *score)
   names = 'prefill', 'decode'
   return (
       dict(zip(names, sampled, strict=False))
@@ -417,17 +441,18 @@ def _arm(run: memory_lib.Run, stage: progress.Stage, grading: float) -> Arm:
   config = run.config
   calls = stage.steps * (1 + config.grpo.refill_rounds)
   calls = 0 if stage.replays else calls
-  sampled = calls * stage.completions + stage.scores * stage.scored
+  trained, scored = calls * stage.completions, stage.scores * stage.scored
   work = _updates(run) if stage.steps else {}
+  most, longest = _most_tokens(config), config.rollout.max_tokens
   for name, sizes in {
-      'sampling': (calls, stage.prompts, stage.group_size),
-      'scores': (stage.scores, stage.problems, stage.samples),
+      'sampling': (calls, stage.prompts, stage.group_size, most),
+      'scores': (stage.scores, stage.problems, stage.samples, longest),
   }.items():
     kinds = zip(('prefill', 'decode'), _sampling(run, *sizes), strict=False)
     work |= {f'{name} {kind}': each for kind, each in kinds}
   return Arm(
       stage=stage,
-      tokens=sampled * config.rollout.max_tokens,
+      tokens=trained * most + scored * longest,
       work=work,
-      other=_ARM + _STEP * stage.steps + grading * sampled,
+      other=_ARM + _STEP * stage.steps + grading * (trained + scored),
   )

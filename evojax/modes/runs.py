@@ -196,10 +196,8 @@ def _training(path: pathlib.Path, row: Row) -> Row:
     return found | dict(state='finished', **_dev(metrics))
   trained = [r for r in rows if 'sampled_tokens' in r]
   if trained:
-    # If not every step is logged, the others are assumed to have as many
-    # tokens as the logged ones.
-    share = step / len(trained)
-    found['tokens'] = round(share * sum(r['sampled_tokens'] for r in trained))
+    # Of a fork, only its own steps: those before it are of another run.
+    found['tokens'] = round(sum(r['sampled_tokens'] for r in trained))
     seconds = {r['step']: 0.0 for r in trained}
     for r in trained:
       seconds[r['step']] += sum(

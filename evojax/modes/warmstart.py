@@ -10,6 +10,7 @@ import ml_collections
 
 from evojax import domains
 from evojax.models import warmstart
+from evojax.runtime import config_checks
 from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import preemption
@@ -30,18 +31,20 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> Any:
     The path of the policy.
 
   Raises:
-    ValueError: If the domain has no demonstrations, or the workdir is wrong.
+    ValueError: If a value is wrong, the domain has no demonstrations, or the
+      workdir is of another run.
     Preempted: After SIGINT or SIGTERM, with everything saved.
   """
+  if not config.warmstart.steps:
+    raise ValueError(
+        'config.warmstart.steps=0: this config describes no warm start;'
+        ' configs/math.py does'
+    )
+  config_checks.validate_warmstart(config)
   settings = warmstart.Settings(**config.warmstart.to_dict())
   if settings.start:
     start = domains.policy_path(settings.start)
     settings = dataclasses.replace(settings, start=str(start))
-  if settings.steps < 1:
-    raise ValueError(
-        f'config.warmstart.steps={settings.steps}: this config describes no'
-        ' warm start; configs/math.py does'
-    )
   if options := config.model.chat_template_kwargs.to_dict():
     raise ValueError(
         f'config.model.chat_template_kwargs={options}: the chat template of a'

@@ -45,17 +45,36 @@ def validate(
   Raises:
     config.ConfigError: Naming each field, its value and the remedy.
   """
-  problems = [
-      f'{path}={value!r}: {problem}'
-      for path, value in config_lib.flatten(config).items()
-      if (problem := config_lib.declaration(path).problem(value))
-  ]
+  _check_fields(config)
   # Combinations are checked second, because these checks divide by values that
   # must not be 0.
-  if not problems:
-    found = _training(config, arm, trains) | _rollout(config) | _run(config)
-    problems = [line for line, wrong in found.items() if wrong]
-  _refuse(problems)
+  found = _training(config, arm, trains) | _rollout(config) | _run(config)
+  _refuse_wrong(found)
+
+
+def validate_warmstart(config: ml_collections.ConfigDict) -> None:
+  """Check values, and combinations of those that --mode=warmstart reads.
+
+  Args:
+    config: The config of a warm start, with warmstart.steps > 0.
+
+  Raises:
+    config.ConfigError: Naming each field, its value and the remedy.
+  """
+  _check_fields(config)
+  w = config.warmstart
+  _refuse_wrong({
+      f'warmstart.warmup_steps={w.warmup_steps} leaves none of steps={w.steps}'
+      ' for the decay of the learning rate: lower it': (
+          w.warmup_steps >= w.steps
+      ),
+      f'warmstart.num_heads={w.num_heads} is no multiple of num_kv_heads='
+      f'{w.num_kv_heads}, which share them evenly: make it one': (
+          w.num_heads % w.num_kv_heads
+      ),
+      f'warmstart.head_dim={w.head_dim} is odd, and positions rotate pairs of'
+      ' its features: make it even': w.head_dim % 2,
+  })
 
 
 def unusual(config: ml_collections.ConfigDict) -> list[str]:
@@ -83,7 +102,21 @@ def check_mesh(
   """
   mesh = {f'mesh.{axis}': size for axis, size in sizes.items()}
   known = config_lib.with_fields(config, mesh)
-  _refuse([line for line, wrong in _run(known).items() if wrong])
+  _refuse_wrong(_run(known))
+
+
+def _check_fields(config: ml_collections.ConfigDict) -> None:
+  """Raise ConfigError if a field does not have a value that it may have."""
+  _refuse([
+      f'{path}={value!r}: {problem}'
+      for path, value in config_lib.flatten(config).items()
+      if (problem := config_lib.declaration(path).problem(value))
+  ])
+
+
+def _refuse_wrong(found: Mapping[str, Any]) -> None:
+  """Raise ConfigError with the lines whose conditions hold."""
+  _refuse([line for line, wrong in found.items() if wrong])
 
 
 def _refuse(problems: Sequence[str]) -> None:
@@ -248,6 +281,10 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ' the mean of adapters is not the mean of what they add; set'
       ' --config.evolve.policy=chain': (
           e.rounds and e.policy == 'mean' and c.model.lora_rank
+      ),
+      f'evolve.retrain=True with steps={c.steps}: the final harness is trained'
+      ' again for that many steps; raise it': (
+          e.rounds and e.retrain and not c.steps
       ),
       f'evolve.dollars={e.dollars:g} limits nothing without'
       ' evolve.dollars_per_device_hour, the price of a device': (

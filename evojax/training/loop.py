@@ -59,7 +59,7 @@ def run(
     config: The config of a file in configs/, with overrides applied.
     workdir: The run's directory, created if needed.
     fork_from: Workdir of another run. A new workdir starts from its newest
-      checkpoint.
+      checkpoint; one that has checkpoints no longer needs it.
     watch: Called by process 0 before each step, and after the last one.
 
   Returns:
@@ -76,7 +76,9 @@ def run(
     workdir_lib.check(workdir, config, 'train')
   # In a store, each process has a copy of the workdir and fills its own.
   fills = primary or mirror.of(workdir)
-  newest = _checkpoint_of(fork_from) if fork_from and fills else None
+  own = pathlib.Path(workdir).expanduser() / run_files.CHECKPOINTS
+  forks = fork_from and fills and not own.exists()
+  newest = _checkpoint_of(fork_from) if forks else None
   setup = setup_lib.prepare(config)
   with (
       workdir_lib.open_workdir(

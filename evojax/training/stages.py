@@ -140,13 +140,15 @@ def round_name(
 
 
 def of_evolution(
-    config: ml_collections.ConfigDict, compared: int = 0
+    config: ml_collections.ConfigDict, compared: int = 0, raced: int = 0
 ) -> list[progress.Stage]:
   """Return the stages of a run that evolves its harness.
 
   Args:
     config: The config of the run.
     compared: Number of policies of other runs that are scored, too.
+    raced: Number of rounds that the run has raced already. A run that continues
+      with fewer rounds than these may still have the horizon of the last one.
   """
   c, e = config, config.evolve
   first = progress.Stage(
@@ -173,7 +175,7 @@ def of_evolution(
   paid, unpaid = min(_rounds(c), e.rounds), dict(arms=0, expected=0)
   rounds = [
       stage if n < paid else dataclasses.replace(stage, **unpaid)
-      for n in range(e.rounds + e.horizon)
+      for n in range(max(e.rounds, raced) + e.horizon)
       for stage in of_round(c, n)
   ]
   return [first, *rounds, *([last] if e.retrain else []), sealed]

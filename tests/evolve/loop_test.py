@@ -21,6 +21,7 @@ import pytest
 
 import evojax
 from evojax import config as config_lib
+from evojax.episodes import collect
 from evojax.eval import race
 from evojax.evidence import store
 from evojax.evolve import arms
@@ -447,6 +448,10 @@ class EndToEndTest(parameterized.TestCase):
     # A fork does not count the tokens that its source sampled.
     self.assertEqual((first['sampled_tokens'], first['updates']), (0, 0))
     self.assertEqual(rows[0]['forked'], 'run:v1')
+    # The same command continues it, even if its source is gone.
+    gone = dict(fork_from=str(self.root / 'gone'), fork_version='v1')
+    loop.run(tiny.evolving(evolve__rounds=1), str(forked), **gone)
+    self.assertEqual(payloads(forked), rows)
 
   def test_fork_of_an_unknown_version(self):
     with self.assertRaisesRegex(ValueError, r"--fork_version=v9.*'v0', 'v1'"):
@@ -493,6 +498,24 @@ class EndToEndTest(parameterized.TestCase):
         summary['sealed']['other'], self.summary['sealed']['retrained']
     )
     self.assertIn('smoke', summary['compute'])
+
+  def test_policies_are_scored_on_as_many_problems(self):
+    path = self.root / 'rescored'
+    shutil.copytree(self.path, path)
+    before = (path / 'config.json').read_bytes()
+    lines = (path / 'ledger.jsonl').read_text().splitlines(keepends=True)
+    for left in lines, lines[:-1]:  # The run has ended, or is being scored.
+      (path / 'ledger.jsonl').write_text(''.join(left))
+      for field in 'problems', 'samples':
+        with self.assertRaisesRegex(
+            ValueError, r'4 sealed .* --config.eval.problems=4 --config.eval.sa'
+        ):
+          loop.run(
+              retrained(**{f'eval__{field}': 3}),
+              str(path),
+              compare=[str(self.path)],
+          )
+        self.assertEqual((path / 'config.json').read_bytes(), before)
 
   def test_training_of_a_compared_run_is_not_its_scores(self):
     path = self.root / 'trained'
@@ -629,6 +652,39 @@ class ShadowTest(absltest.TestCase):
         r'up to 2 rounds, about [\d,]+ tokens; 2 of them come after the last',
     )
     self.assertEqual(recompute.compare(path), [])
+
+  @pytest.mark.slow
+  def test_fewer_rounds_after_a_change_was_kept(self):
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    queue(path, b=QUEUED)
+    second = lambda found, _: [n for n, s in found.items() if s.rounds > 1]
+    verdict = lambda *_, last, **__: race.Verdict(
+        'keep' if last else 'go_on', 'asked'
+    )
+    for owner, name, replaced in (
+        (race, 'passed', second),
+        (race, 'is_hopeful', lambda *_: True),
+        (race, 'horizon', verdict),
+        (verify, '_perturbed', lambda *_: None),
+        (learning, 'could_catch_up', lambda *_: True),
+    ):
+      self.enterContext(absltest.mock.patch.object(owner, name, replaced))
+    options = dict(evolve__horizon=2, evolve__entries=1)
+    fill = loop.field_lib.fill
+
+    def stopped(run, number):
+      if number == 2:
+        raise KeyboardInterrupt
+      return fill(run, number)
+
+    with absltest.mock.patch.object(loop.field_lib, 'fill', stopped):
+      with self.assertRaises(KeyboardInterrupt):
+        evojax.run(tiny.evolving(**options, evolve__rounds=4), str(path))
+    summary = evojax.run(tiny.evolving(**options, evolve__rounds=1), str(path))
+    rows = payloads(path)
+    looks = [(r['round'], r['look']) for r in rows if r['step'] == 'shadow']
+    self.assertEqual(looks, [(1, 0), (2, 1), (3, 2)])
+    self.assertEqual(summary['ended'], 'rounds')
 
   @pytest.mark.slow
   def test_tokens_that_end_during_a_shadow(self):
@@ -875,6 +931,22 @@ class SealedTest(absltest.TestCase):
         scorer.scores(sealed)
       recorder.record(records.Seal, lambda: records.Seal(salt='pepper', seed=0))
       self.assertLen(scorer.scores(sealed), 2)
+
+      # What could not be graded is scored by the next call.
+      domain, graded = type(setup.domain), type(setup.domain).grade_many
+
+      def broken(self_, problems, episodes):
+        first, *rest = graded(self_, problems, episodes)
+        return [dataclasses.replace(first, status='infra_error'), *rest]
+
+      again = dataclasses.replace(sealed, folder=pathlib.Path(folder, 'again'))
+      with absltest.mock.patch.object(domain, 'grade_many', broken):
+        for _ in range(2):
+          with self.assertRaisesRegex(collect.GradingError, 'evaluates again'):
+            scorer.scores(again)
+      np.testing.assert_array_equal(
+          scorer.scores(again), scorer.scores(sealed)
+      )
 
   def test_a_proposer_sees_no_salt_and_no_workdir(self):
     seen = {f.name for f in dataclasses.fields(propose.Context)}

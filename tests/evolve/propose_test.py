@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import pathlib
 import signal
@@ -1020,6 +1021,32 @@ class MutationTest(parameterized.TestCase):
     refused = trial(rate, 'disqualified', None)
     self.assertEqual(self._values([refused], 'optim.learning_rate'), set())
 
+  def test_nothing_is_learned_from_what_waits_or_races(self):
+    big = trial(propose_change({'optim.learning_rate': 3e-4}), effect=-0.01)
+    small = trial(propose_change({'optim.learning_rate': 1.73e-4}))
+    waiting = dataclasses.replace(small, verify=None)
+    found = lambda *history: self._values(history, 'optim.learning_rate')
+    self.assertEqual(found(waiting), {3e-4})  # The library's, and no half step.
+    self.assertEqual(found(big, waiting), set())
+    # One step has lost, and half of it waits: the direction stays.
+    self.assertEqual(found(waiting, big), set())
+
+  def test_a_class_that_waits_has_not_failed(self):
+    made = propose_change({'optim.learning_rate': 3e-4})
+    waiting = dataclasses.replace(trial(made), verify=None)
+    crashed = trial(made, 'crash', None)
+    idea = next(iter(library.ENTRIES.values()))
+    member = rules._Candidate(made.delta, made.after, '', idea)
+    drawn = lambda history: [
+        rules._sample_class(
+            context(history=history, seed=seed), 'optimizer', [member]
+        )
+        for seed in range(40)
+    ]
+    lost = lambda history: sum(map(math.isinf, drawn(history)))
+    self.assertEqual((lost([]), lost([waiting])), (0, 0))
+    self.assertGreater(lost([crashed]), 5)
+
   def test_linear_steps(self):
     hot = propose_change({'rollout.temperature': 1.2})
     self.assertEqual(
@@ -1381,8 +1408,8 @@ class HumanTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('torn', '{"delta": {', 'JSON'),
       ('list', '[]', 'not an object'),
-      ('deep', '[' * 100_000, 'JSON'),
-      ('large', ' ' * 100_000, 'larger'),
+      ('deep', '[' * 60_000, 'JSON'),
+      ('large', ' ' * 100_000, 'is larger than 65536 bytes'),
       ('no_hypothesis', {'delta': {}, 'expected': [0, 0.1]}, 'hypothesis'),
       ('unknown_field', {'hypotheses': 'x'}, 'hypotheses'),
       ('veto_and_more', {'veto': 'clip', 'delta': {}}, 'nothing else'),
@@ -1425,6 +1452,18 @@ class HumanTest(parameterized.TestCase):
   def test_bad_expectation(self, expected):
     self._refused(self._rate(expected=expected), 'expected')
 
+  def test_a_name_refused_again_overwrites_nothing(self):
+    for text in '[1]', '[2', '[3':
+      self._put('a.json', text)
+      self.assertIsNone(human.propose(context(), self.inbox))
+    texts = {p.name: p.read_text() for p in self.inbox.iterdir()}
+    self.assertEqual(texts['a.json.refused'], '[1]')
+    self.assertEqual(texts['a-1.json.refused'], '[2')
+    self.assertEqual(texts['a-2.json.refused'], '[3')
+    self.assertIn('not an object', texts['a.json.reason.txt'])
+    self.assertIn('is not JSON', texts['a-1.json.reason.txt'])
+    self.assertLen(texts, 6)
+
   def _refused(self, fields, reason):
     """The file is renamed with the reason beside it; the next one is used."""
     self._put('1.json', fields)
@@ -1437,7 +1476,9 @@ class HumanTest(parameterized.TestCase):
     self.assertEqual(made.trigger, 'inbox/2.json')
     self.assertFalse((self.inbox / '1.json').exists())
     self.assertTrue((self.inbox / '1.json.refused').exists())
-    self.assertIn(reason, (self.inbox / '1.json.reason.txt').read_text())
+    told = (self.inbox / '1.json.reason.txt').read_text()
+    self.assertIn(reason, told)
+    self.assertEqual('JSON' in told, 'JSON' in reason)
 
   def test_twice_on_one_parent_is_refused(self):
     history = [trial(propose_change({'optim.learning_rate': 3e-4}))]

@@ -61,7 +61,10 @@ def damage(policy):
 
 
 EVOLVING = ['--config.evolve.rounds=1']
-WARMSTART = ['--config.warmstart.steps=2']
+WARMSTART = [
+    '--config.warmstart.steps=2',
+    '--config.warmstart.warmup_steps=1',
+]
 # Name: arguments of a command, patterns of its error. {root} holds what
 # `damage` makes.
 REFUSED = {
@@ -355,6 +358,10 @@ REFUSED = {
             ('of_eval', 'eval', 'warmstart', WARMSTART),
         )
     },
+    'a warm start of few updates': (
+        ['{tiny}', '--mode=warmstart', WARMSTART[0]],
+        r'config\.warmstart\.warmup_steps=70 leaves none of steps=2 ',
+    ),
     'no rounds where an evolving run is': (
         ['{tiny}', '--workdir={root}/of_evolve', '--config.evolve.rounds=0'],
         r'with --mode=evolve and config\.evolve\.rounds > 0, or',

@@ -116,6 +116,7 @@ class ConfigTest(parameterized.TestCase):
       ('rounds', 0, 'config.evolve.rounds=0: set it to 1'),
       ('device_seconds', 60.0, 'config.evolve.device_seconds=60 would limit'),
       ('dollars', 2.5, 'config.evolve.dollars=2.5 would limit nothing'),
+      ('tokens', 500, 'config.evolve.tokens=500 would limit nothing'),
   )
   def test_what_does_not_apply_is_refused_first(self, field, value, message):
     with tempfile.TemporaryDirectory() as folder:

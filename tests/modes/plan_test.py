@@ -286,6 +286,33 @@ class NumbersTest(parameterized.TestCase):
     self.assertNotIn('as expected\n', shown(same))
     self.assertIn('--config.plan.mean_tokens=8: all', shown(same))
 
+  def test_training_may_have_a_limit_of_its_own(self):
+    fields = dict(evolve__rounds=1, evolve__candidates=1, evolve__pairs=3)
+    fields |= dict(rollout__token_limit=3, evolve__first_updates=8)
+    made = estimate(**fields)
+    (here,) = made.known
+    # A step of 4 * 3 completions of 3 tokens; those of scores have 7.
+    self.assertEqual(made.tokens['a step'], (36, 20))
+    self.assertEqual(made.tokens['training'], (360, 200))
+    self.assertEqual(made.tokens['evaluations'], (6 * 84, 6 * 30))
+    free = estimate(**fields | dict(rollout__token_limit=0))
+    work, whole = made.most.work, free.most.work
+    self.assertAlmostEqual(work['decode'].flops / whole['decode'].flops, 2 / 6)
+    self.assertEqual(work['evaluation decode'], whole['evaluation decode'])
+    # Version 0 has the limit, but a candidate may lift it.
+    most, without = (plan_table.evolution(p, here, True) for p in (made, free))
+    self.assertEqual(most['v0'][1], 8 * 36)
+    self.assertEqual(most['all rounds'], without['all rounds'])
+    expected = plan_table.evolution(made, here, False)
+    self.assertEqual(expected['v0'][1], 8 * 36)
+    self.assertLess(expected['all rounds'][1], most['all rounds'][1] * 3 / 7)
+    # No completion of training is expected to be longer.
+    mean = estimate(**fields, plan__mean_tokens=5)
+    found = plan_table.evolution(mean, here, False)
+    self.assertEqual(found['v0'][1], 8 * 36)
+    scored = plan_table.evolution(free, here, False)['sealed scores'][1]
+    self.assertEqual(found['sealed scores'][1], scored * 5 / 7)
+
   def test_workers_share_the_arms_of_a_round(self):
     made = estimate(evolve__rounds=1, evolve__candidates=2, evolve__pairs=4)
     (here,) = made.known

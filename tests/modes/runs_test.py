@@ -98,6 +98,13 @@ class ReadTest(RunsTestCase):
     self.assertEqual(b['state'], 'stopped at step 2 of 4')
     self.assertIsNone(b['score'])
 
+  def test_a_fork_has_sampled_what_its_own_steps_have(self):
+    path = self.make('fork', steps=102, done=102)
+    rows = (path / 'metrics.jsonl').read_text().splitlines(keepends=True)
+    (path / 'metrics.jsonl').write_text(''.join(rows[100:102]))
+    (row,) = self.rows()
+    self.assertEqual((row['step'], row['tokens']), (102, 200))
+
   def test_a_step_costs_the_devices_that_made_it(self):
     path = self.make('a', evolve__dollars_per_device_hour=36.0)
     starts = [

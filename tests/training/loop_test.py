@@ -664,6 +664,15 @@ class AlgorithmTest(TrainTestCase):
         )
       said.append('nothing is trained: config.steps' in printed.getvalue())
     self.assertEqual(said, [True, False])
+    # The same command continues a fork, even if its source is gone.
+    gone = str(self.workdir.with_name('gone'))
+    config = self.make_config(steps=2, eval__sealed=False)
+    path = self.workdir.with_name('fork2')
+    trained = weights(path)
+    loop.run(config, str(path), fork_from=gone)
+    self.assertEqual(weights(path), trained)
+    with self.assertRaisesRegex(ValueError, 'gone holds no checkpoint'):
+      loop.run(config, str(path.with_name('new')), fork_from=gone)
 
   @parameterized.named_parameters(
       ('packed', dict(grpo__layout='packed')),

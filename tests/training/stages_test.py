@@ -44,6 +44,14 @@ class CandidatesTest(parameterized.TestCase):
     if waited < rounds:
       self.assertAlmostEqual(first[waited], 4 * (racing[waited] + 1))
 
+  def test_a_run_with_fewer_rounds_than_it_raced_ends_its_horizon(self):
+    config = math_config.get_config().unlock()
+    config.evolve.update(dict(rounds=1, horizon=2))
+    made = [stage.name for stage in stages.of_evolution(config, raced=3)]
+    name = lambda n: stages.round_name(config, n, 'incumbent')
+    # If a change was kept in the last of them, rounds 3 and 4 follow.
+    self.assertEqual([name(n) in made for n in (4, 5)], [True, False])
+
 
 if __name__ == '__main__':
   absltest.main()

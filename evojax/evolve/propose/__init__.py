@@ -58,7 +58,8 @@ class Context:
   config: Mapping[str, Any]  # Values under the parent: 'grpo.keep' -> 'all'.
   measures: Sequence[records.Measure]
   findings: Sequence[records.Finding]  # Worst first.
-  history: Sequence[history_lib.Trial]  # Oldest first, each with a verdict.
+  # Oldest first. Those that still wait or race have no verdict (`verify`).
+  history: Sequence[history_lib.Trial]
   skills: Sequence[skills_lib.Skill]
   rng: np.random.Generator
   domain: str

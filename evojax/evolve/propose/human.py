@@ -17,12 +17,14 @@ that is not shipped it has to pass the gate (see `harness.gate`). Changes are
 taken in the order of their names and move to inbox/done/ once they are in the
 ledger. A veto is a factor or the hash of a delta; it holds while its file is in
 the inbox or in done/. A file that cannot be used is renamed to
-NAME.json.refused, beside NAME.json.reason.txt.
+NAME.json.refused, beside NAME.json.reason.txt; if there is one already, to
+NAME-1.json.refused, and so on.
 """
 
 from collections.abc import Mapping
 import dataclasses
 import difflib
+import itertools
 import json
 import os
 import pathlib
@@ -151,10 +153,15 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
     InboxError: If the file holds anything else.
   """
   try:
-    if path.stat().st_size > MAX_BYTES:
-      raise InboxError(f'larger than {MAX_BYTES} bytes')
-    fields = json.loads(path.read_bytes().decode())
-  except (OSError, ValueError, RecursionError) as error:
+    with path.open('rb') as file:
+      data = file.read(MAX_BYTES + 1)
+  except OSError as error:
+    raise InboxError(f'cannot be read: {error}') from error
+  if len(data) > MAX_BYTES:
+    raise InboxError(f'is larger than {MAX_BYTES} bytes')
+  try:
+    fields = json.loads(data.decode())
+  except (ValueError, RecursionError) as error:
     raise InboxError(f'is not JSON: {error}') from error
   if not isinstance(fields, dict):
     raise InboxError(f'holds a {type(fields).__name__}, not an object')
@@ -307,6 +314,13 @@ def _shipped(name: Any) -> str:
 def _refuse(path: pathlib.Path, reason: str) -> None:
   """Rename a file and write the reason beside it."""
   output.say(f'inbox/{path.name} is refused: {reason}')
+  # A name may be used again, such as that of a mended file: no file that was
+  # refused before is overwritten.
+  names = (f'{path.stem}-{n}.json' for n in itertools.count(1))
+  for name in itertools.chain([path.name], names):
+    target = path.with_name(f'{name}.refused')
+    if not target.exists():
+      break
   # The reason comes first: after a kill in between, the file is refused again.
-  path.with_name(f'{path.name}.reason.txt').write_text(reason + '\n')
-  os.replace(path, path.with_name(f'{path.name}.refused'))
+  path.with_name(f'{name}.reason.txt').write_text(reason + '\n')
+  os.replace(path, target)

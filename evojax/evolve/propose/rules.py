@@ -283,6 +283,8 @@ def _mutate(
   and halved if it lost or failed; its direction is reversed once two steps in
   that direction have lost.
   """
+  if trial.verify is None:  # It waits or races: it has neither won nor lost.
+    return None
   (path, old, new), *others = trial.delta.changes
   if others or path.partition(':')[0].endswith('.py'):
     return None
@@ -329,6 +331,7 @@ def _lost_steps(context: propose_lib.Context, path: str, up: bool) -> int:
       t.delta.changes
       for t in context.history
       if t.delta.before == context.parent.sha256
+      and t.verify
       and (t.effect is None or t.effect <= 0)
   ]
   # All are numbers, since the steps start from this parent's value.
@@ -386,7 +389,9 @@ def _sample_class(
     context: propose_lib.Context, name: str, members: Sequence[_Candidate]
 ) -> float:
   """Sample the gain of a class; -inf if its change would not even run."""
-  mine = [t for t in context.history if t.intervention_class == name]
+  mine = [
+      t for t in context.history if t.verify and t.intervention_class == name
+  ]
   ran = sum(trial.effect is not None for trial in mine)
   runs = context.rng.random() < (ran + 1) / (len(mine) + 1)
   # The best change of a class counts, so that having many is no disadvantage.

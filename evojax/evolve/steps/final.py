@@ -22,6 +22,36 @@ from evojax.training import stages
 COMPARED = ('reference', 'seed', 'random')
 
 
+def check_stored(run: opening.Run) -> None:
+  """Check that sealed scores on disk have as many problems as the config.
+
+  A run that is stopped while it is scored keeps the scores of some policies,
+  and a run that has ended those of all. Further policies are compared with
+  these, problem by problem.
+
+  Raises:
+    ValueError: If config.eval.problems or samples has changed since.
+  """
+  wanted = run.config.eval.problems, run.config.eval.samples
+
+  def read() -> list[tuple[int, int]]:
+    folders = (run.path / run_files.SEALED_EVIDENCE).glob('*')
+    return [
+        store.counts(folder, 'sealed', step)
+        for folder in folders
+        for step in store.list_steps(folder, 'sealed')
+    ]
+
+  for problems, samples in map(tuple, decisions.decide(read)):
+    if (problems, samples) != wanted:
+      raise ValueError(
+          f'config.eval.problems={wanted[0]} and samples={wanted[1]}, but'
+          f' policies of {run.path} were scored on {problems} sealed problems'
+          f' with {samples} samples each, and all have to be scored alike: set'
+          f' --config.eval.problems={problems} --config.eval.samples={samples}'
+      )
+
+
 def score(
     run: opening.Run,
     head: records.Version,
