@@ -680,23 +680,30 @@ class BlindTest(parameterized.TestCase):
       self.assertRegex(found.text, f'{side} within a word')
 
   @parameterized.parameters(
-      # A limit in characters, and the end of all prompts.
-      (600, ' Box the answer.', True),
-      (5000, ' Box the answer.', False),  # None is as long.
-      (None, ' Box the answer.', False),  # Long ones are of another data set.
+      # A limit in characters, the end of all prompts, and whether problems of
+      # which it is cut are solved as others are.
+      (600, ' Box the answer.', False, True),
+      (600, ' Box the answer.', True, False),  # They are another family.
+      (5000, ' Box the answer.', False, False),  # None is as long.
+      # Long ones are of another data set, in which they are of one length.
+      (None, ' Box the answer.', False, False),
   )
-  def test_prompts_that_are_cut_between_words(self, limit, end, wanted):
+  def test_prompts_that_are_cut_between_words(self, limit, end, solved, wanted):
     rows = made.rollouts()
     number = rows['prompt'].str.extract(r'(\d+)')[0].astype(int)
+    words = [f'w{n}' for n in range(999)]
+    draw = np.random.default_rng(0).choice
     asked = [
-        f'{n} of {" ".join(["the mill below the town"] * (n % 40))}?{end}'
+        f'{n} of {" ".join(draw(words, 6 * (n % 40)))}?{end}'
         for n in range(500)
     ]
     if limit is None:
-      cut = [a if len(a) < 600 else f'{a} Name a word.' for a in asked]
+      cut = [a if len(a) < 600 else f'{a[:600]} Name a word.' for a in asked]
     else:
       cut = [a[:limit].rpartition(' ')[0] if a[limit:] else a for a in asked]
     rows['prompt'] = np.array(cut, object)[number]
+    lost = ~rows['prompt'].str.endswith(end) & (not solved)
+    rows['outcome'] = rows['outcome'].where(~lost, 0.0)
     found = data.prompt_cut(made.run(rows.drop(columns='reference')))
     self.assertEqual(found is not None, wanted)
     if wanted:

@@ -33,6 +33,7 @@ _BROKEN = 0.1
 _LACK = 0.03  # Share of prompts that lack the end that all others have.
 _SAME_END = 12  # Characters of such an end.
 _FIRST = 0.05  # Quantile that stands for the lowest value.
+_HARDLY = 0.25  # Times what others earn, of problems that are cut.
 _ONE_LENGTH = 0.2  # Relative spread of characters at one limit of tokens.
 # Markers at the start of a message, in the chat templates of Qwen, Llama,
 # Mistral and Gemma.
@@ -246,7 +247,7 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
     if share.low < _BROKEN:
       broken, said = _without_end(given), f'lack the {side} of all others'
       share = intervals.mean(np.array(broken, np.float64))
-      if share.low < _LACK:
+      if share.low < _LACK or not _hardly_solved(run, rows[broken]):
         continue
       said += ', and they are the longest ones'
     return findings.Finding(
@@ -287,6 +288,23 @@ def template_twice(run: form.Run) -> findings.Finding | None:
   )
 
 
+def _hardly_solved(run: form.Run, cut: pd.DataFrame) -> bool:
+  """Return whether some problems earn far less than the others.
+
+  Problems of another family may look like ones that are cut. evojax cuts none.
+  """
+  name = 'outcome' if 'outcome' in run.rollouts else 'reward'
+  if run.format == 'evojax' or name not in run.rollouts:
+    return False
+  rows = run.rollouts.dropna(subset=[name])
+  among = rows['prompt_id'].isin(cut['prompt_id'])
+  if not among.any() or among.all():
+    return False
+  least = float(rows[name].min())
+  few, many = (rows[name][chosen].mean() - least for chosen in (among, ~among))
+  return bool(few < _HARDLY * many)
+
+
 def _broken(texts: list[str]) -> list[bool]:
   """Return which texts end within a word, judged by the words of the others."""
   last, known = [], collections.Counter()
@@ -307,8 +325,8 @@ def _broken(texts: list[str]) -> list[bool]:
 def _without_end(texts: list[str]) -> list[bool]:
   """Return which texts lack the end of the others, as a limit cuts them.
 
-  These are the longest ones and of about one length, and come throughout; other
-  prompts, as of a second data set or of a new form, are not.
+  These are the longest ones and of about one length, come throughout, and end
+  in many ways; other prompts, as of a second family or of a new form, do not.
   """
   ends = collections.Counter(text[-_SAME_END:] for text in texts)
   end, times = ends.most_common(1)[0]
@@ -317,12 +335,14 @@ def _without_end(texts: list[str]) -> list[bool]:
   if times < len(texts) / 2 or not lack.any() or len(end) < _SAME_END:
     return none
   lengths = np.array([len(text) for text in texts])
+  own = {text[-_SAME_END:] for text in np.array(texts, object)[lack]}
   low, high = np.quantile(lengths[lack], [_FIRST, 1 - _FIRST])
   first, second = (half.mean() for half in np.array_split(lack, 2))
   cut = (
       (lengths[~lack] < low).mean() > 1 - _FIRST
       and high - low < _ONE_LENGTH * low
       and min(first, second) > max(first, second) / 4
+      and len(own) > lack.sum() / 2
   )
   return lack.tolist() if cut else none
 
