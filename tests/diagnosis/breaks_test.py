@@ -135,7 +135,7 @@ class EntropyTest(parameterized.TestCase):
   @parameterized.parameters(
       (np.where(np.arange(40) < _AT, 0.42, 0.33), 'warning'),
       (np.where(np.arange(40) < _AT, 0.33, 0.42), 'warning'),
-      (np.where(np.arange(40) < _AT, 0.45, 0.05), 'critical'),
+      (np.where(np.arange(40) < _AT, 0.45, 0.05), 'warning'),
       (np.where(np.arange(40) < _AT, 0.42, 0.40), None),  # Noise of a step.
       (np.linspace(0.6, 0.2, 40), None),
       (np.where(np.arange(40) == _AT, 0.2, 0.42), None),  # It comes back.

@@ -28,8 +28,8 @@ _MOST = 0.9  # Share of steps that is most of them.
 # Nats of a whole completion with which two of them are hardly ever one text.
 _FREE = 10.0
 # Jump of the entropy: in usual changes of a step, in its own size, and the part
-# of it that lies between two steps; and what is left where hardly any is.
-_TIMES, _JUMP, _MOST_OF_IT, _LEFT = 8.0, 0.15, 0.7, 0.3
+# of it that lies between two steps.
+_TIMES, _JUMP, _MOST_OF_IT = 8.0, 0.15, 0.7
 _CHARACTERS = 4.0  # Of a token, where tokens are not counted.
 
 
@@ -283,7 +283,7 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
     return None
   return findings.Finding(
       check='entropy_jumps',
-      severity='critical' if now < _LEFT * usual else 'warning',
+      severity='warning',  # If little is left, `entropy_collapse` says so.
       text=f'the entropy {"rises" if jump > 0 else "falls"} within one step,'
       f' from {usual:.2g} to {now:.2g} nats per token, and stays so'
       f'{falls.also(run, int(steps[at]))}',

@@ -127,7 +127,7 @@ def roles_written(run: form.Run) -> findings.Finding | None:
     return None
   return findings.Finding(
       check='roles_written',
-      severity='critical' if late.low > 0.5 else 'warning',
+      severity='warning',
       text=f'{late.value:.0%} of the completions go on after the end of their'
       ' turn: they hold the marks of a chat template',
       since=since,
