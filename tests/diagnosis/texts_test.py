@@ -78,6 +78,8 @@ class RolesTest(parameterized.TestCase):
   @parameterized.parameters(
       ('so 4 <|im_end|>', False),
       ('so 4<|im_end|>\n', False),
+      ('so 4<|im_end|><|endoftext|><|endoftext|>', False),  # Padding.
+      ('so 4<|im_end|><|endoftext|> or 5', True),
       ('so 4<|im_end|>\nuser\nand 5?', True),
       ('so 4<|im_start|>assistant', True),
       ('[INST] and 5? [/INST]', True),

@@ -231,28 +231,31 @@ def same_samples(run: form.Run) -> findings.Finding | None:
   alike = table[table['same'] > 0]
   often = float((alike['n'] / alike['texts']).median())
   one = bool((alike['texts'] == 1).mean() > _HALF)
+  said = 'all rollouts are one text'
+  change = (
+      f'how the sampler draws: {words.word(run.format, "temperature")} that'
+      ' reaches it (a default of the server may be 0), and no seed that is the'
+      ' same for all requests'
+  )
+  if not one:
+    change = (
+        'the seeds of the sampler: processes or engines that share the rollouts'
+        ' of a prompt need different ones'
+    )
+    said = f'each text comes {often:.2g} times'
   shown = alike.index[-2:]
   return findings.Finding(
       check='same_samples',
       severity='critical' if one and late.low > 0.8 else 'warning',
-      text=f'in {late.value:.0%} of the groups '
-      + ('all rollouts are one text' if one else f'each text comes {often:.2g}'
-         ' times')
-      + f', though the policy is not certain ({free:.0f} nats a completion)',
+      text=f'in {late.value:.0%} of the groups {said}, though the policy is not'
+      f' certain ({free:.0f} nats a completion)',
       since=since,
       numbers=(findings.number('such groups', late, 'share'),),
       rows=tuple(
           map(int, rows.index[rows['group'].isin(shown)][: shares.SHOWN])
       ),
-      change=f'how the sampler draws: {words.word(run.format, "temperature")}'
-      ' that reaches it (a default of the server may be 0), and no seed that is'
-      ' the same for all requests'
-      if one
-      else 'the seeds of the sampler: processes or engines that share the'
-      ' rollouts of a prompt need different ones',
-      remedies=(records.Remedy(setting='temperature', value=1.0),)
-      if one
-      else (),
+      change=change,
+      remedies=(records.Remedy(setting='temperature', value=1.0),) * one,
       curves=(('groups of equal texts', steps, same),),
   )
 

@@ -181,9 +181,9 @@ def eval_zero(run: form.Run) -> findings.Finding | None:
   others = max((float(s[-1]) for s in courses.values()), default=0.0)
   if not zero or not max(np.nan_to_num(solved), others) > _SOLVES:
     return None
-  known = f'training solves {solved:.0%}' if solved > _SOLVES else (
-      'others are not'
-  )
+  known = 'others are not'
+  if solved > _SOLVES:
+    known = f'training solves {solved:.0%}'
   return findings.Finding(
       check='eval_zero',
       severity='warning',

@@ -56,10 +56,14 @@ _BLOCKS = (
     (0x3400, 0x9FFF, _CHINESE),
     (0xAC00, 0xD7AF, 'Korean'),
 )
-# What begins a turn, and what ends one if more follows.
+# What begins a turn, and what ends one if more than padding follows.
+_END = (
+    r'(?:<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text)\|>|<end_of_turn>'
+    r'|</s>|<pad>)'
+)
 _ROLE = re.compile(
     r'<\|(?:im_start|start_header_id|user|assistant)\|>|<start_of_turn>|\[INST\]'
-    r'|(?:<\|(?:im_end|eot_id|endoftext)\|>|<end_of_turn>)\s*\S'
+    rf'|{_END}(?:\s|{_END})*(?!{_END})\S'
 )
 _FEW = 0.05  # Share of completions that is about none.
 _STARTS = [block[0] for block in _BLOCKS]
@@ -168,9 +172,9 @@ def other_language(run: form.Run) -> findings.Finding | None:
   chosen = [o for o, new in zip(others, is_late, strict=True) if new and o]
   many = bool(np.mean([len(o) >= _MANY for o in chosen]) > 0.5)
   scripts = collections.Counter(s for o in chosen for s in o).most_common(2)
-  said = 'letters of many scripts at once' if many else (
-      ' and '.join(script for script, _ in scripts)
-  )
+  said = ' and '.join(script for script, _ in scripts)
+  if many:
+    said = 'letters of many scripts at once'
   return findings.Finding(
       check='other_language',
       severity='warning',
