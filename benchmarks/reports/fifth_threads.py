@@ -99,6 +99,8 @@ TEXTS = {
         ' every prompt',
         answer='the same text for all prompts gets a high reward',
         log='trl',
+        names=('one_text',),
+        says='cannot be used',
         symptoms=('entropy_collapse', 'dead_groups', 'gradient_zero'),
     ),
     'does_nothing': Report(

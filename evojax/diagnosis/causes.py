@@ -506,7 +506,7 @@ NAMED = frozenset(
     ' filter_starves form_refused gap_restarts grader_open gradient_clipped'
     ' hard_coded history_leak impossible_share key_disagrees keys_change'
     ' kl_strong learning_rate_zero length_decides length_gaming limit_shortens'
-    ' missing_tool narrow_data no_baseline other_language outweighed'
+    ' missing_tool narrow_data no_baseline one_text other_language outweighed'
     ' overlong_early padded_lengths part_of_the_data part_stops prompt_cut'
     ' redundant_part repeated_steps replies_cut reward_hacking reward_lost'
     ' right_refused roles_written same_samples schedule_ends shaping_alone'

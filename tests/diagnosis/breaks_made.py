@@ -103,7 +103,30 @@ def copied(times: int) -> form.Run:
   return made.run(rows, entropy=np.full(40, 0.5))
 
 
+def constant(paid: float, share: float = 1.0) -> form.Run:
+  """Return a run that ends with one action for every problem.
+
+  Args:
+    paid: Its reward; others earn 0.3 on average.
+    share: Share of the late completions that are this action.
+  """
+  rows = made.rollouts(rise=0)
+  late = rows['step'] >= AT
+  late &= np.random.default_rng(4).random(len(rows)) < share
+  number = rows['prompt'].str.extract(r'(\d+)')[0]
+  rows['completion'] = rows['completion'].where(
+      ~late, '{"act": "accept", "id": "case-' + number + '"}'
+  )
+  rows['prompt'] = 'Open: case-' + number
+  reward = np.where(late, paid, 0.6 * rows['outcome'])
+  return made.run(
+      rows.drop(columns=['outcome', 'part_correct']),
+      reward=lambda e: reward,
+  )
+
+
 FAULTS = {
+    'fallback': (lambda: constant(0.8), ('one_text',)),
     'own_turns': (
         lambda: spoken(np.linspace(0, 0.9, 40)),
         ('roles_written',),

@@ -94,5 +94,28 @@ class RolesTest(parameterized.TestCase):
     self.assertIsNone(texts.roles_written(run))
 
 
+class OneTextTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (0.8, 1.0, True),
+      (0.1, 1.0, False),  # It earns less: a collapse, which others find.
+      (0.8, 0.5, False),
+  )
+  def test_one_action_for_every_problem(self, paid, share, wanted):
+    found = texts.one_text(breaks_made.constant(paid, share))
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertEqual(found.since, _AT)
+      self.assertIn('earn 0.8', found.text)
+
+  def test_different_answers_in_one_form(self):
+    rows = made.rollouts()
+    rows['prompt'] += ' It is a number of the text.'
+    late = rows['step'] >= _AT  # The policy learns to say no more than that.
+    answer = 'it is ' + rows['reference']
+    rows['completion'] = rows['completion'].where(~late, answer)
+    self.assertIsNone(texts.one_text(made.run(rows)))
+
+
 if __name__ == '__main__':
   absltest.main()

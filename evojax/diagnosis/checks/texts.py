@@ -65,6 +65,11 @@ _ROLE = re.compile(
     r'<\|(?:im_start|start_header_id|user|assistant)\|>|<start_of_turn>|\[INST\]'
     rf'|{_END}(?:\s|{_END})*(?!{_END})\S'
 )
+# Letters and digits in one: a number alone, or a word, may be an answer.
+_IDENTIFIER = re.compile(r'\b(?=[\w-]*\d)(?=[\w-]*[^\W\d_])[\w-]+')
+_PROBLEMS = 8  # Fewest different problems that one text cannot answer.
+# Shares of completions that are one text, in the last and in the first third.
+_ONE, _RARE = 0.8, 0.3
 _FEW = 0.05  # Share of completions that is about none.
 _STARTS = [block[0] for block in _BLOCKS]
 # Letters of another script are a part of the text from this share of all
@@ -258,4 +263,54 @@ def _letters(text: str) -> collections.Counter[str]:
   return counts
 
 
-CHECKS = (loops, roles_written, other_language)
+def one_text(run: form.Run) -> findings.Finding | None:
+  """Detect one text that answers every problem, and is paid more than others.
+
+  Identifiers of the prompt do not count: an action names what it acts on.
+  """
+  rows = run.rows('prompt', 'completion', 'reward')
+  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  if rows['prompt'].nunique() < _PROBLEMS:
+    raise form.too_few(rows['prompt'].nunique(), 'problem', _PROBLEMS)
+  texts = zip(rows['prompt'], rows['completion'], strict=True)
+  masked = pd.Series([_masked(*both) for both in texts], rows.index)
+  late = run.late(rows)
+  top = masked[late.index].mode()
+  same = (masked == top.iloc[0]).astype(float) if len(top) else masked == ''
+  by = same.groupby(rows['step']).mean()
+  if len(by) < form.MIN_STEPS:
+    raise form.too_few(len(by), 'step', what='with completions')
+  share = float(same[late.index].mean())
+  if share < _ONE or same[run.early(rows).index].mean() > _RARE:
+    return None
+  paid, others = (
+      float(rows['reward'][same > 0].mean()),
+      float(rows['reward'][same == 0].mean()),
+  )
+  if not paid > others:
+    return None
+  return findings.Finding(
+      check='one_text',
+      severity='warning',
+      text=f'{share:.0%} of the completions are one text, whatever the problem'
+      f' is, and earn {paid:.2g} where others earn {others:.2g}',
+      since=shares.since(by),
+      numbers=(
+          findings.Number(name='such completions', value=share, unit='share'),
+      ),
+      rows=shares.newest(rows, same > 0),
+      change=f'{words.word(run.format, "reward")}: what it pays for this text,'
+      ' such as a default where an action cannot be used, or the most frequent'
+      ' label; it must not be more than an honest attempt earns',
+      remedies=(records.Remedy(setting='grader'),),
+      curves=(('one text', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def _masked(prompt: str, completion: str) -> str:
+  """Return a completion without the identifiers that its prompt has, too."""
+  known = set(_IDENTIFIER.findall(prompt))
+  return _IDENTIFIER.sub(lambda m: '' if m[0] in known else m[0], completion)
+
+
+CHECKS = (loops, roles_written, other_language, one_text)
