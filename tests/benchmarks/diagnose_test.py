@@ -107,7 +107,7 @@ class DiagnoseTest(absltest.TestCase):
         'unknown': [{'check': 'kl_strong', 'why': 'kl is not logged'}],
     }
     text = f'Is it {{this}}? {{"a": 1}}\n```json\n{json.dumps(said)}\n```'
-    server, model = self._model(lambda *_: text, tokens=3500)
+    server, model = self._model(lambda *_: text, tokens=4500)
     run = readers.read(_DATA / 'trl')
     self.assertEqual(model(run), ({'truncation'}, 1))
     (asked,) = [body['messages'][0]['content'] for body in server.bodies]
@@ -119,11 +119,11 @@ class DiagnoseTest(absltest.TestCase):
     self.assertContainsSubset(
         {row['completion'] for row in shown}, set(run.rollouts['completion'])
     )
-    self.assertLess(len(logs), 3 * 3500)
+    self.assertLess(len(logs), 3 * 4500)
     # Nothing is asked twice; another budget is another question.
     self.assertEqual(model(run), ({'truncation'}, 1))
     self.assertLen(server.bodies, 1)
-    dataclasses.replace(model, tokens=4000)(run)
+    dataclasses.replace(model, tokens=5000)(run)
     self.assertLen(server.bodies, 2)
 
   def test_replies_of_a_language_model(self):
