@@ -153,7 +153,7 @@ class FailedTest(StartsTestCase):
         )
 
   def test_warm_start(self):
-    config = tiny.evolving(warmstart__steps=2)
+    config = tiny.evolving(warmstart__steps=2, warmstart__warmup_steps=1)
     with absltest.mock.patch.object(
         warmstart_lib, 'optimizer', side_effect=KeyboardInterrupt
     ):
