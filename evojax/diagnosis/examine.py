@@ -35,6 +35,7 @@ _SAID_BY = {
         'reward_falling',
         'train_eval_gap',
     ),
+    'one_text': ('efficiency_collapse', 'gives_up', 'submits_at_once'),
     'reward_lost': ('silent',),
     'too_hard': ('reward_lost',),
     'dead_groups': ('reward_lost',),
