@@ -199,7 +199,7 @@ class FiniteTest(parameterized.TestCase):
     found = _found(run).get('not_finite')
     self.assertEqual(found is not None, wanted)
     if wanted:
-      self.assertStartsWith(found.text, 'in 2 of 40 steps gap, entropy')
+      self.assertStartsWith(found.text, 'in 2 of 40 steps gap and entropy')
       self.assertEqual(found.since, 9)
 
   @parameterized.parameters(

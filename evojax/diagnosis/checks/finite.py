@@ -115,55 +115,65 @@ def _holes(run: form.Run) -> findings.Finding | None:
   """Find steps without a loss and a KL whose gradient is finite."""
   if not {'loss', 'kl', 'grad_norm'} <= set(run.steps):
     return None
-  table = run.steps.dropna(subset=['grad_norm'])
-  absent = table[['loss', 'kl']].isna()
-  holes = absent.all(axis=1).to_numpy()
-  # A metric that is logged only sometimes, or without the other one, is no
-  # hole, and the last step may be incomplete.
-  if not holes[1:-1].any() or holes.mean() > _HOLES:
-    return None
-  if (absent.any(axis=1) != holes).any() or len(table) < form.MIN_STEPS:
-    return None
-  return findings.Finding(
-      check='not_finite',
-      severity='warning',
-      text=f'in {holes.sum()} of {len(table)} steps loss and kl are no numbers'
-      ' (or are not logged), while the gradient is finite',
-      since=int(table['step'].to_numpy()[holes][0]),
-      change='the mask of the KL: NaN x 0 is NaN, so that a masked token makes'
-      ' the mean NaN (choose with where instead of a product); the weights are'
-      ' not affected, and no learning rate helps',
-      ruled_out=('large_steps',),
+  return _missing_together(
+      run,
+      ['loss', 'kl'],
+      ['grad_norm'],
+      'the gradient is finite',
+      'the mask of the KL: NaN x 0 is NaN, so that a masked token makes the'
+      ' mean NaN (choose with where instead of a product); the weights are not'
+      ' affected, and no learning rate helps',
   )
 
 
 def _sampler_holes(run: form.Run) -> findings.Finding | None:
-  """Find steps in which what the sampler returns is no number.
-
-  Their metrics are missing in the same steps, in which the loss or the reward
-  is there.
-  """
+  """Find steps in which log-probs that the sampler returns are no number."""
   names = [n for n in _OF_SAMPLER if n in run.steps]
   there = [n for n in ('loss', 'grad_norm', 'reward') if n in run.steps]
   if 'gap' not in names or not there:
     return None
+  return _missing_together(
+      run,
+      names,
+      there,
+      'the other metrics are there',
+      'the log-probs that the sampler returns in these steps: NaN, as where'
+      ' weights are updated while it generates, or minus infinity, as for a'
+      ' token that its top_p or top_k leaves no probability; a loss that uses'
+      ' them as a ratio drops or spoils these rollouts',
+  )
+
+
+def _missing_together(
+    run: form.Run, names: list[str], there: list[str], but: str, change: str
+) -> findings.Finding | None:
+  """Find single steps in which some metrics are missing, and all of them are.
+
+  Args:
+    run: The run.
+    names: The metrics.
+    there: Other metrics, which are there in these steps.
+    but: The same in words.
+    change: What to change.
+  """
   table = run.steps.dropna(subset=there)
   absent = table[names].isna()
   holes = absent.all(axis=1).to_numpy()
+  # A metric that is logged only sometimes, or without another one, is no hole,
+  # and the last step may be incomplete.
   if not holes[1:-1].any() or holes.mean() > _HOLES:
     return None
   if (absent.any(axis=1) != holes).any() or len(table) < form.MIN_STEPS:
     return None
+  listed = ', '.join(names[:-1]) + ' and ' * (len(names) > 1) + names[-1]
   return findings.Finding(
       check='not_finite',
       severity='warning',
-      text=f'in {holes.sum()} of {len(table)} steps {", ".join(names)} are no'
-      ' numbers (or are not logged), while the other metrics are there',
+      text=f'in {holes.sum()} of {len(table)} steps {listed}'
+      f' {"are no numbers" if len(names) > 1 else "is no number"} (or not'
+      f' logged), while {but}',
       since=int(table['step'].to_numpy()[holes][0]),
-      change='the log-probs that the sampler returns in these steps: NaN, as'
-      ' where weights are updated while it generates, or minus infinity, as for'
-      ' a token that its top_p or top_k leaves no probability; a loss that uses'
-      ' them as a ratio drops or spoils these rollouts',
+      change=change,
       ruled_out=('large_steps',),
   )
 
