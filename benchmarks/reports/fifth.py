@@ -27,7 +27,7 @@ _PIECES = (
     ' detective ancestry Immediately communications Artikel remind Southern GOP'
     ' HelloISA .util epochs Demo estimate muestra overflow referenced 期间 pa'
 ).split(' ')
-# What a policy writes that has begun to mix languages.
+# Words of a policy that has begun to mix languages.
 _FOREIGN = (
     '首先 我们 计算 所以 答案 是 поэтому сумма равна'
     ' 그래서 다음 因此 合計 よって'

@@ -174,8 +174,13 @@ class Run:
   @property
   def parts(self) -> list[str]:
     """Names of the logged parts of the reward."""
-    columns = self.rollouts.columns
-    return [c[len(PART) :] for c in columns if c.startswith(PART)]
+    return [c[len(PART) :] for c in self.rollouts if c.startswith(PART)]
+
+  @property
+  def part_columns(self) -> list[str]:
+    """Columns of all parts, of those with a logged mean alone, too."""
+    both = [*self.rollouts.columns, *self.steps.columns]
+    return list(dict.fromkeys(c for c in both if c.startswith(PART)))
 
   @property
   def limit_name(self) -> str:

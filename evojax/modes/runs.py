@@ -196,7 +196,7 @@ def _training(path: pathlib.Path, row: Row) -> Row:
     return found | dict(state='finished', **_dev(metrics))
   trained = [r for r in rows if 'sampled_tokens' in r]
   if trained:
-    # Of a fork, only its own steps: those before it are of another run.
+    # A fork counts only its own steps; another run made those before.
     found['tokens'] = round(sum(r['sampled_tokens'] for r in trained))
     seconds = {r['step']: 0.0 for r in trained}
     for r in trained:

@@ -155,7 +155,7 @@ class CopiesTest(parameterized.TestCase):
 
   def test_favourite_texts_are_no_copies(self):
     rows = breaks_made.copied(2).rollouts
-    # Of eight rollouts, three are one text and five another.
+    # Three of eight rollouts are one text, and five are another.
     first = rows.groupby('group')['completion'].transform('first')
     last = rows.groupby('group')['completion'].transform('last')
     place = np.arange(len(rows)) % 8

@@ -932,7 +932,7 @@ class SealedTest(absltest.TestCase):
       recorder.record(records.Seal, lambda: records.Seal(salt='pepper', seed=0))
       self.assertLen(scorer.scores(sealed), 2)
 
-      # What could not be graded is scored by the next call.
+      # The next call scores the problems that could not be graded.
       domain, graded = type(setup.domain), type(setup.domain).grade_many
 
       def broken(self_, problems, episodes):

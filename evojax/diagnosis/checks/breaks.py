@@ -81,8 +81,7 @@ def part_stops(run: form.Run) -> findings.Finding | None:
   Nothing is wrong with a part that stays at its highest value, as the policy
   has learned it, or that had fallen before, as the policy has unlearned it.
   """
-  names = [form.PART + part for part in run.parts]
-  names += [c for c in run.steps if c.startswith(form.PART) and c not in names]
+  names = run.part_columns
   if not names:
     raise form.NotLogged('parts of the reward are not logged', ['reward'])
   stopped, curves, starts = [], [], []

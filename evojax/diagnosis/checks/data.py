@@ -10,6 +10,7 @@ import pandas as pd
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import shares
 from evojax.ledger import records
 from evojax.stats import intervals
 
@@ -222,7 +223,7 @@ def _is_goal(rows: pd.DataFrame) -> bool:
     return False
   keyed = rows['reference'].str.strip().ne('')
   rows = rows[keyed & (paid >= paid.max() - 1e-9)]
-  rows = rows.iloc[:: max(1, len(rows) // 2000)]
+  rows = shares.thinned(rows, 2000)
   if len(rows) < LEAST or form.numeric(rows['reference']).isna().mean() > 0.5:
     return False
   ends = rows['completion'].str[-END:].str.extract(FINAL)[0]

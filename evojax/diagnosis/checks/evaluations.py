@@ -1,7 +1,6 @@
 """Checks of scores of evaluations, which training does not see."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 
@@ -25,6 +24,21 @@ _SOLVES = 0.1  # Share solved in training, from which an evaluation is not at 0.
 _STEEP = 100.0  # A usual gradient norm is below 10.
 
 
+def _not_logged() -> form.NotLogged:
+  return form.NotLogged(
+      'scores of an evaluation are not logged', ['evaluation']
+  )
+
+
+def _courses(run: form.Run) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Return the name of each score of an evaluation -> steps and scores."""
+  return {
+      name.removeprefix(form.EVALUATION): run.series(name)
+      for name in run.steps
+      if name.startswith(form.EVALUATION)
+  }
+
+
 def _scores(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
   """Return steps and scores of the evaluation.
 
@@ -37,7 +51,7 @@ def _scores(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
       if len(scores) < _FEWEST:
         raise form.too_few(len(scores), 'evaluation', _FEWEST)
       return steps, scores
-  raise form.NotLogged('scores of an evaluation are not logged', ['evaluation'])
+  raise _not_logged()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,54 +145,52 @@ def _sum_of_loss(run: form.Run) -> str:
 
 def evals_part(run: form.Run) -> findings.Finding | None:
   """Detect a score of evaluations that falls while another one rises."""
-  names = [c for c in run.steps if c.startswith(form.EVALUATION)]
-  courses = {}
-  for name in names:
-    steps, scores = run.series(name)
-    if len(scores) >= _FEWEST:
-      courses[name.removeprefix(form.EVALUATION)] = steps, scores
+  courses = {n: c for n, c in _courses(run).items() if len(c[0]) >= _FEWEST}
   if len(courses) < 2:
     raise form.NotLogged('fewer than two scores of evaluations are logged')
-  rises = {name: _rise(scores) for name, (_, scores) in courses.items()}
-  drops = {name: _fall(scores) for name, (_, scores) in courses.items()}
-  for up, down in itertools.permutations(courses, 2):
-    rise, fall = rises[up], drops[down]
-    if rise is None or fall is None or drops[up] is not None:
-      continue
-    steps, scores = courses[down]
-    return findings.Finding(
-        check='evals_part',
-        severity='warning',
-        text=f'{down} falls from {fall.before:.2g} to {fall.after:.2g}, while'
-        f' {up} rises from {rise.before:.2g} to {rise.after:.2g}',
-        since=int(steps[fall.index]),
-        change=f'what {up} counts as better and {down} does not: of one data'
-        ' set, the judge of the first is gamed (read what gained most there);'
-        ' of two, the policy forgets what training does not ask for'
-        f' ({words.word(run.format, "kl_coef")} up, or such problems, too).'
-        ' Until then: the checkpoint before the fall',
-        remedies=(records.Remedy(setting='grader'),),
-        curves=((up, *courses[up]), (down, steps, scores)),
-    )
-  return None
+  drops = {
+      name: found
+      for name, (_, scores) in courses.items()
+      if (found := _fall(scores))
+  }
+  rises = {
+      name: found
+      for name, (_, scores) in courses.items()
+      if name not in drops and (found := _rise(scores))
+  }
+  if not drops or not rises:
+    return None
+  (down, fall), (up, rise) = (next(iter(x.items())) for x in (drops, rises))
+  steps, scores = courses[down]
+  return findings.Finding(
+      check='evals_part',
+      severity='warning',
+      text=f'{down} falls from {fall.before:.2g} to {fall.after:.2g}, while'
+      f' {up} rises from {rise.before:.2g} to {rise.after:.2g}',
+      since=int(steps[fall.index]),
+      change=f'what {up} counts as better and {down} does not: of one data'
+      ' set, the judge of the first is gamed (read what gained most there);'
+      ' of two, the policy forgets what training does not ask for'
+      f' ({words.word(run.format, "kl_coef")} up, or such problems, too).'
+      ' Until then: the checkpoint before the fall',
+      remedies=(records.Remedy(setting='grader'),),
+      curves=((up, *courses[up]), (down, steps, scores)),
+  )
 
 
 def eval_zero(run: form.Run) -> findings.Finding | None:
   """Detect a score of evaluations that is always 0, as no answer is read."""
-  names = [c for c in run.steps if c.startswith(form.EVALUATION)]
-  if not names:
-    raise form.NotLogged(
-        'scores of an evaluation are not logged', ['evaluation']
-    )
-  courses = {name: run.series(name)[1] for name in names}
+  courses = {name: scores for name, (_, scores) in _courses(run).items()}
+  if not courses:
+    raise _not_logged()
   zero = [
-      name.removeprefix(form.EVALUATION)
+      name
       for name, scores in courses.items()
       if len(scores) >= _FEWEST and not np.any(scores)
   ]
   # Hard problems are not solved at first; some are, if training solves some.
   solved = shares.solved_late(run)
-  others = max((float(s[-1]) for s in courses.values()), default=0.0)
+  others = max(float(scores[-1]) for scores in courses.values())
   if not zero or not max(np.nan_to_num(solved), others) > _SOLVES:
     return None
   known = 'others are not'
@@ -204,9 +216,7 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
           'scores of the evaluation leave [0, 1]: they do not say what is'
           ' solved'
       )
-    raise form.NotLogged(
-        'scores of an evaluation are not logged', ['evaluation']
-    )
+    raise _not_logged()
   scored = run.steps[['step', 'eval_outcome']].dropna()
   if len(scored) < 4:
     raise form.too_few(len(scored), 'evaluation', 4)
@@ -248,9 +258,7 @@ def eval_scale(run: form.Run) -> findings.Finding | None:
   if 'eval_reward' not in run.steps:
     if 'eval_outcome' in run.steps:
       return None
-    raise form.NotLogged(
-        'scores of an evaluation are not logged', ['evaluation']
-    )
+    raise _not_logged()
   steps, scores = run.series('eval_reward')
   low, high, last = map(float, (scores.min(), scores.max(), scores[-1]))
   if low >= 0 and high <= 1:

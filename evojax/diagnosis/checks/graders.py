@@ -26,7 +26,7 @@ READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
 def grader_open(run: form.Run) -> findings.Finding | None:
   """Detect impossible successes: errors, empty texts, one text for all."""
   rows = run.rows('outcome')
-  rows = rows.iloc[:: max(1, len(rows) // TEXTS)]
+  rows = shares.thinned(rows, TEXTS)
   for text, mask, most in _open_cases(run, rows):
     if mask.sum() < 20:
       continue
@@ -155,7 +155,7 @@ def final_numbers(run: form.Run, rows: pd.DataFrame) -> pd.DataFrame | None:
   """
   if run.has_turns:
     return None
-  rows = rows.iloc[:: max(1, len(rows) // TEXTS)]
+  rows = shares.thinned(rows, TEXTS)
   if rows['completion'].str.contains('print(', regex=False).mean() > 0.1:
     return None  # Programs end with any number.
   answers = rows['completion'].str[-data.END:].str.extract(data.FINAL)[0]

@@ -221,15 +221,19 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
   solved = early.loc[early['dead'], 'outcome']
   hard = float((solved < 0.1).mean()) if solved.notna().any() else np.nan
   easy = float((solved > 0.9).mean()) if solved.notna().any() else np.nan
-  why, check = 'their rewards are equal', 'dead_groups'
-  only, top = _only_reward(rows), _ceiling(rows)
+  why, check, answer = 'their rewards are equal', 'dead_groups', ''
   chosen = early.index[early['dead']]
   if _alike(rows[rows['group'].isin(chosen)]):
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
-  elif only is not None:
+  elif (only := _only_reward(rows)) is not None:
     why = f'all {len(rows)} rewards are {only:g}'
-  elif top is not None:
+    answer = '{reward}: a number for each completion, which differs if they do'
+  elif (top := _ceiling(rows)) is not None:
     why = f'{top[1]:.0%} of the rewards are {top[0]:g}, and none is higher'
+    answer = (
+        '{reward}: what holds it there (a cap, a clip, a condition that all'
+        ' meet), so that better rollouts get more'
+    )
   elif hard > 0.6:
     first = rows[rows['step'] == rows['step'].min()]
     # It solved some of them at first.
@@ -243,14 +247,6 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       )
   elif easy > 0.6:
     why, check = 'the problems are too easy', 'too_easy'
-  answer = _ANSWERS[check]
-  if check == 'dead_groups' and only is not None:
-    answer = '{reward}: a number for each completion, which differs if they do'
-  elif check == 'dead_groups' and top is not None:
-    answer = (
-        '{reward}: what holds it there (a cap, a clip, a condition that all'
-        ' meet), so that better rollouts get more'
-    )
   # Where nearly all is solved, little is lost; and what is too hard at first
   # may be learned from the few groups that are left.
   harmless = (
@@ -262,7 +258,7 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
       text=f'{dead.value:.0%} of groups have no gradient from the start: {why}',
       numbers=(findings.number('dead groups, first third', dead, 'share'),),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen[:3])][:6])),
-      change=answer.format(
+      change=(answer or _ANSWERS[check]).format(
           data=words.word(run.format, 'data'),
           filter=words.word(run.format, 'filter'),
           reward=words.word(run.format, 'reward'),

@@ -81,7 +81,7 @@ def _unopened(run: form.Run) -> str:
   """Return a tag that most completions close and do not open; '' for none."""
   if 'completion' not in run.rollouts or run.has_turns:
     return ''
-  texts = run.rollouts['completion'].iloc[:: max(len(run.rollouts) // 500, 1)]
+  texts = shares.thinned(run.rollouts, 500)['completion']
   found = []
   for text in texts:
     match = _CLOSED.search(text)
@@ -227,8 +227,7 @@ def reward_lost(run: form.Run) -> findings.Finding | None:
   """Detect a reward that is the same throughout, though its parts are not."""
   steps, reward = run.course('reward')
   weights = run.settings.get('weights') or {}
-  names = [c for c in run.steps if c.startswith(form.PART)]
-  names += [form.PART + p for p in run.parts if form.PART + p not in names]
+  names = run.part_columns
   if not names:
     raise form.NotLogged('parts of the reward are not logged', ['reward'])
   if np.ptp(reward) > _EQUAL or not _same_within(run):

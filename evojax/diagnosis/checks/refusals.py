@@ -332,7 +332,7 @@ def text_refused(run: form.Run) -> findings.Finding | None:
     rows = rows[rows['truncated'] < 0.5]
   if run.has_turns:
     return None
-  rows = rows.iloc[:: max(1, len(rows) // graders.TEXTS)]
+  rows = shares.thinned(rows, graders.TEXTS)
   given = rows['completion'].map(_marked)
   equal = rows[(given != '') & (given == rows['reference'].map(_bare))]
   right = (equal['outcome'] > 0.5).groupby(equal['prompt_id'])

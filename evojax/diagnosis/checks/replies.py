@@ -35,8 +35,7 @@ _OF_CALL = re.compile(
 
 def same_error(run: form.Run) -> findings.Finding | None:
   """Detect tools that reply to most calls with one and the same error."""
-  rows = run.rows('completion')
-  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  rows = shares.thinned(run.rows('completion'), _READ)
   found = pd.DataFrame(
       [
           (row, step, match[1] or match[2] or '')

@@ -74,6 +74,11 @@ class Share:
     return name, self.steps, self.values
 
 
+def thinned(rows: pd.DataFrame, most: int) -> pd.DataFrame:
+  """Return rows of the whole run, about `most`, for checks that read texts."""
+  return rows.iloc[:: max(len(rows) // most, 1)]
+
+
 def since(by: pd.Series) -> int | None:
   """Return the step from which a share is higher, if it clearly is.
 

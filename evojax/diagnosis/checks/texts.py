@@ -56,7 +56,7 @@ _BLOCKS = (
     (0x3400, 0x9FFF, _CHINESE),
     (0xAC00, 0xD7AF, 'Korean'),
 )
-# What begins a turn, and what ends one if more than padding follows.
+# A mark that begins a turn, or one that ends a turn before further text.
 _END = (
     r'(?:<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text)\|>|<end_of_turn>'
     r'|</s>|<pad>)'
@@ -81,8 +81,7 @@ def loops(run: form.Run) -> findings.Finding | None:
   """Detect completions that repeat one phrase to the end."""
   if run.has_turns:  # Repeated calls are another finding, see `echo_trap`.
     return None
-  rows = run.rows('completion')
-  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  rows = shares.thinned(run.rows('completion'), _READ)
   looping = np.array([_repeats(text) for text in rows['completion']], float)
   by = pd.Series(looping, rows.index).groupby(rows['step']).mean()
   late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 1) :])
@@ -118,14 +117,23 @@ def _repeats(text: str) -> bool:
   return len(zlib.compress(data)) < _LOOP * len(data)
 
 
-def roles_written(run: form.Run) -> findings.Finding | None:
-  """Detect completions that go on after their end, with the marks of roles."""
-  rows = run.rows('completion')
-  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
-  marked = rows['completion'].str.contains(_ROLE).astype(float)
-  by = marked.groupby(rows['step']).mean()
+def _by_step(rows: pd.DataFrame, flag: pd.Series) -> pd.Series:
+  """Return the share of a flag in each step.
+
+  Raises:
+    form.NotLogged: If there are too few steps.
+  """
+  by = flag.groupby(rows['step']).mean()
   if len(by) < form.MIN_STEPS:
     raise form.too_few(len(by), 'step', what='with completions')
+  return by
+
+
+def roles_written(run: form.Run) -> findings.Finding | None:
+  """Detect completions that go on after their end, with the marks of roles."""
+  rows = shares.thinned(run.rows('completion'), _READ)
+  marked = rows['completion'].str.contains(_ROLE).astype(float)
+  by = _by_step(rows, marked)
   late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 4) :])
   since = shares.since(by)
   # The log of a conversation has these marks from the start.
@@ -157,16 +165,13 @@ def other_language(run: form.Run) -> findings.Finding | None:
   reports reasoning in several languages at once as a consequence of rewards
   that only look at the answer.
   """
-  rows = run.rows('prompt', 'completion')
-  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  rows = shares.thinned(run.rows('prompt', 'completion'), _READ)
   others = [
       foreign(prompt, text)
       for prompt, text in zip(rows['prompt'], rows['completion'], strict=True)
   ]
   marked = pd.Series([float(bool(o)) for o in others], rows.index)
-  by = marked.groupby(rows['step']).mean()
-  if len(by) < form.MIN_STEPS:
-    raise form.too_few(len(by), 'step', what='with completions')
+  by = _by_step(rows, marked)
   change = trends.change_point(by)
   third = by.iloc[-max(len(by) // 3, 4) :]
   late = intervals.mean(third.to_numpy())
@@ -268,25 +273,19 @@ def one_text(run: form.Run) -> findings.Finding | None:
 
   Identifiers of the prompt do not count: an action names what it acts on.
   """
-  rows = run.rows('prompt', 'completion', 'reward')
-  rows = rows.iloc[:: max(len(rows) // _READ, 1)]
+  rows = shares.thinned(run.rows('prompt', 'completion', 'reward'), _READ)
   if rows['prompt'].nunique() < _PROBLEMS:
     raise form.too_few(rows['prompt'].nunique(), 'problem', _PROBLEMS)
   texts = zip(rows['prompt'], rows['completion'], strict=True)
   masked = pd.Series([_masked(*both) for both in texts], rows.index)
   late = run.late(rows)
-  top = masked[late.index].mode()
-  same = (masked == top.iloc[0]).astype(float) if len(top) else masked == ''
-  by = same.groupby(rows['step']).mean()
-  if len(by) < form.MIN_STEPS:
-    raise form.too_few(len(by), 'step', what='with completions')
+  same = (masked == masked[late.index].mode()[0]).astype(float)
+  by = _by_step(rows, same)
   share = float(same[late.index].mean())
   if share < _ONE or same[run.early(rows).index].mean() > _RARE:
     return None
-  paid, others = (
-      float(rows['reward'][same > 0].mean()),
-      float(rows['reward'][same == 0].mean()),
-  )
+  paid = float(rows['reward'][same > 0].mean())
+  others = float(rows['reward'][same == 0].mean())
   if not paid > others:
     return None
   return findings.Finding(
