@@ -7,6 +7,7 @@ import string
 from evojax.harness import grammar
 from evojax.harness import module as module_lib
 from evojax.harness import numpy_names as allowed
+from evojax.harness import python_names as names
 
 # Methods that take a dtype -> position of that argument.
 _DTYPE_OF = {'astype': 0, 'sum': 1, 'mean': 1, 'std': 1, 'var': 1}
@@ -181,7 +182,8 @@ class Reader:
           and name.isascii()
           and (
               name in self._columns
-              or name in self._m.attributes - self._m.methods.keys()
+              or name
+              in self._m.attributes - self._m.methods.keys() - names.LEADING
           )
       ):
         return

@@ -398,7 +398,14 @@ class _Reader:
       if inner and (full in names.MODULES or module_lib.is_function(inner)):
         return  # The outer node is checked when it is visited.
       yield from self._uses(node, full)
-    elif name in self._columns or own or self._is_limit(node):
+    elif name in self._columns:
+      return
+    elif own and name in names.LEADING:
+      yield line, (
+          f'.{name} is an attribute of Python or NumPy as well; give yours'
+          ' another name'
+      )
+    elif own or self._is_limit(node):
       return
     elif name not in allowed.METHODS and name not in grammar.OF_NAMEDTUPLES:
       near = module_lib.near(name, self._columns | set(allowed.METHODS))

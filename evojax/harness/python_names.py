@@ -6,6 +6,11 @@ its names are listed one by one. A name that is missing here is refused (see
 right to open files; NumPy's names are in `numpy_names`.
 """
 
+import functools
+import types
+
+import numpy as np
+
 from evojax.harness import numpy_names
 
 
@@ -160,6 +165,26 @@ RAISED = EXCEPTIONS | {'NotImplementedError', 'RuntimeError'}
 # Exceptions of modules, which may only be caught.
 ERRORS = frozenset(('numpy.linalg.LinAlgError', 'statistics.StatisticsError'))
 SPECIAL_METHODS = frozenset('__call__ __init__ __len__ __post_init__'.split())
+
+# Objects that a function may hold, and that lead to the interpreter, to memory
+# or to other functions: the frame of a generator has all builtins, the base of
+# a column the whole request.
+_LEADING = (
+    BaseException, functools.partial, memoryview, np.dtype, np.generic,
+    np.ndarray, np.ufunc, property, type, type(functools.cache(len)),
+    types.CodeType, types.FrameType, types.GeneratorType, types.TracebackType,
+)  # fmt: skip
+# Their attributes, except those that give numbers, texts and arrays. An
+# attribute is known by its name alone, so no field and no method may have one
+# of these names.
+LEADING = frozenset(
+    name
+    for type_ in _LEADING
+    for name in dir(type_)
+    if not name.startswith('_')
+) - frozenset('char close fields imag name names num real'.split())
+LEADING -= numpy_names.PROPERTIES | numpy_names.METHODS.keys()
+LEADING |= {'default_factory', 'scanner'}  # Of a defaultdict and a pattern.
 
 # ------------------------------------------------- functions of other functions
 # A full name is 'module.name' or the name of a builtin; see `values`.

@@ -159,9 +159,11 @@ class Reader:
         return fine and (kind == OPAQUE or joined)
       case ast.UnaryOp(op=op):
         return kind == OPAQUE or isinstance(op, ast.Not)
-      case ast.FormattedValue(format_spec=spec):
-        # Such a value supports no format, so a format makes it fail.
-        return kind == OPAQUE and spec is not None and bool(spec.values)
+      case ast.FormattedValue(conversion=-1, format_spec=ast.JoinedStr() as s):
+        # Such a value supports no format, so a format makes it fail. One that
+        # is computed may be empty.
+        written = any(isinstance(v, ast.Constant) and v.value for v in s.values)
+        return kind == OPAQUE and written
       case ast.Subscript(value=value):
         return value is node
       case ast.Lambda() | ast.arguments():

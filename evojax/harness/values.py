@@ -27,6 +27,11 @@ NESTED = 2
 MAKERS = frozenset(
     ('collections.namedtuple', 'functools.partial', 'operator.itemgetter')
 )
+# Functions that return a decorator, or the description of a field.
+_DECORATING = frozenset(
+    ('dataclasses.dataclass', 'dataclasses.field', 'functools.cache')
+    + ('functools.lru_cache',)
+)
 # Functions that return values that are not plain.
 _MAKING = (
     MAKERS
@@ -386,6 +391,12 @@ class Kinds:
       return OPAQUE
     if full in MAKERS or full == 're.finditer':
       return NESTED
+    if full in _DECORATING:  # The field of a class is no value of the source.
+      around = self._m.parents[self._m.parents[node]]
+      field = full == 'dataclasses.field' and isinstance(around, ast.ClassDef)
+      return PLAIN if field else NESTED
+    if full in ('numpy.finfo', 'numpy.iinfo'):
+      return OPAQUE
     if full == 'collections.defaultdict':
       types = self._m.full(node.args[0]) if node.args else 'list'
       if taken:

@@ -57,7 +57,9 @@ class Evidence:
       reader: reward | filter | diagnostic.
     """
     self.__dict__.update(  # The only way, as `__setattr__` refuses.
-        {name: view['arrays'][name] for name in columns.needed},
+        # A new object for each call: the shape of an array can be set, and
+        # would carry something to the next call.
+        {name: view['arrays'][name][...] for name in columns.needed},
         max_tokens=view['max_tokens'],
         columns=columns.open,
         codes=columns.codes(view['codes']),

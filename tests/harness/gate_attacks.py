@@ -421,6 +421,72 @@ _WRITTEN = {
         'C().x.append(1)\ngot = C().x',
         'class C:\n  x = []',
     ),
+    # An attribute is known by its name alone, whatever has it.
+    'builtins by fields of such names': (
+        'got = (i for i in [1]).gi_frame.f_builtins["__import__"]',
+        'class C:\n  gi_frame = f_builtins = 1',
+    ),
+    'builtins by names set in a method': (
+        'got = (i for i in [1]).gi_frame.f_builtins["__import__"]',
+        'class C:\n'
+        '  def __init__(self):\n'
+        '    self.gi_frame = self.f_builtins = 1',
+    ),
+    'builtins by fields of a namedtuple': (
+        'got = (i for i in [1]).gi_frame.f_builtins["__import__"]',
+        'import collections\n'
+        'C = collections.namedtuple("C", "gi_frame f_builtins")',
+    ),
+    'a frame by getattr of a field': (
+        'got = getattr((i for i in [1]), "gi_frame")',
+        'class C:\n  gi_frame = 1',
+    ),
+    'the memory of a column by a field': (
+        'got = e.n_tokens.base is not None',
+        'class C:\n  base = 1',
+    ),
+    'an address by a field': (
+        'got = "0x" in str(np.zeros(3).data)',
+        'class C:\n  data = 1',
+    ),
+    'a flag by a field': (
+        'x = np.zeros(3)\nx.flags["WRITEABLE"] = False\ngot = 1',
+        'class C:\n  flags = 1',
+    ),
+    'the classes of a number by a method': (
+        'got = e.valid.dtype.type.mro()',
+        'class C:\n  type = 1\n  def mro(self): return 1',
+    ),
+    'bytes of an array by a method': (
+        'got = np.zeros(3).tobytes()',
+        'class C:\n  def tobytes(self): return 1',
+    ),
+    'a function of a partial by a field': (
+        'got = str(functools.partial(len).func)',
+        'import functools\nclass C:\n  func = 1',
+    ),
+    'a function of a default dict by a field': (
+        'got = str(collections.defaultdict(len).default_factory)',
+        'import collections\nclass C:\n  default_factory = 1',
+    ),
+    # Values that were thought to be plain.
+    'an iterator in a format that is empty': (
+        'got = "0x" in f"{zip():{str()}}"',
+        '',
+    ),
+    'an iterator as text in a format': ('got = "0x" in f"{zip()!r:>9}"', ''),
+    'a decorator as text': (
+        'got = "0x" in str(functools.lru_cache(maxsize=3))',
+        'import functools',
+    ),
+    'a field as text': (
+        'got = "0x" in str(dataclasses.field(default=1))',
+        'import dataclasses',
+    ),
+    'limits in a set': (
+        'got = {np.finfo(np.float32), np.finfo(np.float64)}',
+        '',
+    ),
     'a default of a lambda': (
         'f = lambda x=[]: x\ngot = f() == []',
         '',
