@@ -29,6 +29,7 @@ from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import durable
 
+MAX_BYTES = 1 << 20  # Largest file of a skill.
 CROSS_DOMAIN = 2  # A skill that held in this many domains applies to any.
 
 
@@ -115,8 +116,9 @@ class Skill:
       surface: The fields that a harness of the run may set.
 
     Raises:
-      SkillError: If the config has no number to scale, a reward part does not
-        exist, or no harness can hold the change.
+      SkillError: If the config has no number to scale, the scaled number is
+        too large, a reward part does not exist, or no harness can hold the
+        change.
     """
     try:
       if self.file:
@@ -135,7 +137,11 @@ class Skill:
           value = round_value(surface.field(path), current * value)
         values[path] = value
       return after.with_overlay(values)
-    except (spec.HarnessError, surface_lib.SurfaceError) as error:
+    except (
+        spec.HarnessError,
+        surface_lib.SurfaceError,
+        OverflowError,
+    ) as error:
       raise SkillError(str(error)) from error
 
   def to_json(self) -> str:
@@ -303,6 +309,11 @@ def _read(path: pathlib.Path) -> Skill:
     SkillError: If the file is not a skill, or its hash does not match.
   """
   try:
+    # A pipe would block, and a huge file fill the memory.
+    if path.exists() and not path.is_file():
+      raise SkillError('is not a file; take it out')
+    if (size := path.stat().st_size) > MAX_BYTES:
+      raise SkillError(f'has {size} bytes, more than {MAX_BYTES}; take it out')
     fields = json.loads(path.read_bytes().decode())
     own = {
         field.name: fields[field.name] for field in dataclasses.fields(Skill)
@@ -320,7 +331,9 @@ def _read(path: pathlib.Path) -> Skill:
       OverflowError,
       RecursionError,
   ) as error:
-    raise SkillError(f'{path}: is not a skill: {error!r}') from error
+    raise SkillError(
+        f'{path}: is not a skill as evojax writes it, take it out: {error!r}'
+    ) from error
   return skill
 
 

@@ -166,6 +166,11 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
   silent = [v.version for v in versions if not v.whole.values]
   if silent:
     return discarded(f'it has no number for {", ".join(silent)}')
+  for v in versions:
+    if missing := set(names) - v.whole.values.keys():
+      return discarded(
+          f'it has no {min(missing)} for {v.version}, as for other versions'
+      )
   where = f'{sum(len(v.slices) for v in versions)} slices of' + (
       f' {len(versions)} version{"s" if len(versions) > 1 else ""}'
   )

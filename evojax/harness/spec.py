@@ -122,7 +122,8 @@ def _canonical_value(path: str, value: Any) -> Any:
   if not isinstance(value, bool | int | float | str):
     raise HarnessError(
         f'{OVERLAY}: {path}: a {type(value).__name__} is not a number, a string'
-        ' or a list of them'
+        ' or a list of them; write {"optim.learning_rate": 1e-4}, and numbers'
+        ' of NumPy as float(x)'
     )
   if isinstance(value, int) and abs(value) > syntax.MAX_INT:
     raise HarnessError(f'{OVERLAY}: {path} is larger than 2**63')
@@ -175,7 +176,7 @@ def read(directory: str | os.PathLike[str]) -> Harness:
     if path.stat().st_size > MAX_FILE_BYTES:
       raise HarnessError(f'{path} is larger than {MAX_FILE_BYTES} bytes')
     try:
-      text = path.read_bytes().decode()
+      text = path.read_bytes().decode('utf-8-sig')  # Some editors add a mark.
     except UnicodeDecodeError as error:
       raise HarnessError(f'{path} is not UTF-8 text: {error}') from error
     if name == OVERLAY:
@@ -208,7 +209,8 @@ def _walk(root: pathlib.Path):
   """Yield all files below root except those of packaging.
 
   Raises:
-    HarnessError: If one is a link, whose target could change unnoticed.
+    HarnessError: If one is a link, whose target could change unnoticed, or no
+      file.
   """
   for path in root.iterdir():
     if path.name in _PACKAGING:
@@ -217,17 +219,31 @@ def _walk(root: pathlib.Path):
       raise HarnessError(f'{path} is a symbolic link; a harness holds copies')
     if path.is_dir():
       yield from _walk(path)
-    else:
+    elif path.is_file():
       yield path
+    else:  # Reading a pipe would block.
+      raise HarnessError(f'{path} is neither a file nor a folder; take it out')
 
 
 def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
-  """Return a JSON object, in which no key occurs twice."""
+  """Return the JSON object in a file of a harness."""
+  try:
+    return json_object(text)
+  except HarnessError as error:
+    raise HarnessError(f'{path} {error}') from error
+
+
+def json_object(text: str) -> dict[str, Any]:
+  """Return a JSON object, in which no key occurs twice.
+
+  Raises:
+    HarnessError: If it is anything else; the message follows a file's name.
+  """
 
   def once(pairs):
     counts = collections.Counter(name for name, _ in pairs)
     if twice := sorted(name for name, count in counts.items() if count > 1):
-      raise HarnessError(f'{path}: {twice} occur twice')
+      raise HarnessError(f'is ambiguous: {twice} occur twice; take one out')
     return dict(pairs)
 
   try:
@@ -235,10 +251,10 @@ def _parse(path: pathlib.Path, text: str) -> dict[str, Any]:
   except HarnessError:
     raise
   except (ValueError, RecursionError) as error:  # Long numbers, deep lists.
-    raise HarnessError(f'{path} is not JSON: {error}') from error
+    raise HarnessError(f'is not JSON: {error}') from error
   if not isinstance(value, dict):
     raise HarnessError(
-        f'{path} holds a {type(value).__name__}, not an object such as'
+        f'holds a {type(value).__name__}, not an object such as'
         ' {"optim.learning_rate": 1e-4}'
     )
   return value

@@ -8,8 +8,11 @@ import re
 import textwrap
 
 WIDTH = 80
-# A text from a proposer or a server must not control the terminal.
-_CONTROL = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]')
+# A text from a proposer or a server must not control the terminal, and no
+# terminal can show half of a surrogate pair.
+_CONTROL = re.compile(
+    '[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]'
+)
 
 # A line that begins with one of the two commands that start evojax.
 _COMMAND = re.compile(r'\s*(?:\S*python[\d.]* -m|bash) \S')

@@ -1413,6 +1413,13 @@ class HumanTest(parameterized.TestCase):
       ('no_hypothesis', {'delta': {}, 'expected': [0, 0.1]}, 'hypothesis'),
       ('unknown_field', {'hypotheses': 'x'}, 'hypotheses'),
       ('veto_and_more', {'veto': 'clip', 'delta': {}}, 'nothing else'),
+      ('twice', '{"veto": "clip", "veto": "keep"}', "['veto'] occur twice"),
+      (
+          'twice_within',
+          '{"delta": {"overlay": {"optim.learning_rate": 2e-4,'
+          ' "optim.learning_rate": 3e-4}}}',
+          "['optim.learning_rate'] occur twice",
+      ),
   )
   def test_bad_file(self, fields, reason):
     self._refused(fields, reason)
@@ -1427,6 +1434,11 @@ class HumanTest(parameterized.TestCase):
           'two factors',
       ),
       ('nothing', {'overlay': {'optim.learning_rate': 1e-4}}, 'no factor'),
+      (
+          'rounding',
+          {'overlay': {'optim.learning_rate': 1e-4 + 1e-19}},
+          'is a change of less than 1 %',
+      ),
       ('empty', {}, 'delta is'),
       ('own_code', {'file': 'keep.py', 'source': 'import os'}, 'delta is'),
       (
@@ -1451,6 +1463,23 @@ class HumanTest(parameterized.TestCase):
   )
   def test_bad_expectation(self, expected):
     self._refused(self._rate(expected=expected), 'expected')
+
+  def test_the_mark_of_an_editor_is_no_content(self):
+    self._put('a.json', '\ufeff' + json.dumps(self._rate()))
+    self.assertIsNotNone(human.propose(context(), self.inbox))
+
+  def test_a_file_that_is_taken_out_meanwhile(self):
+    self._put('1.json', self._rate())
+    self._put('2.json', self._rate(2e-4))
+    read = human._read
+
+    def taken_out(path):
+      path.unlink(missing_ok=path.name == '1.json')
+      return read(path)
+
+    with mock.patch.object(human, '_read', side_effect=taken_out):
+      self.assertIsNone(human.propose(context(), self.inbox))
+    self.assertEmpty(list(self.inbox.iterdir()))
 
   def test_a_name_refused_again_overwrites_nothing(self):
     for text in '[1]', '[2', '[3':
@@ -1480,12 +1509,19 @@ class HumanTest(parameterized.TestCase):
     self.assertIn(reason, told)
     self.assertEqual('JSON' in told, 'JSON' in reason)
 
-  def test_twice_on_one_parent_is_refused(self):
+  # A number that is nearly the same is the same change.
+  @parameterized.parameters(3e-4, 3.01e-4, 2.99e-4)
+  def test_twice_on_one_parent_is_refused(self, value):
     history = [trial(propose_change({'optim.learning_rate': 3e-4}))]
-    self._put('1.json', self._rate())
+    self._put('1.json', self._rate(value))
     self.assertIsNone(human.propose(context((), history), self.inbox))
     reason = (self.inbox / '1.json.reason.txt').read_text()
     self.assertIn('tried on this parent', reason)
+
+  def test_another_number_is_another_change(self):
+    history = [trial(propose_change({'optim.learning_rate': 3e-4}))]
+    self._put('1.json', self._rate(3.1e-4))
+    self.assertIsNotNone(human.propose(context((), history), self.inbox))
 
 
 class LoadTest(parameterized.TestCase):
@@ -1545,6 +1581,15 @@ class LoadTest(parameterized.TestCase):
         propose = propose_lib.load('tests.evolve.own_proposer')
         with self.assertRaisesRegex(ValueError, message):
           propose(context())
+
+  def test_the_change_counts_and_not_what_is_said_of_it(self):
+    made = propose_change({'optim.learning_rate': 3e-4})
+    said = propose_change({'grpo.kl_coef': 0.01}).delta
+    with absltest.mock.patch.object(
+        own_proposer, 'propose', lambda _: dataclasses.replace(made, delta=said)
+    ):
+      propose = propose_lib.load('tests.evolve.own_proposer')
+      self.assertEqual(propose(context()).delta, made.delta)
 
   @parameterized.parameters(((0.05, 0.0),), ((-2.0, 0.0),), ((0.0, np.nan),))
   def test_an_expectation_is_an_interval(self, expected):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import tempfile
 
@@ -137,6 +138,17 @@ class LearnedTest(parameterized.TestCase):
       learn(rate(3e-4)).apply(SEED, {}, SURFACE)
 
   @parameterized.parameters(
+      ('optim.learning_rate', 10**400),
+      ('rollout.token_limit', 1e308),
+  )
+  def test_a_scale_beyond_all_numbers(self, path, factor):
+    skill = dataclasses.replace(
+        learn(rate(3e-4)), overlay={path: ('scale', factor)}
+    )
+    with self.assertRaises(skills.SkillError):
+      skill.apply(SEED, CONFIG | {'rollout.token_limit': 64}, SURFACE)
+
+  @parameterized.parameters(
       dict(effect=0.5, low=0.6, high=0.7),
       dict(effect=float('nan'), low=0.0, high=0.1),
       dict(effect=5.0, low=2.0, high=8.0),  # Points instead of fractions.
@@ -235,10 +247,13 @@ class FilesTest(absltest.TestCase):
             '"effect": 0.05', f'"effect": 1{"0" * 400}'
         ),
         'shape.json': json.dumps(fields | {'overlay': {'grpo.keep': 'all'}}),
+        'huge.json': good.read_text() + ' ' * skills.MAX_BYTES,
     }
     for name, text in bad.items():
       data = text if isinstance(text, bytes) else text.encode()
       (self.root / name).write_bytes(data)
+    bad['pipe.json'] = ''
+    os.mkfifo(self.root / 'pipe.json')
     with self.assertLogs('absl', 'WARNING') as logs:
       found = skills.read_all([self.root], SURFACE)
     self.assertLen(found, 1)

@@ -359,6 +359,19 @@ class AccessTest(parameterized.TestCase):
     with self.assertRaises(run.FunctionError):
       f.measure('x', recorded.view())
 
+  def test_the_shape_of_a_column_carries_nothing_to_the_next_call(self):
+    source = (
+        'def measure(e):\n'
+        "  found = {'x': float(len(e.outcome))}\n"
+        '  e.outcome.shape = (e.outcome.size,)\n'
+        '  return found\n'
+    )
+    path, view = 'diagnostics/x.py', recorded.view(prompts=2, group_size=4)
+    call = calls.Call(path, 'measure', [view])
+    limit = calls.limits(10.0)
+    for answer in calls.exchange({path: source}, [call] * 2, limit):
+      self.assertEqual(answer['x'], 2)
+
   @parameterized.parameters(
       ('SEEN = []', 'SEEN.append(1)'),
       ('SEEN = [[0]]', 'SEEN[0][0] = 1'),

@@ -217,6 +217,20 @@ class DirectoryTest(parameterized.TestCase):
     ):
       spec.read(path)
 
+  def test_refuses_a_pipe(self):
+    path = self.folder(**{'reward.py': REWARD})
+    os.mkfifo(path / 'keep.py')
+    with self.assertRaisesRegex(spec.HarnessError, 'keep.py is neither a file'):
+      spec.read(path)
+
+  def test_the_mark_of_an_editor_is_no_content(self):
+    plain = self.folder(**{'overlay.json': '{"a.b": 1}', 'reward.py': REWARD})
+    before = spec.read(plain)
+    for name in ('overlay.json', 'reward.py'):
+      text = (plain / name).read_text()
+      (plain / name).write_text(text, encoding='utf-8-sig')
+    self.assertEqual(spec.read(plain), before)
+
   def test_refuses_what_is_not_there(self):
     with self.assertRaisesRegex(
         spec.HarnessError, 'is not a directory; .*config.harness.path'

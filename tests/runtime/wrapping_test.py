@@ -21,6 +21,7 @@ class WrapTest(parameterized.TestCase):
       ('x  y', ['x  y']),
       # It would clear the screen, or turn what follows round.
       ('\x1b[2J\r\u202e', ['\\x1b[2J\\r\\u202e']),
+      ('\ud83d', ['\\ud83d']),  # Half of an emoji, which UTF-8 cannot hold.
   )
   def test_lines(self, text, lines):
     self.assertEqual(wrapping.wrap(text, 8), lines)

@@ -34,6 +34,10 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import plugins
 
+# Relative difference up to which two numbers count as one change, since no race
+# can tell their effects apart.
+_SAME = 0.01
+
 PROPOSERS = {
     'rules': 'evojax.evolve.propose.rules',
     'random': 'evojax.evolve.propose.random_changes',
@@ -131,14 +135,15 @@ def load(name: str) -> Callable[[Context], Proposal | None]:
           ' returns what evojax.evolve.propose.make makes, or None'
       )
     try:
-      consider(context, proposal.after)
+      delta, _ = consider(context, proposal.after)
     except ProposalError as error:
       raise ValueError(
           f'{field}={name!r} proposed a change that may not be made: {error};'
           ' catch the ProposalError of evojax.evolve.propose.make and propose'
           ' something else'
       ) from error
-    return dataclasses.replace(proposal, proposer=name)
+    # The change itself counts, not what is said to have changed.
+    return dataclasses.replace(proposal, delta=delta, proposer=name)
 
   return propose
 
@@ -193,9 +198,9 @@ def consider(
 
   Raises:
     ProposalError: If it is off the surface, is more than one factor, is vetoed,
-      leads back to a harness that was a parent, or was tried on this parent,
-      unless it repairs a critical fault, and was not tried as such or gained
-      in its only trial.
+      changes numbers by less than 1 %, leads back to a harness that was a
+      parent, or was tried on this parent, unless it repairs a critical fault,
+      and was not tried as such or gained in its only trial.
   """
   surface = context.surface
   try:
@@ -203,6 +208,12 @@ def consider(
     change = delta_lib.diff(context.parent, after, surface, context.config)
   except (surface_lib.SurfaceError, delta_lib.DeltaError) as error:
     raise ProposalError(str(error)) from error
+  if all(_is_near(old, new) for _, old, new in change.changes):
+    said = ', '.join(f'{p} {old!r} -> {new!r}' for p, old, new in change.changes)
+    raise ProposalError(
+        f'{said} is a change of less than {100 * _SAME:g} %, whose effect no race'
+        ' can measure; propose a larger one'
+    )
   for veto in (change.sha256, change.factor):
     if veto in context.vetoes:
       raise ProposalError(f'{veto} is vetoed')
@@ -212,6 +223,25 @@ def consider(
         ' better one'
     )
   return change, _note(context, change)
+
+
+def _is_near(one: Any, other: Any) -> bool:
+  """Return whether two values are numbers that count as one change."""
+  if not (skills_lib.is_number(one) and skills_lib.is_number(other)):
+    return False
+  return abs(one - other) <= _SAME * max(abs(one), abs(other))
+
+
+def _is_same(one: records.Delta, other: delta_lib.Delta) -> bool:
+  """Return whether two changes lead to the same values, or nearly so."""
+  if one.sha256 == other.sha256:
+    return True
+  first, second = (
+      {path: new for path, _, new in delta.changes} for delta in (one, other)
+  )
+  return first.keys() == second.keys() and all(
+      _is_near(first[path], second[path]) for path in first
+  )
 
 
 def _undoes(context: Context, change: delta_lib.Delta) -> bool:
@@ -239,7 +269,7 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
   Raises:
     ProposalError: If the change was tried on this parent.
   """
-  before = [t for t in context.history if t.delta.sha256 == change.sha256]
+  before = [t for t in context.history if _is_same(t.delta, change)]
   severity = repairs.severity(context.findings, change.changes)
   parent = context.parent.sha256
   for trial in before:

@@ -25,7 +25,6 @@ from collections.abc import Mapping
 import dataclasses
 import difflib
 import itertools
-import json
 import os
 import pathlib
 import re
@@ -86,7 +85,8 @@ def propose(
         continue
       return _proposal(context, path, fields)
     except (InboxError, propose_lib.ProposalError, spec.HarnessError) as error:
-      _refuse(path, str(error))
+      if path.exists():  # The user may have just taken it out.
+        _refuse(path, str(error))
   return None
 
 
@@ -160,12 +160,11 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
   if len(data) > MAX_BYTES:
     raise InboxError(f'is larger than {MAX_BYTES} bytes')
   try:
-    fields = json.loads(data.decode())
-  except (ValueError, RecursionError) as error:
-    raise InboxError(f'is not JSON: {error}') from error
-  if not isinstance(fields, dict):
-    raise InboxError(f'holds a {type(fields).__name__}, not an object')
-  return fields
+    return spec.json_object(data.decode('utf-8-sig'))
+  except UnicodeDecodeError as error:
+    raise InboxError(f'is not UTF-8 text: {error}') from error
+  except spec.HarnessError as error:
+    raise InboxError(str(error)) from error
 
 
 def _veto(fields: Mapping[str, Any]) -> str:
@@ -298,7 +297,7 @@ def _beside(inbox: pathlib.Path, name: Any) -> str:
           f'source_file={name!r} is a link, or larger than'
           f' {spec.MAX_FILE_BYTES} bytes'
       )
-    return path.read_bytes().decode()
+    return path.read_bytes().decode('utf-8-sig')
   except (OSError, UnicodeDecodeError) as error:
     raise InboxError(f'source_file={name!r} cannot be read: {error}') from error
 
