@@ -18,6 +18,8 @@ from evojax.evidence import schema
 from evojax.runtime import numerals
 
 Parts = Callable[[Any], Mapping[str, np.ndarray]]
+# Largest |reward|. Advantages square it, and float32 ends at 3e38.
+LARGEST = 1e15
 
 
 class RewardError(ValueError):
@@ -326,8 +328,8 @@ def compute(
     float32 [P, G] rewards, and the parts named in `weights`, before weighting.
 
   Raises:
-    RewardError: If a weight names no part, a part has another shape, or a part
-      or the sum is not finite.
+    RewardError: If a weight names no part, a part has another shape or is not
+      finite, or the sum is larger than LARGEST.
   """
   shape = view.valid.shape
   # The result is checked completely, since it may come from a user's function.
@@ -370,9 +372,10 @@ def compute(
     used[name] = part
     with np.errstate(over='ignore', invalid='ignore'):
       total += np.float32(weight) * part
-  if not np.isfinite(total).all():
+  if not (largest := np.abs(total).max(initial=0)) <= LARGEST:
     raise RewardError(
-        f'the reward leaves the range of float32 with config.reward.weights ='
+        'the reward leaves the range of float32 when it is squared: it is up to'
+        f' {largest:.3g}, more than {LARGEST:g}, with config.reward.weights ='
         f' {dict(weights)}; lower them'
     )
   return total, used

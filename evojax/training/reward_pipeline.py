@@ -20,6 +20,7 @@ from evojax.rl import advantages as advantages_lib
 from evojax.rl import filters
 from evojax.runtime import decisions
 from evojax.runtime import interruptible
+from evojax.training import reward_parts
 from evojax.training import setup as setup_lib
 
 
@@ -97,7 +98,8 @@ class RewardPipeline:
 
     Raises:
       preemption.Interrupted: If a signal came while the reward was computed.
-      reward_parts.RewardError: If a part does not fit, or is not finite.
+      reward_parts.RewardError: If a part does not fit, or is not finite, or if
+        rewards or credit are too large for float32.
       harness.run.FunctionError: If a function of the harness fails.
     """
     batch, state = decisions.agreed(lambda: self._reward(rollouts))
@@ -128,12 +130,19 @@ class RewardPipeline:
     if functions and functions.has('keep'):
       chosen, state = functions.keep(e, state)
       kept = kept & chosen
+    with np.errstate(over='ignore'):
+      credited = advantages_lib.per_turn(advantages, weights, turns)
+    if not np.isfinite(credited).all():
+      raise reward_parts.RewardError(
+          'advantages leave the range of float32: weight.py returns up to'
+          f' {np.abs(weights).max():.3g}; return weights near 1'
+      )
     batch = RewardedBatch(
         rollouts=rollouts,
         graded=graded,
         rewards=rewards,
         parts=parts,
-        advantages=advantages_lib.per_turn(advantages, weights, turns),
+        advantages=credited,
         kept=kept.any(1),
     )
     return batch, state

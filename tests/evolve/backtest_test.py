@@ -1,13 +1,19 @@
 """Statistics of a backtest with hand-worked values."""
 
 import math
+import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
 from evojax.evolve import backtest
+from evojax.evolve import opening
+from evojax.evolve.steps import backtest as step
+from evojax.harness import delta as delta_lib
 from evojax.harness import surface
+from evojax.ledger import records
+from evojax.training import update
 
 SURFACE = surface.recipe()
 
@@ -112,6 +118,29 @@ class ScanTest(parameterized.TestCase):
 
   def test_a_part_that_is_gone(self):
     self.assertEqual(backtest.scan(rewarded(), 'gone', SURFACE), {})
+
+
+class StepTest(absltest.TestCase):
+
+  def test_a_replay_that_diverges_is_a_crash_and_does_not_end_the_run(self):
+    run, version, design, delta = (
+        absltest.mock.NonCallableMock(spec=kind)
+        for kind in (
+            opening.Run, records.Version, records.Design, delta_lib.Delta
+        )
+    )  # fmt: skip
+    run.path, version.folder, design.trial = pathlib.Path('/nowhere'), 'v0', 3
+    diverged = update.NonFiniteError('step 7: loss=nan')
+    with absltest.mock.patch.multiple(
+        step,
+        recorded=absltest.mock.DEFAULT,
+        arm_lib=absltest.mock.DEFAULT,
+        _key=lambda *_: 'key',
+        _backtest=absltest.mock.Mock(side_effect=diverged),
+    ):
+      found = step.backtest(run, version, design, delta)
+    self.assertEqual((found.trial, found.crash), (3, 'step 7: loss=nan'))
+    self.assertEqual((found.statistics, found.predicted), ({}, None))
 
 
 if __name__ == '__main__':

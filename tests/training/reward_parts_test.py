@@ -96,6 +96,12 @@ class ComputeTest(parameterized.TestCase):
           r"leaves the range of float32 .*\{'x': 1e\+30\}; lower them",
       ),
       (
+          'beyond float32 when squared',
+          returning('x', np.full((2, 3), -1e20)),
+          {'x': 1.0},
+          r"it is up to 1e\+20, more than 1e\+15, .*\{'x': 1.0\}; lower them",
+      ),
+      (
           'weight beyond float32',
           returning('x', np.zeros((2, 3))),
           {'x': 1e39},

@@ -11,6 +11,7 @@ from evojax import records
 from evojax.episodes import collect
 from evojax.evidence import schema
 from evojax.evidence import store
+from evojax.training import reward_parts
 from evojax.training import reward_pipeline
 from evojax.training import setup as setup_lib
 from tests.eval import fakes
@@ -92,6 +93,17 @@ class RewardPipelineTest(absltest.TestCase):
     np.testing.assert_allclose(
         columns['advantage'], [0.5, -0.185, 0.275, -0.5], rtol=1e-6
     )
+
+  def test_credit_beyond_float32(self):
+    functions = Functions()
+    functions.weight = lambda view: np.full((2, 2, 3), 3e38, np.float32)
+    setup = make_setup(functions)
+    setup.config.grpo.advantage = 'leave_one_out'  # They are 1 and -1.
+    setup.config.reward.weights.outcome = 2.0
+    with self.assertRaisesRegex(
+        reward_parts.RewardError, r'weight.py returns up to 3e\+38'
+    ):
+      reward_pipeline.RewardPipeline(setup)(rollouts())
 
   def test_the_longest_episode_was_not_graded(self):
     """Its turns are there, without a share in the update."""

@@ -34,6 +34,7 @@ from evojax.runtime import durable
 from evojax.training import arm as arm_lib
 from evojax.training import reward_parts
 from evojax.training import reward_pipeline
+from evojax.training import update as update_lib
 
 EQUAL = 'equal_updates'  # 1 if the change makes no difference to a replay.
 
@@ -44,9 +45,9 @@ def backtest(
     design: records.Design,
     delta: delta_lib.Delta,
 ) -> records.Backtest:
-  """Backtest a candidate against its parent; a failing reward is a crash.
+  """Backtest a candidate against its parent.
 
-  Equal inputs give equal numbers, which are stored under the hash of the
+  It is a crash if a reward fails or replayed updates diverge. Equal inputs give equal numbers, which are stored under the hash of the
   inputs.
   """
   folder = run.path / version.folder
@@ -61,7 +62,11 @@ def backtest(
   if stored is None:
     try:
       stored = _backtest(run, version, design, delta, steps)
-    except (run_lib.FunctionError, reward_parts.RewardError) as error:
+    except (
+        run_lib.FunctionError,
+        reward_parts.RewardError,
+        update_lib.NonFiniteError,
+    ) as error:
       stored = dict(statistics={}, predicted=None, sampled_tokens=0)
       key, crash = '', str(error)
     # A crash has no numbers to store: another run may repair the cause.
