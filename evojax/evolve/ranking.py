@@ -16,8 +16,8 @@ the bound on false keeps holds for any order.
 from collections.abc import Callable, Sequence
 import statistics
 
+from evojax.evolve import propose as propose_lib
 from evojax.evolve import repairs
-from evojax.evolve.propose import human
 from evojax.ledger import calibration
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
@@ -241,7 +241,7 @@ def _rank(trial: history_lib.Trial) -> int:
   if repairs.severity_of(trial) == 'critical':
     return _CRITICAL
   proposal = trial.hypothesize
-  if proposal and proposal.trigger.startswith(human.TRIGGER):
+  if proposal and proposal.trigger.startswith(propose_lib.TRIGGER):
     return _USER
   return _REPAIR if repairs.repairs_fault(trial) else _OTHER
 

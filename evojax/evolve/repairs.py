@@ -1,6 +1,7 @@
 """Values that remedies of a diagnosis set, and the changes that set them."""
 
 from collections.abc import Iterable, Sequence
+import math
 from typing import Any
 
 from evojax.diagnosis import findings as findings_lib
@@ -11,6 +12,7 @@ from evojax.ledger import records
 
 FAULTS = ('critical', 'warning')  # Severities of findings that are faults.
 FILES = ('reward.py', 'keep.py', 'weight.py')
+_LEAST = 1.1  # Least factor of a repair that the bounds stop.
 Change = tuple[str, Any, Any]  # Path, value before, value after.
 
 
@@ -99,4 +101,13 @@ def _makes(change: Change, remedy: records.Remedy) -> bool:
     return value in after and value not in before
   if value is not None:
     return spec.as_float(after) == spec.as_float(value)
-  return bool(before) and (after / before - 1) * (remedy.times - 1) > 0
+  if not before or (after / before - 1) * (remedy.times - 1) <= 0:
+    return False
+  # A repair need not gain, only not lose, which a change of next to nothing
+  # never does. So it makes half of the step, or what the bounds leave of it.
+  return _size(after / before) >= min(_size(remedy.times) / 2, _size(_LEAST))
+
+
+def _size(ratio: float) -> float:
+  """Return the size of a step by a factor; infinite if a value is off then."""
+  return abs(math.log(ratio)) if ratio > 0 else math.inf

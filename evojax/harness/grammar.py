@@ -9,7 +9,7 @@ import ast
 MAX_LOOPS = 3  # Nested loops, comprehensions included.
 MAX_ITEMS = 64  # Entries of a literal list, tuple, set or dict.
 MAX_NUMBER = 10**9
-MAX_TEXT = 200  # Characters of a string, except docstrings.
+MAX_TEXT = 200  # Characters of a name or a string, except docstrings.
 # Attributes of any evidence, besides its columns.
 EVIDENCE = frozenset(('codes', 'columns', 'max_tokens', 'valid'))
 

@@ -10,6 +10,7 @@ import hashlib
 from typing import Any
 import warnings
 
+from evojax.harness import grammar
 from evojax.runtime import python_source
 
 # Python 3.12 warns of '\d' in a source that it parses. The warning is for the
@@ -61,13 +62,15 @@ def parse(name: str, source: str) -> ast.Module:
 
   Raises:
     SourceError: If it is not valid Python, too deep or too long, or holds a
-      constant that cannot be shown.
+      name that is too long or a constant that cannot be shown.
   """
   try:
     tree = python_source.parse(source)
   except (SyntaxError, RecursionError, MemoryError, ValueError) as fault:
-    line = getattr(fault, 'lineno', None) or 0
-    message = getattr(fault, 'msg', None) or 'cannot be parsed'
+    line = getattr(fault, 'lineno', None) or 1
+    message = getattr(fault, 'msg', None) or str(fault)
+    if isinstance(fault, RecursionError | MemoryError):
+      message = 'an expression is too deep to be parsed; name what is in it'
     raise SourceError(f'{name} line {line}: {message}') from fault
   refuse = functools.partial(error, name=name)
   level, depth = [tree], 0
@@ -91,6 +94,14 @@ def parse(name: str, source: str) -> ast.Module:
         ' less in one function'
     )
   for node in nodes:
+    for field in grammar.NAMED:
+      word = getattr(node, field, None)
+      if isinstance(word, str) and len(word) > grammar.MAX_TEXT:
+        message = (
+            f'a name of {len(word)} characters, more than {grammar.MAX_TEXT};'
+            ' shorten it'
+        )
+        raise refuse(node, message)
     match node:
       case ast.Constant(value=int(value)) if value > MAX_INT:
         raise refuse(

@@ -702,6 +702,9 @@ class FindingsTest(parameterized.TestCase):
       (('reward.weights.format', 0.5, 0.0), ''),
       (('optim.learning_rate', 1e-4, 5e-5), 'critical'),
       (('optim.learning_rate', 1e-4, 2e-4), ''),
+      # Next to nothing loses nothing, and repairs nothing.
+      (('optim.learning_rate', 1e-4, 9.5e-5), ''),
+      (('optim.learning_rate', 1e-4, 9e-5), 'critical'),  # At its bound.
       (('reward.py', 'ab12', 'changed'), ''),
   )
   def test_what_is_changed_counts_and_not_what_is_said(self, change, expected):
@@ -1574,6 +1577,10 @@ class LoadTest(parameterized.TestCase):
             'may not be made: seed is not',
         ),
         (dataclasses.replace(off, after=SEED), 'no factor'),
+        (
+            dataclasses.replace(off, trigger='inbox/a.json'),
+            "trigger='inbox/a.json', which means a file in",
+        ),
     ):
       with absltest.mock.patch.object(
           own_proposer, 'propose', lambda _, answer=answer: answer

@@ -144,7 +144,9 @@ class DiagnosticTest(parameterized.TestCase):
     other = validate.Readings('v1', reading(0.5, y=1.0), good.slices)
     found = validate.diagnostic([good, other])
     self.assertFalse(found.kept)
-    self.assertEqual(found.reasons, ('it has no y for v0, as for other versions',))
+    self.assertEqual(
+        found.reasons, ('it has no y for v0, as for other versions',)
+    )
 
   def test_too_little_evidence_is_discarded(self):
     found = validate.diagnostic([version('v0', SCORES[:3], SCORES[:3])])

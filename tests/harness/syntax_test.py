@@ -13,6 +13,8 @@ class ParseTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('digits', f'\nX = 0x{"f" * 5000}', r'line 2: a number is larger'),
       ('nodes', 'x = [' + '1,' * 4000 + ']', r'line 1: 4\d+ syntax nodes, mo'),
+      ('depth', f'x = {"-" * 9000}1', 'line 1: an expression is too deep to'),
+      ('a name', f'import a{".a" * 999}', 'line 1: a name of 1999 characters,'),
       ('no break', "\nX = 'a\u00a0b'", r'line 2: a text holds U\+00A0, whi'),
       ('escape', r"X = '\x1b[2J'", r'line 1: a text holds U\+001B'),
       ('surrogate', r"X = '\ud800'", r'line 1: a text holds U\+D800'),

@@ -43,6 +43,7 @@ PROPOSERS = {
     'random': 'evojax.evolve.propose.random_changes',
 }
 INBOX = 'human'  # Proposer of the changes in the user's inbox, see `human`.
+TRIGGER = 'inbox/'  # Their trigger is this prefix and the name of the file.
 CRITERION = (
     'its arms solve more than those of the incumbent beside them: the e-value'
     ' of all pairs reaches its threshold; it holds on perturbed problems, if'
@@ -134,6 +135,12 @@ def load(name: str) -> Callable[[Context], Proposal | None]:
           f'{field}={name!r}: propose returned a {type(proposal).__name__}; it'
           ' returns what evojax.evolve.propose.make makes, or None'
       )
+    if proposal.trigger.startswith(TRIGGER):
+      raise ValueError(
+          f'{field}={name!r} gave trigger={proposal.trigger!r}, which means a'
+          " file in the user's inbox; name an alert or a finding, or leave it"
+          ' empty'
+      )
     try:
       delta, _ = consider(context, proposal.after)
     except ProposalError as error:
@@ -209,10 +216,10 @@ def consider(
   except (surface_lib.SurfaceError, delta_lib.DeltaError) as error:
     raise ProposalError(str(error)) from error
   if all(_is_near(old, new) for _, old, new in change.changes):
-    said = ', '.join(f'{p} {old!r} -> {new!r}' for p, old, new in change.changes)
+    said = ', '.join(f'{p} {a!r} -> {b!r}' for p, a, b in change.changes)
     raise ProposalError(
-        f'{said} is a change of less than {100 * _SAME:g} %, whose effect no race'
-        ' can measure; propose a larger one'
+        f'{said} is a change of less than {100 * _SAME:g} %, whose effect no'
+        ' race can measure; propose a larger one'
     )
   for veto in (change.sha256, change.factor):
     if veto in context.vetoes:

@@ -39,7 +39,6 @@ from evojax.harness import surface as surface_lib
 from evojax.runtime import output
 
 MAX_BYTES = 64 << 10
-TRIGGER = 'inbox/'  # A proposal's trigger is this prefix and the file's name.
 _BESIDE = ('.py', '.refused', '.reason.txt')  # Belong to files *.json.
 _DELTA_FIELDS = ('delta', 'hypothesis', 'expected', 'note')
 
@@ -128,10 +127,10 @@ def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
     inbox: The directory.
     trigger: The proposal's trigger; those of other proposers are ignored.
   """
-  if not trigger.startswith(TRIGGER):
+  if not trigger.startswith(propose_lib.TRIGGER):
     return
   inbox = pathlib.Path(inbox)
-  path = inbox / trigger.removeprefix(TRIGGER)
+  path = inbox / trigger.removeprefix(propose_lib.TRIGGER)
   if path.parent != inbox or not path.exists():
     return
   done = inbox / 'done'
@@ -212,7 +211,7 @@ def _proposal(
         hypothesis=hypothesis,
         expected=expected,
         source='the user',
-        trigger=f'{TRIGGER}{path.name}',
+        trigger=f'{propose_lib.TRIGGER}{path.name}',
         note=note,
     )
   except propose_lib.ProposalError as error:

@@ -1,6 +1,7 @@
 """Accumulate: record what was learned from a trial, or withdraw it."""
 
 from evojax.evolve import opening
+from evojax.evolve import propose as propose_lib
 from evojax.evolve import skills as skills_lib
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
@@ -70,7 +71,8 @@ def _learn(
     verdict: records.Verify,
 ) -> str:
   """Write the skill that a kept trial supports; return its hash, or ''."""
-  known = proposal.trigger and not proposal.trigger.startswith('inbox/')
+  trigger = proposal.trigger
+  known = trigger and not trigger.startswith(propose_lib.TRIGGER)
   # The repair of a critical fault may be kept without a gain.
   gained = verdict.effect is not None and verdict.effect > 0
   if verdict.status != 'keep' or not gained or not known:
@@ -81,7 +83,7 @@ def _learn(
         run.harnesses.load(delta.after),
         run.harnesses.values(version.harness),
         run.setup.surface,
-        trigger=proposal.trigger,
+        trigger=trigger,
         hypothesis=proposal.hypothesis,
         evidence=skills_lib.Evidence(
             run=_name(run),

@@ -47,8 +47,8 @@ def backtest(
 ) -> records.Backtest:
   """Backtest a candidate against its parent.
 
-  It is a crash if a reward fails or replayed updates diverge. Equal inputs give equal numbers, which are stored under the hash of the
-  inputs.
+  It is a crash if a reward fails or replayed updates diverge. Equal inputs give
+  equal numbers, which are stored under the hash of the inputs.
   """
   folder = run.path / version.folder
   steps = recorded.train_steps(folder)
