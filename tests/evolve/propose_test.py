@@ -1521,6 +1521,20 @@ class HumanTest(parameterized.TestCase):
     reason = (self.inbox / '1.json.reason.txt').read_text()
     self.assertIn('tried on this parent', reason)
 
+  def test_another_order_is_no_other_change(self):
+    names = ['gcd:0', 'products:0']
+    history = [trial(propose_change({'data.families': names}))]
+    families = {'overlay': {'data.families': names[::-1]}}
+    self._put('1.json', self._rate(delta=families))
+    self.assertIsNone(human.propose(context((), history), self.inbox))
+    reason = (self.inbox / '1.json.reason.txt').read_text()
+    self.assertIn('tried on this parent', reason)
+    parent = SEED.with_overlay({'data.families': names})
+    self._put('2.json', self._rate(delta=families))
+    self.assertIsNone(human.propose(context(parent=parent), self.inbox))
+    reason = (self.inbox / '2.json.reason.txt').read_text()
+    self.assertIn('or of an order, whose effect', reason)
+
   def test_another_number_is_another_change(self):
     history = [trial(propose_change({'optim.learning_rate': 3e-4}))]
     self._put('1.json', self._rate(3.1e-4))

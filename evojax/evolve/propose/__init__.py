@@ -218,8 +218,8 @@ def consider(
   if all(_is_near(old, new) for _, old, new in change.changes):
     said = ', '.join(f'{p} {a!r} -> {b!r}' for p, a, b in change.changes)
     raise ProposalError(
-        f'{said} is a change of less than {100 * _SAME:g} %, whose effect no'
-        ' race can measure; propose a larger one'
+        f'{said} is a change of less than {100 * _SAME:g} %, or of an order,'
+        ' whose effect no race can measure; propose a larger one'
     )
   for veto in (change.sha256, change.factor):
     if veto in context.vetoes:
@@ -233,7 +233,9 @@ def consider(
 
 
 def _is_near(one: Any, other: Any) -> bool:
-  """Return whether two values are numbers that count as one change."""
+  """Return whether two numbers, or two lists of names, count as one change."""
+  if all(isinstance(value, list | tuple) for value in (one, other)):
+    return set(one) == set(other)
   if not (skills_lib.is_number(one) and skills_lib.is_number(other)):
     return False
   return abs(one - other) <= _SAME * max(abs(one), abs(other))
