@@ -536,7 +536,7 @@ class RulesTest(parameterized.TestCase):
     two = propose_change({'optim.learning_rate': 4e-4}, one.after)
     history = [trial(one, 'keep', 0.05), trial(two, 'keep', 0.05)]
     ctx = context((), history, parent=two.after)
-    for value in (1e-4, 2e-4):
+    for value in (1e-4, 2e-4, 1.001e-4):
       after = two.after.with_overlay({'optim.learning_rate': value})
       with self.assertRaisesRegex(propose_lib.ProposalError, 'lead back'):
         propose_lib.consider(ctx, after)
@@ -1611,6 +1611,20 @@ class LoadTest(parameterized.TestCase):
     ):
       propose = propose_lib.load('tests.evolve.own_proposer')
       self.assertEqual(propose(context()).delta, made.delta)
+
+  @parameterized.parameters(
+      ('hypothesis', None, 'hypothesis=None of a proposal is not text'),
+      ('trigger', 5, 'trigger=5 of a proposal is not text'),
+      ('expected', None, 'expected=None of a proposal is not .low, high.'),
+      ('expected', (0.0,), r'expected=.0.0,. of a proposal is not .low'),
+      ('expected', ('0', '1'), r"expected=.'0', '1'. of a proposal is not"),
+  )
+  def test_a_field_of_another_type(self, field, value, message):
+    made = propose_change({'optim.learning_rate': 3e-4})
+    # Only in tests, the constructor checks types before.
+    object.__setattr__(made, field, value)
+    with self.assertRaisesRegex(ValueError, message):
+      made.__post_init__()
 
   @parameterized.parameters(((0.05, 0.0),), ((-2.0, 0.0),), ((0.0, np.nan),))
   def test_an_expectation_is_an_interval(self, expected):

@@ -98,8 +98,16 @@ class Proposal:
   note: str = ''  # Why a change is tried again.
 
   def __post_init__(self):
-    low, high = self.expected
-    if not -1 <= low <= high <= 1:
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.type is str and not isinstance(value, str):
+        raise ValueError(f'{field.name}={value!r} of a proposal is not text')
+    try:
+      low, high = self.expected
+      fine = bool(-1 <= low <= high <= 1)
+    except (TypeError, ValueError):
+      fine = False
+    if not fine:
       raise ValueError(
           f'expected={self.expected} of a proposal is not (low, high), the'
           ' effect on Avg@k in fractions: (0.0, 0.05) is nothing to 5 points'
@@ -223,7 +231,10 @@ def consider(
     )
   for veto in (change.sha256, change.factor):
     if veto in context.vetoes:
-      raise ProposalError(f'{veto} is vetoed')
+      raise ProposalError(
+          f'{veto} is vetoed by a file in the inbox or its done/; take that'
+          ' out, or propose another change'
+      )
   if _undoes(context, change):
     raise ProposalError(
         f'{change.factor} would lead back to a harness that was left for a'
@@ -267,7 +278,10 @@ def _undoes(context: Context, change: delta_lib.Delta) -> bool:
         for path, value in earlier.items()
         if context.config.get(path) != value
     }
-    if moved == wanted:
+    if moved.keys() == wanted.keys() and all(
+        new == wanted[path] or _is_near(new, wanted[path])
+        for path, new in moved.items()
+    ):
       return True
   return False
 

@@ -157,7 +157,10 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
   except OSError as error:
     raise InboxError(f'cannot be read: {error}') from error
   if len(data) > MAX_BYTES:
-    raise InboxError(f'is larger than {MAX_BYTES} bytes')
+    raise InboxError(
+        f'is larger than {MAX_BYTES} bytes; shorten it, a source has its own'
+        ' file (source_file)'
+    )
   try:
     return spec.json_object(data.decode('utf-8-sig'))
   except UnicodeDecodeError as error:
@@ -248,9 +251,11 @@ def _described(
     raise InboxError(f'unknown fields {unknown}; known are {_DELTA_FIELDS}')
   hypothesis, note = fields.get('hypothesis'), fields.get('note', '')
   if not isinstance(hypothesis, str) or not hypothesis.strip():
-    raise InboxError('hypothesis: say in a sentence why it should help')
+    raise InboxError(
+        f'hypothesis={hypothesis!r:.80}: say in a sentence why it should help'
+    )
   if not isinstance(note, str):
-    raise InboxError(f'note={note!r} is not text')
+    raise InboxError(f'note={note!r:.80} is not text; write it in quotes')
   return hypothesis, _expected(fields.get('expected')), note
 
 
