@@ -108,9 +108,10 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def _canonical_value(path: str, value: Any) -> Any:
   """Return a number or a string as it is, and a list of them as a tuple."""
-  if not all(part.isidentifier() for part in path.split('.')):
+  if not path.isascii() or not all(p.isidentifier() for p in path.split('.')):
+    # Letters of other alphabets may look like those of ASCII.
     raise HarnessError(
-        f'{OVERLAY}: {path!r} is not a dotted config path such as'
+        f'{OVERLAY}: {path!a} is not a dotted config path such as'
         ' optim.learning_rate'
     )
   if isinstance(value, list | tuple):

@@ -1359,12 +1359,14 @@ class HumanTest(parameterized.TestCase):
       ('broken.py', 'keep.py line 1'),
       ('binary.py', 'cannot be read'),
       ('large.py', 'larger than'),
+      ('pipe.py', 'no file'),
   )
   def test_a_bad_file_of_ones_own(self, name, reason):
     self._put('broken.py', 'def keep(')
     (self.inbox / 'link.py').symlink_to('/etc/passwd')
     (self.inbox / 'binary.py').write_bytes(b'\xff')
     self._put('large.py', '#' * 100_000)
+    os.mkfifo(self.inbox / 'pipe.py')
     delta = {'file': 'keep.py', 'source_file': name}
     self._refused(self._rate(delta=delta), reason)
 

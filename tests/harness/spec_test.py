@@ -182,6 +182,11 @@ class DirectoryTest(parameterized.TestCase):
       ),
       ('infinite', {'overlay.json': '{"a.b": Infinity}'}, 'not a finite'),
       ('path', {'overlay.json': '{"a b": 1}'}, 'not a dotted config path'),
+      (
+          'a letter that looks like another',
+          {'overlay.json': '{"optim.l\u0435arning_rate": 1e-4}'},
+          r"'optim.l\\u0435arning_rate' is not a dotted config path",
+      ),
       ('large', {'keep.py': '#' * (64 << 10) + '\n'}, 'keep.py is larger'),
       ('bytes', {'keep.py': b'\xff\xfe'}, 'is not UTF-8'),
       (

@@ -13,10 +13,11 @@ PROPOSERS or a module of the user's own by its dotted path:
 
 All proposers see the same `Context`, and every change has to pass `consider`:
 it lies on the surface, is one factor, is not vetoed, and was not tried on this
-parent before. While the policy learns fast (`evolve.settled`), a proposer is
-asked only if there is a critical finding or a warning, and only a change that
-repairs one is taken. Later, a change that repairs nothing is taken only if its
-expected effect makes a test worth its tokens (`Context.is_worth_trying`).
+parent before; numbers within 1 % of each other, and lists in another order, are
+the same. While the policy learns fast (`evolve.settled`), a proposer is asked
+only if there is a critical finding or a warning, and only a change that repairs
+one is taken. Later, a change that repairs nothing is taken only if its expected
+effect makes a test worth its tokens (`Context.is_worth_trying`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

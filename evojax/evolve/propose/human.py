@@ -295,11 +295,12 @@ def _beside(inbox: pathlib.Path, name: Any) -> str:
     )
   path = inbox / name
   try:
-    # A link could bring in a file from outside the inbox.
-    if path.is_symlink() or path.stat().st_size > spec.MAX_FILE_BYTES:
+    size = path.stat().st_size
+    # A link could bring in a file from outside the inbox; a pipe would block.
+    if path.is_symlink() or not path.is_file() or size > spec.MAX_FILE_BYTES:
       raise InboxError(
-          f'source_file={name!r} is a link, or larger than'
-          f' {spec.MAX_FILE_BYTES} bytes'
+          f'source_file={name!r} is a link, no file, or larger than'
+          f' {spec.MAX_FILE_BYTES} bytes; put a copy into the inbox'
       )
     return path.read_bytes().decode('utf-8-sig')
   except (OSError, UnicodeDecodeError) as error:
