@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import dataclasses
 import io
 import pickle
+import pickletools
 from typing import Any, NoReturn
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -30,6 +31,7 @@ _STORAGES = {
 _REBUILD = ('torch._utils', '_rebuild_tensor_v2')
 _LOAD = ('torch.storage', '_load_from_bytes')
 _ORDERED = ('collections', 'OrderedDict')
+_STORING = frozenset(('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +130,7 @@ def loads(data: bytes) -> list[Tensor]:
   Raises:
     TensorError: If it holds anything but names and whole tensors by value.
   """
-  found = _read(_Tensors(io.BytesIO(data)))
+  found = _read(_Tensors, io.BytesIO(data))
   if not isinstance(found, list):
     raise TensorError('the pickle must hold a list of (name, tensor) pairs')
   tensors = []
@@ -141,13 +143,34 @@ def loads(data: bytes) -> list[Tensor]:
   return tensors
 
 
-def _read(unpickler: pickle.Unpickler) -> Any:
+def _read(unpickler: type[pickle.Unpickler], file: io.BytesIO) -> Any:
+  """Return the value of the next pickle in a file."""
   try:
-    return unpickler.load()
+    _check_memo(file)
+    return unpickler(file).load()
   except TensorError:
     raise
   except Exception as error:  # Broken pickles raise nearly everything.
     raise TensorError(f'no pickle of tensors: {error!s:.200}') from error
+
+
+def _check_memo(file: io.BytesIO) -> None:
+  """Check that the entries of the next pickle's memo are counted from 0.
+
+  All writers count them. The reader allocates a memo of the size that a pickle
+  names, so that a few bytes could ask for all memory.
+
+  Raises:
+    TensorError: If they are not.
+    ValueError: If it is no pickle.
+  """
+  begin, entries = file.tell(), 0
+  for opcode, entry, _ in pickletools.genops(file):
+    if opcode.name in _STORING:
+      if opcode.name != 'MEMOIZE' and entry > entries:
+        raise TensorError(f'the pickle stores entry {entry} of its memo first')
+      entries += 1
+  file.seek(begin)
 
 
 def _refuse(module: str, name: str) -> NoReturn:
@@ -187,7 +210,7 @@ def _load(data: Any) -> _Unnamed:
   if not isinstance(data, bytes):
     raise TensorError('a storage must be bytes')
   file = io.BytesIO(data)
-  magic, version, system, place, keys = (_read(_Storage(file)) for _ in '12345')
+  magic, version, system, place, keys = (_read(_Storage, file) for _ in '12345')
   match place:
     case ('storage', (str(dtype), int(width)), str(key), _, int(count), None):
       pass
