@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 import dataclasses
 import io
 import pickle
-import pickletools
 from typing import Any, NoReturn
+
+from evojax.runtime import pickles
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
@@ -31,7 +32,6 @@ _STORAGES = {
 _REBUILD = ('torch._utils', '_rebuild_tensor_v2')
 _LOAD = ('torch.storage', '_load_from_bytes')
 _ORDERED = ('collections', 'OrderedDict')
-_STORING = frozenset(('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE'))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,31 +146,12 @@ def loads(data: bytes) -> list[Tensor]:
 def _read(unpickler: type[pickle.Unpickler], file: io.BytesIO) -> Any:
   """Return the value of the next pickle in a file."""
   try:
-    _check_memo(file)
+    pickles.check_memo(file)
     return unpickler(file).load()
   except TensorError:
     raise
   except Exception as error:  # Broken pickles raise nearly everything.
     raise TensorError(f'no pickle of tensors: {error!s:.200}') from error
-
-
-def _check_memo(file: io.BytesIO) -> None:
-  """Check that the entries of the next pickle's memo are counted from 0.
-
-  All writers count them. The reader allocates a memo of the size that a pickle
-  names, so that a few bytes could ask for all memory.
-
-  Raises:
-    TensorError: If they are not.
-    ValueError: If it is no pickle.
-  """
-  begin, entries = file.tell(), 0
-  for opcode, entry, _ in pickletools.genops(file):
-    if opcode.name in _STORING:
-      if opcode.name != 'MEMOIZE' and entry > entries:
-        raise TensorError(f'the pickle stores entry {entry} of its memo first')
-      entries += 1
-  file.seek(begin)
 
 
 def _refuse(module: str, name: str) -> NoReturn:
