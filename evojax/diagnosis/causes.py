@@ -284,7 +284,7 @@ CAUSES = {
         'the sampler draws from other probabilities than the trainer computes:'
         ' temperature, top_p, top_k, a repetition penalty, precision, dropout',
         'compare the log-probs of one completion, token by token',
-        found_by=('logprob_gap',),
+        found_by=('logprob_gap', 'filtered_sampling'),
         unlikely_by=('logprob_gap',),
         foreign=True,
     ),
@@ -503,16 +503,16 @@ NAMED = frozenset(
     'advantage_spikes answer_in_prompt answers_differ constant_part'
     ' duplicate_prompts efficiency_collapse entropy_jumps eval_scale eval_zero'
     ' evals_part family_refused few_rollouts fewer_problems filter_by_length'
-    ' filter_starves form_refused gap_restarts grader_open gradient_clipped'
-    ' hard_coded history_leak impossible_share key_disagrees keys_change'
-    ' kl_strong learning_rate_zero length_decides length_gaming limit_shortens'
-    ' missing_tool narrow_data no_baseline one_text other_language outweighed'
-    ' overlong_early padded_lengths part_of_the_data part_stops prompt_cut'
-    ' redundant_part repeated_steps replies_cut reward_hacking reward_lost'
-    ' right_refused roles_written same_samples schedule_ends shaping_alone'
-    ' shown_refused silent stop_string temperature template_twice'
-    ' tests_tampered tests_time_out text_refused too_easy turn_limit'
-    ' turns_ignored unusual_setting visible_only warmup'
+    ' filter_starves filtered_sampling form_refused gap_restarts grader_open'
+    ' gradient_clipped hard_coded history_leak impossible_share key_disagrees'
+    ' keys_change kl_strong learning_rate_zero length_decides length_gaming'
+    ' limit_shortens missing_tool narrow_data no_baseline one_text'
+    ' other_language outweighed overlong_early padded_lengths part_of_the_data'
+    ' part_stops prompt_cut redundant_part repeated_steps replies_cut'
+    ' reward_hacking reward_lost right_refused roles_written same_samples'
+    ' schedule_ends shaping_alone shown_refused silent stop_string temperature'
+    ' template_twice tests_tampered tests_time_out text_refused too_easy'
+    ' turn_limit turns_ignored unusual_setting visible_only warmup'
     .split()
 )
 _OWN = 'evojax'

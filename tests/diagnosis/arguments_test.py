@@ -26,6 +26,9 @@ _TRAINED = {
     'max_grad_norm': 1.0,
     'clip_low': 0.2,
     'clip_high': 0.2,
+    'top_p': 1.0,
+    'top_k': 0.0,
+    'repetition_penalty': 1.0,
 }
 
 

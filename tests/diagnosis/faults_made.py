@@ -567,6 +567,10 @@ FAULTS = {
         lambda: _changed(kl=np.where(_LATE, 5.0, 0.01)),
         ('kl_explosion',),
     ),
+    'filtered': (
+        lambda: _changed(settings={'top_p': 0.5}),
+        ('filtered_sampling',),
+    ),
     'gap': (
         lambda: _changed(gap=np.where(_LATE, 0.4, 0.01)),
         ('logprob_gap',),

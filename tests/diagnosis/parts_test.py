@@ -18,6 +18,7 @@ from evojax.diagnosis import show
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import behaviour
 from evojax.diagnosis.checks import learning
+from evojax.diagnosis.checks import sampler
 from tests.diagnosis import made
 from tests.diagnosis import parts_made
 
@@ -84,6 +85,39 @@ class PartsTest(parameterized.TestCase):
     )
     change = _found(run)['logprob_gap'].change
     self.assertEqual('top_k' in change, wanted, change)
+
+  @parameterized.parameters(
+      ({}, 'after the temperature'),
+      ({'top_p': 1.0, 'top_k': 0.0}, 'after the temperature'),
+      ({'top_p': 0.9}, 'without top_p 0.9,'),
+      ({'top_k': 20.0, 'min_p': 0.1}, 'without top_k 20, min_p 0.1,'),
+  )
+  def test_a_gap_by_a_known_filter_of_the_sampler(self, settings, said):
+    for gap in (np.full(40, 0.3), np.linspace(0.002, 0.3, 40)):
+      run = parts_made.gap(gap=gap * parts_made.noise(0.95, 1.05))
+      found = _found(dataclasses.replace(run, settings=settings))
+      change = found['logprob_gap'].change
+      if 'top' in said or gap[0] == gap[-1]:
+        self.assertIn(said, change)
+      # It grows from nothing, so the weights may be old as well.
+      self.assertEqual('LoRA' in change, gap[0] < gap[-1], change)
+
+  @parameterized.parameters(
+      ({'top_p': 1.0, 'top_k': 0.0, 'repetition_penalty': 1.0}, None),
+      ({'top_p': 0.95}, 'note'),
+      ({'top_p': 0.5}, 'warning'),
+      ({'top_k': 1.0}, 'warning'),
+      ({'repetition_penalty': 1.3}, 'warning'),
+  )
+  def test_a_sampler_that_filters(self, settings, severity):
+    run = dataclasses.replace(parts_made.flat(), settings=settings)
+    got = _found(run).get('filtered_sampling')
+    self.assertEqual(got and got.severity, severity)
+    if severity == 'note':
+      self.assertEqual(got.change, 'top_p off (1)')
+    # Training by evojax cannot filter.
+    own = dataclasses.replace(run, config={'rollout.top_p': 0.5})
+    self.assertIsNone(sampler.filtered_sampling(own))
 
   @parameterized.parameters(
       ({}, True),

@@ -33,6 +33,17 @@ _GREW = 30.0
 _AGES, _OLDER = 2.0, 2.0
 _EDGE = 20.0  # Steps are apart if their KL is so many times the usual.
 
+# Settings of the sampler that leave out tokens, or change their probabilities,
+# with the values that do neither.
+_OFF = {'top_p': 1.0, 'top_k': 0.0, 'min_p': 0.0, 'repetition_penalty': 1.0}
+# Values that leave nearly all that the policy would sample.
+_MILD = {
+    'top_p': (0.8, 1.0),
+    'top_k': (20.0, float('inf')),
+    'min_p': (0.0, 0.1),
+    'repetition_penalty': (0.95, 1.1),
+}
+
 # Texts that say what to change; `_cause` chooses one.
 _WEIGHTS = (
     "the sampler's weights are older than the trainer's: does every update"
@@ -53,6 +64,9 @@ _LOADED = (
 _TRUNCATED = (
     'top_p, top_k, min_p off: the sampler divides by the probability of the'
     ' tokens that they leave, the trainer does not'
+)
+_FILTERED = (
+    'without {}, since the trainer computes log-probs of the whole policy'
 )
 _SETTINGS = (
     'log-probs after the temperature in both, or {temperature} 1; no dropout in'
@@ -85,7 +99,7 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
   rises = trends.departure(gap)
   cause = _cause(run, steps, gap, apart, rises)
   at = change.index
-  if cause == _WEIGHTS:  # It grows from the step on at which they stayed back.
+  if cause.endswith(_WEIGHTS):  # It grows from where they stayed back.
     at = min(at, rises)
   return findings.Finding(
       check='logprob_gap',
@@ -136,19 +150,67 @@ def _cause(
   line = trends.trend(gap)
   if early > _OTHER:
     return _LOADED
+  filters = _filters(run)
+  filtered = _FILTERED.format(', '.join(filters.values())) if filters else ''
   # It may grow from some step on, which no line through all would fit.
   rest = gap[rises:]
   grows = line.low > 0 or (
       len(rest) >= form.MIN_STEPS and trends.trend(rest).low > 0
   )
   if grows and early < max(_GAP, late / _GROWS):
-    return _WEIGHTS
+    return f'{filtered}; or {_WEIGHTS}' if filtered else _WEIGHTS
+  if filtered:
+    return filtered
   if {'ratio', 'ratio_high'} <= set(run.steps):
     ratio, high = (run.series(n)[1] for n in ('ratio', 'ratio_high'))
     if high.mean() <= _ABOVE and ratio.mean() < 1 - _GAP:
       return _TRUNCATED
   temperature = words.word(run.format, 'temperature')
   return _SETTINGS.format(temperature=temperature)
+
+
+def _filters(run: form.Run) -> dict[str, str]:
+  """Return the settings that change what is sampled, and their values."""
+  return {
+      name: f'{words.word(run.format, name)} {run.settings[name]:g}'
+      for name, off in _OFF.items()
+      if run.settings.get(name, off) != off
+  }
+
+
+def filtered_sampling(run: form.Run) -> findings.Finding | None:
+  """Detect a training that does not sample from the policy that it updates.
+
+  Tokens that the sampler leaves out still count in the log-probs of the loss,
+  and are never explored.
+  """
+  if run.config:
+    return None  # evojax trains without any.
+  if not any(name in run.settings for name in _OFF):
+    raise form.NotLogged('top_p, top_k and such are not known: --set top_p=...')
+  changed = _filters(run)
+  if not changed:
+    return None
+  severe = any(
+      not low <= run.settings[name] <= high
+      for name, (low, high) in _MILD.items()
+      if name in changed
+  )
+  said = ', '.join(changed.values())
+  return findings.Finding(
+      check='filtered_sampling',
+      severity='warning' if severe else 'note',
+      text=f'training samples with {said}, which is not the policy whose'
+      ' log-probs it updates',
+      numbers=tuple(
+          findings.Number(name=name, value=float(run.settings[name]))
+          for name in changed
+      ),
+      change=', '.join(
+          f'{words.word(run.format, name)} off ({_OFF[name]:g})'
+          for name in changed
+      ),
+  )
 
 
 def _usual_gradient(run: form.Run, steps: np.ndarray) -> bool:
@@ -336,4 +398,11 @@ def gap_restarts(run: form.Run) -> findings.Finding | None:
   )
 
 
-CHECKS = (other_weights, logprob_gap, stale_sampler, kl_jumps, gap_restarts)
+CHECKS = (
+    filtered_sampling,
+    other_weights,
+    logprob_gap,
+    stale_sampler,
+    kl_jumps,
+    gap_restarts,
+)

@@ -24,8 +24,8 @@ def unusual_setting(run: form.Run) -> findings.Finding | None:
   values = dict(run.config)
   if not values:
     values = {
-        words.word('evojax', name): run.settings[name]
-        for name in form.SETTINGS
+        path: run.settings[name]
+        for name, path in words.of_settings('evojax').items()
         if name in run.settings
     }
   if not values:
