@@ -14,6 +14,7 @@ import pickle
 from typing import Any, NoReturn
 import zipfile
 
+from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.runtime import pickles
 
@@ -165,7 +166,7 @@ def _named(format_: str, config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the settings for which a trainer has one field, by name."""
   found = {
       name: _number(_at(config, word))
-      for name, word in words.of_settings(format_).items()
+      for name, word in words.own(format_, form.SETTINGS).items()
   }
   return _known(found)
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-from evojax.diagnosis import form
-
 _WORDS = {
     'evojax': {
         'learning_rate': 'optim.learning_rate',
@@ -181,15 +179,16 @@ def word(format_: str, name: str, part: str = '') -> str:
   return found.get(name, _PLAIN.get(name, name)).format(part)
 
 
-def of_settings(format_: str) -> dict[str, str]:
-  """Return the settings of which checks use the values, by a trainer's names.
+def own(format_: str, names: Iterable[str]) -> dict[str, str]:
+  """Return a trainer's own names for settings, without those it lacks.
 
-  Returns:
-    Name in `form.SETTINGS` -> the trainer's name. Settings of which a trainer
-    has several fields, such as clip bounds, are left out.
+  Args:
+    format_: Format of the log.
+    names: Names of settings. Those of which a trainer has several fields, such
+      as clip bounds, are left out.
   """
   found = _WORDS.get(format_, {})
-  return {name: found[name] for name in form.SETTINGS if name in found}
+  return {name: found[name] for name in names if name in found}
 
 
 def of_path(format_: str, path: str) -> str:

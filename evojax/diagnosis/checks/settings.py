@@ -25,7 +25,7 @@ def unusual_setting(run: form.Run) -> findings.Finding | None:
   if not values:
     values = {
         path: run.settings[name]
-        for name, path in words.of_settings('evojax').items()
+        for name, path in words.own('evojax', form.SETTINGS).items()
         if name in run.settings
     }
   if not values:
