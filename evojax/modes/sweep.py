@@ -492,8 +492,12 @@ def write_table(
   listed = [
       runs.read(point.path, root) for point in points if point.path.is_dir()
   ]
-  title = mirror.shown(f'Sweep {root}')
-  page = runs.page(root, listed, title, cells(rows), meaning(rows))
+  title, text = mirror.shown(f'Sweep {root}'), meaning(rows)
+  if left := [p.command.name for p in points if not p.command.is_done()]:
+    more = f' and {len(left) - 9} more' * (len(left) > 9)
+    text += f' Not finished: {", ".join(left[:9])}{more}; see logs/ beside this'
+    text += ' page.'
+  page = runs.page(root, listed, title, cells(rows), text)
   durable.write_atomic(root / PAGE, page.encode())
   mirror.put(root / PAGE)
   return rows
@@ -503,10 +507,11 @@ def meaning(rows: Sequence[Mapping[str, Any]]) -> str:
   """Return what the numbers of a table are."""
   split = next((row['split'] for row in rows if row['split']), None)
   of = f' on {split} problems' if split else ''
+  over = f' Over: points over {rows[0]["setting"]}, by seed.'
   return (
-      f'Score: the solved share{of}. Gain: points over the base policy. Over:'
-      f' points over {rows[0]["setting"]}, by seed. All are means over seeds'
-      ' with 95 % intervals (Student t).'
+      f'Score: the solved share{of}. Gain: points over the base policy.'
+      f'{over * (len(rows) > 1)} All are means over seeds with 95 % intervals'
+      ' (Student t).'
   )
 
 

@@ -218,6 +218,8 @@ GRID = {'model.path': ('../../a', '/b c'), 'grpo.kl_coef': (0.0, 1e-3)}
     self.assertEqual(self.run_it(failing), 1)
     self.assertLen(failing.started, 8)
     self.assertRegex(self.said[-1], 'seed-2 ended.*error: no such luck')
+    text = (self.workdir / 'sweep.html').read_text()
+    self.assertIn('Not finished: wide,learning_rate=0.0003/seed-2;', text)
     again = Fake()
     self.assertEqual(self.run_it(again), 0)
     self.assertEqual(again.started, list(failing.broken))
