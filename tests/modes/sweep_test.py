@@ -667,7 +667,7 @@ class CommandTest(absltest.TestCase):
     (row,) = json.loads(store.read('sweep.json'))
     self.assertEqual((row['seeds'], row['of']), (2, 2))
     page = store.read('sweep.html').decode()
-    self.assertIn(f'Runs below {store.url}', page)
+    self.assertIn(f'Sweep {store.url}', page)
     self.assertIn('all/seed-1/report.html', page)
     self.assertIn('step 3/3', store.read('logs/all-1.log').decode())
     with mirror.opened(f'{store.url}/all/seed-2') as path:
