@@ -16,7 +16,7 @@ from evojax.eval import modes as modes_lib
 from evojax.runtime import numerals
 from evojax.stats import intervals
 
-_LEAST_NAME = 16  # Characters of a table's first column, at least.
+_LEAST_NAME = 8  # Characters of a first column, at least.
 
 
 def _side(result: evaluate.EvalResult) -> dict[str, Any]:
