@@ -20,12 +20,14 @@ import importlib.util
 import json
 import math
 import pathlib
+import tempfile
 from typing import Any
 
 import numpy as np
 
 from benchmarks import diagnose_llm
 from benchmarks import diagnose_logs
+from evojax.diagnosis import arguments
 from evojax.diagnosis import examine
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
@@ -169,23 +171,34 @@ def judge(
         continue
       runs = {}
       for name in names:
-        folder = logs / format_ / name
-        values = folder / 'training_args.json'
-        settings = _settings(values) if given else {}
         kind = diagnose_logs.jobs()[name][0]
-        fault = diagnose_logs.FAULTS.get(kind)
-        run = readers.read(folder, format_, {}, settings)
-        runs[name] = run, fault
+        run = _read(logs / format_ / name, format_, given=given)
+        runs[name] = run, diagnose_logs.FAULTS.get(kind)
       for system, apply in systems.items():
         if given and system != 'evojax-diagnose':
           continue
-        label = f'{system}, {format_}' + (', settings given' if given else '')
+        label = f'{system}, {format_}' + (', settings known' if given else '')
         rows.append((label, *_score(runs, apply, verbose)))
   rows += _agents(logs, split, systems, verbose)
   table = [header, *rows]
   widths = [max(len(str(row[i])) for row in table) for i in range(len(header))]
   for row in table:
     print('  '.join(str(x).ljust(w) for x, w in zip(row, widths, strict=True)))
+
+
+def _read(folder: pathlib.Path, format_: str, *, given: bool) -> Any:
+  """Return the run in a folder; its settings are known only if `given`."""
+  saved = folder / arguments.FILE
+  if given:
+    # Older logs have no file of TRL's own with the arguments.
+    values = folder / 'training_args.json'
+    settings = {} if saved.is_file() else _settings(values)
+    return readers.read(folder, format_, {}, settings)
+  with tempfile.TemporaryDirectory() as others:
+    for file in folder.iterdir():
+      if file != saved:
+        pathlib.Path(others, file.name).symlink_to(file.absolute())
+    return readers.read(pathlib.Path(others), format_)
 
 
 def _agents(

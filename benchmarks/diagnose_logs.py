@@ -4,11 +4,11 @@
 
 Trains a tiny character model with TRL's own GRPOTrainer, once for each fault
 and split and several times without a fault, and keeps the files that TRL wrote:
-completions in Parquet and trainer_state.json. The command works as a queue:
-logs that exist are not made again. Given a wheel of verl, verl's own function
-writes the rollouts of each training a second time; verl itself trains on GPUs
-only. Needs the test environment, and less than a minute per log on an idle
-core. `diagnose_judge` reads the logs.
+completions in Parquet, trainer_state.json and training_args.bin. The command
+works as a queue: logs that exist are not made again. Given a wheel of verl,
+verl's own function writes the rollouts of each training a second time; verl
+itself trains on GPUs only. Needs the test environment, and less than a minute
+per log on an idle core. `diagnose_judge` reads the logs.
 
 Logs of agents, with tools and several turns, are synthetic: a mixture of
 strategies whose shares GRPO changes; see tests/diagnosis/agents_made.py. They
@@ -62,12 +62,12 @@ _GAMED = (
 )
 FAULTS = {
     'brevity': Fault(
-        ('length_gaming', 'reward_hacking'),
+        ('length_gaming', 'reward_hacking', 'outweighed'),
         _GAMED + _STUCK + ('grader_open', 'entropy_collapse'),
         rewards={'correct': 0.5, 'brevity': 2.0},
     ),
     'format_heavy': Fault(
-        ('reward_hacking', 'shaping_alone', 'hidden_goal'),
+        ('reward_hacking', 'shaping_alone', 'hidden_goal', 'outweighed'),
         _GAMED + _STUCK + ('constant_part', 'entropy_collapse'),
         # If scaled by its spread, the rest of the reward would count once all
         # completions follow the format.
@@ -75,7 +75,7 @@ FAULTS = {
         rewards={'correct': 0.02, 'format': 2.0},
     ),
     'length_judge': Fault(
-        ('length_gaming', 'reward_hacking'),
+        ('length_gaming', 'reward_hacking', 'outweighed'),
         _GAMED + _STUCK + ('truncation',),
         rewards={'correct': 0.5, 'judge': 2.0},
     ),
@@ -221,6 +221,18 @@ SPLITS = {
         batch=77,
         steps=105,
         max_tokens=21,
+    ),
+    # Fixed on 2026-11-28, before a log of it was made, after nine checks were
+    # new, training_args.bin is read, and `outweighed`, which says by how much
+    # the weight of a part is too large, counts as the name of that fault.
+    'sixth': Split(
+        seed=6,
+        skill=0.5,
+        learning_rate=2.25e-4,
+        group_size=11,
+        batch=66,
+        steps=95,
+        max_tokens=22,
     ),
 }
 NONE = Fault(())
@@ -480,7 +492,9 @@ def train(name: str, folder: pathlib.Path, base: pathlib.Path) -> None:
       ),
   )
   trainer.train()
-  trainer.save_state()  # Writes trainer_state.json, as in every checkpoint.
+  # As in every checkpoint, which would hold the weights, too.
+  trainer.save_state()
+  torch.save(trainer.args, folder / transformers.trainer.TRAINING_ARGS_NAME)
   chosen = (
       'learning_rate',
       'warmup_steps',

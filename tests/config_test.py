@@ -195,6 +195,17 @@ class ValidateTest(parameterized.TestCase):
           r' set --config\.model\.lora_rank=8$',
       ),
       (
+          'arms without a comparison',
+          dict(
+              evolve__rounds=1,
+              evolve__updates=2,
+              grpo__prompts=1,
+              grpo__micro_groups=1,
+              grpo__minibatches=1,
+          ),
+          r'evolve\.updates=2 with grpo\.prompts=1: .*, 1 here',
+      ),
+      (
           'refill without a filter',
           dict(grpo__refill_rounds=1, grpo__keep='all'),
           r'grpo\.refill_rounds=1 .*set grpo\.keep=reward_variance',

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from evojax.diagnosis import form
+
 _WORDS = {
     'evojax': {
         'learning_rate': 'optim.learning_rate',
@@ -167,6 +169,17 @@ def word(format_: str, name: str, part: str = '') -> str:
   """
   found = _WORDS.get(format_, _PLAIN)
   return found.get(name, _PLAIN.get(name, name)).format(part)
+
+
+def of_settings(format_: str) -> dict[str, str]:
+  """Return the settings of which checks use the values, by a trainer's names.
+
+  Returns:
+    Name in `form.SETTINGS` -> the trainer's name. Settings of which a trainer
+    has several fields, such as clip bounds, are left out.
+  """
+  found = _WORDS.get(format_, {})
+  return {name: found[name] for name in form.SETTINGS if name in found}
 
 
 def of_path(format_: str, path: str) -> str:

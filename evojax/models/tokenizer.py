@@ -372,11 +372,19 @@ class Tokenizer:
       if not file.is_file():
         continue
       try:
-        value = json.loads(file.read_text()).get('eos_token_id')
+        fields = json.loads(file.read_text())
       except ValueError as e:
         raise TokenizerError(f'{file} is not JSON: {e}. Restore it.') from e
+      if not isinstance(fields, dict):
+        raise TokenizerError(f'{file} is not a JSON object. Restore it.')
+      value = fields.get('eos_token_id')
       if value is not None:
         found += value if isinstance(value, list) else [value]
+        if not all(type(i) is int for i in found):
+          raise TokenizerError(
+              f'eos_token_id in {file} is {value!r:.100}: give a token id or a'
+              ' list of them.'
+          )
         break
     if self._backend.eos_token_id is not None:
       found.append(self._backend.eos_token_id)
@@ -386,7 +394,7 @@ class Tokenizer:
           ' completion could never end. Set eos_token in tokenizer_config.json'
           ' or eos_token_id in generation_config.json.'
       )
-    return tuple(dict.fromkeys(int(i) for i in found))
+    return tuple(dict.fromkeys(found))
 
 
 def _compiled(template: str) -> Any:

@@ -449,6 +449,11 @@ class Fleet:
 
   async def _give_weights(self, server: _Server) -> None:
     """Make one server serve the current weights."""
+    async with server.sending:
+      if server.weights != self.weights.version:
+        await self._send_weights(server)
+
+  async def _send_weights(self, server: _Server) -> None:
     weights = self.weights
     transfer.check(server, self._weights_transport)
     server.taking = weights.version

@@ -39,6 +39,9 @@ class Server:
   abilities: Abilities | None = None  # Result of the last probe.
   weights: str = ''  # Version that it serves; '' if not from this fleet.
   taking: str = ''  # Version that is being sent to it now.
+  # Held while weights are sent: a server that is lost in the middle is revived
+  # meanwhile, and the end of one update must not end the other.
+  sending: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
   trusted: bool = False  # Its log-probs were compared with the policy's.
   # It joined during the run and was not compared yet. If it does not fit, it is
   # left out, and the run continues.

@@ -17,6 +17,8 @@ import io
 import pickle
 from typing import Any, NoReturn
 
+from evojax.runtime import pickles
+
 _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
 _SIZES = {'short': 2, 'int': 4, 'long': 4}
@@ -128,7 +130,7 @@ def loads(data: bytes) -> list[Tensor]:
   Raises:
     TensorError: If it holds anything but names and whole tensors by value.
   """
-  found = _read(_Tensors(io.BytesIO(data)))
+  found = _read(_Tensors, io.BytesIO(data))
   if not isinstance(found, list):
     raise TensorError('the pickle must hold a list of (name, tensor) pairs')
   tensors = []
@@ -141,9 +143,11 @@ def loads(data: bytes) -> list[Tensor]:
   return tensors
 
 
-def _read(unpickler: pickle.Unpickler) -> Any:
+def _read(unpickler: type[pickle.Unpickler], file: io.BytesIO) -> Any:
+  """Return the value of the next pickle in a file."""
   try:
-    return unpickler.load()
+    pickles.check_memo(file)
+    return unpickler(file).load()
   except TensorError:
     raise
   except Exception as error:  # Broken pickles raise nearly everything.
@@ -187,7 +191,7 @@ def _load(data: Any) -> _Unnamed:
   if not isinstance(data, bytes):
     raise TensorError('a storage must be bytes')
   file = io.BytesIO(data)
-  magic, version, system, place, keys = (_read(_Storage(file)) for _ in '12345')
+  magic, version, system, place, keys = (_read(_Storage, file) for _ in '12345')
   match place:
     case ('storage', (str(dtype), int(width)), str(key), _, int(count), None):
       pass

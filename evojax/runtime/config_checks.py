@@ -271,6 +271,8 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
   e, batch = c.evolve, (c.mesh.slice, c.mesh.data, c.mesh.fsdp)
   flat = config_lib.flatten(c)
   shards = math.prod(batch) if min(batch) > 0 else 1
+  # Problems of an arm's second half, by which `evolve.pairs` compares it.
+  compared = (e.updates - e.updates // 2) * c.grpo.prompts
   groups = c.grpo.micro_groups, c.grpo.group_size
   return {
       f'evolve.proposer={e.proposer!r} is neither the name of a proposer'
@@ -286,6 +288,10 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ' again for that many steps; raise it': (
           e.rounds and e.retrain and not c.steps
       ),
+      f'evolve.updates={e.updates} with grpo.prompts={c.grpo.prompts}: arms are'
+      ' compared by the problems of the second half of their updates,'
+      f' {compared} here, and a difference has no error with fewer than 2;'
+      ' raise either': bool(e.rounds) and compared < 2,
       f'evolve.dollars={e.dollars:g} limits nothing without'
       ' evolve.dollars_per_device_hour, the price of a device': (
           e.dollars and not e.dollars_per_device_hour

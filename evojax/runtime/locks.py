@@ -10,14 +10,18 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import itertools
 import os
 import pathlib
+import time
 
 from evojax.runtime import durable
 
 NAME = '.lock'
 # Errors of file systems without locks, such as Lustre mounted without them.
 _NONE = errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP
+# Attempts to lock a file that is in use, and the seconds between them.
+_TRIES, _PAUSE = 4, 0.02
 _held: set[int] = set()
 
 
@@ -81,8 +85,7 @@ def take(folder: pathlib.Path, holder: str) -> Lock:
   path, text = folder / NAME, holder.encode()
   lock = None
   try:
-    while lock is None:
-      lock = _try(path)
+    lock = _lock(path)
     lock.write(text)
   except (HeldError, NoLocksError):
     raise
@@ -91,6 +94,23 @@ def take(folder: pathlib.Path, holder: str) -> Lock:
       lock.release()
     raise durable.error(path, len(text), error) from error
   return lock
+
+
+def _lock(path: pathlib.Path) -> Lock:
+  """Lock a file; try again for a moment, as `is_held` holds it that long.
+
+  Raises:
+    HeldError: If another process holds it all the time.
+    OSError: If it cannot be locked.
+  """
+  for attempt in itertools.count(1):
+    try:
+      if lock := _try(path):
+        return lock
+    except HeldError:
+      if attempt >= _TRIES:
+        raise
+      time.sleep(_PAUSE)
 
 
 def _try(path: pathlib.Path) -> Lock | None:

@@ -301,6 +301,7 @@ class Task:
       self._failed_at = min(self._failed_at, time.monotonic())
       if time.monotonic() > self._failed_at + _PEERS_SECONDS:
         self._cancel()
+        self._failed_at = time.monotonic()  # Until they are cancelled again.
     if not self._ends:
       self._status = _joint(self._statuses.values())
       self._place.release()

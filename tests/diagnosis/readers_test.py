@@ -1,8 +1,9 @@
 """Tests for the readers, on files written by the trainers' own code.
 
 data/trl: the first 12 steps of a training by TRL 1.16 (benchmarks/
-diagnose_logs.py); data/verl: its rollouts by the writing function of verl
-0.9.1; data/wandb: an offline run of wandb 0.31, of 12 steps.
+diagnose_logs.py), with its arguments as a checkpoint holds them; data/verl: its
+rollouts by the writing function of verl 0.9.1; data/wandb: an offline run of
+wandb 0.31, of 12 steps.
 """
 
 import json

@@ -265,11 +265,15 @@ class TokenizerTest(parameterized.TestCase):
     with self.assertRaisesRegex(tokenizer.TokenizerError, 'cannot be read'):
       tokenizer.Tokenizer(self.path)
 
-  def test_broken_generation_config(self):
-    (self.path / 'generation_config.json').write_text('{')
-    with self.assertRaisesRegex(
-        tokenizer.TokenizerError, 'generation_config.json is not JSON'
-    ):
+  @parameterized.parameters(
+      ('{', 'generation_config.json is not JSON'),
+      ('[1]', 'generation_config.json is not a JSON object'),
+      ('{"eos_token_id": "</s>"}', r"config.json is '</s>': give a token id"),
+      ('{"eos_token_id": [1, true]}', r'config.json is \[1, True\]: give'),
+  )
+  def test_broken_generation_config(self, text, message):
+    (self.path / 'generation_config.json').write_text(text)
+    with self.assertRaisesRegex(tokenizer.TokenizerError, message):
       tokenizer.Tokenizer(self.path)
 
   def test_missing_chat_template(self):

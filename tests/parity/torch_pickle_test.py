@@ -77,6 +77,12 @@ class TorchPickleTest(parameterized.TestCase):
     with self.assertRaisesRegex(torch_pickle.TensorError, 'one machine'):
       torch_pickle.loads(file.getvalue())
 
+  @parameterized.parameters(b'p1\n', b'q\1', b'r\xff\xff\xff\x7f')
+  def test_memo_that_is_not_counted_from_0(self, store):
+    # The last one would ask the reader for 32 GiB.
+    with self.assertRaisesRegex(torch_pickle.TensorError, 'of its memo first'):
+      torch_pickle.loads(b'\x80\2]' + store + b'.')
+
   def test_every_cut_and_many_changes_are_refused_or_read(self):
     data = torch_pickle.dumps(
         [torch_pickle.Tensor('a', 'F32', (2,), struct.pack('<2f', 1, 2))]

@@ -1097,6 +1097,30 @@ class TensorsTest(ClientTestCase):
     self.assertEqual(server.weight, 0.25)
     self.assertLen(server.updates, 6)
 
+  def test_server_that_is_revived_within_an_update(self):
+    engine = self.connect()
+    server, handle = self.servers[0], self.servers[0].handle
+    # The second tensor takes as long as a probe of the server.
+    body = transfer._body
+    slow = lambda *args: (time.sleep(0.3), body(*args))[1]
+    self.enter_context(mock.patch.object(transfer, '_body', slow))
+
+    def lost(path, body, key):
+      if path == '/update_weights_from_tensor' and len(server.updates) == 2:
+        fleet = engine._fleet
+        # It hung for a while, and answers again.
+        fleet._lost(fleet.servers[0], 'no answer')
+      return handle(path, body, key)
+
+    server.handle = lost
+    engine.update_weights(0.25, 8)
+    while not engine.servers()[0].up:
+      time.sleep(0.01)
+    self.assertLen(server.updates, 4)
+    self.assertIsNone(server.received)
+    asked = requests(8)
+    self.check(engine.generate(asked), asked, 0.25)
+
   def test_update_that_a_dead_trainer_left_open(self):
     self.servers[0].received = {'first': 3.0}
     asked = requests(8)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -222,6 +223,13 @@ class LockTest(WorkdirTestCase):
       self.assertEqual(sorted(self.path.iterdir()), before)
     self.assertFalse(workdir_lib.in_use(self.path))
     self.open().close()  # Asking kept no lock.
+
+  def test_a_question_at_the_same_moment_refuses_no_run(self):
+    self.path.mkdir()
+    asked = os.open(self.path / '.lock', os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(asked, fcntl.LOCK_SH)  # As `is_held` does, for a moment.
+    threading.Timer(0.03, os.close, [asked]).start()
+    self.open().close()
 
   @parameterized.parameters(errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
   def test_a_file_system_without_locks_is_named_as_such(self, number):

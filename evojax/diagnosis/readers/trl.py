@@ -6,10 +6,9 @@ lists per step.
 completions/completions_00012.parquet (log_completions=True) holds the newest
 generation batch: prompt, completion, one column per reward function before its
 weight, columns added by `log_extra`, and the advantage. trainer_state.json, in
-each checkpoint or in output_dir, holds the logged metrics of every step. TRL
-does not write its arguments as plain text. Settings therefore come from --set,
-and the weights of the reward functions from the logged reward, which is linear
-in them.
+each checkpoint or in output_dir, holds the logged metrics of every step, and
+training_args.bin beside it the settings. The weights of the reward functions
+come from the logged reward, which is linear in them, or else from the settings.
 """
 
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
@@ -67,23 +67,50 @@ def read(
       for name in rows
       if name not in _OURS and pd.api.types.is_numeric_dtype(rows[name])
   ]
-  known = _settings(state, log) | _weights(rows, log, means)
+  saved = _arguments(path, notes)
+  known = _settings(state, log)
+  known |= arguments.of_trl(saved, known['total_steps'])
+  known |= _weights(rows, log, means) or arguments.weights(
+      saved, rewards or functions
+  )
   known |= settings
   rows = _common(rows, functions, known, columns, notes)
   steps = names.common(log, notes, trainer_known=True)
   return form.make(path, 'trl', rows, steps, known, notes)
 
 
-def _state(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
-  """Return the newest readable state."""
-  found = [*path.glob(f'checkpoint-*/{_STATE}'), path / _STATE]
+def _saved(path: pathlib.Path, name: str) -> list[pathlib.Path]:
+  """Return the files of a name that a trainer has saved, the newest first."""
+  found = [*path.glob(f'checkpoint-*/{name}'), path / name]
   found = [file for file in found if file.is_file()]
   number = lambda file: (
       int(file.parent.name.partition('-')[2])
       if file.parent != path and file.parent.name.partition('-')[2].isdigit()
       else float('inf')
   )
-  for file in sorted(found, key=number, reverse=True):
+  return sorted(found, key=number, reverse=True)
+
+
+def _arguments(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
+  """Return the newest readable arguments of the trainer; {} if there are none.
+
+  Another trainer's, such as those of supervised training in the same folder,
+  are left out.
+  """
+  for file in _saved(path, arguments.FILE):
+    try:
+      found = arguments.load(file)
+    except (ValueError, OSError) as error:
+      notes.append(f'{file.name} cannot be read ({error})')
+      continue
+    if 'num_generations' in found:
+      return found
+  return {}
+
+
+def _state(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
+  """Return the newest readable state."""
+  for file in _saved(path, _STATE):
     try:
       state = readers.json_file(file)
     except form.FormatError as error:

@@ -2,7 +2,7 @@
 
 An offline run is a file run-ID.wandb of protobuf records in LevelDB's log
 format: blocks of 32 KiB, records with a checksum, a length and a type (whole,
-first, middle, last). Only the history records are read, by the few field
+first, middle, last). Only the history and the config are read, by the few field
 numbers below (wandb/proto/wandb_internal.proto). An export is `history` as CSV
 or JSON with a column `_step`, or the CSV files of charts: an axis, and for each
 run the columns 'RUN - METRIC', 'RUN - METRIC__MIN' and 'RUN - METRIC__MAX'.
@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
@@ -29,9 +30,11 @@ _LOW, _HIGH, _OF_RUN = '__MIN', '__MAX', ' - '
 _BLOCK = 1 << 15
 _HEADER = 7  # Bytes, both of the file's header and of each record's.
 _FULL, _FIRST, _LAST = 1, 2, 4
-# Numbers of fields: Record.history, HistoryRecord.item and .step,
-# HistoryItem.key, .nested_key and .value_json, HistoryStep.num.
+# Numbers of fields: Record.history, HistoryRecord.item and .step, of the items
+# of a history or a config key, nested_key and value_json, HistoryStep.num.
 _HISTORY, _ITEM, _STEP, _KEY, _NESTED, _VALUE, _NUM = 2, 1, 2, 1, 2, 16, 1
+# Record.config and .run, RunRecord.config, ConfigRecord.update.
+_CONFIG, _RUN, _OF_THE_RUN, _UPDATE = 5, 17, 4, 1
 
 
 def _offline(path: pathlib.Path) -> list[pathlib.Path]:
@@ -71,9 +74,13 @@ def read(
         f'{path} holds {len(files)} runs; name one:'
         f' {", ".join(str(f) for f in files[:5])}'
     )
+  known: dict[str, Any] = {}
   if files:
-    rows = [row for file in files for row in _history(file, notes)]
+    rows, config = [], {}
+    for file in files:
+      rows += _history(file, config, notes)
     log = pd.DataFrame(rows)
+    known = arguments.of_config(config)
   else:
     exported = [path] if path.is_file() else sorted(path.iterdir())
     exported = [
@@ -87,7 +94,8 @@ def read(
     log = readers.tables(exported, load, notes)
   log = readers.renamed(log, columns)
   steps = names.common(log, notes, columns)
-  return form.make(path, 'wandb', pd.DataFrame(), steps, settings, notes)
+  known |= settings
+  return form.make(path, 'wandb', pd.DataFrame(), steps, known, notes)
 
 
 class _Charts:
@@ -127,31 +135,51 @@ class _Charts:
     return log[[axis, *drawn]].rename(columns=renamed)
 
 
-def _history(file: pathlib.Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-  """Yield the rows of an offline run; an incomplete end is left out."""
+def _history(
+    file: pathlib.Path, config: dict[str, Any], notes: list[str]
+) -> Iterator[dict[str, Any]]:
+  """Yield the rows of an offline run; an incomplete end is left out.
+
+  Args:
+    file: The run.
+    config: Gets the run's config.
+    notes: Gets a note if the file is damaged.
+  """
   try:
     for record in _records(file):
       for number, value in _fields(record):
         if number == _HISTORY and isinstance(value, bytes):
           yield _row(value)
+        elif number == _CONFIG:
+          config |= _items(value, _UPDATE)
+        elif number == _RUN:
+          for inner, part in _fields(value):
+            config |= _items(part, _UPDATE) if inner == _OF_THE_RUN else {}
   except (ValueError, IndexError, struct.error) as error:
     notes.append(f'{file.name} is damaged; its beginning is read ({error})')
 
 
 def _row(history: bytes) -> dict[str, Any]:
-  row: dict[str, Any] = {}
+  row = _items(history, _ITEM)
   for number, value in _fields(history):
-    if number == _ITEM:
+    if number == _STEP:
+      row['_step'] = dict(_fields(value)).get(_NUM, 0)
+  return row
+
+
+def _items(message: bytes, field: int) -> dict[str, Any]:
+  """Return the values of a message's items, in its field of that number."""
+  found: dict[str, Any] = {}
+  for number, value in _fields(message):
+    if number == field:
       keys, text = [], 'null'
       for inner, part in _fields(value):
         if inner in (_KEY, _NESTED):
           keys.append(part.decode(errors='replace'))
         elif inner == _VALUE:
           text = part.decode(errors='replace')
-      row['.'.join(keys)] = json.loads(text)
-    elif number == _STEP:
-      row['_step'] = dict(_fields(value)).get(_NUM, 0)
-  return row
+      found['.'.join(keys)] = json.loads(text)
+  return found
 
 
 def _records(file: pathlib.Path) -> Iterator[bytes]:

@@ -205,7 +205,10 @@ def _failed(
       why = f'{arm.folder}: {arm.status} {arm.why}'
       return _verdict(standing, status, [why])
   if standing.threshold is None:
-    why = f'{len(standing.differences)} pairs ended: too few to compare'
+    why = (
+        f'{len(standing.differences)} pairs can be compared, too few: both arms'
+        ' need scores of two problems'
+    )
     return _verdict(standing, 'harness_abort', [why])
   return None
 

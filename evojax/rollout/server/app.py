@@ -347,7 +347,9 @@ class EventStream(responses.StreamingResponse):
       self, batch: samples.Batch, events: AsyncGenerator[bytes], seconds: float
   ):
     """Start nothing yet; a client may take `seconds` to read one event."""
-    super().__init__(events, headers={'Cache-Control': 'no-cache'})
+    # The second header keeps nginx from collecting events before it sends them.
+    headers = {'Cache-Control': 'no-cache', 'X-Accel-Buffering': 'no'}
+    super().__init__(events, headers=headers)
     self._batch = batch
     self._seconds = seconds
 

@@ -60,6 +60,9 @@ class Host:
     self._parser = concurrent.futures.ThreadPoolExecutor(1, 'parse')
     # Held by one pause, update or similar operation at a time.
     self._control = asyncio.Lock()
+    # Held by one check of health at a time, so that many of them, which need no
+    # key, cannot fill the queue.
+    self._health = asyncio.Lock()
     self._released: set[str] = set()
     # The tensors that arrived between begin_update and end_update.
     self._received: received.ReceivedWeights | None = None
@@ -211,21 +214,23 @@ class Host:
 
     If the queue is full, a token of any other request counts.
     """
-    deadline = time.monotonic() + self.settings.health_seconds
+    try:
+      async with asyncio.timeout(self.settings.health_seconds), self._health:
+        return await self._sample_token()
+    except TimeoutError:
+      return False
+
+  async def _sample_token(self) -> bool:
+    """Return whether a token was sampled; wait for it without a limit."""
     before = self.service.stats().generated_tokens
     rid = f'HEALTH_CHECK_{time.monotonic_ns()}'
     job = service_lib.Job(rid, prompt_tokens=(0,), params=_ONE_TOKEN, seed=0)
     try:
       with self.run([samples.Ask(job)], {}) as batch:
-        async with asyncio.timeout(self.settings.health_seconds):
-          await batch.finished()
+        await batch.finished()
         return bool(batch.samples[0].ids)
-    except TimeoutError:
-      return False
     except (errors.ApiError, *SERVICE_ERRORS):
-      while time.monotonic() < deadline and self.phase == 'up':
-        if self._released:
-          break
+      while self.phase == 'up' and not self._released:
         if self.service.stats().generated_tokens > before:
           return True
         await asyncio.sleep(0.25)

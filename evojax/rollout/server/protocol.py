@@ -92,7 +92,8 @@ class Sampler(fields_lib.Model):
   min_p: float = pydantic.Field(0.0, ge=0, le=1)
   frequency_penalty: float = pydantic.Field(0.0, ge=-2, le=2)
   presence_penalty: float = pydantic.Field(0.0, ge=-2, le=2)
-  repetition_penalty: float = pydantic.Field(1.0, gt=0, le=2)
+  # A divisor of logits, which smaller ones would make infinite.
+  repetition_penalty: float = pydantic.Field(1.0, ge=1e-6, le=2)
   stop: str | list[str] = []
   stop_token_ids: list[_Int] = []
   ignore_eos: bool = False
@@ -357,6 +358,8 @@ class Chat(OpenAI):
   tools: list[_Tool] = []
   tool_choice: str = 'auto'
   parallel_tool_calls: bool = True
+  # The template writes the special tokens; true would add them twice.
+  add_special_tokens: Literal[False] = False
   reasoning_effort: str | float | None = None
   return_prompt_token_ids: bool = False
   return_meta_info: bool = False  # The same as in /generate.

@@ -1,6 +1,7 @@
 """Clients that leave, stall or talk nonsense cost nobody else anything."""
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import random
@@ -107,6 +108,18 @@ class ClientsTest(parameterized.TestCase):
     sock.close()
     self.assertTrue(fakes.wait_for(lambda: self._jobs() == 0))
     self.service.resume()
+
+  def test_many_checks_of_health_take_one_place_in_the_queue(self):
+    self.service.pause('in_place')
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+      checks = [
+          threads.submit(self.client.get, '/health_generate') for _ in range(8)
+      ]
+      self.assertTrue(fakes.wait_for(lambda: self._jobs() == 1))
+      self.assertFalse(fakes.wait_for(lambda: self._jobs() > 1, seconds=0.2))
+      self.service.resume()
+      found = [check.result().status_code for check in checks]
+    self.assertEqual(found, [200] * 8)
 
   def test_leaves_in_the_middle_of_its_request(self):
     sock = self._connect()

@@ -519,6 +519,7 @@ class OpenAITest(parameterized.TestCase):
       ({'allowed_token_ids': [1]}, 'allowed_token_ids: .*logit_bias'),
       ({'add_generation_prompt': False}, 'add_generation_prompt: .*input_ids'),
       ({'return_meta_info': True, 'stream': True}, 'return_meta_info: not str'),
+      ({'add_special_tokens': True}, 'add_special_tokens'),
       ({'tools': [{'type': 'function', 'function': {}}]}, 'tools: .*no name'),
       ({'functions': [{'name': 'f'}]}, 'functions: deprecated'),
       ({'parallel_tool_calls': 'no'}, 'parallel_tool_calls'),

@@ -189,6 +189,7 @@ class ProtocolTest(parameterized.TestCase):
       (_sampling(min_new_tokens=129), 'min_new_tokens: 129 exceeds .*=128'),
       (_sampling(frequency_penalty=3), 'sampling_params.frequency_penalty'),
       (_sampling(repetition_penalty=0), 'sampling_params.repetition_penalty'),
+      (_sampling(repetition_penalty=1e-300), 'params.repetition_penalty'),
       (_sampling(stop=['a', '']), 'stop: strings have 1 to 256'),
       (_sampling(stop='x' * 257), 'stop: strings have 1 to 256'),
       (_sampling(stop=['a'] * 17), 'stop: 17 strings, more than 16'),

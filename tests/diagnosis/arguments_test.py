@@ -1,0 +1,291 @@
+"""Settings from the arguments that trainers save."""
+
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import tempfile
+import zipfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from evojax.diagnosis import arguments
+from evojax.diagnosis import readers
+
+_DATA = pathlib.Path(__file__).parent / 'data'
+# Of data/trl, see benchmarks/diagnose_logs.py: the split `tuning`.
+_TRAINED = {
+    'learning_rate': 3e-4,
+    'warmup_steps': 0.0,
+    'total_steps': 80.0,
+    'temperature': 1.0,
+    'kl_coef': 0.0,
+    'max_tokens': 16.0,
+    'max_grad_norm': 1.0,
+    'clip_low': 0.2,
+    'clip_high': 0.2,
+}
+
+
+class _Arguments:
+  """As GRPOConfig, an object with a field for each argument."""
+
+  def __init__(self, **fields):
+    self.__dict__ |= {'num_generations': 8, **fields}
+
+
+class _Runs:
+  """Runs a command when its pickle is read as usual."""
+
+  def __init__(self, command: str):
+    self._command = command
+
+  def __reduce__(self):
+    return os.system, (self._command,)
+
+
+def _save(path: pathlib.Path, data: bytes | object) -> None:
+  """Writes a file in the form of torch.save."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  if not isinstance(data, bytes):
+    data = pickle.dumps(data, 2)
+  with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr('training_args/data.pkl', data)
+    archive.writestr('training_args/version', '3\n')
+
+
+class FileTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory()), 'run'
+    )
+    self.file = self.path / arguments.FILE
+
+  def test_arguments_of_trl(self):
+    found = arguments.load(_DATA / 'trl' / arguments.FILE)
+    self.assertEqual(arguments.of_trl(found), _TRAINED)
+    self.assertEqual(found['reward_weights'], [1.0])
+    # The value of an enumeration.
+    self.assertEqual(found['lr_scheduler_type'], 'constant_with_warmup')
+
+  def test_a_run_has_the_settings_of_its_newest_checkpoint(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    self.assertEqual(
+        readers.read(self.path).settings,
+        _TRAINED | {'weights': {'correct': 1.0}},
+    )
+    self.file.unlink()
+    for step, temperature in ((8, 0.7), (12, 1.4), (9, 0.9)):
+      folder = self.path / f'checkpoint-{step}'
+      _save(folder / arguments.FILE, _Arguments(temperature=temperature))
+    run = readers.read(self.path)
+    self.assertEqual(run.settings['temperature'], 1.4)
+    self.assertEqual(run.settings['total_steps'], 80.0)  # Of the state.
+    run = readers.read(self.path, settings={'temperature': 1.1})
+    self.assertEqual(run.settings['temperature'], 1.1)
+
+  def test_arguments_of_another_trainer_are_left_out(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    found = _Arguments(learning_rate=1.0)
+    del found.num_generations
+    _save(self.file, found)
+    self.assertNotIn('learning_rate', readers.read(self.path).settings)
+
+  @parameterized.parameters(
+      (b'\x80\x02]r\xff\xff\xff\x7f.', 'of its memo first'),
+      (bytes(5 << 20), 'over 4194304 bytes'),
+      (b'\x80\x02}', 'no arguments'),
+      (pickle.dumps(5, 2)[:-1] + b'Q.', 'outside of it'),
+      (b'(' * 100_000 + b't' * 100_000 + b'.', ''),
+  )
+  def test_hostile_files_are_named_and_left_out(self, data, message):
+    shutil.copytree(_DATA / 'trl', self.path)
+    _save(self.file, data)
+    run = readers.read(self.path)
+    self.assertNotIn('learning_rate', run.settings)
+    if message:
+      (note,) = [n for n in run.notes if arguments.FILE in n]
+      self.assertIn(message, note)
+
+  def test_torn_file(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    whole = self.file.read_bytes()
+    self.file.write_bytes(whole[:3000])
+    run = readers.read(self.path)
+    self.assertRegex('\n'.join(run.notes), 'training_args.bin cannot be read')
+
+  def test_nothing_that_it_names_is_run(self):
+    mark = self.path.parent / 'mark'
+    _save(self.file, _Arguments(temperature=_Runs(f'touch {mark}'), beta=0.1))
+    with zipfile.ZipFile(self.file) as archive:
+      pickled = archive.read('training_args/data.pkl')
+    found = arguments.load(self.file)
+    self.assertEqual(arguments.of_trl(found), {'kl_coef': 0.1})
+    self.assertFalse(mark.exists())
+    pickle.loads(pickled)  # The command is one that would be run.
+    self.assertTrue(mark.exists())
+
+
+class MeaningTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ({'warmup_steps': 20}, 20.0),
+      ({'warmup_steps': 0.1}, 10.0),  # Since transformers 5.
+      ({'warmup_steps': 0, 'warmup_ratio': 0.051}, 6.0),
+      ({'warmup_steps': 20, 'warmup_ratio': 0.5}, 20.0),
+      ({'warmup_steps': 0, 'warmup_ratio': 0.0}, 0.0),
+  )
+  def test_warmup_of_trl(self, given, wanted):
+    limited = arguments.of_trl({'max_steps': 100, **given})
+    self.assertEqual(limited['warmup_steps'], wanted)
+    # Without a limit of steps, the trainer's state has their number.
+    by_epochs = arguments.of_trl({'max_steps': -1, **given}, 100)
+    self.assertEqual(by_epochs['warmup_steps'], wanted)
+
+  def test_warmup_that_depends_on_unknown_steps(self):
+    found = arguments.of_trl({'max_steps': -1, 'warmup_ratio': 0.1})
+    self.assertEmpty(found)
+
+  def test_clip_bounds_of_trl(self):
+    given = {'epsilon': 0.1, 'epsilon_high': 0.3, 'loss_type': 'dapo'}
+    wanted = {'clip_low': 0.1, 'clip_high': 0.3}
+    self.assertEqual(arguments.of_trl(given), wanted)
+    # It bounds the weight itself there.
+    self.assertEmpty(arguments.of_trl(given | {'loss_type': 'cispo'}))
+
+  @parameterized.parameters(
+      ({'reward_weights': None}, {'a': 1.0, 'b': 1.0}),
+      ({'reward_weights': [2, 0.5]}, {'a': 2.0, 'b': 0.5}),
+      ({'reward_weights': [2]}, {}),
+      ({'reward_weights': [2, 'x']}, {}),
+      ({'reward_weights': 7}, {}),
+      ({}, {}),
+      (
+          {
+              'reward_weights': None,
+              'multi_objective_aggregation': 'normalize_then_sum',
+          },
+          {},
+      ),
+  )
+  def test_weights(self, given, wanted):
+    found = arguments.weights(given, ['a', 'b'])
+    self.assertEqual(found.get('weights', {}), wanted)
+
+  def test_settings_of_verl(self):
+    actor = {
+        'optim': {
+            'lr': '1e-6',  # As PyYAML reads it.
+            'lr_warmup_steps': -1,
+            'lr_warmup_steps_ratio': 0.1,
+            'total_training_steps': 50,
+        },
+        'grad_clip': 0.5,
+        'clip_ratio': 0.2,
+        'clip_ratio_low': 0.2,
+        'clip_ratio_high': 0.28,
+        'use_kl_loss': True,
+        'kl_loss_coef': 0.001,
+    }
+    rollout = {'temperature': 0.8, 'multi_turn': {'max_assistant_turns': None}}
+    config = {
+        'actor_rollout_ref': {'actor': actor, 'rollout': rollout},
+        'data': {'max_response_length': 1024},
+    }
+    wanted = {
+        'learning_rate': 1e-6,
+        'warmup_steps': 5.0,
+        'total_steps': 50.0,
+        'temperature': 0.8,
+        'kl_coef': 0.001,
+        'max_tokens': 1024.0,
+        'max_grad_norm': 0.5,
+        'clip_low': 0.2,
+        'clip_high': 0.28,
+    }
+    self.assertEqual(arguments.of_config(config), wanted)
+    actor['use_kl_loss'] = False  # Its coefficient is not used then.
+    self.assertEqual(arguments.of_config(config)['kl_coef'], 0.0)
+    config['algorithm'] = {
+        'use_kl_in_reward': True,
+        'kl_ctrl': {'kl_coef': 0.01},
+    }
+    self.assertEqual(arguments.of_config(config)['kl_coef'], 0.01)
+
+  @parameterized.parameters(
+      {'actor_rollout_ref': 5},
+      {'actor_rollout_ref': {'actor': 3, 'rollout': []}, 'data': None},
+      {'max_completion_length': [1], 'beta': True, 'warmup_steps': 'x'},
+      {'max_completion_length': float('nan'), 'max_steps': 10**400},
+      {'lr': 1.0},
+  )
+  def test_odd_configs(self, **config):
+    self.assertEmpty(arguments.of_config(config))
+
+
+def _field(number: int, data: bytes | str) -> bytes:
+  """A field of a protobuf message whose value is a text or a message."""
+  data = data.encode() if isinstance(data, str) else data
+  length, rest = b'', len(data)
+  while rest > 127:
+    length += bytes([rest % 128 + 128])
+    rest //= 128
+  tag = number << 3 | 2
+  head = bytes([tag]) if tag < 128 else bytes([tag % 128 + 128, tag // 128])
+  return head + length + bytes([rest]) + data
+
+
+def _config(**values) -> bytes:
+  """A ConfigRecord."""
+  return b''.join(
+      _field(1, _field(1, name) + _field(16, json.dumps(value)))
+      for name, value in values.items()
+  )
+
+
+class WandbTest(absltest.TestCase):
+
+  def _read(self, *records: bytes):
+    """Reads a run with these records and two steps of a history."""
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    steps = [
+        # With the number of the step, as HistoryStep.num.
+        _field(
+            2,
+            _field(1, _field(1, 'reward') + _field(16, '0.1'))
+            + _field(2, bytes([1 << 3, number])),
+        )
+        for number in (1, 2)
+    ]
+    log = b':W&B' + bytes(3)
+    for record in (*records, *steps):
+      # A checksum, which is not looked at, the length, and 1: a whole record.
+      log += bytes(4) + len(record).to_bytes(2, 'little') + b'\1' + record
+    pathlib.Path(folder, 'run-1.wandb').write_bytes(log)
+    return readers.read(pathlib.Path(folder))
+
+  def test_arguments_that_were_given_at_the_start_or_later(self):
+    start = _config(max_completion_length=64, temperature=0.9, beta=0.04)
+    later = _config(temperature=0.7)
+    run = self._read(_field(17, _field(4, start)), _field(5, later))
+    self.assertEmpty(run.notes)
+    self.assertEqual(
+        run.settings, {'max_tokens': 64.0, 'temperature': 0.7, 'kl_coef': 0.04}
+    )
+
+  def test_config_of_verl(self):
+    rollout = {'temperature': 1.2}
+    config = _config(actor_rollout_ref={'rollout': rollout})
+    run = self._read(_field(5, config))
+    self.assertEqual(run.settings['temperature'], 1.2)
+
+  def test_config_of_an_unknown_trainer(self):
+    self.assertEmpty(self._read(_field(5, _config(temperature=0.7))).settings)
+
+
+if __name__ == '__main__':
+  absltest.main()
