@@ -259,6 +259,7 @@ _FLAGS = (
     ('mesh_auto', False,
      "plan, also as --config.mesh.auto: find a mesh with as many devices as the"
      " config's on which the run fits."),
+    ('default_config', None, 'For scripts: the --config of a new run.'),
     ('parent', 0,
      'Process id: when that process ends, this one ends as after SIGTERM; 0:'
      ' none.'),
@@ -407,16 +408,16 @@ def _config_first(argv: list[str]) -> list[str]:
 def _with_saved_config(argv: list[str]) -> list[str]:
   """Return a command line that names the config of its --workdir if no other.
 
-  Not for modes that read no config, or find that of their run themselves.
+  A new run gets --default_config; a mode that needs no config gets none.
   """
   workdir, mode = _text(argv, 'workdir'), _text(argv, 'mode')
-  if _text(argv, 'config') is not None or not workdir or mode in _TOLD:
+  chosen = _text(argv, 'default_config')
+  argv = [a for a in argv if not a.startswith('--default_config=')]
+  if _text(argv, 'config') is not None or (workdir and mode in _TOLD):
     return argv
-  try:
-    saved_config.get_config(workdir)
-  except (FileNotFoundError, NotADirectoryError):
-    return argv
-  return [argv[0], f'--config={saved_config.__file__}:{workdir}', *argv[1:]]
+  if workdir:
+    chosen = saved_config.argument(workdir) or chosen
+  return [argv[0], f'--config={chosen}', *argv[1:]] if chosen else argv
 
 
 def _text(argv: list[str], flag: str) -> str | None:

@@ -75,23 +75,6 @@ sglang_jax_environment() {
     "$python" launch/environment.py sglang_jax sglang_jax "$@"
 }
 
-# default_config CONFIG FLAGS: prints --config=CONFIG if FLAGS have no --config,
-# and no --workdir=DIR that holds a run, whose config evojax then takes. With two
-# --config flags, evojax would reject flags of config fields.
-default_config() {
-  local flag before='' workdir=''
-  for flag in "${@:2}"; do
-    case "$flag" in
-      --config | --config=* | -config | -config=*) return ;;
-      --workdir=* | -workdir=*) workdir="${flag#*=}" ;;
-    esac
-    [[ "$before" != --workdir && "$before" != -workdir ]] || workdir="$flag"
-    before="$flag"
-  done
-  workdir="${workdir/#\~\//${HOME:-}/}" # bash does not replace it after a =.
-  [[ -n "$workdir" && -f "$workdir/config.json" ]] || echo "--config=$1"
-}
-
 dry_run='' # 1: `run` only prints commands.
 rest=()
 # The flag by which a command ends with this script; none in a printed command,

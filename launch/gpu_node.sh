@@ -44,8 +44,7 @@ elif [[ "${SLURM_NTASKS:-1}" -gt 1 ]]; then
 fi
 
 python="$(environment '' accelerator)"
-config="$(default_config configs/math.py "$@")"
 run env JAX_PLATFORMS="$JAX_PLATFORMS" \
   XLA_CLIENT_MEM_FRACTION="$XLA_CLIENT_MEM_FRACTION" \
-  "$python" -m evojax.main ${config:+"$config"} ${parent:+"$parent"} \
-  ${several[@]+"${several[@]}"} "$@"
+  "$python" -m evojax.main --default_config=configs/math.py \
+  ${parent:+"$parent"} ${several[@]+"${several[@]}"} "$@"

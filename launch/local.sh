@@ -21,5 +21,4 @@ CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
 python="$(environment '' accelerator)"
-config="$(default_config configs/math.py "$@")"
-exec "$python" -m evojax.main ${config:+"$config"} "$@"
+exec "$python" -m evojax.main --default_config=configs/math.py "$@"

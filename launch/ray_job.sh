@@ -19,9 +19,8 @@ set -- ${rest[@]+"${rest[@]}"}
 if [[ "${1:-}" == --driver ]]; then # This part runs on the head node.
   shift
   python="$(environment ray accelerator ray)"
-  config="$(default_config configs/math.py "$@")"
-  run "$python" -m evojax.main ${config:+"$config"} ${parent:+"$parent"} \
-    --executor=ray "$@"
+  run "$python" -m evojax.main --default_config=configs/math.py \
+    ${parent:+"$parent"} --executor=ray "$@"
   exit
 fi
 

@@ -43,7 +43,6 @@ fi
 take_dry_run "$@"
 set -- ${rest[@]+"${rest[@]}"}
 workdir="runs/reference-$(basename -- "$model")"
-config="$(default_config configs/gsm8k.py "$@")"
 rows='' flags=()
 for flag in "$@"; do
   case "$flag" in
@@ -54,8 +53,8 @@ for flag in "$@"; do
 done
 
 python="$(environment '' accelerator)"
-run "$python" -m evojax.main ${config:+"$config"} ${parent:+"$parent"} \
-  --mode=train \
+run "$python" -m evojax.main --default_config=configs/gsm8k.py \
+  ${parent:+"$parent"} --mode=train \
   "--config.model.path=$model" "${files[@]}" \
   "--config.model.chat_template_kwargs={'enable_thinking': False}" \
   "--workdir=$workdir" ${flags[@]+"${flags[@]}"}

@@ -29,8 +29,8 @@ export EVOJAX_ACCELERATOR=tpu
 
 python="$(environment '' accelerator)"
 # Workers find each other through the metadata server of the slice.
-config="$(default_config configs/math.py "$@")"
 # With an explicit tpu, jax raises an error if it cannot use the TPU, instead of
 # computing on the CPU.
-run env JAX_PLATFORMS=tpu,cpu "$python" -m evojax.main ${config:+"$config"} \
+run env JAX_PLATFORMS=tpu,cpu \
+  "$python" -m evojax.main --default_config=configs/math.py \
   ${parent:+"$parent"} --distributed "$@"

@@ -259,7 +259,7 @@ class RayTest(ClusterTest):
     self.assertEqual(status, 0)
     self.assertRegex(
         out,
-        '<-m><evojax.main><--config=configs/math.py><--parent=[0-9]+>'
+        '<-m><evojax.main><--default_config=configs/math.py><--parent=[0-9]+>'
         '<--executor=ray><--workers=2><--mode=aa>',
     )
 

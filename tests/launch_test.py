@@ -274,8 +274,9 @@ class ScriptTest(TestCase):
     self.assertEqual(run.stderr, '')
     self.assertEqual(
         run.stdout,
-        f'<-m><evojax.main><--config=a b><--mode=plan> in {ROOT}, platforms'
-        ' cpu\n',  # It would not use the CPU beside a GPU unasked.
+        '<-m><evojax.main><--default_config=configs/math.py><--config=a b>'
+        # It would not use the CPU beside a GPU unasked.
+        f'<--mode=plan> in {ROOT}, platforms cpu\n',
     )
     for accelerator, platforms in (('cuda12', 'any'), ('tpu', 'any')):
       self.set(EVOJAX_ACCELERATOR=accelerator)
@@ -300,33 +301,6 @@ class ScriptTest(TestCase):
     found = (self.folder / 'memory').read_text()
     self.assertEqual(found, f'XLA_CLIENT_MEM_FRACTION={share}\n')
 
-  @parameterized.parameters(
-      (('--config.seed=3',), True),
-      (('--config', 'a', '--config.seed=3'), False),
-      (('--config.seed=3', '--config=a'), False),
-  )
-  def test_one_config(self, flags, is_default):
-    # With two of them, absl refuses --config.seed.
-    self.complete_environment('', 'accelerator')
-    run = self.run_script('launch/local.sh', *flags)
-    self.assertEqual('configs/math.py' in run.stdout, is_default, run)
-    self.assertIn('--config.seed=3', run.stdout)
-
-  @parameterized.parameters(
-      ('--workdir={}/run',),
-      ('--workdir', '{}/run'),
-      ('-workdir=~/run',),
-  )
-  def test_no_config_beside_the_workdir_of_a_run(self, *workdir):
-    self.complete_environment('', 'accelerator')
-    self.set(HOME=str(self.folder))
-    flags = '--config.seed=3', *(w.format(self.folder) for w in workdir)
-    for is_run in False, True:
-      run = self.run_script('launch/local.sh', *flags)
-      self.assertEqual('configs/math.py' in run.stdout, not is_run, run)
-      (self.folder / 'run').mkdir(exist_ok=True)
-      (self.folder / 'run' / 'config.json').write_text('{}')
-
   def test_tpu_pod(self):
     self.complete_environment('', 'accelerator')  # Of a CPU: a wrong one.
     self.set(EVOJAX_ACCELERATOR='tpu')
@@ -334,7 +308,7 @@ class ScriptTest(TestCase):
     run = self.run_script('launch/tpu_pod.sh', '--workdir=/mnt/x')
     self.assertRegex(
         run.stdout,
-        '^<-m><evojax.main><--config=configs/math.py><--parent=[0-9]+>'
+        '^<-m><evojax.main><--default_config=configs/math.py><--parent=[0-9]+>'
         f'<--distributed><--workdir=/mnt/x> in {ROOT}, platforms tpu,cpu\n$',
     )
 
@@ -352,7 +326,7 @@ class ScriptTest(TestCase):
   def test_gpu_node_alone(self):
     self.assertStartsWith(
         self.gpu_node(),
-        '<-m><evojax.main><--config=configs/math.py><--mode=eval>',
+        '<-m><evojax.main><--default_config=configs/math.py><--mode=eval>',
     )
 
   def test_gpu_nodes_by_hand(self):

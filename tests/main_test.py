@@ -37,6 +37,7 @@ from evojax.rollout import fleet
 from evojax.runtime import output
 from evojax.runtime import peers
 from evojax.runtime import preemption
+from evojax.runtime import saved_config
 from evojax.runtime import storage
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import box
@@ -507,6 +508,29 @@ class FlagTest(MainTestCase):
     with changed.unlocked():
       changed.eval.problems = config.eval.problems
     self.assertEqual(config_lib.sha256(changed), config_lib.sha256(config))
+
+  def test_a_launch_script_has_a_config_for_new_runs(self):
+    run = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+
+    def taken(*flags):
+      argv = ['main.py', '--default_config=a.py', *flags]
+      return main._with_saved_config(argv)[1:]
+
+    at, seed = f'--workdir={run}', '--config.seed=3'
+    self.assertEqual(taken(at, seed), ['--config=a.py', at, seed])
+    self.assertEqual(taken(at, '--config=b.py'), [at, '--config=b.py'])
+    self.assertEqual(taken('--config', 'b.py'), ['--config', 'b.py'])
+    self.assertEqual(taken(at, '--mode=report'), [at, '--mode=report'])
+    workdir_lib.open_workdir(
+        run, math_config.get_config(), mode='evolve'
+    ).close()
+    own = saved_config.argument(str(run))
+    self.assertEqual(taken(at, seed), [f'--config={own}', at, seed])
+    # In a bucket, too.
+    read = lambda path: (run / pathlib.Path(path).name).read_bytes()
+    with absltest.mock.patch.object(saved_config.storage, 'read', read):
+      found = taken('--workdir=gs://bucket/run')
+    self.assertEndsWith(found[0], 'saved_config.py:gs://bucket/run')
 
   def test_a_run_without_newer_fields_keeps_what_it_did(self):
     run = self.enterContext(tempfile.TemporaryDirectory())

@@ -16,6 +16,8 @@ from evojax.eval import modes as modes_lib
 from evojax.runtime import numerals
 from evojax.stats import intervals
 
+_LEAST_NAME = 8  # Characters of a first column, at least.
+
 
 def _side(result: evaluate.EvalResult) -> dict[str, Any]:
   return {
@@ -142,7 +144,10 @@ def print_table(console: console_lib.Console, *columns: Sequence[Any]) -> None:
   """
   table = table_lib.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
   (first, *_), *others = columns
-  table.add_column(first, overflow='fold')
+  # Wide numbers would leave no room for the names.
+  longest = max((len(str(cell)) for cell in columns[0]), default=0)
+  least = min(longest, _LEAST_NAME)
+  table.add_column(first, overflow='fold', min_width=least)
   for heading, *_ in others:
     table.add_column(heading, justify='right', no_wrap=True)
   # Names of families and modes come from a domain and may look like markup.

@@ -456,15 +456,19 @@ def _below(rows: Sequence[Row], usual: Mapping[str, str]) -> list[str]:
 def page(
     root: pathlib.Path,
     rows: Sequence[Row],
+    title: str = '',
     settings: Sequence[Mapping[str, str]] = (),
+    meaning: str = '',
 ) -> str:
   """Return an HTML page of runs; its links work if it is stored in `root`.
 
   Args:
     root: The directory.
     rows: The runs below it.
+    title: Heading of the page; by default it names the directory.
     settings: Rows of a sweep's table, cells by heading, if the runs are the
       points of a sweep.
+    meaning: What the numbers of these rows are.
   """
   usual, runs = differences(rows), []
   for row in rows:
@@ -487,11 +491,12 @@ def page(
   states = [row['state'].partition(':')[0].partition(' ')[0] for row in rows]
   counted = (f'{states.count(s)} {s}' for s in dict.fromkeys(states))
   context = {
-      'name': mirror.shown(f'Runs below {root}'),
-      'verdict': f'{len(rows)} runs: {", ".join(counted)}.',
+      'name': title or mirror.shown(f'Runs below {root}'),
+      'verdict': f'{numerals.counted(len(rows), "run")}: {", ".join(counted)}.',
       'state': {},
       'runs': runs,
       'settings': settings,
+      'meaning': meaning,
       'headings': headings,
       'below': _below(rows, usual),
   }

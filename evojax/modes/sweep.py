@@ -492,10 +492,27 @@ def write_table(
   listed = [
       runs.read(point.path, root) for point in points if point.path.is_dir()
   ]
-  page = runs.page(root, listed, cells(rows))
+  title, text = mirror.shown(f'Sweep {root}'), meaning(rows)
+  if left := [p.command.name for p in points if not p.command.is_done()]:
+    more = f' and {len(left) - 9} more' * (len(left) > 9)
+    text += f' Not finished: {", ".join(left[:9])}{more}; see logs/ beside this'
+    text += ' page.'
+  page = runs.page(root, listed, title, cells(rows), text)
   durable.write_atomic(root / PAGE, page.encode())
   mirror.put(root / PAGE)
   return rows
+
+
+def meaning(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Return what the numbers of a table are."""
+  split = next((row['split'] for row in rows if row['split']), None)
+  of = f' on {split} problems' if split else ''
+  over = f' Over: points over {rows[0]["setting"]}, by seed.'
+  return (
+      f'Score: the solved share{of}. Gain: points over the base policy.'
+      f'{over * (len(rows) > 1)} All are means over seeds with 95 % intervals'
+      ' (Student t).'
+  )
 
 
 def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -522,13 +539,11 @@ def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 def show(rows: Sequence[Mapping[str, Any]], root: pathlib.Path) -> None:
   """Print a table."""
-  texts = cells(rows)
-  names = {'over': f'over {rows[0]["setting"]}'}
-  report_lib.print_table(
-      console_lib.Console(highlight=False),
-      *((names.get(h, h), *(t[h] for t in texts)) for h in texts[0]),
-  )
-  output.say(
-      'means over seeds with 95 % intervals (Student t); differences by seed.'
-      f' page: {root / PAGE}'
-  )
+  texts, console = cells(rows), console_lib.Console(highlight=False)
+  column = lambda heading: (heading, *(text[heading] for text in texts))
+  tables = [('setting', 'seeds', 'score', 'gain')]
+  if any(text['over'] for text in texts):
+    tables.append(('setting', 'over'))  # One table would be too wide.
+  for headings in tables:
+    report_lib.print_table(console, *map(column, headings))
+  output.say(f'{meaning(rows)} page: {root / PAGE}')

@@ -108,6 +108,17 @@ def _wrong_grid(grid: Any) -> Iterator[str]:
   for field, values in grid.items():
     if not _is_sequence(values) or not len(values):
       yield f'GRID: {field!r} has {values!r} instead of (value, ...)'
+      continue
+    named: dict[str, Any] = {}
+    for value in values:
+      name = _name(value)
+      if name in named:
+        yield (
+            f'GRID: {field!r} has {named[name]!r} and {value!r}, whose runs'
+            f' would have one directory ({name}); leave one out, or put them'
+            ' into SETTINGS under names of their own'
+        )
+      named[name] = value
 
 
 def _wrong_fields(where: str, fields: Iterable[Any]) -> Iterator[str]:
@@ -137,6 +148,12 @@ def _is_sequence(value: Any) -> bool:
   return sized and not isinstance(value, (str, bytes, Mapping))
 
 
+def _name(value: Any) -> str:
+  """Return a value of a grid as a part of the name of a directory."""
+  # Paths, texts and tuples have slashes, blanks and quotes.
+  return re.sub(r'[^\w.+-]+', '_', str(value)).strip('_')
+
+
 def _times(
     settings: Mapping[str, Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
 ) -> dict[str, dict[str, Any]]:
@@ -146,7 +163,7 @@ def _times(
     for values in itertools.product(*grid.values()):
       chosen = dict(zip(grid, values, strict=True))
       varied = [
-          f'{field.rpartition(".")[2]}={value}'
+          f'{field.rpartition(".")[2]}={_name(value)}'
           for field, value in chosen.items()
           if len(grid[field]) > 1
       ]

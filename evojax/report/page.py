@@ -31,6 +31,7 @@ from evojax.report import charts
 from evojax.report import curves
 from evojax.report import diffs
 from evojax.report import lineage
+from evojax.report import measures
 from evojax.report import rollouts
 from evojax.report import sealed
 from evojax.report import state
@@ -103,6 +104,8 @@ def environment() -> jinja2.Environment:
       'percent': svg.length,
       'value_text': diffs.value_text,
       'level': charts.drawn_level,
+      'meaning': measures.meaning,
+      'statistic': measures.statistic,
   }
   return made
 

@@ -52,7 +52,7 @@ class Sampled:
   rollouts: Sequence[Rollout] = ()
   source: str = ''  # Where the rollouts come from.
   note: str = ''  # Why there are none.
-  step: int = 0  # Step of the training that sampled them.
+  step: int = 0  # Step that trained on them, from 1 as in the curves.
   legend: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -289,12 +289,13 @@ def over_steps(workdir: str | os.PathLike[str], folder: str) -> list[Sampled]:
     try:
       path, table = _read(workdir, folder, 'train', step=step)
     except _Missing as missing:
-      found.append(Sampled(note=str(missing), step=step))
+      found.append(Sampled(note=str(missing), step=step + 1))
       continue
     rows = _facts(table)
     wanted = (_RIGHT, _WRONG, _highest_wrong(rows))
     shown = _rollouts(table, _choose(rows, wanted))
-    more = dict(step=step, legend=_legend(table))
+    # Evidence counts steps from 0, metrics and curves from 1.
+    more = dict(step=step + 1, legend=_legend(table))
     found.append(Sampled(shown, _source(workdir, path), **more))
   return found
 

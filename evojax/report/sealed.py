@@ -127,8 +127,8 @@ def _against(final: records.Final) -> str:
   others = [
       f'{numerals.share(other.value)} for {what}'
       for name, what in (
-          ('seed', 'the seed harness, not evolved'),
-          ('reference', 'the reference'),
+          ('seed', 'a run of the seed harness alone'),
+          ('reference', 'one of the reference recipe'),
       )
       if (other := final.scores.get(name))
   ]
@@ -250,7 +250,7 @@ def verdict(run: history.History, running: bool) -> str:
           f' {numerals.share(evolved.value)}'
           f' [{100 * evolved.low:.1f}, {100 * evolved.high:.1f}].'
       )
-    what = 'the race' if run.kept else 'training with the first harness'
+    what = 'the race' if run.kept else 'training without a change'
     return (
         f'{so_far}; on sealed problems {what} takes the base policy'
         f' from {numerals.share(base.value)} to {numerals.share(evolved.value)}'

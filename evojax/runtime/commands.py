@@ -34,6 +34,7 @@ LOST = -1000
 KILLS, LOSSES = 3, 20
 # On a shared file system, other machines may see a new file this much later.
 _LATE_SECONDS = 60.0
+_MOST_CHARS = 500  # Of an error that a log ends with.
 
 
 class CommandError(OSError):
@@ -437,7 +438,7 @@ class Pool:
       again = deaths.kills < KILLS
     else:  # The command would fail again, so the user has to act.
       self._failed[name] = (
-          f'{name} ended with exit status {status}: {_last_line(command.log)};'
+          f'{name} ended with exit status {status}: {_why(command.log)};'
           f' see {command.log}. The same command tries it again'
       )
       return
@@ -452,7 +453,11 @@ class Pool:
     )
 
 
-def _last_line(path: pathlib.Path) -> str:
+def _why(path: pathlib.Path) -> str:
+  """Return the last error of a log, whose lines are wrapped; or its end."""
   text = path.read_text(errors='replace') if path.exists() else ''
-  lines = (line for line in reversed(text.splitlines()) if line.strip())
-  return next(lines, 'no output')
+  lines = [line.strip() for line in text.splitlines() if line.strip()]
+  if not lines:
+    return 'no output'
+  begins = [n for n, line in enumerate(lines) if line.startswith('error: ')]
+  return ' '.join(lines[begins[-1] if begins else -1 :])[:_MOST_CHARS]

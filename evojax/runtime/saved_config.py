@@ -28,6 +28,19 @@ def missing(workdir: str | None) -> str:
   )
 
 
+def argument(workdir: str) -> str | None:
+  """Return the value of --config for the config of a run; None without a run.
+
+  Raises:
+    OSError, ValueError: As `get_config`.
+  """
+  try:
+    get_config(workdir)
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  return f'{__file__}:{workdir}'
+
+
 def get_config(workdir: str) -> ml_collections.ConfigDict:
   """Return the locked config of a run.
 

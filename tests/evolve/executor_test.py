@@ -204,6 +204,17 @@ class WorkersTest(parameterized.TestCase):
       local.wait(job)
     self.assertLen(self.started, 1)
 
+  def test_the_whole_error_of_a_worker_is_told(self):
+    """A log wraps lines at 80 columns."""
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    log = pathlib.Path(folder, 'worker.log')
+    lines = ('step 1', 'error: an old one', 'error: /x has no config.json,')
+    log.write_text('\n'.join([*lines, 'so it is no', 'directory.', '']))
+    self.assertEqual(
+        commands._why(log),
+        'error: /x has no config.json, so it is no directory.',
+    )
+
   def test_what_fails_is_said_when_it_is_waited_for(self):
     """Failures are reported in job order, not in the order of ends."""
     local, (a, b) = self.local(), self.jobs(2)

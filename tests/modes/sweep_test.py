@@ -175,11 +175,51 @@ class SweepTest(parameterized.TestCase):
     self.assertIn("'--config.reward.weights={'\"'\"'outcome", lines[2])
     self.assertFalse(self.workdir.exists())
 
+  def test_a_point_lies_in_the_directory_of_its_sweep(self):
+    """Values with slashes, quotes and blanks make names of one directory."""
+    self.file.write_text("""
+SEEDS = (1,)
+GRID = {'model.path': ('../../a', '/b c'), 'grpo.kl_coef': (0.0, 1e-3)}
+""")
+    self.run_it(dry_run=True)
+    lines = self.out.getvalue().splitlines()
+    names = [
+        f'all,path={path},kl_coef={coefficient}'
+        for path in ('.._.._a', 'b_c')
+        for coefficient in ('0.0', '0.001')
+    ]
+    for line, name in zip(lines, names, strict=True):
+      self.assertIn(f'--workdir={self.workdir}/{name}/seed-1 ', line)
+    self.assertIn('--config.model.path=../../a ', lines[0])
+
+  def test_the_printed_table_names_its_settings(self):
+    """Also in a log of 80 columns, where intervals are wide."""
+    rows = [
+        dict(setting=f'all,learning_rate={rate}', seeds=2, of=2, split='dev')
+        | dict(score=[0.375, 0.0, 1.0], gain=[0.06, -1.0, 1.0], over=over)
+        for rate, over in ((0.0003, None), (0.001, [-0.03, -0.82, 0.76]))
+    ]
+    out = io.StringIO()
+    with (
+        absltest.mock.patch.dict(os.environ, COLUMNS='80'),
+        absltest.mock.patch.object(sweep.output, 'say') as say,
+        contextlib.redirect_stdout(out),
+    ):
+      sweep.show(rows, self.workdir)
+    for number in ('37.5 % [0.0, 100.0]', '+6.0 [', '−3.0 [−82.0, +76.0]'):
+      self.assertIn(number, out.getvalue())
+    self.assertEqual(out.getvalue().count('all,learning_rate=0.0003'), 2)
+    (said,) = say.call_args.args
+    self.assertIn('solved share on dev problems', said)
+    self.assertIn('points over all,learning_rate=0.0003', said)
+
   def test_runs_what_is_left_and_shows_a_table(self):
     failing = Fake(broken=('wide,learning_rate=0.0003/seed-2',))
     self.assertEqual(self.run_it(failing), 1)
     self.assertLen(failing.started, 8)
     self.assertRegex(self.said[-1], 'seed-2 ended.*error: no such luck')
+    text = (self.workdir / 'sweep.html').read_text()
+    self.assertIn('Not finished: wide,learning_rate=0.0003/seed-2;', text)
     again = Fake()
     self.assertEqual(self.run_it(again), 0)
     self.assertEqual(again.started, list(failing.broken))
@@ -198,6 +238,8 @@ class SweepTest(parameterized.TestCase):
     self.assertIn('+20.0 [+20.0, +20.0]', self.out.getvalue())
     page = (self.workdir / 'sweep.html').read_text()
     self.assertIn('base,learning_rate=0.0003', page)
+    self.assertIn(f'<h1>Sweep {self.workdir}</h1>', page)
+    self.assertIn('Gain: points over the base policy.', page)
     self.assertIn('+20.0', page)
 
   def test_a_run_that_ended_without_a_score_leaves_the_others(self):
@@ -527,6 +569,11 @@ SETTINGS = {
       ("GRID = {'steps': ()}", r"GRID: 'steps' has \(\) instead of"),
       ("GRID = {'model.path': 'abc'}", "GRID: 'model.path' has 'abc' instead"),
       ("GRID = ('steps', 5)", 'GRID=.* must be a dict: field'),
+      (
+          "GRID = {'optim.learning_rate': (1e-3, 0.001)}",
+          r"GRID: 'optim.learning_rate' has 0.001 and 0.001, .*\(0.001\)",
+      ),
+      ("GRID = {'model.path': ('a/b', 'a b')}", r"'a/b' and 'a b', .*\(a_b\)"),
       ("GRID = {'seed': (1, 2)}", 'GRID sets seed: SEEDS does'),
       ("SETTINGS = {'a': 5}", "SETTINGS: 'a' has 5 instead of"),
       ("SETTINGS = {'a': {7: 5}}", r"SETTINGS: 'a': \[7\] are not names of f"),
@@ -620,7 +667,7 @@ class CommandTest(absltest.TestCase):
     (row,) = json.loads(store.read('sweep.json'))
     self.assertEqual((row['seeds'], row['of']), (2, 2))
     page = store.read('sweep.html').decode()
-    self.assertIn(f'Runs below {store.url}', page)
+    self.assertIn(f'Sweep {store.url}', page)
     self.assertIn('all/seed-1/report.html', page)
     self.assertIn('step 3/3', store.read('logs/all-1.log').decode())
     with mirror.opened(f'{store.url}/all/seed-2') as path:

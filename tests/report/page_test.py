@@ -233,8 +233,8 @@ class PageTest(parameterized.TestCase):
         verdict['text'],
         '3 of 6 changes kept (3 with the horizon not checked); on sealed'
         ' problems the race takes the base policy from 33.1 % to 59.2 %'
-        ' [56.6, 61.8], against 48.7 % for the seed harness, not evolved and'
-        ' 60.2 % for the reference.',
+        ' [56.6, 61.8], against 48.7 % for a run of the seed harness alone'
+        ' and 60.2 % for one of the reference recipe.',
     )
     self.assertIn('not run', self.text)  # random was not passed in.
 
@@ -480,6 +480,15 @@ class PageTest(parameterized.TestCase):
     self.assertIn('Another condition of it is not met.', fold)
     self.assertLen(found.find('b', 'level-held'), 2)
     self.assertLen(found.find('b', 'level-warn'), 1)
+
+  def test_measures_are_explained(self):
+    workdir = self._path('explained')
+    rows = synthetic.make_rows(workdir, trials=1, evidence=False)
+    named = next(data for s, data, _ in rows if s == 'diagnose')['measures']
+    named[0] |= {'name': 'weak_signal', 'level': 'warn'}
+    synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    text, _ = _build(workdir)
+    self.assertIn('groups with both solved and unsolved completions', text)
 
   def test_findings_are_listed_once(self):
     with tempfile.TemporaryDirectory() as folder:

@@ -253,7 +253,9 @@ def write_evidence(
   if train:
     rows['advantage'] = advantage.ravel()
     rows['kept'] = np.ones(count, bool)
-  store.write_step(arm, split, UPDATES, rows, COLUMNS)
+  # Trainings count the updates before a step, evaluations those of the policy.
+  step = UPDATES - 1 if split == 'train' else UPDATES
+  store.write_step(arm, split, step, rows, COLUMNS)
 
 
 def _curve(

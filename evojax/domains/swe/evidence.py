@@ -65,7 +65,10 @@ COLUMNS = (
     ),
     schema.Column('submitted', 'bool', 'The policy handed its work in.'),
     schema.Column(
-        'stop_reason', 'int32', 'Why the episode ended.', codes=STOP_REASON
+        'stop_reason',
+        'int32',
+        'How the work ended: submitted, or what kept it from that.',
+        codes=STOP_REASON,
     ),
     _derived(
         'searched_before_edit',
