@@ -224,7 +224,8 @@ SPLITS = {
     ),
     # Fixed on 2026-11-28, before a log of it was made, after nine checks were
     # new, training_args.bin is read, and `outweighed`, which says by how much
-    # the weight of a part is too large, counts as the name of that fault.
+    # the weight of a part is too large, counts as the name of that fault. Its
+    # results are known since then.
     'sixth': Split(
         seed=6,
         skill=0.5,

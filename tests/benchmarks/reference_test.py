@@ -118,7 +118,7 @@ class ScriptTest(absltest.TestCase):
     run = self.run_script('model', 'data', '--dry_run', '--config.steps=7')
     train, record = run.stdout.splitlines()
     for flag in (
-        '--config=configs/gsm8k.py',
+        '--default_config=configs/gsm8k.py',
         f'--config.model.path={self.folder}/model',
         f'--config.domain.kwargs.jsonl.train={self.folder}/data/train.jsonl',
         f'--config.domain.kwargs.jsonl.sealed={self.folder}/data/test.jsonl',
