@@ -145,7 +145,7 @@ def print_table(console: console_lib.Console, *columns: Sequence[Any]) -> None:
   table = table_lib.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
   (first, *_), *others = columns
   # Wide numbers would leave no room for the names.
-  longest = max((len(str(cell)) for cell in columns[0]), default=0)
+  longest = max((len(str(cell)) for cell in columns[0][1:]), default=0)
   least = min(longest, _LEAST_NAME)
   table.add_column(first, overflow='fold', min_width=least)
   for heading, *_ in others:
