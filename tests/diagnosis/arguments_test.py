@@ -286,6 +286,14 @@ class WandbTest(absltest.TestCase):
     run = self._read(_field(5, config))
     self.assertEqual(run.settings['temperature'], 1.2)
 
+  def test_config_of_another_type(self):
+    number = bytes([5 << 3, 7])  # In the place of a message.
+    config = _config(max_completion_length=64)
+    run = self._read(number, _field(5, config))
+    self.assertEqual(run.settings, {'max_tokens': 64.0})
+    self.assertEqual(run.n_steps, 2)
+    self.assertIn('left out 1 damaged record', run.notes[0])
+
   def test_config_of_an_unknown_trainer(self):
     self.assertEmpty(self._read(_field(5, _config(temperature=0.7))).settings)
 

@@ -558,7 +558,7 @@ class NothingLostTest(parameterized.TestCase):
     self.assertFalse(self.path.exists())
 
   def test_loss_that_is_not_finite(self):
-    # A KL times 1e30 is finite; the squares in the norm of its gradient are not.
+    # A KL times 1e30 is finite; the squares of its gradient are not.
     # The fork continues at step 2, with checkpoints to lose.
     config = self.make_config(steps=4, grpo__kl_coef=1e30)
     source = tree(self.shared / 'run')

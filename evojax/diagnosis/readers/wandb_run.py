@@ -23,6 +23,7 @@ from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
 from evojax.diagnosis.readers import table
+from evojax.runtime import numerals
 
 _STEP_COLUMN = re.compile(r'(^|[",])_step[",]', re.MULTILINE)
 _CHART_COLUMN = re.compile(r' - [^",\n]+__MIN[",]')
@@ -33,6 +34,8 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 # Numbers of fields: Record.history, HistoryRecord.item and .step, of the items
 # of a history or a config key, nested_key and value_json, HistoryStep.num.
 _HISTORY, _ITEM, _STEP, _KEY, _NESTED, _VALUE, _NUM = 2, 1, 2, 1, 2, 16, 1
+# Errors of records that are damaged, or whose fields are of other types.
+_DAMAGE = AttributeError, IndexError, TypeError, ValueError, struct.error
 # Record.config and .run, RunRecord.config, ConfigRecord.update.
 _CONFIG, _RUN, _OF_THE_RUN, _UPDATE = 5, 17, 4, 1
 
@@ -143,20 +146,37 @@ def _history(
   Args:
     file: The run.
     config: Gets the run's config.
-    notes: Gets a note if the file is damaged.
+    notes: Gets a note if the file or some of its records are damaged.
   """
+  damaged = 0
   try:
     for record in _records(file):
-      for number, value in _fields(record):
-        if number == _HISTORY and isinstance(value, bytes):
-          yield _row(value)
-        elif number == _CONFIG:
-          config |= _items(value, _UPDATE)
-        elif number == _RUN:
-          for inner, part in _fields(value):
-            config |= _items(part, _UPDATE) if inner == _OF_THE_RUN else {}
-  except (ValueError, IndexError, struct.error) as error:
+      try:
+        rows, values = _parsed(record)
+      except _DAMAGE:
+        damaged += 1
+        continue
+      config |= values
+      yield from rows
+  except (ValueError, struct.error) as error:
     notes.append(f'{file.name} is damaged; its beginning is read ({error})')
+  if damaged:
+    what = numerals.counted(damaged, 'damaged record')
+    notes.append(f'{file.name}: left out {what}')
+
+
+def _parsed(record: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+  """Return the rows of the history and the values of the config in a record."""
+  rows, config = [], {}
+  for number, value in _fields(record):
+    if number == _HISTORY:
+      rows.append(_row(value))
+    elif number == _CONFIG:
+      config |= _items(value, _UPDATE)
+    elif number == _RUN:
+      for inner, part in _fields(value):
+        config |= _items(part, _UPDATE) if inner == _OF_THE_RUN else {}
+  return rows, config
 
 
 def _row(history: bytes) -> dict[str, Any]:
