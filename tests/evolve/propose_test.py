@@ -1323,6 +1323,19 @@ class HumanTest(parameterized.TestCase):
     done = sorted(p.name for p in (self.inbox / 'done').iterdir())
     self.assertEqual(done, ['a-1.json', 'a.json'])
 
+  def test_an_inbox_that_cannot_be_changed_ends_no_run(self):
+    (self.inbox / 'done').write_text('')  # In the place of the folder.
+    (self.inbox / 'b.json.reason.txt').mkdir()
+    self._put('a.json', self._rate())
+    self._put('b.json', {'delta': 5})
+    made = human.propose(context(), self.inbox)
+    self.assertEqual(made.trigger, 'inbox/a.json')
+    human.taken(self.inbox, made.trigger)
+    self.assertTrue((self.inbox / 'a.json').exists())
+    (self.inbox / 'a.json').unlink()
+    self.assertIsNone(human.propose(context(), self.inbox))
+    self.assertTrue((self.inbox / 'b.json').exists())
+
   def test_taken_stays_in_the_inbox(self):
     outside = self.inbox.parent / 'ledger.json'
     outside.write_text('{}')

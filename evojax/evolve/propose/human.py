@@ -121,7 +121,8 @@ def review(
 def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
   """Move a queued file to done/, after its row is on disk.
 
-  A second call does nothing.
+  A second call does nothing. If the file cannot be moved it stays, and is
+  refused later as a change that was tried.
 
   Args:
     inbox: The directory.
@@ -134,11 +135,14 @@ def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
   if path.parent != inbox or not path.exists():
     return
   done = inbox / 'done'
-  done.mkdir(exist_ok=True)
   target, count = done / path.name, 1
   while target.exists():  # A name may be reused; no file is overwritten.
     target, count = done / f'{path.stem}-{count}.json', count + 1
-  os.rename(path, target)
+  try:
+    done.mkdir(exist_ok=True)
+    os.rename(path, target)
+  except OSError as error:
+    output.say(f'inbox/{path.name} cannot be moved to done/, and stays: {error}')
 
 
 def _files(directory: pathlib.Path) -> list[pathlib.Path]:
@@ -326,5 +330,8 @@ def _refuse(path: pathlib.Path, reason: str) -> None:
     if not target.exists():
       break
   # The reason comes first: after a kill in between, the file is refused again.
-  path.with_name(f'{name}.reason.txt').write_text(reason + '\n')
-  os.replace(path, target)
+  try:
+    path.with_name(f'{name}.reason.txt').write_text(reason + '\n')
+    os.replace(path, target)
+  except OSError as error:
+    output.say(f'inbox/{path.name} cannot be renamed, and stays: {error}')
