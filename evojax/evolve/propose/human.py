@@ -142,7 +142,7 @@ def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
     done.mkdir(exist_ok=True)
     os.rename(path, target)
   except OSError as error:
-    output.say(f'inbox/{path.name} cannot be moved to done/, and stays: {error}')
+    output.say(f'inbox/{path.name} cannot go to done/, and stays: {error}')
 
 
 def _files(directory: pathlib.Path) -> list[pathlib.Path]:
