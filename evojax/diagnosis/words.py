@@ -193,7 +193,7 @@ def own(format_: str, names: Iterable[str]) -> dict[str, str]:
 
 def of_path(format_: str, path: str) -> str:
   """Return a trainer's name for an evojax config path, or the path."""
-  for name, own in _WORDS['evojax'].items():
-    if own == path:
+  for name, known in _WORDS['evojax'].items():
+    if known == path:
       return word(format_, name)
   return path

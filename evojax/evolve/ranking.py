@@ -241,7 +241,7 @@ def _rank(trial: history_lib.Trial) -> int:
   if repairs.severity_of(trial) == 'critical':
     return _CRITICAL
   proposal = trial.hypothesize
-  if proposal and proposal.trigger.startswith(propose_lib.TRIGGER):
+  if proposal and propose_lib.is_users(proposal.trigger):
     return _USER
   return _REPAIR if repairs.repairs_fault(trial) else _OTHER
 

@@ -15,7 +15,8 @@ from evojax.diagnosis import arguments
 from evojax.diagnosis import readers
 
 _DATA = pathlib.Path(__file__).parent / 'data'
-# Of data/trl, see benchmarks/diagnose_logs.py: the split `tuning`.
+# The settings of the training in data/trl: those of the split `tuning` in
+# benchmarks/diagnose_logs.py.
 _TRAINED = {
     'learning_rate': 3e-4,
     'warmup_steps': 0.0,
@@ -291,6 +292,12 @@ class WandbTest(absltest.TestCase):
     config = _config(max_completion_length=64)
     run = self._read(number, _field(5, config))
     self.assertEqual(run.settings, {'max_tokens': 64.0})
+    self.assertEqual(run.n_steps, 2)
+    self.assertIn('left out 1 damaged record', run.notes[0])
+
+  def test_config_that_is_nested_too_deep(self):
+    deep = _field(1, 'beta') + _field(16, '[' * 5000 + ']' * 5000)
+    run = self._read(_field(5, _field(1, deep)))
     self.assertEqual(run.n_steps, 2)
     self.assertIn('left out 1 damaged record', run.notes[0])
 

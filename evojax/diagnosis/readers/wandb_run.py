@@ -35,7 +35,10 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 # of a history or a config key, nested_key and value_json, HistoryStep.num.
 _HISTORY, _ITEM, _STEP, _KEY, _NESTED, _VALUE, _NUM = 2, 1, 2, 1, 2, 16, 1
 # Errors of records that are damaged, or whose fields are of other types.
-_DAMAGE = AttributeError, IndexError, TypeError, ValueError, struct.error
+_DAMAGE = (
+    AttributeError, IndexError, RecursionError, TypeError, ValueError,
+    struct.error,
+)  # fmt: skip
 # Record.config and .run, RunRecord.config, ConfigRecord.update.
 _CONFIG, _RUN, _OF_THE_RUN, _UPDATE = 5, 17, 4, 1
 

@@ -144,7 +144,7 @@ def load(name: str) -> Callable[[Context], Proposal | None]:
           f'{field}={name!r}: propose returned a {type(proposal).__name__}; it'
           ' returns what evojax.evolve.propose.make makes, or None'
       )
-    if proposal.trigger.startswith(TRIGGER):
+    if is_users(proposal.trigger):
       raise ValueError(
           f'{field}={name!r} gave trigger={proposal.trigger!r}, which means a'
           " file in the user's inbox; name an alert or a finding, or leave it"
@@ -244,8 +244,15 @@ def consider(
   return change, _note(context, change)
 
 
+def is_users(trigger: str) -> bool:
+  """Return whether the trigger of a proposal is a file in the inbox."""
+  return trigger.startswith(TRIGGER)
+
+
 def _is_near(one: Any, other: Any) -> bool:
-  """Return whether two numbers, or two lists of names, count as one change."""
+  """Return whether two values count as one: equal, or nearly so."""
+  if one == other:
+    return True
   if all(isinstance(value, list | tuple) for value in (one, other)):
     return set(one) == set(other)
   if not (skills_lib.is_number(one) and skills_lib.is_number(other)):
@@ -253,21 +260,21 @@ def _is_near(one: Any, other: Any) -> bool:
   return abs(one - other) <= _SAME * max(abs(one), abs(other))
 
 
-def _is_same(one: records.Delta, other: delta_lib.Delta) -> bool:
-  """Return whether two changes lead to the same values, or nearly so."""
-  if one.sha256 == other.sha256:
-    return True
-  first, second = (
-      {path: new for path, _, new in delta.changes} for delta in (one, other)
+def _are_near(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+  """Return whether values by path are those of the same paths, or nearly so."""
+  return one.keys() == other.keys() and all(
+      _is_near(value, other[path]) for path, value in one.items()
   )
-  return first.keys() == second.keys() and all(
-      _is_near(first[path], second[path]) for path in first
-  )
+
+
+def _values(changes: Sequence[repairs.Change]) -> dict[str, Any]:
+  """Return the values after changes by path."""
+  return {path: new for path, _, new in changes}
 
 
 def _undoes(context: Context, change: delta_lib.Delta) -> bool:
   """Return whether a change merely reverts the last kept trials."""
-  wanted = {path: new for path, _, new in change.changes}
+  wanted = _values(change.changes)
   earlier: dict[str, Any] = {}  # Values under an ancestor.
   for trial in reversed(context.history):
     if trial.status != 'keep':
@@ -279,10 +286,7 @@ def _undoes(context: Context, change: delta_lib.Delta) -> bool:
         for path, value in earlier.items()
         if context.config.get(path) != value
     }
-    if moved.keys() == wanted.keys() and all(
-        new == wanted[path] or _is_near(new, wanted[path])
-        for path, new in moved.items()
-    ):
+    if _are_near(moved, wanted):
       return True
   return False
 
@@ -293,7 +297,13 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
   Raises:
     ProposalError: If the change was tried on this parent.
   """
-  before = [t for t in context.history if _is_same(t.delta, change)]
+  wanted = _values(change.changes)
+  before = [
+      t
+      for t in context.history
+      if t.delta.sha256 == change.sha256
+      or _are_near(_values(t.delta.changes), wanted)
+  ]
   severity = repairs.severity(context.findings, change.changes)
   parent = context.parent.sha256
   for trial in before:

@@ -128,7 +128,7 @@ def taken(inbox: str | os.PathLike[str], trigger: str) -> None:
     inbox: The directory.
     trigger: The proposal's trigger; those of other proposers are ignored.
   """
-  if not trigger.startswith(propose_lib.TRIGGER):
+  if not propose_lib.is_users(trigger):
     return
   inbox = pathlib.Path(inbox)
   path = inbox / trigger.removeprefix(propose_lib.TRIGGER)

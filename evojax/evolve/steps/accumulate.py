@@ -71,8 +71,7 @@ def _learn(
     verdict: records.Verify,
 ) -> str:
   """Write the skill that a kept trial supports; return its hash, or ''."""
-  trigger = proposal.trigger
-  known = trigger and not trigger.startswith(propose_lib.TRIGGER)
+  known = proposal.trigger and not propose_lib.is_users(proposal.trigger)
   # The repair of a critical fault may be kept without a gain.
   gained = verdict.effect is not None and verdict.effect > 0
   if verdict.status != 'keep' or not gained or not known:
@@ -83,7 +82,7 @@ def _learn(
         run.harnesses.load(delta.after),
         run.harnesses.values(version.harness),
         run.setup.surface,
-        trigger=trigger,
+        trigger=proposal.trigger,
         hypothesis=proposal.hypothesis,
         evidence=skills_lib.Evidence(
             run=_name(run),
