@@ -83,7 +83,7 @@ def main(_):
   recorded = _recorded(base)
   seed = spec.read(f'{domains.load("math").__path__[0]}/seed_harness')
   pool = _candidates(seed)
-  shapes = [(c.prompts, c.group_size) for c in (config.grpo, config.evolve)]
+  shapes = [(config.grpo.prompts, config.grpo.group_size)]
   seconds, refused = [], 0
   for i in range(_CANDIDATES.value + 1):
     path, source = pool[i % len(pool)]
