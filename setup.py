@@ -16,6 +16,7 @@ INSTALL_REQUIRES = (
     'numpy>=2.4',
     'pandas>=3.1',
     'pyarrow>=26',
+    'pyyaml>=6.0.3',
     'rich>=15',
     'scipy>=1.17',
 )

@@ -7,6 +7,7 @@ import pathlib
 import sys
 from typing import Any
 
+from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import readers
 from evojax.diagnosis import run as run_lib
@@ -59,6 +60,14 @@ def _parser() -> argparse.ArgumentParser:
       f' {", ".join(form.SETTINGS)}, weights.PART',
   )
   parser.add_argument(
+      '--settings',
+      type=pathlib.Path,
+      metavar='FILE',
+      help="the trainer's own settings, where they are not beside the logs:"
+      f" TRL's {arguments.FILE}, verl's {arguments.HYDRA}, or the folder"
+      ' configs/ of prime-rl; --set changes single ones',
+  )
+  parser.add_argument(
       '--out',
       type=pathlib.Path,
       help='folder for diagnosis.html and diagnosis.json; default: the run',
@@ -70,6 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Diagnose one run; return 1 for a critical finding, 2 for an error."""
   given = _parser().parse_args(argv)
   settings: dict[str, Any] = {}
+  if given.settings:
+    try:
+      settings = arguments.of_file(given.settings)
+    except (ValueError, OSError) as error:
+      output.say(f'error: --settings={given.settings}: {error}', error=True)
+      return 2
   for pair in given.set:
     settings |= pair
   try:

@@ -2,26 +2,44 @@
 
 TRL saves its arguments as training_args.bin in every checkpoint and exported
 model: a zip archive of `torch.save` with a pickle of a GRPOConfig. It is read
-without torch, and without running what it names. Runs in Weights & Biases hold
-the arguments as their config.
+without torch, and without running what it names. verl is started by Hydra,
+which writes .hydra/config.yaml below the folder from which it was started.
+prime-rl writes configs/trainer.json and configs/orchestrator.json, or .toml in
+former versions. Runs in Weights & Biases hold the arguments as their config.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import io
+import json
 import math
 import pathlib
 import pickle
+import tomllib
 from typing import Any, NoReturn
 import zipfile
+
+import yaml
 
 from evojax.diagnosis import form
 from evojax.diagnosis import words
 from evojax.runtime import pickles
 
 FILE = 'training_args.bin'
+HYDRA = '.hydra/config.yaml'
 _PICKLE = 'data.pkl'
-# A GRPOConfig takes 7 KB.
+# A GRPOConfig takes 7 KB, verl's config 30 KB.
 _MOST_BYTES = 4 << 20
+_PARSERS = {
+    '.json': json.loads,
+    '.toml': tomllib.loads,
+    '.yaml': yaml.safe_load,
+    '.yml': yaml.safe_load,
+}
+# Files of prime-rl -> fields by which one is recognised.
+_PRIME_RL = {
+    'trainer': ('optim', 'scheduler', 'weight_broadcast'),
+    'orchestrator': ('train', 'weight_broadcast'),
+}
 # Kinds of loss of TRL with a bound of the ratio on either side of 1. In others,
 # epsilon_high has another meaning.
 _TWO_SIDED = ('grpo', 'bnpo', 'dr_grpo', 'dapo', 'luspo')
@@ -87,15 +105,80 @@ def _is_enum(value: Any) -> bool:
   return isinstance(value, _Object) and len(value.made_from) == 1
 
 
-def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the settings in the config of a run in Weights & Biases.
+def load_text(path: pathlib.Path) -> dict[str, Any]:
+  """Return the config in a JSON, TOML or YAML file.
 
-  Args:
-    config: The config; {} is returned unless it is TRL's or verl's.
+  Raises:
+    ValueError: If it is damaged, or no file of this kind.
+    OSError: If it cannot be read.
   """
+  if path.suffix not in _PARSERS:
+    raise ValueError(f'no file of the kinds {", ".join(_PARSERS)}')
+  with path.open('rb') as file:
+    data = file.read(_MOST_BYTES + 1)
+  if len(data) > _MOST_BYTES:
+    raise ValueError(f'over {_MOST_BYTES} bytes')
+  try:
+    found = _PARSERS[path.suffix](data.decode('utf-8-sig'))
+  except Exception as error:  # Each parser raises kinds of its own.
+    text = ' '.join(f'{error!s:.100}'.split())
+    raise ValueError(f'no {path.suffix[1:].upper()}: {text}') from error
+  if not isinstance(found, dict):
+    raise ValueError('it holds no fields')
+  return found
+
+
+def load_prime_rl(folder: pathlib.Path) -> dict[str, Any]:
+  """Return {'trainer': config, 'orchestrator': config} in prime-rl's configs/.
+
+  Returns:
+    The configs that are there.
+
+  Raises:
+    ValueError: If one is damaged.
+    OSError: If one cannot be read.
+  """
+  found = {}
+  for name in _PRIME_RL:
+    for suffix in ('.json', '.toml'):
+      path = folder / f'{name}{suffix}'
+      if path.is_file():
+        found[name] = load_text(path)
+        break
+  return found
+
+
+def of_file(path: pathlib.Path) -> dict[str, Any]:
+  """Return the settings in a file, or in prime-rl's folder configs/.
+
+  Raises:
+    ValueError: If no trainer is known that saves such a file.
+    OSError: If it cannot be read.
+  """
+  if path.is_dir():
+    found = of_prime_rl(load_prime_rl(path))
+  elif path.suffix == '.bin':
+    found = of_trl(load(path))
+  else:
+    found = of_config(load_text(path))
+  if not found:
+    raise ValueError(
+        f"no settings of a trainer: give TRL's {FILE}, verl's {HYDRA} or"
+        " prime-rl's folder configs/"
+    )
+  return found
+
+
+def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the settings in a config; {} if it is that of no known trainer."""
   if isinstance(config.get('actor_rollout_ref'), Mapping):
     return of_verl(config)
-  return of_trl(config) if 'max_completion_length' in config else {}
+  if 'max_completion_length' in config:
+    return of_trl(config)
+  if all(name in config for name in _PRIME_RL):
+    return of_prime_rl(config)
+  parts = {n: config for n, f in _PRIME_RL.items() if set(f) <= set(config)}
+  return of_prime_rl(parts)
 
 
 def of_trl(
@@ -125,7 +208,9 @@ def of_verl(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the settings in the config of verl's PPO trainer, by name."""
   found = _named('verl', config)
   actor = _at(config, 'actor_rollout_ref.actor')
-  total = found.get('total_steps')
+  if 'total_steps' not in found:  # The schedule's own total is mostly -1.
+    found['total_steps'] = _number(_at(config, 'trainer.total_training_steps'))
+  total = found['total_steps']
   if 'warmup_steps' not in found:  # It is -1 then.
     share = _number(_at(actor, 'optim.lr_warmup_steps_ratio'))
     found['warmup_steps'] = None if share is None else _part(share, total)
@@ -139,6 +224,46 @@ def of_verl(config: Mapping[str, Any]) -> dict[str, Any]:
       bound = _number(_at(actor, 'clip_ratio'))
     found[f'clip_{side}'] = bound
   return _known(found)
+
+
+def of_prime_rl(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the settings in the configs of prime-rl, by name.
+
+  Its loss.kl_tau pulls towards the policy that sampled, not towards a
+  reference, and its bounds are of probabilities, not of ratios; both are left
+  out. Its limit of tokens is that of a turn; it is returned as max_tokens.
+
+  Args:
+    config: {'trainer': config, 'orchestrator': config}, or one of them.
+  """
+  found = _named('prime-rl', config)
+  for name in ('kl_coef', 'turn_tokens'):
+    found.pop(name, None)
+  for name, value in _sampling(_at(config, 'orchestrator.train')).items():
+    found[name] = _number(value)
+  return _known(found)
+
+
+def _sampling(train: Any) -> dict[str, Any]:
+  """Return how all sources of prime-rl sample; None where they differ."""
+  sources = [_at(s, 'sampling') for s in _listed(_at(train, 'source'))]
+  given = [s for s in sources if s is not None] or [_at(train, 'sampling')]
+  paths = {
+      'temperature': 'temperature',
+      'max_tokens': 'max_completion_tokens',
+      'top_k': 'extra_body.top_k',
+      'min_p': 'extra_body.min_p',
+  }
+  values = {name: [_at(s, path) for s in given] for name, path in paths.items()}
+  return {
+      name: each[0] if all(value == each[0] for value in each) else None
+      for name, each in values.items()
+  }
+
+
+def _listed(value: Any) -> Iterable[Any]:
+  """Return a value that is a list; () for any other."""
+  return value if isinstance(value, list) else ()
 
 
 def weights(

@@ -1,5 +1,6 @@
 """Settings from the arguments that trainers save."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import zipfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.diagnosis import __main__ as main
 from evojax.diagnosis import arguments
 from evojax.diagnosis import readers
 
@@ -220,8 +222,45 @@ class MeaningTest(parameterized.TestCase):
     }
     self.assertEqual(arguments.of_config(config)['kl_coef'], 0.01)
 
+  def test_total_steps_of_verl_without_a_schedule_of_their_own(self):
+    optim = {'lr_warmup_steps_ratio': 0.1, 'total_training_steps': -1}
+    config = {
+        'actor_rollout_ref': {'actor': {'optim': optim}},
+        'trainer': {'total_training_steps': 200},
+    }
+    found = arguments.of_config(config)
+    self.assertEqual((found['warmup_steps'], found['total_steps']), (20, 200))
+
+  def test_settings_of_prime_rl(self):
+    trainer, orchestrator = _prime_rl()
+    both = {'trainer': trainer, 'orchestrator': orchestrator}
+    wanted = {
+        'learning_rate': 3e-6,
+        'warmup_steps': 10.0,
+        'total_steps': 400.0,
+        'max_grad_norm': 1.0,
+        'temperature': 1.1,
+        'max_tokens': 2048.0,
+        'min_p': 0.0,
+    }
+    self.assertEqual(arguments.of_config(both), wanted)
+    of_trainer = arguments.of_config(trainer)
+    of_orchestrator = arguments.of_config(orchestrator)
+    self.assertEqual(of_trainer | of_orchestrator, wanted)
+    self.assertNotIn('temperature', of_trainer)
+    # Another source samples colder, but with the same limit.
+    cold = {'temperature': 0.5, 'max_completion_tokens': 2048}
+    orchestrator['train']['source'].append({'sampling': cold})
+    found = arguments.of_config(both)
+    self.assertNotIn('temperature', found)
+    self.assertEqual(found['max_tokens'], 2048)
+    orchestrator['train']['source'].clear()  # What all sources would share.
+    self.assertEqual(arguments.of_config(both)['temperature'], 0.9)
+
   @parameterized.parameters(
       {'actor_rollout_ref': 5},
+      {'trainer': 3, 'orchestrator': {'train': {'source': [7, {}]}}},
+      {'optim': {'lr': 1.0}, 'scheduler': {}, 'train': {}},
       {'actor_rollout_ref': {'actor': 3, 'rollout': []}, 'data': None},
       {'max_completion_length': [1], 'beta': True, 'warmup_steps': 'x'},
       {'max_completion_length': float('nan'), 'max_steps': 10**400},
@@ -229,6 +268,160 @@ class MeaningTest(parameterized.TestCase):
   )
   def test_odd_configs(self, **config):
     self.assertEmpty(arguments.of_config(config))
+
+
+def _prime_rl():
+  """The resolved configs of prime-rl's trainer and orchestrator."""
+  trainer = {
+      'optim': {'type': 'adamw', 'lr': 3e-6, 'max_norm': 1.0},
+      'scheduler': {'type': 'linear', 'warmup_steps': 10},
+      'loss': {'type': 'default', 'kl_tau': 1e-3},
+      'max_steps': 400,
+      'weight_broadcast': {'type': 'filesystem'},
+  }
+  sampling = {
+      'temperature': 1.1,
+      'max_completion_tokens': 2048,
+      'extra_body': {'top_k': -1, 'min_p': 0.0},
+  }
+  train = {
+      'source': [{'sampling': sampling}],
+      'sampling': {'temperature': 0.9, 'max_completion_tokens': None},
+  }
+  orchestrator = {
+      'train': train,
+      'group_size': 8,
+      'weight_broadcast': {'type': 'filesystem'},
+  }
+  return trainer, orchestrator
+
+
+_OF_VERL = """
+actor_rollout_ref:
+  actor: {optim: {lr: 2e-6}}
+  rollout: {temperature: %s, n: '${oc.select:data.n,8}'}
+trainer:
+  rollout_data_dir: %s
+"""
+
+
+class BesideTheLogsTest(absltest.TestCase):
+  """Settings that verl and prime-rl write beside their logs."""
+
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(folder)
+
+  def _rollouts(self, folder: pathlib.Path) -> None:
+    """Writes one step of verl's rollouts."""
+    folder.mkdir(parents=True)
+    row = {'input': 'a', 'output': 'b', 'score': 1.0, 'step': 1}
+    (folder / '1.jsonl').write_text(json.dumps(row))
+
+  def _config(self, folder: str, temperature: float, rollouts: str) -> None:
+    path = self.path / folder / arguments.HYDRA
+    path.parent.mkdir(parents=True)
+    path.write_text(_OF_VERL % (temperature, rollouts))
+    self._age = getattr(self, '_age', 1e9) + 100
+    os.utime(path, (self._age, self._age))
+
+  def test_config_of_verl(self):
+    self._rollouts(self.path / 'one')
+    self._config('outputs/2026-11-01/10-00-00', 0.7, '/data/one')
+    self._config('outputs/2026-11-02/10-00-00', 0.8, '/data/one/')
+    self._config('outputs/2026-11-03/10-00-00', 0.9, '/data/another')
+    run = readers.read(self.path)
+    self.assertEqual(
+        run.settings, {'learning_rate': 2e-6, 'temperature': 0.8}
+    )
+    run = readers.read(self.path, settings={'temperature': 1.0})
+    self.assertEqual(run.settings['temperature'], 1.0)
+
+  def test_config_of_verl_above_the_rollouts(self):
+    self._rollouts(self.path / 'run' / 'rollouts')
+    self._config('run', 0.7, 'null')
+    run = readers.read(self.path / 'run' / 'rollouts')
+    self.assertEqual(run.settings['temperature'], 0.7)
+    self.enter_context(contextlib.chdir(self.path / 'run' / 'rollouts'))
+    run = readers.read(pathlib.Path('.'))
+    self.assertEqual(run.settings['temperature'], 0.7)
+
+  def test_hostile_configs(self):
+    self._rollouts(self.path / 'one')
+    path = self.path / arguments.HYDRA
+    path.parent.mkdir()
+    mark = self.path / 'mark'
+    for text, message in (
+        (f'!!python/object/apply:os.system ["touch {mark}"]', 'no YAML'),
+        ('[' * 5000, 'no YAML'),
+        ('a: {', 'no YAML'),
+        ('- 1', 'no fields'),
+        ('a' * (5 << 20), 'over 4194304 bytes'),
+        ('trainer: 5\nactor_rollout_ref: 5', 'taken to say'),
+    ):
+      path.write_text(text)
+      run = readers.read(self.path)
+      self.assertEmpty(run.settings, text[:40])
+      self.assertRegex('\n'.join(run.notes), message)
+      self.assertFalse(mark.exists())
+
+  def _episodes(self, folder: pathlib.Path, turns: int) -> None:
+    """Writes one episode of prime-rl."""
+    folder = folder / 'rollouts' / 'step_1' / 'train' / 'effective'
+    folder.mkdir(parents=True)
+    node = {'message': {'role': 'assistant', 'content': '4'}, 'sampled': True}
+    episode = {'group': {'id': 'a'}, 'traces': [{'nodes': [node] * turns}]}
+    (folder / 'traces.jsonl').write_text(json.dumps(episode))
+
+  def _configs(self, folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True)
+    trainer, orchestrator = _prime_rl()
+    (folder / 'trainer.json').write_text(json.dumps(trainer))
+    text = json.dumps(orchestrator['train']['source'][0]['sampling'])
+    text = text.replace('": ', '" = ')
+    (folder / 'orchestrator.toml').write_text(f'[train]\nsampling = {text}\n')
+
+  def test_configs_of_prime_rl(self):
+    self._episodes(self.path, 1)
+    self._configs(self.path / 'configs')
+    found = readers.read(self.path).settings
+    self.assertEqual(found['learning_rate'], 3e-6)
+    self.assertEqual(found['max_tokens'], 2048)
+
+  def test_limit_of_prime_rl_is_one_of_turns(self):
+    self._episodes(self.path / 'run', 3)  # The configs lie one folder up.
+    self._configs(self.path / 'configs')
+    found = readers.read(self.path / 'run').settings
+    self.assertEqual((found['turn_tokens'], found['temperature']), (2048, 1.1))
+    self.assertNotIn('max_tokens', found)
+    (self.path / 'configs' / 'trainer.json').write_text('{')
+    run = readers.read(self.path / 'run')
+    self.assertEmpty(run.settings)
+    self.assertRegex(run.notes[-1], 'configs/ cannot be read.*no JSON')
+
+  def test_settings_elsewhere(self):
+    self._rollouts(self.path / 'one')
+    self._config('far', 0.7, 'null')
+    self._configs(self.path / 'configs')
+    for given, wanted in (
+        (self.path / 'far' / arguments.HYDRA, 0.7),
+        (self.path / 'configs', 1.1),
+        (self.path / 'configs' / 'orchestrator.toml', None),
+        (_DATA / 'trl' / arguments.FILE, 1.0),
+    ):
+      args = [str(self.path / 'one'), f'--settings={given}']
+      if wanted is None:
+        self.assertEqual(main.main(args), 2)
+        continue
+      self.assertEqual(main.main(args), 0)
+      self.assertEqual(self._shown()['temperature'], wanted)
+      main.main([*args, '--set=temperature=1.3'])
+      self.assertEqual(self._shown()['temperature'], 1.3)
+
+  def _shown(self):
+    text = (self.path / 'one' / 'diagnosis.json').read_text()
+    return json.loads(text)['settings']
 
 
 def _field(number: int, data: bytes | str) -> bytes:

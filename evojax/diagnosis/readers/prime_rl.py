@@ -4,6 +4,7 @@ rollouts/step_12/train/effective/traces.jsonl holds one episode of verifiers per
 line: its task, its group, and a trace per agent with messages, token ids,
 log-probs, rewards with their weights, and errors. metrics.jsonl holds a line
 per step. There are `all` and `effective` rollouts; only effective ones trained.
+configs/ beside them, or one folder up, holds the settings.
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
 from evojax.runtime import numerals
 
 _FILES = 'rollouts/step_*/train/{}/traces.jsonl'
+_CONFIGS = 'configs'
 _STEP = re.compile(r'step_(\d+)')
 # Column -> words in the name of the stop condition of an episode.
 _ENDS = {
@@ -50,12 +53,14 @@ def read(
 ) -> form.Run:
   """Read the output_dir of an orchestrator."""
   notes: list[str] = []
+  turns = [1]  # Of each episode.
 
   def load(file: pathlib.Path) -> pd.DataFrame:
     found, odd = [], 0
     for episode in readers.json_lines(file, notes):
       try:
         found.append({'step': _step(file), **_row(episode)})
+        turns.append(len(_sampled(episode)))
       except (AttributeError, IndexError, TypeError, ValueError):
         odd += 1  # A value has another type than verifiers gives it.
     if odd:
@@ -77,7 +82,32 @@ def read(
       taken['outcome'] = form.PART + taken['outcome']
     rows = readers.renamed(rows, taken)
   steps = names.common(pd.DataFrame(log), notes, trainer_known=True)
-  return form.make(path, 'prime-rl', rows, steps, settings, notes)
+  known = _settings(path, notes)
+  if max(turns) > 1 and 'max_tokens' in known:  # Its limit is one of turns.
+    known['turn_tokens'] = known.pop('max_tokens')
+  known |= settings
+  return form.make(path, 'prime-rl', rows, steps, known, notes)
+
+
+def _settings(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
+  """Return the settings that the run has written; {} if there are none."""
+  path = path.resolve()
+  for folder in (path, path.parent):
+    try:
+      configs = arguments.load_prime_rl(folder / _CONFIGS)
+      found = arguments.of_prime_rl(configs)
+    except (ValueError, OSError) as error:
+      notes.append(f'{_CONFIGS}/ cannot be read ({error})')
+      continue
+    if found:
+      return found
+  return {}
+
+
+def _sampled(episode: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+  """Return the messages of the policy in the first trace of an episode."""
+  traces = episode.get('traces') or [{}]
+  return [n for n in traces[0].get('nodes') or () if n.get('sampled')]
 
 
 def _row(episode: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +116,7 @@ def _row(episode: Mapping[str, Any]) -> dict[str, Any]:
   traces = episode.get('traces') or [{}]
   trace = traces[0]
   nodes = list(trace.get('nodes') or ())
-  sampled = [n for n in nodes if n.get('sampled')]
+  sampled = _sampled(episode)
   first = nodes.index(sampled[0]) if sampled else len(nodes)
   logprobs = [x for n in sampled for x in n.get('logprobs') or ()]
   credit = [x for n in sampled for x in n.get('advantages') or ()]

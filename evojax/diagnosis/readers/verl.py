@@ -3,7 +3,9 @@
 trainer.rollout_data_dir gets one JSON lines file per step, 12.jsonl: input,
 output, gts, score, step, and further values that the reward function returned.
 The logger 'file' writes lines {"step": 12, "data": {...}}. The groups are not
-logged: rollouts with the same prompt in one step are taken as a group.
+logged: rollouts with the same prompt in one step are taken as a group. Hydra,
+by which verl is started, writes the config; it is read where it lies below the
+rollouts or in one of the two folders above them, and names their folder.
 """
 
 from collections.abc import Mapping
@@ -13,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
@@ -20,6 +23,7 @@ from evojax.diagnosis import readers
 _STEP = re.compile(r'(\d+)\.jsonl')
 _HELD_OUT = re.compile(r'(val|valid|validation|eval|evaluation)s?(?![a-z])')
 _KEYS = ('input', 'output', 'score')
+_FOLDER = 'rollout_data_dir'
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
@@ -79,4 +83,29 @@ def read(
     for name in extra:
       rows[form.PART + name] = rows[name]
     rows = readers.renamed(rows, taken)
-  return form.make(path, 'verl', rows, steps, settings, notes)
+  known = {**_settings(path, notes), **settings}
+  return form.make(path, 'verl', rows, steps, known, notes)
+
+
+def _settings(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
+  """Return the settings in the newest config of the run; {} if there is none.
+
+  A folder may hold configs of several runs, which have rollouts elsewhere.
+  """
+  path = path.resolve()
+  folders = {file.parent.name for file in _files(path)}
+  above = [folder / arguments.HYDRA for folder in list(path.parents)[:2]]
+  found = [*path.rglob(arguments.HYDRA), *(f for f in above if f.is_file())]
+  for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True):
+    try:
+      config = arguments.load_text(file)
+    except (ValueError, OSError) as error:
+      notes.append(f'{arguments.HYDRA} cannot be read ({error})')
+      continue
+    trainer = config.get('trainer')
+    rollouts = trainer.get(_FOLDER) if isinstance(trainer, Mapping) else None
+    if rollouts and pathlib.PurePath(str(rollouts)).name not in folders:
+      continue
+    if 'actor_rollout_ref' in config:
+      return arguments.of_config(config)
+  return {}
