@@ -365,5 +365,22 @@ class DecoderTest(parameterized.TestCase):
     self.assertLess(float(jnp.abs(hidden - exact).max()), 0.1)
 
 
+class LogitsTest(absltest.TestCase):
+
+  def test_logits_of_bfloat16_are_not_rounded(self):
+    rng = np.random.default_rng(0)
+    hidden = jnp.asarray(rng.standard_normal((4, CFG.hidden_size)), 'bfloat16')
+    table = rng.standard_normal((CFG.vocab_size, CFG.hidden_size))
+    params = {'embed': jnp.asarray(3 * table, 'bfloat16')}
+    cfg = dataclasses.replace(CFG, tie_embeddings=True)
+    # By default XLA may leave out a rounding that the program asks for.
+    exact = {'xla_allow_excess_precision': False}
+    found = jax.jit(decoder.logits, static_argnums=0).lower(cfg, params, hidden)
+    found = found.compile(compiler_options=exact)(params, hidden)
+    wanted = np.float64(hidden) @ np.float64(params['embed']).T
+    self.assertGreater(np.abs(wanted).max(), 16)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
 if __name__ == '__main__':
   absltest.main()
