@@ -444,6 +444,34 @@ class ErrorTest(MainTestCase):
     with self.assertRaisesRegex(ValueError, 'config.stepz is not a field'):
       self.command(SMOKE, '--debug', '--config.stepz=3')
 
+  def test_in_a_config_file_names_its_line(self):
+    with tempfile.NamedTemporaryFile('w', suffix='.py') as file:
+      file.write(
+          'from configs import math\n'
+          'def get_config():\n'
+          '  return math.get_config().grp.prompts\n'
+      )
+      file.flush()
+      name = pathlib.Path(file.name).name
+      for path in (file.name, os.path.relpath(file.name)):
+        with self.assertRaisesRegex(ValueError, f'{name}:3: AttributeError'):
+          self.command(f'--config={path}', '--debug')
+
+  def test_in_a_config_file_with_a_misspelled_field(self):
+    with tempfile.NamedTemporaryFile('w', suffix='.py') as file:
+      file.write(
+          'from configs import math\n'
+          'def get_config():\n'
+          '  c = math.get_config().unlock()\n'
+          '  c.grpo.group_sise = 4\n'
+          '  return c.lock()\n'
+      )
+      file.flush()
+      with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
+        with self.assertRaisesRegex(ValueError, 'did you mean .*group_size'):
+          self.command(f'--config={file.name}', '--debug')
+    run.assert_not_called()
+
   def test_preemption_passes(self):
     with absltest.mock.patch.object(
         loop, 'run', side_effect=preemption.Preempted()
