@@ -90,6 +90,14 @@ class NamesTest(absltest.TestCase):
     with self.assertRaisesRegex(config_lib.ConfigError, 'group_sise'):
       config_checks.validate(config)
 
+  def test_a_value_that_is_no_json(self):
+    config = config_lib.base()
+    config.domain.kwargs = {'grader': print}
+    with self.assertRaisesRegex(
+        config_lib.ConfigError, r'kwargs\.grader=<.*> is not .* its dotted path'
+    ):
+      config_checks.check_names(config)
+
 
 class ValidateTest(parameterized.TestCase):
 
@@ -266,8 +274,8 @@ class ValidateTest(parameterized.TestCase):
               domain__kwargs=ml_collections.ConfigDict({'a': ({1, 2},)}),
               model__chat_template_kwargs=ml_collections.ConfigDict({'b': {3}}),
           ),
-          r'domain\.kwargs\.a=.* is not a JSON value; use strings, numbers',
-          r'model\.chat_template_kwargs\.b=\{3\}: is not a JSON value',
+          r'domain\.kwargs\.a=.* is not a JSON value: use texts .*numbers',
+          r'model\.chat_template_kwargs\.b=\{3\} is not a JSON value',
       ),
       (
           'date',

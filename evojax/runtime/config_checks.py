@@ -6,6 +6,7 @@ file is read, and report all problems at once.
 
 from collections.abc import Iterator, Mapping, Sequence
 import datetime
+import json
 import math
 import re
 from typing import Any
@@ -79,12 +80,13 @@ def validate_warmstart(config: ml_collections.ConfigDict) -> None:
 
 
 def check_names(config: ml_collections.ConfigDict) -> None:
-  """Check that a config has all declared fields, and no others.
+  """Check that a config has all declared fields and no others, and is JSON.
 
   A config file may unlock its config, and then set a misspelled field.
 
   Raises:
-    config.ConfigError: Naming each field that is missing or not declared.
+    config.ConfigError: Naming each field that is missing, not declared or not
+      JSON.
   """
   declared = {field.path: field.default for field in config_lib.FIELDS}
   found = dict(_named(config, declared))
@@ -101,6 +103,14 @@ def check_names(config: ml_collections.ConfigDict) -> None:
         problems.append(str(error).removeprefix('config.'))
     elif isinstance(declared[path], dict) and not isinstance(value, _TABLES):
       problems.append(f"{path}={value!r} must be a table such as {{'a': 1}}")
+  for path, value in config_lib.flatten(config).items():
+    try:
+      json.dumps(value)
+    except TypeError:
+      problems.append(
+          f'{path}={value!r} is not a JSON value: use texts (of a function, its'
+          ' dotted path), numbers, lists and dicts'
+      )
   _refuse(sorted(problems))
 
 
