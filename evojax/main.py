@@ -47,6 +47,7 @@ from evojax.runtime import mirror
 from evojax.runtime import orbax_noise
 from evojax.runtime import output
 from evojax.runtime import peers
+from evojax.runtime import plugins
 from evojax.runtime import saved_config
 from evojax.runtime import sharding
 from evojax.runtime import storage
@@ -364,7 +365,7 @@ def _run() -> int | None:
     if FLAGS.debug:
       raise
     peers.blame()
-    output.say(f'error: {error}', error=True)
+    output.say(f'error: {plugins.located(error)}', error=True)
     return 2
 
 
@@ -436,9 +437,8 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
   Raises:
     ValueError: If there is no such file, variant or field.
   """
-  override = re.compile(r'--?(?:no)?config\.([\w.]+)')
-  names = [m[1] for m in map(override.match, argv[1:]) if m]
   path = _text(argv, 'config')
+  names = re.findall(r'(?m)^--?(?:no)?config\.([\w.]+)', '\n'.join(argv[1:]))
   if path is None:
     if names:
       raise ValueError(saved_config.missing(_text(argv, 'workdir')))

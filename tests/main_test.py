@@ -419,6 +419,18 @@ class ErrorTest(MainTestCase):
         'error: --config is missing: e.g. --config=configs/math.py, or ',
     )
 
+  def test_in_the_users_own_code_names_its_line(self):
+    def reward(*_, **__):
+      raise ValueError('boom')
+
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    with absltest.mock.patch.object(loop, 'run', reward):
+      self.assertEqual(self.command(SMOKE), 2)
+    printed = stderr.write.call_args_list[0].args[0]
+    line = reward.__code__.co_firstlineno + 1
+    place = f'{pathlib.Path(__file__).name}:{line}:ValueError:boom'
+    self.assertIn(place, ''.join(printed.split()))
+
   @parameterized.parameters(
       ('eval', '--workdir: {} holds no run whose config could be taken'),
       ('report', 'there is no directory {}; pass the --workdir of a run'),

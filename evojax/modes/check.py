@@ -27,6 +27,7 @@ from evojax.harness import surface as surface_lib
 from evojax.rl import filters
 from evojax.runtime import config_checks
 from evojax.runtime import output
+from evojax.runtime import plugins
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
 from evojax.training import meshes
@@ -74,7 +75,7 @@ def run(
     domain = settings.make_domain(config)
     view, solved = synthetic.make_view(domain, config)
   except ValueError as error:
-    report(f'domain {config.domain.name}', [str(error)])
+    report(f'domain {config.domain.name}', [plugins.located(error)])
   else:
     made = synthetic.Evidence(domain)
     surface = surface_lib.recipe(domain.surface_fields)
@@ -143,7 +144,8 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
   try:
     check(*args)
   except (ValueError, OSError, probe.WeakSandboxError) as error:
-    return [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = map(str.strip, plugins.located(error).splitlines())
+    return list(filter(None, lines))
   return []
 
 

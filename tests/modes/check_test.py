@@ -245,6 +245,23 @@ class CheckTest(parameterized.TestCase):
     self.assertIn('warning: ', printed)
     self.assertIn("the reward part 'letters'", printed)
 
+  def test_an_error_in_the_users_own_code_has_its_line(self):
+    def number(completions, **columns):
+      return [float('x') for _ in completions]
+
+    def change(c):
+      c.reward.parts = f'{__name__}.number'
+      c.reward.weights.number = 0.1
+
+    with absltest.mock.patch.dict(
+        'sys.modules', {__name__: pathlib}, clear=False
+    ), absltest.mock.patch.object(pathlib, 'number', number, create=True):
+      code, printed = self.check(change=change)
+    self.assertEqual(code, 1)
+    line = number.__code__.co_firstlineno + 1
+    name = pathlib.Path(__file__).name
+    self.assertIn(f'{name}:{line}: ValueError: could', printed)
+
   def test_broken_harness(self):
     broken = SEED.with_overlay({'optim.learning_rate': 1.0})
     broken = broken.with_file('keep.py', 'def keep(e, s):\n  return 1\n')
