@@ -62,10 +62,6 @@ class Field:
       return f'choose one of {self.choices}'
     if isinstance(value, float) and not math.isfinite(value):
       return 'must be a finite number'
-    try:
-      json.dumps(value)
-    except TypeError:
-      return 'is not a JSON value; use strings, numbers, lists and dicts'
     bounded = (self.low, self.high) != (-math.inf, math.inf)
     if bounded and not self.low <= value <= self.high:
       return self.reason or f'must lie in [{self.low:g}, {self.high:g}]'

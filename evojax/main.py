@@ -42,10 +42,12 @@ import jax
 from ml_collections import config_flags
 
 from evojax import config as config_lib
+from evojax.runtime import config_checks
 from evojax.runtime import mirror
 from evojax.runtime import orbax_noise
 from evojax.runtime import output
 from evojax.runtime import peers
+from evojax.runtime import plugins
 from evojax.runtime import saved_config
 from evojax.runtime import sharding
 from evojax.runtime import storage
@@ -363,7 +365,7 @@ def _run() -> int | None:
     if FLAGS.debug:
       raise
     peers.blame()
-    output.say(f'error: {error}', error=True)
+    output.say(f'error: {plugins.located(error)}', error=True)
     return 2
 
 
@@ -433,13 +435,10 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
   """Load the config of a command line; return its fields by dotted name.
 
   Raises:
-    ValueError: If there is no such file or variant, or if an override names no
-      field of it.
+    ValueError: If there is no such file, variant or field.
   """
-  path, names = _text(argv, 'config'), []
-  for argument in argv[1:]:
-    if match := re.match(r'--?(?:no)?config\.([\w.]+)', argument):
-      names.append(match[1])
+  path = _text(argv, 'config')
+  names = re.findall(r'(?m)^--?(?:no)?config\.([\w.]+)', '\n'.join(argv[1:]))
   if path is None:
     if names:
       raise ValueError(saved_config.missing(_text(argv, 'workdir')))
@@ -448,6 +447,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
   if not os.path.isfile(file):
     raise ValueError(f'--config={path}: there is no file {file!r}')
   config = _load_config(path, file, (variant,) if colon else ())
+  config_checks.check_names(config)
   for name in names:
     config_lib.check_field(config, name)
   return config_lib.flatten(config)
@@ -470,7 +470,7 @@ def _load_config(path: str, file: str, variant: tuple[str, ...]) -> Any:
       where, what = f'{error.filename}:{error.lineno}', error.msg
     else:
       frames = traceback.extract_tb(error.__traceback__)
-      mine = [f for f in frames if os.path.abspath(file) == f.filename]
+      mine = [f for f in frames if f.filename == file]
       # Errors of ours, such as an unknown variant, say what is wrong already.
       if isinstance(error, ValueError) and frames[-1] not in mine:
         raise

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+_SLACK = 1e-6  # A mean of scores may leave [0, 1] by rounding.
 # {'role': 'user' | 'system' | 'tool' | ..., 'content': text}
 Message = Mapping[str, str]
 
@@ -270,7 +271,11 @@ INFRA_ERROR = 'infra_error'
 
 @dataclasses.dataclass(frozen=True)
 class Grade:
-  """The evaluator's grade of one episode."""
+  """The evaluator's grade of one episode.
+
+  Raises:
+    ValueError: If outcome or partial has an impossible value.
+  """
 
   outcome: bool  # Solved, evaluator-owned.
   # 0..1; equals float(outcome) where there is no partial credit.
@@ -279,6 +284,16 @@ class Grade:
   columns: Mapping[str, Any]  # The domain's own evidence columns.
   sandbox_tier: str = ''  # Tier of the box that graded it; '' without.
   seconds: float | None = None  # Wall time, if the domain measured it.
+
+  def __post_init__(self):
+    # A score of 0.4, or the text 'no', would count as solved.
+    if self.outcome not in (True, False):
+      raise ValueError(
+          f'Grade.outcome={self.outcome!r} must be True or False; a score is'
+          ' Grade.partial'
+      )
+    if not -_SLACK <= self.partial <= 1 + _SLACK:
+      raise ValueError(f'Grade.partial={self.partial!r} must lie in [0, 1]')
 
   @property
   def graded(self) -> bool:

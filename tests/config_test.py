@@ -68,6 +68,37 @@ class WithFieldsTest(absltest.TestCase):
       config_lib.with_fields(make(), {'grpo.group_sise': 6})
 
 
+class NamesTest(absltest.TestCase):
+
+  def test_unknown_and_missing_fields(self):
+    config = config_lib.base()
+    config.grpo.group_sise = 4
+    config.domain.kwarg = {'jsonl': {'train': 'mine.jsonl'}}
+    config.domain.kwargs = None
+    config.optim = {'learning_rate': 1.0}
+    with self.assertRaises(config_lib.ConfigError) as caught:
+      config_checks.check_names(config)
+    said = str(caught.exception)
+    for text in (
+        'grpo.group_sise is not a field; did you mean config.grpo.group_size?',
+        'domain.kwarg.jsonl.train is not a field; did you mean config.domain',
+        'domain.kwargs=None must be a table',
+        'optim.warmup_steps is missing: start from',
+    ):
+      self.assertIn(f'\n  config.{text}', said)
+    self.assertNotIn('optim.learning_rate', said)
+    with self.assertRaisesRegex(config_lib.ConfigError, 'group_sise'):
+      config_checks.validate(config)
+
+  def test_a_value_that_is_no_json(self):
+    config = config_lib.base()
+    config.domain.kwargs = {'grader': print}
+    with self.assertRaisesRegex(
+        config_lib.ConfigError, r'kwargs\.grader=<.*> is not .* its dotted path'
+    ):
+      config_checks.check_names(config)
+
+
 class ValidateTest(parameterized.TestCase):
 
   def assert_refused(
@@ -243,8 +274,8 @@ class ValidateTest(parameterized.TestCase):
               domain__kwargs=ml_collections.ConfigDict({'a': ({1, 2},)}),
               model__chat_template_kwargs=ml_collections.ConfigDict({'b': {3}}),
           ),
-          r'domain\.kwargs\.a=.* is not a JSON value; use strings, numbers',
-          r'model\.chat_template_kwargs\.b=\{3\}: is not a JSON value',
+          r'domain\.kwargs\.a=.* is not a JSON value: use texts .*numbers',
+          r'model\.chat_template_kwargs\.b=\{3\} is not a JSON value',
       ),
       (
           'date',

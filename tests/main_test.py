@@ -419,6 +419,18 @@ class ErrorTest(MainTestCase):
         'error: --config is missing: e.g. --config=configs/math.py, or ',
     )
 
+  def test_in_the_users_own_code_names_its_line(self):
+    def reward(*_, **__):
+      raise ValueError('boom')
+
+    stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
+    with absltest.mock.patch.object(loop, 'run', reward):
+      self.assertEqual(self.command(SMOKE), 2)
+    printed = stderr.write.call_args_list[0].args[0]
+    line = reward.__code__.co_firstlineno + 1
+    place = f'{pathlib.Path(__file__).name}:{line}:ValueError:boom'
+    self.assertIn(place, ''.join(printed.split()))
+
   @parameterized.parameters(
       ('eval', '--workdir: {} holds no run whose config could be taken'),
       ('report', 'there is no directory {}; pass the --workdir of a run'),
@@ -443,6 +455,34 @@ class ErrorTest(MainTestCase):
   def test_of_the_command_line_with_debug(self):
     with self.assertRaisesRegex(ValueError, 'config.stepz is not a field'):
       self.command(SMOKE, '--debug', '--config.stepz=3')
+
+  def test_in_a_config_file_names_its_line(self):
+    with tempfile.NamedTemporaryFile('w', suffix='.py') as file:
+      file.write(
+          'from configs import math\n'
+          'def get_config():\n'
+          '  return math.get_config().grp.prompts\n'
+      )
+      file.flush()
+      name = pathlib.Path(file.name).name
+      for path in (file.name, os.path.relpath(file.name)):
+        with self.assertRaisesRegex(ValueError, f'{name}:3: AttributeError'):
+          self.command(f'--config={path}', '--debug')
+
+  def test_in_a_config_file_with_a_misspelled_field(self):
+    with tempfile.NamedTemporaryFile('w', suffix='.py') as file:
+      file.write(
+          'from configs import math\n'
+          'def get_config():\n'
+          '  c = math.get_config().unlock()\n'
+          '  c.grpo.group_sise = 4\n'
+          '  return c.lock()\n'
+      )
+      file.flush()
+      with absltest.mock.patch.object(loop, 'run', return_value={}) as run:
+        with self.assertRaisesRegex(ValueError, 'did you mean .*group_size'):
+          self.command(f'--config={file.name}', '--debug')
+    run.assert_not_called()
 
   def test_preemption_passes(self):
     with absltest.mock.patch.object(

@@ -147,7 +147,8 @@ class Domain(abc.ABC):
     for problem, completion in zip(problems, completions, strict=True):
       start = time.perf_counter()
       grade = self.grade(problem, completion)
-      if grade.seconds is None:
+      # The caller refuses what is no grade.
+      if isinstance(grade, records.Grade) and grade.seconds is None:
         grade = dataclasses.replace(grade, seconds=time.perf_counter() - start)
       grades.append(grade)
     return grades

@@ -79,18 +79,39 @@ def parquet_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     path: The path in domain.kwargs.parquet.
 
   Raises:
-    ValueError: If the file is missing or not Parquet.
+    ValueError: If the file is missing, damaged or not Parquet.
   """
   file = _file('parquet', path)
   try:
-    table = parquet.ParquetFile(file)
-  except pa.ArrowInvalid as error:
+    batches = parquet.ParquetFile(file).iter_batches()
+    rows = (r for batch in batches for r in _widened(batch).to_pylist())
+    for index, row in enumerate(rows):
+      yield f'{path}[{index}]', _loads(json.dumps(row, default=_plain))
+  except (pa.ArrowException, OSError, UnicodeError) as error:
     raise ValueError(
-        f'domain.kwargs.parquet: {path!r} is not a Parquet file: {error}'
+        f'domain.kwargs.parquet: {path!r} is not a Parquet file, or is damaged:'
+        f' {error}'
     ) from error
-  rows = (r for batch in table.iter_batches() for r in batch.to_pylist())
-  for index, row in enumerate(rows):  # Dates and the like become text.
-    yield f'{path}[{index}]', _loads(json.dumps(row, default=str))
+
+
+def _widened(batch: pa.RecordBatch) -> pa.RecordBatch:
+  """Return a batch whose float32 0.1 is 0.1, not 0.10000000149011612."""
+  for index, field in enumerate(batch.schema):
+    if field.type in (pa.float16(), pa.float32()):
+      digits = batch.column(index).cast(pa.string())
+      column = digits.cast(pa.float64())
+      batch = batch.set_column(index, field.name, column)
+  return batch
+
+
+def _plain(value: Any) -> str | None:
+  """Return bytes as the text that they hold; dates and the like as text."""
+  if not isinstance(value, bytes):
+    return str(value)
+  try:
+    return value.decode()
+  except UnicodeDecodeError:  # An image, for example.
+    return None
 
 
 def _file(name: str, path: str) -> pathlib.Path:

@@ -47,6 +47,7 @@ ROW = 'row'
 TRUTH = 'truth'
 # Name of the config's field that holds the options of a grader.
 OPTIONS = 'domain.kwargs.grader_options'
+_COMMON = ('range', 'threshold', 'columns')  # Options of every grader.
 _TOLERANCE = 1e-6  # A sum of parts may leave the range by rounding.
 
 
@@ -186,7 +187,12 @@ def _fit(column: schema.Column, value: Any) -> Any:
   return bool(value) if column.dtype == 'bool' else float(value)
 
 
-def options(kind: type, given: Mapping[str, Any], field: str = OPTIONS) -> Any:
+def options(
+    kind: type,
+    given: Mapping[str, Any],
+    field: str = OPTIONS,
+    others: Sequence[str] = _COMMON,
+) -> Any:
   """Return the options of a grader, checked.
 
   Args:
@@ -194,6 +200,7 @@ def options(kind: type, given: Mapping[str, Any], field: str = OPTIONS) -> Any:
       option's.
     given: The value of `field`.
     field: Name of the config's field, for messages.
+    others: Options that the caller reads, for messages.
 
   Raises:
     GraderError: If an option is unknown or has another type.
@@ -206,7 +213,8 @@ def options(kind: type, given: Mapping[str, Any], field: str = OPTIONS) -> Any:
   for name, value in given.items():
     path = f'{field}.{name}'
     if name not in fields:
-      raise GraderError(f'{path} is not an option; there are {list(fields)}')
+      known = ', '.join((*others, *fields))
+      raise GraderError(f'{path} is not an option; there are {known}')
     default = fields[name]
     number = isinstance(default, int | float)
     whole = isinstance(default, int)

@@ -189,7 +189,7 @@ def wrap(domain: base.Domain, given: Mapping[str, Any]) -> base.Domain:
   low, high = graders.read_range(
       f'{FIELD}.range', given.pop('range', (0.0, 10.0))
   )
-  options = graders.options(Options, given, FIELD)
+  options = graders.options(Options, given, FIELD, ('range',))
   if any(column.name == COLUMN.name for column in domain.columns):
     raise ValueError(
         f'{FIELD}: the domain {domain.name!r} has a column {COLUMN.name!r}'

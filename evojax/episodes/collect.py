@@ -276,7 +276,13 @@ def _grade(
   asked = [problems[b // group_size] for b in chosen]
   given = [episodes[b] for b in chosen]
   start = time.perf_counter()
-  grades = domain.grade_many(asked, given)
+  grades = list(domain.grade_many(asked, given))
+  for found in grades:
+    if not isinstance(found, records.Grade):
+      raise ValueError(
+          f'domain {domain.name!r}: a grade is {found!r:.80}; `grade` must'
+          ' return evojax.records.Grade(outcome, partial, status, columns)'
+      )
   if len(grades) != len(given):
     raise ValueError(
         f'domain {domain.name!r}: grade_many gave {len(grades)} grades for'

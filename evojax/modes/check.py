@@ -14,8 +14,10 @@ import ml_collections
 import numpy as np
 
 from evojax import config as config_lib
+from evojax import domains
 from evojax.domains import base
 from evojax.domains import graders
+from evojax.domains import splits
 from evojax.episodes import synthetic
 from evojax.evidence import views
 from evojax.evolve import opening
@@ -27,12 +29,15 @@ from evojax.harness import surface as surface_lib
 from evojax.rl import filters
 from evojax.runtime import config_checks
 from evojax.runtime import output
+from evojax.runtime import plugins
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
 from evojax.training import meshes
 from evojax.training import reward_parts
 from evojax.training import settings
 from evojax.training import setup as setup_lib
+
+_COMPARED = 200  # Problems of each split that are compared with the others.
 
 
 def run(
@@ -74,12 +79,16 @@ def run(
     domain = settings.make_domain(config)
     view, solved = synthetic.make_view(domain, config)
   except ValueError as error:
-    report(f'domain {config.domain.name}', [str(error)])
+    report(f'domain {config.domain.name}', [plugins.located(error)])
   else:
     made = synthetic.Evidence(domain)
     surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} synthetic completions are solved'
     report(f'domain {config.domain.name}', [], share)
+    # Tests hold the splits of the other domains apart.
+    if config.domain.name not in domains.DOMAINS:
+      for line in _shared(domain):
+        output.say(f'  warning: {line}')
     if grader := getattr(domain, 'grader', None):
       said, notes = _tried(grader, view)
       report(f'grader {grader.path}', [], said)
@@ -143,8 +152,27 @@ def _reasons(check: Callable[..., Any], *args: Any) -> list[str]:
   try:
     check(*args)
   except (ValueError, OSError, probe.WeakSandboxError) as error:
-    return [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = map(str.strip, plugins.located(error).splitlines())
+    return list(filter(None, lines))
   return []
+
+
+def _shared(domain: base.Domain) -> list[str]:
+  """Return a warning for each split with a problem of a split before it."""
+  found, owner = [], {}
+  for split in splits.SHARES:
+    source = domain.source(split, 0)
+    problems = source.take(0, min(len(source), _COMPARED))
+    names = {problem.problem_id for problem in problems}
+    if shared := names & owner.keys():
+      name = min(shared)
+      found.append(
+          f'problem {name} is in {owner[name]!r} and in {split!r}, so that'
+          ' scores are too high; let `source` give each split problems of its'
+          ' own, as evojax.domains.splits.split_of does'
+      )
+    owner |= dict.fromkeys(names - owner.keys(), split)
+  return found
 
 
 def _tried(grader: graders.Grader, view: views.View) -> tuple[str, list[str]]:

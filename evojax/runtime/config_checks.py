@@ -4,8 +4,9 @@ The checks use nothing but the config. They run before a device is touched or a
 file is read, and report all problems at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import datetime
+import json
 import math
 import re
 from typing import Any
@@ -28,6 +29,7 @@ _OF_SERVERS = (
 )  # fmt: skip
 # Lowest learning rate of parameters in bfloat16.
 _LEAST_RATE = 1e-5
+_TABLES = Mapping | ml_collections.ConfigDict
 URL = re.compile(r'https?://[^/?#\s]+/?')
 
 
@@ -77,6 +79,53 @@ def validate_warmstart(config: ml_collections.ConfigDict) -> None:
   })
 
 
+def check_names(config: ml_collections.ConfigDict) -> None:
+  """Check that a config has all declared fields and no others, and is JSON.
+
+  A config file may unlock its config, and then set a misspelled field.
+
+  Raises:
+    config.ConfigError: Naming each field that is missing, not declared or not
+      JSON.
+  """
+  declared = {field.path: field.default for field in config_lib.FIELDS}
+  found = dict(_named(config, declared))
+  problems = [
+      f'{path} is missing: start from the get_config of a file in configs/, and'
+      ' set single fields'
+      for path in declared.keys() - found
+  ]
+  for path, value in found.items():
+    if path not in declared:
+      try:
+        config_lib.check_field(config_lib.base(), path)
+      except config_lib.ConfigError as error:
+        problems.append(str(error).removeprefix('config.'))
+    elif isinstance(declared[path], dict) and not isinstance(value, _TABLES):
+      problems.append(f"{path}={value!r} must be a table such as {{'a': 1}}")
+  for path, value in config_lib.flatten(config).items():
+    try:
+      json.dumps(value)
+    except TypeError:
+      problems.append(
+          f'{path}={value!r} is not a JSON value: use texts (of a function, its'
+          ' dotted path), numbers, lists and dicts'
+      )
+  _refuse(sorted(problems))
+
+
+def _named(
+    tree: Any, declared: Mapping[str, Any], prefix: str = ''
+) -> Iterator[tuple[str, Any]]:
+  """Yield the paths and values of fields; names in a table are no fields."""
+  for name, value in tree.items():
+    path = f'{prefix}{name}'
+    if isinstance(value, _TABLES) and path not in declared:
+      yield from _named(value, declared, f'{path}.')
+    else:
+      yield path, value
+
+
 def unusual(config: ml_collections.ConfigDict) -> list[str]:
   """Return a line for each value that is allowed but far from usual ones."""
   found = []
@@ -107,6 +156,7 @@ def check_mesh(
 
 def _check_fields(config: ml_collections.ConfigDict) -> None:
   """Raise ConfigError if a field does not have a value that it may have."""
+  check_names(config)
   _refuse([
       f'{path}={value!r}: {problem}'
       for path, value in config_lib.flatten(config).items()

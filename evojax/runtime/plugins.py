@@ -1,8 +1,15 @@
-"""Import of modules that a config names by a short key or a dotted path."""
+"""The user's own code: modules that a config names, and errors in them."""
 
 from collections.abc import Mapping
 import importlib
+import pathlib
+import sysconfig
+import traceback
 import types
+
+_PACKAGE = str(pathlib.Path(__file__).parents[1])
+# Folders of code that the user did not write.
+_FOREIGN = tuple(map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib')))
 
 
 def load(
@@ -41,3 +48,18 @@ def load(
   if not callable(getattr(module, needs.partition('(')[0], None)):
     raise ValueError(f'{field}={name!r}: module {path} has no {needs}')
   return module
+
+
+def located(error: BaseException) -> str:
+  """Return the text of an error; of one in the user's own code, with its line.
+
+  An error that evojax raises says what is wrong. One that the user's function
+  raises, such as ValueError of int('x'), does not even name the function.
+  """
+  for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    if frame.filename.startswith((_PACKAGE, '<')):
+      break
+    if not frame.filename.startswith(_FOREIGN):
+      kind = type(error).__name__
+      return f'{frame.filename}:{frame.lineno}: {kind}: {error}'
+  return str(error)

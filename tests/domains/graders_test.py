@@ -248,7 +248,10 @@ class GraderTest(parameterized.TestCase):
       self.grades(self.make('key_error'), 'x', 'x')
 
   @parameterized.parameters(
-      ({'worker': 2}, 'worker is not an option; there are .*workers'),
+      (
+          {'worker': 2},
+          'worker is not an option; there are range, threshold, .*workers',
+      ),
       ({'workers': -1}, 'workers=-1 must be a whole number'),
       ({'timeout_s': 'x'}, "timeout_s='x' must be a number"),
       ({'range': (1, 0)}, 'range=.* lowest and'),

@@ -2,6 +2,7 @@ import dataclasses
 import functools
 import threading
 import time
+import types
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -130,6 +131,24 @@ class GradeTest(absltest.TestCase):
     domain.grade_many = lambda problems, completions: grades[:3]
     with self.assertRaisesRegex(ValueError, 'gave 3 grades for 4'):
       collect.grade(domain, problems, _completions('abcd'))
+
+  def test_what_is_no_grade(self):
+    domain, problems = fakes.Domain(), [fakes.make_problem('p')]
+    for returned in (None, True, (True, 1.0)):
+      domain.grade_many = lambda *_, given=returned: (x for x in (given,))
+      with self.assertRaisesRegex(ValueError, r'a grade is .*records\.Grade\('):
+        collect.grade(domain, problems, _completions('a'))
+    # The tests check annotations; a domain of the user's own has no such check.
+    accept = lambda *fields: records.Grade.__post_init__(
+        types.SimpleNamespace(**dict(zip(('outcome', 'partial'), fields)))
+    )
+    for outcome in ('no', 0.4, None):
+      with self.assertRaisesRegex(ValueError, f'outcome={outcome!r} must be'):
+        accept(outcome, 0.0)
+    for partial in (2.0, -0.1, float('nan')):
+      with self.assertRaisesRegex(ValueError, f'partial={partial!r} must lie'):
+        records.Grade(True, partial, 'ok', {})
+    accept(np.bool_(True), np.float32(1) + np.float32(1e-7))
 
   def test_a_grader_that_does_not_work_stops_the_run(self):
     class Domain(fakes.Domain):

@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import tempfile
+import types
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -12,6 +13,9 @@ import ml_collections
 
 from configs import math as math_config
 from evojax import domains
+from evojax import records
+from evojax.domains import base
+from evojax.domains import sources
 from evojax.harness import library
 from evojax.harness import spec
 from evojax.modes import check
@@ -24,6 +28,29 @@ def letters(completions, **kwargs):
   """A reward of the user's own."""
   del kwargs
   return [float(len(completion)) for completion in completions]
+
+
+class Leaky(base.Domain):
+  """A domain of the user's own, with the same problems in two splits."""
+
+  name = 'leaky'
+
+  def __init__(self, given):
+    ask = lambda i: ({'role': 'user', 'content': f'{i}?'},)
+    self.given = {
+        split: [sources.make_problem(ask(i), str(i), 'f') for i in numbers]
+        for split, numbers in given.items()
+    }
+
+  def source(self, split, seed):
+    return sources.FiniteSource(self.given[split], split, seed)
+
+  def grade(self, problem, completion):
+    right = completion.text == problem.answer
+    return records.Grade(right, float(right), 'ok', {})
+
+  def reward_parts(self, e):
+    return {'outcome': e.outcome.astype('float32')}
 
 
 class CheckTest(parameterized.TestCase):
@@ -244,6 +271,39 @@ class CheckTest(parameterized.TestCase):
     self.assertIn('letters: ok', printed)
     self.assertIn('warning: ', printed)
     self.assertIn("the reward part 'letters'", printed)
+
+  def test_an_error_in_the_users_own_code_has_its_line(self):
+    def number(completions, **columns):
+      return [float('x') for _ in completions]
+
+    def change(c):
+      c.reward.parts = f'{__name__}.number'
+      c.reward.weights.number = 0.1
+
+    with absltest.mock.patch.dict(
+        'sys.modules', {__name__: pathlib}, clear=False
+    ), absltest.mock.patch.object(pathlib, 'number', number, create=True):
+      code, printed = self.check(change=change)
+    self.assertEqual(code, 1)
+    line = number.__code__.co_firstlineno + 1
+    name = pathlib.Path(__file__).name
+    self.assertIn(f'{name}:{line}: ValueError: could', printed)
+
+  @parameterized.parameters((range(30),), (range(40, 60),))
+  def test_splits_that_share_problems(self, dev):
+    given = {'train': range(40), 'dev': dev, 'sealed': range(90, 99)}
+    module = types.ModuleType('leaky')
+    module.make = lambda: Leaky(given)
+
+    def change(c):
+      c.domain.name, c.domain.kwargs = 'leaky', {}
+
+    with absltest.mock.patch.dict('sys.modules', leaky=module):
+      _, printed = self.check(change=change)
+    self.assertIn('domain leaky: ok', printed)
+    said = "is in 'train' and in 'dev', so that scores"
+    self.assertEqual(printed.count(said), int(dev[0] < 40))
+    self.assertNotIn("'sealed', so that", printed)
 
   def test_broken_harness(self):
     broken = SEED.with_overlay({'optim.learning_rate': 1.0})

@@ -101,6 +101,8 @@ def _problem(family: str, system_prompt: str, row: _Row) -> records.Problem:
         ' public_test_cases, private_test_cases) nor TACO (question,'
         ' input_output)'
     )
+  if not statement.strip():
+    raise ValueError('the question is empty')
   tag = _checked(datasets.tag(row, family), 'tag')
   answer = suite.encode(tests)
   suite.decode(answer)  # Raises if there are no cases, or the name is none.

@@ -196,7 +196,8 @@ def _text(row: Mapping[str, Any], field: str) -> str:
   value = row[field]
   if isinstance(value, list) and len(value) == 1:  # As in OlympiadBench.
     (value,) = value
-  if not isinstance(value, str) or not value.strip():
+  missing = isinstance(value, datasets.Numeral) and value == 'NaN'
+  if not isinstance(value, str) or not value.strip() or missing:
     hint = ''
     if isinstance(value, dict | list):
       hint = '; others need a grader of your own, domain.kwargs.grader'

@@ -278,6 +278,7 @@ class JsonlTest(parameterized.TestCase):
   @parameterized.parameters(
       ({'answer': 3}, 'neither LiveCodeBench .* nor TACO'),
       (_livecodebench(question_content=None), 'question_content=None must'),
+      (_livecodebench(question_content=' \n'), 'the question is empty'),
       (_livecodebench(public_test_cases='{}'), 'public_test_cases={} must'),
       (_livecodebench(public_test_cases=None), 'cases=None must be a JSON'),
       (

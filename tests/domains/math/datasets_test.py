@@ -269,6 +269,34 @@ class ParquetTest(absltest.TestCase):
     self.assertEqual([p.answer for p in read], ['7.5', '8.0'])
     self.assertEqual(read[0].family, 'train')
 
+  def test_bytes_are_text(self):
+    rows = [
+        {'question': f'Größe {i}'.encode(), 'answer': b'7', 'image': b'\xff'}
+        for i in range(2)
+    ]
+    first, _ = self._read(*rows)
+    self.assertEqual((first.question, first.answer), ('Größe 0', '7'))
+    self.assertIsNone(first.metadata[graders.ROW]['image'])
+    rows[1]['question'] = b'\xff'
+    with self.assertRaisesRegex(ValueError, r'\[1\]: question=None must be'):
+      self._read(*rows)
+
+  def test_float32_has_its_own_digits(self):
+    table = pa.table({
+        'question': ['a', 'b', 'c'],
+        'answer': pa.array([0.1, 1e-7, 3.0], pa.float32()),
+    })
+    parquet.write_table(table, self.path)
+    found = [p.answer for p in datasets.read_parquet(self.path)]
+    self.assertEqual(found, ['0.1', '1e-07', '3.0'])
+
+  def test_nan_is_no_answer(self):
+    with self.assertRaisesRegex(ValueError, r"\[1\]: answer='NaN' must be"):
+      self._read(
+          {'question': 'a', 'answer': 1.0},
+          {'question': 'b', 'answer': float('nan')},
+      )
+
   def test_broken_rows_are_named_by_index(self):
     good = {'question': 'a', 'answer': '1'}
     with self.assertRaisesRegex(ValueError, r'train.parquet\[1\]: answer=None'):
@@ -282,6 +310,12 @@ class ParquetTest(absltest.TestCase):
   def test_a_file_that_is_none(self):
     pathlib.Path(self.path).write_text('{}')
     with self.assertRaisesRegex(ValueError, 'train.parquet. is not a Parquet'):
+      datasets.read_parquet(self.path)
+    table = pa.table({'question': [f'q {i}' for i in range(99)]})
+    parquet.write_table(table, self.path)
+    data = pathlib.Path(self.path).read_bytes()
+    pathlib.Path(self.path).write_bytes(data[:4] + bytes(40) + data[44:])
+    with self.assertRaisesRegex(ValueError, 'train.parquet. .* is damaged'):
       datasets.read_parquet(self.path)
     with self.assertRaisesRegex(ValueError, "parquet: '/no' does not exist"):
       datasets.read_parquet('/no')
