@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 import importlib
+import os
 import pathlib
 import sysconfig
 import traceback
 import types
 
-_PACKAGE = str(pathlib.Path(__file__).parents[1])
+_PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
 # Folders of code that the user did not write.
 _FOREIGN = tuple(map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib')))
 
