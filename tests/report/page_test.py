@@ -559,6 +559,14 @@ class PageTest(parameterized.TestCase):
     )
     self.assertIn('retrained from base</td>', self.text)
 
+  def test_legends_hold_what_is_drawn(self):
+    line = lambda class_: 'key line ' + class_ + '"'
+    self.assertIn(line('lineage'), self.text)
+    self.assertIn('class="key mark discard"', self.text)
+    # The run kept a change, but has no shadow and nothing goes on.
+    self.assertNotIn(line('shadow'), self.text)
+    self.assertNotIn('class="key mark running"', self.text)
+
   def test_what_keeps_a_change_is_said(self):
     self.assertIn('the evidence of all its pairs for a gain', self.text)
 
