@@ -547,8 +547,13 @@ class PageTest(parameterized.TestCase):
         data['status'], data['version'] = 'discard', ''
     rows += synthetic.end_rows(rows)
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    compared = workdir / 'sealed/reference/compared.json'
+    compared.parent.mkdir(parents=True)
+    compared.write_text('{"workdir": "/runs/mine"}')
     text, found = _build(workdir)
     self.assertIn('raced (nothing kept)</td>', text)
+    self.assertIn('reference (mine)</td>', text)
+    self.assertIn('compared, reference (mine), minus the raced one', text)
     self.assertNotIn('retrained from base', text)
     verdict = found.find('p', 'verdict')[0]['text']
     self.assertStartsWith(verdict, '0 of 2 changes kept')
