@@ -33,9 +33,10 @@ def pass_at_k(
   Args:
     outcomes: bool [P, n].
     k: 1..n; pass@1 is Avg@n.
-    graded: bool [P, n], with at least one True for each problem; n is then the
-      number of these. A problem with fewer than k graded completions counts
-      with all it has, which gives a lower bound. None: all are graded.
+    graded: bool [P, n], with at least one True for each problem; n in the
+      estimate is then the number of these. A problem with fewer than k graded
+      completions counts with all it has, which gives a lower bound. None: all
+      are graded.
 
   Returns:
     0..1.
@@ -48,17 +49,17 @@ def pass_at_k(
         f'outcomes of shape {outcomes.shape}, dtype {outcomes.dtype}; need bool'
         ' [P, k] with at least one problem and one sample'
     )
-  if graded is not None and not graded.all():
-    # Problems differ in the number of graded completions, so each is one array.
-    there = [row[g][None] for row, g in zip(outcomes, graded, strict=True)]
-    each = [pass_at_k(row, min(k, row.size)) for row in there]
-    return float(np.mean(each))
   n = outcomes.shape[1]
   if not 1 <= k <= n:
     raise ValueError(
         f'pass@{k} cannot be estimated from {n} samples per problem; raise'
         ' eval.samples'
     )
+  if graded is not None and not graded.all():
+    # Problems differ in the number of graded completions, so each is one array.
+    there = [row[g][None] for row, g in zip(outcomes, graded, strict=True)]
+    each = [pass_at_k(row, min(k, row.size)) for row in there]
+    return float(np.mean(each))
   # C(n - c, k) / C(n, k) = prod_{i = n - c + 1 .. n} (1 - k / i), for c = 0..n,
   # as factorials overflow from n ~ 170. Past i = k the product stays 0.
   none_right = np.cumprod(np.r_[1, 1 - k / np.arange(n, 0, -1)])

@@ -35,7 +35,9 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
     ValueError: If one is not finished, or its policy has another architecture.
   """
   found = []
-  for text in workdirs:
+  # A run that is named twice is scored once.
+  paths = [pathlib.Path(text).expanduser().resolve() for text in workdirs]
+  for text in dict(zip(paths, workdirs, strict=True)).values():
     path = pathlib.Path(text).expanduser()
     if not (path / run_files.POLICY).is_dir():
       raise ValueError(

@@ -156,11 +156,16 @@ def _load(
 
   A point is one step of one run. Points are numbered in the order of the runs
   and, within a run, of the steps. Rows that could not be graded are left out.
+  Training steps count from 1, as in metrics and on pages; evidence counts them
+  from 0.
   """
   frames = []
   for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
     frame = store.read(workdir, split, columns=columns)
-    frames.append(frame[frame['graded']].assign(run=label))
+    frame = frame[frame['graded']].assign(run=label)
+    if split == 'train':
+      frame = frame.assign(step=frame['step'] + 1)
+    frames.append(frame)
   data = pd.concat(frames, ignore_index=True)
   points = data.groupby(['run', 'step'], sort=False)
   return data.assign(point=points.ngroup())

@@ -185,6 +185,7 @@ def _context(
       'verdict': sealed.verdict(run, where.kind == 'running'),
       'scores': sealed.scores(run, path),
       'regret': final and sealed.regret(final),
+      'called': sealed.names_of(run) | sealed.names_of_compared(path),
       'milestones': milestones.reached(run),
       'evolved_name': 'Evolved' if run.kept else 'Raced',
       'keep_sentence': sealed.KEEP,

@@ -123,6 +123,11 @@ class Chart:
     shares = [(self.x(x), 1 - self.y(y)) for x, y in points]
     self.marks.append(Mark(kind, class_, shares, **more))
 
+  def has(self, kind: str, class_: str) -> bool:
+    """Return whether there is a mark of a kind and class."""
+    found = (m.class_.split() for m in self.marks if m.kind == kind)
+    return any(class_ in classes for classes in found)
+
   def y_axis(self, ticks: Iterable[tuple[Real, str]]) -> None:
     """Draw horizontal rules with labels at the left."""
     label = {'dx': -7, 'dy': 4, 'anchor': 'end'}

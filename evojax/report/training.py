@@ -46,7 +46,9 @@ def _scores(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _verdict(
-    scores: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+    scores: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    finished: bool,
 ) -> str:
   """Return a summary of the training in one sentence."""
   for report in scores:
@@ -60,7 +62,7 @@ def _verdict(
     )
   solved = [r['outcome'] for r in rows if r.get('outcome') is not None]
   if not solved:
-    return 'No step has ended yet.'
+    return 'The run has no steps.' if finished else 'No step has ended yet.'
   smooth = curves.smooth(solved)
   return (
       f'In training, from {numerals.share(smooth[0])} to'
@@ -87,12 +89,12 @@ def context(path: pathlib.Path, running: bool) -> dict[str, Any]:
   # A row with only the base policy's score has no tokens.
   tokens = [row['sampled_tokens'] for row in rows if row.get('sampled_tokens')]
   scores = _scores(summary)
+  steps = config.get('steps', done)
+  where = state.of_training(steps, done, summary, running)
   return {
       'name': state.title(path, config),
-      'state': state.of_training(
-          config.get('steps', done), done, summary, running
-      ),
-      'verdict': _verdict(scores, rows),
+      'state': where,
+      'verdict': _verdict(scores, rows, where.kind == 'finished'),
       'scores': scores,
       'rows': rows,
       'tokens': sum(tokens),

@@ -317,9 +317,9 @@ def update_step(
 
   Returns:
     The new state (the old one if the loss or a gradient is not finite), scalar
-    metrics (a mean over no tokens is NaN), and arrays [M, p, G] with one value
-    per episode: 'gap', the mean of |old_logprobs - sampler_logprobs| over its
-    sampled tokens, and 'rejected'.
+    metrics (a mean or maximum over no tokens is NaN), and arrays [M, p, G] with
+    one value per episode: 'gap', the mean of |old_logprobs - sampler_logprobs|
+    over its sampled tokens, and 'rejected'.
   """
   (grads, loss, sums), largest, rows = _accumulate(
       cfg, algorithm, state, batch, live, hyper
@@ -351,7 +351,11 @@ def update_step(
   )
   tokens, sampler = sums.pop('tokens'), sums.pop('sampler')
   metrics = {name: _mean(value, tokens) for name, value in sums.items()}
-  metrics |= _sampler_metrics(algorithm, sampler) | largest
+  metrics |= _sampler_metrics(algorithm, sampler)
+  metrics |= {
+      name: jnp.where(sampler['tokens'] > 0, value, jnp.nan)
+      for name, value in largest.items()
+  }
   metrics.update(loss=loss, grad_norm=norm, finite=finite, tokens=tokens)
   # How much this update lowers the loss, to first order. Since advantages have
   # a standard deviation of 1, it is about the change of a token's log-prob. The

@@ -53,8 +53,11 @@ class ScoresTest(parameterized.TestCase):
 
   @parameterized.parameters(0, 5)
   def test_k_beyond_the_samples_is_refused(self, k):
-    with self.assertRaisesRegex(ValueError, r'4 samples.*eval\.samples'):
-      scores.pass_at_k(OUTCOMES, k)
+    some = np.ones_like(OUTCOMES)
+    some[0, 0] = False
+    for graded in (None, some):
+      with self.assertRaisesRegex(ValueError, r'4 samples.*eval\.samples'):
+        scores.pass_at_k(OUTCOMES, k, graded)
 
   @parameterized.parameters(
       dict(shape=(0, 4)), dict(shape=(4,)), dict(shape=(4, 4), dtype=float)

@@ -1,14 +1,37 @@
-"""The tokens of a run, counted from its evidence."""
+"""Finished runs beside a run: which are scored, and their tokens."""
 
+import json
 import pathlib
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 import pandas as pd
 
 from evojax.evolve import compared
 from evojax.ledger import records
+from evojax.models import policy as policy_lib
+from evojax.training import settings
+from evojax.training import setup as setup_lib
 from tests.ledger import samples
+
+
+class OpenTest(absltest.TestCase):
+
+  def test_a_run_that_is_named_twice_is_one(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    for name in ('a', 'b'):
+      (root / name / 'policy').mkdir(parents=True)
+      config = {'config': {'name': 'math-seed'}}
+      (root / name / 'config.json').write_text(json.dumps(config))
+    policy = mock.Mock(spec=policy_lib.Policy, cfg='the same')
+    setup = mock.Mock(spec=setup_lib.Setup, policy=policy, config=None)
+    self.enterContext(
+        mock.patch.object(settings, 'open_policy', return_value=policy)
+    )
+    workdirs = [f'{root}/a', f'{root}/b', f'{root}/b/../a']
+    found = compared.open_all(workdirs, setup)
+    self.assertEqual([f.path.resolve().name for f in found], ['a', 'b'])
 
 
 class TotalTokensTest(absltest.TestCase):

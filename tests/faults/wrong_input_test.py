@@ -559,12 +559,12 @@ class NothingLostTest(parameterized.TestCase):
 
   def test_loss_that_is_not_finite(self):
     # A KL times 1e30 is finite; the squares of its gradient are not.
-    # The fork continues at step 2, with checkpoints to lose.
+    # The fork continues after step 2, with checkpoints to lose.
     config = self.make_config(steps=4, grpo__kl_coef=1e30)
     source = tree(self.shared / 'run')
     with self.assertRaisesRegex(
         update_lib.NonFiniteError,
-        r'step 2: loss=.*, grad_norm=\w+ is not finite\. .*learning_rate',
+        r'step 3: loss=.*, grad_norm=\w+ is not finite\. .*learning_rate',
     ):
       evojax.run(config, str(self.path), fork_from=str(self.shared / 'run'))
     self.assertEqual(tree(self.shared / 'run'), source)

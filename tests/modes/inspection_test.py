@@ -111,6 +111,11 @@ class InspectTest(parameterized.TestCase):
     # (50 + 100 + 25) / 3, (100 + 100 + 0) / 3, (75 + 100 + 50) / 3.
     self.assertEqual(lines[5], ['mean', '58.3%', '66.7%', '75.0%'])
 
+  def test_training_steps_count_from_one(self):
+    for step in range(2):
+      write(self.a, step, [[0]], split='train')
+    self.assertEqual(self.show(split='train')[1][3:5], ['1', '2'])
+
   def test_overview_says_what_the_limit_hides(self):
     lines = self.show(limit=1)
     self.assertIn('0', lines[2])

@@ -547,8 +547,13 @@ class PageTest(parameterized.TestCase):
         data['status'], data['version'] = 'discard', ''
     rows += synthetic.end_rows(rows)
     synthetic.write_ledger(workdir / 'ledger.jsonl', rows)
+    compared = workdir / 'sealed/reference/compared.json'
+    compared.parent.mkdir(parents=True)
+    compared.write_text('{"workdir": "/runs/mine"}')
     text, found = _build(workdir)
     self.assertIn('raced (nothing kept)</td>', text)
+    self.assertIn('reference (mine)</td>', text)
+    self.assertIn('compared, reference (mine), minus the raced one', text)
     self.assertNotIn('retrained from base', text)
     verdict = found.find('p', 'verdict')[0]['text']
     self.assertStartsWith(verdict, '0 of 2 changes kept')
@@ -558,6 +563,14 @@ class PageTest(parameterized.TestCase):
         verdict,
     )
     self.assertIn('retrained from base</td>', self.text)
+
+  def test_legends_hold_what_is_drawn(self):
+    line = lambda class_: 'key line ' + class_ + '"'
+    self.assertIn(line('lineage'), self.text)
+    self.assertIn('class="key mark discard"', self.text)
+    # The run kept a change, but has no shadow and nothing goes on.
+    self.assertNotIn(line('shadow'), self.text)
+    self.assertNotIn('class="key mark running"', self.text)
 
   def test_what_keeps_a_change_is_said(self):
     self.assertIn('the evidence of all its pairs for a gain', self.text)

@@ -134,7 +134,17 @@ class TrainingTest(parameterized.TestCase):
     evidence.write_bytes(evidence.read_bytes()[:1000])
     self.assertIn('cannot be read', self._build())
     (self.workdir / 'metrics.jsonl').write_bytes(b'')
-    self.assertIn('No step has ended yet', self._build())
+    self.assertIn('No step has ended', self._build())
+
+  def test_a_run_of_no_steps_is_finished(self):
+    self.workdir.mkdir()
+    config = {'hash': 'x', 'config': {'name': 'mine', 'steps': 0}}
+    (self.workdir / 'config.json').write_text(json.dumps(config))
+    (self.workdir / 'summary.json').write_text('{"steps": 0}')
+    curves_test.write(self.workdir, [{'step': 0, 'dev/avg_at_k': 0.33}])
+    text = self._build(running=False)
+    self.assertIn('The run has no steps.', text)
+    self.assertNotIn(' yet', text.partition('<h1')[2].partition('<script')[0])
 
   def test_neither_a_run_that_evolves_nor_a_training(self):
     self.workdir.mkdir()
