@@ -127,8 +127,9 @@ _SAID_BY_CRITICAL = {
         'reward_falling',
         'right_refused',
     ),
-    # A policy whose weights are no numbers writes nothing that counts.
-    'format_bottleneck': ('loops', 'not_finite'),
+    # A policy whose weights are no numbers writes nothing that counts, and
+    # where solutions are not paid, no format is learned.
+    'format_bottleneck': ('inverted_sign', 'loops', 'not_finite', 'silent'),
     'outcome_falling': (
         'keys_change',
         'not_finite',
@@ -161,8 +162,11 @@ _SAID_BY_CRITICAL = {
     'loops': ('other_weights',),
 }
 # Findings that another one explains, which is then as severe as they are: who
-# cannot read what is asked, or what a tool replies, solves nothing.
+# cannot read what is asked, or what a tool replies, solves nothing; groups
+# whose outcomes differ teach nothing where all are paid alike, or are dropped.
 _EXPLAINS = {
+    'filter_starves': ('gradient_zero',),
+    'silent': ('dead_groups',),
     'replies_cut': ('too_hard', 'dead_groups'),
     'turns_cut': ('too_hard', 'dead_groups', 'gives_up'),
     'tests_time_out': ('too_hard', 'dead_groups'),
@@ -194,6 +198,9 @@ _CAUSES = {
     'truncation': {'dead_groups', 'too_hard'},
     # The policy learns what such a part pays for, in place of solutions.
     'outweighed': {'reward_hacking', 'visible_only'},
+    # It drifts where solutions are hardly paid.
+    'hidden_goal': {'outcome_falling'},
+    'silent': {'outcome_falling'},
 }
 
 

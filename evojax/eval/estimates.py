@@ -11,8 +11,9 @@ understates their variance by (n - 1) / n, and they use normal quantiles where t
 quantiles are due; with 5 seeds, 95 % would cover about 85 %. So percentiles are
 read at tail = Phi(-t_{(1 + level) / 2, df} * SE / spread), with SE the unbiased
 standard error and df its degrees of freedom: for a symmetric distribution the
-interval is mean +- t SE, for a skewed one it keeps the skew. If all resamples
-agree (say, no problem is solved), the interval has no width and means nothing.
+interval is mean +- t SE, for a skewed one it keeps the skew. Resamples of two
+or three seeds do not reach so far, since none is beyond the best and the worst
+seed; the interval is mean +- t SE then.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,10 @@ from scipy import special
 from evojax.ledger import records
 from evojax.stats import intervals
 
+SHARES = 0.0, 1.0  # The range of what is solved of a problem.
+GAINS = -1.0, 1.0  # The range of its gain.
 RESAMPLES = 10_000
+_FEWEST = 5  # Resamples beyond a percentile that can be read.
 # Draws held at once: large problem sets are resampled in pieces that fit into
 # the processor's cache.
 _DRAWS = 1 << 18
@@ -73,17 +77,27 @@ def _estimate(
   half = intervals.margin(error, degrees)
   # Without a spread, both ends are the median, the one value of all resamples.
   tail = special.ndtr(-half / spread) if spread else 0.5
-  low, high = np.quantile(resamples, (tail, 1 - tail))
+  if tail * len(resamples) < _FEWEST:
+    low, high = value - half, value + half
+  else:
+    low, high = np.quantile(resamples, (tail, 1 - tail))
   return records.Estimate(float(value), float(error), float(low), float(high))
 
 
 def over_problems(
-    scores: Float[np.ndarray, 'P'], *, rng: np.random.Generator | None = None
+    scores: Float[np.ndarray, 'P'],
+    *,
+    within: tuple[float, float] | None = None,
+    rng: np.random.Generator | None = None,
 ) -> records.Estimate:
   """Estimate the mean over problems by the cluster bootstrap.
 
   Args:
     scores: [P], P >= 2, the mean of each problem: `outcomes.mean(1)`.
+    within: The least and the largest value that a problem can have. If all P
+      are equal, such as 0, up to 3 / P of all problems may still have another
+      value (the rule of three), which may be one of these. Without it, the
+      interval of equal values has no width, and means nothing.
     rng: Draws the resamples; None gives equal resamples for equal scores.
 
   Returns:
@@ -94,6 +108,10 @@ def over_problems(
   """
   error = standard_error(scores)
   count = len(scores)
+  if within and np.ptp(scores) == 0:
+    value, others = float(scores[0]), min(3 / count, 1.0)
+    low, high = (value + others * (end - value) for end in within)
+    return records.Estimate(value, 0.0, low, high)
   rng = rng or np.random.default_rng(0)
 
   def draw(resamples):
@@ -131,7 +149,7 @@ def paired_gain(
     raise ValueError(
         f'{len(before)} problems before and {len(after)} after cannot be paired'
     )
-  return over_problems(after - before, rng=rng)
+  return over_problems(after - before, within=GAINS, rng=rng)
 
 
 def over_seeds(

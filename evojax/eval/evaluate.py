@@ -230,7 +230,9 @@ def _result(
       graded=graded,
       modes=modes,
       mode_codes=codes,
-      avg_at_k=estimates.over_problems(scores.of_problems(outcomes, graded)),
+      avg_at_k=estimates.over_problems(
+          scores.of_problems(outcomes, graded), within=estimates.SHARES
+      ),
       pass_at_k={
           k: scores.pass_at_k(outcomes, k, graded)
           for k in sorted(powers | {samples})

@@ -34,10 +34,13 @@ from evojax.runtime import run_files
 from evojax.stats import intervals
 
 
-def _over(values: Sequence[np.ndarray]) -> dict[str, Any]:
+def _over(
+    values: Sequence[np.ndarray], within: tuple[float, float] = estimates.GAINS
+) -> dict[str, Any]:
   """Estimate the mean over problems and, with several runs, over seeds."""
   if len(values) < 2:  # One run has no spread over seeds.
-    return dataclasses.asdict(estimates.over_problems(values[0]))
+    found = estimates.over_problems(values[0], within=within)
+    return dataclasses.asdict(found)
   return dataclasses.asdict(
       estimates.over_seeds(np.stack(values), same_problems=False)
   )
@@ -111,7 +114,7 @@ def summarise(
       'policies': {
           name: {
               'seeds': len(values),
-              'score': _over(values),
+              'score': _over(values, estimates.SHARES),
               'gain': None if name == 'base' else _over(gains[name]),
               'evolved_over': None if name == 'evolved' else _over(over[name]),
               'tokens': (

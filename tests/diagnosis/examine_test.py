@@ -219,6 +219,49 @@ class FaultsTest(parameterized.TestCase):
         [f.check for f in found if f.severity == 'critical'], ['silent']
     )
 
+  def test_outcome_whose_weight_is_0_is_the_cause(self):
+    # A fine is all that counts, and few pay it.
+    rows = made.rollouts(rise=-2.0)
+    fined = np.random.default_rng(0).random(len(rows)) < 0.04
+    run = made.run(
+        rows.assign(part_format=-fined.astype(float)),
+        reward=lambda e: e['part_format'],
+        settings={'weights': {'correct': 0.0, 'format': 1.0}},
+    )
+    first, *rest = examine.examine(run).findings
+    self.assertEqual((first.check, first.severity), ('silent', 'critical'))
+    self.assertIn('reward_weights of correct: it is 0', first.change)
+    remedy = first.remedies[0]
+    self.assertEqual(
+        (remedy.setting, remedy.part, remedy.value), ('weight', 'correct', 1.0)
+    )
+    names = [f.check for f in rest]
+    self.assertIn('outcome_falling', names)
+    self.assertNotIn('dead_groups', names)
+    (hidden,) = [f for f in rest if f.check == 'hidden_goal']
+    self.assertEqual(hidden.remedies[0], remedy)
+
+  def test_filter_that_starves_explains_steps_without_a_gradient(self):
+    rows = made.rollouts()
+    rows = rows.assign(kept=(rows['step'] < 4).astype(float))
+    norm = np.where(np.arange(40) < 4, 1.0, 0.0)
+    found = examine.examine(made.run(rows, grad_norm=norm)).findings
+    severe = [f.check for f in found if f.severity == 'critical']
+    self.assertEqual(severe, ['filter_starves'])
+
+  def test_no_format_is_learned_where_solutions_are_not_paid(self):
+    rows = made.rollouts(rise=0.0)
+    rng = np.random.default_rng(0)
+    bad = (rows['outcome'] < 0.5) & (rng.random(len(rows)) < 0.6)
+    rows = rows.assign(format_ok=(~bad).astype(float), part_format=0.0)
+    names = lambda **kwargs: [
+        f.check for f in examine.examine(made.run(rows, **kwargs)).findings
+    ]
+    self.assertIn('format_bottleneck', names())
+    found = names(reward=lambda e: 1 - e['outcome'])
+    self.assertIn('inverted_sign', found)
+    self.assertNotIn('format_bottleneck', found)
+
   def test_unusual_setting_is_the_cause_of_a_critical_fault(self):
     warned = self._examined(settings={'learning_rate': 0.9})
     self.assertEqual(warned['unusual_setting'].severity, 'warning')

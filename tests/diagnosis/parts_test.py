@@ -24,6 +24,8 @@ from tests.diagnosis import parts_made
 
 _N = np.arange(parts_made.STEPS)
 
+_ALONE = {'weights': {'correct': 1.0}}
+
 
 def _found(run):
   """Return name of the check -> finding."""
@@ -243,6 +245,13 @@ class PartsTest(parameterized.TestCase):
   def test_parts_that_repeat_the_outcome(self, unsolved, solved, wanted):
     found = _found(parts_made.repeated(unsolved, solved))
     self.assertEqual('redundant_part' in found, wanted)
+
+  def test_the_only_part_is_the_outcome_in_any_units(self):
+    rows = made.rollouts()
+    part = np.where(rows['outcome'] > 0.5, 7.0, -3.0)
+    rows = rows.assign(part_correct=part).drop(columns='part_format')
+    run = made.run(rows, reward=lambda e: e['part_correct'], settings=_ALONE)
+    self.assertEmpty(_found(run))
 
   @parameterized.parameters((0, 'BOS'), (25, 'learning_rate'))
   def test_texts_that_repeat_a_phrase(self, first, said):

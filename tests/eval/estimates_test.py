@@ -68,6 +68,18 @@ class OverProblemsTest(parameterized.TestCase):
     result = estimates.over_problems(np.ones(20), rng=_rng())
     self.assertEqual(result, records.Estimate(1.0, 0.0, 1.0, 1.0))
 
+  def test_equal_scores_of_a_known_range_have_a_width(self):
+    # Rule of three: 3 of 20 problems might be solved as well as not.
+    over = lambda x, within: estimates.over_problems(x, within=within)
+    none = over(np.zeros(20), estimates.SHARES)
+    self.assertEqual(none, records.Estimate(0.0, 0.0, 0.0, 0.15))
+    every = over(np.ones(20), estimates.SHARES)
+    self.assertEqual(every, records.Estimate(1.0, 0.0, 0.85, 1.0))
+    gain = over(np.zeros(20), estimates.GAINS)
+    self.assertEqual(gain, records.Estimate(0.0, 0.0, -0.15, 0.15))
+    few = over(np.zeros(2), estimates.SHARES)
+    self.assertEqual((few.low, few.high), (0.0, 1.0))
+
   def test_pieces_do_not_change_the_number_of_resamples(self):
     sizes = []
     draw = lambda count: sizes.append(count) or np.zeros(count)
@@ -126,7 +138,10 @@ class PairedGainTest(absltest.TestCase):
     after = before.copy()
     after[:, 0] = True
     result = estimates.paired_gain(before.mean(1), after.mean(1), rng=_rng())
-    self.assertEqual(result, records.Estimate(0.125, 0.0, 0.125, 0.125))
+    self.assertEqual((result.value, result.standard_error), (0.125, 0.0))
+    # 3 of 60 problems may have gained anything from -1 to 1.
+    self.assertAlmostEqual(result.low, 0.125 - 0.05 * 1.125)
+    self.assertAlmostEqual(result.high, 0.125 + 0.05 * 0.875)
 
   def test_order_of_problems_matters(self):
     before = np.repeat([1.0, 0.0], 10)
@@ -180,6 +195,23 @@ class OverSeedsTest(parameterized.TestCase):
     np.testing.assert_allclose(
         [result.low, result.high], [0.304, 0.696], atol=0.02
     )
+
+  @parameterized.parameters(
+      (2, False), (2, True), (3, False), (3, True), (5, False), (5, True)
+  )
+  def test_few_seeds_that_differ_much(self, seeds, same_problems):
+    rng = _rng()
+
+    def simulate():
+      hardness = 0.1 * rng.normal(size=(1 if same_problems else seeds, 64))
+      scores = 0.5 + 0.1 * rng.normal(size=(seeds, 1)) + hardness
+      return estimates.over_seeds(
+          scores, same_problems=same_problems, rng=rng
+      )
+
+    with mock.patch.object(estimates, 'RESAMPLES', 1000):
+      coverage = _coverage(simulate, 0.5, 300)
+    self.assertGreaterEqual(coverage, _band(300)[0])
 
   def _simulate(self, rng, same_problems, treated_as):
     """Return five seeds of one recipe on 32 problems, 8 samples each."""

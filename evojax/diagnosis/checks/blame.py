@@ -96,6 +96,22 @@ def misleading(run: form.Run) -> list[records.Remedy]:
   ]
 
 
+def unpaid(run: form.Run) -> list[records.Remedy]:
+  """Return the remedy that pays for the outcome, where its weight is 0."""
+  weights = run.settings.get('weights') or {}
+  columns = [form.PART + n for n in run.parts if weights.get(n) is not None]
+  if 'outcome' not in run.rollouts:
+    return []
+  rows = run.rollouts.dropna(subset=['outcome', *columns])
+  judges = [n for n in run.parts if n in weights and _is_outcome(rows, n)]
+  if not len(rows) or any(weights[n] for n in judges):
+    return []
+  return [
+      records.Remedy(setting='weight', part=name, value=1.0)
+      for name in judges[:1]
+  ]
+
+
 def rising(run: form.Run) -> list[str]:
   """Return the parts whose mean rises, without those for what is right."""
   found = []
@@ -112,12 +128,14 @@ def rising(run: form.Run) -> list[str]:
 def remedies(run: form.Run) -> tuple[records.Remedy, ...]:
   """Return changes that may repair a reward, most likely ones first.
 
-  An outcome with a negative weight gets a positive one; other parts are
+  An outcome with a weight of 0 or below gets a positive one; other parts are
   dropped, first those that influence the reward most and agree least with the
   outcome; then the harness's own reward function is dropped. It comes first if
   no part is the outcome, since without the parts nothing would pay for it.
   """
   found = shares(run)
+  if made := unpaid(run):
+    return (*made, records.Remedy(setting='reward_code'))
   made = [
       records.Remedy(setting='weight', part=share.name, value=-share.weight)
       for share in found

@@ -175,8 +175,9 @@ def redundant_part(run: form.Run) -> findings.Finding | None:
     same = all(np.ptp(values[mask]) < 1e-9 for mask in (solved, ~solved))
     if same and np.ptp(values) > 1e-9:
       found.append(part)
-  # One of them may be the outcome itself.
+  # One of them may be the outcome itself; the only part is, in any units.
   found = [p for p in found if not _is_outcome(rows, p)]
+  found = found if len(run.parts) > 1 else []
   if not found:
     return None
   return findings.Finding(

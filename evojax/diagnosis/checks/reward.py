@@ -342,16 +342,23 @@ def silent(run: form.Run) -> findings.Finding | None:
   if share.low < 0.5:
     return None
   shown = rows[rows['group'].isin(same.index[same][:2])]
+  unpaid = blame.unpaid(run)
+  change = (
+      f'{words.word(run.format, "reward")}: the outcome must be part of it,'
+      ' unclipped'
+  )
+  if unpaid:
+    weight = words.word(run.format, 'weight', unpaid[0].part)
+    change = f'{weight}: it is 0, so that nothing pays for the outcome'
   return findings.Finding(
       check='silent',
-      severity='critical' if share.low > 0.8 else 'warning',
+      severity='critical' if share.low > 0.8 or unpaid else 'warning',
       text=f'in {share.value:.0%} of the groups whose outcomes differ all'
       ' rewards are the same',
       numbers=(findings.number('groups of one reward', share, 'share'),),
       rows=tuple(map(int, shown.index[:6])),
-      change=f'{words.word(run.format, "reward")}: the outcome must be part of'
-      ' it, unclipped',
-      remedies=(records.Remedy(setting='reward_code'),),
+      change=change,
+      remedies=(*unpaid, records.Remedy(setting='reward_code')),
   )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 import pathlib
 
 import numpy as np
@@ -105,20 +106,21 @@ def score(
     outcomes[name] = np.array(outcomes[name])
     compute[name] = before.compute[name]
   all_but = lambda own: {n: x for n, x in outcomes.items() if n != own}
+  score = functools.partial(estimates.over_problems, within=estimates.SHARES)
+  gain = functools.partial(estimates.over_problems, within=estimates.GAINS)
   scores = dict.fromkeys((*outcomes, *COMPARED))
   return records.Final(
       harness=head.harness,
       version=head.version,
       problems=c.problems,
       samples=c.samples,
-      scores=scores
-      | {name: estimates.over_problems(x) for name, x in outcomes.items()},
+      scores=scores | {name: score(x) for name, x in outcomes.items()},
       gains={
-          name: estimates.over_problems(values - outcomes['base'])
+          name: gain(values - outcomes['base'])
           for name, values in all_but('base').items()
       },
       evolved_over={
-          name: estimates.over_problems(outcomes['evolved'] - values)
+          name: gain(outcomes['evolved'] - values)
           for name, values in all_but('evolved').items()
       },
       compute=compute,
