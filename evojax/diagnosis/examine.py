@@ -80,6 +80,7 @@ _SAID_BY = {
     'hidden_goal': (
         'credit',
         'inverted_sign',
+        'outweighed',
         'reward_hacking',
         'shaping_alone',
     ),
@@ -109,6 +110,12 @@ _SAID_BY = {
 }
 # The same, but only if the stronger finding is critical.
 _SAID_BY_CRITICAL = {
+    'not_learning': (
+        'filter_starves',
+        'inverted_sign',
+        'outweighed',
+        'silent',
+    ),
     # A policy gets certain of what the reward pays for. Where a grader lets
     # everything pass, rewards are soon equal.
     'entropy_collapse': ('inverted_sign', 'length_gaming', 'reward_hacking'),

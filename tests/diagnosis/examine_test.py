@@ -241,6 +241,20 @@ class FaultsTest(parameterized.TestCase):
     (hidden,) = [f for f in rest if f.check == 'hidden_goal']
     self.assertEqual(hidden.remedies[0], remedy)
 
+  @parameterized.parameters((3.0, 'warning'), (30.0, 'critical'))
+  def test_noise_that_drowns_the_outcome(self, weight, severity):
+    rows = made.rollouts(rise=0.0)
+    noise = np.random.default_rng(0).random(len(rows))
+    run = made.run(
+        rows.assign(part_format=noise),
+        reward=lambda e: e['part_correct'] + weight * e['part_format'],
+        settings={'weights': {'correct': 1.0, 'format': weight}},
+    )
+    found = examine.examine(run).findings
+    (named,) = [f for f in found if f.check == 'outweighed']
+    self.assertEqual(named.severity, severity)
+    self.assertNotIn('hidden_goal', [f.check for f in found])
+
   def test_filter_that_starves_explains_steps_without_a_gradient(self):
     rows = made.rollouts()
     rows = rows.assign(kept=(rows['step'] < 4).astype(float))
@@ -261,6 +275,13 @@ class FaultsTest(parameterized.TestCase):
     found = names(reward=lambda e: 1 - e['outcome'])
     self.assertIn('inverted_sign', found)
     self.assertNotIn('format_bottleneck', found)
+
+  def test_what_is_paid_wrong_is_said_instead_of_not_learning(self):
+    rows = made.rollouts(rise=0, groups=40, start=-4)
+    run = made.run(rows, reward=lambda e: e['part_format'] - e['outcome'])
+    found = [f.check for f in examine.examine(run).findings]
+    self.assertIn('inverted_sign', found)
+    self.assertNotIn('not_learning', found)  # As in faults_made's 'stuck'.
 
   def test_unusual_setting_is_the_cause_of_a_critical_fault(self):
     warned = self._examined(settings={'learning_rate': 0.9})

@@ -21,6 +21,7 @@ from evojax.stats import trends
 
 # Influence of a part against the outcome, relative to it, that is a fault.
 _AGAINST = 0.75
+_DROWNS = 10.0  # Beside such a part, the outcome hardly counts.
 _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
 # Credit, as a share of what a group's most credited rollouts get for an equal
 # difference in reward, that is as good as none. Training mostly on failures is
@@ -562,11 +563,10 @@ def outweighed(run: form.Run) -> findings.Finding | None:
   rows = run.late(run.rows('reward', 'outcome', 'group'))
   wrong = rows[rows['outcome'] < 0.5].sort_values('reward', ascending=False)
   against = worst.agrees.high < 0
+  most = _AGAINST if against else _DROWNS
   return findings.Finding(
       check='outweighed',
-      severity='critical'
-      if against and worst.of_outcome.low > _AGAINST
-      else 'warning',
+      severity='critical' if worst.of_outcome.low > most else 'warning',
       text=f'the part {worst.name} moves the reward'
       f' {worst.of_outcome.value:.1f} times as far as the outcome'
       + (', and against it' if against else ''),
