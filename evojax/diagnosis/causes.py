@@ -66,7 +66,6 @@ CAUSES = {
         'grade three logged completions by hand, with the answers of their own'
         ' prompts',
         found_by=('credit', 'key_disagrees'),
-        foreign=True,
     ),
     'paid': _Cause(
         'the reward pays for something else, which the policy learns instead,'
