@@ -95,8 +95,8 @@ def over_problems(
   Args:
     scores: [P], P >= 2, the mean of each problem: `outcomes.mean(1)`.
     within: The least and the largest value that a problem can have. If all P
-      are equal, such as 0, up to 3 / P of all problems may still have another
-      value (the rule of three), which may be one of these. Without it, the
+      are equal, such as 0, up to 1 - 0.05^(1 / P) of all problems, about 3 / P,
+      may still have another value, which may be one of these. Without it, the
       interval of equal values has no width, and means nothing.
     rng: Draws the resamples; None gives equal resamples for equal scores.
 
@@ -109,7 +109,7 @@ def over_problems(
   error = standard_error(scores)
   count = len(scores)
   if within and np.ptp(scores) == 0:
-    value, others = float(scores[0]), min(3 / count, 1.0)
+    value, others = float(scores[0]), 1 - 0.05 ** (1 / count)
     low, high = (value + others * (end - value) for end in within)
     return records.Estimate(value, 0.0, low, high)
   rng = rng or np.random.default_rng(0)

@@ -424,7 +424,9 @@ class LossTest(TrainTestCase):
       solved = np.full_like(result.outcomes, step == 0)
       return dataclasses.replace(result, outcomes=solved)
 
-    config = self.make_config(steps=1, eval__sealed=False)
+    config = self.make_config(
+        steps=1, eval__sealed=False, eval__problems=8
+    )
     printed = io.StringIO()
     with (
         mock.patch.object(trainer_lib.Trainer, 'evaluate', falls),
