@@ -395,6 +395,9 @@ class BesideTheLogsTest(absltest.TestCase):
     found = readers.read(self.path / 'run').settings
     self.assertEqual((found['turn_tokens'], found['temperature']), (2048, 1.1))
     self.assertNotIn('max_tokens', found)
+    given = arguments.of_file(self.path / 'configs')
+    found = readers.read(self.path / 'run', settings=given).settings
+    self.assertNotIn('max_tokens', found)
     (self.path / 'configs' / 'trainer.json').write_text('{')
     run = readers.read(self.path / 'run')
     self.assertEmpty(run.settings)

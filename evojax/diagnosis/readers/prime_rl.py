@@ -82,10 +82,9 @@ def read(
       taken['outcome'] = form.PART + taken['outcome']
     rows = readers.renamed(rows, taken)
   steps = names.common(pd.DataFrame(log), notes, trainer_known=True)
-  known = _settings(path, notes)
+  known = {**_settings(path, notes), **settings}
   if max(turns) > 1 and 'max_tokens' in known:  # Its limit is one of turns.
     known['turn_tokens'] = known.pop('max_tokens')
-  known |= settings
   return form.make(path, 'prime-rl', rows, steps, known, notes)
 
 
