@@ -14,7 +14,9 @@ import re
 # quadratic time.
 _FENCE = re.compile(r'^( {0,3})(`{3,})([^`\r\n]*)\r?$', re.MULTILINE)
 _THINKS = re.compile(r'^[ \t]*<think>', re.MULTILINE)
-_LANGUAGES = ('', 'py', 'py3', 'python', 'python3')
+# python, py3, python3.11, {.python .numberLines}, python:main.py; not
+# python-repl or pycon, whose lines begin with a prompt.
+_PYTHON = re.compile(r'(\{ *\.?)?py(thon)?[0-9.]*($|[\s:,}])', re.IGNORECASE)
 
 
 def extract(text: str) -> str | None:
@@ -31,13 +33,13 @@ def extract(text: str) -> str | None:
   text = text.rpartition('</think>')[2]
   if _THINKS.search(text):
     return None
-  found, opened, language = None, None, ''
+  found, opened, mark = None, None, ''
   for fence in _FENCE.finditer(text):
     ticks, info = fence[2], fence[3].strip()
     if opened is None:
-      opened, language = fence, info.partition(' ')[0].lower()
+      opened, mark = fence, info
     elif len(ticks) >= len(opened[2]) and not info:
-      if language in _LANGUAGES:
+      if not mark or _PYTHON.match(mark):
         found = text[opened.end() + 1 : fence.start()]
         # The lines of a block within a list are indented like its fence.
         margin = rf'^ {{0,{len(opened[1])}}}'
