@@ -8,7 +8,7 @@ prime-rl writes configs/trainer.json and configs/orchestrator.json, or .toml in
 former versions. Runs in Weights & Biases hold the arguments as their config.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import io
 import json
 import math
@@ -35,6 +35,7 @@ _PARSERS = {
     '.yaml': yaml.safe_load,
     '.yml': yaml.safe_load,
 }
+_SHARED = 'orchestrator.train.sampling.'
 # Files of prime-rl -> fields by which one is recognised.
 _PRIME_RL = {
     'trainer': ('optim', 'scheduler', 'weight_broadcast'),
@@ -236,34 +237,27 @@ def of_prime_rl(config: Mapping[str, Any]) -> dict[str, Any]:
   Args:
     config: {'trainer': config, 'orchestrator': config}, or one of them.
   """
-  found = _named('prime-rl', config)
+  found = _named('prime-rl', config) | _sampling(config)
   for name in ('kl_coef', 'turn_tokens'):
     found.pop(name, None)
-  for name, value in _sampling(_at(config, 'orchestrator.train')).items():
-    found[name] = _number(value)
   return _known(found)
 
 
-def _sampling(train: Any) -> dict[str, Any]:
-  """Return how all sources of prime-rl sample; None where they differ."""
-  sources = [_at(s, 'sampling') for s in _listed(_at(train, 'source'))]
-  given = [s for s in sources if s is not None] or [_at(train, 'sampling')]
-  paths = {
-      'temperature': 'temperature',
-      'max_tokens': 'max_completion_tokens',
-      'top_k': 'extra_body.top_k',
-      'min_p': 'extra_body.min_p',
-  }
-  values = {name: [_at(s, path) for s in given] for name, path in paths.items()}
-  return {
-      name: each[0] if all(value == each[0] for value in each) else None
-      for name, each in values.items()
-  }
+def _sampling(config: Mapping[str, Any]) -> dict[str, float | None]:
+  """Return how all sources of prime-rl sample; None where they differ.
 
-
-def _listed(value: Any) -> Iterable[Any]:
-  """Return a value that is a list; () for any other."""
-  return value if isinstance(value, list) else ()
+  Each source has the settings that all would share, and may change them.
+  """
+  sources = _at(config, 'orchestrator.train.source')
+  sources = sources if isinstance(sources, list) else []
+  own = [s for source in sources if (s := _at(source, 'sampling')) is not None]
+  found = {}
+  for name, word in words.own('prime-rl', form.SETTINGS).items():
+    if own and word.startswith(_SHARED):
+      first, *others = [_at(s, word.removeprefix(_SHARED)) for s in own]
+      same = all(value == first for value in others)
+      found[name] = _number(first) if same else None
+  return found
 
 
 def weights(

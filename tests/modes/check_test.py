@@ -258,15 +258,21 @@ class CheckTest(parameterized.TestCase):
         printed, 'reward .*: ok\n  warning: no signal: .* get the reward 0, so'
     )
 
-  def test_reward_of_the_users_own_is_warned_about(self):
+  def check_part(self, function):
+    """Checks a config with this function as part of the reward."""
+    name = function.__name__
+
     def change(c):
-      c.reward.parts = f'{__name__}.letters'
-      c.reward.weights.letters = 0.1
+      c.reward.parts = f'{__name__}.{name}'
+      c.reward.weights[name] = 0.1
 
     with absltest.mock.patch.dict(
         'sys.modules', {__name__: pathlib}, clear=False
-    ), absltest.mock.patch.object(pathlib, 'letters', letters, create=True):
-      code, printed = self.check(change=change)
+    ), absltest.mock.patch.object(pathlib, name, function, create=True):
+      return self.check(change=change)
+
+  def test_reward_of_the_users_own_is_warned_about(self):
+    code, printed = self.check_part(letters)
     self.assertEqual(code, 0, printed)
     self.assertIn('letters: ok', printed)
     self.assertIn('warning: ', printed)
@@ -276,14 +282,7 @@ class CheckTest(parameterized.TestCase):
     def number(completions, **columns):
       return [float('x') for _ in completions]
 
-    def change(c):
-      c.reward.parts = f'{__name__}.number'
-      c.reward.weights.number = 0.1
-
-    with absltest.mock.patch.dict(
-        'sys.modules', {__name__: pathlib}, clear=False
-    ), absltest.mock.patch.object(pathlib, 'number', number, create=True):
-      code, printed = self.check(change=change)
+    code, printed = self.check_part(number)
     self.assertEqual(code, 1)
     line = number.__code__.co_firstlineno + 1
     name = pathlib.Path(__file__).name

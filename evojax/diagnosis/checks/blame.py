@@ -99,17 +99,15 @@ def misleading(run: form.Run) -> list[records.Remedy]:
 def unpaid(run: form.Run) -> list[records.Remedy]:
   """Return the remedy that pays for the outcome, where its weight is 0."""
   weights = run.settings.get('weights') or {}
-  columns = [form.PART + n for n in run.parts if weights.get(n) is not None]
+  parts = [name for name in run.parts if name in weights]
   if 'outcome' not in run.rollouts:
     return []
-  rows = run.rollouts.dropna(subset=['outcome', *columns])
-  judges = [n for n in run.parts if n in weights and _is_outcome(rows, n)]
-  if not len(rows) or any(weights[n] for n in judges):
+  columns = ['outcome', *(form.PART + name for name in parts)]
+  rows = run.rollouts.dropna(subset=columns)
+  judges = [name for name in parts if _is_outcome(rows, name)]
+  if not len(rows) or not judges or any(weights[name] for name in judges):
     return []
-  return [
-      records.Remedy(setting='weight', part=name, value=1.0)
-      for name in judges[:1]
-  ]
+  return [records.Remedy(setting='weight', part=judges[0], value=1.0)]
 
 
 def rising(run: form.Run) -> list[str]:

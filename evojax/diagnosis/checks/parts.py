@@ -177,8 +177,7 @@ def redundant_part(run: form.Run) -> findings.Finding | None:
       found.append(part)
   # One of them may be the outcome itself; the only part is, in any units.
   found = [p for p in found if not _is_outcome(rows, p)]
-  found = found if len(run.parts) > 1 else []
-  if not found:
+  if not found or len(run.parts) == 1:
     return None
   return findings.Finding(
       check='redundant_part',

@@ -344,13 +344,12 @@ def silent(run: form.Run) -> findings.Finding | None:
     return None
   shown = rows[rows['group'].isin(same.index[same][:2])]
   unpaid = blame.unpaid(run)
-  change = (
-      f'{words.word(run.format, "reward")}: the outcome must be part of it,'
-      ' unclipped'
-  )
   if unpaid:
     weight = words.word(run.format, 'weight', unpaid[0].part)
     change = f'{weight}: it is 0, so that nothing pays for the outcome'
+  else:
+    reward = words.word(run.format, 'reward')
+    change = f'{reward}: the outcome must be part of it, unclipped'
   return findings.Finding(
       check='silent',
       severity='critical' if share.low > 0.8 or unpaid else 'warning',

@@ -8,7 +8,7 @@ by which verl is started, writes the config; it is read where it lies below the
 rollouts or in one of the two folders above them, and names their folder.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 import pathlib
 import re
 from typing import Any
@@ -56,7 +56,8 @@ def read(
       raise ValueError(f'no {", ".join(_KEYS)}')
     return table.assign(step=table.get('step', int(file.stem)))
 
-  rows = readers.tables(_files(path), load, notes)
+  files = _files(path)
+  rows = readers.tables(files, load, notes)
   log = []
   for file in sorted(path.rglob('*.jsonl')):
     if not _STEP.fullmatch(file.name):
@@ -83,18 +84,24 @@ def read(
     for name in extra:
       rows[form.PART + name] = rows[name]
     rows = readers.renamed(rows, taken)
-  known = {**_settings(path, notes), **settings}
+  folders = {file.parent.resolve().name for file in files}
+  known = {**_settings(path.resolve(), folders, notes), **settings}
   return form.make(path, 'verl', rows, steps, known, notes)
 
 
-def _settings(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
+def _settings(
+    path: pathlib.Path, folders: Collection[str], notes: list[str]
+) -> dict[str, Any]:
   """Return the settings in the newest config of the run; {} if there is none.
 
   A folder may hold configs of several runs, which have rollouts elsewhere.
+
+  Args:
+    path: Absolute path of the logs.
+    folders: Names of the folders of the rollouts.
+    notes: Gets a line for each config that cannot be read.
   """
-  path = path.resolve()
-  folders = {file.parent.name for file in _files(path)}
-  above = [folder / arguments.HYDRA for folder in list(path.parents)[:2]]
+  above = [folder / arguments.HYDRA for folder in path.parents[:2]]
   found = [*path.rglob(arguments.HYDRA), *(f for f in above if f.is_file())]
   for file in sorted(found, key=lambda f: f.stat().st_mtime, reverse=True):
     try:
