@@ -438,7 +438,7 @@ def _check_config(argv: list[str]) -> dict[str, Any]:
     ValueError: If there is no such file, variant or field.
   """
   path = _text(argv, 'config')
-  names = re.findall(r'(?m)^--?(?:no)?config\.([\w.]+)', '\n'.join(argv[1:]))
+  names = re.findall(r'\0--?(?:no)?config\.([\w.]+)', '\0'.join(argv))
   if path is None:
     if names:
       raise ValueError(saved_config.missing(_text(argv, 'workdir')))
