@@ -170,6 +170,12 @@ FIELDS = (
           usual=(0.0, 0.5),
           tunable=Tunable('regularisation', 1e-4, 0.1, off=0.0, scale='log',
                           compiles=True)),
+    # A change from or to 0 compiles: the entropy gets a gradient.
+    Field('grpo.entropy_coef', 0.0, 'Weight of the entropy of the policy at the'
+          ' trained tokens, in nats, which is raised; below 0 it is lowered.',
+          -1.0, 1.0, usual=(-0.1, 0.05),
+          tunable=Tunable('regularisation', 1e-4, 0.05, off=0.0, scale='log',
+                          compiles=True)),
     # A sampler's probabilities differ from the trainer's because of other
     # kernels, another precision or older weights. No harness may change the
     # correction, since a trial would show nothing if the two agree.

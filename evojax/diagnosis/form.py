@@ -105,8 +105,8 @@ STEP = {
 # Settings that checks use; `words` has the trainers' names for them.
 SETTINGS = (
     'learning_rate', 'warmup_steps', 'total_steps', 'temperature', 'kl_coef',
-    'max_tokens', 'max_grad_norm', 'clip_low', 'clip_high', 'max_turns',
-    'turn_tokens', 'top_p', 'top_k', 'min_p', 'repetition_penalty',
+    'entropy_coef', 'max_tokens', 'max_grad_norm', 'clip_low', 'clip_high',
+    'max_turns', 'turn_tokens', 'top_p', 'top_k', 'min_p', 'repetition_penalty',
 )  # fmt: skip
 PART = 'part_'
 EVALUATION = 'evaluation_'  # Then the name that the trainer gave the score.

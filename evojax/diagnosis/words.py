@@ -8,6 +8,7 @@ _WORDS = {
         'warmup_steps': 'optim.warmup_steps',
         'temperature': 'rollout.temperature',
         'kl_coef': 'grpo.kl_coef',
+        'entropy_coef': 'grpo.entropy_coef',
         'max_tokens': 'rollout.token_limit',
         'max_grad_norm': 'optim.max_grad_norm',
         'clip': 'grpo.clip_low, grpo.clip_high',

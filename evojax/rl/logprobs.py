@@ -20,6 +20,7 @@ def token_logprobs(
     *,
     chunk: int = 0,
     with_entropy: bool = False,
+    entropy_gradient: bool = False,
     vocab_size: int = 0,
 ) -> tuple[Float[Array, '*B'], Float[Array, '*B'] | None]:
   """Score one target token per hidden vector.
@@ -36,12 +37,13 @@ def token_logprobs(
       A chunk takes every k-th token, so that a sharded leading axis stays
       sharded in it; chunk should be a multiple of the number of shards.
     with_entropy: Also returns the entropy, in nats.
+    entropy_gradient: The entropy is differentiable, too.
     vocab_size: Number of tokens; further rows of the table are padding and have
       no probability. 0: all rows are tokens.
 
   Returns:
     float32 [*B] log-probs in nats, differentiable in hidden and unembedding;
-    float32 [*B] entropies without gradient, or None.
+    float32 [*B] entropies, or None.
 
   Raises:
     ValueError: If chunk is negative.
@@ -51,9 +53,12 @@ def token_logprobs(
   unembedding = unembedding.astype(hidden.dtype)
 
   def score(hidden, targets):
-    return _score(
+    logprobs, entropy = _score(
         hidden, unembedding, targets, temperature, with_entropy, vocab_size
     )
+    if with_entropy and not entropy_gradient:
+      entropy = jax.lax.stop_gradient(entropy)
+    return logprobs, entropy
 
   if chunk == 0 or chunk >= targets.size:
     return score(hidden, targets)
@@ -114,7 +119,7 @@ def _score(hidden, unembedding, targets, temperature, with_entropy, vocab_size):
   if not with_entropy:
     return logprobs, None
   mean_logit = jnp.sum(weights * logits, axis=-1) / total
-  return logprobs, jax.lax.stop_gradient(logsumexp - mean_logit)
+  return logprobs, logsumexp - mean_logit
 
 
 def shift_targets(
@@ -153,7 +158,8 @@ def sequence_logprobs(
     tokens: int [B, L].
     segment_ids: int [B, L]; see `shift_targets`.
     temperature: float32 scalar T > 0, traced.
-    **options: chunk, with_entropy and vocab_size, see `token_logprobs`.
+    **options: chunk, with_entropy, entropy_gradient and vocab_size, see
+      `token_logprobs`.
 
   Returns:
     float32 [B, L], aligned to tokens: logprobs[b, t] is

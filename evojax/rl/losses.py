@@ -81,6 +81,7 @@ class Objective:
   clip_high: Scalar  # and above by 1 + clip_high, >= 0.
   dual_clip: Scalar = 0.0  # > 1 + clip_high; <= 0 turns it off.
   kl_coef: Scalar = 0.0  # >= 0; weight of k3(logprobs, ref_logprobs).
+  entropy_coef: Scalar = 0.0  # Weight of a bonus for entropy; < 0 punishes it.
   ratio: str = 'token'  # One of RATIOS.
   # One of AGGREGATIONS. 'token' and 'constant' sum over tokens; 'sequence' sums
   # the means of the sequences over their tokens.
@@ -102,12 +103,14 @@ def policy_loss(
     denominator: Scalar,
     weights: Float[Array, '*B L'] | None = None,
     ref_logprobs: Float[Array, '*B L'] | None = None,
+    entropy: Float[Array, '*B L'] | None = None,
 ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
   """Return the clipped surrogate loss of one micro-batch.
 
   With the ratio r (see below), per token,
 
-    l = -w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) + kl_coef k3
+    l = -w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
+        + kl_coef k3 - entropy_coef H
     for A < 0 with dual_clip c: min(...) becomes max(min(...), c A)
 
   PPO (Schulman et al. 2017, arXiv:1707.06347, Eq. 7), with separate bounds
@@ -117,6 +120,10 @@ def policy_loss(
   2025, arXiv:2507.18071): r_t has the value of
   s = exp(mean_t(logprobs - old_logprobs)) and the gradient s grad logprobs_t,
   which equals GSPO when the tokens of a sequence share advantage and weight.
+  The entropy H is that of A3C (Mnih et al. 2016, arXiv:1602.01783, Sec. 4): its
+  gradient is exact at the given states, whose own probabilities stay fixed. A
+  negative coefficient sharpens the policy (Agarwal et al. 2025,
+  arXiv:2505.15134).
 
   Args:
     logprobs: float32 [*B, L], current policy, differentiable.
@@ -129,6 +136,8 @@ def policy_loss(
     denominator: Scalar from `denominator()` on the whole update's mask.
     weights: float32 [*B, L] w, from `importance.importance_weights`.
     ref_logprobs: float32 [*B, L], reference policy, or None without KL term.
+    entropy: float32 [*B, L], of the current policy before each token, in nats,
+      differentiable; None without that term.
 
   Returns:
     float32 scalar: this micro-batch's share of the update's loss.
@@ -175,6 +184,8 @@ def policy_loss(
     ref_kl = importance.k3(jnp.where(mask, logprobs, 0.0), ref_logprobs)
     loss = loss + objective.kl_coef * ref_kl
     sums['ref_kl'] = ref_kl
+  if entropy is not None:
+    loss = loss - objective.entropy_coef * jnp.where(mask, entropy, 0.0)
 
   if objective.aggregation == 'sequence':
     loss = jnp.sum(masked.masked_mean(loss, mask, -1))

@@ -26,6 +26,7 @@ def algorithm(config: ml_collections.ConfigDict) -> update_lib.Algorithm:
       on_policy=grpo.epochs == 1 and grpo.minibatches == 1,
       # Compiled only if it is used, since it costs a forward pass.
       reference=grpo.kl_coef > 0,
+      entropy=grpo.entropy_coef != 0,
       tis_mode=grpo.tis_mode if grpo.tis_cap > 0 else '',
       reject=grpo.reject,
       veto=grpo.veto > 0,

@@ -38,7 +38,7 @@ from evojax.runtime import sharding
 State = dict[str, Any]  # params, frozen, moments, step.
 Batch = dict[str, Any]
 
-_OBJECTIVE = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef')
+_OBJECTIVE = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef', 'entropy_coef')
 # Traced scalars of `update_step`, all float32.
 HYPERPARAMETERS = (
     'learning_rate',
@@ -68,6 +68,7 @@ class Algorithm:
   # With one epoch and one minibatch, old log-probs are the current ones.
   on_policy: bool = True
   reference: bool = False  # Whether there is a KL term to a reference policy.
+  entropy: bool = False  # Whether there is a term for the entropy.
   tis_mode: str = ''  # One of importance.MODES; empty: no importance weights.
   reject: str = 'none'  # One of importance.REJECTIONS.
   veto: bool = False  # Sequences with one very unlikely token are rejected.
@@ -233,6 +234,7 @@ def _logprobs(
   options = dict(
       chunk=algorithm.logprob_chunk,
       with_entropy=with_entropy,
+      entropy_gradient=algorithm.entropy,
       vocab_size=cfg.vocab_size,
   )
   if 'completions' in micro:
@@ -476,8 +478,9 @@ def _loss(cfg, algorithm, frozen, hyper, denominator, trainable, micro):
       denominator=denominator,
       weights=weights,
       ref_logprobs=micro.get('ref_logprobs'),
+      entropy=entropy if algorithm.entropy else None,
   )
-  sums['entropy'] = masked.masked_sum(entropy, mask)
+  sums['entropy'] = masked.masked_sum(jax.lax.stop_gradient(entropy), mask)
   sums['sampler'] = sampler
   if algorithm.rejects:
     sums['count'] = losses.count(

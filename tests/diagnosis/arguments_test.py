@@ -196,6 +196,7 @@ class MeaningTest(parameterized.TestCase):
         'clip_ratio_high': 0.28,
         'use_kl_loss': True,
         'kl_loss_coef': 0.001,
+        'entropy_coeff': 0.01,
     }
     rollout = {'temperature': 0.8, 'multi_turn': {'max_assistant_turns': None}}
     config = {
@@ -208,6 +209,7 @@ class MeaningTest(parameterized.TestCase):
         'total_steps': 50.0,
         'temperature': 0.8,
         'kl_coef': 0.001,
+        'entropy_coef': 0.01,
         'max_tokens': 1024.0,
         'max_grad_norm': 0.5,
         'clip_low': 0.2,

@@ -422,6 +422,40 @@ class BehaviourTest(parameterized.TestCase):
     self.assertEqual('entropy_rising' in found, wanted, found)
 
   @parameterized.parameters(
+      (None, ('temperature', 'learning_rate'), ('learning_rate',)),
+      (
+          0.0,
+          ('temperature', 'learning_rate'),
+          ('learning_rate', 'entropy_coef'),
+      ),
+      (
+          0.02,
+          ('entropy_coef', 'temperature', 'learning_rate'),
+          ('learning_rate',),
+      ),
+      (-0.02, ('temperature', 'learning_rate'), ('entropy_coef',)),
+  )
+  def test_the_bonus_for_entropy_is_among_the_remedies(
+      self, bonus, of_rising, of_collapse
+  ):
+    settings = {} if bonus is None else {'entropy_coef': bonus}
+    rising = _metrics(entropy=0.4 * np.exp(_N / 15))
+    collapsed = _metrics(
+        entropy=np.where(_N < 9, 0.5, 0.01),
+        reward=0.3 + parts_made.noise(0, 0.02),
+    )
+    for run, check, wanted in (
+        (rising, 'entropy_rising', of_rising),
+        (collapsed, 'entropy_collapse', of_collapse),
+    ):
+      run.settings.update(settings)
+      found = _found(run)[check]
+      self.assertEqual(tuple(r.setting for r in found.remedies), wanted)
+      said = ' entropy bonus' in found.change
+      suspected = check == 'entropy_rising' and bonus is None
+      self.assertEqual(said, suspected or 'entropy_coef' in wanted)
+
+  @parameterized.parameters(
       (lambda text: text, 'is not applied'),
       (lambda text: f'user\n{text}\nassistant\n', 'would never end'),
       (lambda text: [{'role': 'user', 'content': text}], 'would never end'),

@@ -198,6 +198,7 @@ class LibraryTest(parameterized.TestCase):
     """Applied where it fits: one factor, on the surface, within bounds."""
     needed = {
         'no_kl_penalty': {'grpo.kl_coef': 0.01},
+        'no_entropy_bonus': {'grpo.entropy_coef': 0.01},
         'outcome_variance_filter': {'reward.weights.overlong': 0.5},
         'full_limit': {'rollout.token_limit': 32},
         'learning_rate_far_up': {'optim.learning_rate': 1e-6},

@@ -67,6 +67,10 @@ class SurfaceTest(parameterized.TestCase):
             'grpo.advantage': ('choice', 'loss', *any_number),
             'grpo.ratio': ('choice', 'loss', *any_number),
             'grpo.kl_coef': ('float', 'regularisation', 1e-4, 0.1, 0, 'log'),
+            'grpo.entropy_coef': (
+                *('float', 'regularisation'),
+                *(1e-4, 0.05, 0, 'log'),
+            ),
             'grpo.keep': ('choice', 'filter', *any_number),
             'grpo.refill_rounds': ('int', 'filter', 0, 4, None, 'linear'),
             'rollout.temperature': (
@@ -80,7 +84,13 @@ class SurfaceTest(parameterized.TestCase):
     )
     compiled = {f.path for f in RECIPE.fields if f.compiles}
     self.assertEqual(
-        compiled, {'grpo.aggregation', 'grpo.ratio', 'grpo.kl_coef'}
+        compiled,
+        {
+            'grpo.aggregation',
+            'grpo.ratio',
+            'grpo.kl_coef',
+            'grpo.entropy_coef',
+        },
     )
 
   def test_bounds_lie_within_those_of_the_config(self):

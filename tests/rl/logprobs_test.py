@@ -118,16 +118,30 @@ class TokenLogprobsTest(parameterized.TestCase):
     expected = (unembedding[targets] - p @ unembedding) / 0.5
     np.testing.assert_allclose(grad, expected, rtol=1e-5, atol=1e-5)
 
-  @parameterized.parameters(0, 3)
-  def test_entropy_has_no_gradient(self, chunk):
+  @parameterized.product(chunk=(0, 4), differentiable=(False, True))
+  def test_gradient_of_the_entropy_by_formula(self, chunk, differentiable):
+    # dH / d logit_v = -p_v (log p_v + H); the last 3 of 11 rows are padding.
+    hidden, unembedding = _random((6, 8), 0), _random((11, 8), 1)
     grads = jax.grad(
         lambda h, w: logprobs.token_logprobs(
-            h, w, jnp.arange(6), 1.0, chunk=chunk, with_entropy=True
+            h,
+            w,
+            jnp.arange(6),
+            0.5,
+            chunk=chunk,
+            with_entropy=True,
+            entropy_gradient=differentiable,
+            vocab_size=8,
         )[1].sum(),
         (0, 1),
-    )(_random((6, 8), 0), _random((11, 8), 1))
-    for grad in grads:
-      np.testing.assert_array_equal(grad, np.zeros_like(grad))
+    )(hidden, unembedding)
+    log_p = jax.nn.log_softmax(hidden @ unembedding[:8].T / 0.5)
+    p = jnp.exp(log_p)
+    slope = -p * (log_p - jnp.sum(p * log_p, -1, keepdims=True)) / 0.5
+    slope = jnp.pad(slope, ((0, 0), (0, 3))) * differentiable
+    expected = slope @ unembedding, slope.T @ hidden
+    for grad, want in zip(grads, expected):
+      np.testing.assert_allclose(grad, want, rtol=1e-5, atol=1e-5)
 
   @parameterized.parameters(0, 4)
   def test_bfloat16_is_rounded_only_on_input(self, chunk):
@@ -299,9 +313,10 @@ shardings = tuple(NamedSharding(mesh, PartitionSpec(*s)) for s in specs)
 for chunk in (0, 32):
   def loss(hidden, unembedding, targets):
     out, entropy = logprobs.token_logprobs(
-        hidden, unembedding, targets, 0.9, chunk=chunk, with_entropy=True
+        hidden, unembedding, targets, 0.9, chunk=chunk, with_entropy=True,
+        entropy_gradient=True,
     )
-    return out.sum(), (out, entropy)
+    return (out + 0.5 * entropy).sum(), (out, entropy)
   fn = jax.value_and_grad(loss, (0, 1), has_aux=True)
   compiled = jax.jit(fn, in_shardings=shardings).lower(*args).compile()
   jax.tree.map(

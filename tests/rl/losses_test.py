@@ -29,6 +29,7 @@ def _random_batch(batch=6, length=7, seed=0):
       old_logprobs=logprobs + 0.3 * rng.normal(size=logprobs.shape),
       ref_logprobs=logprobs + 0.5 * rng.normal(size=logprobs.shape),
       weights=rng.uniform(0.5, 1.2, logprobs.shape),
+      entropy=rng.exponential(size=logprobs.shape),
       advantages=rng.normal(size=batch),
   )
   arrays = {k: jnp.asarray(v, jnp.float32) for k, v in arrays.items()}
@@ -36,7 +37,9 @@ def _random_batch(batch=6, length=7, seed=0):
   return dict(arrays, mask=jnp.asarray(mask))
 
 
-_SETTINGS = dict(clip_low=0.2, clip_high=0.28, dual_clip=1.5, kl_coef=0.05)
+_SETTINGS = dict(
+    clip_low=0.2, clip_high=0.28, dual_clip=1.5, kl_coef=0.05, entropy_coef=0.03
+)
 
 
 def _loss(batch, ratio, aggregation, denominator):
@@ -246,6 +249,30 @@ class PolicyLossTest(RlTest):
     np.testing.assert_allclose(loss, -3.5 + 0.1 * k3, **TOL)
     np.testing.assert_allclose(metrics['ref_kl'], k3, **TOL)
 
+  @parameterized.parameters(
+      ('token', 0.2 * (1 + 2 + 5) / 4),
+      ('sequence', 0.2 * (1.5 + 5) / 4),
+  )
+  def test_entropy_by_hand(self, aggregation, bonus):
+    # Entropies of two tokens and of one, over 4; advantages of 0. Importance
+    # weights do not count, and the masked token is NaN.
+    loss = lambda entropy: objectives.policy_loss(
+        jnp.zeros((2, 2)),
+        jnp.zeros((2, 2)),
+        jnp.zeros(2),
+        jnp.asarray([[True, True], [True, False]]),
+        clip_low=0.2,
+        clip_high=0.2,
+        aggregation=aggregation,
+        denominator=4.0,
+        weights=jnp.full((2, 2), 7.0),
+        entropy=entropy,
+        entropy_coef=0.2,
+    )[0]
+    entropy = jnp.asarray([[1.0, 2.0], [5.0, math.nan]])
+    np.testing.assert_allclose(loss(entropy), -bonus, **TOL)
+    self.assertEqual(jax.grad(loss)(entropy)[1, 1], 0)
+
   @parameterized.parameters(*losses.RATIOS)
   def test_on_policy_ratio_is_exactly_one(self, ratio):
     batch = _random_batch()
@@ -395,7 +422,7 @@ class PolicyLossTest(RlTest):
       traces.append(scalars)
       return objectives.policy_loss(**batch, **scalars)[0]
 
-    names = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef')
+    names = ('clip_low', 'clip_high', 'dual_clip', 'kl_coef', 'entropy_coef')
     scalars = {k: jnp.float32(0.1) for k in names}
     scalars['denominator'] = jnp.float32(6)
     scalars['dual_clip'] = jnp.float32(1.2)  # Binds: ratios reach 1.3.
@@ -405,6 +432,7 @@ class PolicyLossTest(RlTest):
         ('clip_high', 0.3),
         ('dual_clip', 0.0),
         ('kl_coef', 0.7),
+        ('entropy_coef', -0.7),
         ('denominator', 5.0),
     ):
       changed = fn({**scalars, name: jnp.float32(value)})

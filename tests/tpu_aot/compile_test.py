@@ -95,6 +95,13 @@ class EveryVariantTest(SlicesOfVariants):
     self.assertIn('reference policy', last['resident'])
     self.check_memory('with grpo.kl_coef', programs, last, hbm_gib)
 
+  def test_a_bonus_for_entropy_fits(self):
+    _, topology, hbm_gib = SLICES['qwen3_0p6b']
+    programs, last = compile_all(
+        'math', 'qwen3_0p6b', topology, 'grpo.entropy_coef=0.01'
+    )
+    self.check_memory('with grpo.entropy_coef', programs, last, hbm_gib)
+
   @parameterized.parameters(*SLICES)
   def test_coding_has_the_shapes_of_math(self, variant):
     for module in math_config, coding_config:

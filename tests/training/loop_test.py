@@ -558,6 +558,15 @@ class AlgorithmTest(TrainTestCase):
     # The loss has the term: it differs from the same step without.
     self.assertGreater(abs(second['loss']), 1e-5)
 
+  def test_entropy_is_paid_or_fined(self):
+    after = {}
+    for coefficient in (-0.5, 0.0, 0.5):
+      trainer = self.make_trainer(grpo__entropy_coef=coefficient)
+      first, second = trainer.train_step(), trainer.train_step()
+      after[coefficient] = second['entropy'] - first['entropy']
+    self.assertLess(after[-0.5], after[0.0])
+    self.assertLess(after[0.0], after[0.5])
+
   def test_token_limit_is_of_training_alone(self):
     trainer = self.make_trainer(rollout__token_limit=5)
     compiled = trainer.engine.compilations()

@@ -36,6 +36,7 @@ HYPER = dict(
     clip_high=0.28,
     dual_clip=0.0,
     kl_coef=0.0,
+    entropy_coef=0.0,
     tis_floor=0.0,
     veto=0.0,
 )

@@ -42,6 +42,7 @@ HYPER = dict(
     clip_high=0.2,
     dual_clip=0.0,
     kl_coef=0.0,
+    entropy_coef=0.0,
     tis_cap=0.0,
     tis_floor=0.0,
     reject_low=0.0,
@@ -144,16 +145,22 @@ def row_scores(params, tokens, temperature):
   return jax.nn.log_softmax(hidden @ params['embed'].T / temperature)
 
 
-def naive_logprobs(params, prompts, completions, temperature=1.0):
-  """Log-probs of each completion, from rows of one sequence each."""
+def naive_scores(params, prompts, completions, temperature=1.0):
+  """Scores [n, V] before the n tokens of each completion, a row for each."""
   tokens = np.zeros((len(prompts), LP + LC), np.int32)
   for i, (p, c) in enumerate(zip(prompts, completions)):
     tokens[i, : len(p) + len(c)] = np.concatenate([p, c])
   scores = row_scores(params, tokens, temperature)
   return [
-      scores[i, np.arange(len(p) - 1, len(p) + len(c) - 1), c]
+      scores[i, np.arange(len(p) - 1, len(p) + len(c) - 1)]
       for i, (p, c) in enumerate(zip(prompts, completions))
   ]
+
+
+def naive_logprobs(params, prompts, completions, temperature=1.0):
+  """Log-probs of each completion, from rows of one sequence each."""
+  scores = naive_scores(params, prompts, completions, temperature)
+  return [s[np.arange(len(c)), c] for s, c in zip(scores, completions)]
 
 
 class LearnerTest(parameterized.TestCase):
@@ -199,6 +206,39 @@ class LearnerTest(parameterized.TestCase):
     # To first order, the loss falls by the gradient times the update.
     fall = -optax.tree.vdot(grads, updates)
     np.testing.assert_allclose(metrics['descent'], fall, rtol=1e-3)
+
+  @parameterized.product(
+      layout=('shared', 'packed'),
+      aggregation=('token', 'sequence'),
+      coefficient=(0.5, -0.5),
+  )
+  def test_entropy_has_its_exact_gradient(
+      self, layout, aggregation, coefficient
+  ):
+    prompts, completions, sampler, advantages = rollouts()
+    counted = sum(map(len, completions)) if aggregation == 'token' else P * G
+
+    def loss(params):
+      total = 0.0
+      for scores in naive_scores(params, prompts, completions, 0.8):
+        entropy = -(jnp.exp(scores) * scores).sum(-1)
+        one = entropy.sum() if aggregation == 'token' else entropy.mean()
+        total -= coefficient * one / counted
+      return total
+
+    params = decoder.init(CFG, jax.random.key(0))
+    optimizer = optax.adam(0.1, 0.9, 0.95, 1e-3)
+    updates, _ = optimizer.update(
+        jax.grad(loss)(params), optimizer.init(params)
+    )
+    update = make_update(layout=layout, aggregation=aggregation, entropy=True)
+    got, metrics, _ = update(
+        (prompts, completions, sampler, 0 * advantages),
+        temperature=0.8,
+        entropy_coef=coefficient,
+    )
+    self.assert_params(got, optax.apply_updates(params, updates))
+    np.testing.assert_allclose(metrics['loss'], loss(params), rtol=1e-4)
 
   @parameterized.parameters(1, 4)
   def test_micro_batches_change_nothing(self, micro_groups):
@@ -390,6 +430,7 @@ class LearnerTest(parameterized.TestCase):
     update = make_update(
         on_policy=False,
         reference=True,
+        entropy=True,
         tis_mode='token_truncate',
         reject='token',
         veto=True,
@@ -417,6 +458,7 @@ class LearnerTest(parameterized.TestCase):
         clip_high=5.0,
         dual_clip=1.3,
         kl_coef=0.5,
+        entropy_coef=0.5,
         tis_cap=0.1,
         tis_floor=1.0,
         reject_low=0.5,

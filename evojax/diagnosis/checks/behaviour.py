@@ -26,6 +26,7 @@ _SAME_LENGTH = 0.01  # Relative difference of lengths of one limit.
 # Share of the first length that is left of a collapsed one: by itself, and if
 # less is solved as well.
 _SHRUNK, _SHRUNK_AND_WORSE = 0.1, 0.5
+_BONUS = 0.01  # Coefficient of a usual entropy bonus.
 _WITH_IT = -0.8  # Correlation of reward and truncation that is one course.
 
 
@@ -86,21 +87,33 @@ def _explores(run: form.Run) -> bool:
 
 def _explore(run: form.Run) -> str:
   temperature = run.settings.get('temperature')
-  word = words.word(run.format, 'temperature')
+  bonus = run.settings.get('entropy_coef')
+  word = lambda name: words.word(run.format, name)
+  if bonus is not None and bonus < 0:
+    return f'{word("entropy_coef")} {bonus:g} -> 0'
   if temperature is not None and temperature < 0.9:
-    return f'{word} {temperature:g} -> 1'
-  return (
-      f'{words.word(run.format, "clip")}: a higher upper bound; or'
-      f' {words.word(run.format, "learning_rate")}: a third of it'
+    return f'{word("temperature")} {temperature:g} -> 1'
+  change = (
+      f'{word("clip")}: a higher upper bound; or {word("learning_rate")}: a'
+      ' third of it'
   )
+  if bonus == 0:
+    change += f'; or {word("entropy_coef")} 0 -> {_BONUS:g}'
+  return change
 
 
 def _remedies(run: form.Run) -> tuple[records.Remedy, ...]:
   """Return remedies that restore exploration; `_explore` says them in words."""
   temperature = run.settings.get('temperature')
+  bonus = run.settings.get('entropy_coef')
+  if bonus is not None and bonus < 0:
+    return (records.Remedy(setting='entropy_coef', value=0.0),)
   if temperature is not None and temperature < 0.9:
     return (records.Remedy(setting='temperature', value=1.0),)
-  return (records.Remedy(setting='learning_rate', times=1 / 3),)
+  slower = records.Remedy(setting='learning_rate', times=1 / 3)
+  if bonus == 0:
+    return slower, records.Remedy(setting='entropy_coef', value=_BONUS)
+  return (slower,)
 
 
 def _same_texts(run: form.Run) -> findings.Finding | None:
@@ -154,6 +167,21 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
       return None
   if change.p > _SURE or change.after < max(1.5 * change.before, 0.3):
     return None
+  bonus = run.settings.get('entropy_coef')
+  remedies = (
+      records.Remedy(setting='temperature', value=1.0),
+      records.Remedy(setting='learning_rate', times=1 / 3),
+  )
+  changes = [
+      f'{words.word(run.format, "temperature")} down to 1',
+      f'{words.word(run.format, "learning_rate")}: a third of it',
+  ]
+  if bonus is None or bonus > 0:  # A known bonus is the first suspect.
+    at = 0 if bonus else len(changes)
+    changes.insert(at, f'{words.word(run.format, "entropy_coef")} -> 0')
+  if bonus is not None and bonus > 0:
+    none = records.Remedy(setting='entropy_coef', value=0.0)
+    remedies = (none, *remedies)
   return findings.Finding(
       check='entropy_rising',
       severity='warning',
@@ -169,17 +197,8 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
               'nats per token',
           ),
       ),
-      change=f'{words.word(run.format, "temperature")} down to 1, or'
-      f' {words.word(run.format, "learning_rate")}: a third of it'
-      + (
-          f', or {words.word(run.format, "entropy_coef")} -> 0'
-          if run.format != 'evojax'
-          else ''
-      ),
-      remedies=(
-          records.Remedy(setting='temperature', value=1.0),
-          records.Remedy(setting='learning_rate', times=1 / 3),
-      ),
+      change=', or '.join(changes),
+      remedies=remedies,
       curves=(('entropy', steps, entropy),),
   )
 

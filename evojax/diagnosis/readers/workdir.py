@@ -43,6 +43,7 @@ _SETTINGS = (
     'warmup_steps',
     'temperature',
     'kl_coef',
+    'entropy_coef',
     'max_tokens',
     'max_grad_norm',
     'max_turns',

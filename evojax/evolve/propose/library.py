@@ -370,6 +370,27 @@ ENTRIES = {
         source='GRPO, Shao et al. 2024, arXiv:2402.03300, Eq. 4 (beta 0.04)',
         check='mean_logprob stays lower',
     ),
+    'entropy_bonus': Entry(
+        triggers=_COLLAPSE,
+        change=changes.set_value('grpo.entropy_coef', 0.01),
+        expected=(-0.04, 0.06),
+        hypothesis=(
+            'The policy grows certain of a few answers before it has found the'
+            ' right ones: a bonus for its entropy keeps the others alive.'
+        ),
+        source='A3C, Mnih et al. 2016, arXiv:1602.01783, Sec. 4 (weight 0.01)',
+        check='mean_logprob stays lower',
+    ),
+    'no_entropy_bonus': Entry(
+        triggers=('slow_learning',),
+        change=changes.set_value('grpo.entropy_coef', 0.0),
+        expected=(-0.04, 0.06),
+        hypothesis='The bonus for entropy holds learning back.',
+        source=(
+            'Cui et al. 2025, arXiv:2505.22617, Sec. 4.1: a bonus for entropy'
+            ' hardly helps, or makes it explode'
+        ),
+    ),
     'no_kl_penalty': Entry(
         triggers=('slow_learning',),
         change=changes.set_value('grpo.kl_coef', 0.0),
