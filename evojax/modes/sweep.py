@@ -136,7 +136,9 @@ def run(
       at_once = min(max(1, workers), len(left))
       shares = accelerators.divide(at_once, meshes, beside=False)
     engine = commands.open_engine(kind, arm_resources, arm_hosts, shares)
-  with _alone(root):
+  # Each of two sweeps would find the points of the other one in use and count
+  # them as failed.
+  with workdir_lib.lock_folder(root, seconds=0.0):
     for point in left:
       point.command.log.parent.mkdir(parents=True, exist_ok=True)
     if left and executor == 'slurm':
@@ -150,20 +152,6 @@ def run(
   for why in failed:
     output.say(f'error: {why}', error=True)
   return 1 if failed else 0
-
-
-def _alone(root: pathlib.Path) -> contextlib.AbstractContextManager[None]:
-  """Return a context in which no other sweep works in a directory.
-
-  Each of two would find the points of the other one in use and count them as
-  failed. The sweep of a store has a copy of its own.
-
-  Raises:
-    WorkdirError: If another one works there.
-  """
-  if mirror.is_copy(root):
-    return contextlib.nullcontext()
-  return workdir_lib.lock_folder(root, seconds=0.0)
 
 
 # ---------------------------------------------------------------- the points

@@ -45,12 +45,13 @@ from typing import BinaryIO
 
 from absl import logging
 
+from evojax.runtime import lease as lease_lib
 from evojax.runtime import mirrored
 from evojax.runtime import storage
 from evojax.runtime import stored_names as stored
 
 
-class _Runs:
+class Runs:
   """A folder of an object store with runs below it, which are only read.
 
   Attributes:
@@ -71,6 +72,7 @@ class _Runs:
     self.url, self.root, self._wanted = url, root, wanted
     self._store = storage.Store(url)
     self._mirrors: dict[str, mirrored.Mirror] = {}
+    self._lease: lease_lib.Lease | None = None
 
   def pull(self) -> None:
     """Download the runs that are there."""
@@ -93,8 +95,32 @@ class _Runs:
       self._mirrors[name] = _open(url, self.root / name, self._wanted)
 
   def put(self, name: str) -> None:
-    """Upload one file that belongs to no run, such as a table of the runs."""
+    """Upload one file that belongs to no run, such as a table of the runs.
+
+    Raises:
+      lease.LeaseError: If another process has taken the folder over.
+    """
+    if self._lease is not None:
+      self._lease.check()
     self._store.upload(self.root / name, name)
+
+  @contextlib.contextmanager
+  def leased(self, seconds: float) -> Iterator[None]:
+    """Hold the lease of the folder, apart from those of its runs.
+
+    Args:
+      seconds: Time to wait for a holder that renews its lease.
+
+    Raises:
+      lease.LeaseError: If another process holds it.
+    """
+    self._lease = lease_lib.take(self._store, seconds)
+    try:
+      yield
+    finally:
+      with contextlib.suppress(OSError):  # The lease expires by itself.
+        self._lease.release()
+      self._lease = None
 
   def close(self) -> None:
     """Forget the runs."""
@@ -105,7 +131,7 @@ class _Runs:
 # ------------------------------------------------------------------ by path
 
 _opened: list[mirrored.Mirror] = []
-_folders: list[_Runs] = []  # See `opened_below`.
+_folders: list[Runs] = []  # See `opened_below`.
 # URL by local folder; kept after `opened`, because later messages need it.
 _urls: dict[str, str] = {}
 
@@ -183,7 +209,7 @@ def divided(path: pathlib.Path) -> mirrored.Mirror | None:
 
 def is_copy(path: pathlib.Path) -> bool:
   """Return True if a path is in a copy, which only this process can see."""
-  return of(path) is not None or _folder(path) is not None
+  return of(path) is not None or folder(path) is not None
 
 
 def take_back(path: pathlib.Path) -> None:
@@ -229,7 +255,7 @@ def put(path: pathlib.Path) -> None:
   Raises:
     storage.StorageError: If the store does not answer.
   """
-  if found := of(path) or _folder(path):
+  if found := of(path) or folder(path):
     found.put(path.relative_to(found.root).as_posix())
 
 
@@ -239,11 +265,12 @@ def refresh(path: pathlib.Path) -> None:
   Raises:
     storage.StorageError: If the store does not answer.
   """
-  if found := _folder(path):
+  if found := folder(path):
     found.refresh(path.relative_to(found.root).as_posix())
 
 
-def _folder(path: pathlib.Path) -> _Runs | None:
+def folder(path: pathlib.Path) -> Runs | None:
+  """Return the folder of `opened_below` that contains a local path, if any."""
   return next((f for f in _folders if path.is_relative_to(f.root)), None)
 
 
@@ -329,7 +356,7 @@ def opened_below(
     yield path
     return
   with _scratch() as folder:
-    found = _Runs(path.rstrip('/'), folder / 'runs', wanted)
+    found = Runs(path.rstrip('/'), folder / 'runs', wanted)
     _urls[str(found.root)] = found.url
     _folders.append(found)
     try:

@@ -125,7 +125,7 @@ def lock_folder(
   """Create a folder that one process at a time may work on, and hold its lock.
 
   A folder that a run in a store has lent has a lease, and is uploaded at the
-  end.
+  end. A folder of runs in a store has a lease, too.
 
   Args:
     path: The folder.
@@ -150,6 +150,12 @@ def lock_folder(
     return
   if not primary:
     yield
+    return
+  if (runs := mirror_lib.folder(path)) and runs.root == path:
+    with contextlib.ExitStack() as stack:
+      with _named(runs.url):
+        stack.enter_context(runs.leased(seconds))
+      yield
     return
   path.mkdir(parents=True, exist_ok=True)
   deadline = time.monotonic() + seconds
@@ -450,10 +456,17 @@ def _take(mirror: mirrored.Mirror, seconds: float = 0.0) -> None:
   Raises:
     WorkdirError: If another process holds it.
   """
-  try:
+  with _named(mirror.url):
     mirror.begin(seconds)
+
+
+@contextlib.contextmanager
+def _named(url: str) -> Iterator[None]:
+  """Turn the error of a lease that is held into one that names the workdir."""
+  try:
+    yield
   except lease.LeaseError as error:
-    raise WorkdirError(_in_use(mirror.url, error.holder)) from error
+    raise WorkdirError(_in_use(url, error.holder)) from error
 
 
 def _meet(mirror: mirrored.Mirror) -> None:

@@ -301,6 +301,27 @@ class PublishTest(MirrorTestCase):
       mirror.put(pathlib.Path(path, 'table.json'))
     self.assertEqual(self.store.read('table.json'), b'[]')
 
+  def test_a_folder_of_runs_has_one_sweep_at_a_time(self):
+    self.enterContext(absltest.mock.patch.object(lease, 'RENEW_SECONDS', 0.1))
+    def lock(path):
+      return workdir_lib.lock_folder(pathlib.Path(path), seconds=0.0)
+
+    with mirror.opened_below(URL) as one, mirror.opened_below(URL) as other:
+      table = pathlib.Path(one, 'table.json')
+      with lock(one):
+        with self.assertRaisesRegex(workdir_lib.WorkdirError, f'{URL} is'):
+          self.enterContext(lock(other))
+        write(table, '[]')
+        mirror.put(table)
+      with lock(other):  # The first one has released it.
+        pass
+      with lock(one):
+        name = max(self.store.list('.lease'))
+        self.store.create(f'{name[:-6]}9.json', self.store.read(name))
+        with self.assertRaisesRegex(lease.LeaseError, 'is in use'):
+          mirror.put(table)
+    self.assertEqual(self.store.read('table.json'), b'[]')
+
   def test_copies_of_processes_that_are_gone_are_removed(self):
     runs = storage.cache_folder() / 'runs'
     write(runs / 'gone/.lock', '')
