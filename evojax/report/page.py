@@ -40,6 +40,7 @@ from evojax.report import training
 from evojax.report import trials
 from evojax.runtime import durable
 from evojax.runtime import numerals
+from evojax.runtime import output
 from evojax.runtime import pace
 from evojax.runtime import run_files
 from evojax.runtime import workdir as workdir_lib
@@ -324,6 +325,8 @@ def build(
         ' no metrics.jsonl, which a training writes; pass the --workdir of such'
         ' a run'
     )
+  if context['state'].kind == 'stopped':
+    context['error'] = output.last_error(path)
   text = render(template, context, next_seconds)
   target = path / run_files.REPORT
   # Written atomically, since the run and --mode=report may both write it.

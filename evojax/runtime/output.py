@@ -29,6 +29,8 @@ from evojax.runtime import wrapping
 _STAMP = '%H:%M:%S '
 _MARGIN = len('22:14:05 ')
 LOGGED = wrapping.WIDTH - _MARGIN  # Columns of a text in the log.
+_END = 8192  # Bytes at the end of a log that hold its last entry.
+_ERROR = re.compile(r'\d\d:\d\d:\d\d (\w+Error: .*)')
 _ESCAPES = re.compile(r'\x1b\[[0-?]*[ -/]*[@-~]')
 
 
@@ -79,6 +81,17 @@ def log_to(workdir: pathlib.Path) -> Iterator[None]:
     raise
   finally:
     _log.close()
+
+
+def last_error(workdir: pathlib.Path) -> str:
+  """Return the error that ended a run's last process; '' if none is logged."""
+  try:
+    end = (workdir / run_files.LOG).read_bytes()[-_END:]
+  except OSError:
+    return ''
+  *_, last = re.split(r'\n(?=\d\d:\d\d:\d\d )', end.decode(errors='replace'))
+  found = _ERROR.match(' '.join(last.split()))
+  return found[1] if found else ''
 
 
 class _Tee(io.TextIOBase):

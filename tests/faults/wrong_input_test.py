@@ -18,6 +18,7 @@ import pytest
 import evojax
 from evojax.evidence import store
 from evojax.models import policy as policy_lib
+from evojax.report import page
 from evojax.runtime import checkpoint
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import trainer as trainer_lib
@@ -569,6 +570,8 @@ class NothingLostTest(parameterized.TestCase):
       evojax.run(config, str(self.path), fork_from=str(self.shared / 'run'))
     self.assertEqual(tree(self.shared / 'run'), source)
     self.assertEqual(os.listdir(self.path / 'checkpoints'), ['step_000002'])
+    text = page.build(self.path).read_text()
+    self.assertRegex(text, r'an error\. NonFiniteError: step 3: .* workdir')
     # The evidence of the failed step is kept for inspection.
     rows = store.read(self.path, 'train')
     self.assertEqual(set(rows['step']), {2})

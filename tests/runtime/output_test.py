@@ -84,6 +84,17 @@ class LogTest(absltest.TestCase):
         raise ValueError('steps=-1: too few')
     self.assertIn(' ValueError: steps=-1: too few\n', self.text())
 
+  def test_the_error_of_the_last_process(self):
+    self.assertEqual(output.last_error(self.path), '')
+    for message in ('short', f'{"long " * 30}end'):
+      with self.assertRaises(ValueError):
+        with output.log_to(self.path):
+          raise ValueError(message)
+      self.assertEqual(output.last_error(self.path), f'ValueError: {message}')
+    with output.log_to(self.path):
+      output.say('Errors: none')
+    self.assertEqual(output.last_error(self.path), '')
+
   def test_a_full_disk_costs_no_run(self):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with output.log_to(self.path):
