@@ -85,7 +85,7 @@ FIELDS = (
     Field('name', 'run', 'Name in progress lines, W&B and reports.'),
     Field('seed', 0, 'Seeds problems, sampling and shuffles.', 0, 2**32 - 1),
     Field('steps', 100, 'GRPO steps, each a rollout and an update. In a run'
-          ' that evolves, only evolve.retrain trains for so many.', 0),
+          ' that evolves, only evolve.retrain trains for this many.', 0),
 
     Field('domain.name', 'math',
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),

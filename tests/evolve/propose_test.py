@@ -1549,7 +1549,7 @@ class HumanTest(parameterized.TestCase):
     self._put('2.json', self._rate(delta=families))
     self.assertIsNone(human.propose(context(parent=parent), self.inbox))
     reason = (self.inbox / '2.json.reason.txt').read_text()
-    self.assertIn('or of an order, whose effect', reason)
+    self.assertIn('or only an order; no race', reason)
 
   def test_another_number_is_another_change(self):
     history = [trial(propose_change({'optim.learning_rate': 3e-4}))]
