@@ -1456,7 +1456,7 @@ class HumanTest(parameterized.TestCase):
       (
           'rounding',
           {'overlay': {'optim.learning_rate': 1e-4 + 1e-19}},
-          'is a change of less than 1 %',
+          'changes a number by less than 1 %',
       ),
       ('empty', {}, 'delta is'),
       ('own_code', {'file': 'keep.py', 'source': 'import os'}, 'delta is'),
