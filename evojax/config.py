@@ -85,7 +85,7 @@ FIELDS = (
     Field('name', 'run', 'Name in progress lines, W&B and reports.'),
     Field('seed', 0, 'Seeds problems, sampling and shuffles.', 0, 2**32 - 1),
     Field('steps', 100, 'GRPO steps, each a rollout and an update. In a run'
-          ' that evolves, only evolve.retrain makes as many.', 0),
+          ' that evolves, only evolve.retrain trains for this many.', 0),
 
     Field('domain.name', 'math',
           'Key of evojax.domains.DOMAINS, or the dotted path of a module.'),
@@ -105,8 +105,9 @@ FIELDS = (
           choices=('float32', 'bfloat16')),
     Field('model.compute_dtype', 'float32', 'Type of the activations.',
           choices=('float32', 'bfloat16')),
-    Field('model.remat', 'none', 'Values that each layer recomputes in the'
-          ' backward pass.', choices=('none', 'dots', 'full')),
+    Field('model.remat', 'none', 'What each layer recomputes in the backward'
+          ' pass: nothing (none), all but matrix products with weights (dots)'
+          ' or everything (full).', choices=('none', 'dots', 'full')),
     Field('model.scan_layers', False,
           'Compile one layer and scan over it, which compiles faster.'),
     Field('model.lora_rank', 0, 'Rank of LoRA; 0 trains all parameters.', 0),
@@ -166,13 +167,13 @@ FIELDS = (
           tunable=Tunable('loss', compiles=True)),
     # A change from or to 0 compiles: the reference policy is added or removed.
     Field('grpo.kl_coef', 0.0, 'Weight of the k3 KL to the reference policy, in'
-          ' nats; 0 loads none.', 0.0,
+          ' nats; 0 loads no reference policy.', 0.0,
           usual=(0.0, 0.5),
           tunable=Tunable('regularisation', 1e-4, 0.1, off=0.0, scale='log',
                           compiles=True)),
     # A change from or to 0 compiles: the entropy gets a gradient.
-    Field('grpo.entropy_coef', 0.0, 'Weight of the entropy of the policy at the'
-          ' trained tokens, in nats, which is raised; below 0 it is lowered.',
+    Field('grpo.entropy_coef', 0.0, 'Weight of an entropy bonus at the trained'
+          ' tokens, in nats; a weight below 0 lowers the entropy.',
           -1.0, 1.0, usual=(-0.1, 0.05),
           tunable=Tunable('regularisation', 1e-4, 0.05, off=0.0, scale='log',
                           compiles=True)),
@@ -320,8 +321,8 @@ FIELDS = (
 
     # Only --mode=plan reads this.
     Field('plan.mean_tokens', 0, 'Mean tokens of a completion (of an episode,'
-          ' with observations), for the expected cost. 0: unknown; it is that'
-          ' of rollout.max_tokens.', 0),
+          ' with observations), for the expected cost. 0: unknown; every'
+          ' completion then counts with rollout.max_tokens.', 0),
 
     # The meta-loop: each candidate changes the harness in one factor.
     Field('evolve.rounds', 6, 'Maximum rounds; 0 only trains.', 0),
@@ -335,10 +336,11 @@ FIELDS = (
           ' accepts any answer. False: it trains and races on.'),
     Field('evolve.settled', 0.05, 'Changes that repair no fault wait in the'
           ' first round, and while the solved share rises by more than this in'
-          ' a round; then a race needs a chance of at least rise / settled to'
-          ' show a gain, and a replay has to be worth its tokens. The inbox'
-          ' does not wait; 1: none does.', 0.0, 1.0),
-    Field('evolve.patience', 3, 'Maximum rounds of a candidate.', 1),
+          ' a round. Later, a race needs a probability of at least rise /'
+          ' settled to show a gain, and a replay has to be worth its tokens.'
+          ' Changes from the inbox never wait; 1: no change waits.', 0.0,
+          1.0),
+    Field('evolve.patience', 3, 'Maximum rounds that a candidate races.', 1),
     Field('evolve.pairs', 4, 'Arms of each harness in a round. The i-th arms of'
           ' all harnesses share problems and sampler seeds.', 3,
           reason='the spread between pairs needs at least three'),
@@ -365,8 +367,8 @@ FIELDS = (
     Field('evolve.samples', 2, 'Completions of each such problem.', 1),
     Field('evolve.audits', 8, 'How often a run may score a candidate on'
           ' perturbed problems. Each such score decides whether a change is'
-          ' kept, and so tells a little about them. Once they are spent, no'
-          ' change is kept any more.', 1, 1000),
+          ' kept, and so tells a little about these problems. Once all scores'
+          ' are spent, no change is kept any more.', 1, 1000),
     Field('evolve.horizon', 3, 'Rounds after a change is kept in which the'
           ' former harness keeps training beside the policy, in the place of a'
           ' candidate or, if a change was kept late, after the last round; if'

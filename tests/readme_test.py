@@ -20,6 +20,7 @@ import pytest
 from configs import math as math_config
 from evojax import domains
 from evojax.diagnosis import checks
+from evojax.domains.swe import catalogue
 import evojax.main
 from tests import compiled
 from tests.contract import servers
@@ -124,6 +125,12 @@ class ReadmeTest(parameterized.TestCase):
 
   def test_counts_the_checks(self):
     self.assertIn(f'{len(checks.ALL)} checks detect', README)
+
+  def test_counts_the_bugs(self):
+    bugs = catalogue.load()
+    shown = sum(bug.demonstrated for bug in bugs)
+    self.assertIn(f'| swe | {len(bugs):,} bugs', README)
+    self.assertIn(f'; {shown:,} of them only serve as demonstrations', README)
 
   @pytest.mark.slow
   def test_client(self):

@@ -60,7 +60,7 @@ TEXTS = {
         answer='the reward is not the sum of its parts: it is 0 while they pay',
         log='wandb',
         names=('reward_lost',),
-        says='before they are the reward',
+        says='before they become the reward',
         symptoms=('gradient_zero', 'dead_groups', 'not_learning'),
     ),
     'own_end': Report(
@@ -189,7 +189,7 @@ TEXTS = {
         answer='the reward rises while a held-out score falls: gaming',
         log='wandb',
         names=('evals_part',),
-        says='the judge of the first is gamed',
+        says='the policy games the judge of',
     ),
 }
 

@@ -276,7 +276,7 @@ MODELS = {
         answer='the sampler breaks with a sync: weights after waking',
         log='verl',
         names=('reward_falling',),
-        says='those that generation gets',
+        says='the weights that generation gets',
         symptoms=(
             'outcome_falling',
             'entropy_rising',

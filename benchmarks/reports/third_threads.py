@@ -63,7 +63,7 @@ TEXTS = {
         answer='a part is constant: what it returns without a reference',
         log='trl',
         names=('fixed_part',),
-        says='right answers reach it',
+        says='reference answers reach it',
         symptoms=('never_paid', 'length_alone'),
     ),
     'same_reward': Report(

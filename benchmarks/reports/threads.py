@@ -172,7 +172,7 @@ FAULTS = {
         cause='the KL loss is subtracted, so that it drives the policy away',
         log='wandb',
         names=('kl_explosion',),
-        says='sign',
+        says='added, not subtracted',
         symptoms=('entropy_rising',),
     ),
     'micro_batch': Report(

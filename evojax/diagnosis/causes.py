@@ -68,8 +68,8 @@ CAUSES = {
         found_by=('credit', 'key_disagrees'),
     ),
     'paid': _Cause(
-        'the reward pays for something else, which the policy learns instead,'
-        ' if only among rollouts that all fail',
+        'the reward also pays for something else, and the policy learns that'
+        ' instead, perhaps only in groups whose rollouts all fail',
         'plot each part of the reward, and read the rollouts that earn most',
         found_by=_PAYS,
     ),
@@ -80,8 +80,9 @@ CAUSES = {
         found_by=('tests_time_out', 'same_error'),
     ),
     'coarse': _Cause(
-        'the reward has so few values that all rollouts of a group get one',
-        'more rollouts of a prompt, or credit for parts of a solution',
+        'the reward has so few values that all rollouts of a group get the'
+        ' same',
+        'sample more rollouts per prompt, or give credit for partial solutions',
     ),
     'sign': _Cause(
         'a sign is wrong: of the loss, the KL penalty, the entropy bonus or a'
@@ -122,8 +123,8 @@ CAUSES = {
     ),
     'hard': _Cause(
         'the policy cannot solve these problems at all',
-        'pass@64 of the initial policy; easier problems first, or supervised'
-        ' training',
+        'measure pass@64 of the initial policy; train on easier problems first,'
+        ' or begin with supervised training',
         found_by=('too_hard',),
     ),
     'alike': _Cause(
@@ -133,7 +134,7 @@ CAUSES = {
         found_by=('temperature', 'entropy_collapse'),
     ),
     'few_problems': _Cause(
-        'few problems are learned by heart',
+        'the training problems are so few that the policy memorises them',
         'count the different prompts, and score problems that were left out',
         found_by=(
             'narrow_data',
@@ -152,7 +153,7 @@ CAUSES = {
     'large_steps': _Cause(
         'steps are too large: the learning rate, many updates of one batch, or'
         ' few prompts in it',
-        'a tenth of the learning rate, from a checkpoint before',
+        'train with a tenth of the learning rate from an earlier checkpoint',
         found_by=(
             'unusual_setting',
             'update_large',
@@ -163,7 +164,8 @@ CAUSES = {
     'small_steps': _Cause(
         'steps are too small: learning rate, warm-up, bound on the gradient, KL'
         ' penalty',
-        'the mean change of a weight in an update, relative to its size',
+        'measure the mean change of a weight in an update, relative to its'
+        ' size',
         found_by=(
             'learning_rate_zero',
             'warmup',
@@ -187,8 +189,8 @@ CAUSES = {
         foreign=True,
     ),
     'no_kl': _Cause(
-        'the trainer logs 0 in place of a KL that it does not take',
-        'the coefficient of the penalty in the settings of the run',
+        'the trainer logs 0 in place of a KL that it does not compute',
+        'look up the coefficient of the penalty in the settings of the run',
         foreign=True,
     ),
     'not_sampled': _Cause(
@@ -199,8 +201,8 @@ CAUSES = {
         foreign=True,
     ),
     'dropped': _Cause(
-        'most tokens or rollouts are masked out of the loss: as too long, as'
-        ' without an end, or by their ratio of trainer to sampler',
+        'most tokens or rollouts are masked out of the loss: because they are'
+        ' too long, have no end, or differ between trainer and sampler',
         'count the tokens in the loss and those that were sampled',
         found_by=('left_out', 'filter_starves'),
         unlikely_by=('left_out',),
@@ -209,29 +211,30 @@ CAUSES = {
     'scaled': _Cause(
         'the loss is divided by another number of tokens or batches than are'
         ' accumulated',
-        'the gradient norm of one batch, whole and in several parts',
+        'compare the gradient norms of one batch, whole and in several parts',
         found_by=('loss_summed',),
         foreign=True,
     ),
     'weighed': _Cause(
-        'long and short completions weigh differently: a mean over each'
-        ' completion, or over all tokens',
+        'the loss gives long and short completions different weights: it is a'
+        ' mean over each completion, or over all tokens',
         'compare the lengths of rewarded and other rollouts, and the way in'
         ' which the loss is averaged',
     ),
     'bonus': _Cause(
         'an entropy bonus, or advantages that mostly push down',
-        'the coefficient of the bonus; the mean advantage of a token',
+        'look up the coefficient of the bonus, and the mean advantage of a'
+        ' token',
         found_by=('no_baseline',),
     ),
     'clipped_up': _Cause(
-        'the upper clip bound holds back what is rare and right',
-        'a wider upper bound (0.28), and fewer updates of a batch',
+        'the upper clip bound keeps rare right answers from becoming likelier',
+        'try a higher upper bound (0.28), and fewer updates of a batch',
     ),
     'restarted': _Cause(
         'a restart without the state of the optimizer, the scheduler or the'
         ' reference',
-        'does it begin where the run was resumed?',
+        'look whether the symptom begins where the run was resumed',
         found_by=('kl_restarts',),
         foreign=True,
     ),
@@ -247,25 +250,25 @@ CAUSES = {
     'overflow': _Cause(
         'numbers overflow (in float16, or a ratio of probabilities), or the'
         ' logarithm of 0 is taken, such as that of a token which top_p removed',
-        'that batch in float32; its largest logit and smallest log-prob',
+        'compute that batch in float32; print its largest logit and smallest'
+        ' log-prob',
         foreign=True,
     ),
     'division': _Cause(
         'a division by 0: a completion without tokens, a group of one rollout,'
         ' equal rewards, a mask that is empty',
-        'the shortest completion of that batch, and its smallest deviation of'
-        ' rewards',
+        'look at the shortest completion of that batch, and at the smallest'
+        ' standard deviation of the rewards of a group',
         foreign=True,
     ),
     'zero_times': _Cause(
         'something infinite is multiplied by 0: by a mask, or by the'
         ' coefficient of a term',
-        'select instead of multiplying (where), and print the largest value'
-        ' below the mask',
+        'use `where` instead of a product, and print the largest masked value',
         foreign=True,
     ),
     'one_row': _Cause(
-        'one row of the data',
+        'one row of the data is damaged or unusual',
         'update with the rows of that batch one by one',
         foreign=True,
     ),
@@ -298,28 +301,29 @@ CAUSES = {
     ),
     'positions': _Cause(
         'padding or packing shifts positions, or lets rows see each other',
-        'the log-probs of one row alone, and within its batch',
+        'compare the log-probs of one row alone and within its batch',
         unlikely_by=('logprob_gap',),
         foreign=True,
     ),
     'routes': _Cause(
-        'a mixture of experts routes tokens otherwise in sampler and trainer',
-        'the share of tokens with other experts; replay the routes',
+        'a mixture of experts routes tokens differently in sampler and trainer',
+        "count the tokens with other experts; use the sampler's routes to"
+        ' train',
         unlikely_by=('logprob_gap',),
         foreign=True,
     ),
     'old_rollouts': _Cause(
         'rollouts are older than the update: asynchronous sampling, a buffer,'
         ' several updates of a batch',
-        'the ratio of trainer to sampler by the age of the rollouts',
+        'plot the ratio of trainer to sampler by the age of the rollouts',
         found_by=('clip_fraction', 'kl_jumps'),
         foreign=True,
     ),
     # Evaluations.
     'asked_otherwise': _Cause(
-        'the evaluation asks or grades otherwise: template, instructions,'
-        ' limit, temperature, grader',
-        'evaluate problems of training in the same way',
+        'the evaluation asks or grades differently from training: template,'
+        ' instructions, limit, temperature, grader',
+        'evaluate training problems in the way of the evaluation',
     ),
     'other_checkpoint': _Cause(
         'the evaluation runs on other weights: the base model without its'
@@ -347,12 +351,12 @@ CAUSES = {
     ),
     'unpaid': _Cause(
         'nothing that is paid depends on the tools, or each call costs',
-        'the mean reward with and without calls, within groups',
+        'compare the mean reward with and without calls, within groups',
         found_by=('efficiency_collapse', 'turn_limit'),
     ),
     'last_turn': _Cause(
         'only some turns get the credit, or are trained at all',
-        'the advantage and the mask of the loss by turn',
+        'print the advantage and the mask of the loss by turn',
         found_by=('turns_ignored', 'credit'),
         foreign=True,
     ),

@@ -214,7 +214,10 @@ def queue(
       reason += ', waits while the policy learns fast'
     elif hopeless:
       enters = False
-      reason += f', proved with probability {chance:.2f} < {least_chance:.2f}'
+      reason += (
+          f', would prove its gain with probability {chance:.2f} <'
+          f' {least_chance:.2f}'
+      )
     elif enters and not is_paid([*entering, trial]):
       enters = False
       reason += ', which the tokens do not pay for'

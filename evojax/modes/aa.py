@@ -231,7 +231,7 @@ def measure(
     lost = [arm for arm in arms if arm not in scored]
     raise ValueError(
         f'{len(scored)} of {len(arms)} equal arms have a score, and a round'
-        f' takes {least}: {lost[0].folder}: {lost[0].status} {lost[0].why}'
+        f' needs {least}: {lost[0].folder}: {lost[0].status} {lost[0].why}'
     )
   means = np.array([scores.mean() for scores in scored.values()])
   errors = np.array([estimates.standard_error(g) for g in scored.values()])

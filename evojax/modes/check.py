@@ -191,13 +191,13 @@ def _tried(grader: graders.Grader, view: views.View) -> tuple[str, list[str]]:
   notes = []
   if not right >= grader.threshold:  # Also true if the score is NaN.
     notes.append(
-        f'no form of the reference answer scores as right, which takes'
-        f' {grader.threshold:g}; the best is {form!r:.80} with {right:g}'
+        f'no form of the reference answer reaches the threshold'
+        f' {grader.threshold:g}; the best, {form!r:.80}, scores {right:g}'
     )
   if nothing >= grader.threshold:
     notes.append(
-        f'an empty completion scores {nothing:g}, which is right from'
-        f' {grader.threshold:g} on'
+        f'an empty completion scores {nothing:g} and so counts as right'
+        f' (threshold {grader.threshold:g})'
     )
   said = f', {form!r:.80} scores {right:g}, an empty completion {nothing:g}'
   return said, notes

@@ -79,9 +79,9 @@ class Meshes:
     raise ValueError(
         f'--config.mesh.auto: no mesh of {self.devices} devices holds the run;'
         f' {best} needs {best.peak(largest) / 2**30:.1f} GiB of each, and'
-        f' {largest.name} has {largest.memory_bytes / 2**30:.1f}. Plan that'
-        ' mesh for what makes the run smaller, or name more devices by'
-        ' --config.mesh.data'
+        f' {largest.name} has {largest.memory_bytes / 2**30:.1f}. Run'
+        ' --mode=plan on that mesh to see what makes the run smaller, or name'
+        ' more devices by --config.mesh.data'
     )
 
   def lines(self) -> list[str]:

@@ -125,8 +125,8 @@ def _check_public(config: _Config, host: str) -> None:
     return  # `listen` reports what is wrong with the address.
   if not all(address.is_loopback for address in addresses):
     raise ValueError(
-        f'--host={host}: everybody who reaches this address could sample'
-        ' and exchange the weights: name the environment variable with a key'
+        f'--host={host}: anybody who reaches this address could sample and'
+        ' replace the weights: name the environment variable with a key'
         ' in --config.serve.api_key_env, or add --insecure'
     )
 

@@ -206,10 +206,10 @@ def _training(
           and not c.model.lora_rank
       ),
       f'rollout.token_limit={r.token_limit} is more than'
-      f' rollout.max_tokens={r.max_tokens}, the shape: lower it, or set it to'
-      ' 0 (no limit of its own)': r.token_limit > r.max_tokens,
+      f' rollout.max_tokens={r.max_tokens}, the compiled shape: lower it, or'
+      ' set it to 0 (no limit of its own)': r.token_limit > r.max_tokens,
       f'rollout.turn_tokens={r.turn_tokens} is more than'
-      f' rollout.max_tokens={r.max_tokens}, those of a whole episode: lower'
+      f' rollout.max_tokens={r.max_tokens}, the limit of a whole episode: lower'
       ' it': r.turn_tokens > r.max_tokens,
       f'rollout.stop={r.stop!r}: must hold strings that are not empty': not all(
           isinstance(text, str) and text for text in r.stop
@@ -235,7 +235,8 @@ def _training(
       " keep='all' drops none: set grpo.keep=reward_variance": (
           g.refill_rounds and g.keep == 'all'
       ),
-      f'optim.warmup_steps={c.optim.warmup_steps} exceeds steps={c.steps}': (
+      f'optim.warmup_steps={c.optim.warmup_steps} exceeds steps={c.steps}:'
+      ' lower it': (
           c.optim.warmup_steps > c.steps > 0 and not arm
       ),
       f'reward.weights={c.reward.weights.to_dict()}: every reward would be 0;'
@@ -288,7 +289,7 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
           r.kind == 'sglang' and not (r.urls or r.urls_file)
       ),
       **{
-          f'rollout.{name}={r[name]!r} is of servers, but rollout.kind is'
+          f'rollout.{name}={r[name]!r} is for servers, but rollout.kind is'
           " 'engine': set --config.rollout.kind=sglang": (
               r[name]
               and r[name] != config_lib.declaration(f'rollout.{name}').default
@@ -297,7 +298,7 @@ def _rollout(c: ml_collections.ConfigDict) -> dict[str, Any]:
           if r.kind == 'engine'
       },
       "rollout.kind='sglang' in bfloat16 samples with log-probs that differ"
-      " from the update's, which nothing corrects: set"
+      " from the update's; nothing corrects this difference: set"
       ' --config.grpo.tis_cap=2': (
           r.kind == 'sglang' and 'bfloat16' in dtypes and not corrected
       ),
@@ -340,15 +341,15 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ),
       f'evolve.updates={e.updates} with grpo.prompts={c.grpo.prompts}: arms are'
       ' compared by the problems of the second half of their updates,'
-      f' {compared} here, and a difference has no error with fewer than 2;'
-      ' raise either': bool(e.rounds) and compared < 2,
+      f' {compared} here, and a standard error needs at least 2; raise'
+      ' either': bool(e.rounds) and compared < 2,
       f'evolve.dollars={e.dollars:g} limits nothing without'
       ' evolve.dollars_per_device_hour, the price of a device': (
           e.dollars and not e.dollars_per_device_hour
       ),
       f'grpo.micro_groups={groups[0]} of group_size={groups[1]} do not split'
       f' over mesh.slice x mesh.data x mesh.fsdp = {shards}: make'
-      ' micro_groups a multiple': not group_parts(*groups, shards),
+      f' micro_groups a multiple of {shards}': not group_parts(*groups, shards),
       f"grpo.layout='packed' with mesh.slice={c.mesh.slice}: a row may hold"
       ' sequences of several slices, and activations would go over the network'
       ' between them; set --config.grpo.layout=shared': (
@@ -356,15 +357,17 @@ def _run(c: ml_collections.ConfigDict) -> dict[str, Any]:
       ),
       **{
           f'{name}={flat[name]} does not split over mesh.slice x mesh.data x'
-          f' mesh.fsdp = {shards}: make it a multiple': flat[name] % shards
+          f' mesh.fsdp = {shards}: make it a multiple of {shards}': (
+              flat[name] % shards
+          )
           for name in ('rollout.decode_slots', 'rollout.prefill_rows')
       },
       **{
           f'mesh.{axis}={size}: sizes are >= 1, or -1': size < 1 and size != -1
           for axis, size in c.mesh.items()
       },
-      f'mesh={c.mesh.to_dict()}: -1 takes the devices that are left; only one'
-      ' axis can': list(c.mesh.values()).count(-1) > 1,
+      f'mesh={c.mesh.to_dict()}: -1 takes the devices that are left; set it'
+      ' for only one axis': list(c.mesh.values()).count(-1) > 1,
   }
 
 

@@ -128,7 +128,7 @@ class AgentsTest(parameterized.TestCase):
     edited = run.rollouts[run.rollouts['edited'] > 0.5]
     by = edited.groupby('step')['tested'].mean()
     self.assertAlmostEqual(found.since, by.index[by < 0.5][0], delta=4)
-    self.assertRegex(found.text, r'no more is solved \(\d+% in the end\)$')
+    self.assertRegex(found.text, r'does not rise \(\d+% in the end\)$')
     self.assertEqual(
         found.remedies[-1],
         records.Remedy(setting='weight', part='tested_edit', value=0.15),

@@ -78,7 +78,7 @@ class ClaimsTest(parameterized.TestCase):
       self.assertStartsWith(found.change, said)
     else:
       self.assertIn('150 to 195', found.text)
-      self.assertIn('if not, they ended', found.change)
+      self.assertIn('if not, these completions are complete', found.change)
       self.assertStartsWith(found.change, 'the tokens that end a completion')
 
   @parameterized.parameters(
@@ -146,7 +146,7 @@ class FiniteTest(parameterized.TestCase):
     self.assertEqual(_found(run)['not_finite'].since, 20)
 
   @parameterized.parameters(
-      (parts_made.noise(0.4, 0.6), 'a product of 0 and infinity'),
+      (parts_made.noise(0.4, 0.6), 'use `where` instead of a product'),
       (0.5 * np.exp(np.maximum(_N - 15, 0) / 3), 'learning_rate'),
   )
   def test_what_ends_a_loss(self, norm, first):
@@ -232,7 +232,7 @@ class FallsTest(parameterized.TestCase):
     course = course + parts_made.noise(-0.02, 0.02)
     # A reward that rises meanwhile would be the finding.
     flat = 0.4 + parts_made.noise(-0.02, 0.02)
-    broke, lower = 'what happened at that step', 'learning_rate'
+    broke, lower = 'find out what happened', 'learning_rate'
     for check, change in (
         ('reward_falling', _found(_metrics(reward=course))),
         ('outcome_falling', _found(_metrics(outcome=course, reward=flat))),

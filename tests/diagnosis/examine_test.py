@@ -771,7 +771,7 @@ class BlindTest(parameterized.TestCase):
     found = data.prompt_cut(made.run(rows.drop(columns='reference')))
     self.assertEqual(found is not None, wanted)
     if wanted:
-      self.assertIn('lack the end of all others', found.text)
+      self.assertIn('lack the end that all others have', found.text)
       shown = rows['prompt'][list(found.rows)]
       self.assertFalse(shown.str.contains('Box').any())
 

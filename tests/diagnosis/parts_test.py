@@ -91,8 +91,8 @@ class PartsTest(parameterized.TestCase):
   @parameterized.parameters(
       ({}, 'after the temperature'),
       ({'top_p': 1.0, 'top_k': 0.0}, 'after the temperature'),
-      ({'top_p': 0.9}, 'without top_p 0.9,'),
-      ({'top_k': 20.0, 'min_p': 0.1}, 'without top_k 20, min_p 0.1,'),
+      ({'top_p': 0.9}, 'turn off top_p 0.9,'),
+      ({'top_k': 20.0, 'min_p': 0.1}, 'turn off top_k 20, min_p 0.1,'),
   )
   def test_a_gap_by_a_known_filter_of_the_sampler(self, settings, said):
     for gap in (np.full(40, 0.3), np.linspace(0.002, 0.3, 40)):
@@ -382,8 +382,8 @@ class PartsTest(parameterized.TestCase):
     self.assertNotIn('overlong', found['gradient_zero'].change)
 
   @parameterized.parameters(
-      (1.0, 0.4, 'temperature'),
-      (0.7, 0.4, 'num_generations'),
+      (1.0, 0.4, 'raise temperature'),
+      (0.7, 0.4, 'raise num_generations'),
       (0.7, 0.05, 'difficulty'),
       (1.0, 0.0, 'reward_funcs'),  # All the same: nothing, or a constant.
   )
@@ -400,7 +400,7 @@ class PartsTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-      ({'kl_coef': np.full(40, 0.001)}, 'sign'), ({}, 'learning_rate')
+      ({'kl_coef': np.full(40, 0.001)}, 'not subtracted'), ({}, 'learning_rate')
   )
   def test_a_penalised_kl_that_explodes(self, changed, said):
     kl = 1e-3 * np.exp(np.linspace(0, 9.5, 40))

@@ -1456,7 +1456,7 @@ class HumanTest(parameterized.TestCase):
       (
           'rounding',
           {'overlay': {'optim.learning_rate': 1e-4 + 1e-19}},
-          'is a change of less than 1 %',
+          'changes a number by less than 1 %',
       ),
       ('empty', {}, 'delta is'),
       ('own_code', {'file': 'keep.py', 'source': 'import os'}, 'delta is'),
@@ -1549,7 +1549,7 @@ class HumanTest(parameterized.TestCase):
     self._put('2.json', self._rate(delta=families))
     self.assertIsNone(human.propose(context(parent=parent), self.inbox))
     reason = (self.inbox / '2.json.reason.txt').read_text()
-    self.assertIn('or of an order, whose effect', reason)
+    self.assertIn('or only an order; no race', reason)
 
   def test_another_number_is_another_change(self):
     history = [trial(propose_change({'optim.learning_rate': 3e-4}))]

@@ -227,13 +227,13 @@ class CheckTest(parameterized.TestCase):
     _, printed = self.check(change=self.own_grader('gsm8k', **options))
     self.assertRegex(
         printed,
-        'warning: no form of the reference answer scores as right, which takes'
-        " 1; the best is '#### .*' with 0.5",
+        'warning: no form of the reference answer reaches the threshold 1; the'
+        " best, '#### .*', scores 0.5",
     )
 
   def test_grader_that_finds_nothing_right(self):
     _, printed = self.check(change=self.own_grader('always'))
-    self.assertIn('warning: an empty completion scores 1, which is', printed)
+    self.assertIn('warning: an empty completion scores 1 and', printed)
 
   def test_grader_that_is_not_there(self):
     code, printed = self.check(change=self.own_grader('gsm9k'))

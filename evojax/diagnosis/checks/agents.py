@@ -91,8 +91,8 @@ def echo_trap(run: form.Run) -> findings.Finding | None:
       change=shares.change(
           run,
           remedies,
-          f'{words.word(run.format, "filter")}; or'
-          f' {words.word(run.format, "temperature")} up to 1',
+          f'{words.word(run.format, "filter")}; or raise'
+          f' {words.word(run.format, "temperature")} to 1',
       ),
       remedies=tuple(remedies),
       curves=(share.curve('repeated calls'),),
@@ -151,8 +151,8 @@ def _ever_shorter(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='gives_up',
       severity='warning',
-      text=f'turns fall from {change.before:.1f} to {change.after:.1f} and no'
-      ' more is solved',
+      text=f'turns fall from {change.before:.1f} to {change.after:.1f}, and the'
+      ' solved share does not rise',
       since=int(turns.steps[change.index]),
       p=change.p,
       numbers=(findings.number('turns, last third', turns.late),),
@@ -202,7 +202,7 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
           run,
           remedies,
           f'{words.word(run.format, "reward")}: pay for what is solved, not for'
-          ' handing in',
+          ' submitting',
       ),
       remedies=tuple(remedies),
       curves=(share.curve('submitted unseen'),),
@@ -267,8 +267,8 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
       severity='critical'
       if share.late.low > 0.4 or nearly_all
       else 'warning',
-      text=f'{share.late.value:.0%} of the episodes end by the limit of {what}'
-      ' while they are at work',
+      text=f'{share.late.value:.0%} of the episodes are stopped by the limit of'
+      f' {what} while they are still working',
       since=share.since,
       p=share.p,
       numbers=tuple(numbers),
@@ -347,8 +347,8 @@ def efficiency_collapse(run: form.Run) -> findings.Finding | None:
       change=shares.change(
           run,
           remedies,
-          f'{words.word(run.format, "reward")}: nothing for fewer turns, or'
-          ' only among solved episodes',
+          f'{words.word(run.format, "reward")}: pay nothing for fewer turns,'
+          ' or only among solved episodes',
       ),
       remedies=tuple(remedies),
       curves=(turns.curve('turns'), solved.curve('solved')),
@@ -376,7 +376,7 @@ def malformed_calls(run: form.Run) -> findings.Finding | None:
       ),
       rows=rows,
       change=f'{words.word(run.format, "learning_rate")}: a third of it; or'
-      f' {words.word(run.format, "temperature")} down to 1',
+      f' lower {words.word(run.format, "temperature")} to 1',
       remedies=(
           records.Remedy(setting='temperature', value=1.0),
           records.Remedy(setting='learning_rate', times=1 / 3),
@@ -403,14 +403,14 @@ def calls_unlearned(run: form.Run) -> findings.Finding | None:
       check='calls_unlearned',
       # It may solve as much without them.
       severity='note' if shares.rises(run) else 'warning',
-      text=f'calls of tools fall from {calls.start:.2g} to {late:.2g} an'
+      text=f'tool calls fall from {calls.start:.2g} to {late:.2g} per'
       f' episode{shares.said_solved(run)}',
       since=int(calls.steps[change.index]),
       p=change.p,
       numbers=(findings.number('calls, last third', calls.late),),
       rows=rows,
-      change=f'{words.word(run.format, "reward")}: a small part for a call, if'
-      ' the tools are to be used; or problems that need them',
+      change=f'{words.word(run.format, "reward")}: add a small part for a call'
+      ' if the tools are to be used; or choose problems that need them',
       remedies=blame.remedies(run),
       curves=(calls.curve('calls of an episode'),),
   )
@@ -442,8 +442,9 @@ def tests_dropped(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='tests_dropped',
       severity='warning',
-      text=f'tests of an edit fall from {change.before:.0%} to'
-      f' {change.after:.0%} of the episodes with one, and no more is solved'
+      text='among episodes with an edit, the share that tests it falls from'
+      f' {change.before:.0%} to {change.after:.0%}, and the solved share does'
+      ' not rise'
       + ('' if np.isnan(solved) else f' ({solved:.0%} in the end)'),
       since=int(tested.steps[change.index]),
       p=change.p,
@@ -455,8 +456,8 @@ def tests_dropped(run: form.Run) -> findings.Finding | None:
       change=shares.change(
           run,
           remedies,
-          f'{words.word(run.format, "reward")}: nothing for fewer calls, or a'
-          ' small part for a test after the last edit',
+          f'{words.word(run.format, "reward")}: pay nothing for fewer calls,'
+          ' or add a small part for a test after the last edit',
       ),
       remedies=tuple(remedies),
       curves=(tested.curve('edits that are tested'),),
@@ -487,7 +488,7 @@ def missing_tool(run: form.Run) -> findings.Finding | None:
       p=share.p,
       numbers=(findings.number('episodes that call it', share.late, 'share'),),
       rows=shares.newest(late, late['missing'] > 0.5),
-      change=f'{words.word(run.format, "tools")}: with {name[0]!r}',
+      change=f'{words.word(run.format, "tools")}: add {name[0]!r}',
       remedies=(records.Remedy(setting='tools', value=name[0]),),
       curves=(share.curve(f'episodes that call {name[0]}'),),
   )
@@ -506,7 +507,7 @@ def replies_cut(run: form.Run) -> findings.Finding | None:
       f' that the agent reads only their beginning{shares.said_solved(run)}',
       numbers=(findings.number('replies that are cut', share, 'share'),),
       rows=shares.newest(rows, rows['replies_cut'] >= share.value),
-      change=f'{words.word(run.format, "reply_limit")}: higher',
+      change=f'{words.word(run.format, "reply_limit")}: raise it',
       remedies=(records.Remedy(setting='reply_limit'),),
   )
 
@@ -527,7 +528,7 @@ def turns_ignored(run: form.Run) -> findings.Finding | None:
       ' better or worse than its group',
       numbers=(findings.number('turns with credit', share, 'share'),),
       rows=shares.newest(rows, rows['turns_credited'] <= share.value),
-      change=f'without {words.word(run.format, "credit_code")}',
+      change=f'remove {words.word(run.format, "credit_code")}',
       remedies=(records.Remedy(setting='credit_code'),),
   )
 

@@ -139,8 +139,8 @@ def _same_texts(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='entropy_collapse',
       severity='warning',
-      text=f'in {same.value:.0%} of the groups that solve nothing all rollouts'
-      ' are one or two texts',
+      text=f'in {same.value:.0%} of the groups that solve nothing, the rollouts'
+      ' are at most two different texts',
       numbers=(
           findings.number(
               'unsolved groups of at most two texts', same, 'share'
@@ -173,7 +173,7 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
       records.Remedy(setting='learning_rate', times=1 / 3),
   )
   changes = [
-      f'{words.word(run.format, "temperature")} down to 1',
+      f'lower {words.word(run.format, "temperature")} to 1',
       f'{words.word(run.format, "learning_rate")}: a third of it',
   ]
   if bonus is None or bonus > 0:  # A known bonus is the first suspect.
@@ -242,12 +242,12 @@ def temperature(run: form.Run) -> findings.Finding | None:
         check='temperature',
         severity='warning',
         text='sampled tokens are'
-        f' {"less" if hot else "more"} likely than the policy of the update'
-        ' would draw them: it samples at another temperature than it trains',
+        f' {"less" if hot else "more"} likely than tokens that the trained'
+        ' policy would sample: sampler and trainer use different temperatures',
         numbers=(
             findings.number('-log-prob less entropy', gap, 'nats per token'),
         ),
-        change=f'{word} {"down" if hot else "up"}, in sampler and trainer',
+        change=f'{"lower" if hot else "raise"} {word}, in sampler and trainer',
     )
   return None
 
@@ -280,8 +280,8 @@ def shrinks(run: form.Run) -> findings.Finding | None:
       p=change.p,
       numbers=(findings.number('length, last third', late),),
       rows=rows,
-      change=f'{words.word(run.format, "reward")}: nothing for an empty or'
-      f' hardly begun answer; or {words.word(run.format, "kl_coef")} up',
+      change=f'{words.word(run.format, "reward")}: pay nothing for an empty or'
+      f' hardly begun answer; or raise {words.word(run.format, "kl_coef")}',
       remedies=blame.remedies(run),
       curves=(('length', steps, length),),
   )
@@ -329,13 +329,14 @@ def truncation(run: form.Run) -> findings.Finding | None:
   if unpaid:
     advice = (
         f'{advice}; or {words.word(run.format, "reward")}: score cut'
-        ' completions as others, with a penalty that begins near the limit'
+        ' completions like all others, with a penalty that begins near the'
+        ' limit'
     )
   return findings.Finding(
       check='truncation',
       severity='critical' if late.low > 0.5 or unpaid else 'warning',
       text=f'{late.value:.0%} of the completions are cut at the limit'
-      + (', and the reward falls as they are' if unpaid else ''),
+      + (', and the reward falls as more are cut' if unpaid else ''),
       since=int(steps[change.index]) if rose else None,
       p=change.p if rose else None,
       numbers=(findings.number('cut, last third', late, 'share'),),
@@ -375,13 +376,13 @@ def _not_at_a_limit(
       check='truncation',
       severity='critical' if late.low > 0.5 else 'warning',
       text=f'{late.value:.0%} of the completions count as cut, but no limit'
-      f' shows: the longest of a step have {longest.min():.0f} to'
+      f' shows: the longest of each step has {longest.min():.0f} to'
       f' {longest.max():.0f} tokens',
       numbers=(findings.number('count as cut, last third', late, 'share'),),
       change='the tokens that end a completion: does the trainer know the one'
       " that the model writes (compare the tokenizer's with those of the"
-      " model's generation config)? if not, they ended, and"
-      f' {run.limit_name} stays',
+      " model's generation config)? if not, these completions are complete,"
+      f' and {run.limit_name} need not change',
       curves=(('count as cut', steps, cut),),
   )
 
@@ -393,11 +394,11 @@ def _never_end(run: form.Run, advice: str) -> str:
     if rows['templated'].mean() < 1 - _NEVER_END:
       return (
           'the chat template is not applied, since prompts are plain texts:'
-          f' give lists of messages; or, for a base model, {advice}'
+          f' pass lists of messages; or, for a base model, {advice}'
       )
   return (
-      f'{advice}, or, if they would never end (read one), the chat template of'
-      ' the prompt and the tokens that end a completion'
+      f'{advice}, or, if they would never end (read one), correct the chat'
+      ' template of the prompt or the tokens that end a completion'
   )
 
 
@@ -427,8 +428,8 @@ def unreadable(run: form.Run) -> findings.Finding | None:
       text=f'{failed.value:.0%} of the completions hold no readable answer',
       numbers=(findings.number('share of the completions', failed, 'share'),),
       rows=tuple(map(int, wrong.index[-6:])),
-      change=f'{words.word(run.format, "grader")}: read the format that the'
-      ' policy writes, or ask for the other one in the prompt',
+      change=f'{words.word(run.format, "grader")}: accept the format that the'
+      ' policy writes, or ask in the prompt for the one that the grader reads',
       remedies=(records.Remedy(setting='grader'),),
   )
 
@@ -453,11 +454,13 @@ def format_bottleneck(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='format_bottleneck',
       severity='note' if learns else 'warning',
-      text=f'{failed.value:.0%} of what is unsolved holds no readable answer',
+      text=f'{failed.value:.0%} of the unsolved completions hold no readable'
+      ' answer',
       numbers=(findings.number('share of the unsolved', failed, 'share'),),
       rows=tuple(map(int, wrong[:6])),
-      change=f'{words.word(run.format, "grader")}: accept what is right; or a'
-      f' small {words.word(run.format, "weight", "format")}',
+      change=f'{words.word(run.format, "grader")}: accept right answers in'
+      f' other formats; or give {words.word(run.format, "weight", "format")} a'
+      ' small value',
   )
 
 

@@ -57,7 +57,7 @@ def keys_change(run: form.Run) -> findings.Finding | None:
       check='keys_change',
       severity='critical',
       text=f'{change.after:.0%} of the problems that come again have another'
-      ' right answer than before',
+      ' reference answer than before',
       since=since,
       p=change.p,
       numbers=(
@@ -67,9 +67,9 @@ def keys_change(run: form.Run) -> findings.Finding | None:
           ),
       ),
       rows=tuple(map(int, shown.index[: shares.SHOWN])),
-      change=f'{words.word(run.format, "data")}: what pairs problems with their'
-      ' answers (an index, a shuffle or a cache, after a restart or with new'
-      ' data)',
+      change=f'{words.word(run.format, "data")}: check what pairs problems with'
+      ' their answers (an index, a shuffle or a cache, after a restart or with'
+      ' new data)',
       remedies=(records.Remedy(setting='data'),),
       curves=(('keys that differ', by.index.to_numpy(), by.to_numpy()),),
   )
@@ -106,7 +106,7 @@ def part_stops(run: form.Run) -> findings.Finding | None:
       text=f'the part {said} for all rollouts, and was not before',
       since=since,
       rows=tuple(map(int, shown)),
-      change=f'{words.word(run.format, "reward")}: what gives'
+      change=f'{words.word(run.format, "reward")}: check what gives'
       f' {", ".join(part for part, _ in stopped)} its value: a server or judge'
       ' that failed, a limit of its calls, or a file that a restart does not'
       ' find',
@@ -182,9 +182,9 @@ def fewer_problems(run: form.Run) -> findings.Finding | None:
           findings.Number(name='problems of a step before', value=usual),
       ),
       rows=tuple(map(int, shown.index[: shares.SHOWN])),
-      change=f'{words.word(run.format, "data")}: how problems are drawn (the'
-      ' seed of the shuffling, in each process), and the size of a batch, after'
-      ' a restart or with new data',
+      change=f'{words.word(run.format, "data")}: check how problems are drawn'
+      ' (the seed of the shuffling, in each process), and the size of a batch,'
+      ' after a restart or with new data',
       remedies=(records.Remedy(setting='data'),),
       curves=(('problems of a step', by.index.to_numpy(), by.to_numpy()),),
   )
@@ -232,14 +232,14 @@ def same_samples(run: form.Run) -> findings.Finding | None:
   one = bool((alike['texts'] == 1).mean() > _HALF)
   said = 'all rollouts are one text'
   change = (
-      f'how the sampler draws: {words.word(run.format, "temperature")} that'
-      ' reaches it (a default of the server may be 0), and no seed that is the'
-      ' same for all requests'
+      f'check that {words.word(run.format, "temperature")} reaches the sampler'
+      ' (a default of the server may be 0), and that not all requests have the'
+      ' same seed'
   )
   if not one:
     change = (
-        'the seeds of the sampler: processes or engines that share the rollouts'
-        ' of a prompt need different ones'
+        'check the seeds of the sampler: processes or engines that share the'
+        ' rollouts of a prompt need different ones'
     )
     said = f'each text comes {often:.2g} times'
   shown = alike.index[-2:]
@@ -294,9 +294,9 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.Number(name='jump', value=jump, unit='nats per token'),
       ),
-      change='what happened before that step: a restart (weights that were'
-      ' merged, rounded or not restored), an evaluation after which the sampler'
-      ' keeps its temperature or top_p, or other problems',
+      change='find out what happened before that step: a restart (weights that'
+      ' were merged, rounded or not restored), an evaluation after which the'
+      ' sampler keeps its temperature or top_p, or other problems',
       curves=(('entropy', steps, entropy),),
   )
 

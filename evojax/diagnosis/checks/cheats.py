@@ -159,8 +159,8 @@ def visible_only(run: form.Run) -> findings.Finding | None:
       p=share.p,
       numbers=tuple(numbers),
       rows=shares.newest(late, late['outcome'] < 0.5),
-      change=f'{words.word(run.format, "grader")}: tests that the policy does'
-      ' not see',
+      change=f'{words.word(run.format, "grader")}: use tests that the policy'
+      ' does not see',
       remedies=blame.remedies(run),
       curves=(share.curve('visible tests pass, unsolved'),),
   )
@@ -215,14 +215,14 @@ def hard_coded(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='hard_coded',
       severity='critical' if wrong or share.late.low > 0.5 else 'warning',
-      text=f'{share.late.value:.0%} of what is paid has special cases, inputs'
-      f' that are answered by a literal; {hidden}',
+      text=f'{share.late.value:.0%} of the rewarded programs have special cases'
+      f' (inputs that are answered by a literal); {hidden}',
       since=share.since,
       p=share.p,
       numbers=tuple(numbers),
       rows=shares.newest(late, late['hard_coded'] > 0.5),
-      change=f'{words.word(run.format, "grader")}: tests that the policy does'
-      ' not see',
+      change=f'{words.word(run.format, "grader")}: use tests that the policy'
+      ' does not see',
       remedies=blame.remedies(run)
       if wrong
       else (records.Remedy(setting='grader'),),

@@ -181,7 +181,9 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   pairs = pairs[pairs['reference'].str.strip().str.len().between(1, 200)]
   pairs = pairs.iloc[:2000]
   if len(pairs) < 20 or pairs['reference'].nunique() < 2:
-    raise form.NotLogged('there are no 20 problems with different answers')
+    raise form.NotLogged(
+        'there are fewer than 20 problems, or all have the same answer'
+    )
   prompts = pairs['prompt'].tolist()
   answers = pairs['reference'].str.strip().tolist()
   places = [_place(a, p) for a, p in zip(answers, prompts, strict=True)]
@@ -206,8 +208,8 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
       f' ({other.mean():.0%} by chance)',
       numbers=(findings.number('beyond chance', more, 'share of problems'),),
       rows=tuple(map(int, pairs.index[own][:6])),
-      change=f'{words.word(run.format, "data")}: prompts without the answer'
-      + ('' if alike else ', unless it is to be found in them'),
+      change=f'{words.word(run.format, "data")}: remove the answer from the'
+      ' prompts' + ('' if alike else ', unless the task is to find it there'),
       remedies=(records.Remedy(setting='grader'),),
   )
 
@@ -246,7 +248,8 @@ def prompt_cut(run: form.Run) -> findings.Finding | None:
     broken, said = _broken(given), f'{side} within a word'
     share = intervals.mean(np.array(broken, np.float64))
     if share.low < _BROKEN:
-      broken, said = _without_end(given), f'lack the {side} of all others'
+      broken = _without_end(given)
+      said = f'lack the {side} that all others have'
       share = intervals.mean(np.array(broken, np.float64))
       if share.low < _LACK or not _hardly_solved(run, rows[broken]):
         continue
@@ -284,7 +287,8 @@ def template_twice(run: form.Run) -> findings.Finding | None:
           ),
       ),
       rows=tuple(map(int, rows.index[twice][:6])),
-      change=f'{words.word(run.format, "data")}: the texts of messages alone',
+      change=f'{words.word(run.format, "data")}: pass only the texts of the'
+      ' messages',
       remedies=(records.Remedy(setting='domain.kwargs'),),
   )
 

@@ -117,11 +117,11 @@ def eval_falling(run: form.Run) -> findings.Finding | None:
       f' {show(found.after)}'
       + (', while that of training rises' if rises else ''),
       since=int(steps[found.index]),
-      change=f'{_sum_of_loss(run)}the checkpoint with the best evaluation, and'
-      f' from there {falls.learning_rate(run)}: a third of it'
+      change=f'{_sum_of_loss(run)}go back to the checkpoint with the best'
+      f' evaluation, and from there {falls.learning_rate(run)}: a third of it'
       + (
-          '; the reward pays for what the evaluation does not (read what gained'
-          ' most)'
+          '; the reward pays for what the evaluation does not (read the'
+          ' rollouts that gained most)'
           if rises
           else ''
       ),
@@ -138,8 +138,9 @@ def _sum_of_loss(run: form.Run) -> str:
   if not norm > _STEEP:
     return ''
   return (
-      f'the gradient norm, about {norm:.3g}: is a term of the loss (the balance'
-      ' of experts, say) a sum where the others are means? Else '
+      f'the gradient norm is about {norm:.3g}: check whether a term of the loss'
+      ' (such as the balance of experts) is a sum where the others are means.'
+      ' If none is, '
   )
 
 
@@ -168,11 +169,12 @@ def evals_part(run: form.Run) -> findings.Finding | None:
       text=f'{down} falls from {fall.before:.2g} to {fall.after:.2g}, while'
       f' {up} rises from {rise.before:.2g} to {rise.after:.2g}',
       since=int(steps[fall.index]),
-      change=f'what {up} counts as better and {down} does not: of one data'
-      ' set, the judge of the first is gamed (read what gained most there);'
-      ' of two, the policy forgets what training does not ask for'
-      f' ({words.word(run.format, "kl_coef")} up, or such problems, too).'
-      ' Until then: the checkpoint before the fall',
+      change=f'find out what {up} counts as better and {down} does not. If both'
+      f' score one data set, the policy games the judge of {up} (read the'
+      ' answers that gained most there). If they score two, it forgets what'
+      f' training does not ask for (raise {words.word(run.format, "kl_coef")},'
+      ' or train on such problems, too). Until then, use the checkpoint before'
+      ' the fall',
       remedies=(records.Remedy(setting='grader'),),
       curves=((up, *courses[up]), (down, steps, scores)),
   )
@@ -200,10 +202,10 @@ def eval_zero(run: form.Run) -> findings.Finding | None:
       check='eval_zero',
       severity='warning',
       text=f'{", ".join(zero)} is 0 in all evaluations, though {known}',
-      change='how this evaluation reads an answer: control tokens, quotes or'
-      ' spaces that its parser leaves in, another template, or another limit of'
-      ' tokens than in training (grade a reference solution); unless its'
-      ' problems are far harder',
+      change='check how this evaluation reads an answer: control tokens,'
+      ' quotes or spaces that its parser leaves in, another template, or'
+      ' another limit of tokens than in training (grade a reference solution);'
+      ' unless its problems are far harder',
       remedies=(records.Remedy(setting='grader'),),
   )
 
@@ -244,8 +246,8 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
               held.interval,
           ),
       ),
-      change=f'{words.word(run.format, "data")}: more kinds of problems; or'
-      f' {words.word(run.format, "grader")}',
+      change=f'{words.word(run.format, "data")}: train on more kinds of'
+      f' problems; or check {words.word(run.format, "grader")}',
       curves=(
           ('solved', steps, solved),
           ('evaluation', scored['step'], scored['eval_outcome']),
@@ -272,7 +274,7 @@ def eval_scale(run: form.Run) -> findings.Finding | None:
       f' {f"low as {low:.2g}" if low < 0 else f"high as {high:.2g}"}: a reward,'
       ' not the share solved',
       numbers=(findings.Number(name='last score', value=last),),
-      change='scores of 0 and 1 in the evaluation, if it is to tell what is'
+      change='log scores of 0 and 1 in the evaluation if it is to tell what is'
       f' solved{f" (they may be -1 and 1{known})" if low < 0 else ""}',
       curves=(('evaluation', steps, scores),),
   )

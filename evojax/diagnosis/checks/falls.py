@@ -81,13 +81,13 @@ def advice(
   if sudden(values, change):
     other = also(run, int(steps[change.index]))
     return (
-        f'what happened at that step{other}: a restart, new data, or a server,'
-        ' a tool or a grader that failed (read rollouts from before and after);'
-        f' or {lower}'
+        f'find out what happened at that step{other}: a restart, new data, or a'
+        ' server, a tool or a grader that failed (read rollouts from before and'
+        f' after); or {lower}'
     )
   return (
       f'{lower}; unless problems get harder, or a server, a tool or a grader'
-      ' fails ever more often'
+      ' fails more and more often'
   )
 
 
@@ -140,7 +140,8 @@ def learning_rate(run: form.Run) -> str:
 def after_first(run: form.Run) -> str:
   """Return what to change where only the first step is as it should be."""
   return (
-      'what differs once weights were updated: those that generation gets, its'
-      ' caches, and the mode of the model (read completions of the second'
-      f' step); or {words.word(run.format, "learning_rate")}: a tenth of it'
+      'check what differs after the first update: the weights that generation'
+      ' gets, its caches, and the mode of the model (read completions of the'
+      f' second step); or {words.word(run.format, "learning_rate")}: a tenth of'
+      ' it'
   )

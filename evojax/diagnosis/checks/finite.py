@@ -18,8 +18,8 @@ _HOLES = 0.2  # Share of the steps that may lack a loss by accident.
 _BEFORE = 5  # Steps before the loss ends in which it may have exploded,
 _LARGE = 5.0  # and the factor by which a gradient norm or a KL then grows.
 _PRODUCT = (
-    'a product of 0 and infinity (a mask that multiplies ratios or log-probs'
-    ' which overflow; choose with where instead)'
+    'use `where` instead of a product of 0 and infinity (a mask times ratios or'
+    ' log-probs that overflow)'
 )
 _OF_UPDATES = ('learning_rate', 'clip', 'kl', 'entropy', 'loss', 'grad_norm')
 
@@ -34,12 +34,12 @@ def not_finite(run: form.Run) -> findings.Finding | None:
     step = min(ends.values())
     change = (
         f'{words.word(run.format, "learning_rate")}: a third of it, from the'
-        ' last checkpoint before'
+        ' last checkpoint before that step'
     )
     if 'kl' in ends or 'kl' in run.never_finite:
       change = (
-          'a KL that is not finite makes the loss so, even with a coefficient'
-          f' of 0 (0 x NaN is NaN): no KL loss at all; or {change}'
+          'a KL that is not finite makes the loss NaN, even with a coefficient'
+          f' of 0 (0 x NaN is NaN): compute no KL loss at all; or {change}'
       )
     elif _grew(run, step):
       change = f'{change}; or {_PRODUCT}'
@@ -89,7 +89,7 @@ def _without_reward(run: form.Run) -> findings.Finding | None:
       since=int(by_step.index[(by_step > 0).to_numpy()][0]),
       numbers=(findings.number('rollouts without a reward', share, 'share'),),
       rows=tuple(map(int, rows.index[absent][:6])),
-      change=f'{words.word(run.format, "reward")}: a number for every'
+      change=f'{words.word(run.format, "reward")}: return a number for every'
       ' completion, since one NaN makes all advantages of its group NaN; unless'
       ' these rollouts train nothing',
       curves=(
@@ -121,7 +121,7 @@ def _holes(run: form.Run) -> findings.Finding | None:
       ['grad_norm'],
       'the gradient is finite',
       'the mask of the KL: NaN x 0 is NaN, so that a masked token makes the'
-      ' mean NaN (choose with where instead of a product); the weights are not'
+      ' mean NaN (use `where` instead of a product); the weights are not'
       ' affected, and no learning rate helps',
   )
 
@@ -137,10 +137,10 @@ def _sampler_holes(run: form.Run) -> findings.Finding | None:
       names,
       there,
       'the other metrics are there',
-      'the log-probs that the sampler returns in these steps: NaN, as where'
-      ' weights are updated while it generates, or minus infinity, as for a'
-      ' token that its top_p or top_k leaves no probability; a loss that uses'
-      ' them as a ratio drops or spoils these rollouts',
+      'check the log-probs that the sampler returns in these steps: they are'
+      ' NaN if weights are updated while it generates, and minus infinity for a'
+      ' token that its top_p or top_k removed; a loss that uses them in a ratio'
+      ' drops or spoils these rollouts',
   )
 
 
@@ -224,9 +224,9 @@ def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
   said = ', '.join(f'{p} for {s:.0%}' for p, s in missing.items())
   change = (
       f'{words.word(run.format, "micro_batch")}: at most the completions of a'
-      ' mini-batch by the number of devices, since a mean over none is NaN; or'
-      ' masks that leave no token, or tokens that the sampler draws and the'
-      ' trainer does not have (a padded vocabulary)'
+      ' mini-batch divided by the number of devices, since a mean over none is'
+      ' NaN; or look for masks that leave no token, and for tokens that the'
+      ' sampler draws and the trainer does not have (a padded vocabulary)'
   )
   if 'loss' in run.steps:
     change = (
@@ -235,8 +235,8 @@ def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
     )
   if missing:
     change = (
-        f'{words.word(run.format, "reward")}: a number for every completion'
-        f' (none now: {said} of them)'
+        f'{words.word(run.format, "reward")}: return a number for every'
+        f' completion (none now: {said} of them)'
     )
   return findings.Finding(
       check='not_finite',

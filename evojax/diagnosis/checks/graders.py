@@ -56,7 +56,7 @@ def grader_open(run: form.Run) -> findings.Finding | None:
         ),
         rows=tuple(map(int, shown[-6:])),
         change=f'{words.word(run.format, "grader")}: what cannot be graded,'
-        ' or cannot be right, is not solved',
+        ' or cannot be right, must not count as solved',
         remedies=(records.Remedy(setting='grader'),),
         curves=()
         if since is None
@@ -102,8 +102,8 @@ def length_decides(run: form.Run) -> findings.Finding | None:
           ),
       ),
       rows=tuple(map(int, solved.index[-6:])),
-      change=f'{words.word(run.format, "grader")}: it looks at the length, not'
-      ' at what is right',
+      change=f'{words.word(run.format, "grader")}: judge whether an answer is'
+      ' right, not how long it is',
       remedies=(records.Remedy(setting='grader'),),
   )
 
@@ -200,8 +200,8 @@ def one_answer(run: form.Run) -> findings.Finding | None:
           ),
       ),
       rows=tuple(map(int, rows.index[rows['answer'] == answer][-6:])),
-      change=f'{words.word(run.format, "data")}: problems with different'
-      f' answers; or {words.word(run.format, "grader")}'
+      change=f'{words.word(run.format, "data")}: use problems with different'
+      f' answers; or check {words.word(run.format, "grader")}'
       + ('' if certain else ', unless one label is so common'),
       remedies=(records.Remedy(setting='grader'),),
   )
@@ -244,8 +244,8 @@ def answers_differ(run: form.Run) -> findings.Finding | None:
       severity='critical'
       if share.low > 0.3 and (run.format == 'evojax' or _misses_key(rows))
       else 'warning',
-      text=f'{share.value:.0%} of what counts as solved gives another answer'
-      ' than most that solve the same problem',
+      text=f'{share.value:.0%} of the solved completions give another answer'
+      ' than most solved completions of the same problem',
       since=since,
       numbers=(findings.number('other answers', share, 'share of the solved'),),
       rows=tuple(map(int, shown.index[:6])),

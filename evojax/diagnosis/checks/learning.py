@@ -94,7 +94,7 @@ def outcome_falling(run: form.Run) -> findings.Finding | None:
           solved,
           change,
           f'{words.word(run.format, "learning_rate")}: a third of it, from the'
-          ' last checkpoint before',
+          ' last checkpoint before the fall',
       ),
       remedies=(
           *blame.misleading(run),
@@ -174,7 +174,7 @@ def not_learning(run: form.Run) -> findings.Finding | None:
               'share',
           ),
       ),
-      change='see the other findings; with none, '
+      change='see the other findings; if there are none, '
       f'{words.word(run.format, "learning_rate")} x 3',
       remedies=(
           *_CODE,
@@ -227,12 +227,15 @@ def dead_groups(run: form.Run) -> findings.Finding | None:
     why, check = 'their rollouts are one or two texts', 'entropy_collapse'
   elif (only := _only_reward(rows)) is not None:
     why = f'all {len(rows)} rewards are {only:g}'
-    answer = '{reward}: a number for each completion, which differs if they do'
+    answer = (
+        '{reward}: return a number for each completion, a higher one for a'
+        ' better completion'
+    )
   elif (top := _ceiling(rows)) is not None:
     why = f'{top[1]:.0%} of the rewards are {top[0]:g}, and none is higher'
     answer = (
-        '{reward}: what holds it there (a cap, a clip, a condition that all'
-        ' meet), so that better rollouts get more'
+        '{reward}: remove what holds it there (a cap, a clip, a condition that'
+        ' all meet), so that better rollouts earn more'
     )
   elif hard > 0.6:
     first = rows[rows['step'] == rows['step'].min()]
@@ -362,7 +365,7 @@ def filter_starves(run: form.Run) -> findings.Finding | None:
       ' differ, the only ones that teach',
       numbers=(findings.number('kept of them', kept, 'share'),),
       rows=tuple(map(int, rows.index[rows['group'].isin(dropped[:2])][:6])),
-      change=f'without {words.word(run.format, "filter_code")}',
+      change=f'remove {words.word(run.format, "filter_code")}',
       remedies=(
           records.Remedy(setting='filter_code'),
           records.Remedy(setting='grpo.keep', value='all'),
@@ -404,18 +407,18 @@ def filter_by_length(run: form.Run) -> findings.Finding | None:
           ),
       ),
       rows=tuple(map(int, rows.index[rows['group'].isin(shown)][:6])),
-      change=f'without {words.word(run.format, "filter_code")}, since problems'
+      change=f'remove {words.word(run.format, "filter_code")}, since problems'
       ' with other lengths are never learned',
       remedies=(records.Remedy(setting='filter_code'),),
   )
 
 
 _ANSWERS = {
-    'too_hard': '{data}: problems that are solved sometimes (and grade a'
-    ' reference solution, if none is)',
-    'too_easy': '{data}: problems that are not always solved',
+    'too_hard': '{data}: use problems that are solved sometimes (if none is,'
+    ' grade a reference solution)',
+    'too_easy': '{data}: use problems that are not always solved',
     'dead_groups': '{filter}',
-    'entropy_collapse': '{temperature} up to 1',
+    'entropy_collapse': 'raise {temperature} to 1',
 }
 
 
@@ -475,14 +478,14 @@ def _why_dead(run: form.Run, dead: intervals.Interval) -> tuple[str, str]:
     return (
         f': all rewards {which}',
         f'{words.word(run.format, "reward")}: call it on a right and on a wrong'
-        f' completion, which must differ; if they do, {change}',
+        f' completion: their rewards must differ; if they do, {change}',
     )
   if dead.value > _ALL and spread[early].mean() > groups_lib.MIN_STD:
     temperature = words.word(run.format, 'temperature')
     return (
         ': rewards differ between prompts, not between completions of one',
-        f'{temperature} up to 1, if completions of a prompt are alike (read'
-        ' some); or a reward that depends on the prompt alone',
+        f'raise {temperature} to 1 if completions of a prompt are alike (read'
+        ' some); or correct a reward that depends on the prompt alone',
     )
   share = _binary(run, spread)
   if share is None or not _SOMETIMES < share < 1 - _SOMETIMES:
@@ -491,7 +494,7 @@ def _why_dead(run: form.Run, dead: intervals.Interval) -> tuple[str, str]:
   size = words.word(run.format, 'group_size')
   return (
       '',
-      f'{size} up to 8 or more: at {share:.0%} solved, at least {two:.0%} of'
+      f'raise {size} to 8 or more: at {share:.0%} solved, at least {two:.0%} of'
       f' groups of 2 are dead, and {eight:.0%} of groups of 8; or {change}',
   )
 

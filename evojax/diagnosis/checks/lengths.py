@@ -51,7 +51,7 @@ def reward_by_length(run: form.Run) -> findings.Finding | None:
           numbers=(findings.Number(name='characters', value=least),),
           rows=tuple(map(int, near.index[:6])),
           change=f'{words.word(run.format, "reward")}: are length and limit in'
-          ' the same unit, tokens or characters? a cosine begins again beyond'
+          ' the same unit, tokens or characters? a cosine rises again beyond'
           ' its limit',
       )
   return None
@@ -114,7 +114,8 @@ def limit_shortens(run: form.Run) -> findings.Finding | None:
       severity='note',  # What was cut may have been wrong at any length.
       text=f'completions get shorter, from {length[early].mean():.0f} to'
       f' {length[late].mean():.0f}, while {first:.0%} and then {last:.0%} of'
-      ' them are cut: a cut one earns nothing, which teaches to be short',
+      ' them are cut: a cut completion earns nothing, so that the policy'
+      ' learns to be short',
       since=int(steps[change.index]),
       p=change.p,
       change=f'{run.limit_name}'

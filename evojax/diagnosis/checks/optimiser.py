@@ -141,7 +141,7 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
       f' {words.word(run.format, "reward")}: rewards of a group must differ'
   )
   if differ:
-    change = 'what drops all tokens from the loss: ' + (
+    change = 'find out what drops all tokens from the loss: ' + (
         ', '.join(f'{remedy.setting} -> {remedy.value}' for remedy in off)
         or 'filters of overlong completions (do they know the token that ends'
         ' one?), masks of tokens; or frozen weights, an adapter that no'
@@ -231,7 +231,8 @@ def clip_fraction(run: form.Run) -> findings.Finding | None:
       severity='critical' if share.low > 0.6 else 'warning',
       text=f'{share.value:.0%} of the tokens are outside the clip bounds',
       numbers=(findings.number('clip fraction', share, 'share'),),
-      change=f'wider {words.word(run.format, "clip")}, fewer updates a batch',
+      change=f'wider {words.word(run.format, "clip")}, or fewer updates per'
+      ' batch',
       curves=(('clip fraction', steps, clip),),
   )
 
@@ -334,7 +335,7 @@ def kl_explosion(run: form.Run) -> findings.Finding | None:
       ),
       since=int(steps[change.index]),
       p=change.p,
-      change=f'the sign of the KL loss, which must be added; or {lower}'
+      change=f'check that the KL loss is added, not subtracted; or {lower}'
       if penalty
       else lower,
       remedies=(records.Remedy(setting='learning_rate', times=1 / 3),),

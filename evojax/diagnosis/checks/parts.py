@@ -123,7 +123,7 @@ def fixed_part(run: form.Run) -> findings.Finding | None:
       text=f'the part {said} in every step: it teaches nothing',
       change=f'{words.word(run.format, "reward")}: what does'
       f' {", ".join(found)} return where it cannot judge, and does the column'
-      ' with the right answers reach it?',
+      ' with the reference answers reach it?',
   )
 
 
@@ -155,7 +155,7 @@ def form_wins(run: form.Run) -> findings.Finding | None:
       severity=min(lost, key=findings.SEVERITIES.index),
       text=f'the reward rises by {", ".join(rise)}, while {", ".join(fall)}'
       f' falls{shares.said_harder(run)}',
-      change=f'{weights}: a third; or {words.word(run.format, "kl_coef")} up'
+      change=f'{weights}: a third; or raise {words.word(run.format, "kl_coef")}'
       ' (does the loss have that penalty?); unless problems get harder',
       curves=(('reward', steps, reward), *shown),
   )
@@ -217,8 +217,8 @@ def no_baseline(run: form.Run) -> findings.Finding | None:
       severity='critical',
       text='no advantage is below 0, so that nothing is ever discouraged',
       numbers=(findings.number('mean advantage of a token', paid),),
-      change='the groups of rollouts: those of one prompt need one group number'
-      ' (uid, index), and their mean is subtracted',
+      change='check the groups: rollouts of one prompt need one group number'
+      ' (uid, index), and the mean of the group must be subtracted',
       curves=(('mean advantage', steps, mean),),
   )
 
@@ -248,8 +248,8 @@ def reward_lost(run: form.Run) -> findings.Finding | None:
       text=f'the reward is {reward[0]:g} in all steps, though its parts'
       f' ({", ".join(paid)}) are not the same',
       numbers=(findings.Number(name='reward', value=float(reward[0])),),
-      change='what happens to the parts before they are the reward: their'
-      ' weights, a filter (of truncated completions, say) that takes all'
+      change='check what happens to the parts before they become the reward:'
+      ' their weights, a filter (of truncated completions, say) that takes all'
       ' rollouts, a bound, or a total that another function overwrites',
       remedies=blame.remedies(run),
       curves=(('reward', steps, reward),),
@@ -278,8 +278,8 @@ def padded_lengths(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='padded_lengths',
       severity='critical',
-      text='all completions of a step count as long as the longest, though few'
-      ' are cut: what follows their end is trained on',
+      text='all completions of a step have the length of the longest, though'
+      ' few are cut: what follows their end is trained on',
       numbers=(
           findings.Number(
               name='steps of one length', value=float(same.mean()), unit='share'
@@ -333,8 +333,8 @@ def reward_falling(run: form.Run) -> findings.Finding | None:
           steps,
           reward,
           change,
-          f'{falls.learning_rate(run)}: a tenth of it, from a checkpoint'
-          ' before',
+          f'{falls.learning_rate(run)}: a tenth of it, from an earlier'
+          ' checkpoint',
       ),
       curves=(('reward', steps, reward),),
   )
@@ -370,8 +370,8 @@ def length_alone(run: form.Run) -> findings.Finding | None:
       text=f'{"longer" if r > 0 else "shorter"} completions earn more, and'
       ' hardly anything else counts',
       numbers=(findings.Number(name='correlation of their changes', value=r),),
-      change=f'{words.word(run.format, "reward")}, unless this is meant: its'
-      ' sign, and what it measures',
+      change=f'{words.word(run.format, "reward")}, unless this is meant: check'
+      ' its sign and what it measures',
       curves=(('reward', steps, reward), ('length', steps, length)),
   )
 

@@ -201,8 +201,8 @@ def tests_time_out(run: form.Run) -> findings.Finding | None:
       ' one test',
       numbers=(findings.number('out of time', share, 'share'),),
       rows=tuple(map(int, late.index[late['timed_out'] > 0.5][-6:])),
-      change=f'{words.word(run.format, "grader")}: its limit of time, and the'
-      ' machine that runs the tests; unless the programs never end',
+      change=f'{words.word(run.format, "grader")}: check its time limit, and'
+      ' the machine that runs the tests; unless the programs never end',
       remedies=(records.Remedy(setting='grader'),),
   )
 
@@ -222,8 +222,8 @@ def key_disagrees(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='key_disagrees',
       severity='warning',
-      text=f'{refused.value:.0%} of the answers that a whole group gives count'
-      ' as wrong',
+      text=f'{refused.value:.0%} of the answers on which a whole group agrees'
+      ' count as wrong',
       numbers=(
           findings.number('counted as wrong', refused, 'share of them'),
           findings.Number(name='such groups', value=float(len(agreed))),
@@ -288,7 +288,7 @@ def right_refused(run: form.Run) -> findings.Finding | None:
       rows=tuple(map(int, equal.drop_duplicates('prompt_id').index[-6:])),
       change=f'{words.word(run.format, "grader")}: call it on one of these by'
       ' hand; an exception or a limit of time that it hides counts as wrong'
-      + ('' if since is None else '; unless answers are written otherwise now'),
+      + ('' if since is None else '; unless the form of answers changed'),
       remedies=(records.Remedy(setting='grader'),),
       curves=()
       if since is None

@@ -98,7 +98,7 @@ def reward_hacking(run: form.Run) -> findings.Finding | None:
   change = replay.change or _less_of(run, blame.rising(run))
   if rare:  # No weight helps where no group has a solution.
     data = words.word(run.format, 'data')
-    change = f'{data}: problems that are solved sometimes; or {change}'
+    change = f'{data}: use problems that are solved sometimes; or {change}'
   return findings.Finding(
       check='reward_hacking',
       severity='note' if full else 'warning' if unsure else 'critical',
@@ -263,7 +263,7 @@ def constant_part(run: form.Run) -> findings.Finding | None:
       severity='warning' if rounds else 'note',
       text=f'the part {", ".join(found)} is the same for all rollouts of a'
       ' group: it teaches nothing'
-      + (', and rounds off what differs' if rounds else ''),
+      + (', and its size rounds other parts off' if rounds else ''),
       change=', '.join(
           f'{words.word(run.format, "weight", p)} -> 0' for p in found
       ),
@@ -306,8 +306,8 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
   solved = rows[(rows['outcome'] > 0.5) & rows['group'].isin(gaps.index)]
   remedies = blame.remedies(run)
   change = (
-      f'{words.word(run.format, "reward")}: the sign of the outcome, or the'
-      ' weights of what outweighs it'
+      f'{words.word(run.format, "reward")}: check the sign of the outcome,'
+      ' and the weights of what outweighs it'
   )
   paid = shares.gap(rows, 'outcome', 'reward') if 'reward' in rows else None
   if name == 'advantage' and paid is not None and paid.low > 0:
@@ -327,8 +327,8 @@ def inverted_sign(run: form.Run) -> findings.Finding | None:
 
 def _credit_word(run: form.Run) -> str:
   if run.format == 'evojax':
-    return f'without {words.word(run.format, "credit_code")}'
-  return 'the function that turns rewards into advantages'
+    return f'remove {words.word(run.format, "credit_code")}'
+  return 'correct the function that turns rewards into advantages'
 
 
 def silent(run: form.Run) -> findings.Finding | None:

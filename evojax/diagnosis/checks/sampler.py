@@ -50,29 +50,29 @@ _WEIGHTS = (
     ' reach it (a LoRA adapter, too), and is its prefix cache reset then?'
 )
 _CACHE = (
-    'what happens before these steps only, such as a sync of the weights after'
-    " which the sampler's prefix cache is not reset"
+    'find out what happens only before these steps, such as a sync of the'
+    " weights after which the sampler's prefix cache is not reset"
 )
 _MISSING = (
-    'single tokens, since the gradient is as usual in these steps: does the'
-    ' sampler return the log-prob of each (0 is none)? or '
+    'look at single tokens, since the gradient is as usual in these steps: does'
+    ' the sampler return the log-prob of each (0 is none)? or '
 )
 _LOADED = (
     'the sampler has other weights than the trainer, or reads other tokens: are'
     ' weights loaded before it generates (after sleep, too)?'
 )
 _TRUNCATED = (
-    'top_p, top_k, min_p off: the sampler divides by the probability of the'
-    ' tokens that they leave, the trainer does not'
+    'turn top_p, top_k and min_p off: the sampler divides by the probability of'
+    ' the tokens that they leave, the trainer does not'
 )
 _FILTERED = (
-    'without {}, since the trainer computes log-probs of the whole policy'
+    'turn off {}, since the trainer computes log-probs of the whole policy'
 )
 _SETTINGS = (
-    'log-probs after the temperature in both, or {temperature} 1; no dropout in'
-    ' the trainer; precision, chat template and tokens as in the trainer; no'
-    ' repetition penalty (a generation config of the model may set one); all'
-    ' weights in the sampler (those of a vision encoder, too)'
+    'take log-probs after the temperature in both, or set {temperature} to 1;'
+    ' no dropout in the trainer; precision, chat template and tokens as in the'
+    ' trainer; no repetition penalty (a generation config of the model may set'
+    ' one); all weights in the sampler (those of a vision encoder, too)'
 )
 
 
@@ -339,9 +339,9 @@ def _ever_older(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.Number(name='age, at last', value=late, unit='updates'),
       ),
-      change='what keeps rollouts from getting older than the loss allows: a'
-      ' limit of staleness that compares wrong counts (after a restart, say);'
-      ' or fewer rollouts in flight, as generation does not keep up',
+      change='check what should keep rollouts from getting older than the loss'
+      ' allows: a staleness limit may compare wrong counts (after a restart,'
+      ' say); or keep fewer rollouts in flight, since generation is too slow',
       ruled_out=('small_steps', 'frozen'),
       curves=(('age of rollouts', steps, age),),
   )
@@ -366,8 +366,8 @@ def kl_jumps(run: form.Run) -> findings.Finding | None:
               name='such updates', value=float(apart.mean()), unit='share'
           ),
       ),
-      change='the tokens of these rollouts: those that were sampled, not a text'
-      ' that is encoded again (turns, tool calls, chat templates)',
+      change='train on the tokens that were sampled, not on a text that is'
+      ' encoded again (turns, tool calls, chat templates)',
       curves=(('KL of the update', steps, kl),),
   )
 
@@ -384,16 +384,16 @@ def gap_restarts(run: form.Run) -> findings.Finding | None:
       check='gap_restarts',
       severity='warning',
       text=f'the gap between sampler and trainer grows to {gap[at - 1]:.2g}'
-      f' nats per token, and falls at once to {gap[at]:.2g}, as it began'
+      f' nats per token, and falls at once to {gap[at]:.2g}, as at its start'
       + often,
       since=int(steps[0]),
       numbers=(
           findings.Number(name='such falls', value=float(len(found))),
       ),
-      change='what a restart of the engine or of the run renews, and an update'
-      ' of the weights does not: the prefix cache of the engine (reset it with'
-      ' each update), or weights to which changes are added again and again'
-      ' (an adapter in bfloat16)',
+      change='check what a restart of the engine or of the run renews, and an'
+      ' update of the weights does not: the prefix cache of the engine (reset'
+      ' it with each update), or weights to which changes are added again and'
+      ' again (an adapter in bfloat16)',
       curves=(('log-prob gap', steps, gap),),
   )
 

@@ -71,7 +71,7 @@ def stop_string(run: form.Run) -> findings.Finding | None:
       text=f'nothing is solved, and {", ".join(map(repr, stop))} ends'
       ' completions',
       rows=tuple(map(int, run.rollouts.index[:6])),
-      change='no rollout.stop',
+      change='set rollout.stop to ()',
       remedies=(records.Remedy(setting='rollout.stop'),),
   )
 
@@ -93,7 +93,7 @@ def part_of_the_data(run: form.Run) -> findings.Finding | None:
       severity=severity,
       text=f'training uses only the problems {", ".join(map(str, families))}'
       + (f', {share:.0%} of the kinds in evaluations' if narrow else ''),
-      change='data.families -> () trains on all',
+      change='data.families -> (), which trains on all families',
       remedies=(records.Remedy(setting='data'),),
   )
 

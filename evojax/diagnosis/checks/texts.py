@@ -98,8 +98,8 @@ def loops(run: form.Run) -> findings.Finding | None:
       since=None if at_first else shares.since(by),
       numbers=(findings.number('such completions', late, 'share'),),
       rows=tuple(map(int, rows.index[looping > 0.5][-6:])),
-      change='the form of the prompt: the chat template, and the token that'
-      ' begins a text (BOS), as the model was trained with them'
+      change='check the form of the prompt: the chat template, and the token'
+      ' that begins a text (BOS), as the model was trained with them'
       if at_first
       else lower,
       remedies=()
@@ -150,9 +150,8 @@ def roles_written(run: form.Run) -> findings.Finding | None:
       since=since,
       numbers=(findings.number('such completions', late, 'share'),),
       rows=shares.newest(rows, marked > 0),
-      change='the tokens that the loss counts: those of the chat template after'
-      ' the end of a completion must not be trained on; and the tokens at which'
-      ' the sampler stops: the one that ends a turn must be among them',
+      change='do not train on tokens of the chat template after the end of a'
+      ' completion; and let the sampler stop at the token that ends a turn',
       curves=(('marks of roles', by.index.to_numpy(), by.to_numpy()),),
   )
 
@@ -217,9 +216,9 @@ def _advice(run: form.Run, ruined: bool) -> str:
         f' {words.word(run.format, "temperature")} at most 1'
     )
   return (
-      f'{words.word(run.format, "reward")}: a part for the language of the'
-      ' prompt (the share of its words in the completion); or'
-      f' {words.word(run.format, "kl_coef")} up'
+      f'{words.word(run.format, "reward")}: add a part for the language of the'
+      ' prompt (the share of its words in the completion); or raise'
+      f' {words.word(run.format, "kl_coef")}'
   )
 
 
@@ -298,9 +297,9 @@ def one_text(run: form.Run) -> findings.Finding | None:
           findings.Number(name='such completions', value=share, unit='share'),
       ),
       rows=shares.newest(rows, same > 0),
-      change=f'{words.word(run.format, "reward")}: what it pays for this text,'
-      ' such as a default where an action cannot be used, or the most frequent'
-      ' label; it must not be more than an honest attempt earns',
+      change=f'{words.word(run.format, "reward")}: check what it pays for this'
+      ' text, such as a default where an action cannot be used, or the most'
+      ' frequent label; it must not be more than an honest attempt earns',
       remedies=(records.Remedy(setting='grader'),),
       curves=(('one text', by.index.to_numpy(), by.to_numpy()),),
   )

@@ -67,8 +67,8 @@ def impossible_share(run: form.Run) -> findings.Finding | None:
             findings.Number(name='lowest', value=float(values.min())),
             findings.Number(name='highest', value=float(values.max())),
         ),
-        change='the mask of the loss: a mean over tokens is taken with other'
-        ' numbers in its place (the advantages?)',
+        change='check the mask of the loss: a mean over tokens is taken with'
+        ' other numbers in place of the mask (the advantages?)',
         curves=((_SHARES[name], steps, values),),
     )
   return None
@@ -89,10 +89,10 @@ def kl_negative(run: form.Run) -> findings.Finding | None:
       since=int(steps[change.index]),
       p=change.p,
       numbers=(findings.number('KL, last third', late, 'nats per token'),),
-      change='the mask of the KL and of the loss: tokens that the policy did'
-      ' not sample (replies of tools, search results, padding) must not count;'
-      ' or sampling that the trainer does not know (a repetition penalty,'
-      ' top_k)',
+      change='check the mask of the KL and of the loss: tokens that the policy'
+      ' did not sample (replies of tools, search results, padding) must not'
+      ' count; or sampling that the trainer does not know (a repetition'
+      ' penalty, top_k)',
       curves=(('KL', steps, kl),),
   )
 
@@ -106,8 +106,9 @@ def kl_at_start(run: form.Run) -> findings.Finding | None:
     return _at_start(
         f'the KL to the reference is {kl[0]:.2g} nats per token in the first'
         f' step, and {np.median(kl):.2g} later',
-        'the reference model: is it what the policy starts from (an adapter of'
-        ' supervised training, too)? unless the run goes on from a checkpoint',
+        'check the reference model: is it what the policy starts from (with an'
+        ' adapter of supervised training)? unless the run goes on from a'
+        ' checkpoint',
         steps,
         kl,
     )
@@ -120,11 +121,11 @@ def kl_at_start(run: form.Run) -> findings.Finding | None:
     return None
   return _at_start(
       f'the KL to the reference is {moved:.2g} nats per token after updates'
-      f' whose learning rates sum up to {before[early].max():.1g}, which change'
-      ' nothing',
-      'which tokens log-probs belong to: those of policy and reference must be'
-      ' taken at the places of the sampled tokens (images or padding shift'
-      ' them)',
+      f' whose learning rates sum up to {before[early].max():.1g}, too little'
+      ' to change the policy',
+      'check which tokens the log-probs belong to: those of policy and'
+      ' reference must be taken at the positions of the sampled tokens (images'
+      ' or padding shift them)',
       steps,
       kl,
   )
@@ -189,12 +190,12 @@ def kl_restarts(run: form.Run) -> findings.Finding | None:
       numbers=(
           findings.Number(name='such falls', value=float(len(found))),
       ),
-      change='what a restart loads: the policy of the last checkpoint; unless a'
-      ' new stage begins there'
+      change='check what a restart loads: it must be the policy of the last'
+      ' checkpoint; unless a new stage begins there'
       if back
-      else 'what the reference is after a restart: it must be the model that'
-      ' the first run began with, loaded before the checkpoint; unless it is'
-      ' renewed on purpose',
+      else 'check what the reference is after a restart: it must be the model'
+      ' that the first run began with, loaded before the checkpoint; unless it'
+      ' is renewed on purpose',
       curves=(('KL', steps, kl),),
   )
 
@@ -270,10 +271,10 @@ def kl_zero(run: form.Run) -> findings.Finding | None:
       text=f'the KL to the reference is exactly 0 in all {len(steps)} steps,'
       ' though rewards differ and there is a learning rate',
       numbers=(findings.Number(name='highest KL', value=float(kl.max())),),
-      change='whether the weights change: does the gradient of the policy reach'
-      ' them (a ratio that is the constant 1 has none), and is the reference a'
-      ' model of its own, not the policy itself?'
-      + ('' if coefficient else ' unless 0 stands for a KL that is not taken'),
+      change='check whether the weights change: does the gradient of the'
+      ' policy reach them (a ratio that is the constant 1 has none), and is'
+      ' the reference a model of its own, not the policy itself?'
+      + ('' if coefficient else ' unless 0 means that no KL is computed'),
       curves=(('KL', steps, kl),),
   )
 
@@ -303,9 +304,9 @@ def update_large(run: form.Run) -> findings.Finding | None:
       text=f'in each update the policy is {found.value:.2g} nats per token from'
       ' that of the rollouts; 0.001 to 0.03 are usual',
       numbers=(findings.number('KL of an update', found, 'nats per token'),),
-      change=f'{falls.learning_rate(run)}: a tenth of it;'
-      ' or fewer updates of a batch; or, if it is so before any weight has'
-      ' changed, log-probs of other tokens, or with dropout; unless rollouts'
+      change=f'{falls.learning_rate(run)}: a tenth of it; or fewer updates of'
+      ' a batch; or, if the KL is as large before any weight has changed,'
+      ' check for log-probs of other tokens and for dropout; unless rollouts'
       ' are many updates old, or the metric is a sum over the tokens of a'
       ' completion',
       curves=(('KL of the update', steps, kl),),
@@ -336,9 +337,9 @@ def loss_summed(run: form.Run) -> findings.Finding | None:
       f'{" and advantages" * (len(known) > 1)} are at most {scale:.2g} (all'
       f' absolute) and {clip.value:.0%} of the tokens are clipped',
       numbers=(findings.Number(name='median absolute loss', value=size),),
-      change='how the loss is averaged: a sum over tokens in place of a mean,'
-      ' or the ratio of a whole sequence that each of its tokens counts again'
-      ' (GSPO); a bound of the gradient norm then cuts nearly all of it',
+      change='check how the loss is averaged: a sum over tokens in place of a'
+      ' mean, or the ratio of a whole sequence that each of its tokens counts'
+      ' again (GSPO); a bound of the gradient norm then cuts nearly all of it',
       curves=(('loss', steps, loss),),
   )
 

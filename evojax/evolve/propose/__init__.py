@@ -227,8 +227,8 @@ def consider(
   if all(_is_near(old, new) for _, old, new in change.changes):
     said = ', '.join(f'{p} {a!r} -> {b!r}' for p, a, b in change.changes)
     raise ProposalError(
-        f'{said} is a change of less than {100 * _SAME:g} %, or of an order,'
-        ' whose effect no race can measure; propose a larger one'
+        f'{said} changes a number by less than {100 * _SAME:g} % or only an'
+        ' order; no race can measure the effect: propose a larger change'
     )
   for veto in (change.sha256, change.factor):
     if veto in context.vetoes:
@@ -317,7 +317,7 @@ def _note(context: Context, change: delta_lib.Delta) -> str:
     if trial.delta.before == parent:
       raise ProposalError(
           f'{change.factor}: this change was tried on this parent'
-          f' ({_result(trial)}); more seeds of it are not another change'
+          f' ({_result(trial)}); propose another change'
       )
   if not before:
     return ''

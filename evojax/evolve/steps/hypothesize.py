@@ -139,8 +139,8 @@ def _choose(
       least = prospects.least_chance(run, diagnosis.round)
       note = (
           f'none of {numerals.counted(len(rejected), "change")} is expected to'
-          f' prove a gain with a probability well above {least:.2f}, so that'
-          ' the tokens of a test train the policy'
+          f' prove a gain with a probability well above {least:.2f}; so the'
+          ' tokens that a test would take train the policy instead'
       )
   row = dict(trial=diagnosis.trial, version=version.version)
   if proposal is None:

@@ -241,7 +241,10 @@ def _waits(
   """
   if not _is_last(run, race, trial):
     return None
-  why = 'its evidence is enough, but the change before still has a shadow'
+  why = (
+      'its evidence is enough, but the change that was kept before it still has'
+      ' a shadow'
+  )
   return _verdict(standing, 'superseded', [why])
 
 
