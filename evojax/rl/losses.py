@@ -187,15 +187,19 @@ def policy_loss(
   if entropy is not None:
     loss = loss - objective.entropy_coef * jnp.where(mask, entropy, 0.0)
 
-  if objective.aggregation == 'sequence':
-    loss = jnp.sum(masked.masked_mean(loss, mask, -1))
-  else:
-    loss = masked.masked_sum(loss, mask)
+  loss = _summed(loss, mask, objective.aggregation)
   metrics = {
       name: masked.masked_sum(jax.lax.stop_gradient(x).astype(r.dtype), mask)
       for name, x in sums.items()
   }
   return loss / denominator, metrics
+
+
+def _summed(loss, mask, aggregation):
+  """Return the sum over tokens, or over the sequences' means."""
+  if aggregation == 'sequence':
+    return jnp.sum(masked.masked_mean(loss, mask, -1))
+  return masked.masked_sum(loss, mask)
 
 
 def _bounded(r, advantages, objective):
