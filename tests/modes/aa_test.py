@@ -185,7 +185,7 @@ class MeasureTest(parameterized.TestCase):
     self.assertStartsWith(found['text'][0], '7 equal arms (of 8; the others')
 
   def test_too_few_arms(self):
-    message = '5 of 6 equal arms .* takes 6: arms/aa-000: crash x'
+    message = '5 of 6 equal arms .* needs 6: arms/aa-000: crash x'
     with self.assertRaisesRegex(ValueError, message):
       self.measure([[0.4, 0.5]] * 6, 'crash')
     # One group that was graded has no standard error.
