@@ -251,7 +251,7 @@ class TurnsTest(parameterized.TestCase):
     prompts, episodes, advantages = data()
     batch, live, _ = make_batch(prompts, episodes, advantages, layout)
     want, _, _ = update(batch, live, layout, 'token')
-    # Whatever stands at an observation, it is not in the loss.
+    # No value at the tokens of an observation is in the loss.
     batch['sampler_logprobs'] = np.where(
         batch['mask'], batch['sampler_logprobs'], np.float32(np.nan)
     )

@@ -54,6 +54,7 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
     score = shares.score(run)
     if score is not None and trends.trend(score).low > 0:
       return None
+  said, remedies = _explore(run)
   return findings.Finding(
       check='entropy_collapse',
       severity='critical' if late.high < least / 2 else 'warning',
@@ -64,8 +65,8 @@ def entropy_collapse(run: form.Run) -> findings.Finding | None:
       numbers=(findings.number('entropy, last third', late, 'nats per token'),)
       + (found.numbers if found else ()),
       rows=found.rows if found else (),
-      change=_explore(run),
-      remedies=_remedies(run),
+      change=said,
+      remedies=remedies,
       curves=(('entropy', steps, entropy),),
   )
 
@@ -85,35 +86,47 @@ def _explores(run: form.Run) -> bool:
   return float(differ.mean()) > _ALIVE
 
 
-def _explore(run: form.Run) -> str:
+def _explore(run: form.Run) -> tuple[str, tuple[records.Remedy, ...]]:
+  """Return what restores exploration, in words and as remedies."""
   temperature = run.settings.get('temperature')
   bonus = run.settings.get('entropy_coef')
   word = lambda name: words.word(run.format, name)
   if bonus is not None and bonus < 0:
-    return f'{word("entropy_coef")} {bonus:g} -> 0'
+    change = f'{word("entropy_coef")} {bonus:g} -> 0'
+    return change, (records.Remedy(setting='entropy_coef', value=0.0),)
   if temperature is not None and temperature < 0.9:
-    return f'{word("temperature")} {temperature:g} -> 1'
+    change = f'{word("temperature")} {temperature:g} -> 1'
+    return change, (records.Remedy(setting='temperature', value=1.0),)
   change = (
       f'{word("clip")}: a higher upper bound; or {word("learning_rate")}: a'
       ' third of it'
   )
-  if bonus == 0:
-    change += f'; or {word("entropy_coef")} 0 -> {_BONUS:g}'
-  return change
-
-
-def _remedies(run: form.Run) -> tuple[records.Remedy, ...]:
-  """Return remedies that restore exploration; `_explore` says them in words."""
-  temperature = run.settings.get('temperature')
-  bonus = run.settings.get('entropy_coef')
-  if bonus is not None and bonus < 0:
-    return (records.Remedy(setting='entropy_coef', value=0.0),)
-  if temperature is not None and temperature < 0.9:
-    return (records.Remedy(setting='temperature', value=1.0),)
   slower = records.Remedy(setting='learning_rate', times=1 / 3)
-  if bonus == 0:
-    return slower, records.Remedy(setting='entropy_coef', value=_BONUS)
-  return (slower,)
+  if bonus != 0:
+    return change, (slower,)
+  change += f'; or {word("entropy_coef")} 0 -> {_BONUS:g}'
+  return change, (slower, records.Remedy(setting='entropy_coef', value=_BONUS))
+
+
+def _calm(run: form.Run) -> tuple[str, tuple[records.Remedy, ...]]:
+  """Return what lowers the entropy, in words and as remedies."""
+  bonus = run.settings.get('entropy_coef')
+  word = lambda name: words.word(run.format, name)
+  without = f'{word("entropy_coef")} -> 0'
+  change = (
+      f'lower {word("temperature")} to 1, or {word("learning_rate")}: a third'
+      ' of it'
+  )
+  remedies = (
+      records.Remedy(setting='temperature', value=1.0),
+      records.Remedy(setting='learning_rate', times=1 / 3),
+  )
+  if bonus is None:
+    return f'{change}, or {without}', remedies
+  if bonus <= 0:
+    return change, remedies
+  none = records.Remedy(setting='entropy_coef', value=0.0)
+  return f'{without}, or {change}', (none, *remedies)
 
 
 def _same_texts(run: form.Run) -> findings.Finding | None:
@@ -136,6 +149,7 @@ def _same_texts(run: form.Run) -> findings.Finding | None:
   if same.low < 0.5:
     return None
   chosen = table.index[table['distinct'] <= 2 / table['n']][:2]
+  said, remedies = _explore(run)
   return findings.Finding(
       check='entropy_collapse',
       severity='warning',
@@ -147,8 +161,8 @@ def _same_texts(run: form.Run) -> findings.Finding | None:
           ),
       ),
       rows=tuple(map(int, rows.index[rows['group'].isin(chosen)][:6])),
-      change=_explore(run),
-      remedies=_remedies(run),
+      change=said,
+      remedies=remedies,
   )
 
 
@@ -167,21 +181,7 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
       return None
   if change.p > _SURE or change.after < max(1.5 * change.before, 0.3):
     return None
-  bonus = run.settings.get('entropy_coef')
-  remedies = (
-      records.Remedy(setting='temperature', value=1.0),
-      records.Remedy(setting='learning_rate', times=1 / 3),
-  )
-  changes = [
-      f'lower {words.word(run.format, "temperature")} to 1',
-      f'{words.word(run.format, "learning_rate")}: a third of it',
-  ]
-  if bonus is None or bonus > 0:  # A known bonus is the first suspect.
-    at = 0 if bonus else len(changes)
-    changes.insert(at, f'{words.word(run.format, "entropy_coef")} -> 0')
-  if bonus is not None and bonus > 0:
-    none = records.Remedy(setting='entropy_coef', value=0.0)
-    remedies = (none, *remedies)
+  said, remedies = _calm(run)
   return findings.Finding(
       check='entropy_rising',
       severity='warning',
@@ -197,7 +197,7 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
               'nats per token',
           ),
       ),
-      change=', or '.join(changes),
+      change=said,
       remedies=remedies,
       curves=(('entropy', steps, entropy),),
   )
