@@ -28,6 +28,7 @@ from evojax.ledger import budget
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.report import page as page_lib
+from evojax.report import state as state_lib
 from evojax.runtime import goodput
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
@@ -459,6 +460,8 @@ def page(
     title: str = '',
     settings: Sequence[Mapping[str, str]] = (),
     meaning: str = '',
+    state: state_lib.State | None = None,
+    next_seconds: float = 0.0,
 ) -> str:
   """Return an HTML page of runs; its links work if it is stored in `root`.
 
@@ -469,6 +472,8 @@ def page(
     settings: Rows of a sweep's table, cells by heading, if the runs are the
       points of a sweep.
     meaning: What the numbers of these rows are.
+    state: State of what makes the runs, if that is known.
+    next_seconds: Seconds until the next page, while that is running.
   """
   usual, runs = differences(rows), []
   for row in rows:
@@ -493,14 +498,14 @@ def page(
   context = {
       'name': title or mirror.shown(f'Runs below {root}'),
       'verdict': f'{numerals.counted(len(rows), "run")}: {", ".join(counted)}.',
-      'state': {},
+      'state': state or {},
       'runs': runs,
       'settings': settings,
       'meaning': meaning,
       'headings': headings,
       'below': _below(rows, usual),
   }
-  return page_lib.render('runs.html', context)
+  return page_lib.render('runs.html', context, next_seconds)
 
 
 def _plain(rows: Sequence[Row]) -> tuple[list[str], list[Row]]:

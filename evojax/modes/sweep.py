@@ -9,7 +9,7 @@ points are not run again, so the same command continues a sweep, and after
 settings or seeds were added it runs only the new points. Points that another
 config has made are refused.
 
-    <workdir>/sweep.json, sweep.html    the table, rewritten after every point
+    <workdir>/sweep.json, sweep.html    the table, rewritten every minute
     <workdir>/array.sh                  with --executor=slurm, for sbatch
 
 Where the sweep is in an object store, array.sh and the logs of Slurm are in
@@ -22,6 +22,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import math
 import os
 import pathlib
 import runpy
@@ -36,6 +37,7 @@ from evojax import config as config_lib
 from evojax.eval import report as report_lib
 from evojax.modes import runs
 from evojax.modes import sweep_file
+from evojax.report import state as state_lib
 from evojax.runtime import accelerators
 from evojax.runtime import commands
 from evojax.runtime import config_checks
@@ -50,6 +52,7 @@ from evojax.stats import intervals
 
 TABLE, PAGE = 'sweep.json', 'sweep.html'
 _POLL_SECONDS = 0.5
+_PAGE_SECONDS = 60.0  # Between two pages of a running sweep.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +150,12 @@ def run(
       output.say(f'{len(left)} points are left: sbatch {script}')
     if engine:
       pool = commands.Pool(engine, max(1, workers))
-      failed = _run(pool, left, lambda: write_table(root, points))
+      page = lambda: write_table(root, points, running=True)
+      try:
+        failed = _run(pool, left, page)
+      except preemption.Preempted:
+        write_table(root, points)
+        raise
     show(write_table(root, points), root)
   for why in failed:
     output.say(f'error: {why}', error=True)
@@ -340,9 +348,10 @@ def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
   Args:
     pool: Runs the points; closed at the end.
     left: The points.
-    after: Called whenever points have ended.
+    after: Called whenever points have ended, and every `_PAGE_SECONDS`.
   """
   failed, waiting = [], {point.command.name: point for point in left}
+  written = -math.inf
   with contextlib.ExitStack() as stack:
     # Logs of points that a stop ends.
     stack.callback(lambda: [_put_log(p) for p in waiting.values()])
@@ -364,8 +373,10 @@ def _run(pool: commands.Pool, left: Sequence[Point], after: Any) -> list[str]:
           pool.check(name)
         except commands.CommandError as error:
           failed.append(str(error))
-      if ended:
+      if ended or time.monotonic() - written > _PAGE_SECONDS:
         after()
+        written = time.monotonic()
+      if ended:
         count = len(left) - len(waiting)
         output.say(f'{count} of {len(left)} points have ended')
       time.sleep(_POLL_SECONDS)
@@ -422,8 +433,9 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
   first setting, paired by seed, over the seeds for which both have a score.
 
   Returns:
-    JSON values: setting, seeds (finished), of (all), split, and score, gain and
-    over as [mean, low, high] with Student's 95 % interval, or None.
+    JSON values: setting, seeds (with a score), unscored (seeds that have ended
+    without one), of (all), split, and score, gain and over as [mean, low, high]
+    with Student's 95 % interval, or None.
   """
   scores: dict[str, dict[int, Mapping[str, Any]]] = {}
   for point in points:
@@ -447,7 +459,8 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
     rows.append(
         {
             'setting': name,
-            'seeds': len(by_seed),
+            'seeds': len(scored[name]),
+            'unscored': len(by_seed) - len(scored[name]),
             'of': sum(point.setting == name for point in points),
             'split': next((r.get('split') for r in by_seed.values()), None),
             # Scores are shares, and the others differences of shares.
@@ -471,9 +484,15 @@ def _interval(
 
 
 def write_table(
-    root: pathlib.Path, points: Sequence[Point]
+    root: pathlib.Path, points: Sequence[Point], *, running: bool = False
 ) -> list[dict[str, Any]]:
-  """Write the table and the page of a sweep; return the table."""
+  """Write the table and the page of a sweep; return the table.
+
+  Args:
+    root: Directory of the sweep.
+    points: All points.
+    running: Whether the page will be written again, which it then waits for.
+  """
   rows = tabulate(points)
   durable.write_json(root / TABLE, rows)
   mirror.put(root / TABLE)
@@ -481,11 +500,16 @@ def write_table(
       runs.read(point.path, root) for point in points if point.path.is_dir()
   ]
   title, text = mirror.shown(f'Sweep {root}'), meaning(rows)
-  if left := [p.command.name for p in points if not p.command.is_done()]:
+  left = [point.command.name for point in points if not point.command.is_done()]
+  if left:
     more = f' and {len(left) - 9} more' * (len(left) > 9)
     text += f' Not finished: {", ".join(left[:9])}{more}; see logs/ beside this'
     text += ' page.'
-  page = runs.page(root, listed, title, cells(rows), text)
+  state, seconds = None, 0.0
+  if running:
+    done = f'{len(points) - len(left)} of {len(points)} points have ended'
+    state, seconds = state_lib.State('running', done), _PAGE_SECONDS
+  page = runs.page(root, listed, title, cells(rows), text, state, seconds)
   durable.write_atomic(root / PAGE, page.encode())
   mirror.put(root / PAGE)
   return rows
@@ -496,11 +520,16 @@ def meaning(rows: Sequence[Mapping[str, Any]]) -> str:
   split = next((row['split'] for row in rows if row['split']), None)
   of = f' on {split} problems' if split else ''
   over = f' Over: points over {rows[0]["setting"]}, by seed.'
-  return (
+  text = (
       f'Score: the solved share{of}. Gain: points over the base policy.'
       f'{over * (len(rows) > 1)} All are means over seeds with 95 % intervals'
       ' (Student t).'
   )
+  for row in rows:
+    if row['unscored']:
+      ended = numerals.counted(row['unscored'], 'run')
+      text += f' {row["setting"]}: {ended} ended without a score.'
+  return text
 
 
 def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

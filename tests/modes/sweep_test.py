@@ -10,6 +10,7 @@ import re
 import runpy
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from evojax.modes import sweep_file
 from evojax.runtime import commands
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
+from evojax.runtime import preemption
 from evojax.runtime import storage
 from evojax.training import reward_parts
 from evojax.training import settings
@@ -197,6 +199,7 @@ GRID = {'model.path': ('../../a', '/b c'), 'grpo.kl_coef': (0.0, 1e-3)}
     rows = [
         dict(setting=f'all,learning_rate={rate}', seeds=2, of=2, split='dev')
         | dict(score=[0.375, 0.0, 1.0], gain=[0.06, -1.0, 1.0], over=over)
+        | dict(unscored=0)
         for rate, over in ((0.0003, None), (0.001, [-0.03, -0.82, 0.76]))
     ]
     out = io.StringIO()
@@ -250,13 +253,49 @@ GRID = {'model.path': ('../../a', '/b c'), 'grpo.kl_coef': (0.0, 1e-3)}
       path.write_text(json.dumps({'metrics': {}}))
     self.assertEqual(self.run_it(Fake()), 0)
     rows = json.loads((self.workdir / 'sweep.json').read_text())
-    self.assertEqual([row['seeds'] for row in rows], [2, 2, 2, 2])
+    self.assertEqual([row['seeds'] for row in rows], [1, 2, 2, 1])
+    self.assertEqual([row['unscored'] for row in rows], [1, 0, 0, 1])
+    text = 'wide,learning_rate=0.0003: 1 run ended without a score.'
+    self.assertIn(text, self.said[-1])
+    self.assertIn(text, (self.workdir / 'sweep.html').read_text())
     scores = [row['score'][0] for row in rows]
     for score, expected in zip(scores, (0.3, 0.45, 0.25, 0.5), strict=True):
       self.assertAlmostEqual(score, expected)
     # Only seed 2 has a score of both.
     self.assertAlmostEqual(rows[3]['over'][0], 0.2)
     self.assertIsNone(rows[3]['over'][1])
+
+  def test_the_page_of_a_running_sweep_loads_itself_again(self):
+    pages, put = [], sweep.mirror.put
+
+    def keep(path):
+      if path.name == 'sweep.html':
+        pages.append(path.read_text())
+      put(path)
+
+    with absltest.mock.patch.object(sweep.mirror, 'put', keep):
+      self.assertEqual(self.run_it(Fake(), workers=1), 0)
+    for text in (
+        'data-state="running" data-',
+        'data-next="60"',
+        ' of 8 points have ended',
+        'loads itself again',
+    ):
+      with self.subTest(text):
+        found = [text in page for page in (pages[0], pages[-1])]
+        self.assertEqual(found, [True, False])
+
+  def test_the_page_of_a_stopped_sweep_does_not_claim_to_run(self):
+
+    def stop(pool, name):
+      del pool, name
+      os.kill(os.getpid(), signal.SIGTERM)
+
+    check = absltest.mock.patch.object(commands.Pool, 'check', stop)
+    with check, self.assertRaises(preemption.Preempted):
+      self.run_it(Fake(), workers=1)
+    page = (self.workdir / 'sweep.html').read_text()
+    self.assertEqual(re.search('data-state="([a-z]*)" ', page)[1], '')
 
   def edit(self, before, after):
     """Change the sweep's file."""
