@@ -12,7 +12,8 @@ tokens_per_second_device is the number of sampled tokens divided by the time of
 a whole step and by the devices. It and mfu (see `evojax.models.flops.model`)
 are medians over all steps except the first, which compiles. device_hours and
 dollars count all devices from the first to the last step, including restarts,
-at --config.evolve.dollars_per_device_hour.
+at --config.evolve.dollars_per_device_hour. Where a run continued on other
+devices, the row names both, and the time between counts with the new ones.
 """
 
 import json
@@ -28,25 +29,46 @@ from evojax.models import decoder
 from evojax.models import hf_config
 from evojax.report import curves
 from evojax.runtime import goodput
+from evojax.runtime import mirror
+from evojax.runtime import storage
 
 _RECORD = flags.DEFINE_string('record', '', 'Workdir of a finished run.')
 _ROWS = flags.DEFINE_string('rows', '', 'Another file of rows.')
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ROWS = ROOT / 'benchmarks' / 'reference.jsonl'
+# Files of a policy's directory that say what it is.
+_OF_MODEL = 'config.json', 'RANDOM_WEIGHTS'
 MARKS = '<!-- reference rows -->', '<!-- end of reference rows -->'
 _HEAD = (
-    '| checkpoint | hardware | solved before | after | tokens/s/device | MFU |'
-    ' device-hours | cost | jax, evojax | run on |'
+    '| checkpoint | hardware | steps | solved before | after |'
+    ' tokens/s/device | MFU | device-hours | cost | jax, evojax | run on |'
 )
 
 
-def row(workdir: pathlib.Path) -> dict[str, Any]:
+def _hardware(start: dict[str, Any]) -> str:
+  """Return the name of the devices of a start."""
+  if start['platform'] == 'cpu':
+    return f'CPU, {start["cpus"]} cores'
+  return f'{start["devices"]} x {start["device"]}'
+
+
+def row(workdir: str) -> dict[str, Any]:
   """Return the row of a finished run of --mode=train.
+
+  Args:
+    workdir: A path, or a URL, of which only the run's own files are downloaded.
 
   Raises:
     ValueError: If the workdir holds none, or not yet.
+    storage.StorageError: If the store does not answer.
   """
+  with mirror.opened(workdir, lambda name: '/' not in name) as path:
+    return _row(pathlib.Path(path).expanduser())
+
+
+def _row(workdir: pathlib.Path) -> dict[str, Any]:
+  """Return the row of a run in a directory of this machine."""
   try:
     config, summary, starts = (
         json.loads((workdir / f'{name}.json').read_text())
@@ -59,22 +81,26 @@ def row(workdir: pathlib.Path) -> dict[str, Any]:
         ' the same command of launch/reference_run.sh continues it'
     ) from error
   config, last = config['config'], starts[-1]
-  model = domains.policy_path(config['model']['path'])
+  path = config['model']['path']
+  model = domains.policy_path(path, _OF_MODEL)
   parameters = decoder.count_params(hf_config.load(model))
   rows = [r for r in curves.read(workdir) if 'tokens_per_second' in r]
   steady = rows[1:] or rows
-  median = lambda name: statistics.median(r[name] for r in steady)
-  devices = last['devices']
-  name = f'{devices} x {last["device"]}'
-  if last['platform'] == 'cpu':
-    name = f'CPU, {last["cpus"]} cores'
-  hours = goodput.wall_seconds(workdir) / 3600 * devices
+  start_of = goodput.start_of(workdir)
+  seconds = goodput.wall_seconds(workdir)
+  hours = sum(s * start_of(n)['devices'] for n, s in seconds.items()) / 3600
+  used = dict.fromkeys(_hardware(start_of(step)) for step in seconds)
+  speeds = [
+      r['tokens_per_second'] / start_of(r['step'])['devices'] for r in steady
+  ]
+  # A start may be the first one that knows the peak of its devices.
+  shares = [r['mfu'] for r in steady if 'mfu' in r]
   price = config['evolve']['dollars_per_device_hour']
   return {
-      'checkpoint': model.name,
+      'checkpoint': path.rstrip('/').rpartition('/')[2],
       'parameters': parameters,
       'random': (model / 'RANDOM_WEIGHTS').exists(),
-      'hardware': name,
+      'hardware': ', then '.join(used),
       'config': config['name'],
       'steps': summary['steps'],
       'split': scores['split'],
@@ -84,8 +110,8 @@ def row(workdir: pathlib.Path) -> dict[str, Any]:
           side: {k: scores[side][k] for k in ('value', 'low', 'high')}
           for side in ('before', 'after', 'gain')
       },
-      'tokens_per_second_device': median('tokens_per_second') / devices,
-      'mfu': median('mfu') if 'mfu' in steady[-1] else None,
+      'tokens_per_second_device': statistics.median(speeds),
+      'mfu': statistics.median(shares) if shares else None,
       'goodput': rows[-1]['goodput'],
       'device_hours': hours,
       'dollars': hours * price if price else None,
@@ -112,18 +138,20 @@ def record(new: dict[str, Any], path: pathlib.Path = ROWS) -> None:
 def _cells(r: dict[str, Any]) -> list[str]:
   name = r['checkpoint'] + ' (random weights)' * bool(r.get('random'))
   if 'date' not in r:
-    return [name, r['hardware'], *[''] * 7, '**not run yet**']
+    return [name, r['hardware'], *[''] * 8, '**not run yet**']
+  commit, dirty, _ = r['evojax'].partition('-dirty')
   share = lambda side: '{value:.1%} [{low:.1%}, {high:.1%}]'.format(**r[side])
   return [
       name,
       r['hardware'],
+      str(r['steps']),
       share('before'),
       share('after'),
       f'{r["tokens_per_second_device"]:,.0f}',
       'peak unknown' if r['mfu'] is None else f'{r["mfu"]:.1%}',
       f'{r["device_hours"]:.3g}',
       'no price' if r['dollars'] is None else f'${r["dollars"]:,.2f}',
-      f'{r["jax"]}, {r["evojax"][:9] or "unknown"}',
+      f'{r["jax"]}, {commit[:9] or "unknown"}{dirty}',
       r['date'],
   ]
 
@@ -153,9 +181,9 @@ def main(_):
   path = pathlib.Path(_ROWS.value or ROWS)
   if _RECORD.value:
     try:
-      record(row(pathlib.Path(_RECORD.value).expanduser()), path)
-    except ValueError as error:
-      raise SystemExit(f'error: {error}') from error
+      record(row(_RECORD.value), path)
+    except (ValueError, storage.StorageError) as error:
+      raise SystemExit(mirror.shown(f'error: {error}')) from error
   if path == ROWS:
     readme = ROOT / 'README.md'
     readme.write_text(with_table(readme.read_text(), read(path)))

@@ -4,7 +4,7 @@
 #
 #   bash launch/reference_run.sh DIR DATA [flags of evojax]
 #
-# DIR   a Qwen3 directory in Hugging Face's layout.
+# DIR   a Qwen3 directory in Hugging Face's layout, or gs://BUCKET/x.
 # DATA  a JSONL file with lines {"question": ..., "answer": "... #### 42"}, or a
 #       directory with train.jsonl and, for the scores, test.jsonl.
 #
@@ -23,12 +23,13 @@ if [[ $# -lt 2 || "$1" == -* || "$2" == -* ]]; then
   exit 2
 fi
 # Relative paths DIR and DATA are relative to the caller's directory.
-model="$(realpath -m -- "$1")" data="$(realpath -m -- "$2")"
+model="${1%/}" data="$(realpath -m -- "$2")"
+[[ "$model" == *://* ]] || model="$(realpath -m -- "$1")"
 shift 2
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 
-if [[ ! -f "$model/config.json" ]]; then
+if [[ "$model" != *://* && ! -f "$model/config.json" ]]; then
   echo "error: DIR=$model holds no config.json; name a Qwen3 directory in" \
     "Hugging Face's layout, as \`hf download\` makes it" >&2
   exit 2
@@ -43,12 +44,14 @@ fi
 take_dry_run "$@"
 set -- ${rest[@]+"${rest[@]}"}
 workdir="runs/reference-$(basename -- "$model")"
-rows='' flags=()
+rows='' flags=() before=''
 for flag in "$@"; do
   case "$flag" in
-    --workdir=*) workdir="${flag#*=}" ;;
+    --workdir=* | -workdir=*) workdir="${flag#*=}" ;;
     --rows=*) rows="${flag#*=}"; continue ;;
   esac
+  [[ "$before" != --workdir && "$before" != -workdir ]] || workdir="$flag"
+  before="$flag"
   flags+=("$flag")
 done
 

@@ -11,7 +11,6 @@ and a run that cannot be read is listed with the reason.
 
 from collections.abc import Mapping, Sequence
 import csv
-import datetime
 import io
 import json
 import math
@@ -239,15 +238,8 @@ def _dollars(
   price = row.get('config.evolve.dollars_per_device_hour')
   if not price or not (path / run_files.MANIFEST).exists():
     return None
-  starts = [
-      (datetime.datetime.fromisoformat(start['start']).timestamp(), start)
-      for start in json.loads((path / run_files.MANIFEST).read_bytes())
-  ]
-  ends, spent = goodput.ends(path), 0.0
-  for step, each in seconds.items():
-    ended = ends.get(step, math.inf)
-    made = [start for began, start in starts if began <= ended]
-    spent += each * (made or [starts[0][1]])[-1]['devices']
+  start_of = goodput.start_of(path)
+  spent = sum(s * start_of(step)['devices'] for step, s in seconds.items())
   return spent * price / 3600
 
 

@@ -10,12 +10,14 @@ without a process, and the time until the new process begins its first step.
 
 from collections.abc import Callable
 import contextlib
+import datetime
+import itertools
 import json
 import math
 import os
 import pathlib
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evojax.runtime import durable
 from evojax.runtime import run_files
@@ -138,9 +140,38 @@ def ends(folder: str | os.PathLike[str]) -> dict[int, float]:
   return {step.step: step.ended for step in Clock(pathlib.Path(folder))._steps}
 
 
-def wall_seconds(folder: str | os.PathLike[str]) -> float:
-  """Return the seconds from the first step's start to the last step's end.
+def wall_seconds(folder: str | os.PathLike[str]) -> dict[int, float]:
+  """Return the seconds from the step before to the end of each useful step.
 
-  Time without a process is included. 0 if no step has ended.
+  Their sum is the time from the start of the first step to the end of the last
+  one, including time without a process.
   """
-  return Clock(pathlib.Path(folder)).wall
+  clock = Clock(pathlib.Path(folder))
+  times = [clock._first, *(step.ended for step in clock._steps)]
+  pairs = zip(clock._steps, itertools.pairwise(times), strict=True)
+  return {step.step: end - begin for step, (begin, end) in pairs}
+
+
+def start_of(
+    folder: str | os.PathLike[str],
+) -> Callable[[int], dict[str, Any]]:
+  """Return a function from a step to the start that made it.
+
+  A run may continue on other devices; these are in the start, an entry of the
+  manifest. A step without a recorded end counts as one of the last start.
+
+  Raises:
+    OSError: If there is no manifest.
+  """
+  starts = json.loads(pathlib.Path(folder, run_files.MANIFEST).read_bytes())
+  began = [
+      datetime.datetime.fromisoformat(start['start']).timestamp()
+      for start in starts
+  ]
+  known = ends(folder)
+
+  def find(step: int) -> dict[str, Any]:
+    before = sum(time <= known.get(step, math.inf) for time in began)
+    return starts[max(before - 1, 0)]
+
+  return find

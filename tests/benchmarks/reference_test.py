@@ -16,15 +16,18 @@ import pytest
 from benchmarks import random_qwen3
 from benchmarks import reference
 from configs import gsm8k
+from evojax import config as config_lib
 from evojax import domains
 from evojax.models import hf_config
 from evojax.models import policy
 from evojax.models import tokenizer
 from evojax.modes import plan
 from evojax.runtime import devices
+from evojax.runtime import mirror
 from tests import compiled
 from tests import launch_test
 from tests.aot import programs
+from tests.runtime import storage_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -44,6 +47,7 @@ class RowsTest(absltest.TestCase):
     (example,) = [r for r in reference.read() if 'date' in r][:1]
     run = example | {'checkpoint': 'b', 'hardware': 'H'}
     run |= {'mfu': 0.421, 'dollars': 1234.5, 'random': False}
+    run |= {'jax': '1', 'evojax': 40 * 'a' + '-dirty'}
     reference.record(run, path)
     rows = reference.read(path)
     self.assertLen(rows, 2)
@@ -51,13 +55,78 @@ class RowsTest(absltest.TestCase):
     self.assertStartsWith(first, '| b | H | ')
     self.assertIn('| 42.1% |', first)
     self.assertIn('| $1,234.50 |', first)
-    self.assertEqual(second, '| a | H |' + '  |' * 7 + ' **not run yet** |')
+    self.assertIn('| 1, aaaaaaaaa-dirty |', first)
+    # A run of fewer steps than planned does not look like the planned one.
+    self.assertIn(f' H | {run["steps"]} | ', first)
+    self.assertEqual(second, '| a | H |' + '  |' * 8 + ' **not run yet** |')
 
   def test_a_workdir_without_a_finished_run(self):
     with self.assertRaisesRegex(ValueError, '--record=.*holds no finished run'):
-      reference.row(
-          pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
-      )
+      reference.row(self.enter_context(tempfile.TemporaryDirectory()))
+
+
+class RunTest(storage_test.StorageTestCase):
+  """A run of four steps of 10 s: two on 8 devices, a minute later two on 2."""
+
+  def make(self, path):
+    scores = dict(split='sealed', problems=4, samples=2)
+    scores |= dict.fromkeys(
+        ('before', 'after', 'gain'), dict(value=0.5, low=0.25, high=0.75)
+    )
+    config = gsm8k.get_config('smoke').unlock()
+    config.model.path = 'package:math'
+    config.evolve.dollars_per_device_hour = 36.0
+    config = {'config': config_lib.to_mapping(config)}
+    starts = [
+        dict(start=start, devices=devices, device='TPU v5', platform='tpu')
+        for start, devices in (
+            ('1970-01-01T00:00:00+00:00', 8),
+            ('1970-01-01T00:01:30+00:00', 2),
+        )
+    ]
+    starts[-1] |= dict(jax='1', commit='2')
+    times = [
+        dict(step=step, start=start, began=end - 10.0, ended=end)
+        for step, start, end in (
+            *((1, 0, 20.0), (2, 0, 30.0), (3, 0, 40.0)),  # The third is lost.
+            *((3, 1, 100.0), (4, 1, 110.0)),
+        )
+    ]
+    rows = [
+        dict(step=step, tokens_per_second=speed, goodput=0.4)
+        for step, speed in ((1, 8.0), (2, 800.0), (3, 200.0), (4, 200.0))
+    ]
+    rows[-1]['mfu'] = 0.25  # The first start did not know the peak.
+    path.mkdir(parents=True)
+    for name, value in (
+        ('config', config),
+        ('summary', dict(steps=4, gain=dict(sealed=scores))),
+        ('manifest', starts),
+    ):
+      (path / f'{name}.json').write_text(json.dumps(value))
+    for name, lines in (('times', times), ('metrics', rows)):
+      text = ''.join(json.dumps(line) + '\n' for line in lines)
+      (path / f'{name}.jsonl').write_text(text)
+
+  def test_a_step_counts_with_the_devices_that_made_it(self):
+    self.make(self.root / 'run')
+    row = reference.row(str(self.root / 'run'))
+    self.assertEqual(row['hardware'], '8 x TPU v5, then 2 x TPU v5')
+    self.assertEqual(row['tokens_per_second_device'], 100.0)
+    self.assertEqual(row['mfu'], 0.25)
+    # From 10 to 30 s on 8 devices, from there to 110 s on 2; a cent a second.
+    self.assertAlmostEqual(row['device_hours'], (20 * 8 + 80 * 2) / 3600)
+    self.assertAlmostEqual(row['dollars'], 3.2)
+
+  def test_a_run_in_a_bucket(self):
+    url = 'objects://bucket/run'
+    with mirror.opened(url) as path:
+      self.make(pathlib.Path(path))
+      copy = mirror.of(path)
+      copy.begin()
+      copy.keep()
+    self.make(self.root / 'run')
+    self.assertEqual(reference.row(url), reference.row(f'{self.root}/run'))
 
 
 class PlannedTest(absltest.TestCase):
@@ -128,6 +197,16 @@ class ScriptTest(absltest.TestCase):
     ):
       self.assertIn(f' {flag}', train)
     self.assertEndsWith(record, '--record=runs/reference-model')
+
+  def test_what_is_trained_is_what_is_recorded(self):
+    run = self.run_script(
+        *('gs://bucket/model/', 'data', '--dry_run'),
+        *('--workdir', 'gs://bucket/run'),
+    )
+    train, record = run.stdout.splitlines()
+    self.assertIn(' --config.model.path=gs://bucket/model ', train)
+    self.assertEndsWith(train, ' --workdir gs://bucket/run')
+    self.assertEndsWith(record, ' --record=gs://bucket/run')
 
   def environment(self):
     """Return variables by which the script finds this Python installed."""
