@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import glob
 import importlib
 import json
 import pathlib
@@ -18,6 +19,14 @@ from evojax.domains import splits
 # The rows of a data set, each with its location, such as 'path:line'; an error
 # stands for an unreadable row.
 Rows = Iterable[tuple[str, Mapping[str, Any] | ValueError]]
+_COMPRESSED = ('.gz', '.bz2', '.zst')
+# First bytes of files that are often taken for JSON lines -> what they are.
+_FORMS = {
+    b'\xff\xfe': 'UTF-16 text; write it as UTF-8',
+    b'\xfe\xff': 'UTF-16 text; write it as UTF-8',
+    b'\x1f\x8b': 'compressed by gzip; let its name end in .gz',
+    b'PAR1': 'a Parquet file; name it in domain.kwargs.parquet',
+}
 _PLACES = 5  # Number of broken rows that a message names.
 
 
@@ -48,26 +57,37 @@ def jsonl_rows(
   7.140 does not become 7.14.
 
   Args:
-    path: A file in UTF-8, from domain.kwargs.jsonl.
+    path: Files in UTF-8, from domain.kwargs.jsonl; see `_files`. Those whose
+      names end as in `_COMPRESSED` are decompressed.
 
   Raises:
-    ValueError: If the file is missing.
+    ValueError: If a file is missing, damaged or not UTF-8 text.
   """
-  lines = _file('jsonl', path).read_bytes().splitlines()
-  for number, line in enumerate(lines, 1):
-    if not line.strip():
-      continue
-    where = f'{path}:{number}'
+  for file in _files('jsonl', path):
     try:
-      row = _loads(line)
-    # Text that is not UTF-8 raises a ValueError too. A line of 100,000 brackets
-    # is nested more deeply than the parser can follow.
-    except (ValueError, RecursionError) as error:
-      yield where, ValueError(f'not JSON: {error}')
-      continue
-    if not isinstance(row, dict):
-      row = ValueError(f'a {type(row).__name__}, not an object')
-    yield where, row
+      with pa.input_stream(str(file), compression='detect') as stream:
+        text = stream.read()
+    except (pa.ArrowException, OSError) as error:
+      raise ValueError(
+          f'domain.kwargs.jsonl: {str(file)!r} cannot be read: {error}'
+      ) from error
+    for start, form in _FORMS.items():
+      if text.startswith(start):
+        raise ValueError(f'domain.kwargs.jsonl: {str(file)!r} is {form}')
+    for number, line in enumerate(text.splitlines(), 1):
+      if not line.strip():
+        continue
+      where = f'{file}:{number}'
+      try:
+        row = _loads(line)
+      # Text that is not UTF-8 raises a ValueError too. A line of 100,000
+      # brackets is nested more deeply than the parser can follow.
+      except (ValueError, RecursionError) as error:
+        yield where, ValueError(f'not JSON: {error}')
+        continue
+      if not isinstance(row, dict):
+        row = ValueError(f'a {type(row).__name__}, not an object')
+      yield where, row
 
 
 def parquet_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -76,22 +96,22 @@ def parquet_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
   Numbers are returned as `Numeral`, as in `jsonl_rows`.
 
   Args:
-    path: The path in domain.kwargs.parquet.
+    path: Files, from domain.kwargs.parquet; see `_files`.
 
   Raises:
-    ValueError: If the file is missing, damaged or not Parquet.
+    ValueError: If a file is missing, damaged or not Parquet.
   """
-  file = _file('parquet', path)
-  try:
-    batches = parquet.ParquetFile(file).iter_batches()
-    rows = (r for batch in batches for r in _widened(batch).to_pylist())
-    for index, row in enumerate(rows):
-      yield f'{path}[{index}]', _loads(json.dumps(row, default=_plain))
-  except (pa.ArrowException, OSError, UnicodeError) as error:
-    raise ValueError(
-        f'domain.kwargs.parquet: {path!r} is not a Parquet file, or is damaged:'
-        f' {error}'
-    ) from error
+  for file in _files('parquet', path):
+    try:
+      batches = parquet.ParquetFile(file).iter_batches()
+      rows = (r for batch in batches for r in _widened(batch).to_pylist())
+      for index, row in enumerate(rows):
+        yield f'{file}[{index}]', _loads(json.dumps(row, default=_plain))
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+      raise ValueError(
+          f'domain.kwargs.parquet: {str(file)!r} is not a Parquet file, or is'
+          f' damaged: {error}'
+      ) from error
 
 
 def _widened(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -114,14 +134,37 @@ def _plain(value: Any) -> str | None:
     return None
 
 
-def _file(name: str, path: str) -> pathlib.Path:
+def family(path: str) -> str:
+  """Return the family of rows without a tag: 'sums' for 'sums.jsonl.gz'."""
+  file = pathlib.Path(path)
+  return (file.with_suffix('') if file.suffix in _COMPRESSED else file).stem
+
+
+def _files(name: str, path: str) -> list[pathlib.Path]:
+  """Return the file of a path, or the files that a pattern names, by name.
+
+  Args:
+    name: Argument of the domain that has the path.
+    path: A file, or a pattern such as 'train-*.parquet'.
+
+  Raises:
+    ValueError: If there is none.
+  """
   file = pathlib.Path(path).expanduser()
-  if not file.is_file():
+  if file.is_file():
+    return [file]
+  matched = map(pathlib.Path, sorted(glob.glob(str(file))))
+  if found := [file for file in matched if file.is_file()]:
+    return found
+  if file.is_dir():
     raise ValueError(
-        f'domain.kwargs.{name}: {path!r} does not exist or is not a file,'
-        f' relative to {pathlib.Path.cwd()}'
+        f'domain.kwargs.{name}: {path!r} is a directory; name a file, or'
+        f" several by a pattern: '{path}/train-*'"
     )
-  return file
+  raise ValueError(
+      f'domain.kwargs.{name}: {path!r} does not exist or is not a file,'
+      f' relative to {pathlib.Path.cwd()}'
+  )
 
 
 def _loads(text: str | bytes) -> Any:

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import json
-import pathlib
 import pickletools
 import re
 from typing import Any
@@ -80,7 +79,7 @@ def read_jsonl(
     ValueError: If the file is missing or holds no problem, a line has no known
       format (with its number), or one statement has two sets of tests.
   """
-  parse = functools.partial(_problem, pathlib.Path(path).stem, system_prompt)
+  parse = functools.partial(_problem, datasets.family(path), system_prompt)
   rows = datasets.jsonl_rows(path)
   return datasets.distinct(rows, parse, path, skip_broken=skip_broken)
 

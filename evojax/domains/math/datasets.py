@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 import functools
 import json
-import pathlib
 import re
 from typing import Any
 
@@ -46,7 +45,7 @@ def read_jsonl(
     ValueError: If the file is missing or holds no problem, a line is not JSON
       or lacks a field (with its number), or one question has two answers.
   """
-  parse = functools.partial(_problem, pathlib.Path(path).stem, **options)
+  parse = functools.partial(_problem, datasets.family(path), **options)
   rows = datasets.jsonl_rows(path)
   return datasets.distinct(rows, parse, path, skip_broken=skip_broken)
 
@@ -59,7 +58,7 @@ def read_parquet(
   Raises:
     ValueError: As in `read_jsonl`, and if the file is not Parquet.
   """
-  parse = functools.partial(_problem, pathlib.Path(path).stem, **options)
+  parse = functools.partial(_problem, datasets.family(path), **options)
   rows = datasets.parquet_rows(path)
   return datasets.distinct(rows, parse, path, skip_broken=skip_broken)
 

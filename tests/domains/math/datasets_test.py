@@ -1,6 +1,7 @@
 """Problems from JSONL and TFDS files."""
 
 import datetime
+import gzip
 import json
 import os
 import pathlib
@@ -222,6 +223,52 @@ class JsonlTest(parameterized.TestCase):
   def test_missing_file(self):
     with self.assertRaisesRegex(ValueError, "'/no/such.jsonl' does not exist"):
       datasets.read_jsonl('/no/such.jsonl')
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    with self.assertRaisesRegex(ValueError, f'a directory.*{folder}/train-.*'):
+      datasets.read_jsonl(folder)
+
+  @parameterized.parameters('.gz', '.bz2', '.zst')
+  def test_compressed_files(self, ending):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    file = folder / f'sums.jsonl{ending}'
+    line = json.dumps({'question': 'Größe', 'answer': 7}).encode() + b'\n'
+    with pa.output_stream(str(file), compression='detect') as stream:
+      stream.write(line)
+    (problem,) = datasets.read_jsonl(str(file))
+    found = (problem.question, problem.answer, problem.family)
+    self.assertEqual(found, ('Größe', '7', 'sums'))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    # A file that is cut may decompress to a part of its lines.
+    with self.assertRaisesRegex(ValueError, 'cannot be read|holds no problem'):
+      datasets.read_jsonl(str(file))
+
+  @parameterized.parameters(
+      ('{}'.encode('utf-16'), 'is UTF-16 text; write it as UTF-8'),
+      (gzip.compress(b'{}'), 'compressed by gzip; let its name end in .gz'),
+      (b'PAR1\x15', 'a Parquet file; name it in domain.kwargs.parquet'),
+  )
+  def test_a_file_of_another_form_is_one_error(self, data, message):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    file = folder / 'set.jsonl'
+    file.write_bytes(data)
+    message = f"kwargs.jsonl: '{file}' .*{message}"
+    with self.assertRaisesRegex(ValueError, message):
+      datasets.read_jsonl(str(file))
+
+  def test_a_pattern_names_several_files(self):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    for part in (1, 0):
+      row = {'question': f'q {part}', 'answer': part}
+      file = folder / f'train-{part:05}-of-00002.jsonl'
+      file.write_text(json.dumps(row) + '\n')
+    read = datasets.read_jsonl(f'{folder}/train-*.jsonl')
+    self.assertEqual([p.question for p in read], ['q 0', 'q 1'])
+    (folder / 'train-00001-of-00002.jsonl').write_text('{}\n')
+    with self.assertRaisesRegex(ValueError, 'train-00001-of-00002.jsonl:1: no'):
+      datasets.read_jsonl(f'{folder}/train-*.jsonl')
+    with self.assertRaisesRegex(ValueError, r'dev-\*.jsonl. does not exist'):
+      datasets.read_jsonl(f'{folder}/dev-*.jsonl')
 
 
 class ParquetTest(absltest.TestCase):
@@ -306,6 +353,13 @@ class ParquetTest(absltest.TestCase):
     verl = {'reward_model': {'ground_truth': '1'}, 'prompt': 'a'}
     with self.assertRaisesRegex(ValueError, 'messages must be a list'):
       self._read(verl)
+
+  def test_a_pattern_names_several_files(self):
+    for part in (1, 0):
+      table = pa.table({'question': [f'q {part}'], 'answer': [f'{part}']})
+      parquet.write_table(table, self.folder / f'train-{part}-of-2.parquet')
+    read = datasets.read_parquet(f'{self.folder}/train-*.parquet')
+    self.assertEqual([p.question for p in read], ['q 0', 'q 1'])
 
   def test_a_file_that_is_none(self):
     pathlib.Path(self.path).write_text('{}')
