@@ -39,6 +39,7 @@ from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
+from evojax.training import agreement
 from evojax.training import engines
 from evojax.training import meshes
 from evojax.training import reward_parts
@@ -230,12 +231,14 @@ def open_place(
       accelerators.take(shares[0])
     output.say(devices.describe())
     mesh = meshes.open_mesh(setup.config, setup.policy)
+    agreement.check(setup)
     meshes.accept(
         setup.config, setup.policy, mesh, begins=not directory.resumed
     )
     directory.record_start(
         chat_template=setup.policy.tokenizer.template,
         mesh=dict(mesh.shape),
+        problems=agreement.problems(setup),
     )
     if primary:
       stack.enter_context(output.log_to(directory.path))

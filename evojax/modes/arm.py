@@ -27,6 +27,7 @@ from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import storage
 from evojax.runtime import stored_names
+from evojax.training import agreement
 from evojax.training import arm as arm_lib
 from evojax.training import engines
 from evojax.training import meshes
@@ -76,6 +77,7 @@ def _train(job: arm_lib.ArmJob) -> None:
 
     setup = setup_lib.prepare(config)
     mesh = meshes.open_mesh(config, setup.policy)
+    agreement.check(setup)
     meshes.accept(config, setup.policy, mesh)
     workdir, stopping = pathlib.Path(job.workdir), lambda: bool(asked)
     with engines.open_sampler(

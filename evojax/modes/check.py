@@ -32,6 +32,7 @@ from evojax.runtime import output
 from evojax.runtime import plugins
 from evojax.runtime import workdir as workdir_lib
 from evojax.sandbox import probe
+from evojax.training import agreement
 from evojax.training import meshes
 from evojax.training import reward_parts
 from evojax.training import settings
@@ -133,6 +134,7 @@ def _start(config: ml_collections.ConfigDict, begins: bool) -> None:
   else:
     setup = setup_lib.prepare(config)
   mesh = meshes.open_mesh(setup.config, setup.policy)
+  agreement.check(setup)
   meshes.accept(setup.config, setup.policy, mesh, begins=begins)
 
 

@@ -16,6 +16,7 @@ from evojax.runtime import output
 from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
+from evojax.training import agreement
 from evojax.training import engines
 from evojax.training import meshes
 from evojax.training import setup as setup_lib
@@ -56,6 +57,7 @@ def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     output.say(devices.describe())
     output.say(f'policy: {config.model.path}; scores go to {path}')
     mesh = meshes.open_mesh(config, setup.policy)
+    agreement.check(setup)
     meshes.accept(config, setup.policy, mesh, trains=False)
     dtype = config.model.param_dtype
     with engines.open_sampler(config, setup.policy, mesh, path) as engine:
@@ -65,6 +67,7 @@ def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       directory.record_start(
           chat_template=setup.policy.tokenizer.template,
           mesh=dict(mesh.shape),
+          problems=agreement.problems(setup),
       )
       result = evaluate_lib.evaluate(
           setup.scorer(engine, version='seed'),

@@ -237,12 +237,22 @@ class Workdir(contextlib.AbstractContextManager):
 
     Args:
       **run: JSON values that are added to `environment` in the entry.
+
+    Raises:
+      WorkdirError: If the run began with other `problems`.
     """
     if self._lock is None:
       return None
     entry, manifest = environment() | run, self.path / run_files.MANIFEST
     starts = json.loads(manifest.read_text()) if manifest.exists() else []
     last = starts[-1] if starts else entry
+    if changed := _changed_problems(last, entry):
+      raise WorkdirError(
+          f'workdir {self.path} began with other problems:{changed}\nA run'
+          ' keeps its problems. To continue it, restore its data set. To use'
+          ' the new one, choose another --workdir, or fork:\n  '
+          + _fork_command(self.path)
+      )
     for name in _NUMERICS:
       if name in last and last[name] != entry.get(name):
         logging.warning(
@@ -252,6 +262,21 @@ class Workdir(contextlib.AbstractContextManager):
         )
     durable.write_json(manifest, [*starts, entry])
     return entry
+
+
+def _changed_problems(last: Any, entry: Any) -> str:
+  """Return a line for each split whose data changed between two starts."""
+  was, now = last.get('problems', {}), entry.get('problems', {})
+  lines = ''
+  for split in was.keys() & now.keys():
+    if was[split] == now[split]:
+      continue
+    before, after = was[split]['count'], now[split]['count']
+    lines += f'\n  {split}: {before:,} -> {after:,} problems'
+    lines += ', of which some are others, or have other answers' * (
+        before == after
+    )
+  return lines
 
 
 def _git_commit() -> str:

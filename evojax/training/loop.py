@@ -38,6 +38,7 @@ from evojax.runtime import progress as progress_lib
 from evojax.runtime import run_files
 from evojax.runtime import sharding
 from evojax.runtime import workdir as workdir_lib
+from evojax.training import agreement
 from evojax.training import engines
 from evojax.training import first_steps
 from evojax.training import meshes
@@ -90,6 +91,7 @@ def run(
       _fork(newest, directory.path)
     output.say(devices.describe())
     mesh = meshes.open_mesh(config, setup.policy)
+    agreement.check(setup)
     meshes.accept(
         config, setup.policy, mesh, begins=not directory.resumed
     )
@@ -146,6 +148,7 @@ def _run(
   directory.record_start(
       chat_template=trainer.setup.policy.tokenizer.template,
       mesh=dict(trainer.mesh.shape),
+      problems=agreement.problems(trainer.setup),
   )
   evaluations: dict[int, evaluate_lib.EvalResult] = {}
   primary = sharding.is_primary()
