@@ -71,7 +71,9 @@ def _train(job: arm_lib.ArmJob) -> None:
     def stop_if_asked() -> None:
       preemption.note()
       if asked:
-        output.say(preemption.line(asked, f'{job.folder} is saved'))
+        # It is saved after this, if there is time: `Trainer.save` says so.
+        state = f'{job.folder} goes on from its newest checkpoint'
+        output.say(preemption.line(asked, state))
         raise preemption.Preempted(asked)
 
     setup = setup_lib.prepare(config)
