@@ -28,6 +28,7 @@ from evojax.runtime import metrics
 from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import progress
+from evojax.runtime import sharding
 from evojax.runtime import storage
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
@@ -150,6 +151,19 @@ class CommandTest(absltest.TestCase):
     self.assertIn('no checkpoint of step 1: ', said)
     self.assertIn('SIGTERM: arms/late goes on from its newest check', said)
     self.assertNotIn('is saved;', said)
+
+  def test_a_signal_to_another_machine_of_the_arm_stops_this_one(self):
+    job = dataclasses.replace(self.job, folder='arms/wide')
+    write(job)
+    with (
+        absltest.mock.patch.object(
+            sharding, 'in_any_process', lambda flag: True
+        ),
+        contextlib.redirect_stdout(io.StringIO()),
+        self.assertRaises(preemption.Preempted) as caught,
+    ):
+      arm_mode.run(str(job.path / 'job.json'))
+    self.assertEqual(caught.exception.code, preemption.AGAIN)
 
   def test_what_is_wrong_is_one_line(self):
     job = dataclasses.replace(
