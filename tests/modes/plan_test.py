@@ -84,9 +84,9 @@ def estimate(cfg=CFG, devices=None, **overrides):
   return plan.estimate(config(**overrides), policy(cfg), devices)
 
 
-def shown(made):
+def shown(made, **options):
   with contextlib.redirect_stdout(io.StringIO()) as out:
-    plan_table.show(made)
+    plan_table.show(made, **options)
   return out.getvalue()
 
 
@@ -343,6 +343,9 @@ class NumbersTest(parameterized.TestCase):
     self.assertEndsWith(
         text, f'{spent:,.0f} device-seconds, ${spent / 100:,.2f}'
     )
+    said = ' '.join(shown(made, workers=3).split())
+    self.assertIn('3 workers, each on such a mesh beside that of the run', said)
+    self.assertNotIn('on such a mesh', shown(made))
 
 
 class BoundsTest(parameterized.TestCase):
