@@ -237,10 +237,10 @@ class ModeTest(MainTestCase):
         absltest.mock.patch.object(plan, 'plan', return_value='p') as make,
         absltest.mock.patch.object(plan_table, 'show') as show,
     ):
-      self.command(SMOKE, '--mode=plan', '--config.steps=9')
+      self.command(SMOKE, '--mode=plan', '--config.steps=9', '--workers=6')
     self.assertEqual(make.call_args.args[0].steps, 9)
     self.assertEqual(make.call_args.kwargs, {'mesh_auto': False})
-    show.assert_called_once_with('p', workers=0)
+    show.assert_called_once_with('p', workers=6)
 
   def test_a_mesh_is_found_by_plan_alone(self):
     with (

@@ -297,7 +297,11 @@ def open_run(
   ):
     path = place.directory.path
     ledger = path / run_files.LEDGER
-    saved = f'the rows of {ledger} and the steps of the arm are saved'
+    # An arm is saved after this, if there is time.
+    saved = (
+        f'the rows of {ledger} are saved, and an arm goes on from its newest'
+        ' checkpoint'
+    )
     e = base.evolve
     live = stack.enter_context(page.Live(path))
 

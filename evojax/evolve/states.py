@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -81,24 +82,28 @@ class States:
     Returns:
       The fingerprint of the state.
     """
-    state = self._empty(self.setup.policy)
-    shape = learner_lib.abstract_state(state)
-    total = first = None
+    # At most two states at a time are on the devices, three in an outer step.
+    forms = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+        self._empty(self.setup.policy),
+    )
+    shape = learner_lib.abstract_state(forms)
+    total, others = None, {}
     for checkpoint, weight in zip(checkpoints, weights, strict=True):
       saved = checkpoint_lib.restore(checkpoint, shape)
-      first = first or saved
-      total = _add(total, saved['learner'], np.float32(weight))
+      total = _add(total, saved.pop('learner'), np.float32(weight))
+      others = others or saved
     if outer_learning_rate != 1:
       before = checkpoint_lib.restore(start, shape)['learner']['params']
       total['params'] = _step(
           before, total['params'], np.float32(outer_learning_rate)
       )
     merged = jax.tree.map(
-        lambda x, like: x.astype(like.dtype), total, first['learner']
+        lambda x, like: x.astype(like.dtype), total, shape['learner']
     )
     checkpointer = checkpoint_lib.Checkpointer(target.parent, every=1, keep=1)
     step = int(target.name.removeprefix('step_'))
-    checkpointer.save(step, first | {'learner': merged}, {})
+    checkpointer.save(step, others | {'learner': merged}, {})
     checkpointer.wait()
     return fingerprint.of(merged)
 
@@ -142,7 +147,7 @@ class States:
     )(self._base(policy))
 
 
-@jax.jit
+@functools.partial(jax.jit, donate_argnums=0)
 def _add(total: Any, state: Any, weight: jax.Array) -> Any:
   """Return total + weight * state in float32; leave integers unchanged.
 

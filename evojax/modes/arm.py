@@ -71,9 +71,14 @@ def _train(job: arm_lib.ArmJob) -> None:
 
     def stop_if_asked() -> None:
       preemption.note()
-      if asked:
-        output.say(preemption.line(asked, f'{job.folder} is saved'))
-        raise preemption.Preempted(asked)
+      # The signal may reach one machine of an arm alone; all save together.
+      if not sharding.in_any_process(bool(asked)):
+        return
+      if sharding.is_primary():
+        # It is saved after this, if there is time: `Trainer.save` says so.
+        state = f'{job.folder} goes on from its newest checkpoint'
+        output.say(preemption.line(asked, state))
+      raise preemption.Preempted(asked)
 
     setup = setup_lib.prepare(config)
     mesh = meshes.open_mesh(config, setup.policy)

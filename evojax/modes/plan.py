@@ -32,6 +32,7 @@ from evojax.runtime import output
 from evojax.runtime import progress
 from evojax.runtime import sharding
 from evojax.training import memory as memory_lib
+from evojax.training import meshes
 from evojax.training import settings
 from evojax.training import stages
 
@@ -165,9 +166,9 @@ def plan(config: ml_collections.ConfigDict, *, mesh_auto: bool = False) -> Plan:
   if mesh_auto:
     plan_meshes.check(config)
     policy = settings.open_policy(config, weights=False)
-    meshes = plan_meshes.find(config, policy, jax.devices())
-    output.say('\n'.join(meshes.lines()) + '\n')
-    config = plan_meshes.with_mesh(config, meshes.chosen)
+    found = plan_meshes.find(config, policy, jax.devices())
+    output.say('\n'.join(found.lines()) + '\n')
+    config = plan_meshes.with_mesh(config, found.chosen)
   config_checks.validate(config)
   policy = settings.open_policy(config, weights=False)
   return estimate(config, policy, jax.devices(), _grading(config))
@@ -201,7 +202,11 @@ def estimate(
   sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
   here = -1 in sizes or math.prod(sizes) == len(devices)
   if here:
-    mesh = sharding.make_mesh(**config.mesh.to_dict(), devices=devices)
+    axes = config.mesh.to_dict()
+    if -1 in sizes:  # As a run does, which may take a nearby mesh.
+      slices = meshes.slices_of(devices)
+      axes = meshes.fitting(config, policy, len(devices), slices)
+    mesh = sharding.make_mesh(**axes, devices=devices)
   else:
     mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
   shards = mesh.shape['fsdp'], mesh.shape['tensor']

@@ -86,6 +86,7 @@ def changed(
   policy = dataclasses.replace(run.policy, cfg=policy_lib.padded(cfg, *shards))
   try:
     config_checks.validate(config)
+    config_checks.check_mesh(config, mesh.shape)
     policy_lib.check_shards(policy.path, policy.cfg, *shards)
   except ValueError:
     return None

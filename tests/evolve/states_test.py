@@ -106,6 +106,22 @@ class StatesTest(absltest.TestCase):
     check(lambda s: s['moments'].mu, lambda old, mean: mean)
     check(lambda s: s['moments'].nu, lambda old, mean: mean)
 
+  def test_a_mean_of_many_arms_needs_the_memory_of_two(self):
+    arms = [self._arm(f'arm{i}', i) for i in range(4)]
+    live = lambda: sum(x.nbytes for x in jax.live_arrays())
+    one = sum(x.nbytes for x in jax.tree.leaves(arms[0][1]))
+    before, seen, restore = live(), [], checkpoint.restore
+
+    def restored(*args):
+      found = restore(*args)
+      seen.append((live() - before) / one)
+      return found
+
+    with absltest.mock.patch.object(checkpoint, 'restore', restored):
+      self._merge(arms, [0.25] * 4, self.root / 'm/checkpoints/step_000007')
+    self.assertLen(seen, 4)
+    self.assertLess(max(seen), 2.1)
+
   def test_the_state_of_a_new_run(self):
     target = self.root / 'versions/base/checkpoints/step_000000'
     end = self.states.begin(target)

@@ -28,10 +28,12 @@ from evojax.runtime import metrics
 from evojax.runtime import mirror
 from evojax.runtime import preemption
 from evojax.runtime import progress
+from evojax.runtime import sharding
 from evojax.runtime import storage
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import arm as arm_lib
 from evojax.training import reward_parts
+from evojax.training import trainer as trainer_lib
 from tests import objects
 from tests import tiny
 from tests.training import arm_test
@@ -126,6 +128,43 @@ class CommandTest(absltest.TestCase):
     for name, table in reference.items():
       self.assertTrue(table.equals(found[name]), name)
 
+  def test_a_checkpoint_that_would_come_too_late_is_not_called_saved(self):
+    job = dataclasses.replace(self.job, folder='arms/late')
+    write(job)
+    asked, train_step = [], trainer_lib.Trainer.train_step
+
+    def one_step(trainer):
+      log = train_step(trainer)
+      asked.append(signal.SIGTERM)
+      return log
+
+    patch, out = absltest.mock.patch.object, io.StringIO()
+    with (
+        patch(preemption, 'stop_flag', lambda: contextlib.nullcontext(asked)),
+        patch(preemption, 'seconds_left', lambda: 0.0),
+        patch(trainer_lib.Trainer, 'train_step', one_step),
+        contextlib.redirect_stdout(out),
+        self.assertRaises(preemption.Preempted),
+    ):
+      arm_mode.run(str(job.path / 'job.json'))
+    said = ' '.join(out.getvalue().split())
+    self.assertIn('no checkpoint of step 1: ', said)
+    self.assertIn('SIGTERM: arms/late goes on from its newest check', said)
+    self.assertNotIn('is saved;', said)
+
+  def test_a_signal_to_another_machine_of_the_arm_stops_this_one(self):
+    job = dataclasses.replace(self.job, folder='arms/wide')
+    write(job)
+    with (
+        absltest.mock.patch.object(
+            sharding, 'in_any_process', lambda flag: True
+        ),
+        contextlib.redirect_stdout(io.StringIO()),
+        self.assertRaises(preemption.Preempted) as caught,
+    ):
+      arm_mode.run(str(job.path / 'job.json'))
+    self.assertEqual(caught.exception.code, preemption.AGAIN)
+
   def test_what_is_wrong_is_one_line(self):
     job = dataclasses.replace(
         self.job, folder='arms/wrong', changes={'steps': -1}
@@ -177,7 +216,8 @@ class OrphanTest(absltest.TestCase):
         break  # It ended; nobody waited for it.
       self.assertLess(time.monotonic(), deadline)
       time.sleep(0.1)
-    self.assertIn('is saved', (job.path / 'worker.log').read_text())
+    said = ' '.join((job.path / 'worker.log').read_text().split())
+    self.assertIn('goes on from its newest checkpoint', said)
 
 
 class ExecutorTest(absltest.TestCase):

@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import tempfile
+import types
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -23,6 +24,7 @@ from evojax.models import tokenizer as tokenizer_lib
 from evojax.modes import plan
 from evojax.modes import plan_devices
 from evojax.modes import plan_meshes
+from evojax.modes import plan_remedies
 from evojax.modes import plan_table
 from evojax.runtime import devices
 from evojax.runtime import metrics as metrics_lib
@@ -82,9 +84,9 @@ def estimate(cfg=CFG, devices=None, **overrides):
   return plan.estimate(config(**overrides), policy(cfg), devices)
 
 
-def shown(made):
+def shown(made, **options):
   with contextlib.redirect_stdout(io.StringIO()) as out:
-    plan_table.show(made)
+    plan_table.show(made, **options)
   return out.getvalue()
 
 
@@ -341,6 +343,9 @@ class NumbersTest(parameterized.TestCase):
     self.assertEndsWith(
         text, f'{spent:,.0f} device-seconds, ${spent / 100:,.2f}'
     )
+    said = ' '.join(shown(made, workers=3).split())
+    self.assertIn('3 workers, each on such a mesh beside that of the run', said)
+    self.assertNotIn('on such a mesh', shown(made))
 
 
 class BoundsTest(parameterized.TestCase):
@@ -563,6 +568,38 @@ class MeshTest(parameterized.TestCase):
   def test_a_mesh_that_does_not_split_the_policy(self):
     with self.assertRaisesRegex(ValueError, 'fsdp=3 does not divide the 16'):
       estimate(mesh__fsdp=3)
+
+  def test_a_mesh_that_takes_the_rest_is_that_of_a_run(self):
+    # Four rows do not split over eight devices, so a run takes another mesh.
+    abstract = lambda devices, **sizes: jax.sharding.AbstractMesh(
+        tuple(sizes[axis] for axis in sharding.MESH_AXES), sharding.MESH_AXES
+    )
+    v5e = types.SimpleNamespace(
+        device_kind='TPU v5 lite', platform='tpu', memory_stats=dict
+    )
+    with absltest.mock.patch.object(sharding, 'make_mesh', abstract):
+      made = estimate(
+          dataclasses.replace(CFG, vocab_size=2**22),
+          devices=[v5e] * 8,
+          mesh__fsdp=-1,
+          grpo__micro_groups=4,
+          rollout__prefill_rows=4,
+      )
+    self.assertEqual(made.mesh, dict(slice=1, data=1, fsdp=4, tensor=2))
+
+  def test_remedies_split_over_a_mesh_that_takes_the_rest(self):
+    made = config(
+        mesh__fsdp=-1,
+        grpo__prompts=8,
+        grpo__micro_groups=8,
+        rollout__decode_slots=16,
+        rollout__prefill_rows=8,
+    )
+    mesh = jax.sharding.AbstractMesh((1, 1, 8, 1), sharding.MESH_AXES)
+    run = memory_lib.Run(made, policy(), mesh, 'gpu')
+    named = {n for each in plan_remedies.find(run) for n in each.fields}
+    self.assertIn('rollout.decode_slots', named)  # 8 split over 8 devices,
+    self.assertNotIn('rollout.prefill_rows', named)  # and 4 do not.
 
   def test_time_is_shared_by_the_devices(self):
     one, two = (
