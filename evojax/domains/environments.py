@@ -54,8 +54,8 @@ class Reply:
 class Environment(Protocol):
   """The environment of one episode; its methods are called sequentially.
 
-  With several processes, each has its own environment, and all use the replies
-  of process 0.
+  With several processes it is in one of them; the others receive its replies,
+  and what `close` returns, which therefore must be picklable.
   """
 
   def reply(self, turn: records.Episode) -> Reply:

@@ -21,6 +21,7 @@ import numpy as np
 from evojax import records
 from evojax.domains import base
 from evojax.episodes import rows as rows_lib
+from evojax.episodes import shares
 from evojax.evidence import schema
 from evojax.evidence import views
 from evojax.models import tokenizer as tokenizer_lib
@@ -192,8 +193,7 @@ def grade(
     episodes: B episodes, in group-major order.
     divided: Whether each process of the run grades a part of the episodes and
       gets the grades of the others; then all processes must call this function,
-      and an error of one is raised in all. Episodes of several turns are graded
-      by every process.
+      and an error of one is raised in all.
     stopping: Returns whether the run was asked to stop; it is asked about twice
       a second, and all processes must call this function then, too. Default:
       nothing stops it.
@@ -207,13 +207,10 @@ def grade(
     preemption.Interrupted: If the run was asked to stop.
   """
   group_size = len(episodes) // max(len(problems), 1)
-  # Each process has its own environments, but only those of process 0 replied
-  # to the policy: states of different processes must not be mixed.
-  together = divided and jax.process_count() > 1
-  shared = together and domain.limits.turns == 1
+  shared = divided and jax.process_count() > 1
   chosen: Sequence[int] = range(len(episodes))
   if shared:
-    chosen = _share(len(problems), group_size)
+    chosen = shares.mine(len(problems), group_size)
   work = lambda: _grade(domain, problems, episodes, group_size, chosen)
   stoppable = work
   if stopping is not None:
@@ -221,17 +218,16 @@ def grade(
   if shared:
     parts = decisions.exchange(stoppable)
     graded = {b: found for part in parts for b, found in part.items()}
-    _require_one(domain, graded)
   else:
-    whole = lambda: _require_one(domain, stoppable())
-    graded = decisions.agreed(whole) if together else whole()
+    graded = stoppable()
+  _require_one(domain, graded)
   order = sorted(graded)
   seconds = [graded[b][1] for b in order]
   return [graded[b][0] for b in order], np.array(seconds, np.float32)
 
 
-def _require_one(domain: base.Domain, graded: _Graded) -> _Graded:
-  """Return the grades, of which at least one says something.
+def _require_one(domain: base.Domain, graded: _Graded) -> None:
+  """Check that at least one of some grades says something.
 
   A single completion may break its grading; if all fail, it is the machine.
 
@@ -245,22 +241,6 @@ def _require_one(domain: base.Domain, graded: _Graded) -> _Graded:
         ' `python -m evojax.sandbox.probe` tries the box; the same'
         ' command continues the run'
     )
-  return graded
-
-
-def _share(problems: int, group_size: int) -> list[int]:
-  """Return the episodes that this process grades.
-
-  They are whole groups if there is at least one for each process, so that only
-  one process prepares what the grading of a problem needs.
-  """
-  process, processes = jax.process_index(), jax.process_count()
-  whole = problems >= processes
-  return [
-      b
-      for b in range(problems * group_size)
-      if (b // group_size if whole else b) % processes == process
-  ]
 
 
 def _grade(

@@ -10,9 +10,12 @@ stay in the prefix cache.
 
 The order in which environments reply changes no bit of an episode: a turn
 depends on its prompt, its weights and the key (seed, problem, sample, turn).
+
+The processes of a run sample all turns together, in rounds. Each environment is
+in one process; after a round all receive the replies of all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 import concurrent.futures
 import dataclasses
 import functools
@@ -31,11 +34,12 @@ from evojax import records
 from evojax.domains import base
 from evojax.domains import environments
 from evojax.episodes import rounds
+from evojax.episodes import shares
 from evojax.evidence import schema
 from evojax.models import tokenizer as tokenizer_lib
 from evojax.runtime import daemon_threads
+from evojax.runtime import decisions
 from evojax.runtime import preemption
-from evojax.runtime import sharding
 from evojax.runtime import waits
 
 # Concurrent replies. Most environments wait for a box of their own.
@@ -91,8 +95,14 @@ class Player:
       return self._sampler.generate([_first_turn(r) for r in requests])
     group_size = len(asked.requests) // len(asked.problems)
     problems = [asked.problems[i // group_size] for i in indices]
+    own = set(shares.mine(len(asked.problems), group_size, indices))
     game = _Game(
-        self._sampler, self._tokenizer, self._domain, problems, requests
+        self._sampler,
+        self._tokenizer,
+        self._domain,
+        problems,
+        requests,
+        {number for number, i in enumerate(indices) if i in own},
     )
     try:
       return game.play()
@@ -226,6 +236,18 @@ class _Play:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+  """The reply to a turn, as all processes take it."""
+
+  reply: environments.Reply
+  ids: Sequence[int]  # Its tokens.
+  text: str  # What the policy reads.
+  end: str  # Why the episode ends with it; '' if that is not decided here.
+  seconds: float  # Total time of the episode's replies.
+  error: str
+
+
 class _Game:
   """The episodes of one call of `Player.play`."""
 
@@ -236,9 +258,10 @@ class _Game:
       domain: base.Domain,
       problems: Sequence[records.Problem],
       requests: Sequence[records.Request],
+      own: Set[int],
   ):
     self._sampler, self._tokenizer, self._domain = sampler, tokenizer, domain
-    self._limits = domain.limits
+    self._own, self._limits = own, domain.limits
     self._plays = [
         _Play(problem, request)
         for problem, request in zip(problems, requests, strict=True)
@@ -257,7 +280,8 @@ class _Game:
     self.waited = 0.0  # Seconds in which the sampler was idle.
     # All processes must request the same turns at the same time.
     self._together = jax.process_count() > 1
-    self._ready: dict[int, tuple[environments.Reply, str]] = {}
+    # Own plays whose reply the other processes do not have yet.
+    self._ready: dict[int, _Answer] = {}
     # Only engines used in training have `stopping`.
     self._stopping = getattr(sampler, 'stopping', lambda: False)
 
@@ -270,9 +294,13 @@ class _Game:
     try:
       with open_stream(self._on_turn) as self._stream:
         self._start()
-        while self._running or self._replying or self._closing:
+        while self._goes_on():
           self._step()
+        while self._closing:  # In several processes; else none is left.
+          self._wait()
       self._drain()  # A late reply may have arrived meanwhile.
+      if self._together:
+        self._share_states()
     except BaseException:
       self._leave()
       raise
@@ -291,10 +319,23 @@ class _Game:
       if play.opened and not play.end and number not in answering:
         self._threads.run(lambda play=play: self._abandon(play))
 
-  def _start(self) -> None:
-    """Request first turns, for as many plays as may have an environment."""
+  def _goes_on(self) -> bool:
+    """Return whether something is left to do; equal in all processes."""
+    if self._together:  # What goes on inside a round is a process's own affair.
+      return any(not play.end for play in self._plays)
+    return bool(self._running or self._replying or self._closing)
+
+  def _start(self, ended: int = 0) -> None:
+    """Request first turns, for as many plays as may have an environment.
+
+    Args:
+      ended: Number of plays of a round that have just ended, whose environments
+        are still being closed in one of the processes.
+    """
     most = self._limits.open or len(self._plays)
-    alive = self._running + len(self._replying) + len(self._closing)
+    alive = self._running + ended
+    if not self._together:
+      alive += len(self._replying) + len(self._closing)
     count = min(len(self._unstarted), most - alive)
     if count > 0:
       self._submit([self._unstarted.pop() for _ in range(count)])
@@ -308,15 +349,18 @@ class _Game:
   def _step(self) -> None:
     """Let the sampler work, then handle what has happened since."""
     works = self._running and self._stream.work()
+    # Environments that are being closed delay a round only if they count.
+    busy = self._replying or (self._closing and self._limits.open)
     if works:
       self._drain()
-    else:
+    elif busy or not self._together:
       self._wait()
     if self._error:
       raise self._error
-    if self._together and not self._running and not self._replying:
-      self._take_together()
-    self._start()
+    if not self._together:
+      self._start()
+    elif not (self._running or self._replying or busy):
+      self._start(ended=self._take_together())
 
   def _drain(self) -> None:
     """Handle the events in the queue."""
@@ -375,6 +419,8 @@ class _Game:
       return
     play = self._plays[number]
     play.add_turn(turn)
+    if number not in self._own:  # Another process replies.
+      return
     self._replying[number] = math.inf  # Until a thread starts on it.
     self._threads.run(lambda: self._reply(number))
 
@@ -450,12 +496,16 @@ class _Game:
   def _answer(
       self, number: int, reply: environments.Reply, end: str = ''
   ) -> None:
-    """Add a reply; request the next turn or end the episode."""
+    """Take a reply, or what stands in for it."""
+    play = self._plays[number]
+    ids, text = self._observe(play, reply)
+    # The messages are in the text; other processes need not receive them twice.
+    short = dataclasses.replace(reply, messages=reply.messages and ({},))
+    answer = _Answer(short, ids, text, end, play.seconds, play.error)
     if self._together:  # Wait until all processes have all replies.
-      self._ready[number] = reply, end
-      return
-    ids, text = self._observe(self._plays[number], reply)
-    self._go_on(number, reply, ids, text, end)
+      self._ready[number] = answer
+    else:
+      self._go_on(number, answer)
 
   def _observe(
       self, play: _Play, reply: environments.Reply
@@ -481,18 +531,13 @@ class _Game:
       ids = render(messages)
     return ids, '\n'.join(m['content'] for m in messages)
 
-  def _go_on(
-      self,
-      number: int,
-      reply: environments.Reply,
-      ids: Sequence[int],
-      text: str,
-      end: str,
-  ) -> None:
-    play = self._plays[number]
-    if end or play.error:
-      play.end = end or 'abort'
-    elif not reply.messages:
+  def _go_on(self, number: int, answer: '_Answer') -> None:
+    """Add a reply; request the next turn or end the episode."""
+    play, ids = self._plays[number], answer.ids
+    play.seconds, play.error = answer.seconds, answer.error
+    if answer.end or play.error:
+      play.end = answer.end or 'abort'
+    elif not answer.reply.messages:
       play.end = play.last.finish_reason
     elif len(play.turns) >= self._limits.turns:
       play.end = 'turns'
@@ -501,7 +546,7 @@ class _Game:
     elif len(ids) >= play.left:
       play.end = 'length'
     # Nothing reads the reply to the last turn, so it is not part of the tokens.
-    play.add_reply(reply, () if play.end else ids, text)
+    play.add_reply(answer.reply, () if play.end else ids, answer.text)
     if not play.end:
       self._submit([number])
     elif number not in self._late and play.environment is not None:
@@ -524,48 +569,25 @@ class _Game:
 
   # ---------------------------------------------------------------- processes
 
-  def _take_together(self) -> None:
-    """Apply the replies of process 0 in all processes, in the same order."""
-    numbers = sorted(self._ready)
-    if not numbers:
-      return
-    width = max(play.request.params.max_tokens for play in self._plays)
-    shown = [self._observe(self._plays[i], self._ready[i][0]) for i in numbers]
-    arrays = dict(
-        ids=np.zeros((len(numbers), width), np.int32),
-        numbers=np.zeros((len(numbers), 7), np.float64),
-    )
-    for row, (i, (ids, _)) in enumerate(zip(numbers, shown, strict=True)):
-      reply, end = self._ready[i]
-      arrays['ids'][row, : len(ids)] = ids[:width]
-      arrays['numbers'][row] = (
-          len(ids) if reply.messages else -1,
-          -1 if reply.action is None else reply.action,
-          -1 if reply.argument is None else reply.argument,
-          reply.ok,
-          self._plays[i].seconds,
-          bool(self._plays[i].error),
-          records.EPISODE_ENDS.index(end) if end else -1,
-      )
-    arrays = sharding.broadcast(arrays)
-    ready, self._ready = self._ready, {}
-    for row, (i, (_, text)) in enumerate(zip(numbers, shown, strict=True)):
-      play = self._plays[i]
-      length, action, argument, ok, seconds, failed, end = (
-          float(x) for x in arrays['numbers'][row]
-      )
-      play.seconds = seconds
-      play.error = (play.error or 'process 0 failed') if failed else ''
-      reply = environments.Reply(
-          ready[i][0].messages or ({},) if length >= 0 else (),
-          None if action < 0 else int(action),
-          None if argument < 0 else int(argument),
-          bool(ok),
-      )
-      # A reply that does not fit still counts its length, and ends the episode.
-      ids = np.asarray(arrays['ids'][row])[: int(max(length, 0))].tolist()
-      end = records.EPISODE_ENDS[int(end)] if end >= 0 else ''
-      self._go_on(i, reply, ids, text, end)
+  def _take_together(self) -> int:
+    """Take the replies of all processes, in the same order in each.
+
+    Returns:
+      The number of episodes that they end.
+    """
+    answers, self._ready = self._ready, {}
+    everywhere = decisions.exchange(lambda: answers)
+    merged = {i: answer for part in everywhere for i, answer in part.items()}
+    for i in sorted(merged):
+      self._go_on(i, merged[i])
+    return sum(bool(self._plays[i].end) for i in merged)
+
+  def _share_states(self) -> None:
+    """Give all processes what the environments have left for the grader."""
+    own = [(i, self._plays[i].state, self._plays[i].error) for i in self._own]
+    for part in decisions.exchange(lambda: own):
+      for i, state, error in part:
+        self._plays[i].state, self._plays[i].error = state, error
 
 
 def _take_late(times: dict[int, float]) -> list[int]:
