@@ -318,6 +318,27 @@ def seconds_left() -> float:
   return _Program.terminated + SAVE_SECONDS - time.monotonic()
 
 
+@contextlib.contextmanager
+def told_if_late(text: str) -> Iterator[None]:
+  """Print a line if SIGTERM has arrived and what follows takes too long.
+
+  Args:
+    text: What is not done after SAVE_SECONDS, and what counts then.
+  """
+  left = seconds_left()
+  if math.isinf(left):
+    yield
+    return
+  after = f'{SAVE_SECONDS:.0f} s after SIGTERM {text}'
+  timer = threading.Timer(max(left, 0.0), _say_beside, [after])
+  timer.daemon = True
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.cancel()
+
+
 def line(asked: list[int], state: str) -> str:
   """Return a message for the user: signal, saved state, how to continue.
 

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import math
 import pathlib
 import time
 from typing import Any
@@ -188,7 +189,8 @@ class Trainer:
     """Start to write a checkpoint of the finished step, unless it has one.
 
     After SIGTERM it is not written if it would not be durable in time. Then a
-    message is printed, and the run will resume from the last checkpoint.
+    message is printed, and the run will resume from the last checkpoint. If it
+    takes longer than expected, a message says so, too.
     """
     if self.saved_step == self.step:
       return
@@ -212,7 +214,13 @@ class Trainer:
       # The cursor before the prefetch; a restore takes the same problems again.
       asked, episodes = self.prefetched
       metadata['ahead'] = [self.cursor - self._moved(asked), _pack(episodes)]
-    self.checkpointer.save(self.step, tree, metadata)
+    with preemption.told_if_late(
+        f'the checkpoint of step {self.step} is not complete yet. If the'
+        f' machine goes away now, {self.saved_step} steps are saved'
+    ):
+      self.checkpointer.save(self.step, tree, metadata)
+      if math.isfinite(preemption.seconds_left()):
+        self.checkpointer.wait()
     self.saved_step = self.step
 
   def _too_late(self, tree: Any) -> str:

@@ -405,6 +405,33 @@ class EndToEndTest(TrainTestCase):
     trainer.checkpointer.wait()
     self.assertEqual(trainer.checkpointer.steps(), [1])
 
+  def test_a_checkpoint_that_takes_longer_than_expected_is_told(self):
+    trainer = self.make_trainer()
+    trainer.train_step()
+    wait, out = trainer.checkpointer.wait, io.StringIO()
+    waited = []
+
+    def slow():
+      if not waited:  # The first call only waits for an earlier checkpoint.
+        waited.append(wait())
+        return
+      time.sleep(0.5)  # As on a slow disk.
+      wait()
+
+    with (
+        mock.patch.object(preemption, 'seconds_left', lambda: 0.2),
+        mock.patch.object(trainer, '_too_late', lambda tree: ''),
+        mock.patch.object(trainer.checkpointer, 'wait', slow),
+        contextlib.redirect_stderr(out),
+    ):
+      trainer.save()
+    self.assertRegex(
+        ' '.join(out.getvalue().split()),
+        r'25 s after SIGTERM the checkpoint of step 1 is not complete yet\. If'
+        r' the machine goes away now, 0 steps are saved$',
+    )
+    self.assertEqual(trainer.checkpointer.steps(), [1])
+
   def test_another_seed_is_another_run(self):
     trainer = self.make_trainer(seed=1)
     trainer.train_step()
