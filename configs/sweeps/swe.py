@@ -4,9 +4,8 @@
         --sweep=configs/sweeps/swe.py --executor=local --workers=2
         --config.eval.problems=93 --config.eval.samples=8
 
-This makes the table of `reference` in "The domain swe" of BUILD_NOTES.md; the
-summary.json of each run also has its dev scores. A run takes about 45 minutes
-on one CPU core.
+This makes the table of `reference` in "The domain swe" of BUILD_NOTES.md, of
+sealed and of dev scores. A run takes about 45 minutes on one CPU core.
 
 `python -m benchmarks.equal_tokens --config=configs/swe.py` trains the same
 recipe for as many tokens as the default run samples, which are somewhat more

@@ -42,8 +42,11 @@ _CONDITION = re.compile(r'([\w./]+)(!=|=|<|>)(.*)', re.DOTALL)
 FIELDS = (
     *('name', 'mode', 'state', 'step', 'steps', 'split'),
     *('base', 'score', 'low', 'high', 'gain', 'gain_low', 'gain_high'),
+    *('dev', 'dev_gain'),  # Of a training: the last dev score, over the first.
     *('tokens', 'seconds', 'dollars', 'started'),
 )
+
+_DEV = 'dev/avg_at_k'
 
 Row = dict[str, Any]
 
@@ -209,6 +212,11 @@ def _training(path: pathlib.Path, row: Row) -> Row:
     found['dollars'] = _dollars(path, row, seconds)
   for r in rows:
     found |= _dev(r)
+  scored = [(r['step'], r[_DEV]) for r in rows if r.get(_DEV) is not None]
+  if scored:
+    found['dev'] = scored[-1][1]
+  if len(scored) > 1 and scored[0][0] == 0:
+    found['dev_gain'] = scored[-1][1] - scored[0][1]
   if sealed := sealed_lib.read(path):
     gain = {f'gain_{k}': sealed['gain'][k] for k in ('low', 'high')}
     found |= _score('sealed', sealed['after']) | gain

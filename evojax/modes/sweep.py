@@ -434,8 +434,8 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
 
   Returns:
     JSON values: setting, seeds (with a score), unscored (seeds that have ended
-    without one), of (all), split, and score, gain and over as [mean, low, high]
-    with Student's 95 % interval, or None.
+    without one), of (all), split, and score, gain, over, dev and dev_gain (see
+    `runs.FIELDS`) as [mean, low, high] with Student's 95 % interval, or None.
   """
   scores: dict[str, dict[int, Mapping[str, Any]]] = {}
   for point in points:
@@ -450,7 +450,9 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
   first = next(iter(scores))
   rows = []
   for name, by_seed in scores.items():
-    gains = [r['gain'] for r in by_seed.values() if r.get('gain') is not None]
+    values = lambda field, runs_=by_seed: [
+        r[field] for r in runs_.values() if r.get(field) is not None
+    ]
     over = [
         score - scored[first][seed]
         for seed, score in scored[name].items()
@@ -465,8 +467,10 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
             'split': next((r.get('split') for r in by_seed.values()), None),
             # Scores are shares, and the others differences of shares.
             'score': _interval([*scored[name].values()], least=0.0),
-            'gain': _interval(gains, least=-1.0),
+            'gain': _interval(values('gain'), least=-1.0),
             'over': _interval(over, least=-1.0),
+            'dev': _interval(values('dev'), least=0.0),
+            'dev_gain': _interval(values('dev_gain'), least=-1.0),
         }
     )
   return rows
@@ -520,10 +524,11 @@ def meaning(rows: Sequence[Mapping[str, Any]]) -> str:
   split = next((row['split'] for row in rows if row['split']), None)
   of = f' on {split} problems' if split else ''
   over = f' Over: points over {rows[0]["setting"]}, by seed.'
+  dev = ' Dev: the last score on dev problems, and its gain over the first.'
   text = (
       f'Score: the solved share{of}. Gain: points over the base policy.'
-      f'{over * (len(rows) > 1)} All are means over seeds with 95 % intervals'
-      ' (Student t).'
+      f'{over * (len(rows) > 1)}{dev * _has_dev(rows)} All are means over seeds'
+      ' with 95 % intervals (Student t).'
   )
   for row in rows:
     if row['unscored']:
@@ -532,24 +537,31 @@ def meaning(rows: Sequence[Mapping[str, Any]]) -> str:
   return text
 
 
+def _has_dev(rows: Sequence[Mapping[str, Any]]) -> bool:
+  """Return whether dev scores are to be shown beside sealed ones."""
+  sealed = any(row['split'] == 'sealed' for row in rows)
+  return sealed and any(row['dev'] for row in rows)
+
+
 def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
   """Return the cells of each row of a table by heading."""
-  found = []
+  found, shows_dev = [], _has_dev(rows)
   for row in rows:
     texts = {'setting': row['setting'], 'seeds': f'{row["seeds"]}/{row["of"]}'}
     for what, form in (
         ('score', numerals.share),
         ('gain', numerals.points),
         ('over', numerals.points),
+        *[('dev', numerals.share), ('dev_gain', numerals.points)] * shows_dev,
     ):
       text = ''
       if row[what]:
         value, low, high = row[what]
         text = form(value)
         if low is not None:
-          sign = '' if what == 'score' else '+'
+          sign = '' if form is numerals.share else '+'
           text += f' {numerals.between((low, high), sign + ".1f")}'
-      texts[what] = text
+      texts[what.replace('_', ' ')] = text
     found.append(texts)
   return found
 
@@ -559,8 +571,11 @@ def show(rows: Sequence[Mapping[str, Any]], root: pathlib.Path) -> None:
   texts, console = cells(rows), console_lib.Console(highlight=False)
   column = lambda heading: (heading, *(text[heading] for text in texts))
   tables = [('setting', 'seeds', 'score', 'gain')]
+  # One table would be too wide.
   if any(text['over'] for text in texts):
-    tables.append(('setting', 'over'))  # One table would be too wide.
+    tables.append(('setting', 'over'))
+  if _has_dev(rows):
+    tables.append(('setting', 'dev', 'dev gain'))
   for headings in tables:
     report_lib.print_table(console, *map(column, headings))
   output.say(f'{meaning(rows)} page: {root / PAGE}')

@@ -155,6 +155,43 @@ class SweepTest(parameterized.TestCase):
     self.said = [call.args[0] for call in say.call_args_list]
     return code
 
+  def test_dev_scores_stand_beside_sealed_ones(self):
+
+    class Trained(Fake):
+      """Ends a training that has scored dev and sealed problems."""
+
+      def start(self, command):
+        made = super().start(command)
+        values = dict(flag.split('=', 1) for flag in command.flags)
+        path = pathlib.Path(values['--workdir'])
+        (path / 'eval.json').unlink()
+        seed = int(values['--config.seed'])
+        for step, dev in ((0, 0.2), (5, 0.9), (9, 0.3 + 0.1 * seed)):
+          with (path / 'metrics.jsonl').open('a') as file:
+            row = {'step': step, 'dev/avg_at_k': dev, 'dev/avg_at_k_low': 0.0}
+            row['dev/avg_at_k_high'] = 1.0
+            file.write(json.dumps(row) + '\n')
+        (path / 'summary.json').write_text('{"steps": 9}')
+        found = dict(value=0.1 * seed, low=0.0, high=1.0)
+        sealed = dict(split='sealed', before=found, after=found, gain=found)
+        (path / 'sealed.json').write_text(json.dumps(sealed))
+        return made
+
+    self.file.write_text(
+        "MODE = 'train'\nSEEDS = (1, 2)\n"
+        "SETTINGS = {'all': {'optim.learning_rate': 1e-4}}\n"
+    )
+    self.assertEqual(self.run_it(Trained()), 0)
+    (row,) = json.loads((self.workdir / 'sweep.json').read_text())
+    for field, mean in (('score', 0.15), ('dev', 0.45), ('dev_gain', 0.25)):
+      self.assertAlmostEqual(row[field][0], mean, msg=field)
+    self.assertRegex(self.out.getvalue(), r'dev +dev gain\n')
+    self.assertIn('45.0 % [0.0, 100.0]', self.out.getvalue())
+    self.assertIn('+25.0 [', self.out.getvalue())
+    page = (self.workdir / 'sweep.html').read_text()
+    self.assertIn('data-name="dev gain"', page)
+    self.assertIn('Dev: the last score on dev problems', page)
+
   def test_grid_times_settings_times_seeds(self):
     self.assertEqual(self.run_it(dry_run=True), 0)
     lines = self.out.getvalue().splitlines()
@@ -199,7 +236,7 @@ GRID = {'model.path': ('../../a', '/b c'), 'grpo.kl_coef': (0.0, 1e-3)}
     rows = [
         dict(setting=f'all,learning_rate={rate}', seeds=2, of=2, split='dev')
         | dict(score=[0.375, 0.0, 1.0], gain=[0.06, -1.0, 1.0], over=over)
-        | dict(unscored=0)
+        | dict(unscored=0, dev=None, dev_gain=None)
         for rate, over in ((0.0003, None), (0.001, [-0.03, -0.82, 0.76]))
     ]
     out = io.StringIO()
