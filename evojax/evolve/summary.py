@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 import itertools
 import textwrap
+import time
 from typing import Any
 
 from rich import console as console_lib
@@ -22,6 +23,7 @@ from evojax.report import page
 from evojax.report import sealed as sealed_lib
 from evojax.runtime import decisions
 from evojax.runtime import durable
+from evojax.runtime import goodput
 from evojax.runtime import mirror
 from evojax.runtime import numerals
 from evojax.runtime import output
@@ -104,6 +106,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       policy=path_of('policy') if history.versions else None,
       report=path_of(run_files.REPORT),
       time_shares=run.phases.shares(),
+      time=goodput.of_evolving(run.path, history.wall_seconds, time.time()),
   )
 
 

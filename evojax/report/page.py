@@ -39,6 +39,7 @@ from evojax.report import svg
 from evojax.report import training
 from evojax.report import trials
 from evojax.runtime import durable
+from evojax.runtime import goodput
 from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import pace
@@ -144,6 +145,16 @@ def _gamed(path: pathlib.Path, run: history.History) -> rollouts.Gamed:
   return rollouts.gamed(path, folder, arms.get(folder, ''))
 
 
+def _goodput(
+    path: pathlib.Path, run: history.History, kind: str
+) -> Mapping[str, float]:
+  """Return `goodput.of_evolving`; {} for a run that stopped at some time."""
+  if kind == 'running':
+    return goodput.of_evolving(path, run.wall_seconds, time.time())
+  summary = state.read_json(path / run_files.SUMMARY, {})
+  return summary.get('time', {}) if kind == 'finished' else {}
+
+
 def _findings(
     diagnoses: list[records.Diagnose],
 ) -> list[tuple[records.Finding, str]]:
@@ -240,6 +251,7 @@ def _context(
           )
       ],
       'spent': budget.spent(run.rows),
+      'goodput': _goodput(path, run, where.kind),
       'dollars_per_hour': config.get('evolve.dollars_per_device_hour'),
       'points': budget.promoted_points(run.rows),
       'per_point': budget.per_point(run.rows),

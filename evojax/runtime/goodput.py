@@ -6,6 +6,8 @@ The wall time begins with the first step. If a restart repeats a step, only the
 last execution is useful. The seconds lost to restarts are the gaps between
 useful steps of different starts. A gap contains the unsaved steps, the time
 without a process, and the time until the new process begins its first step.
+
+For a run that evolves see `of_evolving`.
 """
 
 from collections.abc import Callable
@@ -152,6 +154,43 @@ def wall_seconds(folder: str | os.PathLike[str]) -> dict[int, float]:
   return {step.step: end - begin for step, (begin, end) in pairs}
 
 
+def of_evolving(
+    folder: str | os.PathLike[str], useful: float, end: float
+) -> dict[str, float]:
+  """Return how much of the wall time of a run that evolves was useful.
+
+  Unlike that of a training, this wall time begins with the start of the first
+  process, so that it holds the loading of the policy as well.
+
+  Args:
+    folder: The run's directory.
+    useful: Seconds of all steps in the ledger.
+    end: Unix time of its end, or the present time.
+
+  Returns:
+    goodput, restarts and lost_seconds, which is all that is not useful; {} if
+    no start is recorded.
+  """
+  starts = _starts(folder)
+  if not starts:
+    return {}
+  wall = max(end - _began(starts[0]), useful)
+  return {
+      'goodput': useful / wall if wall else 1.0,
+      'restarts': len(starts) - 1,
+      'lost_seconds': wall - useful,
+  }
+
+
+def _starts(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+  path = pathlib.Path(folder, run_files.MANIFEST)
+  return json.loads(path.read_bytes()) if path.exists() else []
+
+
+def _began(start: dict[str, Any]) -> float:
+  return datetime.datetime.fromisoformat(start['start']).timestamp()
+
+
 def start_of(
     folder: str | os.PathLike[str],
 ) -> Callable[[int], dict[str, Any]]:
@@ -161,13 +200,12 @@ def start_of(
   manifest. A step without a recorded end counts as one of the last start.
 
   Raises:
-    OSError: If there is no manifest.
+    FileNotFoundError: If there is no manifest.
   """
-  starts = json.loads(pathlib.Path(folder, run_files.MANIFEST).read_bytes())
-  began = [
-      datetime.datetime.fromisoformat(start['start']).timestamp()
-      for start in starts
-  ]
+  starts = _starts(folder)
+  if not starts:
+    raise FileNotFoundError(f'{folder} has no {run_files.MANIFEST}')
+  began = list(map(_began, starts))
   known = ends(folder)
 
   def find(step: int) -> dict[str, Any]:

@@ -408,6 +408,8 @@ class EndToEndTest(parameterized.TestCase):
     stored = json.loads((self.path / 'summary.json').read_text())
     self.assertEqual(stored['ledger_head'], self.summary['ledger_head'])
     self.assertEqual(stored['sealed']['reference'], 'not run')
+    self.assertEqual(stored['time']['restarts'], 0)
+    self.assertBetween(stored['time']['goodput'], 0.2, 1)
     final = self.row('final')
     self.assertEqual(stored['sealed']['evolved'], final['scores']['evolved'])
     (measured,) = [t for t in stored['trials'] if t['effect'] is not None]

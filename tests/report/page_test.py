@@ -393,6 +393,17 @@ class PageTest(parameterized.TestCase):
     _, found = _build(workdir)
     self.assertStartsWith(found.find('p', 'verdict')[0]['text'], 'Stopped')
 
+  def test_goodput(self):
+    workdir = self._path('goodput')
+    synthetic.write(workdir, trials=1, evidence=False)
+    facts = lambda: _build(workdir)[1].find('dl', 'facts')[0]['text']
+    self.assertNotIn('goodput', facts())  # As in runs of older versions.
+    summary = json.loads((workdir / 'summary.json').read_text())
+    summary['time'] = dict(goodput=0.75, restarts=2, lost_seconds=300.0)
+    (workdir / 'summary.json').write_text(json.dumps(summary))
+    self.assertIn('goodput75.0 %', facts())
+    self.assertIn('lost, with 2 restarts5 min', facts())
+
   def test_torn_ledger(self):
     workdir = self._path('torn')
     synthetic.write(workdir, trials=1, evidence=False, final=False)

@@ -1,5 +1,6 @@
 """Goodput, worked out by hand."""
 
+import json
 import pathlib
 import tempfile
 
@@ -77,6 +78,20 @@ class GoodputTest(absltest.TestCase):
     last = self.steps(3)
     self.assertEqual(last['lost_seconds'], 0)
     self.assertBetween(last['goodput'], 0, 1)
+
+  def test_of_a_run_that_evolves(self):
+    self.assertEqual(goodput.of_evolving(self.folder, 5.0, 100.0), {})
+    starts = [
+        {'start': f'1970-01-01T00:{minute}:00+00:00'} for minute in ('01', '03')
+    ]
+    (self.folder / 'manifest.json').write_text(json.dumps(starts))
+    # From 60 s to 300 s.
+    found = goodput.of_evolving(self.folder, 180.0, 300.0)
+    expected = {'goodput': 0.75, 'restarts': 1, 'lost_seconds': 60.0}
+    self.assertEqual(found, expected)
+    # The clock of another machine may be behind.
+    found = goodput.of_evolving(self.folder, 180.0, 70.0)
+    self.assertEqual((found['goodput'], found['lost_seconds']), (1.0, 0.0))
 
 
 if __name__ == '__main__':
