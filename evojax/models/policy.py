@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import math
 import pathlib
 from typing import Any
 
@@ -17,6 +18,9 @@ from evojax.runtime import sharding
 COMPUTED = ('compute_dtype', 'remat', 'scan_layers', 'lora_rank', 'lora_alpha')
 # Files of a model directory that are read without its weights.
 WITHOUT_WEIGHTS = 'config.json', *hf.TOKENIZER_FILES
+# Rows of a vocabulary are a multiple of this if the mesh is not known yet. It
+# divides the vocabularies of most models, which then need no padding.
+_UNKNOWN = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +45,8 @@ def open_policy(
 
   Args:
     path: A Hugging Face directory.
-    fsdp_shards: config.mesh.fsdp; 1 if not known yet.
-    tensor_shards: config.mesh.tensor; 1 if not known yet.
+    fsdp_shards: config.mesh.fsdp, see `padded`.
+    tensor_shards: config.mesh.tensor.
     max_tokens: Tokens of the run's longest prompt and completion together.
     weights: Also check the weights; otherwise they may be missing.
     **model: The other fields of config.model. Those in COMPUTED set how the
@@ -61,7 +65,7 @@ def open_policy(
       **{name: model[name] for name in COMPUTED},
   )
   cfg = padded(cfg, fsdp_shards, tensor_shards)
-  check_shards(directory, cfg, fsdp_shards, tensor_shards)
+  check_shards(directory, cfg, max(fsdp_shards, 1), max(tensor_shards, 1))
   if max_tokens > cfg.max_positions:
     raise ValueError(
         f'config.data.max_prompt_tokens + config.rollout.max_tokens ='
@@ -75,10 +79,16 @@ def open_policy(
 def padded(
     cfg: decoder.DecoderConfig, fsdp: int, tensor: int
 ) -> decoder.DecoderConfig:
-  """Return the shape with a vocabulary that the mesh splits evenly."""
-  return dataclasses.replace(
-      cfg, vocab_padding=-cfg.vocab_size % (fsdp * tensor)
-  )
+  """Return the shape with a vocabulary that the mesh splits evenly.
+
+  If one of the sizes is -1, the mesh takes what devices there are. They are not
+  known yet, and the shape must not depend on them, so that a run may continue
+  on others. The vocabulary then gets a multiple of _UNKNOWN rows.
+  """
+  rows = math.prod(size for size in (fsdp, tensor) if size > 0)
+  if -1 in (fsdp, tensor):
+    rows = math.lcm(rows, _UNKNOWN)
+  return dataclasses.replace(cfg, vocab_padding=-cfg.vocab_size % rows)
 
 
 def check_shards(

@@ -209,10 +209,11 @@ def estimate(
     mesh = sharding.make_mesh(**axes, devices=devices)
   else:
     mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
-  shards = mesh.shape['fsdp'], mesh.shape['tensor']
+  asked = config.mesh.fsdp, config.mesh.tensor
   policy = dataclasses.replace(
-      policy, cfg=policy_lib.padded(policy.cfg, *shards)
+      policy, cfg=policy_lib.padded(policy.cfg, *asked)
   )
+  shards = mesh.shape['fsdp'], mesh.shape['tensor']
   policy_lib.check_shards(policy.path, policy.cfg, *shards)
   run = memory_lib.Run(config, policy, mesh)
   exact = here and decoder.count_params(run.cfg) <= _COMPILE_PARAMETERS

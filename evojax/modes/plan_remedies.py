@@ -76,18 +76,20 @@ def changed(
   if 'mesh.data' in fields:
     sizes = tuple(config.mesh[axis] for axis in sharding.MESH_AXES)
     mesh = jax.sharding.AbstractMesh(sizes, sharding.MESH_AXES)
-  shards = mesh.shape['fsdp'], mesh.shape['tensor']
+  asked = config.mesh.fsdp, config.mesh.tensor
   computed = {
       name: fields[f'model.{name}']
       for name in policy_lib.COMPUTED
       if f'model.{name}' in fields
   }
   cfg = dataclasses.replace(run.cfg, **computed)
-  policy = dataclasses.replace(run.policy, cfg=policy_lib.padded(cfg, *shards))
+  policy = dataclasses.replace(run.policy, cfg=policy_lib.padded(cfg, *asked))
   try:
     config_checks.validate(config)
     config_checks.check_mesh(config, mesh.shape)
-    policy_lib.check_shards(policy.path, policy.cfg, *shards)
+    policy_lib.check_shards(
+        policy.path, policy.cfg, mesh.shape['fsdp'], mesh.shape['tensor']
+    )
   except ValueError:
     return None
   return memory_lib.Run(config, policy, mesh, run.platform)

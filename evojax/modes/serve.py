@@ -231,8 +231,8 @@ def make_service(config: _Config, policy: _Policy) -> service_lib.Service:
 def _open_policy(config: _Config, path: str) -> _Policy:
   """Open the policy at a path, with the shards and context of the server."""
   return policy_lib.open_policy(
-      fsdp_shards=max(config.mesh.fsdp, 1),
-      tensor_shards=max(config.mesh.tensor, 1),
+      fsdp_shards=config.mesh.fsdp,
+      tensor_shards=config.mesh.tensor,
       max_tokens=config.serve.context_tokens,
       **config.model.to_dict() | {'path': domains.policy_path(path)},
   )

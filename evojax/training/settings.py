@@ -53,8 +53,8 @@ def open_policy(
   """
   only = None if weights else policy_lib.WITHOUT_WEIGHTS
   return policy_lib.open_policy(
-      fsdp_shards=max(config.mesh.fsdp, 1),
-      tensor_shards=max(config.mesh.tensor, 1),
+      fsdp_shards=config.mesh.fsdp,
+      tensor_shards=config.mesh.tensor,
       max_tokens=config.data.max_prompt_tokens + config.rollout.max_tokens,
       weights=weights,
       **config.model.to_dict()

@@ -46,6 +46,10 @@ class CheckShardsTest(parameterized.TestCase):
     self.assertEqual((cfg.vocab_size, cfg.vocab_rows), (24, 32))
     policy.check_shards(pathlib.Path('there'), cfg, 4, 4)
     self.assertEqual(policy.padded(cfg, 2, 1), CFG)
+    # How many devices there will be is not known yet.
+    odd = dataclasses.replace(CFG, vocab_size=129)
+    for shards, rows in (((-1, 1), 256), ((1, -1), 256), ((-1, 3), 384)):
+      self.assertEqual(policy.padded(odd, *shards).vocab_rows, rows)
 
   def test_intermediate_features(self):
     cfg = dataclasses.replace(CFG, intermediate_size=34)

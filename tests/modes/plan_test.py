@@ -596,7 +596,8 @@ class MeshTest(parameterized.TestCase):
         rollout__prefill_rows=8,
     )
     mesh = jax.sharding.AbstractMesh((1, 1, 8, 1), sharding.MESH_AXES)
-    run = memory_lib.Run(made, policy(), mesh, 'gpu')
+    opened = policy(policy_lib.padded(CFG, -1, 1))  # As `open_policy` does.
+    run = memory_lib.Run(made, opened, mesh, 'gpu')
     named = {n for each in plan_remedies.find(run) for n in each.fields}
     self.assertIn('rollout.decode_slots', named)  # 8 split over 8 devices,
     self.assertNotIn('rollout.prefill_rows', named)  # and 4 do not.
