@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import pickle
 import socket
 import subprocess
 import sys
+from typing import Any
 
 from tests import tiny
 
@@ -57,3 +59,42 @@ def play(worker: str, *arguments: str | os.PathLike[str]) -> list[dict]:
   if done.returncode:
     raise AssertionError(done.stdout + done.stderr)
   return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def compare(worker: pathlib.Path, root: pathlib.Path) -> dict[str, Any]:
+  """Run a worker alone, and as the first and the second of two processes.
+
+  Args:
+    worker: A program, `worker OUTPUT [PROCESS PORT]`, that writes a pickle.
+    root: An empty directory.
+
+  Returns:
+    What was written: {'one': ..., 'first': ..., 'second': ...}.
+
+  Raises:
+    AssertionError: If one of them fails; with all that it printed.
+  """
+  port = free_port()
+  commands = {'one': (), 'first': (0, port), 'second': (1, port)}
+  workers = {
+      name: subprocess.Popen(
+          [sys.executable, worker, root / name, *map(str, args)],
+          cwd=tiny.ROOT,
+          env=tiny.environment(),
+          stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT,
+          text=True,
+      )
+      for name, args in commands.items()
+  }
+  found = {}
+  try:
+    for name, process in workers.items():
+      log, _ = process.communicate(timeout=200)
+      if process.returncode:
+        raise AssertionError(f'{name} failed:\n{log}')
+      found[name] = pickle.loads((root / name).read_bytes())
+  finally:
+    for process in workers.values():
+      process.kill()
+  return found

@@ -1,9 +1,6 @@
 """Two processes play episodes: each has half of the environments."""
 
 import pathlib
-import pickle
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
@@ -12,7 +9,6 @@ import numpy as np
 
 from evojax import records
 from tests import pairs
-from tests import tiny
 from tests.multi_device import episodes_worker
 
 WORKER = pathlib.Path(episodes_worker.__file__)
@@ -23,27 +19,8 @@ class EpisodesTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    path = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-    port = pairs.free_port()
-    commands = {'one': (), 'first': (0, port), 'second': (1, port)}
-    workers = {
-        name: subprocess.Popen(
-            [sys.executable, WORKER, path / name, *map(str, args)],
-            cwd=tiny.ROOT,
-            env=tiny.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for name, args in commands.items()
-    }
-    cls.results = {}
-    for name, worker in workers.items():
-      cls.addClassCleanup(worker.kill)
-      log, _ = worker.communicate(timeout=200)
-      if worker.returncode:
-        raise AssertionError(f'{name} failed:\n{log}')
-      cls.results[name] = pickle.loads((path / name).read_bytes())
+    root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+    cls.results = pairs.compare(WORKER, root)
 
   @parameterized.parameters(*episodes_worker.CASES)
   def test_episodes_and_grades_are_those_of_one_process(self, case):

@@ -1,15 +1,11 @@
 """Each of two processes grades its share; both get the grades of one."""
 
 import pathlib
-import pickle
-import socket
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
 
-from tests import tiny
+from tests import pairs
 
 WORKER = pathlib.Path(__file__).with_name('grading_worker.py')
 
@@ -19,29 +15,8 @@ class GradingTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    path = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-    with socket.socket() as s:
-      s.bind(('localhost', 0))
-      port = s.getsockname()[1]
-    commands = {'one': (), 'first': (0, port), 'second': (1, port)}
-    workers = {
-        name: subprocess.Popen(
-            [sys.executable, WORKER, path / name, *map(str, args)],
-            cwd=tiny.ROOT,
-            env=tiny.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for name, args in commands.items()
-    }
-    cls.results = {}
-    for name, worker in workers.items():
-      cls.addClassCleanup(worker.kill)
-      log, _ = worker.communicate(timeout=200)
-      if worker.returncode:
-        raise AssertionError(f'{name} failed:\n{log}')
-      cls.results[name] = pickle.loads((path / name).read_bytes())
+    root = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+    cls.results = pairs.compare(WORKER, root)
 
   def test_grades_of_one_process(self):
     for case, (expected, _) in self.results['one'].items():
