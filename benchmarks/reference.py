@@ -11,9 +11,9 @@ the README, between two marks, is written anew with every row.
 tokens_per_second_device is the number of sampled tokens divided by the time of
 a whole step and by the devices. It and mfu (see `evojax.models.flops.model`)
 are medians over all steps except the first, which compiles. device_hours and
-dollars count all devices from the first to the last step, including restarts,
-at --config.evolve.dollars_per_device_hour. Where a run continued on other
-devices, the row names both, and the time between counts with the new ones.
+dollars count all devices of a start until its last step, loading and steps that
+a restart repeats included, at --config.evolve.dollars_per_device_hour. Where a
+run continued on other devices, the row names both.
 """
 
 import json
@@ -87,9 +87,9 @@ def _row(workdir: pathlib.Path) -> dict[str, Any]:
   rows = [r for r in curves.read(workdir) if 'tokens_per_second' in r]
   steady = rows[1:] or rows
   start_of = goodput.start_of(workdir)
-  seconds = goodput.wall_seconds(workdir)
-  hours = sum(s * start_of(n)['devices'] for n, s in seconds.items()) / 3600
-  used = dict.fromkeys(_hardware(start_of(step)) for step in seconds)
+  held = goodput.held(workdir)
+  hours = sum(start['devices'] * seconds for start, seconds in held) / 3600
+  used = dict.fromkeys(_hardware(start) for start, seconds in held if seconds)
   speeds = [
       r['tokens_per_second'] / start_of(r['step'])['devices'] for r in steady
   ]

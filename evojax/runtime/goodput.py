@@ -10,7 +10,7 @@ without a process, and the time until the new process begins its first step.
 For a run that evolves see `of_evolving`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import datetime
 import itertools
@@ -51,11 +51,9 @@ class Clock(contextlib.AbstractContextManager):
     self._first, self._start = math.inf, 0
     self._whole = b''
     found = self._path.read_bytes() if self._path.exists() else b''
-    for line in found.splitlines(keepends=True):
-      # A killed process may have written a part of a line.
-      with contextlib.suppress(ValueError, TypeError):
-        self._count(_Step(**json.loads(line)))
-        self._whole += line
+    for line, step in _read(found):
+      self._count(step)
+      self._whole += line
     self._is_torn = self._whole != found
     self._file, self._mine = None, 0
 
@@ -142,16 +140,35 @@ def ends(folder: str | os.PathLike[str]) -> dict[int, float]:
   return {step.step: step.ended for step in Clock(pathlib.Path(folder))._steps}
 
 
-def wall_seconds(folder: str | os.PathLike[str]) -> dict[int, float]:
-  """Return the seconds from the step before to the end of each useful step.
+def _read(data: bytes) -> Iterator[tuple[bytes, _Step]]:
+  """Yield the whole lines of a file, each with its step."""
+  for line in data.splitlines(keepends=True):
+    # A killed process may have written a part of a line.
+    with contextlib.suppress(ValueError, TypeError):
+      yield line, _Step(**json.loads(line))
 
-  Their sum is the time from the start of the first step to the end of the last
-  one, including time without a process.
+
+def held(
+    folder: str | os.PathLike[str],
+) -> list[tuple[dict[str, Any], float]]:
+  """Return each start with the seconds for which it held its devices.
+
+  They end with its last step, whether it was saved or not; what a start did
+  after that, such as an unfinished step, is not known. Starts are entries of
+  the manifest.
   """
-  clock = Clock(pathlib.Path(folder))
-  times = [clock._first, *(step.ended for step in clock._steps)]
-  pairs = zip(clock._steps, itertools.pairwise(times), strict=True)
-  return {step.step: end - begin for step, (begin, end) in pairs}
+  starts = _starts(folder)
+  file = pathlib.Path(folder, run_files.TIMES)
+  data = file.read_bytes() if file.exists() else b''
+  ends_ = [step.ended for _, step in _read(data)]
+  found = []
+  began = [*map(_began, starts), math.inf]
+  for start, (first, next_) in zip(
+      starts, itertools.pairwise(began), strict=True
+  ):
+    last = max((end for end in ends_ if first <= end < next_), default=first)
+    found.append((start, last - first))
+  return found
 
 
 def of_evolving(

@@ -114,9 +114,9 @@ class RunTest(storage_test.StorageTestCase):
     self.assertEqual(row['hardware'], '8 x TPU v5, then 2 x TPU v5')
     self.assertEqual(row['tokens_per_second_device'], 100.0)
     self.assertEqual(row['mfu'], 0.25)
-    # From 10 to 30 s on 8 devices, from there to 110 s on 2; a cent a second.
-    self.assertAlmostEqual(row['device_hours'], (20 * 8 + 80 * 2) / 3600)
-    self.assertAlmostEqual(row['dollars'], 3.2)
+    # Until 40 s on 8 devices, and from 90 to 110 s on 2; a cent a second.
+    self.assertAlmostEqual(row['device_hours'], (40 * 8 + 20 * 2) / 3600)
+    self.assertAlmostEqual(row['dollars'], 3.6)
 
   def test_a_run_in_a_bucket(self):
     url = 'objects://bucket/run'

@@ -79,6 +79,20 @@ class GoodputTest(absltest.TestCase):
     self.assertEqual(last['lost_seconds'], 0)
     self.assertBetween(last['goodput'], 0, 1)
 
+  def test_a_start_holds_its_devices_until_its_last_step(self):
+    self.assertEqual(goodput.held(self.folder), [])
+    self.steps(1, 2, 3, 4)  # Of 10 s each, with 2 s after it.
+    self.now += 100.0  # Without a process.
+    self.steps(3, 4, 5)
+    starts = [
+        {'start': f'1970-01-01T00:{start}+00:00', 'devices': devices}
+        for start, devices in (('16:30', 8), ('18:00', 4), ('19:00', 2))
+    ]
+    (self.folder / 'manifest.json').write_text(json.dumps(starts))
+    seconds = [s for _, s in goodput.held(self.folder)]
+    # 990 s to 1046 s, no step from 1080 s on, and 1140 s to 1182 s.
+    self.assertEqual(seconds, [56.0, 0.0, 42.0])
+
   def test_of_a_run_that_evolves(self):
     self.assertEqual(goodput.of_evolving(self.folder, 5.0, 100.0), {})
     starts = [
