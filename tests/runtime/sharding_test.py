@@ -1,9 +1,12 @@
 """Meshes over slices; what is sharded is in tests/multi_device."""
 
 import types
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
+import numpy as np
 
 from evojax.runtime import sharding
 
@@ -38,6 +41,25 @@ class SlicesTest(parameterized.TestCase):
     sizes = dict(fsdp=1, tensor=1) | sizes
     with self.assertRaisesRegex(ValueError, said):
       sharding.make_mesh(**sizes, devices=devices(*slices))
+
+
+class GatherTest(absltest.TestCase):
+
+  def test_data_of_many_sizes_need_few_programs(self):
+    sent = []
+
+    def stack(x):  # As if the other process had the same.
+      sent.append(x.shape)
+      return np.stack([x, x])
+
+    with (
+        mock.patch.object(jax, 'process_count', lambda: 2),
+        mock.patch.object(sharding, '_stack', stack),
+    ):
+      for size in range(2_000):
+        data = bytes([size % 256]) * size
+        self.assertEqual(sharding.all_gather(data), [data, data])
+    self.assertLess(len(set(sent)), 15)
 
 
 if __name__ == '__main__':
