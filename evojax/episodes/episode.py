@@ -21,6 +21,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+import pickle
 import queue
 import threading
 import time
@@ -280,8 +281,9 @@ class _Game:
     self.waited = 0.0  # Seconds in which the sampler was idle.
     # All processes must request the same turns at the same time.
     self._together = jax.process_count() > 1
-    # Own plays whose reply the other processes do not have yet.
-    self._ready: dict[int, _Answer] = {}
+    # Own plays whose reply the other processes do not have yet: the reply, and
+    # why the episode ends with it.
+    self._ready: dict[int, tuple[environments.Reply, str]] = {}
     # Only engines used in training have `stopping`.
     self._stopping = getattr(sampler, 'stopping', lambda: False)
 
@@ -312,11 +314,11 @@ class _Game:
     """Close the environments that are still open after an error."""
     self._leaving = True
     with self._lock:  # A late reply then closes its own environment.
-      answering, self._replying = set(self._replying), {}
-      self._late |= answering
+      self._late |= self._replying.keys()
+      self._replying = {}
     self._drain()
     for number, play in enumerate(self._plays):
-      if play.opened and not play.end and number not in answering:
+      if play.opened and not play.end and number not in self._late:
         self._threads.run(lambda play=play: self._abandon(play))
 
   def _goes_on(self) -> bool:
@@ -497,15 +499,19 @@ class _Game:
       self, number: int, reply: environments.Reply, end: str = ''
   ) -> None:
     """Take a reply, or what stands in for it."""
+    if self._together:  # Wait until all processes have all replies.
+      self._ready[number] = reply, end
+    else:
+      self._go_on(number, self._as_answer(number, reply, end))
+
+  def _as_answer(
+      self, number: int, reply: environments.Reply, end: str
+  ) -> _Answer:
     play = self._plays[number]
     ids, text = self._observe(play, reply)
     # The messages are in the text; other processes need not receive them twice.
     short = dataclasses.replace(reply, messages=reply.messages and ({},))
-    answer = _Answer(short, ids, text, end, play.seconds, play.error)
-    if self._together:  # Wait until all processes have all replies.
-      self._ready[number] = answer
-    else:
-      self._go_on(number, answer)
+    return _Answer(short, ids, text, end, play.seconds, play.error)
 
   def _observe(
       self, play: _Play, reply: environments.Reply
@@ -531,7 +537,7 @@ class _Game:
       ids = render(messages)
     return ids, '\n'.join(m['content'] for m in messages)
 
-  def _go_on(self, number: int, answer: '_Answer') -> None:
+  def _go_on(self, number: int, answer: _Answer) -> None:
     """Add a reply; request the next turn or end the episode."""
     play, ids = self._plays[number], answer.ids
     play.seconds, play.error = answer.seconds, answer.error
@@ -575,8 +581,11 @@ class _Game:
     Returns:
       The number of episodes that they end.
     """
-    answers, self._ready = self._ready, {}
-    everywhere = decisions.exchange(lambda: answers)
+    ready, self._ready = self._ready, {}
+    # A reply that cannot be rendered thus is an error in all processes.
+    everywhere = decisions.exchange(
+        lambda: {i: self._as_answer(i, *found) for i, found in ready.items()}
+    )
     merged = {i: answer for part in everywhere for i, answer in part.items()}
     for i in sorted(merged):
       self._go_on(i, merged[i])
@@ -584,10 +593,25 @@ class _Game:
 
   def _share_states(self) -> None:
     """Give all processes what the environments have left for the grader."""
-    own = [(i, self._plays[i].state, self._plays[i].error) for i in self._own]
-    for part in decisions.exchange(lambda: own):
+    for part in decisions.exchange(self._own_states):
       for i, state, error in part:
-        self._plays[i].state, self._plays[i].error = state, error
+        play = self._plays[i]
+        play.state, play.error = pickle.loads(state), error
+
+  def _own_states(self) -> list[tuple[int, bytes, str]]:
+    """Return number, pickled state and error of each own play.
+
+    Raises:
+      ValueError: If a state cannot be pickled.
+    """
+    own = [(i, self._plays[i]) for i in self._own]
+    try:
+      return [(i, pickle.dumps(play.state), play.error) for i, play in own]
+    except Exception as error:  # pylint: disable=broad-except
+      raise ValueError(
+          f'domain {self._domain.name!r}: what `close` of an environment gives'
+          f' must be picklable if the run has several processes: {error}'
+      ) from error
 
 
 def _take_late(times: dict[int, float]) -> list[int]:

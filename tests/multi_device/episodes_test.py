@@ -52,6 +52,17 @@ class EpisodesTest(parameterized.TestCase):
       (seen, _), _ = result['late']
       self.assertEqual({end for _, end, *_ in seen}, {'seconds'}, name)
 
+  def test_an_error_of_one_is_raised_in_all(self):
+    for name, result in self.results.items():
+      self.assertStartsWith(result['mute'], 'TypeError: ', name)
+      # One process alone need not send it.
+      error = '' if name == 'one' else (
+          "ValueError: domain 'echo': what `close` of an environment gives"
+          ' must be picklable if the run has several processes: cannot pickle'
+          " '_thread.lock' object"
+      )
+      self.assertEqual(result['open'], error, name)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -6,12 +6,14 @@ episodes_worker.py OUTPUT [PROCESS PORT]
 import dataclasses
 import pickle
 import sys
+import threading
 import time
 
 import jax
 import numpy as np
 
 from evojax import records
+from evojax.domains import environments
 from evojax.episodes import collect
 from evojax.episodes import episode
 from tests.episodes import echo
@@ -40,17 +42,34 @@ class Environment(echo.Environment):
     return super().close()
 
 
+class Mute(echo.Environment):
+  """Sends a message that no chat template can render."""
+
+  def reply(self, turn):
+    return environments.Reply(({'role': 'tool', 'content': None},), 1, 0)
+
+
+class Open(echo.Environment):
+  """Leaves what cannot be sent to another process."""
+
+  def close(self):
+    return threading.Lock()
+
+
 class Domain(echo.Domain):
   """Grades what the environments have heard."""
 
-  def __init__(self, **options):
+  def __init__(self, second=None, **options):
     super().__init__(**options)
+    self.second = second  # Environment of the second problem.
     self.moves, self.graded = [], 0  # Times at which one opens or closes.
 
   def environment(self, problem):
     if problem.family == 'plain':
       return None
     self.moves.append((time.time(), 1))
+    if self.second and problem.problem_id.startswith('00000001'):
+      return self.second(self)
     return Environment(self)
 
   def grade(self, problem, completion):
@@ -69,6 +88,21 @@ CASES = {
     'slow': dict(delay=lambda: 0.01),
     'late': dict(delay=lambda: 2.0, reply_seconds=0.1),
 }
+
+# The second problem belongs to the second process.
+ERRORS = {'mute': Mute, 'open': Open}
+
+
+def fail(case):
+  """Return the error of episodes whose second problem has a bad environment."""
+  player = episode.Player(
+      Sampler(), echo.Tokenizer(), Domain(second=ERRORS[case])
+  )
+  try:
+    player.play(echo.asked(count=5))
+  except Exception as error:
+    return f'{type(error).__name__}: {error}'
+  return ''
 
 
 def play(case):
@@ -96,6 +130,7 @@ def main(output, process='', port=''):
         f'localhost:{port}', num_processes=2, process_id=int(process)
     )
   found = {case: play(case) for case in CASES}
+  found |= {case: fail(case) for case in ERRORS}
   with open(output, 'wb') as file:
     pickle.dump(found, file)
 
