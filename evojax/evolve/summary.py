@@ -21,6 +21,7 @@ from evojax.ledger import milestones
 from evojax.ledger import records
 from evojax.report import page
 from evojax.report import sealed as sealed_lib
+from evojax.report import state
 from evojax.runtime import decisions
 from evojax.runtime import durable
 from evojax.runtime import goodput
@@ -65,6 +66,15 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
   final = history.find(records.Final)
   found = dataclasses.asdict(final) if final else {}
   spent = budget_lib.spent(rows)
+  before = state.read_json(run.path / run_files.SUMMARY, {})
+  if before.get('ledger_head') == run.recorder.head:  # It had ended already.
+    times = {name: before.get(name, {}) for name in ('time_shares', 'time')}
+  else:
+    wall = history.wall_seconds
+    times = dict(
+        time_shares=run.phases.shares(),
+        time=goodput.of_evolving(run.path, wall, time.time()),
+    )
   path_of = lambda name: mirror.shown(str(run.path / name))
   return dict(
       name=run.config.name,
@@ -105,8 +115,7 @@ def _make(run: opening.Run, reason: str) -> dict[str, Any]:
       dollars=run.recorder.budget.cost(spent),
       policy=path_of('policy') if history.versions else None,
       report=path_of(run_files.REPORT),
-      time_shares=run.phases.shares(),
-      time=goodput.of_evolving(run.path, history.wall_seconds, time.time()),
+      **times,
   )
 
 

@@ -366,6 +366,9 @@ class EndToEndTest(parameterized.TestCase):
     again = evojax.run(retrained(), str(self.path))
     self.assertEqual((self.path / 'ledger.jsonl').read_bytes(), before)
     self.assertEqual(again['sealed'], self.summary['sealed'])
+    # The time since its end is not lost.
+    for name in ('time', 'time_shares'):
+      self.assertEqual(again[name], self.summary[name])
 
   def test_a_run_that_ended_races_no_more(self):
     before = (self.path / 'ledger.jsonl').read_bytes()
