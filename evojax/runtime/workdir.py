@@ -247,11 +247,13 @@ class Workdir(contextlib.AbstractContextManager):
     starts = json.loads(manifest.read_text()) if manifest.exists() else []
     last = starts[-1] if starts else entry
     if changed := _changed_problems(last, entry):
+      remedy = 'choose another --workdir'
+      if owner(self.path) in ('train', 'evolve'):
+        remedy += f', or fork:\n  {_fork_command(self.path)}'
       raise WorkdirError(
           f'workdir {self.path} began with other problems:{changed}\nA run'
           ' keeps its problems. To continue it, restore its data set. To use'
-          ' the new one, choose another --workdir, or fork:\n  '
-          + _fork_command(self.path)
+          f' the new one, {remedy}'
       )
     for name in _NUMERICS:
       if name in last and last[name] != entry.get(name):
@@ -268,8 +270,8 @@ def _changed_problems(last: Any, entry: Any) -> str:
   """Return a line for each split whose data changed between two starts."""
   was, now = last.get('problems', {}), entry.get('problems', {})
   lines = ''
-  for split in was.keys() & now.keys():
-    if was[split] == now[split]:
+  for split in was:
+    if was[split] == now.get(split, was[split]):
       continue
     before, after = was[split]['count'], now[split]['count']
     lines += f'\n  {split}: {before:,} -> {after:,} problems'

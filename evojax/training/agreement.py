@@ -17,6 +17,7 @@ import socket
 from typing import Any
 
 import jax
+import numpy as np
 
 import evojax
 from evojax import config as config_lib
@@ -45,10 +46,16 @@ def problems(setup: setup_lib.Setup) -> dict[str, dict[str, Any]]:
       continue
     digest = hashlib.sha256()
     for problem in source.take(0, len(source)):
-      text = json.dumps([problem.problem_id, problem.answer])
+      # An answer of the user's own domain may be of any type.
+      text = json.dumps([problem.problem_id, problem.answer], default=_plain)
       digest.update(text.encode())
     found[split] = {'count': len(source), 'sha256': digest.hexdigest()}
   return found
+
+
+def _plain(value: Any) -> Any:
+  """Return a NumPy scalar's value; of others, whose text may vary, the type."""
+  return value.item() if isinstance(value, np.generic) else type(value).__name__
 
 
 def facts(setup: setup_lib.Setup) -> dict[str, str]:
@@ -57,8 +64,9 @@ def facts(setup: setup_lib.Setup) -> dict[str, str]:
   found = {
       f'config.{field}': json.dumps(value)
       for field, value in config.items()
-      # A path may differ, as long as the same things are there.
-      if not (isinstance(value, str) and os.sep in value)
+      # A path may differ, as long as the same things are there; a text with
+      # blanks, such as a prompt with tags, may not.
+      if not (isinstance(value, str) and os.sep in value and ' ' not in value)
   }
   for split, what in problems(setup).items():
     text = f'{what["count"]} problems, {what["sha256"][:12]}'

@@ -5,12 +5,17 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
+from unittest import mock
 
 from absl.testing import absltest
 import ml_collections
+import numpy as np
 import pytest
 
 from evojax import config as config_lib
+from evojax.domains import sources
+from evojax.modes import evaluate
 from evojax.modes import evolve
 from evojax.runtime import workdir as workdir_lib
 from evojax.training import agreement
@@ -42,7 +47,8 @@ class AgreementTest(absltest.TestCase):
             'jsonl': {
                 split: str(self.root / f'{split}.jsonl')
                 for split in ('train', 'dev', 'sealed')
-            }
+            },
+            'system_prompt': 'In <a> </a>.',
         }),
     )
 
@@ -77,12 +83,46 @@ class AgreementTest(absltest.TestCase):
     write(train, *range(6))
     evolve.run(self.config, str(workdir))
 
+  def test_an_evaluation_keeps_the_problems_of_its_split(self):
+    workdir = self.root / 'scores'
+    evaluate.run(self.config, str(workdir))
+    write(self.root / 'train.jsonl', *range(7))
+    evaluate.run(self.config, str(workdir))
+    before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    write(self.root / 'dev.jsonl', *range(5))
+    # It has no checkpoint from which to fork.
+    with self.assertRaisesRegex(
+        workdir_lib.WorkdirError, 'dev: 4 -> 5 [^:]*another --workdir$'
+    ):
+      evaluate.run(self.config, str(workdir))
+    after = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    self.assertEqual(after, before)
+
+  def test_answers_of_any_type(self):
+    setup = setup_lib.prepare(self.config)
+
+    def of(*answers):
+      # As without the checks of types that tests have.
+      found = [
+          types.SimpleNamespace(problem_id=f'{n:016x}', answer=answer)
+          for n, answer in enumerate(answers)
+      ]
+      source = lambda _, *args: sources.FiniteSource(found, *args)
+      with mock.patch.object(type(setup.domain), 'source', source):
+        return agreement.problems(setup)
+
+    # The text of an object differs between two starts.
+    self.assertEqual(of(b'x', object()), of(b'x', object()))
+    self.assertEqual(of(np.int64(3)), of(3))
+    self.assertNotEqual(of(np.float32(3)), of(np.float32(4)))
+
   def test_a_difference_is_named(self):
     setup = setup_lib.prepare(self.config)
     own = agreement.facts(setup)
     # Two machines may keep their files in different places.
     self.assertNotIn('config.model.path', own)
     self.assertIn('config.optim.learning_rate', own)
+    self.assertIn('config.domain.kwargs.system_prompt', own)
     (self.policy / 'chat_template.jinja').write_text('{{ messages }}')
     other = agreement.facts(setup)
     changed = [name for name in own if own[name] != other[name]]
