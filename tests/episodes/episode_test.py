@@ -13,6 +13,7 @@ import numpy as np
 from evojax.domains import environments
 from evojax.episodes import collect
 from evojax.episodes import episode
+from evojax.episodes import plays
 from evojax.evidence import schema
 from evojax.models import decoder
 from evojax.rollout import engine as engine_lib
@@ -133,7 +134,7 @@ class EpisodeTest(parameterized.TestCase):
       )
     request = echo.asked().requests[0]
     seeds = [
-        episode._turn_request(request, (), turn, 9).seed for turn in range(50)
+        plays.turn_request(request, (), turn, 9).seed for turn in range(50)
     ]
     self.assertEqual(seeds[0], request.seed)
     self.assertLen(set(seeds), 50)
