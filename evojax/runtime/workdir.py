@@ -275,9 +275,9 @@ def _changed_problems(last: Any, entry: Any) -> str:
       continue
     before, after = was[split]['count'], now[split]['count']
     lines += f'\n  {split}: {before:,} -> {after:,} problems'
-    lines += ', of which some are others, or have other answers' * (
-        before == after
-    )
+    lines += (
+        ', of which some are others, have other answers or another order'
+    ) * (before == after)
   return lines
 
 

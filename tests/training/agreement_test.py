@@ -71,7 +71,11 @@ class AgreementTest(absltest.TestCase):
     train = self.root / 'train.jsonl'
     for answers, line in (
         (range(7), 'train: 6 -> 7 problems\n'),
-        ((*range(5), 7), 'train: 6 -> 6 problems, of which some are others'),
+        (
+            (*range(5), 7),
+            'train: 6 -> 6 problems, of which some are others, have other'
+            ' answers or another order\n',
+        ),
     ):
       write(train, *answers)
       with self.assertRaisesRegex(
