@@ -11,7 +11,7 @@ only process 0 locks and writes it. It belongs to the mode that made it. A start
 that ends before `Workdir.keep` leaves the directory unchanged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import datetime
@@ -246,7 +246,7 @@ class Workdir(contextlib.AbstractContextManager):
     entry, manifest = environment() | run, self.path / run_files.MANIFEST
     starts = json.loads(manifest.read_text()) if manifest.exists() else []
     last = starts[-1] if starts else entry
-    if changed := _changed_problems(last, entry):
+    if changed := _changed_problems(starts, entry):
       remedy = 'choose another --workdir'
       if owner(self.path) in ('train', 'evolve'):
         remedy += f', or fork:\n  {_fork_command(self.path)}'
@@ -266,10 +266,11 @@ class Workdir(contextlib.AbstractContextManager):
     return entry
 
 
-def _changed_problems(last: Any, entry: Any) -> str:
-  """Return a line for each split whose data changed between two starts."""
-  was, now = last.get('problems', {}), entry.get('problems', {})
-  lines = ''
+def _changed_problems(starts: Sequence[Any], entry: Any) -> str:
+  """Return a line for each split whose data is not that of earlier starts."""
+  was, now, lines = {}, entry.get('problems', {}), ''
+  for start in starts:  # Not every start uses sealed problems.
+    was |= start.get('problems', {})
   for split in was:
     if was[split] == now.get(split, was[split]):
       continue

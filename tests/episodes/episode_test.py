@@ -10,6 +10,7 @@ from absl.testing import parameterized
 import jax
 import numpy as np
 
+from evojax import records
 from evojax.domains import environments
 from evojax.episodes import collect
 from evojax.episodes import episode
@@ -18,9 +19,19 @@ from evojax.evidence import schema
 from evojax.models import decoder
 from evojax.rollout import engine as engine_lib
 from evojax.rollout import slots
+from evojax.runtime import decisions
 from evojax.runtime import preemption
 from tests import forward
 from tests.episodes import echo
+
+
+class Sampler:
+  """Answers every request with one letter."""
+
+  def generate(self, requests):
+    tokens, zeros = np.full(1, 3, np.int32), np.zeros(1, np.float32)
+    made = records.Episode(tokens, zeros, 'stop', 0, 'a')
+    return [made] * len(requests)
 
 
 class EpisodeTest(parameterized.TestCase):
@@ -217,6 +228,24 @@ class EpisodeTest(parameterized.TestCase):
         break
       time.sleep(0.05)
     self.assertEqual(domain.closed, domain.opened)
+
+  def test_a_late_environment_is_closed_once_if_a_process_is_gone(self):
+    domain, hangs = self.hanging(0)
+    gone = RuntimeError('gone')
+    with (
+        mock.patch.object(jax, 'process_count', lambda: 2),
+        mock.patch.object(decisions, 'exchange', side_effect=gone),
+        self.assertRaisesRegex(RuntimeError, 'gone'),
+    ):
+      asked = echo.asked(count=2)
+      episode.Player(Sampler(), echo.Tokenizer(), domain).play(asked)
+    self.assertEqual((domain.opened, domain.closed), (3, 0))
+    hangs.set()
+    for _ in range(100):
+      if domain.closed == 3:
+        break
+      time.sleep(0.05)
+    self.assertEqual(domain.closed, 3)
 
   def test_a_run_that_is_to_stop_waits_for_no_environment(self):
     domain, hangs = self.hanging(*range(6))

@@ -376,6 +376,16 @@ class ManifestTest(WorkdirTestCase):
       with self.assertNoLogs('absl', 'WARNING'):
         workdir.record_start()
 
+  def test_a_split_that_the_last_start_did_not_use_is_kept_too(self):
+    train, sealed = (dict(count=9, sha256=text) for text in ('a', 'b'))
+    with self.open() as workdir:
+      workdir.record_start(problems=dict(train=train, sealed=sealed))
+      workdir.record_start(problems=dict(train=train))
+      with self.assertRaisesRegex(workdir_lib.WorkdirError, ' sealed: 9 -> 8'):
+        workdir.record_start(
+            problems=dict(train=train, sealed=sealed | {'count': 8})
+        )
+
 
 if __name__ == '__main__':
   absltest.main()
