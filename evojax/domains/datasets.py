@@ -25,6 +25,8 @@ _FORMS = {
     b'\xff\xfe': 'UTF-16 text; write it as UTF-8',
     b'\xfe\xff': 'UTF-16 text; write it as UTF-8',
     b'\x1f\x8b': 'compressed by gzip; let its name end in .gz',
+    b'BZh': 'compressed by bzip2; let its name end in .bz2',
+    b'\x28\xb5\x2f\xfd': 'compressed by zstd; let its name end in .zst',
     b'PAR1': 'a Parquet file; name it in domain.kwargs.parquet',
 }
 _PLACES = 5  # Number of broken rows that a message names.

@@ -153,8 +153,8 @@ def run(
       page = lambda: write_table(root, points, running=True)
       try:
         failed = _run(pool, left, page)
-      except preemption.Preempted:
-        write_table(root, points)
+      except BaseException:
+        write_table(root, points)  # Its page no longer says that it runs.
         raise
     show(write_table(root, points), root)
   for why in failed:

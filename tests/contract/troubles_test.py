@@ -257,20 +257,18 @@ class Troubles(absltest.TestCase):
       self.assertIn(what, text)
     self.assertIn(f'{self.server.url} leaves', text)
 
-  def test_somebody_exchanges_the_weights(self):
+  def exchange(self):
+    """Gives the server other weights by hand, without a name for them."""
     changed = self.folder / 'changed'
     if not changed.exists():
       shutil.copytree(self.folder / 'undisturbed' / 'policy', changed)
+    body = {'model_path': str(changed)}
+    answer = self.post('/update_weights_from_disk', body)
+    self.assertTrue(answer.json()['success'])
 
-    def exchange():
-      # By hand, without a name for them.
-      answer = self.post(
-          '/update_weights_from_disk', {'model_path': str(changed)}
-      )
-      self.assertTrue(answer.json()['success'])
-
+  def test_somebody_exchanges_the_weights(self):
     with self.lines(lost=1) as lines:
-      weights = self.train('exchanged', at={1: exchange})
+      weights = self.train('exchanged', at={1: self.exchange})
     self.assert_undisturbed(weights)
     self.assertRegex('\n'.join(lines), 'is lost: serves weight_version=')
 
@@ -382,6 +380,15 @@ class SglangTest(Troubles):
 
   __test__ = True
   make = staticmethod(servers.sglang)
+
+  def test_somebody_exchanges_the_weights(self):
+    """The server keeps the former name, so only log-probs tell."""
+    with self.assertRaisesRegex(
+        answers.DisagreementError, 'somebody exchanged its weights'
+    ):
+      self.train('exchanged', at={1: self.exchange})
+    # The same call installs the run's own weights again.
+    self.assert_undisturbed(self.train('exchanged'))
 
 
 if __name__ == '__main__':
