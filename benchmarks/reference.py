@@ -135,6 +135,12 @@ def record(new: dict[str, Any], path: pathlib.Path = ROWS) -> None:
   path.write_text(''.join(lines))
 
 
+def _price(dollars: float | None) -> str:
+  if dollars is None:
+    return 'no price'
+  return f'${dollars:,.2f}' if dollars >= 0.01 else 'below $0.01'
+
+
 def _cells(r: dict[str, Any]) -> list[str]:
   name = r['checkpoint'] + ' (random weights)' * bool(r.get('random'))
   if 'date' not in r:
@@ -150,7 +156,7 @@ def _cells(r: dict[str, Any]) -> list[str]:
       f'{r["tokens_per_second_device"]:,.0f}',
       'peak unknown' if r['mfu'] is None else f'{r["mfu"]:.1%}',
       f'{r["device_hours"]:.3g}',
-      'no price' if r['dollars'] is None else f'${r["dollars"]:,.2f}',
+      _price(r['dollars']),
       f'{r["jax"]}, {commit[:9] or "unknown"}{dirty}',
       r['date'],
   ]

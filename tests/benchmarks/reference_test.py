@@ -60,6 +60,10 @@ class RowsTest(absltest.TestCase):
     self.assertIn(f' H | {run["steps"]} | ', first)
     self.assertEqual(second, '| a | H |' + '  |' * 8 + ' **not run yet** |')
 
+  def test_a_small_price_is_not_none(self):
+    texts = [reference._price(dollars) for dollars in (None, 0.0002, 1234.5)]
+    self.assertEqual(texts, ['no price', 'below $0.01', '$1,234.50'])
+
   def test_a_workdir_without_a_finished_run(self):
     with self.assertRaisesRegex(ValueError, '--record=.*holds no finished run'):
       reference.row(self.enter_context(tempfile.TemporaryDirectory()))
