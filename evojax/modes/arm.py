@@ -80,7 +80,7 @@ def _train(job: arm_lib.ArmJob) -> None:
         output.say(preemption.line(asked, state))
       raise preemption.Preempted(asked)
 
-    setup = setup_lib.prepare(config)
+    setup = setup_lib.prepare(config, rendered=True)
     mesh = meshes.open_mesh(config, setup.policy)
     agreement.check(setup)
     meshes.accept(config, setup.policy, mesh)

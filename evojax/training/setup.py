@@ -130,7 +130,10 @@ class Setup:
 
 
 def prepare(
-    config: ml_collections.ConfigDict, *, trains: bool = True
+    config: ml_collections.ConfigDict,
+    *,
+    trains: bool = True,
+    rendered: bool = False,
 ) -> Setup:
   """Check and build everything that needs no device.
 
@@ -141,6 +144,8 @@ def prepare(
     config: The config of the run; `harness.path` names the harness that trains
       it.
     trains: False if the policy is only scored.
+    rendered: Whether the run's problems have been checked, by the process that
+      starts this one as an arm; see `check_problems`.
 
   Raises:
     ValueError: If anything is wrong, with the field, its value and the remedy.
@@ -148,13 +153,14 @@ def prepare(
   devices.trim_memory_after_compiling()
   if (file := config.rollout.urls_file) and sharding.is_primary():
     roster.Roster(file).read()
-  return _build(config, opened=None, trains=trains)
+  return _build(config, opened=None, trains=trains, rendered=rendered)
 
 
 def _build(
     config: ml_collections.ConfigDict,
     opened: Setup | None,
     trains: bool = True,
+    rendered: bool = False,
 ) -> Setup:
   """Return the setup of a config, reusing the fitting parts of `opened`."""
   policy, arm = opened and opened.policy, opened is not None
@@ -214,6 +220,8 @@ def _build(
   )
   _check_turns(setup)
   if not opened:
+    if not rendered:
+      _check_splits(setup)
     setup.probe_rows.update(_grade_one(setup))
   setup.rewards(setup.view(setup.probe_rows))
   return setup
@@ -276,12 +284,11 @@ def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:
       )
 
 
-def _grade_one(setup: Setup) -> dict[str, Any]:
-  """Check the problems of every split; return rows of one graded problem.
+def _check_splits(setup: Setup) -> None:
+  """Check the problems of every split.
 
-  The rows are two samples of a completion without text. Sealed problems are
-  checked, too: they are used at the end of a run, which is too late to find a
-  prompt that is too long.
+  Sealed problems are checked, too: they are used at the end of a run, which is
+  too late to find a prompt that is too long.
 
   Raises:
     ValueError: As in `check_problems`.
@@ -291,6 +298,11 @@ def _grade_one(setup: Setup) -> dict[str, Any]:
   if config.eval.sealed or config.eval.split == 'sealed':
     counts['sealed'] = config.eval.problems
   check_problems(setup, counts)
+
+
+def _grade_one(setup: Setup) -> dict[str, Any]:
+  """Return rows of one graded problem: two completions without text."""
+  config = setup.config
   train = setup.training_domain.source('train', config.seed)
   silent = records.Episode(
       np.zeros(1, np.int32), np.zeros(1, np.float32), 'length', 0, ''

@@ -39,6 +39,14 @@ class UnderTest(absltest.TestCase):
     changes['harness.path'] = str(path)
     return config_lib.with_fields(self.config, changes), harness
 
+  def test_an_arm_does_not_check_the_problems_of_its_run_again(self):
+    refused = absltest.mock.Mock(side_effect=ValueError('too long'))
+    with absltest.mock.patch.object(setup_lib, 'check_problems', refused):
+      arm = setup_lib.prepare(self.config, rendered=True)
+      with self.assertRaisesRegex(ValueError, 'too long'):
+        setup_lib.prepare(self.config)
+    self.assertEqual(arm.probe_rows.keys(), self.setup.probe_rows.keys())
+
   def test_a_harness_lies_over_the_setup_of_the_run(self):
     config, harness = self.arm({'optim.learning_rate': 0.003}, seed=7)
     opened = absltest.mock.Mock(side_effect=AssertionError('opened again'))
