@@ -159,8 +159,7 @@ def run_episodes(mesh, cfg, params):
       mesh=mesh,
   )
   sampler.update_weights(params, 0)
-  says = '' if jax.process_index() == 0 else 'something longer'
-  domain = echo.Domain(says=says, delay=lambda: 0.01 * jax.process_index())
+  domain = echo.Domain(delay=lambda: 0.01 * jax.process_index())
   player = episode.Player(sampler, echo.Tokenizer(), domain)
   episodes = player.play(echo.asked())
   return {
