@@ -114,21 +114,21 @@ def run(
         output.say(f'  warning: {note}')
   mode = 'evolve' if config.evolve.rounds else 'train'
   if not refused and not paths:
-    begins = workdir is None or not workdir_lib.owner(workdir)
-    report(f'run of --mode={mode}', _reasons(_start, config, begins))
+    report(f'run of --mode={mode}', _reasons(_start, config, workdir))
   if workdir is not None:
     reasons = _reasons(workdir_lib.check, workdir, config, mode)
     report(f'workdir {workdir}', reasons)
   return int(refused > 0)
 
 
-def _start(config: ml_collections.ConfigDict, begins: bool) -> None:
-  """Do what a run does before its first step, without opening a workdir.
+def _start(config: ml_collections.ConfigDict, workdir: str | None) -> None:
+  """Do what a run does before its first step, without opening its workdir.
 
   Args:
     config: The config of the run.
-    begins: Whether it would be the first start of the run.
+    workdir: Its workdir, if one is given.
   """
+  begins = workdir is None or not workdir_lib.owner(workdir)
   if config.evolve.rounds:
     setup, *_ = opening.check(config, opening.Options())
   else:
@@ -136,6 +136,8 @@ def _start(config: ml_collections.ConfigDict, begins: bool) -> None:
   mesh = meshes.open_mesh(setup.config, setup.policy)
   agreement.check(setup)
   meshes.accept(setup.config, setup.policy, mesh, begins=begins)
+  if not begins:
+    workdir_lib.check_problems(workdir, agreement.problems(setup))
 
 
 def _changed_fields(config: ml_collections.ConfigDict) -> list[str]:

@@ -11,7 +11,7 @@ only process 0 locks and writes it. It belongs to the mode that made it. A start
 that ends before `Workdir.keep` leaves the directory unchanged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import datetime
@@ -243,18 +243,10 @@ class Workdir(contextlib.AbstractContextManager):
     """
     if self._lock is None:
       return None
+    check_problems(self.path, run.get('problems', {}))
     entry, manifest = environment() | run, self.path / run_files.MANIFEST
-    starts = json.loads(manifest.read_text()) if manifest.exists() else []
+    starts = _starts(self.path)
     last = starts[-1] if starts else entry
-    if changed := _changed_problems(starts, entry):
-      remedy = 'choose another --workdir'
-      if owner(self.path) in ('train', 'evolve'):
-        remedy += f', or fork:\n  {_fork_command(self.path)}'
-      raise WorkdirError(
-          f'workdir {self.path} began with other problems:{changed}\nA run'
-          ' keeps its problems. To continue it, restore its data set. To use'
-          f' the new one, {remedy}'
-      )
     for name in _NUMERICS:
       if name in last and last[name] != entry.get(name):
         logging.warning(
@@ -266,20 +258,44 @@ class Workdir(contextlib.AbstractContextManager):
     return entry
 
 
-def _changed_problems(starts: Sequence[Any], entry: Any) -> str:
-  """Return a line for each split whose data is not that of earlier starts."""
-  was, now, lines = {}, entry.get('problems', {}), ''
-  for start in starts:  # Not every start uses sealed problems.
+def _starts(path: pathlib.Path) -> list[dict[str, Any]]:
+  manifest = path / run_files.MANIFEST
+  return json.loads(manifest.read_text()) if manifest.exists() else []
+
+
+def check_problems(
+    path: str | os.PathLike[str], problems: Mapping[str, Any]
+) -> None:
+  """Refuse problems that are not those with which a run began.
+
+  Args:
+    path: A local workdir.
+    problems: See `agreement.problems`.
+
+  Raises:
+    WorkdirError: If they differ, in a split that earlier starts have used.
+  """
+  path, was, lines = pathlib.Path(path), {}, ''
+  for start in _starts(path):  # Not every start uses sealed problems.
     was |= start.get('problems', {})
   for split in was:
-    if was[split] == now.get(split, was[split]):
+    if was[split] == problems.get(split, was[split]):
       continue
-    before, after = was[split]['count'], now[split]['count']
+    before, after = was[split]['count'], problems[split]['count']
     lines += f'\n  {split}: {before:,} -> {after:,} problems'
     lines += (
         ', of which some are others, have other answers or another order'
     ) * (before == after)
-  return lines
+  if not lines:
+    return
+  remedy = 'choose another --workdir'
+  if owner(path) in ('train', 'evolve'):
+    remedy += f', or fork:\n  {_fork_command(path)}'
+  raise WorkdirError(
+      f'workdir {path} began with other problems:{lines}\nA run keeps its'
+      ' problems. To continue it, restore its data set. To use the new one,'
+      f' {remedy}'
+  )
 
 
 def _git_commit() -> str:

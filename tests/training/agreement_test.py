@@ -1,5 +1,7 @@
 """Tests of evojax.training.agreement: the same problems, code and files."""
 
+import contextlib
+import io
 import json
 import pathlib
 import subprocess
@@ -15,6 +17,7 @@ import pytest
 
 from evojax import config as config_lib
 from evojax.domains import sources
+from evojax.modes import check
 from evojax.modes import evaluate
 from evojax.modes import evolve
 from evojax.runtime import workdir as workdir_lib
@@ -82,6 +85,11 @@ class AgreementTest(absltest.TestCase):
           workdir_lib.WorkdirError, f'began with other problems:\n  {line}'
       ):
         evolve.run(self.config, str(workdir))
+      # A check says beforehand that the run would be refused.
+      with contextlib.redirect_stdout(io.StringIO()) as out:
+        self.assertEqual(check.run(self.config, (), str(workdir)), 1)
+      self.assertIn('run of --mode=train: refused', out.getvalue())
+      self.assertIn('began with other problems:', out.getvalue())
       after = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
       self.assertEqual(after, before)
     write(train, *range(6))
