@@ -64,12 +64,11 @@ def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       params = policy_lib.load_params(setup.policy, mesh, param_dtype=dtype)
       engine.update_weights(params, 0)
       del params  # The engine may hold a copy of its own.
-      problems, split = agreement.problems(setup), config.eval.split
       directory.record_start(
           chat_template=setup.policy.tokenizer.template,
           mesh=dict(mesh.shape),
           # The other splits have no influence on the scores.
-          problems={s: problems[s] for s in problems if s == split},
+          problems=agreement.problems(setup, [config.eval.split]),
       )
       result = evaluate_lib.evaluate(
           setup.scorer(engine, version='seed'),

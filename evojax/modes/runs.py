@@ -146,8 +146,7 @@ def read(path: pathlib.Path, root: pathlib.Path) -> Row:
     else:
       row |= (_evolving if evolves else _training)(path, row)
     if (path / run_files.MANIFEST).exists():
-      starts = json.loads((path / run_files.MANIFEST).read_bytes())
-      row['started'] = starts[0]['start']
+      row['started'] = run_files.starts(path)[0]['start']
   except _BROKEN as error:
     row['state'] = f'broken: {" ".join(str(error).split())}'
   if not row['state'].startswith('broken') and is_held(path):

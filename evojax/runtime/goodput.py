@@ -157,7 +157,7 @@ def held(
   after that, such as an unfinished step, is not known. Starts are entries of
   the manifest.
   """
-  starts = _starts(folder)
+  starts = run_files.starts(folder)
   file = pathlib.Path(folder, run_files.TIMES)
   data = file.read_bytes() if file.exists() else b''
   ends_ = [step.ended for _, step in _read(data)]
@@ -188,7 +188,7 @@ def of_evolving(
     goodput, restarts and lost_seconds, which is all that is not useful; {} if
     no start is recorded.
   """
-  starts = _starts(folder)
+  starts = run_files.starts(folder)
   if not starts:
     return {}
   wall = max(end - _began(starts[0]), useful)
@@ -197,11 +197,6 @@ def of_evolving(
       'restarts': len(starts) - 1,
       'lost_seconds': wall - useful,
   }
-
-
-def _starts(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  path = pathlib.Path(folder, run_files.MANIFEST)
-  return json.loads(path.read_bytes()) if path.exists() else []
 
 
 def _began(start: dict[str, Any]) -> float:
@@ -219,7 +214,7 @@ def start_of(
   Raises:
     FileNotFoundError: If there is no manifest.
   """
-  starts = _starts(folder)
+  starts = run_files.starts(folder)
   if not starts:
     raise FileNotFoundError(f'{folder} has no {run_files.MANIFEST}')
   began = list(map(_began, starts))

@@ -3,6 +3,11 @@
 The folder of an arm has CHECKPOINTS, EVIDENCE, METRICS and TIMES as well.
 """
 
+import json
+import os
+import pathlib
+from typing import Any
+
 # Written at the start.
 CONFIG = 'config.json'  # The resolved config with its hash, and the mode.
 MANIFEST = 'manifest.json'  # One entry per start: versions, devices, command.
@@ -31,3 +36,9 @@ EQUAL_ARMS = 'aa.json'  # Result of --mode=aa.
 SEALED = 'sealed.json'  # Sealed scores of a training.
 SEALED_EVIDENCE = 'sealed'  # POLICY/: evidence of the sealed scores.
 POLICY = 'policy'  # The trained policy, a Hugging Face directory.
+
+
+def starts(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+  """Return the entries of a run's manifest; [] if it has none."""
+  path = pathlib.Path(folder, MANIFEST)
+  return json.loads(path.read_bytes()) if path.exists() else []

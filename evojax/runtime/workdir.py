@@ -245,7 +245,7 @@ class Workdir(contextlib.AbstractContextManager):
       return None
     check_problems(self.path, run.get('problems', {}))
     entry, manifest = environment() | run, self.path / run_files.MANIFEST
-    starts = _starts(self.path)
+    starts = run_files.starts(self.path)
     last = starts[-1] if starts else entry
     for name in _NUMERICS:
       if name in last and last[name] != entry.get(name):
@@ -256,11 +256,6 @@ class Workdir(contextlib.AbstractContextManager):
         )
     durable.write_json(manifest, [*starts, entry])
     return entry
-
-
-def _starts(path: pathlib.Path) -> list[dict[str, Any]]:
-  manifest = path / run_files.MANIFEST
-  return json.loads(manifest.read_text()) if manifest.exists() else []
 
 
 def check_problems(
@@ -276,7 +271,7 @@ def check_problems(
     WorkdirError: If they differ, in a split that earlier starts have used.
   """
   path, was, lines = pathlib.Path(path), {}, ''
-  for start in _starts(path):  # Not every start uses sealed problems.
+  for start in run_files.starts(path):  # Not every start uses sealed problems.
     was |= start.get('problems', {})
   for split in was:
     if was[split] == problems.get(split, was[split]):

@@ -22,7 +22,6 @@ import numpy as np
 import evojax
 from evojax import config as config_lib
 from evojax.domains import sources
-from evojax.domains import splits
 from evojax.models import hf
 from evojax.runtime import decisions
 from evojax.training import setup as setup_lib
@@ -30,17 +29,19 @@ from evojax.training import setup as setup_lib
 _SHOWN = 60  # Characters of a value that a message shows.
 
 
-def problems(setup: setup_lib.Setup) -> dict[str, dict[str, Any]]:
+def problems(
+    setup: setup_lib.Setup, used: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
   """Return {split: {'count': problems, 'sha256': of their ids and answers}}.
 
-  Only data sets count, and splits that the run uses: generated problems depend
-  on the config and the code.
+  Only data sets count: generated problems depend on the config and the code.
+
+  Args:
+    setup: Setup of the run.
+    used: Splits; by default those that the run uses.
   """
   config, found = setup.config, {}
-  for split in splits.SHARES:
-    used = config.eval.sealed or config.eval.split == 'sealed'
-    if split == 'sealed' and not used:
-      continue
+  for split in used or setup_lib.used_splits(config):
     source = setup.domain.source(split, config.seed)
     if not isinstance(source, sources.FiniteSource):
       continue

@@ -294,10 +294,14 @@ def _check_splits(setup: Setup) -> None:
     ValueError: As in `check_problems`.
   """
   config = setup.config
-  counts = {'train': config.grpo.prompts, 'dev': config.eval.problems}
-  if config.eval.sealed or config.eval.split == 'sealed':
-    counts['sealed'] = config.eval.problems
-  check_problems(setup, counts)
+  counts = dict.fromkeys(used_splits(config), config.eval.problems)
+  check_problems(setup, counts | {'train': config.grpo.prompts})
+
+
+def used_splits(config: ml_collections.ConfigDict) -> tuple[str, ...]:
+  """Return the splits whose problems a run uses."""
+  sealed = config.eval.sealed or config.eval.split == 'sealed'
+  return ('train', 'dev', *['sealed'] * sealed)
 
 
 def _grade_one(setup: Setup) -> dict[str, Any]:
