@@ -220,7 +220,7 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     'collective_seconds',
     3600,
-    'With --distributed: seconds after which all processes end if none of them'
+    'Seconds after which a run on several devices ends if no process of it'
     ' makes progress, in a collective or anywhere else; 0: never. It must be'
     ' more than the time of an update; a compilation may take an hour in any'
     ' case.',
@@ -505,9 +505,9 @@ def _dispatch() -> int | None:
   if workdir is None and config is not None:
     workdir = os.path.join('runs', config.name + suffix)
   _check_stored(mode, _stored(workdir))
+  peers.set_limit(FLAGS.collective_seconds)
   if FLAGS.distributed:
-    joined = FLAGS.coordinator, FLAGS.processes, FLAGS.process
-    peers.join(*joined, collective_seconds=FLAGS.collective_seconds)
+    peers.join(FLAGS.coordinator, FLAGS.processes, FLAGS.process)
   if cache := FLAGS.compilation_cache:
     jax.config.update('jax_compilation_cache_dir', os.path.expanduser(cache))
   module, run = MODES[mode]
@@ -530,7 +530,7 @@ def _check_flags(mode: str) -> None:
           f' --mode={" or ".join(modes)}, and this is --mode={mode}: leave the'
           ' flag out'
       )
-  joined = 'coordinator processes process collective_seconds'
+  joined = 'coordinator processes process'
   beside = mode == 'plan' or FLAGS.executor != 'inprocess'
   for names, given, needed in (
       (joined, FLAGS.distributed, '--distributed'),

@@ -339,7 +339,8 @@ class ModeTest(MainTestCase):
           '--processes=4',
           '--process=2',
       )
-    join.assert_called_once_with('host:1', 4, 2, collective_seconds=3600)
+    join.assert_called_once_with('host:1', 4, 2)
+    self.assertEqual(peers.limit(), 3600)
     run.assert_called_once()
 
   def test_every_mode_has_a_module_and_no_other(self):

@@ -25,9 +25,11 @@ from evojax.runtime import commands
 from evojax.runtime import durable
 from evojax.runtime import metrics as metrics_lib
 from evojax.runtime import mirror
+from evojax.runtime import peers
 from evojax.runtime import progress as progress_lib
 from evojax.runtime import run_files
 from evojax.runtime import sharding
+from evojax.runtime import waits
 from evojax.sandbox import probe
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
@@ -218,6 +220,8 @@ class Workers(Executor):
       self._pool.check(job.folder)
       mirror.publish_soon(job.path)
       self._show()
+      # An arm that hangs is ended by its own limit.
+      waits.advance()
       time.sleep(_POLL_SECONDS)
     self._pool.finish(job.folder)
     self._forget(job)
@@ -285,7 +289,12 @@ def _command_of(
 ) -> commands.Command:
   """Return the command that trains an arm from the job at a path or URL."""
   cache = jax.config.jax_compilation_cache_dir or ''
-  flags = ['--mode=arm', f'--job={path}', f'--compilation_cache={cache}']
+  flags = [
+      '--mode=arm',
+      f'--job={path}',
+      f'--compilation_cache={cache}',
+      f'--collective_seconds={peers.limit()}',
+  ]
   if probe.tier() == 'T2':  # The user has allowed T2 for this run.
     flags.append('--allow_weak_sandbox')
   return commands.Command(

@@ -230,11 +230,7 @@ def open_place(
     if shares:
       accelerators.take(shares[0])
     output.say(devices.describe())
-    mesh = meshes.open_mesh(setup.config, setup.policy)
-    agreement.check(setup)
-    meshes.accept(
-        setup.config, setup.policy, mesh, begins=not directory.resumed
-    )
+    mesh = meshes.open_run(setup, begins=not directory.resumed)
     directory.record_start(
         chat_template=setup.policy.tokenizer.template,
         mesh=dict(mesh.shape),

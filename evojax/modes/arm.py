@@ -27,7 +27,6 @@ from evojax.runtime import progress as progress_lib
 from evojax.runtime import sharding
 from evojax.runtime import storage
 from evojax.runtime import stored_names
-from evojax.training import agreement
 from evojax.training import arm as arm_lib
 from evojax.training import engines
 from evojax.training import meshes
@@ -81,9 +80,7 @@ def _train(job: arm_lib.ArmJob) -> None:
       raise preemption.Preempted(asked)
 
     setup = setup_lib.prepare(config, rendered=True)
-    mesh = meshes.open_mesh(config, setup.policy)
-    agreement.check(setup)
-    meshes.accept(config, setup.policy, mesh)
+    mesh = meshes.open_run(setup)
     workdir, stopping = pathlib.Path(job.workdir), lambda: bool(asked)
     with engines.open_sampler(
         config, setup.policy, mesh, workdir, stopping

@@ -133,9 +133,7 @@ def _start(config: ml_collections.ConfigDict, workdir: str | None) -> None:
     setup, *_ = opening.check(config, opening.Options())
   else:
     setup = setup_lib.prepare(config)
-  mesh = meshes.open_mesh(setup.config, setup.policy)
-  agreement.check(setup)
-  meshes.accept(setup.config, setup.policy, mesh, begins=begins)
+  meshes.open_run(setup, begins=begins)
   if not begins:
     workdir_lib.check_problems(workdir, agreement.problems(setup))
 

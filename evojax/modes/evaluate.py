@@ -56,9 +56,7 @@ def _run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
     path = directory.path
     output.say(devices.describe())
     output.say(f'policy: {config.model.path}; scores go to {path}')
-    mesh = meshes.open_mesh(config, setup.policy)
-    agreement.check(setup)
-    meshes.accept(config, setup.policy, mesh, trains=False)
+    mesh = meshes.open_run(setup, trains=False)
     dtype = config.model.param_dtype
     with engines.open_sampler(config, setup.policy, mesh, path) as engine:
       params = policy_lib.load_params(setup.policy, mesh, param_dtype=dtype)

@@ -22,6 +22,7 @@ from evojax.rollout import service
 from evojax.rollout import slots as slots_lib
 from evojax.rollout import stops as stops_lib
 from evojax.runtime import sharding
+from evojax.runtime import waits
 
 # Maximum length of a segment. A run checks for signals between two segments and
 # must notice SIGTERM within 2 s; the margin is for steps that get slower.
@@ -281,6 +282,7 @@ class Scheduler:
     # Listeners take time on the host, so they run while the device works.
     self.notify()
     gained = self._collect()  # Waits for the device.
+    waits.advance()  # A rollout may take longer than a run may be stuck.
     self._step_seconds = (time.monotonic() - started) / min(steps, gained)
 
   def notify(self) -> None:

@@ -1,6 +1,8 @@
 """Heartbeats between the processes of a run, so that none waits for a dead one.
 
+    set_limit(3600)  # Seconds without any progress after which a run ends.
     join(...)        # Starts jax.distributed and threads that watch the others.
+    watch_alone(8)   # Of a run in one process with 8 devices, which may hang.
     blame()          # Does not return if another process caused the failure.
     leave(status)    # The last call of a process.
 
@@ -10,9 +12,10 @@ every other process prints a line that names it and exits with
 `preemption.AGAIN`: the same command, started again everywhere, continues the
 run. If a process fails with an error, the others exit with its exit code. A
 slow process is waited for while any process makes progress. But if none makes
-progress for `collective_seconds`, all exit with `AGAIN`, too: they are stuck in
-a collective, in one program on the devices, or in different ones. Progress is
-all that `waits` counts. A compilation has a longer limit.
+progress within the limit, all exit with `AGAIN`, too: they are stuck in a
+collective, in one program on the devices, or in different ones. Progress is all
+that `waits` counts. A compilation has a longer limit. A run in one process has
+the same limit if its mesh has several devices.
 
 jax would abort a process from C++ if another one is missing. This is avoided:
 jax's own limit is longer than the one here, and processes reach process 0
@@ -22,6 +25,7 @@ through a forwarder.
 from collections.abc import Mapping
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import socket
@@ -54,6 +58,25 @@ _EXIT_SECONDS = 30.0
 _BEATS, _VERDICTS = 'evojax/peers/', 'evojax/verdicts/'
 # Exit statuses of a regular end, for which a process waits for all others.
 _IN_ORDER = (0, *preemption.STATUSES.values())
+
+
+# See `set_limit`. A program that embeds evojax has no limit of its own accord.
+_limit_s = 0
+
+
+def set_limit(seconds: int) -> None:
+  """Set the time within which a run must make progress; 0: no limit.
+
+  It counts in several processes that `join` from now on, and in one process
+  from `watch_alone` on. Compilations have a longer limit.
+  """
+  global _limit_s
+  _limit_s = seconds
+
+
+def limit() -> int:
+  """Return the seconds that `set_limit` got."""
+  return _limit_s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,10 +187,8 @@ class Table:
     return self._stuck(now)
 
   def _stuck(self, now: float) -> Verdict | None:
-    limit = self._stuck_s
-    if any(beat.compiles for beat in self.beats.values()):
-      limit = max(limit, _COMPILE_SECONDS)
-    if not self._stuck_s or now - self._moved < limit:
+    compiles = any(beat.compiles for beat in self.beats.values())
+    if not _is_over(now - self._moved, self._stuck_s, compiles):
       return None
     states = ', '.join(
         f'{self._name(process)} is {beat.doing}'
@@ -190,6 +211,18 @@ class Table:
   def _name(self, process: int) -> str:
     host = self.beats[process].host if process in self.beats else '?'
     return f'process {process} on {host}'
+
+
+def _is_over(seconds: float, limit_s: int, compiles: bool) -> bool:
+  """Return whether a run has made no progress for too long.
+
+  Args:
+    seconds: Time since its last progress.
+    limit_s: Value of `set_limit`.
+    compiles: Whether one of its processes compiles a program.
+  """
+  longest = max(limit_s, _COMPILE_SECONDS) if compiles else limit_s
+  return limit_s > 0 and seconds >= longest
 
 
 class _Watch:
@@ -308,9 +341,7 @@ class _Watch:
       tell.start()
     again = verdict.status == preemption.AGAIN
     remedy = ': start all processes again, they continue' if again else ''
-    text = f'{verdict.text}; exit code {verdict.status}{remedy}'
-    output.log(text)
-    os.write(2, f'{text}\n'.encode(errors='replace'))
+    _say(f'{verdict.text}; exit code {verdict.status}{remedy}')
     if self.process == 0:  # The store ends with it, so let the others read.
       time.sleep(_GRACE_SECONDS)
     elif not told:
@@ -321,12 +352,55 @@ class _Watch:
 _watch: _Watch | None = None
 
 
+def watch_alone(devices_: int) -> None:
+  """End this process if it makes no progress within the limit.
+
+  This is for a run in one process, which can hang in a collective of its
+  devices. Nothing is done for one device, without a limit, or after `join`.
+
+  Args:
+    devices_: Number of devices of the run.
+  """
+  if _watch is None and devices_ > 1 and _limit_s > 0:
+    devices.report_compilations()
+    _start_alone()
+
+
+@functools.cache  # One thread, however many arms a process trains.
+def _start_alone() -> None:
+  threading.Thread(target=_alone, daemon=True).start()
+
+
+def _alone() -> None:
+  """Wait until this process is stuck, and end it."""
+  changes, moved = None, 0.0
+  ticked = time.monotonic()
+  while True:
+    time.sleep(_BEAT_SECONDS / 2)
+    state, now = waits.state(), time.monotonic()
+    # After a long gap this process was paused, and could not get any further.
+    if state.changes != changes or now - ticked > SILENT_SECONDS:
+      changes, moved = state.changes, now
+    ticked, seconds = now, now - moved
+    if _is_over(seconds, _limit_s, waits.COMPILATION in state.names):
+      _say(
+          f'this process has got no further for {seconds:.0f} s'
+          f' (--collective_seconds), it is {state}; exit code'
+          f' {preemption.AGAIN}: start the same command again, it continues'
+      )
+      preemption.exit_now(preemption.AGAIN)
+
+
+def _say(text: str) -> None:
+  """Write a line to the log of the run and to the standard error."""
+  output.log(text)
+  os.write(2, f'{text}\n'.encode(errors='replace'))
+
+
 def join(
     coordinator: str | None = None,
     processes: int | None = None,
     process: int | None = None,
-    *,
-    collective_seconds: int = 3600,
 ) -> None:
   """Join the other processes of the run, and watch them from here on.
 
@@ -337,8 +411,6 @@ def join(
     coordinator: HOST:PORT, a free port on the host of process 0.
     processes: Number of processes.
     process: Number of this process.
-    collective_seconds: Time within which at least one process must make
-      progress, compilations apart; 0: no limit.
 
   Raises:
     ValueError: If one of the first three is neither given nor found.
@@ -396,7 +468,7 @@ def join(
   global _watch
   if processes > 1:
     devices.report_compilations()
-    _watch = _Watch(process, processes, collective_seconds, forwarder)
+    _watch = _Watch(process, processes, _limit_s, forwarder)
 
 
 def blame() -> None:

@@ -90,11 +90,7 @@ def run(
     if newest is not None:
       _fork(newest, directory.path)
     output.say(devices.describe())
-    mesh = meshes.open_mesh(config, setup.policy)
-    agreement.check(setup)
-    meshes.accept(
-        config, setup.policy, mesh, begins=not directory.resumed
-    )
+    meshes.open_run(setup, begins=not directory.resumed)
     with engines.stopped(asked):
       trainer = trainer_lib.Trainer(
           setup,

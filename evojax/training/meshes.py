@@ -24,8 +24,35 @@ from evojax.runtime import config_checks
 from evojax.runtime import decisions
 from evojax.runtime import devices as devices_lib
 from evojax.runtime import output
+from evojax.runtime import peers
 from evojax.runtime import sharding
+from evojax.training import agreement
 from evojax.training import memory
+from evojax.training import setup as setup_lib
+
+
+def open_run(
+    setup: setup_lib.Setup, *, begins: bool = False, trains: bool = True
+) -> jax.sharding.Mesh:
+  """Open the devices of a run; return their mesh once the run may use it.
+
+  All processes call it. From here on, the run ends if it makes no progress for
+  long, see `peers`.
+
+  Args:
+    setup: Setup of the run.
+    begins: As for `accept`.
+    trains: As for `accept`.
+
+  Raises:
+    ValueError: If the processes do not run the same, see `agreement`, or the
+      mesh is refused, see `open_mesh` and `accept`.
+  """
+  mesh = open_mesh(setup.config, setup.policy)
+  agreement.check(setup)
+  accept(setup.config, setup.policy, mesh, begins=begins, trains=trains)
+  peers.watch_alone(mesh.size)
+  return mesh
 
 
 def open_mesh(

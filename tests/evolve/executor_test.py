@@ -30,8 +30,10 @@ from evojax.runtime import commands
 from evojax.runtime import devices
 from evojax.runtime import durable
 from evojax.runtime import mirror
+from evojax.runtime import peers
 from evojax.runtime import preemption
 from evojax.runtime import progress as progress_lib
+from evojax.runtime import waits
 from evojax.training import arm as arm_lib
 from tests import tiny
 from tests.ledger import samples
@@ -66,12 +68,14 @@ class Engine(commands.ThisMachine):
   def __init__(self, root):
     super().__init__()
     self._root, self.started, self.workers = root, [], []
+    self.flags = ()  # Those of the newest worker.
 
   def start(self, command):
     folder = self._root / command.name
     arm = samples.record(records.Arm, folder=command.name, status='done')
     (folder / 'result').write_text(json.dumps(rows_lib.to_json(arm)))
     self.started.append(command.name)
+    self.flags = command.flags
     small = dataclasses.replace(command, flags=(_WORKER, str(folder)))
     with absltest.mock.patch.object(
         commands.Command, 'argv', lambda c: [sys.executable, '-c', *c.flags]
@@ -117,6 +121,16 @@ class WorkersTest(parameterized.TestCase):
     self.assertEqual(self.started, [a.folder, b.folder, c.folder])
     self.go(a)
     self.assertEqual(local.wait(a).folder, a.folder)
+
+  def test_a_worker_has_the_limit_of_its_run_and_waiting_is_progress(self):
+    self.addCleanup(peers.set_limit, peers.limit())
+    peers.set_limit(7)
+    (job,), before = self.jobs(1), waits.state().changes
+    stop = lambda: waits.state().changes > before + 1 and self.go(job)
+    local = self.local(stop_if_asked=stop)
+    local.submit(job)
+    local.wait(job)
+    self.assertIn('--collective_seconds=7', self.engine.flags)
 
   def test_one_line_for_all_workers(self):
     self.enterContext(absltest.mock.patch.object(executor, '_SHOW_SECONDS', 0))

@@ -24,6 +24,7 @@ class PeersTest(parameterized.TestCase):
         *('SIGKILL-0', 'SIGKILL-1', 'SIGSTOP-0', 'SIGSTOP-1'),
         'slow-1',
         'hang-1',
+        'alone-1',
     )
     rows = pairs.play('tests.multi_device.peers_worker', root, *scenes)
     cls.found = {row['scene']: row for row in rows}
@@ -71,6 +72,17 @@ class PeersTest(parameterized.TestCase):
           r'exit code 75: start all processes again, they continue$',
       )
     self.assertLess(max(found['seconds']), 30)
+
+  def test_a_program_that_never_ends_ends_a_process_of_several_devices(self):
+    found = self.found['alone-1']
+    self.assertEqual(found['codes'], [preemption.AGAIN, 0], found['out'])
+    (line,) = found['out'][0].splitlines()
+    self.assertRegex(
+        line,
+        r'^this process has got no further for 1\d s \(--collective_seconds\),'
+        r' it is in update; exit code 75: start the same command again, it'
+        r' continues$',
+    )
 
   def test_one_that_is_late_but_advances_is_waited_for(self):
     found = self.found['slow-1']

@@ -6,9 +6,11 @@ In the pair of a SCENE, 'SIGKILL-0' or 'SIGSTOP-1', that process gets the signal
 while the other one waits for it. Prints one line of JSON per pair: exit codes,
 what each process printed, and the seconds from the signal to each end. A
 process that was stopped is continued once the other one has ended. Nobody gets
-a signal in two pairs, whose limit on collectives is short: of 'slow-1', one
+a signal in three pairs, whose limit on collectives is short: of 'slow-1', one
 process comes later than that, but advances; of 'hang-1', both are in the same
 program, which ends in neither, since one of them does not reach its collective.
+In 'alone-1', process 0 has two devices and no other process: it advances for
+longer than the limit, and then its second device reaches no collective.
 """
 
 import json
@@ -30,15 +32,15 @@ from tests import pairs
 
 _SETTLE_SECONDS = 8
 _LIMIT_SECONDS = 12
-_LIMITED = ('slow', 'hang')
+_LIMITED = ('slow', 'hang', 'alone')
 
 
-def hang(process, who):
-  """Run a program with a collective that one process never reaches."""
+def hang(who):
+  """Run a program with a collective that one of two devices never reaches."""
   mesh = sharding.make_mesh(data=2, fsdp=1, tensor=1)
 
   def reach(x):
-    time.sleep(600 * (process == who))
+    time.sleep(600 * (int(x[0]) == who))
     return x
 
   def program(x):
@@ -58,13 +60,23 @@ def hang(process, who):
 
 def meet(folder, process, port, who, name):
   """Run one process of a pair, from its join to its end."""
-  limit = _LIMIT_SECONDS if name in _LIMITED else 3600
-  peers.join(f'localhost:{port}', 2, process, collective_seconds=limit)
+  peers.set_limit(_LIMIT_SECONDS if name in _LIMITED else 3600)
+  if name == 'alone':
+    (folder / f'ready{process}').touch()
+    if process:
+      return
+    os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'
+    peers.watch_alone(2)
+    for _ in range(10):  # Longer than the limit.
+      with waits.at('step'):
+        time.sleep(2)
+    hang(who)
+  peers.join(f'localhost:{port}', 2, process)
   try:
     sharding.broadcast(np.arange(3))
     (folder / f'ready{process}').touch()
     if name == 'hang':
-      hang(process, who)
+      hang(who)
     elif process == who:
       with waits.at('nap'):
         for _ in range(10 if name == 'slow' else 300):
