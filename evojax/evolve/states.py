@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 import dataclasses
-import functools
 import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from evojax.models import decoder
@@ -17,6 +15,7 @@ from evojax.runtime import decisions
 from evojax.runtime import sharding
 from evojax.training import fingerprint
 from evojax.training import learner as learner_lib
+from evojax.training import means
 from evojax.training import settings
 from evojax.training import setup as setup_lib
 from evojax.training import update as update_lib
@@ -91,11 +90,11 @@ class States:
     total, others = None, {}
     for checkpoint, weight in zip(checkpoints, weights, strict=True):
       saved = checkpoint_lib.restore(checkpoint, shape)
-      total = _add(total, saved.pop('learner'), np.float32(weight))
+      total = means.add(total, saved.pop('learner'), np.float32(weight))
       others = others or saved
     if outer_learning_rate != 1:
       before = checkpoint_lib.restore(start, shape)['learner']['params']
-      total['params'] = _step(
+      total['params'] = means.outer_step(
           before, total['params'], np.float32(outer_learning_rate)
       )
     merged = jax.tree.map(
@@ -145,31 +144,3 @@ class States:
     return update_lib.compiled(
         update_lib.init_state, policy.cfg, algorithm, self.mesh
     )(self._base(policy))
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _add(total: Any, state: Any, weight: jax.Array) -> Any:
-  """Return total + weight * state in float32; leave integers unchanged.
-
-  Step counts are equal in all arms; averaging could only introduce rounding.
-  """
-  if total is None:
-    total = jax.tree.map(jnp.zeros_like, state)
-
-  def add(before, x):
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-      return x
-    return before.astype(jnp.float32) + weight * x.astype(jnp.float32)
-
-  return jax.tree.map(add, total, state)
-
-
-@jax.jit
-def _step(start: Any, mean: Any, rate: jax.Array) -> Any:
-  """Return start + rate * (mean - start) in float32."""
-
-  def of(x, towards):
-    x = x.astype(jnp.float32)
-    return x + rate * (towards - x)
-
-  return jax.tree.map(of, start, mean)

@@ -70,7 +70,7 @@ class Learner:
 
   def fingerprint(self) -> str:
     """Return 64 hex digits of the trained state; see `fingerprint.of`."""
-    return fingerprint_lib.of(_trained(self.state))
+    return fingerprint_lib.of(update_lib.trained(self.state))
 
   def compilations(self) -> int:
     """Return the number of programs compiled so far."""
@@ -205,11 +205,6 @@ def _mean(values: Sequence[np.ndarray]) -> float:
   return float(np.mean(known)) if known else math.nan
 
 
-def _trained(state: update_lib.State) -> dict[str, Any]:
-  """Return the part of a state that updates change."""
-  return {name: tree for name, tree in state.items() if name != 'frozen'}
-
-
 def checkpoint_tree(
     state: update_lib.State, key: Any, cursor: int, step: int
 ) -> dict[str, Any]:
@@ -222,7 +217,7 @@ def checkpoint_tree(
     step: Number of finished steps.
   """
   return dict(
-      learner=_trained(state),
+      learner=update_lib.trained(state),
       key=key,
       cursor=np.asarray(cursor, np.int64),
       policy_version=np.asarray(step, np.int32),

@@ -24,6 +24,7 @@ from evojax.models import policy as policy_lib
 from evojax.rollout import slots as slots_lib
 from evojax.runtime import sharding
 from evojax.training import engines
+from evojax.training import means
 from evojax.training import settings
 from evojax.training import update as update_lib
 
@@ -148,6 +149,25 @@ class Run:
     """True if log-probs are computed in a program before the update."""
     return self.algorithm.reference or not self.algorithm.on_policy
 
+  @property
+  def averages(self) -> bool:
+    """True if training continues from the mean of several arms."""
+    evolve = self.config.evolve
+    return bool(evolve.rounds and evolve.policy == 'mean')
+
+  @functools.cached_property
+  def total(self) -> update_lib.State:
+    """Shapes of a sum of states, which is float32, with their shardings."""
+    trained = update_lib.trained(self.state)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(
+            x.shape,
+            'float32' if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype,
+            sharding=x.sharding,
+        ),
+        trained,
+    )
+
   @functools.cached_property
   def gradients(self) -> Any:
     """Shapes of the gradients, which are float32, with their shardings."""
@@ -226,7 +246,7 @@ def peak(run: Run, *, trains: bool = True) -> int:
   if not trains:
     for name in ('optimizer moments', 'reference policy'):
       kept.pop(name, None)
-    for name in ('update', 'score'):
+    for name in ('update', 'score', 'mean'):
       programs.pop(name, None)
   return sum(kept.values()) + math.ceil(max(programs.values(), default=0))
 
@@ -254,6 +274,10 @@ def lower(run: Run) -> Iterator[tuple[str, jax.stages.Lowered]]:
       scalar_of(jnp.int32),
       {name: scalar for name in update_lib.HYPERPARAMETERS},
   )
+  if run.averages:
+    # An outer step needs less, since it is of the parameters only.
+    state = update_lib.trained(run.state)
+    yield 'mean', means.add.lower(run.total, state, scalar)
   if run.samples_here:
     yield from run.slots.lower(run.params, run.used_weights)
 
@@ -273,6 +297,8 @@ def fresh_bytes(name: str, memory: Any) -> int:
       more temporary bytes than libtpu reserves, see tests/aot/programs.py.
   """
   fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
+  if name == 'mean':  # It takes the memory of the total, which is another state.
+    fresh = memory.output_size_in_bytes
   # The output of 'weights' is the engine's copy, which `resident` counts; the
   # former copy has been freed before.
   return memory.temp_size_in_bytes + (0 if name == 'weights' else fresh)
@@ -292,6 +318,8 @@ def bounds(run: Run) -> Iterator[tuple[str, int | float]]:
   yield 'update', _update_bytes(run)
   if run.scores:
     yield 'score', _score_bytes(run)
+  if run.averages:
+    yield 'mean', bytes_of(run.total)
   if run.samples_here:
     yield from _sampler_bounds(run)
 

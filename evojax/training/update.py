@@ -106,6 +106,11 @@ def init_state(
   )
 
 
+def trained(state: State) -> State:
+  """Return the part of a state that updates change."""
+  return {name: tree for name, tree in state.items() if name != 'frozen'}
+
+
 def state_shardings(
     cfg: decoder.DecoderConfig, mesh: sharding.AnyMesh
 ) -> State:

@@ -381,6 +381,21 @@ class BoundsTest(parameterized.TestCase):
         # A bound of ten times as much would tell nothing.
         self.assertGreater(size, bounds[name] / 10, name)
 
+  def test_a_mean_of_arms_takes_the_memory_of_a_float32_state(self):
+    mean = dict(
+        evolve__rounds=2, evolve__policy='mean', model__param_dtype='bfloat16'
+    )
+    made = estimate(mesh__data=1, **mean)  # Of the compiler.
+    self.assertTrue(made.exact)
+    # Parameters, two moments, and both step counts.
+    size = 12 * PARAMETERS + 8
+    self.assertAlmostEqual(made.temporaries['mean'], size, delta=size / 100)
+    # Split over devices that are elsewhere, it is bounded.
+    split = estimate(mesh__data=1, mesh__fsdp=2, **mean)
+    self.assertAlmostEqual(split.temporaries['mean'], size / 2, delta=size / 20)
+    for other in (mean | dict(evolve__policy='chain'), dict(evolve__rounds=0)):
+      self.assertNotIn('mean', estimate(mesh__data=1, **other).temporaries)
+
   def test_every_device_gathers_the_rows_that_are_inserted(self):
     one, eight = (
         estimate(

@@ -102,6 +102,16 @@ class EveryVariantTest(SlicesOfVariants):
     )
     self.check_memory('with grpo.entropy_coef', programs, last, hbm_gib)
 
+  def test_a_mean_of_arms_fits(self):
+    _, topology, hbm_gib = SLICES['qwen3_0p6b']
+    programs, last = compile_all(
+        'math', 'qwen3_0p6b', topology, 'evolve.policy="mean"'
+    )
+    self.check_memory('with evolve.policy', programs, last, hbm_gib)
+    mean = programs['mean']
+    self.assertEmpty(mean['collectives'])
+    self.assertBetween(last['bounds']['mean'] / mean['temporary'], 0.999, 1.15)
+
   @parameterized.parameters(*SLICES)
   def test_coding_has_the_shapes_of_math(self, variant):
     for module in math_config, coding_config:
