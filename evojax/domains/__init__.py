@@ -51,7 +51,7 @@ def make(name: str, **kwargs: Any) -> base.Domain:
 
   Raises:
     ValueError: If `make` does not take one of the arguments, refuses a value,
-      or returns something else than a domain.
+      returns something else than a domain, or is a class that lacks a method.
   """
   build = load(name).make
   signature = inspect.signature(build)
@@ -62,6 +62,12 @@ def make(name: str, **kwargs: Any) -> base.Domain:
         f'domain.kwargs of {name!r}: {error}; it takes:'
         f' {", ".join(signature.parameters)}'
     ) from error
+  if lacking := sorted(getattr(build, '__abstractmethods__', ())):
+    raise ValueError(
+        f'domain.name={name!r}: class {build.__name__} lacks'
+        f' {", ".join(lacking)}; evojax.domains.base.Domain says what they'
+        ' return'
+    )
   domain = build(**kwargs)
   if not isinstance(domain, base.Domain):
     raise ValueError(

@@ -199,6 +199,22 @@ class Domain(abc.ABC):
     return [form.format(problem.answer) for form in ATTEMPTS]
 
 
+def source_of(domain: Domain, split: str, seed: int) -> records.ProblemSource:
+  """Return the problems of a split, if a domain's `source` does.
+
+  Raises:
+    ValueError: If it returns something else.
+  """
+  source = domain.source(split, seed)
+  if not callable(getattr(source, 'take', None)):
+    raise ValueError(
+        f'domain {domain.name!r}: source({split!r}, {seed}) returned'
+        f' {type(source).__name__!r}, not a source of problems; a list of them'
+        ' is one as evojax.domains.sources.FiniteSource(problems, split, seed)'
+    )
+  return source
+
+
 def draw_behaviour(
     behaviours: Mapping[str, float], rng: np.random.Generator
 ) -> str:

@@ -60,7 +60,7 @@ def make_view(
   """
   # The problems do not depend on the run's seed or limit, so that a function
   # that was admitted once is admitted again when the run continues.
-  problems = domain.source('train', 0).take(0, _PROBLEMS)
+  problems = base.source_of(domain, 'train', 0).take(0, _PROBLEMS)
   texts = [domain.attempts(problem) for problem in problems]
   sizes = list(dict.fromkeys(map(len, texts)))
   if len(sizes) > 1:

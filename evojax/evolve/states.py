@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 import dataclasses
 import pathlib
-from typing import Any
 
 import jax
 import numpy as np

@@ -79,7 +79,9 @@ def run(
   try:
     domain = settings.make_domain(config)
     view, solved = synthetic.make_view(domain, config)
-  except ValueError as error:
+  except Exception as error:  # pylint: disable=broad-except
+    if not isinstance(error, ValueError) and not plugins.is_of_user(error):
+      raise
     report(f'domain {config.domain.name}', [plugins.located(error)])
   else:
     made = synthetic.Evidence(domain)

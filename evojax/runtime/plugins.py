@@ -57,10 +57,21 @@ def located(error: BaseException) -> str:
   An error that evojax raises says what is wrong. One that the user's function
   raises, such as ValueError of int('x'), does not even name the function.
   """
+  if place := _place(error):
+    return f'{place}: {type(error).__name__}: {error}'
+  return str(error)
+
+
+def is_of_user(error: BaseException) -> bool:
+  """Return whether the user's own code raised an error, not evojax's."""
+  return bool(_place(error))
+
+
+def _place(error: BaseException) -> str:
+  """Return the file and line of the user that raised an error; '' if none."""
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
     if frame.filename.startswith((_PACKAGE, '<')):
       break
     if not frame.filename.startswith(_FOREIGN):
-      kind = type(error).__name__
-      return f'{frame.filename}:{frame.lineno}: {kind}: {error}'
-  return str(error)
+      return f'{frame.filename}:{frame.lineno}'
+  return ''

@@ -297,7 +297,7 @@ def fresh_bytes(name: str, memory: Any) -> int:
       more temporary bytes than libtpu reserves, see tests/aot/programs.py.
   """
   fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  if name == 'mean':  # It takes the memory of the total, which is another state.
+  if name == 'mean':  # Its memory is that of the total, another state.
     fresh = memory.output_size_in_bytes
   # The output of 'weights' is the engine's copy, which `resident` counts; the
   # former copy has been freed before.

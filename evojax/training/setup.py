@@ -265,7 +265,7 @@ def check_problems(setup: Setup, counts: Mapping[str, int]) -> None:
   config, policy = setup.config, setup.policy
   for split, count in counts.items():
     domain = setup.training_domain if split == 'train' else setup.domain
-    source = domain.source(split, config.seed)
+    source = base.source_of(domain, split, config.seed)
     # All problems of a finite source are used sooner or later.
     if isinstance(source, sources.FiniteSource):
       count = max(count, min(len(source), _MOST_RENDERED))

@@ -5,6 +5,8 @@ import sys
 import tempfile
 import textwrap
 import time
+import types
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -143,6 +145,24 @@ class DefaultsTest(parameterized.TestCase):
 
     with self.assertRaisesRegex(TypeError, 'abstract'):
       Half()
+    module = types.ModuleType('halves')
+    module.make = Half
+    with (
+        mock.patch.dict('sys.modules', halves=module),
+        self.assertRaisesRegex(
+            ValueError, "'halves': class Half lacks grade, reward_parts, sour"
+        ),
+    ):
+      domains.make('halves')
+
+  @parameterized.parameters((None, "'NoneType'"), ([], "'list'"))
+  def test_a_source_of_another_type_is_refused(self, returned, named):
+    domain = _Fixed()
+    domain.source = lambda split, seed: returned
+    with self.assertRaisesRegex(
+        ValueError, rf"'fixed': source\('dev', 3\) returned {named}, not a .*;"
+    ):
+      base.source_of(domain, 'dev', 3)
 
   def test_grades_one_by_one_and_times_each(self):
     problems = [records.Problem(16 * digit, 'f', (), digit) for digit in '1234']

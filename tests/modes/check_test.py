@@ -288,6 +288,31 @@ class CheckTest(parameterized.TestCase):
     name = pathlib.Path(__file__).name
     self.assertIn(f'{name}:{line}: ValueError: could', printed)
 
+  @parameterized.parameters('make', 'source', 'grade')
+  def test_what_the_users_own_domain_raises_has_its_line(self, where):
+    def broken(*_):
+      raise KeyError('x')
+
+    domain = Leaky({split: range(9) for split in ('train', 'dev', 'sealed')})
+    if where == 'make':
+      make = lambda: broken()
+    else:
+      make = lambda: domain
+      setattr(domain, where, broken)
+    module = types.ModuleType('raising')
+    module.make = make
+
+    def change(c):
+      c.domain.name, c.domain.kwargs = 'raising', {}
+
+    with absltest.mock.patch.dict('sys.modules', raising=module):
+      code, printed = self.check(change=change)
+    self.assertEqual(code, 1)
+    line = broken.__code__.co_firstlineno + 1
+    name = pathlib.Path(__file__).name
+    self.assertIn('domain raising: refused', printed)
+    self.assertIn(f"{name}:{line}: KeyError: 'x'", printed)
+
   @parameterized.parameters((range(30),), (range(40, 60),))
   def test_splits_that_share_problems(self, dev):
     given = {'train': range(40), 'dev': dev, 'sealed': range(90, 99)}

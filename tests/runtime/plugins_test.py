@@ -14,7 +14,9 @@ class LocatedTest(absltest.TestCase):
     try:
       function()
     except ValueError as error:
-      return plugins.located(error)
+      located = plugins.located(error)
+      self.assertEqual(plugins.is_of_user(error), __file__ in located)
+      return located
 
   def test_the_users_own_line(self):
     for function in (lambda: int('x'), lambda: json.loads('x')):
