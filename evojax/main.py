@@ -321,6 +321,7 @@ _FLAGS_OF = {
     'evolve aa sweep': 'executor arm_resources arm_hosts',
     'evolve aa sweep plan': 'workers',
     'evolve train': 'fork_from',
+    'aa arm check eval evolve train': 'collective_seconds',
     'evolve': 'fork_version compare',
     'sweep': 'sweep dry_run',
     'arm': 'job',
@@ -530,10 +531,9 @@ def _check_flags(mode: str) -> None:
           f' --mode={" or ".join(modes)}, and this is --mode={mode}: leave the'
           ' flag out'
       )
-  joined = 'coordinator processes process'
   beside = mode == 'plan' or FLAGS.executor != 'inprocess'
   for names, given, needed in (
-      (joined, FLAGS.distributed, '--distributed'),
+      ('coordinator processes process', FLAGS.distributed, '--distributed'),
       ('arm_resources arm_hosts', FLAGS.executor == 'ray', '--executor=ray'),
       ('workers', beside, '--executor=local or ray'),
   ):

@@ -177,6 +177,7 @@ class ModeTest(MainTestCase):
       ('aa', '--compare=/a', 'is for --mode=evolve'),
       ('train', '--fork_version=v2', 'is for --mode=evolve'),
       ('train', '--process=1', 'needs --distributed'),
+      ('runs', '--collective_seconds=9', 'is for --mode=aa or arm or check'),
       ('sweep', '--workers=2', '--workers=2 needs --executor=local or ray'),
       ('sweep', '--arm_hosts=2', '--arm_hosts=2 needs --executor=ray'),
   )
