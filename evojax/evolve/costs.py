@@ -1,4 +1,4 @@
-"""Sampled tokens of rounds, and the arms for which those that are left suffice.
+"""Tokens that rounds sample, and the arms that the remaining tokens pay for.
 
 Only the rounds before a given one count, so that the numbers are the same
 before and after its row is written, and in a process that resumes the round.
@@ -168,7 +168,7 @@ def _dev(run: opening.Run) -> float:
 
 
 def _longest(arms: Sequence[records.Train | records.RacedArm]) -> float:
-  """Return the tokens of an update in the arm where they are most."""
+  """Return the tokens of an update in the arm that used most."""
   return max(arm.sampled_tokens / max(arm.updates, 1) for arm in arms)
 
 
@@ -189,8 +189,8 @@ def _of_update(run: opening.Run, number: int, harness: str = '') -> float:
   """Estimate the tokens of an update from the arms of the last round.
 
   The arm with the most tokens counts, since a harness may make completions
-  longer; those of the last round that had candidates count, too, for one that
-  lifts a limit may enter again.
+  longer; arms of the last round that had candidates count, too, since a
+  candidate that lifts a limit may enter again.
 
   Args:
     run: The run.

@@ -84,11 +84,11 @@ class Learner:
     Kept groups are used first.
 
     Returns:
-      Metrics, as means over the updates that have them (of maxima, too); and
+      Metrics, as means (also of maxima) over the updates that have them; and
       float32 [P, G], the mean |old_logprobs - sampler_logprobs| of each
       episode, NaN if the episode was not in the update. If the algorithm
       rejects tokens, the metrics also have the number of rejected episodes, and
-      of groups that lost all episodes by it; if the peak of the devices is
+      of groups that lost all their episodes by this; if the peak of the devices is
       known, they have 'mfu'.
 
     Raises:

@@ -338,7 +338,7 @@ def _item(run: Run) -> int:
 
 
 def _attention_bytes(run: Run, scores: int | float) -> float:
-  """Return the bytes of attention scores, a head, and of their softmax."""
+  """Return the bytes of attention scores and their softmax, over all heads."""
   heads = run.cfg.num_heads / run.mesh.shape['tensor']
   return scores * heads * (4 + _item(run))
 

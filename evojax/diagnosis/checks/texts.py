@@ -159,7 +159,7 @@ def roles_written(run: form.Run) -> findings.Finding | None:
 def other_language(run: form.Run) -> findings.Finding | None:
   """Detect completions that come to be written in other scripts than prompts.
 
-  What is so from the first step on is no fault: it may be a translation, or
+  A script used from the first step on is no fault: it may be a translation, or
   the language of the base model. DeepSeek-R1 (arXiv:2501.12948, section 2.3.2)
   reports reasoning in several languages at once as a consequence of rewards
   that only look at the answer.
