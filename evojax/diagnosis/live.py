@@ -43,7 +43,7 @@ class Live(contextlib.AbstractContextManager):
     self._began = self._ended = False
 
   def update(self) -> None:
-    """Start a diagnosis that is due, or show a finished one; call every step."""
+    """Start a due diagnosis, or show a finished one; call at every step."""
     if self._ended:
       return
     if self._process is None:

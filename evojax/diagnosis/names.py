@@ -294,7 +294,7 @@ def _is_share(values: pd.Series) -> bool:
 
 
 def part_means(log: pd.DataFrame) -> dict[str, str]:
-  """Return part of the reward -> column of its unweighted mean.
+  """Return part of the reward -> column of its mean, before weighting.
 
   Training on preferences (DPO, KTO) has none: its rewards are those of texts
   that no policy sampled.

@@ -3,8 +3,8 @@
 import bisect
 from collections.abc import Callable, Sequence
 
-# Most tokens that a character may need, and how many characters at the beginning
-# of a window may differ from those in the whole text.
+# Most tokens that a character may need, and how many characters at the
+# beginning of a window may differ from those in the whole text.
 _TOKENS_PER_CHARACTER, _BLURRED = 4, 4
 
 
@@ -60,7 +60,7 @@ def _end(
     decode: Callable[[Sequence[int]], str],
     checked: int,
 ) -> Sequence[int]:
-  """Return last tokens that hold any stop string not found before.
+  """Return enough of the last tokens to hold any stop string not found before.
 
   Args:
     tokens: Token ids of a completion.

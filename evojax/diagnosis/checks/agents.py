@@ -24,8 +24,8 @@ _FAILED = 0.15
 _REPEATED = 0.2
 _LIMITED = 0.15
 # Where a limit ends at least the first share of the episodes, hardly any others
-# are left to compare with. The limit is then to blame only if at most the second
-# share of those that it ends is solved.
+# are left to compare with. The limit is then to blame only if at most the
+# second share of those that it ends is solved.
 _MOST, _SOLVED_AT_LIMIT = 0.8, 0.05
 _AT_ONCE = 0.3
 _MISSING = 0.1
@@ -248,8 +248,8 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
       numbers.append(
           findings.number('solved, these minus others', gap, 'share')
       )
-    # Those that the limit ends are solved as often as others; or they are nearly
-    # all episodes, and not so rarely solved that the limit must be to blame.
+    # Those that the limit ends are solved as often as others; or they are
+    # nearly all episodes, and solved too often for the limit to be to blame.
     elif not nearly_all or cut['outcome'].mean() > _SOLVED_AT_LIMIT:
       return None
   numbers.append(

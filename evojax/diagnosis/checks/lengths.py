@@ -72,7 +72,7 @@ def _branches(rows: pd.DataFrame, name: str) -> list[np.ndarray]:
 
 
 def _dip(length: np.ndarray, reward: np.ndarray) -> float | None:
-  """Return where the reward has a minimum; None if it follows no length so.
+  """Return the length at which the reward dips; None if it is no such function.
 
   Args:
     length: Characters, ascending.
