@@ -407,7 +407,7 @@ class _Gate:
     if correlation < least:
       yield (
           f'{self._path}: {self._called(name)} is ordered differently {where}:'
-          f' the correlation is {correlation:.2f}, at least {least:g} is needed;'
+          f' the correlation is {correlation:.2f}, not {least:g} or more;'
           ' compare by shares and ranks, not by how many there are'
       )
 

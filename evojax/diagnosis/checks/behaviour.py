@@ -253,7 +253,7 @@ def temperature(run: form.Run) -> findings.Finding | None:
 
 
 def shrinks(run: form.Run) -> findings.Finding | None:
-  """Detect completions that shrink very much, or much while less is solved."""
+  """Detect completions that shrink to a tenth, or to half as less is solved."""
   steps, length = run.course('length')
   first = float(length[: max(len(length) // 8, 1)].mean())
   late = intervals.mean(length[-max(len(length) // 3, 4) :])
