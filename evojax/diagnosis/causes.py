@@ -107,8 +107,8 @@ CAUSES = {
         unlikely_by=('truncation',),
     ),
     'no_end': _Cause(
-        'sampler, trainer or grader does not know the token with which the model'
-        ' ends, or only one of several',
+        'sampler, trainer or grader does not know the token with which the'
+        ' model ends, or only one of several',
         'compare the stop tokens of the generation config with the last token'
         ' of a good completion',
         found_by=('stop_string',),
@@ -386,7 +386,7 @@ _NO_SUCCESS = (
 _UNCALLED = 'parser', 'useless', 'unpaid', 'last_turn', 'not_sampled', 'limit'
 
 # Symptom -> its causes, the commoner ones first. What the finding itself
-# says to change, such as the learning rate if the reward falls, is not repeated.
+# says to change, such as the learning rate if the reward falls, is left out.
 SYMPTOMS = {
     'reward_falling': _FALLS,
     'eval_falling': _FALLS,
