@@ -343,9 +343,10 @@ def guess_outcome(
 ) -> None:
   """Choose the column that tells what is solved, unless it is given.
 
-  It is the first column of 0s and 1s with a suitable name; otherwise the only
-  reward part, if it has just two values. Columns of two values on another scale
-  (-1 and 1, 0 and 2) come after those of 0s and 1s, see `form.tells_solved`.
+  The candidates are columns with a suitable name, the only reward part, parts
+  whose names tell what is right, and a reward without parts, in this order. The
+  first one of 0s and 1s is chosen; without any, the first one of two values on
+  another scale (-1 and 1, 0 and 2), see `form.tells_solved`.
   """
   if 'outcome' in taken:
     return

@@ -111,8 +111,9 @@ def rounds_left(
     run: The run.
     number: Number of the round.
     candidates: How many candidates race in it.
-    dev: Whether its arms are scored on dev problems, or it is not known yet.
-      If they are not, those of candidates that race on are not, either.
+    dev: Whether the round's arms are scored on dev problems; True if that is
+      not known yet. If they are not, neither are those of later rounds in which
+      its candidates race on.
   """
   planned = run.config.evolve.rounds - number
   # A further round trains at least the incumbent and one candidate.

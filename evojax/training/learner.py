@@ -127,7 +127,7 @@ class Learner:
               self.state, arrays, live, hyper
           )
           metrics, rows = sharding.to_host((metrics, rows))
-          update_lib.check_finite(metrics, self.step + 1)  # As in metrics.
+          update_lib.check_finite(metrics, self.step + 1)  # Counted from 1.
           del metrics['finite']
           logs.append(metrics)
           # Later epochs have the same old log-probs, hence the same results.
