@@ -185,7 +185,7 @@ def filtered_sampling(run: form.Run) -> findings.Finding | None:
   and are never explored.
   """
   if run.config:
-    return None  # evojax trains without any.
+    return None  # evojax trains without such filters.
   if not any(name in run.settings for name in _OFF):
     raise form.NotLogged('top_p, top_k and such are not known: --set top_p=...')
   changed = _filters(run)
