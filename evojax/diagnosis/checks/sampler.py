@@ -20,10 +20,10 @@ _RARE, _OFTEN = 0.02, 0.5  # Share of steps that are the exception.
 _GROWS = 3.0
 _ABOVE = 1.05  # Largest ratio of trainer to sampler, if it is never above 1.
 _MOVED = 0.2  # KL, nats per token, of a policy that writes other texts.
-_SAME = 0.1  # Relative change of a mean that is none.
+_SAME = 0.1  # Relative change of a mean that counts as none.
 # KL between rollouts and update, nats per token, of a batch that is off-policy.
 _JUMP = 0.1
-# Factor of a norm, or a course, that is no change.
+# Factor of a norm, or of a course, that counts as no change.
 _USUAL = 1.2
 # KL of an update whose batch the policy would no longer write, and the factor
 # by which it has then grown.

@@ -70,7 +70,7 @@ _IDENTIFIER = re.compile(r'\b(?=[\w-]*\d)(?=[\w-]*[^\W\d_])[\w-]+')
 _PROBLEMS = 8  # Fewest different problems that one text cannot answer.
 # Shares of completions that are one text, in the last and in the first third.
 _ONE, _RARE = 0.8, 0.3
-_FEW = 0.05  # Share of completions that is about none.
+_FEW = 0.05  # Share of completions that counts as none.
 _STARTS = [block[0] for block in _BLOCKS]
 # Letters of another script are a part of the text from this share of all
 # letters on. Names, units and programs have Latin ones in every language.
