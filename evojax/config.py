@@ -121,8 +121,8 @@ FIELDS = (
           usual=(1e-7, 3e-3),
           tunable=Tunable('optimizer', 1e-6, 3e-3, scale='log')),
     Field('optim.schedule', 'constant',
-          'Learning rate after the warm-up; cosine and linear end at 0, in each'
-          ' arm anew.',
+          'Learning rate after the warm-up; cosine and linear end at 0, anew in'
+          ' each arm.',
           choices=('constant', 'cosine', 'linear')),
     Field('optim.warmup_steps', 0,
           'Steps of linear warm-up, repeated in every arm.', 0, usual=(0, 1000),
@@ -277,7 +277,7 @@ FIELDS = (
           ' sampled again, before grpo.reject applies.', 0),
 
     Field('data.max_prompt_tokens', 64, 'Maximum tokens of a prompt; a longer'
-          ' one is an error and not cut.', 1),
+          ' one is an error; it is not cut.', 1),
     Field('data.families', (),
           "Families of problems to train on, ('name:levels', ...); empty: all."
           ' Evaluations always use all.', tunable=Tunable('data')),
@@ -293,8 +293,8 @@ FIELDS = (
           'Weight of each reward part; the reward is their weighted sum.',
           tunable=Tunable('reward', -2.0, 2.0, group='reward:*')),
 
-    # If these sizes do not make the devices of this machine, a run that has
-    # begun takes the nearest mesh that does, see `training.meshes`.
+    # If the product of these sizes is not the number of devices, a run that
+    # has begun takes the nearest mesh that fits, see `training.meshes`.
     Field('mesh.slice', 1, 'TPU slices, each of which is a replica; only'
           ' gradients are sent between them; -1: the rest.'),
     Field('mesh.data', 1, 'Replicas; -1 takes the remaining devices.'),
@@ -302,7 +302,7 @@ FIELDS = (
     Field('mesh.tensor', 1, 'Shards of heads and MLP width; -1: the rest.'),
 
     Field('checkpoint.every', 10,
-          'Steps between checkpoints; a killed run loses at most so many.', 1),
+          'Steps between checkpoints; a killed run loses at most these.', 1),
     Field('checkpoint.keep', 2, 'Newest checkpoints that are kept on disk.', 1),
 
     Field('eval.every', 0, 'Steps between dev evaluations of --mode=train; 0:'
@@ -450,7 +450,7 @@ FIELDS = (
     Field('warmstart.rows', 32, 'Packed rows per update.', 1),
     Field('warmstart.length', 96, 'Tokens per row.', 2),
     Field('warmstart.examples', 84,
-          'Demonstrations per update: as many as fit the rows.', 1),
+          'Demonstrations per update, about as many as fit the rows.', 1),
     Field('warmstart.max_completion', 64,
           'Tokens of a demonstrated completion; longer ones are cut.', 1),
     Field('warmstart.learning_rate', 0.02,

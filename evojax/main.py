@@ -179,8 +179,8 @@ flags.DEFINE_enum(
     ' diagnose: find faults in the training of a workdir. runs: list and'
     ' compare the runs below --workdir. check: test a harness, a domain or a'
     " reward. serve: serve the policy behind SGLang's HTTP API. arm: train one"
-    ' arm of a run of evolve. aa: measure how often a race between equal arms'
-    ' keeps one. sweep: run one config under the settings and seeds of a file.',
+    ' arm of a run of evolve. aa: measure how often a race keeps one of equal'
+    ' arms. sweep: run one config under the settings and seeds of a file.',
 )
 flags.DEFINE_enum(
     'executor',
@@ -244,7 +244,7 @@ _FLAGS = (
      ' sealed problems.'),
     ('workers', 0,
      'evolve, aa, sweep, with an --executor other than inprocess: arms or runs'
-     ' at a time. plan: print the cost of evolve with so many workers.'),
+     ' at a time. plan: print the cost of evolve with this many workers.'),
     ('arm_resources', [],
      'With --executor=ray: resources of each arm of evolve or run of sweep on'
      ' its machine, such as CPU=4,TPU=8; default for an arm: as many devices as'
@@ -409,7 +409,7 @@ def _config_first(argv: list[str]) -> list[str]:
 
 
 def _with_saved_config(argv: list[str]) -> list[str]:
-  """Return a command line that names the config of its --workdir if no other.
+  """Add the config of its --workdir to a command line that names none.
 
   A new run gets --default_config; a mode that needs no config gets none.
   """
@@ -458,8 +458,8 @@ def _load_config(path: str, file: str, variant: tuple[str, ...]) -> Any:
   """Return the config that a file makes.
 
   Raises:
-    ValueError: If it makes none. The file is the user's program: the message
-      names the line of an error of any kind in it.
+    ValueError: If it makes none. The file is the user's program, so for an
+      error of any kind in it the message names the line.
   """
   try:
     get_config = runpy.run_path(file).get('get_config')
@@ -559,7 +559,7 @@ def _check_stored(mode: str, stored: list[str]) -> None:
     )
   if stored and refused:
     raise ValueError(
-        f'{stored[0]} is no directory of this machine, which is needed by'
+        f'{stored[0]} is no directory on this machine, which is needed by'
         f' {refused}. Name one on a shared file system, such as NFS or'
         ' Filestore; a mounted bucket renames no directories and has no locks'
     )

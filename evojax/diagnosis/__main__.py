@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
       metavar='FILE',
       help="the trainer's own settings, where they are not beside the logs:"
       f" TRL's {arguments.FILE}, verl's {arguments.HYDRA}, or the folder"
-      ' configs/ of prime-rl; --set changes single ones',
+      ' configs/ of prime-rl; --set overrides single settings',
   )
   parser.add_argument(
       '--out',
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = run_lib.diagnose(
         given.path, given.format, given.columns, settings, given.out
     )
-  except BrokenPipeError:  # Who reads the output, such as head, has enough.
+  except BrokenPipeError:  # The reader of the output, such as head, has ended.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _PIPE_CLOSED
   except (ValueError, OSError) as error:

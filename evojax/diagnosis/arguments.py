@@ -291,7 +291,7 @@ def _named(format_: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(settings: Mapping[str, float | None]) -> dict[str, float]:
-  """Return the settings that have a value; -1 and such stand for none."""
+  """Return the settings that have a value; a negative one stands for none."""
   return {n: x for n, x in settings.items() if x is not None and x >= 0}
 
 

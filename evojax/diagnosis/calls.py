@@ -7,8 +7,9 @@ Three forms are parsed: messages with `tool_calls` (OpenAI's; TRL and verifiers
 log them), text with Qwen3's <tool_call>{...}</tool_call> and
 <tool_response>...</tool_response> (verl decodes it), and the turns and replies
 of evojax's own evidence. A tool's kind is guessed from its name, or from the
-command that a shell runs; a tool whose reply lists commits reads the history,
-and what a patch in a reply adds is no source, whatever the tool is called.
+command that a shell runs. Whatever a tool is called, it reads the history if
+its reply lists commits, and lines that a patch in its reply adds do not count
+as source.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +72,8 @@ _NO_TOOL = re.compile(
     r'|(?:tool|function) \S+ does not exist)',
     re.IGNORECASE,
 )
-# How tools, ours and others, say at its end that a reply was cut.
+# Words at the end of a reply with which tools, ours and others, say that it is
+# cut.
 _CUT = re.compile(
     r'truncated|clipped|omitted'
     r'|(?:letters|char(?:acter)?s|bytes|lines) (?:more|left)\b'
@@ -486,7 +488,7 @@ def hard_codes(made: Sequence[Call]) -> bool:
     elif call.ok and not call.touches_tests:
       new = _written(call)
       if not literals.may_answer(new):
-        continue  # Most edits; the replies before them need not be read.
+        continue  # So for most edits the replies need not be read.
       old = _argument(call, _OLD) or _replaced(call, looks)
       if literals.is_constant(new, old):
         return True
@@ -515,7 +517,7 @@ def _replaced(call: Call, looks: Sequence[Call]) -> str:
 
 
 def _written(call: Call) -> str:
-  """Return the text that an edit writes; of a patch, the lines it adds."""
+  """Return the text that an edit writes; for a patch, the lines it adds."""
   text = _argument(call, _NEW)
   if not text:
     text = '\n'.join(body for _, body in _HEREDOC.findall(call.command))

@@ -23,7 +23,7 @@ class _Cause:
   found_by: tuple[str, ...] = ()  # Checks whose findings agree with it.
   # Checks that would probably find it.
   unlikely_by: tuple[str, ...] = ()
-  foreign: bool = False  # In code of a trainer: not in a run of evojax.
+  foreign: bool = False  # Only in other trainers' code: not in runs of evojax.
 
 
 _REFUSES = (
@@ -107,8 +107,8 @@ CAUSES = {
         unlikely_by=('truncation',),
     ),
     'no_end': _Cause(
-        'sampler, trainer or grader do not know the token with which the model'
-        ' ends, or only one of several',
+        'sampler, trainer or grader does not know the token with which the'
+        ' model ends, or only one of several',
         'compare the stop tokens of the generation config with the last token'
         ' of a good completion',
         found_by=('stop_string',),
@@ -116,8 +116,8 @@ CAUSES = {
     ),
     'end_masked': _Cause(
         'the token that ends a completion is masked, since padding is the same'
-        ' token, so that the policy unlearns to end',
-        'look whether the mask of the loss is 1 at the last token',
+        ' token, so that the policy unlearns how to end',
+        'check whether the mask of the loss is 1 at the last token',
         found_by=('padded_lengths',),
         foreign=True,
     ),
@@ -128,7 +128,7 @@ CAUSES = {
         found_by=('too_hard',),
     ),
     'alike': _Cause(
-        'the rollouts of a group are one text: one seed for all of them, a'
+        'the rollouts of a group are all the same: one seed for all of them, a'
         ' temperature near 0, or a cache',
         'read the rollouts of one group',
         found_by=('temperature', 'entropy_collapse'),
@@ -234,13 +234,13 @@ CAUSES = {
     'restarted': _Cause(
         'a restart without the state of the optimizer, the scheduler or the'
         ' reference',
-        'look whether the symptom begins where the run was resumed',
+        'check whether the symptom begins where the run was resumed',
         found_by=('kl_restarts',),
         foreign=True,
     ),
     'reference': _Cause(
         'the reference is another model than the one that training began with:'
-        ' the base model below an adapter, other precision, other tokens',
+        ' the base model below an adapter, another precision, other tokens',
         'the KL of the first step has to be 0',
         found_by=('kl_at_start',),
         unlikely_by=('kl_at_start',),
@@ -323,7 +323,7 @@ CAUSES = {
     'asked_otherwise': _Cause(
         'the evaluation asks or grades differently from training: template,'
         ' instructions, limit, temperature, grader',
-        'evaluate training problems in the way of the evaluation',
+        'score training problems just as the evaluation does',
     ),
     'other_checkpoint': _Cause(
         'the evaluation runs on other weights: the base model without its'
@@ -385,8 +385,8 @@ _NO_SUCCESS = (
 )
 _UNCALLED = 'parser', 'useless', 'unpaid', 'last_turn', 'not_sampled', 'limit'
 
-# Symptom -> its causes, the commoner ones first. What the finding tells to
-# change, such as the learning rate where the reward falls, is not repeated.
+# Symptom -> its causes, the commoner ones first. What the finding itself
+# says to change, such as the learning rate if the reward falls, is left out.
 SYMPTOMS = {
     'reward_falling': _FALLS,
     'eval_falling': _FALLS,

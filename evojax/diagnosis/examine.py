@@ -88,7 +88,7 @@ _SAID_BY = {
     'filter_by_length': ('filter_starves',),
     'repeated_steps': ('narrow_data',),
     'shaping_alone': ('reward_hacking',),
-    # These findings say which part, or what about all rewards, is at fault.
+    # These findings name the part, or the property of all rewards, at fault.
     'wrong_paid': (
         'inverted_sign',
         'length_gaming',
@@ -134,7 +134,7 @@ _SAID_BY_CRITICAL = {
         'reward_falling',
         'right_refused',
     ),
-    # A policy whose weights are no numbers writes nothing that counts, and
+    # A policy whose weights are NaN writes nothing that counts, and
     # where solutions are not paid, no format is learned.
     'format_bottleneck': ('inverted_sign', 'loops', 'not_finite', 'silent'),
     'outcome_falling': (
@@ -168,9 +168,10 @@ _SAID_BY_CRITICAL = {
     ),
     'loops': ('other_weights',),
 }
-# Findings that another one explains, which is then as severe as they are: who
-# cannot read what is asked, or what a tool replies, solves nothing; groups
-# whose outcomes differ teach nothing where all are paid alike, or are dropped.
+# Findings that another one explains; that one is then as severe as they are. A
+# policy that cannot read the question or a tool's reply solves nothing, and
+# groups whose outcomes differ teach nothing if they are dropped or if all their
+# rollouts are paid alike.
 _EXPLAINS = {
     'filter_starves': ('gradient_zero',),
     'silent': ('dead_groups',),
@@ -187,7 +188,7 @@ _EXPLAINS = {
     ),
 }
 # Findings that are critical, and come first, while one of their symptoms is
-# critical: their remedies are cheap, and no symptom can be judged before.
+# critical: their remedies are cheap, and until then no symptom can be judged.
 _CAUSES = {
     'unusual_setting': {
         'dead_groups',

@@ -178,7 +178,7 @@ class Run:
   def limit_name(self) -> str:
     """The trainer's own name for the setting that limits completions."""
     most = self.config.get('rollout.max_tokens')
-    # Without a limit of its own below it, training has that of evaluations.
+    # Training has the limit of evaluations, unless its own is lower.
     if most and not 0 < self.config.get('rollout.token_limit', 0) < most:
       return 'rollout.max_tokens'
     return words.word(self.format, 'max_tokens')
@@ -303,7 +303,7 @@ def not_logged(names: Iterable[str]) -> NotLogged:
 def too_few(
     count: int, noun: str, needed: int = MIN_STEPS, what: str = ''
 ) -> NotLogged:
-  """Return the exception for few nouns; `what` tells which of them count."""
+  """Return the exception for too small a count; `what` follows the noun."""
   found = f'{numerals.counted(count, noun)} {what}'.rstrip()
   return NotLogged(f'{found}, {needed} needed')
 
@@ -363,7 +363,7 @@ def text_of(value: Any) -> str:
 
 
 def numeric(values: pd.Series) -> pd.Series:
-  """Return a column as numbers; what is none becomes NaN."""
+  """Return a column as numbers; any other value becomes NaN."""
   try:
     return pd.to_numeric(values, errors='coerce')
   except OverflowError:  # JSON may have integers beyond float64.
@@ -372,9 +372,9 @@ def numeric(values: pd.Series) -> pd.Series:
 
 
 def _unread(values: pd.Series) -> Any:
-  """Return a value of a column without numbers that is none; else None.
+  """Return the first value of a column that is not a number; None without one.
 
-  NaN and infinity, also as texts, are what a trainer got.
+  NaN and infinity, also as texts, count as numbers that a trainer got.
   """
   for value in values.dropna().head(_LOOKED_AT):
     try:
@@ -423,7 +423,7 @@ def make(
     config: Dotted path -> value, for evojax's own runs.
   """
   known = lambda c: c in ROLLOUT or c.startswith(PART)
-  # A text that no row has is not logged, which is not an empty one.
+  # A column without any value was not logged; one of empty texts was.
   rollouts = rollouts[
       [c for c in rollouts if known(c) and rollouts[c].notna().any()]
   ].copy()

@@ -39,7 +39,7 @@ _COMPUTES = (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A special case; equal in any place."""
+  """A special case; two are equal wherever they stand."""
 
   given: tuple[str, ...]  # The values of the input, as text.
   answer: tuple[str, ...]

@@ -43,7 +43,7 @@ class Live(contextlib.AbstractContextManager):
     self._began = self._ended = False
 
   def update(self) -> None:
-    """Go on with the diagnosis that is due; called at every step of a run."""
+    """Start a due diagnosis, or show a finished one; call at every step."""
     if self._ended:
       return
     if self._process is None:

@@ -171,9 +171,9 @@ def of(name: str) -> str:
   if meaning in ('kl', 'entropy') and 'objective' in words:
     return ''
   if meaning == 'kl' and {'rollout', 'sample'} & set(words):
-    # Between the policies that sample and that train.
+    # A KL between the policy that samples and the one that is trained.
     return 'gap' if 'train' in words else ''
-  # The KL of PPO is that of its update, not that to a reference.
+  # A KL of PPO is that of the update, not that to a reference.
   return 'kl_update' if meaning == 'kl' and 'ppo' in words else meaning
 
 
@@ -181,7 +181,7 @@ def is_evaluation(name: str) -> bool:
   """Return whether a metric is the score of an evaluation, larger is better.
 
   Shares of problems that any of several samples solves are left out, as they
-  fall where a policy gets certain.
+  fall where a policy becomes certain.
 
   Args:
     name: The name that a trainer logged, with its prefixes.
@@ -197,7 +197,7 @@ def is_evaluation(name: str) -> bool:
 def best(names: Iterable[str]) -> dict[str, str]:
   """Return meaning -> the name that says it in the fewest words.
 
-  Of equally short names, the first counts.
+  Among equally short names, the first counts.
   """
   found: dict[str, str] = {}
   for name in sorted(map(str, names), key=lambda n: len(_words(n))):

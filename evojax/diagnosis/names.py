@@ -159,14 +159,14 @@ _PREFIXES = ('train/', 'train_')
 # Means of reward functions, before their weights, under both names that TRL
 # gave them, and their standard deviations over a batch.
 _PART_MEAN = re.compile(r'(rewards|reward|reward_metrics)/([^/]+)(?:/mean)?')
-# Names that are no part, and, where `reward/` holds other metrics, too, words
-# of such names.
+# Names that are not those of parts, and words in the names of other metrics
+# that some trainers log below `reward/`.
 _TOTALS = {'max', 'mean', 'min', 'overall', 'std', 'sum', 'total'}
 _NO_PARTS = {'advantage', 'advantages', 'all', 'avg', 'kl', 'pass', 'raw'}
 _CHOSEN = 'rewards/chosen'
 _PART_STD = re.compile(r'rewards/[^/]+/std')
 # Words in the names of columns that tell whether a completion is right, and
-# words with which they tell something else.
+# words that give such names another meaning.
 _OUTCOME = (
     r'outcome', r'acc|accurac(?:y|ies)|accurate', r'(?:is)?correct\w*',
     r'(?:is)?solved?', r'exact\w*', r'pass(?:e[sd])?',
@@ -247,7 +247,7 @@ def common(
   for name in map(str, log):
     if meanings.is_evaluation(name):
       found[form.EVALUATION + name] = log[name]
-  if _CHOSEN in bare:  # Its KL is that of a completion, not of a token.
+  if _CHOSEN in bare:  # DPO logs the KL of a completion, not of a token.
     found.pop('kl', None)
   spreads = [c for name, c in bare.items() if _PART_STD.fullmatch(name)]
   if spreads:
@@ -257,9 +257,10 @@ def common(
 
 
 def _no_shares(found: dict[str, pd.Series]) -> list[str]:
-  """Take what leaves [0, 1] for no share of what is solved, and say so.
+  """Drop outcomes with values outside [0, 1]; return a note for each.
 
-  A score of an evaluation then counts as a reward.
+  They are not shares of what is solved. A score of an evaluation then counts as
+  a reward.
   """
   said = []
   for name in ('outcome', 'eval_outcome'):
@@ -293,7 +294,7 @@ def _is_share(values: pd.Series) -> bool:
 
 
 def part_means(log: pd.DataFrame) -> dict[str, str]:
-  """Return part of the reward -> column of its mean before its weight.
+  """Return part of the reward -> column of its mean, before weighting.
 
   Training on preferences (DPO, KTO) has none: its rewards are those of texts
   that no policy sampled.
@@ -342,9 +343,10 @@ def guess_outcome(
 ) -> None:
   """Choose the column that tells what is solved, unless it is given.
 
-  It is the first column of 0s and 1s with a suitable name; otherwise the only
-  reward part, if it has just two values. Columns of two values on another scale
-  (-1 and 1, 0 and 2) come after those of 0s and 1s, see `form.tells_solved`.
+  The candidates are columns with a suitable name, the only reward part, parts
+  whose names tell what is right, and a reward without parts, in this order. The
+  first one of 0s and 1s is chosen; without any, the first one of two values on
+  another scale (-1 and 1, 0 and 2), see `form.tells_solved`.
   """
   if 'outcome' in taken:
     return
@@ -356,7 +358,7 @@ def guess_outcome(
   ]
   only = list(parts) if len(parts) == 1 else []
   judging = [n for n in parts if judges(n)]
-  # Without parts, a reward of 0 and 1 is that of what is right.
+  # Without parts, a reward of 0s and 1s tells what is right.
   reward = taken.get('reward', 'reward')
   paid = [reward] if not parts and reward in rows else []
   levels = {}
@@ -392,6 +394,6 @@ def guess_texts(rows: pd.DataFrame, taken: dict[str, str]) -> None:
   form_ = next(formats, None)
   if form_ and 'format_ok' not in taken and not form_.startswith(form.PART):
     values = form.numeric(rows[form_]).dropna().unique()
-    # A function that never finds its format does not tell what is readable.
+    # A column of 0s alone does not tell what is readable.
     if _is_binary(values) and (values > 0).any():
       taken['format_ok'] = form_

@@ -42,7 +42,7 @@ def _line(values: Reals) -> trends.Trend:
 
 
 def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
-  """Describe how arms in a row learned by straight lines through their updates.
+  """Describe the learning of consecutive arms by lines through their updates.
 
   Args:
     outcome: Share of completions solved, one value per update.
@@ -75,7 +75,7 @@ def learning_curve(outcome: Reals, reward: Reals = ()) -> Values:
 
 
 def recent_curve(outcome: Reals) -> Values:
-  """Describe how a policy learned lately by a line through its updates.
+  """Describe a policy's recent learning by a line through its updates.
 
   Args:
     outcome: Share of completions solved, one value per update.
@@ -95,7 +95,7 @@ def recent_curve(outcome: Reals) -> Values:
 
 
 def effort_curve(tested: Reals, turns: Reals) -> Values:
-  """Describe how the work of agents changed by lines through their updates.
+  """Describe changes in the work of agents by lines through their updates.
 
   Args:
     tested: Share of episodes that run tests after their last edit, by update.
@@ -130,8 +130,8 @@ class Rule:
   value: Callable[[Values], float]  # The number behind the finding.
   warn: records.Threshold
   critical: records.Threshold | None = None
-  # The threshold in place of `warn` where it has just alerted, so that a value
-  # near `warn` does not turn it on and off.
+  # Replaces `warn` if the rule alerted in the diagnosis before, so that a value
+  # near `warn` does not turn the alert on and off.
   stays: records.Threshold | None = None
   # A condition besides the threshold, and a sentence if it does not hold.
   when: Callable[[Values], bool] = lambda v: True

@@ -30,7 +30,7 @@ def lines(run: form.Run, diagnosis: findings.Diagnosis) -> list[str]:
   if diagnosis.unknown:
     missing = dict.fromkeys(n for u in diagnosis.unknown for n in u.missing)
     shared = f'not logged: {", ".join(missing)}'
-    # All that the user can do nothing about is in one line, the last.
+    # Data that no known option logs are named in one line, the last.
     reason = lambda each: shared if each.missing else each.why
     found += [
         f'  cannot tell: {", ".join(each.check for each in alike)} ({why})'

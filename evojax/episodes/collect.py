@@ -194,15 +194,15 @@ def grade(
     divided: Whether each process of the run grades a part of the episodes and
       gets the grades of the others; then all processes must call this function,
       and an error of one is raised in all.
-    stopping: Returns whether the run was asked to stop; it is asked about twice
-      a second, and all processes must call this function then, too. Default:
+    stopping: Returns whether the run was asked to stop; called about twice a
+      second. If it is given, all processes must call this function. Default:
       nothing stops it.
 
   Returns:
     B grades, and the wall time of each in seconds, float32 [B].
 
   Raises:
-    ValueError: If the domain returns another number of grades.
+    ValueError: If the domain returns another number of grades, or other values.
     GradingError: If no episode could be graded.
     preemption.Interrupted: If the run was asked to stop.
   """

@@ -331,7 +331,7 @@ class _Game:
     self._abandon(play)
 
   def _begin(self, times: dict[int, float], number: int) -> None:
-    """Note that a thread works on a play now, which may take so long."""
+    """Note that a thread starts on a play, and when it will be late."""
     late = time.monotonic() + self._limits.reply_seconds
 
     def note() -> None:
@@ -465,7 +465,7 @@ class _Game:
       The number of episodes that they end.
     """
     ready, self._ready = self._ready, {}
-    # A reply that cannot be rendered thus is an error in all processes.
+    # Rendered inside `exchange`, so that an error of one is raised in all.
     everywhere = decisions.exchange(
         lambda: {i: self._as_answer(i, *found) for i, found in ready.items()}
     )

@@ -37,9 +37,10 @@ class Rewarded:
 def compare(before: Rewarded, after: Rewarded) -> dict[str, Any]:
   """Return statistics under a candidate and under its parent.
 
-  alive_by_outcome: share of kept groups with solved and unsolved members.
-  alive_by_shaping: share of kept groups whose outcomes agree but whose rewards
-    differ. Their gradient follows the shaping terms alone.
+  alive_by_outcome: share of groups that are kept and have solved and unsolved
+    members.
+  alive_by_shaping: share of groups that are kept and whose outcomes agree but
+    whose rewards differ. Their gradient follows the shaping terms alone.
   phantom_advantage: share of the absolute advantage that falls on the groups
     that are alive by shaping.
   sign_agreement: in groups alive by outcome, the share of completions whose

@@ -116,7 +116,7 @@ def total_tokens(
   """
   copied = None
   if history and history.find(records.Open).forked:
-    # Forks of older versions took the tokens of their source for their own.
+    # Older versions of evojax counted a source's tokens as those of its fork.
     copied = None if history.base.sampled_tokens else root / history.base.folder
   return sum(
       arm_lib.sampled_tokens(folder.parent, split)

@@ -1,4 +1,4 @@
-"""Sampled tokens of rounds, and the arms for which those that are left suffice.
+"""Tokens that rounds sample, and the arms that the remaining tokens pay for.
 
 Only the rounds before a given one count, so that the numbers are the same
 before and after its row is written, and in a process that resumes the round.
@@ -111,8 +111,9 @@ def rounds_left(
     run: The run.
     number: Number of the round.
     candidates: How many candidates race in it.
-    dev: Whether its arms are scored on dev problems, or it is not known yet.
-      If they are not, those of candidates that race on are not, either.
+    dev: Whether the round's arms are scored on dev problems; True if that is
+      not known yet. If they are not, neither are those of later rounds in which
+      its candidates race on.
   """
   planned = run.config.evolve.rounds - number
   # A further round trains at least the incumbent and one candidate.
@@ -168,7 +169,7 @@ def _dev(run: opening.Run) -> float:
 
 
 def _longest(arms: Sequence[records.Train | records.RacedArm]) -> float:
-  """Return the tokens of an update in the arm where they are most."""
+  """Return the tokens of an update in the arm that used most."""
   return max(arm.sampled_tokens / max(arm.updates, 1) for arm in arms)
 
 
@@ -189,8 +190,8 @@ def _of_update(run: opening.Run, number: int, harness: str = '') -> float:
   """Estimate the tokens of an update from the arms of the last round.
 
   The arm with the most tokens counts, since a harness may make completions
-  longer; those of the last round that had candidates count, too, for one that
-  lifts a limit may enter again.
+  longer; arms of the last round that had candidates count, too, since a
+  candidate that lifts a limit may enter again.
 
   Args:
     run: The run.

@@ -28,8 +28,8 @@ def rise(run: opening.Run, number: int) -> float | None:
   It is the slope of the least-squares line through the solved shares of the
   updates that made the policy in the two rounds before, times the number of its
   updates in a round. A round whose arms taught nothing, so that the policy
-  stayed as it was, has none. Sums are rounded once, so that all processes get
-  the same bits, and a process on another machine that resumes the round.
+  stayed as it was, has none. Sums are rounded once, so that all processes, and
+  a process on another machine that resumes the round, get the same bits.
 
   Args:
     run: The run.
@@ -88,7 +88,7 @@ def why_wait(run: opening.Run, number: int) -> str:
 
 
 def least_chance(run: opening.Run, number: int) -> float:
-  """Return with what chance to prove its gain a change may race in a round.
+  """Return the least chance of proving a gain with which a change may race.
 
   The arms of a candidate take the tokens with which the policy would train for
   a round, and so cost the rise of a round. A race is worth this cost if the

@@ -129,7 +129,10 @@ def _rounds(run_: opening.Run, opened: records.Open) -> str:
       if has_ended or not shadow_lib.paid(run_, number):
         return 'rounds'
     if has_ended:
-      run_.say('this run has ended; --fork_from it to race more changes')
+      run_.say(
+          'this run has ended; to race more changes, start a new one with'
+          ' --fork_from'
+      )
       if find(records.Diagnose, round=number) is not None:
         return history_lib.FAULT
       promised = opened.config['evolve']['rounds']

@@ -70,9 +70,9 @@ def on_dev(
 
   No other pair gets these problems, as far as the split suffices; the spread
   between pairs then includes how the effect varies with the problems. If a
-  harness may change the environment, the arm has the tools and turns of its own
-  one, but the evaluator's version of it: otherwise a harness would look good by
-  showing, say, a git history that contains the fix.
+  harness may change the environment, the arm has the tools and turns that its
+  harness gives, in the evaluator's version of the environment: otherwise a
+  harness would look good by showing, say, a git history that contains the fix.
 
   Args:
     run: The run.

@@ -2,7 +2,7 @@
 
 Its arms, and the replay before them, cost tokens with which the policy would
 train. A researcher weighs these against the chance that they find a gain. So a
-change enters a round only with a certain chance to prove its gain, and is
+change enters a round only if its chance to prove a gain is large enough, and is
 proposed only if its replay is worth its tokens (unless evolve.settled is 1).
 """
 
@@ -27,7 +27,7 @@ LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
 
 
 def least_chance(run: opening.Run, number: int) -> float:
-  """Return with what chance to prove its gain a change may enter a round."""
+  """Return the least chance of proving a gain with which a change may enter."""
   last = costs.is_last(run, number, candidates=1)
   least = LAST_CHANCE if last else LEAST_CHANCE
   return max(least, learning.least_chance(run, number))
@@ -42,11 +42,11 @@ def is_worth_trying(
 ) -> bool:
   """Return whether the backtest of a change is worth its tokens.
 
-  It is the value of information. A race is worth its tokens from a chance of
-  `least_chance` on, so that one with a larger chance gains the difference, in
-  units in which the arms of a candidate cost `least_chance`. A replay shows
-  that chance: it is worth the mean of what is gained, over all that it may
-  show. It costs its share of what arms cost.
+  This is the value of information. A race breaks even at a chance of
+  `least_chance`; a larger chance gains the difference, in units in which the
+  arms of a candidate cost `least_chance`. A replay shows that chance, so it is
+  worth the mean gain over all results that it may show. Its cost is a share of
+  the cost of the arms.
 
   Args:
     run: The run.

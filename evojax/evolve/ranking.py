@@ -143,7 +143,7 @@ def _replayed(trial: history_lib.Trial) -> records.Interval | None:
     return trial.backtested
   found = trial.backtest.statistics
   bounds = found.get('replayed_low'), found.get('replayed_high')
-  # Where nothing could be replayed, they are no numbers.
+  # Where nothing could be replayed, the bounds are not numbers.
   return bounds if all(isinstance(x, float) for x in bounds) else None
 
 

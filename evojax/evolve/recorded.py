@@ -75,8 +75,8 @@ def recent(steps: Sequence[_T]) -> Sequence[_T]:
 def view(run: opening.Run, folders: Sequence[str], harness: str) -> views.View:
   """Return the recent evidence of arms as a harness's diagnostics see it.
 
-  It is the last third of the steps, but no more than that of the last arm, or
-  than have _GROUPS groups.
+  It is the last third of the steps, but at most as many steps as the last third
+  of the last arm has, or as are needed for _GROUPS groups if that is more.
 
   Args:
     run: The run.

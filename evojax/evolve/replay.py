@@ -36,8 +36,8 @@ WEIGHT_CAP = 2.0
 class Replayed:
   """Results of updates on recorded rollouts, under candidate and parent."""
 
-  # Candidate minus parent, a fraction. If it is silent, the ends are bounds: no
-  # difference in n scores leaves at most 3 / n of them that differ, at 95 %.
+  # Candidate minus parent, a fraction. If `silent`, its ends are bounds: if n
+  # scores do not differ, at most 3 / n of all scores do, with 95 % confidence.
   effect: records.Estimate
   sampled_tokens: int  # Tokens sampled to score both.
   equal: bool  # Whether parameters and moments agree bit for bit.

@@ -169,7 +169,7 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
   for v in versions:
     if missing := set(names) - v.whole.values.keys():
       return discarded(
-          f'it has no {min(missing)} for {v.version}, as for other versions'
+          f'it has {min(missing)} for other versions, but not for {v.version}'
       )
   where = f'{sum(len(v.slices) for v in versions)} slices of' + (
       f' {len(versions)} version{"s" if len(versions) > 1 else ""}'

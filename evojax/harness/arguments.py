@@ -143,7 +143,7 @@ class Reader:
       for keyword in node.keywords:
         value = getattr(keyword.value, 'value', None)
         if value not in grammar.FLOAT_REACTIONS:
-          yield line, f"np.errstate({keyword.arg}='ignore') is what it takes"
+          yield line, f"np.errstate takes {keyword.arg}='ignore' or 'warn'"
     elif full == 'dataclasses.replace':
       known = self._m.attributes
     elif full == 'functools.partial' or not (full or method):

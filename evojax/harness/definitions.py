@@ -67,14 +67,14 @@ class Reader:
     elif node.name[:2] == '__' and node.name not in names.SPECIAL_METHODS:
       listed = ', '.join(sorted(names.SPECIAL_METHODS))
       yield node.lineno, (
-          f'{node.name} would be called unseen; of such methods there are'
-          f' {listed}'
+          f'{node.name} would be called implicitly; of such methods, only these'
+          f' are allowed: {listed}'
       )
     for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
       if not self._is_plain(default):
         yield default.lineno, (
-            f'a default of {node.name} is made once and could remember; give a'
-            ' number, a text or None, and make the rest inside of it'
+            f'a default of {node.name} is made once and could keep a state;'
+            ' give a number, a text or None, and make the rest in the function'
         )
 
   def check_lambda(self, node: ast.Lambda) -> _Found:
@@ -92,12 +92,12 @@ class Reader:
       yield line, f'class {node.name} must be at the top level of the file'
     bases = [self._m.full(base) for base in node.bases]
     if bases not in ([], ['typing.NamedTuple']) or node.keywords:
-      text = 'has no bases but NamedTuple; write functions, or a dataclass'
+      text = 'may have no base but NamedTuple; write functions, or a dataclass'
       yield line, f'class {node.name} {text}'
     for decorator in node.decorator_list:
       whole = decorator.func if isinstance(decorator, ast.Call) else decorator
       if self._m.full(whole) != 'dataclasses.dataclass':
-        yield line, f'class {node.name} is decorated; @dataclass may be'
+        yield line, f'class {node.name}: the only decorator is @dataclass'
     for statement in node.body:
       value = getattr(statement, 'value', None)
       if not isinstance(statement, grammar.IN_CLASS):

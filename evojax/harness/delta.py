@@ -125,7 +125,7 @@ def diff(
   if not found:
     if before.sha256 == after.sha256:
       raise DeltaError('no factor: the two harnesses are the same')
-    only = 'comments, formatting or values that are so anyway'
+    only = 'comments, formatting or values that the config has anyway'
     raise DeltaError(f'no factor: only {only} differ')
   if len(found) > 1:
     *most, last = (_describe(f, found[f]) for f in sorted(found))

@@ -406,8 +406,8 @@ class _Gate:
     correlation = compare.correlation(a, b)
     if correlation < least:
       yield (
-          f'{self._path}: {self._called(name)} is another one {where}: the'
-          f' correlation is {correlation:.2f}, at least {least:g} is needed;'
+          f'{self._path}: {self._called(name)} is ordered differently {where}:'
+          f' the correlation is {correlation:.2f}, not {least:g} or more;'
           ' compare by shares and ranks, not by how many there are'
       )
 

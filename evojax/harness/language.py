@@ -339,7 +339,7 @@ class _Reader:
           yield line, f'{full} may not be used; write x.{method}(...)'
       return
     if full in names.MODULES:
-      text = f'{arguments.shown(node)} is no value; name what you need of it'
+      text = f'{arguments.shown(node)} is a module; name what you need of it'
       yield line, text
     elif module_lib.is_constant(full):
       return

@@ -136,7 +136,7 @@ INSTEAD = {
     ' with arrays',
     'errstate': "write `with np.errstate(divide='ignore', invalid='ignore'):`,"
     ' or nothing: evojax silences warnings already',
-    'fromiter': 'np.fromiter is not there; write np.array([...])',
+    'fromiter': 'np.fromiter is not allowed; write np.array([...])',
     'piecewise': 'np.piecewise calls what it is given; use np.select',
     'rollaxis': 'np.rollaxis is old; use np.moveaxis',
     'trapz': 'np.trapz is not in every NumPy; use np.trapezoid',

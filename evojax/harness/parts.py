@@ -250,8 +250,8 @@ def _bound(statement: ast.stmt) -> dict[str, ast.stmt] | None:
 
 
 _WHOLE = (
-    '`parts` ends in one `return {name: value, ...}`, which is its only one;'
-    ' put other ways out into functions above it'
+    '`parts` ends in one `return {name: value, ...}` and has no other return;'
+    ' move other returns into functions above it'
 )
 
 

@@ -191,7 +191,7 @@ class Functions:
     except syntax.SourceError as error:
       raise FunctionError('crash', path, str(error)) from error
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-      what = f'{target.id} is not written down as a constant'
+      what = f'{target.id} is not a literal constant'
       message = f'line {statement.lineno}: {what}'
       raise FunctionError('crash', path, message) from error
     _check_meta(path, found)
@@ -370,7 +370,7 @@ def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     message = f'{taken}; at most {MAX_STATE_BYTES} are kept'
     raise FunctionError('too_large', 'keep.py', message)
   if empty := [name for name, array in arrays.items() if not array.size]:
-    message = f'state {empty[0]} is an array of nothing'
+    message = f'state {empty[0]} is an empty array'
     raise FunctionError('wrong_shape', 'keep.py', message)
   return {
       name: _as_float32('keep.py', name, array, np.ones(array.shape, bool))

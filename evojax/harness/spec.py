@@ -199,7 +199,8 @@ def read(directory: str | os.PathLike[str]) -> Harness:
 def _shared(path: pathlib.Path, name: Any) -> str:
   """Return the source of a library file."""
   if not isinstance(name, str):
-    raise HarnessError(f'{path} names files; a {type(name).__name__} is none')
+    kind = type(name).__name__
+    raise HarnessError(f'{path}: the name of a file is a text, not a {kind}')
   try:
     return library.source(name)
   except ValueError as error:

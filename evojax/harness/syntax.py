@@ -90,8 +90,8 @@ def parse(name: str, source: str) -> ast.Module:
   nodes = list(ast.walk(tree))
   if len(nodes) > MAX_NODES:
     raise SourceError(
-        f'{name} line 1: {len(nodes)} syntax nodes, more than {MAX_NODES}; say'
-        ' less in one function'
+        f'{name} line 1: {len(nodes)} syntax nodes, more than {MAX_NODES};'
+        ' shorten the file'
     )
   for node in nodes:
     for field in grammar.NAMED:

@@ -81,14 +81,14 @@ class Evidence:
   def __getitem__(self, name):
     """Return a column by name, as in `for name in e.columns: e[name]`."""
     if name not in self.columns:
-      raise AttributeError(f'evidence {name!r} is no column')
+      raise AttributeError(f'evidence has no column {name!r}')
     return getattr(self, name)
 
   def __getattr__(self, name):
     if name.startswith('_'):
       raise AttributeError(name)
     raise AttributeError(
-        f'evidence {name!r} is not there for a {self._reader}; it may read'
+        f'evidence has no {name!r} for a {self._reader}; it may read'
         f' {", ".join(self.columns)}'
     )
 
@@ -387,7 +387,7 @@ def _named(value, function):
     message = f'{function} returned {type(value).__name__}, not a dict'
     raise CallError('wrong_type', message)
   if len(value) > MAX_NAMES:
-    message = f'{function} returned {len(value)} names, not {MAX_NAMES}'
+    message = f'{function} returned {len(value)} names, over {MAX_NAMES}'
     raise CallError('too_large', message)
   for name in value:
     if not is_name(name):

@@ -117,24 +117,24 @@ class Comparison:
     if not server.abilities.seeds:
       logging.warning(
           '%s does not say that it heeds sampling_seed: a resumed run will'
-          ' sample otherwise; start it with launch/sglang.sh, or with'
+          ' sample differently; start it with launch/sglang.sh, or with'
           ' --enable-deterministic-inference',
           server.url,
       )
     need = self._model.context_tokens
+    sizes = 'config.data.max_prompt_tokens + config.rollout.max_tokens'
     for field, least, remedy in (
         ('vocab_size', self._model.vocab_size, 'serve config.model.path'),
-        ('max_total_num_tokens', need, 'raise --max-total-tokens'),
-        ('context_length', need, 'raise --context-length'),
+        ('max_total_num_tokens', need, f'raise --max-total-tokens to {sizes}'),
+        ('context_length', need, f'raise --context-length to {sizes}'),
     ):
       value = info.get(field)
       says = isinstance(value, int) and value != 0
       exact = field == 'vocab_size'
       if says and (value < least or (exact and value != least)):
         raise answers.DisagreementError(
-            f'{server.url} has {field}={value}, this run needs {least}'
-            ' (config.data.max_prompt_tokens + config.rollout.max_tokens ='
-            f' {need}): {remedy}'
+            f'{server.url} has {field}={value}, this run needs {least}:'
+            f' {remedy}'
         )
     await self._check_tokenizer(server)
 

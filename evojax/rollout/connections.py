@@ -16,7 +16,7 @@ from evojax.runtime import descriptors
 # that no request is sent on a connection that is just being closed.
 _KEEP_ALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 5.0
-# File descriptors that are left for all else, and of these those for probes.
+# File descriptors left for other purposes, and how many of these for probes.
 _OTHER_FILES, _PROBES = 512, 128
 
 _Json = dict[str, Any]

@@ -247,14 +247,14 @@ class Fleet:
       except probes.GoneError as error:
         failures += 1
         if failures >= _MAX_FAILURES * max(len(self.servers), 1):
-          message = f'a request failed {failures} times, at last: {error}'
+          message = f'a request failed {failures} times; last error: {error}'
           raise FleetError(message) from error
       except connections_lib.BusyError as error:
         busy_since = busy_since or time.monotonic()
         if time.monotonic() - busy_since > self.timeout_seconds:
           raise FleetError(
               f'a request was put off for {self.timeout_seconds:g} s'
-              f' (config.rollout.timeout_seconds), at last: {error}. If the'
+              f' (config.rollout.timeout_seconds); last error: {error}. If the'
               ' servers are busy with others, lower config.rollout.concurrency'
               ' or start more'
           ) from error

@@ -3,8 +3,8 @@
 import bisect
 from collections.abc import Callable, Sequence
 
-# A character may need so many tokens; so many characters at the beginning of a
-# window may differ from those in the whole text.
+# Most tokens that a character may need, and how many characters at the
+# beginning of a window may differ from those in the whole text.
 _TOKENS_PER_CHARACTER, _BLURRED = 4, 4
 
 
@@ -33,7 +33,7 @@ def find(
     stops: Stop strings.
     decode: Token ids -> text, special tokens included: a policy may end its
       turns with one that is not its end-of-sequence token.
-    checked: Number of first tokens that reach none, as an earlier call found.
+    checked: Number of first tokens in which an earlier call found none.
 
   Returns:
     (number of tokens, stop string): the fewest first tokens whose text contains
@@ -60,7 +60,7 @@ def _end(
     decode: Callable[[Sequence[int]], str],
     checked: int,
 ) -> Sequence[int]:
-  """Return the last tokens, which hold any stop string that is not old.
+  """Return enough of the last tokens to hold any stop string not found before.
 
   Args:
     tokens: Token ids of a completion.

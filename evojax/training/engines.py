@@ -47,7 +47,7 @@ def shapes(config: ml_collections.ConfigDict) -> slots.Shapes:
   )
 
 
-# Servers whose probes are scored at once, if a file names the servers.
+# Number of servers whose probes are scored at once, if a file names them.
 _SERVERS = 4
 # Errors that end a training step, which is repeated when the run continues.
 ERRORS = (*fleet.ERRORS, preemption.Interrupted)

@@ -84,12 +84,12 @@ class Learner:
     Kept groups are used first.
 
     Returns:
-      Metrics, as means over the updates that have them (of maxima, too); and
+      Metrics, as means (also of maxima) over the updates that have them; and
       float32 [P, G], the mean |old_logprobs - sampler_logprobs| of each
       episode, NaN if the episode was not in the update. If the algorithm
       rejects tokens, the metrics also have the number of rejected episodes, and
-      of groups that lost all episodes by it; if the peak of the devices is
-      known, they have 'mfu'.
+      of groups that lost all their episodes by this; if the peak of the devices
+      is known, they have 'mfu'.
 
     Raises:
       update.NonFiniteError: If the loss or a gradient is not finite. The state
@@ -127,7 +127,7 @@ class Learner:
               self.state, arrays, live, hyper
           )
           metrics, rows = sharding.to_host((metrics, rows))
-          update_lib.check_finite(metrics, self.step + 1)  # As in metrics.
+          update_lib.check_finite(metrics, self.step + 1)  # Counted from 1.
           del metrics['finite']
           logs.append(metrics)
           # Later epochs have the same old log-probs, hence the same results.

@@ -338,7 +338,12 @@ def _item(run: Run) -> int:
 
 
 def _attention_bytes(run: Run, scores: int | float) -> float:
-  """Return the bytes of attention scores, a head, and of their softmax."""
+  """Return the bytes of the attention scores of all heads and their softmax.
+
+  Args:
+    run: The run.
+    scores: Number of scores of one head.
+  """
   heads = run.cfg.num_heads / run.mesh.shape['tensor']
   return scores * heads * (4 + _item(run))
 

@@ -145,7 +145,7 @@ class DiagnosticTest(parameterized.TestCase):
     found = validate.diagnostic([good, other])
     self.assertFalse(found.kept)
     self.assertEqual(
-        found.reasons, ('it has no y for v0, as for other versions',)
+        found.reasons, ('it has y for other versions, but not for v0',)
     )
 
   def test_too_little_evidence_is_discarded(self):

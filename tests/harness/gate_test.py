@@ -127,7 +127,7 @@ class TrainingTest(parameterized.TestCase):
               'e.outcome * (1.0 - 2.0 * (e.valid.sum() < 60))',
               "ACROSS_GROUPS = ('x',)\n",
           ),
-          'part x is another one .*correlation is -1.00.*by shares and ranks',
+          'part x is ordered differently .*is -1.00.*by shares and ranks',
       ),
       (
           'a silent diagnostic',

@@ -178,7 +178,7 @@ class DirectoryTest(parameterized.TestCase):
       (
           'no name of a file',
           {'library.json': '{"keep.py": ["x"]}'},
-          'library.json names files; a list is none',
+          'library.json: the name of a file is a text, not a list',
       ),
       ('infinite', {'overlay.json': '{"a.b": Infinity}'}, 'not a finite'),
       ('path', {'overlay.json': '{"a b": 1}'}, 'not a dotted config path'),

@@ -23,15 +23,16 @@ _NO_EDIT = 0.4
 _FAILED = 0.15
 _REPEATED = 0.2
 _LIMITED = 0.15
-# Where this share of the episodes ends by a limit, there are hardly any others
-# to compare with; what they solve at most, if the limit is to blame.
+# Where a limit ends at least the first share of the episodes, hardly any others
+# are left to compare with. The limit is then to blame only if at most the
+# second share of those that it ends is solved.
 _MOST, _SOLVED_AT_LIMIT = 0.8, 0.05
 _AT_ONCE = 0.3
 _MISSING = 0.1
 _CREDITED = 0.5
 _REPLIES_CUT = 0.4
 _CALLED = 0.3  # Calls of an episode, at first, of an agent that uses tools.
-_UNLEARNED = 0.15  # Share of them that is left when it does no longer.
+_UNLEARNED = 0.15  # Share of these calls that is left once it does not.
 _TESTED = 0.5  # Of the episodes with an edit (arXiv:2606.03108).
 
 
@@ -180,7 +181,7 @@ def submits_at_once(run: form.Run) -> findings.Finding | None:
   if solved > learning.MUCH_SOLVED:
     return None
   gap = shares.gap(rows, 'unseen', 'outcome') if 'outcome' in rows else None
-  # A policy that is as good without a look is right to save it.
+  # A policy that is as good without a look is right to skip it.
   if gap is not None and gap.high > 0 and solved > 0.5:
     return None
   numbers = [findings.number('submitted unseen', share.late, 'share')]
@@ -247,8 +248,8 @@ def _limited(run: form.Run, name: str) -> findings.Finding | None:
       numbers.append(
           findings.number('solved, these minus others', gap, 'share')
       )
-    # They are solved as often as others, or hardly any others are left, and
-    # then not even these solve anything.
+    # Those that the limit ends are solved as often as others; or they are
+    # nearly all episodes, and solved too often for the limit to be to blame.
     elif not nearly_all or cut['outcome'].mean() > _SOLVED_AT_LIMIT:
       return None
   numbers.append(

@@ -22,12 +22,12 @@ _HARDLY = 0.05  # Share of rollouts below which hardly anything is solved.
 _WILD = 2.0  # Entropy, nats per token, of texts that make no sense.
 _NEVER_END = 0.97  # Share cut in every step.
 _OFTEN_CUT = 0.5  # Share cut from which the longest of a step is the limit.
-_SAME_LENGTH = 0.01  # Relative difference of lengths of one limit.
+_SAME_LENGTH = 0.01  # Relative difference of lengths cut at one limit.
 # Share of the first length that is left of a collapsed one: by itself, and if
 # less is solved as well.
 _SHRUNK, _SHRUNK_AND_WORSE = 0.1, 0.5
 _BONUS = 0.01  # Coefficient of a usual entropy bonus.
-_WITH_IT = -0.8  # Correlation of reward and truncation that is one course.
+_WITH_IT = -0.8  # Correlation below which the reward falls with truncation.
 
 
 def entropy_collapse(run: form.Run) -> findings.Finding | None:
@@ -173,7 +173,7 @@ def entropy_rising(run: form.Run) -> findings.Finding | None:
   change = trends.change_point(entropy)
   fifth = max(len(entropy) // 5, 2)
   early, late = entropy[:fifth].mean(), entropy[-fifth:].mean()
-  # Nobody who writes sense is so uncertain, whatever is solved.
+  # A policy that writes sense is never so uncertain, whatever is solved.
   wild = late > max(_WILD, 3 * early)
   if not wild:
     _, solved = run.course('outcome')
@@ -253,7 +253,7 @@ def temperature(run: form.Run) -> findings.Finding | None:
 
 
 def shrinks(run: form.Run) -> findings.Finding | None:
-  """Detect completions that shrink very much, or less if solving falls, too."""
+  """Detect completions that shrink to a tenth, or to half as less is solved."""
   steps, length = run.course('length')
   first = float(length[: max(len(length) // 8, 1)].mean())
   late = intervals.mean(length[-max(len(length) // 3, 4) :])

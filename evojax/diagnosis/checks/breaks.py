@@ -1,8 +1,8 @@
 """Checks of what breaks in the middle of a run, or a restart does not restore.
 
-Until then all is well, so that averages over the run show little, and whatever
-is found may have begun at a step that tells its cause: the log of a server, or
-the time of a restart.
+Until the break all is well, so that averages over the run show little. The step
+at which it begins may tell its cause: look into the log of a server, or at the
+time of a restart.
 """
 
 import numpy as np
@@ -23,14 +23,14 @@ _NEVER, _OFTEN = 0.05, 0.5  # Shares of problems whose key differs.
 _AGAIN = 2  # Problems of a step, at least, that came before.
 _CHANCE = 0.001  # Probability that a part has one mean for so many steps.
 _HALF = 0.5  # Factor of the problems of a step, and of the mean of a part.
-_STEADY = 0.25  # Relative difference that is about none.
-_MOST = 0.9  # Share of steps that is most of them.
-# Nats of a whole completion with which two of them are hardly ever one text.
+_STEADY = 0.25  # Relative difference that counts as none.
+_MOST = 0.9  # Share of steps that counts as most of them.
+# Entropy of a completion, in nats, from which two are hardly ever one text.
 _FREE = 10.0
 # Jump of the entropy: in usual changes of a step, in its own size, and the part
 # of it that lies between two steps.
 _TIMES, _JUMP, _MOST_OF_IT = 8.0, 0.15, 0.7
-_CHARACTERS = 4.0  # Of a token, where tokens are not counted.
+_CHARACTERS = 4.0  # Per token, where tokens are not counted.
 
 
 def keys_change(run: form.Run) -> findings.Finding | None:

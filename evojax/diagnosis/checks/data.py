@@ -215,10 +215,11 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
 
 
 def _is_goal(rows: pd.DataFrame) -> bool:
-  """Return whether what is solved does not end with the number of the key.
+  """Return whether the reference is a goal, not the answer itself.
 
-  Such a number is what an expression has to make (Countdown), no answer. Where
-  no outcome is known, what earns most counts as solved.
+  If it is the number that an expression has to make (Countdown), few solved
+  completions end with it. Where no outcome is known, what earns most counts as
+  solved.
   """
   paid = rows.get('outcome', rows.get('reward'))
   if paid is None or 'completion' not in rows:
@@ -233,7 +234,7 @@ def _is_goal(rows: pd.DataFrame) -> bool:
 
 
 def prompt_cut(run: form.Run) -> findings.Finding | None:
-  """Detect prompts that begin or end as a limit cuts them.
+  """Detect prompts whose beginning or end a limit has cut off.
 
   They begin or end within a word, or lack the text with which all others do.
   """
@@ -330,8 +331,8 @@ def _broken(texts: list[str]) -> list[bool]:
 def _without_end(texts: list[str]) -> list[bool]:
   """Return which texts lack the end of the others, as a limit cuts them.
 
-  These are the longest ones and of about one length, come throughout, and end
-  in many ways; other prompts, as of a second family or of a new form, do not.
+  Cut prompts are the longest ones, have about one length, come throughout the
+  run, and end in many ways; those of a second family or of a new form do not.
   """
   ends = collections.Counter(text[-_SAME_END:] for text in texts)
   end, times = ends.most_common(1)[0]

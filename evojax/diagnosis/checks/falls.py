@@ -1,7 +1,7 @@
 """Advice on a reward or a solved share that falls, by the shape of the fall.
 
-A policy that updates ruin gets worse from step to step. One that is as good as
-before, and at once is not, more often works where something else broke.
+A policy that its updates ruin gets worse from step to step. Where a score falls
+at once, something else has more often broken.
 """
 
 import numpy as np
@@ -44,7 +44,7 @@ def from_peak(values: np.ndarray) -> trends.Change | None:
 def sudden(values: np.ndarray, change: trends.Change) -> bool:
   """Return whether values fall within two steps, and did not fall before.
 
-  Where nothing is left of them, they may have fallen before.
+  If a sudden fall leaves about nothing of them, they may have fallen before.
 
   Args:
     values: One value per step.

@@ -16,7 +16,7 @@ from evojax.stats import intervals
 TEXTS = 20_000  # Approximate number of completions whose texts are searched.
 _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
-_NEARLY_ALL = 0.9  # Share that a grader accepts which cannot read what it gets.
+_NEARLY_ALL = 0.9  # Share accepted by a grader that reads no answer.
 _SAME = 0.9  # Share of problems that one answer may solve.
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
 _HELD = 0.02  # Share of completions with the number of the key, if it is one.

@@ -27,10 +27,10 @@ _FAR, _ERRORS = 0.1, 4.0
 _RARE = 0.002  # P-value of solutions that occur in the first step only.
 MUCH_SOLVED = 0.9
 _FEW = 16  # Rollouts of an update below which its groups are counted.
-_PER_SIDE = 12  # Fewest groups on each side of a bound that is no chance.
-_ALL = 0.95  # Share of dead groups that is all of them.
+_PER_SIDE = 12  # Groups on either side of a bound that is not there by chance.
+_ALL = 0.95  # Share of dead groups that counts as all.
 _SOMETIMES = 0.1  # Share solved from which a larger group has both outcomes.
-_HELD = 0.8  # Share of rollouts with the highest reward that is a ceiling.
+_HELD = 0.8  # Share of rollouts at the highest reward that shows a ceiling.
 _MANY = 500  # Rollouts that do not have one reward by chance.
 _NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.

@@ -10,23 +10,23 @@ from evojax.stats import trends
 
 _SURE = 0.01
 _FEWEST = 200  # Rollouts of one branch.
-_VALUES = 20  # Different values that are no levels.
+_VALUES = 20  # Fewest different values of a continuous reward or length.
 _BINS = 24
-# Difference of the rewards of equally long completions, of their range, that is
-# none.
+# Difference of the rewards of equally long completions, as a share of the range
+# of rewards, that counts as none.
 _FUNCTION = 0.02
 _MOST = 0.9  # Share of the pairs of such completions.
-# Rise or fall of the reward, of its range, that is no noise.
+# Rise or fall of the reward, as a share of its range, that is not noise.
 _SWING = 0.3
-_GAP = 0.1  # Gap between two branches, of the range.
-_CUT, _LEFT = 0.1, 0.34  # Share that is cut at first, and of it at last.
+_GAP = 0.1  # Gap between two branches, as a share of the range.
+_CUT, _LEFT = 0.1, 0.34  # Share cut at first, and what is left of it later.
 _SHORTER = 0.2  # Fall of the length, relative to it.
 
 
 def reward_by_length(run: form.Run) -> findings.Finding | None:
   """Detect a reward that is a function of the length, and least in its middle.
 
-  A wanted length, and a limit, only have a reward that is largest somewhere.
+  A reward for a wanted length, or for keeping a limit, only has a maximum.
   """
   rows = run.rows('characters')
   names = [form.PART + part for part in run.parts] + ['reward']
@@ -72,11 +72,11 @@ def _branches(rows: pd.DataFrame, name: str) -> list[np.ndarray]:
 
 
 def _dip(length: np.ndarray, reward: np.ndarray) -> float | None:
-  """Return where a function has a minimum; None if it is none, or has none.
+  """Return the length at which the reward dips; None if it is no such function.
 
   Args:
     length: Characters, ascending.
-    reward: Of these completions.
+    reward: Reward of each of these completions.
   """
   span = float(np.ptp(reward)) if len(reward) else 0.0
   if len(reward) < _FEWEST or span < 1e-6:

@@ -21,7 +21,7 @@ _STILL = 3e-4
 _MOVING = 5e-3
 # KL, nats per token; a policy that learns leaves its start further than this.
 _HELD = 0.005
-_MOST_COEFFICIENT = 100.0  # Of a KL, that anybody would set.
+_MOST_COEFFICIENT = 100.0  # Largest KL coefficient that anybody would set.
 _LEFT_OUT = 0.3  # Share of tokens that importance weights may drop.
 _FASTEST = 1000.0  # Largest factor of the learning rate.
 # A cosine falls below this share of its maximum in its last 2 % only.

@@ -23,7 +23,8 @@ _PAID = 0.05  # Mean advantage of a token that is not centred.
 _CLOSED = re.compile(r'</(\w+)>')
 _FALL = 0.25  # Fall of the mean reward, relative to it.
 _AT_ONCE = 0.2  # Share of its first reward that a policy never gets again.
-# Differences that are none of a reward, and some of the mean of a part.
+# A difference of rewards that counts as none, and one of a part's means that
+# counts.
 _EQUAL, _DIFFERS = 1e-9, 1e-3
 _FOLLOWS = 0.97  # Correlation of a reward that is a function of the length.
 

@@ -305,7 +305,7 @@ def _refused_since(equal: pd.DataFrame, by: pd.Series) -> int | None:
 
   Returns:
     The step; None without one, or if fewer or more answers are marked from
-    there on, which the policy or its prompt does.
+    there on, which is due to the policy or its prompt.
   """
   since = shares.since(by)
   if since is None:

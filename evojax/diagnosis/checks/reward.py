@@ -29,7 +29,7 @@ _LOST = 0.7  # Share of rollouts or groups whose credit is at fault.
 _HARDLY = 0.08
 _EVEN = 0.25  # Share of pairs whose unsolved rollout is paid no less.
 _ROUNDED = 1e5  # Size of a part, of the others, that costs float32 digits.
-_FLAT = 0.03  # Rise of the solved share that is none, as in `not_learning`.
+_FLAT = 0.03  # Rise of the solved share that is flat, as in `not_learning`.
 _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
 

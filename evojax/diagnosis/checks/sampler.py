@@ -14,19 +14,19 @@ _GAP = 0.05  # Nats per token between sampler and trainer; bfloat16 gives 0.02.
 # Nats per token that no setting explains: tokens are as good as arbitrary to
 # the trainer.
 _OTHER = 2.0
-_TIMES = 10.0  # Gap of some steps, in gaps of the usual step, that is apart.
+_TIMES = 10.0  # Gap of a step that stands out, in gaps of the usual step.
 _RARE, _OFTEN = 0.02, 0.5  # Share of steps that are the exception.
 # Factor by which a gap grows from a start that is within rounding.
 _GROWS = 3.0
 _ABOVE = 1.05  # Largest ratio of trainer to sampler, if it is never above 1.
 _MOVED = 0.2  # KL, nats per token, of a policy that writes other texts.
-_SAME = 0.1  # Relative change of a mean that is none.
+_SAME = 0.1  # Relative change of a mean that counts as none.
 # KL between rollouts and update, nats per token, of a batch that is off-policy.
 _JUMP = 0.1
-# Factor of a norm, or a course, that is no change.
+# Factor of a norm, or of a course, that counts as no change.
 _USUAL = 1.2
-# KL of an update that no longer is one of a batch that the policy wrote, and by
-# how much it has then grown.
+# KL of an update whose batch the policy would no longer write, and the factor
+# by which it has then grown.
 _APART = 0.01
 _GREW = 30.0
 # Updates by which rollouts get older, and the factor, that a limit would stop.
@@ -99,7 +99,7 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
   rises = trends.departure(gap)
   cause = _cause(run, steps, gap, apart, rises)
   at = change.index
-  if cause.endswith(_WEIGHTS):  # It grows from where they stayed back.
+  if cause.endswith(_WEIGHTS):  # The gap grows once the weights stay behind.
     at = min(at, rises)
   return findings.Finding(
       check='logprob_gap',
@@ -114,7 +114,7 @@ def logprob_gap(run: form.Run) -> findings.Finding | None:
 
 
 def _apart(values: np.ndarray, least: float) -> np.ndarray:
-  """Return which steps are far above the others; none if they are no few.
+  """Return which steps are far above the others; none if they are many.
 
   A course that rises, or that jumps once, has no such steps: they must lie on
   both sides of usual ones.
@@ -185,7 +185,7 @@ def filtered_sampling(run: form.Run) -> findings.Finding | None:
   and are never explored.
   """
   if run.config:
-    return None  # evojax trains without any.
+    return None  # evojax trains without such filters.
   if not any(name in run.settings for name in _OFF):
     raise form.NotLogged('top_p, top_k and such are not known: --set top_p=...')
   changed = _filters(run)
@@ -216,7 +216,7 @@ def filtered_sampling(run: form.Run) -> findings.Finding | None:
 def _usual_gradient(run: form.Run, steps: np.ndarray) -> bool:
   """Return whether these steps have no larger gradients than the others.
 
-  They have if many tokens are less likely than the sampler said.
+  Gradients are larger if many tokens are less likely than the sampler said.
   """
   if 'grad_norm' not in run.steps:
     return False

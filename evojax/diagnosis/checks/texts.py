@@ -70,7 +70,7 @@ _IDENTIFIER = re.compile(r'\b(?=[\w-]*\d)(?=[\w-]*[^\W\d_])[\w-]+')
 _PROBLEMS = 8  # Fewest different problems that one text cannot answer.
 # Shares of completions that are one text, in the last and in the first third.
 _ONE, _RARE = 0.8, 0.3
-_FEW = 0.05  # Share of completions that is about none.
+_FEW = 0.05  # Share of completions that counts as none.
 _STARTS = [block[0] for block in _BLOCKS]
 # Letters of another script are a part of the text from this share of all
 # letters on. Names, units and programs have Latin ones in every language.
@@ -159,7 +159,7 @@ def roles_written(run: form.Run) -> findings.Finding | None:
 def other_language(run: form.Run) -> findings.Finding | None:
   """Detect completions that come to be written in other scripts than prompts.
 
-  What is so from the first step on is no fault: it may be a translation, or
+  A script used from the first step on is no fault: it may be a translation, or
   the language of the base model. DeepSeek-R1 (arXiv:2501.12948, section 2.3.2)
   reports reasoning in several languages at once as a consequence of rewards
   that only look at the answer.

@@ -326,7 +326,7 @@ def loss_summed(run: form.Run) -> findings.Finding | None:
   if size < _HUGE * max(scale, 1.0) or clip.high > _CLIPPED:
     return None
   if 'kl' in run.steps and run.steps['kl'].abs().max() > size / _HUGE:
-    return None  # The KL penalty may make it up.
+    return None  # The KL penalty may account for it.
   norm = run.steps.get('grad_norm')
   large = norm is not None and float(norm.median()) > _STEEP
   return findings.Finding(

@@ -194,7 +194,7 @@ def parquet_rows(
 ) -> pd.DataFrame:
   """Return the wanted columns of one in n blocks of rows of a Parquet file.
 
-  What was the index of a data frame is a column, too.
+  The index of a stored data frame becomes a column, too.
   """
   try:
     with parquet.ParquetFile(path) as file:
@@ -209,7 +209,7 @@ def parquet_rows(
 
 
 def _parsed(text: str) -> Any:
-  """Return a JSON value, with ? for half a character, which no table holds."""
+  """Return a JSON value; ? replaces lone surrogates, which tables refuse."""
   value = json.loads(text)
   if '\\ud' in text.lower():
     whole = json.dumps(value, ensure_ascii=False)

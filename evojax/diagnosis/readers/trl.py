@@ -162,9 +162,9 @@ def _once(rows: pd.DataFrame) -> pd.DataFrame:
 def _settings(state: Mapping[str, Any], log: pd.DataFrame) -> dict[str, Any]:
   found: dict[str, Any] = {'total_steps': state.get('max_steps') or None}
   if {'completions/max_length', 'completions/clipped_ratio'} <= set(log):
-    # The limit is known if a completion was cut: its length is the maximum,
-    # in all these steps. A trainer may not know the token that ends one, and
-    # so call completions cut that ended.
+    # The limit is known if completions were cut: in all these steps, the
+    # maximum length is the limit. A trainer that does not know the token that
+    # ends a completion may count finished ones as cut, at other lengths.
     cut = form.numeric(log['completions/clipped_ratio'])
     length = form.numeric(log['completions/max_length'])
     length = length[cut > 0]
@@ -211,7 +211,7 @@ def _weights(
 
 def _linear(means: pd.DataFrame, reward: pd.Series) -> dict[str, Any]:
   """Return the weights of means by step that add up to the reward, if any."""
-  # A part that is always 0 has any weight.
+  # A part that is always 0 may have any weight.
   means = means.loc[:, (means.fillna(0) != 0).any()]
   parts = list(means)
   table = means.assign(**{_SUM: reward}).dropna()

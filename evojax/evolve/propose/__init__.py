@@ -215,8 +215,9 @@ def consider(
   Raises:
     ProposalError: If it is off the surface, is more than one factor, is vetoed,
       changes numbers by less than 1 %, leads back to a harness that was a
-      parent, or was tried on this parent, unless it repairs a critical fault,
-      and was not tried as such or gained in its only trial.
+      parent, or was tried on this parent. The last does not hold for a repair
+      of a critical fault that was not yet tried as such a repair, or that
+      gained in its only trial.
   """
   surface = context.surface
   try:
