@@ -181,7 +181,7 @@ class AdmitTest(parameterized.TestCase):
           'keep.py: crash: line 2: ZeroDivisionError',
       ),
       ('shape', 'def keep(e, s):\n  return e.valid[0], s\n', 'wrong_shape'),
-      ('secret', 'def keep(e, s):\n  return e.seed > 1, s\n', "'seed' is no"),
+      ('secret', 'def keep(e, s):\n  return e.seed > 1, s\n', "has no 'seed'"),
       (
           'chance',
           'import numpy as np\n'

@@ -340,8 +340,8 @@ class AccessTest(parameterized.TestCase):
     f = functions(reward=returning("{'x': e.seed}"))
     with self.assertRaisesRegex(
         run.FunctionError,
-        r"reward.py: crash: line 4: AttributeError: evidence 'seed' is not"
-        r' there for a reward; it may read n_tokens, .*outcome',
+        r"reward.py: crash: line 4: AttributeError: evidence has no 'seed' for"
+        r' a reward; it may read n_tokens, .*outcome',
     ):
       f.parts(recorded.view())
 
@@ -730,8 +730,8 @@ class FailureTest(parameterized.TestCase):
           "WARN={'x': 0.3} is not",
       ),
       ('computed', "LAYER = str('score')\nUNIT = 'x'\n", 'line 1: LAYER is'),
-      ('no key', "UNIT = 'x'\nUNIT = {[]: 1}\n", 'line 2: UNIT is not wri'),
-      ('no member', 'WARN = {{}}\n', 'line 1: WARN is not written down'),
+      ('no key', "UNIT = 'x'\nUNIT = {[]: 1}\n", 'line 2: UNIT is not a li'),
+      ('no member', 'WARN = {{}}\n', 'line 1: WARN is not a literal con'),
       ('digits', f'UNIT = 0x{"f" * 5000}\n', r'a number is larger than 2\*'),
       ('syntax', 'LAYER = \n', 'line 1: '),
   )
