@@ -206,11 +206,12 @@ def source_of(domain: Domain, split: str, seed: int) -> records.ProblemSource:
     ValueError: If it returns something else.
   """
   source = domain.source(split, seed)
-  if not callable(getattr(source, 'take', None)):
+  if not all(hasattr(source, name) for name in ('take', '__len__')):
     raise ValueError(
         f'domain {domain.name!r}: source({split!r}, {seed}) returned'
-        f' {type(source).__name__!r}, not a source of problems; a list of them'
-        ' is one as evojax.domains.sources.FiniteSource(problems, split, seed)'
+        f' {type(source).__name__!r}, not an evojax.records.ProblemSource;'
+        ' make one of a list of problems by'
+        ' evojax.domains.sources.FiniteSource(problems, split, seed)'
     )
   return source
 

@@ -160,7 +160,7 @@ class DefaultsTest(parameterized.TestCase):
     domain = _Fixed()
     domain.source = lambda split, seed: returned
     with self.assertRaisesRegex(
-        ValueError, rf"'fixed': source\('dev', 3\) returned {named}, not a .*;"
+        ValueError, rf"'fixed': source\('dev', 3\) returned {named}, not an .*;"
     ):
       base.source_of(domain, 'dev', 3)
 

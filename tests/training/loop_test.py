@@ -768,7 +768,9 @@ class PrepareTest(TrainTestCase):
             )
           return problems
 
-        return absltest.mock.Mock(take=take)
+        made = absltest.mock.MagicMock(take=take)
+        made.__len__.return_value = len(source)
+        return made
 
     with absltest.mock.patch.object(domains, 'make', return_value=Domain()):
       with self.assertRaisesRegex(ValueError, "family 'long_sum'.* set --conf"):
