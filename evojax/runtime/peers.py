@@ -352,16 +352,16 @@ class _Watch:
 _watch: _Watch | None = None
 
 
-def watch_alone(devices_: int) -> None:
+def watch_alone(count: int) -> None:
   """End this process if it makes no progress within the limit.
 
   This is for a run in one process, which can hang in a collective of its
   devices. Nothing is done for one device, without a limit, or after `join`.
 
   Args:
-    devices_: Number of devices of the run.
+    count: Number of devices of the run.
   """
-  if _watch is None and devices_ > 1 and _limit_s > 0:
+  if _watch is None and count > 1 and _limit_s > 0:
     devices.report_compilations()
     _start_alone()
 

@@ -158,22 +158,12 @@ class Run:
   @functools.cached_property
   def total(self) -> update_lib.State:
     """Shapes of a sum of states, which is float32, with their shardings."""
-    trained = update_lib.trained(self.state)
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(
-            x.shape,
-            'float32' if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype,
-            sharding=x.sharding,
-        ),
-        trained,
-    )
+    return _float32(update_lib.trained(self.state))
 
   @functools.cached_property
   def gradients(self) -> Any:
     """Shapes of the gradients, which are float32, with their shardings."""
-    params = self.state['params']
-    shardings = jax.tree.map(lambda x: x.sharding, params)
-    return sharding.placed(_cast(params, 'float32'), shardings)
+    return _float32(self.state['params'])
 
   @property
   def gradient_bytes(self) -> int:
@@ -197,7 +187,15 @@ class Run:
 
 
 def _cast(shapes: Any, dtype: str) -> Any:
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), shapes)
+  """Return shapes with another dtype; integers keep theirs."""
+  of = lambda x: dtype if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, of(x)), shapes)
+
+
+def _float32(placed: Any) -> Any:
+  """Return placed shapes in float32, with the same shardings."""
+  shardings = jax.tree.map(lambda x: x.sharding, placed)
+  return sharding.placed(_cast(placed, 'float32'), shardings)
 
 
 def bytes_of(placed: Any) -> int:

@@ -150,7 +150,8 @@ class DefaultsTest(parameterized.TestCase):
     with (
         mock.patch.dict('sys.modules', halves=module),
         self.assertRaisesRegex(
-            ValueError, "'halves': class Half lacks grade, reward_parts, sour"
+            ValueError,
+            "'halves': class Half lacks grade, reward_parts, source; evojax",
         ),
     ):
       domains.make('halves')
