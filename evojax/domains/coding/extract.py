@@ -3,7 +3,8 @@
 The last block counts because a completion that thinks aloud tries programs
 first and answers at its end, as in LiveCodeBench's `extract_code`. A block that
 is never closed is not a program, since its rest is unknown. Text without a
-fence is not a program either.
+fence is not a program either. Nor is an unmarked block without a call, if it
+follows a program: it shows an input or an output.
 """
 
 import re
@@ -17,6 +18,7 @@ _THINKS = re.compile(r'^[ \t]*<think>', re.MULTILINE)
 # python, py3, python3.11, {.python .numberLines}, python:main.py; not
 # python-repl or pycon, whose lines begin with a prompt.
 _PYTHON = re.compile(r'(\{ *\.?)?py(thon)?[0-9.]*($|[\s:,}])', re.IGNORECASE)
+_CALL = re.compile(r'\w *\(')
 
 
 def extract(text: str) -> str | None:
@@ -27,8 +29,8 @@ def extract(text: str) -> str | None:
       <think> that is not closed, is not part of the answer.
 
   Returns:
-    The content of the last complete block marked as Python or unmarked; None if
-    there is none.
+    The content of the last complete block that is marked as Python or may be
+    Python without a mark; None if there is none.
   """
   text = text.rpartition('</think>')[2]
   if _THINKS.search(text):
@@ -39,10 +41,11 @@ def extract(text: str) -> str | None:
     if opened is None:
       opened, mark = fence, info
     elif len(ticks) >= len(opened[2]) and not info:
-      if not mark or _PYTHON.match(mark):
-        found = text[opened.end() + 1 : fence.start()]
+      block = text[opened.end() + 1 : fence.start()]
+      is_python = _PYTHON.match(mark) if mark else _CALL.search(block)
+      if is_python or not mark and found is None:
         # The lines of a block within a list are indented like its fence.
         margin = rf'^ {{0,{len(opened[1])}}}'
-        found = re.sub(margin, '', found, flags=re.MULTILINE)
+        found = re.sub(margin, '', block, flags=re.MULTILINE)
       opened = None
   return found

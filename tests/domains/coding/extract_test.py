@@ -32,6 +32,9 @@ class ExtractTest(parameterized.TestCase):
       ('the last of two', f'```python\nprint(0)\n```\nBetter:\n```\n{P}```'),
       ('after thinking', f'<think>```\nprint(0)\n``` hm</think>```\n{P}```'),
       ('output after it', f'```python\n{P}```\nprints\n```text\n4\n```'),
+      ('output without a mark', f'```python\n{P}```\nprints\n```\n4\nYES\n```'),
+      ('no marks at all', f'```\n{P}```\nprints\n```\n4\nYES\n```'),
+      ('input and output', f'```py\n{P}```\n```\n3 1\n```\n```\n4\n```'),
       ('an open one after it', f'```python\n{P}```\nOr:\n```python\nprint('),
       ('nested shorter', f'```python\nprint(0)\n```\n````\n{P}````'),
   )
