@@ -137,7 +137,7 @@ TEXTS = {
         ' without a seed: each start of the job draws another one',
         answer='validation jumps at the restart and stays there while the'
         ' training score goes on: other problems are evaluated',
-        log='verl',
+        log='wandb',
     ),
     # Invalid actions become more, the reward falls.
     'states_trained': Report(
@@ -200,9 +200,10 @@ MODELS = {
         seen='the ratio of new and old policy is never clipped',
         cause='gradients are accumulated over more passes than one rollout has:'
         ' the second pass over a rollout sees the same weights',
-        answer='the ratio is exactly 1 and nothing is ever clipped, although'
-        ' each rollout is used twice: no update lies between its passes',
+        answer='cannot tell: only the clipped share is logged, and 0 is what'
+        ' small updates give as well',
         log='wandb',
+        unlogged=True,
     ),
     # Gradients are smaller than they could be: slower learning.
     'masked_denominator': Report(
@@ -305,7 +306,7 @@ SOUND = {
         seen='the KL of new and old policy is 0 throughout: one update per'
         ' batch',
         cause='',
-        log='verl',
+        log='wandb',
     ),
     'val_above_train': Report(
         thread='digitalhuman #21',
@@ -346,7 +347,7 @@ SOUND = {
         seen='validation during training differs from that of the final script:'
         ' it is sampled at temperature 0.6',
         cause='',
-        log='verl',
+        log='wandb',
     ),
     'loss_from_zero': Report(
         thread='TRL #2703',
