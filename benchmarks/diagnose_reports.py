@@ -4,8 +4,9 @@
         [--only=NAME] [--verbose]
 
 Writes synthetic logs of the runs in `benchmarks.reports.threads`,
-`third_threads`, `fourth_threads` and `fifth_threads`, and of the faults that
-begin half-way in `event_list`, and prints which of them evojax-diagnose names.
+`third_threads`, `fourth_threads`, `fifth_threads` and `sixth_threads`, and of
+the faults that begin half-way in `event_list`, and prints which of them
+evojax-diagnose names.
 A report is named if a finding of `Report.names` says `Report.says`, its cause
 or the setting to change, and the right step if it has one; otherwise it counts
 as a symptom if a finding is one of its consequences. Each other finding is a
@@ -20,6 +21,7 @@ import shutil
 from benchmarks.reports import event_list
 from benchmarks.reports import fifth_threads
 from benchmarks.reports import fourth_threads
+from benchmarks.reports import sixth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
 from evojax.diagnosis import examine
@@ -45,6 +47,11 @@ LISTS = {
         'fifth': fifth_threads.TEXTS,
         'fifth_models': fifth_threads.MODELS,
         'fifth_sound': fifth_threads.SOUND,
+    },
+    'sixth': {
+        'sixth': sixth_threads.TEXTS,
+        'sixth_models': sixth_threads.MODELS,
+        'sixth_sound': sixth_threads.SOUND,
     },
     'events': {'events': event_list.EVENTS | event_list.SOUND},
 }
