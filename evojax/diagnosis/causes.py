@@ -84,6 +84,12 @@ CAUSES = {
         ' same',
         'sample more rollouts per prompt, or give credit for partial solutions',
     ),
+    'ungrouped': _Cause(
+        'the mean that is subtracted is taken over one rollout, or over the'
+        ' turns of one episode, and not over the rollouts of a prompt',
+        'compute the advantages of one group by hand',
+        foreign=True,
+    ),
     'sign': _Cause(
         'a sign is wrong: of the loss, the KL penalty, the entropy bonus or a'
         ' part of the reward',
@@ -404,7 +410,14 @@ SYMPTOMS = {
         'sign',
     ),
     'hardly_moves': ('small_steps', 'frozen', 'scaled', 'dropped'),
-    'gradient_zero': ('refused', 'alike', 'coarse', 'frozen', 'dropped'),
+    'gradient_zero': (
+        'refused',
+        'alike',
+        'coarse',
+        'ungrouped',
+        'frozen',
+        'dropped',
+    ),
     'stale_sampler': ('old_weights', 'small_steps', 'frozen'),
     'too_hard': _NO_SUCCESS,
     'never_paid': ('refused', 'template', 'limit', 'order'),
@@ -498,13 +511,15 @@ SYMPTOMS = {
     'form_wins': ('refused', 'order', 'harder'),
     'inverted_sign': ('sign', 'order', 'paid'),
     'verdicts_differ': ('breaks',),
+    'score_jumps': ('old_weights', 'breaks', 'order'),
     'submits_at_once': ('unpaid', 'useless', 'hard', 'limit'),
 }
 # Checks whose finding names the cause, or the setting to change; a list of
 # other causes would only hide it.
 NAMED = frozenset(
-    'advantage_spikes answer_in_prompt answers_differ constant_part'
-    ' duplicate_prompts efficiency_collapse entropy_jumps eval_scale eval_zero'
+    'advantage_spikes after_evaluations answer_in_prompt answers_differ'
+    ' constant_part critic_untrained duplicate_prompts efficiency_collapse'
+    ' entropy_jumps eval_jumps eval_scale eval_zero'
     ' evals_part family_refused few_rollouts fewer_problems filter_by_length'
     ' filter_starves filtered_sampling form_refused gap_restarts grader_open'
     ' gradient_clipped hard_coded history_leak impossible_share key_disagrees'

@@ -304,7 +304,7 @@ def _summary(
           'cannot_tell',
           f'{len(quiet)} checks found nothing wrong; whether more is solved'
           ' than at the start is not known, because'
-          f' {_without_outcome(error)}.',
+          f' {_without_outcome(error)}.{_of_reward(run)}',
       )
     solved, of = evaluated.to_numpy(), ' of the evaluation'
   line = trends.trend(solved)
@@ -325,6 +325,20 @@ def _summary(
       f'{len(quiet)} checks found nothing wrong, {certain}:'
       f' {100 * line.rise:+.1f} points'
       f' [{100 * line.low:+.1f}, {100 * line.high:+.1f}].',
+  )
+
+
+def _of_reward(run: form.Run) -> str:
+  """Return a sentence on whether the reward rises, if it is logged."""
+  try:
+    _, reward = run.course('reward')
+  except form.NotLogged:
+    return ''
+  line = trends.trend(reward)
+  said = 'rises' if line.low > 0 else 'falls' if line.high < 0 else ''
+  return (
+      f' The reward {said or "has not certainly risen"}: {line.rise:+.2g}'
+      f' [{line.low:+.2g}, {line.high:+.2g}].'
   )
 
 

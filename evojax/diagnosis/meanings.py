@@ -17,9 +17,9 @@ _WORD = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+')
 # Words that do not change what a metric means.
 _EMPTY = set(
     'actor algo all average avg batch env episode global grpo is mean metrics'
-    ' model num objective optim optimizer overall policy ppo reinforce rl'
-    ' rollout rollouts sample samples stats step timestep train trainer'
-    ' training update v worker'
+    ' model num objective optim optimizer overall policy population ppo'
+    ' reinforce rl rollout rollouts sample samples stats step timestep train'
+    ' trainer training update v worker'
     .split()
 )
 # Folders of names that do not change what a metric means, either.

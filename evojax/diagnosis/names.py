@@ -136,15 +136,31 @@ METRICS = {
         'policy/rollout_train_logprobs_abs_diff_mean',
         'debug/vllm_vs_local_logprob_diff_mean',
         'rollout_logprob_abs_diff',  # After the prefix 'train_'.
+        'rollout_corr/kl',
+        'rollout_correction/kl',
     ),
     'ratio': ('sampling/importance_sampling_ratio/mean',),
     'ratio_high': ('sampling/importance_sampling_ratio/max',),
-    'n_turns': ('num_turns/mean', 'num_turns/all/mean'),
+    'explained': (
+        'critic/vf_explained_var',
+        'vf_explained_var',
+        'explained_variance',
+        'ppo/val/var_explained',
+    ),
+    'value': ('critic/values/mean', 'mean_value', 'ppo/val/mean'),
+    'return': ('critic/returns/mean', 'mean_return', 'ppo/returns/mean'),
+    'n_turns': (
+        'num_turns/mean',
+        'num_turns/all/mean',
+        'env/number_of_actions/mean',
+    ),
     'n_calls': ('tools/call_frequency', 'tool_call_counts/mean'),
     'calls_failed': ('tools/failure_frequency',),
 }
 # The mean of exp |gap| of a token, instead of the gap.
 _GAP_FACTOR = 'token_mult_prob_error'
+# The share of actions that an environment understands, instead of the others.
+_VALID = ('episode/valid_action_ratio', 'env/ratio_of_valid_action')
 _STEP = (
     'step',
     'global_step',
@@ -242,6 +258,9 @@ def common(
   if 'gap' not in found and _GAP_FACTOR in bare:
     factor = form.numeric(log[bare[_GAP_FACTOR]])
     found['gap'] = np.log(factor.clip(lower=1.0))
+  valid = next((bare[name] for name in _VALID if name in bare), None)
+  if valid is not None and _is_share(log[valid]):
+    found.setdefault('calls_failed', 1.0 - form.numeric(log[valid]))
   for name, column in part_means(log).items():
     found[form.PART + name] = log[column]
   for name in map(str, log):

@@ -12,6 +12,7 @@ from benchmarks import diagnose_reports
 from benchmarks.reports import event_list
 from benchmarks.reports import fifth_threads
 from benchmarks.reports import fourth_threads
+from benchmarks.reports import sixth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
 from evojax.diagnosis import checks
@@ -64,6 +65,7 @@ class ReportsTest(parameterized.TestCase):
       *third_threads.SOUND,
       *fourth_threads.SOUND,
       *fifth_threads.SOUND,
+      *sixth_threads.SOUND,
       *event_list.SOUND,
   )
   def test_sound(self, name):
@@ -85,6 +87,9 @@ class ReportsTest(parameterized.TestCase):
       'parser_missing',
       'stale_tasks',
       'lora_ignored',
+      'eval_answers',
+      'subset_redrawn',
+      'frozen_critic',
       *event_list.EVENTS,
   )
   def test_named(self, name):

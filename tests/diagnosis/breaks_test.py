@@ -12,6 +12,7 @@ from evojax.diagnosis.checks import refusals
 from evojax.stats import trends
 from tests.diagnosis import breaks_made
 from tests.diagnosis import made
+from tests.diagnosis import parts_made
 
 _AT = breaks_made.AT
 
@@ -149,6 +150,36 @@ class EntropyTest(parameterized.TestCase):
       self.assertIsNone(found)
     else:
       self.assertEqual((found.severity, found.since), (severity, _AT))
+
+
+class ScoreTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (np.repeat([0.3, 0.45, 0.6], [16, 16, 8]), 'warning', 16),
+      (np.where(np.arange(40) < 20, 0.3, 0.45), 'note', 20),
+      (np.where(np.arange(40) < 20, 0.45, 0.3), None, None),  # A fall.
+      (np.linspace(0.3, 0.6, 40), None, None),
+      (0.3 + 0.3 / (1 + np.exp(20 - np.arange(40.0))), None, None),  # Learns.
+      (np.where(np.arange(40) == 20, 0.6, 0.3), None, None),  # It comes back.
+      (np.zeros(40), None, None),
+  )
+  def test_a_jump(self, course, severity, since):
+    near = np.random.default_rng(0).normal(0, 0.01, 40) * course.any()
+    found = breaks.score_jumps(parts_made.metrics(outcome=course + near))
+    if severity is None:
+      self.assertIsNone(found)
+    else:
+      self.assertEqual((found.severity, found.since), (severity, since))
+
+  def test_swings_hardly_ever_jump_twice(self):
+    rng = np.random.default_rng(0)
+    twice = 0
+    for _ in range(100):
+      y = rng.normal(0, 0.03, 120)
+      for i in range(1, 120):  # Neighbours correlate by .8.
+        y[i] = 0.8 * y[i - 1] + 0.6 * y[i]
+      twice += len(breaks._jumps(0.4 + y)) > 1
+    self.assertLessEqual(twice, 1)
 
 
 class CopiesTest(parameterized.TestCase):

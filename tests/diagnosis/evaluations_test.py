@@ -124,6 +124,73 @@ class ZeroTest(parameterized.TestCase):
     )
     self.assertEqual(evaluations.eval_zero(run) is not None, wanted)
 
+  @parameterized.parameters((0.004, True), (0.0, False))
+  def test_rewards_that_rise_without_a_known_outcome(self, slope, wanted):
+    run = parts_made.metrics(
+        drop=('gap', 'part_correct'),
+        **{'evaluation_val/accuracy': 0 * _EIGHT},
+        reward=0.4 + slope * _N + 4 * _NOISE,
+    )
+    found = evaluations.eval_zero(run)
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertIn('rises from 0.4 to 0.56', found.text)
+
+
+class JumpTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (np.where(_N < 20, 0.68, 0.6), 0 * _N, True),
+      (np.where(_N < 20, 0.6, 0.68), 0 * _N, True),
+      # Training changes as much: other data, or another policy.
+      (np.where(_N < 20, 0.68, 0.6), np.where(_N < 20, 0.08, 0), False),
+      (0.5 + 0.01 * _N, 0 * _N, False),
+      (np.where(_N == 20, 0.4, 0.68), 0 * _N, False),  # It comes back.
+  )
+  def test_between_two_evaluations(self, course, training, wanted):
+    run = parts_made.metrics(
+        **_score(course, 'eval_outcome'), outcome=0.5 + training + 0 * _N
+    )
+    found = evaluations.eval_jumps(run)
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertEqual(found.since, 20)
+
+  def test_noise_hardly_ever_jumps(self):
+    rng = np.random.default_rng(0)
+    found = [
+        evaluations.eval_jumps(
+            parts_made.metrics(
+                eval_outcome=rng.normal(0.5, 0.03, parts_made.STEPS) * _EIGHT
+            )
+        )
+        for _ in range(100)
+    ]
+    self.assertLessEqual(sum(f is not None for f in found), 1)
+
+
+class AfterTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (1, -0.3, True),
+      (1, 0.3, False),  # It is higher.
+      (4, -0.3, False),  # Some other steps are lower.
+      (1, -0.03, False),
+  )
+  def test_a_reward(self, place, change, wanted):
+    noise = parts_made.noise(-0.03, 0.03, 7)
+    reward = 0.5 + np.where(_N % 5 == place, change, 0.0) + noise
+    run = parts_made.metrics(**_score(0.5 + 0 * _N), reward=reward)
+    found = evaluations.after_evaluations(run)
+    self.assertEqual(found is not None, wanted)
+    if wanted:
+      self.assertEqual(found.since, 1)
+
+  def test_evaluations_of_every_step_tell_nothing(self):
+    run = parts_made.metrics(**{'evaluation_val/acc': 0.5 + 0 * _N})
+    with self.assertRaises(form.NotLogged):
+      evaluations.after_evaluations(run)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -176,6 +176,7 @@ def winning(right: float, form_: float) -> form.Run:
 
 # Name -> (maker, checks any of which names it); see `faults_made`.
 NEAR = noise(0.98, 1.02)  # Factors that are noise.
+EVERY_EIGHTH = np.where(np.arange(STEPS) % 8 == 0, 0.5, np.nan)
 FAULTS = {
     'other_weights': (lambda: gap(gap=noise(8, 9)), ('other_weights',)),
     'stale_sampler': (stale, ('stale_sampler',)),
@@ -232,6 +233,33 @@ FAULTS = {
             entropy=np.where(np.arange(STEPS) < 20, 0.42, 0.33) * NEAR
         ),
         ('entropy_jumps',),
+    ),
+    'loaded_at_restarts': (
+        lambda: metrics(
+            outcome=np.repeat([0.3, 0.42, 0.54], [16, 16, 8]) * NEAR
+        ),
+        ('score_jumps',),
+    ),
+    'other_subset': (
+        lambda: metrics(
+            eval_outcome=np.where(np.arange(STEPS) < 20, 0.68, 0.6) * NEAR
+        ),
+        ('eval_jumps',),
+    ),
+    'answers_of_the_test': (
+        lambda: metrics(
+            **{'evaluation_val/reward': EVERY_EIGHTH * NEAR},
+            reward=np.where(np.arange(STEPS) % 8 == 1, 0.2, 0.5) * NEAR,
+        ),
+        ('after_evaluations',),
+    ),
+    'detached_values': (
+        lambda: metrics(value=-0.2 * NEAR, **{'return': 0.1 * NEAR}),
+        ('critic_untrained',),
+    ),
+    'useless_critic': (
+        lambda: metrics(explained=noise(-0.1, 0.02)),
+        ('critic_untrained',),
     ),
     'reward_lost': (
         lambda: metrics(reward=np.zeros(STEPS), grad_norm=np.zeros(STEPS)),

@@ -18,6 +18,7 @@ from evojax.diagnosis import show
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import behaviour
 from evojax.diagnosis.checks import learning
+from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import sampler
 from tests.diagnosis import made
 from tests.diagnosis import parts_made
@@ -364,6 +365,44 @@ class PartsTest(parameterized.TestCase):
     self.assertIn('judge for 11%', _found(run)['not_finite'].change)
     # A part without values is no fault while the loss is finite.
     self.assertNotIn('not_finite', _found(made.run(rows)))
+
+  @parameterized.parameters(
+      (parts_made.noise(0.2, 0.5), 0.0, True),
+      (parts_made.noise(0.3, 0.301), 0.0, False),  # May be one text.
+      (parts_made.noise(0.2, 0.5), 1.0, False),
+  )
+  def test_a_mean_that_cancels_the_reward(self, reward, high, wanted):
+    run = parts_made.metrics(
+        reward=reward,
+        advantage_low=np.zeros(40),
+        advantage_high=np.full(40, high),
+        grad_norm=np.zeros(40),
+    )
+    found = _found(run)['gradient_zero']
+    self.assertEqual('so are all advantages' in found.text, wanted)
+    self.assertEqual('turns of one episode' in found.change, wanted)
+
+  @parameterized.parameters(
+      (-0.1, 0.1, True),
+      (0.1, 0.1, False),
+      # The values come closer.
+      (np.linspace(-0.2, 0.1, 40), 0.1, False),
+      # Returns vary more than the values are off.
+      (0.0, parts_made.noise(0.0, 0.2), False),
+  )
+  def test_a_critic(self, value, returns, wanted):
+    near = parts_made.noise(-0.01, 0.01)
+    run = parts_made.metrics(value=value + near, **{'return': returns + near})
+    found = optimiser.critic_untrained(run)
+    self.assertEqual(found is not None, wanted)
+
+  @parameterized.parameters((0.0, True), (0.3, False))
+  def test_the_variance_that_a_critic_explains(self, share, wanted):
+    # At first it explains nothing in any run.
+    explained = np.where(_N < 10, -0.5, share) + parts_made.noise(-0.02, 0.02)
+    run = parts_made.metrics(explained=explained)
+    found = optimiser.critic_untrained(run)
+    self.assertEqual(found is not None, wanted)
 
   def test_a_gradient_of_zero_although_advantages_differ(self):
     none = dict(grad_norm=np.zeros(40))

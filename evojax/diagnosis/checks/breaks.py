@@ -31,6 +31,9 @@ _FREE = 10.0
 # of it that lies between two steps.
 _TIMES, _JUMP, _MOST_OF_IT = 8.0, 0.15, 0.7
 _CHARACTERS = 4.0  # Per token, where tokens are not counted.
+_WINDOW, _CLOSE = 8, 3  # Steps on either side of a jump, and next to it.
+_NOISES = 8.0  # Standard errors of a jump of the score.
+_MEDIAN = 0.6745  # Median size of a standard Normal variable.
 
 
 def keys_change(run: form.Run) -> findings.Finding | None:
@@ -301,6 +304,75 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
   )
 
 
+def score_jumps(run: form.Run) -> findings.Finding | None:
+  """Detect a score that stands still, and rises within one step.
+
+  Learning raises it little by little.
+  """
+  name = 'outcome' if _has(run, 'outcome') else 'reward'
+  steps, score = run.course(name)
+  if len(score) < 3 * _WINDOW:
+    raise form.too_few(len(score), 'step', 3 * _WINDOW)
+  places = _jumps(score)
+  if not places:
+    return None
+  at = places[0]
+  before, after = (
+      float(side.mean())
+      for side in (score[at - _WINDOW : at], score[at : at + _WINDOW])
+  )
+  called = 'solved share' if name == 'outcome' else 'reward'
+  often = f', as it does {len(places)} times' if len(places) > 1 else ''
+  return findings.Finding(
+      check='score_jumps',
+      # New problems or a new stage of the training may do so once.
+      severity='warning' if len(places) > 1 else 'note',
+      text=f'the {called} stands still, and rises within one step from'
+      f' {before:.2g} to {after:.2g}{often}',
+      since=int(steps[at]),
+      numbers=(
+          findings.Number(name='such steps', value=float(len(places))),
+      ),
+      change='find out what happened before that step. If the run was started'
+      ' again: the sampler may get new weights at a restart only (is a new'
+      ' adapter or checkpoint loaded after every update, under the name that'
+      ' requests use?)',
+      ruled_out=('small_steps', 'frozen'),
+      curves=((called, steps, score),),
+  )
+
+
+def _has(run: form.Run, name: str) -> bool:
+  """Return whether a quantity is known of rollouts or steps."""
+  return name in run.rollouts or name in run.steps
+
+
+def _jumps(values: np.ndarray) -> list[int]:
+  """Return the indices at which a course that stood still rises at once."""
+  second = float(np.median(np.abs(np.diff(values, 2))))
+  noise = second / _MEDIAN / np.sqrt(6)  # Of one value.
+  found: list[int] = []
+  for at in range(2 * _WINDOW, len(values) - _WINDOW + 1):
+    long, before = values[at - 2 * _WINDOW : at], values[at - _WINDOW : at]
+    after = values[at : at + _WINDOW]
+    jump = float(after.mean() - before.mean())
+    near = values[at : at + _CLOSE].mean() - values[at - _CLOSE : at].mean()
+    error = noise * np.sqrt(2 / _WINDOW)
+    if (
+        jump <= max(_NOISES * error, _JUMP * before.mean(), 0.0)
+        or near < _MOST * jump
+        or values[at] - values[at - 1] < _HALF * jump
+        # Values that swing from step to step are no level.
+        or max(np.ptp(long), np.ptp(after)) > jump
+        or trends.trend(long).rise > _STEADY * jump
+        or trends.trend(after).rise > _HALF * jump
+    ):
+      continue
+    if not found or at - found[-1] >= _WINDOW:
+      found.append(at)
+  return found
+
+
 def _course_before(values: np.ndarray) -> float:
   """Return the rise of a line through the last values, 0 for few."""
   last = values[-3 * _FEWEST :]
@@ -313,4 +385,5 @@ CHECKS = (
     fewer_problems,
     same_samples,
     entropy_jumps,
+    score_jumps,
 )

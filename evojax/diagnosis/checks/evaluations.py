@@ -22,6 +22,12 @@ _FAR = 8.0
 _MEDIAN = 0.6745  # Median size of a standard Normal variable.
 _SOLVES = 0.1  # Share solved in training, from which an evaluation is not at 0.
 _STEEP = 100.0  # A usual gradient norm is below 10.
+_AT_ONCE = 0.7  # Share of a jump that lies between two evaluations.
+# Standard errors, and share of its level, by which a score of training is lower
+# after evaluations.
+_ERRORS, _LOWER = 5.0, 0.1
+_SIDE = 3  # Steps on either side that show the level around a step.
+_CALLED = {'reward': 'reward', 'outcome': 'solved share'}
 
 
 def _not_logged() -> form.NotLogged:
@@ -190,14 +196,20 @@ def eval_zero(run: form.Run) -> findings.Finding | None:
       for name, scores in courses.items()
       if len(scores) >= _FEWEST and not np.any(scores)
   ]
+  if not zero:
+    return None
   # Hard problems are not solved at first; some are, if training solves some.
   solved = shares.solved_late(run)
   others = max(float(scores[-1]) for scores in courses.values())
-  if not zero or not max(np.nan_to_num(solved), others) > _SOLVES:
-    return None
-  known = 'others are not'
   if solved > _SOLVES:
     known = f'training solves {solved:.0%}'
+  elif others > _SOLVES:
+    known = 'others are not'
+  elif np.isnan(solved) and (line := _reward_rises(run)):
+    end = line.start + line.rise
+    known = f'the reward of training rises from {line.start:.2g} to {end:.2g}'
+  else:
+    return None
   return findings.Finding(
       check='eval_zero',
       severity='warning',
@@ -205,8 +217,113 @@ def eval_zero(run: form.Run) -> findings.Finding | None:
       change='check how this evaluation reads an answer: control tokens,'
       ' quotes or spaces that its parser leaves in, another template, or'
       ' another limit of tokens than in training (grade a reference solution);'
-      ' unless its problems are far harder',
+      ' and what it counts as solved, such as rewards of exactly 1; unless its'
+      ' problems are far harder',
       remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def _reward_rises(run: form.Run) -> trends.Trend | None:
+  """Return the line through the reward of training, if it rises."""
+  if 'reward' not in run.steps or run.steps['reward'].count() < form.MIN_STEPS:
+    return None
+  line = trends.trend(run.series('reward')[1])
+  return line if line.low > 0 else None
+
+
+def eval_jumps(run: form.Run) -> findings.Finding | None:
+  """Detect a score that jumps between two evaluations and stays so.
+
+  The policy changes little by little, as its training shows.
+  """
+  steps, scores = _scores(run)
+  width = max(min(len(scores) // 4, 4), 3)
+  if len(scores) < 2 * width:
+    raise form.too_few(len(scores), 'evaluation', 2 * width)
+  at = trends.change_point(scores, width).index
+  before, after = scores[at - width : at], scores[at : at + width]
+  jump = float(after.mean() - before.mean())
+  if (
+      abs(jump) < _FAR * _noise(scores, width)
+      or (scores[at] - scores[at - 1]) / jump < _AT_ONCE
+      or np.ptp(before) + np.ptp(after) > abs(jump)
+      or _training_jumps(run, int(steps[at - 1]), int(steps[at]), jump)
+  ):
+    return None
+  return findings.Finding(
+      check='eval_jumps',
+      severity='warning',
+      text=f'the score of the evaluation jumps from {before.mean():.2g} to'
+      f' {after.mean():.2g} between two evaluations and stays so, while that of'
+      ' training does not',
+      since=int(steps[at]),
+      numbers=(findings.Number(name='jump', value=jump),),
+      change='check whether it scores the same problems as before, in the same'
+      ' way: a subset that is drawn again at a restart (without a seed),'
+      ' another limit, template, temperature or grader. Scores from before and'
+      ' after cannot be compared',
+      curves=(('evaluation', steps, scores),),
+  )
+
+
+def _training_jumps(run: form.Run, last: int, first: int, jump: float) -> bool:
+  """Return whether the score of training also changes, by half as much.
+
+  Args:
+    run: The run.
+    last: Step of the last evaluation before the jump.
+    first: Step of the first one after it.
+    jump: The change of the evaluation's score.
+  """
+  for name in ('outcome', 'reward'):
+    try:
+      steps, scores = run.course(name)
+    except form.NotLogged:
+      continue
+    wide = max(first - last, form.MIN_STEPS)
+    before = scores[(steps > last - wide) & (steps <= last)]
+    after = scores[(steps >= first) & (steps < first + wide)]
+    if len(before) and len(after):
+      return bool((after.mean() - before.mean()) / jump > _HALF)
+  return False
+
+
+def after_evaluations(run: form.Run) -> findings.Finding | None:
+  """Detect a score of training that is lower in the step after evaluations."""
+  held = [c for c in run.steps if c.startswith(('eval_', form.EVALUATION))]
+  if not held:
+    raise _not_logged()
+  known = run.steps.loc[run.steps[held].notna().any(axis=1), 'step']
+  name = 'reward' if 'reward' in run.steps else 'outcome'
+  steps, scores = run.course(name)
+  # The level around a step, without the step itself.
+  padded = np.pad(scores, _SIDE, constant_values=np.nan)
+  around = np.lib.stride_tricks.sliding_window_view(padded, 2 * _SIDE + 1)
+  level = np.nanmedian(np.delete(around, _SIDE, axis=1), axis=1)
+  left = scores - level
+  places = np.searchsorted(steps, known.to_numpy()) + 1
+  after = np.zeros(len(steps), bool)
+  after[places[places < len(steps)]] = True
+  if after.sum() < _FEWEST or after.mean() > _HALF:
+    raise form.too_few(int(after.sum()), 'step', _FEWEST, 'after evaluations')
+  lower = float(np.median(left[~after]) - np.median(left[after]))
+  spread = float(np.median(np.abs(left[~after]))) / _MEDIAN
+  error = spread / np.sqrt(after.sum())
+  usual = abs(float(np.median(scores[~after])))
+  if lower < max(_ERRORS * error, _LOWER * usual):
+    return None
+  return findings.Finding(
+      check='after_evaluations',
+      severity='warning',
+      text=f'in the step after an evaluation the {_CALLED[name]} of training is'
+      f' lower by {lower:.2g} than in the steps around it ({usual:.2g})',
+      since=int(steps[after][0]),
+      numbers=(findings.Number(name='lower by', value=lower),),
+      change='check what an evaluation changes and training goes on with: the'
+      ' problems or answers that an environment or a grader keeps, the mode of'
+      ' the model, the temperature or the cache of the sampler',
+      remedies=(records.Remedy(setting='grader'),),
+      curves=((_CALLED[name], steps, scores),),
   )
 
 
@@ -280,4 +397,12 @@ def eval_scale(run: form.Run) -> findings.Finding | None:
   )
 
 
-CHECKS = (train_eval_gap, eval_falling, evals_part, eval_zero, eval_scale)
+CHECKS = (
+    train_eval_gap,
+    eval_falling,
+    evals_part,
+    eval_zero,
+    eval_jumps,
+    after_evaluations,
+    eval_scale,
+)

@@ -22,6 +22,8 @@ _CERTAIN = 0.002
 _NOTHING = 0.05  # What is left of a reward that falls to about 0, as a share.
 # P-value, and relative size, of what else changes at the step of a fall.
 _CHANGED, _OTHER = 0.01, 0.2
+# Growth of completions from which a limit may cut them.
+_LONGER = 1.5
 # An answer that is marked as in math data, DeepSeek-R1's format or GSM8K.
 MARK = r'\\boxed\{|</answer>|####'
 
@@ -86,8 +88,29 @@ def advice(
         f' after); or {lower}'
     )
   return (
-      f'{lower}; unless problems get harder, or a server, a tool or a grader'
-      ' fails more and more often'
+      f'{_longer(run, int(steps[change.index]))}{lower}; unless problems get'
+      ' harder, or a server, a tool or a grader fails more and more often'
+  )
+
+
+def _longer(run: form.Run, step: int) -> str:
+  """Return what to check if completions grow, and no cut ones are counted."""
+  if 'truncated' in {*run.rollouts, *run.steps}:
+    return ''
+  try:
+    steps, length = run.course('length')
+  except form.NotLogged:
+    return ''
+  before, after = length[steps < step], length[steps >= step]
+  if not len(before) or not len(after):
+    return ''
+  first = float(before[: max(len(length) // 3, 1)].mean())
+  if (late := float(after.mean())) < _LONGER * first:
+    return ''
+  return (
+      f'check whether {words.word(run.format, "max_tokens")} cuts completions,'
+      f' which grow from {first:.3g} to {late:.3g} tokens, before they answer,'
+      ' and raise it; or '
   )
 
 

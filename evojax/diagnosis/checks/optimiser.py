@@ -27,6 +27,9 @@ _FASTEST = 1000.0  # Largest factor of the learning rate.
 # A cosine falls below this share of its maximum in its last 2 % only.
 _ENDED = 1e-3
 _SOME = 0.05  # Mean absolute advantage of a batch that teaches something.
+_UNEQUAL = 0.01  # Range of the mean rewards of steps that are not all alike.
+_EXPLAINED = 0.05  # Share of the variance of returns; a critic explains more.
+_APART, _KEPT = 5.0, 0.8  # Error of a critic, in spreads of the returns; share.
 _IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
 
 
@@ -140,6 +143,13 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
       f'{words.word(run.format, "data")} or'
       f' {words.word(run.format, "reward")}: rewards of a group must differ'
   )
+  cancel = not differ and _advantages_cancel(run)
+  if cancel:
+    change = (
+        'check over what the mean is taken that is subtracted from a reward:'
+        ' the rollouts of a prompt, not one rollout or the turns of one'
+        f' episode; or {change}'
+    )
   if differ:
     change = 'find out what drops all tokens from the loss: ' + (
         ', '.join(f'{remedy.setting} -> {remedy.value}' for remedy in off)
@@ -151,7 +161,8 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
       check='gradient_zero',
       severity='critical',
       text=f'the gradient is 0 in {none.value:.0%} of the steps'
-      + (', although advantages differ' if differ else ''),
+      + (', although advantages differ' if differ else '')
+      + (', and so are all advantages, although rewards differ' * cancel),
       numbers=(findings.number('steps without a gradient', none, 'share'),),
       change=change,
       remedies=tuple(off),
@@ -177,6 +188,63 @@ def left_out(run: form.Run) -> findings.Finding | None:
       remedies=tuple(off),
       curves=(('left out', steps, dropped),),
   )
+
+
+def critic_untrained(run: form.Run) -> findings.Finding | None:
+  """Detect a critic whose values do not come to predict the returns."""
+  if 'explained' in run.steps:
+    steps, explained = run.course('explained')
+    late = intervals.mean(explained[-max(len(explained) // 3, 4) :])
+    if late.high > _EXPLAINED:
+      return None
+    text = (
+        f'the critic explains {late.value:.0%} of the variance of the returns'
+        ' in the last third'
+    )
+    curves = (('explained variance', steps, explained),)
+  elif {'value', 'return'} <= set(run.steps):
+    steps, value = run.course('value')
+    _, returns = run.course('return')
+    if len(value) != len(returns) or len(value) < 2 * form.MIN_STEPS:
+      raise form.too_few(len(value), 'step', 2 * form.MIN_STEPS)
+    early, late = (
+        float(np.mean(part))
+        for part in np.array_split(value - returns, 3)[::2]
+    )
+    far = abs(late) > _APART * float(np.std(returns))
+    if not far or abs(late) < _KEPT * abs(early):
+      return None
+    text = (
+        f'the values of the critic stay {abs(late):.2g}'
+        f' {"above" if late > 0 else "below"} the returns on average'
+    )
+    curves = (('value', steps, value), ('return', steps, returns))
+  else:
+    raise form.NotLogged('values of a critic are not logged, if there is one')
+  return findings.Finding(
+      check='critic_untrained',
+      severity='warning',
+      text=f'{text}: advantages then have no baseline',
+      change='check that the critic learns: whether its loss falls, gradients'
+      ' reach it (values that are detached get none), its learning rate is not'
+      ' 0, and its steps come before those of the policy; or train without a'
+      ' critic (GRPO)',
+      curves=curves,
+  )
+
+
+def _advantages_cancel(run: form.Run) -> bool:
+  """Return whether all advantages are 0 in steps with unequal rewards.
+
+  Some groups would have unequal rewards, too. They would not if the rollouts of
+  a group were all the same, which the completions show, if they are logged.
+  """
+  names = ('advantage_low', 'advantage_high')
+  if not {*names, 'reward'} <= set(run.steps) or 'group' in run.rollouts:
+    return False
+  table = run.steps[[*names, 'reward']].dropna()
+  apart = np.ptp(table['reward']) > _UNEQUAL if len(table) else False
+  return bool(apart and (table[list(names)].abs().max() < 1e-9).all())
 
 
 def _all_solved(run: form.Run, steps: np.ndarray) -> bool:
@@ -374,6 +442,7 @@ CHECKS = (
     schedule_ends,
     warmup,
     gradient_zero,
+    critic_untrained,
     left_out,
     gradient_clipped,
     clip_fraction,
