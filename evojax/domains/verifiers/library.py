@@ -196,7 +196,8 @@ def _check(library: Any, name: str, made: Any) -> None:
     raise LibraryError(
         f'{_FIELD}={name!r} is a {type(made).__name__}, which plays its'
         ' episodes by itself; SingleTurnEnv, MultiTurnEnv, ToolEnv and what'
-        ' derives from them can be driven. Of a group name one member'
+        ' derives from them can be driven. Instead of a group of environments,'
+        ' name one of them'
     )
   if made.rubric.has_group_rewards or made.rubric.has_advantages:
     raise LibraryError(
