@@ -201,8 +201,9 @@ def _check(library: Any, name: str, made: Any) -> None:
     )
   if made.rubric.has_group_rewards or made.rubric.has_advantages:
     raise LibraryError(
-        f'{_FIELD}={name!r}: its rubric compares completions with each other;'
-        ' a grade here is of one episode. Leave that to the advantages'
+        f'{_FIELD}={name!r}: its rubric compares completions with each other,'
+        ' but each episode is graded by itself here. Leave the comparison to'
+        ' the advantages'
     )
   weights = [w for r in rubrics(made.rubric) for w in r.weights]
   if not any(weights):
