@@ -146,7 +146,9 @@ FAULTS = {
 class Split:
   """What the trainings of one split have in common."""
 
-  seed: int  # Of the base policy; those of the logs count up from 100 * seed.
+  # Of the base policy. Faults have the seed 100 * seed, from which those of
+  # clean logs count up.
+  seed: int
   skill: float  # How often the better demonstrations are right.
   learning_rate: float
   group_size: int

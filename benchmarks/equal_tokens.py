@@ -6,10 +6,10 @@
 
 For each random seed, the config evolves. Then its variants `seed`, the same
 harness without evolution, and `reference`, the best recipe that is known, train
-for as many tokens as the first run sampled in all, and all policies are scored
-on the same sealed problems. At the end the tables of `evojax.report.seeds` are
-printed, with the differences and their t intervals, and the regret against each
-control.
+for as many tokens as the evolving run sampled in all, and all policies are
+scored on the same sealed problems. At the end the tables of
+`evojax.report.seeds` are printed, with the differences and their t intervals,
+and the regret against each control.
 
 The command works as a queue: finished runs in --out are not repeated, so the
 same command continues, and may be given more seeds or controls.

@@ -78,7 +78,7 @@ def gaussian(
     equal: str = 'mean',
     falling: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Return a simulation.Draw: arms of equal mean, each with its own spread.
+  """Draw arms of equal mean, each with its own spread; a `simulation.Draw`.
 
   Args:
     rng: Random number generator.
@@ -445,7 +445,7 @@ def _alone(
     rng: np.random.Generator,
     spreads: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Return a simulation.Draw of differences with a given distribution."""
+  """Draw differences with a given distribution, as a `simulation.Draw`."""
   found = sd * unit(rng, len(spreads) * pairs).reshape(len(spreads), pairs)
   return found, np.zeros_like(found)
 

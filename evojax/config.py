@@ -330,7 +330,7 @@ FIELDS = (
     Field('evolve.entries', 5, 'Changes that may enter the race in a whole run.'
           ' The more there are, the stronger the evidence each of them needs.'
           ' The last of three or more is kept for the repair of a critical'
-          ' fault.', 1),
+          ' fault, or for a change from the inbox.', 1),
     Field('evolve.end_at_fault', True, 'End the run once a diagnosis calls a'
           ' fault critical that no harness can repair, such as a grader that'
           ' accepts any answer. False: it trains and races on.'),

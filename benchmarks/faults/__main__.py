@@ -16,10 +16,10 @@ judged by a fixed vocabulary and by scores that are measured here, on sealed
 problems, with the grader of the clean twin. For each system the table shows how
 many faults it repaired, named without repairing, and missed; its false alarms
 in sound settings; how many gamed and how many clean policies it stands by, at
-several thresholds; the tokens; and the tokens until it knew. Finished jobs are
-found in --out, so that the same command continues; so does --record, within a
-run. Jobs whose command failed or gave no valid answer count as missed until
---retry repeats them. A recording of --tokens=T is replayed with the same
+several thresholds; the tokens; and the tokens until it knew the cause. Finished
+jobs are found in --out, so that the same command continues; so does --record,
+within a run. Jobs whose command failed or gave no valid answer count as missed
+until --retry repeats them. A recording of --tokens=T is replayed with the same
 --tokens.
 """
 

@@ -3,8 +3,8 @@
 Only the incumbent's harness trains the policy, so a fault can enter only if it
 is kept. `simulate` runs the rules of the race on slightly harmful candidates
 over RULES.rounds rounds. `live` evolves the clean twin for the same number of
-rounds with this module as its proposer, which repeatedly proposes a quarter of
-a fault's dose.
+rounds with this module as its proposer, which proposes a quarter of a fault's
+dose, and a little more after every trial.
 """
 
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ def live(
 
 
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """Propose the fault that the environment names, stronger after each refusal.
+  """Propose the fault that the environment names, stronger after each trial.
 
   Raises:
     ValueError: If it is not a setting with a single path on the surface.

@@ -168,9 +168,9 @@ def run_jobs(
     workers: int = 1,
     retry: bool = False,
 ) -> list[Row]:
-  """Run the jobs that have no row; return a row for each of all jobs.
+  """Run the jobs that have no row; return the rows of all jobs in the file.
 
-  Two processes with different settings may add to the same rows. The last of
+  Two processes with different settings may add to the same file. The last of
   several rows of a job counts.
 
   Args:

@@ -3,8 +3,9 @@
     python -m benchmarks.faults.own JOB
 
 It runs the config of the job for as many rounds as the tokens allow. The named
-causes are the intervention classes of the kept changes or, if none was kept,
-those of the remedies that findings call for. It names 'grader' if the
+causes are the intervention classes of the kept changes. If none was kept, they
+are those of the remedies that were tried or, without any, those that the last
+alerts call for. It names 'grader' if the
 evaluator's own problems refused a change that had passed the race, or if the
 gain in rollouts is missing from the sealed scores. It names 'outside' if a
 finding calls for a change that no harness can make, or if nothing was kept and

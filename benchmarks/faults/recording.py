@@ -31,7 +31,7 @@ from evojax.runtime import durable
 TOKENS = 1_000_000  # Sampled tokens of a run that may admit a setting.
 _MARKS = (0.0, 0.25, 0.5, 1.0)  # Scores of a run, at shares of its tokens.
 SEEDS = 3  # Seeds needed to admit a setting.
-ADMITTED = 0.20  # Least lead of the clean twin at the last mark, per seed.
+ADMITTED = 0.20  # Least lead at the last mark, per seed; see `admission`.
 PROBLEMS, SAMPLES = 256, 4
 SEALED_SEED = 7_000_003  # Problems of the scores; no run trains on this split.
 _TOKENS = 'tokens.json'  # Tokens by step of an unfinished run.
@@ -227,12 +227,12 @@ def admission(
     rows: Mapping[tuple[str, int, int], Row],
     tokens: int = TOKENS,
 ) -> tuple[str, list[float]]:
-  """Return 'admitted', 'refused' or 'waits', and the lead of the twin.
+  """Return 'admitted', 'refused' or 'waits', and the lead under each seed.
 
-  A sound setting needs no record and is admitted.
-
-  A leaky setting is admitted if the own score gains `ADMITTED` more than the
-  true one: otherwise training does not learn to use the leak.
+  It is the lead of the twin over the planted run, in the true score. A sound
+  setting needs no record and is admitted. For a leaky setting, the lead is by
+  how much more the own score gains than the true one: where it is small,
+  training does not learn to use the leak.
   """
   if setting.kind == 'sound':
     return 'admitted', []

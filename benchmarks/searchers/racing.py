@@ -257,7 +257,7 @@ class Race:
   ) -> tuple[list[tables.State], list[tables.State], _Found]:
     """Train a chain that follows the repair of a critical fault.
 
-    Each pair starts where the repair's arm before ended. If a gain becomes
+    Each pair starts where the repair's previous arm ended. If a gain becomes
     unlikely, the chain goes back to the incumbent's own arms. Sets the states
     of both.
 

@@ -39,7 +39,9 @@ from evojax.training import trainer as trainer_lib
 UNIT = 8  # Updates of a unit of PBT, as in an arm of evojax.
 MOST = 3  # Most units of a trial of the other searchers.
 FULL = 8  # Trials of that length that the tokens of the search pay for.
-PART = 0.5  # Share of tokens for the search; the rest trains the best policy.
+# Share of tokens for the search; the rest trains the best policy. PBT, whose
+# trials continue the best policies, searches with all tokens.
+PART = 0.5
 PROBLEMS, SAMPLES = 64, 2  # Problems of a score, and completions of each.
 _ROOT = pathlib.Path(__file__).parents[2]
 _ON = ':on'  # Dimension that turns a field off, which its bounds exclude.

@@ -372,8 +372,8 @@ class World:
   def calls(self, state: State) -> tuple[Sequence[str], Sequence[str]]:
     """Return the classes that a diagnosis calls for, the most urgent first.
 
-    It is that of the nearest mark: a first diagnosis, after 8 updates, is that
-    after 12, as the mark before is the start, when there is nothing to read.
+    The diagnosis is the one recorded at the nearest mark: after 8 updates, the
+    one after 12.
 
     Returns:
       All classes, and those of critical findings.

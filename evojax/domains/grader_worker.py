@@ -44,9 +44,9 @@ class Function:
     """Import the function.
 
     Args:
-      path: Dotted path; `kwargs` are constructor arguments of a class, and
-        additional arguments of a function.
-      kwargs: Keyword arguments.
+      path: Dotted path of a function or class.
+      kwargs: Constructor arguments of a class; additional arguments of a
+        function.
     """
     found = _load(path)
     bind = lambda f: functools.partial(f, **kwargs) if kwargs else f

@@ -5,9 +5,9 @@
 It may also fill a column beside any other grader, see `judged`.
 
 Each completion is one request to URL/chat/completions. The judge ends its reply
-with a score. Replies are cached by a hash of the whole request, so that a run
-that continues pays for no request twice. If the judge cannot be reached or
-names no score, the completion is not graded.
+with a score. Replies that name one are cached by a hash of the whole request,
+so that a run that continues pays for none of them twice. If the judge cannot be
+reached or names no score, the completion is not graded.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
     config.domain.judge = {'url': 'http://localhost:30000/v1', 'model': 'NAME'}
 
-A frozen model behind an OpenAI-compatible server scores every episode that is
-graded, against a rubric and without the reference answer. The score is the
+A frozen model behind an OpenAI-compatible server scores every episode, against
+a rubric and without the reference answer. The score is the
 column `judge`, which rewards, filters and diagnostics read; whether a problem
 is solved stays with the domain's own grader. EvoTrainer's best version paid a
 tenth of such a score (arXiv:2606.03108, v8).

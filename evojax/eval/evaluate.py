@@ -178,9 +178,9 @@ def evaluate(
 def _take(
     source: records.ProblemSource, first: int, count: int
 ) -> list[records.Problem]:
-  """Return consecutive problems of a stream, without the earlier ones again.
+  """Return problems first .. first + count - 1 of a stream.
 
-  A stream repeats problems only if it has too few.
+  They repeat none of those before them, unless the stream has too few.
   """
   if first + count <= len(source):
     return source.take(0, first + count)[first:]

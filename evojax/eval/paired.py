@@ -136,8 +136,8 @@ def bet(p: Values, target: Values, *, last: bool) -> Values:
   properties too, and reaches 1 / alpha with probability at most alpha, at
   whatever round one stops (Ville). A p-value becomes an e-value by any falling
   function whose integral over (0, 1) is 1 (Vovk and Wang 2021,
-  arXiv:1912.06116, sec. 2). This one is 1 / p, capped at the factor that is
-  still missing, since more is of no use:
+  arXiv:1912.06116, sec. 2). This one is proportional to 1 / p, capped at the
+  factor that is still missing, since more is of no use:
 
     e = target min(1, p0 / p), with the p0 of `threshold`.
 

@@ -37,8 +37,8 @@ class Perturbed(base.Domain):
     """
     if not domain.perturbs:
       raise ValueError(
-          f'domain {domain.name!r} has no perturb(problem); its problems cannot'
-          ' be asked otherwise'
+          f'domain {domain.name!r} has no perturb(problem), so its problems'
+          ' cannot be perturbed'
       )
     self._domain, self._fits = domain, fits
     self.name, self.columns = domain.name, domain.columns

@@ -64,7 +64,7 @@ class Verdict:
 
 
 def alpha_of(index: int, most: int, kept: int, level: float) -> float:
-  """Return the level of a candidate, for a rate of false keeps of `level`.
+  """Return a candidate's significance level, for a rate `level` of false keeps.
 
     alpha_j = level gamma_j (kept + 1),
     gamma_j = (1 / j) / sum_{i <= most} 1 / i
@@ -277,8 +277,9 @@ def sort_out(
     spread: `spreads.pooled` of the race so far.
     kept: Name of the candidate that is kept. All others end with the incumbent
       that they were compared with; each may enter again as a new candidate.
-    waiting: Candidates that passed but whose perturbed gate is open: they are
-      not dropped for being in the worse half.
+    waiting: Candidates that passed but cannot be kept yet, because their
+      perturbed gate is open or a shadow trains: they are not dropped for being
+      in the worse half.
 
   Returns:
     'keep', 'drop' or 'go_on' with the reason, by name; if no candidate is kept
@@ -404,8 +405,8 @@ def horizon(
   """Decide on a kept change at a longer horizon.
 
   The former incumbent keeps training as a shadow beside the policy, and both
-  are compared after each of `looks` rounds, up to 3 or 4 times a round's
-  updates.
+  are compared after each of `looks` rounds. With the round of the keep, they
+  have then trained apart for up to looks + 1 rounds.
 
   Before the last look the change is taken back if it lost, at one-sided level
   HORIZON_LEVEL / looks. At the last look it stays only if a loss of MARGIN is

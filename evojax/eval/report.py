@@ -53,7 +53,7 @@ def report_gain(
   """
   if before.problem_ids != after.problem_ids:
     raise ValueError(
-        'a gain is paired by problem, but the two evaluations have other'
+        'a gain is paired by problem, but the two evaluations have different'
         f' problems: split={before.split!r} seed={before.seed}'
         f' problems={len(before.problem_ids)} and split={after.split!r}'
         f' seed={after.seed} problems={len(after.problem_ids)}. Evaluate both'

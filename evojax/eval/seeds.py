@@ -130,8 +130,8 @@ def summarise(workdirs: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
   sizes = {(result['problems'], result['samples']) for result in results}
   if len(sizes) > 1:
     raise ValueError(
-        'runs with other numbers of sealed problems and samples cannot be one'
-        f' table: {sorted(sizes)}'
+        'runs with different numbers of sealed problems and samples cannot be'
+        f' in one table: {sorted(sizes)}'
     )
   ((problems, samples),) = sizes
   stacked = np.stack(scores)  # [S, 2, P]

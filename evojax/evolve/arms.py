@@ -10,7 +10,7 @@ from evojax.ledger import records
 from evojax.training import arm as arm_lib
 from evojax.training import setup as setup_lib
 
-_NEWEST = 2  # Checkpoints to resume from; the older one if one is damaged.
+_NEWEST = 2  # Checkpoints to resume from: the older if the newer is damaged.
 
 
 def seed_of(run: opening.Training, purpose: str, *key: int | str) -> int:
@@ -28,7 +28,8 @@ def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
 
   Args:
     run: The run.
-    seed: Seed of the arm's problems and samples.
+    seed: Seed of the arm's samples, and of its problems unless its job names
+      them (`ArmJob.problems`).
     updates: Number of update steps of the arm.
 
   Returns:

@@ -114,8 +114,8 @@ def scan(
 
   harmless_weight: the largest of SCANNED weights between 0 and the bound of the
   surface, with the proposed sign, such that at this weight and all smaller ones
-  at most HARMLESS of the absolute advantage falls on groups whose outcomes
-  agree.
+  at most HARMLESS of the absolute advantage, under the estimator 'group_norm',
+  falls on groups whose outcomes agree.
 
   Args:
     after: Recorded groups under the candidate.

@@ -48,8 +48,9 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
     policy = settings.open_policy(setup.config, str(path / run_files.POLICY))
     if policy.cfg != setup.policy.cfg:
       raise ValueError(
-          f'--compare={text}: its policy has another architecture than'
-          f' {setup.policy.path}; only runs on one base policy compare'
+          f'--compare={text}: the architecture of its policy differs from that'
+          f' of {setup.policy.path}; only runs from one base policy can be'
+          ' compared'
       )
     config = json.loads((path / run_files.CONFIG).read_text())['config']
     name = config['name'].rpartition('-')[2]

@@ -13,7 +13,8 @@ from evojax.ledger import records
 # Completions grow while a policy learns. Before the first round, only the first
 # updates tell how long they are.
 _GROWTH = 1.1
-# A round that is not paid for in full has fewer pairs, but at least these.
+# A round of candidates that is not paid for in full has fewer pairs, but at
+# least this many.
 LEAST_PAIRS = 3
 
 
@@ -157,7 +158,7 @@ def _replayed(run: opening.Run, rounds: Sequence[int]) -> int:
 
 
 def _scored_arms(race: records.Race, audits: Sequence[records.Audit]) -> int:
-  """Return how many scores of arms a round sampled on problems of their own."""
+  """Return how often a round scored an arm on dev or perturbed problems."""
   perturbed = [len(a.differences) for a in audits if a.round == race.round]
   return len(race.arms) * (race.scored_by == 'dev') + 2 * sum(perturbed)
 

@@ -1,10 +1,10 @@
 """Diagnosis of a version from its evidence and the ledger.
 
 There are four layers. Score, signal and behaviour are measured by the harness's
-own diagnostics on recorded rollouts; the learning curve and the layer 'version'
-come from the ledger. `diagnosis.rules` then combines several measures into one
-finding, such as slow_learning. Every finding is a `Measure` with the number
-behind it.
+own diagnostics on recorded rollouts; the learning curve comes from the outcomes
+of the arms, and the layer 'version' from the ledger. `diagnosis.rules` then
+combines several measures into one, such as slow_learning. Every result is a
+`Measure` with the number behind it.
 """
 
 import collections
@@ -55,8 +55,8 @@ def version_measures(history: history_lib.History) -> list[records.Measure]:
 
   failures_in_row counts the trials since the last kept one. calibration is the
   mean of realised minus predicted effect (the middle of the interval; fractions
-  of Avg@k); it is negative where predictions are too high. sign_agreement is
-  the share of trials with a 95 % interval that excludes 0 whose effect has the
+  of Avg@k); it is negative where predictions are too high. sign_agreement: of
+  the trials whose 95 % interval excludes 0, the share whose effect has the
   predicted sign. tried_<class> counts the trials of an intervention class.
 
   None of them is critical: a bad search must not keep a good version from being

@@ -97,7 +97,7 @@ class Placement:
     """Return the devices of this process and of each worker; open none.
 
     Args:
-      mesh: The sizes config.mesh, which all of them have.
+      mesh: Axis -> size, from config.mesh; the same for all processes.
 
     Returns:
       The shares; empty if all processes use the same devices or if Ray gives

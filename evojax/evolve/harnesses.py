@@ -24,7 +24,7 @@ class Harnesses:
 
   root: pathlib.Path
   setup: setup_lib.Setup  # The run's setup, without any overlay.
-  # Opened domains, by the hash of a harness that changes the run's.
+  # Opened domains, by the hash of a harness that changes the run's domain.
   _domains: dict[str, base.Domain] = dataclasses.field(default_factory=dict)
 
   def load(self, sha256: str) -> spec.Harness:

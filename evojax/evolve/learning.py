@@ -28,8 +28,9 @@ def rise(run: opening.Run, number: int) -> float | None:
   It is the slope of the least-squares line through the solved shares of the
   updates that made the policy in the two rounds before, times the number of its
   updates in a round. A round whose arms taught nothing, so that the policy
-  stayed as it was, has none. Sums are rounded once, so that all processes, and
-  a process on another machine that resumes the round, get the same bits.
+  stayed as it was, adds no updates. Sums are rounded once, so that all
+  processes, and a process on another machine that resumes the round, get the
+  same bits.
 
   Args:
     run: The run.

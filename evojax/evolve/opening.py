@@ -105,7 +105,8 @@ def seed_harness(config: ml_collections.ConfigDict) -> spec.Harness:
   """Return the harness that a run starts from: its own, or the domain's.
 
   A domain without a seed harness gets one with the domain's reward, the weights
-  of the config and no diagnostics; only learning curves diagnose its policy.
+  of the config and no diagnostics; its policy is diagnosed by learning curves
+  and by the checks of `evojax-diagnose`.
 
   Raises:
     ValueError: If the named harness does not exist.

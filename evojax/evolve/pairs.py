@@ -200,7 +200,7 @@ def is_wasted(
 def is_left_out(
     run: opening.Run, version: str, role: str, arm: records.Arm
 ) -> bool:
-  """Return whether a chain does not continue an arm, see `is_wasted`.
+  """Return whether a chain leaves an arm out, see `is_wasted`.
 
   Args:
     run: The run.
@@ -227,8 +227,8 @@ def difference(
   Args:
     candidate: Scores of the candidate's problems; NaN: not graded.
     incumbent: The same of the incumbent.
-    shared: Whether both list the same problems in the same order. Then only
-      those that both have a score of count.
+    shared: Whether both list the same problems in the same order. Then a
+      problem counts only if both have a score of it.
 
   Returns:
     Both are NaN if fewer than two problems are left: these have no spread.

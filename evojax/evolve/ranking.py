@@ -8,9 +8,9 @@ decide between equals. A change that repairs nothing waits while the rounds and
 tokens that are left could hardly prove its gain: its arms would cost training
 of the policy for nothing. The faster the policy learns, the larger that chance
 has to be, and while it learns very fast, all such changes wait; see `learning`.
-The first to enter get the larger levels, see `race.alpha_of`. The order depends
-only on rows before the round, and not on the pairs that test the candidates. So
-the bound on false keeps holds for any order.
+The first to enter get the larger significance levels, see `race.alpha_of`. The
+order depends only on rows before the round, and not on the pairs that test the
+candidates. So the bound on false keeps holds for any order.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,8 +30,8 @@ from evojax.stats import intervals
 _ORDINARY = calibration.Trust(slope=0.5, spread=0.015)
 # Quantiles that stand for all that a replay may show: at 1/10, 2/10, ..., 9/10.
 _OUTLOOKS = 10
-# From this many on, the last entry of a run is for the repair of a critical
-# fault alone.
+# From this many entries on, the last one is reserved for the repair of a
+# critical fault or a change of the user's.
 _ENTRIES_WITH_RESERVE = 3
 # Ranks in the order of entry: the repair of a critical fault, the user's
 # change, the repair of another fault, and any other change.
@@ -49,7 +49,7 @@ def enters_alone(trial: history_lib.Trial) -> bool:
 
 
 def ordinary_entries(entries: int) -> int:
-  """Return how many entries of a run other changes than critical repairs have.
+  """Return how many entries of a run are not reserved, see `queue`.
 
   Faults that appear late would otherwise find none left.
 
@@ -177,7 +177,7 @@ def queue(
   Args:
     waiting: Backtested candidates that have not raced.
     trials: All trials so far.
-    places: How many candidates enter.
+    places: How many candidates may enter.
     ordinary: How many of them may be neither the repair of a critical fault nor
       the user's.
     chance_of: Returns the probability that a candidate proves its gain, given

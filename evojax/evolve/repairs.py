@@ -104,7 +104,8 @@ def _makes(change: Change, remedy: records.Remedy) -> bool:
   if not before or (after / before - 1) * (remedy.times - 1) <= 0:
     return False
   # A repair need not gain, only not lose, which a change of next to nothing
-  # never does. So it makes half of the step, or what the bounds leave of it.
+  # never does. So it makes half of the step, or at least the factor _LEAST,
+  # since the bounds may stop it.
   return _size(after / before) >= min(_size(remedy.times) / 2, _size(_LEAST))
 
 

@@ -69,10 +69,10 @@ def effect(
   """Return the effect of a change after K updates on recorded rollouts.
 
   From every retained checkpoint, K updates are made under the parent and K
-  under the candidate, on the rollouts recorded nearest to the checkpoint (after
-  it, or before it if it is the last one). Both policies are then scored on the
-  same problems of the train split, drawn with a seed of their own for each
-  version.
+  under the candidate, on recorded rollouts: the first K steps after the
+  checkpoint, or the last K steps if fewer follow. Both policies are then scored
+  on the same problems of the train split, drawn with a seed of their own for
+  each version.
 
   Args:
     run: The run.

@@ -59,14 +59,14 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True)
 class Skill:
-  """A change to make when an alert fires, with the effects it has had.
+  """A change to make after an alert or finding, with the effects it has had.
 
   Exactly one of overlay and file is not empty.
   """
 
   VERSION: ClassVar[int] = 0  # Files hold no version.
 
-  trigger: str  # Name of the alert.
+  trigger: str  # Name of the alert, or the check of the finding.
   hypothesis: str
   # Dotted path -> ('set', value) or ('scale', factor).
   overlay: dict[str, tuple[str, Any]]
@@ -204,7 +204,7 @@ def learned(
     after: The harness with the change.
     before: Flat config values under the parent.
     surface: The fields that a harness of the run may set.
-    trigger: The alert that led to the change.
+    trigger: The alert or finding that led to the change.
     hypothesis: Why it should work.
     evidence: The results of the trial.
 

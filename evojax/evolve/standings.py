@@ -21,7 +21,7 @@ from evojax.runtime import decisions
 from evojax.stats import intervals
 from evojax.stats import spreads
 
-# Number of quantiles of a predicted effect over which the power is averaged.
+# The power is averaged over the quantiles 1/10, ..., 9/10 of a prediction.
 _QUANTILES = 10
 # Standard deviation of the difference of a pair, a fraction, before a run has
 # measured it: default runs have 0.015 to 0.03 (BUILD_NOTES.md).

@@ -5,8 +5,9 @@ unchanged. It is judged by the run's records instead. A diagnostic must work on
 every past version and be informative: either its values follow the score, or
 its alert separates versions that really differ. A statistic of a backtest must
 have predicted the effects of past trials. Both must beat chance at LEVEL,
-corrected for the number of values that the function returns (Bonferroni). If
-the records cannot decide, the change is discarded, with the counts as reason.
+corrected for the number of tests (Bonferroni), one or two for each value that
+the function returns. If the records cannot decide, the change is discarded,
+with the counts as reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence

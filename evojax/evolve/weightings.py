@@ -24,7 +24,8 @@ class Weightings:
 
   rewards: Float32[np.ndarray, 'W P G']
   advantages: Float32[np.ndarray, 'W P G']
-  # Share of groups with at least two valid members whose rewards do not vary.
+  # Of the groups with at least two valid members, the share whose rewards do
+  # not vary.
   dead_groups: Float32[np.ndarray, 'W']
   # Over groups with a solved and an unsolved member: share of members whose
   # advantage is positive if solved, negative if not. NaN without such groups.

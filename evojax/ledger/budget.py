@@ -47,7 +47,8 @@ def by_version(rows: Rows) -> dict[str, float]:
 def promoted_points(rows: Rows) -> float:
   """Return the summed effects of the kept changes, in percentage points.
 
-  A kept change that trained nothing has no effect and adds none.
+  A change that trained nothing adds none; one that was taken back later still
+  counts.
   """
   return math.fsum(
       100 * row.record.effect

@@ -161,8 +161,8 @@ class Ledger:
       file.truncate(self._end)
       os.fsync(file.fileno())
     logging.warning(
-        '%s is damaged from byte %d: %d true rows stay, the %d bytes after them'
-        ' (%d lines, begun or whole) are now in %s',
+        '%s is damaged from byte %d: %d valid rows stay, the %d bytes after'
+        ' them (%d lines, begun or whole) are now in %s',
         self._path,
         self._end,
         len(self._rows),

@@ -47,7 +47,7 @@ class Trial:
   number: int  # The ledger's `trial`.
   seconds: Mapping[str, float]  # Step -> device-seconds of all its rows.
   races: Sequence[records.Race] = ()  # Rounds in which it was raced.
-  later: Sequence[records.Diagnose] = ()  # Diagnoses while it was raced.
+  later: Sequence[records.Diagnose] = ()  # From its backtest to its verdict.
   queued: records.Queued | None = None  # Its last place in the queue.
   diagnose: records.Diagnose | None = None
   hypothesize: records.Hypothesize | None = None
@@ -266,10 +266,10 @@ class History:
     return [*own][::-1]
 
   def arms_before(self, version: records.Version) -> list[str]:
-    """Return the arms of the round before a version that it continues.
+    """Return the arms that trained the parent of a version.
 
-    There are none if these had another harness, taught nothing, or do not
-    exist, as for the first version.
+    Arms under another harness, and arms that taught nothing, are left out. The
+    first version has no parent.
     """
     made = next(v for v in self.versions if v.folder == version.folder)
     before = next((v for v in self.versions if v.version == made.parent), None)

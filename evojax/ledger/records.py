@@ -120,7 +120,7 @@ class RacedArm(Arm):
   # Solved share by which the pairs of a round are compared: of the arm's own
   # rollouts or of dev problems. None if the arm ended before it had one.
   score: float | None
-  dev: str  # Folder of its dev evidence; '' if it has none.
+  dev: str  # Folder of its dev evidence, which exists only if dev was scored.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class Standing:
   """
 
   trial: int
-  index: int  # 1, 2, ...: the order in which candidates entered the race.
+  index: int  # 1, 2, ...: the order in which candidates entered the run.
   rounds: int  # Number of rounds it has raced so far.
   differences: tuple[float, ...]  # One for each pair of this round.
   errors: tuple[float, ...]  # Their standard errors over problems.
@@ -141,7 +141,7 @@ class Standing:
   standard_error: float | None
   low: float | None  # 95 % interval of the effect.
   high: float | None
-  e_value: float  # Evidence for an effect above 0.
+  e_value: float  # Evidence for an effect above 0 or, for some, above -MARGIN.
   threshold: float | None  # The e-value that keeps it; None if not tested.
   detectable: float | None  # Effect that is detected with probability 0.8.
 
@@ -151,7 +151,7 @@ class Queued:
   """The place of a candidate in the queue for a round, see `evolve.ranking`."""
 
   trial: int
-  predicted: Interval | None  # The interval that orders it; None if nothing.
+  predicted: Interval | None  # The interval that orders it, if there is one.
   enters: bool  # False: it waits for the next round.
   reason: str  # Why it stands here.
   # Whether the rounds that are left could hardly prove its predicted gain.
@@ -392,7 +392,7 @@ class Shadow(OfTrial):
   harness: str  # Hash of the former harness.
   checkpoint: str  # Checkpoint of the shadow, relative to the workdir.
   end: str  # Fingerprint of the shadow's state.
-  folder: str  # Folder of the shadow's first arm.
+  folder: str  # Folder of the arm that represents it, see `promote.State`.
   differences: tuple[float, ...]  # Policy minus shadow, one per pair.
   errors: tuple[float, ...]  # Their standard errors over problems.
   # 'go_on', 'keep', 'drop', which takes the change back, or 'unchecked': the

@@ -1,4 +1,4 @@
-"""What the measures of a diagnosis mean, for the page of a run.
+"""Meanings of the measures of a diagnosis, for the page of a run.
 
 The texts are those of the diagnostics that come with evojax, of the rules in
 `diagnosis.rules` and of the search itself. A diagnostic of another harness

@@ -259,7 +259,7 @@ def verdict(run: history.History, running: bool) -> str:
     ).rstrip()
   if run.kept:
     gained = numerals.points(run.levels.get(run.head, 0.0))
-    so_far += f', {gained} points on dev problems by the sum of their effects'
+    so_far += f', {gained} points by the sum of their effects'
   if run.ended:
     return f'Ended ({run.ended}) without sealed scores: {so_far}.'
   begun = 'Running' if running else 'Stopped; the same command continues'

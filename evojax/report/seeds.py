@@ -62,12 +62,12 @@ def summarise(
   Returns:
     JSON values. runs: one entry per workdir (run, version, solved, trials,
     kept, device_seconds), where solved is the sealed score of the evolved
-    policy. policies: name -> seeds (number of runs that have it),
-    score, gain (over the base policy; null for itself), evolved_over (gain of
-    the policy retrained from base over this one, on the same problems; null for
-    itself), and mean tokens, [training, total], null without training. absent:
-    controls that no run was compared with. signs: of hypotheses and of
-    backtests, see `calibration.Signs`. costs: see `costs.summarise`.
+    policy. policies: name -> seeds (number of runs that have it), score, gain
+    (over the base policy; null for itself), evolved_over (gain of the evolved
+    policy over this one, on the same problems; null for itself), and mean
+    tokens, [training, total], null without training. absent: controls that no
+    run was compared with. signs: of hypotheses and of backtests, see
+    `calibration.Signs`. costs: see `costs.summarise`.
 
   Raises:
     ValueError: If there are fewer than 2 runs or copies of one, one has not

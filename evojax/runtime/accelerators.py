@@ -123,7 +123,7 @@ def divide(
 
   Args:
     workers: Processes that run side by side.
-    meshes: The sizes config.mesh that they have.
+    meshes: Axis -> size, from config.mesh, for each config that they train.
     beside: Whether this process opens devices, too.
 
   Returns:

@@ -574,7 +574,7 @@ class Checkpointer:
       first = ''.join(f'\n  {line}' for line in lines[:20])
       more = f'\n  ... and {len(lines) - 20} more' if len(lines) > 20 else ''
       raise CheckpointError(
-          f'checkpoint {self.path_of(step)} holds another state than this'
-          f' config makes:{first}{more}\nUse the config it was saved with'
+          f'the state in checkpoint {self.path_of(step)} differs from that of'
+          f' this config:{first}{more}\nUse the config it was saved with'
           ' (config.json in its workdir), or a new --workdir'
       )

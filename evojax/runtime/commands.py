@@ -23,6 +23,7 @@ import time
 from typing import Protocol, runtime_checkable
 
 from evojax.runtime import accelerators
+from evojax.runtime import numerals
 from evojax.runtime import output
 from evojax.runtime import preemption
 
@@ -430,11 +431,13 @@ class Pool:
     deaths = self._deaths.setdefault(name, _Deaths())
     if status in (LOST, *preemption.STATUSES.values()):
       deaths.losses += 1
-      what = f'it lost its machine, or was asked to stop, {deaths.losses} times'
+      times = numerals.counted(deaths.losses, 'time')
+      what = f'it lost its machine, or was asked to stop, {times}'
       again = deaths.losses < LOSSES
     elif status < 0:
       deaths.kills += 1
-      what = f'it was ended by a signal {deaths.kills} times'
+      times = numerals.counted(deaths.kills, 'time')
+      what = f'it was ended by a signal {times}'
       again = deaths.kills < KILLS
     else:  # The command would fail again, so the user has to act.
       self._failed[name] = (

@@ -1,4 +1,4 @@
-"""What may change between the config of a saved run and that of its next start.
+"""Config fields that may change between two starts of a run.
 
     refused(saved, config, 'train')  # {'grpo.group_size': (8, 16)}
 """

@@ -1,4 +1,4 @@
-"""What a process needs of its environment: packages, and keys in variables."""
+"""Needs of a process: packages, and keys in environment variables."""
 
 import importlib.util
 import os

@@ -50,7 +50,7 @@ class Limit(logging.Filter):
     if len(text) > _CHARS:
       text = f'{text[: _CHARS // 2]} [...] {text[-_CHARS // 2 :]}'
     if left_out:
-      text += f' (of such lines {left_out} were left out)'
+      text += f' ({left_out} such lines were left out)'
     record.msg, record.args = text, None
     record.exc_info = record.exc_text = None
     return True

@@ -90,8 +90,9 @@ class Mirror:
         if not name.startswith((f'{run_files.INBOX}/', '.')):
           raise storage.StorageError(
               f'{self.url} has {name} and no {stored.FILES}, which every run'
-              ' has there: choose another --workdir. A run of a directory goes'
-              ' on in a store as a new one, by --fork_from=DIRECTORY'
+              ' has there: choose another --workdir. To continue a run of a'
+              ' local directory in a store, start a new run there with'
+              ' --fork_from=DIRECTORY'
           )
     # Files that somebody has deleted from the store are no longer valid.
     self._known = {

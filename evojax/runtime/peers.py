@@ -108,8 +108,8 @@ class Table:
     Args:
       process: Number of this process.
       count: Number of processes.
-      stuck_s: Seconds within which at least one process must make progress,
-        unless one compiles a program; 0: no limit.
+      stuck_s: Seconds within which at least one process must make progress, or
+        _COMPILE_SECONDS, if longer, while one compiles a program; 0: no limit.
       now: Seconds on the clock that later calls use.
     """
     self._process, self._stuck_s = process, stuck_s
@@ -444,7 +444,7 @@ def join(
     if found_all.wait(_JOIN_SECONDS):
       return
     text = (
-        f'process {process} found not all of the {processes} processes at'
+        f'process {process} did not find all {processes} processes at'
         f' {coordinator} in {_JOIN_SECONDS} s; exit code {preemption.AGAIN}:'
         ' start all processes again'
     )

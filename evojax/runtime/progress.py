@@ -109,7 +109,7 @@ class Progress(contextlib.AbstractContextManager):
   """A display of a run's progress; a context manager.
 
   In a terminal, it is two lines that are updated in place below other output.
-  Elsewhere (a file, CI, a notebook), it is one plain line per step.
+  Elsewhere (a file, CI, a notebook), it is one plain line per `every` steps.
   """
 
   def __init__(

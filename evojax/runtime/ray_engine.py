@@ -384,7 +384,7 @@ class Task:
     if late and not self.has_devices and not self._said:
       self._said = True
       output.say(
-          f'{self._command.name}: waits; no machine has free what it needs'
+          f'{self._command.name}: waits; no machine has enough free resources'
       )
 
   def _find_status(self, end: ray.ObjectRef, log: pathlib.Path) -> int:

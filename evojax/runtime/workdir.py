@@ -279,7 +279,7 @@ def check_problems(
     before, after = was[split]['count'], problems[split]['count']
     lines += f'\n  {split}: {before:,} -> {after:,} problems'
     lines += (
-        ', of which some are others, have other answers or another order'
+        '; some of them, their answers or their order differ'
     ) * (before == after)
   if not lines:
     return
@@ -287,7 +287,7 @@ def check_problems(
   if owner(path) in ('train', 'evolve'):
     remedy += f', or fork:\n  {_fork_command(path)}'
   raise WorkdirError(
-      f'workdir {path} began with other problems:{lines}\nA run keeps its'
+      f'workdir {path} began with different problems:{lines}\nA run keeps its'
       ' problems. To continue it, restore its data set. To use the new one,'
       f' {remedy}'
   )
@@ -420,7 +420,7 @@ def check(
       )
     undo = 'To continue that run, undo the change.'
     if '-> "(absent)"' in lines:
-      undo = 'An older evojax made that run, and only that one continues it.'
+      undo = 'An older evojax made that run; only that version continues it.'
     raise WorkdirError(
         f'workdir {path} holds a run with another config:{lines}\n{undo}'
         f' {remedy}'

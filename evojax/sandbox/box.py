@@ -117,8 +117,8 @@ class Box:
       raise ValueError(f'{tier=} is not one of {tuple(limits_lib.TIERS)}')
     if profile == ('pure' if entry is None else 'program'):
       raise ValueError(
-          f'{entry=}: an entry is what the pure profile calls, and that of'
-          ' repositories may'
+          f'{entry=}: the profile pure needs an entry, repository may have one,'
+          ' and program has none'
       )
     if profile == 'repository' and slots != 1:
       raise ValueError(f'{slots=}: there is one tree in a box for repositories')
@@ -163,7 +163,9 @@ class Box:
       slot.stop()
 
   def start(self) -> None:
-    """Start every zygote now instead of at its first run.
+    """Start the zygotes now instead of at their first runs.
+
+    Those that import NumPy still start when a program needs them.
 
     Raises:
       InfraError: If one does not start.

@@ -108,9 +108,8 @@ class Watch:
 
     Waiting for each other does not count, neither for threads nor for
     processes: otherwise a program with enough of them would never be late.
-      While a thread
-    waits, its core runs either another thread of the same run, for at most the
-    rest of `used`, or a stranger.
+    While a thread waits, its core runs either another thread of the same run,
+    for at most the rest of `used`, or a stranger.
 
     Args:
       used: CPU seconds of the process, including ended threads.

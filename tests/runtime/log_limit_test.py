@@ -39,7 +39,7 @@ class LogLimitTest(absltest.TestCase):
     self.now += 31
     self.say('full')
     self.say('full')
-    left_out = 'full (of such lines 999 were left out)'
+    left_out = 'full (999 such lines were left out)'
     self.assertEqual(self.lines(), [left_out])
 
   def test_lines_that_differ(self):

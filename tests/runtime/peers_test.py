@@ -157,7 +157,7 @@ class JoinTest(parameterized.TestCase):
     self.assertEqual(done.returncode, preemption.AGAIN, done.stderr)
     self.assertEqual(
         done.stdout + done.stderr,
-        f'process {process} found not all of the 2 processes at {address} in'
+        f'process {process} did not find all 2 processes at {address} in'
         ' 2 s; exit code 75: start all processes again\n',
     )
 

@@ -226,7 +226,9 @@ class RayTest(absltest.TestCase):
     self.pool.submit(command)
     for _ in range(3):
       self.pool.advance()
-    say.assert_called_with('large: waits; no machine has free what it needs')
+    say.assert_called_with(
+        'large: waits; no machine has enough free resources'
+    )
     self.assertEqual(self.meter.total(), 0.0)
     self.pool.cancel('large')
     self.assertFalse((command.log.parent / 'pid').exists())

@@ -76,13 +76,14 @@ class AgreementTest(absltest.TestCase):
         (range(7), 'train: 6 -> 7 problems\n'),
         (
             (*range(5), 7),
-            'train: 6 -> 6 problems, of which some are others, have other'
-            ' answers or another order\n',
+            'train: 6 -> 6 problems; some of them, their answers or their order'
+            ' differ\n',
         ),
     ):
       write(train, *answers)
       with self.assertRaisesRegex(
-          workdir_lib.WorkdirError, f'began with other problems:\n  {line}'
+          workdir_lib.WorkdirError,
+          f'began with different problems:\n  {line}',
       ):
         evolve.run(self.config, str(workdir))
       # A check says beforehand that the run would be refused.
@@ -91,7 +92,7 @@ class AgreementTest(absltest.TestCase):
       # Lines break where the path of the workdir lets them.
       said = ' '.join(out.getvalue().split())
       self.assertIn('run of --mode=train: refused', said)
-      self.assertIn('began with other problems:', said)
+      self.assertIn('began with different problems:', said)
       after = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
       self.assertEqual(after, before)
     write(train, *range(6))

@@ -67,7 +67,8 @@ class Entry:
   def demonstrated(self) -> bool:
     """True if demonstrations show the repair, and nothing trains on it.
 
-    Half of the bugs of train, and all bugs beyond two of a kind.
+    It is so for half of the bugs of train. Of those beyond _OF_A_KEY of a key,
+    the catalogue holds no others.
     """
     return self.split == 'train' and int(self.identity[8], 16) % 2 == 0
 

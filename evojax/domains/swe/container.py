@@ -30,7 +30,7 @@ _FIELDS = ('tree', 'command', 'instance_id')
 class Container:
   """The way to run a command in a container.
 
-  The container has to contain the agent's code: give it no network and nothing
+  The container has to confine the agent's code: give it no network and nothing
   worth reading.
   """
 

@@ -219,9 +219,9 @@ def _row(row: Any) -> dict[str, Any]:
       raise ValueError(f'{name} must be a list of names of tests')
     if other := next((test for test in value if '::' not in test), None):
       raise ValueError(
-          f'{name} has {other!r:.80}, which is no name of pytest, such as'
-          ' tests/test_a.py::test_b. Tests of other runners, as those of django'
-          ' and sympy, cannot be graded here: leave the row out'
+          f'{name} has {other!r:.80}, which is no test name of pytest, such as'
+          ' tests/test_a.py::test_b. Tests of other runners, such as those of'
+          ' django and sympy, cannot be graded here: leave the row out'
       )
     found[name] = tuple(value)
   # Without a test that fails first, doing nothing would solve the row.

@@ -172,7 +172,8 @@ def make(
   """Load an environment of `verifiers`, and read its data set.
 
   Its `dataset` is train, with a share for dev by hash; its `eval_dataset` is
-  sealed, or a share of train if there is none. Problems in both are sealed.
+  sealed. If there is only one of them, all splits are shares of it, by hash.
+  Problems in both are sealed.
 
   Args:
     environment: Name of an installed environment package, as in

@@ -196,12 +196,14 @@ def _check(library: Any, name: str, made: Any) -> None:
     raise LibraryError(
         f'{_FIELD}={name!r} is a {type(made).__name__}, which plays its'
         ' episodes by itself; SingleTurnEnv, MultiTurnEnv, ToolEnv and what'
-        ' derives from them can be driven. Of a group name one member'
+        ' derives from them can be driven. Instead of a group of environments,'
+        ' name one of them'
     )
   if made.rubric.has_group_rewards or made.rubric.has_advantages:
     raise LibraryError(
-        f'{_FIELD}={name!r}: its rubric compares completions with each other;'
-        ' a grade here is of one episode. Leave that to the advantages'
+        f'{_FIELD}={name!r}: its rubric compares completions with each other,'
+        ' but each episode is graded by itself here. Leave the comparison to'
+        ' the advantages'
     )
   weights = [w for r in rubrics(made.rubric) for w in r.weights]
   if not any(weights):

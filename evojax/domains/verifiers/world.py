@@ -216,8 +216,8 @@ def _client() -> Any:
 
     async def get_response(self, *args, **kwargs):
       raise RuntimeError(
-          'the environment asks the policy by itself; only environments whose'
-          ' turns are asked for by the loop of episodes can be driven'
+          'the environment calls the model itself; only environments that leave'
+          ' these calls to the loop of episodes can be driven'
       )
 
   return Client(None)
@@ -256,8 +256,8 @@ def read_prompt(prompt: Any) -> tuple[records.Message, ...]:
 
   if isinstance(prompt, str):
     raise ValueError(
-        f'the prompt {prompt[:80]!r} of the data set is a text to complete; a'
-        ' policy is asked by messages'
+        f'the prompt {prompt[:80]!r} of the data set is plain text to complete;'
+        ' a policy needs a list of chat messages'
     )
   return show(message_utils.normalize_messages(prompt))
 

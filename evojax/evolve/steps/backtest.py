@@ -47,8 +47,8 @@ def backtest(
 ) -> records.Backtest:
   """Backtest a candidate against its parent.
 
-  It is a crash if a reward fails or replayed updates diverge. Equal inputs give
-  equal numbers, which are stored under the hash of the inputs.
+  The backtest crashes if a reward fails or replayed updates diverge. Equal
+  inputs give equal numbers, which are stored under the hash of the inputs.
   """
   folder = run.path / version.folder
   steps = recorded.train_steps(folder)
@@ -93,8 +93,9 @@ def _key(
 ) -> str:
   """Return a hash of everything that the numbers depend on.
 
-  Contents are hashed, not files: these hold times, and their layout depends on
-  the writer. An arm's start, end and evidence stand for its checkpoints.
+  Contents are hashed, not files: files also hold times, and their layout
+  depends on the writer. An arm's start, end and evidence stand for its
+  checkpoints.
   """
   e = run.config.evolve
   digest = hashlib.sha256()
@@ -126,11 +127,12 @@ def _backtest(
   """Return the numbers in the form in which they are stored.
 
   Returns:
-    A dict of statistics, name -> number or NOT_IDENTIFIABLE, and predicted, the
-    95 % interval of the replayed effect or None.
+    A dict of statistics, name -> number or NOT_IDENTIFIABLE; predicted, the
+    95 % interval of the replayed effect or None; and sampled_tokens.
 
   Raises:
-    harness.run.FunctionError: If a function of the candidate fails.
+    FunctionError, RewardError: If a function of a harness fails.
+    NonFiniteError: If replayed updates diverge.
   """
   folder, recent = run.path / version.folder, recorded.recent(steps)
   old, old_view = rewarded(run, version.harness, folder, recent)

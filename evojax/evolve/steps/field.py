@@ -55,7 +55,7 @@ def fill(run: opening.Run, number: int) -> Field:
   """
   first = _first_trial(run, number)
   free = places(run, number)
-  # It depends on earlier rounds alone.
+  # The reason to wait depends on earlier rounds alone.
   wait = learning.why_wait(run, number)
   if not free:
     diagnosis = _diagnose(run, number, first)
@@ -115,10 +115,9 @@ def _place(values: dict[str, Any]) -> records.Queued:
 def places(run: opening.Run, number: int) -> int:
   """Return how many candidates may enter a round.
 
-  The number is at most evolve.candidates, at most what is left of
-  evolve.entries, and at most what evolve.tokens pays for. Candidates that race
-  on from the round before, and a shadow that trains on, have places of their
-  own.
+  Candidates that race on from the round before, and a shadow that trains on,
+  take some of the evolve.candidates places. The rest is limited by what is left
+  of evolve.entries, and by what evolve.tokens pays for.
   """
   others = _others(run, number)
   if number >= run.config.evolve.rounds:  # Only a shadow trains on.
@@ -140,7 +139,8 @@ def is_paid(
   """Return whether the tokens pay for all that trains in a round.
 
   That is the incumbent, what trains on from the round before, and candidates
-  that enter. If they do not, the incumbent trains alone.
+  that enter. If the tokens do not suffice, no candidate races on, and the last
+  of `entering` has to wait.
   """
   shadowed = pairs.shadowed(run, shadow.current(run))
   scored_by = pairs.scored_by([*_racing_on(run), *entering, *shadowed])
@@ -165,13 +165,13 @@ def _entries(run: opening.Run) -> tuple[int, int]:
 
 
 def _ordinary(run: opening.Run) -> int:
-  """Return how many entries are left other than for critical repairs."""
+  """Return how many entries are left besides the reserved one, if any."""
   promised, left = _entries(run)
   return left - promised + ranking.ordinary_entries(promised)
 
 
 def _is_full(run: opening.Run, trial: int, free: int, wait: str) -> bool:
-  """Return whether enough candidates wait, not counting those from a trial on.
+  """Return whether enough candidates of trials before this one wait.
 
   If there were only as many as places, all would enter whatever is predicted.
   So one more is needed, unless those that enter first take all places, or one
@@ -262,7 +262,8 @@ def _begin(
   """
   record = run.recorder.record
   diagnosis = _diagnose(run, number, trial)
-  # After a kill following 'promote', the newest version is not its parent.
+  # After a kill following 'promote', the newest version is not the
+  # trial's parent.
   version = run.recorder.history.version(diagnosis.version)
   only, note = repairs.FAULTS if wait else (), wait
   if _is_for_repairs(run, trial, free, wait):

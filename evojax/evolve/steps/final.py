@@ -26,8 +26,8 @@ COMPARED = ('reference', 'seed', 'random')
 def check_stored(run: opening.Run) -> None:
   """Check that sealed scores on disk have as many problems as the config.
 
-  A run that is stopped while it is scored keeps the scores of some policies,
-  and a run that has ended those of all. Further policies are compared with
+  A run that is stopped while it is scored has the scores of some policies, and
+  a run that has ended has those of all. Further policies are compared with
   these, problem by problem.
 
   Raises:

@@ -40,8 +40,8 @@ def hypothesize(
     run: The run.
     diagnosis: The diagnosis of the version.
     version: The version to change.
-    only: Severities of the findings that the proposer may only repair; () lets
-      it change anything.
+    only: If not empty, the proposer may only repair findings of these
+      severities.
     note: What the row says if there is no proposal, unless a fault ends the
       run.
 
@@ -131,7 +131,7 @@ def _choose(
   wanted = (faulty or not only) and not ends
   if proposal is None and wanted:
     propose = propose_lib.load(e.proposer)
-    # The user's own may ask a language model.
+    # A proposer may wait for a language model.
     proposal = preemption.until_asked(lambda: propose(context))
     if proposal and not is_worth_trying(proposal.delta, proposal.expected):
       proposal = None

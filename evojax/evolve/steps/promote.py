@@ -51,7 +51,7 @@ def arms_of(
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """The state that arms of a harness lead to: a policy and its moments."""
+  """The state that arms of a harness lead to: a policy and Adam's moments."""
 
   checkpoint: str  # Path below the workdir.
   end: str  # Fingerprint.
@@ -161,8 +161,8 @@ def advance(
   """Return the policy after a round, trained by the arms of the winner.
 
   Arms of a candidate that was not kept are left out, because its harness is not
-  part of the run's result. If none of the incumbent's arms taught anything, the
-  policy stays as it was before the round.
+  part of the run's result. In a chain, the policy stays as it was before the
+  round if none of the incumbent's arms taught anything.
 
   Args:
     run: The run.

@@ -3,10 +3,11 @@
 In a pair, the incumbent harness and each candidate train one arm each, from one
 state, on the same problems. config.evolve.policy says how the pairs follow each
 other. In a chain, a pair starts where the incumbent's arm of the previous pair
-ended, so that the incumbent trains as a single run would; an arm that ruined
-the policy is left out. A chain follows the repair of a critical fault instead,
-in the first round of that repair: under a broken recipe the incumbent's arms
-teach little, and if the repair is kept, none of its training is thrown away.
+ended, so that the incumbent trains as a single run would; an arm that taught
+nothing or did harm is left out, see `pairs.is_wasted`. A chain follows the
+repair of a critical fault instead, in the first round of that repair: under a
+broken recipe the incumbent's arms teach little, and if the repair is kept, none
+of its training is thrown away.
 With the mean, all pairs start from the newest version and train side by side.
 After a change was kept, its former harness keeps training in the same way for
 some rounds, from a state of its own: the shadow.
@@ -293,8 +294,8 @@ def _next_start(
 ) -> _State:
   """Return the state that the next pair of a chain starts from.
 
-  If the arm ruined the policy, the next pair starts from the same state as this
-  one: a candidate could not show its effect on a ruined policy.
+  If the arm taught nothing or did harm, the next pair starts from the same
+  state as this one: on a ruined policy, a candidate could not show its effect.
   """
   version = run.recorder.history.versions[-1]
   if pairs.is_left_out(run, version.version, entrant.role, arm):
@@ -343,7 +344,7 @@ def _train(
     wanted: Numbers of the pairs.
     stage: Name of the stage.
     incumbents: Outcomes of the incumbent's arms, with which a candidate's arm
-      is compared at its half; without any, no arm is stopped early.
+      is compared halfway; with fewer than two, no arm is stopped early.
     place: Number of arms of the same stage before and after these.
   """
   e = run.config.evolve

@@ -21,7 +21,7 @@ _BASE = 'versions/base/checkpoints/step_000000'  # The untrained policy.
 
 
 def open_ledger(run: opening.Run) -> records.Open:
-  """Store the seed harness, and record config and versions."""
+  """Store the seed harness; record the config and the version of JAX."""
   run.harnesses.write(run.seed)
   return records.Open(
       config=config_lib.to_mapping(run.config),

@@ -218,7 +218,7 @@ def _given_up(
 ) -> records.Verify | None:
   """Return the verdict on a candidate that was stopped after half its pairs.
 
-  It is never kept: a second test on fewer pairs would raise the level.
+  It is never kept: a second test, on fewer pairs, would add false keeps.
   """
   own = [arm for arm in race.arms if arm.role == 'incumbent']
   whole = sum(arm.status == 'done' for arm in own)

@@ -167,7 +167,7 @@ class MultiTurnTest(parameterized.TestCase):
       ('prompt', 'changes the prompt'),
       ('reply', 'the sandbox is gone'),
       ('rewrites', 'only a conversation that grows'),
-      ('asks', 'asks the policy by itself'),
+      ('asks', 'calls the model itself'),
   )
   def test_a_failure_is_no_grade(self, where, message):
     domain = _make('broken', arguments={'where': where})
