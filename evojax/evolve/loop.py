@@ -1,7 +1,8 @@
 """The meta-loop: the order of its steps over an append-only ledger.
 
     open  train  ((diagnose  hypothesize  design  admit  backtest)*  race
-    (shadow  verify  accumulate)*  promote)*  retrain  seal  final
+    (shadow  verify  accumulate)*  promote)*  verify*  accumulate*  retrain
+    seal  final
 
 In a round, changed harnesses race the incumbent one, and the policy continues
 from the arms of the winner. While the policy learns fast, a round only races
@@ -102,6 +103,7 @@ def _steps(run_: opening.Run) -> str:
   ended_by = _rounds(run_, opened)
   if run_.recorder.find(records.Seal) is None:
     shadow_lib.leave(run_, f'the run ended: {ended_by}')
+    _conclude_all(run_, ended_by)
   head = run_.recorder.history.versions[-1]
   retrained = None
   if run_.config.evolve.retrain:
@@ -114,6 +116,17 @@ def _steps(run_: opening.Run) -> str:
   if set(final.placed(run_)) - final.scored(scores):
     run_.recorder.append(final.score(run_, head, retrained))
   return ended_by
+
+
+def _conclude_all(run_: opening.Run, why: str) -> None:
+  """Give a verdict to every candidate that has none when the rounds end."""
+  for trial, verdict in verify.at_end(run_, why).items():
+    run_.recorder.record(records.Verify, lambda v=verdict: v, trial=trial)
+  for trial in run_.recorder.history.trials:
+    if trial.verify and not run_.recorder.find(
+        records.Accumulate, trial=trial.number
+    ):
+      accumulate.conclude(run_, trial.verify)
 
 
 def _rounds(run_: opening.Run, opened: records.Open) -> str:

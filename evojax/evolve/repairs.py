@@ -7,6 +7,7 @@ from typing import Any
 from evojax.diagnosis import findings as findings_lib
 from evojax.diagnosis import words
 from evojax.harness import spec
+from evojax.harness import surface as surface_lib
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 
@@ -104,9 +105,21 @@ def _makes(change: Change, remedy: records.Remedy) -> bool:
   if not before or (after / before - 1) * (remedy.times - 1) <= 0:
     return False
   # A repair need not gain, only not lose, which a change of next to nothing
-  # never does. So it makes half of the step, or at least the factor _LEAST,
-  # since the bounds may stop it.
-  return _size(after / before) >= min(_size(remedy.times) / 2, _size(_LEAST))
+  # never does. So it makes half of the step, or what the bounds leave of it.
+  least = _LEAST if _may_be_bound(path, after) else math.sqrt(remedy.times)
+  return _size(after / before) >= min(_size(least), _size(remedy.times) / 2)
+
+
+def _may_be_bound(path: str, value: float) -> bool:
+  """Return whether a value may be the lowest or highest of its path.
+
+  It is not known for paths of a domain, nor where another value is the bound.
+  """
+  try:
+    field = surface_lib.recipe().field(path)
+  except surface_lib.SurfaceError:
+    return True
+  return bool(field.end) or not field.low < value < field.high
 
 
 def _size(ratio: float) -> float:

@@ -705,7 +705,9 @@ class FindingsTest(parameterized.TestCase):
       (('optim.learning_rate', 1e-4, 2e-4), ''),
       # Next to nothing loses nothing, and repairs nothing.
       (('optim.learning_rate', 1e-4, 9.5e-5), ''),
-      (('optim.learning_rate', 1e-4, 9e-5), 'critical'),  # At its bound.
+      (('optim.learning_rate', 1e-4, 7e-5), ''),
+      (('optim.learning_rate', 1.2e-6, 1e-6), 'critical'),  # At its bound.
+      (('optim.learning_rate', 1.02e-6, 1e-6), ''),
       (('reward.py', 'ab12', 'changed'), ''),
   )
   def test_what_is_changed_counts_and_not_what_is_said(self, change, expected):

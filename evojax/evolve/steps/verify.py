@@ -124,6 +124,29 @@ def after_race(
   return found
 
 
+def at_end(run: opening.Run, why: str) -> dict[int, records.Verify]:
+  """Return verdicts on the candidates that still race or wait at the end.
+
+  There are some if fewer rounds were paid for than the last one expected.
+
+  Args:
+    run: The run.
+    why: Why its rounds ended.
+  """
+  found = {}
+  for trial in run.recorder.history.trials:
+    if trial.backtest is None or trial.verify is not None:
+      continue
+    reasons = [f'no round was left: {why}']
+    rounds = standings.rounds_of(trial)
+    found[trial.number] = (
+        _verdict(rounds[-1], 'superseded', reasons)
+        if rounds
+        else _unraced(trial.number, 'superseded', reasons)
+    )
+  return found
+
+
 def _after_race(
     run: opening.Run,
     race: records.Race,
