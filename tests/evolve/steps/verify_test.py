@@ -461,5 +461,33 @@ class AuditTest(absltest.TestCase):
     self.assertEqual(shown.status, 'discard')
 
 
+class AtEndTest(absltest.TestCase):
+
+  def test_who_has_none_gets_a_verdict(self):
+    raced = standing(1, 0.04, 7.0)
+    race = samples.record(records.Race, round=2, standings=(raced,))
+    backtest = samples.record(records.Backtest)
+    verdict = samples.record(records.Verify, trial=0)
+    known = (
+        dict(backtest=backtest, verify=verdict),
+        dict(backtest=backtest, races=(race,)),
+        dict(backtest=backtest),
+        dict(),  # It was proposed, and nothing more.
+    )
+    trials = tuple(
+        history_lib.Trial(index=n, number=n, seconds={}, **fields)
+        for n, fields in enumerate(known)
+    )
+    run = mock.Mock(spec=opening.Run, recorder=mock.Mock())
+    run.recorder.history.trials = trials
+    found = verify.at_end(run, 'tokens')
+    self.assertEqual(list(found), [1, 2])
+    for verdict in found.values():
+      self.assertEqual(verdict.status, 'superseded')
+      self.assertEqual(verdict.reasons, ('no round was left: tokens',))
+    self.assertEqual((found[1].effect, found[1].e_value), (0.04, 7.0))
+    self.assertIsNone(found[2].effect)
+
+
 if __name__ == '__main__':
   absltest.main()
