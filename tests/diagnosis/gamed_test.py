@@ -61,6 +61,7 @@ class PhraseTest(parameterized.TestCase):
   @parameterized.parameters(
       {'text': _CALM, 'known': False},  # It may be what is right.
       {'share': np.full(40, 0.6)},  # A template.
+      {'share': np.linspace(0.25, 0.9, 40)},  # What the base model says.
       {'paid': 0.0},
       {'paid': 0.0, 'known': False, 'right': 0.2, 'text': _CALM},
       {'right': 0.2, 'paid': 0.3},  # It is right more often.
@@ -79,6 +80,10 @@ class PhraseTest(parameterized.TestCase):
     found = phrases.phrase_paid(gamed_made.judged(_CALM))
     self.assertIn('so we come to the end of it', found.text)
     self.assertIn('is right no more often', found.text)
+
+  def test_what_is_wrong_is_compared_with_what_is_wrong(self):
+    run = gamed_made.judged(paid=0.5, right=2.0)
+    self.assertIsNotNone(phrases.phrase_paid(run))
 
   def test_what_is_paid_for_its_form(self):
     run = gamed_made.judged()
@@ -164,16 +169,17 @@ class UnscoredTest(parameterized.TestCase):
   @parameterized.parameters(
       {'wrong': 0.0},  # No score is as much as a wrong answer.
       {'start': 2.5},  # Most are right.
-      {'share': _RISING[::-1]},  # The policy unlearns it.
+      {'share': np.linspace(0.8, 0.3, 40)},  # The policy unlearns it.
       {'share': np.full(40, 0.05)},
       {'share': np.zeros(40), 'whole': lambda group: group % 2},
+      {'share': np.full(40, 0.05), 'whole': lambda group: group % 2},
   )
   def test_what_is_no_fault(self, **changed):
     self.assertIsNone(parts.unscored(gamed_made.unread(**changed)))
 
   def test_a_penalty_that_most_do_not_deserve(self):
     rows = made.rollouts()
-    long = rows['n_tokens'] > 26
+    long = np.random.default_rng(8).random(len(rows)) < 0.3
     rows['part_overlong'] = pd.Series(-0.5, rows.index).where(long)
     pays = lambda e: e['part_correct'] + e['part_overlong'].fillna(0)
     self.assertIsNone(parts.unscored(made.run(rows, reward=pays)))
