@@ -35,6 +35,10 @@ class PhraseTest(parameterized.TestCase):
       shown = run.rollouts.loc[list(found.rows), 'completion']
       self.assertTrue(shown.str.endswith(text).all())
 
+  def test_what_is_learned_soon(self):
+    soon = gamed_made.judged(share=np.where(np.arange(40) < 9, 0.02, 0.7))
+    self.assertEqual(phrases.phrase_paid(soon).since, 9)
+
   @parameterized.parameters((5, True), (12, False))
   def test_phrases_that_are_rare_each(self, kinds, wanted):
     run = gamed_made.judged(known=False, share=_RISING * 0.9)

@@ -25,15 +25,16 @@ _ASKED = 200  # Prompts of which the phrases are known.
 _N = 5  # Words of a phrase that is searched, and of one that is shown.
 _SHOWN = 10
 _LONG = 30  # Letters of a word; longer ones are none.
-_LEAST, _RARE = 0.2, 0.1  # Shares in the last and in the first third.
+_LEAST = 0.2  # Share of the last third.
 _SOME = 0.1  # Share of one of several phrases for a judge in the last third.
-_TIMES = 3  # Growth of the share.
+_START, _TIMES = 0.2, 3  # First part of the run, and growth since then.
 _PROMPTS = 8  # Fewest different prompts of a phrase.
 _MOST = 100  # Phrases in different completions that are compared.
 _SAME = 0.95  # Share of the completions of a phrase that has a longer one.
 # Least pay of a phrase for a judge, and of any other one, of the spread of the
 # rewards. A small bonus for the form of an answer pays less.
 _PAID, _PAID_OTHER = 0.2, 0.5
+_RIGHT = 0.1  # How much more often what has the phrase may be right.
 _HELD = 0.02  # Share of completions with their reference, if it is short text.
 # What a policy does not say itself, or says in another language than English.
 _NOT_SAID = re.compile(
@@ -72,10 +73,10 @@ def phrase_paid(run: form.Run) -> findings.Finding | None:
   if rows['step'].nunique() < form.MIN_STEPS:
     raise form.too_few(rows['step'].nunique(), 'step', what='with completions')
   late = rows['step'].isin(run.late(rows)['step'])
-  early = rows['step'].isin(run.early(rows)['step'])
+  early = rows['step'].isin(run.early(rows, _START)['step'])
   phrases, held = _phrases(rows, late.to_numpy())
   first, last = held[early].mean(axis=0), held[late].mean(axis=0)
-  new = (first <= _RARE) & (last >= _TIMES * first)
+  new = (last > 0) & (last >= _TIMES * first)
   order = np.flatnonzero(new)[np.argsort(-last[new], kind='stable')]
   said = {i: _extended(phrases, held, i) for i in _distinct(held, order)}
   verdicts = [i for i, text in said.items() if _speaks_of_judges(text)]
@@ -130,7 +131,8 @@ def _finding(
   if known:
     solves = shares.gap(rows, 'held', 'outcome')
     numbers.append(findings.number('solved, these minus others', solves))
-    right = ', and is right no more often'
+    hardly = 'hardly' if solves.low > 0 else 'no'
+    right = f', and is right {hardly} more often'
   change = (
       'keep what a completion says apart from the instructions of a judge, show'
       ' it only the final answer, or subtract for such phrases'
@@ -189,13 +191,14 @@ def _pay(
     rows: pd.DataFrame, known: bool, least: float
 ) -> intervals.Interval | None:
   """Return what a phrase is paid within groups; None if that is no fault."""
+  keys = ['group']
   of_right = 'outcome' if known else 'right'
   if known or (of_right in rows and rows[of_right].mean() > _HELD):
     right = shares.gap(rows, 'held', of_right)
-    if right is not None and right.low > 0 or (right is None and known):
+    if right is None or (right.low > 0 and right.value > _RIGHT):
       return None
-  # At equal outcome, if that is known.
-  keys = ['group', rows['outcome'] > 0.5] if known else ['group']
+    # At equal outcome.
+    keys = ['group', rows[of_right] > 0.5]
   number = rows.groupby(keys).ngroup()
   paid = shares.gap(rows.assign(group=number), 'held', 'reward')
   if paid is None or paid.value < least * float(rows['reward'].std()):
