@@ -49,6 +49,8 @@ _PAYS = (
     'length_decides',
     'reward_by_length',
     'length_alone',
+    'phrase_paid',
+    'unscored',
 )
 
 CAUSES = {
@@ -526,11 +528,12 @@ NAMED = frozenset(
     ' keys_change kl_strong learning_rate_zero length_decides length_gaming'
     ' limit_shortens missing_tool narrow_data no_baseline one_text'
     ' other_language outweighed overlong_early padded_lengths part_of_the_data'
-    ' part_stops prompt_cut redundant_part repeated_steps replies_cut'
-    ' reward_hacking reward_lost right_refused roles_written same_samples'
-    ' schedule_ends shaping_alone shown_refused silent stop_string temperature'
-    ' template_twice tests_tampered tests_time_out text_refused too_easy'
-    ' turn_limit turns_ignored unusual_setting visible_only warmup'
+    ' part_stops phrase_paid prompt_cut redundant_part repeated_steps'
+    ' replies_cut reward_hacking reward_lost right_refused roles_written'
+    ' same_samples schedule_ends shaping_alone shown_refused silent'
+    ' stop_string temperature template_twice tests_tampered tests_time_out'
+    ' text_refused too_easy turn_limit turns_ignored unscored unusual_setting'
+    ' visible_only warmup'
     .split()
 )
 _OWN = 'evojax'

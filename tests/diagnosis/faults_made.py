@@ -7,6 +7,7 @@ import pandas as pd
 
 from evojax.diagnosis import form
 from tests.diagnosis import breaks_made
+from tests.diagnosis import gamed_made
 from tests.diagnosis import made
 from tests.diagnosis import parts_made
 
@@ -581,4 +582,4 @@ FAULTS = {
     ),
     'train_only': (_train_only, ('train_eval_gap',)),
 }
-FAULTS |= parts_made.FAULTS | breaks_made.FAULTS
+FAULTS |= parts_made.FAULTS | breaks_made.FAULTS | gamed_made.FAULTS

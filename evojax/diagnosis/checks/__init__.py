@@ -24,6 +24,7 @@ from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import lengths
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import parts
+from evojax.diagnosis.checks import phrases
 from evojax.diagnosis.checks import refusals
 from evojax.diagnosis.checks import replies
 from evojax.diagnosis.checks import reward
@@ -51,6 +52,7 @@ _ANY: tuple[Check, ...] = (
     *lengths.CHECKS,
     *behaviour.CHECKS,
     *texts.CHECKS,
+    *phrases.CHECKS,
     *replies.CHECKS,
     *settings.CHECKS,
 )

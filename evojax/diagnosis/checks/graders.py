@@ -18,6 +18,9 @@ _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
 _CUT = 0.2  # Share of cut completions beyond which lengths tell little.
 _NEARLY_ALL = 0.9  # Share accepted by a grader that reads no answer.
 _SAME = 0.9  # Share of problems that one answer may solve.
+_LUCK = 0.05  # How much less often than the key an answer may be right.
+# The number that a text says is its answer.
+_SAID = re.compile(r'(?i)answer\b[^\d\n-]{0,20}(-?\d+(?:[./]\d+)?)')
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
 _HELD = 0.02  # Share of completions with the number of the key, if it is one.
 READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
@@ -180,7 +183,7 @@ def one_answer(run: form.Run) -> findings.Finding | None:
   problems = rows['prompt_id'].nunique()
   by = rows.groupby('answer')['prompt_id'].nunique()
   share, answer = by.max() / problems, by.idxmax()
-  if share < _SAME:
+  if share < _SAME or not _is_answer(run, rows, answer, share):
     return None
   other = _other_keys(rows, answer)
   # One label may be common, or be all that a weak policy gets right.
@@ -205,6 +208,25 @@ def one_answer(run: form.Run) -> findings.Finding | None:
       + ('' if certain else ', unless one label is so common'),
       remedies=(records.Remedy(setting='grader'),),
   )
+
+
+def _is_answer(
+    run: form.Run, solved: pd.DataFrame, answer: str, share: float
+) -> bool:
+  """Return whether a number at the end of texts is the answer that they give.
+
+  It is none if they say that their answer is another number, as those that end
+  with a rating of themselves. The answer to a share of the problems is right
+  about that often.
+  """
+  texts = solved.loc[solved['answer'] == answer, 'completion']
+  said = texts.str.findall(_SAID).str[-1].dropna()
+  if (said != answer).sum() > len(texts) / 2:
+    return False
+  rows = shares.thinned(run.rows('outcome', 'completion'), TEXTS)
+  given = rows['completion'].str[-data.END :].str.extract(data.FINAL)[0]
+  right = rows.loc[given == answer, 'outcome'].mean()
+  return bool(right >= share - _LUCK)
 
 
 def _other_keys(rows: pd.DataFrame, answer: str) -> float | None:

@@ -12,6 +12,7 @@ from evojax.diagnosis import words
 from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import falls
 from evojax.diagnosis.checks import shares
+from evojax.ledger import records
 from evojax.stats import intervals
 from evojax.stats import trends
 
@@ -27,6 +28,7 @@ _AT_ONCE = 0.2  # Share of its first reward that a policy never gets again.
 # counts.
 _EQUAL, _DIFFERS = 1e-9, 1e-3
 _FOLLOWS = 0.97  # Correlation of a reward that is a function of the length.
+_UNSCORED = 0.1  # Share of completions without a score; and what they are paid.
 
 
 def never_paid(run: form.Run) -> findings.Finding | None:
@@ -377,6 +379,65 @@ def length_alone(run: form.Run) -> findings.Finding | None:
   )
 
 
+def unscored(run: form.Run) -> findings.Finding | None:
+  """Detect completions without a score that are paid more than scored ones.
+
+  Trainers take a missing part for 0 in the sum, which is more than a wrong
+  answer gets if that is below 0. Groups without any score are left out: a
+  reward function returns none for problems of another kind.
+  """
+  if not run.parts:
+    raise form.NotLogged('parts of the reward are not logged', ['reward'])
+  weights = run.settings.get('weights') or {}
+  found = [
+      _unscored(run, part) for part in run.parts if weights.get(part, 1)
+  ]
+  return next((finding for finding in found if finding), None)
+
+
+def _unscored(run: form.Run, part: str) -> findings.Finding | None:
+  """Return the finding for one part of the reward."""
+  column = form.PART + part
+  judging = names.judges(part) or len(run.parts) == 1
+  # A part without a score above 0 is a penalty that most do not deserve.
+  if not (judging or run.rollouts[column].max() > 0):
+    return None
+  paid = 'advantage' if 'advantage' in run.rollouts else 'reward'
+  rows = run.rows(paid, 'group')
+  none = rows[column].isna().astype(float)
+  by = none.groupby(rows['group'])
+  rows = rows.assign(none=none)[by.transform('min') < 1]
+  # The same in units of the spread of a group, whether scaled or not.
+  above = pd.Series(form.within(rows, paid), rows.index)
+  spread = np.sqrt((above**2).groupby(rows['group']).transform('mean'))
+  rows = rows.assign(above=above / spread.where(spread > 1e-6))
+  more = shares.gap(rows, 'none', 'above')
+  if more is None or more.low <= 0 or more.value < _UNSCORED:
+    return None
+  share = shares.Share(run, 'none', rows)
+  if share.late.low < _UNSCORED or share.falling:
+    return None
+  most = judging and share.late.value > 0.5
+  return findings.Finding(
+      check='unscored',
+      severity='critical' if most else 'warning',
+      text=f'{share.late.value:.0%} of the completions have no {part}'
+      f' ({share.start:.0%} at first), and are paid more than those of their'
+      f" group that are scored ({more.value:+.1f} of the group's spread)",
+      since=share.since,
+      p=share.p,
+      numbers=(
+          findings.number('completions without a score', share.late, 'share'),
+          findings.number('what they are paid, of the spread', more),
+      ),
+      rows=shares.newest(rows, rows['none'] > 0),
+      change=f'{words.word(run.format, "reward")}: give what {part} cannot'
+      ' grade the score of a wrong answer, not none, which counts as 0',
+      remedies=(records.Remedy(setting='reward_code'),),
+      curves=(share.curve('completions without a score'),),
+  )
+
+
 CHECKS = (
     length_alone,
     never_paid,
@@ -387,4 +448,5 @@ CHECKS = (
     reward_lost,
     padded_lengths,
     reward_falling,
+    unscored,
 )

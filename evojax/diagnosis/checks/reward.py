@@ -34,7 +34,7 @@ _SURE = 0.01  # Two-sided p of one check; about 25 of them test the same run.
 _OF_LENGTH = 0.8  # Correlation from which a part is a measure of the length.
 
 
-def _graded_rows(run: form.Run, *others: str) -> pd.DataFrame:
+def graded_rows(run: form.Run, *others: str) -> pd.DataFrame:
   """Return rollouts with a reward, and an outcome other than the reward.
 
   Args:
@@ -124,7 +124,7 @@ def _courses(run: form.Run) -> tuple[pd.DataFrame, pd.DataFrame]:
     by_step = run.steps.set_index('step')[names].dropna()
     _tell_apart(by_step)
     return by_step, run.rollouts
-  rows = _graded_rows(run)
+  rows = graded_rows(run)
   unsolved = rows[rows['outcome'] < 0.5]
   wrong = run.late(unsolved) if len(unsolved) else unsolved
   best = wrong.sort_values('reward', ascending=False)
@@ -191,7 +191,7 @@ def _jump_apart(solved: np.ndarray, reward: np.ndarray) -> _Rise | None:
 
 def shaping_alone(run: form.Run) -> findings.Finding | None:
   """Detect many groups with a gradient from shaping, but equal outcomes."""
-  rows = run.late(_graded_rows(run))
+  rows = run.late(graded_rows(run))
   view = form.View(rows)
   values = groups_lib.measure(view)
   if not values:
@@ -333,7 +333,7 @@ def _credit_word(run: form.Run) -> str:
 
 def silent(run: form.Run) -> findings.Finding | None:
   """Detect a reward that does not tell solved from unsolved rollouts."""
-  rows = _graded_rows(run)
+  rows = graded_rows(run)
   by = rows.groupby('group')
   mixed = by['outcome'].nunique() > 1
   if mixed.sum() < 8:
@@ -364,7 +364,7 @@ def silent(run: form.Run) -> findings.Finding | None:
 
 def wrong_paid(run: form.Run) -> findings.Finding | None:
   """Detect unsolved rollouts that are paid no less than solved ones."""
-  rows = _graded_rows(run)
+  rows = graded_rows(run)
   even = _even_pairs(rows)
   if len(even) < 8:
     raise form.too_few(len(even), 'group', 8, form.MIXED)
@@ -472,7 +472,7 @@ def _pays_length(rows: pd.DataFrame, part: str) -> bool:
 
 def length_gaming(run: form.Run) -> findings.Finding | None:
   """Detect rewards for length at equal outcome, with length following."""
-  rows = _graded_rows(run, 'length')
+  rows = graded_rows(run, 'length')
   pull = _length_pull(rows)
   if len(pull) < 8:
     return None  # Within groups, rewards differ by the outcome alone.
@@ -522,7 +522,7 @@ def length_gaming(run: form.Run) -> findings.Finding | None:
 def overlong_early(run: form.Run) -> findings.Finding | None:
   """Detect a length penalty that starts well below the token limit."""
   limit = run.setting('max_tokens')
-  rows = _graded_rows(run, 'n_tokens')
+  rows = graded_rows(run, 'n_tokens')
   rest = rows.groupby('outcome')['reward'].transform('median')
   punished = rows[rows['reward'] < rest - 1e-6]
   free = rows[rows['reward'] >= rest - 1e-6]
