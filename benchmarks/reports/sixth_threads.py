@@ -49,6 +49,8 @@ TEXTS = {
         answer='completions speak to the grader and are paid for it: the judge'
         ' is gamed',
         log='table',
+        names=('phrase_paid',),
+        says='apart from',
     ),
     'val_equals_one': Report(
         thread='NeMo-RL #1619',
@@ -72,6 +74,8 @@ TEXTS = {
         answer='ever more completions have no score, and these have positive'
         ' advantages: a missing reward counts as 0',
         log='trl',
+        names=('unscored',),
+        says='score of a wrong answer',
     ),
     # Completions are cut at the limit; the format reward falls first, the
     # accuracy with it.
