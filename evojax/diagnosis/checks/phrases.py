@@ -176,7 +176,7 @@ def _graded(run: form.Run) -> tuple[pd.DataFrame, bool]:
   weights = run.settings.get('weights') or {}
   paid = rows['reward']
   for part in run.parts:
-    if re.search('format|length|tag', part, re.IGNORECASE):
+    if re.search('format|length|long|tag', part, re.IGNORECASE):
       paid = paid - weights.get(part, 1.0) * rows[form.PART + part].fillna(0)
   if not known and 'reference' in rows:
     right = [
