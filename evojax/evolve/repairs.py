@@ -110,7 +110,7 @@ def _makes(change: Change, remedy: records.Remedy) -> bool:
   return _size(after / before) >= min(_size(least), _size(remedy.times) / 2)
 
 
-def _may_be_bound(path: str, value: float) -> bool:
+def _may_be_bound(path: str, value: int | float) -> bool:
   """Return whether a value may be the lowest or highest of its path.
 
   It is not known for paths of a domain, nor where another value is the bound.
