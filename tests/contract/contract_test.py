@@ -177,7 +177,8 @@ class Contract(parameterized.TestCase):
           )
           return (time.perf_counter() - start) / 60
 
-      type(self)._pace = asyncio.run(run())
+      # The first requests may compile programs.
+      type(self)._pace = min(asyncio.run(run()) for _ in range(2))
     count = 120 if self._pace > 0.01 else 400
     return count, 0.3 * count * self._pace
 
