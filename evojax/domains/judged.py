@@ -129,22 +129,29 @@ class Judged(base.Domain):
   ) -> list[records.Grade]:
     """Grade completion b of problem b, for all b, and ask the judge.
 
+    The judge is not asked about what could not be graded.
+
     Raises:
       graders.NoGradesError: If the judge scores none of them.
     """
     grades = self._domain.grade_many(problems, completions)
-    items = [
-        graders.Item(p, dataclasses.replace(c, text=transcript(c)))
-        for p, c in zip(problems, completions, strict=True)
-    ]
-    scores = self._judge(items)
+    items = {
+        b: graders.Item(p, dataclasses.replace(c, text=transcript(c)))
+        for b, (p, c) in enumerate(zip(problems, completions, strict=True))
+        if grades[b].status != records.INFRA_ERROR
+    }
+    scores = self._judge(list(items.values())) if items else []
     failed = [score for score in scores if score.score is None]
     if failed and len(failed) == len(scores):
       raise graders.NoGradesError(
           f'config.{FIELD} gave no score to any of {len(items)} episodes. The'
           f' first: {failed[0].note}. The same command continues the run'
       )
-    return list(map(self._with_score, grades, scores))
+    known = dict(zip(items, scores, strict=True))
+    return [
+        self._with_score(grade, known.get(b, graders.Scored()))
+        for b, grade in enumerate(grades)
+    ]
 
   def _with_score(
       self, grade: records.Grade, score: graders.Scored

@@ -71,7 +71,12 @@ def open_fork(source: pathlib.Path, version: str) -> Fork:
     )
   versions = history.read(source).versions
   found = {version.version: version for version in versions}
-  if not found or (version and version not in found):
+  if not found:
+    raise ValueError(
+        f'--fork_from={source}: it has no version yet; continue that run until'
+        ' it has one'
+    )
+  if version and version not in found:
     raise ValueError(
         f'--fork_version={version}: {source} has the versions {list(found)}'
     )

@@ -154,6 +154,23 @@ class JudgedTest(parameterized.TestCase):
     ):
       domain.grade_many(problems[1:], completions[1:])
 
+  def test_what_could_not_be_graded_is_not_judged(self):
+    server = self.serve()
+    fake = fakes.Domain()
+    domain = self.wrap(fake, server.url)
+    problems = [fakes.make_problem(text) for text in ('a', 'b')]
+    completions = [graded.completion('direct 4')] * 2
+    first, second = fake.grade_many(problems, completions)
+    lost = dataclasses.replace(second, status=records.INFRA_ERROR)
+    for grades, asked in (([first, lost], 1), ([lost, lost], 1)):
+      with mock.patch.object(fake, 'grade_many', return_value=grades):
+        found = domain.grade_many(problems, completions)
+      self.assertEqual(
+          [grade.status for grade in found], [grade.status for grade in grades]
+      )
+      self.assertEqual(found[1].columns['judge'], 0.0)
+      self.assertLen(server.bodies, asked)
+
   @parameterized.parameters(
       ({'url': ''}, 'domain.judge.url is not set'),
       ({'url': 'localhost'}, 'domain.judge.url=.* wanted'),

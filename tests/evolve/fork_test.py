@@ -3,6 +3,7 @@
 import os
 import pathlib
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 
@@ -64,6 +65,13 @@ class DurableTest(absltest.TestCase):
     (version,) = samples.run(row).versions
     fork_lib.Fork(self.source, version).copy(self.target)
     self.check(self.target / 'arms/v0')
+
+  def test_a_source_without_a_version(self):
+    (self.source / 'ledger.jsonl').touch()
+    none = mock.Mock(versions=())
+    with mock.patch.object(fork_lib.history, 'read', return_value=none):
+      with self.assertRaisesRegex(ValueError, 'it has no version yet'):
+        fork_lib.open_fork(self.source, '')
 
   def test_a_checkpoint_of_a_run_that_trains(self):
     newest = self.source / 'arms/r001-incumbent-3' / STEP
