@@ -47,15 +47,22 @@ def by_version(rows: Rows) -> dict[str, float]:
 def promoted_points(rows: Rows) -> float:
   """Return the summed effects of the kept changes, in percentage points.
 
-  A change that trained nothing adds none; one that was taken back later still
-  counts.
+  A change that trained nothing adds none, and neither does one that its shadow
+  took back.
   """
+  taken_back = {
+      row.record.trial
+      for row in rows
+      if isinstance(row.record, records.Shadow)
+      and row.record.decision == 'drop'
+  }
   return math.fsum(
       100 * row.record.effect
       for row in rows
       if isinstance(row.record, records.Verify)
       and row.record.status == 'keep'
       and row.record.effect is not None
+      and row.record.trial not in taken_back
   )
 
 

@@ -54,6 +54,11 @@ class BudgetTest(parameterized.TestCase):
     self.assertAlmostEqual(budget_lib.per_point(ROWS), 50.0)
     self.assertIsNone(budget_lib.per_point(ROWS[:4]))
 
+  @parameterized.parameters(('go_on', 4.0), ('keep', 4.0), ('drop', 0.0))
+  def test_a_change_that_its_shadow_judges(self, decision, points):
+    look = _row(records.Shadow, 0.0, trial=0, decision=decision)
+    self.assertAlmostEqual(budget_lib.promoted_points((*ROWS, look)), points)
+
   @parameterized.parameters(
       (dict(), math.inf, math.inf),
       (dict(device_seconds=250), 250.0, 50.0),
