@@ -156,6 +156,11 @@ class JumpTest(parameterized.TestCase):
     if wanted:
       self.assertEqual(found.since, 20)
 
+  @parameterized.parameters(0.0, 0.4)
+  def test_constant_scores_do_not_jump(self, score):
+    run = parts_made.metrics(eval_outcome=score * _EIGHT)
+    self.assertIsNone(evaluations.eval_jumps(run))
+
   def test_noise_hardly_ever_jumps(self):
     rng = np.random.default_rng(0)
     found = [

@@ -244,7 +244,7 @@ def eval_jumps(run: form.Run) -> findings.Finding | None:
   before, after = scores[at - width : at], scores[at : at + width]
   jump = float(after.mean() - before.mean())
   if (
-      abs(jump) < _FAR * _noise(scores, width)
+      abs(jump) <= max(_FAR * _noise(scores, width), 1e-9)
       or (scores[at] - scores[at - 1]) / jump < _AT_ONCE
       or np.ptp(before) + np.ptp(after) > abs(jump)
       or _training_jumps(run, int(steps[at - 1]), int(steps[at]), jump)
