@@ -158,8 +158,9 @@ class JumpTest(parameterized.TestCase):
 
   @parameterized.parameters(0.0, 0.4)
   def test_constant_scores_do_not_jump(self, score):
-    run = parts_made.metrics(eval_outcome=score * _EIGHT)
-    self.assertIsNone(evaluations.eval_jumps(run))
+    for training in (0.5 - 0.002 * _N, 0.5 + 0.002 * _N):
+      run = parts_made.metrics(eval_outcome=score * _EIGHT, outcome=training)
+      self.assertIsNone(evaluations.eval_jumps(run))
 
   def test_noise_hardly_ever_jumps(self):
     rng = np.random.default_rng(0)
