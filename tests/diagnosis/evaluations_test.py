@@ -192,6 +192,10 @@ class AfterTest(parameterized.TestCase):
     if wanted:
       self.assertEqual(found.since, 1)
 
+  def test_rewards_of_0_are_not_lower(self):
+    run = parts_made.metrics(**_score(0.5 + 0 * _N), reward=0.0 * _N)
+    self.assertIsNone(evaluations.after_evaluations(run))
+
   def test_evaluations_of_every_step_tell_nothing(self):
     run = parts_made.metrics(**{'evaluation_val/acc': 0.5 + 0 * _N})
     with self.assertRaises(form.NotLogged):

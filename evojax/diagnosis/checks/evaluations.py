@@ -310,7 +310,7 @@ def after_evaluations(run: form.Run) -> findings.Finding | None:
   spread = float(np.median(np.abs(left[~after]))) / _MEDIAN
   error = spread / np.sqrt(after.sum())
   usual = abs(float(np.median(scores[~after])))
-  if lower < max(_ERRORS * error, _LOWER * usual):
+  if lower <= max(_ERRORS * error, _LOWER * usual):
     return None
   return findings.Finding(
       check='after_evaluations',

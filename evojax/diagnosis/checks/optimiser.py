@@ -211,7 +211,7 @@ def critic_untrained(run: form.Run) -> findings.Finding | None:
         float(np.mean(part))
         for part in np.array_split(value - returns, 3)[::2]
     )
-    far = abs(late) > _APART * float(np.std(returns))
+    far = abs(late) > max(_APART * float(np.std(returns)), 1e-6)
     if not far or abs(late) < _KEPT * abs(early):
       return None
     text = (
