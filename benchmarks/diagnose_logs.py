@@ -146,8 +146,8 @@ FAULTS = {
 class Split:
   """What the trainings of one split have in common."""
 
-  # Of the base policy. Faults have the seed 100 * seed, from which those of
-  # clean logs count up.
+  # Seed of the base policy. Logs of faults have the seed 100 * seed; the seeds
+  # of clean logs count up from it.
   seed: int
   skill: float  # How often the better demonstrations are right.
   learning_rate: float

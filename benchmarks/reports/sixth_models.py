@@ -276,7 +276,7 @@ def tempered_logits(folder: pathlib.Path, seed: int) -> None:
           seed,
           **{
               'optim/entropy': entropy,
-              # Of a policy and the same one at a temperature of 0.7.
+              # KL between a policy and the same one at temperature 0.7.
               'optim/kl_sample_train_v1': 0.17
               * entropy
               * w.noise(seed + 2, 0.95, 1.05),

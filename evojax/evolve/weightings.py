@@ -24,8 +24,8 @@ class Weightings:
 
   rewards: Float32[np.ndarray, 'W P G']
   advantages: Float32[np.ndarray, 'W P G']
-  # Of the groups with at least two valid members, the share whose rewards do
-  # not vary.
+  # Share of groups whose rewards do not vary, among those with at least two
+  # valid members.
   dead_groups: Float32[np.ndarray, 'W']
   # Over groups with a solved and an unsolved member: share of members whose
   # advantage is positive if solved, negative if not. NaN without such groups.

@@ -12,6 +12,7 @@ _PERMUTATIONS = 999
 # Number of values that are permuted at a time, unless one series is longer.
 _BLOCK = 1 << 16
 _STRETCH = 4  # Fewest values of a stretch.
+_MEDIAN = 0.6745  # Median size of a standard Normal variable.
 _MEDIAN_SQUARE = 0.455  # Median of the square of a standard Normal variable.
 
 
@@ -168,6 +169,16 @@ def fall_from_peak(y: intervals.Reals) -> Change | None:
   excess = np.cumsum(y[peak:] - (before + after) / 2)
   index = min(peak + int(np.argmax(excess)) + 1, n - 1)
   return Change(index, (1 + beyond) / (1 + _PERMUTATIONS), before, after)
+
+
+def noise(y: intervals.Reals) -> float:
+  """Return the standard deviation of the noise of one value.
+
+  It is taken from the median of second differences, to which neither a slope
+  nor a single jump adds.
+  """
+  second = float(np.median(np.abs(np.diff(np.asarray(y, np.float64), 2))))
+  return second / _MEDIAN / math.sqrt(6)
 
 
 def _moving_mean(y: np.ndarray, width: int) -> np.ndarray:

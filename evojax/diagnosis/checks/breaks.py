@@ -33,7 +33,6 @@ _TIMES, _JUMP, _MOST_OF_IT = 8.0, 0.15, 0.7
 _CHARACTERS = 4.0  # Per token, where tokens are not counted.
 _WINDOW, _CLOSE = 8, 3  # Steps on either side of a jump, and next to it.
 _NOISES = 8.0  # Standard errors of a jump of the score.
-_MEDIAN = 0.6745  # Median size of a standard Normal variable.
 
 
 def keys_change(run: form.Run) -> findings.Finding | None:
@@ -309,7 +308,8 @@ def score_jumps(run: form.Run) -> findings.Finding | None:
 
   Learning raises it little by little.
   """
-  name = 'outcome' if _has(run, 'outcome') else 'reward'
+  known = 'outcome' in {*run.rollouts, *run.steps}
+  name = 'outcome' if known else 'reward'
   steps, score = run.course(name)
   if len(score) < 3 * _WINDOW:
     raise form.too_few(len(score), 'step', 3 * _WINDOW)
@@ -321,7 +321,7 @@ def score_jumps(run: form.Run) -> findings.Finding | None:
       float(side.mean())
       for side in (score[at - _WINDOW : at], score[at : at + _WINDOW])
   )
-  called = 'solved share' if name == 'outcome' else 'reward'
+  called = 'solved share' if known else 'reward'
   often = f', as it does {len(places)} times' if len(places) > 1 else ''
   return findings.Finding(
       check='score_jumps',
@@ -342,22 +342,15 @@ def score_jumps(run: form.Run) -> findings.Finding | None:
   )
 
 
-def _has(run: form.Run, name: str) -> bool:
-  """Return whether a quantity is known of rollouts or steps."""
-  return name in run.rollouts or name in run.steps
-
-
 def _jumps(values: np.ndarray) -> list[int]:
   """Return the indices at which a course that stood still rises at once."""
-  second = float(np.median(np.abs(np.diff(values, 2))))
-  noise = second / _MEDIAN / np.sqrt(6)  # Of one value.
+  error = trends.noise(values) * np.sqrt(2 / _WINDOW)
   found: list[int] = []
   for at in range(2 * _WINDOW, len(values) - _WINDOW + 1):
     long, before = values[at - 2 * _WINDOW : at], values[at - _WINDOW : at]
     after = values[at : at + _WINDOW]
     jump = float(after.mean() - before.mean())
     near = values[at : at + _CLOSE].mean() - values[at - _CLOSE : at].mean()
-    error = noise * np.sqrt(2 / _WINDOW)
     if (
         jump <= max(_NOISES * error, _JUMP * before.mean(), 0.0)
         or near < _MOST * jump

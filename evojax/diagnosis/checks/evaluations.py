@@ -98,13 +98,8 @@ def _stretches(scores: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def _noise(scores: np.ndarray, width: int) -> float:
-  """Return the standard error of the difference of two stretches.
-
-  It is taken from the median of second differences, to which neither a slope
-  nor a single jump adds.
-  """
-  second = float(np.median(np.abs(np.diff(scores, 2))))
-  return second / _MEDIAN / np.sqrt(6) * np.sqrt(2 / width)
+  """Return the standard error of the difference of two stretches."""
+  return trends.noise(scores) * np.sqrt(2 / width)
 
 
 def eval_falling(run: form.Run) -> findings.Finding | None:
@@ -275,12 +270,8 @@ def _training_jumps(run: form.Run, last: int, first: int, jump: float) -> bool:
     first: Step of the first one after it.
     jump: The change of the evaluation's score.
   """
-  for name in ('outcome', 'reward'):
-    try:
-      steps, scores = run.course(name)
-    except form.NotLogged:
-      continue
-    wide = max(first - last, form.MIN_STEPS)
+  wide = max(first - last, form.MIN_STEPS)
+  for steps, scores in shares.scores(run):
     before = scores[(steps > last - wide) & (steps <= last)]
     after = scores[(steps >= first) & (steps < first + wide)]
     if len(before) and len(after):

@@ -36,7 +36,7 @@ _SAME = 0.95  # Share of the completions of a phrase that has a longer one.
 _PAID, _PAID_OTHER = 0.2, 0.5
 _RIGHT = 0.1  # How much more often what has the phrase may be right.
 _HELD = 0.02  # Share of completions with their reference, if it is short text.
-# What a policy does not say itself, or says in another language than English.
+# Text that is not the policy's own words: code, tool calls, other roles.
 _NOT_SAID = re.compile(
     r'```.*?(?:```|\Z)|<tool_(call|response)>.*?(?:</tool_\1>|\Z)'
     r'|<\|im_start\|>(?:user|tool|system)\b.*?(?:<\|im_end\|>|\Z)',
@@ -89,7 +89,7 @@ def phrase_paid(run: form.Run) -> findings.Finding | None:
     marked = rows.assign(held=held[:, i].astype(float))
     if not _spread(marked[late]):
       continue
-    # What has another such phrase is paid for that.
+    # Rollouts with another such phrase may be paid for that one.
     least = _PAID if i in verdicts else _PAID_OTHER
     paid = _pay(marked[held[:, i] | ~other], known, least)
     since = shares.since(marked.groupby('step')['held'].mean())

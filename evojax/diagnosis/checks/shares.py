@@ -1,6 +1,6 @@
 """Measures that several checks share: shares of episodes, and rewards."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -138,12 +138,16 @@ def _line(run: form.Run) -> trends.Trend | None:
 
 def score(run: form.Run) -> np.ndarray | None:
   """Return the course of the solved share, or else of the reward, if logged."""
+  return next((values for _, values in scores(run)), None)
+
+
+def scores(run: form.Run) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yield steps and values of the solved share and of the reward, if logged."""
   for name in ('outcome', 'reward'):
     try:
-      return run.course(name)[1]
+      yield run.course(name)
     except form.NotLogged:
       continue
-  return None
 
 
 @form.once
