@@ -28,6 +28,22 @@ QUERIES = (
     'vLLM logprob mismatch training',
     'reward hacking in RL fine-tuning',
 )
+# The first twelve gave fewer than 24, so that these were added before they were
+# run; their results are taken by the same rule.
+MORE_QUERIES = (
+    'GRPO reward suddenly drops to zero KL becomes large',
+    'GRPO reward fluctuates instead of rising',
+    'RL training grad norm spikes entropy rises model outputs nonsense',
+    'response length explodes and clip ratio rises during RL',
+    'format reward always zero GRPO',
+    'model outputs exclamation marks after some RL steps',
+    'GRPO grad norm is zero but reward std is not zero',
+    'accuracy reward decreases while format reward increases',
+    'GRPO reward plateaus after a few steps',
+    'validation score lower after RL training than before',
+    'importance ratio not 1 on-policy RL training',
+    'multi-turn agent RL training reward collapse',
+)
 SOUND_QUERIES = (
     'is it normal GRPO loss negative',
     'is this training curve normal RL LLM',
