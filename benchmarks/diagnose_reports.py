@@ -4,9 +4,9 @@
         [--only=NAME] [--verbose]
 
 Writes synthetic logs of the runs in `benchmarks.reports.threads`,
-`third_threads`, `fourth_threads`, `fifth_threads` and `sixth_threads`, and of
-the faults that begin half-way in `event_list`, and prints which of them
-evojax-diagnose names.
+`third_threads`, `fourth_threads`, `fifth_threads`, `sixth_threads` and
+`seventh_threads`, and of the faults that begin half-way in `event_list`, and
+prints which of them evojax-diagnose names.
 A report is named if a finding of `Report.names` says `Report.says`, its cause
 or the setting to change, and the right step if it has one; otherwise it counts
 as a symptom if a finding is one of its consequences. Each other finding is a
@@ -21,6 +21,7 @@ import shutil
 from benchmarks.reports import event_list
 from benchmarks.reports import fifth_threads
 from benchmarks.reports import fourth_threads
+from benchmarks.reports import seventh_threads
 from benchmarks.reports import sixth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
@@ -52,6 +53,11 @@ LISTS = {
         'sixth': sixth_threads.TEXTS,
         'sixth_models': sixth_threads.MODELS,
         'sixth_sound': sixth_threads.SOUND,
+    },
+    'seventh': {
+        'seventh': seventh_threads.TEXTS,
+        'seventh_models': seventh_threads.MODELS,
+        'seventh_sound': seventh_threads.SOUND,
     },
     'events': {'events': event_list.EVENTS | event_list.SOUND},
 }

@@ -79,7 +79,7 @@ TEXTS = {
         seen='the score drops at once, and calls of tools can no longer be'
         ' read',
         cause='the probability of control tokens such as <tool_call> shoots up,'
-        ' and they break the form of the calls; the skill itself is still there',
+        ' and they break the form of the calls; the skill is still there',
         answer='from one step on completions repeat the token that opens a'
         ' call, and no call can be read: the form collapsed. Go back to a'
         ' checkpoint before it and mix in supervised examples or lower the'

@@ -35,15 +35,18 @@ _OLD = {
 Parts = Mapping[str, Any]
 
 
-def rollouts(seed: int, size: int = 8, **options: Any) -> pd.DataFrame:
-  """Return rollouts of STEPS steps whose tokens are about 40 to 200.
+def rollouts(
+    seed: int, size: int = 8, steps: int = STEPS, **options: Any
+) -> pd.DataFrame:
+  """Return rollouts whose tokens are about 40 to 200.
 
   Args:
     seed: Of all random numbers.
     size: Rollouts of a group.
+    steps: Steps of the run.
     **options: See `made.rollouts`.
   """
-  rows = made.rollouts(seed, STEPS, size=size, **options)
+  rows = made.rollouts(seed, steps, size=size, **options)
   rows['n_tokens'] = (4 * rows['n_tokens']).clip(upper=LIMIT)
   rows['truncated'] = (rows['n_tokens'] >= LIMIT).astype(float)
   number = rows['prompt'].str.extract(r'(\d+)')[0]
@@ -83,17 +86,43 @@ def advantages(rows: pd.DataFrame, reward: Any) -> np.ndarray:
   ).fillna(0)
 
 
+def frame(steps: int, groups: int, size: int) -> pd.DataFrame:
+  """Return the steps and groups of a run's rollouts, one row each."""
+  number = np.arange(steps * groups * size)
+  return pd.DataFrame(
+      {
+          'step': number // (groups * size),
+          'group': number // size % groups,
+          'truncated': 0.0,
+      }
+  )
+
+
+def logistic(step: np.ndarray, middle: float, width: float) -> np.ndarray:
+  """Return a share that goes from 0 to 1 around a step."""
+  return 1 / (1 + np.exp(-(step - middle) / width))
+
+
 def noise(seed: int, low: float, high: float, n: int = STEPS) -> np.ndarray:
   """Return random numbers of a range, one per step."""
   return np.random.default_rng([seed, 7]).uniform(low, high, n)
 
 
 def rise(
-    start: float, end: float, seed: int, spread: float = 0.05
+    start: float, end: float, seed: int, spread: float = 0.05, n: int = STEPS
 ) -> np.ndarray:
   """Return a line with relative noise, one value per step."""
-  line = np.linspace(start, end, STEPS)
-  return line * (1 + noise(seed, -spread, spread))
+  line = np.linspace(start, end, n)
+  return line * (1 + noise(seed, -spread, spread, n))
+
+
+def wander(seed: int, n: int, scale: float, memory: float = 0.8) -> np.ndarray:
+  """Return noise whose values resemble the one before, with mean about 0."""
+  steps = np.random.default_rng([seed, 11]).normal(size=n)
+  found = np.zeros(n)
+  for i in range(1, n):
+    found[i] = memory * found[i - 1] + steps[i]
+  return scale * np.sqrt(1 - memory**2) * found
 
 
 def trl_metrics(
@@ -124,11 +153,12 @@ def trl_metrics(
   spread = group.std().fillna(0)
   by = table.groupby('step')
   alive = (spread > 1e-9).groupby('step').mean().to_numpy()
+  n = by.ngroups
   found = {
-      'step': np.arange(1, by.ngroups + 1),
+      'step': np.arange(1, n + 1),
       'loss': -(by['weighted'].sum() / by['n_tokens'].sum()).to_numpy(),
-      'grad_norm': np.sqrt(alive) * noise(seed, 0.2, 0.5),
-      'learning_rate': np.linspace(1e-6, 0, STEPS),
+      'grad_norm': np.sqrt(alive) * noise(seed, 0.2, 0.5, n),
+      'learning_rate': np.linspace(1e-6, 0, n),
       'num_tokens': by['n_tokens'].sum().cumsum().to_numpy(),
       'completions/mean_length': by['n_tokens'].mean().to_numpy(),
       'completions/min_length': by['n_tokens'].min().to_numpy(),
@@ -137,10 +167,10 @@ def trl_metrics(
       'reward': by['reward'].mean().to_numpy(),
       'reward_std': spread.groupby('step').mean().to_numpy(),
       'frac_reward_zero_std': 1 - alive,
-      'entropy': rise(0.5, 0.35, seed),
-      'clip_ratio/low_mean': np.zeros(STEPS),
-      'clip_ratio/high_mean': np.zeros(STEPS),
-      'clip_ratio/region_mean': np.zeros(STEPS),
+      'entropy': rise(0.5, 0.35, seed, n=n),
+      'clip_ratio/low_mean': np.zeros(n),
+      'clip_ratio/high_mean': np.zeros(n),
+      'clip_ratio/region_mean': np.zeros(n),
   }
   for name, value in parts.items():
     each = pd.Series(np.asarray(value, float), rows.index).groupby(rows['step'])
@@ -148,7 +178,7 @@ def trl_metrics(
     found[f'rewards/{name}/std'] = each.std().to_numpy()
   beta = changed.pop('beta', 0.0)
   if beta:
-    found['kl'] = changed.pop('kl', rise(1e-4, 0.08, seed))
+    found['kl'] = changed.pop('kl', rise(1e-4, 0.08, seed, n=n))
     found['loss'] = found['loss'] + beta * found['kl']
   return pd.DataFrame(found | changed)
 
@@ -166,9 +196,15 @@ def old_names(metrics: pd.DataFrame) -> pd.DataFrame:
 
 def write_state(folder: pathlib.Path, metrics: pd.DataFrame) -> None:
   """Write trainer_state.json of the last checkpoint."""
-  target = folder / f'checkpoint-{STEPS}'
+  write_history(folder, metrics.to_dict('records'))
+
+
+def write_history(folder: pathlib.Path, history: Sequence[Parts]) -> None:
+  """Write trainer_state.json of the last checkpoint from what was logged."""
+  last = int(history[-1]['step'])
+  target = folder / f'checkpoint-{last}'
   target.mkdir(parents=True)
-  state = {'max_steps': STEPS, 'log_history': metrics.to_dict('records')}
+  state = {'max_steps': last, 'log_history': history}
   (target / 'trainer_state.json').write_text(json.dumps(state))
 
 
@@ -215,14 +251,15 @@ def verl_metrics(
   table['weighted'] = table['advantage'] * table['n_tokens']
   by = table.groupby('step')
   mean = (by['weighted'].sum() / by['n_tokens'].sum()).to_numpy()
+  n = by.ngroups
   found = {
-      'step': np.arange(1, by.ngroups + 1),
-      'actor/entropy': rise(0.5, 0.35, seed),
+      'step': np.arange(1, n + 1),
+      'actor/entropy': rise(0.5, 0.35, seed, n=n),
       'actor/pg_loss': -mean,
-      'actor/pg_clipfrac': noise(seed, 0, 0.002),
-      'actor/ppo_kl': noise(seed, -1e-4, 1e-4),
-      'actor/grad_norm': noise(seed, 0.2, 0.5),
-      'actor/lr': np.full(STEPS, 1e-6),
+      'actor/pg_clipfrac': noise(seed, 0, 0.002, n),
+      'actor/ppo_kl': noise(seed, -1e-4, 1e-4, n),
+      'actor/grad_norm': noise(seed, 0.2, 0.5, n),
+      'actor/lr': np.full(n, 1e-6),
       'critic/score/mean': by['score'].mean().to_numpy(),
       'critic/rewards/mean': by['score'].mean().to_numpy(),
       'critic/advantages/mean': mean,
@@ -232,7 +269,7 @@ def verl_metrics(
       'response_length/max': by['n_tokens'].max().to_numpy(),
       'response_length/min': by['n_tokens'].min().to_numpy(),
       'response_length/clip_ratio': by['truncated'].mean().to_numpy(),
-      'prompt_length/clip_ratio': np.zeros(STEPS),
+      'prompt_length/clip_ratio': np.zeros(n),
   }
   return pd.DataFrame(found | changed)
 
