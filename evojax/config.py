@@ -348,6 +348,8 @@ FIELDS = (
           "Directory of the domain's harness to start from."),
     Field('evolve.proposer', 'rules', 'rules, random, or the dotted path of a'
           ' module with propose(context).'),
+    Field('evolve.search', True, 'Whether a run adds diagnostics that it finds'
+          ' in its own rollouts, see evojax/evolve/search.py.'),
     Field('evolve.updates', 8, 'GRPO steps of every arm of a round.', 2),
     Field('evolve.policy', 'chain', "How a round's arms train the policy."
           ' chain: one after the other; each pair starts where the previous'

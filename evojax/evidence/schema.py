@@ -60,6 +60,13 @@ class Column:
   readers: tuple[str, ...] | None = None
   # If False, only reports see the column in a run from a seed_blind.
   blind: bool = True
+  # Whether it says what a completion does, and not how good it is. Columns of
+  # the stage sample do. `evolve.search` compares completions by these columns.
+  behaviour: bool = False
+
+  @property
+  def is_behaviour(self) -> bool:
+    return self.behaviour or self.stage == 'sample'
 
   def __post_init__(self):
     for field, value, allowed in (

@@ -2,10 +2,11 @@
 
 No trial can measure the value of such a change, since it leaves every policy
 unchanged. It is judged by the run's records instead. A diagnostic must work on
-every past version and be informative: either its values follow the score, or
-its alert separates versions that really differ. A statistic of a backtest must
+every past version and be informative: its values follow the score, or its alert
+separates versions that really differ, or what it measures tells solved from
+unsolved completions. A statistic of a backtest must
 have predicted the effects of past trials. Both must beat chance at LEVEL,
-corrected for the number of tests (Bonferroni), one or two for each value that
+corrected for the number of tests (Bonferroni), one to three for each value that
 the function returns. If the records cannot decide, the change is discarded,
 with the counts as reason.
 """
@@ -23,6 +24,8 @@ from evojax.harness import run
 from evojax.stats import ranks
 
 LEVEL = 0.1
+# End of the names of differences between solved and unsolved completions.
+GAP = '_gap'
 # Fewer pairs cannot reach LEVEL: 3 have 6 orders, and 2 / 6 > LEVEL.
 LEAST = 4
 SLICES = 8
@@ -150,11 +153,16 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
     the slices, beats chance in an exact or sampled permutation test; or
   - raises an alert that separates versions: some versions raise it and others
     do not, and the slices of the two sides differ beyond chance (Mann and
-    Whitney's U).
+    Whitney's U); or
+  - is a difference between solved and unsolved completions, whose name ends
+    with `GAP`, and has one sign over the slices beyond chance (Wilcoxon's
+    signed ranks).
 
   Args:
-    versions: Readings of at least the version that training continues from.
+    versions: Readings of at least one version, or of arms that count as one.
   """
+  if not versions:
+    return discarded('there is no evidence but that on which it was chosen')
   failed = [
       f'it fails on {v.version}: {reading.status}'
       for v in versions
@@ -185,6 +193,10 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
     ]
     values, scores = np.array(there, np.float64).reshape(-1, 2).T
     found = [_follows(name, values, scores, f'the score over {where}')]
+    if name.endswith(GAP) and len(values) >= LEAST:
+      p = ranks.p_zero(values)
+      mean = f'{name}: {values.mean():+.2f} on average'
+      found.append(_Test(f'{mean} over {where}', p))
     raised, quiet = (
         [
             r.values[name]

@@ -41,3 +41,15 @@ def p_equal(one: Sequence[float], other: Sequence[float]) -> float:
   from scipy import stats
 
   return float(stats.mannwhitneyu(one, other).pvalue)
+
+
+def p_zero(values: Float[np.ndarray, 'N']) -> float:
+  """Return the two-sided p of a distribution around 0 (Wilcoxon 1945).
+
+  It is exact for N <= 50 without ties; 1 if all values are 0.
+  """
+  if not values.any():
+    return 1.0
+  from scipy import stats
+
+  return float(stats.wilcoxon(values).pvalue)

@@ -954,6 +954,7 @@ class StopTest(absltest.TestCase):
       patch(module, name)
     patch(hypothesize.arms, 'seed_of', lambda *_: 0)
     patch(hypothesize.human, 'propose', lambda *_: None)
+    patch(hypothesize.search, 'propose', lambda *_: None)
     patch(propose_lib, 'load', lambda _: slow)
     began = time.monotonic()
     evolving = mock.MagicMock(spec=opening.Run)

@@ -112,6 +112,33 @@ class DiagnosticTest(parameterized.TestCase):
     )
     self.assertFalse(found.kept)
 
+  def test_a_gap_that_keeps_its_sign_is_kept(self):
+    rng = np.random.default_rng(7)
+    gaps = 0.3 + 0.1 * rng.permutation(8) / 8
+
+    def named(name, numbers):
+      slices = tuple(
+          validate.Reading(float(score), {name: float(x)})
+          for score, x in zip(rng.permutation(SCORES), numbers, strict=True)
+      )
+      return [validate.Readings('v0', slices[0], slices)]
+
+    found = validate.diagnostic(named('x_gap', gaps))
+    self.assertTrue(found.kept)
+    # The smallest p of 8 values: 2 of the 256 assignments of signs.
+    self.assertRegex(
+        found.reasons[0], r'x_gap: \+0.34 on average over 8 slice.*, p 0.00781'
+    )
+    # Shares are above 0 as well; and a gap of both signs tells nothing.
+    self.assertFalse(validate.diagnostic(named('x', gaps)).kept)
+    signs = gaps * np.tile([1, -1], 4)
+    self.assertFalse(validate.diagnostic(named('x_gap', signs)).kept)
+
+  def test_nothing_is_kept_without_evidence(self):
+    found = validate.diagnostic([])
+    self.assertFalse(found.kept)
+    self.assertIn('no evidence', found.reasons[0])
+
   def test_a_constant_is_discarded(self):
     found = validate.diagnostic([version('v0', SCORES, 8 * [0.25])])
     self.assertEqual(

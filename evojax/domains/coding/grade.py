@@ -48,10 +48,16 @@ COLUMNS = (
         'Level of the problem in its family, 0 is the easiest.',
     ),
     schema.Column(
-        'format_ok', 'bool', 'There is a program, in a complete fenced block.'
+        'format_ok',
+        'bool',
+        'There is a program, in a complete fenced block.',
+        behaviour=True,
     ),
     schema.Column(
-        'compiles', 'bool', 'The program is Python. False where there is none.'
+        'compiles',
+        'bool',
+        'The program is Python. False where there is none.',
+        behaviour=True,
     ),
     schema.Column(
         'tests_passed',
@@ -82,6 +88,7 @@ COLUMNS = (
         'int32',
         'Lines of the program that are not blank, 0 where there is none.',
         unit='lines',
+        behaviour=True,
     ),
     # A reward for it would reward printing the visible example.
     _watched(
@@ -102,6 +109,7 @@ COLUMNS = (
         'int32',
         'How the completion answers, as its text alone shows.',
         codes=CODING_MODE,
+        behaviour=True,
     ),
 )
 

@@ -60,18 +60,21 @@ COLUMNS = (
         'format_ok',
         'bool',
         'A complete answer in the required format was found.',
+        behaviour=True,
     ),
     schema.Column(
         'answer_chars',
         'int32',
         'Length of the answer as extracted, 0 if there is none.',
         unit='characters',
+        behaviour=True,
     ),
     schema.Column(
         'mode',
         'int32',
         'How the completion answers, as its text alone shows.',
         codes=MATH_MODE,
+        behaviour=True,
     ),
 )
 

@@ -22,7 +22,8 @@ _LOOKS = ('grep', 'read')
 MASK_BITS = 31  # Bits of an int32 that is not negative.
 _watched = functools.partial(schema.Column, readers=('diagnostic', 'report'))
 # A blind run could derive these from actions and arguments.
-_derived = functools.partial(schema.Column, blind=False)
+_derived = functools.partial(schema.Column, blind=False, behaviour=True)
+_shown = functools.partial(schema.Column, behaviour=True)
 
 COLUMNS = (
     schema.with_codes('grade_status', grade.GRADE_STATUS),
@@ -37,10 +38,8 @@ COLUMNS = (
     ),
     _watched('unseen', 'bool', 'From a package that nothing is trained on.'),
     _watched('max_turns', 'int32', 'The limit of turns.', unit='turns'),
-    schema.Column(
-        'format_ok', 'bool', 'Every turn holds a call that could be read.'
-    ),
-    schema.Column(
+    _shown('format_ok', 'bool', 'Every turn holds a call that could be read.'),
+    _shown(
         'files_edited', 'int32', 'Source files that differ.', unit='files'
     ),
     schema.Column(
@@ -63,8 +62,8 @@ COLUMNS = (
         'Share of the tests that passed at first and still do.',
         unit='0..1',
     ),
-    schema.Column('submitted', 'bool', 'The policy handed its work in.'),
-    schema.Column(
+    _shown('submitted', 'bool', 'The policy handed its work in.'),
+    _shown(
         'stop_reason',
         'int32',
         'How the work ended: submitted, or what kept it from that.',

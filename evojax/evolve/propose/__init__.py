@@ -50,6 +50,10 @@ CRITERION = (
     ' of all pairs reaches its threshold; it holds on perturbed problems, if'
     ' the domain has any, without a new critical alert'
 )
+UNTRAINED = (
+    'it trains nothing, and is judged by the records of the run: it works on'
+    ' every version, and what it measures goes with the score'
+)
 
 
 class ProposalError(ValueError):
@@ -190,7 +194,7 @@ def make(
   return Proposal(
       after=after,
       delta=delta,
-      criterion=CRITERION + holds,
+      criterion=(CRITERION if delta.trains else UNTRAINED) + holds,
       rollback=(
           f'the parent harness {context.parent.sha256[:12]} and its policy go'
           ' on unchanged'

@@ -22,6 +22,7 @@ from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import agents
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import directions
+from evojax.evolve.propose import discovered
 from evojax.evolve.propose import library
 from evojax.evolve.propose import remedies
 from evojax.harness import delta as delta_lib
@@ -235,6 +236,7 @@ def _called(
   known = itertools.chain(
       library.ENTRIES.values(),
       agents.entries(context),
+      discovered.entries(context),
       directions.entries(context),
   )
   for entry in known:

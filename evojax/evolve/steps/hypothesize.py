@@ -13,6 +13,7 @@ from evojax.evolve import prospects
 from evojax.evolve import recorded
 from evojax.evolve import recorder
 from evojax.evolve import repairs
+from evojax.evolve import search
 from evojax.evolve import skills as skills_lib
 from evojax.evolve.propose import human
 from evojax.evolve.propose import remedies
@@ -34,7 +35,10 @@ def hypothesize(
     only: Sequence[str],
     note: str,
 ) -> records.Hypothesize:
-  """Return the next proposal; a change in the user's inbox comes first.
+  """Return the next proposal.
+
+  A change in the user's inbox comes first, then a diagnostic that the run found
+  by itself, which costs no tokens.
 
   Args:
     run: The run.
@@ -126,6 +130,8 @@ def _choose(
       is_worth_trying=is_worth_trying,
   )
   proposal = human.propose(context, run.inbox)
+  if proposal is None and e.search and not ends_run(run, diagnosis):
+    proposal = search.propose(run, context, version)
   faulty = any(f.severity in only for f in diagnosis.findings)
   ends = ends_run(run, diagnosis)
   wanted = (faulty or not only) and not ends

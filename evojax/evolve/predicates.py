@@ -1,0 +1,324 @@
+"""Predicates on rollouts: the simplest one in which two sides differ.
+
+A predicate says what a completion does, such as `e.n_tokens >= 41` or a call of
+a tool. Its terms come from the columns that describe behaviour
+(`evidence.schema.Column.behaviour`), so that none restates the grade. `mine`
+compares two sides within units: the solved and the unsolved completions of one
+group, or the completions of two arms for one problem. What makes a problem hard
+is then the same on both sides. The predicate is chosen on half of the units and
+tested once on the other half, so that the many that were looked at need no
+correction.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import math
+import textwrap
+
+from jaxtyping import Bool, Float, Int
+import numpy as np
+from scipy import special
+
+from evojax.evidence import schema
+from evojax.evidence import views
+from evojax.evolve import validate
+
+PREFIX = 'found_'  # Of the files and the numbers of a predicate.
+LEAST_UNITS = 12  # In each half.
+LEVEL = 0.01  # Of the test on the second half, one-sided.
+_LEAST_GAP = 0.1
+_LEAST_T = 3.0  # On the first half, where many are compared.
+_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)  # Thresholds of numbers.
+# A predicate is as good as the best if its gap is this share of it, and simpler
+# if it comes first; a conjunction has to differ by so much more than one term.
+_NEARLY, _WORTH = 0.95, 0.05
+_PAIRED = 8  # Terms of which conjunctions are made.
+_NAME_CHARS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicate:
+  """One term, or a conjunction, and where it holds."""
+
+  name: str  # Lower case, such as 'n_tokens_41'.
+  text: str  # Python on the view `e`.
+  means: str  # Such as 'n_tokens >= 41 tokens'.
+  there: Bool[np.ndarray, 'P G']
+
+  def __and__(self, other: 'Predicate') -> 'Predicate':
+    return Predicate(
+        f'{self.name}_and_{other.name}',
+        f'({self.text}) & ({other.text})',
+        f'{self.means} and {other.means}',
+        self.there & other.there,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """A predicate in which two sides differ; shares are means over units."""
+
+  predicate: Predicate
+  one: float  # Share of the first side, on the units that tested it.
+  other: float  # Share of the second side.
+  units: int  # Number of these units.
+  p: float  # One-sided p of its gap on them.
+
+
+def is_used(column: schema.Column) -> bool:
+  """Return whether terms are made of a column.
+
+  They are made of flags, codes and numbers, and of flags and codes by turn.
+  """
+  by_turn = column.shape == 'A' and (column.codes or column.dtype == 'bool')
+  if column.dtype == 'string' or (column.shape and not by_turn):
+    return False
+  # A policy is surer of what it has learned, whatever that is.
+  if column.name == 'mean_logprob':
+    return False
+  return column.is_behaviour and 'reward' in column.readers
+
+
+def terms(
+    view: views.View, columns: Sequence[schema.Column]
+) -> list[Predicate]:
+  """Return the single terms that the behaviour in some evidence suggests.
+
+  Only columns that rewards may read are used (`is_used`), so that what is found
+  can be paid or fined.
+
+  Args:
+    view: The evidence.
+    columns: Its declaration, with the readers of the run.
+  """
+  used = [column for column in columns if is_used(column)]
+  found = [t for column in used for t in _terms(view, column)]
+  by_turn = [c for c in used if c.shape == 'A' and c.codes]
+  for i, first in enumerate(by_turn):
+    for second in by_turn[i + 1 :]:
+      found += _joint(view, first, second)
+  # Those that always or never hold tell nothing.
+  varies = lambda t: 0 < t.there[view.valid].mean() < 1
+  return [t for t in found if varies(t)] if view.valid.any() else []
+
+
+def mine(
+    known: Sequence[Predicate],
+    one: Bool[np.ndarray, 'P G'],
+    other: Bool[np.ndarray, 'P G'],
+    units: Int[np.ndarray, 'P G'],
+) -> Found | None:
+  """Return the simplest predicate in which two sides differ, if any does.
+
+  Args:
+    known: Terms, the simplest first.
+    one: Completions of the first side.
+    other: Those of the second side.
+    units: Unit of each completion, from 0. Only units with both sides count.
+
+  Returns:
+    The predicate whose shares differ most between the sides in every second
+    unit, if they differ in the same direction in the others, at `LEVEL`. None
+    if there is none, or fewer than 2 * LEAST_UNITS units.
+  """
+  size = int(units.max(initial=-1)) + 1
+  counts = [np.bincount(units[side], minlength=size) for side in (one, other)]
+  both = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
+  first, second = both[::2], both[1::2]
+  if len(second) < LEAST_UNITS:
+    return None
+
+  def shares(predicate: Predicate, side: int) -> Float[np.ndarray, 'U']:
+    where = (one, other)[side]
+    holds = predicate.there[where].astype(np.float64)
+    totals = np.bincount(units[where], weights=holds, minlength=size)
+    return totals / np.maximum(counts[side], 1)
+
+  def gaps(predicate: Predicate) -> Float[np.ndarray, 'U']:
+    return shares(predicate, 0) - shares(predicate, 1)
+
+  gap = lambda predicate: float(gaps(predicate)[first].mean())
+  clear = [t for t in known if abs(_t(gaps(t)[first])) >= _LEAST_T]
+  clear = [t for t in clear if abs(gap(t)) >= _LEAST_GAP]
+  if not clear:
+    return None
+  best = max(abs(gap(t)) for t in clear)
+  chosen = next(t for t in clear if abs(gap(t)) >= _NEARLY * best)
+  largest = sorted((t for t in clear if gap(t) > 0), key=gap)[-_PAIRED:]
+  joined = {term.name for term in largest}
+  if pairs := _conjunctions([t for t in clear if t.name in joined]):
+    pair = max(pairs, key=gap)
+    if gap(pair) >= best + _WORTH and _t(gaps(pair)[first]) >= _LEAST_T:
+      chosen = pair
+  tested = gaps(chosen)[second] * np.sign(gap(chosen))
+  t = _t(tested)
+  p = float(special.stdtr(len(second) - 1, -t)) if math.isfinite(t) else 0.0
+  if t <= 0 or p > LEVEL:
+    return None
+  means = [float(shares(chosen, side)[second].mean()) for side in (0, 1)]
+  return Found(chosen, *means, len(second), p)
+
+
+def source(
+    found: Found, why: str, threshold: tuple[str, float], critical: bool
+) -> tuple[str, str]:
+  """Return the path and the text of the diagnostic that measures a predicate.
+
+  Args:
+    found: The predicate.
+    why: Where it was found, in sentences.
+    threshold: ('<' or '>', share of completions) beyond which it is an alert.
+    critical: Whether the alert is critical, and not a warning.
+  """
+  name = name_of(found.predicate)
+  sign, share = threshold
+  alert = f"{{'{name}': ('{sign}', {share:.2g})}}"
+  warn, gate = ('{}', alert) if critical else (alert, '{}')
+  said = textwrap.fill(f'{why}', 80)
+  means = textwrap.fill(
+      f'bool [P, G]: {found.predicate.means}.', 76, subsequent_indent='  '
+  )
+  text = f'''"""What a run found in its own rollouts, see evojax.evolve.search.
+
+{said}
+"""
+
+LAYER = 'behaviour'
+UNIT = 'fraction'
+WARN = {warn}
+CRITICAL = {gate}
+
+
+def {name}(e):
+  """{means}"""
+  return {found.predicate.text}
+
+
+def measure(e):
+  """{name}: share of the completions in which it holds.
+
+  {name}{validate.GAP}: its share of the solved completions of a group minus
+  that of the unsolved ones, the mean over groups that have both.
+  """
+  values = {{}}
+  if not e.valid.any():
+    return values
+  there = {name}(e)
+  values['{name}'] = float(there[e.valid].mean())
+  solved, unsolved = e.valid & e.outcome, e.valid & ~e.outcome
+  both = solved.any(1) & unsolved.any(1)
+  if both.any():
+    one = (there & solved)[both].sum(1) / solved[both].sum(1)
+    other = (there & unsolved)[both].sum(1) / unsolved[both].sum(1)
+    values['{name}{validate.GAP}'] = float((one - other).mean())
+  return values
+'''
+  return f'diagnostics/{name}.py', text
+
+
+def name_of(predicate: Predicate) -> str:
+  """Return the name of a predicate's diagnostic, without its folder."""
+  return PREFIX + predicate.name[:_NAME_CHARS]
+
+
+# ----------------------------------------------------------------------- terms
+
+
+def _terms(view: views.View, column: schema.Column) -> Iterator[Predicate]:
+  """Yield the terms of one column, the simplest first."""
+  name, values = column.name, view[column.name]
+  if column.shape:
+    if column.dtype == 'bool':
+      text = f'e.{name}.any(2)'
+      yield Predicate(f'any_{name}', text, f'any {name}', values.any(2))
+    elif column.codes:
+      for code, label in _present(values, column):
+        is_code = values == code
+        text, slug = f'(e.{name} == {code})', f'{name}_{_slug(label)}'
+        means = f'{name} has {label!r}'
+        yield Predicate(slug, f'{text}.any(2)', means, is_code.any(2))
+        yield Predicate(
+            f'{slug}_twice',
+            f'{text}.sum(2) >= 2',
+            f'{means} twice or more',
+            is_code.sum(2) >= 2,
+        )
+  elif column.dtype == 'bool':
+    yield Predicate(name, f'e.{name}', name, values)
+  elif column.codes:
+    for code, label in _present(values[view.valid], column):
+      yield Predicate(
+          f'{name}_{_slug(label)}',
+          f'e.{name} == {code}',
+          f'{name} is {label!r}',
+          values == code,
+      )
+  else:
+    there = values[view.valid]
+    there = there[np.isfinite(there)]
+    for bound in _bounds(there, whole=column.dtype.startswith('int')):
+      unit = f' {column.unit}' if column.unit else ''
+      yield Predicate(
+          f'{name}_{_slug(f"{bound:g}")}',
+          f'e.{name} >= {bound!r}',
+          f'{name} >= {bound:g}{unit}',
+          values >= bound,
+      )
+
+
+def _joint(
+    view: views.View, first: schema.Column, second: schema.Column
+) -> Iterator[Predicate]:
+  """Yield terms on two codes of the same turn, such as a tool and its use."""
+  one, other = view[first.name], view[second.name]
+  for code, label in _present(one, first):
+    for second_code, second_label in _present(other, second):
+      there = ((one == code) & (other == second_code)).any(2)
+      yield Predicate(
+          f'{first.name}_{_slug(label)}_{_slug(second_label)}',
+          f'((e.{first.name} == {code})'
+          f' & (e.{second.name} == {second_code})).any(2)',
+          f'a turn has {label!r} with {second_label!r}',
+          there,
+      )
+
+
+def _present(
+    values: np.ndarray, column: schema.Column
+) -> Iterator[tuple[int, str]]:
+  """Yield the codes that occur, with their names."""
+  labels = {code: label for label, code in column.codes.items()}
+  for code in np.unique(values).tolist():
+    if code in labels:
+      yield code, labels[code]
+
+
+def _bounds(values: np.ndarray, *, whole: bool) -> list[int | float]:
+  """Return thresholds of a number: some quantiles, short enough to read."""
+  if not len(values):
+    return []
+  found = np.quantile(values, _QUANTILES).tolist()
+  rounded = [math.ceil(x) if whole else float(f'{x:.3g}') for x in found]
+  return list(dict.fromkeys(rounded))
+
+
+def _conjunctions(single: Sequence[Predicate]) -> list[Predicate]:
+  return [
+      first & second
+      for i, first in enumerate(single)
+      for second in single[i + 1 :]
+  ]
+
+
+def _slug(text: str) -> str:
+  """Return text as part of a name: lower case, digits and underscores."""
+  text = text.lower().replace('-', 'minus_').replace('.', 'p')
+  return ''.join(c if c.isascii() and c.isalnum() else '_' for c in text)
+
+
+def _t(values: Float[np.ndarray, 'U']) -> float:
+  """Return Student's t of the mean; infinite if all values are one, not 0."""
+  mean, error = values.mean(), values.std(ddof=1) / math.sqrt(len(values))
+  if error:
+    return float(mean / error)
+  return math.copysign(math.inf, mean) if mean else 0.0
