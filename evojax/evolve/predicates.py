@@ -10,7 +10,7 @@ tested once on the other half, so that the many that were looked at need no
 correction.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import math
 import textwrap
@@ -34,6 +34,14 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)  # Thresholds of numbers.
 _NEARLY, _WORTH = 0.95, 0.05
 _PAIRED = 8  # Terms of which conjunctions are made.
 _NAME_CHARS = 50
+# Columns -> the intervention class of what they depend on.
+_CLASSES = {
+    'actions': 'tools',
+    'arguments': 'tools',
+    'n_turns': 'tools',
+    'n_tokens': 'length',
+    'truncated': 'length',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +110,45 @@ def terms(
   return [t for t in found if varies(t)] if view.valid.any() else []
 
 
+def spread(
+    known: Sequence[Predicate],
+    now: Bool[np.ndarray, 'P G'],
+    before: Bool[np.ndarray, 'P G'],
+    others: Bool[np.ndarray, 'P G'],
+) -> list[Predicate]:
+  """Return the predicates that spread among some completions.
+
+  What all solved completions have done from the start, such as giving an
+  answer, explains no gain.
+
+  Args:
+    known: Terms.
+    now: Completions, such as the solved ones of a policy.
+    before: Those of an earlier policy.
+    others: Completions with which `now` will be compared.
+
+  Returns:
+    The terms whose share in `now`, by groups, differs clearly from that in
+    `before`, and in the same direction from that in `others`.
+  """
+
+  def shares(term: Predicate, side: np.ndarray) -> Float[np.ndarray, 'P']:
+    rows = side.any(1)
+    return (term.there & side)[rows].sum(1) / side[rows].sum(1)
+
+  found = []
+  for term in known:
+    new, old = shares(term, now), shares(term, before)
+    if min(len(new), len(old)) < LEAST_UNITS:
+      continue
+    rise = float(new.mean() - old.mean())
+    error = math.hypot(*(x.std(ddof=1) / math.sqrt(len(x)) for x in (new, old)))
+    clear = abs(rise) >= max(_LEAST_GAP, _LEAST_T * error)
+    if clear and rise * (new.mean() - shares(term, others).mean()) > 0:
+      found.append(term)
+  return found
+
+
 def mine(
     known: Sequence[Predicate],
     one: Bool[np.ndarray, 'P G'],
@@ -168,12 +215,14 @@ def source(
     found: The predicate.
     why: Where it was found, in sentences.
     threshold: ('<' or '>', share of completions) beyond which it is an alert.
-    critical: Whether the alert is critical, and not a warning.
+    critical: Whether the alert is critical, and not a warning. It then calls
+      for changes of what its terms depend on, such as the tools.
   """
   name = name_of(found.predicate)
   sign, share = threshold
   alert = f"{{'{name}': ('{sign}', {share:.2g})}}"
   warn, gate = ('{}', alert) if critical else (alert, '{}')
+  classes = _classes(found.predicate) if critical else ()
   said = textwrap.fill(f'{why}', 80)
   means = textwrap.fill(
       f'bool [P, G]: {found.predicate.means}.', 76, subsequent_indent='  '
@@ -187,6 +236,7 @@ LAYER = 'behaviour'
 UNIT = 'fraction'
 WARN = {warn}
 CRITICAL = {gate}
+CALLS_FOR = {classes!r}
 
 
 def {name}(e):
@@ -214,6 +264,11 @@ def measure(e):
   return values
 '''
   return f'diagnostics/{name}.py', text
+
+
+def is_critical(files: Mapping[str, str], name: str) -> bool:
+  """Return whether a harness has a diagnostic of this name that is critical."""
+  return f"\nCRITICAL = {{'{name}'" in files.get(f'diagnostics/{name}.py', '')
 
 
 def name_of(predicate: Predicate) -> str:
@@ -300,6 +355,12 @@ def _bounds(values: np.ndarray, *, whole: bool) -> list[int | float]:
   found = np.quantile(values, _QUANTILES).tolist()
   rounded = [math.ceil(x) if whole else float(f'{x:.3g}') for x in found]
   return list(dict.fromkeys(rounded))
+
+
+def _classes(predicate: Predicate) -> tuple[str, ...]:
+  """Return the intervention classes that a predicate depends on."""
+  found = [c for name, c in _CLASSES.items() if f'e.{name}' in predicate.text]
+  return tuple(dict.fromkeys(found))
 
 
 def _conjunctions(single: Sequence[Predicate]) -> list[Predicate]:

@@ -7,8 +7,9 @@ A run asks what sets two groups of its rollouts apart, when
 - a race contradicts the backtest of a change: the same arms;
 - three changes have failed in a row: the solved and the unsolved completions of
   the same problems;
-- the policy has gained 10 points, and no such diagnostic is there yet: the
-  same.
+- the policy has gained 10 points, for the first time: the same, but only what
+  the solved completions do more, or less, often than the first ones that were
+  solved.
 
 `predicates.mine` finds the simplest predicate that answers. It is written as a
 diagnostic of the harness, whose alert begins half-way between the two groups,
@@ -54,7 +55,6 @@ _AUDIT, _RACE, _FAILURES, _GAIN = (
 _IN_A_ROW = 3  # Failed changes: EvoTrainer, arXiv:2606.03108.
 _GAINED = 0.1  # Of the solved share, since the first updates.
 _MOST = 4  # Diagnostics of a harness that a search made.
-_Mask = Bool[np.ndarray, 'P G']
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,7 @@ class _Question:
   # the sides are the solved and the unsolved rollouts.
   arms: tuple[str, ...]
   others: tuple[str, ...] = ()
+  earlier: str = ''  # Folder of an arm whose solved rollouts were different.
   critical: bool = False
 
 
@@ -165,7 +166,8 @@ def _questions(
   gain = _gain(history.versions[0], version)
   if gain >= _GAINED and _GAIN not in asked:
     why = f'The policy has gained {100 * gain:.0f} points by {version.version}.'
-    yield _Question(trigger=_GAIN, why=why, **solved)
+    earlier = history.versions[0].folder
+    yield _Question(trigger=_GAIN, why=why, earlier=earlier, **solved)
 
 
 def _is_refused(trial: history_lib.Trial) -> bool:
@@ -220,12 +222,16 @@ def _answer(
 
   def is_new(predicate: predicates.Predicate) -> bool:
     name = predicates.name_of(predicate)
+    if question.critical:  # It replaces one that only warns.
+      return not predicates.is_critical(context.parent.files, name)
     has = f'diagnostics/{name}.py' in context.parent.files
     return not has and f'diagnostic:{name}' not in tried
 
-  view, one, other, units = _evidence(run, question, columns, config)
-  known = [t for t in predicates.terms(view, columns) if is_new(t)]
-  found = predicates.mine(known, one, other, units)
+  e = _evidence(run, question, columns, config)
+  known = [t for t in predicates.terms(e.view, columns) if is_new(t)]
+  if question.earlier:
+    known = predicates.spread(known, e.one, e.earlier, e.other)
+  found = predicates.mine(known, e.one, e.other, e.units)
   if found is None or not is_new(found.predicate):
     return None
   middle = (found.one + found.other) / 2
@@ -257,38 +263,53 @@ def _answer(
     return None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Evidence:
+  """Rollouts that answer a question; the masks choose completions."""
+
+  view: views.View
+  one: Bool[np.ndarray, 'P G']
+  other: Bool[np.ndarray, 'P G']
+  earlier: Bool[np.ndarray, 'P G']
+  units: Int[np.ndarray, 'P G']
+
+
 def _evidence(
     run: opening.Run,
     question: _Question,
     columns: Sequence[schema.Column],
     config: ml_collections.ConfigDict,
-) -> tuple[views.View, _Mask, _Mask, Int[np.ndarray, 'P G']]:
+) -> _Evidence:
   """Return the rollouts of a question, its two sides, and their units."""
   needed = ['problem_id', 'step', 'group', 'sample', 'graded', 'outcome']
   needed += [c.name for c in columns if predicates.is_used(c)]
+  beside = question.others or tuple(filter(None, [question.earlier]))
   frames = []
-  for side, folders in enumerate((question.arms, question.others)):
+  for side, folders in enumerate((question.arms, beside)):
     for pair, folder in enumerate(folders):
       frame = store.read(run.path / folder, 'train', columns=needed)
       frames.append(frame.assign(side=side, pair=pair))
   rows = pd.concat(frames, ignore_index=True)
   group = rows.groupby(['side', 'pair', 'step', 'group'], sort=False).ngroup()
   rows['group'] = group.astype(np.int32)
-  limit = config_lib.token_limit(config)
   view = collect.view(
       {name: rows[name].to_numpy() for name in needed},
       columns,
-      limit,
+      config_lib.token_limit(config),
       'diagnostic',
   )
-  if not question.others:
-    one, other = view.valid & view.outcome, view.valid & ~view.outcome
-    units = np.arange(len(one), dtype=np.int64)
-  else:
-    # Arms of a pair have the same problems. Groups are in the order of rows.
-    first = rows.drop_duplicates('group')
-    mine = (first['side'] == 0).to_numpy()[:, None]
-    one, other = view.valid & mine, view.valid & ~mine
+  # Groups are in the order of the rows.
+  first = rows.drop_duplicates('group')
+  mine = view.valid & (first['side'] == 0).to_numpy()[:, None]
+  rest = view.valid & ~mine
+  if question.others:  # Arms of a pair have the same problems.
     units = first.groupby(['pair', 'problem_id'], sort=False).ngroup()
-    units = units.to_numpy(np.int64)
-  return view, one, other, np.broadcast_to(units[:, None], one.shape)
+    one, other, earlier = mine, rest, np.zeros_like(mine)
+  else:
+    units = first['group']
+    one, other = mine & view.outcome, mine & ~view.outcome
+    earlier = rest & view.outcome
+  units = units.to_numpy(np.int64)[:, None]
+  return _Evidence(
+      view, one, other, earlier, np.broadcast_to(units, one.shape)
+  )

@@ -211,6 +211,47 @@ class MineTest(parameterized.TestCase):
     self.assertEqual(one.p, other.p)
 
 
+class SpreadTest(absltest.TestCase):
+
+  def test_only_what_solved_completions_came_to_do_explains_a_gain(self):
+    """All that is solved was always submitted; files came to be edited."""
+    rng = np.random.default_rng(8)
+    n = GROUPS * SIZE
+    solved = rng.random(n) < 0.4
+    new = np.arange(n) >= n // 2
+    edited = np.where(new & solved, 0.9, 0.2) > rng.random(n)
+    e = view(
+        outcome=solved,
+        submitted=solved | (rng.random(n) < 0.3),
+        files_edited=edited.astype(np.int32),
+    )
+    now = new.reshape(e.valid.shape)
+    known = predicates.terms(e, DECLARED)
+    found = predicates.spread(
+        known, e.outcome & now, e.outcome & ~now, ~e.outcome & now
+    )
+    names = [term.name for term in found]
+    self.assertIn('files_edited_1', names)
+    self.assertNotIn('submitted', names)
+    # The unsolved ones came to do it as well: then it does not set them apart.
+    both = np.where(new, 0.9, 0.2) > rng.random(n)
+    e = view(outcome=solved, files_edited=both.astype(np.int32))
+    known = [t for t in predicates.terms(e, DECLARED) if t.name[:5] == 'files']
+    found = predicates.spread(
+        known, e.outcome & now, e.outcome & ~now, ~e.outcome & now
+    )
+    units = np.broadcast_to(np.arange(GROUPS)[:, None], e.valid.shape)
+    sides = e.outcome & now, ~e.outcome & now
+    self.assertIsNone(predicates.mine(found, *sides, units))
+
+  def test_few_solved_groups_tell_nothing(self):
+    e = view()
+    known = predicates.terms(e, DECLARED)
+    few = np.zeros_like(e.valid)
+    few[:5] = True
+    self.assertEmpty(predicates.spread(known, e.valid, few, e.valid))
+
+
 class SourceTest(absltest.TestCase):
 
   def test_the_diagnostic_measures_share_and_gap(self):
@@ -226,6 +267,26 @@ class SourceTest(absltest.TestCase):
     measured = measure(found, e)
     self.assertEqual(measured['found_submitted'], 0.5)
     self.assertAlmostEqual(measured['found_submitted_gap'], 2 / 3)
+
+  def test_a_critical_one_calls_for_what_it_depends_on(self):
+    known = {t.name: t for t in predicates.terms(view(), DECLARED)}
+    for name, classes in (
+        ('actions_edit', ('tools',)),
+        ('submitted', ()),
+        ('truncated', ('length',)),
+    ):
+      found = predicates.Found(known[name], 0.9, 0.1, 20, 0.0)
+      for critical in (True, False):
+        path, text = predicates.source(found, 'Why.', ('>', 0.5), critical)
+        files = {path: text}
+        functions = run.Functions(spec.Harness({}, files))
+        meta = functions.meta(f'found_{name}')
+        self.assertEqual(meta['CALLS_FOR'], classes if critical else ())
+        self.assertEqual(
+            predicates.is_critical(files, f'found_{name}'), critical
+        )
+        table = meta['CRITICAL' if critical else 'WARN']
+        self.assertEqual(table, {f'found_{name}': ('>', 0.5)})
 
   def test_groups_without_both_have_no_gap(self):
     which = np.arange(GROUPS * SIZE) % 2 == 0

@@ -139,7 +139,8 @@ class RunTestCase(parameterized.TestCase):
       parent: The harness to change.
       gain: Solved share of v1's last updates minus that of v0's first ones.
     """
-    arms = arms or {}
+    # At first, what was solved had nothing to do with answers.
+    arms = {'arms/v0': frame(follows=False, seed=1)} | (arms or {})
     first, last = (
         dataclasses.replace(v, outcome=(0.2, 0.3, solved, solved))
         for v, solved in zip(VERSIONS, (0.4, 0.25 + gain), strict=True)
@@ -182,12 +183,14 @@ class SearchTest(RunTestCase):
 
   def test_a_gain_is_explained_once(self):
     self.assertIsNone(self._propose(gain=0.09))
+    # All that was ever solved has an answer, which explains no gain.
+    self.assertIsNone(self._propose(gain=0.2, arms={'arms/v0': frame(seed=1)}))
     made = self._propose(gain=0.2)
     self.assertEqual(made.proposer, 'search')
     self.assertEqual(made.trigger, 'search/gain')
     self.assertEqual(made.delta.factor, 'diagnostic:found_format_ok')
     self.assertFalse(made.delta.trains)
-    self.assertEqual(self.read, ['arms/r000-incumbent-3'])
+    self.assertEqual(self.read, ['arms/r000-incumbent-3', 'arms/v0'])
     self.assertRegex(
         made.hypothesis,
         r'The policy has gained 20 points by v1. In \d+ problems "format_ok"'
@@ -244,6 +247,14 @@ class SearchTest(RunTestCase):
     self.assertEmpty(meta['WARN'])
     self.assertEqual(meta['CRITICAL']['found_format_ok'][0], '<')
     self.assertBetween(meta['CRITICAL']['found_format_ok'][1], 0.3, 0.5)
+    # It replaces a diagnostic that only warns, and is not found twice.
+    warns = self._propose(gain=0.2).after
+    replaced = self._propose(judged, arms=silent, parent=warns)
+    self.assertEqual(replaced.delta.factor, made.delta.factor)
+    again = raced(6, own=0.1, judged=-0.02)
+    third = self._propose(again, arms=silent, parent=replaced.after)
+    if third is not None:
+      self.assertNotEqual(third.delta.factor, made.delta.factor)
     for other in (
         raced(5, own=0.1, judged=0.09),  # The gain remains.
         raced(5, own=0.1, judged=-0.02, alerts=('too_short',)),  # Explained.
@@ -266,7 +277,8 @@ class SearchTest(RunTestCase):
 
   def test_nothing_is_made_of_noise(self):
     noise = {'arms/r000-incumbent-3': frame(follows=False)}
-    self.assertIsNone(self._propose(gain=0.2, arms=noise))
+    failed = [r for n in range(3) for r in samples.trial(n, 'v1', '', -0.01)]
+    self.assertIsNone(self._propose(failed, gain=0.2, arms=noise))
 
   def test_what_the_harness_has_is_not_found_again(self):
     first = self._propose(gain=0.2)
