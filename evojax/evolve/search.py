@@ -8,8 +8,8 @@ A run asks what sets two groups of its rollouts apart, when
 - three changes have failed in a row: the solved and the unsolved completions of
   the same problems;
 - the policy has gained 10 points, for the first time: the same, but only what
-  the solved completions do more, or less, often than the first ones that were
-  solved.
+  solved completions do more, or less, often than the first ones that were
+  solved; if there is nothing, what all completions do.
 
 `predicates.mine` finds the simplest predicate that answers. It is written as a
 diagnostic of the harness, whose alert begins half-way between the two groups,
@@ -68,7 +68,7 @@ class _Question:
   # the sides are the solved and the unsolved rollouts.
   arms: tuple[str, ...]
   others: tuple[str, ...] = ()
-  earlier: str = ''  # Folder of an arm whose solved rollouts were different.
+  earlier: str = ''  # Folder of an arm whose rollouts did something else.
   critical: bool = False
 
 
@@ -229,9 +229,15 @@ def _answer(
 
   e = _evidence(run, question, columns, config)
   known = [t for t in predicates.terms(e.view, columns) if is_new(t)]
+  searched = [known]
   if question.earlier:
-    known = predicates.spread(known, e.one, e.earlier, e.other)
-  found = predicates.mine(known, e.one, e.other, e.units)
+    # What is solved in a new way comes before what is merely done more often.
+    searched = [
+        predicates.spread(known, e.one, e.earlier & e.view.outcome, e.other),
+        predicates.spread(known, e.one | e.other, e.earlier, e.other),
+    ]
+  each = (predicates.mine(s, e.one, e.other, e.units) for s in searched)
+  found = next(filter(None, each), None)
   if found is None or not is_new(found.predicate):
     return None
   middle = (found.one + found.other) / 2
@@ -308,7 +314,7 @@ def _evidence(
   else:
     units = first['group']
     one, other = mine & view.outcome, mine & ~view.outcome
-    earlier = rest & view.outcome
+    earlier = rest
   units = units.to_numpy(np.int64)[:, None]
   return _Evidence(
       view, one, other, earlier, np.broadcast_to(units, one.shape)

@@ -183,8 +183,11 @@ class SearchTest(RunTestCase):
 
   def test_a_gain_is_explained_once(self):
     self.assertIsNone(self._propose(gain=0.09))
-    # All that was ever solved has an answer, which explains no gain.
+    # All that was ever solved has an answer, and as many had one.
     self.assertIsNone(self._propose(gain=0.2, arms={'arms/v0': frame(seed=1)}))
+    # More have one now, which explains a gain if nothing else does.
+    few = {'arms/v0': frame(seed=1, format_ok=0.3)}
+    self.assertIsNotNone(self._propose(gain=0.2, arms=few))
     made = self._propose(gain=0.2)
     self.assertEqual(made.proposer, 'search')
     self.assertEqual(made.trigger, 'search/gain')
