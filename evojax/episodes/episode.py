@@ -5,8 +5,8 @@
 One loop serves the in-process engine and servers. A turn is a request whose
 prompt is everything before it: sampled token ids are reused as they are, and
 only the environment's text is tokenized. While one environment works, turns of
-others are sampled; a waiting episode has no decode slot, and its tokens so far
-stay in the prefix cache.
+others are sampled; a waiting episode has no decode slot, and the whole chunks
+of its last prompt stay in the prefix cache while there is room.
 
 The order in which environments reply changes no bit of an episode: a turn
 depends on its prompt, its weights and the key (seed, problem, sample, turn).

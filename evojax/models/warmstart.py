@@ -278,7 +278,8 @@ def run(
   """Train a Qwen3 decoder, new or from another policy; resume if killed.
 
   For a new decoder, a tokenizer is made from the demonstrations; otherwise the
-  tokenizer of settings.start is used. The optimizer always starts anew.
+  tokenizer of settings.start is used. The optimizer starts anew in both cases;
+  only a run that was killed resumes with the optimizer of its checkpoint.
 
   Args:
     demonstrations: The training data.
@@ -336,8 +337,8 @@ def run(
       if not math.isfinite(mean):
         raise FloatingPointError(
             f'the loss is {mean} before step {done}. Lower'
-            f' warmstart.learning_rate={settings.learning_rate}; the last'
-            ' checkpoint is intact.'
+            f' config.warmstart.learning_rate={settings.learning_rate}; the'
+            ' last checkpoint is intact.'
         )
       now = time.monotonic()
       trained = settings.rows * settings.length * len(losses)

@@ -67,8 +67,12 @@ def run(
     The summary, which is also stored in workdir/summary.json.
 
   Raises:
-    ValueError: If the config, the model, the domain or the workdir is invalid.
+    ValueError: If the config, the model, the domain or the workdir is invalid,
+      or if a function of the harness or a server fails in the run.
     update.NonFiniteError: If training diverged.
+    fleet.FleetError: If no server was usable for too long; the finished steps
+      are saved.
+    collect.GradingError: If the grader of a step or a score does not work.
     preemption.Preempted: After SIGINT or SIGTERM, with the state saved.
   """
   primary = sharding.is_primary()

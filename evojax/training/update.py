@@ -364,10 +364,11 @@ def update_step(
       for name, value in largest.items()
   }
   metrics.update(loss=loss, grad_norm=norm, finite=finite, tokens=tokens)
-  # How much this update lowers the loss, to first order. Since advantages have
-  # a standard deviation of 1, it is about the change of a token's log-prob. The
-  # arrays are not flattened (optax.tree.vdot): XLA would gather those of which
-  # an inner axis is split, every device the whole update in float32.
+  # How much this update lowers the loss, to first order and without weight
+  # decay. Where advantages have a standard deviation of 1 (group_norm), it is
+  # about the change of a token's log-prob. The arrays are not flattened
+  # (optax.tree.vdot): XLA would gather those of which an inner axis is split,
+  # every device the whole update in float32.
   products = jax.tree.map(lambda g, d: jnp.sum(g * d), grads, direction)
   metrics['descent'] = hyper['learning_rate'] * optax.tree.sum(products)
   return new_state, metrics, rows
