@@ -9,7 +9,7 @@ variant      what                                          hardware
 default      evolves the seed recipe                        2 CPU cores
 smoke        a little of everything                        2 CPU cores
 reference    hand-tuned, with known improvements           2 CPU cores
-seed         the seed recipe for as long as default takes  2 CPU cores
+seed         the seed recipe alone, 150 steps              2 CPU cores
 random       default with random changes                   2 CPU cores
 leaky        default, and the history holds the fix        2 CPU cores
 hard         default; a third of issues name no function   2 CPU cores

@@ -154,7 +154,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job)),
 }
 
-# Modes that find the config of a run in its job or workdir.
+# Modes that need no --config: they find what they need in a job or a workdir.
 _TOLD = 'arm', 'runs', 'report', 'diagnose'
 # Modes whose --workdir may be in an object store, see runtime/mirror.py.
 _STORED = tuple(
@@ -232,11 +232,14 @@ flags.DEFINE_integer(
 _FLAGS = (
     ('workdir', None,
      'Directory of the run; default: runs/<config.name>, with --mode=eval or aa'
-     ' runs/<config.name>-eval or -aa, with --mode=runs the directory runs.'
+     ' runs/<config.name>-eval or -aa, with --mode=sweep runs/<name of the file'
+     ' --sweep>, with --mode=runs the directory runs.'
      ' eval, serve: directory of a finished run, whose policy is scored or'
      ' served. It may be in an object store: gs://BUCKET/x or s3://BUCKET/x.'),
     ('fork_from', '',
-     'Workdir whose newest checkpoint a new workdir starts from.'),
+     'Workdir of another run from which a new workdir starts. train: from its'
+     ' newest checkpoint. evolve: from one of its versions, see'
+     ' --fork_version.'),
     ('fork_version', '',
      'evolve, with --fork_from: version to start from; empty: the newest.'),
     ('compare', [],
@@ -532,10 +535,11 @@ def _check_flags(mode: str) -> None:
           ' flag out'
       )
   beside = mode == 'plan' or FLAGS.executor != 'inprocess'
+  others = ', ray or slurm' if mode == 'sweep' else ' or ray'
   for names, given, needed in (
       ('coordinator processes process', FLAGS.distributed, '--distributed'),
       ('arm_resources arm_hosts', FLAGS.executor == 'ray', '--executor=ray'),
-      ('workers', beside, '--executor=local or ray'),
+      ('workers', beside, f'--executor=local{others}'),
   ):
     for name in [] if given else filter(changed, names.split()):
       raise ValueError(f'--{name}={FLAGS[name].value} needs {needed}')
