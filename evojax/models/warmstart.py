@@ -291,6 +291,8 @@ def run(
     log: Called every settings.log_every updates and at each checkpoint.
     stop: Called before each update; if it returns True, training saves and
       ends.
+    words: Whether the tokens of a new tokenizer are at most one word, which
+      suits code.
 
   Returns:
     The Hugging Face directory workdir/policy, with weights in bfloat16; None if
