@@ -231,15 +231,12 @@ flags.DEFINE_integer(
 # fmt: off
 _FLAGS = (
     ('workdir', None,
-     'Directory of the run; default: runs/<config.name>, with --mode=eval or aa'
-     ' runs/<config.name>-eval or -aa, with --mode=sweep runs/<name of the file'
-     ' --sweep>, with --mode=runs the directory runs.'
-     ' eval, serve: directory of a finished run, whose policy is scored or'
-     ' served. It may be in an object store: gs://BUCKET/x or s3://BUCKET/x.'),
-    ('fork_from', '',
-     'Workdir of another run from which a new workdir starts. train: from its'
-     ' newest checkpoint. evolve: from one of its versions, see'
-     ' --fork_version.'),
+     'Directory of the run; default: runs/<config.name>, for eval and aa with'
+     ' -eval or -aa behind it; sweep: runs/<name of its file>; runs: runs. With'
+     ' eval and serve a finished run, whose policy is scored or served. It may'
+     ' be in an object store: gs://BUCKET/x or s3://BUCKET/x.'),
+    ('fork_from', '', 'Workdir from whose newest checkpoint, or with evolve'
+     ' from whose version, a new workdir starts.'),
     ('fork_version', '',
      'evolve, with --fork_from: version to start from; empty: the newest.'),
     ('compare', [],
@@ -535,11 +532,10 @@ def _check_flags(mode: str) -> None:
           ' flag out'
       )
   beside = mode == 'plan' or FLAGS.executor != 'inprocess'
-  others = ', ray or slurm' if mode == 'sweep' else ' or ray'
   for names, given, needed in (
       ('coordinator processes process', FLAGS.distributed, '--distributed'),
       ('arm_resources arm_hosts', FLAGS.executor == 'ray', '--executor=ray'),
-      ('workers', beside, f'--executor=local{others}'),
+      ('workers', beside, '--executor=local or ray, or slurm for a sweep'),
   ):
     for name in [] if given else filter(changed, names.split()):
       raise ValueError(f'--{name}={FLAGS[name].value} needs {needed}')

@@ -345,7 +345,7 @@ class InspectTest(parameterized.TestCase):
       inspection.find(gone)
 
   def test_flips_need_two_evaluations(self):
-    with self.assertRaisesRegex(ValueError, 'there is one: .*--runs.*eval.every'):
+    with self.assertRaisesRegex(ValueError, 'is one: .*--runs.*eval.every'):
       self.show(self.b, flips=True)
 
   def test_flips_need_a_common_problem(self):
