@@ -206,7 +206,7 @@ class _Game:
 
   def _goes_on(self) -> bool:
     """Return whether something is left to do; equal in all processes."""
-    if self._together:  # What goes on inside a round is a process's own affair.
+    if self._together:  # The events within a round differ between processes.
       return any(not play.end for play in self._plays)
     return bool(self._running or self._replying or self._closing)
 

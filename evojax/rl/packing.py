@@ -28,7 +28,7 @@ class Sequences:
   """P * G sequences, and the sizes of the arrays to make of them.
 
   Raises:
-    ValueError: If the lists are inconsistent.
+    ValueError: If the lists are inconsistent, or a prompt is empty.
   """
 
   prompts: Sequence[Tokens]  # Each [n], n >= 1; may differ within a group.

@@ -13,7 +13,7 @@ Reals = Collection[Any]
 LEVEL = 0.95  # Level of an interval if nothing else is said.
 # Half widths of central intervals at 95 and 90 %, in standard deviations.
 Z95, Z90 = 1.96, 1.6449
-_RESAMPLES = 400  # Of `bootstrap`.
+_RESAMPLES = 400  # Bootstrap samples.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -399,5 +399,5 @@ def _finish(
       report_lib.print_gain(report, console)
     output.say(f'time: {trainer.phases.summary()}')
     output.say(f'compiled programs: {summary["compilations"]}')
-    output.say(f'policy: {path / "policy"} (Hugging Face format)')
+    output.say(f'policy: {path / run_files.POLICY} (Hugging Face format)')
   return summary
