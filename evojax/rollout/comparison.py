@@ -116,9 +116,10 @@ class Comparison:
     """
     if not server.abilities.seeds:
       logging.warning(
-          '%s does not say that it heeds sampling_seed: a resumed run will'
-          ' sample differently; start it with launch/sglang.sh, or with'
-          ' --enable-deterministic-inference',
+          '%s does not say that it uses sampling_seed: a resumed run will'
+          ' sample differently; start it with launch/sglang.sh or'
+          ' launch/sglang_jax.sh, or with --enable-deterministic-inference'
+          ' (sglang-jax: --enable-deterministic-sampling)',
           server.url,
       )
     need = self._model.context_tokens
