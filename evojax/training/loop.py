@@ -2,7 +2,7 @@
 
     sample -> grade -> reward -> advantages -> update -> weights -> log, save
 
-Each stage of a step is one method of `trainer.Trainer`. This module opens the
+The stages of a step are methods of `trainer.Trainer`. This module opens the
 workdir, repeats the steps, evaluates, saves, and handles signals.
 """
 

@@ -48,7 +48,7 @@ _GAP = 'sampler_trainer_logprob_gap'
 
 
 class Trainer:
-  """The state of a run and one method per stage of a step.
+  """The state of a run, and the stages of a step as methods.
 
   Attributes:
     learner: Parameters, moments and the number of finished steps.
