@@ -31,8 +31,8 @@ def run(config: Any, workdir: str, **options: Any) -> dict[str, Any]:
   Raises:
     ValueError: If the config, the workdir or an option is wrong; the message
       names the field, its value and the remedy.
-    preemption.Preempted: After SIGINT or SIGTERM, with the state saved; the
-      same call continues the run.
+    runtime.preemption.Preempted: After SIGINT or SIGTERM, with the state saved;
+      the same call continues the run.
   """
   from evojax.modes import evolve  # Heavy; `import evojax` stays light.
   from evojax.runtime import mirror
