@@ -39,7 +39,7 @@ SLICES = {
 }
 # Variants of every domain's config; a config file may add its own.
 VARIANTS = ('default', 'smoke', 'reference', 'seed', 'random', *SLICES)
-# Number of steps after which the seed recipe has taken as long as `default`.
+# Steps of the variant `seed`, more than `default` usually makes in its arms.
 _SEED_STEPS = 450
 
 

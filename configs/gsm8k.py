@@ -4,7 +4,7 @@
 
 variant      what                                        hardware
 default      100 steps of 64 prompts x 8 completions     GPUs or TPUs
-smoke        two small steps                             a CPU
+smoke        three small steps                           a CPU
 
 The script sets the model and the files. `default` shares the parameters among
 all devices that are here (mesh.fsdp = -1); --mode=plan says whether they fit.
@@ -55,7 +55,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     c.grpo.prompts = 4
     c.grpo.group_size = 4
     c.grpo.micro_groups = 2
-    # A policy that solves nothing has no other reward to learn from.
+    # With random weights nothing is solved, so that a filter by the spread of
+    # rewards would drop every group, and no update would be tried.
     c.grpo.keep = 'all'
     c.steps = 3
     c.optim.warmup_steps = 0

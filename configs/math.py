@@ -6,7 +6,7 @@ variant      what                                          hardware    time
 default      evolves the seed recipe on the shipped policy 2 CPU cores 12 min
 smoke        a little of everything                        2 CPU cores 1 min
 reference    hand-tuned, with known improvements           2 CPU cores 3 min
-seed         the seed recipe for as long as default takes  2 CPU cores 12 min
+seed         the seed recipe alone, 450 steps              2 CPU cores 12 min
 random       default with random changes                   2 CPU cores 12 min
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
 qwen3_8b     any Qwen3-8B directory, on TPU v5p-16 (2x2x2, 8 chips)

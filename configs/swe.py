@@ -9,7 +9,7 @@ variant      what                                          hardware
 default      evolves the seed recipe                        2 CPU cores
 smoke        a little of everything                        2 CPU cores
 reference    hand-tuned, with known improvements           2 CPU cores
-seed         the seed recipe for as long as default takes  2 CPU cores
+seed         the seed recipe alone, 150 steps              2 CPU cores
 random       default with random changes                   2 CPU cores
 leaky        default, and the history holds the fix        2 CPU cores
 hard         default; a third of issues name no function   2 CPU cores
@@ -87,7 +87,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.grpo.layout = 'packed'  # Most episodes use a quarter of the tokens.
   c.grpo.micro_groups = 6
   c.optim.learning_rate = 1e-4
-  c.plan.mean_tokens = 220  # Of training episodes of the shipped policy.
+  c.plan.mean_tokens = 220  # In training episodes of the shipped policy.
   c.warmstart.steps = 2400
   c.warmstart.vocab_size = 1344
   c.warmstart.hidden_size = 160

@@ -27,6 +27,12 @@ def run(config: Any, workdir: str, **options: Any) -> dict[str, Any]:
 
   Returns:
     The summary that is also in workdir/summary.json.
+
+  Raises:
+    ValueError: If the config, the workdir or an option is wrong; the message
+      names the field, its value and the remedy.
+    runtime.preemption.Preempted: After SIGINT or SIGTERM, with the state saved;
+      the same call continues the run.
   """
   from evojax.modes import evolve  # Heavy; `import evojax` stays light.
   from evojax.runtime import mirror

@@ -337,7 +337,8 @@ FIELDS = (
     Field('evolve.settled', 0.05, 'Changes that repair no fault wait in the'
           ' first round, and while the solved share rises by more than this in'
           ' a round. Later, a race needs a probability of at least rise /'
-          ' settled to show a gain, and a replay has to be worth its tokens.'
+          ' settled to show a gain (0.2 or more, in the last round 0.5), and a'
+          ' replay has to be worth its tokens.'
           ' Changes from the inbox never wait; 1: no change waits.', 0.0,
           1.0),
     Field('evolve.patience', 3, 'Maximum rounds that a candidate races.', 1),
@@ -433,7 +434,7 @@ FIELDS = (
     Field('log.peak_flops', 0.0, 'Peak FLOP/s of a device, of which `mfu` is a'
           ' share; 0: that of its kind, if evojax knows it.', 0.0),
     Field('log.profile_start', -1,
-          'First step of the profiler window; -1: no profile.'),
+          'First step of the profiler window, counted from 0; -1: none.'),
     Field('log.profile_steps', 2, 'Steps of the profiler window.', 1),
 
     # Only --mode=warmstart reads these, to train a small Qwen3.
@@ -454,7 +455,8 @@ FIELDS = (
     Field('warmstart.examples', 84,
           'Demonstrations per update, about as many as fit the rows.', 1),
     Field('warmstart.max_completion', 64,
-          'Tokens of a demonstrated completion; longer ones are cut.', 1),
+          'Maximum tokens of a demonstrated completion; a longer one is an'
+          ' error, or is cut if it has no end.', 1),
     Field('warmstart.learning_rate', 0.02,
           "Learning rate of Muon, for the layers' matrices.", 0.0),
     Field('warmstart.adam_learning_rate', 3e-3,

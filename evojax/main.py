@@ -154,7 +154,7 @@ MODES: dict[str, tuple[str, Callable[[Any, Any, str], Any]]] = {
     'arm': ('modes.arm', lambda m, c, w: m.run(FLAGS.job)),
 }
 
-# Modes that find the config of a run in its job or workdir.
+# Modes that need no --config: they find what they need in a job or a workdir.
 _TOLD = 'arm', 'runs', 'report', 'diagnose'
 # Modes whose --workdir may be in an object store, see runtime/mirror.py.
 _STORED = tuple(
@@ -231,12 +231,12 @@ flags.DEFINE_integer(
 # fmt: off
 _FLAGS = (
     ('workdir', None,
-     'Directory of the run; default: runs/<config.name>, with --mode=eval or aa'
-     ' runs/<config.name>-eval or -aa, with --mode=runs the directory runs.'
-     ' eval, serve: directory of a finished run, whose policy is scored or'
-     ' served. It may be in an object store: gs://BUCKET/x or s3://BUCKET/x.'),
-    ('fork_from', '',
-     'Workdir whose newest checkpoint a new workdir starts from.'),
+     'Directory of the run; default: runs/<config.name>, for eval and aa with'
+     ' -eval or -aa behind it; sweep: runs/<name of its file>; runs: runs. With'
+     ' eval and serve a finished run, whose policy is scored or served. It may'
+     ' be in an object store: gs://BUCKET/x or s3://BUCKET/x.'),
+    ('fork_from', '', 'Workdir from whose newest checkpoint, or with evolve'
+     ' from whose version, a new workdir starts.'),
     ('fork_version', '',
      'evolve, with --fork_from: version to start from; empty: the newest.'),
     ('compare', [],
@@ -535,7 +535,7 @@ def _check_flags(mode: str) -> None:
   for names, given, needed in (
       ('coordinator processes process', FLAGS.distributed, '--distributed'),
       ('arm_resources arm_hosts', FLAGS.executor == 'ray', '--executor=ray'),
-      ('workers', beside, '--executor=local or ray'),
+      ('workers', beside, '--executor=local or ray, or slurm for a sweep'),
   ):
     for name in [] if given else filter(changed, names.split()):
       raise ValueError(f'--{name}={FLAGS[name].value} needs {needed}')

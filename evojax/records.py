@@ -280,7 +280,8 @@ class Grade:
   outcome: bool  # Solved, evaluator-owned.
   # 0..1; equals float(outcome) where there is no partial credit.
   partial: float
-  status: str  # Key of the domain's GRADE_STATUS code table, e.g. 'ok'.
+  # A name in the domain's codes of the column grade_status, e.g. 'ok'.
+  status: str
   columns: Mapping[str, Any]  # The domain's own evidence columns.
   sandbox_tier: str = ''  # Tier of the box that graded it; '' without.
   seconds: float | None = None  # Wall time, if the domain measured it.

@@ -93,6 +93,19 @@ take_dry_run() {
   done
 }
 
+# workdir_of DEFAULT FLAG ...: prints the --workdir that flags of evojax name.
+workdir_of() {
+  local workdir="$1" before='' flag
+  for flag in "${@:2}"; do
+    case "$flag" in
+      --workdir=* | -workdir=*) workdir="${flag#*=}" ;;
+    esac
+    [[ "$before" != --workdir && "$before" != -workdir ]] || workdir="$flag"
+    before="$flag"
+  done
+  echo "$workdir"
+}
+
 # quoted WORD ...: prints the words in one line, quoted for a shell.
 quoted() {
   local line

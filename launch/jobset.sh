@@ -73,14 +73,7 @@ total=$((${topology//x/*}))
 hosts=$((total / chips))
 
 # The workdir of evojax, which the pods run in /evojax.
-workdir=runs before=''
-for flag in ${flags[@]+"${flags[@]}"}; do
-  case "$flag" in
-    --workdir=* | -workdir=*) workdir="${flag#*=}" ;;
-  esac
-  [[ "$before" != --workdir && "$before" != -workdir ]] || workdir="$flag"
-  before="$flag"
-done
+workdir="$(workdir_of runs ${flags[@]+"${flags[@]}"})"
 [[ "$workdir" == /* ]] || workdir="/evojax/$workdir"
 path="${volume#*:}"
 # Otherwise every pod would have a workdir of its own. It ends with the pod, so

@@ -43,17 +43,15 @@ if [[ -d "$data" ]]; then
 fi
 take_dry_run "$@"
 set -- ${rest[@]+"${rest[@]}"}
-workdir="runs/reference-$(basename -- "$model")"
-rows='' flags=() before=''
+rows='' flags=()
 for flag in "$@"; do
   case "$flag" in
-    --workdir=* | -workdir=*) workdir="${flag#*=}" ;;
-    --rows=*) rows="${flag#*=}"; continue ;;
+    --rows=*) rows="${flag#*=}" ;;
+    *) flags+=("$flag") ;;
   esac
-  [[ "$before" != --workdir && "$before" != -workdir ]] || workdir="$flag"
-  before="$flag"
-  flags+=("$flag")
 done
+workdir="runs/reference-$(basename -- "$model")"
+workdir="$(workdir_of "$workdir" ${flags[@]+"${flags[@]}"})"
 
 python="$(environment '' accelerator)"
 run "$python" -m evojax.main --default_config=configs/gsm8k.py \

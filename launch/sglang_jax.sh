@@ -7,7 +7,7 @@
 # installs it. DIR is a Hugging Face directory with head_dim 128. The directory
 # config.rollout.weights_dir must be mounted here, under the same path.
 #
-#   EVOJAX_ACCELERATOR=cpu|cuda12|tpu   instead of the detected one
+#   EVOJAX_ACCELERATOR=cpu|cuda12|cuda13|tpu   instead of the detected one
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh

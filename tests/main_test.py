@@ -178,7 +178,8 @@ class ModeTest(MainTestCase):
       ('train', '--fork_version=v2', 'is for --mode=evolve'),
       ('train', '--process=1', 'needs --distributed'),
       ('runs', '--collective_seconds=9', 'is for --mode=aa or arm or check'),
-      ('sweep', '--workers=2', '--workers=2 needs --executor=local or ray'),
+      ('sweep', '--workers=2', '--workers=2 needs --executor=local or ray, or'),
+      ('sweep', '--workers=2', 'or slurm for a sweep'),
       ('sweep', '--arm_hosts=2', '--arm_hosts=2 needs --executor=ray'),
   )
   def test_a_flag_that_the_mode_does_not_read(self, mode, flag, said):

@@ -1,4 +1,4 @@
-"""What matters in coding: one part of the recipe is changed at a time.
+"""The worth of parts of the coding recipe: one is changed at a time.
 
     python -m evojax.main --mode=sweep --config=configs/coding.py
         --sweep=configs/sweeps/coding.py --executor=local --workers=2

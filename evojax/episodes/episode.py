@@ -5,8 +5,8 @@
 One loop serves the in-process engine and servers. A turn is a request whose
 prompt is everything before it: sampled token ids are reused as they are, and
 only the environment's text is tokenized. While one environment works, turns of
-others are sampled; a waiting episode has no decode slot, and its tokens so far
-stay in the prefix cache.
+others are sampled; a waiting episode has no decode slot, and the whole chunks
+of its last prompt stay in the prefix cache while there is room.
 
 The order in which environments reply changes no bit of an episode: a turn
 depends on its prompt, its weights and the key (seed, problem, sample, turn).
@@ -206,7 +206,7 @@ class _Game:
 
   def _goes_on(self) -> bool:
     """Return whether something is left to do; equal in all processes."""
-    if self._together:  # What goes on inside a round is a process's own affair.
+    if self._together:  # The events within a round differ between processes.
       return any(not play.end for play in self._plays)
     return bool(self._running or self._replying or self._closing)
 

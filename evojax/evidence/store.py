@@ -320,8 +320,13 @@ def fill(
     step: A step that has been written.
     values: Columns of the stages reward or update, rows in the file's order.
 
+  Returns:
+    The path of the file.
+
   Raises:
-    EvidenceError: If a column belongs to another stage or does not fit.
+    FileNotFoundError: If the step was not written.
+    EvidenceError: If the file is damaged, or a column belongs to another stage
+      or does not fit.
     durable.DiskError: If the disk is full; the old file stays.
   """
   path = path_of(workdir, split, step)
@@ -347,10 +352,10 @@ def fill(
 
 
 def _read_table(path: pathlib.Path, columns: list[str] | None) -> pa.Table:
-  """Return the table of one file.
+  """Return the table of one file; columns that it lacks are left out.
 
   Raises:
-    EvidenceError: If it is damaged or lacks a column.
+    EvidenceError: If it is damaged.
   """
   with _open_file(path) as file:
     return file.read(columns)
@@ -433,6 +438,7 @@ def read_numbers(
   Raises:
     FileNotFoundError: If the step was not written.
     EvidenceError: If the file is damaged.
+    KeyError: If the file lacks a column.
   """
   table = _read_table(path_of(workdir, split, step), list(columns))
   return [_numbers(table[column].combine_chunks()) for column in columns]

@@ -26,7 +26,8 @@ class View:
 
   Columns are attributes: `e.outcome` is bool [P, G]; `e.actions` is int32
   [P, G, A], padded with -1. `e.codes['finish_reason']['length']` is the code
-  of that name. A null number reads as NaN, a null flag as False.
+  of that name. A null float reads as NaN, another null number as 0, a null flag
+  as False and a null text as ''.
 
   Attributes:
     valid: bool [P, G]. False where there is no completion, or one that does not

@@ -16,8 +16,9 @@ from evojax.harness import derive
 # Name prefix of evidence of the size of a training step.
 STEP = 'random columns of'
 EACH = ('parts', 'weight', 'keep')  # These answer for each completion.
-_LARGEST = 4096  # Completions of the largest case, at least.
-_LARGEST_BYTES = 4 << 20  # Bytes of its columns, at most.
+_LARGEST = 4096  # Completions of the largest case, at most.
+# Bytes of its columns, at most, unless the synthetic evidence has more.
+_LARGEST_BYTES = 4 << 20
 _GROUPS = 8  # Groups of the evidence that changes are applied to, at most.
 _SCRAMBLED = (6, 5)  # (P, G) of the evidence with random columns.
 _FEWER = 2  # Groups of a step's evidence that are also tested alone.
@@ -75,7 +76,7 @@ class Cases:
 
   Attributes:
     all: Every case except the largest.
-    largest: As much evidence as a step could have.
+    largest: Up to _LARGEST completions, to measure time and memory.
     kinds: The kinds of evidence to which changes were applied: 'synthetic',
       'scrambled', 'recorded' if there is any, 'tied', 'rare', and STEP with the
       size of each step.
@@ -129,7 +130,7 @@ class Cases:
     return derive.table(view, wanted)
 
   def _make_largest(self, base: derive.Table) -> Case:
-    """Return as much as a step could have: copies of the first case's groups.
+    """Return up to _LARGEST completions: copies of the first case's groups.
 
     A copy must get the same numbers as the group that it copies: a function
     must not behave differently on much evidence.

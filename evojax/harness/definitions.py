@@ -56,8 +56,10 @@ class Reader:
         continue
       if self._m.full(whole) not in ('functools.cache', 'functools.lru_cache'):
         yield node.lineno, (
-            f'{node.name} has a decorator; only @property, @staticmethod and'
-            ' @functools.lru_cache are allowed, or call what you need in it'
+            f'{node.name} has a decorator that is not allowed: a function may'
+            ' have @functools.cache or lru_cache, and a method @property,'
+            ' @staticmethod and @classmethod as well; or call what you need in'
+            ' it'
         )
     if not in_class:
       yield from self.binds(node.name, node.lineno)

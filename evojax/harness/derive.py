@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-_UNIFORM = 12  # Most tables of `uniform`; a column has fewer edges.
+_UNIFORM = 12  # Most tables of `uniform`; only long code tables need more.
 # Magnitudes of floats that may occur in training: zero, denormal, tiny.
 _RARE = (0.0, -0.0, 1e-42, 1e-12, 1e-6)
 # Log-probs from usual ones to one that no sampler produces.
@@ -146,8 +146,9 @@ def scrambled(
 ) -> Table:
   """Sample every column independently; a fifth of the entries is invalid.
 
-  Columns that are constant in the evidence vary here, too. Floats range from
-  1e-12 to 100 in size, except in columns with a fixed range.
+  The first two completions of each group are always valid. Columns that are
+  constant in the evidence vary here, too. Floats lie in the range of their
+  column, and some groups also have 0 and sizes from 1e-12 to 100.
 
   Args:
     t: Evidence.
@@ -270,8 +271,8 @@ def rare(t: Table, rng: np.random.Generator) -> Table:
 def uniform(t: Table, rng: np.random.Generator) -> list[Table]:
   """Return tables in which each column has one value for all completions.
 
-  Together they cover every edge of each column: all are solved, none is, each
-  code once.
+  Together they cover every edge of each column, up to _UNIFORM: all are solved,
+  none is, each code once.
   """
   sized = resized(t, 2, 3, rng)
   edges = {n: _edges(n, t) for n in sized.arrays}

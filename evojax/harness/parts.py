@@ -75,8 +75,9 @@ def take_apart(source: str) -> Reward:
   """Read a reward.py: imports, constants, functions, and `parts`.
 
   Raises:
-    syntax.SourceError: If it holds anything else, or if `parts` holds more than
-      lines `NAME = value` and one `return` of a dict with named values.
+    syntax.SourceError: If it holds anything else; if `parts` does not end in
+      its only `return`, of a dict with literal names; or if one part could
+      change a value of another.
   """
   tree = syntax.parse('reward.py', source)
   bound: dict[str, ast.AST] = {}

@@ -184,7 +184,8 @@ LEADING = frozenset(
     if not name.startswith('_')
 ) - frozenset('char close fields imag name names num real'.split())
 LEADING -= numpy_names.PROPERTIES | numpy_names.METHODS.keys()
-LEADING |= {'default_factory', 'scanner'}  # Of a defaultdict and a pattern.
+# Attributes of a defaultdict and of a compiled pattern.
+LEADING |= {'default_factory', 'scanner'}
 
 # ------------------------------------------------- functions of other functions
 # A full name is 'module.name' or the name of a builtin; see `values`.

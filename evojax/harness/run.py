@@ -5,9 +5,10 @@
 
 Every answer is checked here: any failure of a function is a `FunctionError`
 with a status, never a number; a failure of the box is an `InfraError`. Each
-call runs in a fresh process, so nothing is remembered except the state that
-`keep` returns. Groups and completions are shuffled before a call and restored
-after it, so that positions carry no information, even if the gate missed it.
+request runs in a fresh process, and each call of it in a fresh namespace, so
+nothing is remembered except the state that `keep` returns. Groups and
+completions are shuffled before a call and restored after it, so that positions
+carry no information, even if the gate missed it.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """Reads and writes the weights of Hugging Face model directories.
 
 Weights are read slice by slice from the memory-mapped file into the shard that
-needs them, so that no host ever holds the whole model. `layout` maps tensors to
-parameters; `hf_config` reads and writes config.json.
+needs them, so that a host holds only the shards of its devices. `layout` maps
+tensors to parameters; `hf_config` reads and writes config.json.
 """
 
 from collections.abc import Iterator

@@ -112,9 +112,9 @@ def share(files: Sequence[File], process: int, processes: int) -> list[File]:
 class Writer:
   """Writes the tensors of some files, in any order; `with` closes them.
 
-  After an error `put` still accepts tensors, but writes none; `close` raises
-  the error. Otherwise processes that gather parameters together would wait for
-  the one that failed.
+  It raises no error of writing: after one, `put` still accepts tensors, but
+  writes none, and the caller finds the error in `error`. Otherwise processes
+  that gather parameters together would wait for the one that failed.
 
   Attributes:
     names: The tensors of the files.

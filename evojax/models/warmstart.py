@@ -278,7 +278,8 @@ def run(
   """Train a Qwen3 decoder, new or from another policy; resume if killed.
 
   For a new decoder, a tokenizer is made from the demonstrations; otherwise the
-  tokenizer of settings.start is used. The optimizer always starts anew.
+  tokenizer of settings.start is used. The optimizer starts anew in both cases;
+  only a run that was killed resumes with the optimizer of its checkpoint.
 
   Args:
     demonstrations: The training data.
@@ -290,6 +291,8 @@ def run(
     log: Called every settings.log_every updates and at each checkpoint.
     stop: Called before each update; if it returns True, training saves and
       ends.
+    words: Whether the tokens of a new tokenizer are at most one word, which
+      suits code.
 
   Returns:
     The Hugging Face directory workdir/policy, with weights in bfloat16; None if
@@ -336,8 +339,8 @@ def run(
       if not math.isfinite(mean):
         raise FloatingPointError(
             f'the loss is {mean} before step {done}. Lower'
-            f' warmstart.learning_rate={settings.learning_rate}; the last'
-            ' checkpoint is intact.'
+            f' config.warmstart.learning_rate={settings.learning_rate}; the'
+            ' last checkpoint is intact.'
         )
       now = time.monotonic()
       trained = settings.rows * settings.length * len(losses)

@@ -304,8 +304,8 @@ def sentences(found: dict[str, Any]) -> list[str]:
       f' {races["pairs"]} pairs a round and at most {races["entries"]}'
       f' candidates, {races["candidates"]} at a time. The interval resamples'
       f' the arms, {races["resamples"]} times with'
-      f' {races["runs_of_a_resample"]:,} runs each. What happens to one arm in'
-      ' hundreds cannot show in it.',
+      f' {races["runs_of_a_resample"]:,} runs each. Events as rare as one arm'
+      ' in several hundred cannot show in it.',
       f'Standard deviation between arms: {100 * found["spread"]:.2f} points of'
       ' the share that they solve.',
   ]

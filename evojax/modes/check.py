@@ -2,8 +2,8 @@
 
 Nothing is trained and no weights are loaded. Functions are tried on synthetic
 completions of the domain's first problems, see `episodes.synthetic`. If every
-part is accepted, the checks that a run makes before its first step are made,
-too: they find what is wrong between the parts.
+part is accepted and no harness is named, the checks that a run makes before its
+first step are made, too: they find what is wrong between the parts.
 """
 
 from collections.abc import Callable, Sequence

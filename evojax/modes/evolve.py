@@ -32,6 +32,6 @@ def run(
     if value and value != 'inprocess':
       raise ValueError(
           f'--{name}={value} needs a run that evolves; this config has'
-          ' evolve.rounds=0'
+          ' config.evolve.rounds=0: set it to 1 or more, or leave the flag out'
       )
   return train.run(config, workdir, fork_from=fork_from)

@@ -193,8 +193,8 @@ def _ends(data: pd.DataFrame) -> tuple[int, int]:
   before = last[0] if len(last) > 1 else int(data['point'].min())
   if before == last[-1]:
     raise ValueError(
-        'flips compare two evaluations, and there is one; pass two workdirs or'
-        ' evaluate more often (--config.eval.every)'
+        '--flips compares two evaluations, and there is one: name another run'
+        ' with --runs=DIR, or evaluate more often (--config.eval.every)'
     )
   return before, last[-1]
 
@@ -210,8 +210,8 @@ def _pick(data: pd.DataFrame, problem: str) -> str:
     return found[0]
   what = f'names {len(found)} problems' if found else 'names no problem'
   raise ValueError(
-      f'{problem=} {what}; pass an index 0..{len(ids) - 1} or more of an id,'
-      f' such as {", ".join((found or ids)[:3])}'
+      f'--problem={problem} {what}; pass an index 0..{len(ids) - 1} or more of'
+      f' an id, such as {", ".join((found or ids)[:3])}'
   )
 
 
@@ -356,7 +356,11 @@ class _Screen:
     return table
 
   def show_flips(self, data: pd.DataFrame) -> None:
-    """Print the problems whose solved share changed most between two points."""
+    """Print the problems whose solved share changed most between two points.
+
+    Raises:
+      ValueError: If there is one point, or the two have no problem in common.
+    """
     before, after = ends = _ends(data)
     names = _point_names(data)
     shares = _shares(data)[[*ends]].dropna()
@@ -522,7 +526,9 @@ def run(
     ValueError: If there is no such evidence or problem.
   """
   if tokens and not problem:
-    raise ValueError('tokens are shown of one problem; name a problem as well')
+    raise ValueError(
+        '--tokens shows the tokens of one problem: name it with --problem=ID'
+    )
   columns = [*_SUMMARY_COLUMNS]
   columns += _SAMPLE_COLUMNS * bool(problem) + _TOKEN_COLUMNS * tokens
   wanted = turns_lib.COLUMNS * bool(problem) + _TURN_COLUMNS * tokens

@@ -72,7 +72,7 @@ class Arm:
 class Costs:
   """The work of a run whose completions have a given length."""
 
-  work: Mapping[str, Work]  # Of plain training, by phase.
+  work: Mapping[str, Work]  # The work of plain training, by phase.
   arms: Sequence[Arm]  # One for each stage of --mode=evolve.
 
 

@@ -23,6 +23,26 @@ UTILISATION = {
     'tpu': dict(update=0.40, decode=0.30, bandwidth=0.5),
 }
 
+
+def assumed(devices: Sequence[devices_lib.Device]) -> str:
+  """Return the shares of UTILISATION for some devices as a part of a sentence.
+
+  Args:
+    devices: At least one device; each platform is named if there are several.
+  """
+  platforms = list(dict.fromkeys(device.platform for device in devices))
+  found = []
+  for platform in platforms:
+    share = UTILISATION[platform]
+    found.append(
+        f'on {platform.upper()}s ' * (len(platforms) > 1)
+        + f'at {share["update"]:.0%} of the peak in updates and prefills,'
+        f' {share["decode"]:.0%} in decoding, and {share["bandwidth"]:.0%} of'
+        ' the bandwidth where that bounds decoding'
+    )
+  return '; '.join(found)
+
+
 # Share of a device's memory above which a run is called tight: bounds do not
 # cover everything. Of the runs that were compiled, the largest needs 94 % by
 # the compiler, and 98 % by its bound.

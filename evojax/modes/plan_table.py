@@ -123,12 +123,9 @@ def show(plan: plan_lib.Plan, workers: int = 0) -> None:
   if 'decode' not in plan.most.work:
     write('sampling is left to the servers of --config.rollout.urls')
 
-  share = plan_devices.UTILISATION[plan.known[0].platform]
   write(
-      f'\ndevice-seconds, at {share["update"]:.0%} of the peak in updates and'
-      f' prefills, {share["decode"]:.0%} in decoding, and'
-      f' {share["bandwidth"]:.0%} of the bandwidth where that bounds decoding'
-      ' (assumed); without compiling, grading and disk'
+      f'\ndevice-seconds, {plan_devices.assumed(plan.known)} (assumed); without'
+      ' compiling, grading and disk'
   )
   for estimate in plan.estimates:
     device, times = estimate.device, estimate.seconds

@@ -42,7 +42,8 @@ _CONDITION = re.compile(r'([\w./]+)(!=|=|<|>)(.*)', re.DOTALL)
 FIELDS = (
     *('name', 'mode', 'state', 'step', 'steps', 'split'),
     *('base', 'score', 'low', 'high', 'gain', 'gain_low', 'gain_high'),
-    *('dev', 'dev_gain'),  # Of a training: the last dev score, over the first.
+    # In a training: the last dev score, and its gain over the first.
+    *('dev', 'dev_gain'),
     *('tokens', 'seconds', 'dollars', 'started'),
 )
 

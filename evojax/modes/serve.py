@@ -264,6 +264,12 @@ def listen(host: str, port: int, client_seconds: float) -> socket.socket:
   return sock
 
 
+def url_of(sock: socket.socket) -> str:
+  """Return the URL of a listening socket; IPv6 addresses have brackets."""
+  host, port = sock.getsockname()[:2]
+  return f'http://[{host}]:{port}' if ':' in host else f'http://{host}:{port}'
+
+
 def serve(
     app: app_lib.App,
     make: Callable[[], service_lib.Service],
@@ -287,8 +293,7 @@ def serve(
   for handler in logging.getLogger().handlers:
     handler.addFilter(limit)
   server = _Server(app, make, shutdown_seconds)
-  host, port = sock.getsockname()[:2]
-  output.say(f'listening on http://{host}:{port}')
+  output.say(f'listening on {url_of(sock)}')
   try:
     asyncio.run(server.main(sock))
   finally:

@@ -2,8 +2,8 @@
 
 The order is: rewards of all P x G completions -> advantages over the valid
 members of each group (here) -> filters drop whole groups (`rl/filters.py`) ->
-loss. A filter never changes the advantage of a group that it keeps; a dropped
-group gets advantage 0 and leaves the loss mask, and hence the denominator too.
+loss. A filter changes no advantage: a dropped group leaves the loss mask, and
+hence the denominator too, and its advantages are only logged.
 
 Every estimator maps (rewards [P, G], valid [P, G]) to float32 [P, G], 0 where
 invalid or where the group has fewer than two valid members. JAX arrays give JAX

@@ -81,10 +81,10 @@ def importance_weights(
     floor: float32 scalar, traced, below cap; 0 bounds nothing.
 
   Returns:
-    float [*B, L], in [0, cap], or 1 where off or masked.
-    Sums over masked-in tokens: 'weight', 'weight_square', 'bounded' (tokens
-    with a ratio beyond the bounds), 'bounded_sequences' (sequences with such a
-    token). The largest r, before it is bounded.
+    float [*B, L], in [0, cap]; 1 where off, and where the mask is False.
+    Sums over the tokens of the mask: 'weight', 'weight_square', 'bounded'
+    (tokens with a ratio beyond the bounds), 'bounded_sequences' (sequences with
+    such a token). The largest r of a token, before floor and cap; 0 where off.
 
   Raises:
     ValueError: If mode is unknown.

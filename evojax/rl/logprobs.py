@@ -1,6 +1,8 @@
 """Log-probabilities of given tokens under softmax(logits / T).
 
-The next-token shift happens here and nowhere else: see `shift_targets`.
+The next-token shift of an update's packed rows happens in `shift_targets`; in
+the shared layout, `decoder.forward_shared` returns hidden states that are
+aligned to their targets already.
 """
 
 import jax

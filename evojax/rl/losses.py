@@ -68,6 +68,9 @@ def denominator(
 
   Returns:
     float32 scalar >= 1, so that an update without tokens has loss 0.
+
+  Raises:
+    ValueError: If aggregation is unknown.
   """
   xp = masked.array_namespace(mask)
   return xp.asarray(xp.maximum(count(mask, aggregation, max_tokens), 1))
@@ -148,7 +151,7 @@ def policy_loss(
     ref_logprobs 'ref_kl'.
 
   Raises:
-    ValueError: If the shapes are inconsistent.
+    ValueError: If the advantages have neither shape.
   """
   if advantages.shape == mask.shape[:-1]:
     advantages = advantages[..., None]  # [*B, 1]

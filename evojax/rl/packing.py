@@ -28,7 +28,7 @@ class Sequences:
   """P * G sequences, and the sizes of the arrays to make of them.
 
   Raises:
-    ValueError: If the lists are inconsistent.
+    ValueError: If the lists are inconsistent, or a prompt is empty.
   """
 
   prompts: Sequence[Tokens]  # Each [n], n >= 1; may differ within a group.
@@ -256,8 +256,9 @@ def row_counts(multiple: int = 1) -> Iterator[int]:
   """Yield the numbers of rows that are used: 1, 2, 4, ... 16, 20, 24, 28, 32...
 
   After 1 they are the even numbers up to 16, and then four numbers for every
-  doubling. So at most a quarter of the rows is empty, and few programs are
-  compiled; compiling one takes as long as some updates.
+  doubling, all times `multiple`. So the number is at most a third more than is
+  needed (rounded up to whole multiples), and few programs are compiled;
+  compiling one takes as long as some updates.
 
   Args:
     multiple: A factor of all numbers.

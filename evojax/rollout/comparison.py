@@ -51,8 +51,8 @@ class Model:
   decode: Callable[[Sequence[int]], str]  # Without special tokens.
   decode_all: Callable[[Sequence[int]], str]  # With them.
   encode: Callable[[str], Sequence[int]]  # Adds no special tokens.
-  max_prompt_tokens: int  # Of one request.
-  max_tokens: int  # Sampled tokens of one request.
+  max_prompt_tokens: int  # Most tokens of the prompt of one request.
+  max_tokens: int  # Most sampled tokens of one request.
   # Most tokens of a prompt and its completion together. In episodes of several
   # turns this is less than the sum of both limits: the more of an episode the
   # prompt already holds, the fewer tokens may follow.
@@ -116,9 +116,10 @@ class Comparison:
     """
     if not server.abilities.seeds:
       logging.warning(
-          '%s does not say that it heeds sampling_seed: a resumed run will'
-          ' sample differently; start it with launch/sglang.sh, or with'
-          ' --enable-deterministic-inference',
+          '%s does not say that it uses sampling_seed: a resumed run will'
+          ' sample differently; start it with launch/sglang.sh or'
+          ' launch/sglang_jax.sh, or with --enable-deterministic-inference'
+          ' (sglang-jax: --enable-deterministic-sampling)',
           server.url,
       )
     need = self._model.context_tokens

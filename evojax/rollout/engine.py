@@ -42,7 +42,6 @@ class Engine:
       refill_every: int,
       copy_weights: bool = False,
       mesh: sharding.AnyMesh | None = None,
-      stopping: Callable[[], bool] = lambda: False,
   ):
     """Create the engine; nothing is compiled yet.
 
@@ -59,11 +58,10 @@ class Engine:
       copy_weights: Whether to copy the weights; needed if the caller donates
         their buffers while the engine samples.
       mesh: Devices that compute; default: the first device.
-      stopping: Called before each segment of decoding, see
-        `records.RolloutEngine`. It must return the same value in all processes
-        that sample together.
     """
-    self.stopping = stopping
+    # Called before each segment of decoding, see `records.RolloutEngine`. It
+    # must return the same value in all processes that sample together.
+    self.stopping: Callable[[], bool] = lambda: False
     self.policy_version = -1
     self._decode_text = decode_text
     self._copy_weights = copy_weights

@@ -38,7 +38,7 @@ _STOPPING_SECONDS = 2.0
 
 
 class FleetError(ConnectionError):
-  """No server was usable for as long as the run waits for one."""
+  """No server was usable for too long, or one request failed too often."""
 
 
 # Errors of servers that end a run, in the state of the last finished step.

@@ -1,6 +1,7 @@
 """The `service.Service` over slots of this process: one thread schedules them.
 
-Only that thread touches the device. Callers queue a command, which the thread
+Only that thread runs programs of the sampler; new weights are loaded in the
+thread of the caller. Callers queue a command, which the service's thread
 carries out between two segments of decoding, and wait for the result.
 """
 

@@ -27,7 +27,8 @@ from evojax.runtime import waits
 # Maximum length of a segment. A run checks for signals between two segments and
 # must notice SIGTERM within 2 s; the margin is for steps that get slower.
 _SEGMENT_SECONDS = 0.5
-# Decode steps between two searches for stop strings.
+# Decode steps between two searches for stop strings if refill_every is 0;
+# otherwise they are searched for after every refill_every steps.
 _STOP_CHECK_STEPS = 16
 # Chunks that are prefilled between two segments of decoding. In a burst, when
 # many prompts wait for many empty slots, more chunks pay off, because decoding

@@ -100,7 +100,9 @@ class Stats:
 class Service(Protocol):
   """Continuous batching in a thread; all methods may be called from any thread.
 
-  Once the service has failed or is closed, methods raise ServiceFailedError.
+  Once the service has failed or is closed, `submit` and the methods that wait
+  for its thread raise ServiceFailedError; `abort`, `abort_all`, `stats` and
+  `close` do not.
   """
 
   @property

@@ -3,10 +3,11 @@
 A fixed number of slots is decoded in lock step; each holds one sequence with
 its keys, values and random key. Prompts are prefilled in rows, chunk by chunk,
 and copied into slots. Every array keeps its shape for the life of the object,
-so each program is compiled once. At these shapes the results of a row are
-bit-equal whatever the other rows hold, because every operation is row-wise: the
-row's random key is fold(seed, problem, sample, token), and a token's place in
-the cache is its position.
+so each program is compiled once; only `insert` has some sizes, see
+`prompt_lengths`. At these shapes the results of a row are bit-equal whatever
+the other rows hold, because every operation is row-wise: the row's random key
+is fold(seed, problem, sample, token), and a token's place in the cache is its
+position.
 
 The keys and values of a chunk depend only on the tokens up to its end, so a
 chunk from the prefix cache is bit-equal to a computed one. A row whose prompt

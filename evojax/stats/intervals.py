@@ -13,6 +13,7 @@ Reals = Collection[Any]
 LEVEL = 0.95  # Level of an interval if nothing else is said.
 # Half widths of central intervals at 95 and 90 %, in standard deviations.
 Z95, Z90 = 1.96, 1.6449
+_RESAMPLES = 400  # Bootstrap samples.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,16 +79,16 @@ def exact(count: int, of: int) -> tuple[float, float]:
 
 
 def bootstrap(
-    groups: int, statistic: Callable[[np.ndarray], float], draws: int = 400
+    groups: int, statistic: Callable[[np.ndarray], float]
 ) -> Interval:
   """Return a statistic of groups with its 95 % percentile interval.
 
   Args:
     groups: Number of groups.
     statistic: Returns its value for group indices drawn with replacement.
-    draws: Number of bootstrap samples.
   """
   rng = np.random.default_rng(0)
-  found = [statistic(rng.integers(0, groups, groups)) for _ in range(draws)]
+  draw = lambda: rng.integers(0, groups, groups)
+  found = [statistic(draw()) for _ in range(_RESAMPLES)]
   low, high = np.nanquantile(found, (0.025, 0.975))
   return Interval(float(statistic(np.arange(groups))), float(low), float(high))

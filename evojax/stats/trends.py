@@ -11,7 +11,7 @@ from evojax.stats import intervals
 _PERMUTATIONS = 999
 # Number of values that are permuted at a time, unless one series is longer.
 _BLOCK = 1 << 16
-_STRETCH = 4  # Fewest values of a stretch.
+_STRETCH = 4  # Fewest values of a stretch, and before or after a standstill.
 _MEDIAN = 0.6745  # Median size of a standard Normal variable.
 _MEDIAN_SQUARE = 0.455  # Median of the square of a standard Normal variable.
 
@@ -201,7 +201,7 @@ def step_up(y: intervals.Reals, at: int) -> intervals.Interval:
   )
 
 
-def standstill(y: intervals.Reals, least: int = 4) -> int:
+def standstill(y: intervals.Reals) -> int:
   """Return the index at which a series that first rises stops rising.
 
   The series is fitted by a line up to an index and the line's end value after
@@ -211,7 +211,7 @@ def standstill(y: intervals.Reals, least: int = 4) -> int:
   n = len(y)
   t = np.arange(n, dtype=np.float64)
   best, at = float(np.square(y - y.mean()).sum()), 0
-  for k in range(least, n - least + 1):
+  for k in range(_STRETCH, n - _STRETCH + 1):
     hinge = np.minimum(t, k)
     hinge -= hinge.mean()
     slope = float(hinge @ y / (hinge @ hinge))
@@ -221,9 +221,9 @@ def standstill(y: intervals.Reals, least: int = 4) -> int:
   return at
 
 
-def departure(y: intervals.Reals, least: int = 4) -> int:
+def departure(y: intervals.Reals) -> int:
   """Return the index from which a series that is flat at first rises.
 
   It is `standstill` of the series backwards, with its sign changed.
   """
-  return len(y) - standstill(-np.asarray(y, np.float64)[::-1], least)
+  return len(y) - standstill(-np.asarray(y, np.float64)[::-1])

@@ -1,4 +1,4 @@
-"""What the processes of a run, and all its starts, must have in common.
+"""Checks that all processes of a run, and all its starts, have equal inputs.
 
 Processes with other problems, another policy or other code would compute other
 things, or wait for each other in different programs, without an error. A run

@@ -11,6 +11,7 @@ import numpy as np
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.rl import filters
+from evojax.runtime import numerals
 
 STEPS = 3  # Later steps depend on what the policy has learned.
 _DEAD = 0.9  # If at least this share of the groups is dead, little is learned.
@@ -68,9 +69,9 @@ def warning(workdir: pathlib.Path) -> str:
       else 'so only the other parts of the reward are learned'
   )
   return (
-      f'no signal: in the first {len(steps)} steps {solved:.1%} of the'
-      f' completions are solved and {dead:.0%} of the groups have equal'
-      f' rewards, {learned}; {_REMEDY[kind]}'
+      f'no signal: in the first {numerals.counted(len(steps), "step")}'
+      f' {solved:.1%} of the completions are solved and {dead:.0%} of the'
+      f' groups have equal rewards, {learned}; {_REMEDY[kind]}'
   )
 
 

@@ -2,7 +2,7 @@
 
     sample -> grade -> reward -> advantages -> update -> weights -> log, save
 
-Each stage of a step is one method of `trainer.Trainer`. This module opens the
+The stages of a step are methods of `trainer.Trainer`. This module opens the
 workdir, repeats the steps, evaluates, saves, and handles signals.
 """
 
@@ -67,8 +67,12 @@ def run(
     The summary, which is also stored in workdir/summary.json.
 
   Raises:
-    ValueError: If the config, the model, the domain or the workdir is invalid.
+    ValueError: If the config, the model, the domain or the workdir is invalid,
+      or if a function of the harness or a server fails in the run.
     update.NonFiniteError: If training diverged.
+    fleet.FleetError: If no server was usable for too long; the finished steps
+      are saved.
+    collect.GradingError: If the grader of a step or a score does not work.
     preemption.Preempted: After SIGINT or SIGTERM, with the state saved.
   """
   primary = sharding.is_primary()
@@ -395,5 +399,5 @@ def _finish(
       report_lib.print_gain(report, console)
     output.say(f'time: {trainer.phases.summary()}')
     output.say(f'compiled programs: {summary["compilations"]}')
-    output.say(f'policy: {path / "policy"} (Hugging Face format)')
+    output.say(f'policy: {path / run_files.POLICY} (Hugging Face format)')
   return summary

@@ -20,6 +20,7 @@ import numpy as np
 from evojax import config as config_lib
 from evojax import records
 from evojax.models import decoder
+from evojax.models import lora
 from evojax.models import policy as policy_lib
 from evojax.rollout import slots as slots_lib
 from evojax.runtime import sharding
@@ -76,10 +77,16 @@ class Run:
 
   @functools.cached_property
   def params(self) -> decoder.Params:
-    """Shapes of the stored parameters, with their shardings."""
+    """Shapes of the stored parameters, with their shardings.
+
+    Adapters of LoRA are float32, whatever the dtype of the other parameters.
+    """
+    shapes = decoder.shapes(self.cfg)
+    stored = _cast(shapes, self.config.model.param_dtype)
+    if self.cfg.lora_rank:
+      stored = lora.join(lora.split(shapes)[0], lora.split(stored)[1])
     return sharding.placed(
-        _cast(decoder.shapes(self.cfg), self.config.model.param_dtype),
-        sharding.shardings(self.mesh, decoder.logical_axes(self.cfg)),
+        stored, sharding.shardings(self.mesh, decoder.logical_axes(self.cfg))
     )
 
   @functools.cached_property

@@ -45,8 +45,8 @@ def load_parts(path: str, default: Parts) -> Parts:
     default: The domain's own parts.
 
   Raises:
-    RewardError: If there is no function at the path, or its name cannot be the
-      name of a part.
+    RewardError: If there is no function at the path, or if one of TRL or verl
+      is async, or its name cannot be the name of a part.
   """
   if not path:
     return default

@@ -48,7 +48,7 @@ _GAP = 'sampler_trainer_logprob_gap'
 
 
 class Trainer:
-  """The state of a run and one method per stage of a step.
+  """The state of a run, and the stages of a step as methods.
 
   Attributes:
     learner: Parameters, moments and the number of finished steps.
@@ -233,8 +233,8 @@ class Trainer:
     return (
         f'no checkpoint of step {self.step}: {size / 1e9:.1f} GB take about'
         f' {seconds:.0f} s, and {max(0.0, left):.0f} of the'
-        f' {preemption.SAVE_SECONDS:.0f} s after SIGTERM are left. What counts'
-        f' is saved: {self.saved_step} steps'
+        f' {preemption.SAVE_SECONDS:.0f} s after SIGTERM are left.'
+        f' {self.saved_step} steps are saved'
     )
 
   def install(self) -> None:

@@ -1,13 +1,15 @@
 """One GRPO update: state, loss, gradient, optimizer.
 
-`update_step` is compiled once. Scalars that a researcher or a harness may
-change (learning rate, clip bounds, KL coefficient, temperature, ...) are
-traced; only a change of a setting in `Algorithm` compiles a new program.
+`update_step` is compiled once for each shape of its batch: the shared layout
+has one shape, packed rows have a few (`packing.row_counts`). Scalars that a
+researcher or a harness may change (learning rate, clip bounds, KL coefficient,
+temperature, ...) are traced; a change of a setting in `Algorithm` compiles a
+new program.
 
 A batch is a dict of arrays with a leading axis of M micro-batches of p groups
-each, made by `make_batch`. Dropped groups come last, in micro-batches that are
-not run. Axis letters are those of `evojax.records`. If a micro-batch has fewer
-groups than devices, groups are split into parts, see
+each, made by `make_batch`. Dropped groups come last; micro-batches that hold no
+other groups are not run. Axis letters are those of `evojax.records`. If a
+micro-batch has fewer groups than devices, groups are split into parts, see
 `config_checks.group_parts`; p and G then count parts and the sequences of a
 part.
 """
@@ -154,7 +156,7 @@ def make_batch(
     advantages: float32 [P, G, A], one per turn; every token gets that of its
       turn. A is at least the maximum number of turns of an episode.
     included: bool [P, G]; False takes an episode out of loss and denominator.
-      A group without included episodes is dropped and costs no compute.
+      A group without included episodes is dropped and comes last.
     max_prompt_tokens: Lp.
     max_tokens: Lc, tokens after the prompt.
     micro_groups: p; must divide P.
@@ -364,10 +366,11 @@ def update_step(
       for name, value in largest.items()
   }
   metrics.update(loss=loss, grad_norm=norm, finite=finite, tokens=tokens)
-  # How much this update lowers the loss, to first order. Since advantages have
-  # a standard deviation of 1, it is about the change of a token's log-prob. The
-  # arrays are not flattened (optax.tree.vdot): XLA would gather those of which
-  # an inner axis is split, every device the whole update in float32.
+  # How much this update lowers the loss, to first order and without weight
+  # decay. Where advantages have a standard deviation of 1 (group_norm), it is
+  # about the change of a token's log-prob. The arrays are not flattened
+  # (optax.tree.vdot): XLA would gather those of which an inner axis is split,
+  # every device the whole update in float32.
   products = jax.tree.map(lambda g, d: jnp.sum(g * d), grads, direction)
   metrics['descent'] = hyper['learning_rate'] * optax.tree.sum(products)
   return new_state, metrics, rows

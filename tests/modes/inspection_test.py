@@ -282,11 +282,11 @@ class InspectTest(parameterized.TestCase):
     self.assertLessEqual(max(map(len, plain.splitlines())), columns)
 
   @parameterized.named_parameters(
-      ('no_such_problem', {'problem': 'beef'}, "problem='beef' names no"),
+      ('no_such_problem', {'problem': 'beef'}, '--problem=beef names no'),
       ('ambiguous', {'problem': '12'}, 'names 2 problems.*12ab12ab.*12cd12cd'),
       ('index_too_large', {'problem': '3'}, r'an index 0\.\.2'),
       ('no_such_split', {'split': 'sealed'}, "'sealed' in .*there is dev"),
-      ('tokens_of_everything', {'tokens': True}, 'name a problem'),
+      ('tokens_of_everything', {'tokens': True}, '--tokens.* with --problem'),
   )
   def test_refuses(self, kwargs, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -345,7 +345,7 @@ class InspectTest(parameterized.TestCase):
       inspection.find(gone)
 
   def test_flips_need_two_evaluations(self):
-    with self.assertRaisesRegex(ValueError, 'there is one; .*eval.every'):
+    with self.assertRaisesRegex(ValueError, 'is one: .*--runs.*eval.every'):
       self.show(self.b, flips=True)
 
   def test_flips_need_a_common_problem(self):

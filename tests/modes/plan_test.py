@@ -543,6 +543,9 @@ class MeshTest(parameterized.TestCase):
         made.resident['rollout cache'], 4 * 2 * 2 * (8 // 4) * 1 * 12 * 8
     )
     self.assertLen(made.estimates, len(devices.DEVICES))
+    said = ' '.join(shown(made).split())
+    self.assertIn('on TPUs at 40% of the peak in updates and prefills', said)
+    self.assertIn('on GPUs at 28% of the peak in updates and prefills', said)
 
   def test_every_kind_of_device_has_the_memory_of_its_compiler(self):
     cfg = dataclasses.replace(CFG, scan_layers=True)

@@ -22,6 +22,19 @@ from tests import tiny
 from tests.rollout.server import fakes
 
 
+class UrlTest(absltest.TestCase):
+
+  def test_of_each_family(self):
+    for name, url in (
+        (('127.0.0.1', 80), 'http://127.0.0.1:80'),
+        (('::1', 80, 0, 0), 'http://[::1]:80'),
+    ):
+      with self.subTest(url):
+        sock = mock.create_autospec(socket.socket, instance=True)
+        sock.getsockname.return_value = name
+        self.assertEqual(serve.url_of(sock), url)
+
+
 class ServeTest(absltest.TestCase):
 
   def setUp(self):

@@ -46,7 +46,7 @@ class WarningTest(parameterized.TestCase):
       ([[ALL, NONE] * 5] * 3, '50.0% .* 100% .* all right or all wrong'),
       ([[SOME] + [NONE] * 19] * 3, '1.3% .* 95% .* little is learned; .* hard'),
       ([[SHAPED] * 10] * 3, '0.0% .* 0% .* only the other parts .* too hard'),
-      ([[NONE] * 10], 'in the first 1 steps'),
+      ([[NONE] * 10], 'in the first 1 step '),
       ([[[np.nan] + NONE[1:]] * 10] * 3, '0.0% .* 100% .*too hard'),
   )
   def test_no_signal(self, steps, pattern):

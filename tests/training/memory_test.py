@@ -105,6 +105,17 @@ class ShippedTest(parameterized.TestCase):
     self.assertEqual(run.on('tpu').on('gpu').platform, 'tpu')
 
 
+class LoraTest(absltest.TestCase):
+
+  def test_adapters_are_float32_as_in_a_run(self):
+    changes = {'model.lora_rank': 2, 'model.param_dtype': 'bfloat16'}
+    run = shipped('math:qwen3_0p6b', 'qwen3_0p6b', changes, 'tpu')
+    for part, dtype in (('params', 'float32'), ('frozen', 'bfloat16')):
+      with self.subTest(part):
+        dtypes = {str(x.dtype) for x in jax.tree.leaves(run.state[part])}
+        self.assertEqual(dtypes, {dtype})
+
+
 class DocumentedTest(absltest.TestCase):
 
   def test_the_commands_for_gpu_nodes_fit_eight_h100(self):

@@ -54,8 +54,9 @@ class Host:
     self._batches: set[samples.Batch] = set()
     # Name that a client gave its request -> ids of the jobs.
     self._names: dict[str, Sequence[str]] = {}
-    # A tokenizer may be used by one thread only. This is not the loop's thread,
-    # since encoding a long text takes a while.
+    # One thread encodes, as `ServerTokenizer.encode_prompt` sets a flag inside
+    # the tokenizer without a lock. It is not the loop's thread, since encoding
+    # a long text takes a while.
     self._encoder = concurrent.futures.ThreadPoolExecutor(1, 'encode')
     self._parser = concurrent.futures.ThreadPoolExecutor(1, 'parse')
     # Held by one pause, update or similar operation at a time.
@@ -88,7 +89,7 @@ class Host:
     """Return the service.
 
     Raises:
-      ApiError: 503 while there is none, or if it is stopping.
+      ApiError: 503 unless the server is up.
     """
     if self.phase != 'up' or self._service is None:
       raise errors.ApiError(503, f'the server is {self.phase}')

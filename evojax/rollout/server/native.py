@@ -37,8 +37,7 @@ class Generation:
     return shown if self.is_list else shown[0]
 
   async def stream(self, batch: samples.Batch) -> AsyncGenerator[bytes]:
-    """Yield the events of a stream; each holds all tokens of a sample so
-    far."""
+    """Yield the events of a stream: all tokens of a sample so far."""
     async for index in batch.changes():
       shown = self._shown(batch.samples[index])
       yield event({**shown, 'index': index} if self.is_list else shown)

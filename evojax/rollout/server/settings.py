@@ -33,6 +33,6 @@ class Settings:
   # slowly than this is disconnected.
   client_seconds: float = 60.0
   health_seconds: float = 20.0  # Time limit of /health_generate.
-  # Further fields of /server_info, which also shows the settings above, except
-  # for the keys.
+  # Further fields of /server_info, which also shows the model and the limits of
+  # its tokens and samples.
   info: Mapping[str, Any] = dataclasses.field(default_factory=dict)

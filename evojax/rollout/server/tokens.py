@@ -14,6 +14,8 @@ class ServerTokenizer(tokenizer_lib.Tokenizer):
 
     SGLang treats the `text` of a request in the same way: special tokens count
     as such, and the tokenizer may add its own, e.g. one at the start of a text.
+    Only one thread at a time may encode, also by the other methods: decoding,
+    which waits for the lock, must not wait for a long prompt.
     """
     return self._backend.encode(
         text, add_special_tokens=True, split_special_tokens=False
