@@ -248,7 +248,7 @@ def _answer(
       f'{question.why} In {numerals.counted(found.units, "problem")}'
       f' "{found.predicate.means}" holds in {100 * found.one:.0f} % of'
       f' {question.sides[0]} and {100 * found.other:.0f} % of'
-      f' {question.sides[1]} (p {found.p:.2g}).'
+      f' {question.sides[1]} ({_p(found.p)}).'
   )
   path, text = predicates.source(
       found, said, ('>' if rises else '<', middle), question.critical
@@ -267,6 +267,10 @@ def _answer(
     )
   except propose_lib.ProposalError:
     return None
+
+
+def _p(p: float) -> str:
+  return 'p < 1e-6' if p < 1e-6 else f'p {p:.2g}'
 
 
 @dataclasses.dataclass(frozen=True)

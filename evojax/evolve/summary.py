@@ -188,7 +188,10 @@ def _show_trials(
     table.add_row(
         t['version'] or f'({t["parent"]})',
         markup.escape(textwrap.shorten(t['change'], 100, placeholder=' ...')),
-        numerals.between(t['expected']),
+        # What trains nothing has no effect to predict.
+        numerals.between(t['expected'])
+        if t['intervention_class'] != history_lib.MEASUREMENT
+        else '-',
         markup.escape(effect),
         t['verdict'],
     )

@@ -21,6 +21,8 @@ from evojax.ledger import records
 from evojax.ledger import rows as rows_lib
 from evojax.runtime import run_files
 
+# Intervention class of diagnostics and statistics, which train nothing.
+MEASUREMENT = 'measurement'
 # Why a run ended that only its user can repair.
 FAULT = 'a fault outside the harness'
 # Verdict on a change that was not judged because the machine was too busy.
@@ -86,6 +88,11 @@ class Trial:
       return 'refused'
     waits = self.queued and not self.queued.enters and not self.races
     return 'not raced' if waits else 'running'
+
+  @property
+  def trains(self) -> bool:
+    """False if the change cannot alter any policy, such as a diagnostic."""
+    return self.intervention_class != MEASUREMENT
 
   @property
   def tried(self) -> bool:
@@ -214,8 +221,13 @@ class History:
 
   @property
   def kept(self) -> list[Trial]:
-    """The trials whose change was kept."""
-    return [trial for trial in self.trials if trial.kind == 'keep']
+    """The trials whose change was kept and may alter the policy."""
+    return [t for t in self.trials if t.kind == 'keep' and t.trains]
+
+  @property
+  def added(self) -> list[Trial]:
+    """The trials whose diagnostic or statistic was added."""
+    return [t for t in self.trials if t.kind == 'keep' and not t.trains]
 
   @functools.cached_property
   def races(self) -> list[records.Race]:

@@ -118,6 +118,7 @@ _FAMILIES = {
     'share_': 'completions of the mode {}',
     'action_': 'calls of the action with code {} per completion',
     'tried_': 'changes of the class {} that were tried',
+    'found_': 'what the run found in its rollouts: {}',
 }
 
 

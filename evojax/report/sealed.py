@@ -187,7 +187,7 @@ def why_none(run: history.History) -> str:
   Returns:
     The sentence; '' if a change was kept or may still be tried.
   """
-  tried = [trial for trial in run.trials if trial.tried]
+  tried = [trial for trial in run.trials if trial.tried and trial.trains]
   if run.kept:
     return ''
   if not tried:
@@ -235,10 +235,12 @@ def _fault(run: history.History) -> str:
 
 def verdict(run: history.History, running: bool) -> str:
   """Return a summary of the run in one sentence."""
-  tried = [trial for trial in run.trials if trial.tried]
+  tried = [trial for trial in run.trials if trial.tried and trial.trains]
   so_far = f'{len(run.kept)} of {numerals.counted(len(tried), "change")} kept'
   if unchecked := sum(bool(run.unchecked(trial)) for trial in run.kept):
     so_far += f' ({unchecked} with the horizon not checked)'
+  if run.added:
+    so_far += f', {numerals.counted(len(run.added), "diagnostic")} added'
   fault = _fault(run) if run.ended == history.FAULT else ''
   if fault:
     so_far = f'{fault} {so_far}'
@@ -263,6 +265,6 @@ def verdict(run: history.History, running: bool) -> str:
   if run.ended:
     return f'Ended ({run.ended}) without sealed scores: {so_far}.'
   begun = 'Running' if running else 'Stopped; the same command continues'
-  if not tried:
+  if not tried and not run.added:
     return f'{begun}: no change has been decided yet.'
   return f'{begun}: {so_far}.'

@@ -71,7 +71,8 @@ def _effects(
     trial: history.Trial, scale: svg.Scale
 ) -> list[tuple[str, str, svg.Strip]]:
   """Return predicted and realised effects as (name, text, strip)."""
-  expected, backtested, effect = trial.expected, trial.backtested, trial.effect
+  expected = trial.expected if trial.trains else None
+  backtested, effect = trial.backtested, trial.effect
   perturbed = trial.verify.perturbed_effect if effect is not None else None
   dot = 'dot keep' if trial.kind == 'keep' else 'dot discard'
   rows = (

@@ -197,7 +197,7 @@ class SearchTest(RunTestCase):
     self.assertRegex(
         made.hypothesis,
         r'The policy has gained 20 points by v1. In \d+ problems "format_ok"'
-        r' holds in 100 % of what is solved and \d+ % of what is not \(p ',
+        r' holds in 100 % of what is solved and \d+ % of what is not \(p <',
     )
     self.assertIn('it trains nothing', made.criterion)
     # The alert is raised while fewer completions than half-way do it.
