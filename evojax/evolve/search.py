@@ -7,9 +7,10 @@ A run asks what sets two groups of its rollouts apart, when
 - a race contradicts the backtest of a change: the same arms;
 - three changes have failed in a row: the solved and the unsolved completions of
   the same problems;
-- the policy has gained 10 points, for the first time: the same, but only what
-  solved completions do more, or less, often than the first ones that were
-  solved; if there is nothing, what all completions do.
+- the policy has gained another 10 points: the same, but only what solved
+  completions do more, or less, often than the first ones that were solved; if
+  there is nothing, what all completions do. What no solved completion can do
+  without, such as to edit a file, explains no gain.
 
 `predicates.mine` finds the simplest predicate that answers. It is written as a
 diagnostic of the harness, whose alert begins half-way between the two groups,
@@ -53,7 +54,9 @@ _AUDIT, _RACE, _FAILURES, _GAIN = (
     'search/gain',
 )
 _IN_A_ROW = 3  # Failed changes: EvoTrainer, arXiv:2606.03108.
-_GAINED = 0.1  # Of the solved share, since the first updates.
+_GAINED = 0.1  # Of the solved share; a search for each such gain.
+# Share of the solved completions from which on they cannot do without it.
+_NEEDED = 0.995
 _MOST = 4  # Diagnostics of a harness that a search made.
 
 
@@ -164,7 +167,10 @@ def _questions(
     why = f'{_IN_A_ROW} changes failed in a row.'
     yield _Question(trigger=_FAILURES, why=why, **solved)
   gain = _gain(history.versions[0], version)
-  if gain >= _GAINED and _GAIN not in asked:
+  explained = sum(
+      t.proposer == PROPOSER and t.hypothesize.trigger == _GAIN for t in trials
+  )
+  if gain >= _GAINED * (1 + explained):
     why = f'The policy has gained {100 * gain:.0f} points by {version.version}.'
     earlier = history.versions[0].folder
     yield _Question(trigger=_GAIN, why=why, earlier=earlier, **solved)
@@ -232,6 +238,8 @@ def _answer(
   searched = [known]
   if question.earlier:
     # What is solved in a new way comes before what is merely done more often.
+    solved = (e.one | e.earlier) & e.view.outcome
+    known = [t for t in known if t.there[solved].mean() < _NEEDED]
     searched = [
         predicates.spread(known, e.one, e.earlier & e.view.outcome, e.other),
         predicates.spread(known, e.one | e.other, e.earlier, e.other),

@@ -41,7 +41,7 @@ CONFIG = tiny.evolving()
 SIZE = 8
 
 
-def frame(groups=96, *, format_ok=None, seed=0, follows=True):
+def frame(groups=96, *, format_ok=0.6, seed=0, follows=True, otherwise=0.0):
   """Return the rollouts of an arm, solved only where there is an answer.
 
   Args:
@@ -49,11 +49,12 @@ def frame(groups=96, *, format_ok=None, seed=0, follows=True):
     format_ok: Share with an answer.
     seed: Seed of the random values, of which the problems do not depend.
     follows: Whether solving depends on the answer.
+    otherwise: Share of the others that may be solved all the same.
   """
   rng = np.random.default_rng(seed)
   n = groups * SIZE
-  answered = rng.random(n) < (0.6 if format_ok is None else format_ok)
-  solved = rng.random(n) < 0.5
+  answered = rng.random(n) < format_ok
+  solved, lucky = rng.random(n) < 0.5, rng.random(n) < otherwise
   return pd.DataFrame(
       dict(
           problem_id=np.repeat([f'p{i}' for i in range(groups)], SIZE),
@@ -61,7 +62,7 @@ def frame(groups=96, *, format_ok=None, seed=0, follows=True):
           group=np.repeat(np.arange(groups, dtype=np.int32) % 12, SIZE),
           sample=np.tile(np.arange(SIZE, dtype=np.int32), groups),
           graded=True,
-          outcome=solved & answered if follows else solved,
+          outcome=solved & (answered | lucky) if follows else solved,
           n_tokens=rng.integers(10, 60, n).astype(np.int32),
           n_turns=np.int32(1),
           truncated=rng.random(n) < 0.1,
@@ -181,13 +182,18 @@ class RunTestCase(parameterized.TestCase):
 
 class SearchTest(RunTestCase):
 
-  def test_a_gain_is_explained_once(self):
+  def test_each_gain_of_ten_points_is_explained(self):
     self.assertIsNone(self._propose(gain=0.09))
     # All that was ever solved has an answer, and as many had one.
     self.assertIsNone(self._propose(gain=0.2, arms={'arms/v0': frame(seed=1)}))
-    # More have one now, which explains a gain if nothing else does.
-    few = {'arms/v0': frame(seed=1, format_ok=0.3)}
-    self.assertIsNotNone(self._propose(gain=0.2, arms=few))
+    # More have one now. That explains a gain if nothing else does, unless
+    # nothing can be solved without it.
+    for otherwise, found in ((0.1, True), (0.0, False)):
+      arms = {
+          'arms/v0': frame(seed=1, format_ok=0.3, otherwise=otherwise),
+          'arms/r000-incumbent-3': frame(otherwise=otherwise),
+      }
+      self.assertEqual(bool(self._propose(gain=0.2, arms=arms)), found)
     made = self._propose(gain=0.2)
     self.assertEqual(made.proposer, 'search')
     self.assertEqual(made.trigger, 'search/gain')
@@ -217,7 +223,8 @@ class SearchTest(RunTestCase):
         ),
         *samples.trial(0, 'v1', '')[1:],
     ]
-    self.assertIsNone(self._propose(asked, gain=0.2))
+    self.assertIsNone(self._propose(asked, gain=0.19))
+    self.assertIsNotNone(self._propose(asked, gain=0.21))
 
   def test_three_failures_in_a_row(self):
     failed = [r for n in range(3) for r in samples.trial(n, 'v1', '', -0.01)]
