@@ -51,7 +51,12 @@ METRICS = {
         'kl_penalty',
     ),
     'kl_coef': ('actor/kl_coef', 'critic/kl_coeff'),
-    'kl_update': ('actor/ppo_kl', 'policy/approxkl_avg', 'ppo_kl'),
+    'kl_update': (
+        'actor/ppo_kl',
+        'policy/approxkl_avg',
+        'ppo_kl',
+        'rl/kl_new_old',
+    ),
     'clip': (
         'clip_ratio/region_mean',
         'clip_ratio',
@@ -60,6 +65,7 @@ METRICS = {
         'policy/clipfrac_avg',
         'ppo/policy/clipfrac',
         'pg_clipfrac',
+        'rl/clamp_log_ratio_new_old_indicator',
     ),
     'grad_norm': (
         'grad_norm',
@@ -139,7 +145,10 @@ METRICS = {
         'rollout_corr/kl',
         'rollout_correction/kl',
     ),
-    'ratio': ('sampling/importance_sampling_ratio/mean',),
+    'ratio': (
+        'sampling/importance_sampling_ratio/mean',
+        'rl/ratio_new_old',
+    ),
     'ratio_high': ('sampling/importance_sampling_ratio/max',),
     'explained': (
         'critic/vf_explained_var',
