@@ -50,7 +50,8 @@ TEXTS = {
         answer='all that is paid is the format, and completions keep the tags'
         ' and drop the thought: a reward for the right answer is missing',
         log='trl',
-        symptoms=('answers_differ',),
+        names=('form_alone',),
+        says='part for the right answer',
     ),
     # The reward hardly rises, and gradients are small.
     'cold_start_saturated': Report(

@@ -120,7 +120,32 @@ def overwritten(
   )
 
 
+def formal(*parts: str, other: float = 0.0, shrink: float = 1.0) -> form.Run:
+  """Return a run whose reward is the sum of parts that are all for the form.
+
+  Args:
+    *parts: Their names.
+    other: Weight of a part for the answer that is not logged.
+    shrink: Share of the length that completions have in the end.
+  """
+  rows = made.rollouts()
+  columns = [form.PART + part for part in parts]
+  for name in columns:
+    rows[name] = rows['format_ok']
+  right = rows['outcome']
+  size = 90 * (1 - (1 - shrink) * rows['step'] / STEPS)
+  rows['completion'] += [' ' + 'x' * int(n) for n in size]
+  known = ['part_correct', 'outcome', 'format_ok']
+  known += [] if 'format' in parts else ['part_format']
+  return made.run(
+      rows.drop(columns=known),
+      reward=lambda e: e[columns].sum(axis=1) + other * right,
+      settings={'weights': None},
+  )
+
+
 FAULTS = {
+    'form_alone': (lambda: formal('format'), ('form_alone',)),
     'grader_overwritten': (overwritten, ('grader_overwritten',)),
     'judge_told': (judged, ('phrase_paid',)),
     'judge_told_alone': (lambda: judged(known=False), ('phrase_paid',)),

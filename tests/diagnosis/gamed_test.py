@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import examine
+from evojax.diagnosis import names
 from evojax.diagnosis.checks import graders
 from evojax.diagnosis.checks import overwrites
 from evojax.diagnosis.checks import parts
@@ -61,6 +62,33 @@ class OverwrittenTest(parameterized.TestCase):
   def test_programs_that_overwrite_nothing(self, **changed):
     run = gamed_made.overwritten(**changed)
     self.assertIsNone(overwrites.grader_overwritten(run))
+
+
+class FormAloneTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (('format',), 0.0, True),
+      (('format_reward', 'xmlcount', 'tag_count'), 0.0, True),
+      (('format',), 0.5, False),  # What else is paid is not logged.
+      (('format', 'accuracy'), 0.0, False),
+      (('format_and_answer',), 0.0, False),
+      (('stage',), 0.0, False),
+  )
+  def test_a_reward_for_the_form(self, names_, other, wanted):
+    run = gamed_made.formal(*names_, other=other)
+    self.assertEqual(parts.form_alone(run) is not None, wanted)
+
+  @parameterized.parameters((1.0, False), (0.3, True))
+  def test_that_completions_shrink(self, shrink, wanted):
+    found = parts.form_alone(gamed_made.formal('format', shrink=shrink))
+    self.assertEqual('shrink' in found.text, wanted)
+
+  @parameterized.parameters(('format_reward', None), ('reward', 'reward'))
+  def test_the_form_is_no_outcome(self, part, wanted):
+    rows = pd.DataFrame({part: [0.0, 1.0]})
+    taken = {}
+    names.guess_outcome(rows, [part], taken, [])
+    self.assertEqual(taken.get('outcome'), wanted)
 
 
 class PhraseTest(parameterized.TestCase):

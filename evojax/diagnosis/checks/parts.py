@@ -164,6 +164,48 @@ def form_wins(run: form.Run) -> findings.Finding | None:
   )
 
 
+def form_alone(run: form.Run) -> findings.Finding | None:
+  """Detect a reward that pays for the form of completions, and nothing else."""
+  columns = run.part_columns
+  if not columns:
+    raise form.NotLogged('parts of the reward are not logged', ['reward'])
+  parts = [name.removeprefix(form.PART) for name in columns]
+  if not all(map(names.is_form, parts)) or not _add_up(run, columns):
+    return None
+  told = ''
+  if 'completion' in run.rollouts:
+    length = run.rollouts['completion'].str.len()
+    length = length.groupby(run.rollouts['step']).mean().to_numpy(float)
+    if len(length) >= form.MIN_STEPS:
+      first, last = (part.mean() for part in np.array_split(length, 5)[::4])
+      fell = trends.change_point(length).p <= _SURE
+      if fell and last < (1 - _FALL) * first:
+        told = (
+            f'; completions shrink meanwhile, from {first:.0f} to {last:.0f}'
+            ' characters'
+        )
+  return findings.Finding(
+      check='form_alone',
+      severity='warning',
+      text='all that the reward pays for is the form'
+      f' ({", ".join(sorted(parts))}), so that a wrong answer earns as much as a'
+      f' right one{told}',
+      change=f'{words.word(run.format, "reward")}: add a part for the right'
+      ' answer, with the larger weight; unless only the form is to be learned',
+      remedies=blame.remedies(run),
+  )
+
+
+def _add_up(run: form.Run, columns: list[str]) -> bool:
+  """Return whether the reward is known to consist of some parts alone."""
+  if {*columns, 'reward'} <= set(run.rollouts):
+    rows = run.rollouts.dropna(subset=[*columns, 'reward'])
+    by = rows.groupby(columns)['reward']
+    return len(rows) >= _FEWEST and float((by.max() - by.min()).max()) < 1e-6
+  # The reader has found weights with which they add up.
+  return bool(run.settings.get('weights'))
+
+
 def redundant_part(run: form.Run) -> findings.Finding | None:
   """Detect a part of the reward that only repeats what is solved."""
   rows = run.rows('outcome')
@@ -443,6 +485,7 @@ CHECKS = (
     never_paid,
     fixed_part,
     form_wins,
+    form_alone,
     redundant_part,
     no_baseline,
     reward_lost,
