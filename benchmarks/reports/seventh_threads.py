@@ -126,7 +126,9 @@ TEXTS = {
         answer='not one answer is right in the whole run, so that there is'
         ' nothing to reinforce: mix in easier problems',
         log='wandb',
-        symptoms=('never_paid', 'eval_zero'),
+        names=('never_paid',),
+        says='easier ones',
+        symptoms=('eval_zero',),
     ),
     # No gradient; nothing changes.
     'unexplored_proxy': Report(

@@ -59,7 +59,7 @@ def never_paid(run: form.Run) -> findings.Finding | None:
     why = (
         f'how does {", ".join(judging)} find the answer in a completion (tags'
         ' or a box around it), and does it get the right one? or all problems'
-        ' are too hard (read some)'
+        ' are too hard (read some): mix in easier ones'
     )
   return findings.Finding(
       check='never_paid',
@@ -188,8 +188,8 @@ def form_alone(run: form.Run) -> findings.Finding | None:
       check='form_alone',
       severity='warning',
       text='all that the reward pays for is the form'
-      f' ({", ".join(sorted(parts))}), so that a wrong answer earns as much as a'
-      f' right one{told}',
+      f' ({", ".join(sorted(parts))}), so that a wrong answer earns as much as'
+      f' a right one{told}',
       change=f'{words.word(run.format, "reward")}: add a part for the right'
       ' answer, with the larger weight; unless only the form is to be learned',
       remedies=blame.remedies(run),
