@@ -120,7 +120,7 @@ def overwritten(
   )
 
 
-def formal(*parts: str, other: float = 0.0, shrink: float = 1.0) -> form.Run:
+def formal(*parts: str, other: float = 0.0, shrink: float = 0.3) -> form.Run:
   """Return a run whose reward is the sum of parts that are all for the form.
 
   Args:
@@ -138,7 +138,7 @@ def formal(*parts: str, other: float = 0.0, shrink: float = 1.0) -> form.Run:
   known = ['part_correct', 'outcome', 'format_ok']
   known += [] if 'format' in parts else ['part_format']
   return made.run(
-      rows.drop(columns=known),
+      rows.drop(columns=[*known, 'n_tokens', 'truncated']),
       reward=lambda e: e[columns].sum(axis=1) + other * right,
       settings={'weights': None},
   )

@@ -165,34 +165,37 @@ def form_wins(run: form.Run) -> findings.Finding | None:
 
 
 def form_alone(run: form.Run) -> findings.Finding | None:
-  """Detect a reward that pays for the form of completions, and nothing else."""
+  """Detect completions that shrink to the form, which is all that is paid.
+
+  A reward for the form alone may be wanted; completions that get much shorter
+  drop what is not paid.
+  """
   columns = run.part_columns
   if not columns:
     raise form.NotLogged('parts of the reward are not logged', ['reward'])
   parts = [name.removeprefix(form.PART) for name in columns]
   if not all(map(names.is_form, parts)) or not _add_up(run, columns):
     return None
-  told = ''
-  if 'completion' in run.rollouts:
-    length = run.rollouts['completion'].str.len()
-    length = length.groupby(run.rollouts['step']).mean().to_numpy(float)
-    if len(length) >= form.MIN_STEPS:
-      first, last = (part.mean() for part in np.array_split(length, 5)[::4])
-      fell = trends.change_point(length).p <= _SURE
-      if fell and last < (1 - _FALL) * first:
-        told = (
-            f'; completions shrink meanwhile, from {first:.0f} to {last:.0f}'
-            ' characters'
-        )
+  steps, length = run.course('length')
+  change = trends.change_point(length)
+  first, last = (float(part.mean()) for part in np.array_split(length, 5)[::4])
+  in_text = 'length' in run.rollouts and 'n_tokens' not in run.rollouts
+  unit = 'characters' if in_text else 'tokens'
+  if change.p > _SURE or last > (1 - _FALL) * first:
+    return None
   return findings.Finding(
       check='form_alone',
       severity='warning',
       text='all that the reward pays for is the form'
       f' ({", ".join(sorted(parts))}), so that a wrong answer earns as much as'
-      f' a right one{told}',
+      f' a right one; completions shrink, from {first:.0f} to {last:.0f}'
+      f' {unit}',
+      since=int(steps[change.index]),
+      p=change.p,
       change=f'{words.word(run.format, "reward")}: add a part for the right'
       ' answer, with the larger weight; unless only the form is to be learned',
       remedies=blame.remedies(run),
+      curves=(('length', steps, length),),
   )
 
 
