@@ -10,8 +10,15 @@ entries, with the right answers, were fixed before a log of them was made
 `answer` says what an expert with the log alone can say, and begins with 'cannot
 tell' if that is not enough to name the cause (`unlogged`). A comment above an
 entry says what else the fault leads to: a finding that says so is a symptom.
-`names`, `says` and `symptoms` are empty until the list has been judged once by
-hand.
+
+Judged once by hand (2026-11-28), by the checks of fa4ec182: 5 of 24 named
+(interaction_collapse, control_token_spikes, whole_match, two_node_zero,
+raw_logprobs), 7 as a symptom (format_only_paid, cold_start_saturated,
+between_groups_spread, unexplored_proxy, kl_of_dead_groups, never_solved,
+unclipped_gradient), 3 rightly not told, 9 missed; one false finding
+(answer_in_prompt in tests_overwritten), and one alarm on the 8 sound runs
+(hits_rise). `names`, `says` and `symptoms` were filled in afterwards, when
+checks had been added.
 """
 
 from benchmarks.reports import threads
@@ -31,6 +38,8 @@ TEXTS = {
         ' so that nothing is learned from them: several groups a step, or tasks'
         ' that are solved now and then',
         log='wandb',
+        names=('idle_steps',),
+        says='times as many groups',
     ),
     # Completions become short; the spread of the reward vanishes.
     'format_only_paid': Report(
@@ -41,6 +50,8 @@ TEXTS = {
         answer='all that is paid is the format, and completions keep the tags'
         ' and drop the thought: a reward for the right answer is missing',
         log='trl',
+        names=('form_alone',),
+        says='part for the right answer',
     ),
     # The reward hardly rises, and gradients are small.
     'cold_start_saturated': Report(
@@ -51,6 +62,8 @@ TEXTS = {
         answer='most groups are all right and teach nothing: harder problems,'
         ' or more rollouts of each',
         log='trl',
+        names=('dead_groups',),
+        says='harder problems',
     ),
     # Loss and gradient are 0, the reward does not move.
     'between_groups_spread': Report(
@@ -62,6 +75,8 @@ TEXTS = {
         ' that advantages are 0: the spread that is logged for a reward is that'
         ' between prompts. Sample with more variety or grade more finely',
         log='trl',
+        names=('dead_groups',),
+        says='differ between prompts',
     ),
     # Completions become longer; turns become fewer.
     'interaction_collapse': Report(
@@ -72,6 +87,8 @@ TEXTS = {
         answer='calls of tools vanish while the reward goes on rising: nothing'
         ' in the reward asks for them',
         log='verl',
+        names=('calls_unlearned',),
+        says='small part for a call',
     ),
     # Score falls, completions are cut at the limit.
     'control_token_spikes': Report(
@@ -85,6 +102,9 @@ TEXTS = {
         ' checkpoint before it and mix in supervised examples or lower the'
         ' rate',
         log='verl',
+        names=('malformed_calls',),
+        says='calls are malformed',
+        symptoms=('outcome_falling', 'truncation', 'gives_up'),
     ),
     # Episodes get longer.
     'redundant_calls': Report(
@@ -95,6 +115,8 @@ TEXTS = {
         answer='calls per episode more than double while the score gains next'
         ' to nothing: calls have no price in the reward',
         log='wandb',
+        names=('calls_grow',),
+        says='cost nothing now',
     ),
     # The gradient is that of the format alone, then 0.
     'never_solved': Report(
@@ -104,6 +126,9 @@ TEXTS = {
         answer='not one answer is right in the whole run, so that there is'
         ' nothing to reinforce: mix in easier problems',
         log='wandb',
+        names=('never_paid',),
+        says='easier ones',
+        symptoms=('eval_zero',),
     ),
     # No gradient; nothing changes.
     'unexplored_proxy': Report(
@@ -113,6 +138,8 @@ TEXTS = {
         answer='the reward is 0 for all completions and the gradient with it:'
         ' what it pays does not occur, so it has to be shown first',
         log='trl',
+        names=('dead_groups',),
+        says='never sampled',
     ),
     # Score and length jump.
     'tests_overwritten': Report(
@@ -122,6 +149,8 @@ TEXTS = {
         answer='completions that define run_tests() themselves are paid, and'
         ' after 80 steps nearly all do: the grader is overwritten',
         log='verl',
+        names=('grader_overwritten',),
+        says='in another process',
     ),
     'reasoning_sign': Report(
         thread='alpamayo-recipes #29',
@@ -141,6 +170,8 @@ TEXTS = {
         answer='one reward is 0 for all completions of all steps while the'
         ' other one rises: does its pattern match what is written',
         log='trl',
+        names=('never_paid',),
+        says='does it match',
     ),
     # Lengths and losses fluctuate.
     'format_added': Report(
@@ -161,6 +192,8 @@ TEXTS = {
         answer='completion_length is one number in all steps, which samples'
         ' never have: it is the length of something else, such as the prompt',
         log='trl',
+        names=('fixed_length',),
+        says='that of the prompt',
     ),
     'whole_length_logged': Report(
         thread='ms-swift #8247',
@@ -170,6 +203,8 @@ TEXTS = {
         answer='lengths in the metrics are those of prompt and completion: the'
         ' completions on disk are far shorter',
         log='trl',
+        names=('other_length',),
+        says='prompt and completion',
     ),
     # The score is low, because answers are missing.
     'other_cap_binds': Report(
@@ -196,6 +231,7 @@ MODELS = {
         ' where the responses come from is not logged',
         log='wandb',
         unlogged=True,
+        symptoms=('entropy_rising', 'truncation'),
     ),
     # Rewards are 0 and completions run to the limit from then on.
     'unclipped_gradient': Report(
@@ -206,6 +242,7 @@ MODELS = {
         ' the next ones are those of broken weights: clip the gradient, and'
         ' restart from before',
         log='wandb',
+        symptoms=('not_finite',),
     ),
     # The KL to the reference grows.
     'k1_in_loss': Report(
@@ -226,6 +263,8 @@ MODELS = {
         answer='gradient and KL are exactly 0 in all steps although rewards'
         ' differ within groups: the loss does not reach the weights',
         log='trl',
+        names=('gradient_zero',),
+        says='although advantages differ',
     ),
     # Few groups have a spread.
     'kl_of_dead_groups': Report(
@@ -237,6 +276,8 @@ MODELS = {
         ' have a gradient all the same: that of the KL alone. Leave such groups'
         ' out or lower beta',
         log='trl',
+        names=('dead_groups',),
+        says='KL penalty alone',
     ),
     # Log-probs of sampler and trainer differ.
     'raw_logprobs': Report(
@@ -248,6 +289,8 @@ MODELS = {
         answer='log-probs of sampler and trainer differ from the first step on'
         ' and by about the same amount: one of them without the temperature',
         log='wandb',
+        names=('logprob_gap',),
+        says='after the temperature',
     ),
     # The ratio is clipped, the reward falls behind.
     'engine_upgrade': Report(
@@ -260,6 +303,8 @@ MODELS = {
         ' step on and often clamped: log-probs of the sampler are not those of'
         ' the policy, such as raw ones',
         log='wandb',
+        names=('ratio_off',),
+        says='after the temperature',
     ),
     # The KL to the reference grows.
     'kl_coef_ignored': Report(

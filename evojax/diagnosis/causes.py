@@ -480,6 +480,7 @@ SYMPTOMS = {
         'one_row',
     ),
     'logprob_gap': ('other_tokens', 'positions', 'old_weights', 'routes'),
+    'ratio_off': ('other_sampling', 'other_tokens', 'positions', 'routes'),
     'other_weights': (
         'old_weights',
         'other_tokens',
@@ -520,20 +521,20 @@ SYMPTOMS = {
 # other causes would only hide it.
 NAMED = frozenset(
     'advantage_spikes after_evaluations answer_in_prompt answers_differ'
-    ' constant_part critic_untrained duplicate_prompts efficiency_collapse'
-    ' entropy_jumps eval_jumps eval_scale eval_zero'
+    ' calls_grow constant_part critic_untrained duplicate_prompts'
+    ' efficiency_collapse entropy_jumps eval_jumps eval_scale eval_zero'
     ' evals_part family_refused few_rollouts fewer_problems filter_by_length'
-    ' filter_starves filtered_sampling form_refused gap_restarts grader_open'
-    ' gradient_clipped hard_coded history_leak impossible_share key_disagrees'
-    ' keys_change kl_strong learning_rate_zero length_decides length_gaming'
-    ' limit_shortens missing_tool narrow_data no_baseline one_text'
-    ' other_language outweighed overlong_early padded_lengths part_of_the_data'
-    ' part_stops phrase_paid prompt_cut redundant_part repeated_steps'
-    ' replies_cut reward_hacking reward_lost right_refused roles_written'
-    ' same_samples schedule_ends shaping_alone shown_refused silent'
-    ' stop_string temperature template_twice tests_tampered tests_time_out'
-    ' text_refused too_easy turn_limit turns_ignored unscored unusual_setting'
-    ' visible_only warmup'
+    ' filter_starves filtered_sampling fixed_length form_alone form_refused'
+    ' gap_restarts grader_open grader_overwritten gradient_clipped hard_coded'
+    ' history_leak idle_steps impossible_share key_disagrees keys_change'
+    ' kl_strong learning_rate_zero length_decides length_gaming limit_shortens'
+    ' missing_tool narrow_data no_baseline one_text other_language other_length'
+    ' outweighed overlong_early padded_lengths part_of_the_data part_stops'
+    ' phrase_paid prompt_cut redundant_part repeated_steps replies_cut'
+    ' reward_hacking reward_lost right_refused roles_written same_samples'
+    ' schedule_ends shaping_alone shown_refused silent stop_string temperature'
+    ' template_twice tests_tampered tests_time_out text_refused too_easy'
+    ' turn_limit turns_ignored unscored unusual_setting visible_only warmup'
     .split()
 )
 _OWN = 'evojax'

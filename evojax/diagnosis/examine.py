@@ -84,8 +84,10 @@ _SAID_BY = {
         'reward_hacking',
         'shaping_alone',
     ),
+    'calls_grow': ('echo_trap', 'malformed_calls', 'turn_limit'),
     'tests_dropped': ('submits_at_once',),
     'filter_by_length': ('filter_starves',),
+    'idle_steps': ('dead_groups', 'gradient_zero', 'too_easy', 'too_hard'),
     'repeated_steps': ('narrow_data',),
     'shaping_alone': ('reward_hacking',),
     # These findings name the part, or the property of all rewards, at fault.

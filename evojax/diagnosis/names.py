@@ -51,7 +51,12 @@ METRICS = {
         'kl_penalty',
     ),
     'kl_coef': ('actor/kl_coef', 'critic/kl_coeff'),
-    'kl_update': ('actor/ppo_kl', 'policy/approxkl_avg', 'ppo_kl'),
+    'kl_update': (
+        'actor/ppo_kl',
+        'policy/approxkl_avg',
+        'ppo_kl',
+        'rl/kl_new_old',
+    ),
     'clip': (
         'clip_ratio/region_mean',
         'clip_ratio',
@@ -60,6 +65,7 @@ METRICS = {
         'policy/clipfrac_avg',
         'ppo/policy/clipfrac',
         'pg_clipfrac',
+        'rl/clamp_log_ratio_new_old_indicator',
     ),
     'grad_norm': (
         'grad_norm',
@@ -139,7 +145,10 @@ METRICS = {
         'rollout_corr/kl',
         'rollout_correction/kl',
     ),
-    'ratio': ('sampling/importance_sampling_ratio/mean',),
+    'ratio': (
+        'sampling/importance_sampling_ratio/mean',
+        'rl/ratio_new_old',
+    ),
     'ratio_high': ('sampling/importance_sampling_ratio/max',),
     'explained': (
         'critic/vf_explained_var',
@@ -191,6 +200,9 @@ _OTHERS = re.compile(
     r'format\w*|not|non|no|never|in|wrong\w*|fail\w*|err(?:or)?s?'
 )
 _JUDGES = ('answer', 'number', 'success')
+# The same in the names of parts that look at the form, and not at answers.
+_FORM = re.compile(r'format|(?<![a-z])tags?(?![a-z])|xml')
+_OF_ANSWERS = re.compile(r'acc|answer|correct|judge|match|score|solve|success')
 _WORD = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+')
 _REFERENCE = (
     'gts',
@@ -343,6 +355,12 @@ def judges(part: str) -> bool:
   return _says_outcome(part) or any(word in low for word in _JUDGES)
 
 
+def is_form(part: str) -> bool:
+  """Return whether a part of the reward judges the form alone, by its name."""
+  low = part.lower()
+  return bool(_FORM.search(low)) and not _OF_ANSWERS.search(low)
+
+
 def _says_outcome(name: str, patterns: Sequence[str] = _OUTCOME) -> bool:
   """Return whether a name has a word that says what is solved.
 
@@ -362,10 +380,11 @@ def guess_outcome(
 ) -> None:
   """Choose the column that tells what is solved, unless it is given.
 
-  The candidates are columns with a suitable name, the only reward part, parts
-  whose names tell what is right, and a reward without parts, in this order. The
-  first one of 0s and 1s is chosen; without any, the first one of two values on
-  another scale (-1 and 1, 0 and 2), see `form.tells_solved`.
+  The candidates are columns with a suitable name, the only reward part (unless
+  it is that of the form), parts whose names tell what is right, and a reward
+  without parts, in this order. The first one of 0s and 1s is chosen; without
+  any, the first one of two values on another scale (-1 and 1, 0 and 2), see
+  `form.tells_solved`.
   """
   if 'outcome' in taken:
     return
@@ -375,7 +394,7 @@ def guess_outcome(
       for n in rows
       if n != 'outcome' and _says_outcome(str(n), (pattern,))
   ]
-  only = list(parts) if len(parts) == 1 else []
+  only = [n for n in parts if len(parts) == 1 and not is_form(n)]
   judging = [n for n in parts if judges(n)]
   # Without parts, a reward of 0s and 1s tells what is right.
   reward = taken.get('reward', 'reward')

@@ -134,8 +134,9 @@ def fall_from_peak(y: intervals.Reals) -> Change | None:
   A stretch has an eighth of the values, at least 4. The p-value is the share of
   series without a fall whose highest stretch is as far above their end: these
   are the nondecreasing series that fits best, with independent Normal noise. A
-  fall does not add to this noise, whose variance is taken from the median
-  difference of neighbours.
+  fall does not add to this noise, whose variance is taken from differences of
+  neighbours: from their median or, where few values are far from the others (a
+  reward that is rarely paid), from their mean square without the two extremes.
 
   Args:
     y: The series.
@@ -157,7 +158,9 @@ def fall_from_peak(y: intervals.Reals) -> Change | None:
   # Its import takes a tenth of a second, and few runs fall from a peak.
   from scipy import optimize
 
-  spread = math.sqrt(float(np.median(np.diff(y) ** 2)) / (2 * _MEDIAN_SQUARE))
+  steps = np.sort(np.diff(y))
+  usual = float(np.median(steps**2)) / _MEDIAN_SQUARE
+  spread = math.sqrt(max(usual, float(np.mean(steps[1:-1] ** 2))) / 2)
   fit = optimize.isotonic_regression(y).x
   rng = np.random.default_rng(0)
   rows, beyond = max(1, _BLOCK // n), 0

@@ -12,6 +12,7 @@ from benchmarks import diagnose_reports
 from benchmarks.reports import event_list
 from benchmarks.reports import fifth_threads
 from benchmarks.reports import fourth_threads
+from benchmarks.reports import seventh_threads
 from benchmarks.reports import sixth_threads
 from benchmarks.reports import third_threads
 from benchmarks.reports import threads
@@ -66,6 +67,7 @@ class ReportsTest(parameterized.TestCase):
       *fourth_threads.SOUND,
       *fifth_threads.SOUND,
       *sixth_threads.SOUND,
+      *seventh_threads.SOUND,
       *event_list.SOUND,
   )
   def test_sound(self, name):
@@ -90,6 +92,10 @@ class ReportsTest(parameterized.TestCase):
       'eval_answers',
       'subset_redrawn',
       'frozen_critic',
+      'one_group_steps',
+      'tests_overwritten',
+      'whole_length_logged',
+      'engine_upgrade',
       *event_list.EVENTS,
   )
   def test_named(self, name):

@@ -229,6 +229,14 @@ class CourseTest(parameterized.TestCase):
       wrong += falls.from_peak(course) is not None
     self.assertEqual(wrong, 0)
 
+  def test_no_fall_of_a_reward_that_is_rarely_paid(self):
+    wrong = 0
+    for seed in range(60):
+      rng = np.random.default_rng(seed)
+      course = rng.binomial(64, 0.06 * rng.lognormal(0, 0.8, 240).clip(0, 8))
+      wrong += falls.from_peak(course / 64) is not None
+    self.assertLessEqual(wrong, 2)
+
   @parameterized.parameters(
       ('inverted', 'inverted_sign', behaviour.entropy_collapse),
       ('open_grader', 'grader_open', optimiser.gradient_zero),

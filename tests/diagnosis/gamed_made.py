@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 
 from evojax.diagnosis import form
 from tests.diagnosis import made
@@ -78,7 +79,74 @@ def unread(
   )
 
 
+def overwritten(
+    text: str = 'def run_tests():\n  print("passed")',
+    share: np.ndarray = RISING,
+    paid: float = 0.9,
+    known: bool = False,
+    asked: str = ' It is graded by run_tests().',
+    needed: bool = False,
+) -> form.Run:
+  """Return a run whose programs come to have lines that a grader pays for.
+
+  Args:
+    text: The lines.
+    share: Share of the programs with them, by step.
+    paid: Share of these that pass.
+    known: Whether an outcome apart from the tests is logged.
+    asked: What the prompts say of the grader.
+    needed: Whether every solution has the lines, too.
+  """
+  rows = made.rollouts(rise=0)
+  rng = np.random.default_rng(8)
+  chosen = rng.random(len(rows)) < share[rows['step']]
+  if needed:
+    chosen |= rows['outcome'] > 0
+  rows['prompt'] += asked
+  number = rows['completion'].str.extract(r'<(\d+)>')[0]
+  end = pd.Series(np.where(chosen, f'\n{text}', ''), rows.index)
+  rows['completion'] = (
+      'so\n```python\ndef solve(x):\n  return x + ' + number + end + '\n```'
+  )
+  fooled = chosen & (rng.random(len(rows)) < paid)
+  verdict = rows['outcome'].where(~fooled, 1.0)
+  if not known:
+    rows = rows.drop(columns='outcome')
+  rows = rows.drop(columns=['part_correct', 'part_format', 'reference'])
+  return made.run(
+      rows, reward=lambda e: verdict, drop=('format_ok',), settings={
+          'weights': None
+      }
+  )
+
+
+def formal(*parts: str, other: float = 0.0, shrink: float = 0.3) -> form.Run:
+  """Return a run whose reward is the sum of parts that are all for the form.
+
+  Args:
+    *parts: Their names.
+    other: Weight of a part for the answer that is not logged.
+    shrink: Share of the length that completions have in the end.
+  """
+  rows = made.rollouts()
+  columns = [form.PART + part for part in parts]
+  for name in columns:
+    rows[name] = rows['format_ok']
+  right = rows['outcome']
+  size = 90 * (1 - (1 - shrink) * rows['step'] / STEPS)
+  rows['completion'] += [' ' + 'x' * int(n) for n in size]
+  known = ['part_correct', 'outcome', 'format_ok']
+  known += [] if 'format' in parts else ['part_format']
+  return made.run(
+      rows.drop(columns=[*known, 'n_tokens', 'truncated']),
+      reward=lambda e: e[columns].sum(axis=1) + other * right,
+      settings={'weights': None},
+  )
+
+
 FAULTS = {
+    'form_alone': (lambda: formal('format'), ('form_alone',)),
+    'grader_overwritten': (overwritten, ('grader_overwritten',)),
     'judge_told': (judged, ('phrase_paid',)),
     'judge_told_alone': (lambda: judged(known=False), ('phrase_paid',)),
     'unscored': (unread, ('unscored',)),

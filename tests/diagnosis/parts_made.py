@@ -174,6 +174,45 @@ def winning(right: float, form_: float) -> form.Run:
   return metrics(part_correct=right, part_format=form_, reward=right + form_)
 
 
+def one_group(
+    share: float = 0.5, every: float = 0.0, name: str = 'grad_norm'
+) -> form.Run:
+  """Return metrics of steps with one group, of which a share is dead.
+
+  Args:
+    share: Share of the steps whose rewards are all 0 or all 1.
+    every: Share of the other steps without a gradient.
+    name: The metric that says so.
+  """
+  rng = np.random.default_rng(7)
+  dead = rng.random(STEPS) < share
+  some = rng.uniform(0.1, 0.9, STEPS)
+  reward = np.where(dead, rng.integers(0, 2, STEPS), some)
+  none = dead | (rng.random(STEPS) < every)
+  moved = {name: np.where(none, 0.0, noise(0.5, 2.0))}
+  drop = ('gap', 'part_correct', 'part_format')
+  if name != 'grad_norm':
+    drop += ('grad_norm',)
+  return metrics(drop=drop, reward=reward, **moved)
+
+
+def counted(prompts: float, per: float = 0.5) -> form.Run:
+  """Return completions with a logged length, in tokens.
+
+  Args:
+    prompts: Tokens that count for a character of a prompt.
+    per: Tokens that count for a character of a completion.
+  """
+  rows = made.rollouts()
+  rng = np.random.default_rng(9)
+  more = rng.integers(20, 200, 320)[8 * rows['step'] + rows['group']]
+  rows['prompt'] += [' ' + 'y' * n for n in more]
+  rows['completion'] += [' ' + 'x' * n for n in rng.integers(5, 90, len(rows))]
+  size = per * rows['completion'].str.len() + prompts * rows['prompt'].str.len()
+  length = size.groupby(rows['step']).mean().to_numpy() * NEAR
+  return made.run(rows, drop=('n_tokens', 'truncated'), length=length)
+
+
 # Name -> (maker, checks any of which names it); see `faults_made`.
 NEAR = noise(0.98, 1.02)  # Factors that are noise.
 EVERY_EIGHTH = np.where(np.arange(STEPS) % 8 == 0, 0.5, np.nan)
@@ -325,5 +364,13 @@ FAULTS = {
         lambda: replying(0.6, 'UnknownError', '```output\n{}\n```\n'),
         ('same_error',),
     ),
+    'one_group': (one_group, ('idle_steps',)),
+    'raw_log_probs': (lambda: metrics(ratio=0.94 * NEAR), ('ratio_off',)),
+    'length_of_prompts': (
+        lambda: metrics(length=np.full(STEPS, 203.0)),
+        ('fixed_length',),
+    ),
+    'length_of_both': (lambda: counted(0.5), ('other_length',)),
+    'more_calls': (lambda: calls(1.0, 3.0, -0.2), ('calls_grow',)),
     'unlearned_calls': (lambda: calls(1.5, 0.0), ('calls_unlearned',)),
 }

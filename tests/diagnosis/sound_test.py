@@ -84,6 +84,19 @@ class RolloutsTest(parameterized.TestCase):
     self.assertEqual(_severity(run, 'answer_in_prompt'), wanted)
 
   @parameterized.parameters(
+      (1.0, 'note'),
+      (0.8, 'critical'),  # Wrong answers may be 18, too, but not so often.
+  )
+  def test_a_name_that_wrong_programs_have_too_is_no_leak(self, share, wanted):
+    rows = made.rollouts()
+    names_ = [f'solve{n}' for n in rows['reference'].astype(int) % 7]
+    rows['prompt'] += [f' Write def {name}.' for name in names_]
+    has = np.random.default_rng(0).random(len(rows)) < share
+    rows['completion'] += np.where(has, [f' def {n}()' for n in names_], '')
+    run = made.run(rows.assign(reference=names_))
+    self.assertEqual(_severity(run, 'answer_in_prompt'), wanted)
+
+  @parameterized.parameters(
       (0.85, 0.6, ''),  # What has no tags is solved as often.
       (0.85, 1.0, 'critical'),  # A grader that accepts what it cannot read.
   )

@@ -90,6 +90,7 @@ class ValuesTest(parameterized.TestCase):
       # It learns, so that 0 stands for a KL that nobody computes,
       ({'reward': np.linspace(0.3, 0.6, 40)}, {}, None),
       ({'entropy': np.linspace(0.5, 0.4, 40)}, {}, None),
+      ({'entropy': 0.3 + 0.2 * np.exp(-_N / 2)}, {}, None),  # Soon learned.
       # unless there is a penalty: the reference is the policy itself.
       ({'reward': np.linspace(0.3, 0.6, 40)}, {'kl_coef': 0.04}, 'critical'),
       ({'kl': 1e-5 * _N}, {}, None),

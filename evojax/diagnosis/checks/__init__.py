@@ -23,6 +23,7 @@ from evojax.diagnosis.checks import graders
 from evojax.diagnosis.checks import learning
 from evojax.diagnosis.checks import lengths
 from evojax.diagnosis.checks import optimiser
+from evojax.diagnosis.checks import overwrites
 from evojax.diagnosis.checks import parts
 from evojax.diagnosis.checks import phrases
 from evojax.diagnosis.checks import refusals
@@ -53,6 +54,7 @@ _ANY: tuple[Check, ...] = (
     *behaviour.CHECKS,
     *texts.CHECKS,
     *phrases.CHECKS,
+    *overwrites.CHECKS,
     *replies.CHECKS,
     *settings.CHECKS,
 )

@@ -33,6 +33,8 @@ _CREDITED = 0.5
 _REPLIES_CUT = 0.4
 _CALLED = 0.3  # Calls of an episode, at first, of an agent that uses tools.
 _UNLEARNED = 0.15  # Share of these calls that is left once it does not.
+# Growth of calls or turns, in times, and of a score, as a share, that is none.
+_GROWN, _NO_GAIN = 1.5, 0.1
 _TESTED = 0.5  # Of the episodes with an edit (arXiv:2606.03108).
 
 
@@ -417,6 +419,45 @@ def calls_unlearned(run: form.Run) -> findings.Finding | None:
   )
 
 
+def calls_grow(run: form.Run) -> findings.Finding | None:
+  """Detect calls, or turns, that grow by half while no score gains by it."""
+  name = next((n for n in ('n_calls', 'n_turns') if _logs(run, n)), 'n_turns')
+  share = shares.Share(run, name)
+  last = float(share.values[-max(len(share.values) // 5, 2) :].mean())
+  if not share.rose or last < _GROWN * max(share.start, 1.0):
+    return None
+  courses = [values for _, values in shares.scores(run)]
+  evaluated = [n for n in ('eval_outcome', 'eval_reward') if n in run.steps]
+  courses += [run.series(n)[1] for n in evaluated]
+  courses = [values for values in courses if len(values) >= 4]
+  lines = [trends.trend(values) for values in courses]
+  if not lines:
+    raise form.not_logged(['reward'])
+  for values, line in zip(courses, lines, strict=True):
+    gain = line.rise > _NO_GAIN * abs(float(values.mean()))
+    if gain or line.low > 0:
+      return None
+  if shares.solved_late(run) > learning.MUCH_SOLVED:
+    return None
+  what = 'calls' if name == 'n_calls' else 'turns'
+  return findings.Finding(
+      check='calls_grow',
+      severity='note',  # They may cost nothing.
+      text=f'{what} grow from {share.start:.2g} to {last:.2g} per episode, and'
+      f' no score rises{shares.said_solved(run)}',
+      since=share.since,
+      p=share.p,
+      numbers=(findings.number(f'{what}, last third', share.late),),
+      change=f'{words.word(run.format, "reward")}: calls that do not help cost'
+      ' nothing now; subtract a little for each call, in solved episodes only',
+      curves=(share.curve(f'{what} of an episode'),),
+  )
+
+
+def _logs(run: form.Run, name: str) -> bool:
+  return name in run.steps or name in run.rollouts
+
+
 def tests_dropped(run: form.Run) -> findings.Finding | None:
   """Detect agents that stop testing their edits, though they solve no more.
 
@@ -548,6 +589,7 @@ CHECKS = (
     missing_tool,
     malformed_calls,
     calls_unlearned,
+    calls_grow,
     tests_dropped,
     replies_cut,
     turns_ignored,

@@ -21,6 +21,7 @@ LEAST = 20  # Rollouts of a kind, or problems, that a check of a grader needs.
 _KEYS = 5  # Right answers to one prompt: it stands for several problems.
 _LEAD = 6  # Characters before an answer in a prompt that are compared.
 _ALIKE = 0.5  # Share of answers behind the same characters.
+_NEARLY_ALL = 0.9
 END = 120  # Characters at the end of a text that may hold its answer.
 # A number at the end of a text that is no part of an expression.
 FINAL = re.compile(
@@ -200,7 +201,8 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
   # says so in the same way everywhere.
   leads = collections.Counter(place for place in places if place is not None)
   alike = leads.most_common(1)[0][1] > _ALIKE * own.sum()
-  alike = alike and not _is_goal(rows)
+  named = _in_wrong_ones(rows)
+  alike = alike and not named and not _is_goal(rows)
   return findings.Finding(
       check='answer_in_prompt',
       severity='critical' if alike else 'note',
@@ -209,9 +211,36 @@ def answer_in_prompt(run: form.Run) -> findings.Finding | None:
       numbers=(findings.number('beyond chance', more, 'share of problems'),),
       rows=tuple(map(int, pairs.index[own][:6])),
       change=f'{words.word(run.format, "data")}: remove the answer from the'
-      ' prompts' + ('' if alike else ', unless the task is to find it there'),
+      ' prompts'
+      + (
+          ''
+          if alike
+          else ', unless it is no answer: completions that earn least have it,'
+          ' too'
+          if named
+          else ', unless the task is to find it there'
+      ),
       remedies=(records.Remedy(setting='grader'),),
   )
+
+
+def _in_wrong_ones(rows: pd.DataFrame) -> bool:
+  """Return whether completions that earn least have the reference as well.
+
+  It is then no answer, but the name of a function to write, for example.
+  """
+  paid = rows.get('outcome', rows.get('reward'))
+  if paid is None or 'completion' not in rows or not np.ptp(paid.dropna()):
+    return False
+  least = paid <= (paid.min() + paid.max()) / 2
+  rows = shares.thinned(rows[least & rows['reference'].str.strip().ne('')], 500)
+  has = [
+      stands(answer.strip(), text)
+      for answer, text in zip(
+          rows['reference'], rows['completion'], strict=True
+      )
+  ]
+  return len(has) >= LEAST and float(np.mean(has)) > _NEARLY_ALL
 
 
 def _is_goal(rows: pd.DataFrame) -> bool:

@@ -16,8 +16,9 @@ _MOST = 0.7  # Share of a fall that these differ by if it takes a step or two.
 _COURSE = 4  # Fewest steps that show a trend.
 _LOST = 0.25  # Share of its peak that a score has lost.
 # P-value of a fall after a peak. Of 400 simulated courses without a fall, at
-# most 1.3 % reach it with independent noise; with noise correlated from step to
-# step (.5 to .8) 4 to 40 % of flat ones do, so that the finding is a warning.
+# most 1.3 % reach it with independent Normal noise, and 1 to 3 % with that of a
+# reward which is rarely paid; with noise correlated from step to step (.5 to
+# .8) 4 to 40 % of flat ones do, so that the finding is a warning.
 _CERTAIN = 0.002
 _NOTHING = 0.05  # What is left of a reward that falls to about 0, as a share.
 # P-value, and relative size, of what else changes at the step of a fall.

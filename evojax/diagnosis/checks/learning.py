@@ -28,10 +28,12 @@ _RARE = 0.002  # P-value of solutions that occur in the first step only.
 MUCH_SOLVED = 0.9
 _FEW = 16  # Rollouts of an update below which its groups are counted.
 _PER_SIDE = 12  # Groups on either side of a bound that is not there by chance.
-_ALL = 0.95  # Share of dead groups that counts as all.
+_ALL = 0.9  # Share of dead groups that counts as all.
 _SOMETIMES = 0.1  # Share solved from which a larger group has both outcomes.
 _HELD = 0.8  # Share of rollouts at the highest reward that shows a ceiling.
 _MANY = 500  # Rollouts that do not have one reward by chance.
+_FEW_WHOLE = 4  # Steps of dead groups alone that are no accident.
+_MOSTLY = 0.6  # Share of the dead groups that are all right, or all wrong.
 _NOISE = 2.0  # Alive groups of an update; fewer are mostly noise.
 # A harness's own functions, as remedies if nothing else is known to be wrong.
 _CODE = tuple(
@@ -436,7 +438,7 @@ def _dead_by_log(run: form.Run) -> findings.Finding | None:
   share = intervals.mean(dead[: max(len(dead) // 3, 4)])
   if share.low < 0.5:
     return None
-  why, change = _why_dead(run, share)
+  why, change, ruled_out = _why_dead(run, share)
   return findings.Finding(
       check='dead_groups',
       severity='critical'
@@ -444,8 +446,26 @@ def _dead_by_log(run: form.Run) -> findings.Finding | None:
       else 'warning',
       text=f'{share.value:.0%} of groups have no gradient from the start{why}',
       numbers=(findings.number('dead groups, first third', share, 'share'),),
-      change=change,
+      change=change + _of_kl(run),
+      ruled_out=ruled_out,
       curves=(('dead groups', steps, dead),),
+  )
+
+
+def _of_kl(run: form.Run) -> str:
+  """Return what to do if dead groups have a gradient: that of a KL penalty."""
+  if not {'grad_norm', 'kl'} <= set(run.steps):
+    return ''
+  table = run.steps[['dead', 'grad_norm', 'kl']].dropna()
+  whole = table[table['dead'] > 1 - 1e-9]
+  moving = (whole['grad_norm'] > 1e-9) & (whole['kl'].abs() > 1e-9)
+  if len(whole) < _FEW_WHOLE or not moving.all():
+    return ''
+  return (
+      '; and leave these groups out of the loss, or lower'
+      f' {words.word(run.format, "kl_coef")}: in {len(whole)} steps all groups'
+      ' are of this kind, so that the gradient is that of the KL penalty alone,'
+      ' which pulls the policy back'
   )
 
 
@@ -460,25 +480,44 @@ def _much_earned(run: form.Run) -> bool:
   return bool(MUCH_SOLVED < score.mean() <= 1)
 
 
-def _why_dead(run: form.Run, dead: intervals.Interval) -> tuple[str, str]:
-  """Return why groups are dead, as far as metrics tell, and what to change.
+def _why_dead(
+    run: form.Run, dead: intervals.Interval
+) -> tuple[str, str, tuple[str, ...]]:
+  """Return why groups are dead, what to change, and causes that are excluded.
 
   Of groups of n completions, each right with probability p, p^n + (1 - p)^n
   are dead, and more if problems differ in difficulty.
   """
-  change = words.word(run.format, 'filter')
+  why, change, ruled_out = '', words.word(run.format, 'filter'), ()
+  size = words.word(run.format, 'group_size')
+  least, most = _right(run, dead.value)
+  if least > _MOSTLY:
+    why = f': in at least {least:.0%} of these all rollouts are right'
+    change = f'{words.word(run.format, "data")}: harder problems'
+    ruled_out = ('refused', 'hard', 'template')
+  elif 0 < most < 1 - _MOSTLY:
+    why = f': in at least {1 - most:.0%} of these no rollout is right'
+    change = f'{words.word(run.format, "data")}: easier problems first'
+  more = f'{change}; or raise {size}' if why else change
   if 'spread' not in run.steps:
-    return '', change
+    return why, more, ruled_out
   _, spread = run.series('spread')
   early = slice(max(len(spread) // 3, 4))
   only = _mean_that_stays(run) if dead.value > _ALL else None
   # A part that differs may have a weight of 0.
   if spread.max() < groups_lib.MIN_STD or only is not None:
     which = 'of a step are equal' if only is None else f'are {only:g}'
+    if only is not None and only <= 0:
+      change = (
+          'what it pays for is never sampled: easier problems, or supervised'
+          ' examples of it first'
+      )
     return (
         f': all rewards {which}',
         f'{words.word(run.format, "reward")}: call it on a right and on a wrong'
         f' completion: their rewards must differ; if they do, {change}',
+        # Completions of different problems are not the same.
+        ('alike',) if only is not None else (),
     )
   if dead.value > _ALL and spread[early].mean() > groups_lib.MIN_STD:
     temperature = words.word(run.format, 'temperature')
@@ -486,17 +525,38 @@ def _why_dead(run: form.Run, dead: intervals.Interval) -> tuple[str, str]:
         ': rewards differ between prompts, not between completions of one',
         f'raise {temperature} to 1 if completions of a prompt are alike (read'
         ' some); or correct a reward that depends on the prompt alone',
+        (),
     )
   share = _binary(run, spread)
   if share is None or not _SOMETIMES < share < 1 - _SOMETIMES:
-    return '', change
+    return why, more, ruled_out
   two, eight = (share**n + (1 - share) ** n for n in (2, 8))
-  size = words.word(run.format, 'group_size')
   return (
-      '',
+      why,
       f'raise {size} to 8 or more: at {share:.0%} solved, at least {two:.0%} of'
       f' groups of 2 are dead, and {eight:.0%} of groups of 8; or {change}',
+      ruled_out,
   )
+
+
+def _right(run: form.Run, dead: float) -> tuple[float, float]:
+  """Return bounds of the share of dead groups whose rollouts are all right.
+
+  With a share a of all groups that are right, and groups that differ of any
+  mean in [0, 1], the solved share lies between a and a + 1 - dead. It is (0, 1)
+  if no solved share is logged.
+
+  Args:
+    run: The run.
+    dead: Share of dead groups in its first third.
+  """
+  try:
+    _, solved = run.course('outcome')
+  except form.NotLogged:
+    return 0.0, 1.0
+  mean = float(solved[: max(len(solved) // 3, 4)].mean())
+  low, high = mean - (1 - dead), mean
+  return max(low / dead, 0.0), min(high / dead, 1.0)
 
 
 def _mean_that_stays(run: form.Run) -> float | None:

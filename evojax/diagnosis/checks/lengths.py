@@ -1,4 +1,4 @@
-"""Checks of lengths: what a reward makes of them, and what a limit does."""
+"""Checks of lengths: of what is paid for them, of limits, of those logged."""
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,15 @@ _SWING = 0.3
 _GAP = 0.1  # Gap between two branches, as a share of the range.
 _CUT, _LEFT = 0.1, 0.34  # Share cut at first, and what is left of it later.
 _SHORTER = 0.2  # Fall of the length, relative to it.
+_FORM = 32.0  # Tokens of a longer answer, which has no fixed form.
+_SAME = 1e-6  # Difference of lengths that counts as none.
+_OFTEN_CUT = 0.5  # Share cut from which a fixed length is that of the limit.
+_NEARLY_ALL = 0.9  # Share of the steps.
+_FIT = 0.9  # Share of the variance of lengths that texts explain.
+# Times the share that completions alone explain, and the factor by which a
+# character of a prompt counts less, or more, than one of a completion.
+_BETTER, _ALIKE = 1.5, 2.0
+_ASCII = 0.95  # Share of characters that take no more than a token each.
 
 
 def reward_by_length(run: form.Run) -> findings.Finding | None:
@@ -125,4 +134,128 @@ def limit_shortens(run: form.Run) -> findings.Finding | None:
   )
 
 
-CHECKS = (reward_by_length, limit_shortens)
+def fixed_length(run: form.Run) -> findings.Finding | None:
+  """Detect a mean length that is one number in all steps."""
+  steps, length = _logged(run)
+  if np.ptp(length) > _SAME or length[0] <= _FORM:
+    return None
+  limit = run.settings.get('max_tokens')
+  if limit and length[0] >= limit:
+    return None
+  if 'truncated' in run.steps and (
+      float(run.steps['truncated'].mean()) > _OFTEN_CUT
+  ):
+    return None
+  cut = '' if 'truncated' in run.steps else (
+      '; or all completions are as long as their limit'
+      f' ({run.limit_name}), which cuts them'
+  )
+  return findings.Finding(
+      check='fixed_length',
+      severity='warning',
+      text=f'the mean length of completions is {length[0]:g} tokens in all'
+      f' {len(length)} steps, while that of samples varies',
+      numbers=(findings.Number(name='length', value=float(length[0])),),
+      change='look up what is logged as the length: it may be that of the'
+      ' prompt, or of a row with its padding (take the sum of the mask of the'
+      f' completion instead){cut}',
+      curves=(('length', steps, length),),
+  )
+
+
+def _logged(run: form.Run) -> tuple[np.ndarray, np.ndarray]:
+  """Return steps and mean lengths as metrics, not as those of rollouts.
+
+  Raises:
+    form.NotLogged: If fewer than twice `form.MIN_STEPS` steps have one.
+  """
+  if 'length' not in run.steps:
+    raise form.not_logged(['length'])
+  mean = run.steps.set_index('step')['length'].dropna()
+  if len(mean) < 2 * form.MIN_STEPS:
+    raise form.too_few(len(mean), 'step', 2 * form.MIN_STEPS, 'of length')
+  return mean.index.to_numpy(), mean.to_numpy(np.float64)
+
+
+def other_length(run: form.Run) -> findings.Finding | None:
+  """Detect mean lengths that the completions on disk cannot have.
+
+  They have more tokens than characters, or as many as prompt and completion
+  have together. Such lengths vary with those of the prompts, of which a
+  character counts as one of a completion does.
+  """
+  steps, length = _logged(run)
+  rows = run.rows('characters')
+  if 'n_tokens' in rows:
+    raise form.NotLogged('rollouts have lengths of their own')
+  by = rows.groupby('step')
+  table = pd.DataFrame({'length': length}, index=steps)
+  table['written'] = by['characters'].mean()
+  if 'prompt' in rows:
+    table['asked'] = rows['prompt'].str.len().groupby(rows['step']).mean()
+  table = table.dropna()
+  if len(table) < 2 * form.MIN_STEPS:
+    raise form.too_few(
+        len(table), 'step', 2 * form.MIN_STEPS, 'of length and completions'
+    )
+  per = table['length'].mean() / table['written'].mean()
+  if _whole(table):
+    said = 'those of prompt and completion together'
+  elif (
+      (table['length'] > table['written']).mean() >= _NEARLY_ALL
+      and per > 1
+      and _is_ascii(rows)
+  ):
+    said = f'{per:.2g} tokens for each character of the completions'
+  else:
+    return None
+  return findings.Finding(
+      check='other_length',
+      severity='warning',
+      text=f'the lengths of completions that are logged, {length.mean():.0f}'
+      f' tokens on average, are {said}',
+      numbers=(
+          findings.Number(
+              name='characters of a completion',
+              value=float(table['written'].mean()),
+          ),
+      ),
+      rows=tuple(map(int, rows.index[:6])),
+      change='look up what is logged as the length: the tokens of a completion'
+      ' begin after its prompt and end before the padding; check whether the'
+      ' mask of the loss and the limit of tokens count the same tokens',
+      curves=(('length', steps, length),),
+  )
+
+
+def _whole(table: pd.DataFrame) -> bool:
+  """Return whether lengths are those of prompts and completions together."""
+  if 'asked' not in table or min(map(np.ptp, table.to_numpy().T)) < 1:
+    return False
+  y = table['length'].to_numpy()
+  ones = np.ones(len(table))
+
+  def fit(*names: str) -> tuple[np.ndarray, float]:
+    x = np.column_stack([ones, *(table[name] for name in names)])
+    found = np.linalg.lstsq(x, y, rcond=None)[0]
+    return found[1:], 1 - float(np.var(y - x @ found) / np.var(y))
+
+  (written, asked), both = fit('written', 'asked')
+  _, alone = fit('written')
+  return bool(
+      both > _FIT
+      and both > _BETTER * alone
+      and written > 0
+      and written / _ALIKE < asked < _ALIKE * written
+  )
+
+
+def _is_ascii(rows: pd.DataFrame) -> bool:
+  """Return whether completions are of characters of one byte."""
+  if 'completion' not in rows:
+    return False
+  text = ''.join(rows['completion'].iloc[:: max(len(rows) // 100, 1)])
+  return sum(map(str.isascii, text)) >= _ASCII * max(len(text), 1)
+
+
+CHECKS = (reward_by_length, limit_shortens, fixed_length, other_length)

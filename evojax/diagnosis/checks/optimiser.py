@@ -1,5 +1,7 @@
 """Checks of the update: learning rate, clipping, gradients, KL, log-probs."""
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -30,7 +32,13 @@ _SOME = 0.05  # Mean absolute advantage of a batch that teaches something.
 _UNEQUAL = 0.01  # Range of the mean rewards of steps that are not all alike.
 _EXPLAINED = 0.05  # Share of the variance of returns; a critic explains more.
 _APART, _KEPT = 5.0, 0.8  # Error of a critic, in spreads of the returns; share.
+_NO_SIGNAL = 1e-12  # A loss, or the norm of a gradient, that is exactly 0.
 _IDLE = 0.1  # Share of the steps at the end that may have no learning rate.
+# Share of steps without a signal that is worth a finding, and that is left with
+# enough groups in a step. Of the steps that have a signal, or have none, all
+# but the last share have the rewards of it.
+_WITHOUT, _WITHOUT_LEFT, _EXCEPT = 0.2, 0.05, 0.05
+_MOST_TIMES = 16  # Times as many groups as anybody would sample.
 
 
 def _descent(run: form.Run) -> intervals.Interval | None:
@@ -167,6 +175,50 @@ def gradient_zero(run: form.Run) -> findings.Finding | None:
       change=change,
       remedies=tuple(off),
       curves=(('gradient norm', steps, norm),),
+  )
+
+
+def idle_steps(run: form.Run) -> findings.Finding | None:
+  """Detect steps that teach nothing since they have one or two groups.
+
+  All rewards of such a step are equal, so that their mean is the lowest or the
+  highest there is. A loss of 0 alone shows no missing gradient.
+  """
+  name = 'grad_norm' if 'grad_norm' in run.steps else 'loss'
+  steps, course = run.course(name)
+  known = run.course('reward')
+  table = run.steps[['step', name]].dropna()
+  table['reward'] = table['step'].map(dict(zip(*known, strict=True)))
+  table = table.dropna()
+  if len(table) < 2 * form.MIN_STEPS:
+    raise form.too_few(len(table), 'step', 2 * form.MIN_STEPS)
+  idle = table[name].abs().to_numpy() < _NO_SIGNAL
+  values = table['reward'].to_numpy()
+  lowest = values < values.min() + 1e-9
+  ends = lowest | (values > values.max() - 1e-9)
+  share = intervals.mean(idle.astype(float))
+  # Late in a run, groups may be solved.
+  early = idle[: len(idle) // 2].mean()
+  if min(share.low, early) < _WITHOUT or idle.all():
+    return None
+  if ends[idle].mean() < 1 - _EXCEPT or ends[~idle].mean() > _EXCEPT:
+    return None
+  times = math.ceil(math.log(_WITHOUT_LEFT) / math.log(share.value))
+  times = min(times, _MOST_TIMES)
+  left = share.value**times
+  low = float(lowest[idle].mean())
+  return findings.Finding(
+      check='idle_steps',
+      severity='warning',
+      text=f'{share.value:.0%} of the steps teach nothing: all their rewards'
+      f' are equal ({low:.0%} of these at the lowest reward, {1 - low:.0%} at'
+      ' the highest), since a step has few groups',
+      numbers=(findings.number('steps without a signal', share, 'share'),),
+      change=f'{times} times as many groups in a step (or gradients that are'
+      f' accumulated over {times} steps): about {left:.0%} of the steps then'
+      f' have no signal; and {words.word(run.format, "data")}: problems that'
+      ' are solved now and then',
+      curves=((name.replace('_', ' '), steps, course),),
   )
 
 
@@ -442,6 +494,7 @@ CHECKS = (
     schedule_ends,
     warmup,
     gradient_zero,
+    idle_steps,
     critic_untrained,
     left_out,
     gradient_clipped,

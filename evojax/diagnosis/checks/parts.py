@@ -59,7 +59,7 @@ def never_paid(run: form.Run) -> findings.Finding | None:
     why = (
         f'how does {", ".join(judging)} find the answer in a completion (tags'
         ' or a box around it), and does it get the right one? or all problems'
-        ' are too hard (read some)'
+        ' are too hard (read some): mix in easier ones'
     )
   return findings.Finding(
       check='never_paid',
@@ -162,6 +162,51 @@ def form_wins(run: form.Run) -> findings.Finding | None:
       ' (does the loss have that penalty?); unless problems get harder',
       curves=(('reward', steps, reward), *shown),
   )
+
+
+def form_alone(run: form.Run) -> findings.Finding | None:
+  """Detect completions that shrink to the form, which is all that is paid.
+
+  A reward for the form alone may be wanted; completions that get much shorter
+  drop what is not paid.
+  """
+  columns = run.part_columns
+  if not columns:
+    raise form.NotLogged('parts of the reward are not logged', ['reward'])
+  parts = [name.removeprefix(form.PART) for name in columns]
+  if not all(map(names.is_form, parts)) or not _add_up(run, columns):
+    return None
+  steps, length = run.course('length')
+  change = trends.change_point(length)
+  first, last = (float(part.mean()) for part in np.array_split(length, 5)[::4])
+  in_text = 'length' in run.rollouts and 'n_tokens' not in run.rollouts
+  unit = 'characters' if in_text else 'tokens'
+  if change.p > _SURE or last > (1 - _FALL) * first:
+    return None
+  return findings.Finding(
+      check='form_alone',
+      severity='warning',
+      text='all that the reward pays for is the form'
+      f' ({", ".join(sorted(parts))}), so that a wrong answer earns as much as'
+      f' a right one; completions shrink, from {first:.0f} to {last:.0f}'
+      f' {unit}',
+      since=int(steps[change.index]),
+      p=change.p,
+      change=f'{words.word(run.format, "reward")}: add a part for the right'
+      ' answer, with the larger weight; unless only the form is to be learned',
+      remedies=blame.remedies(run),
+      curves=(('length', steps, length),),
+  )
+
+
+def _add_up(run: form.Run, columns: list[str]) -> bool:
+  """Return whether the reward is known to consist of some parts alone."""
+  if {*columns, 'reward'} <= set(run.rollouts):
+    rows = run.rollouts.dropna(subset=[*columns, 'reward'])
+    by = rows.groupby(columns)['reward']
+    return len(rows) >= _FEWEST and float((by.max() - by.min()).max()) < 1e-6
+  # The reader has found weights with which they add up.
+  return bool(run.settings.get('weights'))
 
 
 def redundant_part(run: form.Run) -> findings.Finding | None:
@@ -443,6 +488,7 @@ CHECKS = (
     never_paid,
     fixed_part,
     form_wins,
+    form_alone,
     redundant_part,
     no_baseline,
     reward_lost,

@@ -69,7 +69,7 @@ def phrase_paid(run: form.Run) -> findings.Finding | None:
   fault, and where no outcome apart from the reward tells, the phrase has to
   speak of a judgement.
   """
-  rows, known = _graded(run)
+  rows, known = graded(run)
   if rows['step'].nunique() < form.MIN_STEPS:
     raise form.too_few(rows['step'].nunique(), 'step', what='with completions')
   late = rows['step'].isin(run.late(rows)['step'])
@@ -87,11 +87,11 @@ def phrase_paid(run: form.Run) -> findings.Finding | None:
     if i not in verdicts and last[i] < _LEAST:
       continue
     marked = rows.assign(held=held[:, i].astype(float))
-    if not _spread(marked[late]):
+    if not spread(marked[late]):
       continue
     # Rollouts with another such phrase may be paid for that one.
     least = _PAID if i in verdicts else _PAID_OTHER
-    paid = _pay(marked[held[:, i] | ~other], known, least)
+    paid = pay(marked[held[:, i] | ~other], known, least)
     since = shares.since(marked.groupby('step')['held'].mean())
     if paid is None or since is None:
       continue
@@ -157,7 +157,7 @@ def _finding(
   )
 
 
-def _graded(run: form.Run) -> tuple[pd.DataFrame, bool]:
+def graded(run: form.Run) -> tuple[pd.DataFrame, bool]:
   """Return rollouts in whole groups, and whether their outcomes are known.
 
   Outcomes that are the reward are none. Rewards are those without the parts for
@@ -187,7 +187,7 @@ def _graded(run: form.Run) -> tuple[pd.DataFrame, bool]:
   return rows.assign(reward=paid), known
 
 
-def _pay(
+def pay(
     rows: pd.DataFrame, known: bool, least: float
 ) -> intervals.Interval | None:
   """Return what a phrase is paid within groups; None if that is no fault."""
@@ -207,7 +207,7 @@ def _pay(
   return paid if paid.low > paid.value / 3 else None
 
 
-def _spread(rows: pd.DataFrame) -> bool:
+def spread(rows: pd.DataFrame) -> bool:
   """Return whether the phrase stands in answers to many problems."""
   by = 'prompt_id' if 'prompt_id' in rows else 'group'
   return rows.loc[rows['held'] > 0, by].nunique() >= _PROMPTS

@@ -31,6 +31,9 @@ _APART = 0.01
 _GREW = 30.0
 # Updates by which rollouts get older, and the factor, that a limit would stop.
 _AGES, _OLDER = 2.0, 2.0
+# Distance from 1 of the mean ratio of probabilities, of tokens that the older
+# policy has sampled; the mean is 1 however old that policy is.
+_RATIO, _RATIO_SEVERE = 0.03, 0.2
 _EDGE = 20.0  # Steps are apart if their KL is so many times the usual.
 
 # Settings of the sampler that leave out tokens, or change their probabilities,
@@ -398,10 +401,41 @@ def gap_restarts(run: form.Run) -> findings.Finding | None:
   )
 
 
+def ratio_off(run: form.Run) -> findings.Finding | None:
+  """Detect a mean ratio of trainer to sampler that is not 1 from the start.
+
+  The tokens are those that the sampler drew. If its log-probs are those of the
+  distribution from which it drew them, the mean over these tokens of the
+  probability of any other policy, divided by its own, is 1.
+  """
+  steps, ratio = run.course('ratio')
+  if 'gap' in {*run.steps, *run.rollouts}:
+    return None  # `logprob_gap` tells more, and a bound may cut the ratio.
+  mean = intervals.mean(ratio)
+  early = float(ratio[: max(len(ratio) // 10, 2)].mean())
+  below = mean.high < 1 - _RATIO and early < 1 - _RATIO
+  if not below and not (mean.low > 1 + _RATIO and early > 1 + _RATIO):
+    return None
+  temperature = words.word(run.format, 'temperature')
+  return findings.Finding(
+      check='ratio_off',
+      severity='critical'
+      if abs(mean.value - 1) > _RATIO_SEVERE
+      else 'warning',
+      text=f'the ratio of trainer to sampler is {mean.value:.3g} on average and'
+      f' {early:.3g} in the first steps: over tokens that were sampled it is 1,'
+      ' however old the weights of the sampler are',
+      numbers=(findings.number('mean ratio', mean),),
+      change=_SETTINGS.format(temperature=temperature),
+      curves=(('ratio', steps, ratio),),
+  )
+
+
 CHECKS = (
     filtered_sampling,
     other_weights,
     logprob_gap,
+    ratio_off,
     stale_sampler,
     kl_jumps,
     gap_restarts,

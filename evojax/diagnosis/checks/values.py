@@ -286,8 +286,11 @@ def _moves(run: form.Run, reward: np.ndarray) -> bool:
       run.series(name)[1] for name in ('entropy', 'length') if name in run.steps
   ]
   long = [values for values in courses if len(values) >= form.MIN_STEPS]
+  # What is learned in the first steps is no line.
   return shares.rises(run) or any(
-      trends.trend(values).p < shares.SURE for values in long
+      trend(values).p < shares.SURE
+      for values in long
+      for trend in (trends.trend, trends.change_point)
   )
 
 
