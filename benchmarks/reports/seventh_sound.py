@@ -141,7 +141,7 @@ def passing_kl_spikes(folder: pathlib.Path, seed: int) -> None:
   kl = w.rise(3e-4, 0.07, seed, 0.1, steps)
   kl[[6, 31, 88]] = (94.0, 11.5, 3.2)  # A single token of a completion.
   metrics = w.trl_metrics(rows, parts, seed, beta=0.04, kl=kl)
-  metrics.loc[[6, 31, 88], 'grad_norm'] *= (38.0, 9.0, 4.0)
+  metrics.loc[[6, 31, 88], 'grad_norm'] *= np.array((38.0, 9.0, 4.0))
   w.write_state(folder, w.old_names(metrics))
 
 
