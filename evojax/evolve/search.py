@@ -17,7 +17,7 @@ diagnostic of the harness, whose alert begins half-way between the two groups,
 and passes the gate like any other change. It is kept if it holds on evidence on
 which it was not chosen: other versions, and pairs of the race that were left
 out (`steps.validation`). From then on it measures every version. Its alert can
-call for changes that pay or fine what was found (`propose.found`); where a
+call for changes that pay or fine what was found (`propose.discovered`); where a
 second judge refused a change, it is critical, so that later changes that do the
 same are not kept.
 """
@@ -57,7 +57,7 @@ _IN_A_ROW = 3  # Failed changes: EvoTrainer, arXiv:2606.03108.
 _GAINED = 0.1  # Of the solved share; a search for each such gain.
 # Share of the solved completions from which on they cannot do without it.
 _NEEDED = 0.995
-_MOST = 4  # Diagnostics of a harness that a search made.
+_MOST = 4  # Such diagnostics of a harness that only warn.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,10 +85,10 @@ def propose(
     context: What the proposers see.
     version: The version whose harness gets the diagnostic.
   """
-  made = [p for p in context.parent.files if is_found(p)]
-  if len(made) >= _MOST:
-    return None
+  full = sum(map(is_found, context.parent.files)) >= _MOST
   for question in _questions(run, version):
+    if full and not question.critical:
+      continue
     if proposal := _answer(run, context, question):
       return proposal
   return None
