@@ -349,8 +349,7 @@ FIELDS = (
           "Directory of the domain's harness to start from."),
     Field('evolve.proposer', 'rules', 'rules, random, or the dotted path of a'
           ' module with propose(context).'),
-    Field('evolve.search', True, 'Whether a run adds diagnostics that it finds'
-          ' in its own rollouts, see evojax/evolve/search.py.'),
+    Field('evolve.search', True, 'Add found diagnostics: evolve/search.py.'),
     Field('evolve.updates', 8, 'GRPO steps of every arm of a round.', 2),
     Field('evolve.policy', 'chain', "How a round's arms train the policy."
           ' chain: one after the other; each pair starts where the previous'
@@ -455,8 +454,7 @@ FIELDS = (
     Field('warmstart.examples', 84,
           'Demonstrations per update, about as many as fit the rows.', 1),
     Field('warmstart.max_completion', 64,
-          'Maximum tokens of a demonstrated completion; a longer one is an'
-          ' error, or is cut if it has no end.', 1),
+          'Most tokens; a longer example is an error, or cut if endless.', 1),
     Field('warmstart.learning_rate', 0.02,
           "Learning rate of Muon, for the layers' matrices.", 0.0),
     Field('warmstart.adam_learning_rate', 3e-3,

@@ -21,9 +21,10 @@ from scipy import special
 
 from evojax.evidence import schema
 from evojax.evidence import views
-from evojax.evolve import validate
 
 PREFIX = 'found_'  # Of the files and the numbers of a predicate.
+# End of the names of differences between solved and unsolved completions.
+GAP = '_gap'
 LEAST_UNITS = 12  # In each half.
 LEVEL = 0.01  # Of the test on the second half, one-sided.
 _LEAST_GAP = 0.1
@@ -247,7 +248,7 @@ def {name}(e):
 def measure(e):
   """{name}: share of the completions in which it holds.
 
-  {name}{validate.GAP}: its share of the solved completions of a group minus
+  {name}{GAP}: its share of the solved completions of a group minus
   that of the unsolved ones, the mean over groups that have both.
   """
   values = {{}}
@@ -260,10 +261,15 @@ def measure(e):
   if both.any():
     one = (there & solved)[both].sum(1) / solved[both].sum(1)
     other = (there & unsolved)[both].sum(1) / unsolved[both].sum(1)
-    values['{name}{validate.GAP}'] = float((one - other).mean())
+    values['{name}{GAP}'] = float((one - other).mean())
   return values
 '''
   return f'diagnostics/{name}.py', text
+
+
+def is_found(path: str) -> bool:
+  """Return whether a file of a harness is the diagnostic of a predicate."""
+  return path.startswith(f'diagnostics/{PREFIX}')
 
 
 def is_critical(files: Mapping[str, str], name: str) -> bool:

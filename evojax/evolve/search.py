@@ -85,18 +85,13 @@ def propose(
     context: What the proposers see.
     version: The version whose harness gets the diagnostic.
   """
-  full = sum(map(is_found, context.parent.files)) >= _MOST
+  full = sum(map(predicates.is_found, context.parent.files)) >= _MOST
   for question in _questions(run, version):
     if full and not question.critical:
       continue
     if proposal := _answer(run, context, question):
       return proposal
   return None
-
-
-def is_found(path: str) -> bool:
-  """Return whether a file of a harness is a diagnostic that a search made."""
-  return path.startswith(f'diagnostics/{predicates.PREFIX}')
 
 
 def raced(trigger: str) -> int | None:

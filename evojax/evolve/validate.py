@@ -20,12 +20,11 @@ from jaxtyping import Float
 import numpy as np
 
 from evojax.evolve import diagnose
+from evojax.evolve import predicates
 from evojax.harness import run
 from evojax.stats import ranks
 
 LEVEL = 0.1
-# End of the names of differences between solved and unsolved completions.
-GAP = '_gap'
 # Fewer pairs cannot reach LEVEL: 3 have 6 orders, and 2 / 6 > LEVEL.
 LEAST = 4
 SLICES = 8
@@ -155,8 +154,8 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
     do not, and the slices of the two sides differ beyond chance (Mann and
     Whitney's U); or
   - is a difference between solved and unsolved completions, whose name ends
-    with `GAP`, and has one sign over the slices beyond chance (Wilcoxon's
-    signed ranks).
+    with `predicates.GAP`, and has one sign over the slices beyond chance
+    (Wilcoxon's signed ranks).
 
   Args:
     versions: Readings of at least one version, or of arms that count as one.
@@ -193,7 +192,7 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
     ]
     values, scores = np.array(there, np.float64).reshape(-1, 2).T
     found = [_follows(name, values, scores, f'the score over {where}')]
-    if name.endswith(GAP) and len(values) >= LEAST:
+    if name.endswith(predicates.GAP) and len(values) >= LEAST:
       p = ranks.p_zero(values)
       mean = f'{name}: {values.mean():+.2f} on average'
       found.append(_Test(f'{mean} over {where}', p))

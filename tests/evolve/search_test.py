@@ -369,7 +369,7 @@ class EndToEndTest(absltest.TestCase):
     ):
       evojax.run(tiny.evolving(), str(path))
     past = history.read(path)
-    (trial,) = [t for t in past.trials if t.proposer == 'search']
+    trial, *_ = [t for t in past.trials if t.proposer == 'search']
     self.assertEqual(trial.hypothesize.trigger, 'search/gain')
     # The first version is the only one on which it was not chosen.
     self.assertEqual(trial.hypothesize.version, 'v1')
@@ -383,6 +383,7 @@ class EndToEndTest(absltest.TestCase):
     later = [d for d in past.all(records.Diagnose) if d.trial > trial.number]
     self.assertNotEmpty(later)
     self.assertIn(name, [m.name for m in later[-1].measures])
+    self.assertIn(name, (path / 'report.html').read_text())
 
 
 class SwitchTest(parameterized.TestCase):

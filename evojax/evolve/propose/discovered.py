@@ -10,8 +10,8 @@ import ast
 from collections.abc import Iterator
 import pathlib
 
+from evojax.evolve import predicates
 from evojax.evolve import propose
-from evojax.evolve import search
 from evojax.evolve.propose import changes
 from evojax.evolve.propose import library
 from evojax.harness import parts
@@ -28,7 +28,7 @@ def entries(context: propose.Context) -> Iterator[library.Entry]:
     name = pathlib.PurePosixPath(path).stem
     tree = ast.parse(source)
     # A user may have given such a name to something else.
-    if not search.is_found(path) or _function(tree, name) is None:
+    if not predicates.is_found(path) or _function(tree, name) is None:
       continue
     said = ast.get_docstring(tree) or ''
     paid = _alert_below(tree, name)
