@@ -13,6 +13,7 @@ correction.
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import math
+import re
 import textwrap
 
 from jaxtyping import Bool, Float, Int
@@ -30,9 +31,11 @@ LEVEL = 0.01  # Of the test on the second half, one-sided.
 _LEAST_GAP = 0.1
 _LEAST_T = 3.0  # On the first half, where many are compared.
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)  # Thresholds of numbers.
-# A predicate is as good as the best if its gap is this share of it, and simpler
-# if it comes first; a conjunction has to differ by so much more than one term.
-_NEARLY, _WORTH = 0.95, 0.05
+# A predicate is as good as the best if its gap is this share of it; the second
+# share is for what the first side does more often, which says more than what it
+# leaves out. Of such predicates the first one is the simplest.
+_NEARLY, _NEARLY_MORE = 0.95, 0.8
+_WORTH = 0.05  # By so much more has a conjunction to differ than one term.
 _PAIRED = 8  # Terms of which conjunctions are made.
 _NAME_CHARS = 50
 # Columns -> the intervention class of what they depend on.
@@ -191,9 +194,13 @@ def mine(
   if not clear:
     return None
   best = max(abs(gap(t)) for t in clear)
-  chosen = next(t for t in clear if abs(gap(t)) >= _NEARLY * best)
-  largest = sorted((t for t in clear if gap(t) > 0), key=gap)[-_PAIRED:]
-  joined = {term.name for term in largest}
+  more = [t for t in clear if gap(t) >= _NEARLY_MORE * best]
+  largest = max(map(gap, more), default=0.0)
+  chosen = next(
+      (t for t in more if gap(t) >= _NEARLY * largest), None
+  ) or next(t for t in clear if abs(gap(t)) >= _NEARLY * best)
+  wider = sorted((t for t in clear if gap(t) > 0), key=gap)[-_PAIRED:]
+  joined = {term.name for term in wider}
   if pairs := _conjunctions([t for t in clear if t.name in joined]):
     pair = max(pairs, key=gap)
     if gap(pair) >= best + _WORTH and _t(gaps(pair)[first]) >= _LEAST_T:
@@ -270,6 +277,21 @@ def measure(e):
 def is_found(path: str) -> bool:
   """Return whether a file of a harness is the diagnostic of a predicate."""
   return path.startswith(f'diagnostics/{PREFIX}')
+
+
+def columns_of(text: str) -> frozenset[str]:
+  """Return the columns that the text of a predicate reads."""
+  return frozenset(re.findall(r'\be\.(\w+)', text))
+
+
+def measured(files: Mapping[str, str]) -> list[frozenset[str]]:
+  """Return the columns of each predicate that a harness measures already."""
+  found = []
+  for path, source_text in files.items():
+    function = re.search(r'^  return (.+)$', source_text, re.MULTILINE)
+    if is_found(path) and function:
+      found.append(columns_of(function[1]))
+  return found
 
 
 def is_critical(files: Mapping[str, str], name: str) -> bool:

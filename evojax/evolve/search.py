@@ -162,10 +162,13 @@ def _questions(
     why = f'{_IN_A_ROW} changes failed in a row.'
     yield _Question(trigger=_FAILURES, why=why, **solved)
   gain = _gain(history.versions[0], version)
-  explained = sum(
-      t.proposer == PROPOSER and t.hypothesize.trigger == _GAIN for t in trials
-  )
-  if gain >= _GAINED * (1 + explained):
+  explained = [
+      history.version(t.parent).folder
+      for t in trials
+      if t.proposer == PROPOSER and t.hypothesize.trigger == _GAIN
+  ]
+  due = gain >= _GAINED * (1 + len(explained))
+  if due and version.folder not in explained:
     why = f'The policy has gained {100 * gain:.0f} points by {version.version}.'
     earlier = history.versions[0].folder
     yield _Question(trigger=_GAIN, why=why, earlier=earlier, **solved)
@@ -220,13 +223,15 @@ def _answer(
   columns = collect.columns(run.setup.domain, config)
   # A name that was tried once is not searched again.
   tried = {t.delta.factor for t in context.history}
+  known_columns = predicates.measured(context.parent.files)
 
   def is_new(predicate: predicates.Predicate) -> bool:
     name = predicates.name_of(predicate)
     if question.critical:  # It replaces one that only warns.
       return not predicates.is_critical(context.parent.files, name)
-    has = f'diagnostics/{name}.py' in context.parent.files
-    return not has and f'diagnostic:{name}' not in tried
+    # Another value of the same columns would say much the same.
+    reads = predicates.columns_of(predicate.text)
+    return reads not in known_columns and f'diagnostic:{name}' not in tried
 
   e = _evidence(run, question, columns, config)
   known = [t for t in predicates.terms(e.view, columns) if is_new(t)]

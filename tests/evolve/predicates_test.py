@@ -159,6 +159,18 @@ class MineTest(parameterized.TestCase):
     self.assertIn('n_tokens >=', found.predicate.text)
     self.assertLess(found.one, found.other)
 
+  def test_what_is_done_comes_before_what_is_left_out(self):
+    """The solved edit, and they submit a little less often than they edit."""
+    rng = np.random.default_rng(9)
+    which = rng.random(GROUPS * SIZE) < 0.5
+    edited = which & (rng.random(len(which)) < 0.93)
+    found = mined(
+        self._planted(
+            which, solved=0.9, submitted=~which, files_edited=edited * 1
+        )
+    )
+    self.assertEqual(found.predicate.text, 'e.files_edited >= 1')
+
   def test_two_terms_are_joined_only_if_neither_is_enough(self):
     rng = np.random.default_rng(3)
     first, second = (rng.random(GROUPS * SIZE) < 0.5 for _ in range(2))

@@ -216,7 +216,7 @@ class SearchTest(RunTestCase):
         samples.record(
             records.Hypothesize,
             trial=0,
-            version='v1',
+            version='v0',
             proposer='search',
             trigger='search/gain',
             expected=(0.0, 0.0),
@@ -225,6 +225,9 @@ class SearchTest(RunTestCase):
     ]
     self.assertIsNone(self._propose(asked, gain=0.19))
     self.assertIsNotNone(self._propose(asked, gain=0.21))
+    # One version is not searched twice.
+    same = dataclasses.replace(asked[0], version='v1')
+    self.assertIsNone(self._propose([same, *asked[1:]], gain=0.41))
 
   def test_three_failures_in_a_row(self):
     failed = [r for n in range(3) for r in samples.trial(n, 'v1', '', -0.01)]
@@ -294,7 +297,11 @@ class SearchTest(RunTestCase):
     first = self._propose(gain=0.2)
     second = self._propose(gain=0.2, parent=first.after)
     if second is not None:
-      self.assertNotEqual(second.delta.factor, first.delta.factor)
+      text = second.after.files[f'diagnostics/{second.delta.factor[11:]}.py']
+      self.assertNotIn('return e.format_ok\n', text)
+    self.assertEqual(
+        predicates.measured(first.after.files), [frozenset(['format_ok'])]
+    )
     files = {
         f'diagnostics/found_{i}.py': first.after.files[
             'diagnostics/found_format_ok.py'
