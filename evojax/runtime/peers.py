@@ -156,7 +156,8 @@ class Table:
     ticked, self._ticked = self._ticked, now
     if self.all_ended():
       return None
-    if now - ticked > SILENT_SECONDS:
+    # Others count from its last answer, which may be two beats older.
+    if now - ticked > SILENT_SECONDS - 2 * _BEAT_SECONDS:
       return Verdict(
           f'{self._name(self._process)} did not run for {now - ticked:.0f} s,'
           ' and the others have gone on without it',
@@ -182,7 +183,8 @@ class Table:
     if now - self._read > SILENT_SECONDS:
       return self._gone(0, f'has not answered for {now - self._read:.0f} s')
     for process, heard in self._heard.items():
-      if now - heard > SILENT_SECONDS and process != self._process:
+      # Process 0 is judged by its answers, see above.
+      if now - heard > SILENT_SECONDS and process not in (0, self._process):
         return self._gone(process, f'has been silent for {now - heard:.0f} s')
     return self._stuck(now)
 
