@@ -81,6 +81,20 @@ class TableTest(parameterized.TestCase):
     verdict = self.live(1, 0, 1, 2)
     self.assertIn('process 1 on host1 did not run for 51 s', verdict.text)
 
+  def test_one_that_stood_still_nearly_as_long_blames_no_other(self):
+    """The others count from its last answer, up to two beats after its tick."""
+    self.live(5, 0, 1, 2)
+    self.now += 36
+    verdict = self.live(1, 0, 1)
+    self.assertIn('process 1 on host1 did not run for 37 s', verdict.text)
+
+  def test_process_0_is_judged_by_its_answers(self):
+    """It may be late with its own beat, and still answer."""
+    self.live(5, 0, 1, 2)
+    for _ in range(60):
+      self.assertIsNone(self.live(1, 1, 2))
+      self.table.update(dict(self.beats), self.now)
+
   @parameterized.parameters(1, 2)
   def test_a_failure_is_not_for_another_start(self, status):
     self.set(2, ended=status)
