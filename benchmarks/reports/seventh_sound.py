@@ -185,7 +185,7 @@ def hits_rise(folder: pathlib.Path, seed: int) -> None:
   known = rng.normal(size=8 * steps)[w.whole(rows)]
   p = 1 / (1 + np.exp(3.4 - 0.0012 * step - 1.3 * known))
   hit = rng.random(len(rows)) < p
-  # Of the items that miss, those near the top cost most.
+  # A wrong item costs more, the nearer it is to the top.
   rank = np.arange(len(rows)) % 8
   loss = -1 / np.log2(rank + 2)
   found = pd.Series(hit).groupby(w.whole(rows)).transform('any').to_numpy()

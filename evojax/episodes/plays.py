@@ -121,7 +121,7 @@ class Answer:
 
   reply: environments.Reply
   ids: Sequence[int]  # Its tokens.
-  text: str  # The same as text.
+  text: str  # The reply as the policy reads it.
   end: str  # Why the episode ends with it; '' if that is not decided here.
   seconds: float  # Total time of the episode's replies.
   error: str

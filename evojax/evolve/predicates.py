@@ -10,16 +10,19 @@ tested once on the other half, so that the many that were looked at need no
 correction.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterator, Sequence
 import dataclasses
+import itertools
 import math
+import pathlib
 import re
 import textwrap
 
 from jaxtyping import Bool, Float, Int
 import numpy as np
-from scipy import special
 
+from evojax.eval import paired
 from evojax.evidence import schema
 from evojax.evidence import views
 
@@ -106,9 +109,8 @@ def terms(
   used = [column for column in columns if is_used(column)]
   found = [t for column in used for t in _terms(view, column)]
   by_turn = [c for c in used if c.shape == 'A' and c.codes]
-  for i, first in enumerate(by_turn):
-    for second in by_turn[i + 1 :]:
-      found += _joint(view, first, second)
+  for first, second in itertools.combinations(by_turn, 2):
+    found += _joint(view, first, second)
   # Those that always or never hold tell nothing.
   varies = lambda t: 0 < t.there[view.valid].mean() < 1
   return [t for t in found if varies(t)] if view.valid.any() else []
@@ -135,10 +137,11 @@ def spread(
     The terms whose share in `now`, by groups, differs clearly from that in
     `before`, and in the same direction from that in `others`.
   """
+  groups = np.broadcast_to(np.arange(len(now))[:, None], now.shape)
 
   def shares(term: Predicate, side: np.ndarray) -> Float[np.ndarray, 'P']:
-    rows = side.any(1)
-    return (term.there & side)[rows].sum(1) / side[rows].sum(1)
+    found = _shares(term, side, groups)
+    return found[np.isfinite(found)]
 
   found = []
   for term in known:
@@ -172,46 +175,59 @@ def mine(
     unit, if they differ in the same direction in the others, at `LEVEL`. None
     if there is none, or fewer than 2 * LEAST_UNITS units.
   """
-  size = int(units.max(initial=-1)) + 1
-  counts = [np.bincount(units[side], minlength=size) for side in (one, other)]
-  both = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
+  if not known:
+    return None
+  by_unit = lambda term: [_shares(term, side, units) for side in (one, other)]
+  both = np.flatnonzero(np.isfinite(np.sum(by_unit(known[0]), axis=0)))
   first, second = both[::2], both[1::2]
   if len(second) < LEAST_UNITS:
     return None
 
-  def shares(predicate: Predicate, side: int) -> Float[np.ndarray, 'U']:
-    where = (one, other)[side]
-    holds = predicate.there[where].astype(np.float64)
-    totals = np.bincount(units[where], weights=holds, minlength=size)
-    return totals / np.maximum(counts[side], 1)
+  def gap(term: Predicate) -> tuple[Predicate, float, float]:
+    """Return a predicate with its mean gap in the first half, and its t."""
+    ours, theirs = by_unit(term)
+    found = (ours - theirs)[first]
+    return term, float(found.mean()), _t(found)
 
-  def gaps(predicate: Predicate) -> Float[np.ndarray, 'U']:
-    return shares(predicate, 0) - shares(predicate, 1)
-
-  gap = lambda predicate: float(gaps(predicate)[first].mean())
-  clear = [t for t in known if abs(_t(gaps(t)[first])) >= _LEAST_T]
-  clear = [t for t in clear if abs(gap(t)) >= _LEAST_GAP]
+  clear = [
+      (term, mean)
+      for term, mean, t in map(gap, known)
+      if abs(t) >= _LEAST_T and abs(mean) >= _LEAST_GAP
+  ]
   if not clear:
     return None
-  best = max(abs(gap(t)) for t in clear)
-  more = [t for t in clear if gap(t) >= _NEARLY_MORE * best]
-  largest = max(map(gap, more), default=0.0)
-  chosen = next(
-      (t for t in more if gap(t) >= _NEARLY * largest), None
-  ) or next(t for t in clear if abs(gap(t)) >= _NEARLY * best)
-  wider = sorted((t for t in clear if gap(t) > 0), key=gap)[-_PAIRED:]
-  joined = {term.name for term in wider}
-  if pairs := _conjunctions([t for t in clear if t.name in joined]):
-    pair = max(pairs, key=gap)
-    if gap(pair) >= best + _WORTH and _t(gaps(pair)[first]) >= _LEAST_T:
-      chosen = pair
-  tested = gaps(chosen)[second] * np.sign(gap(chosen))
-  t = _t(tested)
-  p = float(special.stdtr(len(second) - 1, -t)) if math.isfinite(t) else 0.0
-  if t <= 0 or p > LEVEL:
+  best = max(abs(mean) for _, mean in clear)
+  more = [found for found in clear if found[1] >= _NEARLY_MORE * best] or clear
+  largest = max(abs(mean) for _, mean in more)
+  chosen, size = next(f for f in more if abs(f[1]) >= _NEARLY * largest)
+  gains = sorted(mean for _, mean in clear if mean > 0)[-_PAIRED:]
+  wide = [term for term, mean in clear if gains and mean >= gains[0]]
+  if pairs := [gap(a & b) for a, b in itertools.combinations(wide, 2)]:
+    pair, mean, t = max(pairs, key=lambda found: found[1])
+    if mean >= best + _WORTH and t >= _LEAST_T:
+      chosen, size = pair, mean
+  ours, theirs = (shares[second] for shares in by_unit(chosen))
+  tested = (ours - theirs) * np.sign(size)
+  p = paired.p_value(tested.tolist(), [0.0] * len(tested))
+  if p > LEVEL:
     return None
-  means = [float(shares(chosen, side)[second].mean()) for side in (0, 1)]
+  means = float(ours.mean()), float(theirs.mean())
   return Found(chosen, *means, len(second), p)
+
+
+def _shares(
+    term: Predicate,
+    side: Bool[np.ndarray, 'P G'],
+    units: Int[np.ndarray, 'P G'],
+) -> Float[np.ndarray, 'U']:
+  """Return the share of a side in which a term holds, by unit.
+
+  It is NaN where the side has no completion of the unit.
+  """
+  size = int(units.max(initial=-1)) + 1
+  count = np.bincount(units[side], minlength=size)
+  holds = np.bincount(units[side], term.there[side], size)
+  return np.divide(holds, count, out=np.full(size, np.nan), where=count > 0)
 
 
 def source(
@@ -274,29 +290,51 @@ def measure(e):
   return f'diagnostics/{name}.py', text
 
 
-def is_found(path: str) -> bool:
-  """Return whether a file of a harness is the diagnostic of a predicate."""
-  return path.startswith(f'diagnostics/{PREFIX}')
+@dataclasses.dataclass(frozen=True)
+class Written:
+  """What the source of a found diagnostic says."""
+
+  name: str
+  text: str  # The predicate.
+  why: str  # Where it was found.
+  below: bool  # Whether low shares raise its alert.
+  critical: bool
+
+
+def read(path: str, text: str) -> Written | None:
+  """Return what `source` wrote; None if a file is something else.
+
+  Args:
+    path: Path in the harness.
+    text: The file, which has passed the gate.
+  """
+  name = pathlib.PurePosixPath(path).stem
+  if path != f'diagnostics/{name}.py' or not name.startswith(PREFIX):
+    return None
+  tree = ast.parse(text)
+  functions = {f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)}
+  if name not in functions:  # A user may have given it such a name.
+    return None
+  bounds = {
+      statement.targets[0].id: ast.literal_eval(statement.value)
+      for statement in tree.body
+      if isinstance(statement, ast.Assign)
+  }
+  critical = name in bounds['CRITICAL']
+  sign, _ = bounds['CRITICAL' if critical else 'WARN'][name]
+  *_, last = functions[name].body
+  return Written(
+      name,
+      ast.get_source_segment(text, last.value),
+      ast.get_docstring(tree).partition('\n\n')[2],
+      sign == '<',
+      critical,
+  )
 
 
 def columns_of(text: str) -> frozenset[str]:
   """Return the columns that the text of a predicate reads."""
   return frozenset(re.findall(r'\be\.(\w+)', text))
-
-
-def measured(files: Mapping[str, str]) -> list[frozenset[str]]:
-  """Return the columns of each predicate that a harness measures already."""
-  found = []
-  for path, source_text in files.items():
-    function = re.search(r'^  return (.+)$', source_text, re.MULTILINE)
-    if is_found(path) and function:
-      found.append(columns_of(function[1]))
-  return found
-
-
-def is_critical(files: Mapping[str, str], name: str) -> bool:
-  """Return whether a harness has a diagnostic of this name that is critical."""
-  return f"\nCRITICAL = {{'{name}'" in files.get(f'diagnostics/{name}.py', '')
 
 
 def name_of(predicate: Predicate) -> str:
@@ -387,21 +425,13 @@ def _bounds(values: np.ndarray, *, whole: bool) -> list[int | float]:
 
 def _classes(predicate: Predicate) -> tuple[str, ...]:
   """Return the intervention classes that a predicate depends on."""
-  found = [c for name, c in _CLASSES.items() if f'e.{name}' in predicate.text]
-  return tuple(dict.fromkeys(found))
-
-
-def _conjunctions(single: Sequence[Predicate]) -> list[Predicate]:
-  return [
-      first & second
-      for i, first in enumerate(single)
-      for second in single[i + 1 :]
-  ]
+  reads = columns_of(predicate.text)
+  return tuple(dict.fromkeys(c for n, c in _CLASSES.items() if n in reads))
 
 
 def _slug(text: str) -> str:
   """Return text as part of a name: lower case, digits and underscores."""
-  text = text.lower().replace('-', 'minus_').replace('.', 'p')
+  text = re.sub('^-', 'minus_', text.lower()).replace('.', 'p')
   return ''.join(c if c.isascii() and c.isalnum() else '_' for c in text)
 
 

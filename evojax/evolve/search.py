@@ -24,6 +24,7 @@ same are not kept.
 
 from collections.abc import Iterator, Sequence
 import dataclasses
+import itertools
 import statistics
 
 from jaxtyping import Bool, Int
@@ -31,9 +32,9 @@ import ml_collections
 import numpy as np
 import pandas as pd
 
-from evojax import config as config_lib
 from evojax.episodes import collect
 from evojax.eval import paired
+from evojax.eval import race as race_lib
 from evojax.evidence import schema
 from evojax.evidence import store
 from evojax.evidence import views
@@ -41,6 +42,7 @@ from evojax.evolve import opening
 from evojax.evolve import pairs
 from evojax.evolve import predicates
 from evojax.evolve import propose as propose_lib
+from evojax.evolve import recorded
 from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import numerals
@@ -85,13 +87,19 @@ def propose(
     context: What the proposers see.
     version: The version whose harness gets the diagnostic.
   """
-  full = sum(map(predicates.is_found, context.parent.files)) >= _MOST
+  full = len(_written(context)) >= _MOST
   for question in _questions(run, version):
     if full and not question.critical:
       continue
     if proposal := _answer(run, context, question):
       return proposal
   return None
+
+
+def _written(context: propose_lib.Context) -> list[predicates.Written]:
+  """Return the diagnostics of the parent that a search made."""
+  files = context.parent.files.items()
+  return list(filter(None, itertools.starmap(predicates.read, files)))
 
 
 def raced(trigger: str) -> int | None:
@@ -175,12 +183,16 @@ def _questions(
 
 
 def _is_refused(trial: history_lib.Trial) -> bool:
-  """Return whether most of a gain was gone by a second judge, unexplained."""
-  verdict = trial.verify
-  if not verdict or verdict.status != 'discard' or verdict.alerts:
+  """Return whether the second judge refused a gain that no alert explains."""
+  verdict, audit = trial.verify, trial.audit
+  if not (verdict and audit) or verdict.alerts or verdict.status != 'discard':
     return False
-  judged = verdict.perturbed_effect
-  return judged is not None and judged < verdict.effect / 2
+  if audit.round != trial.races[-1].round:
+    return False  # Its last race was not judged.
+  gate = race_lib.gate(
+      trial.standing.differences, audit.differences, audit.errors
+  )
+  return gate.status == 'fails'
 
 
 def _is_contradicted(trial: history_lib.Trial) -> bool:
@@ -223,21 +235,23 @@ def _answer(
   columns = collect.columns(run.setup.domain, config)
   # A name that was tried once is not searched again.
   tried = {t.delta.factor for t in context.history}
-  known_columns = predicates.measured(context.parent.files)
+  written = _written(context)
+  critical = {w.name for w in written if w.critical}
+  measured = [predicates.columns_of(w.text) for w in written]
 
   def is_new(predicate: predicates.Predicate) -> bool:
     name = predicates.name_of(predicate)
     if question.critical:  # It replaces one that only warns.
-      return not predicates.is_critical(context.parent.files, name)
+      return name not in critical
     # Another value of the same columns would say much the same.
     reads = predicates.columns_of(predicate.text)
-    return reads not in known_columns and f'diagnostic:{name}' not in tried
+    return reads not in measured and f'diagnostic:{name}' not in tried
 
   e = _evidence(run, question, columns, config)
   known = [t for t in predicates.terms(e.view, columns) if is_new(t)]
   searched = [known]
   if question.earlier:
-    # What is solved in a new way comes before what is merely done more often.
+    # A new way of solving is preferred to what merely became more frequent.
     solved = (e.one | e.earlier) & e.view.outcome
     known = [t for t in known if t.there[solved].mean() < _NEEDED]
     searched = [
@@ -250,7 +264,8 @@ def _answer(
     return None
   middle = (found.one + found.other) / 2
   more = found.one > found.other
-  # What is solved is to be done more often; what a race went wrong with, less.
+  # The alert asks for more of what solved completions do, and for less of what
+  # sets the arms of a refused or mispredicted change apart.
   rises = more if question.others else not more
   said = (
       f'{question.why} In {numerals.counted(found.units, "problem")}'
@@ -310,12 +325,8 @@ def _evidence(
   rows = pd.concat(frames, ignore_index=True)
   group = rows.groupby(['side', 'pair', 'step', 'group'], sort=False).ngroup()
   rows['group'] = group.astype(np.int32)
-  view = collect.view(
-      {name: rows[name].to_numpy() for name in needed},
-      columns,
-      config_lib.token_limit(config),
-      'diagnostic',
-  )
+  values = {name: rows[name].to_numpy() for name in needed}
+  view = recorded.view_of(values, columns, config)
   # Groups are in the order of the rows.
   first = rows.drop_duplicates('group')
   mine = view.valid & (first['side'] == 0).to_numpy()[:, None]

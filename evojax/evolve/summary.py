@@ -188,7 +188,7 @@ def _show_trials(
     table.add_row(
         t['version'] or f'({t["parent"]})',
         markup.escape(textwrap.shorten(t['change'], 100, placeholder=' ...')),
-        # What trains nothing has no effect to predict.
+        # A diagnostic changes no score, so that no effect is predicted.
         numerals.between(t['expected'])
         if t['intervention_class'] != history_lib.MEASUREMENT
         else '-',

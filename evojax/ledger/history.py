@@ -220,6 +220,11 @@ class History:
     ]
 
   @property
+  def tried(self) -> list[Trial]:
+    """The trials whose change may alter the policy and has its verdict."""
+    return [t for t in self.trials if t.tried and t.trains]
+
+  @property
   def kept(self) -> list[Trial]:
     """The trials whose change was kept and may alter the policy."""
     return [t for t in self.trials if t.kind == 'keep' and t.trains]

@@ -187,7 +187,7 @@ def why_none(run: history.History) -> str:
   Returns:
     The sentence; '' if a change was kept or may still be tried.
   """
-  tried = [trial for trial in run.trials if trial.tried and trial.trains]
+  tried = run.tried
   if run.kept:
     return ''
   if not tried:
@@ -235,7 +235,7 @@ def _fault(run: history.History) -> str:
 
 def verdict(run: history.History, running: bool) -> str:
   """Return a summary of the run in one sentence."""
-  tried = [trial for trial in run.trials if trial.tried and trial.trains]
+  tried = run.tried
   so_far = f'{len(run.kept)} of {numerals.counted(len(tried), "change")} kept'
   if unchecked := sum(bool(run.unchecked(trial)) for trial in run.kept):
     so_far += f' ({unchecked} with the horizon not checked)'

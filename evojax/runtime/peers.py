@@ -156,7 +156,8 @@ class Table:
     ticked, self._ticked = self._ticked, now
     if self.all_ended():
       return None
-    # Others count from its last answer, which may be two beats older.
+    # Others give this process up SILENT_SECONDS after its last answer, which
+    # may be up to two beats before its last tick.
     if now - ticked > SILENT_SECONDS - 2 * _BEAT_SECONDS:
       return Verdict(
           f'{self._name(self._process)} did not run for {now - ticked:.0f} s,'

@@ -294,9 +294,10 @@ class SourceTest(absltest.TestCase):
         functions = run.Functions(spec.Harness({}, files))
         meta = functions.meta(f'found_{name}')
         self.assertEqual(meta['CALLS_FOR'], classes if critical else ())
-        self.assertEqual(
-            predicates.is_critical(files, f'found_{name}'), critical
-        )
+        written = predicates.read(path, text)
+        self.assertEqual(written.critical, critical)
+        self.assertEqual(written.text, known[name].text)
+        self.assertFalse(written.below)
         table = meta['CRITICAL' if critical else 'WARN']
         self.assertEqual(table, {f'found_{name}': ('>', 0.5)})
 

@@ -95,7 +95,9 @@ VERSIONS = (
 )
 
 
-def raced(number, *, own=0.1, judged=None, predicted=None, alerts=()):
+def raced(
+    number, *, own=0.1, judged=None, predicted=None, alerts=(), scatter=0.001
+):
   """Return the records of a trial whose change was raced and not kept."""
   found = samples.trial(
       number,
@@ -119,14 +121,28 @@ def raced(number, *, own=0.1, judged=None, predicted=None, alerts=()):
       for pair in range(4)
       for role, trial in (('incumbent', None), ('candidate', number))
   )
-  standing = samples.record(records.Standing, trial=number)
+  standing = samples.record(
+      records.Standing,
+      trial=number,
+      differences=tuple(own + 0.001 * i for i in range(4)),
+  )
+  audits = [
+      samples.record(
+          records.Audit,
+          trial=number,
+          round=1,
+          differences=tuple(judged + scatter * (-1) ** i for i in range(4)),
+          errors=(0.02,) * 4,
+      )
+      for judged in ([] if judged is None else [judged])
+  ]
   race = samples.record(
       records.Race, round=1, arms=arms, standings=(standing,)
   )
   backtest = samples.record(
       records.Backtest, trial=number, predicted=predicted
   )
-  return [*found[:2], backtest, race, found[2]]
+  return [*found[:2], backtest, race, *audits, found[2]]
 
 
 class RunTestCase(parameterized.TestCase):
@@ -269,6 +285,8 @@ class SearchTest(RunTestCase):
     if third is not None:
       self.assertNotEqual(third.delta.factor, made.delta.factor)
     for other in (
+        # Half of the gain is gone, perhaps by chance: undecided.
+        raced(5, own=0.1, judged=0.03, scatter=0.08),
         raced(5, own=0.1, judged=0.09),  # The gain remains.
         raced(5, own=0.1, judged=-0.02, alerts=('too_short',)),  # Explained.
     ):
@@ -299,9 +317,13 @@ class SearchTest(RunTestCase):
     if second is not None:
       text = second.after.files[f'diagnostics/{second.delta.factor[11:]}.py']
       self.assertNotIn('return e.format_ok\n', text)
+    path = 'diagnostics/found_format_ok.py'
+    written = predicates.read(path, first.after.files[path])
     self.assertEqual(
-        predicates.measured(first.after.files), [frozenset(['format_ok'])]
+        (written.text, written.below, written.critical),
+        ('e.format_ok', True, False),
     )
+    self.assertIn('The policy has gained 20 points by v1.', written.why)
     files = {
         f'diagnostics/found_{i}.py': first.after.files[
             'diagnostics/found_format_ok.py'

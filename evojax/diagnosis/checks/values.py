@@ -286,7 +286,7 @@ def _moves(run: form.Run, reward: np.ndarray) -> bool:
       run.series(name)[1] for name in ('entropy', 'length') if name in run.steps
   ]
   long = [values for values in courses if len(values) >= form.MIN_STEPS]
-  # What is learned in the first steps is no line.
+  # A course that moves in the first steps only has a step, and no slope.
   return shares.rises(run) or any(
       trend(values).p < shares.SURE
       for values in long

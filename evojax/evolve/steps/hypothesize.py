@@ -130,10 +130,10 @@ def _choose(
       is_worth_trying=is_worth_trying,
   )
   proposal = human.propose(context, run.inbox)
-  if proposal is None and e.search and not ends_run(run, diagnosis):
+  ends = ends_run(run, diagnosis)
+  if proposal is None and e.search and not ends:
     proposal = search.propose(run, context, version)
   faulty = any(f.severity in only for f in diagnosis.findings)
-  ends = ends_run(run, diagnosis)
   wanted = (faulty or not only) and not ends
   if proposal is None and wanted:
     propose = propose_lib.load(e.proposer)
