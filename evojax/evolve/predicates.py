@@ -407,8 +407,8 @@ def _joint(
 def _present(
     values: np.ndarray, column: schema.Column
 ) -> Iterator[tuple[int, str]]:
-  """Yield the codes that occur, with their names."""
-  labels = {code: label for label, code in column.codes.items()}
+  """Yield the codes that occur, with their names, fit for a docstring."""
+  labels = {c: re.sub(r'["\\\n]', '_', n) for n, c in column.codes.items()}
   for code in np.unique(values).tolist():
     if code in labels:
       yield code, labels[code]

@@ -100,6 +100,18 @@ class TermsTest(parameterized.TestCase):
       written = scope[predicates.name_of(one)](e)
       np.testing.assert_array_equal(written, one.there, one.text)
 
+  def test_a_name_of_a_tool_cannot_end_the_docstring(self):
+    name = 'a"""\\\nimport os'
+    actions = schema.with_codes('actions', {name: 1, 'other': 2})
+    columns = tuple(actions if c.name == 'actions' else c for c in DECLARED)
+    calls = [np.array([1 + i % 2], np.int32) for i in range(GROUPS * SIZE)]
+    known = predicates.terms(view(columns=columns, actions=calls), columns)
+    (term,) = [t for t in known if t.text == '(e.actions == 1).any(2)']
+    found = predicates.Found(term, 0.9, 0.1, 20, 0.0)
+    path, text = predicates.source(found, term.means, ('<', 0.5), False)
+    self.assertEmpty(language.reasons(path, text, [c.name for c in columns]))
+    self.assertEqual(predicates.read(path, text).text, term.text)
+
   def test_neither_the_grade_nor_certainty_is_a_term(self):
     text = ' '.join(t.text for t in predicates.terms(view(), DECLARED))
     for name in ('outcome', 'f2p_passed', 'partial', 'mean_logprob', 'reward'):
