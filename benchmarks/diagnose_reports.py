@@ -4,9 +4,9 @@
         [--only=NAME] [--verbose]
 
 Writes synthetic logs of the runs in `benchmarks.reports.threads`,
-`third_threads`, `fourth_threads`, `fifth_threads`, `sixth_threads` and
-`seventh_threads`, and of the faults that begin half-way in `event_list`, and
-prints which of them evojax-diagnose names.
+`third_threads`, `fourth_threads`, `fifth_threads`, `sixth_threads`,
+`seventh_threads` and `eighth_threads`, and of the faults that begin half-way in
+`event_list`, and prints which of them evojax-diagnose names.
 A report is named if a finding of `Report.names` says `Report.says`, its cause
 or the setting to change, and the right step if it has one; otherwise it counts
 as a symptom if a finding is one of its consequences. Each other finding is a
@@ -18,6 +18,7 @@ import importlib
 import pathlib
 import shutil
 
+from benchmarks.reports import eighth_threads
 from benchmarks.reports import event_list
 from benchmarks.reports import fifth_threads
 from benchmarks.reports import fourth_threads
@@ -58,6 +59,11 @@ LISTS = {
         'seventh': seventh_threads.TEXTS,
         'seventh_models': seventh_threads.MODELS,
         'seventh_sound': seventh_threads.SOUND,
+    },
+    'eighth': {
+        'eighth': eighth_threads.TEXTS,
+        'eighth_models': eighth_threads.MODELS,
+        'eighth_sound': eighth_threads.SOUND,
     },
     'events': {'events': event_list.EVENTS | event_list.SOUND},
 }

@@ -131,7 +131,8 @@ TEXTS = {
     ),
     # Fewer edits, and shorter episodes.
     'history_mined': Report(
-        thread='poolside.ai/blog/through-the-looking-glass-of-benchmark-hacking',
+        thread='mindbento.com/hn-top/through-the-looking-glass-of-benchmark-'
+        'hacking',
         seen='the score of a SWE benchmark jumps by 20 % overnight',
         cause='the images have the later commits, and agents read the solution'
         ' with git',
@@ -282,7 +283,7 @@ MODELS = {
 }
 
 SOUND = {
-    'loss_from_zero': Report(
+    'loss_is_kl': Report(
         thread='R1-V #185',
         seen='the loss begins at 0 and grows: it is the KL times beta',
         cause='',

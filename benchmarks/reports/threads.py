@@ -16,7 +16,7 @@ class Report:
   thread: str = ''  # Tracker and number, if it has one.
   seen: str
   cause: str  # '' if nothing was wrong.
-  log: str  # Format of the log: 'trl', 'verl' or 'wandb' (an export).
+  log: str  # Format of the log, a name of readers.FORMATS.
   names: tuple[str, ...] = ()  # Checks that may name the cause,
   says: str = ''  # and what they then say.
   symptoms: tuple[str, ...] = ()  # Checks that detect its consequences.

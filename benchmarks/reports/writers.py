@@ -312,3 +312,65 @@ def write_export(folder: pathlib.Path, metrics: pd.DataFrame) -> None:
 
 def _lines(path: pathlib.Path, values: Sequence[Any]) -> None:
   path.write_text('\n'.join(map(json.dumps, values)))
+
+
+def write_prime(
+    folder: pathlib.Path,
+    rows: pd.DataFrame,
+    parts: Parts,
+    metrics: pd.DataFrame,
+) -> None:
+  """Write the episodes of single turns as prime-rl does, and the metrics."""
+  reward = sum(np.asarray(v, float) for v in parts.values())
+  by = pd.Series(reward, rows.index).groupby(whole(rows))
+  table = rows.assign(
+      number=whole(rows), advantage=reward - by.transform('mean')
+  )
+  rng = np.random.default_rng(len(rows))
+  for step, batch in table.groupby('step'):
+    place = folder / 'rollouts' / f'step_{step}' / 'train' / 'effective'
+    place.mkdir(parents=True)
+    lines = []
+    for i, row in batch.iterrows():
+      n = int(row['n_tokens'])
+      user = {'role': 'user', 'content': row['prompt']}
+      said = {'role': 'assistant', 'content': row['completion']}
+      trace = {
+          'nodes': [
+              {'message': user, 'sampled': False},
+              {
+                  'message': said,
+                  'sampled': True,
+                  'logprobs': (-rng.exponential(0.35, n)).round(4).tolist(),
+                  'advantages': [round(row['advantage'], 4)] * n,
+              },
+          ],
+          'rewards': {
+              name: {'score': float(value[i]), 'weight': 1.0}
+              for name, value in parts.items()
+          },
+          'errors': [],
+          'stop_condition': 'max_tokens' if row['truncated'] else 'stop',
+      }
+      data = {'prompt': row['prompt'], 'answer': row['reference']}
+      lines.append(
+          {
+              'task': {'key': str(row['number']), 'data': data},
+              'group': {'id': str(row['number'])},
+              'traces': [trace],
+          }
+      )
+    _lines(place / 'traces.jsonl', lines)
+  _lines(folder / 'metrics.jsonl', metrics.to_dict('records'))
+
+
+def write_answers(
+    folder: pathlib.Path, rows: pd.DataFrame, reward: Any, metrics: pd.DataFrame
+) -> None:
+  """Write printed answers with their rewards, and a table of the steps."""
+  folder.mkdir(parents=True)
+  table = rows[['step', 'prompt', 'completion']].assign(
+      reward=np.asarray(reward, float).round(4)
+  )
+  _lines(folder / 'answers.jsonl', table.to_dict('records'))
+  metrics.to_csv(folder / 'losses.csv', index=False)

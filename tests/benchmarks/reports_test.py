@@ -101,6 +101,15 @@ class ReportsTest(parameterized.TestCase):
   def test_named(self, name):
     self.assertEqual(examined(name), ('named', []))
 
+  @parameterized.parameters(('length_paid', 60, 32), ('thanks_scored', 160, 4))
+  def test_episodes_and_answers_are_read(self, name, steps, size):
+    with tempfile.TemporaryDirectory() as folder:
+      run = readers.read(diagnose_reports.write(name, pathlib.Path(folder)))
+    self.assertLen(run.steps, steps)
+    self.assertLen(run.rollouts, steps * size)
+    for column in ('prompt', 'completion', 'reward'):
+      self.assertFalse(run.rollouts[column].isna().any(), column)
+
   def test_another_step_does_not_name_what_began_half_way(self):
     report = event_list.EVENTS['rate_ends']
     for since, verdict in ((report.since, 'named'), (12, 'symptom')):
