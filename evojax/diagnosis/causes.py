@@ -166,6 +166,7 @@ CAUSES = {
             'unusual_setting',
             'update_large',
             'clip_fraction',
+            'off_policy',
             'few_rollouts',
         ),
     ),
@@ -324,7 +325,7 @@ CAUSES = {
         'rollouts are older than the update: asynchronous sampling, a buffer,'
         ' several updates of a batch',
         'plot the ratio of trainer to sampler by the age of the rollouts',
-        found_by=('clip_fraction', 'kl_jumps'),
+        found_by=('clip_fraction', 'off_policy', 'kl_jumps'),
         foreign=True,
     ),
     # Evaluations.
@@ -487,6 +488,7 @@ SYMPTOMS = {
         'other_sampling',
         'positions',
     ),
+    'off_policy': ('old_rollouts', 'large_steps', 'other_sampling'),
     'kl_jumps': ('old_rollouts', 'old_weights', 'large_steps', 'one_row'),
     'train_eval_gap': (
         'few_problems',

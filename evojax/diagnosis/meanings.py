@@ -133,6 +133,7 @@ _NAMES = {
         'mismatch kl', 'logprob difference', 'log logprob difference',
         'logprob abs difference', 'logprob difference abs', 'vllm kl',
     ),
+    'ratio': ('importance fraction', 'importance sampling fraction'),
     'staleness': (
         'staleness', 'async staleness', 'version staleness',
         'version staleness theta',
@@ -167,6 +168,9 @@ def of(name: str) -> str:
     return 'eval_outcome' if scored else ''
   left = {w for w in words if w not in _EMPTY and not w.isdigit()}
   meaning = _KNOWN.get(tuple(sorted(left)), '')
+  # A bare ratio may be that of anything, unless it is one of policies.
+  if left == {'fraction'} and {'policy', 'ppo'} & set(words):
+    return 'ratio' if 'ratio' in last.lower() else ''
   # PPO of TRL logs the sums over a completion as objective/kl and /entropy.
   if meaning in ('kl', 'entropy') and 'objective' in words:
     return ''

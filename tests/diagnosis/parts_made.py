@@ -225,6 +225,13 @@ FAULTS = {
         ),
         ('kl_jumps',),
     ),
+    'off_policy': (
+        lambda: metrics(
+            kl_update=5e-3 * np.exp(np.arange(STEPS) / 8) * NEAR,
+            reward=np.linspace(0.5, 0.2, STEPS) * NEAR,
+        ),
+        ('off_policy',),
+    ),
     'rate_ends': (
         lambda: rates(1e-4 * np.maximum(1 - np.arange(STEPS) / 20, 0)),
         ('schedule_ends',),

@@ -12,6 +12,7 @@ import pandas as pd
 
 from evojax.diagnosis import examine
 from evojax.diagnosis import form
+from evojax.diagnosis import meanings
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
 from evojax.diagnosis import show
@@ -148,6 +149,35 @@ class PartsTest(parameterized.TestCase):
   def test_updates_apart_from_the_others(self, kl, wanted):
     found = _found(parts_made.metrics(kl_update=kl))
     self.assertEqual('kl_jumps' in found, wanted, found)
+
+  @parameterized.parameters(
+      (0.005, 0.5, np.linspace(0.5, 0.2, 40), True),
+      (0.005, 0.5, np.linspace(0.2, 0.5, 40), True),
+      (0.005, 0.5, np.full(40, 0.5), False),  # The sampler may be stuck.
+      (0.0005, 0.03, np.linspace(0.5, 0.2, 40), False),  # Still small.
+      (0.2, 0.5, np.linspace(0.5, 0.2, 40), False),  # Far from the start.
+  )
+  def test_updates_that_part_from_their_rollouts(self, low, high, reward, is_):
+    kl = np.geomspace(low, high, 40) * parts_made.NEAR
+    reward = reward * parts_made.NEAR
+    found = _found(parts_made.metrics(kl_update=kl, reward=reward))
+    self.assertEqual('off_policy' in found, is_, found)
+
+  def test_a_gap_that_grows_while_the_reward_moves(self):
+    gap = np.linspace(0.01, 0.4, 40)
+    for reward, engines in ((0.5, False), (np.linspace(0.5, 0.1, 40), True)):
+      run = parts_made.gap(gap=gap * parts_made.NEAR)
+      steps = run.steps.assign(reward=reward * parts_made.NEAR)
+      run = form.make(run.path, 'trl', pd.DataFrame(), steps, {})
+      change = _found(run)['logprob_gap'].change
+      self.assertEqual('routing replay' in change, engines, change)
+      self.assertIn('every update reach it', change)
+
+  def test_a_ratio_of_policies(self):
+    for name in ('loss/importance_ratio', 'policy/ratio_mean', 'ppo/ratio'):
+      self.assertEqual(meanings.of(name), 'ratio', name)
+    for name in ('train/ratio', 'sample_ratio', 'policy/fraction'):
+      self.assertEqual(meanings.of(name), '', name)
 
   @parameterized.parameters(
       (1 - _N / 40, None),

@@ -10,6 +10,7 @@ import pandas as pd
 from evojax.diagnosis import examine
 from evojax.diagnosis import form
 from evojax.diagnosis import names
+from evojax.diagnosis.checks import blame
 from evojax.diagnosis.checks import optimiser
 from evojax.diagnosis.checks import values
 from tests.diagnosis import made
@@ -285,6 +286,11 @@ class PartsTest(parameterized.TestCase):
     if wanted:
       self.assertIn('digit', found.change)
       self.assertIn('beta', found.change)
+
+  def test_a_part_that_jumps_is_to_blame(self):
+    tags = np.where(_N < 28, 0.0, 1.0) + parts_made.noise(-0.01, 0.01)
+    run = _metrics(drop=('gap', 'part_correct', 'part_format'), part_tags=tags)
+    self.assertEqual(blame.rising(run), ['tags'])
 
   @parameterized.parameters(
       (np.where(_N == 0, 0.6, 0.05), 'generation'),

@@ -11,6 +11,7 @@ from evojax.ledger import records
 from evojax.stats import intervals
 from evojax.stats import trends
 
+_SURE = 0.01
 _SMALL = 1e-9  # Variance below which a part carries no information.
 _AGREES = 0.7  # Correlation with the outcome above which a part does no harm.
 _OPPOSED = 0.5  # Influence from which a part that opposes the outcome misleads.
@@ -118,9 +119,23 @@ def rising(run: form.Run) -> list[str]:
     if part == column or names.judges(part):
       continue
     _, values = run.series(column)
-    if len(values) >= form.MIN_STEPS and trends.trend(values).low > 0:
+    if len(values) >= form.MIN_STEPS and rises(values):
       found.append(part)
   return found
+
+
+def rises(values: np.ndarray) -> bool:
+  """Return whether a course rises, steadily or at once.
+
+  A line through a jump has a wide interval, since neighbours resemble each
+  other on both sides of it.
+
+  Args:
+    values: At least `form.MIN_STEPS` values.
+  """
+  change = trends.change_point(values)
+  jumps = change.p < _SURE and change.after > change.before
+  return trends.trend(values).low > 0 or jumps
 
 
 def remedies(run: form.Run) -> tuple[records.Remedy, ...]:

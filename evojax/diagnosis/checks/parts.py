@@ -138,11 +138,11 @@ def form_wins(run: form.Run) -> findings.Finding | None:
   rise, fall, shown, lost = [], [], [], []
   for part, (steps, values) in _means(run).items():
     line, change = trends.trend(values), trends.change_point(values)
-    if max(line.p, change.p) > _SURE:
+    if change.p > _SURE:
       continue
-    if line.low > 0 and not names.judges(part):
-      rise.append(part)
-    elif line.high < 0 and names.judges(part):
+    if not names.judges(part):
+      rise += [part] * blame.rises(values)
+    elif line.high < 0 and line.p < _SURE:
       if change.after < (1 - _FALL) * change.before:
         fall.append(part)
         shown.append((part, steps, values))

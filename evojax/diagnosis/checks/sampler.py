@@ -29,6 +29,8 @@ _USUAL = 1.2
 # by which it has then grown.
 _APART = 0.01
 _GREW = 30.0
+# The same where rewards move, too, so that rollouts do follow the policy.
+_FAR, _GREW_FAR = 0.05, 10.0
 # Updates by which rollouts get older, and the factor, that a limit would stop.
 _AGES, _OLDER = 2.0, 2.0
 # Distance from 1 of the mean ratio of probabilities, of tokens that the older
@@ -51,6 +53,12 @@ _MILD = {
 _WEIGHTS = (
     "the sampler's weights are older than the trainer's: does every update"
     ' reach it (a LoRA adapter, too), and is its prefix cache reset then?'
+)
+_ENGINES = (
+    'the weights do reach the sampler, as the reward moves, and still it'
+    ' computes another policy: compare the precision and the kernels of both'
+    ' on one batch; in a mixture of experts, train with the experts that the'
+    ' sampler chose (routing replay)'
 )
 _CACHE = (
     'find out what happens only before these steps, such as a sync of the'
@@ -161,7 +169,9 @@ def _cause(
       len(rest) >= form.MIN_STEPS and trends.trend(rest).low > 0
   )
   if grows and early < max(_GAP, late / _GROWS):
-    return f'{filtered}; or {_WEIGHTS}' if filtered else _WEIGHTS
+    told = [filtered] * bool(filtered)
+    told += [_ENGINES] * _moves(run, 'reward') + [_WEIGHTS]
+    return '; or '.join(told)
   if filtered:
     return filtered
   if {'ratio', 'ratio_high'} <= set(run.steps):
@@ -292,6 +302,15 @@ def _flat(run: form.Run, *names: str) -> bool:
   return True
 
 
+def _moves(run: form.Run, name: str) -> bool:
+  """Return whether the mean of a metric certainly changes, and by much."""
+  if name not in run.steps:
+    return False
+  change = trends.change_point(run.course(name)[1])
+  bound = 2 * _SAME * abs(change.before)
+  return change.p < _SURE and abs(change.after - change.before) > bound
+
+
 def _apart_from_rollouts(run: form.Run) -> findings.Finding | None:
   """Find updates ever further from the policy that wrote their batch."""
   steps, kl = run.course('kl_update')
@@ -347,6 +366,44 @@ def _ever_older(run: form.Run) -> findings.Finding | None:
       ' say); or keep fewer rollouts in flight, since generation is too slow',
       ruled_out=('small_steps', 'frozen'),
       curves=(('age of rollouts', steps, age),),
+  )
+
+
+def off_policy(run: form.Run) -> findings.Finding | None:
+  """Detect updates that part ever further from the policy of their batch.
+
+  It is about rollouts that follow the policy, but too late, or about too many
+  updates of them; where rewards stay as they were, `stale_sampler` tells that
+  they do not follow it.
+  """
+  steps, kl = run.course('kl_update')
+  size = np.maximum(np.abs(kl), 1e-9)
+  change = trends.change_point(np.log(size))
+  early = float(np.median(size[: max(len(size) // 5, 4)]))
+  late = float(np.median(size[-max(len(size) // 5, 2) :]))
+  if change.p > _SURE or late < max(_FAR, _GREW_FAR * early):
+    return None
+  if not _moves(run, 'reward'):
+    return None
+  old = ''
+  if 'staleness' in run.steps:
+    age = float(np.median(run.course('staleness')[1]))
+    old = f' (their median age is {age:.2g} updates)' * (age >= 1)
+  return findings.Finding(
+      check='off_policy',
+      severity='warning',
+      text=f'the policy parts from that of its rollouts: {early:.2g} nats per'
+      f' token at first, {late:.2g} in the end',
+      since=int(steps[change.index]),
+      p=change.p,
+      numbers=(
+          findings.Number(name='KL, at last', value=late, unit='nats a token'),
+      ),
+      change=f'train on younger rollouts{old}, or make fewer updates of one'
+      f' batch; or {words.word(run.format, "learning_rate")}: a third of it;'
+      ' also bound the ratio from above where the advantage is negative (dual'
+      ' clip)',
+      curves=(('KL of the update', steps, kl),),
   )
 
 
@@ -437,6 +494,7 @@ CHECKS = (
     logprob_gap,
     ratio_off,
     stale_sampler,
+    off_policy,
     kl_jumps,
     gap_restarts,
 )
