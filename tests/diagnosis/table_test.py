@@ -204,7 +204,7 @@ class TableTest(parameterized.TestCase):
     self.assertIn('numbers in the names of files', run.notes[0])
     # Two files of one step may be parts of any step.
     (self.path / 'other_step9.jsonl').write_text(_lines(rows))
-    with self.assertRaisesRegex(form.FormatError, 'no step: name .* --columns=step='):
+    with self.assertRaisesRegex(form.FormatError, 'no step: .*--columns=step='):
       self._read(columns)
 
   def test_no_rows(self):
