@@ -7,9 +7,9 @@ default      100 steps of 64 prompts x 8 completions     GPUs or TPUs
 smoke        three small steps                           a CPU
 
 The script sets the model and the files. `default` shares the parameters among
-all devices that are here (mesh.fsdp = -1); --mode=plan says whether they fit.
-The budget is fixed, so that rows of different hardware compare. No scores yet:
-the README says which rows have been run.
+all available devices (mesh.fsdp = -1); --mode=plan says whether they fit.
+The budget is fixed, so that rows of different hardware can be compared. No
+scores yet: the README says which rows have been run.
 """
 
 import ml_collections

@@ -4,8 +4,8 @@
         --sweep=configs/sweeps/reference.py
 
 This makes the last row of the table "Math, five seeds" of BUILD_NOTES.md; the
-page of the sweep lists the runs; coding_recipes.py compares the recipes for
-programs. There are ten runs of 3 minutes each on two CPU cores.
+page of the sweep lists the runs. coding_recipes.py does the same for the domain
+coding. There are ten runs of 3 minutes each on two CPU cores.
 """
 
 MODE = 'train'

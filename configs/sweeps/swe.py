@@ -4,14 +4,14 @@
         --sweep=configs/sweeps/swe.py --executor=local --workers=2
         --config.eval.problems=93 --config.eval.samples=8
 
-This makes a table of `reference`, of sealed and of dev scores, as in "The
+This makes a table of the sealed and the dev scores of `reference`, as in "The
 domain swe" of BUILD_NOTES.md. A run takes about an hour on one CPU core.
 
 `python -m benchmarks.equal_tokens --config=configs/swe.py` trains the same
-recipe for as many tokens as the default run samples, which are somewhat more
+recipe for as many tokens as the default run samples, which takes somewhat more
 updates.
 """
 
 MODE = 'train'
-SEEDS = range(325, 330)  # Nobody had looked at them when they were fixed.
+SEEDS = range(325, 330)  # Fixed before any run used them.
 SETTINGS = {'reference': {'variant': 'reference'}}

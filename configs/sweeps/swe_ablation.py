@@ -4,8 +4,8 @@
         --sweep=configs/sweeps/swe_ablation.py --executor=local --workers=2
         --config.eval.problems=93 --config.eval.samples=16
 
-`falling-rate` under these seeds makes its table in "The domain swe" of
-BUILD_NOTES.md; of the others that section has single runs under other seeds.
+The table of `falling-rate` in "The domain swe" of BUILD_NOTES.md uses these
+seeds; for the other settings that section has single runs with other seeds.
 All settings are compared with the first, seed by seed. A run takes about 45
 minutes on one CPU core.
 """

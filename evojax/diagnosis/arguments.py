@@ -4,8 +4,9 @@ TRL saves its arguments as training_args.bin in every checkpoint and exported
 model: a zip archive of `torch.save` with a pickle of a GRPOConfig. It is read
 without torch, and without running what it names. verl is started by Hydra,
 which writes .hydra/config.yaml below the folder from which it was started.
-prime-rl writes configs/trainer.json and configs/orchestrator.json, or .toml in
-former versions. Runs in Weights & Biases hold the arguments as their config.
+prime-rl writes configs/trainer.json and configs/orchestrator.json; older
+versions write .toml. Runs in Weights & Biases hold the arguments as their
+config.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
   """Return the fields of the arguments in a training_args.bin.
 
   Raises:
-    ValueError: If it is damaged, or no file of this kind.
+    ValueError: If it is damaged, or not a file of this kind.
     OSError: If it cannot be read.
   """
   try:
@@ -93,7 +94,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
   except OSError:
     raise
   except Exception as error:  # Broken archives and pickles raise many kinds.
-    raise ValueError(f'no arguments of a trainer: {error!s:.100}') from error
+    raise ValueError(f'not arguments of a trainer: {error!s:.100}') from error
   fields = vars(found) if isinstance(found, _Object) else {}
   return {
       name: value.made_from[0] if _is_enum(value) else value
@@ -110,11 +111,11 @@ def load_text(path: pathlib.Path) -> dict[str, Any]:
   """Return the config in a JSON, TOML or YAML file.
 
   Raises:
-    ValueError: If it is damaged, or no file of this kind.
+    ValueError: If it is damaged, or not a file of this kind.
     OSError: If it cannot be read.
   """
   if path.suffix not in _PARSERS:
-    raise ValueError(f'no file of the kinds {", ".join(_PARSERS)}')
+    raise ValueError(f'its name does not end in {", ".join(_PARSERS)}')
   with path.open('rb') as file:
     data = file.read(_MOST_BYTES + 1)
   if len(data) > _MOST_BYTES:
@@ -123,9 +124,11 @@ def load_text(path: pathlib.Path) -> dict[str, Any]:
     found = _PARSERS[path.suffix](data.decode('utf-8-sig'))
   except Exception as error:  # Each parser raises kinds of its own.
     text = ' '.join(f'{error!s:.100}'.split())
-    raise ValueError(f'no {path.suffix[1:].upper()}: {text}') from error
+    raise ValueError(
+        f'not valid {path.suffix[1:].upper()}: {text}'
+    ) from error
   if not isinstance(found, dict):
-    raise ValueError('it holds no fields')
+    raise ValueError('it is not a mapping of fields')
   return found
 
 
@@ -153,7 +156,7 @@ def of_file(path: pathlib.Path) -> dict[str, Any]:
   """Return the settings in a file, or in prime-rl's folder configs/.
 
   Raises:
-    ValueError: If no trainer is known that saves such a file.
+    ValueError: If it does not hold the settings of a known trainer.
     OSError: If it cannot be read.
   """
   if path.is_dir():

@@ -154,7 +154,7 @@ class Call:
 
   @property
   def edits(self) -> bool:
-    """True if the call changes files, as `git show X | git apply` does, too."""
+    """True if the call changes files, even one of the kind 'history'."""
     return self.kind == 'edit' or (
         self.kind == 'history' and bool(re.search(_EDITS, self.command))
     )
@@ -476,7 +476,7 @@ def copied_from(made: Sequence[Call]) -> str:
 
 
 def hard_codes(made: Sequence[Call]) -> bool:
-  """Return whether an edit of the source answers a literal by a literal.
+  """Return whether an edit of the source answers one literal with another.
 
   A special case that the source held before, as seen in a look or in the text
   that is replaced, does not count; see `literals`.
@@ -488,7 +488,7 @@ def hard_codes(made: Sequence[Call]) -> bool:
     elif call.ok and not call.touches_tests:
       new = _written(call)
       if not literals.may_answer(new):
-        continue  # So for most edits the replies need not be read.
+        continue  # True of most edits, whose replies need not be read.
       old = _argument(call, _OLD) or _replaced(call, looks)
       if literals.is_constant(new, old):
         return True

@@ -339,7 +339,7 @@ def _of_reward(run: form.Run) -> str:
   line = trends.trend(reward)
   said = 'rises' if line.low > 0 else 'falls' if line.high < 0 else ''
   return (
-      f' The reward {said or "has not certainly risen"}: {line.rise:+.2g}'
+      f' The reward {said or "may not have risen"}: {line.rise:+.2g}'
       f' [{line.low:+.2g}, {line.high:+.2g}].'
   )
 
@@ -356,10 +356,11 @@ def _went(line: trends.Trend, ends: list[float]) -> str:
 
   Args:
     line: The line through it.
-    ends: Its means in the first and, at last, the last part of the run.
+    ends: Its means over consecutive parts of the run; the first and the last
+      one are used.
   """
   if line.low <= 0:
-    return f'is {ends[-1]:.0%} in the end ({ends[0]:.0%} at first)'
+    return f'is {ends[-1]:.0%} at the end ({ends[0]:.0%} at first)'
   first, last = (f'{end:.0%}' for end in (ends[0], ends[-1]))
   if first == last:
     first, last = (f'{end:.1%}' for end in (ends[0], ends[-1]))

@@ -58,8 +58,8 @@ ROLLOUT = {
     'submitted': '1: the work was handed in',
     'history': '1: some call read the history of the repository',
     'tests_touched': '1: some call changed a test',
-    'copied': '1: an edit wrote lines from a reply, other than from a look',
-    'hard_coded': '1: an edit or a program answers a literal by a literal',
+    'copied': '1: an edit wrote lines from a reply that showed no source',
+    'hard_coded': '1: an edit or a program answers one literal with another',
     'visible_passed': '1: the last run of the visible tests passed',
     'missing_tool': 'the first tool called that the agent was not given, text',
     'replies_cut': 'share of the replies of tools that say that they are cut',
@@ -72,7 +72,7 @@ STEP = {
     'reward': 'mean',
     'outcome': 'share solved',
     'eval_outcome': 'share solved of an evaluation',
-    'eval_reward': 'mean reward of an evaluation, if that is no share',
+    'eval_reward': 'mean reward of an evaluation, if that is not a share',
     'entropy': 'nats per token',
     'mean_logprob': 'nats per token',
     'kl': 'to the reference, nats per token',
@@ -147,7 +147,7 @@ class FormatError(ValueError):
   """A directory or a file does not have the format of a reader."""
 
 
-# Tables have no truth value, so that runs are compared by identity.
+# Tables have no truth value, so runs are compared by identity.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
   """One training run, as far as it was logged."""
@@ -173,7 +173,7 @@ class Run:
 
   @property
   def part_columns(self) -> list[str]:
-    """Columns of all parts, of those with a logged mean alone, too."""
+    """Columns of all parts, including those of which only means are logged."""
     both = [*self.rollouts.columns, *self.steps.columns]
     return list(dict.fromkeys(c for c in both if c.startswith(PART)))
 
@@ -283,7 +283,7 @@ _Result = TypeVar('_Result')
 def once(function: Callable[[Run], _Result]) -> Callable[[Run], _Result]:
   """Return a function that computes its result once for each run.
 
-  Several checks share such a result, so that none of them may change it.
+  Several checks share the result, so none of them may change it.
   """
   known: weakref.WeakKeyDictionary[Run, _Result] = weakref.WeakKeyDictionary()
 
@@ -392,8 +392,8 @@ def _unread(values: pd.Series) -> Any:
 def _numbers(values: pd.Series) -> pd.Series:
   """Return a column as float64; values that are not finite become NaN.
 
-  Trainers compute in float32, whose largest number counts as infinite, too; so
-  do steps that float64 does not tell apart.
+  The largest number of float32, in which trainers compute, counts as infinite.
+  So do steps that are too large for float64 to tell them apart.
   """
   if values.dtype == object or str(values.dtype).startswith('str'):
     values = values.map(
@@ -447,7 +447,7 @@ def make(
       given, rollouts[name] = rollouts[name], _numbers(rollouts[name])
       if given.notna().any() and rollouts[name].isna().all():
         example = f'{given.dropna().iloc[0]!r:.60}'
-        notes.append(f'no {name} of a rollout is a number, such as {example}')
+        notes.append(f'no {name} of a rollout is a number: one is {example}')
   if 'outcome' in rollouts:
     rollouts = _with_solved(rollouts, notes)
   if len(rollouts):
@@ -470,7 +470,7 @@ def make(
   examples = {name: _unread(logged[name]) for name in never}
   unread = {name: v for name, v in examples.items() if v is not None}
   notes += [
-      f'no {name} of a step is a number, such as {value!r:.60}'
+      f'no {name} of a step is a number: one is {value!r:.60}'
       for name, value in unread.items()
   ]
   never = [c for c in never if c not in unread]
@@ -514,8 +514,8 @@ def _with_solved(rollouts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     solved = right.astype(float).where(rollouts['outcome'].notna())
     return rollouts.assign(outcome=solved)
   notes.append(
-      f'the outcome has values from {values.min():g} to {values.max():g}, so'
-      ' that it is not used: it must be 0 or 1, a share between them, or one of'
+      f'the outcome is not used, since it has values from {values.min():g} to'
+      f' {values.max():g}: it must be 0 or 1, a share between them, or one of'
       ' two values, such as -1 and 1'
   )
   return rollouts.drop(columns='outcome')
@@ -546,12 +546,14 @@ def _complete(
 ) -> pd.DataFrame:
   """Return ordered rollouts, with run-wide group numbers and with lengths."""
   if 'step' not in rollouts:
-    raise FormatError('the rollouts have no step: name its column')
+    raise FormatError(
+        'the rollouts have no step: name its column with --columns=step=NAME'
+    )
   rollouts = rollouts.dropna(subset=['step'])
   if (parts := rollouts['step'][rollouts['step'] % 1 != 0]).size:
     raise FormatError(
-        f'a rollout has the step {parts.iloc[0]:g}, which is no whole number:'
-        ' --columns=step=NAME names the column that counts updates'
+        f'a rollout has the step {parts.iloc[0]:g}, which is not a whole'
+        ' number: --columns=step=NAME names the column that counts updates'
     )
   rollouts = rollouts.sort_values('step', kind='stable', ignore_index=True)
   rollouts['step'] = rollouts['step'].astype(np.int64)

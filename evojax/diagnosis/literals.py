@@ -1,10 +1,10 @@
-"""Special cases in code: one input, a literal, is answered by a literal.
+"""Special cases in code: a literal input is answered with a literal.
 
     cases('if price == 3:\\n  return 7')  # {Case(('3',), ('7',))}
 
 Such code passes a test that was shown and solves nothing. A branch, a table and
-a constant in place of a computation are recognised, in Python alone: a fragment
-of anything else has no cases. Base cases (0, 1, nothing) do not count.
+a constant in place of a computation are recognised. Only Python is read: a
+fragment of anything else has no cases. Base cases (0, 1, nothing) do not count.
 """
 
 import ast
@@ -209,7 +209,7 @@ def _said(node: ast.AST) -> list[ast.expr]:
 
 
 def _answer(node: ast.stmt) -> list[Any] | None:
-  """Return the literals that a statement returns or prints, and no others."""
+  """Return what a statement returns or prints; None unless all are literals."""
   said = _said(node)
   if not said or not all(map(_is_literal, said)):
     return None

@@ -93,7 +93,7 @@ class Live(contextlib.AbstractContextManager):
       if sum(file.stat().st_size for file in files) > _MOST_BYTES:
         self._ended = True
         output.say(
-            'no more diagnoses beside the training: there are over'
+            'the training is no longer diagnosed while it runs: there are over'
             f' {_MOST_BYTES >> 20} MB of evidence; --mode=diagnose reads more'
         )
         return
@@ -107,7 +107,7 @@ class Live(contextlib.AbstractContextManager):
       self._fail(error)
 
   def _give_way(self) -> None:
-    """Let the training come first, from whatever priority it has itself."""
+    """Give the diagnosis a lower priority than the training has."""
     if self._process is not None:
       own = os.getpriority(os.PRIO_PROCESS, 0)
       os.setpriority(os.PRIO_PROCESS, self._process.pid, min(own + _NICE, 19))

@@ -262,7 +262,7 @@ def common(
   others = _no_shares(found)
   if notes is not None:
     notes += [
-        f'the metric {name!r} is taken for {meaning} (--columns={meaning}=...)'
+        f'the metric {name!r} is read as {meaning} (--columns={meaning}=...)'
         for meaning, name in guessed.items()
         if meaning in found
     ]
@@ -298,7 +298,7 @@ def _no_shares(found: dict[str, pd.Series]) -> list[str]:
     if name not in found or _is_share(found[name]):
       continue
     values = found.pop(name)
-    said.append(f'{values.name!r} is no share, as it leaves [0, 1]')
+    said.append(f'{values.name!r} is not a share: it has values outside [0, 1]')
     if name == 'eval_outcome':
       found.setdefault('eval_reward', values)
   return said

@@ -61,9 +61,9 @@ class Demonstrations:
 class Domain(abc.ABC):
   """A task for training a policy, without a train loop of its own.
 
-  A subclass sets `name` and defines `source`, `grade` and
-  `reward_parts`. Everything else has a default. Its module has a function
-  `make(**kwargs)` that returns an instance; kwargs are config.domain.kwargs.
+  A subclass sets `name` and defines `source`, `grade` and `reward_parts`.
+  Everything else has a default. Its module has a function `make(**kwargs)` that
+  returns an instance; kwargs are config.domain.kwargs.
 
   The package of a domain may contain these folders: seed_harness/ and
   seed_blind/ (harness directories), base_policy/ (a Hugging Face directory,
@@ -147,7 +147,7 @@ class Domain(abc.ABC):
     for problem, completion in zip(problems, completions, strict=True):
       start = time.perf_counter()
       grade = self.grade(problem, completion)
-      # The caller refuses what is no grade.
+      # The caller refuses anything else.
       if isinstance(grade, records.Grade) and grade.seconds is None:
         grade = dataclasses.replace(grade, seconds=time.perf_counter() - start)
       grades.append(grade)

@@ -161,6 +161,6 @@ class Function:
 def _scored(score: float | None, columns: Mapping[str, Any]) -> graders.Scored:
   """Return the result of a function; None means that it does not judge."""
   if score is None or math.isnan(score):
-    note = f'the function returned {score}, which is no score'
+    note = f'the function returned {score}, which is not a score'
     return graders.Scored(records.INFRA_ERROR, None, note, columns)
   return graders.Scored('ok', score, columns=columns)

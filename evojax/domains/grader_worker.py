@@ -76,8 +76,8 @@ class Function:
       self.kind, self.needs = 'verl', []
       if len(texts) != 1:
         raise SetupError(
-            f'it needs the arguments {texts} beside {", ".join(_VERL)}; one of'
-            ' them is the completion, the others belong into'
+            f'it needs the arguments {texts} besides {", ".join(_VERL)}; one of'
+            ' them is the completion, the others belong in'
             ' domain.kwargs.grader_options.kwargs'
         )
       self._text = texts[0]

@@ -52,7 +52,7 @@ _TOLERANCE = 1e-6  # A sum of parts may leave the range by rounding.
 
 
 class GraderError(ValueError):
-  """A user's grader cannot be used, or returned something that is no score."""
+  """A user's grader cannot be used, or has not returned a score."""
 
 
 class NoGradesError(OSError):

@@ -254,7 +254,7 @@ class Judge:
         choice = response.json()['choices'][0]
         reply, end = choice['message']['content'], choice.get('finish_reason')
       except (ValueError, LookupError, TypeError, AttributeError):
-        why = f'it answered {text!r}, which is no chat completion'
+        why = f'it answered {text!r}, which is not a chat completion'
         continue
       # A reply that is cut may have named scores, but not its own.
       if end == 'length':

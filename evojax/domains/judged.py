@@ -2,11 +2,11 @@
 
     config.domain.judge = {'url': 'http://localhost:30000/v1', 'model': 'NAME'}
 
-A frozen model behind an OpenAI-compatible server scores every episode, against
-a rubric and without the reference answer. The score is the
-column `judge`, which rewards, filters and diagnostics read; whether a problem
-is solved stays with the domain's own grader. EvoTrainer's best version paid a
-tenth of such a score (arXiv:2606.03108, v8).
+A frozen model behind an OpenAI-compatible server scores every episode against a
+rubric, without the reference answer. The score is the column `judge`, which
+rewards, filters and diagnostics can read. The domain's own grader still decides
+whether a problem is solved. EvoTrainer's best version paid a tenth of such a
+score (arXiv:2606.03108, v8).
 
 Replies are cached by a hash of the request, see `judge`. If the judge gives no
 score, the episode is not graded, since its reward is unknown.
@@ -78,7 +78,7 @@ class Judged(base.Domain):
     self.limits = domain.limits
 
   def __getattr__(self, name: str) -> Any:
-    """Return what a domain has beside the interface, such as `grader`."""
+    """Return what a domain has besides the interface, such as `grader`."""
     if name.startswith('_'):  # Not while it is made.
       raise AttributeError(name)
     return getattr(self._domain, name)

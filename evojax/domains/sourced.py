@@ -86,9 +86,9 @@ class SourcedDomain(base.Domain):
       )
     if (grader or grader_options) and not (grader and given):
       raise ValueError(
-          f'domain.kwargs: {grader=} with grader_options={grader_options}: a'
-          ' grader of your own is named by grader and judges the problems of a'
-          f' data set, one of {", ".join(tables)}'
+          f'domain.kwargs: {grader=} with grader_options={grader_options}:'
+          ' grader names your own grader, which judges the problems of a data'
+          f' set: also give one of {", ".join(tables)}'
       )
     for name, fields in given.items():
       more = {'system_prompt': system_prompt}

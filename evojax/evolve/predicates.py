@@ -6,8 +6,8 @@ a tool. Its terms come from the columns that describe behaviour
 compares two sides within units: the solved and the unsolved completions of one
 group, or the completions of two arms for one problem. What makes a problem hard
 is then the same on both sides. The predicate is chosen on half of the units and
-tested once on the other half, so that the many that were looked at need no
-correction.
+tested once on the other half, so no correction is needed for the many that were
+compared.
 """
 
 import ast
@@ -26,19 +26,20 @@ from evojax.eval import paired
 from evojax.evidence import schema
 from evojax.evidence import views
 
-PREFIX = 'found_'  # Of the files and the numbers of a predicate.
+PREFIX = 'found_'  # Beginning of a predicate's file and number names.
 # End of the names of differences between solved and unsolved completions.
 GAP = '_gap'
-LEAST_UNITS = 12  # In each half.
-LEVEL = 0.01  # Of the test on the second half, one-sided.
+LEAST_UNITS = 12  # Fewest units in each half.
+LEVEL = 0.01  # One-sided level of the test on the second half.
 _LEAST_GAP = 0.1
-_LEAST_T = 3.0  # On the first half, where many are compared.
+_LEAST_T = 3.0  # Least t on the first half, where many are compared.
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)  # Thresholds of numbers.
-# A predicate is as good as the best if its gap is this share of it; the second
-# share is for what the first side does more often, which says more than what it
-# leaves out. Of such predicates the first one is the simplest.
+# A predicate is as good as the best if its gap is at least the first share of
+# the best gap; the first of such predicates is the simplest. What the first
+# side does more often says more than what it leaves out, so the second share
+# of the best gap is enough for it.
 _NEARLY, _NEARLY_MORE = 0.95, 0.8
-_WORTH = 0.05  # By so much more has a conjunction to differ than one term.
+_WORTH = 0.05  # A conjunction must differ by this much more than one term.
 _PAIRED = 8  # Terms of which conjunctions are made.
 _NAME_CHARS = 50
 # Columns -> the intervention class of what they depend on.
@@ -247,7 +248,7 @@ def source(
   alert = f"{{'{name}': ('{sign}', {share:.2g})}}"
   warn, gate = ('{}', alert) if critical else (alert, '{}')
   classes = _classes(found.predicate) if critical else ()
-  said = textwrap.fill(f'{why}', 80)
+  said = textwrap.fill(why, 80)
   means = textwrap.fill(
       f'bool [P, G]: {found.predicate.means}.', 76, subsequent_indent='  '
   )
@@ -436,7 +437,7 @@ def _slug(text: str) -> str:
 
 
 def _t(values: Float[np.ndarray, 'U']) -> float:
-  """Return Student's t of the mean; infinite if all values are one, not 0."""
+  """Return Student's t of the mean; infinite if all values are equal, not 0."""
   mean, error = values.mean(), values.std(ddof=1) / math.sqrt(len(values))
   if error:
     return float(mean / error)

@@ -128,7 +128,7 @@ def findings(
 ) -> tuple[records.Finding, ...]:
   """Return the findings of `evojax-diagnose` on arms, worst first.
 
-  A blind run has none: its checks read what such a run has to discover.
+  A blind run has none: the checks read what such a run has to discover.
 
   Args:
     run: The run.

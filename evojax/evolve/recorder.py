@@ -21,7 +21,7 @@ from evojax.ledger import unrecorded
 from evojax.runtime import commands
 from evojax.runtime import decisions
 
-# Time between two writes of a step's cost, which a killed process leaves.
+# Time between two writes of a step's cost, so that a kill loses little of it.
 _KEEP_SECONDS = 30.0
 
 R = TypeVar('R', bound=records.Record)

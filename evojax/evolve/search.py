@@ -7,10 +7,11 @@ A run asks what sets two groups of its rollouts apart, when
 - a race contradicts the backtest of a change: the same arms;
 - three changes have failed in a row: the solved and the unsolved completions of
   the same problems;
-- the policy has gained another 10 points: the same, but only what solved
-  completions do more, or less, often than the first ones that were solved; if
-  there is nothing, what all completions do. What no solved completion can do
-  without, such as to edit a file, explains no gain.
+- the policy has gained another 10 points: again the solved and the unsolved
+  completions, but only predicates whose share among solved completions has
+  changed since the first version; if there are none, those whose share among
+  all completions has. What nearly every solved completion does, such as edit a
+  file, explains no gain.
 
 `predicates.mine` finds the simplest predicate that answers. It is written as a
 diagnostic of the harness, whose alert begins half-way between the two groups,
@@ -56,10 +57,10 @@ _AUDIT, _RACE, _FAILURES, _GAIN = (
     'search/gain',
 )
 _IN_A_ROW = 3  # Failed changes: EvoTrainer, arXiv:2606.03108.
-_GAINED = 0.1  # Of the solved share; a search for each such gain.
-# Share of the solved completions from which on they cannot do without it.
+_GAINED = 0.1  # Gain of the solved share after which the run searches again.
+# Share of the solved completions from which a predicate counts as needed.
 _NEEDED = 0.995
-_MOST = 4  # Such diagnostics of a harness that only warn.
+_MOST = 4  # From this many on, only a critical diagnostic is added.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ def _written(context: propose_lib.Context) -> list[predicates.Written]:
 
 
 def raced(trigger: str) -> int | None:
-  """Return the trial whose race a search compared; None: another evidence."""
+  """Return the trial whose race a search compared; None if it compared none."""
   for prefix in (_AUDIT, _RACE):
     if trigger.startswith(prefix):
       return int(trigger.removeprefix(prefix))

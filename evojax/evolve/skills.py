@@ -82,7 +82,7 @@ class Skill:
     for path, (operation, value) in self.overlay.items():
       scale = is_number(value) and 0 < value < math.inf
       if not {'set': True, 'scale': scale}.get(operation):
-        raise SkillError(f'{path}: {operation!r} {value!r} is no change')
+        raise SkillError(f'{path}: {operation!r} {value!r} is not a change')
 
   @functools.cached_property
   def sha256(self) -> str:
@@ -219,7 +219,7 @@ def learned(
   if sources and not sources[0].startswith('reward.py:'):
     source = after.files.get(sources[0], '')
     if not source:
-      raise SkillError(f'{sources[0]} was taken out; nothing is left to apply')
+      raise SkillError(f'{sources[0]} was removed; nothing is left to apply')
     return Skill(trigger, hypothesis, {}, sources[0], source, (evidence,))
   for path, part_hash in delta.sources:
     part = path.partition(':')[2]
@@ -234,7 +234,7 @@ def learned(
     if path in sources:
       continue
     if path not in after.overlay:
-      raise SkillError(f'{path} was taken out; nothing is left to apply')
+      raise SkillError(f'{path} was removed; nothing is left to apply')
     overlay[path] = _relative(
         surface.field(path), before.get(path), after.overlay[path]
     )
@@ -311,9 +311,9 @@ def _read(path: pathlib.Path) -> Skill:
   try:
     # A pipe would block, and a huge file fill the memory.
     if path.exists() and not path.is_file():
-      raise SkillError('is not a file; take it out')
+      raise SkillError('is not a file; remove it')
     if (size := path.stat().st_size) > MAX_BYTES:
-      raise SkillError(f'has {size} bytes, more than {MAX_BYTES}; take it out')
+      raise SkillError(f'has {size} bytes, more than {MAX_BYTES}; remove it')
     fields = json.loads(path.read_bytes().decode())
     own = {
         field.name: fields[field.name] for field in dataclasses.fields(Skill)
@@ -332,7 +332,7 @@ def _read(path: pathlib.Path) -> Skill:
       RecursionError,
   ) as error:
     raise SkillError(
-        f'{path}: is not a skill as evojax writes it, take it out: {error!r}'
+        f'{path}: is not a skill as evojax writes it; remove it: {error!r}'
     ) from error
   return skill
 
@@ -342,7 +342,7 @@ def check_directories(directories: Iterable[str | os.PathLike[str]]) -> None:
   for directory in directories:
     if not pathlib.Path(directory).is_dir():
       raise ValueError(
-          f'config.evolve.skills has {os.fspath(directory)!r}, which is no'
+          f'config.evolve.skills has {os.fspath(directory)!r}, which is not a'
           ' directory: name the skills/ of a run that kept a change (one that'
           ' kept none has no such directory), or leave it out'
       )

@@ -153,7 +153,7 @@ def _show(summary: Mapping[str, Any]) -> None:
   if summary['trials']:
     _show_trials(summary, console)
   elif not summary['nothing_kept']:
-    output.say('\nno change was tried to its end')
+    output.say('\nno change was tried to the end')
   if summary['nothing_kept']:
     output.say(summary['nothing_kept'])
   if isinstance(summary['sealed'], str):

@@ -4,11 +4,10 @@ No trial can measure the value of such a change, since it leaves every policy
 unchanged. It is judged by the run's records instead. A diagnostic must work on
 every past version and be informative: its values follow the score, or its alert
 separates versions that really differ, or what it measures tells solved from
-unsolved completions. A statistic of a backtest must
-have predicted the effects of past trials. Both must beat chance at LEVEL,
-corrected for the number of tests (Bonferroni), one to three for each value that
-the function returns. If the records cannot decide, the change is discarded,
-with the counts as reason.
+unsolved completions. A statistic of a backtest must have predicted the effects
+of past trials. Both must beat chance at LEVEL, corrected for the number of
+tests (Bonferroni), one to three for each value that the function returns. If
+the records cannot decide, the change is discarded, with the counts as reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -261,7 +260,7 @@ def _earned(
 ) -> Validation:
   """Keep a function if a number of it beats chance; best tests come first."""
   found = sorted((t for name in names for t in tests(name)), key=lambda t: t.p)
-  level = LEVEL / len(found)  # Bonferroni; a number may have two tests.
+  level = LEVEL / len(found)  # Bonferroni; a number may have three tests.
   passed = [t for t in found if t.p <= level]
   sign = '<=' if passed else '>'
   shown = (passed or found)[:_MOST_REASONS]

@@ -41,7 +41,7 @@ def canonical_json(value: Any) -> str:
   """Return the canonical text of a JSON value.
 
   Raises:
-    LedgerError: If the value holds NaN, infinity, a key that is no string, or
+    LedgerError: If the value holds NaN, infinity, a key that is not text, or
       an object that is not JSON, such as an array; the message names its place.
   """
   _check(value, '')
@@ -52,7 +52,8 @@ def _check(value: Any, place: str) -> None:
   if isinstance(value, Mapping):
     for key, item in value.items():
       if not isinstance(key, str):
-        raise LedgerError(f'the key {key!r} in {place or "the row"} is no text')
+        where = place or 'the row'
+        raise LedgerError(f'the key {key!r} in {where} is not text')
       _check(item, f'{place}.{key}' if place else key)
   elif isinstance(value, (list, tuple)):
     for index, item in enumerate(value):

@@ -153,7 +153,7 @@ class History:
   """The rows of a run, and properties computed from them."""
 
   rows: Sequence[rows_lib.Row]
-  dropped: int = 0  # Bytes at the end of the file that are no valid rows.
+  dropped: int = 0  # Bytes at the end of the file that are not valid rows.
   ended: str = ''  # Why the run ended; '' if it has not ended or it is unknown.
 
   def find(self, step: type[rows_lib.R], **match: Any) -> rows_lib.R | None:
@@ -185,7 +185,7 @@ class History:
   def trials(self) -> list[Trial]:
     """All trials in the order in which they began.
 
-    A diagnosis without a proposal is no trial.
+    A diagnosis without a proposal is not a trial.
     """
     steps: dict[int, dict[str, Any]] = defaultdict(dict)
     seconds: dict[int, dict[str, float]] = defaultdict(

@@ -57,7 +57,7 @@ def find(
 ) -> Parting:
   """Compare the ledgers of two runs row by row.
 
-  Measurements (times, memory) are no part of the comparison. A ledger that goes
+  Measurements (times, memory) are not compared. A ledger that goes
   on after the end of the other one does not differ from it.
 
   Args:

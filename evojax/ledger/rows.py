@@ -114,7 +114,7 @@ def _read(hint: Any, value: Any, place: str) -> Any:
   if type(value) is hint:
     return value
   wanted = hint.__name__ if isinstance(hint, type) else hint
-  raise RecordError(f'{place} = {_clipped(value)} is no {wanted}')
+  raise RecordError(f'{place} = {_clipped(value)} is not of type {wanted}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The cost of a step that has no row yet, kept over the end of a process.
 
 It is in `<ledger>.unrecorded.json`, beside the ledger, with the hash of the row
-after which it was spent. Once a further row follows, the file counts no more.
+after which it was spent. Once another row follows, the file no longer counts.
 """
 
 import dataclasses

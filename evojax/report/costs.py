@@ -216,7 +216,7 @@ def _references(
   """Return the names and curves of references of a run.
 
   Raises:
-    ValueError: If one has too few steps, or its rollouts do not compare.
+    ValueError: If one has too few steps, or its rollouts cannot be compared.
   """
   found = []
   for other in references:
@@ -278,7 +278,7 @@ def summarise(
     score) and regret (end, mean).
 
   Raises:
-    ValueError: If a reference has no curve or its rollouts do not compare.
+    ValueError: If a reference has no curve, or its rollouts cannot be compared.
   """
   found, known = [], {}
   for workdir, run in zip(workdirs, runs, strict=True):
@@ -396,9 +396,9 @@ def _print_reached(
         ),
     )
   console.print(
-      'of the whole run, search included, until the first version whose own'
-      ' rollouts solve that much (nothing is interpolated); never: not reached.'
-      ' The mean is given only if all runs reached the score'
+      'these are costs of the whole run, search included, until the first'
+      ' version whose own rollouts solve that much (nothing is interpolated);'
+      ' never: not reached. The mean is given only if all runs reach the score'
   )
 
 
@@ -424,10 +424,11 @@ def _print_regret(
   )
   names = ', '.join(row['run'] for row in summary['references'])
   console.print(
-      'regret: points that the references solve more after equally many tokens,'
-      ' by own rollouts, linear between versions; at the end, and on average'
-      f' over the tokens of a run. References: the mean of those of {names}'
-      ' that trained for as many tokens'
+      'regret: how many points more the references solve after equally many'
+      ' tokens, measured on the rollouts of training, with lines between'
+      ' versions; at the end, and on average over the tokens of a run.'
+      f' References: the mean of those of {names} that trained for as many'
+      ' tokens'
   )
 
 

@@ -14,9 +14,9 @@ from evojax.runtime import numerals
 KEEP = (
     'A change is kept if its e-value, the evidence of all its pairs for a gain,'
     ' reaches its threshold, it raises no new critical alert, and the gain also'
-    ' shows on perturbed problems, if the domain can perturb its own. The'
-    ' repair of a critical finding need only show that it loses less than 2'
-    ' points.'
+    ' shows on perturbed problems or under a stricter judge, if the domain has'
+    ' them. The repair of a critical finding need only show that it loses less'
+    ' than 2 points, unless its arms vary so much that some may collapse.'
 )
 NOT_RUN = (
     '"not run": controls, which are variants of the shipped configs. A finished'
@@ -194,7 +194,7 @@ def why_none(run: history.History) -> str:
     if not run.find(records.Final):
       return ''
     notes = [h.note for h in run.all(records.Hypothesize) if not h.proposer]
-    why = next((f': {note}' for note in reversed(notes) if note), ' to its end')
+    why = next((f': {note}' for note in reversed(notes) if note), ' to the end')
     return f'Nothing was kept: no change was tried{why}.'
   counts = collections.Counter(map(_end, tried))
   parts = [

@@ -71,7 +71,7 @@ def summarise(
 
   Raises:
     ValueError: If there are fewer than 2 runs or copies of one, one has not
-      ended, a score is no fraction, or a reference does not compare.
+      ended, a score is not a fraction, or a reference cannot be compared.
   """
   wanted = _fractions(scores)
   seeds_lib.check_distinct(workdirs, lambda w: {history.read(w).rows[-1].hash})
@@ -141,7 +141,7 @@ def _fractions(scores: Sequence[float | str]) -> list[float]:
   """Return scores as numbers in rising order.
 
   Raises:
-    ValueError: If one is no fraction.
+    ValueError: If one is not a fraction.
   """
   try:
     found = sorted(map(float, scores))
@@ -149,7 +149,7 @@ def _fractions(scores: Sequence[float | str]) -> list[float]:
     raise ValueError(f'--scores: {error}; give fractions: 0.5,0.7') from None
   if wrong := [score for score in found if not 0 < score <= 1]:
     raise ValueError(
-        f'--scores={wrong[0]:g} is no fraction above 0; for 70 % give 0.7'
+        f'--scores={wrong[0]:g} is not a fraction above 0; for 70 % give 0.7'
     )
   return found
 

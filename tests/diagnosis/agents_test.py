@@ -128,7 +128,7 @@ class AgentsTest(parameterized.TestCase):
     edited = run.rollouts[run.rollouts['edited'] > 0.5]
     by = edited.groupby('step')['tested'].mean()
     self.assertAlmostEqual(found.since, by.index[by < 0.5][0], delta=4)
-    self.assertRegex(found.text, r'does not rise \(\d+% in the end\)$')
+    self.assertRegex(found.text, r'does not rise \(\d+% at the end\)$')
     self.assertEqual(
         found.remedies[-1],
         records.Remedy(setting='weight', part='tested_edit', value=0.15),
@@ -156,7 +156,7 @@ class AgentsTest(parameterized.TestCase):
     run = form.make(pathlib.Path('x'), 'table', rows, pd.DataFrame(), {})
     why = {u.check: u.why for u in examine.examine(run).unknown}
     self.assertEqual(why['echo_trap'], 'repeated is not logged')
-    self.assertIn('calls of tools', why['history_leak'])
+    self.assertIn('tool calls', why['history_leak'])
     self.assertIn('max_turns', why['turn_limit'])
 
   def test_metrics_alone(self):

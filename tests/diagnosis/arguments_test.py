@@ -104,7 +104,7 @@ class FileTest(parameterized.TestCase):
   @parameterized.parameters(
       (b'\x80\x02]r\xff\xff\xff\x7f.', 'of its memo first'),
       (bytes(5 << 20), 'over 4194304 bytes'),
-      (b'\x80\x02}', 'no arguments'),
+      (b'\x80\x02}', 'not arguments'),
       (pickle.dumps(5, 2)[:-1] + b'Q.', 'outside of it'),
       (b'(' * 100_000 + b't' * 100_000 + b'.', ''),
   )
@@ -355,10 +355,10 @@ class BesideTheLogsTest(absltest.TestCase):
     path.parent.mkdir()
     mark = self.path / 'mark'
     for text, message in (
-        (f'!!python/object/apply:os.system ["touch {mark}"]', 'no YAML'),
-        ('[' * 5000, 'no YAML'),
-        ('a: {', 'no YAML'),
-        ('- 1', 'no fields'),
+        (f'!!python/object/apply:os.system ["touch {mark}"]', 'not valid YAML'),
+        ('[' * 5000, 'not valid YAML'),
+        ('a: {', 'not valid YAML'),
+        ('- 1', 'not a mapping of fields'),
         ('a' * (5 << 20), 'over 4194304 bytes'),
         ('trainer: 5\nactor_rollout_ref: 5', 'taken to say'),
     ):
@@ -403,7 +403,7 @@ class BesideTheLogsTest(absltest.TestCase):
     (self.path / 'configs' / 'trainer.json').write_text('{')
     run = readers.read(self.path / 'run')
     self.assertEmpty(run.settings)
-    self.assertRegex(run.notes[-1], 'configs/ cannot be read.*no JSON')
+    self.assertRegex(run.notes[-1], 'configs/ cannot be read.*not valid JSON')
 
   def test_settings_elsewhere(self):
     self._rollouts(self.path / 'one')

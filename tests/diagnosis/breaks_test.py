@@ -94,7 +94,7 @@ class ProblemsTest(parameterized.TestCase):
     make, _ = breaks_made.FAULTS['fewer_problems']
     found = breaks.fewer_problems(make())
     self.assertEqual(found.since, _AT)
-    self.assertIn('2 different problems in place of 8', found.text)
+    self.assertIn('2 different problems instead of 8', found.text)
 
   @parameterized.named_parameters(
       ('more', lambda step: 2 if step < _AT else 8),

@@ -73,7 +73,7 @@ class ClaimsTest(parameterized.TestCase):
   def test_completions_that_count_as_cut(self, longest, said):
     run = _metrics(truncated=parts_made.noise(0.95, 0.99), length_high=longest)
     found = _found(run)['truncation']
-    self.assertEqual('no limit shows' in found.text, said is None)
+    self.assertEqual('not at one limit' in found.text, said is None)
     if said:
       self.assertStartsWith(found.change, said)
     else:
@@ -106,7 +106,7 @@ class ClaimsTest(parameterized.TestCase):
       (np.linspace(0.2, 0.6, 40), 'rises from 24% to 56%,'),
       # Both are 94%.
       (np.linspace(0.941, 0.945, 40), 'rises from 94.1% to 94.5%,'),
-      (np.full(40, 0.95), 'is 95% in the end (95% at first),'),
+      (np.full(40, 0.95), 'is 95% at the end (95% at first),'),
   )
   def test_a_summary_says_what_is_known(self, solved, said):
     found = examine.examine(_metrics(outcome=solved))

@@ -310,7 +310,7 @@ class FaultsTest(parameterized.TestCase):
     run = made.run(rows.assign(failing=failing.astype(float)))
     found = {f.check: f for f in examine.examine(run).findings}
     self.assertEqual(found['grader_open'].severity, 'critical')
-    self.assertIn('fail tests of their own grade', found['grader_open'].text)
+    self.assertIn('fail tests of the grader count', found['grader_open'].text)
 
   @parameterized.parameters(
       ('{:,}', False), ('{}.00', False), ('${:,}.', False), ('{}7', True)

@@ -80,7 +80,7 @@ class MeaningsTest(parameterized.TestCase):
     self.assertEqual(found['reward'].tolist(), [0.1, 0.2])
     self.assertEqual(found['entropy'].tolist(), [0.7, 0.6])
     (note,) = notes
-    self.assertStartsWith(note, "the metric 'actor/mean_entropy' is taken for")
+    self.assertStartsWith(note, "the metric 'actor/mean_entropy' is read as")
     # A trainer whose names are known is not guessed at.
     self.assertNotIn('entropy', names.common(log))
 
@@ -108,7 +108,8 @@ class MeaningsTest(parameterized.TestCase):
     others = ('step', 'part_accuracy_reward', f'{form.EVALUATION}{column}')
     metrics = [n for n in found if n not in others]
     self.assertEqual(metrics, taken)
-    wanted = [f'{column!r} is no share, as it leaves [0, 1]'] if said else []
+    note = f'{column!r} is not a share: it has values outside [0, 1]'
+    wanted = [note] if said else []
     self.assertEqual(notes, wanted)
 
   @parameterized.parameters(

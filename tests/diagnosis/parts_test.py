@@ -392,7 +392,8 @@ class PartsTest(parameterized.TestCase):
     rows = made.rollouts()
     rows['part_judge'] = np.where(np.arange(len(rows)) % 9, 0.5, np.nan)
     run = made.run(rows, loss=np.full(40, np.nan))
-    self.assertIn('judge for 11%', _found(run)['not_finite'].change)
+    change = _found(run)['not_finite'].change
+    self.assertIn('missing: judge in 11% of them', change)
     # A part without values is no fault while the loss is finite.
     self.assertNotIn('not_finite', _found(made.run(rows)))
 

@@ -342,7 +342,8 @@ class MetricsTest(parameterized.TestCase):
     notes = []
     log = pd.DataFrame({'step': _N, name: np.linspace(10, 90, 40)})
     self.assertNotIn('outcome', names.common(log, notes, ['outcome']))
-    self.assertEqual(notes, [f"'{name}' is no share, as it leaves [0, 1]"])
+    note = f"'{name}' is not a share: it has values outside [0, 1]"
+    self.assertEqual(notes, [note])
 
 
 class ColumnsTest(parameterized.TestCase):
@@ -458,10 +459,10 @@ class FilesTest(parameterized.TestCase):
     run = readers.read(self.path)
     found = examine.examine(run)
     unknown = {u.check: u.why for u in found.unknown}
-    said = 'scores of the evaluation leave [0, 1]' in unknown.get(
+    said = 'scores of the evaluation lie outside [0, 1]' in unknown.get(
         'train_eval_gap', ''
     )
-    noted = "'eval_reward' is no share" in ' '.join(run.notes)
+    noted = "'eval_reward' is not a share" in ' '.join(run.notes)
     checks = [f.check for f in found.findings]
     self.assertEqual((said, noted), (wanted, wanted))
     self.assertEqual('eval_scale' in checks, wanted)
@@ -489,7 +490,7 @@ class FilesTest(parameterized.TestCase):
     self.assertEqual(run.rollouts['reward'].tolist(), [1.0])
     pd.DataFrame({'iteration': [1], 'score': ['A+']}).to_csv(table)
     notes = ' '.join(readers.read(table, columns=columns).notes)
-    self.assertIn("no reward of a rollout is a number, such as 'A+'", notes)
+    self.assertIn("no reward of a rollout is a number: one is 'A+'", notes)
 
   @parameterized.parameters(10**18, 10**30, '2026-01-')
   def test_steps_that_are_no_numbers(self, start):
@@ -521,7 +522,7 @@ class FilesTest(parameterized.TestCase):
     self._trl(log)
     run = readers.read(self.path)
     self.assertEqual('not_finite' in _found(run), wanted)
-    noted = 'no loss of a step is a number, such as' in ' '.join(run.notes)
+    noted = 'no loss of a step is a number: one is' in ' '.join(run.notes)
     self.assertEqual(noted, not wanted)
 
   def test_half_a_character(self):

@@ -87,7 +87,7 @@ class TableTest(parameterized.TestCase):
     run = self._read(_COLUMNS | {'outcome': 'right'})
     if wanted is None:
       self.assertNotIn('outcome', run.rollouts)
-      self.assertIn('values from 0 to 2, so that it is not used', run.notes[0])
+      self.assertIn('not used, since it has values from 0 to 2', run.notes[0])
     else:
       self.assertEqual(sorted(run.rollouts['outcome'].unique()), wanted)
 
@@ -201,10 +201,10 @@ class TableTest(parameterized.TestCase):
       (self.path / f'rollouts_step{step}.jsonl').write_text(_lines(rows))
     run = self._read(columns)
     self.assertEqual(list(run.rollouts['step'].unique()), [2, 9, 10])
-    self.assertIn('number in the name of its file', run.notes[0])
+    self.assertIn('numbers in the names of files', run.notes[0])
     # Two files of one step may be parts of any step.
     (self.path / 'other_step9.jsonl').write_text(_lines(rows))
-    with self.assertRaisesRegex(form.FormatError, 'no step: --columns=step='):
+    with self.assertRaisesRegex(form.FormatError, 'no step: .*--columns=step='):
       self._read(columns)
 
   def test_no_rows(self):

@@ -1074,7 +1074,7 @@ class BudgetTest(absltest.TestCase):
       summary = evojax.run(config, str(path))
     self.assertEqual(summary['ended'], 'budget')
     self.assertEqual(summary['sealed'], 'not run')
-    self.assertIn('no change was tried to its end', out.getvalue())
+    self.assertIn('no change was tried to the end', out.getvalue())
     self.assertIn('with a higher limit', out.getvalue())
     self.assertEqual(steps(path), ['open', 'stop'])
     with ONE_ROW:

@@ -130,7 +130,7 @@ class LearnedTest(parameterized.TestCase):
   def test_taking_out_teaches_nothing(self):
     text = library.source('keep/outcome_variance.py')
     parent = SEED.with_file('keep.py', text)
-    with self.assertRaisesRegex(skills.SkillError, 'taken out'):
+    with self.assertRaisesRegex(skills.SkillError, 'was removed'):
       learn(SEED, parent=parent)
 
   def test_nothing_to_scale(self):

@@ -178,7 +178,7 @@ class LedgerTest(parameterized.TestCase):
       ('infinite', {'a': float('inf')}, 'a = inf'),
       ('array', {'a': np.ones(2)}, r'ndarray.*\.tolist\(\)'),
       ('numpy_integer', {'a': np.int64(1)}, r'int64.*\.item\(\)'),
-      ('key', {'a': {1: 2}}, 'key 1 in a is no text'),
+      ('key', {'a': {1: 2}}, 'key 1 in a is not text'),
       ('reserved', {'n': 3}, 'set by the ledger'),
   )
   def test_refused(self, data, message):

@@ -258,19 +258,24 @@ class RecordsTest(parameterized.TestCase):
           'text',
           ('standings', 0, 'low'),
           '0.1',
-          r"standings\[0\]\.low = '0\.1' is no float",
+          r"standings\[0\]\.low = '0\.1' is not of type float",
       ),
-      ('bool', ('round',), True, 'round = True is no int'),
-      ('null', ('start',), None, 'start = None is no str'),
-      ('nested', ('arms', 0, 'seed'), 1.5, r'arms\[0\]\.seed = 1\.5 is no int'),
+      ('bool', ('round',), True, 'round = True is not of type int'),
+      ('null', ('start',), None, 'start = None is not of type str'),
+      (
+          'nested',
+          ('arms', 0, 'seed'),
+          1.5,
+          r'arms\[0\]\.seed = 1\.5 is not of type int',
+      ),
       (
           'element',
           ('arms', 0, 'outcome', 1),
           None,
-          r'outcome\[1\] = None is no float',
+          r'outcome\[1\] = None is not of type float',
       ),
-      ('list', ('arms',), {}, r'arms = {} is no tuple'),
-      ('record', ('arms', 0), [], r'arms\[0\] = \[\] is no RacedArm'),
+      ('list', ('arms',), {}, r'arms = {} is not of type tuple'),
+      ('record', ('arms', 0), [], r'arms\[0\] = \[\] is not of type RacedArm'),
   )
   def test_wrong_values_are_named(self, path, value, message):
     row = _row(EXAMPLES[8])

@@ -316,7 +316,7 @@ GRID = {'model.path': ('../../a', '/b c'), 'grpo.kl_coef': (0.0, 1e-3)}
         'data-state="running" data-',
         'data-next="60"',
         ' of 8 points have ended',
-        'loads itself again',
+        'reloads while',
     ):
       with self.subTest(text):
         found = [text in page for page in (pages[0], pages[-1])]

@@ -486,7 +486,7 @@ class PageTest(parameterized.TestCase):
     self.assertNotIn('held_one', shown)
     fold = next(fold for fold in folds if 'held_one' in fold)
     summary = fold[: fold.index('</summary>')]
-    self.assertIn('old_one 0.5 <span class="limit-warn">(over its', summary)
+    self.assertIn('old_one 0.5 <span class="limit-warn">(beyond its', summary)
     self.assertIn(why, fold)
     self.assertIn('Another condition of it is not met.', fold)
     self.assertLen(found.find('b', 'level-held'), 2)

@@ -102,7 +102,7 @@ class WhyNoneTest(absltest.TestCase):
     ended = samples.run(samples.record(records.Final))
     self.assertEqual(
         sealed.why_none(ended),
-        'Nothing was kept: no change was tried to its end.',
+        'Nothing was kept: no change was tried to the end.',
     )
 
 

@@ -103,7 +103,7 @@ class TrainingTest(parameterized.TestCase):
     for why in ('✓ right', '✗ wrong', 'highest reward but wrong'):
       self.assertIn(why, text)
     self.assertIn('data-state="finished"', text)
-    self.assertNotIn('loads itself again', text)
+    self.assertNotIn('reloads while', text)
 
   @parameterized.parameters(('running', True), ('stopped', False))
   def test_unfinished(self, kind, held):
@@ -114,7 +114,7 @@ class TrainingTest(parameterized.TestCase):
     text = self._build()
     self.assertIn(f'data-state="{kind}"', text)
     self.assertIn('step 12 of 30', text)
-    self.assertEqual('loads itself again' in text, held)
+    self.assertEqual('reloads while' in text, held)
     # The timestamp with which the page compares its clock.
     written = int(re.search(r'data-written="(\d+)"', text)[1])
     moment = re.search(r'<time datetime="([^"]+)"', text)[1]

@@ -4,8 +4,8 @@
 
 A check returns None if nothing is wrong, and raises `form.NotLogged` if the run
 did not log what it needs. Findings have the name of their check, except that
-`dead_groups` also finds too_hard and too_easy. Checks of agents run only if
-episodes have turns.
+`dead_groups` also finds too_hard, too_easy and entropy_collapse. Checks of
+agents run only if episodes have turns.
 """
 
 from collections.abc import Callable

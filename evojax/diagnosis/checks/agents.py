@@ -32,8 +32,9 @@ _MISSING = 0.1
 _CREDITED = 0.5
 _REPLIES_CUT = 0.4
 _CALLED = 0.3  # Calls of an episode, at first, of an agent that uses tools.
-_UNLEARNED = 0.15  # Share of these calls that is left once it does not.
-# Growth of calls or turns, in times, and of a score, as a share, that is none.
+_UNLEARNED = 0.15  # Share of these calls that is left if it stops using them.
+# Factor by which calls or turns grow, and relative gain of a score that counts
+# as none.
 _GROWN, _NO_GAIN = 1.5, 0.1
 _TESTED = 0.5  # Of the episodes with an edit (arXiv:2606.03108).
 
@@ -288,7 +289,9 @@ def turns_cut(run: form.Run) -> findings.Finding | None:
   """Detect turns that are cut, so that their calls cannot be read."""
   limit = run.settings.get('turn_tokens')
   if not limit:
-    raise form.NotLogged('the limit of a turn is unknown (--set turn_tokens=)')
+    raise form.NotLogged(
+        'the limit of a turn is not known (--set turn_tokens=...)'
+    )
   rows = run.rows('longest_turn')
   rows = rows.assign(cut=(rows['longest_turn'] >= limit).astype(float))
   share = shares.Share(run, 'cut', rows)
@@ -309,7 +312,7 @@ def turns_cut(run: form.Run) -> findings.Finding | None:
       rows=shares.newest(late, late['cut'] > 0.5),
       change=f'{word} {limit:g} -> {2 * limit:g}',
       remedies=(records.Remedy(setting='turn_tokens', times=2.0),),
-      curves=(share.curve('with a turn that is cut'),),
+      curves=(share.curve('episodes with a cut turn'),),
   )
 
 
@@ -461,8 +464,9 @@ def _logs(run: form.Run, name: str) -> bool:
 def tests_dropped(run: form.Run) -> findings.Finding | None:
   """Detect agents that stop testing their edits, though they solve no more.
 
-  It is the laziness of EvoTrainer (arXiv:2606.03108): tests and commands fall,
-  and the solved share does not rise. Where it rises, tests are saved by skill.
+  EvoTrainer (arXiv:2606.03108) calls this laziness: there are fewer tests and
+  commands, and the solved share does not rise. If it rises, the agent may need
+  fewer tests because it is better.
   """
   rows = run.rows('tested', 'edited', 'n_calls')
   rows = rows[rows['edited'] > 0.5]
@@ -487,7 +491,7 @@ def tests_dropped(run: form.Run) -> findings.Finding | None:
       text='among episodes with an edit, the share that tests it falls from'
       f' {change.before:.0%} to {change.after:.0%}, and the solved share does'
       ' not rise'
-      + ('' if np.isnan(solved) else f' ({solved:.0%} in the end)'),
+      + ('' if np.isnan(solved) else f' ({solved:.0%} at the end)'),
       since=int(tested.steps[change.index]),
       p=change.p,
       numbers=(

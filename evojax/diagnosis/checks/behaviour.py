@@ -245,7 +245,7 @@ def temperature(run: form.Run) -> findings.Finding | None:
         f' {"less" if hot else "more"} likely than tokens that the trained'
         ' policy would sample: sampler and trainer use different temperatures',
         numbers=(
-            findings.number('-log-prob less entropy', gap, 'nats per token'),
+            findings.number('-log-prob minus entropy', gap, 'nats per token'),
         ),
         change=f'{"lower" if hot else "raise"} {word}, in sampler and trainer',
     )
@@ -320,7 +320,7 @@ def truncation(run: form.Run) -> findings.Finding | None:
   advice = f'{word} {limit:g} -> {2 * limit:g}' if limit else f'{word} x 2'
   remedies = [records.Remedy(setting='max_tokens', times=2.0)]
   if cut[: max(len(cut) // 8, 1)].mean() < 0.2 and late.value > 0.8:
-    # Texts that become endless are no longer texts of the policy at its start.
+    # Updates have ruined a policy whose completions ended at first.
     remedies.insert(0, records.Remedy(setting='learning_rate', times=0.1))
     advice = f'{words.word(run.format, "learning_rate")}: a tenth of it'
   elif cut.min() > _NEVER_END:
@@ -353,10 +353,10 @@ def _not_at_a_limit(
     cut: np.ndarray,
     late: intervals.Interval,
 ) -> findings.Finding | None:
-  """Find completions that count as cut although no limit shows.
+  """Find completions that count as cut, though not at one limit.
 
-  Where many are cut, the longest of a step is as long as the limit, so that
-  most steps have the same longest. Turns of agents have limits of their own.
+  If a limit cuts many, the longest completion of most steps has the same
+  length. Turns of agents have limits of their own.
 
   Args:
     run: The run.
@@ -375,8 +375,8 @@ def _not_at_a_limit(
   return findings.Finding(
       check='truncation',
       severity='critical' if late.low > 0.5 else 'warning',
-      text=f'{late.value:.0%} of the completions count as cut, but no limit'
-      f' shows: the longest of each step has {longest.min():.0f} to'
+      text=f'{late.value:.0%} of the completions count as cut, but not at one'
+      f' limit: the longest of a step has {longest.min():.0f} to'
       f' {longest.max():.0f} tokens',
       numbers=(findings.number('count as cut, last third', late, 'share'),),
       change='the tokens that end a completion: does the trainer know the one'
@@ -495,8 +495,8 @@ def hidden_goal(run: form.Run) -> findings.Finding | None:
       f' {r.value:.2f})',
       numbers=(findings.number('correlation of advantage and outcome', r),),
       rows=tuple(map(int, paid.index[:6])),
-      change=f'{words.word(run.format, "reward")}: a larger weight of the'
-      ' outcome',
+      change=f'{words.word(run.format, "reward")}: give the outcome a larger'
+      ' weight',
       remedies=blame.remedies(run),
   )
 

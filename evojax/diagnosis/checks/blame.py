@@ -143,8 +143,8 @@ def remedies(run: form.Run) -> tuple[records.Remedy, ...]:
 
   An outcome with a weight of 0 or below gets a positive one; other parts are
   dropped, first those that influence the reward most and agree least with the
-  outcome; then the harness's own reward function is dropped. It comes first if
-  no part is the outcome, since without the parts nothing would pay for it.
+  outcome; then the harness's own reward function is dropped. That is the first
+  remedy if no part is the outcome, since then nothing else pays for it.
   """
   found = shares(run)
   if made := unpaid(run):

@@ -1,7 +1,7 @@
-"""Checks of what breaks in the middle of a run, or a restart does not restore.
+"""Checks of what breaks in the middle of a run, or is lost in a restart.
 
-Until the break all is well, so that averages over the run show little. The step
-at which it begins may tell its cause: look into the log of a server, or at the
+All is well until the break, so averages over the run show little. The step of
+the break may tell its cause: compare it with the log of a server, or with the
 time of a restart.
 """
 
@@ -99,13 +99,14 @@ def part_stops(run: form.Run) -> findings.Finding | None:
   if not stopped:
     return None
   since = min(starts)
-  said = ', '.join(f'{part} is {value:g}' for part, value in stopped)
+  said = ' and '.join(f'{part} is {value:g}' for part, value in stopped)
+  which = 'the part' if len(stopped) == 1 else 'of the parts,'
   rows = run.rollouts
   shown = rows[rows['step'] >= since].index[: shares.SHOWN] if len(rows) else ()
   return findings.Finding(
       check='part_stops',
       severity='warning',
-      text=f'the part {said} for all rollouts, and was not before',
+      text=f'{which} {said} for all rollouts, which was different before',
       since=since,
       rows=tuple(map(int, shown)),
       change=f'{words.word(run.format, "reward")}: check what gives'
@@ -175,7 +176,7 @@ def fewer_problems(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='fewer_problems',
       severity='warning',
-      text=f'a step has {now:g} different problem{"s" * (now != 1)} in place of'
+      text=f'a step has {now:g} different problem{"s" * (now != 1)} instead of'
       f' {usual:g}',
       since=since,
       p=change.p,
@@ -249,7 +250,7 @@ def same_samples(run: form.Run) -> findings.Finding | None:
       check='same_samples',
       severity='critical' if one and late.low > 0.8 else 'warning',
       text=f'in {late.value:.0%} of the groups {said}, though the policy is not'
-      f' certain ({free:.0f} nats a completion)',
+      f' certain ({free:.0f} nats per completion)',
       since=since,
       numbers=(findings.number('such groups', late, 'share'),),
       rows=tuple(
@@ -262,10 +263,10 @@ def same_samples(run: form.Run) -> findings.Finding | None:
 
 
 def entropy_jumps(run: form.Run) -> findings.Finding | None:
-  """Detect an entropy that changes from one step to the next, and stays so.
+  """Detect an entropy that changes within one step, and does not come back.
 
-  Updates move it little by little. What moves it at once is another sampler,
-  other weights or other problems.
+  Updates move it little by little. Another sampler, other weights or other
+  problems move it at once.
   """
   steps, entropy = run.course('entropy')
   if len(entropy) < 4 * _FEWEST:
@@ -289,7 +290,7 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
       check='entropy_jumps',
       severity='warning',  # If little is left, `entropy_collapse` says so.
       text=f'the entropy {"rises" if jump > 0 else "falls"} within one step,'
-      f' from {usual:.2g} to {now:.2g} nats per token, and stays so'
+      f' from {usual:.2g} to {now:.2g} nats per token, and stays there'
       f'{falls.also(run, int(steps[at]))}',
       since=int(steps[at]),
       p=change.p,
@@ -304,7 +305,7 @@ def entropy_jumps(run: form.Run) -> findings.Finding | None:
 
 
 def score_jumps(run: form.Run) -> findings.Finding | None:
-  """Detect a score that stands still, and rises within one step.
+  """Detect a score that is flat, then rises within one step.
 
   Learning raises it little by little.
   """
@@ -322,12 +323,12 @@ def score_jumps(run: form.Run) -> findings.Finding | None:
       for side in (score[at - _WINDOW : at], score[at : at + _WINDOW])
   )
   called = 'solved share' if known else 'reward'
-  often = f', as it does {len(places)} times' if len(places) > 1 else ''
+  often = f', {len(places)} times in the run' if len(places) > 1 else ''
   return findings.Finding(
       check='score_jumps',
       # New problems or a new stage of the training may do so once.
       severity='warning' if len(places) > 1 else 'note',
-      text=f'the {called} stands still, and rises within one step from'
+      text=f'the {called} is flat, then rises within one step from'
       f' {before:.2g} to {after:.2g}{often}',
       since=int(steps[at]),
       numbers=(

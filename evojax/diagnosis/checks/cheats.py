@@ -26,7 +26,7 @@ def history_leak(run: form.Run) -> findings.Finding | None:
   rows = run.rows('outcome', 'group')
   if 'copied' not in rows and 'history' not in rows:
     raise form.NotLogged(
-        'calls of tools and their answers are not logged', ['completion']
+        'tool calls and their replies are not logged', ['completion']
     )
   leaks = [
       _leak(run, rows.dropna(subset=[name]), name)

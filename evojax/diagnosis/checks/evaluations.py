@@ -182,7 +182,7 @@ def evals_part(run: form.Run) -> findings.Finding | None:
 
 
 def eval_zero(run: form.Run) -> findings.Finding | None:
-  """Detect a score of evaluations that is always 0, as no answer is read."""
+  """Detect an evaluation score that is always 0, as if no answer were read."""
   courses = {name: scores for name, (_, scores) in _courses(run).items()}
   if not courses:
     raise _not_logged()
@@ -227,7 +227,7 @@ def _reward_rises(run: form.Run) -> trends.Trend | None:
 
 
 def eval_jumps(run: form.Run) -> findings.Finding | None:
-  """Detect a score that jumps between two evaluations and stays so.
+  """Detect a score that jumps between two evaluations and stays there.
 
   The policy changes little by little, as its training shows.
   """
@@ -249,8 +249,8 @@ def eval_jumps(run: form.Run) -> findings.Finding | None:
       check='eval_jumps',
       severity='warning',
       text=f'the score of the evaluation jumps from {before.mean():.2g} to'
-      f' {after.mean():.2g} between two evaluations and stays so, while that of'
-      ' training does not',
+      f' {after.mean():.2g} between two evaluations and stays there, while that'
+      ' of training does not jump',
       since=int(steps[at]),
       numbers=(findings.Number(name='jump', value=jump),),
       change='check whether it scores the same problems as before, in the same'
@@ -310,7 +310,7 @@ def after_evaluations(run: form.Run) -> findings.Finding | None:
       f' lower by {lower:.2g} than in the steps around it ({usual:.2g})',
       since=int(steps[after][0]),
       numbers=(findings.Number(name='lower by', value=lower),),
-      change='check what an evaluation changes and training goes on with: the'
+      change='check what an evaluation changes and does not restore: the'
       ' problems or answers that an environment or a grader keeps, the mode of'
       ' the model, the temperature or the cache of the sampler',
       remedies=(records.Remedy(setting='grader'),),
@@ -323,7 +323,7 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
   if 'eval_outcome' not in run.steps:
     if 'eval_reward' in run.steps:
       raise form.NotLogged(
-          'scores of the evaluation leave [0, 1]: they do not say what is'
+          'scores of the evaluation lie outside [0, 1]: they do not say what is'
           ' solved'
       )
     raise _not_logged()
@@ -364,7 +364,7 @@ def train_eval_gap(run: form.Run) -> findings.Finding | None:
 
 
 def eval_scale(run: form.Run) -> findings.Finding | None:
-  """Detect an evaluation whose scores are rewards and no share solved."""
+  """Detect an evaluation whose scores are rewards, not shares solved."""
   if 'eval_reward' not in run.steps:
     if 'eval_outcome' in run.steps:
       return None

@@ -1,4 +1,4 @@
-"""The check of metrics and rewards that are no finite numbers."""
+"""The check of metrics and rewards that are not finite numbers."""
 
 from collections.abc import Iterable
 
@@ -49,7 +49,7 @@ def not_finite(run: form.Run) -> findings.Finding | None:
     text = f'{", ".join(ends)} become{s} NaN or infinite'
     severity = _severity_of_end(run, step, ends)
     if severity != 'critical':
-      text = f'{text}, or end{s} without other metrics of updates there'
+      text = f'{text}, or end{s} where other metrics of updates end, too'
     return findings.Finding(
         check='not_finite',
         severity=severity,
@@ -66,7 +66,7 @@ def not_finite(run: form.Run) -> findings.Finding | None:
 
 
 def _without_reward(run: form.Run) -> findings.Finding | None:
-  """Find rollouts whose reward is no finite number."""
+  """Find rollouts whose reward is not a finite number."""
   rows = run.rollouts
   if 'reward' not in rows:
     return None
@@ -147,13 +147,13 @@ def _sampler_holes(run: form.Run) -> findings.Finding | None:
 def _missing_together(
     run: form.Run, names: list[str], there: list[str], but: str, change: str
 ) -> findings.Finding | None:
-  """Find single steps in which some metrics are missing, and all of them are.
+  """Find single steps in which all of some metrics are missing.
 
   Args:
     run: The run.
     names: The metrics.
     there: Other metrics, which are there in these steps.
-    but: The same in words.
+    but: That they are there, in words.
     change: What to change.
   """
   table = run.steps.dropna(subset=there)
@@ -221,7 +221,7 @@ def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
       for part in run.parts
   }
   missing = {part: share for part, share in missing.items() if share > 0}
-  said = ', '.join(f'{p} for {s:.0%}' for p, s in missing.items())
+  said = ', '.join(f'{p} in {s:.0%}' for p, s in missing.items())
   change = (
       f'{words.word(run.format, "micro_batch")}: at most the completions of a'
       ' mini-batch divided by the number of devices, since a mean over none is'
@@ -236,7 +236,7 @@ def _never_finite(run: form.Run, names: list[str]) -> findings.Finding:
   if missing:
     change = (
         f'{words.word(run.format, "reward")}: return a number for every'
-        f' completion (none now: {said} of them)'
+        f' completion (now missing: {said} of them)'
     )
   return findings.Finding(
       check='not_finite',

@@ -63,7 +63,7 @@ def grader_open(run: form.Run) -> findings.Finding | None:
         remedies=(records.Remedy(setting='grader'),),
         curves=()
         if since is None
-        else (('such that are solved', by.index.to_numpy(), by.to_numpy()),),
+        else (('solved share of these', by.index.to_numpy(), by.to_numpy()),),
     )
   if not {'text_id', 'error', 'format_ok'} & set(rows):
     raise form.not_logged(['completion', 'error'])
@@ -296,7 +296,7 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
   if 'crashed' in rows:
     yield 'whose program ended in an error', rows['crashed'] > 0.5, 0.2
   if 'failing' in rows:  # None of them is solved by a sound grader.
-    yield 'that fail tests of their own grade', rows['failing'] > 0.5, 0.05
+    yield 'that fail tests of the grader', rows['failing'] > 0.5, 0.05
   if 'format_ok' in rows:
     unread, most = rows['format_ok'] < 0.5, 0.2
     if run.format != 'evojax' or run.config.get('domain.kwargs.grader'):
@@ -342,7 +342,8 @@ def _open_cases(run: form.Run, rows: pd.DataFrame):
     answers = solved.groupby('text_id')['reference'].nunique()
     times = solved.groupby('text_id').size()
     many = answers.index[(answers >= 3) & (times >= 10)]
-    yield 'of one text for different answers', rows['text_id'].isin(many), 0.5
+    repeated = rows['text_id'].isin(many)
+    yield 'with one text for different problems', repeated, 0.5
     yield 'in which the right number does not occur', absent, 0.2
 
 

@@ -287,16 +287,16 @@ def _came_alive(rows: pd.DataFrame, groups: pd.DataFrame) -> bool:
 
 
 def _only_reward(rows: pd.DataFrame) -> float | None:
-  """Return the reward of all rollouts, unless it is that of a failure."""
+  """Return the reward that all of many rollouts get, unless it is 0."""
   value = float(rows['reward'].iloc[0])
   same = value != 0 and len(rows) >= _MANY and np.ptp(rows['reward']) < 1e-9
   return value if same else None
 
 
 def _ceiling(rows: pd.DataFrame) -> tuple[float, float] | None:
-  """Return the highest reward and its share, if it holds most rollouts.
+  """Return the highest reward and its share, if most rollouts get it.
 
-  The highest reward of what is right or wrong, 1, says nothing of this kind.
+  A highest reward of 0 or 1 does not count: 1 may stand for what is right.
   """
   top = float(rows['reward'].max())
   share = float((rows['reward'] > top - 1e-9).mean())
@@ -333,8 +333,9 @@ def few_rollouts(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='few_rollouts',
       severity='warning',
-      text=f'an update has {prompts:.3g} groups of {size:.3g} rollouts, of'
-      f' which {mean.value:.1f} have a signal: it is mostly noise',
+      text=f'an update has {prompts:.3g} group{"s" * (prompts != 1)} of'
+      f' {size:.3g} rollouts, of which {mean.value:.1f} on average have a'
+      ' signal: it is mostly noise',
       numbers=(findings.number('groups with a signal', mean, 'an update'),),
       rows=tuple(map(int, rows.index[:6])),
       change='more prompts per update, and more rollouts of each',

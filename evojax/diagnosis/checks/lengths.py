@@ -1,4 +1,4 @@
-"""Checks of lengths: of what is paid for them, of limits, of those logged."""
+"""Checks of lengths: how they are paid, limited and logged."""
 
 import numpy as np
 import pandas as pd
@@ -251,7 +251,7 @@ def _whole(table: pd.DataFrame) -> bool:
 
 
 def _is_ascii(rows: pd.DataFrame) -> bool:
-  """Return whether completions are of characters of one byte."""
+  """Return whether nearly all characters of completions are ASCII."""
   if 'completion' not in rows:
     return False
   text = ''.join(rows['completion'].iloc[:: max(len(rows) // 100, 1)])

@@ -61,7 +61,7 @@ def hardly_moves(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='hardly_moves',
       severity='critical',
-      text=f'an update lowers the loss by only {found.value:.1e},'
+      text=f'an update lowers the loss by only {found.value:.1e}, where'
       f' {_MOVING:g} is usual: the policy hardly moves',
       numbers=(findings.number('descent of an update', found),),
       change=f'{words.word(run.format, "learning_rate")} x {times:g}',

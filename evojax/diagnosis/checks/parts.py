@@ -119,11 +119,12 @@ def fixed_part(run: form.Run) -> findings.Finding | None:
   }
   if not found:
     return None
-  said = ', '.join(f'{part} is {value:g}' for part, value in found.items())
+  said = ' and '.join(f'{part} is {value:g}' for part, value in found.items())
+  which = 'the part' if len(found) == 1 else 'of the parts,'
   return findings.Finding(
       check='fixed_part',
       severity='warning',
-      text=f'the part {said} in every step: it teaches nothing',
+      text=f'{which} {said} in every step, which teaches nothing',
       change=f'{words.word(run.format, "reward")}: what does'
       f' {", ".join(found)} return where it cannot judge, and does the column'
       ' with the reference answers reach it?',

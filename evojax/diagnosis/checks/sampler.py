@@ -439,7 +439,7 @@ def gap_restarts(run: form.Run) -> findings.Finding | None:
   if not found:
     return None
   at = found[0]
-  often = f', as it does {len(found)} times' if len(found) > 1 else ''
+  often = f', {len(found)} times in the run' if len(found) > 1 else ''
   return findings.Finding(
       check='gap_restarts',
       severity='warning',

@@ -154,8 +154,8 @@ def scores(run: form.Run) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def harder(run: form.Run) -> bool | None:
   """Return whether problems get harder, so that a score falls by itself.
 
-  They do if a score of an evaluation rises meanwhile, prompts get longer, or
-  problems that come again lose less than half of what is lost over all. They do
+  They do if the score of an evaluation rises meanwhile, prompts get longer, or
+  problems that come again lose less than half of the overall loss. They do
   not if problems that come again lose as much, if a score of an evaluation
   falls, or if the form falls though no more is cut, which no problem changes.
 

@@ -1,4 +1,4 @@
-"""Checks of what completions are: a loop, several turns, another language."""
+"""Checks of completions that loop, go on after their end, or change script."""
 
 import bisect
 import collections
@@ -187,8 +187,8 @@ def other_language(run: form.Run) -> findings.Finding | None:
   return findings.Finding(
       check='other_language',
       severity='warning',
-      text=f'{late.value:.0%} of the completions have {said}, and their'
-      ' prompts have not' + _solved(rows, marked),
+      text=f'{late.value:.0%} of the completions hold {said}, and their'
+      ' prompts do not' + _solved(rows, marked),
       since=int(by.index[change.index]),
       p=change.p,
       numbers=(

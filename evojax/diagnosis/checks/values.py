@@ -35,7 +35,7 @@ _APART = 0.1
 # a full update at 1e-6, which is usual, moves it by 0.0005.
 _STILL = 5e-7
 # Largest advantage that a division by a standard deviation gives a rollout: n
-# rollouts have at most sqrt(n - 1), and groups have less than 2,500.
+# rollouts have at most sqrt(n - 1), and groups have fewer than 2,500.
 _LARGEST = 50.0
 _NONE = 1e-12  # A KL that is exactly 0.
 # KL of an update, nats per token, and the share of the updates that have most
@@ -121,7 +121,7 @@ def kl_at_start(run: form.Run) -> findings.Finding | None:
     return None
   return _at_start(
       f'the KL to the reference is {moved:.2g} nats per token after updates'
-      f' whose learning rates sum up to {before[early].max():.1g}, too little'
+      f' whose learning rates add up to {before[early].max():.1g}, too little'
       ' to change the policy',
       'check which tokens the log-probs belong to: those of policy and'
       ' reference must be taken at the positions of the sampled tokens (images'

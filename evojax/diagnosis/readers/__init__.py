@@ -1,8 +1,8 @@
 """Readers: one module per format, each with `fits(path)` and `read(path, ...)`.
 
-`fits` tells from names alone whether a directory or a file may have the format;
-`read` returns a `form.Run`, or raises `form.FormatError`. A damaged file is
-left out, with a note.
+`fits` tells from names, and for exports of W&B from the first lines, whether a
+directory or a file may have the format; `read` returns a `form.Run`, or raises
+`form.FormatError`. A damaged file is left out, with a note.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -306,11 +306,11 @@ def renamed(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
   missing = sorted(set(columns.values()) - set(table.columns))
   if missing and len(table):
     raise form.FormatError(
-        f'--columns names {", ".join(missing)}; the logs have'
-        f' {", ".join(map(str, table.columns))}'
+        f'--columns names {", ".join(missing)}, which the logs lack; they'
+        f' have {", ".join(map(str, table.columns))}'
     )
-  # One column may have several common names, as a score that is the outcome,
-  # too.
+  # One column may have several common names: a score may be both the reward and
+  # the outcome.
   return table.assign(
       **{new: table[old] for new, old in columns.items() if old in table}
   )

@@ -66,7 +66,7 @@ def read(
     if odd:
       where = f'{file.parts[-4]}/{file.name}'
       what = numerals.counted(odd, 'episode')
-      notes.append(f'{where}: left out {what} of another form')
+      notes.append(f'{where}: left out {what} of an unknown form')
     return pd.DataFrame(found)
 
   rows = readers.tables(_files(path), load, notes)

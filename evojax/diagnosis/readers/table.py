@@ -94,16 +94,16 @@ def read(
     found = names.common(table, said, owned)
     if _probably_rollouts(table, found):
       notes.append(
-          f'{file.name} has several rows in a step, with texts, as of rollouts:'
-          ' --columns=prompt=NAME,completion=NAME,reward=NAME,... says which of'
-          f' {_listed(table)} they are'
+          f'{file.name} seems to hold rollouts (several rows in a step, with'
+          ' texts): name its columns with --columns=prompt=NAME,'
+          f'completion=NAME,reward=NAME,...; it has {_listed(table)}'
       )
       continue
     notes += said
     if not len(found) and len(table.columns):
       notes.append(
-          f'{file.name} has the columns {_listed(table)}:'
-          ' --columns=step=NAME,reward=NAME,... says what they are'
+          f'{file.name} has no known columns: name them with'
+          f' --columns=step=NAME,reward=NAME,...; it has {_listed(table)}'
       )
     steps.append(found)
   missing = [column for column in columns.values() if column not in seen]
@@ -174,13 +174,13 @@ def _joined(
     numbers = [int(match[1]) for match in found if match]
     if len(set(numbers)) < len(tables):
       raise form.FormatError(
-          f'the rollouts of {without[0].name} have no step:'
-          ' --columns=step=NAME says which of'
-          f' {_listed(tables[without[0]])} it is. If none is, write each step'
-          ' to a file with its number, such as step_12.jsonl'
+          f'the rollouts of {without[0].name} have no step: name its column'
+          f' with --columns=step=NAME ({_listed(tables[without[0]])}). If there'
+          ' is none, write each step to a file with its number, such as'
+          ' step_12.jsonl'
       )
     notes.append(
-        f'the step is the number in the name of its file, such as'
+        f'the steps are the numbers in the names of files, such as'
         f' {without[0].name}'
     )
     for file, number in zip(without, numbers, strict=True):
@@ -225,7 +225,7 @@ def _without_lost(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
   if lost.any():
     made = steps[lost]
     notes.append(
-        f'the run was restarted: the first rollouts of steps {made.min():g} to'
-        f' {made.max():g} were made again, and are left out'
+        f'the run was restarted and repeated steps {made.min():g} to'
+        f' {made.max():g}: their first rollouts are left out'
     )
   return rows[~lost].reset_index(drop=True)

@@ -3,9 +3,10 @@
 trainer.rollout_data_dir gets one JSON lines file per step, 12.jsonl: input,
 output, gts, score, step, and further values that the reward function returned.
 The logger 'file' writes lines {"step": 12, "data": {...}}. The groups are not
-logged: rollouts with the same prompt in one step are taken as a group. Hydra,
-by which verl is started, writes the config; it is read where it lies below the
-rollouts or in one of the two folders above them, and names their folder.
+logged: rollouts with the same prompt in one step are taken as a group. verl is
+started by Hydra, which writes the config. It is read if it lies below the
+rollouts or in one of the two folders above them, unless it names another folder
+for rollouts.
 """
 
 from collections.abc import Collection, Mapping

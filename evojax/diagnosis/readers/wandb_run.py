@@ -105,7 +105,7 @@ def read(
 
 
 class _Charts:
-  """Reads the CSV files of charts, all of which have to be of one run."""
+  """Reads the CSV files of charts, which must all show the same run."""
 
   def __init__(self, notes: list[str]):
     self._notes = notes
@@ -125,13 +125,13 @@ class _Charts:
     runs = sorted(runs - {''})
     if len(runs) > 1:
       raise form.FormatError(
-          f'curves of {len(runs)} runs, {", ".join(runs[:3])}: export one'
+          f'curves of {len(runs)} runs, {", ".join(runs[:3])}: export only one'
       )
     axis, self._run = names[0], runs[0] if runs else ''
     self._axis = self._axis or axis
     if axis != self._axis:
       self._notes.append(
-          f'left out a chart over {axis!r}, as another one is over'
+          f'left out a chart over {axis!r}, since another one is over'
           f' {self._axis!r}'
       )
       return pd.DataFrame()

@@ -70,7 +70,7 @@ def read(
   folders = _folders(path, notes)
   rollouts, steps = _tables(folders, notes)
   if len(folders) > 1:
-    notes.append(f'{len(folders)} arms that trained the policy, in their order')
+    notes.append(f'read {len(folders)} arms that trained the policy, in order')
   rollouts = readers.renamed(rollouts, columns)
   config = _config(path, rollouts)
   known = _settings(config)
@@ -137,8 +137,8 @@ def _folders(path: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
   former = len(set(run.policy_arms).difference(found))
   if former:
     notes.append(
-        f'not read: {former} of the arms that trained the policy, under former'
-        ' harnesses; give a folder of arms/ to read one'
+        f'not read: {former} of the arms that trained the policy, which had a'
+        ' former harness; name a folder of arms/ to read one'
     )
   return [path / folder for folder in found if (path / folder).is_dir()]
 

@@ -57,7 +57,7 @@ class Comparison:
         raise ValueError(f'{name}={number!r} must be a number >= 0')
     if self.mode == 'exact' and self.is_tolerant:
       raise ValueError(
-          "comparison='exact' knows no tolerance: take tokens or decimals"
+          "comparison='exact' has no tolerance: use tokens or decimals"
       )
 
   @property

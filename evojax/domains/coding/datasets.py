@@ -202,7 +202,7 @@ def _lines(value: Any) -> str:
   """Return text that may be given as a number or as a list of lines."""
   if isinstance(value, list) and all(isinstance(x, str) for x in value):
     value = '\n'.join(value)
-  needs = 'a text, a number or a list of them; others are for calls (fn_name)'
+  needs = 'a text, a number or a list of these; only calls (fn_name) take more'
   return _checked(value, 'input_output', needs)
 
 

@@ -24,7 +24,7 @@ from evojax.domains.coding.families import level as level_lib
 # Shares of the problems. A reworded problem keeps its program, so its share is
 # the smaller one.
 _SHARES = {'constants': 0.6, 'examples': 0.4}
-_ATTEMPTS = 8  # Most examples, and most contents of the split, to try.
+_ATTEMPTS = 8  # Maximum examples, or contents of the split, to try.
 
 
 def perturb(problem: records.Problem) -> records.Problem | None:

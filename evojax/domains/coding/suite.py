@@ -66,8 +66,8 @@ def decode(text: str) -> Suite:
     kinds = [type(x) for x in case] if isinstance(case, list) else type(case)
     if kinds != [str, str, bool]:
       raise ValueError(
-          f'tests: case {number} must be [stdin, expected, visible]: two texts'
-          f' and true or false'
+          f'tests: case {number} must be [stdin, expected, visible]: two'
+          ' texts, and true or false'
       )
   seconds = value['seconds']
   if type(seconds) not in (int, float) or not 1e-3 <= seconds < math.inf:

@@ -40,9 +40,9 @@ def enter(source):
     exec(code, space)
 {_SHORTEN}
 """
-# The modules that starter code of LeetCode's problems takes for granted, both
-# the modules and their names, in the order of LiveCodeBench: of two equal
-# names, the later one wins.
+# The modules that the starter code of LeetCode's problems uses without an
+# import, by name or for their names. The order is LiveCodeBench's: if two
+# modules define a name, the later one wins.
 _MODULES = (
     'string', 're', 'datetime', 'collections', 'heapq', 'bisect', 'copy',
     'math', 'random', 'statistics', 'itertools', 'functools', 'operator', 'io',
@@ -70,7 +70,7 @@ def enter(source, name, prelude, integer_keys):
     return value.tolist()  # NumPy's arrays and numbers.
 
   hook = keys if integer_keys else None
-  # Not splitlines: JSON's texts may hold other ends of lines, as U+2028.
+  # Not splitlines: JSON texts may hold other line ends, such as U+2028.
   lines = filter(None, sys.stdin.read().split('\\n'))
   given = [json.loads(line, object_hook=hook) for line in lines]
   write, dumps = os.write, json.dumps

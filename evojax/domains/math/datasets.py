@@ -125,10 +125,9 @@ def _problem(
     metadata = {graders.ROW: whole}
     if len(answer) > grade.MAX_ANSWER_CHARS and not own_grader:
       raise ValueError(
-          f'{answer_field}={answer!r:.80} has {len(answer)} characters, and'
-          f' more than {grade.MAX_ANSWER_CHARS} are not compared: give the'
-          ' field of the final answer (answer_field) or a grader of'
-          ' your own'
+          f'{answer_field}={answer!r:.80} has {len(answer)} characters; answers'
+          f' of more than {grade.MAX_ANSWER_CHARS} are not compared: name the'
+          ' field of the final answer (answer_field), or use your own grader'
       )
   return sources.make_problem(
       messages, answer, tag, system_prompt, metadata=metadata
@@ -189,7 +188,7 @@ def _text(row: Mapping[str, Any], field: str) -> str:
   if field not in row:
     raise ValueError(
         f'no field {field!r}; it has {sorted(map(str, row))}. Name the'
-        " fields beside the path: {'train': ..., 'question_field': ...,"
+        " fields next to the path: {'train': ..., 'question_field': ...,"
         " 'answer_field': ...}"
     )
   value = row[field]
@@ -199,7 +198,7 @@ def _text(row: Mapping[str, Any], field: str) -> str:
   if not isinstance(value, str) or not value.strip() or missing:
     hint = ''
     if isinstance(value, dict | list):
-      hint = '; others need a grader of your own, domain.kwargs.grader'
+      hint = '; for others, use your own grader (domain.kwargs.grader)'
     raise ValueError(
         f'{field}={value!r:.200} must be a non-empty text or a number{hint}'
     )

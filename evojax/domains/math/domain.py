@@ -185,15 +185,16 @@ def make(
       parquet=parquet,
       tfds=tfds,
   )
-  unknown = sorted(set(tools) - set(TOOLS))
-  if unknown or isinstance(tools, str):
+  if isinstance(tools, str) or set(tools) - set(TOOLS):
     raise ValueError(
-        f'domain.kwargs.tools={tools!r}: choose some of {list(TOOLS)}'
+        f'domain.kwargs.tools={tools!r} must be a list of names from'
+        f' {list(TOOLS)}'
     )
   if type(max_turns) is not int or max_turns < 1 or (tools and max_turns == 1):
     raise ValueError(
-        f'domain.kwargs.max_turns={max_turns!r} with tools={list(tools)}: a'
-        ' call and its answer need 2 turns or more'
+        f'domain.kwargs.max_turns={max_turns!r} with tools={list(tools)}:'
+        ' it must be an integer of at least 1, or of at least 2 with tools,'
+        ' since a call and its answer take 2 turns'
     )
   schemas = tuple(TOOLS[name] for name in dict.fromkeys(tools))
   if schemas:

@@ -261,8 +261,7 @@ def _real_set(tree: Tree) -> real_sets.Cuts | None:
     return ()
   if kind == 'tuple':
     ends = [_end(part) for part in parts[1:]]
-    # The row of a matrix is no interval, and
-    # \langle 1, 2 \rangle is none either.
+    # The row of a matrix is not an interval, nor is \langle 1, 2 \rangle.
     is_interval = len(ends) == 2 and parts[0][:1] in ('(', '[')
     if not is_interval or None in ends or ends[0] >= ends[1]:
       return None

@@ -1,6 +1,6 @@
 """Grading of a completion: find the answer and compare it with the reference.
 
-`compare` has the full rules:
+The rules of `compare`, whose docstring has two more:
   - The reference determines the comparison. A number is compared as an exact
     rational: 0.75, 3/4, \\frac{3}{4} and 75% are equal. There is no tolerance;
     a rounded reference has a leading ≈ and accepts every answer that rounds to
@@ -33,7 +33,7 @@ from evojax.evidence import schema
 GRADE_STATUS = {
     'ok': 0,  # An answer was found and compared.
     'no_answer': 1,  # There is no answer in the required format.
-    'unparsable': 2,  # The answer is no single value of the reference's kind.
+    'unparsable': 2,  # The answer is not a single value of that kind.
     'wrong_form': 3,  # The value is right, but not in the required form.
     'too_long': 4,  # More than MAX_ANSWER_CHARS.
     'timeout': 5,  # Beyond the limits of `equality`, or a scorer's time limit.

@@ -256,8 +256,8 @@ def _all(answer: str, entry: Mapping[str, Any]) -> bool:
 def _makes_target(answer: str, entry: Mapping[str, Any]) -> bool:
   """Return whether + - * / make exactly the target of whole numbers.
 
-  The library also takes letters, of which x - x is 0 and x / x is 1, functions,
-  powers and points, and for puzzle24 all from 24 to 25.
+  The library also accepts letters (x - x is 0, x / x is 1), functions, powers
+  and decimal points, and for puzzle24 any value from 24 to 25.
   """
   if not _ARITHMETIC.fullmatch(answer):
     return False
@@ -273,7 +273,7 @@ def _sorts(answer: str, entry: Mapping[str, Any]) -> bool:
   return read(answer) == read(entry['answer'])
 
 
-# Family -> what an answer must fulfil besides that its scorer gives it a 1.
+# Family -> a condition that an answer with a score of 1 must also meet.
 _STRICTER = {
     'countdown': _makes_target,
     'number_sorting': _sorts,

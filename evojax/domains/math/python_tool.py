@@ -1,7 +1,7 @@
 """The tool `python` of the math domain: computation in the box.
 
-The policy writes a program, and the answer is the program's output. Neither the
-problem nor its answer enters the box.
+The policy writes a program, and the tool replies with its output. Neither the
+problem nor the right answer enters the box.
 """
 
 from collections.abc import Mapping

@@ -67,8 +67,8 @@ class Entry:
   def demonstrated(self) -> bool:
     """True if demonstrations show the repair, and nothing trains on it.
 
-    It is so for half of the bugs of train. Of those beyond _OF_A_KEY of a key,
-    the catalogue holds no others.
+    This holds for half of the bugs of train. Once a key has _OF_A_KEY bugs, the
+    catalogue only takes further ones that are demonstrated.
     """
     return self.split == 'train' and int(self.identity[8], 16) % 2 == 0
 

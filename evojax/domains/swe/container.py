@@ -1,7 +1,7 @@
 """Tests of a task in a user's container, for what the box cannot run.
 
-Some repositories need more than Python and pytest. Users who have images of
-them say how to enter one; nothing here knows Docker.
+Some repositories need more than Python and pytest. A user who has container
+images of them says how to enter one; nothing here depends on Docker.
 """
 
 import contextlib

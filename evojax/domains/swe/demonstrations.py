@@ -4,13 +4,13 @@ A base policy mixes behaviours on purpose, as real base models do, so that
 reinforcement learning can select between them. Each demonstration draws one
 behaviour from `BEHAVIOURS`:
 
-  careful  searches the function, reads it from its head until the wrong line
-           is shown, repairs the line, tests, submits.
+  careful  searches for the function, reads its head and, if it is long, the
+           part with the wrong line, repairs the line, tests, submits.
   hasty    edits a line of the function that it has not read, and submits.
   timid    searches and reads, and never edits.
   looping  runs the tests again and again.
   leaking  looks for the fix in the history. If it is there (in two thirds of
-           the demonstrations), it is copied; otherwise nothing is done.
+           the demonstrations), it is copied; otherwise nothing is edited.
 
 The expert knows the reference patch; every reply comes from the tools in the
 box. Problem and behaviour determine the calls, so that each session is run only

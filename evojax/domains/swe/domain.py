@@ -265,8 +265,8 @@ class Source:
       entries = others if domain.others.alone else entries + others
     if not entries:
       raise ValueError(
-          f'no problem of {split} is of the families in domain.kwargs.families;'
-          ' name more of them'
+          f'{split} has no problem of the families in domain.kwargs.families;'
+          ' name more families'
       )
     self._entries = sources.FiniteSource(entries, split, seed)
     self._domain, self._levels = domain, levels
@@ -283,7 +283,7 @@ class Source:
     messages = [{'role': 'user', 'content': task.issue}]
     if domain.system_prompt:
       messages.insert(0, {'role': 'system', 'content': domain.system_prompt})
-    # Packages that nothing is trained on get their own rows in tables.
+    # Packages that no policy is trained on get their own rows in tables.
     family = task.family
     if task.foreign and not domain.others.alone:
       family = 'third_party_package'
@@ -375,7 +375,8 @@ def make(
       sealed problems of the shipped packages: the 'path' of the file;
       'checkouts', repo -> a local clone; 'container', to run tests that the box
       cannot, see `container.Container`.
-    trust_in_process: Whether to train on these, too, split by hash. Their
+    trust_in_process: Whether these tasks, split by hash, replace the shipped
+      problems of all splits, so that a policy is trained on them. Their
       verdicts can be forged, and a policy may learn to do so.
 
   Raises:

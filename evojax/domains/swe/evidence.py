@@ -38,7 +38,7 @@ COLUMNS = (
     ),
     _watched('unseen', 'bool', 'From a package that nothing is trained on.'),
     _watched('max_turns', 'int32', 'The limit of turns.', unit='turns'),
-    _shown('format_ok', 'bool', 'Every turn holds a call that could be read.'),
+    _shown('format_ok', 'bool', 'Every turn calls a tool that exists.'),
     _shown(
         'files_edited', 'int32', 'Source files that differ.', unit='files'
     ),
@@ -72,20 +72,20 @@ COLUMNS = (
     _derived(
         'searched_before_edit',
         'bool',
-        'It looked with grep or read before its first edit, which there is.',
+        'It made an edit, and called grep or read before the first one.',
     ),
     _derived('tested_after_edit', 'bool', 'It ran tests after its last edit.'),
     _derived('read_history', 'bool', 'It called git log or git show.'),
     _derived(
         'tests_touched',
         'int32',
-        'Tests, configurations and links that differ; none of it is graded.',
+        'Tests, configurations and links that differ; they are not graded.',
         unit='files',
     ),
     _derived(
         'first_edit_turn',
         'int32',
-        'Turn of the first edit that did something, from 0; -1 without one.',
+        'Turn of the first edit that succeeded, from 0; -1 without one.',
         unit='turns',
     ),
 )

@@ -88,14 +88,14 @@ def from_sdist(
       raise ValueError(
           f'{name}: its tests end with {result.status}: {result.message}'
       )
-    before = _outcomes(result.stdout)
+    before = suite_lib.read(result.stdout)
     # A bug may make tests slower; it is left out if it makes them endless.
     seconds = 2.0 + 2 * result.cpu_seconds
     passing = sorted(n for n, said in before.items() if said == 'passed')
     if not passing:
       raise ValueError(
-          f'{name}: none of its tests passes in the box. It finds pytest and'
-          ' NumPy; what else the tests import is missing'
+          f'{name}: none of its tests passes in the box, which has pytest and'
+          ' NumPy, but no other package that the tests may import'
       )
     return [
         _task(name, tree, bug, failing, passing, said)
@@ -180,10 +180,6 @@ def _tests(tree: trees.Tree) -> dict[str, bytes]:
   return {p: d for p, d in tree.items() if not trees.is_source(p)}
 
 
-def _outcomes(stdout: bytes) -> dict[str, Any]:
-  return suite_lib.read(stdout)
-
-
 # ------------------------------------------------------------------- JSON lines
 
 
@@ -219,7 +215,7 @@ def _row(row: Any) -> dict[str, Any]:
       raise ValueError(f'{name} must be a list of names of tests')
     if other := next((test for test in value if '::' not in test), None):
       raise ValueError(
-          f'{name} has {other!r:.80}, which is no test name of pytest, such as'
+          f'{name} has {other!r:.80}, which is not a test name of pytest like'
           ' tests/test_a.py::test_b. Tests of other runners, such as those of'
           ' django and sympy, cannot be graded here: leave the row out'
       )
@@ -307,8 +303,8 @@ def _tree(
 ) -> dict[str, bytes]:
   """Return the regular files of a commit as they are stored.
 
-  An archive of git's would lack or change the files that .gitattributes names:
-  the tests of some repositories are not exported.
+  `git archive` would leave out or change files that .gitattributes names: some
+  repositories do not export their tests.
   """
   listed = _git(checkout, 'ls-tree', '-r', '-l', '-z', '--full-tree', commit)
   found, size = {}, 0

@@ -26,7 +26,7 @@ GRADE_STATUS = {
     'ok': 0,  # The tests ran to their end, whatever they found.
     'no_edit': 1,  # No source file differs, so nothing was run.
     'bad_tree': 2,  # The tree cannot be read or written: names, sizes.
-    'broken': 3,  # No test reported anything: it cannot be imported.
+    'broken': 3,  # No test reported anything: the code cannot be imported.
     'error': 4,  # The tests ended early.
     'timeout': 5,
     'cpu_limit': 6,

@@ -1,8 +1,8 @@
 """A git repository made of snapshots, as the files of its `.git` folder.
 
-Git is not run here: objects go into one pack, so that a history is a function
-of its snapshots and consists of two files. The pack only holds what the
-branches reach. For the formats see https://git-scm.com/docs: gitformat-pack,
+Git is not run here, so a history is a function of its snapshots. All objects go
+into one pack with its index, and the pack only holds what the branches reach.
+For the formats see https://git-scm.com/docs: gitformat-pack,
 -index.
 """
 

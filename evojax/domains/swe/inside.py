@@ -207,7 +207,7 @@ def visible(seconds, only=''):
 
 
 def _stand_in():
-  """Return the substitute for pytest in tests: `raises` and `approx`."""
+  """Return the substitute for pytest in tests, which only has `raises`."""
   module = types.ModuleType('pytest')
 
   @contextlib.contextmanager
@@ -329,7 +329,7 @@ def tool(name, arguments):
 def _ls(path):
   top = _at(path or '.')
   if not os.path.isdir(top):
-    raise Refused(f'{path} is no folder; read shows files')
+    raise Refused(f'{path} is not a folder; read shows files')
   names = []
   for name in sorted(os.listdir(top)):
     full = os.path.join(top, name)
@@ -343,7 +343,7 @@ def _grep(pattern, path):
   try:
     expression = re.compile(pattern)
   except (re.error, RecursionError, OverflowError) as error:
-    raise Refused(f'{pattern!r} is no regular expression: {error}') from error
+    raise Refused(f'{pattern!r} is not a valid regex: {error}') from error
   paths = _walk(top) if os.path.isdir(top) else [top]
   lines, size = [], 0
   for file in paths:

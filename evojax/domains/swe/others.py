@@ -3,8 +3,9 @@
 Their verdicts come from a pytest beside the agent's code, which can be forged.
 By default they are therefore used as sealed problems, on which nothing is
 trained or decided, while train and dev come from the shipped packages. Bugs of
-archives are sealed problems beside those of the shipped packages, with a row of
-their own in tables; JSON lines take the place of all others.
+archives are added to the sealed problems of the shipped packages, with a row of
+their own in tables; JSON lines replace the shipped sealed problems. With
+`trust_in_process`, third-party tasks replace all shipped problems.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ class Others:
   """Third-party tasks, and where they may be used."""
 
   tasks: Mapping[str, tasks_lib.Task]  # By problem_id.
-  trained: bool  # Whether train and dev consist of them, too.
-  # Whether sealed problems consist of them alone.
+  trained: bool  # Whether train and dev have some of them, too.
+  # Whether they replace the shipped problems of the splits that have them.
   alone: bool = False
   container: container_lib.Container | None = None  # Runs their tests.
 

@@ -222,7 +222,7 @@ def _literal(node: ast.expr) -> Any:
   """
   expression = ast.Expression(node)
   if not all(isinstance(part, _LITERAL) for part in ast.walk(expression)):
-    raise ValueError(f'{ast.unparse(node)!r} is no literal')
+    raise ValueError(f'{ast.unparse(node)!r} is not a literal')
   code = compile(ast.fix_missing_locations(expression), 'expected', 'eval')
   return eval(code, {'__builtins__': {}})
 

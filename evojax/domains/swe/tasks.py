@@ -19,7 +19,7 @@ OUTSIDE, IN_PROCESS = 'outside', 'in_process'
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One problem. The agent sees only its `tree` and `issue`."""
+  """One problem. The agent only sees its `tree`, `issue` and `history`."""
 
   instance_id: str
   repo: str

@@ -110,8 +110,8 @@ class Settings:
         )
     if len({'none', *map(self.name, TOOLS)}) <= len(TOOLS):
       raise ValueError(
-          f'names={dict(self.names)}: every tool needs a name of its own, and'
-          " 'none' is taken"
+          f'names={dict(self.names)}: every tool needs its own name, which'
+          " cannot be 'none'"
       )
     for name in ('max_letters', 'read_lines', 'test_seconds'):
       if not getattr(self, name) > 0:
@@ -283,7 +283,7 @@ class Session:
         kind = {str: 'a text', int: 'a whole number'}[kind]
         return f'{key} must be {kind}, not {value!r:.60}.'
       if kind is str and not _is_text(value):
-        return f'{key} is no text that UTF-8 can write.'
+        return f'{key} cannot be encoded in UTF-8.'
     missing = [k for k, t in takes.items() if t[1] and k not in arguments]
     if missing:
       return f'{name} needs {missing[0]}; {usage}.'
@@ -363,12 +363,12 @@ class Session:
     if command not in _GIT:
       return (
           False,
-          f'{name} {command:.60} is not to be had; use log, show or diff.',
+          f'{name} {command:.60} is not available; use log, show or diff.',
       )
     if ref and (command != 'show' or not _REF.fullmatch(ref)):
       return False, f'ref={ref!r:.120} names no commit for {name} show.'
     if '\0' in path:
-      return False, f'path={path!r:.120} is no path.'
+      return False, f'path={path!r:.120} is not a path.'
     arguments = [*_GIT[command], *([ref] if ref else [])]
     if command != 'log':
       arguments.append(f'--unified={self._settings.patch_context}')

@@ -1,7 +1,7 @@
 """Values on their way out of the box, in a text that hides nothing.
 
-Only builtin types have a text of their own, so that no object of an agent can
-claim to equal anything: only plain values are compared outside. This file is
+Only plain values of builtin types are encoded, and only these are compared
+outside, so that no object of an agent can claim to equal anything. This file is
 used on both sides of the box, see `inside`.
 """
 

@@ -27,7 +27,7 @@ class Pool:
 
     Args:
       tier: See `probe.tier`.
-      size: Maximum number lent at a time. Each is two processes.
+      size: Maximum number lent at a time. Each has three processes.
       entry: The entry that runs in the box.
       limits: Limits of every command.
 

@@ -79,8 +79,8 @@ class Loop:
           self._loop = None
       raise HeldUpError(
           'the event loop of the environment is held up: a tool or a reward'
-          ' function blocks it. Make it a coroutine that awaits, or have it'
-          ' end by itself'
+          ' function blocks it. Make that function a coroutine that awaits, or'
+          ' give it a time limit of its own'
       ) from error
     raise LateError(f'no answer within {seconds:g} s')
 
@@ -171,8 +171,8 @@ def _import() -> Any:
     ) from error
   if not hasattr(verifiers, 'MultiTurnEnv'):
     raise LibraryError(
-        f'verifiers {verifiers.__version__} has no MultiTurnEnv, whose'
-        " interface is driven here: pip install 'verifiers>=0.3,<0.4'"
+        f'verifiers {verifiers.__version__} has no MultiTurnEnv, which this'
+        " domain needs: pip install 'verifiers>=0.3,<0.4'"
     )
   return verifiers
 
@@ -195,9 +195,9 @@ def _check(library: Any, name: str, made: Any) -> None:
   if not isinstance(made, library.MultiTurnEnv):
     raise LibraryError(
         f'{_FIELD}={name!r} is a {type(made).__name__}, which plays its'
-        ' episodes by itself; SingleTurnEnv, MultiTurnEnv, ToolEnv and what'
-        ' derives from them can be driven. Instead of a group of environments,'
-        ' name one of them'
+        ' episodes by itself. Only SingleTurnEnv, MultiTurnEnv, ToolEnv and'
+        ' their subclasses can be driven. Of a group of environments, name a'
+        ' single one'
     )
   if made.rubric.has_group_rewards or made.rubric.has_advantages:
     raise LibraryError(
@@ -209,7 +209,7 @@ def _check(library: Any, name: str, made: Any) -> None:
   if not any(weights):
     raise LibraryError(
         f'{_FIELD}={name!r}: its rubric has no reward function with a weight,'
-        ' so that every episode has the same reward'
+        ' so every episode would have the same reward'
     )
 
 

@@ -120,7 +120,7 @@ def within(
 
 
 def give_weight(part: str, weight: float) -> Change:
-  """Return a change that weights a reward part, added first if shipped."""
+  """Return a change that weights a reward part, and adds a shipped one."""
   path = surface_lib.WEIGHTS + part
 
   def apply(context: propose.Context) -> spec.Harness | None:

@@ -8,8 +8,7 @@ The expected effect is a 90 % interval for Avg@k after one arm, in fractions,
 against the same arm without the change. Its centre is half of the effect that
 the source reports, since an arm is short. It extends about five points to
 either side, since no source trained a policy of this size and most changes do
-little.
-`rules` narrows it with the trials of the run.
+little. `rules` narrows it with the trials of the run.
 """
 
 from collections.abc import Callable
@@ -80,8 +79,8 @@ ENTRIES = {
     'learning_rate_far_up': Entry(
         triggers=('slow_learning',),
         change=changes.scale('optim.learning_rate', 30.0),
-    # Such rates suit policies of billions of parameters. Where one of them is
-    # right here too, a replay of three updates at 30 times the rate shows it.
+        # Such rates suit policies of billions of parameters. If one is right
+        # here, too, a replay of a few updates at 30 times the rate shows it.
         when=lambda context: context.config['optim.learning_rate'] < 1e-5,
         expected=(0.0, 0.15),
         hypothesis='At so small a rate the policy hardly moves.',
@@ -253,7 +252,8 @@ ENTRIES = {
         expected=(-0.04, 0.07),
         hypothesis=(
             'Completions run into the limit and count as wrong: a soft penalty'
-            ' before it tells them apart from wrong ones that end.'
+            ' that begins below the limit tells them apart from wrong ones that'
+            ' end.'
         ),
         source=f'{_DAPO}, Eq. 13; Table 1: +3 points on AIME 2024',
         check='truncated falls below 15 %',
@@ -265,7 +265,8 @@ ENTRIES = {
         expected=(-0.04, 0.07),
         hypothesis=(
             'Episodes run into the limit, mostly with replies of tools: a soft'
-            ' penalty before it tells them apart from wrong ones that end.'
+            ' penalty that begins below the limit tells them apart from wrong'
+            ' ones that end.'
         ),
         source=f'{_DAPO}, Eq. 13; Table 1: +3 points on AIME 2024',
         check='truncated falls below 15 %',
@@ -324,7 +325,7 @@ ENTRIES = {
         change=changes.shorter_limit(),
         hypothesis=(
             'Completions spend tokens that solve nothing: under a shorter limit'
-            ' the brief ones are what is reinforced.'
+            ' the brief ones are reinforced.'
         ),
         source=f'{_DEEPSCALER}: training at 8K tokens before 16K and 24K',
         check='n_tokens falls, truncated does not rise',
@@ -333,7 +334,7 @@ ENTRIES = {
         triggers=('truncated',),
         change=changes.set_value('rollout.token_limit', 0),
         expected=(-0.04, 0.08),
-        hypothesis='The limit cuts completions that would have been solved.',
+        hypothesis='The limit cuts completions that would have been right.',
         source=f'{_DEEPSCALER}: 8K, then 16K, then 24K tokens',
         check='truncated falls below 15 %',
     ),

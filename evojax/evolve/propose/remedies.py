@@ -68,5 +68,5 @@ def is_beyond_repair(
 def said(remedy: records.Remedy) -> str:
   """Return advice on a remedy that no harness may make."""
   path = repairs.path_of(remedy)
-  text = f'{path} is no value that a harness may change'
+  text = f'a harness cannot change {path}'
   return text if remedy.value is None else f'{text}; set it to {remedy.value}'

@@ -115,7 +115,11 @@ def believe(
 
 
 def propose(context: propose_lib.Context) -> propose_lib.Proposal | None:
-  """Return the next change, or None if nothing is left to try."""
+  """Return the next change.
+
+  It is None if nothing is left to try, or while the repair of a critical fault
+  waits or races.
+  """
   if found := _from_findings(context):
     return found
   critical = {f.check for f in context.findings if f.severity == 'critical'}

@@ -73,7 +73,10 @@ def hypothesize(
 
 
 def ends_run(run: opening.Run, diagnosis: records.Diagnose) -> bool:
-  """Return whether a fault ends the run, unless changes are in its inbox."""
+  """Return whether a fault that no harness can repair ends the run.
+
+  The loop ends it only if no candidate races.
+  """
   if not run.config.evolve.end_at_fault:
     return False
   return remedies.is_beyond_repair(run.setup.surface, diagnosis.findings)

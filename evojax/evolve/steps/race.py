@@ -7,10 +7,10 @@ ended, so that the incumbent trains as a single run would; an arm that taught
 nothing or did harm is left out, see `pairs.is_wasted`. A chain follows the
 repair of a critical fault instead, in the first round of that repair: under a
 broken recipe the incumbent's arms teach little, and if the repair is kept, none
-of its training is thrown away.
-With the mean, all pairs start from the newest version and train side by side.
-After a change was kept, its former harness keeps training in the same way for
-some rounds, from a state of its own: the shadow.
+of its training is thrown away. With the mean, all pairs start from the newest
+version and train side by side. After a change was kept, the former harness
+keeps training in the same way for some rounds, from a state of its own: the
+shadow.
 """
 
 from collections.abc import Mapping, Sequence

@@ -97,7 +97,9 @@ def train(run: opening.Run) -> records.Train:
     found = recorded.findings(run, [folder], run.seed.sha256)
     suspect = any(finding.severity == 'critical' for finding in found)
     if pairs.is_wasted(run, arm, suspect=suspect):
-      run.say('the seed harness learns nothing: rounds start from the base')
+      run.say(
+          'the seed harness learns nothing: rounds start from the base policy'
+      )
       end = run.states.begin(run.path / _BASE)
       fields = dict(checkpoint=_BASE, end=end)
   return recorder.made_from(

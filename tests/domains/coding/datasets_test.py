@@ -381,7 +381,7 @@ class JsonlTest(parameterized.TestCase):
       (_livecodebench(tolerance='nan'), 'absolute=nan must be a number >= 0'),
       (
           _livecodebench(comparison='exact', tolerance=1),
-          "comparison='exact' knows no tolerance",
+          "comparison='exact' has no tolerance",
       ),
   )
   def test_refuses(self, row, message):

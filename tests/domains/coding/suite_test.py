@@ -57,7 +57,7 @@ class EncodeTest(parameterized.TestCase):
       (_compared(absolute=-1.0), 'absolute=-1.0 must be a number >= 0'),
       (_compared(relative=float('nan')), 'relative=nan must be a number >= 0'),
       (_compared(mode='equal'), "comparison='equal' is not one of"),
-      (_compared(mode='exact'), "comparison='exact' knows no tolerance"),
+      (_compared(mode='exact'), "comparison='exact' has no tolerance"),
       (_compared(relative=True), 'comparison={.* must be an object with these'),
       (_compared(absolute='1'), 'comparison={.* must be an object with these'),
       (_compared(mode=['exact']), 'comparison={.* must be an object with'),

@@ -84,7 +84,7 @@ class JsonlTest(parameterized.TestCase):
   def test_a_list_of_one_answer(self):
     (problem,) = self._read({'question': 'a', 'answer': [r'\frac{1}{2}']})
     self.assertEqual(problem.answer, r'\frac{1}{2}')
-    with self.assertRaisesRegex(ValueError, 'a grader of your own'):
+    with self.assertRaisesRegex(ValueError, 'use your own grader'):
       self._read({'question': 'a', 'answer': ['1', '2']})
 
   def test_rows_of_numina_math(self):
@@ -112,7 +112,7 @@ class JsonlTest(parameterized.TestCase):
         'prompt': [{'role': 'user', 'content': 'Make 98.'}],
         'reward_model': {'ground_truth': truth, 'style': 'rule'},
     }
-    with self.assertRaisesRegex(ValueError, 'a grader of your own'):
+    with self.assertRaisesRegex(ValueError, 'use your own grader'):
       self._read(row)
     (problem,) = self._read(row, own_grader=True)
     self.assertEqual(json.loads(problem.answer), truth)
@@ -173,7 +173,7 @@ class JsonlTest(parameterized.TestCase):
       (
           'no_question',
           [{'answer': 'b'}],
-          r":1: no field 'question'; .*'answer'.*beside the path: {'train': ",
+          r":1: no field 'question'; .*'answer'.*next to the path: {'train': ",
       ),
       ('no_answer', [{'question': 'a'}], ":1: no field 'answer'"),
       ('empty_answer', [{'question': 'a', 'answer': ' '}], 'answer=. .* must'),

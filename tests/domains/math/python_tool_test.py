@@ -78,9 +78,9 @@ class PythonToolTest(parameterized.TestCase):
     self.assertEqual((reply.action, reply.ok), (1, True))
 
   @parameterized.parameters(
-      (dict(tools=('sql',), max_turns=2), 'choose some of'),
-      (dict(tools='python', max_turns=2), 'choose some of'),
-      (dict(tools=('python',)), 'need 2 turns'),
+      (dict(tools=('sql',), max_turns=2), 'a list of names from'),
+      (dict(tools='python', max_turns=2), 'a list of names from'),
+      (dict(tools=('python',)), 'take 2 turns'),
       (dict(max_turns=0), 'max_turns=0'),
   )
   def test_wrong_arguments_of_make(self, kwargs, message):

@@ -195,8 +195,8 @@ class SweDomainTest(parameterized.TestCase):
   @parameterized.parameters(
       ({'gti': 'x'}, 'are not among'),
       ({'git': 'a b'}, 'must be letters'),
-      ({'git': 'read'}, 'a name of its own'),
-      ({'git': 'none'}, 'a name of its own'),
+      ({'git': 'read'}, 'its own name'),
+      ({'git': 'none'}, 'its own name'),
   )
   def test_names_that_cannot_be(self, names, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -237,7 +237,7 @@ class SweDomainTest(parameterized.TestCase):
       (_call('read'), 'path'),
       (_call('read', path='../../etc/passwd'), 'leads out'),
       (_call('read', path=7), 'must be a text'),
-      (_call('git', command='push'), 'not to be had'),
+      (_call('git', command='push'), 'not available'),
       ('<tool_call>' + '[' * 3_000 + '</tool_call>', 'not JSON'),
   )
   def test_hostile_calls_are_answered(self, turn, answer):

@@ -137,6 +137,13 @@ class FromSdistTest(Folder):
         session = tools.Session(task, box, tools.Settings())
         shown = session.call('test', {}).text
         self.assertRegex(shown, r'^[1-9]\d* passed, 0 failed\n')
+        # Any part of a name, not an expression of pytest's -k.
+        name = next(
+            n for n in task.pass_to_pass if n.partition('::')[0] in task.tree
+        )
+        for only, count in ((name, 1), ('not a', 0)):
+          shown = session.call('test', {'only': only}).text
+          self.assertRegex(shown, rf'^{count} passed, 0 failed\n')
         log = session.call('git', {'command': 'log'}).text
         self.assertIn('Import m-1', log)
         self.assertNotIn('Fix', log)

@@ -14,7 +14,6 @@ from evojax.domains.coding.families import level
 # A stream of problems depends on the order of the families.
 _FILES = ('numeric.toml', 'strings.toml', 'structures.toml', 'processes.toml')
 
-
 _FOLDER = importlib.resources.files(__name__)
 
 FAMILIES: Mapping[str, tuple[level.Level, ...]] = {
