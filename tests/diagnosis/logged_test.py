@@ -156,6 +156,23 @@ class LengthTest(parameterized.TestCase):
     )
     self.assertIn('max_completion_length', lengths.fixed_length(run).change)
 
+  @parameterized.parameters(
+      (dict(), 'hold further turns:'),
+      (dict(more='and so on, by one and two, as ever'), 'none ends by itself'),
+      (dict(more='It is so, and 2 + 2 = 4. So:\n'), 'none ends by itself'),
+      (dict(spread=60), None),  # The policy ends them.
+      (dict(end='.'), None),  # They are of a fixed form.
+      (dict(end=' }'), None),
+      (dict(limit=99), None),  # They are short.
+      (dict(logged=True), None),  # How many are cut is known.
+  )
+  def test_completions_that_never_end(self, changed, said):
+    found = lengths.fixed_length(parts_made.endless(**changed))
+    self.assertEqual(found is not None, said is not None)
+    if found:
+      self.assertIn(said, found.text)
+      self.assertIn('min_length', found.change)
+
   def test_few_steps(self):
     run = parts_made.metrics(length=np.where(_N < 15, 203.0, np.nan))
     with self.assertRaises(form.NotLogged):

@@ -216,6 +216,40 @@ def counted(prompts: float, per: float = 0.5) -> form.Run:
 # Name -> (maker, checks any of which names it); see `faults_made`.
 NEAR = noise(0.98, 1.02)  # Factors that are noise.
 EVERY_EIGHTH = np.where(np.arange(STEPS) % 8 == 0, 0.5, np.nan)
+def endless(
+    more: str = 'It is a sum of two numbers. Human: And that? Assistant: ',
+    spread: int = 6,
+    end: str = '',
+    limit: int = 400,
+    logged: bool = False,
+) -> form.Run:
+  """Return a run of answers that all go on to about one length.
+
+  Args:
+    more: What they say over and over.
+    spread: Standard deviation of their characters.
+    end: What all of them end with.
+    limit: Mean of their characters.
+    logged: Whether the share that is cut is logged.
+  """
+  rows = made.rollouts(groups=16, size=1)
+  rng = np.random.default_rng(9)
+  sizes = np.maximum(rng.normal(limit, spread, len(rows)), 20).astype(int)
+  shift = rng.integers(0, len(more), len(rows))
+  rows['completion'] = [
+      (more[at:] + more * 40)[:size] + end
+      for at, size in zip(shift, sizes, strict=True)
+  ]
+  rows['prompt'] = 'Human: ' + rows['prompt'] + ' Assistant:'
+  rows['reward'] = rng.normal(0, 1, len(rows))
+  columns = ['step', 'prompt', 'completion', 'reward']
+  steps = pd.DataFrame({'step': np.arange(STEPS)})
+  if logged:
+    steps['truncated'] = 1.0
+  path = pathlib.Path('made')
+  return form.make(path, 'table', rows[columns], steps, {})
+
+
 FAULTS = {
     'other_weights': (lambda: gap(gap=noise(8, 9)), ('other_weights',)),
     'stale_sampler': (stale, ('stale_sampler',)),
@@ -370,6 +404,7 @@ FAULTS = {
         lambda: metrics(length=np.full(STEPS, 203.0)),
         ('fixed_length',),
     ),
+    'end_suppressed': (endless, ('fixed_length',)),
     'length_of_both': (lambda: counted(0.5), ('other_length',)),
     'more_calls': (lambda: calls(1.0, 3.0, -0.2), ('calls_grow',)),
     'unlearned_calls': (lambda: calls(1.5, 0.0), ('calls_unlearned',)),
