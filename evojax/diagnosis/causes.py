@@ -534,7 +534,8 @@ NAMED = frozenset(
     ' reward_hacking reward_lost right_refused roles_written same_samples'
     ' schedule_ends shaping_alone shown_refused silent stop_string temperature'
     ' template_twice tests_tampered tests_time_out text_refused too_easy'
-    ' turn_limit turns_ignored unscored unusual_setting visible_only warmup'
+    ' turn_limit turns_ignored unsampled_tokens unscored unusual_setting'
+    ' visible_only warmup'
     .split()
 )
 _OWN = 'evojax'

@@ -132,6 +132,37 @@ class RatioTest(parameterized.TestCase):
     self.assertEqual(names.common(log)['ratio'].tolist(), [0.9])
 
 
+class TokensTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (dict(), 'critical'),
+      (dict(loss=0.02 * _NEAR), 'warning'),
+      (dict(gap_high=0.6 * _NEAR), None),
+      (dict(gap_high=np.where(_N % 7 == 3, 4.0, 0.6)), None),  # Rounding.
+      (dict(gap_high=np.where(_N == 20, 15.0, 0.6)), None),
+      (dict(gap_high=np.where(_N < 20, 15.0, 0.6)), None),
+      (dict(gap_high=np.where(_N % 7 == 3, 15.0, 6.0)), None),
+      # Whole completions differ, which `logprob_gap` finds.
+      (dict(gap=np.where(_N % 7 == 3, 0.8, 0.01)), None),
+  )
+  def test_tokens_that_were_not_sampled(self, changed, severity):
+    hit = _N % 7 == 3
+    course = dict(
+        gap_high=np.where(hit, 15.0, 0.6), loss=np.where(hit, 1.5, 0.03)
+    )
+    found = sampler.unsampled_tokens(parts_made.gap(**(course | changed)))
+    self.assertEqual(found and found.severity, severity)
+    if found:
+      self.assertEqual(found.since, 3)
+      self.assertEqual('the loss is' in found.text, severity == 'critical')
+
+  def test_names_of_trl(self):
+    log = pd.DataFrame(
+        {'step': [1], 'sampling/sampling_logp_difference/max': 12.0}
+    )
+    self.assertEqual(names.common(log)['gap_high'].tolist(), [12.0])
+
+
 class LengthTest(parameterized.TestCase):
 
   @parameterized.parameters(

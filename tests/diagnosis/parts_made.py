@@ -404,6 +404,13 @@ FAULTS = {
         lambda: metrics(length=np.full(STEPS, 203.0)),
         ('fixed_length',),
     ),
+    'turns_encoded_again': (
+        lambda: gap(
+            gap_high=np.where(np.arange(STEPS) % 7 == 3, 15.0, 0.6),
+            loss=np.where(np.arange(STEPS) % 7 == 3, 1.5, 0.03) * NEAR,
+        ),
+        ('unsampled_tokens',),
+    ),
     'end_suppressed': (endless, ('fixed_length',)),
     'length_of_both': (lambda: counted(0.5), ('other_length',)),
     'more_calls': (lambda: calls(1.0, 3.0, -0.2), ('calls_grow',)),
