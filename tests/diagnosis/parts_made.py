@@ -216,6 +216,38 @@ def counted(prompts: float, per: float = 0.5) -> form.Run:
 # Name -> (maker, checks any of which names it); see `faults_made`.
 NEAR = noise(0.98, 1.02)  # Factors that are noise.
 EVERY_EIGHTH = np.where(np.arange(STEPS) % 8 == 0, 0.5, np.nan)
+def unmarked(
+    line: str = 'It is: {}',
+    share: float = 0.4,
+    paid: float = 0.0,
+    asked: str = '',
+    key: str = 'green amber {} stone',
+    numbered: bool = True,
+) -> form.Run:
+  """Return a run whose right answers, of text, never count.
+
+  Args:
+    line: What right completions say of the reference.
+    share: Share of them.
+    paid: Share of all completions that count as right.
+    asked: What the prompts say of the reference.
+    key: The reference, around the number of the problem.
+    numbered: Whether the outcome is logged.
+  """
+  rows = made.rollouts()
+  rng = np.random.default_rng(10)
+  rows['reference'] = [key.format(n) for n in rows['reference']]
+  right = rng.random(len(rows)) < share
+  said = np.where(right, rows['reference'], 'green amber stone')
+  rows['completion'] = [f'Well.\n{line.format(text)}' for text in said]
+  rows['prompt'] += [asked.format(text) for text in rows['reference']]
+  counts = (rng.random(len(rows)) < paid).astype(float)
+  rows = rows.drop(columns=['part_format', 'format_ok'])
+  rows = rows.assign(outcome=counts, part_correct=counts)
+  drop = () if numbered else ('outcome', 'part_correct')
+  return made.run(rows, reward=lambda e: counts, drop=drop)
+
+
 def endless(
     more: str = 'It is a sum of two numbers. Human: And that? Assistant: ',
     spread: int = 6,
@@ -394,6 +426,7 @@ FAULTS = {
     'shrinks': (lambda: metrics(length=shrinking(1.0)), ('shrinks',)),
     'loops': (lambda: looping(0), ('loops',)),
     'refused': (lambda: refused(1.0), ('right_refused',)),
+    'tag_unwritten': (unmarked, ('plain_refused',)),
     'dead_tool': (
         lambda: replying(0.6, 'UnknownError', '```output\n{}\n```\n'),
         ('same_error',),
