@@ -32,6 +32,7 @@ _REFUSES = (
     'right_refused',
     'form_refused',
     'text_refused',
+    'plain_refused',
     'family_refused',
     'shown_refused',
     'key_disagrees',
@@ -532,11 +533,13 @@ NAMED = frozenset(
     ' kl_strong learning_rate_zero length_decides length_gaming limit_shortens'
     ' missing_tool narrow_data no_baseline one_text other_language other_length'
     ' outweighed overlong_early padded_lengths part_of_the_data part_stops'
-    ' phrase_paid prompt_cut redundant_part repeated_steps replies_cut'
+    ' phrase_paid plain_refused prompt_cut redundant_part repeated_steps'
+    ' replies_cut'
     ' reward_hacking reward_lost right_refused roles_written same_samples'
     ' schedule_ends shaping_alone shown_refused silent stop_string temperature'
     ' template_twice tests_tampered tests_time_out text_refused too_easy'
-    ' turn_limit turns_ignored unscored unusual_setting visible_only warmup'
+    ' turn_limit turns_ignored unsampled_tokens unscored unusual_setting'
+    ' visible_only warmup'
     .split()
 )
 _OWN = 'evojax'

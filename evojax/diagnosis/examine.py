@@ -133,6 +133,7 @@ _SAID_BY_CRITICAL = {
     'gradient_zero': (
         'grader_open',
         'not_finite',
+        'plain_refused',
         'reward_falling',
         'right_refused',
     ),
@@ -149,6 +150,7 @@ _SAID_BY_CRITICAL = {
     'too_hard': (
         'loops',
         'other_weights',
+        'plain_refused',
         'prompt_cut',
         'right_refused',
         'silent',
@@ -164,6 +166,7 @@ _SAID_BY_CRITICAL = {
     'dead_groups': (
         'loops',
         'other_weights',
+        'plain_refused',
         'right_refused',
         'silent',
         'turn_limit',

@@ -97,6 +97,7 @@ STEP = {
     'ratio': 'of trainer to sampler probabilities, mean of the tokens',
     'ratio_high': 'the largest of these',
     'gap': '|trainer - sampler| log-prob, nats per token',
+    'gap_high': 'the largest of these, of a token',
     'explained': 'share of the variance of returns that the critic explains',
     'value': "mean of the critic's values",
     'return': 'mean',

@@ -145,6 +145,10 @@ METRICS = {
         'rollout_corr/kl',
         'rollout_correction/kl',
     ),
+    'gap_high': (
+        'sampling/sampling_logp_difference/max',
+        'debug/vllm_vs_local_logprob_diff_max',
+    ),
     'ratio': (
         'sampling/importance_sampling_ratio/mean',
         'rl/ratio_new_old',

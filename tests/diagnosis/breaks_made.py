@@ -84,6 +84,28 @@ def drifted(
   return made.run(rows)
 
 
+def translated(
+    home: str = 'nous avons donc une somme et les parts sont dans le total',
+    other: str = 'so we have the sum, which is that of the parts, and it is so',
+    asked: str = 'Combien de pommes sont dans les paniers, et pour qui ?',
+    program: str = '',
+) -> form.Run:
+  """Return a run whose thoughts are in another language from a step on.
+
+  Args:
+    home: The thoughts before.
+    other: The thoughts from there on.
+    asked: What the prompts ask for; they name tags, which are English.
+    program: What follows the thoughts.
+  """
+  rows = made.rollouts()
+  rows['prompt'] += f' {asked} <think>...</think> <answer>...</answer>'
+  said = pd.Series(np.where(rows['step'] >= AT, other, home), rows.index)
+  said = '<think>' + said + '</think>\n<answer>' + rows['completion']
+  rows['completion'] = said + '</answer>' + program
+  return made.run(rows)
+
+
 def spoken(share: np.ndarray) -> form.Run:
   """Return a run whose completions go on after their turn, by step."""
   rows = made.rollouts()
@@ -133,6 +155,7 @@ FAULTS = {
     ),
     'one_seed': (lambda: copied(2), ('same_samples',)),
     'other_language': (lambda: drifted(0.6), ('other_language',)),
+    'thoughts_in_english': (translated, ('other_language',)),
     'keys_change': (lambda: other_keys(1.0), ('keys_change',)),
     'judge_fails': (
         lambda: judged(lambda step, u: np.where(step < AT, u, 0.0)),

@@ -665,6 +665,14 @@ class BlindTest(parameterized.TestCase):
       settings = found and [r.setting for r in found.remedies]
       self.assertEqual(settings, wanted, (groups, size))
 
+  def test_prompts_with_one_rollout_have_no_groups(self):
+    # A prompt comes twice in a step now and then.
+    rows = made.rollouts(groups=4, size=1, problems=20)
+    run = made.run(rows, drop=('group',))
+    self.assertGreater(run.rollouts.groupby('group').size().max(), 1)
+    with self.assertRaisesRegex(form.NotLogged, 'no group'):
+      learning.few_rollouts(run)
+
   @parameterized.parameters(
       # Shares of episodes that edit, and of those that solve without it.
       (0.7, 1.0, True),

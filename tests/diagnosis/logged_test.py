@@ -132,6 +132,37 @@ class RatioTest(parameterized.TestCase):
     self.assertEqual(names.common(log)['ratio'].tolist(), [0.9])
 
 
+class TokensTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (dict(), 'critical'),
+      (dict(loss=0.02 * _NEAR), 'warning'),
+      (dict(gap_high=0.6 * _NEAR), None),
+      (dict(gap_high=np.where(_N % 7 == 3, 4.0, 0.6)), None),  # Rounding.
+      (dict(gap_high=np.where(_N == 20, 15.0, 0.6)), None),
+      (dict(gap_high=np.where(_N < 20, 15.0, 0.6)), None),
+      (dict(gap_high=np.where(_N % 7 == 3, 15.0, 6.0)), None),
+      # Whole completions differ, which `logprob_gap` finds.
+      (dict(gap=np.where(_N % 7 == 3, 0.8, 0.01)), None),
+  )
+  def test_tokens_that_were_not_sampled(self, changed, severity):
+    hit = _N % 7 == 3
+    course = dict(
+        gap_high=np.where(hit, 15.0, 0.6), loss=np.where(hit, 1.5, 0.03)
+    )
+    found = sampler.unsampled_tokens(parts_made.gap(**(course | changed)))
+    self.assertEqual(found and found.severity, severity)
+    if found:
+      self.assertEqual(found.since, 3)
+      self.assertEqual('the loss is' in found.text, severity == 'critical')
+
+  def test_names_of_trl(self):
+    log = pd.DataFrame(
+        {'step': [1], 'sampling/sampling_logp_difference/max': 12.0}
+    )
+    self.assertEqual(names.common(log)['gap_high'].tolist(), [12.0])
+
+
 class LengthTest(parameterized.TestCase):
 
   @parameterized.parameters(
@@ -155,6 +186,23 @@ class LengthTest(parameterized.TestCase):
         drop=('gap', 'truncated'), length=np.full(40, 203.0)
     )
     self.assertIn('max_completion_length', lengths.fixed_length(run).change)
+
+  @parameterized.parameters(
+      (dict(), 'hold further turns:'),
+      (dict(more='and so on, by one and two, as ever'), 'none ends by itself'),
+      (dict(more='It is so, and 2 + 2 = 4. So:\n'), 'none ends by itself'),
+      (dict(spread=60), None),  # The policy ends them.
+      (dict(end='.'), None),  # They are of a fixed form.
+      (dict(end=' }'), None),
+      (dict(limit=99), None),  # They are short.
+      (dict(logged=True), None),  # How many are cut is known.
+  )
+  def test_completions_that_never_end(self, changed, said):
+    found = lengths.fixed_length(parts_made.endless(**changed))
+    self.assertEqual(found is not None, said is not None)
+    if found:
+      self.assertIn(said, found.text)
+      self.assertIn('min_length', found.change)
 
   def test_few_steps(self):
     run = parts_made.metrics(length=np.where(_N < 15, 203.0, np.nan))

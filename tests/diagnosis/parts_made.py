@@ -216,6 +216,72 @@ def counted(prompts: float, per: float = 0.5) -> form.Run:
 # Name -> (maker, checks any of which names it); see `faults_made`.
 NEAR = noise(0.98, 1.02)  # Factors that are noise.
 EVERY_EIGHTH = np.where(np.arange(STEPS) % 8 == 0, 0.5, np.nan)
+def unmarked(
+    line: str = 'It is: {}',
+    share: float = 0.4,
+    paid: float = 0.0,
+    asked: str = '',
+    key: str = 'green amber {} stone',
+    numbered: bool = True,
+) -> form.Run:
+  """Return a run whose right answers, of text, never count.
+
+  Args:
+    line: What right completions say of the reference.
+    share: Share of them.
+    paid: Share of all completions that count as right.
+    asked: What the prompts say of the reference.
+    key: The reference, around the number of the problem.
+    numbered: Whether the outcome is logged.
+  """
+  rows = made.rollouts()
+  rng = np.random.default_rng(10)
+  rows['reference'] = [key.format(n) for n in rows['reference']]
+  right = rng.random(len(rows)) < share
+  said = np.where(right, rows['reference'], 'green amber stone')
+  rows['completion'] = [f'Well.\n{line.format(text)}' for text in said]
+  rows['prompt'] += [asked.format(text) for text in rows['reference']]
+  counts = (rng.random(len(rows)) < paid).astype(float)
+  rows = rows.drop(columns=['part_format', 'format_ok'])
+  rows = rows.assign(outcome=counts, part_correct=counts)
+  drop = () if numbered else ('outcome', 'part_correct')
+  return made.run(rows, reward=lambda e: counts, drop=drop)
+
+
+def endless(
+    more: str = 'It is a sum of two numbers. Human: And that? Assistant: ',
+    spread: int = 6,
+    end: str = '',
+    limit: int = 400,
+    logged: bool = False,
+) -> form.Run:
+  """Return a run of answers that all go on to about one length.
+
+  Args:
+    more: What they say over and over.
+    spread: Standard deviation of their characters.
+    end: What all of them end with.
+    limit: Mean of their characters.
+    logged: Whether the share that is cut is logged.
+  """
+  rows = made.rollouts(groups=16, size=1)
+  rng = np.random.default_rng(9)
+  sizes = np.maximum(rng.normal(limit, spread, len(rows)), 20).astype(int)
+  shift = rng.integers(0, len(more), len(rows))
+  rows['completion'] = [
+      (more[at:] + more * 40)[:size] + end
+      for at, size in zip(shift, sizes, strict=True)
+  ]
+  rows['prompt'] = 'Human: ' + rows['prompt'] + ' Assistant:'
+  rows['reward'] = rng.normal(0, 1, len(rows))
+  columns = ['step', 'prompt', 'completion', 'reward']
+  steps = pd.DataFrame({'step': np.arange(STEPS)})
+  if logged:
+    steps['truncated'] = 1.0
+  path = pathlib.Path('made')
+  return form.make(path, 'table', rows[columns], steps, {})
+
+
 FAULTS = {
     'other_weights': (lambda: gap(gap=noise(8, 9)), ('other_weights',)),
     'stale_sampler': (stale, ('stale_sampler',)),
@@ -367,6 +433,7 @@ FAULTS = {
     'shrinks': (lambda: metrics(length=shrinking(1.0)), ('shrinks',)),
     'loops': (lambda: looping(0), ('loops',)),
     'refused': (lambda: refused(1.0), ('right_refused',)),
+    'tag_unwritten': (unmarked, ('plain_refused',)),
     'dead_tool': (
         lambda: replying(0.6, 'UnknownError', '```output\n{}\n```\n'),
         ('same_error',),
@@ -377,6 +444,14 @@ FAULTS = {
         lambda: metrics(length=np.full(STEPS, 203.0)),
         ('fixed_length',),
     ),
+    'turns_encoded_again': (
+        lambda: gap(
+            gap_high=np.where(np.arange(STEPS) % 7 == 3, 15.0, 0.6),
+            loss=np.where(np.arange(STEPS) % 7 == 3, 1.5, 0.03) * NEAR,
+        ),
+        ('unsampled_tokens',),
+    ),
+    'end_suppressed': (endless, ('fixed_length',)),
     'length_of_both': (lambda: counted(0.5), ('other_length',)),
     'more_calls': (lambda: calls(1.0, 3.0, -0.2), ('calls_grow',)),
     'unlearned_calls': (lambda: calls(1.5, 0.0), ('calls_unlearned',)),

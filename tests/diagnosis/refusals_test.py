@@ -3,8 +3,10 @@
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.diagnosis import examine
 from evojax.diagnosis.checks import refusals
 from tests.diagnosis import faults_made
+from tests.diagnosis import parts_made
 
 
 class KeysTest(parameterized.TestCase):
@@ -56,6 +58,37 @@ class FormsTest(parameterized.TestCase):
     self.assertEqual(found is not None, wanted)
     if found:
       self.assertIn('programs for kind 3 pass', found.text)
+
+
+class PlainTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ({}, True),
+      (dict(numbered=False), True),
+      (dict(line='{}'), True),
+      (dict(share=0.02), False),
+      (dict(paid=0.1), False),  # What counts is learned.
+      # The reference is among others, or is a part of a longer one.
+      (dict(line=f'It is one of {"these, " * 20} or {{}}'), False),
+      (dict(line='It is: un{}'), False),
+      (dict(asked=' Is it {}, or not?'), False),
+      (dict(key='{}'), False),  # `right_refused` compares numbers.
+      (dict(key='no {}'), False),
+  )
+  def test_last_lines_that_are_the_reference(self, changed, wanted):
+    run = parts_made.unmarked(**changed)
+    found = refusals.plain_refused(run)
+    self.assertEqual(found is not None, wanted)
+    if found:
+      self.assertAlmostEqual(found.numbers[0].value, 0.4, delta=0.05)
+      shown = run.rollouts.loc[list(found.rows)]
+      self.assertTrue(shown['completion'].str.contains(r'\d').all())
+
+  def test_it_explains_groups_without_a_signal(self):
+    found = examine.examine(parts_made.unmarked()).findings
+    names = [f.check for f in found]
+    self.assertIn('plain_refused', names)
+    self.assertNoCommonElements(names, ['too_hard', 'dead_groups'])
 
 
 class TestsTest(parameterized.TestCase):

@@ -1,4 +1,4 @@
-"""Checks of texts: marks of roles, and other scripts than those of prompts."""
+"""Checks of texts: marks of roles, and other languages than in prompts."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -27,6 +27,10 @@ class ForeignTest(parameterized.TestCase):
       ('Сколько?', 'Ответ: 4 км, ответ', ()),
       ('How many?', 'Ответ: 4', ('Cyrillic',)),
       ('How many?', '', ()),
+      ('Скільки? В тегах <answer>.', 'It is four, as I said.', ('Latin',)),
+      ('二加二等于几? \\boxed{}', 'x + y = 4, \\boxed{4}, Ada', ()),
+      ('写一个函数', 'def add(x, y):\n  print(add, x, y, add)', ()),
+      ('写一个函数', '```\nint add(int x, int y) {return x + y}\n```', ()),
   )
   def test_scripts(self, prompt, completion, expected):
     self.assertEqual(texts.foreign(prompt, completion), set(expected))
@@ -43,6 +47,34 @@ class OtherLanguageTest(parameterized.TestCase):
     shown = run.rollouts.loc[list(found.rows)]
     self.assertTrue((shown['step'] >= _AT).all())
     self.assertTrue(shown['completion'].str.contains('所以').all())
+
+  _RUSSIAN = 'Сколько яблок в корзинах? Ответ в тегах.'
+  _ENGLISH = 'How many apples are in the baskets of the farm, and whose?'
+  _SUMS = 'so we have the sum, which is that of the parts, and it is so'
+
+  @parameterized.parameters(
+      ({}, 'are in English'),
+      (dict(asked=_RUSSIAN, home='значит, сумма равна'), 'are in English'),
+      (dict(asked=_ENGLISH, home=_SUMS, other='x = 4'), None),
+      (dict(asked=_ENGLISH, home=_SUMS, other=_SUMS[:-6]), None),
+      (
+          dict(
+              asked=_ENGLISH,
+              home=_SUMS,
+              other='nous avons donc une somme et les parts sont dans le',
+          ),
+          'are in French',
+      ),
+      # A program has no language, whatever its comments are in.
+      (dict(program='\nprint(the_sum)'), None),
+      (dict(home='x = 4', other='y = 5, since 4 + 1 = 5'), None),
+  )
+  def test_english_from_a_step_on(self, changed, said):
+    found = texts.other_language(breaks_made.translated(**changed))
+    self.assertEqual(found is not None, said is not None)
+    if said:
+      self.assertEqual(found.since, _AT)
+      self.assertIn(said, found.text)
 
   def test_letters_of_all_scripts_are_no_language(self):
     found = texts.other_language(breaks_made.drifted(0.8, texts=(_SALAD,)))

@@ -483,6 +483,9 @@ class BehaviourTest(parameterized.TestCase):
   @parameterized.parameters(
       (0.62, 'UnknownError', True),
       (0.62, 'HTTPConnectionPool: connection refused', True),
+      (0.62, 'API call failed', True),
+      (0.62, 'FAILED (failures=1)', False),
+      (0.62, '1 failed, 3 passed', False),
       (0.3, 'UnknownError', False),
       (0.62, 'Error: the arguments are no JSON', False),  # The policy's fault.
       (0.62, '0', False),

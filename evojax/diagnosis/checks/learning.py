@@ -313,7 +313,9 @@ def few_rollouts(run: form.Run) -> findings.Finding | None:
   per_step = rows.groupby('step').size()
   if len(per_step) < form.MIN_STEPS:
     raise form.too_few(len(per_step), 'step')
-  if per_step.median() >= _FEW or groups['n'].max() < 2:
+  if groups['n'].median() < 2:
+    raise form.NotLogged('most prompts have one rollout, and no group')
+  if per_step.median() >= _FEW:
     return None
   # Late in a run, groups may be dead because all of them are solved.
   alive = run.early(groups).groupby('step')['dead'].agg(lambda x: (~x).sum())

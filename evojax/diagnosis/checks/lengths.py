@@ -1,11 +1,15 @@
 """Checks of lengths: how they are paid, limited and logged."""
 
+import re
+
 import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
 from evojax.diagnosis import words
+from evojax.diagnosis.checks import shares
+from evojax.stats import intervals
 from evojax.stats import trends
 
 _SURE = 0.01
@@ -25,6 +29,16 @@ _FORM = 32.0  # Tokens of a longer answer, which has no fixed form.
 _SAME = 1e-6  # Difference of lengths that counts as none.
 _OFTEN_CUT = 0.5  # Share cut from which a fixed length is that of the limit.
 _NEARLY_ALL = 0.9  # Share of the steps.
+_READ, _ENOUGH = 2000, 100  # Completions that are read, and the fewest.
+# Between the 10 % shortest and longest completions, relative to the median.
+_ALIKE_LONG = 0.2
+_WRITTEN = 200.0  # Characters of a longer answer.
+_CUT_OFF = 0.6  # Share that ends within a sentence.
+# Ends of a sentence, of a line of code and of a marked answer.
+_COMPLETE = re.compile(
+    r'[\d.!?;)\]}>"\'`*%\u2026\u3002\uff01\uff1f\u201d\u00bb]$'
+)
+_LABEL = re.compile(r'(?:^|\s)([A-Z][a-z]+):')  # It begins a speaker's turn.
 _FIT = 0.9  # Share of the variance of lengths that texts explain.
 # Times the share that completions alone explain, and the factor by which a
 # character of a prompt counts less, or more, than one of a completion.
@@ -135,7 +149,12 @@ def limit_shortens(run: form.Run) -> findings.Finding | None:
 
 
 def fixed_length(run: form.Run) -> findings.Finding | None:
-  """Detect a mean length that is one number in all steps."""
+  """Detect a mean length that is one number in all steps, or hardly varies.
+
+  Where no length is logged, those of the completions on disk count.
+  """
+  if 'length' not in run.steps and 'completion' in run.rollouts:
+    return _never_end(run)
   steps, length = _logged(run)
   if np.ptp(length) > _SAME or length[0] <= _FORM:
     return None
@@ -160,6 +179,45 @@ def fixed_length(run: form.Run) -> findings.Finding | None:
       ' prompt, or of a row with its padding (take the sum of the mask of the'
       f' completion instead){cut}',
       curves=(('length', steps, length),),
+  )
+
+
+def _never_end(run: form.Run) -> findings.Finding | None:
+  """Find completions of nearly one length that end within a sentence.
+
+  Completions of a fixed form are alike in length, too, but complete.
+  """
+  rows = run.late(run.rows('completion', 'characters'))
+  rows = shares.thinned(rows, _READ)
+  if len(rows) < _ENOUGH:
+    raise form.too_few(len(rows), 'completion', _ENOUGH)
+  if 'truncated' in {*run.rollouts, *run.steps} or run.has_turns:
+    return None  # `truncation` tells of limits.
+  short, middle, long = np.quantile(rows['characters'], [0.1, 0.5, 0.9])
+  if middle < _WRITTEN or long - short > _ALIKE_LONG * middle:
+    return None
+  texts = rows['completion'].str.rstrip()
+  cut = intervals.mean((~texts.str.contains(_COMPLETE)).astype(float))
+  if cut.low < _CUT_OFF:
+    return None
+  labels = set.intersection(
+      *(set(_LABEL.findall(text)) for text in rows.get('prompt', ['']))
+  )
+  more = [bool(labels.intersection(_LABEL.findall(text))) for text in texts]
+  turns = ''
+  if np.mean(more) > 0.5:
+    turns = f', and {np.mean(more):.0%} hold further turns'
+  return findings.Finding(
+      check='fixed_length',
+      severity='critical' if turns else 'warning',
+      text=f'completions are about equally long ({short:.0f} to {long:.0f}'
+      f' characters), {cut.value:.0%} of them end within a sentence{turns}:'
+      ' none ends by itself',
+      numbers=(findings.number('end within a sentence', cut, 'share'),),
+      rows=tuple(map(int, rows.index[-6:])),
+      change='a minimum length (min_length, min_new_tokens) must be far below'
+      ' the limit, and the token that ends a completion neither suppressed nor'
+      f' unknown to the sampler; or {run.limit_name} x 2, if they are long',
   )
 
 

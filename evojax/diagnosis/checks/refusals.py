@@ -45,6 +45,12 @@ _SOME_REFUSED = 0.02  # Share of problems.
 # Answers as in DeepSeek-R1's format and in GSM8K's.
 _MARKED = re.compile(r'(?s)<answer>([^<]*)</answer>|####([^\n]*)')
 _ALL_REFUSED = 0.8  # Share of right answers that a working grader may refuse.
+# Characters of a text, not a number, that no completion says by accident.
+_TELLING = 8
+# Characters of a line that says no more than the answer, beyond twice its own.
+_AROUND = 30
+_NONE = 0.01  # Share that counts as right where nothing does.
+_SAID_PLAINLY = 0.05  # Share of completions that a policy gets right.
 # Shares before and after a grader begins to fail.
 _FEW_REFUSED, _MANY_REFUSED = 0.05, 0.2
 
@@ -374,6 +380,50 @@ def text_refused(run: form.Run) -> findings.Finding | None:
   )
 
 
+def plain_refused(run: form.Run) -> findings.Finding | None:
+  """Detect last lines that are the reference, in a run where nothing counts.
+
+  If some completions count as right, the policy learns to write as these do.
+  """
+  rows = run.rows('completion', 'reference', 'prompt', 'prompt_id', 'reward')
+  paid = rows.get('outcome', rows['reward'])
+  if (paid > 0).mean() > _NONE or run.has_turns:
+    return None
+  rows = shares.thinned(rows, graders.TEXTS)
+  texts = rows[['prompt', 'completion', 'reference']].to_numpy()
+  said = pd.Series([_says_plainly(*three) for three in texts], rows.index)
+  late = run.late(rows).index
+  if rows.loc[late, 'prompt_id'][said[late]].nunique() < data.LEAST:
+    return None
+  share = intervals.mean(said.groupby(rows['step']).mean())
+  if share.low < _SAID_PLAINLY:
+    return None
+  return findings.Finding(
+      check='plain_refused',
+      severity='critical',
+      text=f'{share.value:.0%} of the completions end with a line that is the'
+      ' reference, character for character, and nothing counts as right',
+      numbers=(findings.number('such completions', share, 'share'),),
+      rows=tuple(
+          map(int, rows[said].drop_duplicates('prompt_id').index[-6:])
+      ),
+      change=f'{words.word(run.format, "grader")}: call it on one of these by'
+      ' hand; it may look for a tag or a form that is not written (behind'
+      ' </think>, within <answer> or \\boxed{}): accept answers without it, or'
+      ' ask for it in the prompt',
+      remedies=(records.Remedy(setting='grader'),),
+  )
+
+
+def _says_plainly(prompt: str, completion: str, reference: str) -> bool:
+  """Return whether the last line is a telling reference, and little else."""
+  key = reference.strip()
+  if len(key) < _TELLING or not any(map(str.isalpha, key)) or key in prompt:
+    return False
+  line = completion.rstrip().rpartition('\n')[2]
+  return len(line) <= 2 * len(key) + _AROUND and data.stands(key, line)
+
+
 def _marked(text: str) -> str:
   r"""Return what the last \boxed{}, <answer> or #### marks; '' without any."""
   _, box, rest = text.rpartition('\\boxed{')
@@ -406,4 +456,5 @@ CHECKS = (
     tests_time_out,
     right_refused,
     text_refused,
+    plain_refused,
 )

@@ -22,13 +22,15 @@ _REPLY = re.compile(
 )
 _ERROR = re.compile(
     r'\b\w*(?:error|exception)\b'
-    r'|\b(?:time[ds]? ?out|refused|unavailable|unreachable)\b',
+    r'|\b(?:time[ds]? ?out|refused|unavailable|unreachable|fail(?:ed|ure)?'
+    r'|denied|forbidden|unauthori[sz]ed|too many requests|bad gateway)\b',
     re.IGNORECASE,
 )
-# Errors of the call itself, which the policy makes.
+# Errors of the call itself, which the policy makes, and tests that fail.
 _OF_CALL = re.compile(
     r'malformed|invalid|json|pars(?:e|ing)|argument|syntax|(?:no|unknown|such)'
-    r' (?:tool|function)|tests? failed',
+    r' (?:tool|function)|(?:tests?|cases?|build|action|move)\b.{0,20} fail'
+    r'|failures?\s*[=:]|\d+ fail|assert',
     re.IGNORECASE,
 )
 

@@ -36,6 +36,10 @@ _AGES, _OLDER = 2.0, 2.0
 # Distance from 1 of the mean ratio of probabilities, of tokens that the older
 # policy has sampled; the mean is 1 however old that policy is.
 _RATIO, _RATIO_SEVERE = 0.03, 0.2
+# Nats by which log-probs of a token part that was sampled never or otherwise: a
+# factor of 1000. Rounding parts rare tokens by 1 or 2.
+_NEVER = 7.0
+_FAR, _LARGE = 4.0, 2.0  # Such gaps, and losses, in those of the other steps.
 _EDGE = 20.0  # Steps are apart if their KL is so many times the usual.
 
 # Settings of the sampler that leave out tokens, or change their probabilities,
@@ -432,6 +436,54 @@ def kl_jumps(run: form.Run) -> findings.Finding | None:
   )
 
 
+def unsampled_tokens(run: form.Run) -> findings.Finding | None:
+  """Detect steps in which single tokens are trained that were not sampled."""
+  steps, high = run.course('gap_high')
+  apart = _apart(high, max(_NEVER, _FAR * float(np.median(high))))
+  if not apart.any() or not _small_mean(run, steps[apart]):
+    return None
+  times = _loss(run, steps[apart])
+  spikes = f', and the loss is {times:.1f} times as large' if times else ''
+  return findings.Finding(
+      check='unsampled_tokens',
+      severity='critical' if times else 'warning',
+      text=f'in {apart.mean():.0%} of the steps sampler and trainer differ by'
+      f' {high[apart].mean():.0f} nats at a token (by {high[~apart].mean():.2g}'
+      f' in the others), and hardly on average{spikes}: tokens are trained that'
+      ' were never sampled',
+      since=int(steps[np.flatnonzero(apart)[0]]),
+      numbers=(
+          findings.Number(
+              name='such steps', value=float(apart.mean()), unit='share'
+          ),
+      ),
+      change='train on the token ids that the sampler returns: turns, calls or'
+      ' a template that are encoded again become other tokens (compare both'
+      ' ids in such a step), and special tokens may be added or lost',
+      curves=(('largest log-prob gap', steps, high),),
+  )
+
+
+def _small_mean(run: form.Run, steps: np.ndarray) -> bool:
+  """Return whether the mean gap is small in these steps, or not logged."""
+  if 'gap' not in run.steps:
+    return True
+  among = run.steps['gap'][run.steps['step'].isin(steps)]
+  return not float(among.mean()) >= _GAP
+
+
+def _loss(run: form.Run, steps: np.ndarray) -> float | None:
+  """Return by what the loss is larger in these steps; None if it is not."""
+  if 'loss' not in run.steps:
+    return None
+  table = run.steps.dropna(subset=['loss'])
+  size, among = table['loss'].abs(), table['step'].isin(steps)
+  if min(among.sum(), (~among).sum()) < 3:
+    return None
+  times = float(size[among].median() / max(size[~among].median(), 1e-9))
+  return times if times > _LARGE else None
+
+
 def gap_restarts(run: form.Run) -> findings.Finding | None:
   """Detect a gap of log-probs that grows until something is started again."""
   steps, gap = run.course('gap')
@@ -496,5 +548,6 @@ CHECKS = (
     stale_sampler,
     off_policy,
     kl_jumps,
+    unsampled_tokens,
     gap_restarts,
 )

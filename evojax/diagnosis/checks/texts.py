@@ -10,6 +10,8 @@ import pandas as pd
 
 from evojax.diagnosis import findings
 from evojax.diagnosis import form
+from evojax.diagnosis import languages
+from evojax.diagnosis import literals
 from evojax.diagnosis import words
 from evojax.diagnosis.checks import shares
 from evojax.ledger import records
@@ -75,6 +77,15 @@ _STARTS = [block[0] for block in _BLOCKS]
 # Letters of another script are a part of the text from this share of all
 # letters on. Names, units and programs have Latin ones in every language.
 _SOME, _SOME_LATIN = 0.02, 0.7
+_ASKED_LATIN = 0.3  # The same for Latin letters of a prompt.
+# Latin words of two letters or more, a few of which are names or formulas.
+_LATIN_WORD, _FEW_WORDS = re.compile(r'[A-Za-z\u00c0-\u024f]{2,}'), 4
+# What is alike in every language: programs, calls, tags, formulas, addresses.
+_NO_LANGUAGE = re.compile(
+    r'```.*?(?:```|\Z)|<tool_(call|response)>.*?(?:</tool_\1>|\Z)'
+    r'|`[^`\n]*`|</?\w[^<>\n]{0,40}>|\$[^$\n]*\$|\\[A-Za-z]+|\w+://\S+',
+    re.DOTALL,
+)
 
 
 def loops(run: form.Run) -> findings.Finding | None:
@@ -157,10 +168,10 @@ def roles_written(run: form.Run) -> findings.Finding | None:
 
 
 def other_language(run: form.Run) -> findings.Finding | None:
-  """Detect completions that come to be written in other scripts than prompts.
+  """Detect completions that leave the script or the language of their prompts.
 
-  A script used from the first step on is no fault: it may be a translation, or
-  the language of the base model. DeepSeek-R1 (arXiv:2501.12948, section 2.3.2)
+  One used from the first step on is no fault: it may be a translation, or the
+  language of the base model. DeepSeek-R1 (arXiv:2501.12948, section 2.3.2)
   reports reasoning in several languages at once as a consequence of rewards
   that only look at the answer.
   """
@@ -181,14 +192,17 @@ def other_language(run: form.Run) -> findings.Finding | None:
   chosen = [o for o, new in zip(others, is_late, strict=True) if new and o]
   many = bool(np.mean([len(o) >= _MANY for o in chosen]) > 0.5)
   scripts = collections.Counter(s for o in chosen for s in o).most_common(2)
-  said = ' and '.join(script for script, _ in scripts)
+  names = [script for script, _ in scripts]
+  said = f'hold {" and ".join(names)}, and their prompts do not'
+  if names and names[0] in languages.NAMES:
+    said = f'are in {names[0]}, and their prompts are not'
   if many:
-    said = 'letters of many scripts at once'
+    said = 'hold letters of many scripts at once, and their prompts do not'
   return findings.Finding(
       check='other_language',
       severity='warning',
-      text=f'{late.value:.0%} of the completions hold {said}, and their'
-      ' prompts do not' + _solved(rows, marked),
+      text=f'{late.value:.0%} of the completions {said}'
+      + _solved(rows, marked),
       since=int(by.index[change.index]),
       p=change.p,
       numbers=(
@@ -235,23 +249,38 @@ def _solved(rows: pd.DataFrame, marked: pd.Series) -> str:
 def foreign(prompt: str, completion: str) -> frozenset[str]:
   """Return the scripts of a completion that its prompt does not have.
 
+  Latin letters are given by their language if that is known, also where it is
+  another one than that of a prompt in Latin letters. Programs have none.
+
   Args:
     prompt: Text of the prompt. Without letters, nothing is foreign.
     completion: Text of the completion.
   """
+  prompt = _NO_LANGUAGE.sub(' ', prompt)
   known = _letters(prompt)
-  if not known:
+  if not known or literals.is_program(completion):
     return frozenset()
+  completion = _NO_LANGUAGE.sub(' ', completion)
+  if known[_LATIN] < _ASKED_LATIN * known.total():
+    del known[_LATIN]
   if 'Japanese' in known:  # Its texts are mixed of both.
     known[_CHINESE] += 1
   counts = _letters(completion)
   n = sum(counts.values())
-  return frozenset(
+  found = {
       script
       for script, count in counts.items()
       if script not in known
       and count >= n * (_SOME_LATIN if script == _LATIN else _SOME)
-  )
+  }
+  if _LATIN in found and len(_LATIN_WORD.findall(completion)) < _FEW_WORDS:
+    found.remove(_LATIN)
+  if found == {_LATIN}:
+    return frozenset({languages.of(completion) or _LATIN})
+  if not found and _LATIN in known:
+    asked, said = languages.of(prompt), languages.of(completion)
+    return frozenset({said} if said and asked not in (None, said) else ())
+  return frozenset(found)
 
 
 def _letters(text: str) -> collections.Counter[str]:
