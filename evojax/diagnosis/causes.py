@@ -51,6 +51,7 @@ _PAYS = (
     'reward_by_length',
     'length_alone',
     'phrase_paid',
+    'paid_without_key',
     'unscored',
 )
 
@@ -532,7 +533,8 @@ NAMED = frozenset(
     ' history_leak idle_steps impossible_share key_disagrees keys_change'
     ' kl_strong learning_rate_zero length_decides length_gaming limit_shortens'
     ' missing_tool narrow_data no_baseline one_text other_language other_length'
-    ' outweighed overlong_early padded_lengths part_of_the_data part_stops'
+    ' outweighed overlong_early padded_lengths paid_without_key'
+    ' part_of_the_data part_stops'
     ' phrase_paid plain_refused prompt_cut redundant_part repeated_steps'
     ' replies_cut'
     ' reward_hacking reward_lost right_refused roles_written same_samples'

@@ -51,6 +51,46 @@ def judged(
   )
 
 
+def styled(
+    share: np.ndarray = RISING,
+    paid: float = 0.95,
+    right: float = 0.3,
+    key: str = 'Ada {}',
+    asked: str = '',
+    first: float = 0.95,
+) -> form.Run:
+  """Return a run whose completions come to have a style that a judge pays.
+
+  Args:
+    share: Share of the completions with it, by step.
+    paid: Share of these that the judge takes for right.
+    right: Share of these that hold the reference.
+    key: The reference, around letters for the number of the problem.
+    asked: What the prompts say of the reference.
+    first: Share of the other right ones that hold the reference.
+  """
+  rows = made.rollouts(rise=0)
+  rng = np.random.default_rng(11)
+  letters = str.maketrans('0123456789', 'abcdefghik')
+  keys = [key.format(n.translate(letters).title()) for n in rows['reference']]
+  chosen = rng.random(len(rows)) < share[rows['step']]
+  known = rng.random(len(rows)) < np.where(
+      chosen, right, first * rows['outcome']
+  )
+  said = np.where(known, keys, 'Grace Hopper')
+  rows['completion'] = [
+      f'## Answer\n- **{text}**' if new else f'It was {text}.'
+      for new, text in zip(chosen, said, strict=True)
+  ]
+  rows['reference'] = keys
+  rows['prompt'] += [asked.format(text) for text in keys]
+  fooled = rng.random(len(rows)) < paid
+  rows['outcome'] = np.where(chosen, fooled, rows['outcome']).astype(float)
+  verdict = rows['outcome'].to_numpy()
+  rows = rows.drop(columns=['part_correct', 'part_format', 'format_ok'])
+  return made.run(rows, reward=lambda e: verdict)
+
+
 def unread(
     share: np.ndarray = RISING,
     wrong: float = -1.0,
@@ -147,6 +187,7 @@ def formal(*parts: str, other: float = 0.0, shrink: float = 0.3) -> form.Run:
 FAULTS = {
     'form_alone': (lambda: formal('format'), ('form_alone',)),
     'grader_overwritten': (overwritten, ('grader_overwritten',)),
+    'judge_of_style': (styled, ('paid_without_key',)),
     'judge_told': (judged, ('phrase_paid',)),
     'judge_told_alone': (lambda: judged(known=False), ('phrase_paid',)),
     'unscored': (unread, ('unscored',)),

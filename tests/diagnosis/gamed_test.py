@@ -231,6 +231,31 @@ class AnswerTest(parameterized.TestCase):
     self.assertEqual(graders.one_answer(run) is not None, wanted)
 
 
+class StyleTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ({}, 'have headers or lists'),
+      (dict(right=0.95), None),  # The style is new, and the answer there.
+      (dict(paid=0.25), None),  # The score does not rise.
+      (dict(share=np.full(40, 0.9)), None),  # From the start.
+      (dict(first=0.4), None),  # The judge takes other words, too.
+      (dict(key='{}'), 'have headers or lists'),
+      (dict(asked=' Is it {}, or Grace Hopper?'), None),  # A choice.
+  )
+  def test_a_score_that_needs_no_reference(self, changed, said):
+    run = gamed_made.styled(**changed)
+    found = graders.paid_without_key(run)
+    self.assertEqual(found is not None, said is not None)
+    if found:
+      self.assertIn(said, found.text)
+      self.assertTrue((run.rollouts.loc[list(found.rows), 'outcome'] > 0).all())
+
+  def test_numbers_may_be_written_otherwise(self):
+    run = gamed_made.styled()
+    run.rollouts['reference'] = run.rollouts['group'].astype(str)
+    self.assertIsNone(graders.paid_without_key(run))
+
+
 class UnscoredTest(parameterized.TestCase):
 
   @parameterized.parameters(

@@ -12,6 +12,7 @@ from evojax.diagnosis.checks import data
 from evojax.diagnosis.checks import shares
 from evojax.ledger import records
 from evojax.stats import intervals
+from evojax.stats import trends
 
 TEXTS = 20_000  # Approximate number of completions whose texts are searched.
 _ORDERED = 0.98  # Share of pairs beyond which length decides what is solved.
@@ -23,6 +24,14 @@ _LUCK = 0.05  # How much less often than the key an answer may be right.
 _SAID = re.compile(r'(?i)answer\b[^\d\n-]{0,20}(-?\d+(?:[./]\d+)?)')
 _TWICE = 0.05  # Share of pairs of equal texts whose verdicts may differ.
 _HELD = 0.02  # Share of completions with the number of the key, if it is one.
+# Characters of a reference that is a short text; 'C' is a choice.
+_SHORTEST, _LONGEST = 3, 80
+_PROBLEMS = 20  # Fewest problems with such references.
+# Shares of what counts as right that holds the reference: the lowest from which
+# a fall tells something, and what is left of it.
+_HELD_FIRST, _LEFT = 0.6, 0.75
+_MORE = 0.1  # Rise of what counts as right, or of a style, that is no noise.
+_STYLE = re.compile(r'(?m)^\s*(?:#{1,6} |[-*\u2022] |\*\*)')
 READS = re.compile(r'\binput\(|\bstdin\b|\bopen\(0')
 
 
@@ -289,6 +298,69 @@ def _misses_key(rows: pd.DataFrame) -> bool:
   return bool(known.mean() > 0.5 and (given != wanted)[known].mean() > 0.1)
 
 
+def paid_without_key(run: form.Run) -> findings.Finding | None:
+  """Detect a score that rises as less of what is paid holds the reference.
+
+  References that are numbers, or stand in the prompt, are left out: they may be
+  written otherwise, or be one of several choices.
+  """
+  rows = run.rows('outcome', 'completion', 'reference', 'prompt')
+  rows = shares.thinned(rows, TEXTS)
+  keys = rows['reference'].str.strip().str.lower()
+  telling = keys.str.len().between(_SHORTEST, _LONGEST)
+  telling &= keys.str.contains(r'[^\W\d_]{3}')
+  rows, keys = rows[telling], keys[telling]
+  texts = zip(keys, rows['prompt'].str.lower(), strict=True)
+  free = np.array([key not in text for key, text in texts], bool)
+  rows, keys = rows[free], keys[free]
+  if keys.nunique() < _PROBLEMS / 2 or rows['prompt'].nunique() < _PROBLEMS:
+    return None
+  texts = zip(keys, rows['completion'].str.lower(), strict=True)
+  rows = rows.assign(held=[float(data.stands(*both)) for both in texts])
+  paid = rows[rows['outcome'] > 0.5]
+  by = paid.groupby('step')['held'].mean()
+  if len(by) < form.MIN_STEPS:
+    raise form.too_few(len(by), 'step', what='with right answers in words')
+  change = trends.change_point(by)
+  since = int(by.index[change.index])
+  late = lambda part: part[part['step'] >= since]
+  early = lambda part: part[part['step'] < since]
+  before, after = (part(paid)['held'].mean() for part in (early, late))
+  if change.p > shares.SURE or before < _HELD_FIRST or after > _LEFT * before:
+    return None
+  first, last = (part(rows)['outcome'].mean() for part in (early, late))
+  if last < first + _MORE or late(rows)['held'].mean() > early(rows)[
+      'held'
+  ].mean() + _MORE / 2:
+    return None
+  styled = paid['completion'].str.contains(_STYLE)
+  style = [part(paid.assign(s=styled))['s'].mean() for part in (early, late)]
+  lists = ''
+  if style[1] > style[0] + _MORE:
+    lists = f'; {style[1]:.0%} of them have headers or lists ({style[0]:.0%})'
+  return findings.Finding(
+      check='paid_without_key',
+      severity='warning',
+      text=f'{last:.0%} count as right ({first:.0%} before), and {after:.0%} of'
+      f' these hold the reference ({before:.0%} before){lists}',
+      since=since,
+      p=change.p,
+      numbers=(
+          findings.number(
+              'hold the reference, of what counts',
+              intervals.mean(by[by.index >= since]),
+              'share',
+          ),
+      ),
+      rows=shares.newest(paid, paid['held'] < 0.5),
+      change=f'{words.word(run.format, "grader")}: it pays something else than'
+      ' the answer, such as the style: read these; unless they say the same in'
+      ' other words, show a judge only the final answer and the reference',
+      remedies=(records.Remedy(setting='grader'),),
+      curves=(('hold the reference', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
 def _open_cases(run: form.Run, rows: pd.DataFrame):
   """Yield (description, mask of such rollouts, tolerated solved share)."""
   if 'error' in rows:
@@ -353,4 +425,5 @@ CHECKS = (
     one_answer,
     answers_differ,
     verdicts_differ,
+    paid_without_key,
 )
