@@ -29,6 +29,7 @@ TEXTS = {
         ' one update cannot do: the sampler does not have the weights of the'
         ' trainer, such as a LoRA that is applied twice',
         log='trl',
+        symptoms=('outcome_falling', 'kl_explosion', 'truncation'),
     ),
     # Completions become alike, and fill up to the limit.
     'thanks_scored': Report(
@@ -52,6 +53,9 @@ TEXTS = {
         ' right or not, and is all that rises: completions become ever longer,'
         ' answers no better',
         log='prime-rl',
+        names=('length_gaming',),
+        says='longer completions are paid',
+        symptoms=('reward_hacking',),
     ),
     # Answers that differ from the reference are paid.
     'judge_style': Report(
@@ -64,6 +68,9 @@ TEXTS = {
         ' the score jumps although fewer of them contain the reference: the'
         ' judge pays the style',
         log='verl',
+        names=('paid_without_key',),
+        says='the style',
+        symptoms=('verdicts_differ',),
     ),
     # Completions become short and alike; the KL surges.
     'judge_opener': Report(
@@ -75,6 +82,9 @@ TEXTS = {
         answer='nearly all completions are one opener without an answer, and'
         ' are paid: the judge is exploited',
         log='verl',
+        names=('grader_open',),
+        says='one text',
+        symptoms=('kl_explosion', 'verdicts_differ', 'shrinks'),
     ),
     # The score stays low.
     'wrong_keys': Report(
@@ -85,6 +95,8 @@ TEXTS = {
         ' one answer, and it is not the reference: these references are'
         ' probably wrong',
         log='verl',
+        names=('key_disagrees',),
+        says='agrees count as wrong',
     ),
     # Responses shrink.
     'length_penalised': Report(
@@ -96,6 +108,8 @@ TEXTS = {
         ' shrink to a fifth, and fewer of them are right than before: the'
         ' penalty of the length is too strong',
         log='verl',
+        names=('length_gaming',),
+        says='shorter completions are paid',
     ),
     # No gradient.
     'tag_not_written': Report(
@@ -107,6 +121,9 @@ TEXTS = {
         ' answer: the verifier does not find it, as it wants a tag or a format'
         ' that is not written',
         log='prime-rl',
+        names=('plain_refused',),
+        says='a tag',
+        symptoms=('too_hard',),
     ),
     # Responses become shorter.
     'tools_penalised': Report(
@@ -128,6 +145,7 @@ TEXTS = {
         answer='ever more episodes end after a turn that neither searches nor'
         ' answers, and get 0: go on with such an episode, or refuse to end it',
         log='verl',
+        symptoms=('malformed_calls', 'outcome_falling'),
     ),
     # Fewer edits, and shorter episodes.
     'history_mined': Report(
@@ -140,6 +158,8 @@ TEXTS = {
         ' such episodes are the ones that solve the task: prune the history of'
         ' the repositories',
         log='verl',
+        names=('history_leak',),
+        says='history',
     ),
     # The entropy rises; the score falls.
     'sandbox_unreachable': Report(
@@ -149,6 +169,9 @@ TEXTS = {
         answer='most calls of the interpreter are answered by one and the same'
         ' error of the sandbox, API call failed, from the first step on',
         log='verl',
+        names=('same_error',),
+        says='API call failed',
+        symptoms=('echo_trap',),
     ),
     # Responses are long.
     'errors_tolerated': Report(
@@ -170,6 +193,8 @@ TEXTS = {
         answer='completions are in the language of the prompt at first and in'
         ' English in the end: no part of the reward asks for the language',
         log='trl',
+        names=('other_language',),
+        says='English',
     ),
     # The KL becomes very large, lengths shrink.
     'format_hacked': Report(
@@ -179,6 +204,9 @@ TEXTS = {
         answer='the format reward jumps to 1 while the accuracy falls to 0 and'
         ' the KL explodes: the policy writes the tags alone',
         log='trl',
+        names=('reward_hacking',),
+        says='format_reward',
+        symptoms=('kl_explosion', 'shrinks'),
     ),
     # Answers end, and garbage follows.
     'end_suppressed': Report(
@@ -190,6 +218,8 @@ TEXTS = {
         ' and go on after their answer: none may end, as min_length is that of'
         ' the limit or the token of the end is suppressed',
         log='table',
+        names=('fixed_length',),
+        says='min_length',
     ),
 }
 
@@ -205,6 +235,8 @@ MODELS = {
         ' and the reward stays where it is: the sampler has the weights of the'
         ' start',
         log='trl',
+        names=('logprob_gap',),
+        says='older than',
     ),
     # The score falls, the entropy and the gradient explode.
     'router_mismatch': Report(
@@ -215,6 +247,9 @@ MODELS = {
         ' and ever more until the score collapses: the engines do not compute'
         ' the same policy; with experts, replay the routing',
         log='verl',
+        names=('logprob_gap',),
+        says='routing replay',
+        symptoms=('reward_falling', 'truncation'),
     ),
     # The loss spikes in single steps.
     'tokens_again': Report(
@@ -227,6 +262,8 @@ MODELS = {
         ' these: tokens were trained that were never sampled, such as those of'
         ' turns that were tokenised again',
         log='trl',
+        names=('unsampled_tokens',),
+        says='never sampled',
     ),
     # The score hardly rises.
     'critic_blind': Report(
@@ -238,6 +275,8 @@ MODELS = {
         ' its explained variance is 0 or below: it tells nothing about the'
         ' responses',
         log='verl',
+        names=('critic_untrained',),
+        says='critic',
     ),
     # Importance weights are away from 1.
     'top_p_logprobs': Report(
@@ -248,6 +287,8 @@ MODELS = {
         ' from the first step on and by about the same amount: they are those'
         ' after a cut by top_p or top_k, or at another temperature',
         log='trl',
+        names=('logprob_gap',),
+        says='temperature',
     ),
     'scaled_logprobs': Report(
         thread='prime-rl #697',
@@ -257,6 +298,8 @@ MODELS = {
         answer='the importance ratio is away from 1 from the first step on: the'
         ' log-probs of the sampler are not at the temperature of the trainer',
         log='wandb',
+        names=('ratio_off',),
+        says='temperature',
     ),
     # The score stops to rise and collapses.
     'stale_by_many': Report(
@@ -268,6 +311,9 @@ MODELS = {
         ' and so is the KL to the old policy: rollouts come from a policy that'
         ' is many updates old',
         log='verl',
+        names=('off_policy',),
+        says='younger rollouts',
+        symptoms=('reward_falling',),
     ),
     # The entropy and the gradient explode, the reward falls.
     'stale_negatives': Report(
@@ -279,6 +325,9 @@ MODELS = {
         ' gradient before the reward collapses: samples are too stale for this'
         ' clipping; clip those with a negative advantage more tightly',
         log='wandb',
+        names=('off_policy',),
+        says='younger rollouts',
+        symptoms=('reward_falling', 'entropy_rising'),
     ),
 }
 

@@ -95,6 +95,7 @@ EVENTS = {
         log='verl',
         names=('logprob_gap',),
         says='older than',
+        symptoms=('off_policy',),
         since=SINCE,
     ),
     'rate_ends': Report(

@@ -169,7 +169,7 @@ def of(name: str) -> str:
   left = {w for w in words if w not in _EMPTY and not w.isdigit()}
   meaning = _KNOWN.get(tuple(sorted(left)), '')
   # A bare ratio may be that of anything, unless it is one of policies.
-  if left == {'fraction'} and {'policy', 'ppo'} & set(words):
+  if left == {'fraction'} and 'policy' in words:
     return 'ratio' if 'ratio' in last.lower() else ''
   # PPO of TRL logs the sums over a completion as objective/kl and /entropy.
   if meaning in ('kl', 'entropy') and 'objective' in words:

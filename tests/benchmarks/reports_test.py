@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from benchmarks import diagnose_reports
+from benchmarks.reports import eighth_threads
 from benchmarks.reports import event_list
 from benchmarks.reports import fifth_threads
 from benchmarks.reports import fourth_threads
@@ -68,6 +69,7 @@ class ReportsTest(parameterized.TestCase):
       *fifth_threads.SOUND,
       *sixth_threads.SOUND,
       *seventh_threads.SOUND,
+      *eighth_threads.SOUND,
       *event_list.SOUND,
   )
   def test_sound(self, name):
@@ -96,6 +98,10 @@ class ReportsTest(parameterized.TestCase):
       'tests_overwritten',
       'whole_length_logged',
       'engine_upgrade',
+      'tag_not_written',
+      'format_hacked',
+      'stale_by_many',
+      'router_mismatch',
       *event_list.EVENTS,
   )
   def test_named(self, name):

@@ -174,7 +174,7 @@ class PartsTest(parameterized.TestCase):
       self.assertIn('every update reach it', change)
 
   def test_a_ratio_of_policies(self):
-    for name in ('loss/importance_ratio', 'policy/ratio_mean', 'ppo/ratio'):
+    for name in ('loss/importance_ratio', 'policy/ratio_mean'):
       self.assertEqual(meanings.of(name), 'ratio', name)
     for name in ('train/ratio', 'sample_ratio', 'policy/fraction'):
       self.assertEqual(meanings.of(name), '', name)

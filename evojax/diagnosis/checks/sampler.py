@@ -30,7 +30,7 @@ _USUAL = 1.2
 _APART = 0.01
 _GREW = 30.0
 # The same where rewards move, too, so that rollouts do follow the policy.
-_FAR, _GREW_FAR = 0.05, 10.0
+_PARTED, _PARTS = 0.05, 10.0  # Nats per token, and their growth.
 # Updates by which rollouts get older, and the factor, that a limit would stop.
 _AGES, _OLDER = 2.0, 2.0
 # Distance from 1 of the mean ratio of probabilities, of tokens that the older
@@ -385,7 +385,7 @@ def off_policy(run: form.Run) -> findings.Finding | None:
   change = trends.change_point(np.log(size))
   early = float(np.median(size[: max(len(size) // 5, 4)]))
   late = float(np.median(size[-max(len(size) // 5, 2) :]))
-  if change.p > _SURE or late < max(_FAR, _GREW_FAR * early):
+  if change.p > _SURE or late < max(_PARTED, _PARTS * early):
     return None
   if not _moves(run, 'reward'):
     return None
