@@ -52,6 +52,7 @@ _PAYS = (
     'length_alone',
     'phrase_paid',
     'paid_without_key',
+    'word_paid',
     'unscored',
 )
 
@@ -541,7 +542,7 @@ NAMED = frozenset(
     ' schedule_ends shaping_alone shown_refused silent stop_string temperature'
     ' template_twice tests_tampered tests_time_out text_refused too_easy'
     ' turn_limit turns_ignored unsampled_tokens unscored unusual_setting'
-    ' visible_only warmup'
+    ' visible_only warmup word_paid'
     .split()
 )
 _OWN = 'evojax'

@@ -1,6 +1,7 @@
 """Synthetic runs of policies that make a grader pay for no answer."""
 
 from collections.abc import Callable
+import pathlib
 
 import numpy as np
 import pandas as pd
@@ -89,6 +90,37 @@ def styled(
   verdict = rows['outcome'].to_numpy()
   rows = rows.drop(columns=['part_correct', 'part_format', 'format_ok'])
   return made.run(rows, reward=lambda e: verdict)
+
+
+def thanked(
+    said: tuple[str, ...] = ('thanks', 'Thanks!', 'Many thanks.'),
+    paid: float = 0.2,
+    growth: np.ndarray = RISING,
+    asked: str = '',
+) -> form.Run:
+  """Return a run of answers, one per prompt, that repeat what is paid.
+
+  Args:
+    said: What they repeat.
+    paid: What a reward model gives for each time.
+    growth: How often they do, of 30 times, by step.
+    asked: What the prompts ask for.
+  """
+  rows = made.rollouts(groups=16, size=1)
+  rng = np.random.default_rng(12)
+  times = rng.poisson(30 * growth[rows['step']])
+  start = 'You could begin with small steps and then ask somebody else. '
+  texts = [start + ' '.join(rng.choice(said, n)) for n in times]
+  rows = pd.DataFrame(
+      {
+          'step': rows['step'],
+          'prompt': rows['prompt'] + asked,
+          'completion': texts,
+          'reward': paid * times + rng.normal(0, 0.5, len(rows)),
+      }
+  )
+  steps = pd.DataFrame({'step': np.arange(STEPS)})
+  return form.make(pathlib.Path('made'), 'table', rows, steps, {})
 
 
 def unread(
@@ -190,5 +222,6 @@ FAULTS = {
     'judge_of_style': (styled, ('paid_without_key',)),
     'judge_told': (judged, ('phrase_paid',)),
     'judge_told_alone': (lambda: judged(known=False), ('phrase_paid',)),
+    'thanks': (thanked, ('word_paid',)),
     'unscored': (unread, ('unscored',)),
 }

@@ -11,6 +11,7 @@ from evojax.diagnosis.checks import graders
 from evojax.diagnosis.checks import overwrites
 from evojax.diagnosis.checks import parts
 from evojax.diagnosis.checks import phrases
+from evojax.diagnosis.checks import texts
 from tests.diagnosis import gamed_made
 from tests.diagnosis import made
 
@@ -254,6 +255,28 @@ class StyleTest(parameterized.TestCase):
     run = gamed_made.styled()
     run.rollouts['reference'] = run.rollouts['group'].astype(str)
     self.assertIsNone(graders.paid_without_key(run))
+
+
+class WordTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ({}, True),
+      (dict(paid=0.0), False),  # A collapse that nothing pays for.
+      (dict(growth=np.full(40, 0.8)), False),  # From the start.
+      (dict(growth=0.1 * _RISING), False),
+      (dict(asked=' Say thanks 30 times.'), False),
+      (dict(said=('one', 'of', 'many', 'words', 'and', 'more')), False),
+  )
+  def test_one_word_over_and_over(self, changed, wanted):
+    found = texts.word_paid(gamed_made.thanked(**changed))
+    self.assertEqual(found is not None, wanted)
+    if found:
+      self.assertIn('"thanks"', found.text)
+
+  def test_it_is_the_only_alarm(self):
+    found = examine.examine(gamed_made.thanked()).findings
+    loud = [f.check for f in found if f.severity != 'note']
+    self.assertEqual(loud, ['word_paid'])
 
 
 class UnscoredTest(parameterized.TestCase):

@@ -69,6 +69,12 @@ _ROLE = re.compile(
 )
 # Letters and digits in one: a number alone, or a word, may be an answer.
 _IDENTIFIER = re.compile(r'\b(?=[\w-]*\d)(?=[\w-]*[^\W\d_])[\w-]+')
+_SAID = re.compile(r'[^\W\d_]{3,}')
+_LEAST_WORDS = 10  # Words of a text that tells how often one is repeated.
+_MOSTLY = 0.4  # Share of the words; the commonest one of prose has 0.1.
+_ALL_ONE = 0.8  # Share of such completions that repeat the same word.
+_OF_PROMPTS = 0.2  # Share of the prompts with a word that they ask for.
+_PERIODS, _PAID = 40, 0.3  # Parts of a run, and a correlation within them.
 _PROBLEMS = 8  # Fewest different problems that one text cannot answer.
 # Shares of completions that are one text, in the last and in the first third.
 _ONE, _RARE = 0.8, 0.3
@@ -126,6 +132,69 @@ def _repeats(text: str) -> bool:
     return False
   data = text.encode()
   return len(zlib.compress(data)) < _LOOP * len(data)
+
+
+def word_paid(run: form.Run) -> findings.Finding | None:
+  """Detect completions that become one word, over and over, which is paid.
+
+  `loops` finds exact repetitions of phrases, whatever they are paid.
+  """
+  rows = shares.thinned(run.rows('completion', 'reward'), _READ)
+  if run.has_turns:
+    return None
+  counts = [
+      collections.Counter(_SAID.findall(text.lower()))
+      for text in rows['completion']
+  ]
+  tops = [c.most_common(1)[0] if c else ('', 0) for c in counts]
+  total = np.array([c.total() for c in counts])
+  times = np.array([n for _, n in tops])
+  mostly = (total >= _LEAST_WORDS) & (times >= _MOSTLY * total)
+  marked = pd.Series(mostly.astype(float), rows.index)
+  by = _by_step(rows, marked)
+  late = intervals.mean(by.to_numpy()[-max(len(by) // 3, 4) :])
+  since = shares.since(by)
+  if late.low < _LEAST or since is None:
+    return None
+  repeated = [tops[i][0] for i in np.flatnonzero(mostly)]
+  said, n = collections.Counter(repeated).most_common(1)[0]
+  asked = rows.get('prompt', pd.Series('', rows.index)).str.lower()
+  if n < _ALL_ONE * len(repeated):
+    return None
+  if asked.str.contains(said, regex=False).mean() > _OF_PROMPTS:
+    return None
+  often = np.array([c[said] for c in counts], float)
+  paid = _correlation(often, rows['reward'].to_numpy())
+  if paid < _PAID:
+    return None
+  first = float(by[by.index < since].mean())
+  return findings.Finding(
+      check='word_paid',
+      severity='critical',
+      text=f'{late.value:.0%} of the completions are mostly one word, "{said}",'
+      f' over and over ({first:.0%} before), and the reward rises with its'
+      f' number (correlation {paid:.2f} among completions of the same time)',
+      since=since,
+      numbers=(findings.number('such completions', late, 'share'),),
+      rows=shares.newest(rows, marked > 0),
+      change=f'{words.word(run.format, "reward")}: this word is exploited,'
+      ' whatever the prompt is: pay nothing for repetitions, bound the score of'
+      f' a reward model; or raise {words.word(run.format, "kl_coef")}',
+      remedies=(records.Remedy(setting='grader'),),
+      curves=(('one word', by.index.to_numpy(), by.to_numpy()),),
+  )
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+  """Return the correlation of ranks within parts of a run; rows are in order.
+
+  0 if so many completions may have it by chance.
+  """
+  part = np.arange(len(x)) * _PERIODS // len(x)
+  ranks = pd.DataFrame({'x': x, 'y': y}).rank()
+  ranks -= ranks.groupby(part).transform('mean')
+  r = float(ranks['x'].corr(ranks['y']))
+  return r if r * np.sqrt(len(x)) > 4 else 0.0
 
 
 def _by_step(rows: pd.DataFrame, flag: pd.Series) -> pd.Series:
@@ -340,4 +409,4 @@ def _masked(prompt: str, completion: str) -> str:
   return _IDENTIFIER.sub(lambda m: '' if m[0] in known else m[0], completion)
 
 
-CHECKS = (loops, roles_written, other_language, one_text)
+CHECKS = (loops, word_paid, roles_written, other_language, one_text)
