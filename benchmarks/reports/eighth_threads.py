@@ -41,6 +41,8 @@ TEXTS = {
         ' thanks, is repeated, and completions are little else in the end: the'
         ' reward model is exploited',
         log='table',
+        names=('word_paid',),
+        says='thanks',
     ),
     # Completions become three times as long.
     'length_paid': Report(

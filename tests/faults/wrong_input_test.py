@@ -398,7 +398,7 @@ REFUSED = {
     ),
     'skills that are not there': (
         ['{tiny}', "--config.evolve.skills=('{root}/skills',)", *EVOLVING],
-        r"config\.evolve\.skills has '{root}/skills', which is no directory",
+        r"config\.evolve\.skills has '{root}/skills', which is not a directory",
     ),
     # Config files.
     **{

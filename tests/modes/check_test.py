@@ -132,7 +132,7 @@ class CheckTest(parameterized.TestCase):
       (lambda c: setattr(c.data, 'max_prompt_tokens', 9), r'has \d+ tokens'),
       (
           lambda c: setattr(c.evolve, 'skills', ('/nowhere',)),
-          "has '/nowhere', which is no directory",
+          "has '/nowhere', which is not a directory",
       ),
   )
   def test_what_the_run_would_refuse(self, change, message):
