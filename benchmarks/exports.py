@@ -84,7 +84,9 @@ def exports(
   size = _numbers(params) * jnp.dtype(dtype).itemsize
 
   def export(version: str) -> None:
-    hf.save(folder.unfinished(version), cfg, params, dtype=dtype)
+    hf.save(
+        folder.unfinished(version), cfg, params, dtype=dtype, durably=False
+    )
     folder.commit(version)
 
   found = []

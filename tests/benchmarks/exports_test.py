@@ -3,6 +3,7 @@
 import os
 import pathlib
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 import pytest
@@ -29,6 +30,10 @@ class ExportsTest(absltest.TestCase):
     rounds = self.rounds(1, 'float32', 2)
     least = min(r.cpu_seconds for r in rounds)
     self.assertGreater(rounds[0].gigabytes / least, LEAST_PER_CPU_SECOND)
+
+  def test_like_a_run_it_does_not_wait_for_the_disk(self):
+    self.enterContext(mock.patch.object(os, 'fsync', side_effect=OSError))
+    self.rounds(1, 'bfloat16', 1)
 
   @pytest.mark.long
   def test_a_host_writes_a_gigabyte_per_second(self):

@@ -1,3 +1,4 @@
+import json
 import math
 
 from absl.testing import absltest
@@ -33,6 +34,16 @@ class PlanTest(parameterized.TestCase):
     (file,) = tensor_files.plan(shapes, 'float32', 10**9, processes=4)
     self.assertEqual(file.name, 'model.safetensors')
     self.assertEqual(file.sizes, {'a': 400, 'b': 4000})
+
+  @parameterized.parameters(*range(1, 80, 7))
+  def test_the_first_tensor_begins_at_a_cache_line(self, length):
+    file = tensor_files.File('f', {'a' * length: (16,)}, 'float32')
+    head, begins = file.header()
+    self.assertEqual(begins, {'a' * length: len(head)})
+    self.assertEqual(len(head) % 64, 0)
+    # As the format asks: its length, then JSON that may end with blanks.
+    self.assertEqual(int.from_bytes(head[:8], 'little'), len(head) - 8)
+    self.assertIn('a' * length, json.loads(head[8:]))
 
 
 if __name__ == '__main__':
