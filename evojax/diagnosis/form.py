@@ -101,7 +101,7 @@ STEP = {
     'explained': 'share of the variance of returns that the critic explains',
     'value': "mean of the critic's values",
     'return': 'mean',
-    'staleness': 'updates between a rollout and the one that uses it',
+    'staleness': 'steps between a rollout and the one that uses it',
     'n_turns': 'mean turns of an episode',
     'n_calls': 'mean calls of an episode',
     'calls_failed': 'share of calls that were malformed or failed',

@@ -243,8 +243,8 @@ def make(
       ('sessions', sessions),
       ('max_turns', max_turns),
   ):
-    if value < 1:
-      raise ValueError(f'domain.kwargs.{name}={value} must be at least 1')
+    if type(value) is not int or value < 1:
+      raise ValueError(f'domain.kwargs.{name}={value!r} must be an integer >= 1')
   limits = environments.Limits(
       max_turns, float(reply_seconds), float(episode_seconds), sessions
   )

@@ -32,6 +32,7 @@ class Rewarded:
   outcome: Bool[np.ndarray, 'P G']
   graded: Bool[np.ndarray, 'P G']
   n_tokens: Float[np.ndarray, 'P G']
+  estimator: str = 'group_norm'  # Of the advantages: `grpo.advantage`.
 
 
 def compare(before: Rewarded, after: Rewarded) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def _describe(r: Rewarded) -> dict[str, Any]:
   # A completion that was not graded has advantage 0 and no known outcome.
   mixed = (outcome & graded).any(1) & (~outcome & graded).any(1)
   masked = lambda x: np.ma.array(x, mask=~graded)
-  differs = masked(r.rewards).std(1).filled(0) > filters.MIN_STD
+  differs = filters.keep_reward_variance(r.rewards, outcome, graded)[:, 0]
   shaped = kept & differs & ~mixed
   total = np.abs(advantages).sum()
   alive = kept & mixed
@@ -114,8 +115,8 @@ def scan(
 
   harmless_weight: the largest of SCANNED weights between 0 and the bound of the
   surface, with the proposed sign, such that at this weight and all smaller ones
-  at most HARMLESS of the absolute advantage, under the estimator 'group_norm',
-  falls on groups whose outcomes agree.
+  at most HARMLESS of the absolute advantage falls on groups whose outcomes
+  agree.
 
   Args:
     after: Recorded groups under the candidate.
@@ -138,6 +139,7 @@ def scan(
       weights.astype(np.float64),
       after.outcome,
       after.graded,
+      advantage=after.estimator,
   ).phantom_share
   # The range ends at the first harmful weight, even if a larger one is
   # harmless.

@@ -134,7 +134,7 @@ _NUMBERS = (
         ('rejected_tokens',),
         share=True,
     ),
-    _Number('staleness', 'updates behind', ('staleness',), varies=True),
+    _Number('staleness', 'steps behind', ('staleness',), varies=True),
     _Number('tokens per second', 'sampled', ('tokens_per_second',)),
     _Number(
         'MFU',

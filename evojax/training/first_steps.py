@@ -87,7 +87,9 @@ def _shares(
   group, graded, outcome, reward, cut, reason = store.read_numbers(
       workdir, 'train', step, *columns
   )
-  spread = [reward[graded & (group == g)] for g in np.unique(group)]
-  dead = [len(r) < 2 or r.std() < filters.MIN_STD for r in spread]
+  varies = []
+  for g in np.unique(group):
+    members = [x[None, group == g] for x in (reward, outcome > 0, graded)]
+    varies.append(filters.keep_reward_variance(*members)[0, 0])
   ended = (reason == _TURNS).mean()
-  return outcome[graded].mean(), np.mean(dead), cut.mean(), ended
+  return outcome[graded].mean(), 1 - np.mean(varies), cut.mean(), ended

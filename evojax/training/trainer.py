@@ -497,11 +497,12 @@ def _summary(batch: reward_pipeline.RewardedBatch) -> dict[str, float]:
   rows, graded = batch.rollouts.rows, batch.graded
   outcomes = np.asarray(rows['outcome'], bool).reshape(graded.shape)
   spread = np.ma.array(batch.rewards, mask=~graded).std(1).filled(0)
+  varies = filters.keep_reward_variance(batch.rewards, outcomes, graded)
   metrics = {
       'reward': batch.rewards[graded].mean(),
       'reward_std_in_group': spread.mean(),
       'outcome': outcomes[graded].mean(),
-      'dead_groups': (spread < filters.MIN_STD).mean(),
+      'dead_groups': 1 - varies[:, 0].mean(),
       'not_graded': (~graded).sum(),
       'groups': len(batch.kept),
       'groups_kept': batch.kept.sum(),

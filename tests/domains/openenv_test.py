@@ -132,6 +132,7 @@ class OpenEnvTest(parameterized.TestCase):
   @parameterized.parameters(
       (dict(prompt='{texts}'), r"'\{texts\}' cannot be filled in.*'text'"),
       (dict(seeds=0), 'seeds=0 must be'),
+      (dict(max_turns=True), 'max_turns=True must be an integer'),
       (dict(url='http://127.0.0.1:1'), 'no server of OpenEnv'),
   )
   def test_refuses(self, kwargs, message):

@@ -103,6 +103,16 @@ class ScanTest(parameterized.TestCase):
         backtest.scan(rewarded(), 'shape', SURFACE), {'harmless_weight': 0.0}
     )
 
+  def test_advantages_are_those_of_the_estimator(self):
+    # Centred rewards keep their size: a weight w takes w / (1 + w) of all
+    # advantage, which is less than HARMLESS up to w = .05 / .95.
+    centred = rewarded(estimator='group_mean')
+    found = backtest.scan(centred, 'shape', SURFACE)['harmless_weight']
+    step = 2.0 / (backtest.SCANNED - 1)
+    most = backtest.HARMLESS / (1 - backtest.HARMLESS)
+    self.assertAlmostEqual(found, math.floor(most / step) * step)
+    self.assertGreater(found, 0)
+
   @parameterized.parameters((0.5, 2.0), (-0.5, -2.0))
   def test_a_part_within_mixed_groups_is_harmless(self, weight, expected):
     parts = rewarded().parts | {

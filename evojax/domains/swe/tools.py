@@ -114,8 +114,11 @@ class Settings:
           " cannot be 'none'"
       )
     for name in ('max_letters', 'read_lines', 'test_seconds'):
-      if not getattr(self, name) > 0:
-        raise ValueError(f'{name}={getattr(self, name)!r} must be positive')
+      value = getattr(self, name)
+      if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f'{name}={value!r} must be a number')
+      if not value > 0:
+        raise ValueError(f'{name}={value!r} must be positive')
     context = self.patch_context
     if type(context) is not int or context < 0:
       raise ValueError(f'patch_context={context!r} must be an integer >= 0')

@@ -203,6 +203,8 @@ def make(
   ):
     if not least <= value < math.inf:
       raise ValueError(f'domain.kwargs.{name}={value} must be at least {least}')
+  if type(max_turns) is not int:
+    raise ValueError(f'domain.kwargs.{max_turns=} must be an integer')
   env = library.load(environment, arguments or {})
   own = env.max_turns if env.max_turns > 0 else 0
   env.max_turns = turns = min(max_turns or own or _TURNS, own or math.inf)

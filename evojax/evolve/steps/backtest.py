@@ -190,6 +190,7 @@ def rewarded(
       outcome=grid('outcome').astype(bool),
       graded=batch.graded,
       n_tokens=grid('n_tokens').astype(np.float64),
+      estimator=setup.config.grpo.advantage,
   )
   # Diagnostics see these rewards, and no reward part of the older harness.
   rows = {

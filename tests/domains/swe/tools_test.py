@@ -410,6 +410,7 @@ class SettingsTest(parameterized.TestCase):
       dict(patch_context=True),
       dict(max_letters=0),
       dict(test_seconds=float('nan')),
+      dict(read_lines=True),
   )
   def test_refused(self, **fields):
     with self.assertRaisesRegex(ValueError, next(iter(fields))):

@@ -107,6 +107,7 @@ class SingleTurnTest(parameterized.TestCase):
       ('letters', 'range=.* must be the lowest', dict(range=(1.0, 0.0))),
       ('letters', 'threshold=2 must be', dict(threshold=2)),
       ('letters', 'max_turns=-1 must be', dict(max_turns=-1)),
+      ('letters', 'max_turns=True must be an int', dict(max_turns=True)),
       ('none_such', "'.*none_such' with .* is the name of an installed"),
   )
   def test_refuses(self, name, message, kwargs=()):
