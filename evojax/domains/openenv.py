@@ -244,7 +244,9 @@ def make(
       ('max_turns', max_turns),
   ):
     if type(value) is not int or value < 1:
-      raise ValueError(f'domain.kwargs.{name}={value!r} must be an integer >= 1')
+      raise ValueError(
+          f'domain.kwargs.{name}={value!r} must be an integer >= 1'
+      )
   limits = environments.Limits(
       max_turns, float(reply_seconds), float(episode_seconds), sessions
   )
