@@ -1,9 +1,9 @@
 """Converts arrays on the host to the dtype and order of files, in one pass.
 
 A cast followed by a transposition would move every element four times, through
-newly allocated memory. Here each tile is rounded and transposed while it is in
-the processor's cache, in buffers that are reused. Two neighbouring bfloat16 of
-the file are moved as one 32-bit word, which halves the number of elements to
+newly allocated memory. Here each tile is cast and transposed while it is in the
+processor's cache, in buffers that are reused. Two neighbouring bfloat16 of the
+file are moved as one 32-bit word, which halves the number of elements to
 transpose.
 
 Matrices often have a power of two of columns. The elements of a column of such
@@ -19,7 +19,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-_TILE = 128 * 1024  # Elements; with its temporary arrays, 1 MiB of the cache.
+_TILE = 128 * 1024  # Words.
 _LINE = 64  # Bytes of a cache line.
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -53,15 +53,14 @@ class Converter:
     if view.dtype == dtype and view.flags.c_contiguous:
       return view
     out = self._array('out', math.prod(view.shape), dtype).reshape(view.shape)
-    bits = view.view(np.uint32 if view.dtype == np.float32 else np.uint16)
-    if dtype == np.float32 and view.dtype == dtype:
-      self._transpose(bits, out.view(np.uint32))
-    elif dtype == _BFLOAT16 and view.flags.c_contiguous:
-      self._round_all(bits.reshape(-1), out.view(np.uint16).reshape(-1))
-    elif dtype == _BFLOAT16 and view.shape[-1] % 2 == 0:
-      self._transpose_pairs(bits, out.view(np.uint32))
-    else:
-      np.copyto(out, view, casting='unsafe')
+    turned = not view.flags.c_contiguous
+    with np.errstate(invalid='ignore'):  # NaN is cast like any number.
+      if turned and view.dtype == dtype == np.float32:
+        self._transpose(view.view(np.uint32), out.view(np.uint32))
+      elif turned and dtype == _BFLOAT16 and view.shape[-1] % 2 == 0:
+        self._transpose_pairs(view, out.view(np.uint32))
+      else:
+        np.copyto(out, view, casting='unsafe')
     return out
 
   def _array(self, name: str, size: int, dtype: np.dtype) -> np.ndarray:
@@ -75,35 +74,11 @@ class Converter:
       self._memory[name] = held
     return held[:size]
 
-  def _tile(
-      self, rows: int, shape: tuple[int, ...]
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Return memory and, as a view of it, uint32 [rows, *shape].
-
-    Between its rows are `_LINE` bytes. Arithmetic is fastest on all of the
-    memory; what it computes of the words between the rows is not used.
-    """
+  def _tile(self, rows: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Return uint32 [rows, *shape] with `_LINE` bytes between its rows."""
     size, dtype = math.prod(shape), np.dtype(np.uint32)
     memory = self._array('tile', rows * (size + _LINE // dtype.itemsize), dtype)
-    words = memory.reshape(rows, -1)[:, :size]
-    return memory, words.reshape(rows, *shape)
-
-  def _round(self, words: np.ndarray) -> None:
-    """Round float32 bits in place, so that their upper halves are bfloat16."""
-    up = self._array('up', words.size, words.dtype)
-    np.right_shift(words, 16, out=up)
-    np.bitwise_and(up, 1, out=up)  # A tie goes up if the last bit is odd.
-    np.add(up, 0x7FFF, out=up)
-    np.add(words, up, out=words)
-
-  def _round_all(self, bits: np.ndarray, out: np.ndarray) -> None:
-    """Round float32 bits, uint32 [n], to bfloat16 bits, uint16 [n]."""
-    for begin in range(0, len(bits), _TILE):
-      part = bits[begin : begin + _TILE]
-      words = self._array('tile', len(part), part.dtype)
-      words[:] = part
-      self._round(words)
-      out[begin : begin + _TILE] = words.view(np.uint16)[1::2]
+    return memory.reshape(rows, -1)[:, :size].reshape(rows, *shape)
 
   def _transpose(self, bits: np.ndarray, out: np.ndarray) -> None:
     """Copy uint32 [..., n] of any strides to a contiguous array."""
@@ -111,31 +86,28 @@ class Converter:
     rows = max(_TILE // math.prod(lead), 1)
     for begin in range(0, n, rows):
       part = np.moveaxis(bits[..., begin : begin + rows], -1, 0)
-      _, tile = self._tile(len(part), lead)
+      tile = self._tile(len(part), lead)
       tile[:] = part
       out[..., begin : begin + rows] = np.moveaxis(tile, 0, -1)
 
-  def _transpose_pairs(self, bits: np.ndarray, out: np.ndarray) -> None:
-    """Copy [..., 2n] of any strides to bfloat16 bits, two in a word.
+  def _transpose_pairs(self, view: np.ndarray, out: np.ndarray) -> None:
+    """Copy [..., 2n] of any strides to bfloat16, two in a word.
 
     Args:
-      bits: uint32, of float32, or uint16, of bfloat16.
+      view: float32 or bfloat16.
       out: uint32 [..., n], contiguous.
     """
     lead, n = out.shape[:-1], out.shape[-1]
-    rows = max(_TILE // (2 * math.prod(lead)), 1)
+    rows = max(_TILE // math.prod(lead), 1)
     for begin in range(0, n, rows):
       pairs = out[..., begin : begin + rows]
-      part = np.moveaxis(bits[..., 2 * begin : 2 * (begin + rows)], -1, 0)
-      memory, tile = self._tile(len(part), lead)
-      half = len(part) // 2
-      tile[:half], tile[half:] = part[0::2], part[1::2]
-      low, high = memory.reshape(2, -1)
-      if bits.dtype == np.uint32:
-        self._round(memory)
-        np.right_shift(low, 16, out=low)
-        np.bitwise_and(high, 0xFFFF0000, out=high)
-      else:
-        np.left_shift(high, 16, out=high)
-      np.bitwise_or(low, high, out=low)
-      pairs[...] = np.moveaxis(tile[:half], 0, -1)
+      part = np.moveaxis(view[..., 2 * begin : 2 * (begin + rows)], -1, 0)
+      if part.dtype != _BFLOAT16:
+        cast = self._array('cast', part.size, _BFLOAT16).reshape(part.shape)
+        np.copyto(cast, part, casting='unsafe')
+        part = cast
+      tile = self._tile(pairs.shape[-1], lead)
+      halves = tile[..., None].view(np.uint16)
+      part = part.view(np.uint16)
+      halves[..., 0], halves[..., 1] = part[0::2], part[1::2]
+      pairs[...] = np.moveaxis(tile, 0, -1)
