@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import pathlib
+import shutil
 from typing import Any
 
 from benchmarks.faults import jobs
@@ -111,7 +112,8 @@ def libraries(
     )
     check_applies(name, found[name], setting)
   if 'own' in found and 'wrong' not in found:
-    wrong = out / 'wrong'
+    wrong = out / setting.name / 'skills-wrong'
+    shutil.rmtree(wrong, ignore_errors=True)  # Of an earlier call.
     write_inverted(found['own'], setting, wrong)
     found['wrong'] = (str(wrong),)
   return found
@@ -137,20 +139,33 @@ def finish(
 
   Raises:
     subprocess.CalledProcessError: If it fails.
+    ValueError: If it was begun with other skills, rounds or changes.
   """
   run, job = folder / 'run', folder / 'job'
+  if not run.exists():
+    jobs.make(setting, job, seed=seed, tokens=0, seconds=0)
+  values = json.loads((job / 'config.json').read_text())
+  config = config_lib.with_fields(
+      config_lib.from_mapping(values),
+      {'evolve.rounds': rounds, 'evolve.skills': tuple(skills), **changes},
+  )
+  begun = folder / 'config.json'
+  given = json.loads(begun.read_text()) if begun.exists() else None
+  if given and (other := _differs(given, config)):
+    raise ValueError(
+        f'{folder} was begun with another {other}; give the same --library,'
+        ' --rounds and --config, or another --out'
+    )
   if not (run / run_files.SUMMARY).exists():
-    if not run.exists():
-      jobs.make(setting, job, seed=seed, tokens=0, seconds=0)
-    values = json.loads((job / 'config.json').read_text())
-    config = config_lib.with_fields(
-        config_lib.from_mapping(values),
-        {'evolve.rounds': rounds, 'evolve.skills': tuple(skills), **changes},
-    )
-    runner.start(
-        'evolve', config, folder / 'config.json', run, jobs.environment(job)
-    )
+    runner.start('evolve', config, begun, run, jobs.environment(job))
   return history_lib.read(run)
+
+
+def _differs(given: Mapping[str, Any], config: Any) -> str:
+  """Return a field that a stored config has otherwise; '' if there is none."""
+  stored = config_lib.flatten(config_lib.from_mapping(given))
+  fields = config_lib.flatten(config)
+  return next((name for name in fields if stored[name] != fields[name]), '')
 
 
 def repair(

@@ -69,9 +69,12 @@ def main(_):
   for seed in range(_FIRST.value, _FIRST.value + _SEEDS.value):
     for name, directories in chosen.items():
       folder = out / setting.name / f'{name}-{seed}'
-      history = skill_runs.finish(
-          setting, seed, _ROUNDS.value, directories, changes, folder
-      )
+      try:
+        history = skill_runs.finish(
+            setting, seed, _ROUNDS.value, directories, changes, folder
+        )
+      except ValueError as error:
+        raise app.UsageError(str(error)) from error
       values = skill_runs.values_of(folder, setting)
       repaired = skill_runs.repair(history, values, setting.paths)
       found[name].append(repaired)

@@ -29,8 +29,10 @@ _CALL = re.compile(r'<tool_call>(.*?)(?:</tool_call>|$)', re.DOTALL)
 _REPLY = re.compile(r'<tool_response>(.*?)(?:</tool_response>|$)', re.DOTALL)
 # Remains of a chat template between turns, after special tokens are removed.
 _ROLES = re.compile(r'^\s*(?:user|assistant|tool)?\s*$')
+# Gaps are bounded: a policy that repeats a command in one call up to its limit
+# would otherwise take minutes to read.
 _EDITS = (
-    r'\b(?:sed|perl)\b.*\s-(?:\w*i|-in-place)|<<|(?<![\d&])>>?\s*[\w./]'
+    r'\b(?:sed|perl)\b.{0,200}\s-(?:\w*i|-in-place)|<<|(?<![\d&])>>?\s*[\w./]'
     r'|\b(?:tee|patch|apply_patch)\b'
     r'|\bgit\s+(?:apply|am|checkout|restore|revert|cherry-pick|stash\s+pop)\b'
     r'|^\s*(?:rm|mv|cp)\b'
@@ -39,7 +41,7 @@ _EDITS = (
 _COMMANDS = (
     (
         'history',
-        r'\bgit\b[^|;&\n]*\b(?:log|show|reflog|cherry-pick|whatchanged|rev-list'
+        r'\bgit\b[^|;&\n]{0,200}\b(?:log|show|reflog|cherry-pick|whatchanged|rev-list'
         r'|cat-file)\b|\.git/(?:objects|refs|logs|packed)',
     ),
     ('submit', r'^\s*submit\b|COMPLETE_TASK'),

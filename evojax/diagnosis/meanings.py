@@ -27,6 +27,11 @@ _FOLDERS = {'loss', 'losses', 'misc', 'progress'}
 _EVALUATION = {
     'eval', 'evals', 'evaluation', 'test', 'val', 'valid', 'validation',
 }  # fmt: skip
+# A metric of training may have such a word, too: rewards/unit_test_reward.
+_TRAINING = re.compile(r'(?:train|training|rewards?|rollouts?)/')
+# The number of what is cut, not its share: rollout/num_truncated.
+_COUNT = re.compile(r'(?:^|[/_])(?:num|n|count)_|_(?:num|count)$')
+_SHARES = {'truncated', 'dead', 'clip'}
 # A score of an evaluation has one of the first words, and none of the others.
 _SOLVES = {'accuracy', 'correct', 'pass', 'solved', 'success'}
 _OF_OTHERS = {'format', 'length', 'max', 'min', 'std', 'time', 'token'}
@@ -37,7 +42,8 @@ _NO_SCORES = _OF_OTHERS | {
     'failure', 'incorrect', 'invalid', 'kl', 'loss', 'low', 'high', 'maj',
     'penalty', 'sum', 'truncated', 'violation', 'violations', 'worst', 'wrong',
 }  # fmt: skip
-_SEVERAL = re.compile(r'pass(?:@|_at_)(?!1\b)')  # Of several samples, any.
+# Shares solved by any of several samples: pass@8, pass_at_8, pass8.
+_SEVERAL = re.compile(r'pass(?:@|_at_|_)?(?!1(?!\d))\d')
 # Parts of words that are written together, and other forms of a word.
 _SAME = {
     'accuracies': 'accuracy',
@@ -66,8 +72,6 @@ _SAME = {
     'logprobs': 'logprob',
     'prob': 'logprob',
     'probs': 'logprob',
-    'percentage': 'fraction',
-    'pct': 'fraction',
     'portion': 'fraction',
     'proportion': 'fraction',
     'ratio': 'fraction',
@@ -154,6 +158,13 @@ _KNOWN = {
 }
 
 
+def _of_evaluation(name: str) -> bool:
+  """Return whether the words of a name say that it is of an evaluation."""
+  return bool(
+      _EVALUATION & set(_words(name)) and not _TRAINING.match(name.lower())
+  )
+
+
 def of(name: str) -> str:
   """Return the meaning of a metric, a name in `form.STEP`; '' if unknown.
 
@@ -163,11 +174,15 @@ def of(name: str) -> str:
   *folders, last = name.split('/')
   folders = [f for f in folders if f.lower() not in _FOLDERS]
   words = _words('/'.join([*folders, last]))
-  if _EVALUATION & set(words):
+  if _of_evaluation(name):
+    if _SEVERAL.search(name):
+      return ''
     scored = _SOLVES & set(words) and not _OF_OTHERS & set(words)
     return 'eval_outcome' if scored else ''
   left = {w for w in words if w not in _EMPTY and not w.isdigit()}
   meaning = _KNOWN.get(tuple(sorted(left)), '')
+  if meaning in _SHARES and _COUNT.search(last):
+    return ''
   # A bare ratio may be that of anything, unless it is one of policies.
   if left == {'fraction'} and 'policy' in words:
     return 'ratio' if 'ratio' in last.lower() else ''
@@ -192,7 +207,7 @@ def is_evaluation(name: str) -> bool:
   """
   found = set(_words(name))
   return (
-      bool(_EVALUATION & found and _SCORES & found)
+      bool(_of_evaluation(name) and _SCORES & found)
       and not _NO_SCORES & found
       and not _SEVERAL.search(name)
   )

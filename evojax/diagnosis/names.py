@@ -244,10 +244,10 @@ def common(
   bare = {}
   for name in log:
     bare.setdefault(_bare(str(name)), name)
-  step = next((bare.get(_bare(n)) for n in _STEP if _bare(n) in bare), None)
-  if step is None:
+  counters = [log[bare[_bare(n)]] for n in _STEP if _bare(n) in bare]
+  if not counters:
     return pd.DataFrame()
-  found = {'step': log[step]}
+  found = {'step': _filled(*counters)}
   for name, candidates in METRICS.items():
     chosen = next((bare[c] for c in candidates if c in bare), None)
     if chosen is not None:
@@ -291,13 +291,38 @@ def common(
   return pd.DataFrame(found)
 
 
-def _no_shares(found: dict[str, pd.Series]) -> list[str]:
-  """Drop outcomes with values outside [0, 1]; return a note for each.
+def _filled(step: pd.Series, *others: pd.Series) -> pd.Series:
+  """Return a counter of steps, with its gaps filled from others that agree.
 
-  They are not shares of what is solved. A score of an evaluation then counts as
-  a reward.
+  An evaluation before training has no step of the trainer, only W&B's own.
+  """
+  for other in others:
+    both = step.notna() & other.notna()
+    if both.any() and (step[both] == other[both]).all():
+      step = step.where(step.notna(), other)
+  return step
+
+
+_MOST_SHARE = 1.01  # Means in float16 may be slightly above 1.
+
+
+def _no_shares(found: dict[str, pd.Series]) -> list[str]:
+  """Drop shares with impossible values; return a note for each.
+
+  An outcome outside [0, 1] is no share of what is solved; a score of an
+  evaluation then counts as a reward. Other shares above 1 are in percent, or
+  are counts. Values below 0 are left to the check that explains them.
   """
   said = []
+  for name in ('clip', 'truncated', 'dead', 'left_out'):
+    if name not in found:
+      continue
+    known = form.numeric(found[name])
+    if known.max() > _MOST_SHARE and known.min() >= 0:
+      said.append(
+          f'{found.pop(name).name!r} is not a share: it has values above 1, as'
+          ' percentages and counts have'
+      )
   for name in ('outcome', 'eval_outcome'):
     if name not in found or _is_share(found[name]):
       continue

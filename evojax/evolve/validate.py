@@ -2,12 +2,15 @@
 
 No trial can measure the value of such a change, since it leaves every policy
 unchanged. It is judged by the run's records instead. A diagnostic must work on
-every past version and be informative: its values follow the score, or its alert
-separates versions that really differ, or what it measures tells solved from
-unsolved completions. A statistic of a backtest must have predicted the effects
-of past trials. Both must beat chance at LEVEL, corrected for the number of
-tests (Bonferroni), one to three for each value that the function returns. If
-the records cannot decide, the change is discarded, with the counts as reason.
+every past version and be informative: within versions its values follow the
+score, or what it measures tells solved from unsolved completions. A statistic
+of a backtest must have predicted the effects of past trials. Both must beat
+chance at LEVEL, corrected for the number of tests (Bonferroni), one or two for
+each value that the function returns. If the records cannot decide, the change
+is discarded, with the counts as reason.
+
+Differences between versions prove nothing: all that drifts during training
+differs from version to version as the score does, and a run has few versions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +18,7 @@ import dataclasses
 import math
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 import numpy as np
 
 from evojax.evolve import diagnose
@@ -148,10 +151,8 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
   its numbers, not constant over the slices of all versions, either
 
   - follows the score: Spearman's rank correlation with the share solved, over
-    the slices, beats chance in an exact or sampled permutation test; or
-  - raises an alert that separates versions: some versions raise it and others
-    do not, and the slices of the two sides differ beyond chance (Mann and
-    Whitney's U); or
+    the slices of each version, beats chance in a permutation test in which
+    slices keep their version; or
   - is a difference between solved and unsolved completions, whose name ends
     with `predicates.GAP`, and has one sign over the slices beyond chance
     (Wilcoxon's signed ranks).
@@ -184,29 +185,18 @@ def diagnostic(versions: Sequence[Readings]) -> Validation:
 
   def tests(name: str) -> list[_Test]:
     there = [
-        (r.values[name], r.score)
-        for v in versions
+        (r.values[name], r.score, i)
+        for i, v in enumerate(versions)
         for r in v.slices
         if name in r.values and math.isfinite(r.score)
     ]
-    values, scores = np.array(there, np.float64).reshape(-1, 2).T
-    found = [_follows(name, values, scores, f'the score over {where}')]
+    values, scores, of = np.array(there, np.float64).reshape(-1, 3).T
+    what = f'the score over {where}'
+    found = [_follows(name, values, scores, what, of.astype(int))]
     if name.endswith(predicates.GAP) and len(values) >= LEAST:
       p = ranks.p_zero(values)
       mean = f'{name}: {values.mean():+.2f} on average'
       found.append(_Test(f'{mean} over {where}', p))
-    raised, quiet = (
-        [
-            r.values[name]
-            for v in versions
-            for r in v.slices
-            if (name in v.whole.alerts) == side and name in r.values
-        ]
-        for side in (True, False)
-    )
-    if raised and quiet and np.ptp(raised + quiet):
-      p = ranks.p_equal(raised, quiet)
-      found.append(_Test(f'{name}: its alert separates versions', p))
     return found
 
   return _earned(names, tests)
@@ -260,7 +250,7 @@ def _earned(
 ) -> Validation:
   """Keep a function if a number of it beats chance; best tests come first."""
   found = sorted((t for name in names for t in tests(name)), key=lambda t: t.p)
-  level = LEVEL / len(found)  # Bonferroni; a number may have three tests.
+  level = LEVEL / len(found)  # Bonferroni; a number may have two tests.
   passed = [t for t in found if t.p <= level]
   sign = '<=' if passed else '>'
   shown = (passed or found)[:_MOST_REASONS]
@@ -275,11 +265,23 @@ def _follows(
     values: Float[np.ndarray, 'N'],
     wanted: Float[np.ndarray, 'N'],
     what: str,
+    groups: Int[np.ndarray, 'N'] | None = None,
 ) -> _Test:
-  """Test the rank agreement of a number with the values it should follow."""
+  """Test the rank agreement of a number with the values it should follow.
+
+  Args:
+    name: The number.
+    values: Its values.
+    wanted: The values that it should follow.
+    what: What these are.
+    groups: The group of each value if only agreement within groups counts.
+  """
   if len(values) < LEAST:
     return _Test(f'{name}: only {len(values)} values beside {what}', 1.0)
   if not np.ptp(values):
     return _Test(f'{name}: {values[0]:.4g} everywhere, beside {what}', 1.0)
-  correlation, p = ranks.agreement(values, wanted)
+  if groups is None:
+    correlation, p = ranks.agreement(values, wanted)
+  else:
+    correlation, p = ranks.agreement_within(values, wanted, groups)
   return _Test(f'{name}: rank agreement {correlation:+.2f} with {what}', p)

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -10,6 +11,7 @@ import pytest
 
 from benchmarks import skill_runs
 from benchmarks.faults import settings
+from evojax import config as config_lib
 from evojax.evolve import skills as skills_lib
 from evojax.ledger import records
 from tests.ledger import samples
@@ -56,6 +58,14 @@ class LibrariesTest(parameterized.TestCase):
     self.assertEqual(wrong.trigger, skill().trigger)
     self.assertEqual(wrong.evidence, skill().evidence)
 
+  def test_an_older_wrong_one_is_forgotten(self):
+    self.libraries(f'own={self.stored("first", skill())}')
+    second = skill(overlay={RATE: ('scale', 5.0)})
+    found = self.libraries(f'own={self.stored("second", second)}')
+    (file,) = pathlib.Path(*found['wrong']).iterdir()
+    wrong = skills_lib._read(file)
+    self.assertEqual(wrong.overlay, {RATE: ('scale', 0.2)})
+
   @parameterized.parameters(
       ({RATE: ('scale', 0.5)}, {RATE: ('scale', 2.0)}),
       (
@@ -87,6 +97,33 @@ class LibrariesTest(parameterized.TestCase):
     own = self.stored('own', skill(overlay=overlay))
     with self.assertRaisesRegex(ValueError, 'has an opposite'):
       self.libraries(f'own={own}')
+
+
+class FinishTest(absltest.TestCase):
+
+  def test_a_run_is_not_taken_for_another(self):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    run = lambda skills, **changes: skill_runs.finish(
+        FAULT, 0, 3, skills, changes, folder
+    )
+
+    def start(mode, config, path, workdir, env):
+      del mode, env
+      path.write_text(config_lib.to_json(config))
+      workdir.mkdir(exist_ok=True)
+
+    self.enterContext(
+        mock.patch.object(skill_runs.runner, 'start', side_effect=start)
+    )
+    self.enterContext(
+        mock.patch.object(skill_runs.history_lib, 'read', lambda path: path)
+    )
+    self.assertEqual(run(['one']), folder / 'run')
+    self.assertEqual(run(['one']), folder / 'run')
+    with self.assertRaisesRegex(ValueError, 'another evolve.skills'):
+      run(['two'])
+    with self.assertRaisesRegex(ValueError, 'another evolve.pairs'):
+      run(['one'], **{'evolve.pairs': 3})
 
 
 class RepairTest(parameterized.TestCase):

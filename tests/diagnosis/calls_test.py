@@ -1,6 +1,7 @@
 """Tests for reading tool calls from logs."""
 
 import json
+import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -108,6 +109,14 @@ class ReadTest(parameterized.TestCase):
 
 
 class KindTest(parameterized.TestCase):
+
+  def test_of_a_command_repeated_up_to_the_limit(self):
+    begun = time.process_time()
+    for command, kind in (
+        ('git status ', 'look'), ('sed -n 1p f ', 'look'), ('ls -la ', 'look')
+    ):  # fmt: skip
+      self.assertEqual(_bash(command * 8_000).kind, kind)
+    self.assertLess(time.process_time() - begun, 20)  # Minutes without bounds.
 
   @parameterized.parameters(
       ('cd /repo && git log -p -3', 'history'),

@@ -29,6 +29,8 @@ class MeaningsTest(parameterized.TestCase):
       ('response_len_mean', 'length'),
       ('is_truncated/mean', 'truncated'),
       ('val/accuracy', 'eval_outcome'),
+      ('eval/pass@1', 'eval_outcome'),
+      ('eval_gsm8k_pass1', 'eval_outcome'),
       ('rollout/success_rate', 'outcome'),
       ('rollout_train_logp_diff', 'gap'),
       ('ppo_actor/task_reward/avg', 'reward'),
@@ -43,9 +45,54 @@ class MeaningsTest(parameterized.TestCase):
       'value/clip_frac', 'entropy_coef', 'kl_coef', 'timing/reward',
       'rewards/format/mean', 'prompt_length/mean', 'tokens_per_second',
       'val/reward', 'grad_norm_clip_threshold', '_step', '', '\u5956\u52b1',
+      # In percent, or counts.
+      'truncated_pct', 'train/zero_std_percentage', 'rollout/num_truncated',
+      'truncated_count', 'eval/pass@8', 'eval_gsm8k_pass8', 'val/pass_at_16',
   )  # fmt: skip
   def test_a_name_that_says_something_else(self, name):
     self.assertEqual(meanings.of(name), '')
+
+  @parameterized.parameters(
+      ('eval/accuracy', True),
+      ('val/gsm8k/score', True),
+      ('test_accuracy', True),
+      ('train/test_pass_rate', False),
+      ('rewards/unit_test_reward/mean', False),
+      ('rewards/valid_json_reward/mean', False),
+      ('eval/pass@8', False),
+      ('eval_gsm8k_pass8', False),
+      ('eval_gsm8k_pass1', True),
+      ('eval_gsm8k_pass10', False),
+  )
+  def test_names_of_evaluations(self, name, wanted):
+    self.assertEqual(meanings.is_evaluation(name), wanted)
+
+  def test_shares_in_percent_and_counts_are_left_out(self):
+    log = pd.DataFrame(
+        {
+            'step': range(4),
+            'is_truncated': [0.5, 1.5, 2.0, 0.0],
+            'clip_fraction': [0.0, 0.1, 1.0, 1.001],
+        }
+    )
+    notes = []
+    found = names.common(log, notes)
+    self.assertNotIn('truncated', found)
+    self.assertIn('clip', found)
+    self.assertIn("'is_truncated' is not a share", notes[-1])
+
+  def test_an_evaluation_before_training_has_a_step(self):
+    log = pd.DataFrame(
+        {
+            '_step': [0, 1, 2],
+            'training/global_step': [np.nan, 1, 2],
+            'val/accuracy': [0.6, np.nan, 0.4],
+        }
+    )
+    self.assertEqual(list(names.common(log)['step']), [0, 1, 2])
+    # Where the counters differ, one tells nothing about the other.
+    log['_step'] = [0, 5, 10]
+    self.assertEqual(names.common(log)['step'].isna().sum(), 1)
 
   def test_names_of_thirty_other_trainers(self):
     """The names in data/metric_names.json; BUILD_NOTES.md has the shares."""

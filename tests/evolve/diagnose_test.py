@@ -279,6 +279,15 @@ class HistoryTest(absltest.TestCase):
     self.assertEqual(found['tried_reward'].value, 2.0)
     self.assertNotIn('tried_loss', found)
 
+  def test_what_was_not_judged_did_not_fail(self):
+    history = samples.run(
+        *(verdict(i, 'superseded') for i in range(3)),
+        verdict(3, 'machine_busy'),
+        verdict(4, 'discard', 0.0, -0.1, 0.1),
+    )
+    found = by_name(diagnose.version_measures(history))
+    self.assertEqual(found['failures_in_row'].value, 1.0)
+
   def test_three_failures_in_a_row_warn_and_are_never_critical(self):
     history = samples.run(
         *(verdict(i, 'discard', 0.0, -0.1, 0.1) for i in range(9))

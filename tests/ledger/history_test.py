@@ -140,6 +140,18 @@ class HistoryTest(absltest.TestCase):
     found = uses('versions/base/checkpoints/step_000000')
     self.assertEqual(found, (30, 0, 70))
 
+  def test_a_round_that_taught_nothing_is_no_training(self):
+    arm = samples.record(
+        records.RacedArm, folder='arms/r0', role='incumbent', sampled_tokens=9
+    )
+    empty = samples.record(
+        records.Promote, version='v1', folder='arms/r0', sources=(), round=0
+    )
+    run = samples.run(samples.record(records.Race, arms=(arm,)), empty)
+    self.assertEqual(run.policy_arms, [])
+    self.assertEqual(run.tokens_by_use['policy'], 0)
+    self.assertEqual(run.tokens_by_use['incumbents'], 9)
+
   def test_how_far_a_trial_got(self):
     proposal = samples.record(records.Hypothesize, trial=0, proposer='rules')
     refused = records.Admit(trial=0, reasons=('constant',))

@@ -53,12 +53,38 @@ class AgreementTest(parameterized.TestCase):
     )
 
 
-class EqualTest(absltest.TestCase):
+class AgreementWithinTest(parameterized.TestCase):
 
   def test_hand_worked(self):
-    # One of the 20 ways to choose 3 of 6 values on each side.
-    p = ranks.p_equal([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
-    self.assertAlmostEqual(p, 2 / 20)
+    # Within both groups x rises with y; between them it falls. Of the 36 orders
+    # of two groups of three, 2 agree as well (both groups up, or both down).
+    x = np.array([11.0, 12, 13, 1, 2, 3])
+    y = np.array([1.0, 2, 3, 11, 12, 13])
+    correlation, p = ranks.agreement_within(x, y, np.repeat([0, 1], 3))
+    self.assertAlmostEqual(correlation, 1.0)
+    self.assertAlmostEqual(p, 2 / 36, delta=0.01)
+    self.assertLess(ranks.agreement(x, y)[0], 0)
+
+  def test_what_differs_between_groups_alone_does_not_agree(self):
+    rng = np.random.default_rng(0)
+    groups = np.repeat([0, 1, 2], 8)
+    low = 0
+    for _ in range(200):
+      x, y = (rng.normal(size=3)[groups] + 0.1 * rng.normal(size=(24,))
+              for _ in range(2))  # fmt: skip
+      low += ranks.agreement_within(x, y, groups)[1] <= 0.1
+    self.assertBetween(low, 8, 34)  # 20, within 3 standard deviations.
+
+  def test_one_group_is_the_plain_agreement(self):
+    x, y = np.random.default_rng(1).normal(size=(2, 6))
+    self.assertEqual(
+        ranks.agreement_within(x, y, np.full(6, 4)), ranks.agreement(x, y)
+    )
+
+  def test_constant_within_groups(self):
+    x = np.array([1.0, 1, 2, 2])
+    found = ranks.agreement_within(x, np.arange(4.0), np.repeat([0, 1], 2))
+    self.assertEqual(found, (0.0, 1.0))
 
 
 if __name__ == '__main__':
