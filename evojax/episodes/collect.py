@@ -184,6 +184,7 @@ def grade(
     *,
     divided: bool = False,
     stopping: Callable[[], bool] | None = None,
+    need_grades: bool = True,
 ) -> tuple[list[records.Grade], np.ndarray]:
   """Grade B episodes of P problems.
 
@@ -197,13 +198,15 @@ def grade(
     stopping: Returns whether the run was asked to stop; called about twice a
       second. If it is given, all processes must call this function. Default:
       nothing stops it.
+    need_grades: Whether it is an error if no episode can be graded, which shows
+      that the grader does not work: False for the few problems of a refill.
 
   Returns:
     B grades, and the wall time of each in seconds, float32 [B].
 
   Raises:
     ValueError: If the domain returns another number of grades, or other values.
-    GradingError: If no episode could be graded.
+    GradingError: If no episode could be graded, and grades are needed.
     preemption.Interrupted: If the run was asked to stop.
   """
   group_size = len(episodes) // max(len(problems), 1)
@@ -220,7 +223,8 @@ def grade(
     graded = {b: found for part in parts for b, found in part.items()}
   else:
     graded = stoppable()
-  _require_one(domain, graded)
+  if need_grades:
+    _require_one(domain, graded)
   order = sorted(graded)
   seconds = [graded[b][1] for b in order]
   return [graded[b][0] for b in order], np.array(seconds, np.float32)
@@ -291,6 +295,7 @@ def rollout_batch(
     version: str = 'seed',
     divided: bool = False,
     stopping: Callable[[], bool] | None = None,
+    need_grades: bool = True,
 ) -> RolloutBatch:
   """Grade the episodes of a request batch and make their evidence rows.
 
@@ -304,6 +309,7 @@ def rollout_batch(
     version: Hash of the training harness; 'seed' where there is none.
     divided: See `grade`.
     stopping: See `grade`.
+    need_grades: See `grade`.
 
   Raises:
     ValueError: If a grade does not follow the declaration.
@@ -311,7 +317,12 @@ def rollout_batch(
     preemption.Interrupted: If the run was asked to stop.
   """
   grades, seconds = grade(
-      domain, asked.problems, episodes, divided=divided, stopping=stopping
+      domain,
+      asked.problems,
+      episodes,
+      divided=divided,
+      stopping=stopping,
+      need_grades=need_grades,
   )
   place = dict(step=step, split=split, version=version)
   rows = rows_lib.from_rollouts(

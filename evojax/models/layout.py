@@ -147,9 +147,9 @@ class Padded:
     """Return `index` of the table; see `Leaf.read`."""
     start, stop, _ = index[0].indices(self.shape[0])
     held = self.leaf.shape[0]
-    # An empty slice still gives the dtype and the other axes.
-    inside = slice(min(start, held), min(stop, held))
-    block = self.leaf.read(tensor, (inside, *index[1:]))
+    # Beyond the files' rows, their last one gives dtype and other axes.
+    inside = slice(min(start, held - 1), min(max(stop, 1), held))
+    block = self.leaf.read(tensor, (inside, *index[1:]))[start - inside.start :]
     padding = ((0, stop - start - len(block)),) + ((0, 0),) * (block.ndim - 1)
     return np.pad(block, padding)
 

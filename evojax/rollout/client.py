@@ -143,7 +143,7 @@ class SGLangEngine:
 
     def wait() -> _Episodes:
       packed = self._share(future, empty)
-      return packed_lib.unpack(packed, requests, self.model.decode)
+      return packed_lib.unpack(packed, requests, self.model)
 
     return wait
 
@@ -412,8 +412,8 @@ class _Stream:
       async with self._client._fleet.turns:
         found = await self._client._sample(request)
       packed = packed_lib.pack([found], request.params.max_tokens)
-      decode = self._client.model.decode
-      (episode,) = packed_lib.unpack(packed, [request], decode)
+      model = self._client.model
+      (episode,) = packed_lib.unpack(packed, [request], model)
     except BaseException as error:
       self._ended(number, _first(error))
       raise

@@ -1,11 +1,23 @@
 """Completions as arrays whose shapes are known, to broadcast and to save."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from evojax import records
 from evojax.rollout import stops
+
+
+@runtime_checkable
+class Decodes(Protocol):
+  """Turns tokens into text."""
+
+  def decode(self, tokens: Sequence[int]) -> str:
+    """Return the text without special tokens."""
+
+  def decode_all(self, tokens: Sequence[int]) -> str:
+    """Return the text with special tokens."""
 
 
 def pack(
@@ -46,14 +58,14 @@ def pack(
 def unpack(
     arrays: Mapping[str, np.ndarray],
     requests: Sequence[records.Request],
-    decode: Callable[[Sequence[int]], str],
+    tokenizer: Decodes,
 ) -> list[records.Episode]:
   """Return the episodes of some requests, bit-equal to those that were packed.
 
   Args:
     arrays: Arrays from `pack`; rows beyond the requests are ignored.
     requests: The requests; their stop strings cut the texts.
-    decode: Token ids -> text without special tokens.
+    tokenizer: A tokenizer, or a `comparison.Model`.
   """
   completions = []
   for i, request in enumerate(requests):
@@ -61,12 +73,19 @@ def unpack(
     tokens = np.array(arrays['tokens'][part], np.int32)
     versions = np.asarray(arrays['versions'][part])
     found = spans(versions)
+    reason = records.EPISODE_ENDS[int(arrays['reasons'][i])]
+    text = tokenizer.decode(tokens.tolist())
+    # As while it was sampled, stop strings are sought in the text with special
+    # tokens: without them there may be one that has stopped nothing.
+    stop = request.params.stop if reason == 'stop' else ()
+    if hit := stops.find(tokens.tolist(), stop, tokenizer.decode_all):
+      text = stops.cut(text, (hit[1],))
     episode = records.Episode(
         tokens=tokens,
         logprobs=np.array(arrays['logprobs'][part], np.float32),
-        finish_reason=records.EPISODE_ENDS[int(arrays['reasons'][i])],
+        finish_reason=reason,
         policy_version=int(versions.min()),
-        text=stops.cut(decode(tokens.tolist()), request.params.stop),
+        text=text,
         version_spans=found if len(found) > 1 else (),
     )
     completions.append(episode)

@@ -252,7 +252,7 @@ def _train(
       if status := decisions.decide(lambda: _compare(job, half)):
         raise _Stopped(status, f'after {half} of {config.steps} updates')
 
-  def after_step(log: dict[str, float]) -> None:
+  def report(log: dict[str, float]) -> None:
     write(trainer.step, log | trainer.phases.row())
     show(trainer.step, log)
 
@@ -264,9 +264,7 @@ def _train(
       training_loop.open_metrics(trainer, name) as write,
   ):
     try:
-      training_loop.loop(
-          trainer, before_step=before_step, after_step=after_step
-      )
+      training_loop.loop(trainer, before_step=before_step, report=report)
     except _Stopped as stopped:
       status, why = stopped.status, str(stopped)
     except (
@@ -286,8 +284,9 @@ def _train(
       end=trainer.learner.fingerprint(),
       status=status,
       why=why,
-      updates=len(solved),
-      outcome=tuple(solved),
+      # The evidence of an update that failed is not that of a trained policy.
+      updates=trainer.step,
+      outcome=tuple(solved[: trainer.step]),
       sampled_tokens=tokens,
   )
 

@@ -10,6 +10,7 @@ import jax
 import ml_collections
 
 from evojax import records
+from evojax.episodes import collect
 from evojax.models import decoder
 from evojax.models import policy as policy_lib
 from evojax.rollout import client as client_lib
@@ -50,7 +51,7 @@ def shapes(config: ml_collections.ConfigDict) -> slots.Shapes:
 # Number of servers whose probes are scored at once, if a file names them.
 _SERVERS = 4
 # Errors that end a training step, which is repeated when the run continues.
-ERRORS = (*fleet.ERRORS, preemption.Interrupted)
+ERRORS = (*fleet.ERRORS, preemption.Interrupted, collect.GradingError)
 
 
 def make_engine(

@@ -191,10 +191,12 @@ def _run(
       if primary:
         watch()
 
-    def after_step(log: dict[str, float]) -> None:
+    def report(log: dict[str, float]) -> None:
       with phases('log'):
         write(trainer.step, log | phases.row())
         progress.update(trainer.step, log)
+
+    def after_step() -> None:
       if trainer.step == min(first_steps.STEPS, config.steps):
         if line := first_steps.warning(path) if primary else '':
           # With such a value, problems only seem to be too hard.
@@ -227,7 +229,12 @@ def _run(
         if config.log.tensorboard:
           say(f'curves: tensorboard --logdir={path}')
         evaluate()
-      loop(trainer, before_step=before_step, after_step=after_step)
+      loop(
+          trainer,
+          before_step=before_step,
+          report=report,
+          after_step=after_step,
+      )
       before_step()
       progress.close()
       evaluate()
@@ -269,16 +276,25 @@ def loop(
     trainer: trainer_lib.Trainer,
     *,
     before_step: Callable[[], None],
-    after_step: Callable[[dict[str, float]], None],
+    report: Callable[[dict[str, float]], None],
+    after_step: Callable[[], None] = lambda: None,
 ) -> None:
   """Train the remaining steps, and save each checkpoint that is due.
 
   Args:
     trainer: The trainer, at any step.
     before_step: Called before each step. It may raise to stop the training.
-    after_step: Called with the metrics of each step, before its checkpoint.
+    report: Called with the metrics of each step, also of one after whose update
+      servers or a signal ended the run.
+    after_step: Called after each step, before its checkpoint.
   """
   config = trainer.config
+
+  def finish(log: dict[str, float]) -> None:
+    if clock is not None:
+      log |= clock.finish(trainer.step, log['step_seconds'])
+    report(log)
+
   with (
       goodput.open_clock(trainer.workdir, sharding.is_primary()) as clock,
       _profiler(config, trainer.workdir) as profile,
@@ -292,11 +308,16 @@ def loop(
           jax.transfer_guard('disallow'),
           _saved_at_the_end(trainer),
       ):
-        log = trainer.train_step()
-      if clock is not None:
-        log |= clock.finish(trainer.step, log['step_seconds'])
+        try:
+          log = trainer.train_step()
+        except engines.ERRORS:
+          if trainer.finished:
+            with jax.transfer_guard('allow'):
+              finish(trainer.finished)
+          raise
+      finish(log)
       with _saved_at_the_end(trainer):  # It may evaluate, and lose servers.
-        after_step(log)
+        after_step()
       if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
         with trainer.phases('checkpoint'):
           trainer.save()
@@ -304,7 +325,7 @@ def loop(
 
 @contextlib.contextmanager
 def _saved_at_the_end(trainer: trainer_lib.Trainer) -> Iterator[None]:
-  """Save the finished steps if an error of servers or a signal ends the run."""
+  """Save the finished steps if servers, a grader or a signal end the run."""
   try:
     yield
   except engines.ERRORS:

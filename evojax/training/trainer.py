@@ -99,6 +99,7 @@ class Trainer:
     self.prefetching: tuple[records.RequestBatch, Any] | None = None
     self.prefetched: tuple[records.RequestBatch, Any] | None = None
     self.cursor, self._refused = 0, 0
+    self.finished: dict[str, float] | None = None  # Metrics of the last step.
     if self._first is not None:
       self.cursor = self._first + c.steps * c.grpo.prompts
     r, processes = c.rollout, jax.process_count()
@@ -181,8 +182,8 @@ class Trainer:
       )
       if metadata.get('recipe', metadata['config_sha256']) in hashes:
         asked = self.next_requests(self.config.grpo.prompts, self.step, 0)
-        decode = self.setup.policy.tokenizer.decode
-        self.prefetched = asked, _unpack(packed, asked.requests, decode)
+        tokenizer = self.setup.policy.tokenizer
+        self.prefetched = asked, _unpack(packed, asked.requests, tokenizer)
     return metadata['start']
 
   def save(self) -> None:
@@ -312,7 +313,8 @@ class Trainer:
           again = self._player.play(asked, stale)
           for i, episode in zip(stale, again, strict=True):
             episodes[i] = episode
-      rounds.append(self.reward(asked, episodes))
+      # In a later round, a problem that cannot be graded is only dropped.
+      rounds.append(self.reward(asked, episodes, need_grades=not rounds))
       missing = c.prompts - sum(int(r.kept.sum()) for r in rounds)
       if missing <= 0:
         break
@@ -321,9 +323,17 @@ class Trainer:
     return batch
 
   def reward(
-      self, asked: records.RequestBatch, episodes: Sequence[records.Episode]
+      self,
+      asked: records.RequestBatch,
+      episodes: Sequence[records.Episode],
+      *,
+      need_grades: bool = True,
   ) -> reward_pipeline.RewardedBatch:
-    """Grade and reward the episodes of a request batch."""
+    """Grade and reward the episodes of a request batch.
+
+    Raises:
+      collect.GradingError: If grades are needed, and none could be made.
+    """
     with self.phases('grade'):
       s, step = self.setup, self.step
       rollouts = collect.rollout_batch(
@@ -335,6 +345,7 @@ class Trainer:
           version=s.version,
           divided=True,
           stopping=self.engine.stopping,
+          need_grades=need_grades,
       )
     with self.phases('reward'):
       batch = self.rewards(rollouts)
@@ -348,7 +359,7 @@ class Trainer:
     """Make one step; evidence is on disk before the update that uses it.
 
     After each of the errors below, the state is that of the last finished step
-    and may be saved.
+    and may be saved. If the update was finished, `finished` holds its metrics.
 
     Returns:
       Metrics of the step.
@@ -357,8 +368,9 @@ class Trainer:
       fleet.FleetError: If no server was usable for too long.
       answers.DisagreementError: If a server does not fit the run.
       preemption.Interrupted: If the run was asked to stop.
+      collect.GradingError: If the grader does not work.
     """
-    started = time.perf_counter()
+    started, self.finished = time.perf_counter(), None
     self._discard_later()
     before = self.cursor, self.prefetched, self.rewards.keep_state
     waited = self._player.waited
@@ -368,18 +380,23 @@ class Trainer:
       self.cursor, self.prefetched, self.rewards.keep_state = before
       raise
     self.start_prefetch()
+    metrics = {}
     try:
-      metrics = self._train_on(batch)
-    finally:  # Until then, nothing else may use the engine.
-      self.finish_prefetch()
-    with self.phases('sync'):
-      self.install()
-    metrics |= self.engine.metrics()
+      try:
+        metrics |= self._train_on(batch)
+        self.finished = metrics
+      finally:  # Until then, nothing else may use the engine.
+        self.finish_prefetch()
+      with self.phases('sync'):
+        self.install()
+      metrics |= self.engine.metrics()
+    finally:
+      if self.finished is not None:
+        seconds = time.perf_counter() - started
+        metrics['step_seconds'] = seconds
+        metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
     if self.setup.domain.limits.turns > 1:
       metrics['environment_wait_seconds'] = self._player.waited - waited
-    seconds = time.perf_counter() - started
-    metrics['step_seconds'] = seconds
-    metrics['tokens_per_second'] = metrics['sampled_tokens'] / seconds
     return metrics
 
   def _discard_later(self) -> None:
@@ -458,14 +475,14 @@ def _pack(episodes: Sequence[records.Episode]) -> str:
 def _unpack(
     packed: str,
     requests: Sequence[records.Request],
-    decode: Callable[[Sequence[int]], str],
+    tokenizer: packed_lib.Decodes,
 ) -> list[records.Episode]:
   """Return the episodes that `_pack` packed."""
   # Copied to a dict, since NpzFile decompresses an array at every access.
   arrays = dict(np.load(io.BytesIO(base64.b64decode(packed))))
   # Older checkpoints have no 'told'.
   told = json.loads(str(arrays.pop('told', '[]')))
-  episodes = packed_lib.unpack(arrays, requests, decode)
+  episodes = packed_lib.unpack(arrays, requests, tokenizer)
   for i, values in enumerate(told):
     if values is not None:
       text, turns, state, error = values

@@ -206,6 +206,18 @@ class LoadParamsTest(HfTestCase):
           leaf.read(file.__getitem__, tuple(index)), expected[tuple(index)]
       )
 
+  def test_shards_of_a_padded_table(self):
+    # The last of 8 shards lies beyond the rows of the file.
+    file = {'embed': np.arange(56.0).reshape(14, 4)}
+    part = layout.Part('embed', ((14,), (4,)), (0, 1))
+    table = layout.Padded(layout.Leaf((part,), 0), 2)
+    whole = np.concatenate([file['embed'], np.zeros((2, 4))])
+    for start in range(0, 16, 2):
+      found = table.read(
+          file.__getitem__, (slice(start, start + 2), slice(1, 3))
+      )
+      np.testing.assert_array_equal(found, whole[start : start + 2, 1:3])
+
   def test_reads_only_the_slices_of_a_shard(self):
     self.save(QWEN2)
     read = []

@@ -4,7 +4,10 @@ import random
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
+from evojax import records
+from evojax.rollout import packed
 from evojax.rollout import stops
 from tests.rollout.server import fakes
 
@@ -61,6 +64,26 @@ class FindTest(parameterized.TestCase):
     tokens = [ord('a')] * 5000 + [ord('b')] * 3
     self.assertEqual(stops.find(tokens, ['bb'], decode), (5002, 'bb'))
     self.assertLess(len(lengths), 20)
+
+  def test_text_is_cut_where_sampling_stopped(self):
+    # Without its special token, the second text holds a string that stopped
+    # nothing.
+    tokenizer = fakes.make_tokenizer()
+    params = records.SamplingParams(max_tokens=9, stop=('42',))
+    request = records.Request((1,), 0, 0, 0, params)
+    for tokens, reason, text in (
+        ([ord('x'), ord('4'), ord('2')], 'stop', 'x'),
+        ([ord('4'), 257, ord('2')], 'length', '42'),
+        ([ord('4'), 257, ord('2'), fakes.EOS], 'stop', '42'),
+    ):
+      episode = records.Episode(
+          np.array(tokens, np.int32), np.zeros(len(tokens), np.float32),
+          reason, 0, '',
+      )  # fmt: skip
+      (found,) = packed.unpack(
+          packed.pack([episode], 9), [request], tokenizer
+      )
+      self.assertEqual(found.text, text)
 
 
 if __name__ == '__main__':

@@ -21,6 +21,7 @@ from evojax.runtime import sharding
 from evojax.training import arm as arm_lib
 from evojax.training import engines
 from evojax.training import setup as setup_lib
+from evojax.training import update as update_lib
 from tests import tiny
 
 
@@ -164,6 +165,22 @@ class TrainTest(absltest.TestCase):
     arm = train(job)
     self.assertEqual((arm.status, arm.updates), ('collapse', 2))
     self.assertEqual(arm.why, 'after 2 of 4 updates')
+
+  def test_an_update_that_fails_is_not_counted(self):
+    job = make_job(self.root / 'diverged', self.policy, steps=3)
+    check, calls = update_lib.check_finite, []
+
+    def second_fails(metrics, step):
+      calls.append(step)
+      check({**metrics, 'finite': len(calls) < 2}, step)
+
+    with absltest.mock.patch.object(update_lib, 'check_finite', second_fails):
+      arm = train(job)
+    self.assertEqual((arm.status, arm.updates), ('crash', 1))
+    self.assertLen(arm.outcome, 1)
+    # The tokens of both were paid for.
+    frame = store.read(job.path, 'train', [0, 1])
+    self.assertEqual(arm.sampled_tokens, frame['n_tokens'].sum())
 
   def test_an_arm_that_takes_too_long_ends(self):
     job = make_job(self.root / 'late', self.policy, steps=2)

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import tempfile
 import threading
+import types
 from unittest import mock
 
 from absl.testing import absltest
@@ -13,16 +14,31 @@ import numpy as np
 
 from evojax import config as config_lib
 from evojax import records
+from evojax.episodes import collect
 from evojax.evidence import store
 from evojax.rl import filters
 from evojax.rollout import client as client_lib
 from evojax.rollout import fleet
 from evojax.runtime import config_checks
 from evojax.runtime import metrics
+from evojax.training import loop as training_loop
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
 from tests import tiny
 from tests.rollout import fake_sglang as fake
+
+
+def _ungraded(found):
+  """Return grades as if the grader had failed for all of them."""
+  return {
+      b: (
+          dataclasses.replace(
+              grade, outcome=False, partial=0.0, status='infra_error'
+          ),
+          seconds,
+      )
+      for b, (grade, seconds) in found.items()
+  }
 
 
 class OverlapTest(absltest.TestCase):
@@ -198,11 +214,74 @@ class OverlapTest(absltest.TestCase):
         self.assertRaises(fleet.FleetError),
     ):
       trainer.train_step()
+    # The row of the step that is done is not lost.
+    self.assertGreater(trainer.finished['grad_norm'], 0)
+    self.assertGreater(trainer.finished['tokens_per_second'], 0)
     # Problems of the step after are drawn again.
     self.assertEqual((trainer.step, trainer.prefetched), (3, None))
     self.assertEqual(trainer.cursor, cursor)
     trainer.install()
     self.assertEqual(trainer.train_step()['staleness'], 0)
+
+  def test_a_problem_that_cannot_be_graded_stops_no_refill(self):
+    config = self.config(grpo__prompts=2, rollout__queue_depth=0)
+    trainer = self.trainer('ungraded', config)
+
+    def first_alone(rewards, outcomes, valid):
+      return np.ones_like(valid) & (np.arange(len(valid)) < 1)[:, None]
+
+    grade, asked = collect._grade, []
+
+    def broken(domain, problems, *args):
+      asked.append(len(problems))
+      found = grade(domain, problems, *args)
+      return _ungraded(found) if len(problems) == 1 else found
+
+    with (
+        mock.patch.dict(filters.KEEP, reward_variance=first_alone),
+        mock.patch.object(collect, '_grade', broken),
+    ):
+      row = trainer.train_step()
+    self.assertEqual(asked, [2, 1])
+    self.assertEqual(row['not_graded'], config.grpo.group_size)
+
+  def test_a_grader_that_fails_loses_no_steps(self):
+    config = self.config(rollout__queue_depth=0, checkpoint__every=10)
+    trainer = self.trainer('no-grader', config)
+    rows = []
+    loop = lambda: training_loop.loop(
+        trainer, before_step=lambda: None, report=rows.append
+    )
+    grade = collect._grade
+
+    def fails_later(*args):
+      found = grade(*args)
+      return _ungraded(found) if trainer.step == 2 else found
+
+    with (
+        mock.patch.object(collect, '_grade', fails_later),
+        self.assertRaises(collect.GradingError),
+    ):
+      loop()
+    self.assertLen(rows, 2)
+    trainer.checkpointer.wait()
+    self.assertEqual(self.trainer('no-grader', config).step, 2)
+
+  def test_a_step_is_reported_if_servers_fail_after_its_update(self):
+    trainer = self.trainer('reported', self.config(grpo__refill_rounds=0))
+    rows = []
+    failed = mock.Mock(side_effect=fleet.FleetError('none of the servers'))
+    with (
+        mock.patch.object(trainer.engine, 'finish', failed),
+        self.assertRaises(fleet.FleetError),
+    ):
+      training_loop.loop(
+          trainer, before_step=lambda: None, report=rows.append
+      )
+    self.assertEqual(trainer.step, 1)
+    (row,) = rows
+    self.assertIn('loss', row)
+    self.assertIn('goodput', row)
 
   def test_a_fork_samples_its_own_problems(self):
     first = self.trainer('source')
@@ -249,6 +328,7 @@ class OverlapTest(absltest.TestCase):
   def test_completions_survive_a_checkpoint(self):
     rng = np.random.default_rng(0)
     decode = lambda tokens: 'x'.join(map(str, tokens)) + '\0'
+    tokenizer = types.SimpleNamespace(decode=decode, decode_all=decode)
     completions, requests = [], []
     for n, reason, version, stop, spans in (
         (3, 'stop', 4, ('x',), ()),
@@ -276,7 +356,9 @@ class OverlapTest(absltest.TestCase):
     )
     requests.append(requests[0])
     found = trainer_lib._unpack(
-        json.loads(json.dumps(trainer_lib._pack(completions))), requests, decode
+        json.loads(json.dumps(trainer_lib._pack(completions))),
+        requests,
+        tokenizer,
     )
     for a, b in zip(completions, found, strict=True):
       for name, value in vars(a).items():
