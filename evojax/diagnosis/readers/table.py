@@ -5,12 +5,10 @@ common names of `form.ROLLOUT` or those in --columns; any other table holds
 steps. All but Parquet may be compressed with gzip.
 """
 
-from collections.abc import Mapping, Sequence
-import itertools
+from collections.abc import Collection, Mapping, Sequence
 import pathlib
 import re
 from typing import Any
-import zlib
 
 import numpy as np
 import pandas as pd
@@ -18,6 +16,7 @@ import pandas as pd
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis.readers import separated
 
 _SUFFIXES = ('.parquet', '.jsonl', '.ndjson', '.json', '.csv')
 _ROLLOUTS = 'completion', 'group', 'prompt'
@@ -43,10 +42,21 @@ def fits(path: pathlib.Path) -> bool:
   return bool(_files(path))
 
 
-def load(path: pathlib.Path, notes: list[str], n: int = 1) -> pd.DataFrame:
+def load(
+    path: pathlib.Path,
+    notes: list[str],
+    n: int = 1,
+    texts: Collection[str] = (),
+) -> pd.DataFrame:
   """Read one in n blocks of rows of a table.
 
   The values of objects become columns of their own, too.
+
+  Args:
+    path: The file.
+    notes: Gets a note of lines that are damaged or left out.
+    n: Which share of the blocks to read.
+    texts: Columns of a CSV file that are texts even if all are numbers.
 
   Raises:
     ValueError: If the file is damaged.
@@ -56,19 +66,13 @@ def load(path: pathlib.Path, notes: list[str], n: int = 1) -> pd.DataFrame:
     value = readers.json_file(path)
     if isinstance(value, dict):  # Column name -> list of values.
       value = {k: v for k, v in value.items() if isinstance(v, list)}
-    return readers.unnested(pd.DataFrame(value))
+    return readers.unnested(readers.frame(value))
   if suffix == '.jsonl' or suffix == '.ndjson':
-    return readers.unnested(pd.DataFrame(readers.json_lines(path, notes, n)))
+    return readers.unnested(readers.frame(readers.json_lines(path, notes, n)))
   readers.say_thinned(path, n, notes)
   if suffix == '.parquet':
     return readers.unnested(readers.parquet_rows(path, n=n))
-  try:
-    if n == 1:
-      return pd.read_csv(path)
-    with pd.read_csv(path, chunksize=readers.BLOCK) as blocks:
-      return pd.concat(itertools.islice(blocks, 0, None, n))
-  except (EOFError, zlib.error) as error:
-    raise ValueError(str(error)) from error
+  return separated.load(path, n, texts)
 
 
 def read(
@@ -77,9 +81,10 @@ def read(
   """Read one table, or all tables in a folder."""
   notes: list[str] = []
   rollouts, steps, seen = {}, [], set()
+  texts = [columns.get(name, name) for name in (*form.TEXTS, 'group')]
   for file, n in _thinned(_files(path), notes):
     try:
-      table = load(file, notes, n)
+      table = load(file, notes, n, texts)
     except (ValueError, OSError) as error:
       notes.append(f'{file.name} cannot be read ({str(error)[:120]})')
       continue

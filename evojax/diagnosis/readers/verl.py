@@ -52,7 +52,7 @@ def read(
   notes: list[str] = []
 
   def load(file: pathlib.Path) -> pd.DataFrame:
-    table = pd.DataFrame(readers.json_lines(file, notes))
+    table = readers.frame(readers.json_lines(file, notes))
     if len(table) and not set(_KEYS) <= set(table):
       raise ValueError(f'no {", ".join(_KEYS)}')
     return table.assign(step=table.get('step', int(file.stem)))

@@ -52,7 +52,7 @@ def _offline(path: pathlib.Path) -> list[pathlib.Path]:
 
 def _exported(path: pathlib.Path) -> bool:
   """Return whether a file looks like an export."""
-  with path.open(errors='replace') as file:
+  with path.open(encoding=readers.encoding(path), errors='replace') as file:
     beginning = file.read(1 << 16)
   header = beginning.partition('\n')[0] + '\n'
   chart = path.suffix == '.csv' and _CHART_COLUMN.search(header)
