@@ -50,6 +50,28 @@ def numbers(values: pd.Series) -> pd.Series:
   return found.where(found.abs() < most)
 
 
+def merged(steps: pd.DataFrame) -> pd.DataFrame:
+  """Return metrics with one row per step, in order.
+
+  Adjacent rows with the same metrics are of the mini-batches of a step, and are
+  averaged. Of others, say of metrics and an evaluation, the last value counts.
+  """
+  steps = steps.reset_index(drop=True)
+  by_step = steps.groupby('step')
+  found, known, size = by_step.last(), by_step.count(), by_step.size()
+  place = steps.index.to_series().groupby(steps['step'])
+  adjacent = place.max() - place.min() + 1 == size
+  alike = (known.eq(0) | known.eq(size, axis=0)).all(axis=1)
+  several = adjacent & alike & (size > 1)
+  if several.any():
+    how = {'_high': 'max', '_low': 'min'}
+    for name in found:
+      ends = (way for end, way in how.items() if name.endswith(end))
+      values = by_step[name].agg(next(ends, 'mean'))
+      found[name] = found[name].where(~several, values)
+  return found.reset_index()
+
+
 def grouped(rollouts: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
   """Return rollouts with the run-wide numbers of their groups.
 

@@ -424,8 +424,7 @@ def make(
     if len(steps) and steps['step'].isna().all():
       first = f'{given.iloc[0]!r:.60}'
       notes.append(f'no step is a number below 2^53: the first is {first}')
-    # Lines of one step (say, metrics and evaluation) are merged into one row.
-    steps = steps.dropna(subset=['step']).groupby('step').last().reset_index()
+    steps = columns.merged(steps.dropna(subset=['step']))
     steps['step'] = steps['step'].astype(np.int64)
   else:
     steps = pd.DataFrame({'step': np.zeros(0, np.int64)})

@@ -305,6 +305,21 @@ class TableTest(parameterized.TestCase):
       (self.path / f'{name}.jsonl').write_text(_lines(_rows()))
     self.assertIn('2 files with the same steps', self._read().notes[0])
 
+  def test_mini_batches_of_a_step(self):
+    lines = [
+        {'step': s, 'reward': k / 4, 'lr': 1e-3, 'completions/max_length': k}
+        for s in range(9)
+        for k in range(4)
+    ]
+    # Rows with other metrics in between are merged.
+    others = [{'reward': 0.5}, {'entropy': 0.25}, {'reward': 1.0}]
+    lines += [{'step': 9, **other} for other in others]
+    (self.path / 'log.jsonl').write_text(_lines(lines))
+    steps = self._read({}).steps
+    self.assertEqual(steps['reward'].tolist(), [0.375] * 9 + [1.0])
+    self.assertEqual(steps['length_high'].tolist()[:9], [3.0] * 9)
+    self.assertEqual(steps['entropy'][9], 0.25)
+
 
 if __name__ == '__main__':
   absltest.main()
