@@ -228,7 +228,8 @@ class TableTest(parameterized.TestCase):
 
   def test_steps_in_another_order_are_no_restart(self):
     # Ranks one after the other: from the first step, or on other problems.
-    for other in (_rows(), [r | {'uid': 'q'} for r in _rows(range(2, 6))]):
+    others = [r | {'uid': 'q', 'ask': '?'} for r in _rows(range(2, 6))]
+    for other in (_rows(), others):
       (self.path / 'log.jsonl').write_text(_lines(_rows() + other))
       self.assertLen(self._read().rollouts, 48 + len(other))
       self.assertEmpty(self._read().notes)

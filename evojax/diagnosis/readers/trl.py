@@ -22,6 +22,7 @@ from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis import restarts
 from evojax.runtime import numerals
 
 _FOLDER = 'completions'
@@ -52,7 +53,7 @@ def read(
   log = pd.DataFrame(
       [r for r in state.get('log_history') or () if isinstance(r, dict)]
   )
-  files = sorted((path / _FOLDER).glob('completions_*.parquet'))
+  files = _files(path / _FOLDER, notes)
   rows = readers.tables(files, readers.parquet_rows, notes)
   if not files and (path / _SWIFT).is_file():
     rows = _swift(path / _SWIFT, notes)
@@ -60,6 +61,8 @@ def read(
     notes.append('no completions: train with log_completions=True')
   if 'step' in rows:  # TRL and ms-swift write steps as texts.
     rows['step'] = form.numeric(rows['step'])
+    if not files:
+      rows = restarts.rollouts(rows, notes, in_order=True)
   rows = _once(_trained(rows, log, notes))
   means = names.part_means(log)
   rewards = list(means)
@@ -80,6 +83,15 @@ def read(
   rows = _common(_grouped(rows, size), functions, known, columns, notes)
   steps = names.common(log, notes, trainer_known=True)
   return form.make(path, 'trl', rows, steps, known, notes)
+
+
+def _files(folder: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
+  """Return the files of completions in the order of their steps."""
+  files = sorted(folder.glob('completions_*.parquet'))
+  steps = [file.stem.rpartition('_')[2] for file in files]
+  if not all(step.isdigit() for step in steps):
+    return files
+  return restarts.files(files, [int(step) for step in steps], notes)
 
 
 def _saved(path: pathlib.Path, name: str) -> list[pathlib.Path]:

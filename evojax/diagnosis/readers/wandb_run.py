@@ -22,6 +22,7 @@ from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis import restarts
 from evojax.diagnosis.readers import table
 from evojax.runtime import numerals
 
@@ -100,6 +101,8 @@ def read(
     log = readers.tables(exported, load, notes)
   log = readers.renamed(log, columns)
   steps = names.common(log, notes, columns)
+  if files or len(exported) == 1:  # Charts have each a file.
+    steps = restarts.metrics(steps, notes)
   known |= settings
   return form.make(path, 'wandb', pd.DataFrame(), steps, known, notes)
 
