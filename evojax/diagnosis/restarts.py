@@ -89,6 +89,8 @@ def metrics(table: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
   falls = np.flatnonzero(np.diff(steps[lead]) < 0)
   if not 0 < len(falls) <= _MOST:
     return table
+  # A single row is no branch: it may be a summary, say of the best step.
+  falls = falls[np.diff(falls, append=len(lead) - 1) > 1]
   lost = np.zeros(len(table), bool)
   for last, start in zip(lead[falls], lead[falls + 1], strict=True):
     # An evaluation of the new branch may come before its first other metrics.

@@ -67,7 +67,9 @@ class RestartsTest(parameterized.TestCase):
   def test_metrics_in_another_order_are_no_restart(self):
     # An evaluation that ends late, and threads that log in another order.
     lines = _metrics([0, 1, 2, 4, 3, 5, 6, 7, 8, 9], 0.5)
-    self._write([*lines, {'step': 2, 'eval/reward': 0.7}])
+    # The last line sums up the best step.
+    lines += [{'step': 2, 'eval/reward': 0.7}, *_metrics([5], 0.5)]
+    self._write(lines)
     run = readers.read(self.path)
     self.assertLen(run.steps, 10)
     self.assertNotIn('restarted', str(run.notes))
