@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import calls
+from evojax.diagnosis import columns
 from evojax.diagnosis import literals
 from evojax.diagnosis import words
 from evojax.runtime import numerals
@@ -114,21 +115,19 @@ SETTINGS = (
 )  # fmt: skip
 PART = 'part_'
 EVALUATION = 'evaluation_'  # Then the name that the trainer gave the score.
-_EXACT = 2.0**53  # Steps from here on are not told apart as float64.
-_INFINITE = float(np.finfo(np.float32).max)
-_WORDS = {'true': 1.0, 'false': 0.0, 'yes': 1.0, 'no': 0.0}
-_TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
+# Columns of texts.
+TEXTS = ('prompt', 'completion', 'reference', 'family', 'missing_tool')
 # Marks of roles as chat templates write them, with special tokens or without.
 _ROLES = re.compile(
     r'<[|｜]|\[INST\]|<start_of_turn>|\b(?:user|human|assistant):'
     r'|^(?:system|user|assistant|model)\s*$',
     re.IGNORECASE | re.MULTILINE,
 )
-_LOOKED_AT = 100  # Values of a column that tell why it has no number.
 _LONGEST = 4000  # Characters of a text that are kept.
 _PROGRAMS = 0.3  # Share of programs beyond which completions are programs.
 _EVALUATED = 'eval_', EVALUATION
 MIXED = 'with solved and unsolved rollouts'
+numeric = columns.numeric
 MIN_STEPS = 8  # With fewer steps, no check judges a trend over time.
 
 
@@ -363,46 +362,10 @@ def text_of(value: Any) -> str:
     return '\n'.join(filter(None, (text, calls.as_text(value))))
   if isinstance(value, (list, tuple, np.ndarray)):
     return '\n'.join(text_of(v) for v in value)
-  return '' if value is None else str(value)
-
-
-def numeric(values: pd.Series) -> pd.Series:
-  """Return a column as numbers; any other value becomes NaN."""
-  try:
-    return pd.to_numeric(values, errors='coerce')
-  except OverflowError:  # JSON may have integers beyond float64.
-    large = values.map(lambda v: isinstance(v, int) and abs(v) > _INFINITE)
-    return pd.to_numeric(values.mask(large), errors='coerce')
-
-
-def _unread(values: pd.Series) -> Any:
-  """Return the first value of a column that is not a number; None without one.
-
-  NaN and infinity, also as texts, count as numbers that a trainer got.
-  """
-  for value in values.dropna().head(_LOOKED_AT):
-    try:
-      float(value)
-    except (TypeError, ValueError):
-      return value
-    except OverflowError:
-      continue
-  return None
-
-
-def _numbers(values: pd.Series) -> pd.Series:
-  """Return a column as float64; values that are not finite become NaN.
-
-  The largest number of float32, in which trainers compute, counts as infinite.
-  So do steps that are too large for float64 to tell them apart.
-  """
-  if values.dtype == object or str(values.dtype).startswith('str'):
-    values = values.map(
-        lambda v: _WORDS.get(v.lower(), v) if isinstance(v, str) else v
-    )
-  numbers = numeric(values).astype(np.float64)
-  most = _EXACT if values.name == 'step' else _INFINITE
-  return numbers.where(numbers.abs() < most)
+  if isinstance(value, float) and abs(value) < columns.EXACT:
+    # A missing value in their column makes floats of integers.
+    return str(int(value)) if value.is_integer() else str(value)
+  return '' if pd.isna(value) else str(value)
 
 
 def make(
@@ -442,33 +405,32 @@ def make(
   if 'prompt' in rollouts and 'templated' not in rollouts:
     rollouts['templated'] = rollouts['prompt'].map(_templated)
   for name in rollouts:
-    if name in _TEXTS:
+    if name in TEXTS:
       rollouts[name] = rollouts[name].map(text_of)
     elif name != 'group':
-      given, rollouts[name] = rollouts[name], _numbers(rollouts[name])
+      given, rollouts[name] = rollouts[name], columns.numbers(rollouts[name])
       if given.notna().any() and rollouts[name].isna().all():
         example = f'{given.dropna().iloc[0]!r:.60}'
         notes.append(f'no {name} of a rollout is a number: one is {example}')
   if 'outcome' in rollouts:
     rollouts = _with_solved(rollouts, notes)
   if len(rollouts):
-    rollouts = _complete(rollouts, settings)
+    rollouts = _complete(rollouts, settings, notes)
   known = lambda c: c in STEP or c.startswith((PART, EVALUATION))
   given = steps.get('step')
   logged = steps[[c for c in steps if known(c)]]
-  steps = logged.apply(_numbers)
+  steps = logged.apply(columns.numbers)
   if 'step' in steps:
     if len(steps) and steps['step'].isna().all():
       first = f'{given.iloc[0]!r:.60}'
       notes.append(f'no step is a number below 2^53: the first is {first}')
-    # Lines of one step (say, metrics and evaluation) are merged into one row.
-    steps = steps.dropna(subset=['step']).groupby('step').last().reset_index()
+    steps = columns.merged(steps.dropna(subset=['step']))
     steps['step'] = steps['step'].astype(np.int64)
   else:
     steps = pd.DataFrame({'step': np.zeros(0, np.int64)})
   never = [c for c in steps if len(steps) and steps[c].isna().all()]
   steps = steps.drop(columns=never)
-  examples = {name: _unread(logged[name]) for name in never}
+  examples = {name: columns.unread(logged[name]) for name in never}
   unread = {name: v for name, v in examples.items() if v is not None}
   notes += [
       f'no {name} of a step is a number: one is {value!r:.60}'
@@ -543,7 +505,7 @@ def _programs(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _complete(
-    rollouts: pd.DataFrame, settings: Mapping[str, Any]
+    rollouts: pd.DataFrame, settings: Mapping[str, Any], notes: list[str]
 ) -> pd.DataFrame:
   """Return ordered rollouts, with run-wide group numbers and with lengths."""
   if 'step' not in rollouts:
@@ -558,12 +520,7 @@ def _complete(
     )
   rollouts = rollouts.sort_values('step', kind='stable', ignore_index=True)
   rollouts['step'] = rollouts['step'].astype(np.int64)
-  if 'group' not in rollouts:
-    rollouts['group'] = rollouts.get('prompt', pd.Series(range(len(rollouts))))
-  keys = pd.MultiIndex.from_frame(
-      rollouts[['step', 'group']].astype({'group': str})
-  )
-  rollouts['group'] = pd.factorize(keys)[0]
+  rollouts = columns.grouped(rollouts, notes)
   if 'completion' in rollouts:
     rollouts['text_id'] = pd.util.hash_array(
         rollouts['completion'].to_numpy(object)
@@ -573,7 +530,7 @@ def _complete(
     rollouts['prompt_id'] = pd.util.hash_array(
         rollouts['prompt'].to_numpy(object)
     )
-  for name in _TEXTS:
+  for name in TEXTS:
     if name in rollouts:
       rollouts[name] = rollouts[name].map(_cut)
   length = 'n_tokens' if 'n_tokens' in rollouts else 'characters'

@@ -138,6 +138,51 @@ class ReadersTest(parameterized.TestCase):
     again.to_parquet(folder / 'completions_00013.parquet')
     self.assertLen(readers.read(self.path).rollouts, 12 * 64)
 
+  @parameterized.parameters(int, str)
+  def test_trl_updates_of_one_batch(self, kind):
+    # TRL writes steps as texts, whose order is 1, 10, 11, 12, 2.
+    shutil.copytree(_DATA / 'trl', self.path)
+    for file in (self.path / 'completions').iterdir():
+      number = int(file.stem.rpartition('_')[2])
+      source = f'completions_{number - (number - 1) % 4:05d}.parquet'
+      rows = pd.read_parquet(_DATA / 'trl' / 'completions' / source)
+      rows.assign(step=kind(number)).to_parquet(file)
+    rows = readers.read(self.path).rollouts
+    self.assertEqual(rows['step'].unique().tolist(), [1, 5, 9])
+
+  @parameterized.parameters(8, None)
+  def test_trl_groups_where_one_is_incomplete(self, size):
+    shutil.copytree(_DATA / 'trl', self.path)
+    file = self.path / 'completions' / 'completions_00003.parquet'
+    pd.read_parquet(file).iloc[:-7].to_parquet(file)
+    # Two groups of one prompt, one after the other.
+    file = self.path / 'completions' / 'completions_00004.parquet'
+    rows = pd.read_parquet(file)
+    rows['prompt'] = [rows['prompt'][i // 16 * 16] for i in range(len(rows))]
+    rows.to_parquet(file)
+    if size is None:
+      (self.path / 'training_args.bin').unlink()
+    sizes = readers.read(self.path).rollouts.groupby('group').size()
+    self.assertEqual(sizes.value_counts().to_dict(), {8: 95, 1: 1})
+
+  def test_trl_state_of_a_training_that_was_continued(self):
+    shutil.copytree(_DATA / 'trl', self.path)
+    newer = self.path / 'checkpoint-12'
+    newer.mkdir()
+    whole = json.loads((self.path / 'trainer_state.json').read_text())
+    (newer / 'trainer_state.json').write_text(
+        json.dumps(whole | {'max_steps': 30, 'global_step': 12})
+    )
+    for step, wanted in ((8, 12), (12, 8), (20, 8)):
+      older = whole | {'global_step': step}
+      older['log_history'] = whole['log_history'][:8]
+      text = json.dumps(older)
+      (self.path / 'trainer_state.json').write_text(text)
+      run = readers.read(self.path)
+      self.assertLen(run.steps, wanted)
+      read = any('read checkpoint-12/' in note for note in run.notes)
+      self.assertEqual(read, wanted == 12)
+
   def test_verl(self):
     run = readers.read(_DATA / 'verl')
     trl = readers.read(_DATA / 'trl')

@@ -228,15 +228,98 @@ class TableTest(parameterized.TestCase):
 
   def test_steps_in_another_order_are_no_restart(self):
     # Ranks one after the other: from the first step, or on other problems.
-    for other in (_rows(), [r | {'uid': 'q'} for r in _rows(range(2, 6))]):
+    others = [r | {'uid': 'q', 'ask': '?'} for r in _rows(range(2, 6))]
+    for other in (_rows(), others):
       (self.path / 'log.jsonl').write_text(_lines(_rows() + other))
       self.assertLen(self._read().rollouts, 48 + len(other))
       self.assertEmpty(self._read().notes)
+
+  def test_numbers_in_a_column_with_a_missing_value(self):
+    rows = _rows()
+    for i, row in enumerate(rows):
+      row['uid'] = 2**62 + i // 4
+      row['right'] = {'answer': i // 4}
+    # The prompt of the first tells its group, that of the last does not.
+    for row in (rows[0], rows[-1]):
+      row['uid'] = row['right']['answer'] = None
+    rows[-1]['ask'] = 'of no group'
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    run = self._read(_COLUMNS | {'reference': 'right.answer'})
+    sizes = run.rollouts.groupby('group').size().tolist()
+    self.assertEqual(sizes, [4] * 11 + [3, 1])
+    answers = run.rollouts['reference'].tolist()
+    self.assertEqual(answers[:5], ['', '0', '0', '0', '1'])
+    self.assertIn('2 of 48 rollouts have no group', str(run.notes))
+    for row in rows:
+      del row['ask']
+    (self.path / 'log.jsonl').write_text(_lines(rows))
+    run = self._read({k: v for k, v in _COLUMNS.items() if k != 'prompt'})
+    self.assertLen(run.rollouts, 46)
+    self.assertIn('have no group: they are left out', str(run.notes))
+
+  def test_texts_of_a_csv_stay_as_they_are(self):
+    said = ['', 'None', 'NA', 'null', '7', 'nan', '0012', '1.50']
+    rows = pd.DataFrame(
+        {
+            'step': [s // 8 for s in range(16)],
+            'group': ['', *[str(2**62 + i // 4) for i in range(1, 16)]],
+            'prompt': [f'{i // 4}?' for i in range(16)],
+            'completion': said * 2,
+            'reference': ['None', '7'] * 8,
+            'reward': [0.5, None] * 8,
+        }
+    )
+    rows.to_csv(self.path / 'log.csv', index=False)
+    run = self._read({})
+    self.assertEqual(run.rollouts['completion'].tolist(), said * 2)
+    self.assertEqual(run.rollouts['reference'].tolist(), ['None', '7'] * 8)
+    self.assertEqual(run.rollouts['group'].nunique(), 4)
+    self.assertEqual(run.rollouts['reward'].notna().sum(), 8)
+
+  @parameterized.parameters('utf-8-sig', 'utf-16', 'latin-1')
+  def test_encodings(self, encoding):
+    rows = [row | {'ask': f'café {row["uid"]}'} for row in _rows()]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    text = '\n'.join(lines)
+    (self.path / 'log.jsonl').write_bytes(text.encode(encoding))
+    prompts = [self._read().rollouts['prompt'].tolist()]
+    (self.path / 'log.jsonl').unlink()
+    packed = gzip.compress(text.encode(encoding))
+    (self.path / 'log.jsonl.gz').write_bytes(packed)
+    prompts.append(self._read().rollouts['prompt'].tolist())
+    (self.path / 'log.jsonl.gz').unlink()
+    table = readers.unnested(pd.DataFrame(rows))
+    table.to_csv(self.path / 'log.csv', index=False, encoding=encoding)
+    prompts.append(self._read().rollouts['prompt'].tolist())
+    letter = '\N{REPLACEMENT CHARACTER}' if encoding == 'latin-1' else 'é'
+    wanted = [f'caf{letter} {row["uid"]}' for row in rows]
+    self.assertEqual(prompts, [wanted] * 3)
+
+  def test_another_separator_is_named(self):
+    table = readers.unnested(pd.DataFrame(_rows()))
+    table.to_csv(self.path / 'log.csv', index=False, sep=';')
+    with self.assertRaisesRegex(form.FormatError, "separated by ';': write"):
+      self._read()
 
   def test_several_runs_in_a_folder(self):
     for name in ('a', 'b'):
       (self.path / f'{name}.jsonl').write_text(_lines(_rows()))
     self.assertIn('2 files with the same steps', self._read().notes[0])
+
+  def test_mini_batches_of_a_step(self):
+    lines = [
+        {'step': s, 'reward': k / 4, 'lr': 1e-3, 'completions/max_length': k}
+        for s in range(9)
+        for k in range(4)
+    ]
+    # Rows with other metrics in between are merged.
+    others = [{'reward': 0.5}, {'entropy': 0.25}, {'reward': 1.0}]
+    lines += [{'step': 9, **other} for other in others]
+    (self.path / 'log.jsonl').write_text(_lines(lines))
+    steps = self._read({}).steps
+    self.assertEqual(steps['reward'].tolist(), [0.375] * 9 + [1.0])
+    self.assertEqual(steps['length_high'].tolist()[:9], [3.0] * 9)
+    self.assertEqual(steps['entropy'][9], 0.25)
 
 
 if __name__ == '__main__':

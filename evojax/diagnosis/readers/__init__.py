@@ -5,6 +5,7 @@ directory or a file may have the format; `read` returns a `form.Run`, or raises
 `form.FormatError`. A damaged file is left out, with a note.
 """
 
+import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import gzip
 import importlib
@@ -19,6 +20,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
+from evojax.diagnosis import columns as columns_lib
 from evojax.diagnosis import form
 from evojax.runtime import numerals
 
@@ -217,17 +219,30 @@ def _parsed(text: str) -> Any:
   return value
 
 
+def encoding(path: pathlib.Path) -> str:
+  """Return the encoding of a text file; without a mark at its start, UTF-8."""
+  opened = gzip.open if path.suffix == '.gz' else open
+  try:
+    with opened(path, 'rb') as file:
+      mark = file.read(2)
+  except (EOFError, zlib.error):
+    return 'utf-8'
+  marks = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+  return 'utf-16' if mark in marks else 'utf-8-sig'
+
+
 def lines(path: pathlib.Path) -> Iterator[str]:
   """Yield the lines of a text file, which gzip may have compressed.
 
   The lines before the damage of a compressed file, which may still be written,
   are followed by one that is no JSON.
   """
+  how = dict(encoding=encoding(path), errors='replace')
   if path.suffix != '.gz':
-    with path.open(errors='replace') as file:
+    with path.open(**how) as file:
       yield from file
     return
-  with gzip.open(path, 'rt', errors='replace') as file:
+  with gzip.open(path, 'rt', **how) as file:
     try:
       yield from file
     except (EOFError, zlib.error) as error:
@@ -277,6 +292,31 @@ def json_file(path: pathlib.Path) -> Any:
     raise form.FormatError(f'{path} is damaged: {error}') from error
 
 
+def frame(values: Any) -> pd.DataFrame:
+  """Return a table of JSON values; large integers keep their digits.
+
+  A column with integers and a missing value becomes one of float64, which does
+  not tell apart groups with numbers of 64 bits.
+
+  Args:
+    values: Objects, one per row; or a list of values per column name.
+  """
+  values = values if isinstance(values, Mapping) else list(values)
+  table = pd.DataFrame(values)
+  for name in table.select_dtypes('float64'):
+    if not (table[name].abs() >= columns_lib.EXACT).any():
+      continue
+    if isinstance(values, Mapping):
+      given = values[name]
+    elif all(isinstance(row, Mapping) for row in values):
+      given = [row.get(name) for row in values]
+    else:
+      continue
+    if all(v is None or v != v or isinstance(v, int) for v in given):
+      table[name] = pd.Series(given, table.index, object)
+  return table
+
+
 def unnested(table: pd.DataFrame) -> pd.DataFrame:
   """Return a table with the values of its objects as further columns.
 
@@ -289,11 +329,11 @@ def unnested(table: pd.DataFrame) -> pd.DataFrame:
       continue
     keys = {key for v in values if isinstance(v, dict) for key in v}
     keys = {key for key in keys if f'{name}.{key}' not in table}
-    if len(keys) > _MOST_KEYS:
+    if not 0 < len(keys) <= _MOST_KEYS:
       continue
     objects = [v if isinstance(v, dict) else {} for v in table[name]]
     inner = {f'{name}.{k}': [o.get(k) for o in objects] for k in sorted(keys)}
-    found.append(unnested(pd.DataFrame(inner, index=table.index)))
+    found.append(unnested(frame(inner).set_axis(table.index)))
   return pd.concat(found, axis=1) if len(found) > 1 else table
 
 

@@ -19,6 +19,7 @@ from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis import restarts
 from evojax.runtime import numerals
 
 _FILES = 'rollouts/step_*/train/{}/traces.jsonl'
@@ -70,9 +71,9 @@ def read(
     return pd.DataFrame(found)
 
   rows = readers.tables(_files(path), load, notes)
-  log: list[dict[str, Any]] = []
+  log = [pd.DataFrame()]
   for file in sorted(path.glob('**/metrics.jsonl')):
-    log += readers.json_lines(file, notes)
+    log.append(restarts.log(readers.json_lines(file, notes), notes))
   taken = dict(columns)
   if len(rows):
     parts = [c[len(form.PART) :] for c in rows if c.startswith(form.PART)]
@@ -81,7 +82,9 @@ def read(
     if taken.get('outcome') in parts:
       taken['outcome'] = form.PART + taken['outcome']
     rows = readers.renamed(rows, taken)
-  steps = names.common(pd.DataFrame(log), notes, trainer_known=True)
+  steps = names.common(
+      pd.concat(log, ignore_index=True), notes, trainer_known=True
+  )
   known = {**_settings(path, notes), **settings}
   if max(turns) > 1 and 'max_tokens' in known:  # Its limit is one of turns.
     known['turn_tokens'] = known.pop('max_tokens')

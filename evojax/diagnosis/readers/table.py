@@ -5,26 +5,25 @@ common names of `form.ROLLOUT` or those in --columns; any other table holds
 steps. All but Parquet may be compressed with gzip.
 """
 
-from collections.abc import Mapping, Sequence
-import itertools
+from collections.abc import Collection, Mapping, Sequence
 import pathlib
 import re
 from typing import Any
-import zlib
 
-import numpy as np
 import pandas as pd
 
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis import restarts
+from evojax.diagnosis.readers import separated
 
 _SUFFIXES = ('.parquet', '.jsonl', '.ndjson', '.json', '.csv')
 _ROLLOUTS = 'completion', 'group', 'prompt'
 # The number of a step in the name of its file.
 _STEP = re.compile(r'(?:.*(?:step|iter|iteration|update)[_-]?)?(\d+)', re.I)
-# More restarts than this are no restarts: the rows are in another order.
-_MOST_RESTARTS = 10
+# Columns that tell several runs in a table apart.
+_RUN = 'run', 'run_id', 'run_name'
 
 
 def _suffix(path: pathlib.Path) -> str:
@@ -43,10 +42,21 @@ def fits(path: pathlib.Path) -> bool:
   return bool(_files(path))
 
 
-def load(path: pathlib.Path, notes: list[str], n: int = 1) -> pd.DataFrame:
+def load(
+    path: pathlib.Path,
+    notes: list[str],
+    n: int = 1,
+    texts: Collection[str] = (),
+) -> pd.DataFrame:
   """Read one in n blocks of rows of a table.
 
   The values of objects become columns of their own, too.
+
+  Args:
+    path: The file.
+    notes: Gets a note of lines that are damaged or left out.
+    n: Which share of the blocks to read.
+    texts: Columns of a CSV file that are texts even if all are numbers.
 
   Raises:
     ValueError: If the file is damaged.
@@ -56,19 +66,13 @@ def load(path: pathlib.Path, notes: list[str], n: int = 1) -> pd.DataFrame:
     value = readers.json_file(path)
     if isinstance(value, dict):  # Column name -> list of values.
       value = {k: v for k, v in value.items() if isinstance(v, list)}
-    return readers.unnested(pd.DataFrame(value))
+    return readers.unnested(readers.frame(value))
   if suffix == '.jsonl' or suffix == '.ndjson':
-    return readers.unnested(pd.DataFrame(readers.json_lines(path, notes, n)))
+    return readers.unnested(readers.frame(readers.json_lines(path, notes, n)))
   readers.say_thinned(path, n, notes)
   if suffix == '.parquet':
     return readers.unnested(readers.parquet_rows(path, n=n))
-  try:
-    if n == 1:
-      return pd.read_csv(path)
-    with pd.read_csv(path, chunksize=readers.BLOCK) as blocks:
-      return pd.concat(itertools.islice(blocks, 0, None, n))
-  except (EOFError, zlib.error) as error:
-    raise ValueError(str(error)) from error
+  return separated.load(path, n, texts)
 
 
 def read(
@@ -77,9 +81,10 @@ def read(
   """Read one table, or all tables in a folder."""
   notes: list[str] = []
   rollouts, steps, seen = {}, [], set()
+  texts = [columns.get(name, name) for name in (*form.TEXTS, 'group')]
   for file, n in _thinned(_files(path), notes):
     try:
-      table = load(file, notes, n)
+      table = load(file, notes, n, texts)
     except (ValueError, OSError) as error:
       notes.append(f'{file.name} cannot be read ({str(error)[:120]})')
       continue
@@ -88,10 +93,12 @@ def read(
     if owned:
       table = readers.renamed(table, owned)
     if any(name in table for name in _ROLLOUTS):
+      _check_one_run(file, table, table.get('step'), columns)
       rollouts[file] = table
       continue
     said: list[str] = []
     found = names.common(table, said, owned)
+    _check_one_run(file, table, found.get('step'), columns)
     if _probably_rollouts(table, found):
       notes.append(
           f'{file.name} seems to hold rollouts (several rows in a step, with'
@@ -105,7 +112,7 @@ def read(
           f'{file.name} has no known columns: name them with'
           f' --columns=step=NAME,reward=NAME,...; it has {_listed(table)}'
       )
-    steps.append(found)
+    steps.append(restarts.metrics(found, notes))
   missing = [column for column in columns.values() if column not in seen]
   if missing:
     has = f'they have {_listed(seen)}' if seen else 'they have no rows'
@@ -187,7 +194,43 @@ def _joined(
       tables[file] = tables[file].assign(step=number)
   _say_runs(tables, notes)
   rows = pd.concat(tables.values(), ignore_index=True)
-  return _without_lost(rows, notes)
+  return restarts.rollouts(rows, notes)
+
+
+def _check_one_run(
+    file: pathlib.Path,
+    table: pd.DataFrame,
+    steps: pd.Series | None,
+    columns: Mapping[str, str],
+) -> None:
+  """Raise an error if a table holds several runs.
+
+  A run that is continued may get a new id: its parts have no step in common.
+
+  Args:
+    file: The file of the table.
+    table: The table.
+    steps: The steps of its rows, if they are known.
+    columns: Common name -> name of a column, which then tells no runs apart.
+
+  Raises:
+    form.FormatError: If one step has rows of several runs.
+  """
+  for name in _RUN:
+    if name not in table or name in columns.values():
+      continue
+    runs = table[name].dropna().map(str)
+    runs = runs[runs != '']
+    by_step = runs.groupby(steps) if steps is not None else [(0, runs)]
+    if all(part.nunique() < 2 for _, part in by_step):
+      continue
+    found = sorted(runs.unique())
+    raise form.FormatError(
+        f'{file.name} holds {len(found)} runs: its column {name!r} has the'
+        f' values {", ".join(found[:5])}{", ..." * (len(found) > 5)}. Write the'
+        ' rows of one of them to a file, or leave out this column if it is not'
+        ' that of runs'
+    )
 
 
 def _say_runs(
@@ -201,31 +244,3 @@ def _say_runs(
         f' {", ".join(file.name for file in list(tables)[:2])}: if they are'
         ' several runs, name one file'
     )
-
-
-def _without_lost(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-  """Return rows without those of steps that a restarted run made again.
-
-  Where a step follows a higher one, and both parts of the log have rollouts of
-  the same problem in the same step, the run went back to a checkpoint. What it
-  had made after this checkpoint trained nothing that lasted.
-  """
-  key = next((name for name in ('group', 'prompt') if name in rows), None)
-  steps = form.numeric(rows['step']).to_numpy(float)
-  back = np.flatnonzero(np.diff(steps) < 0) + 1
-  if key is None or not 0 < len(back) <= _MOST_RESTARTS:
-    return rows
-  keys = list(zip(steps, rows[key].map(str), strict=True))
-  lost = np.zeros(len(rows), bool)
-  for start in back:
-    before = (np.arange(len(rows)) < start) & (steps >= steps[start])
-    made_before = {keys[i] for i in np.flatnonzero(before)}
-    if steps[start] > steps[0] and made_before.intersection(keys[start:]):
-      lost |= before
-  if lost.any():
-    made = steps[lost]
-    notes.append(
-        f'the run was restarted and repeated steps {made.min():g} to'
-        f' {made.max():g}: their first rollouts are left out'
-    )
-  return rows[~lost].reset_index(drop=True)

@@ -22,6 +22,7 @@ from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis import restarts
 from evojax.runtime import numerals
 
 _FOLDER = 'completions'
@@ -52,12 +53,16 @@ def read(
   log = pd.DataFrame(
       [r for r in state.get('log_history') or () if isinstance(r, dict)]
   )
-  files = sorted((path / _FOLDER).glob('completions_*.parquet'))
+  files = _files(path / _FOLDER, notes)
   rows = readers.tables(files, readers.parquet_rows, notes)
   if not files and (path / _SWIFT).is_file():
     rows = _swift(path / _SWIFT, notes)
   elif not files:
     notes.append('no completions: train with log_completions=True')
+  if 'step' in rows:  # TRL and ms-swift write steps as texts.
+    rows['step'] = form.numeric(rows['step'])
+    if not files:
+      rows = restarts.rollouts(rows, notes, in_order=True)
   rows = _once(_trained(rows, log, notes))
   means = names.part_means(log)
   rewards = list(means)
@@ -74,21 +79,45 @@ def read(
       saved, rewards or functions
   )
   known |= settings
-  rows = _common(rows, functions, known, columns, notes)
+  size = saved.get('num_generations')
+  rows = _common(_grouped(rows, size), functions, known, columns, notes)
   steps = names.common(log, notes, trainer_known=True)
   return form.make(path, 'trl', rows, steps, known, notes)
 
 
+def _files(folder: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
+  """Return the files of completions in the order of their steps."""
+  files = sorted(folder.glob('completions_*.parquet'))
+  steps = [file.stem.rpartition('_')[2] for file in files]
+  if not all(step.isdigit() for step in steps):
+    return files
+  return restarts.files(files, [int(step) for step in steps], notes)
+
+
 def _saved(path: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """Return the files of a name that a trainer has saved, the newest first."""
-  found = [*path.glob(f'checkpoint-*/{name}'), path / name]
-  found = [file for file in found if file.is_file()]
-  number = lambda file: (
-      int(file.parent.name.partition('-')[2])
-      if file.parent != path and file.parent.name.partition('-')[2].isdigit()
-      else float('inf')
-  )
-  return sorted(found, key=number, reverse=True)
+  """Return the files of a name that a trainer has saved, the newest first.
+
+  The name of a checkpoint has its step. The files in output_dir are written
+  when a training ends: if it is continued, they are older than checkpoints.
+  """
+  found = []
+  for file in path.glob(f'checkpoint-*/{name}'):
+    step = file.parent.name.partition('-')[2]
+    found.append((int(step) if step.isdigit() else -1, False, file))
+  if (path / name).is_file():
+    found.append((_ended_at(path), True, path / name))
+  return [file for *_, file in sorted(found, reverse=True)]
+
+
+def _ended_at(path: pathlib.Path) -> float:
+  """Return the step of the state in output_dir; infinity if it is unknown."""
+  try:
+    state = readers.json_file(path / _STATE)
+  except (form.FormatError, OSError):
+    return np.inf
+  step = state.get('global_step') if isinstance(state, dict) else None
+  known = isinstance(step, (int, float)) and np.isfinite(step)
+  return float(step) if known else np.inf
 
 
 def _arguments(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
@@ -117,6 +146,11 @@ def _state(path: pathlib.Path, notes: list[str]) -> dict[str, Any]:
       notes.append(str(error))
       continue
     if isinstance(state, dict):
+      if file.parent != path and (path / _STATE).is_file():
+        notes.append(
+            f'read {file.parent.name}/{_STATE}: that of the folder itself is'
+            ' of an earlier step, or damaged'
+        )
       return state
   notes.append(f'no {_STATE}: metrics of steps are not known')
   return {}
@@ -133,7 +167,7 @@ def _trained(
   if not scores or 'step' not in log or 'step' not in rows:
     return rows
   steps = log.loc[log[scores].notna().any(axis=1), 'step']
-  trained = ~form.numeric(rows['step']).isin(steps)
+  trained = ~rows['step'].isin(steps)
   if trained.all() or not trained.any():
     return rows
   what = numerals.counted(rows.loc[~trained, 'step'].nunique(), 'step')
@@ -142,7 +176,11 @@ def _trained(
 
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
-  """Drop batches that were logged again because of several updates."""
+  """Drop batches that were logged again because of several updates.
+
+  Args:
+    rows: Rollouts; their steps are numbers, so that they have an order.
+  """
   if not len(rows) or not {'prompt', 'completion', 'step'} <= set(rows):
     return rows
   digest = (
@@ -181,10 +219,7 @@ def _swift(path: pathlib.Path, notes: list[str]) -> pd.DataFrame:
       found.append(pd.DataFrame(line).rename(columns=_SWIFT_NAMES))
     except ValueError:
       notes.append(f'{path.name}: lists of a line differ in length')
-  rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-  if 'step' in rows:
-    rows['step'] = form.numeric(rows['step'])
-  return rows
+  return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
 def _weights(
@@ -229,6 +264,29 @@ def _linear(means: pd.DataFrame, reward: pd.Series) -> dict[str, Any]:
   }
 
 
+def _grouped(rows: pd.DataFrame, size: Any) -> pd.DataFrame:
+  """Return rollouts with the numbers of their groups.
+
+  The rollouts of a group are adjacent; a prompt may occur in two groups.
+
+  Args:
+    rows: Rollouts in the order in which they were logged.
+    size: Rollouts of a group; if it is no number, the most common count of
+      adjacent rollouts of a prompt, since the log of a group may be incomplete.
+  """
+  if not len(rows) or not {'prompt', 'step'} <= set(rows):
+    return rows
+  text = rows['prompt'].map(form.text_of)
+  new = (text != text.shift()) | (rows['step'] != rows['step'].shift())
+  run = new.cumsum()
+  lengths = run.groupby(run).transform('size')
+  if not isinstance(size, int) or size < 1:
+    size = int(lengths[new].mode()[0])
+  # Where groups are incomplete, it is unknown where one of two begins.
+  place = (new.groupby(run).cumcount() // size).where(lengths % size == 0, 0)
+  return rows.assign(group=run * 10**6 + place)
+
+
 def _common(
     rows: pd.DataFrame,
     functions: list[str],
@@ -240,14 +298,6 @@ def _common(
   if not len(rows):
     return rows
   rows = rows.copy()
-  if {'prompt', 'step'} <= set(rows):
-    # The rollouts of a group are adjacent; a prompt may occur in two groups.
-    text = rows['prompt'].map(form.text_of)
-    new = (text != text.shift()) | (rows['step'] != rows['step'].shift())
-    run_length = new.groupby(new.cumsum()).transform('size')
-    size = int(run_length.min())
-    place = new.groupby(new.cumsum()).cumcount()
-    rows['group'] = new.cumsum() * 10**6 + place // max(size, 1)
   weights = known.get('weights') or dict.fromkeys(functions, 1.0)
   if functions and not known.get('weights'):
     notes.append('reward weights are not known: each is taken to be 1')

@@ -20,6 +20,7 @@ from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis import restarts
 
 _STEP = re.compile(r'(\d+)\.jsonl')
 _HELD_OUT = re.compile(r'(val|valid|validation|eval|evaluation)s?(?![a-z])')
@@ -35,10 +36,40 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
       for file in folder.glob('*.jsonl')
       if _STEP.fullmatch(file.name)
   ]
-  # trainer.validation_data_dir has files of the same names.
-  held_out = lambda f: f.parent != path and _HELD_OUT.match(f.parent.name)
-  trained = [file for file in found if not held_out(file)]
+  trained = [file for file in found if not _held_out(path, file)]
   return sorted(trained or found, key=lambda file: int(file.stem))
+
+
+def _held_out(path: pathlib.Path, file: pathlib.Path) -> bool:
+  """Return whether a file is in the folder of evaluations.
+
+  trainer.validation_data_dir has files of the same names.
+  """
+  return file.parent != path and bool(_HELD_OUT.match(file.parent.name))
+
+
+def _trained(path: pathlib.Path, notes: list[str]) -> list[pathlib.Path]:
+  """Return the rollout files of one run.
+
+  Raises:
+    form.FormatError: If several folders have a file of the same step.
+  """
+  files = _files(path)
+  folders = sorted({file.parent for file in files})
+  if len(folders) > 1 and not _held_out(path, files[0]):
+    steps = [int(file.stem) for file in files]
+    twice = [step for step in sorted({*steps}) if steps.count(step) > 1]
+    if twice:
+      has = [f.parent for f in files if int(f.stem) == twice[0]]
+      raise form.FormatError(
+          f'{path} holds {len(has)} runs, which all have a step {twice[0]}:'
+          f' {", ".join(map(str, has[:5]))}; name one of them'
+      )
+  kept = []
+  for folder in folders:
+    own = [file for file in files if file.parent == folder]
+    kept += restarts.files(own, [int(file.stem) for file in own], notes)
+  return sorted(kept, key=lambda file: int(file.stem))
 
 
 def fits(path: pathlib.Path) -> bool:
@@ -52,20 +83,24 @@ def read(
   notes: list[str] = []
 
   def load(file: pathlib.Path) -> pd.DataFrame:
-    table = pd.DataFrame(readers.json_lines(file, notes))
+    table = readers.frame(readers.json_lines(file, notes))
     if len(table) and not set(_KEYS) <= set(table):
       raise ValueError(f'no {", ".join(_KEYS)}')
     return table.assign(step=table.get('step', int(file.stem)))
 
-  files = _files(path)
+  files = _trained(path, notes)
   rows = readers.tables(files, load, notes)
   log = []
   for file in sorted(path.rglob('*.jsonl')):
     if not _STEP.fullmatch(file.name):
-      for line in readers.json_lines(file, notes):
-        if isinstance(line.get('data'), dict) and 'step' in line:
-          log.append({**line['data'], 'step': line['step']})
-  steps = names.common(pd.DataFrame(log), notes, trainer_known=True)
+      lines = [
+          {**line['data'], 'step': line['step']}
+          for line in readers.json_lines(file, notes)
+          if isinstance(line.get('data'), dict) and 'step' in line
+      ]
+      log.append(restarts.log(lines, notes))
+  metrics = pd.concat([pd.DataFrame(), *log], ignore_index=True)
+  steps = names.common(metrics, notes, trainer_known=True)
   taken = {
       'prompt': 'input',
       'completion': 'output',

@@ -22,6 +22,7 @@ from evojax.diagnosis import arguments
 from evojax.diagnosis import form
 from evojax.diagnosis import names
 from evojax.diagnosis import readers
+from evojax.diagnosis import restarts
 from evojax.diagnosis.readers import table
 from evojax.runtime import numerals
 
@@ -52,7 +53,7 @@ def _offline(path: pathlib.Path) -> list[pathlib.Path]:
 
 def _exported(path: pathlib.Path) -> bool:
   """Return whether a file looks like an export."""
-  with path.open(errors='replace') as file:
+  with path.open(encoding=readers.encoding(path), errors='replace') as file:
     beginning = file.read(1 << 16)
   header = beginning.partition('\n')[0] + '\n'
   chart = path.suffix == '.csv' and _CHART_COLUMN.search(header)
@@ -100,6 +101,8 @@ def read(
     log = readers.tables(exported, load, notes)
   log = readers.renamed(log, columns)
   steps = names.common(log, notes, columns)
+  if files or len(exported) == 1:  # Charts have each a file.
+    steps = restarts.metrics(steps, notes)
   known |= settings
   return form.make(path, 'wandb', pd.DataFrame(), steps, known, notes)
 
