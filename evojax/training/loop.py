@@ -215,19 +215,10 @@ def _run(
       return decisions.decide(steps)
 
     try:
-      if trainer.step:
-        say(f'continuing from step {trainer.step}')
-        if trainer.step >= config.steps and not directory.resumed:
-          say(
-              f'nothing is trained: config.steps={config.steps} includes the'
-              f' {trainer.step} steps of --fork_from; raise it'
-          )
-        # The last process may have ended before it evaluated this step.
-        if due_for_score() and not is_scored():
-          evaluate()
-      else:
-        if config.log.tensorboard:
-          say(f'curves: tensorboard --logdir={path}')
+      for line in _first_lines(trainer, directory):
+        say(line)
+      # The last process may have ended before it evaluated this step.
+      if not trainer.step or (due_for_score() and not is_scored()):
         evaluate()
       loop(
           trainer,
@@ -244,6 +235,23 @@ def _run(
       # error: save and end.
       stop_if_asked()
       raise
+
+
+def _first_lines(
+    trainer: trainer_lib.Trainer, directory: workdir_lib.Workdir
+) -> list[str]:
+  """Return what is said of a training before its first step."""
+  steps = trainer.config.steps
+  if not trainer.step:
+    curves = f'curves: tensorboard --logdir={directory.path}'
+    return [curves] if trainer.config.log.tensorboard else []
+  lines = [f'continuing from step {trainer.step}']
+  if trainer.step >= steps and not directory.resumed:
+    lines.append(
+        f'nothing is trained: config.steps={steps} includes the'
+        f' {trainer.step} steps of --fork_from; raise it'
+    )
+  return lines
 
 
 @contextlib.contextmanager
