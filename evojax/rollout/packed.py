@@ -73,17 +73,16 @@ def unpack(
     tokens = np.array(arrays['tokens'][part], np.int32)
     versions = np.asarray(arrays['versions'][part])
     found = spans(versions)
-    reason = records.EPISODE_ENDS[int(arrays['reasons'][i])]
     text = tokenizer.decode(tokens.tolist())
     # As while it was sampled, stop strings are sought in the text with special
     # tokens: without them there may be one that has stopped nothing.
-    stop = request.params.stop if reason == 'stop' else ()
+    stop = request.params.stop
     if hit := stops.find(tokens.tolist(), stop, tokenizer.decode_all):
       text = stops.cut(text, (hit[1],))
     episode = records.Episode(
         tokens=tokens,
         logprobs=np.array(arrays['logprobs'][part], np.float32),
-        finish_reason=reason,
+        finish_reason=records.EPISODE_ENDS[int(arrays['reasons'][i])],
         policy_version=int(versions.min()),
         text=text,
         version_spans=found if len(found) > 1 else (),
