@@ -41,8 +41,8 @@ _EDITS = (
 _COMMANDS = (
     (
         'history',
-        r'\bgit\b[^|;&\n]{0,200}\b(?:log|show|reflog|cherry-pick|whatchanged|rev-list'
-        r'|cat-file)\b|\.git/(?:objects|refs|logs|packed)',
+        r'\bgit\b[^|;&\n]{0,200}\b(?:log|show|reflog|cherry-pick|whatchanged'
+        r'|rev-list|cat-file)\b|\.git/(?:objects|refs|logs|packed)',
     ),
     ('submit', r'^\s*submit\b|COMPLETE_TASK'),
     ('edit', _EDITS),

@@ -207,6 +207,7 @@ _JUDGES = ('answer', 'number', 'success')
 # The same in the names of parts that look at the form, and not at answers.
 _FORM = re.compile(r'format|(?<![a-z])tags?(?![a-z])|xml')
 _OF_ANSWERS = re.compile(r'acc|answer|correct|judge|match|score|solve|success')
+_MOST_SHARE = 1.01  # Means in float16 may be slightly above 1.
 _WORD = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+')
 _REFERENCE = (
     'gts',
@@ -301,9 +302,6 @@ def _filled(step: pd.Series, *others: pd.Series) -> pd.Series:
     if both.any() and (step[both] == other[both]).all():
       step = step.where(step.notna(), other)
   return step
-
-
-_MOST_SHARE = 1.01  # Means in float16 may be slightly above 1.
 
 
 def _no_shares(found: dict[str, pd.Series]) -> list[str]:

@@ -54,19 +54,19 @@ def version_measures(history: history_lib.History) -> list[records.Measure]:
   """Measure the search itself: the layer 'version', from the ledger.
 
   failures_in_row counts the trials that were judged since the last kept one.
-  calibration is the
-  mean of realised minus predicted effect (the middle of the interval; fractions
-  of Avg@k); it is negative where predictions are too high. sign_agreement: of
-  the trials whose 95 % interval excludes 0, the share whose effect has the
-  predicted sign. tried_<class> counts the trials of an intervention class.
+  calibration is the mean of realised minus predicted effect (the middle of the
+  interval; fractions of Avg@k); it is negative where predictions are too high.
+  sign_agreement: of the trials whose 95 % interval excludes 0, the share whose
+  effect has the predicted sign. tried_<class> counts the trials of an
+  intervention class.
 
   None of them is critical: a bad search must not keep a good version from being
   promoted.
   """
   verdicts = [t for t in history.trials if t.verify]
   # Indices start at 1: if nothing was kept, every verdict counts as a failure.
-  judged = [t.status for t in verdicts if t.status not in history_lib.UNTRIED]
-  kept = [i for i, status in enumerate(judged, 1) if status == 'keep']
+  judged = [t for t in verdicts if t.judged]
+  kept = [i for i, t in enumerate(judged, 1) if t.status == 'keep']
   failures = len(judged) - max(kept, default=0)
   measured = lambda name, unit, value, warn=None: rules.graded(
       name, 'version', unit, float(value), warn

@@ -210,7 +210,7 @@ def _failures(trials: Sequence[history_lib.Trial]) -> int:
   for trial in trials:
     if trial.proposer == PROPOSER or trial.kind == 'keep':
       count = 0
-    elif trial.verify and trial.status not in history_lib.UNTRIED:
+    elif trial.judged:
       count += 1
   return count
 

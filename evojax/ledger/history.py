@@ -100,6 +100,11 @@ class Trial:
     return self.kind not in ('running', 'waiting')
 
   @property
+  def judged(self) -> bool:
+    """True if its verdict is on the change, not that it was never raced."""
+    return bool(self.verify) and self.status not in UNTRIED
+
+  @property
   def kind(self) -> str:
     """The class of the status.
 
