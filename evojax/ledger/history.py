@@ -263,19 +263,8 @@ class History:
   @property
   def policy_arms(self) -> list[str]:
     """Folders of the arms that trained the policy, oldest first."""
-    trained = [v for v in self.versions if self._trained_by(v)]
+    trained = [v for v in self.versions if _trained_by(v)]
     return [*dict.fromkeys(f for v in trained for f in in_a_row(v))]
-
-  def _trained_by(self, version: records.Version) -> list[str]:
-    """Return the folders of the arms whose training made a version.
-
-    A version after a round whose arms are all left out, or made by a change
-    that trains nothing, has none, although it reads the evidence of one. Runs
-    without races are of the time before there were sources.
-    """
-    if isinstance(version, records.Promote) and self.races:
-      return [source.folder for source in version.sources]
-    return [version.folder]
 
   def trained_under(self, harness: str) -> list[str]:
     """Return the folders of the policy's arms under a harness, oldest first."""
@@ -420,7 +409,7 @@ class History:
     in_policy = {
         folder
         for version in self.all(records.Promote)
-        for folder in self._trained_by(version)
+        for folder in _trained_by(version)
     }
     uses = dict.fromkeys(
         ('policy', 'incumbents', 'candidates', 'shadows', 'replays'), 0
@@ -496,6 +485,17 @@ def read(workdir: str | os.PathLike[str]) -> History:
     raise ValueError(f'{path}: {error}') from error
   ended = _ended(path.with_name(run_files.SUMMARY), parsed[-1].hash)
   return History(parsed, dropped, ended)
+
+
+def _trained_by(version: records.Version) -> list[str]:
+  """Return the folders of the arms whose training made a version.
+
+  A version after a round whose arms are all left out, or made by a change
+  that trains nothing, has none, although it reads the evidence of one.
+  """
+  if isinstance(version, records.Promote):
+    return [source.folder for source in version.sources]
+  return [version.folder]
 
 
 def in_a_row(version: records.Version) -> list[str]:

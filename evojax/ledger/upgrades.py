@@ -61,6 +61,12 @@ def _race_2(row: dict) -> dict:
   }
 
 
+def _promote_2(row: dict) -> dict:
+  """Upgrade a version made before there were sources: it is its own arm."""
+  source = {name: row[name] for name in ('folder', 'harness', 'end')}
+  return row | {'round': None, 'sources': [source | {'weight': 1.0}]}
+
+
 def _without(*names: str) -> Callable[[dict], dict]:
   """Return an upgrade that drops fields."""
   return lambda row: {k: v for k, v in row.items() if k not in names}
@@ -99,7 +105,7 @@ UPGRADES: Mapping[tuple[type, int], Callable[[dict], dict]] = {
         records.Verify(trial=0, version='', status='', reasons=())
     )
     | _without(*_FIXED, 'no_loss', 'control', 'child')(row),
-    (records.Promote, 1): lambda row: row | {'round': None, 'sources': []},
+    (records.Promote, 1): _promote_2,
     (records.Promote, 2): lambda row: row | {'outer_learning_rate': 1.0},
     (records.Accumulate, 0): lambda row: row
     | {'validity': _class(row['validity'])},
