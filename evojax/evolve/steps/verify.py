@@ -13,6 +13,7 @@ from evojax.evolve import recorder
 from evojax.evolve import standings
 from evojax.evolve.steps import admit
 from evojax.evolve.steps import backtest as backtest_lib
+from evojax.evolve.steps import promote
 from evojax.evolve.steps import validation
 from evojax.harness import delta as delta_lib
 from evojax.harness import run as run_lib
@@ -241,11 +242,11 @@ def _given_up(
 ) -> records.Verify | None:
   """Return the verdict on a candidate that was stopped after half its pairs.
 
-  It is never kept: a second test, on fewer pairs, would add false keeps.
+  It is never kept: a second test, on fewer pairs, would add false keeps. Pairs
+  are counted by their arms, as not all that were trained can be compared.
   """
-  own = [arm for arm in race.arms if arm.role == 'incumbent']
-  whole = sum(arm.status == 'done' for arm in own)
-  done = len(standing.differences)
+  whole = len(promote.arms_of(race, 'incumbent', None))
+  done = len(promote.arms_of(race, 'candidate', standing.trial))
   if done >= whole:
     return None
   why = f'given up after {done} of {whole} pairs'
