@@ -468,7 +468,12 @@ class Race:
           alpha=alpha,
           last=c.is_due or c.standing.rounds + 1 >= self._e.patience,
       )
-    standings = {str(c.factor): c.standing for c in self._racing}
+    # As in a run, what was given up after half its pairs is never kept.
+    standings = {
+        str(c.factor): c.standing
+        for c in self._racing
+        if len(c.ends) == len(ends)
+    }
     passed = race.passed(standings, thresholds)
     # No change is kept while the shadow of an earlier one is still training.
     kept = '' if self._shadow else next(iter(passed), '')
@@ -493,8 +498,8 @@ class Race:
       self._racing, self._tried = [], {winner.factor}
       self._repairs = [winner, winner]  # It is not undone.
       return
-    status = lambda c: verdicts[str(c.factor)].status
-    dropped = [c for c in self._racing if status(c) == 'drop']
+    goes_on = {name for name, v in verdicts.items() if v.status == 'go_on'}
+    dropped = [c for c in self._racing if str(c.factor) not in goes_on]
     self._tried |= {c.factor for c in dropped}
     self._repairs += [c for c in dropped if c.mends]
-    self._racing = [c for c in self._racing if status(c) == 'go_on']
+    self._racing = [c for c in self._racing if str(c.factor) in goes_on]

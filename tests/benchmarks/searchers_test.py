@@ -394,6 +394,20 @@ class RulesTest(parameterized.TestCase):
       self.assertIn(starts[2], own)
       self.assertEqual(race.policy, ends[-1])
 
+  @parameterized.parameters(4, 2)
+  def test_what_was_stopped_after_half_its_pairs_is_not_kept(self, trained):
+    of = table(lambda harness: 0.6)
+    race = racing.Race(world(of), np.random.default_rng(0), CHANGES, range(4))
+    race._taught.append([])
+    candidate = racing._Candidate(0, 1, 1, mends=False)
+    candidate.state = race.policy
+    candidate.ends = [race.policy] * trained
+    race._racing = [candidate]
+    differences = [0.3, 0.31, 0.29, 0.3][:trained]
+    found = {'0': (differences, [0.01] * trained)}
+    race._decide(found, [race.policy] * 4)
+    self.assertEqual((race.harness, race._racing), (int(trained == 4), []))
+
   @parameterized.parameters(
       # As in the meta-loop's own test: the line rises by 4.8 points in a round,
       # by up to 24.6, and 3 rounds are left, then one.
