@@ -385,8 +385,13 @@ class Trainer:
       try:
         metrics |= self._train_on(batch)
         self.finished = metrics
-      finally:  # Until then, nothing else may use the engine.
-        self.finish_prefetch()
+      except BaseException:
+        # The state may be that of half a step. An error of the engine must not
+        # hide this, since the caller would save the state.
+        with contextlib.suppress(*engines.ERRORS):
+          self.finish_prefetch()
+        raise
+      self.finish_prefetch()  # Until then, nothing else may use the engine.
       with self.phases('sync'):
         self.install()
       metrics |= self.engine.metrics()

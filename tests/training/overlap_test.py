@@ -24,6 +24,7 @@ from evojax.runtime import metrics
 from evojax.training import loop as training_loop
 from evojax.training import setup as setup_lib
 from evojax.training import trainer as trainer_lib
+from evojax.training import update
 from tests import tiny
 from tests.rollout import fake_sglang as fake
 
@@ -222,6 +223,19 @@ class OverlapTest(absltest.TestCase):
     self.assertEqual(trainer.cursor, cursor)
     trainer.install()
     self.assertEqual(trainer.train_step()['staleness'], 0)
+
+  def test_an_update_that_is_not_finite_is_told_before_a_failed_engine(self):
+    trainer = self.trainer('diverged', self.config())
+    self.train(trainer, 1)
+    diverged = mock.Mock(side_effect=update.NonFiniteError('loss=nan'))
+    failed = mock.Mock(side_effect=fleet.FleetError('none of the servers'))
+    with (
+        mock.patch.object(trainer.learner, 'learn', diverged),
+        mock.patch.object(trainer.engine, 'finish', failed),
+        self.assertRaises(update.NonFiniteError),  # After it, nothing is saved.
+    ):
+      trainer.train_step()
+    failed.assert_called_once()
 
   def test_a_problem_that_cannot_be_graded_stops_no_refill(self):
     config = self.config(grpo__prompts=2, rollout__queue_depth=0)
