@@ -21,7 +21,6 @@ from typing import Any
 from jaxtyping import Float, Int
 import numpy as np
 
-from evojax.evolve import diagnose
 from evojax.evolve import predicates
 from evojax.harness import run
 from evojax.stats import ranks
@@ -47,7 +46,6 @@ class Reading:
 
   score: float  # Share of the valid completions that are solved.
   values: Mapping[str, float]  # Empty where it failed.
-  alerts: frozenset[str] = frozenset()  # Values beyond their WARN or CRITICAL.
   status: str = ''  # The failure: crash, hang, ...; '' if it did not fail.
 
 
@@ -111,11 +109,9 @@ def read(functions: run.Functions, name: str, view: Any) -> Reading:
   solved = view.outcome[view.valid]
   score = float(solved.mean()) if solved.size else math.nan
   try:
-    values = functions.measure(name, view)
-    measures = diagnose.graded(functions.meta(name), values)
+    return Reading(score, functions.measure(name, view))
   except run.FunctionError as error:
     return Reading(score, {}, status=error.status)
-  return Reading(score, values, frozenset(diagnose.alerts(measures)))
 
 
 def predict(

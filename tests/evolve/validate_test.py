@@ -13,11 +13,11 @@ from evojax.harness import spec
 COLUMNS = schema.declare((schema.with_codes('grade_status', {'ok': 0}),))
 
 
-def reading(score, alerts=(), status='', **values):
-  return validate.Reading(score, values, frozenset(alerts), status)
+def reading(score, status='', **values):
+  return validate.Reading(score, values, status)
 
 
-def version(name, scores, numbers, alerts=()):
+def version(name, scores, numbers):
   """Return readings of one number, x, on slices with these scores."""
   slices = tuple(
       reading(float(score), x=float(x))
@@ -25,7 +25,7 @@ def version(name, scores, numbers, alerts=()):
   )
   return validate.Readings(
       name,
-      reading(float(np.mean(scores)), alerts, x=float(np.mean(numbers))),
+      reading(float(np.mean(scores)), x=float(np.mean(numbers))),
       slices,
   )
 
@@ -84,7 +84,6 @@ class DiagnosticTest(parameterized.TestCase):
               f'v{i}',
               score + 0.03 * rng.normal(size=8),
               level + 0.3 * rng.normal(size=8),
-              alerts=['x'] if level > 0 else (),
           )
           for i, (score, level) in enumerate(zip((0.3, 0.45, 0.55), levels))
       ]
@@ -248,13 +247,13 @@ class EvidenceTest(absltest.TestCase):
 
   def test_a_diagnostic_is_read(self):
     source = (
-        "LAYER = 'score'\nUNIT = ''\nWARN = {'solved': ('>', 0.4)}\n"
+        "LAYER = 'score'\nUNIT = ''\n"
         'def measure(e):\n  return {"solved": float(e.outcome.mean())}\n'
     )
     files = {'diagnostics/new.py': source}
     functions = run.Functions(spec.Harness({}, files))
     found = validate.read(functions, 'new', self.view(self.rows(4)))
-    self.assertEqual(found, reading(0.5, ['solved'], solved=0.5))
+    self.assertEqual(found, reading(0.5, solved=0.5))
     broken = {'diagnostics/new.py': source.replace('e.outcome', 'e.nothing')}
     found = validate.read(
         run.Functions(spec.Harness({}, broken)), 'new', self.view(self.rows(4))
