@@ -254,6 +254,18 @@ class SweDomainTest(parameterized.TestCase):
     self.assertTrue(grade.outcome)
     self.assertIn('a\u2028\x07.py', found.state['edits'])
 
+  def test_a_name_that_is_no_text_reaches_the_grader(self):
+    code = 'open(b"\\xff.txt", "w").close()\ndef test_x(): pass\n'
+    (found,), (grade,) = self.graded([
+        _call('edit', path='test_x.py', new=code),
+        _call('test', only='test_x'),
+        self.edit(),
+        'done',
+    ])  # fmt: skip
+    self.assertIn('\udcff.txt', found.state['edits'])
+    self.assertTrue(grade.outcome)
+    self.assertEqual(grade.columns['files_edited'], 2)
+
   def test_a_tool_that_was_taken_away(self):
     domain = domains.make('swe', **_KWARGS, tools=('read', 'submit'))
     names = [
