@@ -14,6 +14,8 @@ from evojax.domains.math import grade
 
 _ROLES = ('system', 'user', 'assistant')
 _OPTIONS = ('question_field', 'answer_field')
+# Some solutions of MATH have \boxed 5 or \fbox{5}.
+_BARE_BOX = re.compile(r'\\boxed\s+([^\s{$][^\s$]*)')
 
 
 def read_jsonl(
@@ -170,13 +172,14 @@ def _messages(
 
 
 def _answer(row: Mapping[str, Any], field: str) -> tuple[str, bool]:
-  """Return the final answer, and whether it was in a box."""
+  """Return the final answer, and whether it was in a \\boxed{}."""
   answer = _text(row, field)
   final = answer.rpartition('####')[2].strip()
   if not final:
     raise ValueError(f'nothing follows #### in {field!r}')
-  if found := grade.extract(final, 'boxed'):
-    return found.answer.strip(), True
+  boxes = _BARE_BOX.sub(r'\\boxed{\1}', final.replace(r'\fbox', r'\boxed'))
+  if found := grade.extract(boxes, 'boxed'):
+    return found.answer.strip(), boxes == final
   # The comma in (1, 2) does not separate thousands.
   if final != answer and not re.search(r'[(\[{]', final):
     final = re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', final)
