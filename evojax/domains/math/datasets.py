@@ -156,7 +156,7 @@ def _messages(
   messages = row.get(field)
   # A list of messages under another name, such as TRL's 'prompt', is as good.
   if field != 'messages' and not isinstance(messages, list):
-    return ({'role': 'user', 'content': _text(row, field)},)
+    return (_message('user', _text(row, field)),)
   well_formed = isinstance(messages, list) and all(
       isinstance(m, dict)
       and m.get('role') in _ROLES
@@ -166,9 +166,14 @@ def _messages(
   if not well_formed or not messages or messages[-1]['role'] != 'user':
     raise ValueError(
         f'{field} must be a list of {{"role": {"|".join(_ROLES)},'
-        ' "content": text}} that ends with the user'
+        ' "content": text} that ends with the user'
     )
-  return [{'role': m['role'], 'content': m['content']} for m in messages]
+  return [_message(m['role'], m['content']) for m in messages]
+
+
+def _message(role: str, text: str) -> records.Message:
+  """Return a message; a lone surrogate, which is no text, becomes '?'."""
+  return {'role': role, 'content': text.encode(errors='replace').decode()}
 
 
 def _answer(row: Mapping[str, Any], field: str) -> tuple[str, bool]:

@@ -83,6 +83,17 @@ class JsonlTest(parameterized.TestCase):
     self.assertEqual(whole['answer'], answer)
     self.assertEqual(whole['solution'], solution if boxed else answer)
 
+  def test_a_lone_surrogate_can_be_tokenized(self):
+    for row in (
+        {'question': 'How many\ud83d?', 'answer': '5'},
+        {
+            'messages': [{'role': 'user', 'content': 'How many\ud83d?'}],
+            'answer': '5',
+        },
+    ):
+      (problem,) = self._read(row)
+      self.assertEqual(problem.question, 'How many??')
+
   def test_a_list_of_one_answer(self):
     (problem,) = self._read({'question': 'a', 'answer': [r'\frac{1}{2}']})
     self.assertEqual(problem.answer, r'\frac{1}{2}')
