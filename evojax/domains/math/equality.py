@@ -186,6 +186,8 @@ def _is_finished(reference: Tree, answer: Tree) -> bool:
 def _steps(tree: Tree) -> set[str]:
   """Return the operations in a tree besides products, and i if it is there."""
   kind = '^' if tree[:2] == ('call', 'exp') else tree[0]
+  if tree[:2] == ('^', expressions.number(10)):
+    kind = '*'  # As in 1.5 * 10^3.
   below = (_steps(part) for part in tree if part and isinstance(part, tuple))
   here = {kind} & {'+', '^', 'call'} or {'i'} & set(tree[1:2])
   return here.union(*below)
