@@ -252,7 +252,7 @@ def make(
   )
   try:
     return OpenEnvDomain(
-        url, (prompt, observation), action, limits, scale, seeds
+        url.rstrip('/'), (prompt, observation), action, limits, scale, seeds
     )
   except OSError as error:
     raise ValueError(

@@ -320,7 +320,7 @@ class _Game:
         play.opened = True
       reply = environments.Reply()
       if play.environment is not None:
-        reply = play.environment.reply(play.last)
+        reply = _checked(play.environment.reply(play.last))
     except Exception as error:  # pylint: disable=broad-except
       reply = error
     seconds = time.monotonic() - started
@@ -495,6 +495,22 @@ class _Game:
           f'domain {self._domain.name!r}: what `close` of an environment gives'
           f' must be picklable if the run has several processes: {error}'
       ) from error
+
+
+def _checked(reply: Any) -> environments.Reply:
+  """Return the reply of an environment, if it is one.
+
+  Raises:
+    TypeError: If it is not, or if a message has no text.
+  """
+  if not isinstance(reply, environments.Reply) or not all(
+      isinstance(message.get('content'), str) for message in reply.messages
+  ):
+    raise TypeError(
+        f'it replied {reply!r:.200}, not an environments.Reply whose messages'
+        ' have a role and a content that is text'
+    )
+  return reply
 
 
 def _take_late(times: dict[int, float]) -> list[int]:

@@ -94,7 +94,7 @@ class OpenEnvTest(parameterized.TestCase):
       self.assertEqual(grade.columns['reward_sum'], 1.5)
 
   def test_an_action_as_a_call(self):
-    domain = self.make()
+    domain = self.make(url=f'{self.url}/')
     (problem,) = domain.source('train', 0).take(0, 1)
     ((name, schema),) = (
         (t['function']['name'], t['function']['parameters'])

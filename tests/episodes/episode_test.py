@@ -292,6 +292,14 @@ class EpisodeTest(parameterized.TestCase):
     self.assertEqual(rows['graded'].tolist(), [not e.error for e in found])
     self.assertEqual(domain.closed, domain.opened)
 
+  @parameterized.parameters(
+      (None,), (environments.Reply(({'role': 'tool', 'content': None},)),)
+  )  # fmt: skip
+  def test_what_is_no_reply_is_a_failure(self, reply):
+    with mock.patch.object(echo.Environment, 'reply', return_value=reply):
+      found = self.play(echo.Domain(), only=[0])
+    self.assertStartsWith(found[0].error, 'TypeError: it replied ')
+
   def test_at_most_so_many_environments_are_open(self):
     domain = echo.Domain(delay=lambda: 0.005, open=2)
     found = self.play(domain)

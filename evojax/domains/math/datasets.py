@@ -14,6 +14,8 @@ from evojax.domains.math import grade
 
 _ROLES = ('system', 'user', 'assistant')
 _OPTIONS = ('question_field', 'answer_field')
+# Some solutions of MATH have \boxed 5 or \fbox{5}.
+_BARE_BOX = re.compile(r'\\boxed\s+([^\s{$][^\s$]*)')
 
 
 def read_jsonl(
@@ -154,7 +156,7 @@ def _messages(
   messages = row.get(field)
   # A list of messages under another name, such as TRL's 'prompt', is as good.
   if field != 'messages' and not isinstance(messages, list):
-    return ({'role': 'user', 'content': _text(row, field)},)
+    return (_message('user', _text(row, field)),)
   well_formed = isinstance(messages, list) and all(
       isinstance(m, dict)
       and m.get('role') in _ROLES
@@ -164,19 +166,25 @@ def _messages(
   if not well_formed or not messages or messages[-1]['role'] != 'user':
     raise ValueError(
         f'{field} must be a list of {{"role": {"|".join(_ROLES)},'
-        ' "content": text}} that ends with the user'
+        ' "content": text} that ends with the user'
     )
-  return [{'role': m['role'], 'content': m['content']} for m in messages]
+  return [_message(m['role'], m['content']) for m in messages]
+
+
+def _message(role: str, text: str) -> records.Message:
+  """Return a message; a lone surrogate, which is no text, becomes '?'."""
+  return {'role': role, 'content': text.encode(errors='replace').decode()}
 
 
 def _answer(row: Mapping[str, Any], field: str) -> tuple[str, bool]:
-  """Return the final answer, and whether it was in a box."""
+  """Return the final answer, and whether it was in a \\boxed{}."""
   answer = _text(row, field)
   final = answer.rpartition('####')[2].strip()
   if not final:
     raise ValueError(f'nothing follows #### in {field!r}')
-  if found := grade.extract(final, 'boxed'):
-    return found.answer.strip(), True
+  boxes = _BARE_BOX.sub(r'\\boxed{\1}', final.replace(r'\fbox', r'\boxed'))
+  if found := grade.extract(boxes, 'boxed'):
+    return found.answer.strip(), boxes == final
   # The comma in (1, 2) does not separate thousands.
   if final != answer and not re.search(r'[(\[{]', final):
     final = re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', final)

@@ -136,7 +136,7 @@ def _same(a: Tree, b: Tree) -> bool:
   if not differ and (kinds & _SETS or _REALS in (left, right)):
     sets = _real_set(left), _real_set(right)
     if None not in sets:
-      return sets[0] == sets[1]
+      return sets[0] == sets[1] and _is_finished(left, right)
   if differ or 'relation' in kinds:
     return a[0] == b[0] == 'relation' and _same_relation(a, b)
   if 'list' in kinds or (len(kinds) == 1 and kinds & _UNORDERED):
@@ -163,7 +163,34 @@ def _same(a: Tree, b: Tree) -> bool:
         and len(left) == len(right)
         and all(map(_same, left[fixed:], right[fixed:]))
     )
-  return all(map(_close, _values(left), _values(right)))
+  return all(map(_close, _values(left), _values(right))) and _is_finished(
+      left, right
+  )
+
+
+def _is_finished(reference: Tree, answer: Tree) -> bool:
+  r"""Return whether an equal answer is as much of a value as the reference.
+
+  Otherwise repeating the question would be right: \cos 150^\circ for
+  -\sqrt3/2, or (2+3, 1) for (5, 1).
+  """
+  if _is_open(reference):
+    return True
+  known = _steps(reference)
+  if 'i' in known:  # A complex number may be in polar form.
+    return True
+  more = _steps(answer) - known - {'i'}
+  return more <= {'^'} if known else not more
+
+
+def _steps(tree: Tree) -> set[str]:
+  """Return the operations in a tree besides products, and i if it is there."""
+  kind = '^' if tree[:2] == ('call', 'exp') else tree[0]
+  if tree[:2] == ('^', expressions.number(10)):
+    kind = '*'  # As in 1.5 * 10^3.
+  below = (_steps(part) for part in tree if part and isinstance(part, tuple))
+  here = {kind} & {'+', '^', 'call'} or {'i'} & set(tree[1:2])
+  return here.union(*below)
 
 
 def _members(tree: Tree) -> list[Tree]:

@@ -10,8 +10,10 @@ The rules of `compare`, whose docstring has two more:
     may lead to the value if it is right: 8/2 = 4.
   - An expression (2\\sqrt{3}, (x+1)^2) is compared as a function of its
     symbols, whose case matters; tuples, sets, intervals, matrices and relations
-    are compared part by part, see `equality`. Inequalities are not solved, and
-    sums and products of matrices are not computed.
+    are compared part by part, see `equality`. If the reference is a constant
+    such as \\sqrt{3}/2 or (1, 2), \\sin 60^\\circ and (2-1, 2) calculate one.
+    Inequalities are not solved, and sums and products of matrices are not
+    computed.
   - Anything else is compared as a normalised string. A comma in a reference
     separates values or thousands; an answer may have a decimal comma.
   - Only one value is accepted. Units are not inferred: 5 cm is neither 5 nor

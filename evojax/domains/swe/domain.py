@@ -280,7 +280,9 @@ class Source:
 
   def _problem(self, identity: str) -> records.Problem:
     domain, task = self._domain, self._domain.task(identity)
-    messages = [{'role': 'user', 'content': task.issue}]
+    # Tests of others may print lone surrogates, which no prompt can hold.
+    issue = task.issue.encode(errors='replace').decode()
+    messages = [{'role': 'user', 'content': issue}]
     if domain.system_prompt:
       messages.insert(0, {'role': 'system', 'content': domain.system_prompt})
     # Packages that no policy is trained on get their own rows in tables.

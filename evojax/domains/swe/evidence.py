@@ -93,7 +93,9 @@ COLUMNS = (
 
 def mask(paths: Iterable[str]) -> int:
   """Return the value of `files_mask`; paths rarely share one of its bits."""
-  bits = {zlib.crc32(path.encode()) % MASK_BITS for path in paths}
+  # An agent's code may give a file any bytes as its name.
+  names = (path.encode(errors='surrogateescape') for path in paths)
+  bits = {zlib.crc32(name) % MASK_BITS for name in names}
   return sum(1 << bit for bit in bits)
 
 

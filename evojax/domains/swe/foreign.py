@@ -187,7 +187,8 @@ def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
   """Return the rows of a file in the format of SWE-bench or SWE-rebench.
 
   Raises:
-    ValueError: If a line is not such a row; names the line and the field.
+    ValueError: If a line is not such a row, naming the line and the field; or
+      if there is no row.
   """
   rows = []
   with open(path, encoding='utf-8') as file:
@@ -197,6 +198,8 @@ def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
           rows.append(_row(json.loads(line)))
         except ValueError as error:
           raise ValueError(f'{path}, line {number}: {error}') from error
+  if not rows:  # The shipped problems would stay in place of these.
+    raise ValueError(f'{path} holds no row')
   return rows
 
 

@@ -344,7 +344,11 @@ def _grep(pattern, path):
     expression = re.compile(pattern)
   except (re.error, RecursionError, OverflowError) as error:
     raise Refused(f'{pattern!r} is not a valid regex: {error}') from error
-  paths = _walk(top) if os.path.isdir(top) else [top]
+  if os.path.isdir(top):
+    paths = _walk(top)
+  else:
+    _text(top)  # A file that is named must be there, and be text.
+    paths = [top]
   lines, size = [], 0
   for file in paths:
     try:

@@ -107,10 +107,9 @@ def _functions(
 
 
 def _line_starts(text: str) -> list[int]:
-  starts = [0]
-  for line in text.split('\n'):
-    starts.append(starts[-1] + len(line) + 1)
-  return starts
+  # A carriage return ends a line, too.
+  ends = (match.end() for match in re.finditer(r'\r\n?|\n', text))
+  return [0, *ends, len(text) + 1]
 
 
 def _span(

@@ -66,6 +66,8 @@ class JsonlTest(parameterized.TestCase):
       ('#### 1,234,567 dollars', '1234567 dollars'),
       (r'Thus \boxed{4}, so \boxed{x = \frac{1}{2}}.', r'x = \frac{1}{2}'),
       ('#### Step 1\nThus \\boxed{7}.', '7'),
+      (r'Thus $\boxed 4$ and $x = \boxed -5.$', '-5.'),
+      (r'Thus \fbox{\frac{1}{2}}.', r'\frac{1}{2}'),
       (r'\boxed{}', r'\boxed{}'),
   )
   def test_worked_solutions(self, solution, answer):
@@ -77,9 +79,20 @@ class JsonlTest(parameterized.TestCase):
     self.assertEqual(problem.answer, answer)
     # A grader of TRL reads the box, one of verl gets the answer.
     whole = problem.metadata[graders.ROW]
-    boxed = 'boxed' in solution
+    boxed = r'\boxed{' in solution
     self.assertEqual(whole['answer'], answer)
     self.assertEqual(whole['solution'], solution if boxed else answer)
+
+  def test_a_lone_surrogate_can_be_tokenized(self):
+    for row in (
+        {'question': 'How many\ud83d?', 'answer': '5'},
+        {
+            'messages': [{'role': 'user', 'content': 'How many\ud83d?'}],
+            'answer': '5',
+        },
+    ):
+      (problem,) = self._read(row)
+      self.assertEqual(problem.question, 'How many??')
 
   def test_a_list_of_one_answer(self):
     (problem,) = self._read({'question': 'a', 'answer': [r'\frac{1}{2}']})

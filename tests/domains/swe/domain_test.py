@@ -17,6 +17,7 @@ from evojax.diagnosis import calls
 from evojax.domains.swe import demonstrations
 from evojax.domains.swe import domain as domain_lib
 from evojax.domains.swe import evidence
+from evojax.domains.swe import others as others_lib
 from evojax.domains.swe import problems
 from evojax.domains.swe import tools
 from evojax.domains.swe import workspaces
@@ -253,6 +254,25 @@ class SweDomainTest(parameterized.TestCase):
     )
     self.assertTrue(grade.outcome)
     self.assertIn('a\u2028\x07.py', found.state['edits'])
+
+  def test_a_name_that_is_no_text_reaches_the_grader(self):
+    code = 'open(b"\\xff.txt", "w").close()\ndef test_x(): pass\n'
+    (found,), (grade,) = self.graded([
+        _call('edit', path='test_x.py', new=code),
+        _call('test', only='test_x'),
+        self.edit(),
+        'done',
+    ])  # fmt: skip
+    self.assertIn('\udcff.txt', found.state['edits'])
+    self.assertTrue(grade.outcome)
+    self.assertEqual(grade.columns['files_edited'], 2)
+
+  def test_an_issue_that_is_no_text(self):
+    task = dataclasses.replace(self.task, issue='failed: \udcff')
+    others = others_lib.Others({'0' * 16: task}, trained=False, alone=True)
+    domain = dataclasses.replace(self.domain, others=others)
+    (problem,) = domain.source('sealed', 0).take(0, 1)
+    self.assertEqual(problem.question, 'failed: ?')
 
   def test_a_tool_that_was_taken_away(self):
     domain = domains.make('swe', **_KWARGS, tools=('read', 'submit'))

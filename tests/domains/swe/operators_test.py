@@ -87,6 +87,12 @@ class OperatorsTest(parameterized.TestCase):
     found = [b for b in operators.bugs('c.py', text) if b.new == '<=']
     self.assertEqual(text[found[0].start : found[0].end], '<')
 
+  def test_lines_may_end_in_a_carriage_return(self):
+    for end in ('\n', '\r\n', '\r'):
+      text = f'def f(a):{end}  b = 1{end}  return a + b{end}'
+      texts = [bug.apply(text) for bug in operators.bugs('c.py', text)]
+      self.assertIn(text.replace('+', '-'), texts)
+
   def test_a_text_comes_once_and_is_python(self):
     text = HEADER + '    return a[b:1] if a > b - 1 else -a\n'
     changed = [bug.apply(text) for bug in operators.bugs('c.py', text)]

@@ -64,6 +64,10 @@ class CallsTest(Tools):
     self.assertEqual(found, 'b/c.txt:2:two\nb/c.txt:3:three')
     found = session.call('grep', {'pattern': 'nothing'})
     self.assertEqual((found.ok, found.text), (True, 'no line has nothing'))
+    for path, said in (('c.txt', 'no file c.txt'), ('binary.bin', 'binary')):
+      found = session.call('grep', {'pattern': 't', 'path': path})
+      self.assertFalse(found.ok)
+      self.assertIn(said, found.text)
 
   def test_read(self):
     session = self.session()
