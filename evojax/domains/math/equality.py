@@ -35,6 +35,7 @@ _SPELLED |= {f'arc{name}': f'a{name}' for name in _TRIGONOMETRIC}
 _INFINITY = ('symbol', 'inf')
 _REALS = ('symbol', 'mathbbR')
 _DEGREE = ('symbol', 'degree')
+_TEN, _MINUS_ONE = expressions.number(10), expressions.parse('-1')
 _MOST_PARTS = 32  # Limit for sets of real numbers.
 _SETS = frozenset(expressions.SETS)
 _UNORDERED = frozenset(('list', r'\cup', r'\cap'))
@@ -186,8 +187,8 @@ def _is_finished(reference: Tree, answer: Tree) -> bool:
 def _steps(tree: Tree) -> set[str]:
   """Return the operations in a tree besides products, and i if it is there."""
   kind = '^' if tree[:2] == ('call', 'exp') else tree[0]
-  if tree[:2] == ('^', expressions.number(10)):
-    kind = '*'  # As in 1.5 * 10^3.
+  if tree[0] == '^' and (tree[1] == _TEN or tree[2] == _MINUS_ONE):
+    kind = '*'  # As in 1.5 * 10^3 and e^{-1}.
   below = (_steps(part) for part in tree if part and isinstance(part, tuple))
   here = {kind} & {'+', '^', 'call'} or {'i'} & set(tree[1:2])
   return here.union(*below)

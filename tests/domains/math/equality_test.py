@@ -50,6 +50,8 @@ class CompareTest(parameterized.TestCase):
       ('(1,2)', '(1.0, 4/2)', 'right'),
       ('(1,1500)', r'(1, 1.5 * 10^3)', 'right'),
       ('(1,2)', '(1, 1+1)', 'wrong'),  # A calculation.
+      ('1/e', 'e^{-1}', 'right'),
+      (r'\pi/64', r'2^{-6}\pi', 'wrong'),
       ('(1,2)', '(1,2]', 'wrong'),
       (r'\{1,2\}', '2, 1', 'right'),
       (r'\{1,2\}', r'\{1,1,2\}', 'right'),  # A set holds an element once.
