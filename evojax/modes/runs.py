@@ -20,6 +20,7 @@ import re
 import socket
 import sys
 from typing import Any
+import urllib.parse
 
 from evojax import config as config_lib
 from evojax.eval import sealed as sealed_lib
@@ -480,11 +481,13 @@ def page(
     # If the root is itself the run, its name is no folder below the root.
     folder = row['name'] if (root / row['name']).is_dir() else '.'
     link = f'{folder}/{run_files.REPORT}'
+    # In a URL, '#' and '?' end a path, and ':' ends a scheme.
+    quoted = urllib.parse.quote(os.fsencode(link))
     runs.append(
         {
             **_cells(row),
             'name': row['name'],
-            'page': link if (root / link).exists() else '',
+            'page': quoted if (root / link).exists() else '',
             'notes': _notes(row, usual),
         }
     )

@@ -284,6 +284,16 @@ class CompareTest(RunsTestCase):
     self.assertLess(page.index('75.0 %'), page.index('25.0 %'))
     self.assertNotIn('>dollars<', page.lower())  # No run has a price.
 
+  def test_html_of_names_that_a_url_would_cut_off_and_of_capitals(self):
+    path = self.make('lr:3#2 50%', domain__name='Own')
+    (path / 'report.html').write_text('')
+    self.make('P', domain__name='Own')
+    self.make('Q', domain__name='Own')
+    page = self.show(format='html')
+    (link,) = re.findall('href="(.*?)"', page)
+    self.assertEqual(link, 'lr%3A3%232%2050%25/report.html')
+    self.assertIn('>The others have domain.name=Own, ', page)
+
   def test_nothing_there(self):
     (self.root / 'empty').mkdir()
     self.root /= 'empty'
