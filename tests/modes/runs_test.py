@@ -98,6 +98,24 @@ class ReadTest(RunsTestCase):
     self.assertEqual(b['state'], 'stopped at step 2 of 4')
     self.assertIsNone(b['score'])
 
+  def test_a_warm_start_counts_its_own_steps(self):
+    path = self.make('w', warmstart__steps=12)
+    for file in path.glob('*.json*'):  # It writes neither metrics nor a summary.
+      if file.name != 'config.json':
+        file.unlink()
+    content = json.loads((path / 'config.json').read_text())
+    content['mode'] = 'warmstart'
+    (path / 'config.json').write_text(json.dumps(content))
+    (path / 'checkpoints' / 'step_000009').mkdir(parents=True)
+    (path / 'checkpoints' / 'step_000012.tmp').mkdir()
+    self.assertEqual(self.rows()[0]['state'], 'stopped at step 9 of 12')
+    (path / 'checkpoints' / 'step_000012').mkdir()
+    (path / 'policy').mkdir()
+    (row,) = self.rows()
+    self.assertEqual(
+        (row['state'], row['step'], row['steps']), ('finished', 12, 12)
+    )
+
   def test_a_fork_has_sampled_what_its_own_steps_have(self):
     path = self.make('fork', steps=102, done=102)
     rows = (path / 'metrics.jsonl').read_text().splitlines(keepends=True)
