@@ -573,7 +573,7 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
   only what they read.
   """
   if not _stored(workdir):
-    yield workdir
+    yield workdir and os.path.expanduser(workdir)
     return
   with contextlib.ExitStack() as stack:
     wanted = lambda name: sharding.is_primary() or stored_names.is_for_all(name)

@@ -448,6 +448,14 @@ class ErrorTest(MainTestCase):
         ''.join(said.format(workdir).split()), ''.join(printed.split())
     )
 
+  def test_a_workdir_below_the_users_home(self):
+    # No shell replaces the ~ of --workdir=~/x.
+    home = self.enterContext(tempfile.TemporaryDirectory())
+    with absltest.mock.patch.dict(os.environ, HOME=home):
+      (pathlib.Path(home) / 'metrics.jsonl').write_text('{"step": 1}\n')
+      self.command('--mode=report', '--workdir=~')
+    self.assertTrue(pathlib.Path(home, 'report.html').exists())
+
   @parameterized.parameters('report', 'diagnose')
   def test_a_mode_without_its_workdir(self, mode):
     stderr = self.enterContext(absltest.mock.patch('sys.stderr'))

@@ -103,7 +103,7 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
   root = pathlib.Path(workdir).expanduser()
   if own := store.splits(root):
     if not split or split in own:
-      return [workdir], split or ('dev' if 'dev' in own else own[0]), ''
+      return [str(root)], split or ('dev' if 'dev' in own else own[0]), ''
     raise ValueError(
         f'no evidence of split {split!r} in {workdir}; there is'
         f' {", ".join(own)}'

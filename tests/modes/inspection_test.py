@@ -157,6 +157,12 @@ class InspectTest(parameterized.TestCase):
         [(IDS[0], '-0.75'), (IDS[2], '+0.50'), (IDS[1], '-0.25')],
     )
 
+  def test_runs_below_the_users_home(self):
+    home = absltest.mock.patch.dict(os.environ, HOME=self.root)
+    with home:
+      shown = self.show(self.a, '~/b', problem='0')
+    self.assertEqual(shown, self.show(self.a, self.b, problem='0'))
+
   def test_runs_of_the_same_name_are_told_apart(self):
     other = os.path.join(self.b, 'a')
     write(other, 9, [[0, 0, 0, 0]])

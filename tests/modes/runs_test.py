@@ -100,7 +100,7 @@ class ReadTest(RunsTestCase):
 
   def test_a_warm_start_counts_its_own_steps(self):
     path = self.make('w', warmstart__steps=12)
-    for file in path.glob('*.json*'):  # It writes neither metrics nor a summary.
+    for file in path.glob('*.json*'):  # It has no metrics, no summary.
       if file.name != 'config.json':
         file.unlink()
     content = json.loads((path / 'config.json').read_text())
