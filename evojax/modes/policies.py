@@ -1,6 +1,7 @@
 """The policy that a finished run left in its workdir."""
 
 import json
+import os
 import pathlib
 
 import ml_collections
@@ -34,7 +35,8 @@ def of_run(
   Raises:
     ValueError: If the run leaves no policy, or has not ended.
   """
-  path = pathlib.Path(workdir).expanduser()
+  # Absolute, so that a config names a policy alike wherever it is scored.
+  path = pathlib.Path(os.path.abspath(os.path.expanduser(workdir)))
   mode = workdir_lib.owner(path)
   if mode in ('', 'eval'):
     return None

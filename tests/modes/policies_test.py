@@ -37,6 +37,12 @@ class PoliciesTest(absltest.TestCase):
     self.assertEqual(sorted(self.workdir.rglob('*')), before)
     saved = self.root / 'run-policy-eval' / 'eval.json'
     self.assertEqual(json.loads(saved.read_text()), summary)
+    # The same run under another name.
+    self.addCleanup(os.chdir, os.getcwd())
+    os.chdir(self.workdir)
+    again = evaluate.run(self.config, '.')
+    self.assertEqual(again['policy'], summary['policy'])
+    self.assertEqual(sorted(self.workdir.rglob('*')), before)
     # The base policy's has a directory of its own.
     evaluate.run(self.config, str(self.root / 'run-eval'))
 
