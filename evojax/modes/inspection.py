@@ -157,12 +157,13 @@ def _load(
   A point is one step of one run. Points are numbered in the order of the runs
   and, within a run, of the steps. Rows that could not be graded are left out.
   Training steps count from 1, as in metrics and on pages; evidence counts them
-  from 0.
+  from 0. Runs and families, whose names anybody chose, are ready to print.
   """
   frames = []
   for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
     frame = store.read(workdir, split, columns=columns)
-    frame = frame[frame['graded']].assign(run=label)
+    frame = frame[frame['graded']].assign(run=markup.escape(label))
+    frame = frame.assign(family=frame['family'].map(_one_line))
     if split == 'train':
       frame = frame.assign(step=frame['step'] + 1)
     frames.append(frame)
@@ -444,7 +445,8 @@ class _Screen:
     """Print an episode turn by turn."""
     table = self.table('', ('turn', 'tool', 'policy', 'answer'))
     for number, turn in enumerate(turns, 1):
-      tool = turn.action if turn.ok else f'[red]{turn.action} ✗[/]'
+      tool = markup.escape(turn.action)
+      tool = tool if turn.ok else f'[red]{tool} ✗[/]'
       texts = _one_line(turn.text), _one_line(turn.observation)
       table.add_row(f'{number}/{len(turns)}', tool, *texts)
     if turns:

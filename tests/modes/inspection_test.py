@@ -261,6 +261,17 @@ class InspectTest(parameterized.TestCase):
     lines = self.show(problem='0', limit=99)  # show() refuses a raw escape.
     self.assertEqual(lines[-1][-2:], [r'a\x1b[2Jb', r'[red]c\x07'])
 
+  def test_names_that_look_like_markup_are_shown(self):
+    runs = [os.path.join(self.root, name) for name in ('run[b]', 'run[c]')]
+    for run in runs:
+      write(run, 0, [[0, 1]] * 3, family='sums[easy][/b]')
+    table = self.show(*runs)
+    self.assertEqual(table[1][:5], '# problem family run[b] run[c]'.split())
+    self.assertIn('sums[easy][/b]', table[2])
+    self.assertIn('sums[easy][/b]', self.show(runs[0], problem='0')[0])
+    write(runs[1], 0, [[1, 1]] * 3, family='sums[easy][/b]')
+    self.assertIn('sums[easy][/b]', self.show(*runs, flips=True)[2])
+
   def test_colours_in_a_terminal(self):
     with absltest.mock.patch.dict(os.environ, TERM='xterm-256color'):
       with terminals.Terminal() as terminal:
