@@ -138,9 +138,13 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
     folders = [p for p in folders if p.parent == folders[-1].parent]
   # Flips compare the first folder with the last, so base comes first and
   # evolved last, and an incumbent (r003-incumbent-0) before a candidate
-  # (r003-t001-0).
+  # (r003-t001-0). Each pair of arms has problems of its own, and so have the
+  # perturbed ones (r003-t001-0-perturbed): pair 0 is at both ends.
   other = lambda p: 'child' in p.name or '-t' in p.name
-  folders.sort(key=lambda p: (p.name == 'evolved', other(p), p.name))
+  pair = lambda p: (p.name.endswith('-perturbed'), p.name.split('-')[2:3])
+  last = sorted(filter(other, folders), key=pair, reverse=True)
+  first = sorted((p for p in folders if not other(p)), key=pair)
+  folders = sorted(first + last, key=lambda p: p.name == 'evolved')
   shown = ', '.join(str(folder.relative_to(root)) for folder in folders)
   note = (
       f'shown: {wanted} of {shown}\nthere is {there}: choose with --split, or'

@@ -336,16 +336,29 @@ class InspectTest(parameterized.TestCase):
     self.assertEqual(find('train')[0], [f'{run}/arms/r000-t000-0'])
     with self.assertRaisesRegex(ValueError, "'sealed' in .*there is dev in ro"):
       find('sealed')
-    for name in ('base', 'evolved', 'reference'):
+    for name in ('base', 'evolved', 'math-tuned', 'reference'):
       write(os.path.join(run, 'sealed', name), 0, [[1]], split='sealed')
     write(os.path.join(run, 'arms/final'), 0, [[1]], split='train')
-    folders = [f'{run}/sealed/{name}' for name in ('base', 'reference')]
+    others = 'base', 'reference', 'math-tuned'
+    folders = [f'{run}/sealed/{name}' for name in others]
     folders.append(f'{run}/sealed/evolved')  # Flips compare it with the first.
     self.assertEqual(find()[:2], (folders, 'sealed'))
     self.assertEqual(find('train')[0], [f'{run}/arms/final'])
     lines = self.show(run)
-    self.assertEqual(lines[1][3:6], ['base', 'reference', 'evolved'])
+    names = ['base', 'reference', 'math-tuned', 'evolved']
+    self.assertEqual(lines[1][3:7], names)
     self.assertEqual(lines[-1][:2], ['there', 'is'])
+
+  def test_flips_of_a_round_compare_arms_of_one_pair(self):
+    run = os.path.join(self.root, 'run')
+    for pair in (0, 1):
+      for name, ids in (('', IDS[pair]), ('-perturbed', IDS[2])):
+        for arm in ('incumbent', 't001', 't002'):
+          place = f'{run}/rounds/001/r001-{arm}-{pair}{name}'
+          write(place, 0, [[arm != 'incumbent']], ids=[ids])
+    lines = self.show(run, flips=True)
+    self.assertEqual(lines[0][:3], ['r001-incumbent-0', '→', 'r001-t002-0:'])
+    self.assertEqual(lines[2][0], IDS[0])
 
   def test_a_directory_of_runs(self):
     os.makedirs(os.path.join(self.root, 'c'))
