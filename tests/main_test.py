@@ -583,6 +583,20 @@ class FlagTest(MainTestCase):
       found = taken('--workdir=gs://bucket/run')
     self.assertEndsWith(found[0], 'saved_config.py:gs://bucket/run')
 
+  def test_a_folder_of_evidence_has_the_config_of_its_run(self):
+    run = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    config = math_config.get_config('reference')
+    workdir_lib.open_workdir(run, config, mode='evolve').close()
+    for folder in ('arms/v0', 'rounds/003/r003-t001-0', 'sealed/base'):
+      given = '--default_config=a.py', f'--workdir={run}/{folder}'
+      taken = main._with_saved_config(['x', '--mode=inspect', *given])
+      self.assertEqual(
+          taken[1], f'--config={saved_config.argument(str(run))}', folder
+      )
+      # Any other mode would write there.
+      taken = main._with_saved_config(['x', '--mode=train', *given])
+      self.assertEqual(taken[1], '--config=a.py')
+
   def test_a_run_without_newer_fields_keeps_what_it_did(self):
     run = self.enterContext(tempfile.TemporaryDirectory())
     config = config_lib.to_mapping(math_config.get_config())
