@@ -292,6 +292,8 @@ GRID = {'model.path': ('../../a', '/b c'), 'grpo.kl_coef': (0.0, 1e-3)}
     rows = json.loads((self.workdir / 'sweep.json').read_text())
     self.assertEqual([row['seeds'] for row in rows], [1, 2, 2, 1])
     self.assertEqual([row['unscored'] for row in rows], [1, 0, 0, 1])
+    # The first seed of the first setting is one of those without a score.
+    self.assertEqual([row['split'] for row in rows], ['dev'] * 4)
     text = 'wide,learning_rate=0.0003: 1 run ended without a score.'
     self.assertIn(text, self.said[-1])
     self.assertIn(text, (self.workdir / 'sweep.html').read_text())
