@@ -419,7 +419,7 @@ def _with_saved_config(argv: list[str]) -> list[str]:
   if _text(argv, 'config') is not None or (workdir and mode in _TOLD):
     return argv
   if workdir:
-    chosen = saved_config.argument(workdir) or chosen
+    chosen = saved_config.argument(workdir, mode) or chosen
   return [argv[0], f'--config={chosen}', *argv[1:]] if chosen else argv
 
 
@@ -573,7 +573,7 @@ def _on_this_machine(mode: str, workdir: str | None) -> Iterator[str | None]:
   only what they read.
   """
   if not _stored(workdir):
-    yield workdir
+    yield workdir and os.path.expanduser(workdir)
     return
   with contextlib.ExitStack() as stack:
     wanted = lambda name: sharding.is_primary() or stored_names.is_for_all(name)

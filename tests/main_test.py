@@ -448,6 +448,14 @@ class ErrorTest(MainTestCase):
         ''.join(said.format(workdir).split()), ''.join(printed.split())
     )
 
+  def test_a_workdir_below_the_users_home(self):
+    # No shell replaces the ~ of --workdir=~/x.
+    home = self.enterContext(tempfile.TemporaryDirectory())
+    with absltest.mock.patch.dict(os.environ, HOME=home):
+      (pathlib.Path(home) / 'metrics.jsonl').write_text('{"step": 1}\n')
+      self.command('--mode=report', '--workdir=~')
+    self.assertTrue(pathlib.Path(home, 'report.html').exists())
+
   @parameterized.parameters('report', 'diagnose')
   def test_a_mode_without_its_workdir(self, mode):
     stderr = self.enterContext(absltest.mock.patch('sys.stderr'))
@@ -574,6 +582,20 @@ class FlagTest(MainTestCase):
     with absltest.mock.patch.object(saved_config.storage, 'read', read):
       found = taken('--workdir=gs://bucket/run')
     self.assertEndsWith(found[0], 'saved_config.py:gs://bucket/run')
+
+  def test_a_folder_of_evidence_has_the_config_of_its_run(self):
+    run = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), 'run')
+    config = math_config.get_config('reference')
+    workdir_lib.open_workdir(run, config, mode='evolve').close()
+    for folder in ('arms/v0', 'rounds/003/r003-t001-0', 'sealed/base'):
+      given = '--default_config=a.py', f'--workdir={run}/{folder}'
+      taken = main._with_saved_config(['x', '--mode=inspect', *given])
+      self.assertEqual(
+          taken[1], f'--config={saved_config.argument(str(run))}', folder
+      )
+      # Any other mode would write there.
+      taken = main._with_saved_config(['x', '--mode=train', *given])
+      self.assertEqual(taken[1], '--config=a.py')
 
   def test_a_run_without_newer_fields_keeps_what_it_did(self):
     run = self.enterContext(tempfile.TemporaryDirectory())

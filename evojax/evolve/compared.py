@@ -11,6 +11,7 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.models import policy as policy_lib
 from evojax.report import sealed
+from evojax.report import state
 from evojax.runtime import durable
 from evojax.runtime import mirror
 from evojax.runtime import run_files
@@ -43,6 +44,11 @@ def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
       raise ValueError(
           f'--compare={text}: there is no {path / "policy"}; name the workdir'
           ' of a finished run'
+      )
+    if state.goes_on(path):
+      raise ValueError(
+          f'--compare={text}: the run went on after its end, and its policy is'
+          ' older; let it end first'
       )
     mirror.fetch(path / run_files.POLICY)
     policy = settings.open_policy(setup.config, str(path / run_files.POLICY))

@@ -67,7 +67,8 @@ def find(
   Raises:
     ValueError: If one of them has no ledger with a whole row.
   """
-  ours, theirs = (_payloads(pathlib.Path(path)) for path in (workdir, other))
+  paths = (pathlib.Path(path).expanduser() for path in (workdir, other))
+  ours, theirs = map(_payloads, paths)
   for n, pair in enumerate(zip(ours, theirs, strict=False)):
     if found := list(_differences(*pair, '')):
       if {place for place, *_ in found} <= _SEALED and 'salt' in pair[0]:

@@ -40,7 +40,8 @@ def run(config: ml_collections.ConfigDict, workdir: str) -> dict[str, Any]:
       `training.setup.prepare`, or if the run has not ended.
   """
   if trained := policies.of_run(config, workdir):
-    beside = mirror.shown(f'{os.path.normpath(workdir)}-policy-eval')
+    own = os.path.abspath(os.path.expanduser(workdir))  # Also of '.'.
+    beside = mirror.shown(f'{own}-policy-eval')
     with mirror.opened(beside) as path:
       return _run(trained, path)
   return _run(config, workdir)

@@ -103,7 +103,7 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
   root = pathlib.Path(workdir).expanduser()
   if own := store.splits(root):
     if not split or split in own:
-      return [workdir], split or ('dev' if 'dev' in own else own[0]), ''
+      return [str(root)], split or ('dev' if 'dev' in own else own[0]), ''
     raise ValueError(
         f'no evidence of split {split!r} in {workdir}; there is'
         f' {", ".join(own)}'
@@ -138,9 +138,13 @@ def find(workdir: str, split: str = '') -> tuple[list[str], str, str]:
     folders = [p for p in folders if p.parent == folders[-1].parent]
   # Flips compare the first folder with the last, so base comes first and
   # evolved last, and an incumbent (r003-incumbent-0) before a candidate
-  # (r003-t001-0).
+  # (r003-t001-0). Each pair of arms has problems of its own, and so have the
+  # perturbed ones (r003-t001-0-perturbed): pair 0 is at both ends.
   other = lambda p: 'child' in p.name or '-t' in p.name
-  folders.sort(key=lambda p: (p.name == 'evolved', other(p), p.name))
+  pair = lambda p: (p.name.endswith('-perturbed'), p.name.split('-')[2:3])
+  last = sorted(filter(other, folders), key=pair, reverse=True)
+  first = sorted((p for p in folders if not other(p)), key=pair)
+  folders = sorted(first + last, key=lambda p: p.name == 'evolved')
   shown = ', '.join(str(folder.relative_to(root)) for folder in folders)
   note = (
       f'shown: {wanted} of {shown}\nthere is {there}: choose with --split, or'
@@ -157,12 +161,13 @@ def _load(
   A point is one step of one run. Points are numbered in the order of the runs
   and, within a run, of the steps. Rows that could not be graded are left out.
   Training steps count from 1, as in metrics and on pages; evidence counts them
-  from 0.
+  from 0. Runs and families, whose names anybody chose, are ready to print.
   """
   frames = []
   for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
     frame = store.read(workdir, split, columns=columns)
-    frame = frame[frame['graded']].assign(run=label)
+    frame = frame[frame['graded']].assign(run=markup.escape(label))
+    frame = frame.assign(family=frame['family'].map(_one_line))
     if split == 'train':
       frame = frame.assign(step=frame['step'] + 1)
     frames.append(frame)
@@ -444,7 +449,8 @@ class _Screen:
     """Print an episode turn by turn."""
     table = self.table('', ('turn', 'tool', 'policy', 'answer'))
     for number, turn in enumerate(turns, 1):
-      tool = turn.action if turn.ok else f'[red]{turn.action} ✗[/]'
+      tool = markup.escape(turn.action)
+      tool = tool if turn.ok else f'[red]{tool} ✗[/]'
       texts = _one_line(turn.text), _one_line(turn.observation)
       table.add_row(f'{number}/{len(turns)}', tool, *texts)
     if turns:

@@ -1,11 +1,13 @@
 """The policy that a finished run left in its workdir."""
 
 import json
+import os
 import pathlib
 
 import ml_collections
 
 from evojax import config as config_lib
+from evojax.report import state
 from evojax.runtime import mirror
 from evojax.runtime import output
 from evojax.runtime import run_files
@@ -34,7 +36,8 @@ def of_run(
   Raises:
     ValueError: If the run leaves no policy, or has not ended.
   """
-  path = pathlib.Path(workdir).expanduser()
+  # Absolute, so that a config names a policy alike wherever it is scored.
+  path = pathlib.Path(os.path.abspath(os.path.expanduser(workdir)))
   mode = workdir_lib.owner(path)
   if mode in ('', 'eval'):
     return None
@@ -49,6 +52,12 @@ def of_run(
         f'--workdir={workdir} holds a run of --mode={mode} that has not ended,'
         f' so there is no {policy}: let it end, or leave --workdir out to take'
         f' config.model.path={config.model.path!r}'
+    )
+  if state.goes_on(path):
+    raise ValueError(
+        f'--workdir={workdir} holds a run of --mode={mode} that went on after'
+        f' its end, and {policy} is older: let it end first, or name that'
+        ' policy in --config.model.path, with another --workdir'
     )
   changed = workdir_lib.changes(path, config, mode)
   other = [n for n in changed if n.startswith(_OF_ANSWERS)]

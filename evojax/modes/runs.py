@@ -20,6 +20,7 @@ import re
 import socket
 import sys
 from typing import Any
+import urllib.parse
 
 from evojax import config as config_lib
 from evojax.eval import sealed as sealed_lib
@@ -144,6 +145,8 @@ def read(path: pathlib.Path, root: pathlib.Path) -> Row:
     row['mode'] = content.get('mode', 'evolve' if evolves else 'train')
     if row['mode'] == 'aa':
       row |= _equal_arms(path)
+    elif row['mode'] == 'warmstart':
+      row |= _warm_start(path, row)
     else:
       row |= (_evolving if evolves else _training)(path, row)
     if (path / run_files.MANIFEST).exists():
@@ -230,6 +233,17 @@ def _equal_arms(path: pathlib.Path) -> Row:
   ended = (path / run_files.EQUAL_ARMS).exists()
   state = 'finished' if ended else f'stopped after {done} equal arms'
   return dict(step=done, state=state)
+
+
+def _warm_start(path: pathlib.Path, row: Row) -> Row:
+  """Return the progress of a run of --mode=warmstart, which logs no metrics."""
+  steps = row['config.warmstart.steps']
+  saved = (path / run_files.CHECKPOINTS).glob('step_*')
+  saved = [name for p in saved if (name := p.name[5:]).isdecimal()]
+  step = max(map(int, saved), default=0)
+  ended = step == steps and (path / run_files.POLICY).is_dir()
+  state = 'finished' if ended else f'stopped at step {step} of {steps}'
+  return dict(step=step, steps=steps, state=state)
 
 
 def _dollars(
@@ -480,11 +494,13 @@ def page(
     # If the root is itself the run, its name is no folder below the root.
     folder = row['name'] if (root / row['name']).is_dir() else '.'
     link = f'{folder}/{run_files.REPORT}'
+    # In a URL, '#' and '?' end a path, and ':' ends a scheme.
+    quoted = urllib.parse.quote(os.fsencode(link))
     runs.append(
         {
             **_cells(row),
             'name': row['name'],
-            'page': link if (root / link).exists() else '',
+            'page': quoted if (root / link).exists() else '',
             'notes': _notes(row, usual),
         }
     )

@@ -448,6 +448,7 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
       for name, of in scores.items()
   }
   first = next(iter(scores))
+  split = lambda row: row.get('split')  # None without a score.
   rows = []
   for name, by_seed in scores.items():
     values = lambda field, runs_=by_seed: [
@@ -464,7 +465,7 @@ def tabulate(points: Sequence[Point]) -> list[dict[str, Any]]:
             'seeds': len(scored[name]),
             'unscored': len(by_seed) - len(scored[name]),
             'of': sum(point.setting == name for point in points),
-            'split': next((r.get('split') for r in by_seed.values()), None),
+            'split': next(filter(None, map(split, by_seed.values())), None),
             # Scores are shares, and the others differences of shares.
             'score': _interval([*scored[name].values()], least=0.0),
             'gain': _interval(values('gain'), least=-1.0),

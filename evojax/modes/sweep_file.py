@@ -20,6 +20,8 @@ import re
 import runpy
 from typing import Any
 
+import numpy as np
+
 from evojax import config as config_lib
 
 MODES = ('train', 'evolve')
@@ -59,7 +61,7 @@ def read(path: str) -> Sweep:
     # The file is the user's program, so it may raise anything.
     name = type(error).__name__
     raise ValueError(f'--sweep={path}: {name}: {error}') from error
-  given = {n: found.get(n, default) for n, default in _CONSTANTS.items()}
+  given = {n: _plain(found.get(n, d)) for n, d in _CONSTANTS.items()}
   problems = [
       *_misspelt(found),
       *_wrong_settings(given['SETTINGS']),
@@ -72,6 +74,20 @@ def read(path: str) -> Sweep:
     raise ValueError(f'--sweep={path}: ' + '; '.join(problems))
   seeds = tuple(int(seed) for seed in given['SEEDS'])
   return Sweep(_times(given['SETTINGS'], given['GRID']), seeds, mode)
+
+
+def _plain(value: Any) -> Any:
+  """Return a value with Python's numbers and lists instead of NumPy's.
+
+  The text of a run's command, such as "{'outcome': 0.5}", has to mean it.
+  """
+  if isinstance(value, (np.ndarray, np.generic)):
+    return value.tolist()
+  if type(value) in (list, tuple):
+    return type(value)(map(_plain, value))
+  if type(value) is dict:
+    return {key: _plain(each) for key, each in value.items()}
+  return value
 
 
 def _misspelt(found: Iterable[str]) -> Iterator[str]:

@@ -212,13 +212,13 @@ def _references(
     workdir: str | os.PathLike[str],
     run: history_lib.History,
     references: Sequence[str | os.PathLike[str]],
-) -> list[tuple[str, Curve]]:
-  """Return the names and curves of references of a run.
+) -> dict[str, Curve]:
+  """Return the curves of references of a run, by workdir.
 
   Raises:
     ValueError: If one has too few steps, or its rollouts cannot be compared.
   """
-  found = []
+  found = {}
   for other in references:
     _check_sampled(workdir, other)
     if pathlib.Path(other, run_files.LEDGER).exists():
@@ -232,7 +232,7 @@ def _references(
           f' {_updates(run)} updates of a version of {workdir}. Name a longer'
           ' training'
       )
-    found.append((pathlib.Path(other).name, curve))
+    found[os.path.abspath(other)] = curve
   return found
 
 
@@ -284,7 +284,7 @@ def summarise(
   for workdir, run in zip(workdirs, runs, strict=True):
     scored = tokens_of_scores(run, workdir)
     curve, tokens = _curve(run, scored), uses(run, scored)
-    known = dict(_references(workdir, run, references))
+    known = _references(workdir, run, references)
     found.append({
         'run': pathlib.Path(workdir).name,
         'tokens': sum(tokens.values()),
@@ -307,8 +307,8 @@ def summarise(
       'scores': list(scores),
       'runs': found,
       'references': [
-          {'run': name, 'reached': _first(curve, scores)}
-          for name, curve in known.items()
+          {'run': pathlib.Path(path).name, 'reached': _first(curve, scores)}
+          for path, curve in known.items()
       ],
       'over': {
           'tokens': over(lambda run: run['tokens']),

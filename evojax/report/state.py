@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -43,6 +44,19 @@ def title(path: pathlib.Path, config: Mapping[str, Any]) -> str:
   folder = path.resolve().name
   name = str(config.get('name') or folder)
   return name if name == folder else f'{folder} ({name})'
+
+
+def goes_on(path: pathlib.Path) -> bool:
+  """Return whether a run went on after its end, so that its policy is older.
+
+  It does if config.steps or evolve.rounds was raised. Until its next end it
+  has the policy and the summary of the last one.
+  """
+  summary = read_json(path / run_files.SUMMARY, {})
+  if summary and (path / run_files.LEDGER).exists():
+    return not history.read(path).ended
+  config = read_json(path / run_files.CONFIG, {}).get('config', {})
+  return summary.get('steps', math.inf) < config.get('steps', 0)
 
 
 def of_training(

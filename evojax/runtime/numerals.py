@@ -56,7 +56,7 @@ def short(number: Real | None) -> str:
     return '–'
   if number == int(number) and abs(number) < 1e5:
     return str(int(number)).replace('-', '−')
-  form = '.0f' if 1e3 <= abs(number) < 1e6 else '.3g'
+  form = '.0f' if 999.5 <= abs(number) < 1e6 else '.3g'
   text = re.sub('e([+-])0', r'e\1', format(number, form))  # Not '9.5e-08'.
   return text.replace('-', '−')
 
@@ -74,6 +74,7 @@ def duration(seconds: Real) -> str:
 def tokens(count: Real) -> str:
   """Return a count in three digits: '640', '82 k', '3.1 M'."""
   for size, unit in ((1e9, ' G'), (1e6, ' M'), (1e3, ' k')):
-    if count >= size:
-      return f'{count / size:.3g}{unit}'
+    text = f'{count / size:.3g}'
+    if float(text) >= 1:  # As rounded: 999,800 are '1 M', not '1e+03 k'.
+      return text + unit
   return f'{count:.0f}'

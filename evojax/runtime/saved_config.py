@@ -6,6 +6,7 @@
 a run, so that the run's own config is used and can be overridden.
 """
 
+import contextlib
 import json
 import os
 
@@ -28,17 +29,28 @@ def missing(workdir: str | None) -> str:
   )
 
 
-def argument(workdir: str) -> str | None:
+def argument(workdir: str, mode: str | None = None) -> str | None:
   """Return the value of --config for the config of a run; None without a run.
+
+  Args:
+    workdir: The workdir of a run. To inspect, it may also be a folder of
+      evidence in it, such as RUN/arms/NAME or RUN/rounds/NUMBER/NAME.
+    mode: The value of --mode.
 
   Raises:
     OSError, ValueError: As `get_config`.
   """
-  try:
-    get_config(workdir)
-  except (FileNotFoundError, NotADirectoryError):
-    return None
-  return f'{__file__}:{workdir}'
+  folders = [workdir]
+  if mode == 'inspect':
+    if not storage.is_remote(workdir):
+      workdir = os.path.abspath(os.path.expanduser(workdir))
+    above = (workdir.rstrip('/').rsplit('/', depth)[0] for depth in (2, 3))
+    folders += filter(None, above)
+  for folder in folders:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+      get_config(folder)
+      return f'{__file__}:{folder}'
+  return None
 
 
 def get_config(workdir: str) -> ml_collections.ConfigDict:

@@ -1,7 +1,9 @@
 """Where the ledgers of two runs part."""
 
+import os
 import pathlib
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 
@@ -34,6 +36,8 @@ class FindTest(absltest.TestCase):
     theirs = self.write('b', ROWS, seconds=2.0, sandbox='T1')
     found = parting.find(ours, theirs)
     self.assertEqual((found.rows, found.step, found.count), (3, '', 0))
+    with mock.patch.dict(os.environ, HOME=str(self.root)):
+      self.assertEqual(parting.find('~/a', '~/b').rows, 3)
     self.assertIn('all 3 rows that both have are equal', str(found))
 
   def test_the_first_row_and_its_fields(self):

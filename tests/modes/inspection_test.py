@@ -157,6 +157,12 @@ class InspectTest(parameterized.TestCase):
         [(IDS[0], '-0.75'), (IDS[2], '+0.50'), (IDS[1], '-0.25')],
     )
 
+  def test_runs_below_the_users_home(self):
+    home = absltest.mock.patch.dict(os.environ, HOME=self.root)
+    with home:
+      shown = self.show(self.a, '~/b', problem='0')
+    self.assertEqual(shown, self.show(self.a, self.b, problem='0'))
+
   def test_runs_of_the_same_name_are_told_apart(self):
     other = os.path.join(self.b, 'a')
     write(other, 9, [[0, 0, 0, 0]])
@@ -255,6 +261,17 @@ class InspectTest(parameterized.TestCase):
     lines = self.show(problem='0', limit=99)  # show() refuses a raw escape.
     self.assertEqual(lines[-1][-2:], [r'a\x1b[2Jb', r'[red]c\x07'])
 
+  def test_names_that_look_like_markup_are_shown(self):
+    runs = [os.path.join(self.root, name) for name in ('run[b]', 'run[c]')]
+    for run in runs:
+      write(run, 0, [[0, 1]] * 3, family='sums[easy][/b]')
+    table = self.show(*runs)
+    self.assertEqual(table[1][:5], '# problem family run[b] run[c]'.split())
+    self.assertIn('sums[easy][/b]', table[2])
+    self.assertIn('sums[easy][/b]', self.show(runs[0], problem='0')[0])
+    write(runs[1], 0, [[1, 1]] * 3, family='sums[easy][/b]')
+    self.assertIn('sums[easy][/b]', self.show(*runs, flips=True)[2])
+
   def test_colours_in_a_terminal(self):
     with absltest.mock.patch.dict(os.environ, TERM='xterm-256color'):
       with terminals.Terminal() as terminal:
@@ -319,16 +336,29 @@ class InspectTest(parameterized.TestCase):
     self.assertEqual(find('train')[0], [f'{run}/arms/r000-t000-0'])
     with self.assertRaisesRegex(ValueError, "'sealed' in .*there is dev in ro"):
       find('sealed')
-    for name in ('base', 'evolved', 'reference'):
+    for name in ('base', 'evolved', 'math-tuned', 'reference'):
       write(os.path.join(run, 'sealed', name), 0, [[1]], split='sealed')
     write(os.path.join(run, 'arms/final'), 0, [[1]], split='train')
-    folders = [f'{run}/sealed/{name}' for name in ('base', 'reference')]
+    others = 'base', 'reference', 'math-tuned'
+    folders = [f'{run}/sealed/{name}' for name in others]
     folders.append(f'{run}/sealed/evolved')  # Flips compare it with the first.
     self.assertEqual(find()[:2], (folders, 'sealed'))
     self.assertEqual(find('train')[0], [f'{run}/arms/final'])
     lines = self.show(run)
-    self.assertEqual(lines[1][3:6], ['base', 'reference', 'evolved'])
+    names = ['base', 'reference', 'math-tuned', 'evolved']
+    self.assertEqual(lines[1][3:7], names)
     self.assertEqual(lines[-1][:2], ['there', 'is'])
+
+  def test_flips_of_a_round_compare_arms_of_one_pair(self):
+    run = os.path.join(self.root, 'run')
+    for pair in (0, 1):
+      for name, ids in (('', IDS[pair]), ('-perturbed', IDS[2])):
+        for arm in ('incumbent', 't001', 't002'):
+          place = f'{run}/rounds/001/r001-{arm}-{pair}{name}'
+          write(place, 0, [[arm != 'incumbent']], ids=[ids])
+    lines = self.show(run, flips=True)
+    self.assertEqual(lines[0][:3], ['r001-incumbent-0', '→', 'r001-t002-0:'])
+    self.assertEqual(lines[2][0], IDS[0])
 
   def test_a_directory_of_runs(self):
     os.makedirs(os.path.join(self.root, 'c'))

@@ -37,8 +37,22 @@ class PoliciesTest(absltest.TestCase):
     self.assertEqual(sorted(self.workdir.rglob('*')), before)
     saved = self.root / 'run-policy-eval' / 'eval.json'
     self.assertEqual(json.loads(saved.read_text()), summary)
+    # The same run under another name.
+    self.addCleanup(os.chdir, os.getcwd())
+    os.chdir(self.workdir)
+    again = evaluate.run(self.config, '.')
+    self.assertEqual(again['policy'], summary['policy'])
+    self.assertEqual(sorted(self.workdir.rglob('*')), before)
     # The base policy's has a directory of its own.
     evaluate.run(self.config, str(self.root / 'run-eval'))
+
+  def test_a_run_that_went_on_has_an_older_policy(self):
+    summary = self.workdir / 'summary.json'
+    summary.write_text(json.dumps({'steps': self.config.steps}))
+    self.assertIsNotNone(policies.of_run(self.config, str(self.workdir)))
+    summary.write_text(json.dumps({'steps': self.config.steps - 1}))
+    with self.assertRaisesRegex(ValueError, 'went on after its end, and .*old'):
+      policies.of_run(self.config, str(self.workdir))
 
   def test_another_config_than_the_run_s_is_said(self):
     said = self.enterContext(absltest.mock.patch.object(output, 'say'))

@@ -98,6 +98,24 @@ class ReadTest(RunsTestCase):
     self.assertEqual(b['state'], 'stopped at step 2 of 4')
     self.assertIsNone(b['score'])
 
+  def test_a_warm_start_counts_its_own_steps(self):
+    path = self.make('w', warmstart__steps=12)
+    for file in path.glob('*.json*'):  # It has no metrics, no summary.
+      if file.name != 'config.json':
+        file.unlink()
+    content = json.loads((path / 'config.json').read_text())
+    content['mode'] = 'warmstart'
+    (path / 'config.json').write_text(json.dumps(content))
+    (path / 'checkpoints' / 'step_000009').mkdir(parents=True)
+    (path / 'checkpoints' / 'step_000012.tmp').mkdir()
+    self.assertEqual(self.rows()[0]['state'], 'stopped at step 9 of 12')
+    (path / 'checkpoints' / 'step_000012').mkdir()
+    (path / 'policy').mkdir()
+    (row,) = self.rows()
+    self.assertEqual(
+        (row['state'], row['step'], row['steps']), ('finished', 12, 12)
+    )
+
   def test_a_fork_has_sampled_what_its_own_steps_have(self):
     path = self.make('fork', steps=102, done=102)
     rows = (path / 'metrics.jsonl').read_text().splitlines(keepends=True)
@@ -283,6 +301,16 @@ class CompareTest(RunsTestCase):
     self.assertIn('<code>optim.learning_rate=0.0003</code>', page)
     self.assertLess(page.index('75.0 %'), page.index('25.0 %'))
     self.assertNotIn('>dollars<', page.lower())  # No run has a price.
+
+  def test_html_of_names_that_a_url_would_cut_off_and_of_capitals(self):
+    path = self.make('lr:3#2 50%', domain__name='Own')
+    (path / 'report.html').write_text('')
+    self.make('P', domain__name='Own')
+    self.make('Q', domain__name='Own')
+    page = self.show(format='html')
+    (link,) = re.findall('href="(.*?)"', page)
+    self.assertEqual(link, 'lr%3A3%232%2050%25/report.html')
+    self.assertIn('>The others have domain.name=Own, ', page)
 
   def test_nothing_there(self):
     (self.root / 'empty').mkdir()

@@ -292,6 +292,8 @@ GRID = {'model.path': ('../../a', '/b c'), 'grpo.kl_coef': (0.0, 1e-3)}
     rows = json.loads((self.workdir / 'sweep.json').read_text())
     self.assertEqual([row['seeds'] for row in rows], [1, 2, 2, 1])
     self.assertEqual([row['unscored'] for row in rows], [1, 0, 0, 1])
+    # The first seed of the first setting is one of those without a score.
+    self.assertEqual([row['split'] for row in rows], ['dev'] * 4)
     text = 'wide,learning_rate=0.0003: 1 run ended without a score.'
     self.assertIn(text, self.said[-1])
     self.assertIn(text, (self.workdir / 'sweep.html').read_text())
@@ -679,6 +681,22 @@ GRID = {'optim.learning_rate': rates, 'steps': range(3, 5)}
     lines = self.out.getvalue().splitlines()
     self.assertLen(lines, 8)
     self.assertIn('all,learning_rate=0.0001,steps=4/seed-0', lines[1])
+
+  def test_numbers_of_numpy_are_those_of_python(self):
+    self.file.write_text("""
+import numpy as np
+MODE = 'train'
+SEEDS = (0,)
+_WEIGHTS = [{'outcome': weight} for weight in np.linspace(0.5, 1.0, 2)]
+GRID = {'reward.weights': _WEIGHTS, 'steps': np.arange(3, 5)}
+""")
+    self.run_it(dry_run=True)
+    lines = self.out.getvalue().splitlines()
+    self.assertLen(lines, 4)
+    made = config_of(shlex.split(lines[1]))
+    self.assertEqual(made['reward']['weights'], {'outcome': 0.5})
+    self.assertEqual(made['steps'], 4)
+    self.assertIn('all,weights=outcome_0.5,steps=4/seed-0', lines[1])
 
   @parameterized.parameters(*sorted(tiny.ROOT.glob('configs/sweeps/*.py')))
   def test_shipped_sweeps_make_runs(self, path):

@@ -214,6 +214,17 @@ class CostsTest(absltest.TestCase):
       tiny = self._training('tiny', (0.1,))
       costs.summarise([path], [run], [tiny])
 
+  def test_references_of_one_name_all_count(self):
+    path, run = self._run('a')
+    for folder in ('x', 'y'):
+      (self.root / folder).mkdir()
+    high = self._training('x/seed-0', (0.9,) * 5)
+    low = self._training('y/seed-0', (0.5,) * 5)
+    summary = costs.summarise([path] * 2, [run] * 2, [high, low, high])
+    self.assertEqual([r['run'] for r in summary['references']], ['seed-0'] * 2)
+    self.assertEqual(summary['runs'][0]['regret']['references'], 2)
+    self.assertAlmostEqual(summary['runs'][0]['regret']['end'], 0.0)
+
   def test_rollouts_at_another_temperature_do_not_compare(self):
     path, run = self._run('a')
     other = self._training('r', (0.9,) * 6, temperature=0.7)

@@ -1,11 +1,13 @@
 """What the head of a page says about a run."""
 
+import json
 import pathlib
 import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from evojax.ledger import history
 from evojax.ledger import records
 from evojax.report import state
 from tests.ledger import samples
@@ -27,6 +29,21 @@ class StateTest(parameterized.TestCase):
     )
     self.assertEqual(found.kind, 'stopped')
     self.assertStartsWith(found.where, expected)
+
+  def test_a_run_that_goes_on_after_its_end(self):
+    path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    write = lambda name, value: (path / name).write_text(json.dumps(value))
+    self.assertFalse(state.goes_on(path))
+    write('config.json', {'config': {'steps': 3}})
+    self.assertFalse(state.goes_on(path))
+    for steps, expected in ((3, False), (2, True)):
+      write('summary.json', {'steps': steps})
+      self.assertEqual(state.goes_on(path), expected)
+    samples.write(path, samples.record(records.Race))
+    head = history.read(path).rows[-1].hash
+    for known, expected in ((head, False), ('older', True)):
+      write('summary.json', {'ledger_head': known, 'ended': 'rounds'})
+      self.assertEqual(state.goes_on(path), expected)
 
 
 if __name__ == '__main__':

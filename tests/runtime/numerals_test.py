@@ -29,6 +29,8 @@ class NumeralsTest(parameterized.TestCase):
     self.assertEqual(numerals.short(12.0), '12')
     self.assertEqual(numerals.short(9.5e-8), '9.5e−8')
     self.assertEqual(numerals.short(-1.25e-13), '−1.25e−13')
+    self.assertEqual(numerals.short(999.4), '999')
+    self.assertEqual(numerals.short(-999.7), '−1000')
 
   @parameterized.parameters(
       (0.4, '0 s'),
@@ -44,6 +46,9 @@ class NumeralsTest(parameterized.TestCase):
 
   def test_tokens(self):
     self.assertEqual(numerals.tokens(3_170_000.0), '3.17 M')
+    self.assertEqual(numerals.tokens(999_499), '999 k')
+    self.assertEqual(numerals.tokens(999_800), '1 M')
+    self.assertEqual(numerals.tokens(0), '0')
 
 
 if __name__ == '__main__':
