@@ -70,12 +70,11 @@ class Listing:
     )
     numbers = [stored.segment_number(name) for name in self._segments]
     try:
-      base = self._store.read(stored.FILES)
+      base, found = self._store.read_json(stored.FILES, 'files')
     except FileNotFoundError:
       # Somebody has deleted it; a new list begins after what is left.
       self._number = max(numbers, default=0)
       return True
-    found = json.loads(base)
     self.files, self._number = found['files'], found['count']
     self.version, self._in_base = _digest('', base), len(self.files)
     later = [n for n in numbers if n > self._number]
@@ -83,12 +82,14 @@ class Listing:
       return False
     names = self._segments[len(numbers) - len(later) :]
     try:
-      segments = storage.in_parallel(self._store.read, names)
+      segments = storage.in_parallel(
+          lambda name: self._store.read_json(name, 'add'), names
+      )
     except FileNotFoundError:
       return False
     for name in names:
-      segment = json.loads(segments[name])
-      self._apply(segment['add'], segment['remove'], segments[name])
+      data, segment = segments[name]
+      self._apply(segment['add'], segment['remove'], data)
     return True
 
   def write(self, added: Mapping[str, int], removed: Collection[str]) -> None:
