@@ -118,13 +118,17 @@ class Listing:
       self._segments.append(name)
       self._apply(added, removed, data)
       return
-    self._apply(added, removed, b'')
-    base = {'count': self._number, 'files': self.files}
+    gone = set(removed)
+    files = {n: s for n, s in (self.files | added).items() if n not in gone}
+    base = {'count': self._number + 1, 'files': files}
     data = json.dumps(base, sort_keys=True).encode()
     self._store.write(stored.FILES, data)
+    # Only now: after a failed write, a segment must not follow a base that is
+    # not there.
+    self._apply(added, removed, b'')
     self.version = _digest('', data)
     self._in_base, self._entries = len(self.files), 0
-    # Only now: a reader of the old base needs them.
+    # A reader of the old base needed them until now.
     storage.in_parallel(self._store.remove, self._segments)
     self._segments = []
 

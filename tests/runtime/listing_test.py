@@ -121,6 +121,14 @@ class ListingTest(storage_test.StorageTestCase):
     with self.assertRaisesRegex(storage.StorageError, '.files lacks segments'):
       self.seen()
 
+  def test_a_first_base_that_could_not_be_written(self):
+    refused = absltest.mock.Mock(side_effect=storage.StorageError)
+    with absltest.mock.patch.object(self.store, 'write', refused):
+      with self.assertRaises(storage.StorageError):
+        self.writer.write({}, ())
+    self.writer.write({'a': 1}, ())  # As a process does at its end.
+    self.assertEqual(self.seen(), {'a': 1})
+
   def test_an_answer_that_is_no_list(self):
     self.writer.write({'a': 1}, ())
     read = self.store._fs.cat_file
