@@ -360,7 +360,9 @@ def _fill(
   """Make the wanted files of a folder exactly the wanted listed objects."""
   listed = {name: info for name, info in listed.items() if wanted(name)}
   record = folder / '.remote.json'
-  known = json.loads(record.read_text()) if record.exists() else {}
+  known: dict[str, Any] = {}
+  with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+    known |= json.loads(record.read_text())  # Without it, all is downloaded.
   identity = {
       name: {k: str(info[k]) for k in _IDENTITY if k in info}
       for name, info in listed.items()
