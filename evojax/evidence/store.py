@@ -270,7 +270,14 @@ def _write(path: pathlib.Path, table: pa.Table) -> pathlib.Path:
   # Written to memory first, so that the file appears complete, by one rename.
   sink = pa.BufferOutputStream()
   # Dictionaries would only help repeated text, which zstd compresses as well.
-  parquet.write_table(table, sink, compression='zstd', use_dictionary=False)
+  # Without checksums, a damaged number could be read as another one.
+  parquet.write_table(
+      table,
+      sink,
+      compression='zstd',
+      use_dictionary=False,
+      write_page_checksum=True,
+  )
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
   except OSError as error:
@@ -365,7 +372,7 @@ def _read_table(path: pathlib.Path, columns: list[str] | None) -> pa.Table:
 def _open_file(path: pathlib.Path) -> Iterator[parquet.ParquetFile]:
   """Open a file; raise EvidenceError if it is damaged."""
   try:
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
       yield file
   except FileNotFoundError:
     raise

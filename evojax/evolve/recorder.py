@@ -182,3 +182,5 @@ class Recorder:
     """Record why the run ends here, and the cost since the last row."""
     if not self.rows or not isinstance(self.rows[-1].record, records.Stop):
       self.append(records.Stop(reason=reason))
+    else:  # Otherwise each start would spend the same rest of a budget again.
+      self.keep_cost()

@@ -39,7 +39,6 @@ class Replayed:
   # Candidate minus parent, a fraction. If `silent`, its ends are bounds: if n
   # scores do not differ, at most 3 / n of all scores do, with 95 % confidence.
   effect: records.Estimate
-  sampled_tokens: int  # Tokens sampled to score both.
   equal: bool  # Whether parameters and moments agree bit for bit.
   # Whether no score differs although the parameters do: that does not show that
   # the effect of such a change is 0.
@@ -65,6 +64,7 @@ def effect(
     harnesses: tuple[str, str],
     folder: pathlib.Path,
     steps: list[int],
+    spent: list[int],
 ) -> Replayed:
   """Return the effect of a change after K updates on recorded rollouts.
 
@@ -79,6 +79,8 @@ def effect(
     harnesses: Hashes of the parent and of the candidate.
     folder: Folder of the arm with the checkpoints and the evidence.
     steps: Steps of the evidence.
+    spent: Gets the tokens of each score at once, since an update may fail after
+      some scores.
   """
   e = run.config.evolve
   ends: dict[str, list[str]] = {harness: [] for harness in harnesses}
@@ -111,7 +113,6 @@ def effect(
     spent.append(round(result.n_tokens * result.outcomes.size))
     return result.problem_scores
 
-  spent: list[int] = []
   gains = []
   names = decisions.decide(
       lambda: [path.name for path in arm_lib.retained(folder, len(steps))]
@@ -124,18 +125,15 @@ def effect(
     before, after = (scores(h, checkpoint, chosen) for h in harnesses)
     gains.append(after - before)
   before, after = ends.values()
-  return compared(np.array(gains), before == after, sum(spent))
+  return compared(np.array(gains), before == after)
 
 
-def compared(
-    gains: Float[np.ndarray, 'C P'], equal: bool, sampled_tokens: int
-) -> Replayed:
+def compared(gains: Float[np.ndarray, 'C P'], equal: bool) -> Replayed:
   """Return the results of replays.
 
   Args:
     gains: Candidate minus parent, by checkpoint and problem.
     equal: Whether their parameters and moments agree bit for bit.
-    sampled_tokens: Tokens sampled to score both.
   """
   # Problems are the statistical unit, because all checkpoints share them.
   found = estimates.over_problems(gains.mean(axis=0))
@@ -143,9 +141,7 @@ def compared(
   if silent:
     bound = min(3 / gains.size, 1.0)
     found = dataclasses.replace(found, low=-bound, high=bound)
-  return Replayed(
-      effect=found, sampled_tokens=sampled_tokens, equal=equal, silent=silent
-  )
+  return Replayed(effect=found, equal=equal, silent=silent)
 
 
 def weighted(setup: setup_lib.Setup) -> setup_lib.Setup:

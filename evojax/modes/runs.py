@@ -37,7 +37,10 @@ from evojax.runtime import output
 from evojax.runtime import run_files
 
 # Errors that reading a damaged file may raise.
-_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+_BROKEN = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
+    OverflowError,
+)
 _CONDITION = re.compile(r'([\w./]+)(!=|=|<|>)(.*)', re.DOTALL)
 # Fields of a run, without those of its config ('config.grpo.group_size', ...).
 FIELDS = (

@@ -1,5 +1,6 @@
 """Durable file writes; a write that fails leaves the old file unchanged."""
 
+import contextlib
 import errno
 import json
 import os
@@ -94,7 +95,8 @@ def write_atomic(
     os.replace(temporary, path)
     sync_directory(path.parent)
   except OSError as problem:
-    temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # A read-only file system refuses this.
+      temporary.unlink()
     raise error(path, len(data), problem) from problem
 
 

@@ -53,7 +53,7 @@ class Clock(contextlib.AbstractContextManager):
     found = self._path.read_bytes() if self._path.exists() else b''
     for line, step in _read(found):
       self._count(step)
-      self._whole += line
+      self._whole += line.rstrip(b'\n') + b'\n'
     self._is_torn = self._whole != found
     self._file, self._mine = None, 0
 

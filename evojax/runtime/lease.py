@@ -88,8 +88,9 @@ def _newest(store: storage.Store) -> _Seen:
     if not numbers:
       return _Seen(0, b'', {'holder': '', 'released': True, 'place': {}})
     try:
-      data = store.read(_name(numbers[-1]))
-      return _Seen(numbers[-1], data, json.loads(data))
+      return _Seen(
+          numbers[-1], *store.read_json(_name(numbers[-1]), 'released')
+      )
     except FileNotFoundError:
       continue  # A later holder has deleted it.
 

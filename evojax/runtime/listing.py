@@ -70,12 +70,11 @@ class Listing:
     )
     numbers = [stored.segment_number(name) for name in self._segments]
     try:
-      base = self._store.read(stored.FILES)
+      base, found = self._store.read_json(stored.FILES, 'files')
     except FileNotFoundError:
       # Somebody has deleted it; a new list begins after what is left.
       self._number = max(numbers, default=0)
       return True
-    found = json.loads(base)
     self.files, self._number = found['files'], found['count']
     self.version, self._in_base = _digest('', base), len(self.files)
     later = [n for n in numbers if n > self._number]
@@ -83,12 +82,14 @@ class Listing:
       return False
     names = self._segments[len(numbers) - len(later) :]
     try:
-      segments = storage.in_parallel(self._store.read, names)
+      segments = storage.in_parallel(
+          lambda name: self._store.read_json(name, 'add'), names
+      )
     except FileNotFoundError:
       return False
     for name in names:
-      segment = json.loads(segments[name])
-      self._apply(segment['add'], segment['remove'], segments[name])
+      data, segment = segments[name]
+      self._apply(segment['add'], segment['remove'], data)
     return True
 
   def write(self, added: Mapping[str, int], removed: Collection[str]) -> None:
@@ -117,13 +118,17 @@ class Listing:
       self._segments.append(name)
       self._apply(added, removed, data)
       return
-    self._apply(added, removed, b'')
-    base = {'count': self._number, 'files': self.files}
+    gone = set(removed)
+    files = {n: s for n, s in (self.files | added).items() if n not in gone}
+    base = {'count': self._number + 1, 'files': files}
     data = json.dumps(base, sort_keys=True).encode()
     self._store.write(stored.FILES, data)
+    # Only now: after a failed write, a segment must not follow a base that is
+    # not there.
+    self._apply(added, removed, b'')
     self.version = _digest('', data)
     self._in_base, self._entries = len(self.files), 0
-    # Only now: a reader of the old base needs them.
+    # A reader of the old base needed them until now.
     storage.in_parallel(self._store.remove, self._segments)
     self._segments = []
 

@@ -33,6 +33,11 @@ _END = 8192  # Bytes at the end of a log that hold its last entry.
 _ERROR = re.compile(r'\d\d:\d\d:\d\d (\w+Error: .*)')
 _ESCAPES = re.compile(r'\x1b\[[0-?]*[ -/]*[@-~]')
 
+for _stream in (sys.stdout, sys.stderr):
+  # A character that the terminal's encoding lacks must not end a run.
+  if isinstance(_stream, io.TextIOWrapper) and _stream.errors == 'strict':
+    _stream.reconfigure(errors='replace')
+
 
 def width() -> int:
   """Return the columns of a line: 80, or fewer in a narrower terminal."""

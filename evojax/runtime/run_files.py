@@ -39,6 +39,16 @@ POLICY = 'policy'  # The trained policy, a Hugging Face directory.
 
 
 def starts(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  """Return the entries of a run's manifest; [] if it has none."""
+  """Return the entries of a run's manifest; [] if it has none.
+
+  Raises:
+    ValueError: If it is damaged.
+  """
   path = pathlib.Path(folder, MANIFEST)
-  return json.loads(path.read_bytes()) if path.exists() else []
+  try:
+    return json.loads(path.read_bytes()) if path.exists() else []
+  except ValueError as error:
+    raise ValueError(
+        f'{path} is damaged ({error}): restore it from a copy, or delete it;'
+        ' the run then continues, but its earlier starts are forgotten'
+    ) from error

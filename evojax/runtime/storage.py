@@ -119,6 +119,28 @@ class Store:
     """
     return self._call(self._fs.cat_file, self._path(name))
 
+  def read_json(self, name: str, key: str) -> tuple[bytes, dict[str, Any]]:
+    """Return the content of an object, and the JSON object that it is.
+
+    Another content, such as the error page of a proxy, counts as no answer.
+
+    Args:
+      name: Name of the object.
+      key: A key that the JSON object has.
+
+    Raises:
+      FileNotFoundError: If there is no such object.
+    """
+
+    def read() -> tuple[bytes, dict[str, Any]]:
+      data = self._fs.cat_file(self._path(name))
+      value = json.loads(data)
+      if not isinstance(value, dict) or key not in value:
+        raise ValueError(f'{name} holds no {key!r}')
+      return data, value
+
+    return self._call(read)
+
   def write(self, name: str, data: bytes) -> None:
     """Write an object, replacing an older one."""
     self._write(self._fs.pipe_file, self._path(name), data)
@@ -338,7 +360,9 @@ def _fill(
   """Make the wanted files of a folder exactly the wanted listed objects."""
   listed = {name: info for name, info in listed.items() if wanted(name)}
   record = folder / '.remote.json'
-  known = json.loads(record.read_text()) if record.exists() else {}
+  known: dict[str, Any] = {}
+  with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+    known |= json.loads(record.read_text())  # Without it, all is downloaded.
   identity = {
       name: {k: str(info[k]) for k in _IDENTITY if k in info}
       for name, info in listed.items()

@@ -469,7 +469,15 @@ def _local(path: str | os.PathLike[str]) -> pathlib.Path:
         f'workdir {path} is not a path of this machine; `evojax.run` and the'
         ' command line open it, see runtime/mirror.py'
     )
-  return pathlib.Path(os.path.abspath(os.path.expanduser(path)))
+  found = pathlib.Path(os.path.abspath(os.path.expanduser(path)))
+  try:
+    str(found).encode()
+  except UnicodeEncodeError as error:  # Checkpoints could not be read again.
+    raise WorkdirError(
+        f'workdir {str(found)!a} has bytes in its name that are not UTF-8;'
+        ' rename it, or choose another --workdir'
+    ) from error
+  return found
 
 
 def _check_owner(path: pathlib.Path, mode: str) -> None:

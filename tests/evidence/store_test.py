@@ -12,6 +12,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 import pandas as pd
+from pyarrow import parquet
 
 from evojax.evidence import schema
 from evojax.evidence import store
@@ -218,6 +219,24 @@ class ReadTest(absltest.TestCase):
     path.write_bytes(path.read_bytes()[:-9])
     with self.assertRaisesRegex(store.EvidenceError, f'{path} is damaged'):
       store.read(self.workdir, 'train')
+
+  def test_a_damaged_number_is_not_read_as_another(self):
+    path = store.write_step(self.workdir, 'train', 1, make_rows(), COLUMNS)
+    data = path.read_bytes()
+    with parquet.ParquetFile(path) as file:
+      group = file.metadata.row_group(0)
+    places = {
+        group.column(i).path_in_schema: group.column(i)
+        for i in range(group.num_columns)
+    }
+    found = places['n_tokens']
+    end = found.data_page_offset + found.total_compressed_size
+    for place in range(end - 8, end):  # The numbers are at the page's end.
+      changed = bytearray(data)
+      changed[place] ^= 1
+      path.write_bytes(changed)
+      with self.assertRaisesRegex(store.EvidenceError, f'{path} is damaged'):
+        store.read_numbers(self.workdir, 'train', 1, 'n_tokens')
 
 
 class ValidationTest(parameterized.TestCase):

@@ -140,17 +140,22 @@ class StepTest(absltest.TestCase):
         )
     )  # fmt: skip
     run.path, version.folder, design.trial = pathlib.Path('/nowhere'), 'v0', 3
-    diverged = update.NonFiniteError('step 7: loss=nan')
+
+    def diverge(*args):
+      args[-1].append(120)  # The parent's policy was scored before.
+      raise update.NonFiniteError('step 7: loss=nan')
+
     with absltest.mock.patch.multiple(
         step,
         recorded=absltest.mock.DEFAULT,
         arm_lib=absltest.mock.DEFAULT,
         _key=lambda *_: 'key',
-        _backtest=absltest.mock.Mock(side_effect=diverged),
+        _backtest=diverge,
     ):
       found = step.backtest(run, version, design, delta)
     self.assertEqual((found.trial, found.crash), (3, 'step 7: loss=nan'))
     self.assertEqual((found.statistics, found.predicted), ({}, None))
+    self.assertEqual(found.sampled_tokens, 120)
 
 
 if __name__ == '__main__':

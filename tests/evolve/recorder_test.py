@@ -24,12 +24,12 @@ class CostTest(absltest.TestCase):
     self.now = 0.0
     self.start()
 
-  def start(self):
+  def start(self, device_seconds=1000.0):
     """Start a process that opens the ledger."""
     self.meter = commands.Meter(lambda: self.now)
     self.recorder = recorder.Recorder(
         chain.Ledger(self.ledger),
-        budget.Budget(device_seconds=1000.0),
+        budget.Budget(device_seconds=device_seconds),
         lambda: None,
         lambda: None,
         self.meter,
@@ -125,6 +125,24 @@ class CostTest(absltest.TestCase):
     self.now += 5.1
     with self.assertRaises(recorder.BudgetExhaustedError):
       self.recorder.stop_if_asked()
+
+  def test_a_budget_that_was_raised_is_spent_once(self):
+
+    def step():
+      self.recorder.stop_if_asked()
+      self.meter.begin('arm', 1)
+      self.now += 1000.0
+      self.recorder.stop_if_asked()
+
+    for limit in (1000.0, 1900.0):  # The step still has no row.
+      self.start(limit)
+      with self.assertRaises(recorder.BudgetExhaustedError):
+        self.recorder.record(records.Seal, step, seed=0)
+      self.recorder.stop('budget')
+    self.start(1900.0)
+    with self.assertRaises(recorder.BudgetExhaustedError):
+      self.recorder.record(records.Seal, self.fail, seed=0)
+    self.assertLen(self.recorder.rows, 1)
 
   def test_a_killed_process_has_stored_its_cost_from_time_to_time(self):
     self.meter.begin('arm', 1)

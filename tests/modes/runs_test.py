@@ -183,6 +183,8 @@ class ReadTest(RunsTestCase):
         ('rows', 'ledger.jsonl', 'torn'),
         ('number', 'summary.json', '7'),
         ('start', 'manifest.json', '[]'),
+        ('torn', 'manifest.json', '[{"start": "2026'),
+        ('large', 'metrics.jsonl', '{"step": 1, "sampled_tokens": 1e999}\n'),
         ('binary', 'config.json', '\x00\x1b[2J'),
     ):
       (self.make(name) / file).write_text(text)
@@ -193,8 +195,11 @@ class ReadTest(RunsTestCase):
     self.assertEqual(states.pop('good'), 'finished')
     self.assertEqual(
         set(states),
-        {'cut', 'other', 'sealed', 'rows', 'number', 'start', 'binary'},
+        set(
+            'cut other sealed rows number start torn large binary'.split()
+        ),
     )
+    self.assertIn('manifest.json is damaged', states['torn'])
     for name, state in states.items():
       self.assertStartsWith(state, 'broken: ', name)
     text = self.show()

@@ -66,6 +66,17 @@ class WriteAtomicTest(parameterized.TestCase):
     self.assertEqual(file.read_bytes(), b'old')
     self.assertEqual(os.listdir(self.folder), ['x'])
 
+  def test_a_file_system_that_became_read_only(self):
+    # It refuses even to remove a file that is not there.
+    refused = OSError(errno.EROFS, os.strerror(errno.EROFS))
+    with absltest.mock.patch.multiple(
+        pathlib.Path,
+        open=absltest.mock.Mock(side_effect=refused),
+        unlink=absltest.mock.Mock(side_effect=refused),
+    ):
+      with self.assertRaisesRegex(durable.DiskError, 'Let user .* write there'):
+        durable.write_atomic(self.folder / 'x', b'new')
+
   def test_a_copied_directory_survives_a_power_cut(self):
     source, target = self.folder / 'a', self.folder / 'more' / 'b'
     (source / 'x' / 'y').mkdir(parents=True)

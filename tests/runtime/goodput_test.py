@@ -66,6 +66,13 @@ class GoodputTest(absltest.TestCase):
     last = self.steps(3)
     self.assertEqual(last['restarts'], 2)
 
+  def test_a_line_that_lacks_only_its_end(self):
+    self.steps(1)
+    path = self.folder / run_files.TIMES
+    path.write_bytes(path.read_bytes()[:-1])
+    self.steps(2)
+    self.assertEqual(list(goodput.ends(self.folder)), [1, 2])
+
   def test_a_start_without_a_step_writes_nothing(self):
     with goodput.open_clock(self.folder, True):
       pass

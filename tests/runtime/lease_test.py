@@ -56,6 +56,18 @@ class LeaseTest(storage_test.StorageTestCase):
       lease.Lease(self.store)
     held.check()
 
+  def test_it_is_renewed_after_answers_that_are_none(self):
+    self.shorten(ttl=0.4, renew=0.05)
+    held = self.take()
+    fs = held._store._fs
+    for page in b'<html>try later</html>', b'{"error": 503}':
+      with absltest.mock.patch.object(fs, 'cat_file', return_value=page):
+        with self.assertRaisesRegex(storage.StorageError, 'does not answer'):
+          held.check()
+        time.sleep(0.2)
+      time.sleep(lease.TTL_SECONDS)
+      self.assertTrue(lease.is_held(self.store))
+
   def test_of_several_processes_one_takes_it(self):
     won, lost = [], []
 

@@ -93,16 +93,16 @@ class ListingTest(storage_test.StorageTestCase):
   def test_a_reader_while_the_list_is_compacted(self):
     self.writer.write({'a': 1}, ())
     self.writer.write({'b': 1}, ())
-    read, reads = storage.Store.read, []
+    read, reads = storage.Store.read_json, []
 
-    def late(store, name):
-      found = read(store, name)
+    def late(store, name, key):
+      found = read(store, name, key)
       if not reads:  # The base that it has read is replaced at once.
         reads.append(name)
         self.writer.write(dict.fromkeys('cdef', 1), ['a'])
       return found
 
-    with absltest.mock.patch.object(storage.Store, 'read', late):
+    with absltest.mock.patch.object(storage.Store, 'read_json', late):
       self.assertEqual(self.seen(), dict.fromkeys('bcdef', 1))
     self.assertEqual(reads, ['.files.json'])
 
@@ -120,6 +120,28 @@ class ListingTest(storage_test.StorageTestCase):
     self.store.remove('.files/000002.json')
     with self.assertRaisesRegex(storage.StorageError, '.files lacks segments'):
       self.seen()
+
+  def test_a_first_base_that_could_not_be_written(self):
+    refused = absltest.mock.Mock(side_effect=storage.StorageError)
+    with absltest.mock.patch.object(self.store, 'write', refused):
+      with self.assertRaises(storage.StorageError):
+        self.writer.write({}, ())
+    self.writer.write({'a': 1}, ())  # As a process does at its end.
+    self.assertEqual(self.seen(), {'a': 1})
+
+  def test_an_answer_that_is_no_list(self):
+    self.writer.write({'a': 1}, ())
+    read = self.store._fs.cat_file
+    answers = [b'<html>try later</html>', b'{"error": 503}']
+
+    def answer(path):
+      return answers.pop() if answers else read(path)
+
+    with absltest.mock.patch.object(self.store._fs, 'cat_file', answer):
+      self.assertEqual(self.seen(), {'a': 1})
+    self.store.write('.files.json', b'[]')
+    with self.assertRaisesRegex(storage.StorageError, ".files.json holds no"):
+      listing.read(self.store)
 
   def test_a_base_that_somebody_has_deleted(self):
     for name in 'abc':

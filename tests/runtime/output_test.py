@@ -6,6 +6,8 @@ import io
 import os
 import pathlib
 import re
+import subprocess
+import sys
 import tempfile
 
 from absl.testing import absltest
@@ -30,6 +32,17 @@ class SayTest(parameterized.TestCase):
     self.assertLessEqual(max(map(len, lines)), 80)
     self.assertLess(len(lines), 4)
     self.assertEmpty(other.getvalue())
+
+
+  def test_what_the_terminal_cannot_show_ends_no_run(self):
+    code = "from evojax.runtime import output; output.say('1 \u2192 2')"
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        env=os.environ | {'PYTHONIOENCODING': 'latin-1'},
+        capture_output=True,
+        check=True,
+    )
+    self.assertEqual(done.stdout, b'1 ? 2\n')
 
 
 class LogTest(absltest.TestCase):

@@ -184,6 +184,14 @@ class CachedTest(StorageTestCase):
     self.model.remove('config.json')
     self.get()
 
+  def test_a_damaged_record_of_the_downloads(self):
+    folder = self.get()
+    for text in ('', '{"config.js', '[]'):
+      (folder / '.remote.json').write_text(text)
+      downloads = self.downloads()
+      self.get()
+      self.assertCountEqual(downloads, self.files)
+
   def test_only_some_files_and_the_others_stay(self):
     downloads = self.downloads()
     url = 'objects://bucket/models/tiny'

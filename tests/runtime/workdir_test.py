@@ -318,6 +318,11 @@ class PathTest(WorkdirTestCase):
       ):
         self.open()
 
+  def test_a_name_that_no_checkpoint_can_be_read_from(self):
+    name = os.fsdecode(b'caf\xe9')
+    with self.assertRaisesRegex(workdir_lib.WorkdirError, 'are not UTF-8'):
+      workdir_lib.check(self.path / name, ml_collections.ConfigDict(), 'train')
+
   def test_bucket(self):
     with self.assertRaisesRegex(
         workdir_lib.WorkdirError, 'is not a path of this machine'

@@ -60,15 +60,18 @@ def backtest(
   )
   crash = ''
   if stored is None:
+    spent: list[int] = []
     try:
-      stored = _backtest(run, version, design, delta, steps)
+      stored = _backtest(run, version, design, delta, steps, spent)
     except (
         run_lib.FunctionError,
         reward_parts.RewardError,
         update_lib.NonFiniteError,
     ) as error:
-      stored = dict(statistics={}, predicted=None, sampled_tokens=0)
+      stored = dict(statistics={}, predicted=None)
       key, crash = '', str(error)
+    # Policies that were scored before the crash cost tokens, too.
+    stored['sampled_tokens'] = sum(spent)
     # A crash has no numbers to store: another run may repair the cause.
     if run.primary and not crash:
       path.parent.mkdir(exist_ok=True)
@@ -123,12 +126,21 @@ def _backtest(
     design: records.Design,
     delta: delta_lib.Delta,
     steps: list[int],
+    spent: list[int],
 ) -> dict[str, Any]:
   """Return the numbers in the form in which they are stored.
 
+  Args:
+    run: The run.
+    version: The parent.
+    design: The candidate.
+    delta: The change.
+    steps: Steps of the parent's evidence.
+    spent: Gets the tokens of each score, see `replay.effect`.
+
   Returns:
-    A dict of statistics, name -> number or NOT_IDENTIFIABLE; predicted, the
-    95 % interval of the replayed effect or None; and sampled_tokens.
+    A dict of statistics, name -> number or NOT_IDENTIFIABLE; and predicted, the
+    95 % interval of the replayed effect or None.
 
   Raises:
     FunctionError, RewardError: If a function of a harness fails.
@@ -148,16 +160,15 @@ def _backtest(
   # about one that trains nothing.
   if delta.intervention_class in pairs.SAMPLED_OTHERWISE or not delta.trains:
     found |= dict.fromkeys(names, statistics_lib.NOT_IDENTIFIABLE)
-    return dict(statistics=found, predicted=None, sampled_tokens=0)
+    return dict(statistics=found, predicted=None)
   harnesses = (version.harness, design.harness)
-  replayed = replay.effect(run, harnesses, folder, steps)
+  replayed = replay.effect(run, harnesses, folder, steps, spent)
   effect = replayed.effect
   found |= zip(names, (effect.value, effect.low, effect.high), strict=True)
   found[EQUAL] = float(replayed.equal)
   return dict(
       statistics=found,
       predicted=None if replayed.silent else [effect.low, effect.high],
-      sampled_tokens=replayed.sampled_tokens,
   )
 
 

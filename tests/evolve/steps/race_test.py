@@ -69,7 +69,7 @@ class SampledOtherwiseTest(parameterized.TestCase):
         ),
         mock.patch.object(backtest.replay, 'effect', effect),
     ):
-      return backtest._backtest(run, version, design, delta, [0])
+      return backtest._backtest(run, version, design, delta, [0], [])
 
   @parameterized.parameters(*SAMPLED_OTHERWISE)
   def test_no_replay(self, path, value):
@@ -89,7 +89,7 @@ class SampledOtherwiseTest(parameterized.TestCase):
     effect = mock.Mock()
     found = self._backtest(delta, effect)
     effect.assert_not_called()
-    self.assertEqual(found['sampled_tokens'], 0)
+    self.assertIsNone(found['predicted'])
 
   @parameterized.parameters((True, None), (False, [-0.01, 0.03]))
   def test_a_replay_that_changes_no_sample_predicts_nothing(
@@ -97,12 +97,11 @@ class SampledOtherwiseTest(parameterized.TestCase):
   ):
     gain = samples.record(records.Estimate, value=0.01, low=-0.01, high=0.03)
     replayed = backtest.replay.Replayed(
-        effect=gain, sampled_tokens=7, equal=False, silent=silent
+        effect=gain, equal=False, silent=silent
     )
     delta = changed('optim.learning_rate', 1e-3)
     found = self._backtest(delta, lambda *_: replayed)
     self.assertEqual(found['predicted'], predicted)
-    self.assertEqual(found['sampled_tokens'], 7)
 
   @parameterized.parameters(True, False)
   def test_its_arms_are_not_stopped_by_their_rollouts(self, alike):
