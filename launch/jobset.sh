@@ -85,7 +85,7 @@ mount a volume with --volume=CLAIM:PATH and name a --workdir below PATH, or \
 one in a bucket, such as gs://BUCKET/x"
 fi
 
-if [[ $slices -gt 1 && "${flags[*]-}" != *--config.mesh.slice=* ]]; then
+if [[ $slices -gt 1 && "${flags[*]-}" != *--config.mesh.slice[=\ ]* ]]; then
   flags+=("--config.mesh.slice=$slices")
 fi
 

@@ -132,6 +132,12 @@ class JobsetTest(ClusterTest):
         ],
     )
 
+  def test_a_mesh_that_is_given_stays(self):
+    for flags in (('--config.mesh.slice=4',), ('--config.mesh.slice', '4')):
+      _, job = self.job(self.applied('--slices=2', *flags))
+      (container,) = job['template']['spec']['containers']
+      self.assertEqual(container['command'][3:], list(flags))
+
   def test_what_is_started_again_and_how_often(self):
     jobset = self.applied('--restarts=3')
     policy = jobset['spec']['failurePolicy']

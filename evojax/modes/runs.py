@@ -188,7 +188,10 @@ def is_held(path: pathlib.Path) -> bool:
 def _summary(path: pathlib.Path) -> Row:
   """Return the content of summary.json, {} if it does not exist yet."""
   path = path / run_files.SUMMARY
-  return json.loads(path.read_bytes()) if path.exists() else {}
+  try:
+    return json.loads(path.read_bytes()) if path.exists() else {}
+  except ValueError as error:
+    raise ValueError(f'{path.name}: {error}') from error
 
 
 def _training(path: pathlib.Path, row: Row) -> Row:

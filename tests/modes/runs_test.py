@@ -182,6 +182,7 @@ class ReadTest(RunsTestCase):
         ('sealed', 'sealed.json', '{"split": "sealed"}'),
         ('rows', 'ledger.jsonl', 'torn'),
         ('number', 'summary.json', '7'),
+        ('empty', 'summary.json', ''),
         ('start', 'manifest.json', '[]'),
         ('torn', 'manifest.json', '[{"start": "2026'),
         ('large', 'metrics.jsonl', '{"step": 1, "sampled_tokens": 1e999}\n'),
@@ -196,10 +197,11 @@ class ReadTest(RunsTestCase):
     self.assertEqual(
         set(states),
         set(
-            'cut other sealed rows number start torn large binary'.split()
+            'cut other sealed rows number empty start torn large binary'.split()
         ),
     )
     self.assertIn('manifest.json is damaged', states['torn'])
+    self.assertIn('summary.json: Expecting value', states['empty'])
     for name, state in states.items():
       self.assertStartsWith(state, 'broken: ', name)
     text = self.show()

@@ -191,7 +191,8 @@ def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
       if there is no row.
   """
   rows = []
-  with open(path, encoding='utf-8') as file:
+  # Lines are decoded one by one, so that an error of encoding names its line.
+  with open(path, 'rb') as file:
     for number, line in enumerate(file, 1):
       if line.strip():
         try:

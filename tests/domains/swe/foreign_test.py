@@ -343,6 +343,9 @@ class BrokenRowsTest(Folder):
     path.write_text(json.dumps({k: 1 for k in list(row)[1:]}))
     with self.assertRaisesRegex(ValueError, 'instance_id'):
       foreign.read_rows(path)
+    path.write_bytes(b'\n{"instance_id": "\xff"}\n')
+    with self.assertRaisesRegex(ValueError, 'rows.jsonl, line 2: .*0xff'):
+      foreign.read_rows(path)
     path.write_text('\n')
     with self.assertRaisesRegex(ValueError, 'rows.jsonl holds no row'):
       foreign.read_rows(path)
