@@ -405,7 +405,8 @@ def _edit(path, old, new):
 def _edit_lines(path, first, last, new):
   file = _at(path)
   lines = _lines(_text(file))
-  if not 1 <= first <= len(lines) or not first - 1 <= last <= len(lines):
+  # The line after the last one may be named, to append.
+  if first < 1 or not first - 1 <= last <= len(lines):
     raise Refused(
         f'lines {first} to {last}: {path} has lines 1 to {len(lines)}'
     )

@@ -109,6 +109,10 @@ class CallsTest(Tools):
     self.assertEqual(read(), b'three\n')
     self.assertTrue(edit(first=1, new='last'))
     self.assertEqual(read(), b'last\n')
+    self.assertTrue(edit(first=2, last=1, new='more'))  # Appended.
+    self.assertFalse(edit(first=3, new='beyond'))
+    self.assertFalse(edit(first=4, last=3, new='beyond'))
+    self.assertEqual(read(), b'last\nmore\n')
 
   def test_test(self):
     session = self.session()
