@@ -109,7 +109,7 @@ def exports(
 
 
 @contextlib.contextmanager
-def _cast_before() -> Iterator[None]:
+def cast_before() -> Iterator[None]:
   """Let exports take the tensors that an accelerator's program has made.
 
   The program runs for the first export only.
@@ -182,7 +182,7 @@ def main(argv: list[str]) -> None:
   try:
     for dtype in ('float32', 'bfloat16'):
       _show(dtype, exports(target, cfg, params, dtype, _ROUNDS.value))
-    with _cast_before():
+    with cast_before():
       _show('cast', exports(target, cfg, params, 'bfloat16', _ROUNDS.value))
     _show('a write', _writes(target, params, _ROUNDS.value))
   finally:

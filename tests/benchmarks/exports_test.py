@@ -9,6 +9,7 @@ from absl.testing import absltest
 import pytest
 
 from benchmarks import exports
+from evojax.models import conversion
 
 # In the tree in which the aim was set a float32 version cost 0.25 to 0.28 GB
 # per CPU-second (BUILD_NOTES.md, "Servers"). On busy cores today's have cost
@@ -34,6 +35,16 @@ class ExportsTest(absltest.TestCase):
   def test_like_a_run_it_does_not_wait_for_the_disk(self):
     self.enterContext(mock.patch.object(os, 'fsync', side_effect=OSError))
     self.rounds(1, 'bfloat16', 1)
+
+  def test_what_an_accelerator_has_cast_is_only_written(self):
+    never = mock.Mock(side_effect=AssertionError)
+    convert = conversion.Converter
+    with (
+        exports.cast_before(),
+        mock.patch.object(convert, '_transpose', never),
+        mock.patch.object(convert, '_transpose_pairs', never),
+    ):
+      self.rounds(1, 'bfloat16', 1)
 
   @pytest.mark.long
   def test_a_host_writes_a_gigabyte_per_second(self):
