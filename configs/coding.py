@@ -69,7 +69,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c.rollout.prefill_rows = 8
   c.rollout.refill_every = 8
   c.steps = 60
-  # After three, 95 % of the training problems are solved (BUILD_NOTES.md).
+  # After three rounds, 95 % of the training problems are solved
+  # (BUILD_NOTES.md).
   c.evolve.rounds = 4
   c.eval.problems = 256
   c.grpo.micro_groups = 2

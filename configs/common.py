@@ -71,7 +71,7 @@ def apply(c: ml_collections.ConfigDict, variant: str) -> None:
     c.checkpoint.every = 2
     c.evolve.rounds = 2
     c.evolve.candidates = 1
-    c.evolve.settled = 1.0  # A little of everything, from the first round on.
+    c.evolve.settled = 1.0  # Changes may race from the first round on.
     c.evolve.pairs = 3
     c.evolve.updates = 3
     c.evolve.first_updates = 4
@@ -87,7 +87,7 @@ def apply(c: ml_collections.ConfigDict, variant: str) -> None:
   elif variant == 'reference':
     c.evolve.rounds = 0
     # Clip-Higher: arXiv:2503.14476, Sec. 3.1. It has an effect only if epochs
-    # or minibatches make several updates of a batch.
+    # or minibatches make several updates per batch.
     c.grpo.clip_high = 0.28
     c.grpo.aggregation = 'token'  # Token-level loss: ibid., Sec. 3.3.
     c.grpo.keep = 'reward_variance'  # Groups without signal: Sec. 3.2.
@@ -100,7 +100,7 @@ def apply(c: ml_collections.ConfigDict, variant: str) -> None:
     c.optim.warmup_steps = 5
   elif variant in SLICES:
     c.update_from_flattened_dict(SLICES[variant])
-    c.plan.mean_tokens = 0  # Known of the small policies only.
+    c.plan.mean_tokens = 0  # Known only for the small policies.
     c.model.path = config_dict.placeholder(str)
     c.model.compute_dtype = 'bfloat16'
     c.model.remat = 'full'

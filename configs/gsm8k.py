@@ -1,4 +1,4 @@
-"""GRPO of a Qwen3 checkpoint on GSM8K, or on files of its shape.
+"""GRPO of a Qwen3 checkpoint on GSM8K, or on files in the same format.
 
     bash launch/reference_run.sh DIR DATA
 
@@ -8,8 +8,8 @@ smoke        three small steps                           a CPU
 
 The script sets the model and the files. `default` shares the parameters among
 all available devices (mesh.fsdp = -1); --mode=plan says whether they fit.
-The budget is fixed, so that rows of different hardware can be compared. No
-scores yet: the README says which rows have been run.
+The budget is fixed, so that results on different hardware can be compared.
+There are no scores yet: the README says which rows have been run.
 """
 
 import ml_collections
@@ -30,7 +30,7 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   c = math_config.get_config('qwen3_0p6b').unlock()
   c.name = f'gsm8k-{variant}'
   c.domain.kwargs = ml_collections.ConfigDict({
-      # Empty: dev and sealed problems are shares of train, by hash.
+      # Empty: dev and sealed problems are split off from train, by hash.
       'jsonl': {'train': '', 'dev': '', 'sealed': ''},
       'answer_format': 'boxed',
       'system_prompt': (
@@ -55,8 +55,8 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
     c.grpo.prompts = 4
     c.grpo.group_size = 4
     c.grpo.micro_groups = 2
-    # With random weights nothing is solved, so that a filter by the spread of
-    # rewards would drop every group, and no update would be tried.
+    # With random weights nothing is solved, so that a filter by the variance of
+    # rewards would drop every group, and no update would be made.
     c.grpo.keep = 'all'
     c.steps = 3
     c.optim.warmup_steps = 0

@@ -11,7 +11,7 @@ smoke        a little of everything                        2 CPU cores
 reference    hand-tuned, with known improvements           2 CPU cores
 seed         the seed recipe alone, 150 steps              2 CPU cores
 random       default with random changes                   2 CPU cores
-leaky        default, and the history holds the fix        2 CPU cores
+leaky        default, but the history contains the fix     2 CPU cores
 hard         default; a third of issues name no function   2 CPU cores
 qwen3_0p6b   any Qwen3-0.6B directory (--config.model.path=DIR) on TPU v5e 4x4
 qwen3_8b     any Qwen3-8B directory, on TPU v5p-16 (2x2x2, 8 chips)
@@ -67,11 +67,13 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
       'slots': 32,  # Concurrent workspaces, one per decode slot.
       'max_letters': 700,  # Characters of one tool reply.
       'read_lines': 14,  # Lines that `read` shows by default.
-      'patch_context': 0,  # Episodes are short; a patch then names its line.
+      # Unchanged lines that `git` shows around a change; 0, since episodes are
+      # short. A patch still gives its line numbers.
+      'patch_context': 0,
   })
   c.model.path = 'package:swe'
   c.data.max_prompt_tokens = 160
-  c.rollout.max_tokens = 700  # In an episode, with tool replies.
+  c.rollout.max_tokens = 700  # In an episode, including tool replies.
   c.rollout.turn_tokens = 96
   c.rollout.decode_slots = 32
   c.rollout.prefill_rows = 8
@@ -110,14 +112,15 @@ def get_config(variant: str = 'default') -> ml_collections.ConfigDict:
   elif variant == 'seed':
     c.steps = 150  # An update takes longer than in other domains.
   elif variant == 'reference':
-    # With 12 prompts and 80 updates dev levels off at 32 %, after 20 to 40 of
-    # them; with 32 prompts at 34 to 36 %.
+    # With 12 prompts and 80 updates, the dev score levels off at 32 % after 20
+    # to 40 updates; with 32 prompts, at 34 to 36 %.
     c.grpo.prompts = 32
     c.grpo.micro_groups = 8
     c.steps = 40
     # The base policy solves 38 % of dev at temperature 0.2 and 21 % at 1: its
     # likeliest choices are better than its average ones. Training that samples
-    # hotter than evaluations has to make these choices clearer.
+    # at a higher temperature than evaluations has to make these choices
+    # clearer.
     c.rollout.temperature = 1.3
   elif variant == 'leaky':
     c.domain.kwargs.scrubbed = False

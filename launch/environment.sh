@@ -1,14 +1,15 @@
 # Functions for the launch scripts and test.sh, which source this file from the
 # root of the checkout.
 
-# jax takes this share of a GPU's memory at once, because growing in steps
-# fragments it; --mode=plan counts on it. jax refuses its older name beside it.
+# jax allocates this share of a GPU's memory at the start, because allocating it
+# in steps fragments it; --mode=plan assumes this share. jax raises an error if
+# the variable's older name is set, too.
 : "${XLA_CLIENT_MEM_FRACTION:=${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}}"
 export XLA_CLIENT_MEM_FRACTION
 unset XLA_PYTHON_CLIENT_MEM_FRACTION
 
-# evojax ends with an error where it finds an accelerator that jax cannot use,
-# unless the CPU is asked for.
+# evojax ends with an error if it finds an accelerator that jax cannot use,
+# unless the CPU is requested.
 [[ "${EVOJAX_ACCELERATOR:-}" != cpu ]] ||
   export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 
@@ -77,8 +78,8 @@ sglang_jax_environment() {
 
 dry_run='' # 1: `run` only prints commands.
 rest=()
-# The flag by which a command ends with this script; none in a printed command,
-# which is run without the script.
+# With this flag, a command ends when this script ends. A printed command does
+# not have it, since it is run without the script.
 parent="--parent=$$"
 # take_dry_run FLAGS: sets dry_run, parent, and rest, the flags without
 # --dry_run.
@@ -137,11 +138,11 @@ run() {
       run_signalled='' status=0
       wait "$run_child" || status=$?
       [[ -n "$run_signalled" ]] || break
-      # A signal ended `wait`, with a status of its own.
+      # A signal interrupted `wait`, so that $status is not the command's.
       kill -0 "$run_child" 2>/dev/null && continue
       ended=0
       wait "$run_child" || ended=$?
-      # bash forgets some commands that end just then: -1 or 127.
+      # bash loses track of commands that end just then: -1 or 127.
       [[ $ended -eq -1 || $ended -eq 127 ]] || status=$ended
       break
     done

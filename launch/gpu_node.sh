@@ -8,9 +8,9 @@
 #
 # Run the last form once on every node; NODE counts from 0. All nodes need the
 # checkout (one or copies of it), and --workdir must be on a mount that they
-# share. If the process of one node is gone, those of all others end, and each
-# node starts its own again from the last checkpoint, up to EVOJAX_RESTARTS
-# times (10). --dry_run prints the command and starts nothing.
+# share. If the process of one node dies, those of all others end, and each node
+# restarts its own from the last checkpoint, up to EVOJAX_RESTARTS times (10).
+# --dry_run prints the command and starts nothing.
 #
 # The exit code is that of evojax. 75 on all nodes means that SIGTERM arrived or
 # that a node was still gone after the last restart: the same command, started

@@ -76,8 +76,8 @@ hosts=$((total / chips))
 workdir="$(workdir_of runs ${flags[@]+"${flags[@]}"})"
 [[ "$workdir" == /* ]] || workdir="/evojax/$workdir"
 path="${volume#*:}"
-# Otherwise every pod would have a workdir of its own. It ends with the pod, so
-# that even a single pod could not continue, and would leave no policy.
+# Otherwise every pod would have its own workdir, which is lost with the pod, so
+# that even a single pod could not continue its run or leave a policy.
 if [[ "$workdir" != *://* ]] &&
   [[ -z "$volume" || "$workdir/" != "${path%/}/"* ]]; then
   refuse "--workdir=$workdir is on the disk of a pod, and is lost with it: \

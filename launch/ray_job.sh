@@ -7,9 +7,9 @@
 # `ray job submit` starts the run on the head node and shows its output. All
 # machines need this checkout at the same path, and --workdir, too, unless it is
 # gs://BUCKET/...; the head node and this machine need the package ray[default].
-# Ctrl-C or SIGTERM here stops the job with all its arms; they save first. If
-# the run ends with status 75, it is restarted, up to EVOJAX_RESTARTS times
-# (10). --dry_run prints the commands and starts nothing.
+# Ctrl-C or SIGTERM here stops the job with all its arms; they save a
+# checkpoint first. If the run ends with status 75, it is restarted, up to
+# EVOJAX_RESTARTS times (10). --dry_run prints the commands and starts nothing.
 set -euo pipefail
 CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
@@ -47,6 +47,6 @@ stop() {
 ray job submit --submission-id "$id" "$stops" -- \
   bash "$PWD/launch/ray_job.sh" --driver "$@" <&0 &
 client=$!
-trap 'stop 75' TERM # As evojax itself: the same command continues the run.
+trap 'stop 75' TERM # As in evojax itself: the same command continues the run.
 trap 'stop 130' INT
 wait "$client"

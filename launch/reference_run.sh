@@ -13,9 +13,10 @@
 # tpu_pod.sh or gpu_node.sh and the flags that --dry_run prints here, and record
 # it with `python -m benchmarks.reference --record=WORKDIR`. The same command
 # continues a run. --config.evolve.dollars_per_device_hour=PRICE adds the cost;
-# --config.log.peak_flops=FLOPS, the peak of a device, adds MFU where evojax does
-# not know it; --workdir=DIR sets the directory of the run (runs/reference-NAME);
-# --rows=FILE adds the row to another file of rows, and leaves the README.
+# --config.log.peak_flops=FLOPS gives the peak of a device that evojax does not
+# know, and adds MFU; --workdir=DIR sets the directory of the run
+# (runs/reference-NAME); --rows=FILE adds the row to another file of rows, and
+# leaves the README unchanged.
 set -euo pipefail
 usage='bash launch/reference_run.sh DIR DATA [flags of evojax]'
 if [[ $# -lt 2 || "$1" == -* || "$2" == -* ]]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Serves a policy with SGLang on NVIDIA GPUs, for config.rollout.kind = 'sglang':
+# Serves a policy with SGLang on NVIDIA GPUs, for
+# config.rollout.kind = 'sglang':
 #
 #   CUDA_VISIBLE_DEVICES=0 bash launch/sglang.sh --model-path=DIR --port=30000 \
 #     [other flags of sglang.launch_server, e.g. --tp-size=2 --api-key=...]

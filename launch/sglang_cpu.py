@@ -7,11 +7,11 @@ unchanged except for parts that are missing on a CPU:
   sgl_kernel   SGLang always imports it. A module without content replaces it.
                With the flags below SGLang calls only its hash for seeds, which
                is defined here; a call of anything else raises.
-  torchvision  At import it describes two operators of its binary library to
-               torch. This fails if the library does not fit the version of
+  torchvision  On import it registers two operators of its binary library with
+               torch. This fails if the library does not match the version of
                torch, so the operators are declared here first.
   seeds        SGLang uses the seeds of requests only in deterministic mode,
-               which replaces torch's kernels by kernels for GPUs. Here torch's
+               which replaces torch's kernels with GPU kernels. Here torch's
                kernels are kept.
 
 The changes are made inside SGLang's processes; no file of a package is changed.

@@ -7,12 +7,12 @@
 #       --config.model.path=/mnt/models/Qwen3-0.6B --workdir=/mnt/runs/math'
 #
 # --workdir and --config.model.path must be on a mount that all workers share
-# (Filestore or other NFS; a mounted bucket will do for the model, but it renames
-# no directories). With --mode=evolve and train both may be gs://BUCKET/..., without
-# a mount.
-# Only worker 0 writes metrics and evidence. If the process of one worker is gone,
-# all others end, and each worker starts its own again from the last checkpoint,
-# up to EVOJAX_RESTARTS times (10).
+# (Filestore or other NFS; a mounted bucket is enough for the model, but not for
+# the workdir, since it cannot rename directories). With --mode=evolve and train
+# both may be gs://BUCKET/..., without a mount.
+# Only worker 0 writes metrics and evidence. If the process of one worker dies,
+# all others end, and each worker restarts its own from the last checkpoint, up
+# to EVOJAX_RESTARTS times (10).
 # --dry_run prints the command and starts nothing.
 #
 # The exit code is that of evojax. 75 on all workers means that SIGTERM arrived

@@ -1,11 +1,11 @@
-"""The worth of each part of the hand-tuned recipe: one is left out at a time.
+"""An ablation of the hand-tuned recipe: one part is left out at a time.
 
     python -m evojax.main --mode=sweep --config=configs/math.py
         --sweep=configs/sweeps/ablation.py --executor=local --workers=2
 
 The parts are those of the variant `reference` in configs/common.py, which every
-run has. The other settings are compared with the first, seed by seed. There are
-thirty runs of 3 minutes each on two CPU cores.
+run uses. The other settings are compared with the first, seed by seed. There
+are thirty runs of 3 minutes each on two CPU cores.
 """
 
 MODE = 'train'

@@ -1,11 +1,11 @@
-"""The worth of parts of the coding recipe: one is changed at a time.
+"""An ablation of the coding recipe: one part is changed at a time.
 
     python -m evojax.main --mode=sweep --config=configs/coding.py
         --sweep=configs/sweeps/coding.py --executor=local --workers=2
 
-Every run has the variant `reference`. The first setting changes nothing of it;
-every other one is compared with the first, seed by seed. Training sees the
-changed limit, problems or reward; evaluations always have the whole limit, all
+Every run uses the variant `reference`. The first setting leaves it unchanged;
+every other one is compared with the first, seed by seed. Training uses the
+changed limit, problems or reward; evaluations always use the full limit and all
 problems, and count a program as solved only if it passes every test. There are
 forty runs of 4 to 6 minutes each on one CPU core.
 """
@@ -17,8 +17,8 @@ SETTINGS = {
     # Cuts almost half of the shipped policy's programs.
     'half-limit': {'rollout.token_limit': 48},
     'no-overlong': {'reward.weights': {'outcome': 1.0}},
-    # The share of passed tests, not all or nothing; compare it with
-    # no-overlong, since these parts replace the domain's own.
+    # Rewards the share of passed tests instead of all or nothing; compare it
+    # with no-overlong, since these parts replace the domain's own.
     'partial-credit': {
         'reward.parts': 'evojax.harness.library.reward.partial.parts',
         'reward.weights': {'partial': 1.0},

@@ -3,8 +3,8 @@
     python -m evojax.main --mode=sweep --config=configs/coding.py
         --sweep=configs/sweeps/coding_recipes.py --executor=local --workers=2
 
-This makes those columns of the table "Coding, five seeds" of BUILD_NOTES.md in
-which nothing is searched. There are ten runs of 4 to 6 minutes each on one CPU
+This produces the columns without a search in the table "Coding, five seeds" of
+BUILD_NOTES.md. There are ten runs of 4 to 6 minutes each on one CPU
 core, and five with 300 steps, which take six to eight times as long.
 """
 

@@ -3,9 +3,9 @@
     python -m evojax.main --mode=sweep --config=configs/math.py
         --sweep=configs/sweeps/reference.py
 
-This makes the last row of the table "Math, five seeds" of BUILD_NOTES.md; the
-page of the sweep lists the runs. coding_recipes.py does the same for the domain
-coding. There are ten runs of 3 minutes each on two CPU cores.
+This produces the last row of the table "Math, five seeds" of BUILD_NOTES.md;
+the page of the sweep lists the runs. coding_recipes.py does the same for the
+domain coding. There are ten runs of 3 minutes each on two CPU cores.
 """
 
 MODE = 'train'

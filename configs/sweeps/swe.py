@@ -4,8 +4,8 @@
         --sweep=configs/sweeps/swe.py --executor=local --workers=2
         --config.eval.problems=93 --config.eval.samples=8
 
-This makes a table of the sealed and the dev scores of `reference`, as in "The
-domain swe" of BUILD_NOTES.md. A run takes about an hour on one CPU core.
+This produces a table of the sealed and the dev scores of `reference`, as in
+"The domain swe" of BUILD_NOTES.md. A run takes about an hour on one CPU core.
 
 `python -m benchmarks.equal_tokens --config=configs/swe.py` trains the same
 recipe for as many tokens as the default run samples, which takes somewhat more

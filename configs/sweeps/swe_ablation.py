@@ -1,4 +1,4 @@
-"""Changes of the recipe of swe that were tried, with five seeds each.
+"""Changes to the swe recipe that were tried, with five seeds each.
 
     python -m evojax.main --mode=sweep --config=configs/swe.py
         --sweep=configs/sweeps/swe_ablation.py --executor=local --workers=2
