@@ -231,9 +231,9 @@ def grade(
 
 
 def _require_one(domain: base.Domain, graded: _Graded) -> None:
-  """Check that at least one of some grades says something.
+  """Check that at least one completion could be graded.
 
-  A single completion may break its grading; if all fail, it is the machine.
+  A single completion may break its grading; if all fail, the grader is broken.
 
   Raises:
     GradingError: If no episode could be graded.

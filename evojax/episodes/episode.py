@@ -5,8 +5,8 @@
 One loop serves the in-process engine and servers. A turn is a request whose
 prompt is everything before it: sampled token ids are reused as they are, and
 only the environment's text is tokenized. While one environment works, turns of
-others are sampled; a waiting episode has no decode slot, and the whole chunks
-of its last prompt stay in the prefix cache while there is room.
+other episodes are sampled; a waiting episode holds no decode slot, but the
+complete chunks of its last prompt stay in the prefix cache while there is room.
 
 The order in which environments reply changes no bit of an episode: a turn
 depends on its prompt, its weights and the key (seed, problem, sample, turn).
@@ -381,7 +381,7 @@ class _Game:
   def _answer(
       self, number: int, reply: environments.Reply, end: str = ''
   ) -> None:
-    """Take a reply, or what stands in for it."""
+    """Take a reply or a substitute for it."""
     if self._together:  # Wait until all processes have all replies.
       self._ready[number] = reply, end
     else:

@@ -117,7 +117,7 @@ class Play:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """The reply to a turn, as all processes take it."""
+  """The reply to a turn, in the form that all processes receive."""
 
   reply: environments.Reply
   ids: Sequence[int]  # Its tokens.

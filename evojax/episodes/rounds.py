@@ -7,7 +7,7 @@ from evojax import records
 
 
 class Rounds:
-  """A stream over a sampler without one; it samples waiting turns together."""
+  """A stream for a sampler that has none; it samples waiting turns together."""
 
   def __init__(
       self,

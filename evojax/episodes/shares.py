@@ -8,7 +8,7 @@ import jax
 def mine(
     problems: int, group_size: int, only: Sequence[int] | None = None
 ) -> list[int]:
-  """Return the episodes whose environments and grades this process sees to.
+  """Return the episodes whose environments and grading belong to this process.
 
   They are whole groups if there is at least one for each process, so that only
   one process prepares what a problem needs.

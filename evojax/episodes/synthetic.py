@@ -1,6 +1,6 @@
 """Synthetic evidence: graded completions that no policy sampled.
 
-Functions of a harness are tested on it before anything is paid for. The
+Functions of a harness are tested on it before any arm is trained. The
 completions are the domain's own attempts, and the domain grades them.
 """
 

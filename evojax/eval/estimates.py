@@ -2,8 +2,8 @@
 
 Completions of one problem are not independent, so a problem is resampled with
 all its samples (cluster bootstrap): all functions here start from the mean of
-each problem. This leaves out the spread between training runs, which is often
-larger than the spread over problems; `over_seeds` includes it.
+each problem. Resampling problems leaves out the spread between training runs,
+which is often larger than the spread over problems; `over_seeds` includes it.
 
 Intervals are expanded percentile intervals (Hesterberg 2015, arXiv:1411.5279).
 Plain percentiles are too narrow: the spread of resampled means of n items
@@ -11,9 +11,9 @@ understates their variance by (n - 1) / n, and they use normal quantiles where t
 quantiles are due; with 5 seeds, 95 % would cover about 85 %. So percentiles are
 read at tail = Phi(-t_{(1 + level) / 2, df} * SE / spread), with SE the unbiased
 standard error and df its degrees of freedom: for a symmetric distribution the
-interval is mean +- t SE, for a skewed one it keeps the skew. Resamples of two
-or three seeds do not reach so far, since none is beyond the best and the worst
-seed; the interval is mean +- t SE then.
+interval is mean +- t SE, for a skewed one it keeps the skew. With two or three
+seeds, no resample reaches so far, since none lies beyond the best or the worst
+seed; the interval is then mean +- t SE.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from scipy import special
 from evojax.ledger import records
 from evojax.stats import intervals
 
-SHARES = 0.0, 1.0  # The range of what is solved of a problem.
-GAINS = -1.0, 1.0  # The range of its gain.
+SHARES = 0.0, 1.0  # The range of a problem's solved share.
+GAINS = -1.0, 1.0  # The range of the gain on a problem.
 RESAMPLES = 10_000
 _FEWEST = 5  # Resamples beyond a percentile that can be read.
 # Draws held at once: large problem sets are resampled in pieces that fit into
@@ -94,10 +94,11 @@ def over_problems(
 
   Args:
     scores: [P], P >= 2, the mean of each problem: `outcomes.mean(1)`.
-    within: The least and the largest value that a problem can have. If all P
-      are equal, such as 0, up to 1 - 0.05^(1 / P) of all problems, about 3 / P,
-      may still have another value, which may be one of these. Without it, the
-      interval of equal values has no width, and means nothing.
+    within: The least and the largest value that a problem can have, for the
+      case that all P values are equal, such as 0: up to 1 - 0.05^(1 / P) of all
+      problems, about 3 / P, may still have another value, at the extreme one of
+      these two. Without it, the interval of equal values has no width, and
+      means nothing.
     rng: Draws the resamples; None gives equal resamples for equal scores.
 
   Returns:
@@ -164,7 +165,7 @@ def over_seeds(
   its own, each drawn seed draws from its own (nested). If all were scored on
   the same ones, one draw of problems serves all drawn seeds (crossed; the
   pigeonhole bootstrap, Owen 2007, arXiv:0712.1111): separate draws would treat
-  a hard set of problems as S independent accidents.
+  the difficulty of the shared problems as S independent samples.
 
   The standard error comes from the analysis of variance, because the spread of
   the resamples counts the noise of problems twice: the seed means contain it
@@ -173,7 +174,8 @@ def over_seeds(
   - var_sp / (S P), where var_p is the variance of the P problem means and
   var_sp the mean square of the residuals of both; degrees of freedom by
   Satterthwaite (1946). Since a few seeds may agree by chance, SE^2 is never
-  below the share of the problems, or of any single term.
+  below the part that the problems contribute (nested), or any single term
+  (crossed).
 
   Args:
     scores: [S, P], S, P >= 2: the mean of each problem under each seed, or its

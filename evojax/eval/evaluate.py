@@ -110,7 +110,7 @@ def evaluate(
     seed: Seed of problems and sampler.
     problems: P, at least 2.
     samples: k of Avg@k.
-    first: Place of the first problem in the stream.
+    first: Position of the first problem in the stream.
     step: Training step of the weights; names the evidence file.
     workdir: Directory to write evidence to; None writes none.
     allow_sealed: Whether the split may be 'sealed', which is allowed only if no

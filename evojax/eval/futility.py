@@ -13,7 +13,7 @@ def early(
     candidate: Float[np.ndarray, 'T'],
     incumbents: Float[np.ndarray, 'C T'],
 ) -> Literal['futility', 'collapse'] | None:
-  """Return why a candidate's arm should stop at its half; None to continue.
+  """Return why a candidate's arm should stop halfway; None to continue.
 
   collapse: over the last quarter of the updates the candidate solves less than
   half of what the incumbents solve, and less than each of them.
@@ -26,7 +26,8 @@ def early(
   lower bound of the error: the differences of one arm are correlated, and this
   spread alone would stop one in four candidates that are equally good.
 
-  Stopping is not a test and costs no error budget, since it can only discard.
+  Stopping is not a test and uses up no error budget, since it can only discard
+  candidates.
 
   Args:
     candidate: [T], T >= 1, mean outcome of the training rollouts of each update

@@ -75,8 +75,8 @@ def gain(
   The standard error is never below the part that comes from the samples alone,
   since a few pairs may agree by chance. With other groups of pairs it is not
   below the one that follows from their spread either, and their degrees of
-  freedom count: two pairs alone would have an interval that says nothing. Pairs
-  that vary more than those of the groups then have too narrow an interval.
+  freedom count: the interval of two pairs alone would be too wide to be useful.
+  If these pairs vary more than those of the groups, it is then too narrow.
 
   Args:
     differences: Differences of n >= 2 pairs, fractions.
@@ -141,11 +141,12 @@ def bet(p: Values, target: Values, *, last: bool) -> Values:
 
     e = target min(1, p0 / p), with the p0 of `threshold`.
 
-  In its last round a candidate need not save anything, and all is bet on the
-  target: e = target if p <= 1 / target, else 0. Compared with the likelihood
-  ratio of Student's t under a mixture of effects (Perez-Ortiz et al. 2024,
-  arXiv:2208.07610), capped in the same way, this loses up to 0.12 of the power
-  in a first round of 4 pairs and 0.05 over three rounds, and needs no prior.
+  In its last round a candidate need not save anything for later, so all is bet
+  on the target: e = target if p <= 1 / target, else 0. Compared with the
+  likelihood ratio of Student's t under a mixture of effects (Perez-Ortiz et al.
+  2024, arXiv:2208.07610), capped in the same way, this loses up to 0.12 of the
+  power in a first round of 4 pairs and 0.05 over three rounds, and needs no
+  prior.
 
   Args:
     p: One-sided p-value of pairs that are looked at only once.
@@ -172,7 +173,7 @@ def first_half(pairs: int) -> int:
 def is_hopeful(mean: Values, error: Values, worth: Values) -> Any:
   """Return whether a gain is still likely enough to pay for more pairs.
 
-  A candidate that gains `worth` is given up with a probability of 0.2 per look.
+  A candidate that gains `worth` is dropped with a probability of 0.2 per look.
   The arguments and the result have any shapes that broadcast.
 
   Args:
@@ -194,8 +195,9 @@ def power(
 ) -> tuple[float, ...]:
   """Return the probabilities that a candidate has passed after each round.
 
-  It is simulated with the same random numbers at every call, to 0.01. The power
-  is lower if other candidates of a race vary more, see `race.after_round`.
+  They are simulated, with the same random numbers at every call, and accurate
+  to 0.01. The power is lower if other candidates of a race vary more, see
+  `race.after_round`.
 
   Args:
     effect: Mean difference of every round, a fraction.
@@ -203,7 +205,7 @@ def power(
     pairs: Number of pairs in a round, >= 2.
     alpha: Level of the candidate, in (0, 1).
     rounds: Maximum number of rounds, >= 1.
-    worth: A candidate is given up once this gain is unlikely, after half of its
+    worth: A candidate is dropped once this gain is unlikely, after half of its
       pairs and after each round; None: never.
   """
   # All quantities below are in units of the spread.

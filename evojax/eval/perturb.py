@@ -1,4 +1,4 @@
-"""Perturbed problems: a gain in skill survives the change, a trick does not."""
+"""Perturbed problems, on which a gain in skill remains and a trick fails."""
 
 from collections.abc import Callable, Mapping
 

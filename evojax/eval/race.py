@@ -21,11 +21,11 @@ from evojax.stats import spreads
 
 WORTH = 0.02  # The smallest gain that a race looks for, a fraction.
 MARGIN = 0.02  # A loss to exclude for a repair or a kept change.
-# A larger gain counts as this much where a loss is to be excluded, or as this
-# many standard errors over problems, whichever is more.
+# Where a loss is to be excluded, a larger gain of a pair counts only as CAP or
+# as CAP_ERRORS standard errors over problems, whichever is more.
 CAP, CAP_ERRORS = 0.05, 2.0
-# Gains of a steady repair rise by at most this much, times the number of pairs
-# after the second; see `is_steady`.
+# The gains of a steady repair rise by at most this much for each pair after the
+# second; see `is_steady`.
 RISE = 0.0125
 # One-sided levels of the perturbed gate and of the check at a longer horizon.
 GATE_LEVEL = 0.1
@@ -35,7 +35,7 @@ _SHARE = 0.5  # Part of a gain that must appear on perturbed problems.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standing:
-  """A candidate after some rounds."""
+  """The evidence for a candidate after some rounds."""
 
   index: int  # 1, 2, ...: the order in which candidates entered the run.
   rounds: int = 0
@@ -83,8 +83,8 @@ def alpha_of(index: int, most: int, kept: int, level: float) -> float:
   worse by at least the margin.
 
   Args:
-    index: j, the candidate's place in the order of entry, from 1. Fixed before
-      its first round.
+    index: j, the candidate's position in the order of entry, from 1. Fixed
+      before its first round.
     most: Maximum number of candidates of the run, promised at its start.
     kept: Number of candidates that were kept before this round.
     level: Bound on the rate of false keeps of the whole run, in (0, 1).
@@ -102,10 +102,10 @@ def alpha_of(index: int, most: int, kept: int, level: float) -> float:
 
 
 def cap_of(errors: Sequence[float]) -> float:
-  """Return the gain of a pair beyond which gains are cut, see `counted`.
+  """Return the largest gain of a pair that counts, see `counted`.
 
-  Where few problems tell little about a pair, a gain of `CAP` is within their
-  noise, and no number of pairs that gain as much could exclude a loss.
+  It is larger than `CAP` if each pair has few problems: a gain of `CAP` is then
+  within their noise, and no number of such pairs could exclude a loss.
 
   Args:
     errors: Standard errors of the differences over problems, fractions.
@@ -118,13 +118,13 @@ def counted(
 ) -> tuple[float, ...]:
   """Return differences of pairs as they count in the test of a candidate.
 
-  With a margin the question is whether the candidate loses, and a pair in which
-  it gains very much says no more than one in which it gains a little. Student's
-  t would hold the spread of such gains against it: the repair of a fault gains
-  most in its first pair, before the policy is repaired. Gains are cut at `cap`,
-  which can only lower the mean that is tested. It lowers the spread, too, and
-  would keep more repairs that lose `MARGIN` than the level says if pairs that
-  differ that much were not held against them by `is_steady`.
+  With a margin, the question is whether the candidate loses, and a very large
+  gain in a pair is no more evidence against a loss than a small one. Yet it
+  would raise p, since Student's t divides by the spread: the repair of a fault
+  gains most in its first pair, before the policy is repaired. So gains are cut
+  at `cap`. This can only lower the mean that is tested. As it also lowers the
+  spread, more repairs that lose `MARGIN` than the level allows would be kept if
+  `is_steady` did not make pairs that differ so much show a gain.
 
   Args:
     differences: Candidate minus incumbent, fractions.
@@ -139,13 +139,13 @@ def is_steady(differences: Sequence[float]) -> bool:
 
   The chain follows the repair of a critical fault, so that most gains fall from
   pair to pair, or stay what they are. How far they rise shows how much arms
-  vary, and arms that vary much may collapse. A round of 4 pairs shows no
-  collapse of one arm in ten in 66 % of cases, whatever is tested.
+  vary, and arms that vary much may collapse. No test excludes this: if one arm
+  in ten collapses, 66 % of rounds of 4 pairs show no collapse.
 
   The gains of some repairs rise: a KL penalty binds the more, the further the
-  policy is from its start. So their order does not matter if all of them lie
-  between 0 and twice the rise that is allowed, 5 points with 4 pairs. Pairs
-  that agree so well say no more than others about arms that collapse rarely.
+  policy is from its start. So the order of the pairs does not matter if all
+  gains lie between 0 and twice the rise that is allowed, which is 5 points with
+  4 pairs. Even such pairs do not exclude that arms collapse rarely.
 
   Args:
     differences: Candidate minus incumbent, of a round's pairs in order.
@@ -224,9 +224,9 @@ def is_hopeful(
 ) -> bool:
   """Return whether more pairs of a candidate are worth their cost.
 
-  They are unless a gain of `worth` is unlikely, see `paired.is_hopeful`. This
-  rule can only lose a good change: what is dropped is never kept, so that no
-  e-value gains from it.
+  They are unless a gain of `worth` is unlikely, see `paired.is_hopeful`; after
+  a single pair, they are if it shows a gain. This rule can only lose a good
+  change: what is dropped is never kept, so no e-value grows by it.
 
   Args:
     differences: Differences of all pairs of the candidate so far, fractions.
@@ -302,7 +302,7 @@ def sort_out(
   for place, name in enumerate(order):
     s = standings[name]
     points = f'{100 * s.mean:+.1f} points after {s.rounds} rounds'
-    if s.rounds >= rounds or not s.e_value:  # It bet all, and lost.
+    if s.rounds >= rounds or not s.e_value:  # An e-value of 0 stays 0.
       verdict = Verdict('drop', f'{points}, the last; {_evidence(s)}')
     elif name not in waiting and not is_hopeful(
         s.differences, s.errors, spread, s.worth
@@ -334,7 +334,7 @@ def _evidence(standing: Standing) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-  """The result of a candidate that passed on perturbed problems."""
+  """The result on perturbed problems of a candidate that passed its race."""
 
   status: Literal['holds', 'fails', 'open']
   # As measured; its interval is two-sided at 1 - 2 GATE_LEVEL.
@@ -357,8 +357,8 @@ def gate(
   from the wording passes with at most that probability. Cut gains alone would
   not do: where the errors over problems are large, only a large gain excludes a
   loss.
-  fails: it is below half of the gain on plain problems, at the same level; the
-  arms of a pair are the same, so the difference is taken per pair.
+  fails: it is below `share` of the gain on plain problems, at the same level;
+  the arms of a pair are the same, so the difference is taken per pair.
   open: the errors allow neither; score more pairs, or another round.
 
   Args:
@@ -382,7 +382,7 @@ def gate(
     return Gate('fails', found, f'{text}: less than {part} of the gain')
   if max(found.low, tested.low) > -margin:
     return Gate('holds', found, text)
-  # Without a margin 0 is the loss to exclude.
+  # Without a margin, a gain above 0 has to be shown.
   loss = f'a loss of {100 * margin:g}' if margin else '0'
   return Gate('open', found, f'{text}: may be {loss}')
 
@@ -404,9 +404,10 @@ def horizon(
 ) -> Verdict:
   """Decide on a kept change at a longer horizon.
 
-  The former incumbent keeps training as a shadow beside the policy, and both
-  are compared after each of `looks` rounds. With the round of the keep, they
-  have then trained apart for up to looks + 1 rounds.
+  The former incumbent keeps training as a shadow, in parallel with the policy,
+  and the two are compared after each of `looks` rounds. Including the round in
+  which the change was kept, they then differ by up to looks + 1 rounds of
+  training.
 
   Before the last look the change is taken back if it lost, at one-sided level
   HORIZON_LEVEL / looks. At the last look it stays only if a loss of MARGIN is
@@ -436,7 +437,9 @@ def horizon(
 
 
 def vetoed(predicted: records.Interval | None) -> bool:
-  """Return whether a replay predicts a loss for certain, so that no arm trains.
+  """Return whether a replay clearly predicts a loss, so that no arm trains.
+
+  It does if the whole interval is below 0.
 
   Args:
     predicted: 95 % interval of the replayed effect, corrected by how well

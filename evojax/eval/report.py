@@ -1,4 +1,4 @@
-"""The gain of training, as numbers for a file and tables for a reader."""
+"""The gain of training, as JSON values and as printed tables."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -43,10 +43,10 @@ def report_gain(
 
   Returns:
     JSON values: split, seed, problems, samples; before and after (value,
-    standard_error, low, high of Avg@k, pass_at_k, ...); gain, likewise, paired;
-    families; and, if the domain classifies completions, modes, mode_shift,
-    within_mode and oracle, else None there. Shares, accuracies and gains are
-    fractions of 1.
+    standard_error, low, high of Avg@k, pass_at_k, ...); gain (value,
+    standard_error, low, high), paired by problem; families; and modes,
+    mode_shift, within_mode and oracle, which are None unless the domain
+    classifies completions. Shares, accuracies and gains are fractions of 1.
 
   Raises:
     ValueError: If the problems differ.

@@ -1,4 +1,4 @@
-"""Simulated runs: what the races of a run keep for candidates of known effect.
+"""Simulated runs: which candidates of known effect the races of a run keep.
 
 The rules of `race` are applied to differences that a `Draw` generates, or that
 are taken from trained arms (`Dealt`). If all arms are equal, every keep is
@@ -6,10 +6,10 @@ false.
 
 The rounds are those of the meta-loop without a limit of tokens: candidates that
 go on keep their places, new ones fill the rest, the repair of a critical fault
-enters alone, and after a keep the former harness trains on as a shadow, in the
-place of a candidate. Left out are vetoes of replays, waiting for lack of a
-chance, and, unless `Rules.perturbed` is set, scores on perturbed problems; all
-of these can only prevent keeps.
+enters alone, and after a keep the former harness becomes a shadow, in the
+place of a candidate. Not simulated are vetoes by replays, waiting because a
+gain could hardly be proved, and, unless `Rules.perturbed` is set, scores on
+perturbed problems; all of these can only prevent keeps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -83,7 +83,7 @@ class Rules:
 
 @dataclasses.dataclass
 class Outcome:
-  """A simulated run."""
+  """The result of a simulated run."""
 
   # Indices from 0, in order; those that are taken back later are among them.
   kept: list[int] = dataclasses.field(default_factory=list)
@@ -112,12 +112,12 @@ def simulate(
     draw: Draws the pairs of a round.
     entries: The candidates in their order of entry.
     rules: Settings of the run.
-    first: Place of the first of them in that order, from 1; above 1 if others
-      entered in earlier rounds.
+    first: Position of the first of them in that order, from 1; above 1 if
+      others entered in earlier rounds.
   """
   run = _Run(rng, draw, entries, rules, first)
   for number in itertools.count():
-    over = number >= rules.rounds  # Only a shadow trains on.
+    over = number >= rules.rounds  # Only a shadow still trains.
     if not over:
       run.enter()
     if not run.racing and run.shadow is None:
@@ -185,8 +185,8 @@ class _Run:
   def train(self, alphas: dict[str, float], last: set[str]) -> None:
     """Add the pairs of a round to the standings of its candidates.
 
-    A candidate without hope after half of its pairs skips the other half, and
-    ends.
+    A candidate that is not hopeful after half of its pairs (`race.is_hopeful`)
+    skips the other half, and ends.
     """
     names = list(self.racing)
     if not names:
@@ -200,8 +200,8 @@ class _Run:
         names, d.tolist(), errors.tolist(), strict=True
     ):
       before = self.racing[name]
-      # Where the chain follows a repair, its arms are the policy's, and all of
-      # them train.
+      # If the chain follows a repair, all of its arms train: they are the ones
+      # that train the policy.
       followed = before.margin > 0 and self.shadow is None
       hopeful = followed or race.is_hopeful(
           [*before.differences, *own[:half]],
@@ -243,7 +243,7 @@ class _Run:
       self._confirmed += 1
     else:
       self.found.taken_back.append(self.shadow)
-      # They were compared with the harness that is gone.
+      # They were compared with the harness that is now replaced.
       self.racing = {}
     self.shadow = None
 
@@ -273,7 +273,7 @@ class _Run:
       index = int(kept)
       self.found.kept.append(index)
       self.found.rounds.append(self.racing[kept].rounds)
-      # In the round of a critical repair, no former harness trains on.
+      # The repair of a critical fault gets no shadow, as in `steps.shadow`.
       if self._rules.horizon and not self._entries[index].margin:
         self.shadow, self._looks = index, 0
       else:

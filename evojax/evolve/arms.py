@@ -24,7 +24,7 @@ def seed_of(run: opening.Training, purpose: str, *key: int | str) -> int:
 
 
 def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
-  """Return what an arm of a round changes in the run's config.
+  """Return the config values that an arm of a round overrides.
 
   Args:
     run: The run.
@@ -41,10 +41,10 @@ def changes(run: opening.Training, seed: int, updates: int) -> dict[str, Any]:
   return {
       'seed': seed,
       'steps': updates,
-      # Sealed problems are for the final policies alone.
+      # Only final policies are scored on sealed problems.
       'eval.sealed': False,
       'checkpoint.every': max(fitting, default=1),
-      # The checkpoints at the half and the end stay as well, see
+      # The checkpoints halfway and at the end are kept as well, see
       # `arm.retained`. With the one being written, an arm has at most four.
       'checkpoint.keep': min(run.config.checkpoint.keep, _NEWEST),
   }

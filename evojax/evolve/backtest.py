@@ -17,7 +17,7 @@ from evojax.rl import filters
 
 NOT_IDENTIFIABLE = 'not identifiable'
 SCANNED = 1000  # Weights that `scan` tries.
-HARMLESS = 0.1  # Share of the advantage that shaping alone may move.
+HARMLESS = 0.1  # Share of |advantage| that may come from shaping alone.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rewarded:
   outcome: Bool[np.ndarray, 'P G']
   graded: Bool[np.ndarray, 'P G']
   n_tokens: Float[np.ndarray, 'P G']
-  estimator: str = 'group_norm'  # Of the advantages: `grpo.advantage`.
+  estimator: str = 'group_norm'  # Advantage estimator: `grpo.advantage`.
 
 
 def compare(before: Rewarded, after: Rewarded) -> dict[str, Any]:
@@ -46,12 +46,12 @@ def compare(before: Rewarded, after: Rewarded) -> dict[str, Any]:
     that are alive by shaping.
   sign_agreement: in groups alive by outcome, the share of completions whose
     advantage is positive if solved and negative if not.
-  constant_parts: number of reward parts with a weight that do not vary.
+  constant_parts: number of weighted reward parts that do not vary.
   length_correlation: correlation of n_tokens and reward.
   gradient_cosine: cosine of the advantages with those of the outcome alone,
-    each completion weighted by the root of its length. It equals the cosine of
-    the policy gradients if the score functions of completions are orthogonal
-    and their squared norms are proportional to the number of tokens.
+    each completion weighted by the square root of its length. It equals the
+    cosine of the policy gradients if the score functions of completions are
+    orthogonal and their squared norms proportional to the number of tokens.
   kept_groups: share of groups that enter the update.
 
   Args:

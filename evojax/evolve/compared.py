@@ -30,7 +30,7 @@ class Compared:
 
 
 def open_all(workdirs: Sequence[str], setup: setup_lib.Setup) -> list[Compared]:
-  """Open the runs of --compare; the check comes before any costly work.
+  """Check and open the runs of --compare, before any costly work.
 
   Raises:
     ValueError: If one is not finished, or its policy has another architecture.

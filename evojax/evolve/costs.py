@@ -1,7 +1,8 @@
-"""Tokens that rounds sample, and the arms that the remaining tokens pay for.
+"""Token costs of rounds, and the arms that the remaining tokens pay for.
 
-Only the rounds before a given one count, so that the numbers are the same
-before and after its row is written, and in a process that resumes the round.
+The costs of a round are estimated from the arms of earlier rounds alone. The
+estimates are therefore the same before and after the round's own row is
+written, and in a process that resumes the round.
 """
 
 from collections.abc import Sequence
@@ -10,18 +11,18 @@ import math
 from evojax.evolve import opening
 from evojax.ledger import records
 
-# Completions grow while a policy learns. Before the first round, only the first
-# updates tell how long they are.
+# Factor for the growth of completions while a policy learns. Before the first
+# round, their length is only known from the first updates.
 _GROWTH = 1.1
-# A round of candidates that is not paid for in full has fewer pairs, but at
-# least this many.
+# If the tokens do not pay for all pairs of a round with candidates, the round
+# has fewer, but at least this many.
 LEAST_PAIRS = 3
 
 
 def payable(run: opening.Run, number: int, *, dev: bool = False) -> float:
   """Return how many harnesses evolve.tokens pays for in a round.
 
-  Enough is left for the perturbed scores of one candidate.
+  Tokens for the perturbed scores of one candidate are set aside.
 
   Args:
     run: The run.
@@ -69,9 +70,9 @@ def pairs_of(
 def payable_pairs(run: opening.Run, number: int) -> int:
   """Return how many pairs the tokens pay for if only the incumbent trains.
 
-  Without a candidate, no arm needs a dev score, and only arms of the harness
-  that the last round left say how long completions are. (A change that was kept
-  after that round is one that trains nothing, so that it changes no lengths.)
+  Without a candidate, no arm needs a dev score, and the length of completions
+  is estimated from arms of the current harness only: the harness after the last
+  round. (A change kept since then trains nothing, and so changes no lengths.)
   """
   left, pairs = _left(run, number), run.config.evolve.pairs
   if math.isinf(left):
@@ -85,15 +86,15 @@ def payable_pairs(run: opening.Run, number: int) -> int:
 
 
 def of_harness(run: opening.Run, number: int) -> float:
-  """Return the tokens that training a harness takes in a round."""
+  """Return the tokens that the arms of a harness take in a round."""
   return run.config.evolve.pairs * _of_arm(run, number)
 
 
 def of_replay(run: opening.Run) -> float:
   """Return the completions of a replay, relative to those of a harness's arms.
 
-  From each of two checkpoints, a policy is scored under the change and another
-  without it; see `replay.effect`.
+  From each of two checkpoints, one policy is updated under the change and one
+  without it, and both are scored; see `replay.effect`.
   """
   e, grpo = run.config.evolve, run.config.grpo
   replay = 2 * 2 * e.replay_problems * e.samples
@@ -105,8 +106,9 @@ def rounds_left(
 ) -> int:
   """Return in how many rounds, from this one on, candidates can race.
 
-  A further round counts if all its pairs are paid for, although fewer would do:
-  its replays come first, and completions may become longer.
+  A further round counts only if the tokens pay for all its pairs. Fewer pairs
+  would do, but the round's replays cost tokens first, and completions may
+  become longer.
 
   Args:
     run: The run.
@@ -164,13 +166,13 @@ def _scored_arms(race: records.Race, audits: Sequence[records.Audit]) -> int:
 
 
 def _dev(run: opening.Run) -> float:
-  """Return the completions of a score, relative to those of an update."""
+  """Return the completions of a dev score, relative to those of an update."""
   e, grpo = run.config.evolve, run.config.grpo
   return e.problems * e.samples / (grpo.prompts * grpo.group_size)
 
 
 def _longest(arms: Sequence[records.Train | records.RacedArm]) -> float:
-  """Return the tokens of an update in the arm that used most."""
+  """Return the tokens per update of the arm that used most."""
   return max(arm.sampled_tokens / max(arm.updates, 1) for arm in arms)
 
 

@@ -135,7 +135,7 @@ class Executor(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class InProcess(Executor):
-  """Trains an arm when its record is awaited, with the engine of the run.
+  """Trains an arm in `wait`, with the engine of the run.
 
   It also cancels arms that workers of an earlier start left unfinished.
   """
@@ -147,7 +147,7 @@ class InProcess(Executor):
   progress: progress_lib.Progress
 
   def submit(self, job: arm_lib.ArmJob) -> None:
-    """Do nothing: devices serve one arm at a time, so training waits."""
+    """Do nothing: the arm is trained in `wait`, as arms share the devices."""
 
   def wait(self, job: arm_lib.ArmJob) -> records.Arm:
     """Train the arm and return its record."""
@@ -318,7 +318,7 @@ def open_executor(
     meter: commands.Meter | None = None,
     shares: Sequence[accelerators.Share] = (),
 ) -> Iterator[Executor]:
-  """Yield the executor of a run; workers end with it.
+  """Yield the executor of a run; its workers are stopped on exit.
 
   Args:
     placement: Flags that have passed `check`.

@@ -59,7 +59,7 @@ class Harnesses:
     """Return the evaluator's domain for policies that a harness trained.
 
     It has the tools and the turns that the harness gives, which a repair may
-    have changed. What would give solutions away is hidden, see `Domain.audit`.
+    have changed. Whatever would reveal solutions is hidden, see `Domain.audit`.
     """
     config, own = self.config_under(sha256), self.setup.domain
     if config.domain == self.setup.config.domain:

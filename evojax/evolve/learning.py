@@ -1,10 +1,10 @@
-"""Learning: how fast the policy still learns, by the rollouts of its training.
+"""How fast the policy still learns, measured on its training rollouts.
 
-While it learns fast, tokens gain more by training it than by a race: a change
-that is kept early gains by what training gains a little later anyway. So
+While it learns fast, tokens gain more if they train the policy than if they pay
+for a race: what an early change gains, training alone gains a little later. So
 changes that repair nothing wait until the policy learns slowly
-(`evolve.settled`), as a researcher would wait. From then on, the slower it
-learns, the smaller a chance of success is worth a race.
+(`evolve.settled`). From then on, the slower it learns, the smaller the chance
+of success that makes a race worth its tokens.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from evojax.ledger import records
 
 # Rounds whose updates are fitted. The mean of 12 problems varies by about 10
 # points from update to update, so that the rise in one round of 32 updates is
-# known to 6 points, and that in two rounds to 2.
+# known to within 6 points, and that in two rounds to within 2.
 ROUNDS = 2
 
 
 def rise(run: opening.Run, number: int) -> float | None:
-  """Return by how much the policy's solved share rises in a round, a fraction.
+  """Return the rise of the policy's solved share per round, a fraction.
 
   It is the slope of the least-squares line through the solved shares of the
-  updates that made the policy in the two rounds before, times the number of its
-  updates in a round. A round whose arms taught nothing, so that the policy
+  updates that trained the policy in the two rounds before, times the number of
+  its updates in a round. A round without progress, after which the policy
   stayed as it was, adds no updates. Sums are rounded once, so that all
   processes, and a process on another machine that resumes the round, get the
   same bits.
@@ -54,7 +54,7 @@ def rise(run: opening.Run, number: int) -> float | None:
 
 
 def rise_of(rounds: Sequence[Sequence[float]]) -> float:
-  """Return by how much the solved shares of rounds rise in one round.
+  """Return the rise of the solved share per round, a fraction.
 
   Args:
     rounds: Solved share of each update, by round; at least one round.
@@ -89,13 +89,13 @@ def why_wait(run: opening.Run, number: int) -> str:
 
 
 def least_chance(run: opening.Run, number: int) -> float:
-  """Return the least chance of proving a gain with which a change may race.
+  """Return the chance of proving a gain that a change needs to race.
 
-  The arms of a candidate take the tokens with which the policy would train for
-  a round, and so cost the rise of a round. A race is worth this cost if the
-  chance, times the gain, is larger. A proven gain is taken to be worth
-  `evolve.settled`: where training gains as much in a round, no chance is large
-  enough, see `why_wait`.
+  The arms of a candidate use as many tokens as a round of the policy's training
+  and so cost the rise of one round. A race is worth this cost if the chance of
+  a gain, times the gain, is larger. A proven gain is valued at
+  `evolve.settled`: if training alone gains as much in a round, no chance is
+  large enough, see `why_wait`.
 
   Args:
     run: The run.
@@ -116,9 +116,10 @@ def could_catch_up(
 ) -> bool:
   """Return whether a former harness can catch up within some rounds.
 
-  The rise of a round is known to about 6 points, more than sound recipes rise
-  when changes race. So the upper end of its one-sided 95 % interval counts,
-  unless the change repairs a fault: a broken recipe is expected not to learn.
+  The rise in a round is known to within about 6 points, more than sound recipes
+  rise per round by the time that changes race. So the upper end of its
+  one-sided 95 % interval counts, unless the change repairs a fault: a broken
+  recipe is expected not to learn.
 
   Args:
     outcome: Solved share of each update of its arms of one round.

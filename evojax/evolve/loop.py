@@ -4,16 +4,20 @@
     (shadow  verify  accumulate)*  promote)*  verify*  accumulate*  retrain
     seal  final
 
-In a round, changed harnesses race the incumbent one, and the policy continues
-from the arms of the winner. While the policy learns fast, a round only races
-repairs and the user's changes, or trains the incumbent alone. Rounds end when
-all are done, when evolve.tokens are spent, or at a critical fault that no
-harness can repair. If too few tokens are left for a race, a round trains the
-incumbent alone. A change that was kept late is compared with its shadow in
-further rounds, in which only these two train. Every step is one row, written
-after its files are on disk; a step that has a row is not done again. A run that
-was killed therefore continues where it stopped, and ends with the same rows as
-an uninterrupted run.
+The incumbent is the harness that trains the policy now; a candidate is a
+harness that differs from it by one change. An arm trains a policy for some
+updates under one harness. In a round, the arms of the candidates race those of
+the incumbent, and the policy continues from the arms of the winner. While the
+policy learns fast, a round only races repairs and the user's changes, or trains
+the incumbent alone. It also trains the incumbent alone if too few tokens are
+left for a race. The rounds end when all are done, when evolve.tokens are spent,
+or at a critical fault that no harness can repair. If a change was kept late,
+further rounds train only the policy and its shadow, the policy as it would be
+without the change, to compare the two.
+
+Every step is one row, written after its files are on disk; a step that has a
+row is not done again. A run that was killed therefore continues where it
+stopped, and ends with the same rows as an uninterrupted run.
 """
 
 from collections.abc import Sequence
@@ -138,7 +142,7 @@ def _rounds(run_: opening.Run, opened: records.Open) -> str:
     if find(records.Promote, round=number) is not None:
       continue
     if number >= run_.config.evolve.rounds:
-      # Only the horizon of the last kept change is left.
+      # Only the comparison of the last kept change with its shadow is left.
       if has_ended or not shadow_lib.paid(run_, number):
         return 'rounds'
     if has_ended:

@@ -180,7 +180,7 @@ def check(config: ml_collections.ConfigDict, options: Options) -> tuple[
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """A locked workdir, and the devices that work on it."""
+  """A locked workdir, with the mesh and the sampler of the run."""
 
   directory: workdir_lib.Workdir
   mesh: jax.sharding.Mesh
@@ -294,7 +294,7 @@ def open_run(
   ):
     path = place.directory.path
     ledger = path / run_files.LEDGER
-    # An arm is saved after this, if there is time.
+    # Printed before the current arm saves a checkpoint, if there is time.
     saved = (
         f'the rows of {ledger} are saved, and an arm goes on from its newest'
         ' checkpoint'

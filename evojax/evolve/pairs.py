@@ -1,8 +1,9 @@
 """Pairs of arms: their scores, and the difference within each pair.
 
 The i-th arms of all harnesses of a round share problems and sampler seeds. If
-all harnesses sample alike, an arm's score is the share that it solves in its
-own rollouts; otherwise each pair answers dev problems of its own.
+all harnesses sample alike, an arm's score is the solved share of its own
+training rollouts; otherwise the arms of a pair are scored on dev problems,
+which differ from pair to pair.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ def is_alike(trial: history_lib.Trial) -> bool:
 
 
 def scored_by(trials: Sequence[history_lib.Trial]) -> str:
-  """Return what compares the arms of a round that tests some changes.
+  """Return how the arms of a round that tests some changes are scored.
 
   Returns:
     'rollouts' if those of all harnesses are comparable, else 'dev'.
@@ -68,7 +69,7 @@ def on_dev(
 ) -> scoring.Scored:
   """Return an arm's last state with the dev problems of its pair.
 
-  No other pair gets these problems, as far as the split suffices; the spread
+  No other pair gets these problems, if the split is large enough; the spread
   between pairs then includes how the effect varies with the problems. If a
   harness may change the environment, the arm has the tools and turns that its
   harness gives, in the evaluator's version of the environment: otherwise a
@@ -164,17 +165,19 @@ def _solved(
 def is_clearly_worse(
     scores: Float[np.ndarray, '*P'], than: Float[np.ndarray, '*Q']
 ) -> bool:
-  """Return whether groups solve less than others, beyond chance.
+  """Return whether some groups are solved less often than others.
+
+  They are if the means differ by more than _CLEARLY standard errors.
 
   Args:
     scores: Solved share of each group; NaN: not graded.
-    than: The same of groups of other problems.
+    than: Solved shares to compare with, of groups of other problems.
   """
   late, early = scores[np.isfinite(scores)], than[np.isfinite(than)]
   if not len(late) or not len(early) or not spreads.degrees([late, early]):
     return False
-  # One variance for both: a few groups that are all solved have none of their
-  # own, though others of the same policy would differ.
+  # Both sides share one variance: a few groups that are all solved have
+  # variance 0, although further groups of the same policy would vary.
   error = spreads.of_difference(late, early)
   return float(late.mean() - early.mean()) < -_CLEARLY * error
 
@@ -188,8 +191,8 @@ def is_wasted(
     run: The run.
     arm: An arm, whose first update samples from the state that it started from.
     suspect: Whether its harness has a critical finding. Then the arm is wasted
-      unless it has learned something; otherwise only if it solves clearly less
-      at its end than at its start.
+      unless its solved share rises; otherwise, or after at most two updates,
+      only if it solves clearly less at its end than at its start.
   """
   if suspect and len(arm.outcome) > 2:
     return rules.learning_curve(arm.outcome)['outcome_rise'] <= 0

@@ -1,13 +1,13 @@
-"""Predicates on rollouts: the simplest one in which two sides differ.
+"""Predicates on rollouts: the simplest one that tells two sets apart.
 
 A predicate says what a completion does, such as `e.n_tokens >= 41` or a call of
 a tool. Its terms come from the columns that describe behaviour
 (`evidence.schema.Column.behaviour`), so that none restates the grade. `mine`
 compares two sides within units: the solved and the unsolved completions of one
-group, or the completions of two arms for one problem. What makes a problem hard
-is then the same on both sides. The predicate is chosen on half of the units and
-tested once on the other half, so no correction is needed for the many that were
-compared.
+group, or the completions of two arms for one problem. Both sides of a unit thus
+have the same problem, so its difficulty cannot explain a difference. The
+predicate is chosen on half of the units and tested once on the other half, so
+no correction is needed for the many that were compared.
 """
 
 import ast
@@ -34,15 +34,15 @@ LEVEL = 0.01  # One-sided level of the test on the second half.
 _LEAST_GAP = 0.1
 _LEAST_T = 3.0  # Least t on the first half, where many are compared.
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)  # Thresholds of numbers.
-# A predicate is as good as the best if its gap is at least the first share of
-# the best gap; the first of such predicates is the simplest. What the first
-# side does more often says more than what it leaves out, so the second share
-# of the best gap is enough for it.
+# Predicates that hold more often on the first side are preferred, if the gap of
+# one is at least the second share of the best gap: what a side does says more
+# than what it does not do. Of the largest gap among them, the first share is
+# enough, and the first such predicate, which is the simplest, is chosen.
 _NEARLY, _NEARLY_MORE = 0.95, 0.8
 _WORTH = 0.05  # A conjunction must differ by this much more than one term.
-_PAIRED = 8  # Terms of which conjunctions are made.
+_PAIRED = 8  # Terms that are joined in pairs, those with the largest gaps.
 _NAME_CHARS = 50
-# Columns -> the intervention class of what they depend on.
+# Column -> the intervention class of changes that affect it.
 _CLASSES = {
     'actions': 'tools',
     'arguments': 'tools',
@@ -54,7 +54,7 @@ _CLASSES = {
 
 @dataclasses.dataclass(frozen=True)
 class Predicate:
-  """One term, or a conjunction, and where it holds."""
+  """A single term or a conjunction of two, and where it holds."""
 
   name: str  # Lower case, such as 'n_tokens_41'.
   text: str  # Python on the view `e`.
@@ -72,7 +72,7 @@ class Predicate:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """A predicate in which two sides differ; shares are means over units."""
+  """A predicate that tells two sides apart; shares are means over units."""
 
   predicate: Predicate
   one: float  # Share of the first side, on the units that tested it.
@@ -82,14 +82,15 @@ class Found:
 
 
 def is_used(column: schema.Column) -> bool:
-  """Return whether terms are made of a column.
+  """Return whether terms are made from a column.
 
-  They are made of flags, codes and numbers, and of flags and codes by turn.
+  They are made from columns of flags, codes and numbers, and from those with a
+  flag or code per turn.
   """
   by_turn = column.shape == 'A' and (column.codes or column.dtype == 'bool')
   if column.dtype == 'string' or (column.shape and not by_turn):
     return False
-  # A policy is surer of what it has learned, whatever that is.
+  # Training raises it for whatever the policy has learned.
   if column.name == 'mean_logprob':
     return False
   return column.is_behaviour and 'reward' in column.readers
@@ -98,10 +99,10 @@ def is_used(column: schema.Column) -> bool:
 def terms(
     view: views.View, columns: Sequence[schema.Column]
 ) -> list[Predicate]:
-  """Return the single terms that the behaviour in some evidence suggests.
+  """Return the single terms that hold for some but not all completions.
 
   Only columns that rewards may read are used (`is_used`), so that what is found
-  can be paid or fined.
+  can be rewarded or penalised.
 
   Args:
     view: The evidence.
@@ -112,7 +113,7 @@ def terms(
   by_turn = [c for c in used if c.shape == 'A' and c.codes]
   for first, second in itertools.combinations(by_turn, 2):
     found += _joint(view, first, second)
-  # Those that always or never hold tell nothing.
+  # A term that always or never holds is uninformative.
   varies = lambda t: 0 < t.there[view.valid].mean() < 1
   return [t for t in found if varies(t)] if view.valid.any() else []
 
@@ -123,7 +124,7 @@ def spread(
     before: Bool[np.ndarray, 'P G'],
     others: Bool[np.ndarray, 'P G'],
 ) -> list[Predicate]:
-  """Return the predicates that spread among some completions.
+  """Return the predicates that have become more or less frequent.
 
   What all solved completions have done from the start, such as giving an
   answer, explains no gain.
@@ -163,7 +164,7 @@ def mine(
     other: Bool[np.ndarray, 'P G'],
     units: Int[np.ndarray, 'P G'],
 ) -> Found | None:
-  """Return the simplest predicate in which two sides differ, if any does.
+  """Return the simplest predicate that tells two sides apart, if any does.
 
   Args:
     known: Terms, the simplest first.
@@ -172,9 +173,11 @@ def mine(
     units: Unit of each completion, from 0. Only units with both sides count.
 
   Returns:
-    The predicate whose shares differ most between the sides in every second
-    unit, if they differ in the same direction in the others, at `LEVEL`. None
-    if there is none, or fewer than 2 * LEAST_UNITS units.
+    A predicate chosen on every second unit: the simplest one with nearly the
+    largest gap between the shares of the two sides, see _NEARLY, or a
+    conjunction with a clearly larger gap. None if no gap is clear, if the gap
+    of this predicate in the other units does not have the same sign at `LEVEL`,
+    or with fewer than 2 * LEAST_UNITS units.
   """
   if not known:
     return None
@@ -293,7 +296,7 @@ def measure(e):
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-  """What the source of a found diagnostic says."""
+  """The content of a found diagnostic's source."""
 
   name: str
   text: str  # The predicate.

@@ -1,9 +1,9 @@
-"""Prospects: what a change that repairs nothing has to promise to be tried.
+"""Prospects: whether a change that repairs nothing is worth its tokens.
 
-Its arms, and the replay before them, cost tokens with which the policy would
-train. A researcher weighs these against the chance that they find a gain. So a
-change enters a round only if its chance to prove a gain is large enough, and is
-proposed only if its replay is worth its tokens (unless evolve.settled is 1).
+Its arms, and the replay before them, use tokens that could train the policy.
+Such a change therefore enters a round only if its chance of proving a gain is
+large enough, and is proposed only if its replay is worth its tokens (unless
+evolve.settled is 1).
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from evojax.evolve import standings
 from evojax.harness import delta as delta_lib
 from evojax.ledger import records
 
-# The least probability of proving a gain with which a candidate enters, however
-# slowly the policy learns; see `learning.least_chance`. In the last round it is
-# larger: a change that is kept then trains nothing any more, and the same
+# The probability of proving a gain that a candidate needs to enter, however
+# slowly the policy learns; see `learning.least_chance`. It is larger in the
+# last round: a change that is kept there trains no further arms, while the same
 # tokens would train the policy.
 LEAST_CHANCE, LAST_CHANCE = 0.2, 0.5
 
 
 def least_chance(run: opening.Run, number: int) -> float:
-  """Return the least chance of proving a gain with which a change may enter."""
+  """Return the chance of proving a gain that a change needs to enter."""
   last = costs.is_last(run, number, candidates=1)
   least = LAST_CHANCE if last else LEAST_CHANCE
   return max(least, learning.least_chance(run, number))
@@ -42,11 +42,12 @@ def is_worth_trying(
 ) -> bool:
   """Return whether the backtest of a change is worth its tokens.
 
-  This is the value of information. A race breaks even at a chance of
-  `least_chance`; a larger chance gains the difference, in units in which the
-  arms of a candidate cost `least_chance`. A replay shows that chance, so it is
-  worth the mean gain over all results that it may show. Its cost is a share of
-  the cost of the arms.
+  It is if the value of its information exceeds its cost. A race breaks even if
+  the chance of a gain is `least_chance`; at a larger chance, its value is the
+  difference, in units in which the arms of a candidate cost `least_chance`. A
+  replay narrows down this chance, so its own value is the mean of that
+  difference over the results that it may have, where a smaller chance counts as
+  0: the race would not be run. A replay costs a share of what the arms cost.
 
   Args:
     run: The run.

@@ -1,13 +1,15 @@
 """Ranking: which waiting candidates enter a round, and in what order.
 
 More candidates are backtested than there are places. The repair of a critical
-fault enters first and alone: if it is kept, the harness that others would be
-compared with is gone, and their arms would be thrown away. Then come the user's
-own changes, then repairs of other faults, then all other changes; predictions
-decide between equals. A change that repairs nothing waits while the rounds and
-tokens that are left could hardly prove its gain: its arms would cost training
-of the policy for nothing. The faster the policy learns, the larger that chance
-has to be, and while it learns very fast, all such changes wait; see `learning`.
+fault enters first and alone: if it is kept, it replaces the harness that others
+would be compared with, and their arms would be thrown away. Then come the
+user's own changes, then repairs of other faults, then all other changes;
+predictions decide the order among changes of one rank. A change that repairs
+nothing waits while its chance of proving a gain, with the rounds and tokens
+that are left, is too small for the training tokens that its arms would use. The
+faster the policy learns, the larger that chance has to be, and while it learns
+very fast, all such changes wait; see `learning`.
+
 The first to enter get the larger significance levels, see `race.alpha_of`. The
 order depends only on rows before the round, and not on the pairs that test the
 candidates. So the bound on false keeps holds for any order.
@@ -23,12 +25,14 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.stats import intervals
 
-# The trust in predictions about changes that repair nothing, before a run has
-# tested any. The 26 that raced in recorded sound runs gained -0.5 points, with
-# a standard deviation of 1.5, where +1.8 had been predicted; the one that raced
-# while its policy learned fast gained as much as predicted (BUILD_NOTES.md).
+# The prior trust in predictions about changes that repair nothing, before a run
+# has tested any. The 26 that raced in recorded sound runs gained -0.5 points,
+# with a standard deviation of 1.5, where +1.8 had been predicted; the one that
+# raced while its policy learned fast gained as much as predicted
+# (BUILD_NOTES.md).
 _ORDINARY = calibration.Trust(slope=0.5, spread=0.015)
-# Quantiles that stand for all that a replay may show: at 1/10, 2/10, ..., 9/10.
+# The possible results of a replay are represented by their quantiles at 1/10,
+# 2/10, ..., 9/10.
 _OUTLOOKS = 10
 # From this many entries on, the last one is reserved for the repair of a
 # critical fault or a change of the user's.
@@ -66,8 +70,8 @@ def predicted(
 
   The replay's interval and the proposer's are each corrected by how well such
   intervals predicted effects, in the candidate's class above all, and then
-  combined; without a replay, the proposer's stands alone. Repairs gain more
-  than other changes, so that the two say nothing about each other.
+  combined; without a replay, the proposer's is used alone. Repairs gain more
+  than other changes, so a prediction is corrected by trials of its own kind.
 
   Args:
     trial: A candidate.
@@ -91,12 +95,12 @@ def outlooks(
     *,
     replays: bool,
 ) -> list[records.Interval]:
-  """Return equally likely predictions of a change that a replay may lead to.
+  """Return equally likely predictions that the replay of a change may lead to.
 
-  The change repairs nothing and was not replayed yet. Its replay is taken to
-  show about what the proposer expects, give or take a typical effect, and to
-  have no error over problems. So it moves the prediction as far as a replay
-  could; see `predicted`.
+  The change repairs nothing and has not been replayed. Its replay is assumed to
+  show what the proposer expects, plus or minus a typical effect, and to have no
+  error over problems. It thus moves the prediction as far as a replay could;
+  see `predicted`.
 
   Args:
     name: Its intervention class.
@@ -135,9 +139,10 @@ def _replayed(trial: history_lib.Trial) -> records.Interval | None:
   """Return the effect that a replay predicts, or None.
 
   A replay in which no score differs predicts nothing about a repair: under a
-  broken recipe, a few updates may change nothing at all. The effect of any
-  other change is then hardly larger than the bounds of the replay. Without
-  them, such a change would enter before those whose replays show a small gain.
+  broken recipe, a few updates may change nothing at all. For any other change,
+  the bounds of such a replay are its prediction, as the effect is hardly larger
+  than they are. Without them, it would enter before changes whose replays show
+  a small gain.
   """
   if trial.backtested or not trial.backtest or repairs.repairs_fault(trial):
     return trial.backtested
@@ -181,7 +186,7 @@ def queue(
     ordinary: How many of them may be neither the repair of a critical fault nor
       the user's.
     chance_of: Returns the probability that a candidate proves its gain, given
-      the predicted one. It is asked only for changes that repair nothing.
+      the predicted one. It is called only for changes that repair nothing.
     least_chance: The least probability with which such a change enters.
     is_paid: Whether the tokens pay for a round that these candidates enter.
     waits: Whether changes that repair nothing wait, because the policy learns
@@ -239,7 +244,7 @@ def queue(
 def _rank(trial: history_lib.Trial) -> int:
   """Return the rank of a candidate in the order of entry.
 
-  The user's changes enter in the order in which they were left.
+  The user's changes enter in the order in which they were left in the inbox.
   """
   if repairs.severity_of(trial) == 'critical':
     return _CRITICAL

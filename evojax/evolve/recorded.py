@@ -27,8 +27,8 @@ from evojax.runtime import decisions
 _T = TypeVar('_T')
 Step = tuple[pathlib.Path, int]  # Folder of an arm, and number of a step.
 
-# Groups that a diagnosis reads where one arm has fewer recent ones: a share of
-# them is known to 5 points. More would only take memory.
+# Number of groups that a diagnosis reads if one arm has fewer recent ones: a
+# share of them is known to within 5 points. More would only take memory.
 _GROUPS = 120
 
 
@@ -128,7 +128,7 @@ def findings(
 ) -> tuple[records.Finding, ...]:
   """Return the findings of `evojax-diagnose` on arms, worst first.
 
-  A blind run has none: the checks read what such a run has to discover.
+  A blind run gets none: the checks report what such a run has to discover.
 
   Args:
     run: The run.

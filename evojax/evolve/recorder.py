@@ -142,7 +142,7 @@ class Recorder:
     return self._paid + here
 
   def _begin(self) -> None:
-    """Keep what this start has written, as something is computed now."""
+    """Keep the files that this start has written, as computing begins now."""
     self._keep()
     self._begun = True
 
@@ -182,5 +182,5 @@ class Recorder:
     """Record why the run ends here, and the cost since the last row."""
     if not self.rows or not isinstance(self.rows[-1].record, records.Stop):
       self.append(records.Stop(reason=reason))
-    else:  # Otherwise each start would spend the same rest of a budget again.
+    else:  # Otherwise each start would spend the rest of the budget again.
       self.keep_cost()

@@ -1,4 +1,4 @@
-"""Values that remedies of a diagnosis set, and the changes that set them."""
+"""Values that remedies of a diagnosis set, and which changes are repairs."""
 
 from collections.abc import Iterable, Sequence
 import math
@@ -13,7 +13,7 @@ from evojax.ledger import records
 
 FAULTS = ('critical', 'warning')  # Severities of findings that are faults.
 FILES = ('reward.py', 'keep.py', 'weight.py')
-_LEAST = 1.1  # Least factor of a repair that the bounds stop.
+_LEAST = 1.1  # Least factor of a repair that ends at a bound.
 Change = tuple[str, Any, Any]  # Path, value before, value after.
 
 
@@ -78,10 +78,10 @@ def repairs_fault(trial: history_lib.Trial) -> bool:
 def is_due(trial: history_lib.Trial, number: int) -> bool:
   """Return whether a trial races in a round as the repair of a critical fault.
 
-  It does in one round, the first after a diagnosis calls the fault critical. In
-  it, the chain follows the repair, and the test of the repair uses all its
-  evidence: if the decision took a further round, the training of this one would
-  be lost.
+  It does so in one round, the first after a diagnosis calls the fault critical.
+  In that round, the chain follows the repair. It is also the repair's last
+  round, so that the test uses all its evidence: if the decision took another
+  round, the training of this one would be lost.
 
   Args:
     trial: A candidate.
@@ -104,16 +104,18 @@ def _makes(change: Change, remedy: records.Remedy) -> bool:
     return spec.as_float(after) == spec.as_float(value)
   if not before or (after / before - 1) * (remedy.times - 1) <= 0:
     return False
-  # A repair need not gain, only not lose, which a change of next to nothing
-  # never does. So it makes half of the step, or what the bounds leave of it.
+  # A repair need not show a gain, only no loss, and a tiny change never loses.
+  # So a change counts only if it makes at least half of the step, in logarithm,
+  # or, where a bound may have stopped it, a factor of at least _LEAST.
   least = _LEAST if _may_be_bound(path, after) else math.sqrt(remedy.times)
   return _size(after / before) >= min(_size(least), _size(remedy.times) / 2)
 
 
 def _may_be_bound(path: str, value: int | float) -> bool:
-  """Return whether a value may be the lowest or highest of its path.
+  """Return whether a value may lie on a bound of its path.
 
-  It is not known for paths of a domain, nor where another value is the bound.
+  The result is True where the bounds are not known here: for paths of a domain,
+  and where another config value is the bound.
   """
   try:
     field = surface_lib.recipe().field(path)
@@ -123,5 +125,5 @@ def _may_be_bound(path: str, value: int | float) -> bool:
 
 
 def _size(ratio: float) -> float:
-  """Return the size of a step by a factor; infinite if a value is off then."""
+  """Return |log ratio|; infinite for a step to 0, which turns a value off."""
   return abs(math.log(ratio)) if ratio > 0 else math.inf

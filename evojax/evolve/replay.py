@@ -36,8 +36,8 @@ WEIGHT_CAP = 2.0
 class Replayed:
   """Results of updates on recorded rollouts, under candidate and parent."""
 
-  # Candidate minus parent, a fraction. If `silent`, its ends are bounds: if n
-  # scores do not differ, at most 3 / n of all scores do, with 95 % confidence.
+  # Candidate minus parent, a fraction. If `silent`, its interval is a bound: if
+  # n scores do not differ, at most 3 / n of all do, with 95 % confidence.
   effect: records.Estimate
   equal: bool  # Whether parameters and moments agree bit for bit.
   # Whether no score differs although the parameters do: that does not show that
@@ -48,8 +48,8 @@ class Replayed:
 def problems_seed(seed: int, arm: str) -> int:
   """Return the seed of the problems on which replays are scored.
 
-  No arm uses it, so that these problems are new to the policy. Those of another
-  version differ, so that no problem decides about all changes of a run.
+  No arm uses it, so that these problems are new to the policy. Each version has
+  problems of its own, so that no problem decides about all changes of a run.
 
   Args:
     seed: Seed of the run.

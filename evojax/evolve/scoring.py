@@ -1,4 +1,4 @@
-"""Scores of policies: parameters from a checkpoint, evidence on disk."""
+"""Scores of policies from checkpoints, with the evidence stored on disk."""
 
 from collections.abc import Callable
 import dataclasses
@@ -28,7 +28,7 @@ class Scored:
   seed: int  # Seed of problems and sampler.
   problems: int
   samples: int  # Samples of each problem.
-  first: int = 0  # Place of the first problem in the split's stream.
+  first: int = 0  # Position of the first problem in the split's stream.
   step: int = 0  # Step in the name of the evidence file.
   # Checkpoint of an arm or a version; None: the policy's own directory is read.
   checkpoint: pathlib.Path | None = None

@@ -1,6 +1,7 @@
 """Search: a diagnostic that a run writes by itself, from its own rollouts.
 
-A run asks what sets two groups of its rollouts apart, when
+A run searches for what distinguishes two groups of its rollouts (named after
+each colon) when
 
 - a second judge refuses a change that gains by the run's own grader, and no
   critical alert explains it: the arms of the change, and the incumbent's;
@@ -13,14 +14,14 @@ A run asks what sets two groups of its rollouts apart, when
   all completions has. What nearly every solved completion does, such as edit a
   file, explains no gain.
 
-`predicates.mine` finds the simplest predicate that answers. It is written as a
+`predicates.mine` finds the simplest predicate that does. It is written as a
 diagnostic of the harness, whose alert begins half-way between the two groups,
 and passes the gate like any other change. It is kept if it holds on evidence on
 which it was not chosen: other versions, and pairs of the race that were left
 out (`steps.validation`). From then on it measures every version. Its alert can
-call for changes that pay or fine what was found (`propose.discovered`); where a
-second judge refused a change, it is critical, so that later changes that do the
-same are not kept.
+call for changes that reward or penalise what was found (`propose.discovered`);
+where a second judge refused a change, the alert is critical, so that later
+changes that do the same are not kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,23 +59,24 @@ _AUDIT, _RACE, _FAILURES, _GAIN = (
 )
 _IN_A_ROW = 3  # Failed changes: EvoTrainer, arXiv:2606.03108.
 _GAINED = 0.1  # Gain of the solved share after which the run searches again.
-# Share of the solved completions from which a predicate counts as needed.
+# A predicate that holds in at least this share of the solved completions counts
+# as needed to solve a problem, and explains no gain.
 _NEEDED = 0.995
-_MOST = 4  # From this many on, only a critical diagnostic is added.
+_MOST = 4  # Once searches have added so many, they only add critical ones.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Question:
-  """Two groups of rollouts, and why a run asks what sets them apart."""
+  """Two groups of rollouts, and why a run searches for their difference."""
 
   trigger: str
   why: str  # A sentence.
-  sides: tuple[str, str]  # What they are called.
+  sides: tuple[str, str]  # Their names, for the explanation.
   # Folders of the arms of the first side, or of both if `others` is empty: then
   # the sides are the solved and the unsolved rollouts.
   arms: tuple[str, ...]
   others: tuple[str, ...] = ()
-  earlier: str = ''  # Folder of an arm whose rollouts did something else.
+  earlier: str = ''  # Folder of the first version's arm, to find what changed.
   critical: bool = False
 
 
@@ -252,7 +254,8 @@ def _answer(
   known = [t for t in predicates.terms(e.view, columns) if is_new(t)]
   searched = [known]
   if question.earlier:
-    # A new way of solving is preferred to what merely became more frequent.
+    # What changed among the solved completions is preferred to what changed
+    # among all completions.
     solved = (e.one | e.earlier) & e.view.outcome
     known = [t for t in known if t.there[solved].mean() < _NEEDED]
     searched = [

@@ -139,7 +139,7 @@ def _standing(
     run: The run.
     number: Number of the round.
     trial: The candidate, with its earlier rounds.
-    index: Its place in the order of entry, from 1.
+    index: Its position in the order of entry, from 1.
     found: Differences of the pairs of the round.
     errors: Their standard errors over problems.
     groups: Differences of every candidate in every round of the race so far.
@@ -171,7 +171,7 @@ def _standing(
   left = costs.rounds_left(run, number, candidates, dev=dev)
   most = min(e.patience, before.rounds + left)
   spread = spreads.pooled(groups) or 0.0
-  # This candidate's test may cut large gains, which changes the spread.
+  # The test of a repair cuts large gains (`race.counted`): its spread differs.
   cap = race_lib.cap_of(errors)
   cut = spreads.pooled(
       [race_lib.counted(g, margin, cap) for g in groups]
@@ -245,7 +245,7 @@ def _known_noise(run: opening.Run, number: int) -> float:
 def detectable(
     run: opening.Run, noise: float, alpha: float, rounds: int
 ) -> float | None:
-  """Return the effect with which a candidate passes at 80 % power.
+  """Return the effect that a candidate's test detects with 80 % power.
 
   Args:
     run: The run.
@@ -348,13 +348,13 @@ def alpha_of(run: opening.Run, index: int) -> float:
 
 
 def entered(run: opening.Run) -> dict[int, int]:
-  """Return the candidates that were raced, with their places from 1."""
+  """Return the raced candidates: trial -> position in the order of entry."""
   races = run.recorder.history.races
   return {s.trial: s.index for race in races for s in race.standings}
 
 
 def _indices(run: opening.Run, field: Sequence[history_lib.Trial]) -> list[int]:
-  """Return the places of candidates in the order in which they entered."""
+  """Return the positions of candidates in the order of entry, from 1."""
   known = entered(run)
   following = itertools.count(1 + len(known))
   return [known.get(t.number) or next(following) for t in field]

@@ -1,10 +1,10 @@
-"""The train stream: which of its problems each arm of a run gets.
+"""The train stream, and the part of it that each arm of a run gets.
 
-Version 0 and the pairs of all rounds follow each other in one stream, that of
-the run's seed. The policy is trained by arms of different pairs, so it meets no
-problem of a data set again before it has passed all others. For a harness with
+Version 0 and the pairs of all rounds get consecutive parts of one stream, that
+of the run's seed. The policy is trained by arms of different pairs, so it sees
+no problem of a data set twice before it has seen all others. For a harness with
 refill rounds, as many problems are reserved as it may need. A fork continues a
-policy that was trained on such a stream, so it has one of its own.
+policy that was trained on such a stream, so its own stream has another seed.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Reserve:
 
 
 def lineage(run: opening.Run) -> tuple[str, ...]:
-  """Return what makes the seeds of a fork differ from those of its source."""
+  """Return a key that makes a fork's seeds differ from its source's."""
   forked = run.recorder.find(records.Open).forked
   return (run.recorder.history.base.end,) if forked else ()
 

@@ -1,4 +1,4 @@
-"""The end of a run that evolves: numbers for a file, a table for a reader."""
+"""The end of a run that evolves: exports, summary.json and printed tables."""
 
 from collections.abc import Mapping
 import dataclasses

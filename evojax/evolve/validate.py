@@ -2,15 +2,15 @@
 
 No trial can measure the value of such a change, since it leaves every policy
 unchanged. It is judged by the run's records instead. A diagnostic must work on
-every past version and be informative: within versions its values follow the
-score, or what it measures tells solved from unsolved completions. A statistic
-of a backtest must have predicted the effects of past trials. Both must beat
-chance at LEVEL, corrected for the number of tests (Bonferroni), one or two for
-each value that the function returns. If the records cannot decide, the change
-is discarded, with the counts as reason.
+every past version and be informative: within versions, its values follow the
+score, or they measure a difference between solved and unsolved completions. A
+statistic of a backtest must have predicted the effects of past trials. Both
+must beat chance at LEVEL, corrected for the number of tests (Bonferroni), one
+or two for each value that the function returns. If the records cannot decide,
+the change is discarded, with the counts as reason.
 
-Differences between versions prove nothing: all that drifts during training
-differs from version to version as the score does, and a run has few versions.
+Differences between versions prove nothing: whatever drifts during training
+differs between versions, as the score does, and a run has few versions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -203,7 +203,7 @@ def backtest(trials: Sequence[PastTrial]) -> Validation:
 
   It is kept if it never fails and the rank correlation of one of its numbers
   with the realised effects beats chance. Its sign may be either: a statistic
-  may predict harm. The share of equal signs is reported beside it.
+  may predict harm. The share of equal signs is reported as well.
 
   Args:
     trials: Past trials with a realised effect, oldest first.
@@ -269,7 +269,7 @@ def _follows(
     name: The number.
     values: Its values.
     wanted: The values that it should follow.
-    what: What these are.
+    what: Description of these values.
     groups: The group of each value if only agreement within groups counts.
   """
   if len(values) < LEAST:

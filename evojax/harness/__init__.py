@@ -2,8 +2,8 @@
 
 `spec` reads and writes it, `surface` says which config values it may hold,
 `delta` names the one factor in which two harnesses differ (found by `syntax`),
-`run` calls its functions in the box (`calls`, `worker`), and `admit` checks
-every change. Sources of seed harnesses and of `library` come with the package;
-any other goes through the `gate`, which parses it (`language`) and tests it on
-evidence (`cases`, `derive`). Nothing here imports jax.
+`run` calls its functions in the box, a sandbox (`calls`, `worker`), and `admit`
+checks every change. Sources of seed harnesses and of `library` come with the
+package; any other goes through the `gate`, which parses it (`language`) and
+tests it on evidence (`cases`, `derive`). Nothing here imports jax.
 """

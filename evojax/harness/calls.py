@@ -1,11 +1,11 @@
-"""Requests of harness functions to the box; each runs in a fresh process.
+"""Requests to run harness functions in the box (`sandbox.box`).
 
-This process's box is started at the first call and ends with the process. A
-failure of a function is a status. If a machine is so busy that a call gets less
-CPU time than its limit, the call is repeated with more wall time, so that load
-does not decide the result; a call that was late in every attempt has the status
-BUSY, which says nothing about the function. A failure of the box is an
-`InfraError`.
+Each request runs in a fresh process. This process's box is started at the first
+call and ends with the process. A failure of a function is a status. If the
+machine is so busy that a call gets less CPU time than its limit, the call is
+repeated with more wall time, so that the result does not depend on the load; a
+call that was late in every attempt has the status BUSY, which says nothing
+about the function. A failure of the box is an `InfraError`.
 """
 
 import ast
@@ -39,7 +39,7 @@ InfraError = box_lib.InfraError
 _PATIENCE = (3.0, 12.0, 48.0, 192.0)
 # The header of an answer has one entry per call, with array names and shapes.
 _MAX_HEADER_BYTES, _MAX_ENTRY_BYTES = 1 << 20, 32 << 10
-# Errors of parsing forged bytes, besides those of large or deep ones.
+# Errors from parsing forged bytes, except those from large or deep ones.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 # A source with a computed column name may read any column.
 _COMPUTED = '[]'  # Stands for e[name] with a computed name.

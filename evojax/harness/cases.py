@@ -80,7 +80,7 @@ class Cases:
     kinds: The kinds of evidence to which changes were applied: 'synthetic',
       'scrambled', 'recorded' if there is any, 'tied', 'rare', and STEP with the
       size of each step.
-    sizes: The kinds of the size of a step.
+    sizes: Those of the kinds that have the size of a step.
     copies: Names of cases with a part of such evidence; each also exists as
       '<name>, copied'.
     in_a_row: Number of consecutive calls of `keep` in a run, with the evidence

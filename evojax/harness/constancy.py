@@ -1,7 +1,7 @@
 """Numbers without information: constant ones, or none at all.
 
-A function may give useful numbers on little evidence and a constant on as much
-as a training step has, where it matters. So it is tested there, too.
+A function may give useful numbers on little evidence, but a constant on as much
+as a training step has, where it counts. So it is tested on that much, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -18,8 +18,8 @@ A function is tested under the conditions of training: with as many prompts and
 completions as a step has, on values at the edge of what may occur, and, since
 `keep` has a state, after as many calls as a run makes.
 
-The box (see `calls`) contains a function that passes. No answer is trusted: the
-numbers of a function are only compared here.
+A function that passes still runs in the box only (see `calls`). No answer is
+trusted: the numbers of a function are only compared here.
 """
 
 import ast
@@ -563,7 +563,7 @@ def _is_busy(answer: Answer) -> bool:
 
 
 def _is_hang(answer: Answer) -> bool:
-  """Return whether a call, and all beside it, used up the time limit."""
+  """Return whether a call, and all others with it, used up the time limit."""
   return isinstance(answer, run.FunctionError) and (
       answer.status == 'hang' and not answer.alone
   )

@@ -5,11 +5,11 @@ and functions (`python_names`, `numpy_names`), and of the places where
 functions, iterators and objects may occur (`standing`). Anything else is
 refused with a remedy. The source is only parsed, never run.
 
-What the box contains anyway (endless work, wrong answers, crashes) passes. What
-would make an answer differ from run to run does not pass, and neither does
-access from a value to the interpreter around it.
+Faults that the box contains anyway (endless loops, wrong answers, crashes) are
+not looked for. Refused is what would make an answer differ from run to run, and
+what would give access from a value to the interpreter around it.
 
-A function that compares groups with each other says so by name:
+A function that compares groups with each other has to declare it by name:
 
     ACROSS_GROUPS = ('rank',)    # Parts of reward.py; 'keep', 'weight'.
 """

@@ -2,8 +2,8 @@
 
 A module of the standard library gives access to everything (`re.enum.sys`), so
 its names are listed one by one. A name that is missing here is refused (see
-`language`). The worker imports all of these modules before it gives up the
-right to open files; NumPy's names are in `numpy_names`.
+`language`). The worker imports all of these modules before the box forbids it
+to open files; NumPy's names are in `numpy_names`.
 """
 
 import functools
@@ -166,9 +166,9 @@ RAISED = EXCEPTIONS | {'NotImplementedError', 'RuntimeError'}
 ERRORS = frozenset(('numpy.linalg.LinAlgError', 'statistics.StatisticsError'))
 SPECIAL_METHODS = frozenset('__call__ __init__ __len__ __post_init__'.split())
 
-# Objects that a function may hold, and that lead to the interpreter, to memory
-# or to other functions: the frame of a generator has all builtins, the base of
-# a column the whole request.
+# Types of objects that a function may hold, and that give access to the
+# interpreter, to memory or to other functions: the frame of a generator has all
+# builtins, the `base` of a column is the memory of the whole request.
 _LEADING = (
     BaseException, functools.partial, memoryview, np.dtype, np.generic,
     np.ndarray, np.ufunc, property, type, type(functools.cache(len)),

@@ -8,7 +8,7 @@ with a status, never a number; a failure of the box is an `InfraError`. Each
 request runs in a fresh process, and each call of it in a fresh namespace, so
 nothing is remembered except the state that `keep` returns. Groups and
 completions are shuffled before a call and restored after it, so that positions
-carry no information, even if the gate missed it.
+carry no information, even for a function that the gate wrongly let pass.
 """
 
 import ast

@@ -25,8 +25,8 @@ _WITH_DOCSTRING = (
 )
 MAX_DEPTH = 60  # Levels of a tree, since recursive readers use stack for each.
 MAX_NODES = 4000
-# Python prints no integer of more than 4300 digits; a larger one than this is
-# not a float or a string everywhere.
+# Python prints no integer of more than 4300 digits, and one beyond this limit
+# may not convert to a float or a string.
 MAX_INT = 2**63
 
 

@@ -3,9 +3,9 @@
 The text of a function, an iterator or an object, and its position in a set,
 show a memory address, which differs from run to run. So such a value may be
 called, looped over, named, returned and passed on, but not converted to text,
-nor passed to code that could do so. The kinds are found from the tree without
-regard to the order of lines: a name is a function everywhere in its outermost
-function if it is one anywhere in it.
+nor passed to code that could do so. The kinds are found from the tree, without
+regard to the order of lines: a name that is bound to a function anywhere within
+an outermost function counts as a function everywhere in it.
 """
 
 import ast

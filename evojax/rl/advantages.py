@@ -54,7 +54,8 @@ def group_mean(rewards: Rewards, valid: Valid) -> Advantages:
   """Centre rewards within each group, without dividing by their spread.
 
   A_pg = r_pg - mean_g r, over valid g only (Dr. GRPO: Liu et al. 2025,
-  arXiv:2503.20783). Groups that are nearly all right or wrong get no boost.
+  arXiv:2503.20783). Unlike in `group_norm`, groups that are nearly all right or
+  all wrong are not scaled up.
 
   Args:
     rewards: float [P, G], finite where valid.

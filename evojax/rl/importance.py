@@ -56,10 +56,10 @@ def importance_weights(
     cap: Scalar,
     floor: Scalar = 0.0,
 ) -> tuple[Float[Array, '*B L'], Sums, Float[Array, '']]:
-  """Return weights that undo the sampler's probabilities, without gradient.
+  """Return weights that correct for the sampler's policy, without gradient.
 
-  With r = old / sampler of each token, or their product over a sequence, which
-  all of its tokens share:
+  With r = old / sampler of each token, or the product of these ratios over a
+  sequence, which all of its tokens share:
 
     *_truncate   w = min(max(r, floor), cap)
     *_mask       w = r if floor <= r <= cap, else 0
@@ -186,5 +186,5 @@ def k3(
   would also differentiate the sampling of x.
   """
   log_r = ref_logprobs - logprobs
-  # Near r = 1, exp(log_r) - 1 would lose the digits that this is about.
+  # Near r = 1, exp(log_r) - 1 would cancel most significant digits.
   return jnp.expm1(log_r) - log_r

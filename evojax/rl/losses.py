@@ -31,7 +31,7 @@ AGGREGATIONS = ('token', 'sequence', 'constant')
 def count(
     mask: Bool[masked.AnyArray, '*B L'], aggregation: str, max_tokens: int
 ) -> Float32[masked.AnyArray, '']:
-  """Return the number to average over; numbers of micro-batches add up.
+  """Return the number to average over; it is additive over micro-batches.
 
   'token': masked-in tokens (DAPO, arXiv:2503.14476, Eq. 12). 'sequence':
   sequences with at least one such token (GRPO, arXiv:2402.03300, Eq. 3).

@@ -1,9 +1,9 @@
 """Checks that all processes of a run, and all its starts, have equal inputs.
 
-Processes with other problems, another policy or other code would compute other
-things, or wait for each other in different programs, without an error. A run
-that continues with other problems would repeat some and leave out others, and
-its scores before and after would not be comparable.
+Processes that differ in problems, policy or code would compute different
+things, or hang in different programs, without an error. A run that continues
+with other problems would repeat some and leave out others, and its scores
+before and after would not be comparable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,10 @@ def problems(
 
 
 def _plain(value: Any) -> Any:
-  """Return a NumPy scalar's value; of others, whose text may vary, the type."""
+  """Return the value of a NumPy scalar, or the type of any other object.
+
+  The text of other objects may vary from process to process.
+  """
   return value.item() if isinstance(value, np.generic) else type(value).__name__
 
 
@@ -65,8 +68,8 @@ def facts(setup: setup_lib.Setup) -> dict[str, str]:
   found = {
       f'config.{field}': json.dumps(value)
       for field, value in config.items()
-      # A path may differ, as long as the same things are there; a text with
-      # blanks, such as a prompt with tags, may not.
+      # Paths may differ between processes, as long as they lead to the same
+      # content; a text with spaces, such as a prompt with tags, is no path.
       if not (isinstance(value, str) and os.sep in value and ' ' not in value)
   }
   for split, what in problems(setup).items():

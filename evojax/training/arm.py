@@ -1,4 +1,4 @@
-"""An arm: one harness and one seed, trained from a checkpoint for some updates.
+"""An arm: some updates from a checkpoint, under one harness and one seed.
 
 The input of an arm is an `ArmJob`, its result a `ledger.records.Arm`, which is
 also stored as `arm.json` in the arm's folder. Both are plain data, so that any
@@ -142,7 +142,7 @@ def checkpoint_of(folder: str | pathlib.Path, updates: int) -> pathlib.Path:
 
 
 def retained(folder: pathlib.Path, updates: int) -> list[pathlib.Path]:
-  """Return the checkpoints to keep: at half, for replays, and at the end."""
+  """Return the checkpoints to keep: halfway, for replays, and at the end."""
   paths = [checkpoint_of(folder, n) for n in _retained_steps(updates)]
   return [path for path in paths if path.exists()]
 
@@ -244,7 +244,7 @@ def _train(
     except BaseException:  # Save the finished updates, whatever the reason.
       trainer.save()
       raise
-    # Decided in process 0: no other may end an arm that the rest train on.
+    # Decided in process 0, so that all processes end the arm together.
     if limit and decisions.decide(lambda: time.monotonic() - began > limit):
       why = f'more than evolve.arm_seconds={limit:g} s'
       raise _Stopped('train_budget_overrun', why)
@@ -284,7 +284,7 @@ def _train(
       end=trainer.learner.fingerprint(),
       status=status,
       why=why,
-      # The evidence of an update that failed is not that of a trained policy.
+      # An update that failed may have evidence, but does not count.
       updates=trainer.step,
       outcome=tuple(solved[: trainer.step]),
       sampled_tokens=tokens,

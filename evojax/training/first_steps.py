@@ -1,4 +1,4 @@
-"""A check whether the first steps of a run contain a learning signal.
+"""A check of whether the first steps of a run have a learning signal.
 
 The policy learns from differences of rewards within a group. If all rewards of
 a group are equal (a dead group), its advantages are 0 and it has no effect.
@@ -18,7 +18,7 @@ _DEAD = 0.9  # If at least this share of the groups is dead, little is learned.
 # If at most this share is solved, dead groups count as all wrong; if at least 1
 # minus this share, as all right.
 _FEW = 0.1
-_CUT = 0.5  # If more is cut by a limit, this is why few are solved.
+_CUT = 0.5  # If a limit cuts more than this share, it is why few are solved.
 _TURNS = schema.FINISH_REASON['turns']
 _REMEDY = {
     'cut': (
@@ -78,10 +78,11 @@ def warning(workdir: pathlib.Path) -> str:
 def _shares(
     workdir: pathlib.Path, step: int
 ) -> tuple[float, float, float, float]:
-  """Return a step's shares of what is solved, dead, and cut by each limit.
+  """Return four shares that describe the learning signal of a step.
 
-  They are the shares of solved completions, of dead groups, of completions that
-  the limit of tokens cuts, and of episodes that end by their limit of turns.
+  They are the shares of solved completions among the graded ones, of dead
+  groups, of completions cut by the token limit, and of episodes ended by the
+  turn limit.
   """
   columns = 'group', 'graded', 'outcome', 'reward', 'truncated', 'finish_reason'
   group, graded, outcome, reward, cut, reason = store.read_numbers(

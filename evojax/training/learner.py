@@ -88,8 +88,8 @@ class Learner:
       float32 [P, G], the mean |old_logprobs - sampler_logprobs| of each
       episode, NaN if the episode was not in the update. If the algorithm
       rejects tokens, the metrics also have the number of rejected episodes, and
-      of groups that lost all their episodes by this; if the peak of the devices
-      is known, they have 'mfu'.
+      of groups that lost all their episodes by this; if the peak FLOP rate of
+      the devices is known, they have 'mfu'.
 
     Raises:
       update.NonFiniteError: If the loss or a gradient is not finite. The state

@@ -199,7 +199,7 @@ def _run(
     def after_step() -> None:
       if trainer.step == min(first_steps.STEPS, config.steps):
         if line := first_steps.warning(path) if primary else '':
-          # With such a value, problems only seem to be too hard.
+          # Such a setting can make problems only seem too hard.
           say(f'{line}; but first see to {", ".join(odd)}' if odd else line)
       # Evaluate before the checkpoint is saved, so that after a kill in between
       # the evaluation is repeated.
@@ -240,7 +240,7 @@ def _run(
 def _first_lines(
     trainer: trainer_lib.Trainer, directory: workdir_lib.Workdir
 ) -> list[str]:
-  """Return what is said of a training before its first step."""
+  """Return the lines to print before the first step of a training."""
   steps = trainer.config.steps
   if not trainer.step:
     curves = f'curves: tensorboard --logdir={directory.path}'
@@ -292,8 +292,8 @@ def loop(
   Args:
     trainer: The trainer, at any step.
     before_step: Called before each step. It may raise to stop the training.
-    report: Called with the metrics of each step, also of one after whose update
-      servers or a signal ended the run.
+    report: Called with the metrics of each step, even if servers or a signal
+      ended the run between its update and its end.
     after_step: Called after each step, before its checkpoint.
   """
   config = trainer.config
@@ -324,7 +324,7 @@ def loop(
               finish(trainer.finished)
           raise
       finish(log)
-      with _saved_at_the_end(trainer):  # It may evaluate, and lose servers.
+      with _saved_at_the_end(trainer):  # An evaluation may lose its servers.
         after_step()
       if trainer.checkpointer.due(trainer.step) or trainer.step == config.steps:
         with trainer.phases('checkpoint'):

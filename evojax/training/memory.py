@@ -1,8 +1,8 @@
 """Memory of a run per device, computed from the shapes of its arrays.
 
-Parameters, moments and caches are shapes with shardings; nothing is loaded onto
-a device. The temporaries of programs are reported by the compiler if the
-devices are here, and bounded otherwise.
+Parameters, moments and caches are described by shapes and shardings; nothing is
+loaded onto a device. The temporaries of programs are reported by the compiler
+if the devices are on this machine, and bounded otherwise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -294,7 +294,7 @@ def compiled(run: Run) -> Iterator[tuple[str, int]]:
 
 
 def fresh_bytes(name: str, memory: Any) -> int:
-  """Return the bytes that a program needs beside those of `resident`.
+  """Return the bytes that a program needs in addition to `resident`.
 
   Args:
     name: The program's name from `lower`.
@@ -302,7 +302,7 @@ def fresh_bytes(name: str, memory: Any) -> int:
       more temporary bytes than libtpu reserves, see tests/aot/programs.py.
   """
   fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
-  if name == 'mean':  # Its memory is that of the total, another state.
+  if name == 'mean':  # It needs memory for the total, which is another state.
     fresh = memory.output_size_in_bytes
   # The output of 'weights' is the engine's copy, which `resident` counts; the
   # former copy has been freed before.
@@ -441,8 +441,8 @@ def _update_bytes(run: Run) -> float:
   # pass.
   copies = run.copies_weights and cfg.remat == 'none'
   waiting = bytes_of(run.sampler_weights['layers']) if copies else 0
-  # The sum over micro-batches, and the gradients of one micro-batch. What is
-  # sent to other slices is copied to buffers of its own.
+  # The sum over micro-batches, and the gradients of one micro-batch. Gradients
+  # that are sent to other slices are copied to separate buffers.
   gradients = (2 + (run.mesh.shape['slice'] > 1)) * run.gradient_bytes
   if run.platform == 'gpu' and run.mesh.shape['fsdp'] > 1 and cfg.scan_layers:
     layers = run.gradients['layers']
@@ -474,7 +474,7 @@ def _score_bytes(run: Run) -> float:
   """Bound the temporaries of computing log-probs without gradient."""
   f = _forward(run)
   hidden = 2 * f.targets * run.cfg.hidden_size * _item(run)
-  # XLA for GPUs keeps nothing of a layer beside the next one.
+  # XLA for GPUs frees a layer's temporaries before those of the next layer.
   layer = (1 + (run.platform != 'gpu')) * (f.layer + f.scores + f.weights)
   return layer + 2 * f.alive * _logit_bytes(run) + hidden
 

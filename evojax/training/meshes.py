@@ -2,14 +2,14 @@
 
 A run may continue on a machine with more or fewer devices than its config names
 (`config.mesh`), by the same command. The mesh is then chosen in this order: the
-parameters are split into as many parts as the config asks for, or as many as
-there can be, so that a device holds no more of them than it must; `tensor`,
-`fsdp` and `slice` change as little as possible; `data` takes the rest. The same
-config on the same devices always gets the same mesh.
+parameters are split into as many parts as the config asks for, or else as many
+as possible, so that the share of a device stays small; `tensor`, `fsdp` and
+`slice` change as little as possible; `data` takes the rest. The same config on
+the same devices always gets the same mesh.
 
 If the config sets a size above 1, a new run takes no other mesh: an error names
-the nearest one. A run that is continued takes the nearest one by itself. In
-both cases, no other mesh is taken if a device may then lack memory.
+the nearest one. A run that is continued takes the nearest one by itself. No
+other mesh than the config's is taken if a device may then lack memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def open_run(
     trains: As for `accept`.
 
   Raises:
-    ValueError: If the processes do not run the same, see `agreement`, or the
+    ValueError: If the processes have different inputs, see `agreement`, or the
       mesh is refused, see `open_mesh` and `accept`.
   """
   mesh = open_mesh(setup.config, setup.policy)

@@ -134,7 +134,7 @@ def round_name(
 ) -> str:
   """Return the name of a stage of a round; `number` counts from 0."""
   rounds = config.evolve.rounds
-  # Rounds after the last one train a kept change beside its shadow.
+  # Rounds after the last one train the policy and the shadow of a kept change.
   place = f'{number + 1}/{rounds}' if number < rounds else 'horizon'
   return f'round {number} ({place}) {what}'
 

@@ -226,7 +226,7 @@ class Trainer:
 
   def _too_late(self, tree: Any) -> str:
     """Return why a checkpoint would not be durable in time; '' if it would."""
-    # Perhaps only some of the processes have got the signal.
+    # The signal may have reached only some of the processes.
     left = sharding.to_host(np.array([preemption.seconds_left()])).min().item()
     size, seconds = self.checkpointer.estimate(tree)
     if not decisions.decide(lambda: seconds > left):
@@ -313,7 +313,7 @@ class Trainer:
           again = self._player.play(asked, stale)
           for i, episode in zip(stale, again, strict=True):
             episodes[i] = episode
-      # In a later round, a problem that cannot be graded is only dropped.
+      # In refill rounds, problems that cannot be graded are only dropped.
       rounds.append(self.reward(asked, episodes, need_grades=not rounds))
       missing = c.prompts - sum(int(r.kept.sum()) for r in rounds)
       if missing <= 0:

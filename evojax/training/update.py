@@ -369,20 +369,20 @@ def update_step(
   # How much this update lowers the loss, to first order and without weight
   # decay. Where advantages have a standard deviation of 1 (group_norm), it is
   # about the change of a token's log-prob. The arrays are not flattened
-  # (optax.tree.vdot): XLA would gather those of which an inner axis is split,
-  # every device the whole update in float32.
+  # (optax.tree.vdot): XLA would gather those with a sharded inner axis, so that
+  # each device would hold the whole update in float32.
   products = jax.tree.map(lambda g, d: jnp.sum(g * d), grads, direction)
   metrics['descent'] = hyper['learning_rate'] * optax.tree.sum(products)
   return new_state, metrics, rows
 
 
 def _mean(total, count):
-  """Return total / count; NaN if nothing was counted, as 0 would be a value."""
+  """Return total / count; NaN without any count, as 0 could be a mean."""
   return jnp.where(count > 0, total / jnp.maximum(count, 1.0), jnp.nan)
 
 
 def _sampler_metrics(algorithm, sums):
-  """Return metrics of the sampler's difference, and of its correction."""
+  """Return metrics of the sampler-trainer mismatch and of its correction."""
   tokens, sequences = sums['tokens'], sums['sequences']
   metrics = {name: _mean(sums[name], tokens) for name in ('gap', 'sampler_kl')}
   if algorithm.tis_mode:

@@ -13,11 +13,12 @@ PROPOSERS or a module of the user's own by its dotted path:
 
 All proposers see the same `Context`, and every change has to pass `consider`:
 it lies on the surface, is one factor, is not vetoed, and was not tried on this
-parent before; numbers within 1 % of each other, and lists in another order, are
-the same. While the policy learns fast (`evolve.settled`), a proposer is asked
-only if there is a critical finding or a warning, and only a change that repairs
-one is taken. Later, a change that repairs nothing is taken only if its expected
-effect makes a test worth its tokens (`Context.is_worth_trying`).
+parent before; numbers within 1 % of each other count as equal, and so do lists
+that differ only in order. While the policy learns fast (`evolve.settled`), a
+proposer is called only if there is a critical finding or a warning, and only a
+change that repairs one is accepted. Later, a change that repairs nothing is
+accepted only if its expected effect makes a test worth its tokens
+(`Context.is_worth_trying`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +36,8 @@ from evojax.ledger import history as history_lib
 from evojax.ledger import records
 from evojax.runtime import plugins
 
-# Relative difference up to which two numbers count as one change, since no race
-# can tell their effects apart.
+# Relative difference up to which two numbers count as equal, since no race can
+# tell their effects apart.
 _SAME = 0.01
 
 PROPOSERS = {

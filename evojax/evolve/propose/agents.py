@@ -1,9 +1,9 @@
 """Interventions for agents that repair repositories with tools.
 
-The domain's arguments tell whether a run trains such agents. The entries answer
-alerts of the swe seed diagnostics, besides those of any domain. Each part of
-the reward can be paid or fined from the start; `directions` inverts what was
-changed and takes it out again.
+Whether a run trains such agents follows from the domain's arguments. The
+entries answer alerts of the swe seed diagnostics, besides those of any domain.
+Each part of the reward can be given a positive or a negative weight from the
+start; `directions` inverts what was changed or removes it again.
 """
 
 from collections.abc import Iterator

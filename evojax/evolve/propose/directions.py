@@ -20,7 +20,7 @@ from evojax.harness import parts as parts_lib
 from evojax.harness import surface as surface_lib
 
 # Expected effects. Most changes of a chosen value do harm, but a value that is
-# not the default may be the fault.
+# not the default may itself be the fault.
 _EITHER, _BACK = (-0.05, 0.01), (-0.04, 0.10)
 _STEP = 3.0  # Factor for values on a log scale.
 _PART = 0.25  # Share of the range of values on a linear scale.

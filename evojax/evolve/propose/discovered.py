@@ -1,9 +1,9 @@
-"""Interventions that pay or fine what a run found in its own rollouts.
+"""Interventions that reward or penalise what a run found in its rollouts.
 
 A diagnostic of `evolve.search` measures how often a predicate holds. While its
-alert is raised, the predicate can be made a part of the reward: paid where it
-holds too rarely, fined where it holds too often. As with any shaping, the race
-and the second judge decide.
+alert is raised, the predicate can be made a part of the reward: with a positive
+weight if it holds too rarely, with a negative one if it holds too often. As
+with any shaping, the race and the second judge decide.
 """
 
 from collections.abc import Iterator

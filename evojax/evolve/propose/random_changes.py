@@ -1,6 +1,6 @@
 """The control proposer: uniformly random changes on the surface.
 
-The gain of another proposer over this one measures the worth of its knowledge.
+The gain of another proposer over this one measures what its knowledge is worth.
 """
 
 from collections.abc import Sequence

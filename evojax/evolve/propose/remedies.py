@@ -53,10 +53,10 @@ def outside(
 def is_beyond_repair(
     surface: surface_lib.Surface, findings: Sequence[records.Finding]
 ) -> bool:
-  """Return whether what is critical can only be repaired outside the harness.
+  """Return whether critical faults can only be repaired outside the harness.
 
-  As long as a harness may make one remedy of a critical fault, it comes first,
-  since the other faults may be its consequences.
+  It is False while a harness may make a remedy of any critical fault: this
+  remedy comes first, since the other faults may be consequences of that one.
   """
   critical = [f for f in findings if f.severity == 'critical' and f.remedies]
   return bool(critical) and all(

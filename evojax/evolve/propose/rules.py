@@ -4,7 +4,7 @@ Remedies that the diagnosis names come first, then skills whose alert or finding
 is raised. Otherwise the interventions that an alert calls for compete with
 numeric mutations of earlier changes: Thompson sampling chooses the intervention
 class, then the change within it. Beliefs are Normal: the library's interval is
-the prior, the trials of the run are observations. No language model is asked,
+the prior, the trials of the run are observations. No language model is called,
 and equal contexts give equal proposals.
 """
 
@@ -33,7 +33,7 @@ from evojax.ledger import records
 from evojax.stats import intervals
 
 # Standard deviations of the true effect between changes of the same factor, and
-# of the same class. The smaller one is, the more a trial tells about another.
+# of the same class. The smaller it is, the more a trial tells about others.
 _SPREAD_FACTOR = 0.03
 _SPREAD_CLASS = 0.06
 # Share of the trials that goes to untried classes while an alert calls for one.

@@ -2,7 +2,7 @@
 
 Families with several levels are made easier or harder by their levels. Where no
 family has more than one, as in swe, the solve rates of the families in the
-recorded rollouts say which are easy.
+recorded rollouts show which are easy.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from evojax.runtime import decisions
 from evojax.runtime import devices
 from evojax.training import memory as memory_lib
 
-# How the reason begins against a candidate that may not fit into memory.
+# Prefix of the reason to refuse a candidate that may not fit into memory.
 SIZE_BLOCKED = 'size_blocked: '
 
 

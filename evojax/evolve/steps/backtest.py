@@ -149,7 +149,8 @@ def _backtest(
   folder, recent = run.path / version.folder, recorded.recent(steps)
   old, old_view = rewarded(run, version.harness, folder, recent)
   new, new_view = rewarded(run, design.harness, folder, recent)
-  # Ours are merged last, so that the harness's cannot take their names.
+  # The package's statistics are merged last, so that those of the harness
+  # cannot replace them.
   found = _own_statistics(run, version.harness, old_view, new_view)
   found |= statistics_lib.compare(old, new)
   if delta.factor.startswith('reward:'):

@@ -50,8 +50,8 @@ class Field:
 def fill(run: opening.Run, number: int) -> Field:
   """Return the candidates of a round: those still racing, then new ones.
 
-  For each refused change another is tried, up to stages.TRIES per place, so
-  that refusals cannot keep a round from training.
+  For each refused change another is tried, but at most stages.TRIES per place,
+  so that refusals cannot keep a round from training.
   """
   first = _first_trial(run, number)
   free = places(run, number)
@@ -63,8 +63,8 @@ def fill(run: opening.Run, number: int) -> Field:
         records.Hypothesize, lambda: hypothesize.none(diagnosis), trial=first
     )
   for trial in range(first, first + stages.TRIES * free):
-    # Each round tries at least one change: its diagnosis may call for a repair
-    # that comes before all who wait.
+    # Each round tries at least one change: its diagnosis may call for a repair,
+    # which enters before all waiting candidates.
     if trial > first and _is_full(run, trial, free, wait):
       break
     if not _begin(run, number, trial, free, wait):
@@ -115,12 +115,12 @@ def _place(values: dict[str, Any]) -> records.Queued:
 def places(run: opening.Run, number: int) -> int:
   """Return how many candidates may enter a round.
 
-  Candidates that race on from the round before, and a shadow that trains on,
-  take some of the evolve.candidates places. The rest is limited by what is left
-  of evolve.entries, and by what evolve.tokens pays for.
+  Candidates still racing since an earlier round, and a shadow, take some of the
+  evolve.candidates places. The rest is limited by what is left of
+  evolve.entries, and by what evolve.tokens pays for.
   """
   others = _others(run, number)
-  if number >= run.config.evolve.rounds:  # Only a shadow trains on.
+  if number >= run.config.evolve.rounds:  # Only a shadow still trains.
     return 0
   free = min(run.config.evolve.candidates - others, _entries(run)[1])
   # The arms of the incumbent and of these others are paid for first.
@@ -138,9 +138,9 @@ def is_paid(
 ) -> bool:
   """Return whether the tokens pay for all that trains in a round.
 
-  That is the incumbent, what trains on from the round before, and candidates
-  that enter. If the tokens do not suffice, no candidate races on, and the last
-  of `entering` has to wait.
+  That is the incumbent, the shadow, candidates still racing since an earlier
+  round, and candidates that enter. If the tokens do not suffice, no candidate
+  races on, and the last of `entering` has to wait.
   """
   shadowed = pairs.shadowed(run, shadow.current(run))
   scored_by = pairs.scored_by([*_racing_on(run), *entering, *shadowed])
@@ -154,7 +154,7 @@ def is_paid(
 
 
 def _others(run: opening.Run, number: int) -> int:
-  """Return how many harnesses train on beside the incumbent."""
+  """Return how many harnesses keep training in addition to the incumbent."""
   return len(_racing_on(run)) + (shadow.current(run) is not None)
 
 
@@ -173,9 +173,9 @@ def _ordinary(run: opening.Run) -> int:
 def _is_full(run: opening.Run, trial: int, free: int, wait: str) -> bool:
   """Return whether enough candidates of trials before this one wait.
 
-  If there were only as many as places, all would enter whatever is predicted.
-  So one more is needed, unless those that enter first take all places, or one
-  enters alone.
+  If only as many waited as there are places, all would enter, whatever their
+  predictions. So one more is needed, unless repairs and the user's changes take
+  all places, or the repair of a critical fault enters alone.
   """
   waiting = _able(run, trial, wait)
   if any(map(ranking.enters_alone, waiting)):
@@ -189,9 +189,9 @@ def _is_for_repairs(
 ) -> bool:
   """Return whether a new trial may only be the repair of a critical fault.
 
-  That is so if no other candidate could enter, or if enough of them wait. Those
-  whose gain could hardly be proved do not count: they may wait forever, and so
-  each round tries another change.
+  Another change is not tried if it could not enter, or if enough candidates
+  wait already. Those whose gain could hardly be proved do not count: they may
+  wait forever, so each round tries another change.
   """
   waiting = sum(
       not (t.queued and t.queued.hopeless)

@@ -63,7 +63,7 @@ def score(
   Args:
     run: The run.
     head: The newest version, with the policy trained through the race.
-    retrained: Its harness trained from the base policy, if configured.
+    retrained: The base policy trained under its harness, if configured.
   """
   c = run.config.eval
   seed = run.recorder.find(records.Seal).seed

@@ -56,7 +56,7 @@ def hypothesize(
   def choose() -> tuple[Any, Any] | None:
     try:
       row, made = _choose(run, diagnosis, version, only, note)
-    except preemption.Interrupted:  # All processes have to hear of it.
+    except preemption.Interrupted:  # Raised below, in all processes.
       return None
     parts = made and {'overlay': dict(made.overlay), 'files': dict(made.files)}
     return rows_lib.to_json(row), parts

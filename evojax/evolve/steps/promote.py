@@ -105,12 +105,12 @@ def trained_on(
 ) -> list[records.RacedArm]:
   """Return the arms of a round that train the state of a harness after it.
 
-  With the mean, those are all of its arms. In a chain they are one arm and all
-  that it continues. This is the last arm that taught something, or an earlier
-  one that solved clearly more, as the harm of a bad harness grows from pair to
-  pair. If none taught anything, all count. Where the chain followed a
-  candidate, the incumbent's arms that continue those of the candidate are left
-  out.
+  With evolve.policy=mean, these are all of its arms. In a chain, they are one
+  arm and all that it continues: the last arm that is not left out for lack of
+  progress (`pairs.is_left_out`), or an earlier one that solved clearly more, as
+  the harm of a bad harness grows from pair to pair. If every arm would be left
+  out, the choice is among all of them. Where the chain followed a candidate,
+  the incumbent's arms that continue those of the candidate are left out.
   """
   arms = arms_of(race, role, trial)
   if run.config.evolve.policy == 'mean' or not arms:
@@ -135,8 +135,8 @@ def trained_on(
 def _line(race: records.Race, arm: records.RacedArm) -> list[records.RacedArm]:
   """Return the arms of a round that an arm continues, and the arm itself."""
   found = [arm]
-  # If arms of two harnesses ended in equal states, because nothing moved the
-  # policy, the arm continues the one of its own harness.
+  # If arms of two harnesses ended in equal states, because no update changed
+  # the policy, the arm continues the one of its own harness.
   order = lambda a: (-a.pair, a.role != arm.role)
   for earlier in sorted(race.arms, key=order):
     before = earlier.pair < found[0].pair and earlier.status == 'done'
@@ -162,7 +162,7 @@ def advance(
 
   Arms of a candidate that was not kept are left out, because its harness is not
   part of the run's result. In a chain, the policy stays as it was before the
-  round if none of the incumbent's arms taught anything.
+  round if all of the incumbent's arms are left out, see `pairs.is_left_out`.
 
   Args:
     run: The run.
@@ -174,7 +174,7 @@ def advance(
   """
   name = f'v{len(run.recorder.history.versions)}'
   start = version.checkpoint
-  state = None  # That of the arms, unless none of them taught anything.
+  state = None  # Set here only if the policy stays as it was.
   arms = trained_on(run, race, 'incumbent', None)
   if shadow is not None and shadow.decision == 'drop':
     arms = trained_on(run, race, 'shadow', shadow.trial)

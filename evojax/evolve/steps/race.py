@@ -3,14 +3,14 @@
 In a pair, the incumbent harness and each candidate train one arm each, from one
 state, on the same problems. config.evolve.policy says how the pairs follow each
 other. In a chain, a pair starts where the incumbent's arm of the previous pair
-ended, so that the incumbent trains as a single run would; an arm that taught
-nothing or did harm is left out, see `pairs.is_wasted`. A chain follows the
-repair of a critical fault instead, in the first round of that repair: under a
-broken recipe the incumbent's arms teach little, and if the repair is kept, none
-of its training is thrown away. With the mean, all pairs start from the newest
-version and train side by side. After a change was kept, the former harness
-keeps training in the same way for some rounds, from a state of its own: the
-shadow.
+ended, so that the incumbent trains as a single run would; an arm that made no
+progress, or made the policy worse, is left out, see `pairs.is_wasted`. In the
+first round of the repair of a critical fault, the chain follows the repair
+instead: under a broken recipe the policy learns little from the incumbent's
+arms, and if the repair is kept, none of its training is thrown away. With the
+mean, all pairs start from the newest version and train side by side. After a
+change was kept, the former harness keeps training in the same way for some
+rounds, from a state of its own: the shadow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,8 +111,8 @@ def race(
   ]
   raced = _scored(run, number, trained, scored_by)
   half = paired.first_half(count)
-  # In a chain the incumbent improves from arm to arm, so that its arms are no
-  # measure for a candidate's arm of another pair.
+  # In a chain the incumbent improves from arm to arm, so a candidate's arm
+  # cannot be compared with the incumbent's arms of other pairs.
   measure = incumbents if run.config.evolve.policy == 'mean' else ()
   early = [pair for pair in starts if pair < half]
   trained = _train(run, number, candidates, early, 'candidates', measure)
@@ -262,7 +262,7 @@ def _train_on(
   own = entrants[0].starts[0]  # Where the incumbent's own arms end.
   found: list[_Trained] = []
   for pair in every:
-    # Entrants may leave the chain, so those of earlier pairs may be more.
+    # Entrants may leave the chain, so earlier pairs may have had more of them.
     place = len(found), (len(every) - 1 - pair) * len(entrants)
     new = _train(run, number, entrants, [pair], 'incumbent', place=place)
     found += new
@@ -276,7 +276,7 @@ def _train_on(
     ends = {
         role: _next_start(run, e, pair, arm)
         for role, (e, arm) in done.items()
-        # Otherwise the arm continued the candidate's.
+        # Otherwise the incumbent's arm continued the candidate's arms.
         if role != 'incumbent' or e.starts[pair] == own
     }
     own = ends.get('incumbent', own)
@@ -294,8 +294,9 @@ def _next_start(
 ) -> _State:
   """Return the state that the next pair of a chain starts from.
 
-  If the arm taught nothing or did harm, the next pair starts from the same
-  state as this one: on a ruined policy, a candidate could not show its effect.
+  If the arm is left out (`pairs.is_left_out`), the next pair starts from the
+  same state as this one: on a ruined policy, a candidate could not show its
+  effect.
   """
   version = run.recorder.history.versions[-1]
   if pairs.is_left_out(run, version.version, entrant.role, arm):
@@ -361,7 +362,7 @@ def _train(
           start=entrant.starts[pair].checkpoint,
           problems=entrant.reserve.of(pair),
           label=f'round {number}: {entrant.name}, pair {pair}',
-          # If sampling differs, outcomes would compare samples, not learning.
+          # If sampling differs, outcomes do not measure learning alone.
           incumbents=incumbents
           if entrant.alike and len(incumbents) > 1
           else (),

@@ -1,8 +1,8 @@
-"""Retrain: the final harness is trained from the base policy.
+"""Retrain: the base policy is trained under the final harness.
 
-It gets the steps and prompts of the config, as any recipe would. The result
-separates a good recipe from the luck of the one policy that was trained through
-the search.
+This training has the steps and prompts of the config, as with any recipe. Its
+result shows whether the recipe is good, or only the one policy that was trained
+through the search was lucky.
 """
 
 from evojax.evolve import arms
@@ -15,7 +15,7 @@ FOLDER = 'arms/final'
 
 
 def retrain(run: opening.Run, head: records.Version) -> records.Retrain:
-  """Train the harness of the newest version from the base policy.
+  """Train the base policy under the harness of the newest version.
 
   Raises:
     ValueError: If training fails.

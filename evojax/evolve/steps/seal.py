@@ -1,8 +1,8 @@
 """Seal: the random seed of the sealed problems, which give the final scores.
 
 It is derived from the head of the ledger, which no longer changes, and from a
-salt that did not exist before, so no training step and no proposal can have
-seen these problems.
+salt that is drawn only now (unless evolve.salt sets it), so no training step
+and no proposal can have seen these problems.
 """
 
 import hashlib

@@ -3,11 +3,11 @@
 A change that helps for a round may do harm later: in math, three times the
 learning rate is ahead for about 60 updates and behind afterwards. So the former
 harness keeps training from the state of its own arms, in the place of a
-candidate; no other change is kept meanwhile. If the policy loses against it,
-the change is taken back, and the shadow's policy becomes the run's. If the
-rounds of the run end first, further rounds train only the policy and the
-shadow. If its tokens are spent first, the horizon stays unchecked, and the run
-says so.
+candidate, for up to evolve.horizon rounds; no other change is kept meanwhile.
+If the policy falls behind its shadow, the change is taken back, and the
+shadow's policy becomes the run's. If the rounds of the run end first, further
+rounds train only the policy and the shadow. If its tokens are spent first, the
+change stays unchecked at this horizon, and the run reports it.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,9 @@ def current(run: opening.Run) -> records.Shadow | None:
 def paid(run: opening.Run, number: int) -> records.Shadow | None:
   """Return the shadow that trains in a round, if any.
 
-  If the tokens do not pay for it beside the incumbent, it trains no more, and
-  the horizon of its change stays unchecked. It is paid for before candidates
-  that race on, because its change is already in the policy.
+  If the tokens do not pay for it in addition to the incumbent, it trains no
+  more, and its change stays unchecked at the longer horizon. It is paid for
+  before candidates that race on, because its change is already in the policy.
   """
   if current(run) and costs.payable(run, number) < 2:
     leave(run, 'evolve.tokens does not pay for another round of its shadow')
@@ -65,10 +65,10 @@ def is_needed(
 ) -> bool:
   """Return whether the former harness could catch up while a shadow lasts.
 
-  A harness that does not learn, or that at its pace in the round learns too
-  slowly, gets no shadow: its training would cost as much as the policy's. Where
-  the chain followed the repair of a critical fault, the former harness has not
-  trained on, and has no state to continue from.
+  A former harness that does not learn, or learned too slowly in the round, gets
+  no shadow, as a shadow costs as much training as the policy. Where the chain
+  followed the repair of a critical fault, the former harness has not continued
+  its own training, and so has no state to start a shadow from.
 
   Args:
     run: The run.
@@ -152,7 +152,7 @@ def look(
   found, errors = pairs.differences(
       run, race.round, race.arms, race.scored_by, 'shadow', shadow.trial
   )
-  # Differences of the policy to its shadow.
+  # Policy minus shadow; `differences` gives shadow minus policy.
   ahead = [-d for d in found]
   common = dict(
       trial=shadow.trial,

@@ -57,7 +57,7 @@ def check_opened(run: opening.Run, opened: records.Open) -> None:
 
 
 def train_seed(run: opening.Training) -> records.Arm:
-  """Train the seed harness from the base policy; warn if it starts badly.
+  """Train the base policy under the seed harness; warn if it starts badly.
 
   Raises:
     ValueError: If training fails.
@@ -78,7 +78,7 @@ def train_seed(run: opening.Training) -> records.Arm:
 
 
 def train(run: opening.Run) -> records.Train:
-  """Train the seed harness from the base policy, or copy the forked version.
+  """Train the base policy under the seed harness, or copy the forked version.
 
   Raises:
     ValueError: If training fails.

@@ -67,8 +67,8 @@ def _readings(
   places = [
       (v.version, [v.folder], v.harness) for v in reversed(versions.values())
   ]
-  # A diagnosis reads the last third. All of it tells more where the predicate
-  # is known and only has to be confirmed.
+  # The last third of the steps, as in a diagnosis. To confirm a predicate that
+  # a search found, all steps are read.
   part = 3
   if proposal.proposer == search.PROPOSER:
     part, number = 1, search.raced(proposal.trigger)
@@ -101,7 +101,7 @@ def _reading(
     run: The run.
     functions: The functions of the candidate harness.
     name: The diagnostic.
-    label: What the readings are called.
+    label: Name of the readings.
     folders: Folders of the arms.
     harness: Hash of the harness that declares their columns.
     part: 1 to read all steps of each arm, 3 for the last third.

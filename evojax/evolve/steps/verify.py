@@ -30,7 +30,7 @@ _NOT_AUDITED = (
 
 
 class _SpentError(Exception):
-  """The run's audits are spent."""
+  """The run has used up its audits (evolve.audits)."""
 
 
 def before_race(
@@ -100,9 +100,9 @@ def after_race(
   """Return the verdicts on a round's candidates; the others race on, or wait.
 
   At most one is kept. The others then end, because the incumbent that they were
-  compared with is gone, and may be proposed again. None is kept while the
-  shadow of an earlier change trains: the shadow would then compare two changes,
-  and end too early.
+  compared with has been replaced; they may be proposed again. None is kept
+  while the shadow of an earlier change trains: the shadow would then compare
+  two changes, and end too early.
 
   Args:
     run: The run.
@@ -128,7 +128,8 @@ def after_race(
 def at_end(run: opening.Run, why: str) -> dict[int, records.Verify]:
   """Return verdicts on the candidates that still race or wait at the end.
 
-  There are some if fewer rounds were paid for than the last one expected.
+  There are some if the tokens paid for fewer rounds than was expected in the
+  last one.
 
   Args:
     run: The run.
@@ -341,9 +342,9 @@ def _criticals(run: opening.Run, arm: records.RacedArm) -> set[str]:
   """Return the critical alerts of an arm that count against it.
 
   Alerts about the signal do not count: they suggest what to change next, and a
-  policy that solves more has more groups without a signal. Nor does a fall of
-  the outcome, by which the race has compared all arms: in a sound recipe of
-  math, the updates of one arm fall by chance in 5 of 100 arms.
+  policy that solves more has more groups without a signal. A falling outcome
+  does not count either: the race has compared all arms by their outcomes, and
+  in a sound recipe of math, the outcome falls by chance in 5 of 100 arms.
   """
   found = recorded.measure(run, [arm.folder], arm.harness, arm.outcome)
   return {
@@ -363,8 +364,8 @@ def _perturbed(
 ) -> race_lib.Gate | None:
   """Return the result of a candidate on the evaluator's own problems.
 
-  These are perturbed, and judged by the domain's audit. The result is None if
-  the domain cannot perturb enough of them and has no other judge.
+  They are judged by the domain's audit, and perturbed if the domain can perturb
+  enough of them. The result is None if it cannot, and has no audit of its own.
 
   Every result is a row of the ledger, so that a continued run counts it once.
 
