@@ -7,9 +7,9 @@ so that the differences are independent, and only the spread of d matters: a
 candidate may vary less or more than the incumbent.
 
 In a chain, a pair starts where the incumbent's arm of the previous pair ended.
-A change without effect has differences around 0 from any state, so that they
-stay independent; their spread may fall from pair to pair, under which Student's
-t keeps its level (`benchmarks.races`, "spread falls").
+The differences of a change without effect have mean 0 from any state, so that
+earlier pairs do not predict later ones. Their spread may fall from pair to
+pair; Student's t then keeps its level (`benchmarks.races`, "spread falls").
 """
 
 from collections.abc import Sequence
