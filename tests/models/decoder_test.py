@@ -221,8 +221,9 @@ class DecoderTest(parameterized.TestCase):
       want = results([0, 1, 2])
     both = compile_both()
     got = results([0, 1, 2])
-    # Activations are about 1.
-    tolerance = ATOL if dtype == 'float32' else 0.1
+    # Activations are about 1. In bfloat16 the largest difference is 0.06 with
+    # jax 0.10.2, and 0.11 with 0.11.2.
+    tolerance = ATOL if dtype == 'float32' else 0.2
     for x, y in zip(got, want, strict=True):
       np.testing.assert_allclose(x, y, atol=tolerance)
     # To the bit, a row's results do not depend on the others' places.
