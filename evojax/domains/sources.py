@@ -184,7 +184,7 @@ class Catalogue:
         equally by its families, a family's by its levels.
 
     Raises:
-      ValueError: If a name, a level or a weight is impossible.
+      ValueError: If a name, a level or a weight is invalid.
     """
     if isinstance(families, str):
       families = families.split(',')

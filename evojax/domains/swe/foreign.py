@@ -1,7 +1,8 @@
 """Tasks from third-party repositories: source distributions and JSON lines.
 
-Their tests are run by pytest beside the code that they test, so that a verdict
-can be forged: `trust` is 'in_process', and such tasks are not for training.
+Pytest runs their tests in the same process as the code that they test, so that
+this code can forge a verdict: `trust` is 'in_process', and such tasks are not
+for training.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ def from_sdist(
           f'{name}: its tests end with {result.status}: {result.message}'
       )
     before = suite_lib.read(result.stdout)
-    # A bug may make tests slower; it is left out if it makes them endless.
+    # A bug may make tests slower; it is left out if they exceed this limit.
     seconds = 2.0 + 2 * result.cpu_seconds
     passing = sorted(n for n, said in before.items() if said == 'passed')
     if not passing:
