@@ -184,7 +184,8 @@ class Race:
       self._racing.append(_Candidate(factor, harness, self._entered, mends))
 
   def _may_repair(self, factor: int) -> bool:
-    """Return whether a repair was not tried as one, or once and with a gain."""
+    """Return whether a repair was never tried as one, or once and with a
+    gain."""
     before = [c for c in self._repairs if c.factor == factor]
     return not before or (len(before) == 1 and before[0].standing.mean > 0)
 
@@ -468,7 +469,8 @@ class Race:
           alpha=alpha,
           last=c.is_due or c.standing.rounds + 1 >= self._e.patience,
       )
-    # As in a run, what was given up after half its pairs is never kept.
+    # As in a run, a candidate that was dropped after half its pairs is never
+    # kept.
     standings = {
         str(c.factor): c.standing
         for c in self._racing

@@ -164,7 +164,7 @@ def _settings(
       admin_key=key('admin_key_env'),
       connections=c.connections,
       body_bytes=c.body_bytes,
-      # They may be wider than those of the directory.
+      # Tensors of an update may have a wider dtype than the files.
       tensor_bytes=2
       * sum(file.stat().st_size for file in policy.path.glob('*.safetensors')),
       client_seconds=c.client_seconds,
@@ -288,7 +288,7 @@ def serve(
   Raises:
     Exception: The error of `make`, if it failed.
   """
-  preemption.note()  # The server answers to signals itself.
+  preemption.note()  # The server handles signals itself.
   limit = log_limit.Limit()
   for handler in logging.getLogger().handlers:
     handler.addFilter(limit)
