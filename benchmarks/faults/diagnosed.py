@@ -38,7 +38,7 @@ def causes(
 
   Args:
     found: The findings.
-    surface: What a harness of the run may change.
+    surface: The values that a harness of the run may change.
   """
   named: dict[str, None] = {}
   for finding in found:

@@ -50,7 +50,7 @@ def answer(
     history: The run's history.
     policy: Directory of the trained policy.
     values: Flat config under the run's last harness.
-    surface: What a harness of the run may change.
+    surface: The values that a harness of the run may change.
   """
   trials = [t for t in history.trials if t.verify]
   kept = [t for t in trials if t.status == 'keep' and t.delta]

@@ -190,7 +190,7 @@ class Domain(abc.ABC):
   def attempts(
       self, problem: records.Problem
   ) -> Sequence[str | records.Episode]:
-    """Return right and wrong completions, equally many for each problem.
+    """Return right and wrong completions, the same number per problem.
 
     A string is an episode of one turn; episodes of several turns are given as
     episodes.

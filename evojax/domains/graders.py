@@ -124,7 +124,8 @@ class Grader:
 
     Raises:
       GraderError: If the grader cannot be used, or a score is out of range.
-      NoGradesError: If it gives no score to any of the completions.
+      NoGradesError: If no completion gets a score and the texts are not the
+        cause.
     """
     items = list(map(Item, problems, completions))
     found = self.scorer(items)

@@ -88,7 +88,7 @@ def run(
     surface = surface_lib.recipe(domain.surface_fields)
     share = f', {solved} of {view.valid.size} synthetic completions are solved'
     report(f'domain {config.domain.name}', [], share)
-    # For the other domains, our tests check that splits are disjoint.
+    # Our tests check that the splits of the other domains are disjoint.
     if config.domain.name not in domains.DOMAINS:
       for line in _shared(domain):
         output.say(f'  warning: {line}')

@@ -92,8 +92,8 @@ def run(
     config: The config that the settings change.
     workdir: Directory of the sweep.
     sweep: Path of the sweep's file.
-    given: What every point gets from the command line; `config` was loaded
-      from given.config.
+    given: The part of the command line that every point gets; `config` was
+      loaded from given.config.
     executor: 'inprocess' (one after the other), 'local', 'ray' or 'slurm'.
     workers: Number of points that run at a time.
     arm_resources: Ray resources of a point on each of its machines.

@@ -182,7 +182,7 @@ def _equal(value: decimal.Decimal, answer: str) -> bool:
 def _list(
     pattern: re.Pattern[str], separator: str
 ) -> Callable[[records.Problem], _Changed | None]:
-  """Return a function that changes an order which the answer ignores."""
+  """Return a function that changes an order on which no answer depends."""
 
   def swap(problem: records.Problem) -> _Changed | None:
     match = pattern.fullmatch(problem.question)

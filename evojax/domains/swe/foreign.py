@@ -1,8 +1,8 @@
 """Tasks from third-party repositories: source distributions and JSON lines.
 
 Pytest runs their tests in the same process as the code that they test, so that
-this code can forge a verdict: `trust` is 'in_process', and such tasks are not
-for training.
+this code can forge a verdict: `trust` is 'in_process', and by default no policy
+is trained on such tasks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,6 +65,7 @@ def from_sdist(
   Raises:
     ValueError: If the archive is refused, or none of its tests passes in the
       box, which has pytest and NumPy but no other package.
+    RuntimeError: If the tests of the candidates do not run to their end.
   """
   name, tree = sdist.read(path, sha256)
   sources = [p for p in tree if p.endswith('.py') and trees.is_source(p)]

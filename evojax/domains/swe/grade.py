@@ -56,7 +56,7 @@ class Report:
   p2p_passed: float  # The same of those that passed; 1 if there are none.
   status: str  # Key of GRADE_STATUS.
   edited: tuple[str, ...]  # Paths of source files that differ from the task's.
-  tests_touched: int  # Number of such tests, configurations and links.
+  tests_touched: int  # Number of other files that differ, see `changes`.
   trust: str = tasks.OUTSIDE
   tier: str = ''
   seconds: float = 0.0
@@ -90,7 +90,7 @@ class Changes:
   """The changes of an agent that matter for a grade."""
 
   edits: Mapping[str, bytes | None]  # Source files; None for a deleted one.
-  touched: int  # Number of tests, configurations and links that differ.
+  touched: int  # Number of other files that differ, see `changes`.
   readable: bool = True  # False if the tree is unreadable or too large.
 
   def to_json(self) -> dict[str, Any]:

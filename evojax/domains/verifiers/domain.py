@@ -113,7 +113,8 @@ class VerifiersDomain(base.Domain):
   ) -> records.Grade:
     """Grade an episode by the rubric's results at its end.
 
-    An episode that was not played, such as a completion, is played first.
+    An episode without results of the environment, such as a synthetic
+    completion, is replayed first.
 
     Raises:
       GraderError: If the reward is out of range.
