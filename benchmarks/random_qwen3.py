@@ -7,9 +7,9 @@ launch/reference_run.sh on a machine without a checkpoint. Everything but the
 values is as in a directory of Qwen3: 151,936 rows of embeddings, 151,669 tokens
 in tokenizer.json with Qwen's pre-tokenizer, ChatML with `enable_thinking`. The
 tokenizer was trained on nothing: its merges are pairs of bytes and some
-triples. The policy solves no problem, before or after, and its completions are
-as long as they may be: its tokens per second are those of full batches. Making
-it takes 4 bytes of memory per parameter.
+triples. The policy solves no problem, before or after training, and its
+completions are as long as they may be: its tokens per second are those of full
+batches. Making it takes 4 bytes of memory per parameter.
 """
 
 import dataclasses

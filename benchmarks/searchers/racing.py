@@ -47,7 +47,7 @@ class _Candidate:
 
   def __init__(self, factor: int, harness: int, index: int, mends: bool):
     self.factor, self.harness = factor, harness
-    self.mends = mends  # Whether it answered a critical finding as it entered.
+    self.mends = mends  # Whether it answered a critical finding when it entered.
     self.standing = race.Standing(
         index=index,
         worth=0.0 if mends else race.WORTH,
@@ -81,11 +81,11 @@ class _Shadow:
 class Race:
   """A run of evojax: rounds of pairs in a chain; see `evojax.evolve.steps`.
 
-  Omitted because tables lack the data are the gate of perturbed problems, the
-  limits on what a proposer may write, predicted gains (which order changes that
-  repair nothing, and let hopeless ones wait), and findings that are warnings.
-  Omitted, too, is the mean of arms. When no further round is affordable, the
-  policy continues training.
+  Some parts are omitted because tables lack their data: the gate of perturbed
+  problems, the limits on what a proposer may write, predicted gains (which
+  order changes that repair nothing, and let hopeless ones wait), and findings
+  that are warnings. The mean of arms is omitted, too. When no further round is
+  affordable, the policy continues training.
   """
 
   def __init__(
@@ -99,7 +99,7 @@ class Race:
 
     Args:
       world: World in which the run trains.
-      rng: Random choice among equally urgent changes.
+      rng: Generator for the choice among equally urgent changes.
       changes: Changes of the setting.
       order: For each factor, the factor whose classes are used when alerts
         call.

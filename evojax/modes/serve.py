@@ -59,8 +59,8 @@ def run(
   """Serve a policy until SIGTERM or SIGINT.
 
   The port answers at once; /health says 503 until the weights are loaded and
-  the programs are compiled. After a signal no request is accepted, and those
-  that run get config.serve.shutdown_seconds to finish.
+  the programs are compiled. After a signal, new requests are refused, and
+  running ones get config.serve.shutdown_seconds to finish.
 
   Args:
     config: The config, with overrides applied.
