@@ -47,7 +47,7 @@ class _Candidate:
 
   def __init__(self, factor: int, harness: int, index: int, mends: bool):
     self.factor, self.harness = factor, harness
-    self.mends = mends  # Whether it answered a critical finding when it entered.
+    self.mends = mends  # Whether it answered a critical finding at entry.
     self.standing = race.Standing(
         index=index,
         worth=0.0 if mends else race.WORTH,
